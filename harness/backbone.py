@@ -1,0 +1,65 @@
+"""What a backbone is to the harness: offers, caches, a tokenizer, a fingerprint. Knows no method."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from harness.contracts import Cache, Need, Offers
+from harness.errors import UsageError
+
+DTYPES = ("fp32", "bf16", "fp16", "fp64")
+
+
+class Backbone(ABC):
+    """A loaded model. One object serves any number of caches; it holds no state of a decode.
+
+    Attributes:
+        name: as the user wrote it. dtype: one of ``DTYPES``. device: a torch device string.
+        offers: vocabulary, context, end-of-text ids and needs met.
+        fingerprint: hex digest of weights and configuration: part of every cell's provenance.
+    """
+
+    name: str
+    dtype: str
+    device: str
+    offers: Offers
+    fingerprint: str
+
+    @classmethod
+    @abstractmethod
+    def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Backbone:
+        """Load it; ``params`` is what the preset says beyond the adapter's name.
+
+        Raises:
+            UsageError: a parameter is unknown or of the wrong type.
+            WeightsError: the weights are missing, damaged or of an architecture this adapter cannot serve.
+        """
+
+    @classmethod
+    @abstractmethod
+    def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
+        """The needs that it would meet, told without loading anything."""
+
+    @abstractmethod
+    def cache(self) -> Cache:
+        """A new, empty cache."""
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, beginning-of-text included where the model wants it."""
+        raise UsageError(f"the backbone {self.name!r} has no tokenizer, so it cannot read a text prompt")
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text of token ids, special tokens left out; empty where there is no tokenizer."""
+        return ""
+
+    def variant(self, params: Mapping[str, str]) -> Backbone:
+        """A cheaper reading of the same weights, for a self-drafter: ``{"layers": "26"}`` and the like.
+
+        Raises:
+            UsageError: this backbone has no such variant.
+        """
+        if not params:
+            return self
+        raise UsageError(f"the backbone {self.name!r} has no variant with {', '.join(sorted(params))}")

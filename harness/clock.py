@@ -1,0 +1,115 @@
+"""Clocks. Stamps cost no synchronisation; durations are read after the run.
+
+On a CPU a stamp is the host's clock. On CUDA it is the host's clock and an event on the current stream.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, NamedTuple, Protocol
+
+import torch
+
+
+class Event(Protocol):
+    """The part of torch.cuda.Event that is used."""
+
+    def record(self) -> Any:
+        """Mark this point of the stream."""
+
+    def elapsed_time(self, end: Any) -> float:
+        """Milliseconds from this mark to ``end``'s."""
+
+
+class Stamp(NamedTuple):
+    """A moment: on the host in nanoseconds, and on the device where there is one."""
+
+    host_ns: int
+    event: Event | None = None
+
+
+class Clock(ABC):
+    """Makes stamps and reads them."""
+
+    @abstractmethod
+    def stamp(self) -> Stamp:
+        """Now."""
+
+    @abstractmethod
+    def finish(self) -> None:
+        """Wait until all stamps can be read. Called once, after the run."""
+
+    @abstractmethod
+    def device_ns(self, begin: Stamp, end: Stamp) -> int:
+        """Nanoseconds between two stamps on the device that computes."""
+
+    @staticmethod
+    def wall_ns(begin: Stamp, end: Stamp) -> int:
+        """Nanoseconds between two stamps on the host."""
+        return end.host_ns - begin.host_ns
+
+
+class CpuClock(Clock):
+    """The host is the device."""
+
+    def stamp(self) -> Stamp:
+        return Stamp(time.perf_counter_ns())
+
+    def finish(self) -> None:
+        return None
+
+    def device_ns(self, begin: Stamp, end: Stamp) -> int:
+        return self.wall_ns(begin, end)
+
+
+class EventClock(Clock):
+    """CUDA events on the current stream.
+
+    Args:
+        event: makes an event with timing. synchronize: waits for the device.
+    """
+
+    def __init__(self, event: Callable[[], Event], synchronize: Callable[[], Any]) -> None:
+        self._event = event
+        self._synchronize = synchronize
+
+    def stamp(self) -> Stamp:
+        event = self._event()
+        event.record()
+        return Stamp(time.perf_counter_ns(), event)
+
+    def finish(self) -> None:
+        self._synchronize()
+
+    def device_ns(self, begin: Stamp, end: Stamp) -> int:
+        assert begin.event is not None and end.event is not None
+        return round(begin.event.elapsed_time(end.event) * 1e6)
+
+
+class Span(NamedTuple):
+    """One pass: whose ("target" or "draft"), from when to when."""
+
+    kind: str
+    begin: Stamp
+    end: Stamp
+
+
+class Stopwatch:
+    """The spans of one decode, in order; sessions write them, the loop reads them after the run."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.spans: list[Span] = []
+
+    def add(self, kind: str, begin: Stamp) -> None:
+        """Close a span that began at ``begin``."""
+        self.spans.append(Span(kind, begin, self.clock.stamp()))
+
+
+def clock_for(device: str) -> Clock:
+    """The clock of a torch device string."""
+    if device.startswith("cuda"):
+        return EventClock(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
+    return CpuClock()

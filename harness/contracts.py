@@ -1,0 +1,162 @@
+"""What crosses a boundary between the harness, a backbone and a method. Nothing here computes a result.
+
+Axes: K draft nodes, N window rows, M entries held since base, R rows with logits, V vocabulary.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+
+class Need(Enum):
+    """What a method asks of a backbone beyond a causal pass; an unmet need is a skip with that reason."""
+
+    TREE_MASK = "windows in which rows see chosen rows only"
+    DRAFTER = "a second model of the same vocabulary"
+    GRID = "tokens laid out on a two-dimensional grid"
+
+
+@dataclass(frozen=True)
+class Offers:
+    """What a backbone is: its vocabulary, its context and the needs that it meets.
+
+    Args:
+        vocabulary: V, the number of token ids, all of which a law covers.
+        context: the most entries a cache may hold.
+        eos: ids that end a text; empty where the length is fixed.
+        meets: the needs served.
+    """
+
+    vocabulary: int
+    context: int
+    eos: frozenset[int] = frozenset()
+    meets: frozenset[Need] = frozenset()
+
+
+@dataclass(frozen=True)
+class Window:
+    """N entries to append to a cache, and all that a backbone must know of them.
+
+    Args:
+        tokens: ids of the new entries.
+        positions: position of each, prompt included, from 0.
+        base: entries before it are seen by every new one.
+        sees: row n marks which of the M held since base and of the N new ones entry n sees, itself
+            included; None: all earlier ones and itself.
+        rows: R; only the last R entries need logits. 0 in a prefill.
+    """
+
+    tokens: Int[Tensor, " N"]
+    positions: Int[Tensor, " N"]
+    base: int
+    sees: Bool[Tensor, "N M+N"] | None
+    rows: int
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a pass returns: raw logits of the window's last R entries, in any float type."""
+
+    logits: Float[Tensor, "R V"]
+
+
+class Cache(ABC):
+    """The two calls that a backbone adapter implements, over one sequence."""
+
+    @abstractmethod
+    def extend(self, window: Window) -> Rows:
+        """Append the window's N entries and return the logits of its last R rows.
+
+        Raises:
+            ContractError: the entries would not fit into the context.
+        """
+
+    @abstractmethod
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        """Keep the first ``length`` entries, then those at ``length + e`` for each listed e, in that order."""
+
+
+@dataclass(frozen=True)
+class Draft:
+    """K proposed tokens.
+
+    Args:
+        tokens: the proposals.
+        law: row k is the whole law that node k was drawn from; None: point masses.
+        parents: parents[k] < k is the node that k follows, -1 the last emitted token; None: a chain.
+        reused: marks nodes carried over unchanged from the step before (counted, never judged by it).
+    """
+
+    tokens: Int[Tensor, " K"]
+    law: Float[Tensor, "K V"] | None = None
+    parents: Int[Tensor, " K"] | None = None
+    reused: Bool[Tensor, " K"] | None = None
+
+    def __len__(self) -> int:
+        return int(self.tokens.shape[0])
+
+    def q(self, vocabulary: int, like: Tensor) -> Float[Tensor, "K V"]:
+        """The laws as a matrix in the type of ``like``: point masses become one-hot rows."""
+        if self.law is not None:
+            return self.law
+        law = like.new_zeros(len(self), vocabulary)
+        return law.scatter_(1, self.tokens[:, None], 1.0)
+
+
+@dataclass(frozen=True)
+class Path:
+    """A walk down a draft.
+
+    Args:
+        nodes: the nodes kept, in order; slots not used hold -1.
+        stop: the row that gives the next token: 0 after the last emitted token, k + 1 after node k.
+        expected: mean number of nodes kept, given the draft (over the coins alone).
+    """
+
+    nodes: Int[Tensor, " K"]
+    stop: Int[Tensor, ""]
+    expected: Float[Tensor, ""]
+
+    @staticmethod
+    def root(p: Float[Tensor, "R V"]) -> Path:
+        """The path that keeps nothing, on the device of the laws ``p``."""
+        zero = p.new_zeros((), dtype=torch.long)
+        return Path(zero.new_empty(0), zero, p.new_zeros(()))
+
+
+@dataclass(frozen=True)
+class Read:
+    """A verdict on the host."""
+
+    path: tuple[int, ...]
+    token: int
+    expected: float
+
+
+class Verdict:
+    """Path and closing token; it stays on the device until it is read, once a step.
+
+    Args:
+        path: nodes kept.
+        token: the token emitted after them.
+    """
+
+    def __init__(self, path: Path, token: Int[Tensor, ""]) -> None:
+        self.path = path
+        self.token = token
+        self._read: Read | None = None
+
+    def read(self) -> Read:
+        """The one device read of a step; later calls return the same object."""
+        if self._read is None:
+            last = torch.stack([self.token.double(), self.path.expected.double()])
+            *nodes, token, expected = torch.cat([self.path.nodes.double(), last]).tolist()
+            self._read = Read(tuple(int(node) for node in nodes if node >= 0), int(token), expected)
+        return self._read

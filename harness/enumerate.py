@@ -1,0 +1,292 @@
+"""Every outcome of a decode with its weight: a method's exact output law on a tabular model.
+
+Step by step: the state, the sessions and the clocks are copied, one step is replayed over all outcomes of its
+draws, and outcomes that leave everything equal are merged. The shortest outputs go first, so each is met once.
+"""
+
+from __future__ import annotations
+
+import copy
+import heapq
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.contracts import Path
+from harness.draws import Draws, Stream
+from harness.errors import ContractError, EnumerationLimit
+from harness.loop import Tally, advance, truncate
+from harness.method import Method, Run
+from harness.session import Session
+
+STEP_LIMIT = 200_000
+TOTAL_LIMIT = 2_000_000
+Law = dict[tuple[int, ...], float]
+Polygon = tuple[tuple[float, ...], ...]
+
+
+class EnumeratingDraws(Draws):
+    """Answers each call from a script, and notes the outcomes not taken yet."""
+
+    def __init__(self) -> None:
+        self.weight = 1.0
+        self.clocks: dict[int, Polygon] = {}
+        self.branches: Counter[str] = Counter()
+        self._script: list[int] = []
+        self._cursor = 0
+        self._stack: list[list[int]] = []
+
+    def replay(self, script: list[int], stack: list[list[int]], clocks: dict[int, Polygon]) -> None:
+        """Begin one outcome: follow ``script``, then first choices; others are pushed on ``stack``."""
+        self._script, self._stack, self._cursor, self.weight = list(script), stack, 0, 1.0
+        self.clocks = dict(clocks)
+
+    def choose(self, weights: Sequence[float], what: str) -> int:
+        """One of the outcomes with positive weight."""
+        if self._cursor == len(self._script):
+            possible = [index for index, weight in enumerate(weights) if weight > 0]
+            self._stack.extend([*self._script, other] for other in possible[1:])
+            self.branches[what] += len(possible) - 1
+            self._script.append(possible[0])
+        index = self._script[self._cursor]
+        self._cursor += 1
+        self.weight *= weights[index]
+        return index
+
+    def integers(self, n: int, high: int, stream: Stream) -> Int[Tensor, " n"]:
+        even = [1 / high] * high
+        return torch.tensor([self.choose(even, f"integers/{stream}") for _ in range(n)], dtype=torch.long)
+
+    def categorical(self, law: Float[Tensor, "N V"], stream: Stream) -> Int[Tensor, " N"]:
+        rows = [_normal(row) for row in law.tolist()]
+        return torch.tensor([self.choose(r, f"categorical/{stream}") for r in rows], dtype=torch.long)
+
+    def path(self, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"] | None = None) -> Path:
+        odds = accept.tolist()
+        above = list(range(-1, len(odds) - 1)) if parents is None else parents.tolist()
+        nodes: list[int] = []
+        last, k = -1, 0
+        while k < len(odds):
+            if above[k] == last and self.choose([odds[k], 1 - odds[k]], "path") == 0:
+                nodes.append(k)
+                last = k
+            k += 1
+        padded = torch.tensor(nodes + [-1] * (len(odds) - len(nodes)), dtype=torch.long)
+        return Path(padded, torch.tensor(last + 1), accept.new_zeros(()))
+
+    def couple(
+        self, x: Int[Tensor, " N"], q: Float[Tensor, "N V"], p: Float[Tensor, "N V"]
+    ) -> Int[Tensor, " N"]:
+        out = []
+        for token, old, new in zip(x.tolist(), q.tolist(), p.tolist(), strict=True):
+            keep = min(1.0, new[token] / old[token])
+            left = [max(0.0, b - a) for a, b in zip(old, new, strict=True)]
+            rest = (1 - keep) / sum(left) if sum(left) > 0 else 0.0
+            odds = [rest * weight + (keep if v == token else 0.0) for v, weight in enumerate(left)]
+            out.append(self.choose(_normal(odds), "couple"))
+        return torch.tensor(out, dtype=torch.long)
+
+    def race(self, law: Float[Tensor, "N V"], keys: Sequence[int]) -> Int[Tensor, " N"]:
+        return torch.tensor(
+            [self._race(row, key) for row, key in zip(law.tolist(), keys, strict=True)], dtype=torch.long
+        )
+
+    def _race(self, row: list[float], key: int) -> int:
+        region = self.clocks.get(key, _simplex(len(row)))
+        parts = [_winner(region, row, token) for token in range(len(row))]
+        token = self.choose(_normal([_area(part) for part in parts]), "race")
+        self.clocks[key] = parts[token]
+        return token
+
+
+@dataclass(frozen=True)
+class _Node:
+    """A decode between two steps."""
+
+    run: Run
+    state: Any
+    clocks: dict[int, Polygon]
+    tokens: tuple[int, ...]
+
+
+def output_law(method: Method[Any], open_run: Callable[[Draws], Run]) -> Law:
+    """The exact law of the method's output.
+
+    Args:
+        open_run: makes a run over a tabular backbone whose draws are the ones it is given.
+
+    Raises:
+        EnumerationLimit: more than 200,000 outcomes a step or 2 million in all.
+    """
+    draws = EnumeratingDraws()
+    root = open_run(draws)
+    room = root.room
+    law: Law = {}
+    heap: list[tuple[int, int]] = []
+    nodes: dict[int, tuple[float, _Node]] = {}
+    index: dict[Any, int] = {}
+    serial = itertools.count()
+    budget = Counter[str]()
+
+    def push(weight: float, node: _Node) -> None:
+        key = (node.tokens, _freeze((node.run.target, node.run.opened, node.state, node.clocks)))
+        if key in index:
+            held, same = nodes[index[key]]
+            nodes[index[key]] = (held + weight, same)
+            return
+        index[key] = next(serial)
+        nodes[index[key]] = (weight, node)
+        heapq.heappush(heap, (len(node.tokens), index[key]))
+
+    for weight, node in _outcomes(draws, root, None, {}, lambda run, _: method.start(run), budget):
+        push(weight, node)
+    while heap:
+        _, number = heapq.heappop(heap)
+        mass, node = nodes.pop(number)
+        for weight, after in _steps(method, draws, node, budget):
+            emitted = after.tokens[len(node.tokens) :]
+            kept, ended = truncate(emitted, room - len(node.tokens), after.run.eos)
+            tokens = node.tokens + kept
+            if ended or len(tokens) == room:
+                law[tokens] = law.get(tokens, 0.0) + mass * weight
+                continue
+            after.run.emitted = len(tokens)
+            alive = {key: shape for key, shape in after.clocks.items() if key >= len(after.run.target)}
+            push(mass * weight, replace(after, tokens=tokens, clocks=alive))
+    return law
+
+
+def _steps(
+    method: Method[Any], draws: EnumeratingDraws, node: _Node, budget: Counter[str]
+) -> Iterable[tuple[float, _Node]]:
+    emitted: list[tuple[int, ...]] = []
+
+    def step(run: Run, state: Any) -> Any:
+        emitted.append(advance(method, run, state, Tally.of(run))[0])
+        return state
+
+    for weight, after in _outcomes(draws, node.run, node.state, node.clocks, step, budget):
+        yield weight, replace(after, tokens=node.tokens + emitted[-1])
+
+
+def _outcomes(
+    draws: EnumeratingDraws,
+    run: Run,
+    state: Any,
+    clocks: dict[int, Polygon],
+    act: Callable[[Run, Any], Any],
+    budget: Counter[str],
+) -> Iterable[tuple[float, _Node]]:
+    """Each outcome of ``act`` on a copy of the run, with its weight."""
+    stack: list[list[int]] = [[]]
+    count = 0
+    while stack:
+        script = stack.pop()
+        memo: dict[int, Any] = {}
+        fork = copy.copy(run)
+        fork.target = _fork(run.target, memo)
+        fork.opened = {name: _fork(session, memo) for name, session in run.opened.items()}
+        draws.replay(script, stack, clocks)
+        after = act(fork, _fork(state, memo))
+        yield draws.weight, _Node(fork, after, draws.clocks, ())
+        count += 1
+        budget["outcomes"] += 1
+        if count > STEP_LIMIT or budget["outcomes"] > TOTAL_LIMIT:
+            worst = draws.branches.most_common(1)
+            raise EnumerationLimit(
+                f"over {STEP_LIMIT} outcomes in a step or {TOTAL_LIMIT} in all; the draw that branches most is "
+                f"{worst[0][0] if worst else 'none'}. Draw only what is used, or verify at a smaller window."
+            )
+
+
+def _fork(thing: Any, memo: dict[int, Any]) -> Any:
+    """A deep copy; what a state is usually made of is copied some thirty times faster than by `copy`."""
+    if thing is None or isinstance(thing, int | float | str):
+        return thing
+    if id(thing) in memo:
+        return memo[id(thing)]
+    if isinstance(thing, Tensor):
+        twin: Any = thing.clone()
+    elif isinstance(thing, list | dict | set | tuple):
+        return copy.deepcopy(thing, memo)
+    elif is_dataclass(thing) and not hasattr(thing, "__deepcopy__") and not thing.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        twin = copy.copy(thing)
+        memo[id(thing)] = twin
+        for f in fields(thing):
+            setattr(twin, f.name, _fork(getattr(thing, f.name), memo))
+    else:
+        twin = copy.deepcopy(thing, memo)
+    memo[id(thing)] = twin
+    return twin
+
+
+def _freeze(thing: Any) -> Any:
+    """A hashable key; floats are rounded so that equal laws merge."""
+    if isinstance(thing, Tensor):
+        values = thing.double().mul(1e12).round() if thing.is_floating_point() else thing
+        return (tuple(thing.shape), tuple(values.reshape(-1).tolist()))
+    if isinstance(thing, Session):
+        return (tuple(thing.tokens), thing.cached)
+    if is_dataclass(thing) and not isinstance(thing, type):
+        return tuple(_freeze(getattr(thing, f.name)) for f in fields(thing))
+    if isinstance(thing, dict):
+        return tuple((_freeze(key), _freeze(value)) for key, value in sorted(thing.items(), key=repr))
+    if isinstance(thing, list | tuple):
+        return tuple(_freeze(item) for item in thing)
+    if isinstance(thing, float):
+        return round(thing, 12)
+    if thing is None or isinstance(thing, int | str | bool | frozenset):
+        return thing
+    if hasattr(thing, "__dict__"):
+        return (type(thing).__name__, _freeze(vars(thing)))
+    raise ContractError(f"a state holds a {type(thing).__name__}, which cannot be compared; use plain data")
+
+
+def _normal(weights: Sequence[float]) -> list[float]:
+    total = sum(weights)
+    return [weight / total for weight in weights]
+
+
+def _simplex(size: int) -> Polygon:
+    """The corners of the simplex on which clocks / sum(clocks) is uniform; V = 2 is a line, V = 3 a triangle."""
+    if size not in (2, 3):
+        raise EnumerationLimit(f"races are enumerated for a vocabulary of 2 or 3; this one has {size}")
+    return tuple(tuple(1.0 if i == j else 0.0 for j in range(size)) for i in range(size))
+
+
+def _winner(region: Polygon, law: list[float], token: int) -> Polygon:
+    """The part of a region in which clock / law is least at ``token``."""
+    for other in range(len(law)):
+        if other != token:
+            region = _clip(region, law[other], token, law[token], other)
+    return region
+
+
+def _clip(region: Polygon, a: float, i: int, b: float, j: int) -> Polygon:
+    """The part where a w_i <= b w_j, by walking the border once."""
+    out: list[tuple[float, ...]] = []
+    for n, point in enumerate(region):
+        following = region[(n + 1) % len(region)]
+        here, there = b * point[j] - a * point[i], b * following[j] - a * following[i]
+        if here >= 0:
+            out.append(point)
+        if here * there < 0:
+            t = here / (here - there)
+            out.append(tuple(x + t * (y - x) for x, y in zip(point, following, strict=True)))
+    return tuple(dict.fromkeys(out))
+
+
+def _area(region: Polygon) -> float:
+    if len(region) < 2:
+        return 0.0
+    if len(region[0]) == 2:
+        return abs(region[0][0] - region[1][0])
+    ring = zip(region, (*region[1:], region[0]), strict=True)
+    area = abs(sum(x[0] * y[1] - y[0] * x[1] for x, y in ring)) / 2
+    return area if area > 1e-15 else 0.0

@@ -1,0 +1,58 @@
+"""Every error a user can meet, with the exit code of the command that ends in it.
+
+Exit codes of every verb: 0 done or pass, 1 fail, 2 usage or error, 3 run incomplete, 4 inconclusive.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class StrideError(Exception):
+    """Base of all errors raised on purpose. The message says what was found, where, and what to do."""
+
+    exit_code = 2
+
+
+class UsageError(StrideError):
+    """The request cannot be carried out as it was written."""
+
+
+class UnknownNameError(UsageError):
+    """A name that no registry holds."""
+
+    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
+        names = sorted(known)
+        super().__init__(
+            f"there is no {kind} {name!r}{did_you_mean(name, names)}. "
+            f"Known: {', '.join(names) or 'none'}."
+        )
+
+
+class ContractError(StrideError):
+    """A method, backbone, task or plugin broke the contract of DESIGN: a bug in it, not in the request."""
+
+
+class WeightsError(StrideError):
+    """Weights are missing, of the wrong hash, or of an architecture that cannot be served."""
+
+
+class StoreError(StrideError):
+    """A run folder is corrupted, truncated, of another version or of another run."""
+
+
+class RunIncomplete(StrideError):
+    """A run stopped early; what it finished is kept and `--resume` goes on from there."""
+
+    exit_code = 3
+
+
+class EnumerationLimit(StrideError):
+    """An exact law has more outcomes than the limits allow; names the draw that branches most."""
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` for the closest known name, or nothing."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean {close[0]!r}?" if close else ""

@@ -1,0 +1,219 @@
+"""One definition of every number: the step, the sample, and each metric as a ratio of two totals.
+
+A metric is Σ numerator / Σ denominator over samples, so that a bootstrap over prompts, a paired difference
+and a table all read the same definition. Totals are per sample; the raw steps stay in the store, so that
+any other tool's convention can be derived by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+import pandas as pd
+
+from harness.errors import ContractError
+
+
+@dataclass(frozen=True)
+class Step:
+    """One call of a method's ``step``; times in nanoseconds.
+
+    Args:
+        nfe: target forward passes. draft_nfe: passes of drafter sessions.
+        rows: entries fed to the target, re-fed token included.
+        drafted: nodes proposed. tested: those reached by the walk (accepted, and the one refused).
+        accepted: drafted nodes kept. expected: mean of accepted given the draft, over the coins alone.
+        emitted: accepted + 1. forced: emitted tokens that only one value was allowed for.
+        overshoot: emitted past the budget or the end of text, cut off the output.
+        reused: drafted nodes carried over unchanged from the step before.
+        wall_ns: the step on the host's clock; device_ns: on the device's (the same on a CPU).
+        draft_ns, target_ns: inside drafter and target passes; verify_ns: from the end of the target's pass
+            to the verdict on the host; host_ns: the rest.
+    """
+
+    nfe: int
+    draft_nfe: int
+    rows: int
+    drafted: int
+    tested: int
+    accepted: int
+    expected: float
+    emitted: int
+    forced: int
+    overshoot: int
+    reused: int
+    wall_ns: int
+    device_ns: int
+    draft_ns: int
+    target_ns: int
+    verify_ns: int
+    host_ns: int
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One decoded prompt: what was timed is what is scored.
+
+    Args:
+        prompt: the prompt's id. repetition: 0, 1, ...; a seed of its own each. warmup: kept, never counted.
+        status: "ok" or "failed"; error: the failure in one line.
+        tokens: output ids, end-of-text included, cut at the budget. text: decoded, where there is a tokenizer.
+        prefill_ns: reading the prompt, drafters included; not in any step.
+        logprobs: log p(token) under the target's unwarped law at T = 1, one a token (natural log).
+        agreement: longest common prefix with the baseline's output / the longer length; T = 0 only.
+        diverged_at: first index that differs from the baseline's output; None: equal, or T > 0.
+        margin: the target's logit of the baseline's token less that of ours at ``diverged_at``.
+        scores: the task's own, by name. category: the task's, for tables by category.
+    """
+
+    prompt: str
+    repetition: int
+    warmup: bool
+    status: str
+    error: str | None = None
+    category: str = ""
+    prompt_tokens: int = 0
+    tokens: tuple[int, ...] = ()
+    text: str = ""
+    prefill_ns: int = 0
+    logprobs: tuple[float, ...] = ()
+    agreement: float | None = None
+    diverged_at: int | None = None
+    margin: float | None = None
+    scores: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Record:
+    """A sample and its steps: what a store writes at once."""
+
+    sample: Sample
+    steps: tuple[Step, ...]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {"sample": asdict(self.sample), "steps": [asdict(step) for step in self.steps]}
+
+    @staticmethod
+    def of(plain: dict[str, Any]) -> Record:
+        """The inverse of ``plain``."""
+        sample = dict(plain["sample"])
+        sample["tokens"] = tuple(sample["tokens"])
+        sample["logprobs"] = tuple(sample["logprobs"])
+        return Record(Sample(**sample), tuple(Step(**step) for step in plain["steps"]))
+
+
+def check(steps: Sequence[Step], output: int) -> None:
+    """Assert the identities that every record obeys.
+
+    Raises:
+        ContractError: sum(emitted) - overshoot differs from the output's length, or a step accepted more
+            than it drafted or did not emit accepted + 1.
+    """
+    emitted = sum(step.emitted for step in steps)
+    overshoot = sum(step.overshoot for step in steps)
+    if emitted - overshoot != output:
+        raise ContractError(f"emitted {emitted} - overshoot {overshoot} is not the output's {output} tokens")
+    for index, step in enumerate(steps):
+        if not 0 <= step.accepted <= step.tested <= step.drafted or step.emitted != step.accepted + 1:
+            raise ContractError(
+                f"step {index}: accepted {step.accepted}, tested {step.tested}, drafted {step.drafted}, "
+                f"emitted {step.emitted}: expected accepted <= tested <= drafted and emitted = accepted + 1"
+            )
+
+
+STEP_FIELDS = tuple(f.name for f in fields(Step))
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A ratio of two totals.
+
+    Args:
+        name: as in tables. formula: as printed. numerator, denominator: columns of ``totals``.
+        unit: of the ratio. minus: subtracted from the ratio (1 for tau - 1).
+    """
+
+    name: str
+    formula: str
+    numerator: str
+    denominator: str
+    unit: str = ""
+    minus: float = 0.0
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("scr", "output tokens / NFE", "output", "nfe", "tokens/pass"),
+        Metric("tau", "output tokens / steps", "output", "steps", "tokens/step"),
+        Metric("tau_minus_1", "output tokens / steps - 1", "output", "steps", "tokens/step", minus=1.0),
+        Metric("acceptance", "accepted / tested (along the tested path)", "accepted", "tested"),
+        Metric("acceptance_per_node", "accepted / drafted", "accepted", "drafted"),
+        Metric("expected_per_node", "expected accepted / drafted", "expected", "drafted"),
+        Metric("nfe_per_output", "NFE / output tokens", "nfe", "output", "passes/token"),
+        Metric("reused", "reused drafts / steps", "reused", "steps"),
+        Metric("draft_nfe", "drafter passes / steps", "draft_nfe", "steps"),
+        Metric("logprob", "mean log p(token), target at T = 1", "logprob", "output", "nat"),
+        Metric("ms_per_token", "step wall time / output tokens", "wall_ms", "output", "ms"),
+        Metric("tokens_per_second", "output tokens / step wall time", "output", "wall_s", "1/s"),
+    )
+}
+
+
+def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """One row a counted sample (status ok, not warm-up), indexed by (prompt, repetition).
+
+    Args:
+        samples: rows of samples.parquet. steps: rows of steps.parquet.
+
+    Returns:
+        Columns output, steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot,
+        reused, wall_ms, wall_s, logprob, agreement, prefill_ms.
+    """
+    good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
+    kept = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
+    columns = ["nfe", "draft_nfe", "drafted", "tested", "accepted", "expected", "emitted", "forced", "overshoot"]
+    frame = kept[[*columns, "reused", "wall_ns"]].sum().reindex(good.index)
+    frame["steps"] = kept.size().reindex(good.index)
+    frame["output"] = good["tokens"].map(len)
+    frame["wall_ms"] = frame.pop("wall_ns") / 1e6
+    frame["wall_s"] = frame["wall_ms"] / 1e3
+    frame["logprob"] = good["logprobs"].map(sum)
+    frame["agreement"] = good["agreement"].astype(float)
+    frame["prefill_ms"] = good["prefill_ns"] / 1e6
+    return frame
+
+
+def value(metric: Metric, frame: pd.DataFrame) -> float | None:
+    """The metric over all rows of ``totals``; None where its denominator is 0 (nothing was tested, say)."""
+    below = float(frame[metric.denominator].sum())
+    return float(frame[metric.numerator].sum()) / below - metric.minus if below else None
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Acceptance at one depth of a chain, from 1.
+
+    Args:
+        marginal: steps that kept a node at this depth / all steps.
+        conditional: the same / steps that kept one at the depth above and drafted one here.
+    """
+
+    depth: int
+    marginal: float
+    conditional: float | None
+
+
+def acceptance_by_depth(steps: pd.DataFrame) -> list[Depth]:
+    """Marginal and conditional acceptance at each depth; 1 + the sum of marginals = emitted / steps."""
+    accepted, drafted = steps["accepted"].to_numpy(), steps["drafted"].to_numpy()
+    deepest = int(accepted.max()) if len(accepted) else 0
+    rows = []
+    for depth in range(1, deepest + 1):
+        kept = int((accepted >= depth).sum())
+        reached = int(((accepted >= depth - 1) & (drafted >= depth)).sum())
+        rows.append(Depth(depth, kept / len(steps), kept / reached if reached else None))
+    return rows

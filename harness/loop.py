@@ -1,0 +1,172 @@
+"""The loop: step, commit, record, stop. The only place that times, counts and truncates."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from harness.backbone import Backbone
+from harness.clock import Clock, CpuClock, Span, Stamp, Stopwatch
+from harness.contracts import Read
+from harness.draws import Draws
+from harness.errors import ContractError
+from harness.law import Sampling
+from harness.ledger import Step
+from harness.method import Method, Run
+from harness.session import Session
+
+
+@dataclass(frozen=True)
+class Decode:
+    """One decoded prompt: output ids (end-of-text included), its steps, the prefill's wall time."""
+
+    tokens: tuple[int, ...]
+    steps: tuple[Step, ...]
+    prefill_ns: int
+
+
+class _Raw(NamedTuple):
+    """A step before its stamps are read."""
+
+    begin: Stamp
+    end: Stamp
+    spans: list[Span]
+    counts: dict[str, Any]
+
+
+def decode(method: Method[Any], run: Run, stopwatch: Stopwatch) -> Decode:
+    """Decode until the budget, the context or an end-of-text token.
+
+    Raises:
+        ContractError: a step emitted a token outside the vocabulary, ran no target pass, or broke an identity.
+    """
+    clock = stopwatch.clock
+    begin = clock.stamp()
+    run.target.prefill()
+    state = method.start(run)
+    started = clock.stamp()
+    tokens: list[int] = []
+    raw: list[_Raw] = []
+    ended = False
+    while not ended and run.room > 0:
+        stopwatch.spans = []
+        step_begin = clock.stamp()
+        before = Tally.of(run)
+        emitted, counts = advance(method, run, state, before)
+        step_end = clock.stamp()
+        kept, ended = truncate(emitted, run.room, run.eos)
+        counts["overshoot"] = len(emitted) - len(kept)
+        tokens.extend(kept)
+        run.emitted += len(kept)
+        raw.append(_Raw(step_begin, step_end, stopwatch.spans, counts))
+    clock.finish()
+    return Decode(tuple(tokens), tuple(_resolve(r, clock) for r in raw), clock.wall_ns(begin, started))
+
+
+def open_run(
+    backbone: Backbone,
+    drafters: Callable[[str], Backbone],
+    prompt: Sequence[int],
+    sampling: Sampling,
+    budget: int,
+    draws: Draws,
+    stopwatch: Stopwatch | None = None,
+) -> Run:
+    """A run on one prompt.
+
+    Args:
+        drafters: loads a drafter by name; called when a method opens it. prompt: token ids.
+        budget: output tokens allowed. stopwatch: shared by target and drafters; its own one by default.
+    """
+    watch = Stopwatch(CpuClock()) if stopwatch is None else stopwatch
+
+    def session(model: Backbone, kind: str) -> Session:
+        return Session(model.cache(), model.offers, prompt, stopwatch=watch, device=model.device, kind=kind)
+
+    return Run(
+        target=session(backbone, "target"),
+        draws=draws,
+        sampling=sampling,
+        offers=backbone.offers,
+        budget=budget,
+        opener=lambda name: session(drafters(name), "draft"),
+        eos=backbone.offers.eos,
+    )
+
+
+class Tally(NamedTuple):
+    """Passes and rows so far."""
+
+    passes: int
+    rows: int
+    drafts: int
+
+    @staticmethod
+    def of(run: Run) -> Tally:
+        """Of this run."""
+        return Tally(run.target.passes, run.target.rows, sum(s.passes for s in run.opened.values()))
+
+
+def advance(
+    method: Method[Any], run: Run, state: Any, before: Tally
+) -> tuple[tuple[int, ...], dict[str, Any]]:
+    """One step and its commit: the tokens emitted, and everything countable of the step."""
+    verdict = method.step(run, state)
+    after, draft = Tally.of(run), run.target.draft
+    if after.passes == before.passes:
+        raise ContractError(f"{type(method).__name__}.step made no target pass; call run.target.forward once")
+    reused = int(draft.reused.sum()) if draft.reused is not None else 0
+    emitted = run.target.commit(verdict)
+    read = verdict.read()
+    if not all(0 <= token < run.offers.vocabulary for token in emitted):
+        raise ContractError(
+            f"{type(method).__name__}.step emitted {emitted}, outside the vocabulary of {run.offers.vocabulary}"
+        )
+    counts = {
+        "nfe": after.passes - before.passes,
+        "draft_nfe": after.drafts - before.drafts,
+        "rows": after.rows - before.rows,
+        "drafted": len(draft),
+        "tested": _tested(draft.parents is None, len(draft), read),
+        "accepted": len(read.path),
+        "expected": read.expected,
+        "emitted": len(emitted),
+        "forced": 0,
+        "reused": reused,
+    }
+    return emitted, counts
+
+
+def truncate(emitted: tuple[int, ...], room: int, eos: frozenset[int]) -> tuple[tuple[int, ...], bool]:
+    """Cut after the first end-of-text token or at the room left; and whether the text ended."""
+    for index, token in enumerate(emitted[:room]):
+        if token in eos:
+            return emitted[: index + 1], True
+    return emitted[:room], False
+
+
+def _tested(chain: bool, drafted: int, read: Read) -> int:
+    """Nodes that the walk judged: those kept and, on a chain, the one refused; on a tree one level more."""
+    if chain:
+        return min(len(read.path) + 1, drafted)
+    return min(len(read.path) + 1, drafted) if drafted else 0
+
+
+def _resolve(raw: _Raw, clock: Clock) -> Step:
+    wall = clock.wall_ns(raw.begin, raw.end)
+    target = [span for span in raw.spans if span.kind == "target"]
+    target_ns = sum(clock.device_ns(span.begin, span.end) for span in target)
+    draft_ns = sum(clock.device_ns(span.begin, span.end) for span in raw.spans if span.kind == "draft")
+    verify_ns = clock.device_ns(target[-1].end, raw.end)
+    late = sum(clock.device_ns(s.begin, s.end) for s in raw.spans if s.begin.host_ns > target[-1].end.host_ns)
+    verify_ns -= late  # a drafter that runs after the target's pass is drafting, not verifying
+    return Step(
+        **raw.counts,
+        wall_ns=wall,
+        device_ns=clock.device_ns(raw.begin, raw.end),
+        draft_ns=draft_ns,
+        target_ns=target_ns,
+        verify_ns=verify_ns,
+        host_ns=max(0, wall - target_ns - draft_ns - verify_ns),
+    )

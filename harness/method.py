@@ -1,0 +1,135 @@
+"""The contract of a method: parameters, a claim, `start` and `step`; and what a step may use."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.contracts import Draft, Need, Offers, Verdict
+from harness.draws import Draws
+from harness.law import Sampling, warp
+from harness.registry import METHODS
+from harness.session import Session
+
+S = TypeVar("S")
+
+
+class Claim(Enum):
+    """What a method says of its output, against the target decoded autoregressively."""
+
+    SAME_LAW = "the same law at every temperature"
+    SAME_GREEDY = "the same tokens at T = 0; not run above"
+    APPROXIMATE = "another law, by design"
+
+
+@dataclass(frozen=True)
+class Plant:
+    """A bug to put into a real function while a check runs, to see that the check catches it.
+
+    Args:
+        where: the function whose source is patched, as "package.module:qualified.name".
+        old: text on exactly one of its lines. new: what stands there instead. why: the mistake in words.
+    """
+
+    where: str
+    old: str
+    new: str
+    why: str
+
+
+@dataclass
+class Run:
+    """What one decode gives a method. The loop owns it; a method reads it and never writes to it.
+
+    Attributes:
+        target: the session to draft for. draws: the only source of randomness. sampling: how laws are warped.
+        budget: output tokens allowed. emitted: output tokens so far.
+        opened: drafter sessions by name.
+    """
+
+    target: Session
+    draws: Draws
+    sampling: Sampling
+    offers: Offers
+    budget: int
+    opener: Callable[[str], Session]
+    eos: frozenset[int] = frozenset()
+    emitted: int = 0
+    opened: dict[str, Session] = field(default_factory=dict)
+
+    def law(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
+        """The law that the user asked to sample from; drafters and verifiers use the same."""
+        return warp(logits, self.sampling)
+
+    @property
+    def room(self) -> int:
+        """Tokens that may still come; a draft is at least one less deep, since every step adds one token."""
+        return min(self.budget - self.emitted, self.offers.context - len(self.target))
+
+    @property
+    def nothing(self) -> Draft:
+        """The empty draft, on the target's device."""
+        return Draft(torch.empty(0, dtype=torch.long, device=self.target.device))
+
+    @property
+    def last(self) -> Int[Tensor, " 1"]:
+        """The last token so far, the prompt's included."""
+        return torch.tensor(self.target.tokens[-1:], device=self.target.device)
+
+    def open(self, name: str) -> Session:
+        """A drafter's session, on the same prompt and already read; the same one for the same name."""
+        if name not in self.opened:
+            self.opened[name] = self.opener(name)
+            self.opened[name].prefill()
+        return self.opened[name]
+
+
+class Method(ABC, Generic[S]):
+    """A decoding algorithm: a frozen dataclass whose fields are its parameters.
+
+    Class attributes:
+        claim: a class attribute, or a property where it depends on a parameter.
+        source: the paper, down to the algorithm. exact_at: for an approximate method, the setting at which
+        it is exact. needs: a class attribute or property. plants: bugs that `stride verify` must catch.
+    """
+
+    claim: Claim | property
+    source: ClassVar[str]
+    needs: frozenset[Need] | property = frozenset()
+    exact_at: ClassVar[str] = ""
+    plants: ClassVar[tuple[Plant, ...]] = ()
+
+    @abstractmethod
+    def start(self, run: Run) -> S:
+        """A new state for one prompt, which must be copyable; ``None`` where there is none."""
+
+    @abstractmethod
+    def step(self, run: Run, state: S) -> Verdict:
+        """Draft, score with one ``run.target.forward``, verify."""
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        """The settings that `stride verify` proves; by default the default one."""
+        return (cls(),)
+
+
+def parameters(method: Method[Any]) -> dict[str, Any]:
+    """Name and value of each parameter."""
+    return {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]  # a dataclass
+
+
+def label(method: Method[Any]) -> str:
+    """The registered name and the parameters that differ from their defaults."""
+    shown = []
+    for f in fields(method):  # type: ignore[arg-type]  # every method is a dataclass
+        value = getattr(method, f.name)
+        if value != f.default:
+            shown.append(f"{f.name}={value:g}" if isinstance(value, float) else f"{f.name}={value}")
+    return " ".join([METHODS.name_of(type(method)), *shown])

@@ -1,0 +1,116 @@
+"""Registries of names. Registering is the only side effect of importing a method, task or backbone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, entry_points
+from types import ModuleType
+from typing import Any, Generic, TypeVar, cast
+
+from harness.errors import ContractError, UnknownNameError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Names of one kind, each registered once, by our packages or through an entry point.
+
+    Args:
+        kind: the word used in errors. group: the entry-point group that third parties fill.
+    """
+
+    def __init__(self, kind: str, group: str) -> None:
+        self.kind = kind
+        self.group = group
+        self._found: dict[str, T] = {}
+        self._source: dict[str, str] = {}
+        self._loaded = False
+
+    def register(self, name: str) -> Callable[[T], T]:
+        """Decorator: register under a lower_snake_case name (a letter first; ``-`` and ``.`` in backbones).
+
+        Raises:
+            ContractError: the name is taken by another object.
+        """
+
+        def add(item: T) -> T:
+            self._add(name, item, str(getattr(item, "__module__", "?")))
+            return item
+
+        return add
+
+    def _add(self, name: str, item: T, source: str) -> None:
+        taken = self._found.get(name)
+        if taken is not None and taken is not item:
+            raise ContractError(
+                f"two {self.kind}s are called {name!r}: one from {self._source[name]}, one from {source}. "
+                f"Rename one of them, or uninstall one of the two packages."
+            )
+        self._found[name] = item
+        self._source[name] = source
+
+    def _load_entry_points(self) -> None:
+        if self._loaded:
+            return
+        self._loaded = True
+        for point in sorted(entry_points(group=self.group), key=lambda p: p.name):
+            self._add(point.name, self._open(point), _origin(point))
+
+    def _open(self, point: EntryPoint) -> T:
+        try:
+            loaded: Any = point.load()
+            if isinstance(loaded, ModuleType) and point.name in self._found:
+                return self._found[point.name]  # the module registered it while it was imported
+            return cast(T, loaded)
+        except ContractError:
+            raise
+        except Exception as error:  # a plugin may raise anything; say whose it is and stop
+            raise ContractError(
+                f"the {self.kind} {point.name!r} of {_origin(point)} cannot be imported: "
+                f"{type(error).__name__}: {error}. Fix or uninstall that package."
+            ) from error
+
+    def get(self, name: str) -> T:
+        """The object of that name.
+
+        Raises:
+            UnknownNameError: no such name; the message proposes the closest.
+        """
+        self._load_entry_points()
+        if name not in self._found:
+            raise UnknownNameError(self.kind, name, self._found)
+        return self._found[name]
+
+    def source(self, name: str) -> str:
+        """The module or distribution that the name came from."""
+        self.get(name)
+        return self._source[name]
+
+    def name_of(self, item: T) -> str:
+        """The name that an object was registered under.
+
+        Raises:
+            ContractError: it was never registered.
+        """
+        for name, found in self._found.items():
+            if found is item:
+                return name
+        raise ContractError(f"{item!r} is not registered as a {self.kind}; decorate it with register(name)")
+
+    def __iter__(self) -> Iterator[str]:
+        self._load_entry_points()
+        return iter(sorted(self._found))
+
+    def __contains__(self, name: object) -> bool:
+        self._load_entry_points()
+        return name in self._found
+
+
+def _origin(point: EntryPoint) -> str:
+    where = point.dist
+    return f"{where.name} {where.version} ({point.value})" if where else point.value
+
+
+METHODS: Registry[type[Any]] = Registry("method", "stridebench.methods")
+TASKS: Registry[type[Any]] = Registry("task", "stridebench.tasks")
+BACKBONES: Registry[Any] = Registry("backbone", "stridebench.backbones")

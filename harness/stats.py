@@ -1,0 +1,265 @@
+"""Intervals and tests for the reports: everything is paired by (prompt, repetition) and clustered by prompt.
+
+Repetitions of a prompt, like tokens of an output, are correlated, so a bootstrap resamples whole prompts.
+Series and frames are indexed by (prompt, repetition), as ``ledger.totals`` gives them. Random choices come
+from a generator of the given seed: the same data always gives the same interval.
+
+Intervals are percentile intervals widened to Student's t (Hesterberg 2015, "expanded percentile"): the plain
+percentile interval is too short for the 6 to 40 prompts of a suite. Fewer than four prompts give none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from scipy import sparse
+from scipy.stats import norm, t
+
+FloatArray = NDArray[np.float64]
+Statistic = Callable[[FloatArray], FloatArray]
+"""Maps totals of C columns, shape [..., C], to one number each, shape [...]."""
+
+FEWEST = 4
+"""Prompts below which no interval is given."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate and its interval; ``low`` and ``high`` are None where n, the prompts, are too few."""
+
+    estimate: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True)
+class Bootstrap:
+    """An estimate and its values over resampled prompts: sorted, finite, empty where prompts are too few."""
+
+    estimate: float
+    values: FloatArray
+    n: int
+
+    @property
+    def error(self) -> float | None:
+        """Standard error, corrected for the number of prompts."""
+        return float(self.values.std() * np.sqrt(self.n / (self.n - 1))) if len(self.values) else None
+
+    def interval(self, level: float = 0.95) -> Interval:
+        """The two-sided interval; each of its bounds alone is one-sided at (1 + level) / 2."""
+        if not len(self.values):
+            return Interval(self.estimate, None, None, self.n)
+        tail = norm.cdf(np.sqrt(self.n / (self.n - 1)) * t.ppf((1 - level) / 2, self.n - 1))
+        low, high = np.quantile(self.values, [tail, 1 - tail])
+        return Interval(self.estimate, float(low), float(high), self.n)
+
+    def p_below(self, bound: float = 0.0) -> float | None:
+        """One-sided p-value of "the truth is at least ``bound``"; small means confidently below.
+
+        Where no resample reaches ``bound``, Student's tail of the bootstrap error goes on from there.
+        """
+        error = self.error
+        if error is None:
+            return None
+        share = (int((self.values >= bound).sum()) + 1) / (len(self.values) + 1)
+        resolved = float(t.cdf(norm.ppf(min(share, 1 - 1e-9)) * np.sqrt((self.n - 1) / self.n), self.n - 1))
+        if self.values[-1] >= bound:
+            return resolved
+        return min(resolved, float(t.cdf((self.estimate - bound) / error, self.n - 1))) if error else 0.0
+
+
+def bootstrap(
+    frame: pd.DataFrame, statistic: Statistic, resamples: int = 2000, seed: int = 0
+) -> Bootstrap | None:
+    """Resample the prompts of ``frame``, total its columns, apply ``statistic``.
+
+    Args:
+        frame: rows by (prompt, repetition), columns in the order that ``statistic`` reads them; rows with a
+            missing value are left out.
+
+    Returns:
+        None where no row is left or the statistic of all rows is not finite (nothing was tested, say).
+    """
+    table = frame.dropna().groupby(level="prompt", sort=True).sum().to_numpy(dtype=np.float64)
+    n = len(table)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        if not n or not np.isfinite(estimate := float(statistic(table.sum(axis=0)))):
+            return None
+        if n < FEWEST:
+            return Bootstrap(estimate, np.empty(0), n)
+        values = statistic(_counts(n, resamples, seed) @ table)
+    return Bootstrap(estimate, _finite(values), n)
+
+
+def _counts(n: int, resamples: int, seed: int) -> FloatArray:
+    """How often each of n prompts is drawn in each resample, [resamples, n]."""
+    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    """Sorted finite values; none where one in twenty is not finite, because the rest would flatter."""
+    kept = np.sort(values[np.isfinite(values)])
+    return kept if len(kept) > 0.95 * len(values) else np.empty(0)
+
+
+def _interval(found: Bootstrap | None) -> Interval | None:
+    return found.interval() if found else None
+
+
+def ratio(
+    frame: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0, seed: int = 0
+) -> Interval | None:
+    """Σ numerator / Σ denominator - minus."""
+    return _interval(
+        bootstrap(frame[[numerator, denominator]], lambda s: s[..., 0] / s[..., 1] - minus, seed=seed)
+    )
+
+
+def mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
+    """Mean over samples; missing values are left out."""
+    return ratio(pd.DataFrame({"value": values, "one": 1.0}), "value", "one", seed=seed)
+
+
+def score(values: pd.Series[float], seed: int = 0) -> Interval | None:
+    """``mean``; for scores that are all 0 or 1 with Wilson's interval, n prompts deciding its width."""
+    found = mean(values, seed)
+    if found is None or found.low is None or not values.dropna().isin([0, 1]).all():
+        return found
+    z2 = norm.ppf(0.975) ** 2
+    centre, scale = found.estimate + z2 / (2 * found.n), 1 + z2 / found.n
+    half = np.sqrt(z2 * (found.estimate * (1 - found.estimate) / found.n + z2 / (4 * found.n**2)))
+    return Interval(found.estimate, float((centre - half) / scale), float((centre + half) / scale), found.n)
+
+
+def difference(
+    a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, seed: int = 0
+) -> Interval | None:
+    """The ratio in ``b`` less that in ``a``, over the (prompt, repetition) rows that both hold."""
+    return _interval(
+        bootstrap(
+            _pairs(a, b, numerator, denominator),
+            lambda s: s[..., 2] / s[..., 3] - s[..., 0] / s[..., 1],
+            seed=seed,
+        )
+    )
+
+
+def change(
+    a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0
+) -> Bootstrap | None:
+    """(ratio in b - minus) / (ratio in a - minus) - 1, over the rows that both hold, by 10,000 resamples."""
+
+    def relative(s: FloatArray) -> FloatArray:
+        moved: FloatArray = (s[..., 2] / s[..., 3] - minus) / (s[..., 0] / s[..., 1] - minus) - 1
+        return moved
+
+    return bootstrap(_pairs(a, b, numerator, denominator), relative, resamples=10_000)
+
+
+def _pairs(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str) -> pd.DataFrame:
+    columns = [numerator, denominator]
+    return a[columns].join(b[columns], how="inner", lsuffix="_a", rsuffix="_b")
+
+
+def median_ratio(above: pd.Series[float], below: pd.Series[float], seed: int = 0) -> Interval | None:
+    """Median of above / below over (prompt, repetition) pairs: the speed-up, for times of AR and method."""
+    ratios = (above / below).replace([np.inf, -np.inf], np.nan).dropna().sort_values()
+    if ratios.empty:
+        return None
+    values = ratios.to_numpy(dtype=np.float64)
+    prompts, names = pd.factorize(ratios.index.get_level_values("prompt"), sort=True)
+    n = len(names)
+    if n < FEWEST:
+        return Interval(float(np.median(values)), None, None, n)
+    upto = np.cumsum(_counts(n, 2000, seed)[:, prompts], axis=1)
+    half = upto[:, -1:] / 2
+    low, high = (upto < half).sum(axis=1), (upto <= half).sum(axis=1)  # the two middle ones where n is even
+    resampled = (values[low] + values[high]) / 2
+    return Bootstrap(float(np.median(values)), np.sort(resampled), n).interval()
+
+
+def holm(p: Sequence[float]) -> list[float]:
+    """Holm's adjusted p-values, in the order given: below alpha with family-wise error at most alpha."""
+    order = np.argsort(p, kind="stable")
+    scaled = np.asarray(p, dtype=np.float64)[order] * np.arange(len(p), 0, -1)
+    adjusted = np.empty(len(p))
+    adjusted[order] = np.minimum(np.maximum.accumulate(scaled), 1.0) if len(p) else scaled
+    return [float(one) for one in adjusted]
+
+
+@dataclass(frozen=True)
+class TwoSample:
+    """A two-sample statistic over n pairs; ``p`` is None where the prompts are too few."""
+
+    statistic: float
+    p: float | None
+    n: int
+
+
+def unigram_test(a: pd.Series[Any], b: pd.Series[Any], seed: int = 0) -> TwoSample | None:
+    """Total variation between the pooled token histograms of two sets of outputs.
+
+    Args:
+        a, b: token lists. Rows that only one of them holds are left out.
+
+    Returns:
+        p by swapping the labels of pairs: valid where the two are independent, or alike coupled, given
+        the prompt. Its noise grows with the vocabulary used, so read it beside the same statistic of two
+        autoregressive sets.
+    """
+    shared = a.index.intersection(b.index)
+    if not len(shared):
+        return None
+    outputs = [np.asarray(one, dtype=np.int64) for half in (a, b) for one in half.loc[shared]]
+    tokens = np.unique(np.concatenate(outputs), return_inverse=True)[1]
+    rows = np.repeat(np.arange(len(outputs)), [len(one) for one in outputs])
+    shape = (len(outputs), int(tokens.max(initial=-1)) + 1)
+    counts = sparse.csr_array((np.ones(len(tokens)), (rows, tokens)), shape=shape)
+    if not counts[: len(shared)].sum() or not counts[len(shared) :].sum():
+        return None
+
+    def variation(swaps: FloatArray) -> FloatArray:
+        ours = (counts.T @ np.concatenate([1 - swaps, swaps], axis=1).T).T
+        theirs = np.asarray(counts.sum(axis=0)) - ours
+        gap: FloatArray = ours / ours.sum(axis=1, keepdims=True) - theirs / theirs.sum(axis=1, keepdims=True)
+        distances: FloatArray = np.abs(gap).sum(axis=1) / 2
+        return distances
+
+    return _swap_test(shared, variation, seed)
+
+
+def ks_test(a: pd.Series[float], b: pd.Series[float], seed: int = 0) -> TwoSample | None:
+    """Kolmogorov-Smirnov distance of one number an output (mean log-probability, say); p as above."""
+    both = pd.DataFrame({"a": a, "b": b}).dropna()
+    if both.empty:
+        return None
+    values = both.to_numpy(dtype=np.float64).T.ravel()
+    order = np.argsort(values, kind="stable")
+    last = np.append(np.diff(values[order]) > 0, True)  # ties are compared after the last of them
+
+    def distance(swaps: FloatArray) -> FloatArray:
+        signs = np.concatenate([1 - 2 * swaps, 2 * swaps - 1], axis=1)[:, order]
+        gaps: FloatArray = np.abs(np.cumsum(signs, axis=1))[:, last].max(axis=1) / len(both)
+        return gaps
+
+    return _swap_test(both.index, distance, seed)
+
+
+def _swap_test(index: pd.Index[Any], statistic: Statistic, seed: int) -> TwoSample:
+    """p of ``statistic(swaps)``, swaps [B, n] in {0, 1}, by 2,000 random swaps within the pairs."""
+    n = len(index)
+    seen = float(statistic(np.zeros((1, n)))[0])
+    if index.get_level_values("prompt").nunique() < FEWEST:
+        return TwoSample(seen, None, n)
+    rng = np.random.default_rng(seed)
+    beyond = sum(
+        int((statistic(rng.integers(0, 2, size=(100, n)).astype(np.float64)) >= seen - 1e-12).sum())
+        for _ in range(20)
+    )
+    return TwoSample(seen, (beyond + 1) / 2001, n)

@@ -1,0 +1,1 @@
+"""What proposes drafts; shared by methods, which never import one another."""

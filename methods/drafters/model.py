@@ -1,0 +1,38 @@
+"""Drafts of another model, token by token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from harness.contracts import Draft, Verdict
+from harness.method import Run
+from harness.session import Session
+
+
+@dataclass
+class ModelDrafter:
+    """Draws ``gamma`` tokens from a drafter's own law, warped as the target's.
+
+    Args:
+        session: of the drafter, on the same prompt. gamma: drafts a step, fewer near the end.
+    """
+
+    session: Session
+    gamma: int
+
+    def propose(self, run: Run) -> Draft:
+        """gamma passes of the drafter; the law of each draft is kept whole."""
+        self.session.sync(run.target.tokens)
+        tokens, laws = [], []
+        for _ in range(min(self.gamma, run.room - 1)):
+            q = run.law(self.session.forward())
+            x = run.draws.categorical(q, "draft")
+            self.session.append(x)
+            tokens.append(x)
+            laws.append(q)
+        return Draft(torch.cat(tokens), torch.cat(laws)) if tokens else run.nothing
+
+    def follow(self, verdict: Verdict) -> None:
+        """Nothing to do: the next `propose` goes back to what the target emitted."""

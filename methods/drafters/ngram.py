@@ -1,0 +1,54 @@
+"""Drafts copied from the text so far: what followed an earlier occurrence of its last tokens.
+
+Source: Saxena 2023, prompt lookup decoding; transformers' prompt lookup.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+
+from harness.contracts import Draft
+from harness.method import Run
+
+
+@dataclass
+class NgramDrafter:
+    """An index of all n-grams read so far, extended by the new tokens only.
+
+    Args:
+        sizes: n-gram lengths to look up, longest first. length: tokens to copy.
+        whole: only occurrences that ``length`` tokens follow count. last: the latest one, else the earliest.
+    """
+
+    sizes: tuple[int, ...]
+    length: int
+    whole: bool
+    last: bool
+    index: dict[tuple[int, ...], int] = field(default_factory=dict)
+    read: dict[int, int] = field(default_factory=dict)
+
+    def propose(self, run: Run) -> Draft:
+        """Point masses on the copied tokens; empty where nothing matches or no room is left."""
+        tokens = run.target.tokens
+        self._learn(tokens)
+        room = min(self.length, run.room - 1)
+        for size in self.sizes:
+            found = self.index.get(tuple(tokens[len(tokens) - size :]))
+            if found is not None and room > 0:
+                copied = tokens[found : found + room]
+                return Draft(torch.tensor(copied, dtype=torch.long, device=run.target.device))
+        return run.nothing
+
+    def _learn(self, tokens: list[int]) -> None:
+        """Index each n-gram by where its continuation starts, once enough of that is there."""
+        behind = self.length if self.whole else 1
+        for size in self.sizes:
+            begin = self.read.get(size, 0)
+            end = max(begin, len(tokens) - size - behind + 1)
+            for start in range(begin, end):
+                gram = tuple(tokens[start : start + size])
+                if self.last or gram not in self.index:
+                    self.index[gram] = start + size
+            self.read[size] = end

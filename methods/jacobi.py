@@ -1,0 +1,61 @@
+"""Jacobi decoding: guess a window, and guess it again from its own predictions until it stands.
+
+Source: Santilli et al. 2023, arXiv:2305.10427, Algorithm 1; with sampling: the Jacobi rows of SJD's comparison.
+Symbols: d drafts, p target's law. At T = 0 a draft is kept when it is the argmax; at T > 0 with p(d), as if it
+were compared with a fresh draw of p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.contracts import Verdict
+from harness.errors import UsageError
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.jacobi import JacobiWindow, redraw
+from methods.verifiers.rejection import verify_chain
+
+
+@METHODS.register("jacobi")
+@dataclass(frozen=True)
+class Jacobi(Method[JacobiWindow]):
+    """Verify the window's guesses by equality, commit the prefix that stands, redraw the rest.
+
+    Args:
+        window: rows a pass, the re-fed token among them. init: random ids, or copies of the last token.
+    """
+
+    window: int = 16
+    init: Literal["random", "h-repeat"] = "random"
+
+    claim = Claim.SAME_LAW
+    source = "arXiv:2305.10427, Algorithm 1"
+    plants = (
+        Plant(
+            "methods.verifiers.rejection:acceptance",
+            "return px",
+            "return px.sqrt()",
+            "a guess is kept more often than a fresh draw equals it",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.window < 2:
+            raise UsageError(f"jacobi: window is {self.window}; it holds the re-fed token and at least one guess")
+
+    def start(self, run: Run) -> JacobiWindow:
+        return JacobiWindow.empty(run, self.window - 1, self.init)
+
+    def step(self, run: Run, state: JacobiWindow) -> Verdict:
+        draft = state.propose(run)
+        p = run.law(run.target.forward(draft))
+        verdict = verify_chain(draft.tokens, None, p, run.draws)
+        state.advance(p, len(verdict.read().path), redraw(run.draws), first=len(run.target))
+        return verdict
+
+    @classmethod
+    def variants(cls) -> Sequence[Jacobi]:
+        return (cls(window=3), cls(window=3, init="h-repeat"))

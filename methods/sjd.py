@@ -1,0 +1,68 @@
+"""Speculative Jacobi decoding (SJD): the window's own last laws are the drafter.
+
+Source: Teng et al. 2025, arXiv:2410.01699, Algorithm 1.
+Symbols: d drafts, q the law each was drawn from (the last pass's p at its place), p target's law.
+Refined rows were conditioned on drafts that may be refused; exactness needs only that q is on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.contracts import Verdict
+from harness.errors import UsageError
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.jacobi import Init, JacobiWindow, redraw
+from methods.verifiers.rejection import verify_chain
+
+
+@METHODS.register("sjd")
+@dataclass(frozen=True)
+class SJD(Method[JacobiWindow]):
+    """Verify the window against the laws it was drawn from; redraw from the new ones.
+
+    Args:
+        window: rows a pass. init: law of fresh drafts (`JacobiWindow.fill`).
+        window_counts_refed: the re-fed token is one of the window's rows, as in the released code.
+    """
+
+    window: int = 16
+    init: Init = "uniform"
+    window_counts_refed: bool = True
+
+    claim = Claim.SAME_LAW
+    source = "arXiv:2410.01699, Algorithm 1"
+    plants = (
+        Plant(
+            "methods.verifiers.rejection:verify_chain",
+            "residual(law, ",
+            "(lambda p, q: p)(law, ",
+            "the correction is drawn from p",
+        ),
+        Plant(
+            "methods.drafters.jacobi:JacobiWindow.advance",
+            "refine(tokens, q, p[begin:], first + begin)",
+            "refine(tokens, q, p[begin:], first + begin)._replace(law=p[begin - 1:-1])",
+            "the recorded law is the left neighbour's",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.window - self.window_counts_refed < 1:
+            raise UsageError(f"sjd: window is {self.window}, which leaves no draft; use 2 or more")
+
+    def start(self, run: Run) -> JacobiWindow:
+        return JacobiWindow.empty(run, self.window - self.window_counts_refed, self.init)
+
+    def step(self, run: Run, state: JacobiWindow) -> Verdict:
+        draft = state.propose(run)
+        p = run.law(run.target.forward(draft))
+        verdict = verify_chain(draft.tokens, draft.law, p, run.draws)
+        state.advance(p, len(verdict.read().path), redraw(run.draws), first=len(run.target))
+        return verdict
+
+    @classmethod
+    def variants(cls) -> Sequence[SJD]:
+        return tuple(cls(window=3, init=init) for init in ("uniform", "random", "h-repeat", "h-sample"))

@@ -1,0 +1,65 @@
+"""Speculative sampling with an independent draft model.
+
+Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
+Symbols: x drafted tokens, q drafter's law, p target's law, gamma draft length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.contracts import Need, Verdict
+from harness.errors import UsageError
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.model import ModelDrafter
+from methods.verifiers.rejection import verify_chain
+
+VERIFIER = "methods.verifiers.rejection:"
+
+
+@METHODS.register("speculative")
+@dataclass(frozen=True)
+class Speculative(Method[ModelDrafter]):
+    """Draft gamma tokens with a small model; keep the prefix the target accepts.
+
+    Args:
+        drafter: a backbone of the same vocabulary, or ``self:layers=N``: the target with N of its layers.
+        gamma: drafts a step.
+    """
+
+    drafter: str
+    gamma: int = 5
+
+    claim = Claim.SAME_LAW
+    source = "arXiv:2211.17192, Algorithm 1"
+    needs = frozenset({Need.DRAFTER})
+    plants = (
+        Plant(VERIFIER + "verify_chain", "residual(law, ", "(lambda p, q: p)(law, ", "the correction is drawn from p"),
+        Plant(VERIFIER + "acceptance", "(px / qx)", "(px / qx).sqrt()", "accepts more than p / q"),
+        Plant(
+            "methods.drafters.model:ModelDrafter.propose",
+            "laws.append(q)",
+            "laws.append((q + 0.1) / (q + 0.1).sum())",
+            "the recorded law is not the one that was sampled",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.gamma < 1:
+            raise UsageError(f"speculative: gamma is {self.gamma}; draft at least one token")
+
+    def start(self, run: Run) -> ModelDrafter:
+        return ModelDrafter(run.open(self.drafter), self.gamma)
+
+    def step(self, run: Run, state: ModelDrafter) -> Verdict:
+        draft = state.propose(run)  # x ~ q, gamma times
+        p = run.law(run.target.forward(draft))  # gamma + 1 laws in one pass
+        verdict = verify_chain(draft.tokens, draft.law, p, run.draws)
+        state.follow(verdict)
+        return verdict
+
+    @classmethod
+    def variants(cls) -> Sequence[Speculative]:
+        return (cls("toy", 3), cls("self", 2))

@@ -1,0 +1,74 @@
+"""Rejection sampling of drafts: the emitted law is the target's for any honest q.
+
+Symbols: x drafted tokens, q the law each was really drawn from, p target's law.
+Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1; Chen et al. 2023, arXiv:2302.01318.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.contracts import Path, Verdict
+from harness.draws import Draws
+from harness.errors import ContractError
+
+
+def verify_chain(
+    x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Tensor, "K+1 V"], draws: Draws
+) -> Verdict:
+    """Accept the longest prefix of ``x`` that rejection sampling keeps.
+
+    Args:
+        x: drafted token ids, in draft order.
+        q: drafter's law; row k is q(. | prefix, x[:k]) and sums to one. None: point masses on ``x``.
+        p: target's law; row k is p(. | prefix, x[:k]) and sums to one.
+        draws: asked for one `path` of K probabilities and one categorical token.
+
+    Returns:
+        A verdict whose path has 0 to K nodes. Its next token is drawn from ``residual`` at the first
+        rejection, or from p[K] when nothing was rejected.
+
+    Raises:
+        ContractError: some x[k] has q[k, x[k]] = 0, so it was not drawn from ``q`` (checked on a CPU only,
+            where it costs no synchronisation).
+
+    Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
+    """
+    if len(x) == 0:
+        return Verdict(Path.root(p), draws.categorical(p, "resid")[0])
+    path = draws.path(acceptance(x, q, p))
+    stop = path.stop
+    law = p.index_select(0, stop.reshape(1))
+    last = stop.clamp_max(len(x) - 1).reshape(1)
+    if q is None:
+        refused = torch.zeros_like(law).scatter_(1, x.index_select(0, last)[:, None], torch.inf)
+    else:
+        refused = q.index_select(0, last).to(p.dtype)
+    law = residual(law, refused.where(stop < len(x), 0.0))
+    return Verdict(path, draws.categorical(law, "resid")[0])
+
+
+def acceptance(
+    x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Tensor, "K+1 V"]
+) -> Float[Tensor, " K"]:
+    """min(1, p(x) / q(x)) at each draft, given that it is reached."""
+    px = p[: len(x)].gather(1, x[:, None])[:, 0]
+    if q is None:
+        return px
+    qx = q.gather(1, x[:, None])[:, 0].to(p.dtype)
+    if qx.device.type == "cpu" and not bool((qx > 0).all()):
+        where = int((qx <= 0).nonzero()[0, 0])
+        raise ContractError(
+            f"drafted token {int(x[where])} at position {where} has q = 0, so it was not drawn from q. "
+            f"Pass the law the drafter sampled from, after temperature and top-p."
+        )
+    return (px / qx).clamp_max(1.0)
+
+
+def residual(p: Float[Tensor, "N V"], q: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
+    """(p - q)+ renormalised, row by row; p where nothing is left (p = q, and then nothing is refused)."""
+    left = (p - q).clamp_min(0.0)
+    mass = left.sum(-1, keepdim=True)
+    return torch.where(mass > 0, left / mass, p)

@@ -1,0 +1,1 @@
+"""Tables, figures, comparisons and gates: they read stores and never import torch."""

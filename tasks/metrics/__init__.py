@@ -1,0 +1,1 @@
+"""Scores that more than one task uses."""
