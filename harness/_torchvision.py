@@ -31,9 +31,7 @@ def ensure() -> None:
     """
     spec = find_spec("torchvision")
     if spec is None or not spec.submodule_search_locations:
-        raise UsageError(
-            "torchvision is not installed. Install the image extra: pip install 'stridebench[image]'"
-        )
+        raise UsageError("torchvision is not installed. Install the image extra: pip install 'stridebench[image]'")
     if not _own_operators(Path(spec.submodule_search_locations[0])):
         _declare()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 from harness.contracts import Cache, Need, Offers
 from harness.errors import UsageError
@@ -17,10 +17,12 @@ class Backbone(ABC):
 
     Attributes:
         name: as the user wrote it. dtype: one of ``DTYPES``. device: a torch device string.
+        default_dtype: what it runs in unless the user says otherwise.
         offers: vocabulary, context, end-of-text ids and needs met.
         fingerprint: hex digest of weights and configuration: part of every cell's provenance.
     """
 
+    default_dtype: ClassVar[str] = "fp32"
     name: str
     dtype: str
     device: str

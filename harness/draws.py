@@ -45,9 +45,7 @@ class Draws(ABC):
         """
 
     @abstractmethod
-    def couple(
-        self, x: Int[Tensor, " N"], q: Float[Tensor, "N V"], p: Float[Tensor, "N V"]
-    ) -> Int[Tensor, " N"]:
+    def couple(self, x: Int[Tensor, " N"], q: Float[Tensor, "N V"], p: Float[Tensor, "N V"]) -> Int[Tensor, " N"]:
         """For each row a draw of p that equals x ~ q as often as can be: kept with min(1, p/q), else residual."""
 
     @abstractmethod
@@ -83,9 +81,7 @@ class SeededDraws(Draws):
         coins = self.uniforms(accept.shape[0], "accept") < accept
         return chain_path(coins, accept) if parents is None else tree_path(coins, accept, parents)
 
-    def couple(
-        self, x: Int[Tensor, " N"], q: Float[Tensor, "N V"], p: Float[Tensor, "N V"]
-    ) -> Int[Tensor, " N"]:
+    def couple(self, x: Int[Tensor, " N"], q: Float[Tensor, "N V"], p: Float[Tensor, "N V"]) -> Int[Tensor, " N"]:
         u, v = self.uniforms(2 * x.shape[0], "draft").reshape(2, -1)
         keep = u * q.gather(1, x[:, None])[:, 0] < p.gather(1, x[:, None])[:, 0]
         left = (p - q).clamp_min(0)  # all zero only where p = q, and there x is always kept

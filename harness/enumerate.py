@@ -80,9 +80,7 @@ class EnumeratingDraws(Draws):
         padded = torch.tensor(nodes + [-1] * (len(odds) - len(nodes)), dtype=torch.long)
         return Path(padded, torch.tensor(last + 1), accept.new_zeros(()))
 
-    def couple(
-        self, x: Int[Tensor, " N"], q: Float[Tensor, "N V"], p: Float[Tensor, "N V"]
-    ) -> Int[Tensor, " N"]:
+    def couple(self, x: Int[Tensor, " N"], q: Float[Tensor, "N V"], p: Float[Tensor, "N V"]) -> Int[Tensor, " N"]:
         out = []
         for token, old, new in zip(x.tolist(), q.tolist(), p.tolist(), strict=True):
             keep = min(1.0, new[token] / old[token])
@@ -215,7 +213,7 @@ def _fork(thing: Any, memo: dict[int, Any]) -> Any:
         twin: Any = thing.clone()
     elif isinstance(thing, list | dict | set | tuple):
         return copy.deepcopy(thing, memo)
-    elif is_dataclass(thing) and not hasattr(thing, "__deepcopy__") and not thing.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+    elif _plain_data(thing):
         twin = copy.copy(thing)
         memo[id(thing)] = twin
         for f in fields(thing):
@@ -224,6 +222,12 @@ def _fork(thing: Any, memo: dict[int, Any]) -> Any:
         twin = copy.deepcopy(thing, memo)
     memo[id(thing)] = twin
     return twin
+
+
+def _plain_data(thing: Any) -> bool:
+    """A dataclass that can be written to and does not copy itself in its own way."""
+    frozen = getattr(getattr(thing, "__dataclass_params__", None), "frozen", True)
+    return not frozen and not hasattr(thing, "__deepcopy__")
 
 
 def _freeze(thing: Any) -> Any:

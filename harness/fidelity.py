@@ -168,7 +168,6 @@ def prove(method: Method[Any], cases: Sequence[Case] = CASES, plants: bool = Tru
         EnumerationLimit: the setting branches too much; verify it at a smaller window.
     """
     claim = method.claim
-    assert isinstance(claim, Claim)
     asked = [case for case in cases if claim is not Claim.SAME_GREEDY or case.sampling.temperature == 0]
     found = [(distance(method, case), str(case)) for case in asked]
     worst, where = max(found, key=lambda pair: pair[0])
@@ -238,7 +237,11 @@ def planted(plant: Plant) -> Iterator[None]:
             f"and finds it on {len(lines)}; bring the Plant up to date with the function"
         )
     scope: dict[str, Any] = {}
-    exec(compile(source.replace(plant.old, plant.new), f"<planted: {plant.why}>", "exec"), function.__globals__, scope)
+    exec(
+        compile(source.replace(plant.old, plant.new), f"<planted: {plant.why}>", "exec"),
+        function.__globals__,
+        scope,
+    )
     patched = inspect.unwrap(scope[function.__name__])
     original = function.__code__
     function.__code__ = patched.__code__

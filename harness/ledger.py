@@ -175,7 +175,17 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """
     good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
     kept = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
-    columns = ["nfe", "draft_nfe", "drafted", "tested", "accepted", "expected", "emitted", "forced", "overshoot"]
+    columns = [
+        "nfe",
+        "draft_nfe",
+        "drafted",
+        "tested",
+        "accepted",
+        "expected",
+        "emitted",
+        "forced",
+        "overshoot",
+    ]
     frame = kept[[*columns, "reused", "wall_ns"]].sum().reindex(good.index)
     frame["steps"] = kept.size().reindex(good.index)
     frame["output"] = good["tokens"].map(len)

@@ -35,12 +35,13 @@ class _Raw(NamedTuple):
     counts: dict[str, Any]
 
 
-def decode(method: Method[Any], run: Run, stopwatch: Stopwatch) -> Decode:
+def decode(method: Method[Any], run: Run) -> Decode:
     """Decode until the budget, the context or an end-of-text token.
 
     Raises:
         ContractError: a step emitted a token outside the vocabulary, ran no target pass, or broke an identity.
     """
+    stopwatch = run.stopwatch
     clock = stopwatch.clock
     begin = clock.stamp()
     run.target.prefill()
@@ -91,6 +92,7 @@ def open_run(
         offers=backbone.offers,
         budget=budget,
         opener=lambda name: session(drafters(name), "draft"),
+        stopwatch=watch,
         eos=backbone.offers.eos,
     )
 
@@ -108,9 +110,7 @@ class Tally(NamedTuple):
         return Tally(run.target.passes, run.target.rows, sum(s.passes for s in run.opened.values()))
 
 
-def advance(
-    method: Method[Any], run: Run, state: Any, before: Tally
-) -> tuple[tuple[int, ...], dict[str, Any]]:
+def advance(method: Method[Any], run: Run, state: Any, before: Tally) -> tuple[tuple[int, ...], dict[str, Any]]:
     """One step and its commit: the tokens emitted, and everything countable of the step."""
     verdict = method.step(run, state)
     after, draft = Tally.of(run), run.target.draft

@@ -12,6 +12,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from harness.clock import Stopwatch
 from harness.contracts import Draft, Need, Offers, Verdict
 from harness.draws import Draws
 from harness.law import Sampling, warp
@@ -60,6 +61,7 @@ class Run:
     offers: Offers
     budget: int
     opener: Callable[[str], Session]
+    stopwatch: Stopwatch
     eos: frozenset[int] = frozenset()
     emitted: int = 0
     opened: dict[str, Session] = field(default_factory=dict)
@@ -95,16 +97,23 @@ class Method(ABC, Generic[S]):
     """A decoding algorithm: a frozen dataclass whose fields are its parameters.
 
     Class attributes:
-        claim: a class attribute, or a property where it depends on a parameter.
         source: the paper, down to the algorithm. exact_at: for an approximate method, the setting at which
-        it is exact. needs: a class attribute or property. plants: bugs that `stride verify` must catch.
+        it is exact. plants: bugs that `stride verify` must catch.
     """
 
-    claim: Claim | property
     source: ClassVar[str]
-    needs: frozenset[Need] | property = frozenset()
     exact_at: ClassVar[str] = ""
     plants: ClassVar[tuple[Plant, ...]] = ()
+
+    @property
+    @abstractmethod
+    def claim(self) -> Claim:
+        """A class attribute in most methods; a property where it depends on a parameter."""
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        """What the backbone must offer; a class attribute where it is always the same."""
+        return frozenset()
 
     @abstractmethod
     def start(self, run: Run) -> S:

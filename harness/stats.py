@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ FloatArray = NDArray[np.float64]
 Statistic = Callable[[FloatArray], FloatArray]
 """Maps totals of C columns, shape [..., C], to one number each, shape [...]."""
 
+RESAMPLES = 5000
 FEWEST = 4
 """Prompts below which no interval is given."""
 
@@ -74,9 +76,7 @@ class Bootstrap:
         return min(resolved, float(t.cdf((self.estimate - bound) / error, self.n - 1))) if error else 0.0
 
 
-def bootstrap(
-    frame: pd.DataFrame, statistic: Statistic, resamples: int = 2000, seed: int = 0
-) -> Bootstrap | None:
+def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMPLES, seed: int = 0) -> Bootstrap | None:
     """Resample the prompts of ``frame``, total its columns, apply ``statistic``.
 
     Args:
@@ -97,9 +97,12 @@ def bootstrap(
     return Bootstrap(estimate, _finite(values), n)
 
 
+@lru_cache(maxsize=8)
 def _counts(n: int, resamples: int, seed: int) -> FloatArray:
-    """How often each of n prompts is drawn in each resample, [resamples, n]."""
-    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
+    """How often each of n prompts is drawn in each resample, [resamples, n]; read-only."""
+    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
+    drawn.setflags(write=False)
+    return drawn
 
 
 def _finite(values: FloatArray) -> FloatArray:
@@ -112,13 +115,9 @@ def _interval(found: Bootstrap | None) -> Interval | None:
     return found.interval() if found else None
 
 
-def ratio(
-    frame: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0, seed: int = 0
-) -> Interval | None:
+def ratio(frame: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0, seed: int = 0) -> Interval | None:
     """Σ numerator / Σ denominator - minus."""
-    return _interval(
-        bootstrap(frame[[numerator, denominator]], lambda s: s[..., 0] / s[..., 1] - minus, seed=seed)
-    )
+    return _interval(bootstrap(frame[[numerator, denominator]], lambda s: s[..., 0] / s[..., 1] - minus, seed=seed))
 
 
 def mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
@@ -137,9 +136,7 @@ def score(values: pd.Series[float], seed: int = 0) -> Interval | None:
     return Interval(found.estimate, float((centre - half) / scale), float((centre + half) / scale), found.n)
 
 
-def difference(
-    a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, seed: int = 0
-) -> Interval | None:
+def difference(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, seed: int = 0) -> Interval | None:
     """The ratio in ``b`` less that in ``a``, over the (prompt, repetition) rows that both hold."""
     return _interval(
         bootstrap(
@@ -150,9 +147,7 @@ def difference(
     )
 
 
-def change(
-    a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0
-) -> Bootstrap | None:
+def change(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0) -> Bootstrap | None:
     """(ratio in b - minus) / (ratio in a - minus) - 1, over the rows that both hold, by 10,000 resamples."""
 
     def relative(s: FloatArray) -> FloatArray:
@@ -164,7 +159,7 @@ def change(
 
 def _pairs(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str) -> pd.DataFrame:
     columns = [numerator, denominator]
-    return a[columns].join(b[columns], how="inner", lsuffix="_a", rsuffix="_b")
+    return a[columns].add_suffix("_a").join(b[columns].add_suffix("_b"), how="inner")
 
 
 def median_ratio(above: pd.Series[float], below: pd.Series[float], seed: int = 0) -> Interval | None:
@@ -177,7 +172,7 @@ def median_ratio(above: pd.Series[float], below: pd.Series[float], seed: int = 0
     n = len(names)
     if n < FEWEST:
         return Interval(float(np.median(values)), None, None, n)
-    upto = np.cumsum(_counts(n, 2000, seed)[:, prompts], axis=1)
+    upto = np.cumsum(_counts(n, RESAMPLES, seed)[:, prompts], axis=1)
     half = upto[:, -1:] / 2
     low, high = (upto < half).sum(axis=1), (upto <= half).sum(axis=1)  # the two middle ones where n is even
     resampled = (values[low] + values[high]) / 2
@@ -259,7 +254,6 @@ def _swap_test(index: pd.Index[Any], statistic: Statistic, seed: int) -> TwoSamp
         return TwoSample(seen, None, n)
     rng = np.random.default_rng(seed)
     beyond = sum(
-        int((statistic(rng.integers(0, 2, size=(100, n)).astype(np.float64)) >= seen - 1e-12).sum())
-        for _ in range(20)
+        int((statistic(rng.integers(0, 2, size=(100, n)).astype(np.float64)) >= seen - 1e-12).sum()) for _ in range(20)
     )
     return TwoSample(seen, (beyond + 1) / 2001, n)

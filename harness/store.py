@@ -11,15 +11,13 @@ name so, and its records go only after that. Whatever a kill leaves behind ends 
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
 import re
-import shutil
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -31,10 +29,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
+from harness.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, lock, make, put, put_folder
 from harness.ledger import Record, Sample, Step, check
 
-SCHEMA = 1
-_PARTIAL = "~partial"
 _CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO"
 _NO_ROOM = {getattr(errno, code) for code in _CODES.split()}
 _ABSENT = object()
@@ -56,10 +53,6 @@ SAMPLES = pa.schema(
 )
 _STEP = {f.name: _REAL if f.type in ("float", float) else _INT for f in fields(Step)}
 STEPS = pa.schema(_KEY | {"step": _INT} | _STEP)
-
-
-class _DamagedError(StoreError):
-    """A file that is missing, truncated or altered, as against one of another version."""
 
 
 @dataclass(frozen=True)
@@ -93,15 +86,13 @@ class Store:
         """
         run = Path(path)
         _refuse_bad_names(manifest["cells"])
-        data = _encode({"schema": SCHEMA, "created": datetime.now(UTC).isoformat(), **manifest}, indent=1)
+        data = encode({"schema": SCHEMA, "created": datetime.now(UTC).isoformat(), **manifest}, indent=1)
         try:
-            _make(run)
-            _lock(run)
+            make(run)
+            lock(run)
             if any((run / name).exists() for name in ("manifest.json", "cells", "records")):
-                raise StoreError(
-                    f"{run} already holds a run. Go on with it (--resume), or name another folder."
-                )
-            _put(run / "manifest.json", data)
+                raise StoreError(f"{run} already holds a run. Go on with it (--resume), or name another folder.")
+            put(run / "manifest.json", data)
         except OSError as error:
             raise StoreError(
                 f"no run can be started in {run}: {error}. Make room there, or name another folder."
@@ -119,7 +110,7 @@ class Store:
         file = run / "manifest.json"
         if not file.exists():
             raise StoreError(f"{run} holds no run (no manifest.json). Check the path, or start a run there.")
-        return cls(run, _load(file, "Restore it from a copy, or run again in another folder."))
+        return cls(run, load(file, "Restore it from a copy, or run again in another folder."))
 
     @classmethod
     def resume(cls, path: str | Path, manifest: Mapping[str, Any]) -> Store:
@@ -138,7 +129,7 @@ class Store:
                 f"Ask for what is there, or name another folder."
             )
         with store._room():
-            _lock(store.path)
+            lock(store.path)
             store._clear()
         return store
 
@@ -155,8 +146,8 @@ class Store:
         _check(cell, record)
         folder = self.path / "records" / cell
         with self._room():
-            _make(folder)
-            _put(folder / _file_name(record.sample), _encode({"schema": SCHEMA, "payload": record.plain()}))
+            make(folder)
+            put(folder / _file_name(record.sample), encode({"schema": SCHEMA, "payload": record.plain()}))
 
     def done(self, cell: str) -> frozenset[tuple[str, int, bool]]:
         """(prompt, repetition, warmup) of each decode that is stored, failed ones included.
@@ -173,13 +164,25 @@ class Store:
         for path in self._records(cell):
             try:
                 sample = _record(path).sample
-            except _DamagedError as error:
+            except DamagedError as error:
                 warnings.warn(str(error), stacklevel=2)
                 with self._room():
                     os.replace(path, path.with_name(f"{path.name}.corrupt"))
                 continue
             finished.add((sample.prompt, sample.repetition, sample.warmup))
         return frozenset(finished)
+
+    def outputs(self, cell: str) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Output ids of every finished, counted sample, sealed or not; those that failed have none."""
+        if self.sealed(cell):
+            found = self.cell(cell).samples
+            kept = found[(found["status"] == "ok") & ~found["warmup"]]
+            return {
+                (p, int(r)): tuple(t)
+                for p, r, t in zip(kept["prompt"], kept["repetition"], kept["tokens"], strict=True)
+            }
+        samples = [_record(path).sample for path in self._records(cell)]
+        return {(s.prompt, s.repetition): s.tokens for s in samples if s.status == "ok" and not s.warmup}
 
     def seal(self, cell: str, meta: Mapping[str, Any]) -> None:
         """Turn the cell's records, if any, into its two tables, sorted by (warmup, prompt, repetition).
@@ -190,9 +193,7 @@ class Store:
             RunIncomplete: the disk is full or read-only; every record is kept.
         """
         if self.sealed(cell):
-            raise StoreError(
-                f"the cell {cell!r} of {self.path} is sealed already. Change its meta with update."
-            )
+            raise StoreError(f"the cell {cell!r} of {self.path} is sealed already. Change its meta with update.")
         records = [_record(path) for path in self._records(cell)]
         records.sort(key=lambda r: (r.sample.warmup, r.sample.prompt, r.sample.repetition))
         for record in records:
@@ -207,8 +208,8 @@ class Store:
             "meta": dict(meta),
         }
         with self._room():
-            _put_folder(self._folder(cell), {**files, "cell.json": _encode(body, indent=1)})
-            _drop(self.path / "records" / cell)
+            put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
+            drop(self.path / "records" / cell)
 
     def sealed(self, cell: str) -> bool:
         """Whether the cell is finished. UnknownNameError: the manifest has no such cell."""
@@ -240,7 +241,7 @@ class Store:
         del body["sha256"]
         body["meta"] |= meta
         with self._room():
-            _put(self._folder(cell) / "cell.json", _encode(body, indent=1))
+            put(self._folder(cell) / "cell.json", encode(body, indent=1))
 
     def _folder(self, cell: str) -> Path:
         if cell not in self.manifest["cells"]:
@@ -253,15 +254,13 @@ class Store:
     def _body(self, cell: str) -> dict[str, Any]:
         if not self.sealed(cell):
             raise StoreError(f"the cell {cell!r} of {self.path} is not finished. Run again with --resume.")
-        return _load(self._folder(cell) / "cell.json", self._remedy(cell))
+        return load(self._folder(cell) / "cell.json", self._remedy(cell))
 
     def _table(self, cell: str, file: str, digest: str) -> pd.DataFrame:
         path = self._folder(cell) / file
         data = path.read_bytes() if path.exists() else b""
         if hashlib.sha256(data).hexdigest() != digest:
-            raise _DamagedError(
-                f"{path} is damaged: its sha256 is not the one in cell.json. {self._remedy(cell)}"
-            )
+            raise DamagedError(f"{path} is damaged: its sha256 is not the one in cell.json. {self._remedy(cell)}")
         frame: pd.DataFrame = pq.read_table(pa.BufferReader(data)).to_pandas()
         return frame
 
@@ -270,12 +269,12 @@ class Store:
 
     def _clear(self) -> None:
         for pattern in ("*", "cells/*", "cells/*/*", "records/*/*"):
-            for path in self.path.glob(pattern + _PARTIAL):
-                _drop(path)
+            for path in self.path.glob(pattern + PARTIAL):
+                drop(path)
         for cell in self.cells():
             if (self.path / "records" / cell).exists():
                 self.cell(cell)  # the records go only if what replaces them is whole
-                _drop(self.path / "records" / cell)
+                drop(self.path / "records" / cell)
 
     @contextmanager
     def _room(self) -> Iterator[None]:
@@ -335,7 +334,7 @@ def _check(cell: str, record: Record) -> None:
 
 
 def _record(path: Path) -> Record:
-    body = _load(path, "Run again with --resume: it is set aside, and that decode is done again.")
+    body = load(path, "Run again with --resume: it is set aside, and that decode is done again.")
     try:
         return Record.of(body["payload"])
     except (KeyError, TypeError) as error:
@@ -374,102 +373,3 @@ def _parquet(table: pa.Table) -> bytes:
     pq.write_table(table, sink)
     data: bytes = sink.getvalue().to_pybytes()
     return data
-
-
-def _encode(body: Mapping[str, Any], indent: int | None = None) -> bytes:
-    return json.dumps({**body, "sha256": _checksum(body)}, indent=indent).encode()
-
-
-def _checksum(body: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json.dumps(body, separators=(",", ":")).encode()).hexdigest()
-
-
-def _load(path: Path, remedy: str) -> dict[str, Any]:
-    """A JSON object written by ``_encode``, checked.
-
-    Raises:
-        StoreError: of another schema version, or damaged; ends in ``remedy``.
-    """
-    try:
-        body = json.loads(path.read_bytes())
-        schema = body["schema"]
-        rest = {name: value for name, value in body.items() if name != "sha256"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise _DamagedError(
-            f"{path} is missing, truncated or not a store's file: {error}. {remedy}"
-        ) from error
-    if schema != SCHEMA:
-        raise StoreError(
-            f"{path} is of schema version {schema}, and this stridebench reads version {SCHEMA}. "
-            f"Use the version that wrote it, or run again in another folder."
-        )
-    if body.get("sha256") != _checksum(rest):
-        raise _DamagedError(f"{path} is damaged: its contents do not match its sha256. {remedy}")
-    return dict(body)
-
-
-def _put(path: Path, data: bytes) -> None:
-    """Write a whole file or none, durably."""
-    partial = path.with_name(path.name + _PARTIAL)
-    try:
-        with partial.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(partial, path)
-    except BaseException:
-        _drop(partial)
-        raise
-    _sync(path.parent)
-
-
-def _put_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files, all or none, durably."""
-    partial = path.with_name(path.name + _PARTIAL)
-    try:
-        _drop(partial)
-        _make(partial)
-        for name, data in files.items():
-            _put(partial / name, data)
-        os.replace(partial, path)
-    except BaseException:
-        _drop(partial)
-        raise
-    _sync(path.parent)
-
-
-def _make(folder: Path) -> None:
-    if not folder.is_dir():
-        _make(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync(folder.parent)
-
-
-def _drop(path: Path) -> None:
-    """Remove what is no longer needed; what resists stays until the next resume, and is never read."""
-    if path.is_dir():
-        shutil.rmtree(path, ignore_errors=True)
-    else:
-        with suppress(OSError):
-            path.unlink()
-
-
-def _sync(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
-
-
-def _lock(run: Path) -> None:
-    """Keep other processes from writing there until this one ends, however it ends."""
-    handle = os.open(run / ".lock", os.O_RDWR | os.O_CREAT, 0o666)  # stays open: closing it would unlock
-    try:
-        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        os.close(handle)
-        if error.errno in (errno.EAGAIN, errno.EACCES):
-            raise StoreError(
-                f"{run} is being written by another process. Wait for it, or stop it."
-            ) from error

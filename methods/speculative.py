@@ -25,18 +25,24 @@ class Speculative(Method[ModelDrafter]):
     """Draft gamma tokens with a small model; keep the prefix the target accepts.
 
     Args:
-        drafter: a backbone of the same vocabulary, or ``self:layers=N``: the target with N of its layers.
+        drafter: a backbone of the same vocabulary; ``self`` is the target itself (a check, never a gain) and
+            ``self:layers=N`` the target with N of its layers.
         gamma: drafts a step.
     """
 
-    drafter: str
+    drafter: str = "self"
     gamma: int = 5
 
     claim = Claim.SAME_LAW
     source = "arXiv:2211.17192, Algorithm 1"
     needs = frozenset({Need.DRAFTER})
     plants = (
-        Plant(VERIFIER + "verify_chain", "residual(law, ", "(lambda p, q: p)(law, ", "the correction is drawn from p"),
+        Plant(
+            VERIFIER + "verify_chain",
+            "residual(law, ",
+            "(lambda p, q: p)(law, ",
+            "the correction is drawn from p",
+        ),
         Plant(VERIFIER + "acceptance", "(px / qx)", "(px / qx).sqrt()", "accepts more than p / q"),
         Plant(
             "methods.drafters.model:ModelDrafter.propose",

@@ -34,6 +34,7 @@ class Tabular(Backbone):
     """
 
     toy_drafters = True
+    default_dtype = "fp64"
 
     def __init__(self, name: str, params: Mapping[str, Any]) -> None:
         values = {**DEFAULTS, **params}
@@ -56,7 +57,9 @@ class Tabular(Backbone):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Tabular:
-        """Nothing is read; the type is always fp64."""
+        """Nothing is read; any other type than fp64 is refused, since laws are compared to 1e-12."""
+        if dtype != "fp64":
+            raise UsageError(f"the tabular backbone computes in fp64 only; found {dtype}")
         return cls(name, params)
 
     @classmethod
@@ -104,9 +107,7 @@ class TabularCache(Cache):
         held = len(self.entries)
         tokens, positions = window.tokens.tolist(), window.positions.tolist()
         if held + len(tokens) > self.model.offers.context:
-            raise ContractError(
-                f"{held} + {len(tokens)} entries do not fit into {self.model.offers.context}"
-            )
+            raise ContractError(f"{held} + {len(tokens)} entries do not fit into {self.model.offers.context}")
         sees = None if window.sees is None else window.sees.tolist()
         for n, (token, position) in enumerate(zip(tokens, positions, strict=True)):
             seen = self.entries if sees is None else self._seen(sees[n], window.base, held + n)

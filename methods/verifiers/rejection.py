@@ -50,9 +50,7 @@ def verify_chain(
     return Verdict(path, draws.categorical(law, "resid")[0])
 
 
-def acceptance(
-    x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Tensor, "K+1 V"]
-) -> Float[Tensor, " K"]:
+def acceptance(x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Tensor, "K+1 V"]) -> Float[Tensor, " K"]:
     """min(1, p(x) / q(x)) at each draft, given that it is reached."""
     px = p[: len(x)].gather(1, x[:, None])[:, 0]
     if q is None:

@@ -1,0 +1,121 @@
+"""Any causal language model of transformers, unchanged, over the slot cache."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformers.cache_utils import Cache as TransformersCache
+from transformers.utils import logging
+
+from harness.backbones._kv import Slots
+from harness.errors import UsageError
+
+
+@final
+class TransformersNet:
+    """The model's own forward.
+
+    Args:
+        model: a causal language model in evaluation mode.
+    """
+
+    kind = "transformers"
+
+    def __init__(self, model: Any) -> None:
+        self.model = model
+        self.layers = int(model.config.get_text_config().num_hidden_layers)
+        self._cuts = "logits_to_keep" in inspect.signature(model.forward).parameters
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+    ) -> Float[Tensor, "R V"]:
+        """Logits of the last R rows. A prefill pays for one row, since transformers takes 0 for all."""
+        cut = {"logits_to_keep": max(rows, 1)} if self._cuts else {}
+        out = self.model(
+            input_ids=tokens[None],
+            attention_mask=None if mask is None else mask[None, None],
+            position_ids=positions[None],
+            past_key_values=TransformersCache(layers=slots.layers),
+            use_cache=True,
+            **cut,
+        )
+        logits: Tensor = out.logits[0]
+        return logits[logits.shape[0] - rows :]
+
+    def pick(self, layers: Sequence[int]) -> TransformersNet:
+        """The same tensors under a model of fewer layers; the original is left as it is."""
+        return TransformersNet(pick_layers(self.model, layers))
+
+
+def pick_layers(model: Any, layers: Sequence[int]) -> Any:
+    """A copy of the model's modules over the same tensors, with these layers only, numbered anew.
+
+    Raises:
+        UsageError: the model has no single list of layers.
+    """
+    shared: dict[int, Any] = {id(tensor): tensor for tensor in (*model.parameters(), *model.buffers())}
+    copied = copy.deepcopy(model, shared)
+    total = copied.config.get_text_config().num_hidden_layers
+    lists = [
+        (parent, name)
+        for parent in copied.modules()
+        for name, child in parent.named_children()
+        if isinstance(child, nn.ModuleList) and len(child) == total
+    ]
+    if len(lists) != 1:
+        raise UsageError(
+            f"{type(model).__name__} has {len(lists)} lists of {total} layers: none can be skipped"
+        )
+    parent, name = lists[0]
+    kept = nn.ModuleList([getattr(parent, name)[index] for index in layers])
+    for new, layer in enumerate(kept):
+        for module in layer.modules():
+            if hasattr(module, "layer_idx"):
+                module.layer_idx = new
+    setattr(parent, name, kept)
+    for config in {id(m.config): m.config for m in copied.modules() if hasattr(m, "config")}.values():
+        _shrink(config, layers)
+    return copied
+
+
+def _shrink(config: Any, layers: Sequence[int]) -> None:
+    if getattr(config, "layer_types", None):
+        config.layer_types = [config.layer_types[index] for index in layers]
+    config.num_hidden_layers = len(layers)
+
+
+def honours_masks(net: TransformersNet, device: torch.device, like: torch.dtype) -> bool:
+    """Whether an entry that a mask hides, at a position of its own, leaves the logits as if it were absent."""
+    ids = torch.arange(3, device=device)
+    mask = torch.zeros(3, 3, dtype=like, device=device)
+    mask[0, 1:] = mask[1, 2] = mask[2, 1] = float("-inf")
+    with torch.inference_mode():
+        tree = net(ids, torch.tensor([0, 1, 1], device=device), mask, Slots(net.layers, 8), 1)
+        chain = net(ids[[0, 2]], ids[:2], None, Slots(net.layers, 8), 1)
+        shown = net(ids, torch.tensor([0, 1, 1], device=device), None, Slots(net.layers, 8), 1)
+    near, far = (tree - chain).abs().max(), (shown - chain).abs().max()
+    return bool(near <= 0.5 * far)  # rounding alone moves logits in bf16
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Without the progress bars of transformers, which would run through ours."""
+    shown = logging.is_progress_bar_enabled()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            logging.enable_progress_bar()

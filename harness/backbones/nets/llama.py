@@ -1,0 +1,165 @@
+"""A fused forward for decoders shaped like Llama: fewer and larger products, no work per layer beyond them.
+
+The products of q, k and v are one, so are those of gate and up; rotations are looked up; query heads that
+share a key head go through attention as rows of that head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.backbones._kv import Slots
+from harness.backbones.nets.products import Product, product
+
+SERVED = (
+    "llama.modeling_llama.LlamaForCausalLM",
+    "mistral.modeling_mistral.MistralForCausalLM",
+    "qwen2.modeling_qwen2.Qwen2ForCausalLM",
+)
+STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+"""Rotations that depend on the position alone; the others depend on how much has been read."""
+
+
+def misfit(model: Any) -> str | None:
+    """Why this forward would not compute what the model does; None where it does."""
+    kind = f"{type(model).__module__}.{type(model).__name__}".removeprefix("transformers.models.")
+    if kind not in SERVED:
+        return f"{kind} is not one of {', '.join(SERVED)}"
+    config = model.config
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}"
+    if config.rope_parameters["rope_type"] not in STATIC_ROPE:
+        return f"its rotation is {config.rope_parameters['rope_type']}"
+    for layer in model.model.layers:
+        mlp = layer.mlp
+        plain = (layer.self_attn.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj, model.lm_head)
+        if any(linear.bias is not None for linear in plain):
+            return "products other than q, k and v have biases"
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Norms [E] and products of one layer: qkv E to (H + 2 H_kv) D, out H D to E, gate_up E to 2 I, down back."""
+
+    norm: Tensor
+    qkv: Product
+    out: Product
+    norm_mlp: Tensor
+    gate_up: Product
+    down: Product
+
+
+@final
+class FusedLlama:
+    """The forward.
+
+    Args:
+        model: one for which `misfit` is None. It is emptied layer by layer, so that weights lie in memory once.
+    """
+
+    kind = "fused"
+
+    def __init__(self, model: Any) -> None:
+        config = model.config
+        attention = model.model.layers[0].self_attn
+        self.layers = int(config.num_hidden_layers)
+        self._heads = int(config.num_attention_heads)
+        self._kv_heads = int(config.num_key_value_heads)
+        self._width = int(attention.head_dim)
+        self._scale = float(attention.scaling)
+        self._eps = float(config.rms_norm_eps)
+        self._embed = model.model.embed_tokens.weight.data
+        self._vocabulary = len(model.lm_head.weight)
+        self._head = product(model.lm_head.weight.data)
+        self._norm = model.model.norm.weight.data
+        self._weights = [_fuse(layer) for layer in model.model.layers]
+        places = torch.arange(config.max_position_embeddings, device=self._embed.device)
+        cos, sin = model.model.rotary_emb(self._embed, places[None])
+        half = self._width // 2
+        self._cos = cos[0][:, None]
+        self._sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], 1)[:, None]
+
+    def pick(self, layers: Sequence[int]) -> FusedLlama:
+        """The same weights with these layers only."""
+        picked = object.__new__(FusedLlama)
+        picked.__dict__.update(self.__dict__)
+        picked.layers = len(layers)
+        picked._weights = [self._weights[index] for index in layers]
+        return picked
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+    ) -> Float[Tensor, "R V"]:
+        """Logits of the last R rows; the other rows are not computed past the last layer."""
+        x = F.embedding(tokens, self._embed)
+        cos, sin = self._cos[positions], self._sin[positions]
+        if mask is not None:
+            mask = mask.repeat(self._heads // self._kv_heads, 1)
+        width, eps = x.shape[1:], self._eps
+        for layer, slot in zip(self._weights, slots.layers, strict=True):
+            qkv = layer.qkv(F.rms_norm(x, width, layer.norm, eps), None)
+            x = layer.out(self._attend(qkv, cos, sin, mask, slot), x)
+            gate, up = layer.gate_up(F.rms_norm(x, width, layer.norm_mlp, eps), None).chunk(2, 1)
+            x = layer.down(F.silu(gate).mul_(up), x)
+        last = x[len(tokens) - rows :]
+        if not rows:
+            return last.new_empty(0, self._vocabulary)
+        return self._head(F.rms_norm(last, width, self._norm, eps), None)
+
+    def _attend(
+        self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, slot: Any
+    ) -> Float[Tensor, "N HD"]:
+        count, heads, kv_heads, width = len(qkv), self._heads, self._kv_heads, self._width
+        qkv = qkv.view(count, heads + 2 * kv_heads, width)
+        turned = qkv[:, : heads + kv_heads]
+        turned = (turned * cos).addcmul_(turned.roll(width // 2, -1), sin)
+        keys, values = slot.update(
+            turned[:, heads:].transpose(0, 1)[None], qkv[:, heads + kv_heads :].transpose(0, 1)[None]
+        )
+        query = turned[:, :heads]
+        share = heads // kv_heads
+        if mask is None and count > 1:
+            keys, values = (each.repeat_interleave(share, 1) for each in (keys, values))
+            seen = F.scaled_dot_product_attention(
+                query.transpose(0, 1)[None], keys, values, is_causal=True, scale=self._scale
+            )
+            return seen[0].transpose(0, 1).reshape(count, heads * width)
+        packed = query.view(count, kv_heads, share, width).permute(1, 2, 0, 3)
+        seen = F.scaled_dot_product_attention(
+            packed.reshape(1, kv_heads, share * count, width), keys, values, attn_mask=mask, scale=self._scale
+        )
+        return seen.view(kv_heads, share, count, width).permute(2, 0, 1, 3).reshape(count, heads * width)
+
+
+def _fuse(layer: Any) -> Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return Layer(
+        norm=layer.input_layernorm.weight.data,
+        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        out=_joined(attention.o_proj),
+        norm_mlp=layer.post_attention_layernorm.weight.data,
+        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
+        down=_joined(mlp.down_proj),
+    )
+
+
+def _joined(*linears: Any) -> Product:
+    """One product whose outputs are those of the linears, side by side; the linears lose their weights."""
+    weight = torch.cat([linear.weight.data for linear in linears])
+    biases = [linear.bias.data for linear in linears if linear.bias is not None]
+    for linear in linears:
+        linear.weight.data = linear.weight.new_empty(0)
+    return product(weight, torch.cat(biases) if biases else None)

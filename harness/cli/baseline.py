@@ -1,0 +1,40 @@
+"""`stride baseline`: what a gate compares with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import click
+
+from harness.cli.main import emit
+from harness.discover import report
+from harness.store import Store
+
+
+@click.group(name="baseline")
+def command() -> None:
+    """Keep a run's counts.
+
+    \b
+    stride baseline make runs/nightly --out baseline.json
+    stride gate runs/tonight --baseline baseline.json
+    """
+
+
+@command.command(name="make")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--out", type=click.Path(path_type=Path), default=Path("baseline.json"), show_default=True)
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {baseline, cells}.")
+def make(run: Path, out: Path, as_json: bool) -> None:
+    """Write the counts of every drafting cell, per prompt and seed.
+
+    \b
+    stride baseline make runs/nightly --out baseline.json
+    """
+    document = report("gate").make_baseline(Store.open(run))
+    out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
+    if as_json:
+        emit({"baseline": str(out), "cells": list(document["cells"])})
+    else:
+        click.echo(f"wrote {out}: {len(document['cells'])} cells")

@@ -1,0 +1,91 @@
+"""`stride doctor`: what a run would find on this machine."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harness import presets, provenance
+from harness.backbones import _weights
+from harness.cli.main import emit
+from harness.discover import load_all, sandbox
+from harness.errors import StrideError
+from harness.registry import METHODS, TASKS
+
+EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",)}
+
+
+@click.command(name="doctor")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, versions, checks}.")
+def command(as_json: bool) -> None:
+    """Machine, versions, weights at hand, extras, disk, and whether the sandbox can cut off the network.
+
+    Exit code 1 when something that `stride run quick` needs is broken.
+
+    \b
+    stride doctor
+    stride doctor --json
+    """
+    checks = _checks()
+    document: dict[str, Any] = {
+        "machine": provenance.machine(),
+        "versions": provenance.versions(),
+        "checks": checks,
+    }
+    if as_json:
+        emit(document)
+    else:
+        for part in ("machine", "versions"):
+            for key, item in document[part].items():
+                click.echo(f"{key:>24}  {item}")
+        for check in checks:
+            click.echo(f"{'ok' if check['ok'] else check['level']:>24}  {check['what']}: {check['found']}")
+    if any(not check["ok"] and check["level"] == "error" for check in checks):
+        raise SystemExit(1)
+
+
+def _checks() -> list[dict[str, Any]]:
+    rows = []
+
+    def add(what: str, ok: bool, found: Any, level: str = "note") -> None:
+        rows.append({"what": what, "ok": ok, "found": found, "level": level})
+
+    try:
+        load_all()
+        add("registries", True, f"{len(list(METHODS))} methods, {len(list(TASKS))} tasks")
+    except StrideError as error:
+        add("registries", False, str(error), "error")
+        return rows
+    cache = _weights.cache_folder()
+    held = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    free = shutil.disk_usage(held).free / 1e9
+    add("disk at the cache", free > 2, f"{free:.1f} GB free at {cache}", "error")
+    for spec in presets.known().values():
+        add(
+            f"backbone {spec.name}",
+            spec.ready(),
+            "ready" if spec.ready() else f"not here; stride fetch {spec.name}",
+        )
+    for extra, modules in EXTRAS.items():
+        missing = [module for module in modules if importlib.util.find_spec(module) is None]
+        add(
+            f"extra {extra}",
+            not missing,
+            "installed" if not missing else f"pip install 'stridebench[{extra}]'",
+        )
+    isolated = bool(sandbox().network_isolated())
+    add(
+        "sandbox for model output",
+        isolated,
+        "no network" if isolated else "this kernel leaves it the network",
+    )
+    add(
+        "git",
+        provenance.git_commit() is not None,
+        provenance.git_commit() or f"{Path(__file__).parents[2]} is no checkout",
+    )
+    return rows

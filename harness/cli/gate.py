@@ -1,0 +1,56 @@
+"""`stride gate`: a red light when a change cost acceptance, and none otherwise."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+
+from harness.cli.main import emit
+from harness.discover import report
+from harness.errors import UsageError
+from harness.store import Store
+
+
+@click.command(name="gate")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.option("--baseline", type=click.Path(path_type=Path), required=True, help="From `stride baseline make`.")
+@click.option("--margin", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Drop tolerated.")
+@click.option("--min-prompts", type=click.IntRange(2), default=6, show_default=True)
+@click.option("--markdown", type=click.Path(path_type=Path), help="Default: RUN/gate.md.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Default: RUN/gate.xml.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {verdict, rows}.")
+def command(
+    run: Path,
+    baseline: Path,
+    margin: float,
+    min_prompts: int,
+    markdown: Path | None,
+    junit: Path | None,
+    as_json: bool,
+) -> None:
+    """One-sided on tau - 1 and on the acceptance rate, paired by prompt and seed, on counts alone.
+
+    Exit codes: 0 pass, 1 fail, 4 inconclusive (too few prompts, or too wide an interval), 2 error.
+
+    \b
+    stride gate runs/tonight --baseline baseline.json
+    stride gate runs/tonight --baseline baseline.json --margin 0.03 --junit gate.xml
+    """
+    module = report("gate")
+    try:
+        held = json.loads(baseline.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UsageError(
+            f"cannot read the baseline {baseline}: {error}. Make one with `stride baseline make`."
+        ) from error
+    result = module.gate(Store.open(run), held, margin, min_prompts)
+    (markdown or run / "gate.md").write_text(module.markdown(result), encoding="utf-8")
+    (junit or run / "gate.xml").write_text(module.junit(result), encoding="utf-8")
+    if as_json:
+        emit({"verdict": result.verdict, "rows": [asdict(row) for row in result.rows]})
+    else:
+        click.echo(module.markdown(result))
+    raise SystemExit(result.exit_code)

@@ -1,0 +1,102 @@
+"""The command `stride`: verbs are imported when they are asked for, errors become one message and an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import sys
+import warnings
+from typing import Any
+
+import click
+
+from harness import __version__
+from harness.errors import StrideError, did_you_mean
+
+VERBS = {
+    "list": "methods, tasks, backbones, suites, or the matrix of methods and backbones",
+    "fetch": "download and convert a backbone's weights, once",
+    "run": "decode a suite's prompts with its methods and store every step",
+    "report": "tables and a Pareto plot of a run",
+    "verify": "exact output laws by enumeration, and the planted bugs they catch",
+    "compare": "paired differences between two runs",
+    "show": "one cell of a run, or one of its outputs",
+    "baseline": "keep a run's counts as what a gate compares with",
+    "gate": "pass, fail or inconclusive against a baseline, on counts",
+    "bench": "our speed against transformers', interleaved",
+    "doctor": "what this machine has, and what it lacks",
+}
+
+
+class Verbs(click.Group):
+    """Each verb is `command` of harness.cli.VERB."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(VERBS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in VERBS:
+            return None
+        module = importlib.import_module(f"harness.cli.{cmd_name}")
+        command: click.Command = module.command
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and args[0] not in VERBS and not args[0].startswith("-"):
+            ctx.fail(f"there is no verb {args[0]!r}{did_you_mean(args[0], VERBS)}. Verbs: {', '.join(VERBS)}.")
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Verbs"):
+            formatter.write_dl(list(VERBS.items()))
+
+
+@click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(__version__, prog_name="stride")
+def stride() -> None:
+    """Benchmark parallel decoding: how fast, how good, and is it still the same sampler.
+
+    \b
+    stride run quick                        a real model, every method, a table and a plot
+    stride verify                           exact laws of every method
+    stride run --method sjd --backbone tabular --task tabular
+    stride VERB --help                      examples for each verb
+
+    Exit codes: 0 done or pass, 1 fail, 2 usage or error, 3 run incomplete, 4 inconclusive.
+    """
+
+
+def emit(document: Any) -> None:
+    """One JSON document on standard output."""
+    click.echo(json.dumps(document, indent=1, default=str))
+
+
+def main() -> None:
+    """Entry point."""
+    for noisy in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
+        os.environ.setdefault(noisy, "error")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    warnings.filterwarnings("ignore", module=r"(transformers|torch|gguf)\b.*")
+    try:
+        sys.exit(stride.main(standalone_mode=False) or 0)
+    except StrideError as error:
+        click.echo(f"stride: {error}", err=True)
+        sys.exit(error.exit_code)
+    except click.exceptions.Exit as stop:
+        sys.exit(stop.exit_code)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(2)
+    except (KeyboardInterrupt, click.exceptions.Abort):
+        click.echo("stride: interrupted; what was finished is kept", err=True)
+        sys.exit(3)
+    except BrokenPipeError:
+        sys.stderr.close()
+        sys.exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,106 @@
+"""`stride show`: one cell of a run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from harness.cli.main import emit
+from harness.errors import UnknownNameError
+from harness.ledger import METRICS, acceptance_by_depth, totals, value
+from harness.store import Cell, Store
+
+
+@click.command(name="show")
+@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("cell", required=False)
+@click.option("--prompt", help="Print this prompt's output and steps.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: the cell's meta and metrics.")
+def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> None:
+    """A cell's verdict, metrics, acceptance by depth, and outputs. CELL may be any part of a cell's id.
+
+    \b
+    stride show runs/quick-20260101-120000                        the cells
+    stride show runs/quick-20260101-120000 prompt_lookup
+    stride show runs/quick-20260101-120000 prompt_lookup --prompt HumanEval/3
+    """
+    store = Store.open(run)
+    if cell is None:
+        if as_json:
+            emit(list(store.cells()))
+        else:
+            click.echo("\n".join(store.cells()) or f"{run}: no finished cell")
+        return
+    found = store.cell(_match(store, cell))
+    if prompt is not None:
+        _show_prompt(found, prompt, as_json)
+        return
+    document = _document(found)
+    if as_json:
+        emit(document)
+        return
+    _print(document, found)
+
+
+def _match(store: Store, text: str) -> str:
+    names = [name for name in store.cells() if text in name]
+    if text in names:
+        return text
+    if len(names) != 1:
+        raise UnknownNameError("single cell", text, names or store.cells())
+    return names[0]
+
+
+def _document(cell: Cell) -> dict[str, Any]:
+    frame = totals(cell.samples, cell.steps)
+    counted = cell.steps[~cell.steps["warmup"].astype(bool)]
+    return {
+        "meta": cell.meta,
+        "metrics": {name: value(metric, frame) for name, metric in METRICS.items()},
+        "depths": [vars(depth) for depth in acceptance_by_depth(counted)],
+    }
+
+
+def _print(document: dict[str, Any], cell: Cell) -> None:
+    console = Console()
+    meta = document["meta"]
+    console.print(f"[bold]{meta['label']}[/] on {meta['backbone']} in {meta['dtype']}, {meta['task']}")
+    for key, item in meta["verdict"].items() if meta.get("verdict") else ():
+        console.print(f"  {key}: {item}", highlight=False)
+    table = Table("metric", "value", "formula", header_style="bold")
+    for name, number in document["metrics"].items():
+        table.add_row(name, "" if number is None else f"{number:.4g}", METRICS[name].formula)
+    console.print(table)
+    if document["depths"]:
+        depths = Table("depth", "marginal", "conditional", title="acceptance by depth", header_style="bold")
+        for row in document["depths"]:
+            conditional = "" if row["conditional"] is None else f"{row['conditional']:.3f}"
+            depths.add_row(str(row["depth"]), f"{row['marginal']:.3f}", conditional)
+        console.print(depths)
+    samples = Table("prompt", "rep", "status", "tokens", "agreement", "output", header_style="bold")
+    for _, row in cell.samples[~cell.samples["warmup"].astype(bool)].iterrows():
+        shown = row["error"] if row["status"] == "failed" else " ".join(str(row["text"]).split())[:60]
+        agreement = "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.2f}"
+        samples.add_row(row["prompt"], str(row["repetition"]), row["status"], str(len(row["tokens"])), agreement, shown)
+    console.print(samples)
+
+
+def _show_prompt(cell: Cell, prompt: str, as_json: bool) -> None:
+    mine = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
+    if mine.empty:
+        raise UnknownNameError("prompt of this cell", prompt, set(cell.samples["prompt"]))
+    steps = cell.steps[(cell.steps["prompt"] == prompt) & ~cell.steps["warmup"].astype(bool)]
+    if as_json:
+        emit({"samples": mine.map(_plain).to_dict("records"), "steps": steps.to_dict("records")})
+        return
+    for _, row in mine.iterrows():
+        click.echo(row["text"] if row["status"] == "ok" else row["error"])
+    click.echo(steps.drop(columns=["prompt", "warmup"]).to_string(index=False))
+
+
+def _plain(item: Any) -> Any:
+    return list(item) if hasattr(item, "tolist") and getattr(item, "ndim", 0) else item

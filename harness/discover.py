@@ -1,0 +1,37 @@
+"""Where the other three packages are named, as strings: what to import so that the registries are full."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Sequence
+from pathlib import Path
+from types import ModuleType
+
+PACKAGES = ("methods", "tasks", "harness.backbones")
+"""Packages whose modules register something when imported; names that begin with _ are parts."""
+
+
+def load_all() -> None:
+    """Import every module that registers a method, a task or a backbone adapter."""
+    for package in PACKAGES:
+        found = importlib.import_module(package)
+        for module in pkgutil.iter_modules(found.__path__, f"{package}."):
+            if not module.ispkg and not module.name.rpartition(".")[2].startswith("_"):
+                importlib.import_module(module.name)
+
+
+def report(name: str) -> ModuleType:
+    """A module of the reports package; they read stores and are called by the command line only."""
+    return importlib.import_module(f"reports.{name}")
+
+
+def suite_folders() -> Sequence[Path]:
+    """Folders that hold the suites we ship."""
+    root = Path(next(iter(importlib.import_module("tasks").__path__)))
+    return (root / "suites",)
+
+
+def sandbox() -> ModuleType:
+    """The module that executes model output."""
+    return importlib.import_module("tasks.metrics.sandbox")

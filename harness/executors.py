@@ -1,0 +1,55 @@
+"""Where groups of cells run: here, one after the other, or on the workers of a Ray cluster."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.plan import Plan, expand
+from harness.runner import Executor, Options, Progress, run_group
+from harness.store import Store
+from harness.suite import Suite, resolve_again
+
+
+def groups(plan: Plan) -> list[tuple[str, str]]:
+    """Backbone and type of each group, in the plan's order."""
+    return list(dict.fromkeys(cell.group for cell in plan.runnable))
+
+
+def serial(plan: Plan, store: Store, options: Options) -> None:
+    """One group after the other in this process."""
+    for group in groups(plan):
+        run_group(plan, group, store, options)
+
+
+def ray(plan: Plan, store: Store, options: Options) -> None:
+    """Each group as a Ray task with one GPU (none on a CPU run), writing to the same folder.
+
+    Raises:
+        UsageError: the `ray` extra is not installed.
+    """
+    try:
+        engine = importlib.import_module("ray")
+    except ImportError as error:
+        raise UsageError("the ray executor needs the extra: pip install 'stridebench[ray]'") from error
+    if not engine.is_initialized():
+        engine.init(log_to_driver=False)
+    gpus = 1 if options.device.startswith("cuda") else 0
+    task = engine.remote(num_gpus=gpus, max_calls=1)(_remote)
+    quiet = replace(options, progress=Progress())
+    suite = plan.suite.suite.model_dump_json()
+    waiting = {task.remote(suite, group, str(store.path), quiet): group for group in groups(plan)}
+    while waiting:
+        ready, _ = engine.wait(list(waiting), num_returns=1)
+        engine.get(ready[0])
+        options.progress.say(f"group done: {' '.join(waiting.pop(ready[0]))}")
+
+
+def _remote(suite: str, group: tuple[str, str], path: str, options: Options) -> None:
+    plan = expand(resolve_again(Suite.model_validate_json(suite)))
+    run_group(plan, group, Store.open(Path(path)), options)
+
+
+EXECUTORS: dict[str, Executor] = {"serial": serial, "ray": ray}

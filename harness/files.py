@@ -1,0 +1,120 @@
+"""Files that are whole or absent: written aside, synced, renamed; JSON that carries its own checksum."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from harness.errors import StoreError
+
+SCHEMA = 1
+PARTIAL = "~partial"
+
+
+class DamagedError(StoreError):
+    """A file that is missing, truncated or altered, as against one of another version."""
+
+
+def encode(body: Mapping[str, Any], indent: int | None = None) -> bytes:
+    """JSON with the sha256 of the rest in it."""
+    return json.dumps({**body, "sha256": _checksum(body)}, indent=indent).encode()
+
+
+def _checksum(body: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(body, separators=(",", ":")).encode()).hexdigest()
+
+
+def load(path: Path, remedy: str) -> dict[str, Any]:
+    """A JSON object written by ``encode``, checked.
+
+    Raises:
+        StoreError: of another schema version, or damaged; ends in ``remedy``.
+    """
+    try:
+        body = json.loads(path.read_bytes())
+        schema = body["schema"]
+        rest = {name: value for name, value in body.items() if name != "sha256"}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DamagedError(f"{path} is missing, truncated or not a store's file: {error}. {remedy}") from error
+    if schema != SCHEMA:
+        raise StoreError(
+            f"{path} is of schema version {schema}, and this stridebench reads version {SCHEMA}. "
+            f"Use the version that wrote it, or run again in another folder."
+        )
+    if body.get("sha256") != _checksum(rest):
+        raise DamagedError(f"{path} is damaged: its contents do not match its sha256. {remedy}")
+    return dict(body)
+
+
+def put(path: Path, data: bytes) -> None:
+    """Write a whole file or none, durably."""
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        with partial.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, path)
+    except BaseException:
+        drop(partial)
+        raise
+    _sync(path.parent)
+
+
+def put_folder(path: Path, files: Mapping[str, bytes]) -> None:
+    """Write a folder of files, all or none, durably."""
+    partial = path.with_name(path.name + PARTIAL)
+    try:
+        drop(partial)
+        make(partial)
+        for name, data in files.items():
+            put(partial / name, data)
+        os.replace(partial, path)
+    except BaseException:
+        drop(partial)
+        raise
+    _sync(path.parent)
+
+
+def make(folder: Path) -> None:
+    """Create a folder and those above it, durably."""
+    if not folder.is_dir():
+        make(folder.parent)
+        folder.mkdir(exist_ok=True)
+        _sync(folder.parent)
+
+
+def drop(path: Path) -> None:
+    """Remove what is no longer needed; what resists stays until the next resume, and is never read."""
+    if path.is_dir():
+        shutil.rmtree(path, ignore_errors=True)
+    else:
+        with suppress(OSError):
+            path.unlink()
+
+
+def _sync(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def lock(run: Path) -> None:
+    """Keep other processes from writing there until this one ends, however it ends."""
+    handle = os.open(run / ".lock", os.O_RDWR | os.O_CREAT, 0o666)  # stays open: closing it would unlock
+    try:
+        fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        os.close(handle)
+        if error.errno in (errno.EAGAIN, errno.EACCES):
+            raise StoreError(f"{run} is being written by another process. Wait for it, or stop it.") from error

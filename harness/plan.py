@@ -1,0 +1,207 @@
+"""From a resolved suite to cells: what will run, what is skipped and why, and what a run is keyed by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from harness import presets
+from harness.errors import UnknownNameError
+from harness.law import Sampling
+from harness.method import Claim, Method, label, parameters
+from harness.provenance import digest
+from harness.registry import METHODS
+from harness.suite import Resolved, TaskUse
+from harness.task import Prompt
+
+BASELINE = "autoregressive"
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one backbone, type, task and temperature.
+
+    Args:
+        role: "method"; "baseline", what the others pair with; "floor", the baseline again with other seeds.
+        skip: why it will not run; None: it will.
+    """
+
+    method: Method[Any]
+    backbone: str
+    dtype: str
+    task: TaskUse
+    sampling: Sampling
+    max_new_tokens: int
+    stop_at_eos: bool
+    seed: int
+    role: str = "method"
+    skip: str | None = None
+
+    @property
+    def name(self) -> str:
+        """The method's registered name."""
+        return METHODS.name_of(type(self.method))
+
+    @property
+    def label(self) -> str:
+        """As in tables."""
+        return label(self.method) + (" (other seeds)" if self.role == "floor" else "")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Everything that makes it this cell; hashed into its id."""
+        return {
+            "method": self.name,
+            "params": parameters(self.method),
+            "backbone": self.backbone,
+            "dtype": self.dtype,
+            "task": self.task.name,
+            "task_params": parameters_of(self.task),
+            "sampling": vars(self.sampling),
+            "max_new_tokens": self.max_new_tokens,
+            "stop_at_eos": self.stop_at_eos,
+            "seed": self.seed,
+            "batch": 1,
+            "role": "floor" if self.role == "floor" else "method",
+        }
+
+    @cached_property
+    def id(self) -> str:
+        """Readable, and unique by a hash of ``config``."""
+        words = (self.label, self.backbone, self.dtype, f"T{self.sampling.temperature:g}", self.task.name)
+        slug = ".".join(re.sub(r"[^\w=+-]+", "-", word).strip("-") for word in words)
+        return f"{slug[:120]}-{digest(self.config)[:8]}"
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Cells that share a loaded model."""
+        return self.backbone, self.dtype
+
+    @property
+    def setting(self) -> tuple[str, str, str, str, Sampling]:
+        """Cells that share a baseline."""
+        return self.backbone, self.dtype, self.task.name, str(parameters_of(self.task)), self.sampling
+
+
+def parameters_of(use: TaskUse) -> dict[str, Any]:
+    """Parameters of a task, by name."""
+    return {name: getattr(use.task, name) for name in getattr(use.task, "__dataclass_fields__", {})}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells of a suite, in the order of its tables, and the prompts of each task."""
+
+    suite: Resolved
+    cells: tuple[Cell, ...]
+    prompts: dict[TaskUse, tuple[Prompt, ...]]
+
+    @property
+    def runnable(self) -> tuple[Cell, ...]:
+        """Cells without a reason to skip."""
+        return tuple(cell for cell in self.cells if cell.skip is None)
+
+    def baseline(self, cell: Cell) -> Cell:
+        """The autoregressive cell that it pairs with."""
+        return next(c for c in self.cells if c.role == "baseline" and c.setting == cell.setting)
+
+    def floor(self, cell: Cell) -> Cell | None:
+        """The second autoregressive set, where T > 0."""
+        return next((c for c in self.cells if c.role == "floor" and c.setting == cell.setting), None)
+
+    def meta(self, cell: Cell) -> dict[str, Any]:
+        """What the store says of a cell before it ran."""
+        floor = self.floor(cell)
+        return {
+            "cell": cell.id,
+            "status": "skipped" if cell.skip else "planned",
+            "reason": cell.skip,
+            **cell.config,
+            "label": cell.label,
+            "claim": cell.method.claim.name,
+            "source": cell.method.source,
+            "role": cell.role,
+            "baseline": self.baseline(cell).id,
+            "floor": floor.id if floor else None,
+            "expected": len(self.prompts[cell.task]) * self.suite.suite.repetitions,
+        }
+
+    def manifest(self) -> dict[str, Any]:
+        """``key``: what two runs must share to be mixed or gated; ``cells`` and ``suite`` beside it."""
+        suite = self.suite.suite.model_dump(mode="json")
+        drop = ("name", "description", "methods", "prove", "greedy_check", "warmup")
+        key = {name: value for name, value in suite.items() if name not in drop}
+        key["methods"] = [label(method) for method in self.suite.methods]
+        key["prompts"] = {use.name: digest([_hashable(p) for p in found])[:16] for use, found in self.prompts.items()}
+        return {"key": key, "cells": {cell.id: self.meta(cell) for cell in self.cells}, "suite": suite}
+
+
+def _hashable(prompt: Prompt) -> list[Any]:
+    return [prompt.id, prompt.text, list(prompt.tokens or ())]
+
+
+def expand(resolved: Resolved) -> Plan:
+    """Every combination, baselines first; nothing is loaded but prompts.
+
+    Raises:
+        UsageError: a task's data is missing.
+    """
+    cells: dict[str, Cell] = {}
+    for cell in _combinations(resolved):
+        cells.setdefault(cell.id, replace(cell, skip=_reason(cell)))
+    prompts = {use: tuple(use.task.prompts()[: use.limit]) for use in resolved.tasks}
+    return Plan(resolved, tuple(cells.values()), prompts)
+
+
+def _combinations(resolved: Resolved) -> Iterator[Cell]:
+    suite = resolved.suite
+    baseline: Method[Any] = METHODS.get(BASELINE)()
+    for entry in suite.backbones:
+        for dtype in entry.dtype:
+            for use in resolved.tasks:
+                for temperature in suite.temperature:
+                    sampling = Sampling(temperature, suite.top_k, suite.top_p, suite.order)
+                    stop = suite.stop_at_eos and use.task.eos
+                    first = Cell(
+                        baseline,
+                        entry.name,
+                        dtype,
+                        use,
+                        sampling,
+                        suite.max_new_tokens,
+                        stop,
+                        suite.seed,
+                        "baseline",
+                    )
+                    yield first
+                    if temperature > 0:
+                        yield replace(first, role="floor")
+                    yield from (replace(first, method=m, role="method") for m in resolved.methods if m != baseline)
+
+
+def _reason(cell: Cell) -> str | None:
+    """Why a cell cannot start, as far as that is known without loading anything."""
+    if cell.method.claim is Claim.SAME_GREEDY and cell.sampling.temperature > 0:
+        return "its claim is for T = 0 only"
+    missing = unmet(cell.method, cell.backbone)
+    if missing:
+        return missing
+    drafter = getattr(cell.method, "drafter", None)
+    name = str(drafter).partition(":")[0] if drafter else "self"
+    if name != "self" and presets.resolve(cell.backbone).adapter != "tabular":
+        try:
+            presets.resolve(str(drafter) if str(drafter).startswith(("hub:", "gguf:")) else name)
+        except UnknownNameError as error:
+            return f"drafter: {error}"
+    if cell.task.task.modality == "text" and presets.resolve(cell.backbone).adapter == "tabular":
+        return "the backbone has no tokenizer, and the task's prompts are text"
+    return None
+
+
+def unmet(method: Method[Any], backbone: str) -> str | None:
+    """The first need that a backbone does not meet, in words; None: all are met."""
+    lacking = sorted(need.name for need in method.needs - presets.resolve(backbone).meets())
+    return f"the backbone does not offer {', '.join(lacking)}" if lacking else None

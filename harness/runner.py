@@ -1,0 +1,260 @@
+"""Run a plan's cells: warm up, interleave per prompt, score what was timed, write, seal with a verdict."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+
+from harness import presets
+from harness.backbone import Backbone
+from harness.clock import Stopwatch, clock_for
+from harness.contracts import Draft
+from harness.draws import SeededDraws
+from harness.errors import RunIncomplete, StoreError, UsageError, WeightsError
+from harness.fidelity import diverge
+from harness.ledger import Record, Sample, check
+from harness.loop import Decode, decode, open_run
+from harness.method import Run
+from harness.plan import Cell, Plan
+from harness.store import Store
+from harness.task import Prompt
+from harness.verdicts import Verdicts
+
+WARMUP_TOKENS = 16
+
+
+class Progress:
+    """What a run tells whoever watches; the default says nothing."""
+
+    def say(self, text: str) -> None:
+        """A stage begins."""
+
+    def expect(self, decodes: int) -> None:
+        """So many decodes remain."""
+
+    def done(self, cell: Cell, prompt: Prompt) -> None:
+        """One decode is written."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to run, as against what.
+
+    Args:
+        allow_code: let tasks execute model output (in a sandboxed child process). device: of the backbones.
+        fetch: download pinned weights that are missing. progress: whom to tell.
+    """
+
+    allow_code: bool = False
+    device: str = "cpu"
+    fetch: bool = True
+    progress: Progress = field(default_factory=Progress)
+
+
+def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options) -> None:
+    """All cells of one backbone and type, to their seals.
+
+    Raises:
+        RunIncomplete: the disk is full or the run was interrupted; what is finished stays.
+    """
+    cells = [cell for cell in plan.runnable if cell.group == group and not store.sealed(cell.id)]
+    if not cells:
+        return
+    try:
+        with torch.inference_mode():
+            _Group(plan, cells, store, options).run()
+    except KeyboardInterrupt as stop:
+        raise RunIncomplete(
+            f"interrupted; everything finished is in {store.path}. Go on with the same command and --resume."
+        ) from stop
+
+
+class _Group:
+    """A loaded backbone and the cells that run on it."""
+
+    def __init__(self, plan: Plan, cells: Sequence[Cell], store: Store, options: Options) -> None:
+        self.plan = plan
+        self.store = store
+        self.options = options
+        self.cells = list(cells)
+        self.done = {cell: store.done(cell.id) for cell in cells}
+        self.outputs: dict[tuple[str, str, int], tuple[int, ...]] = {}
+        self.drafters: dict[str, Backbone] = {}
+
+    def run(self) -> None:
+        name, dtype = self.cells[0].group
+        progress = self.options.progress
+        progress.say(f"loading {name} in {dtype}")
+        try:
+            self.backbone = presets.load(name, dtype, self.options.device, self.options.fetch)
+        except (WeightsError, UsageError) as error:
+            self._skip_all(self.cells, f"{type(error).__name__}: {error}")
+            return
+        self._skip_unopenable()
+        for use in dict.fromkeys(cell.task for cell in self.cells):
+            self._task([cell for cell in self.cells if cell.task == use], self.plan.prompts[use])
+        progress.say("proving: exact laws by enumeration, greedy equality in fp32")
+        verdicts = Verdicts(self.plan, self.store, self.backbone, self.options.device)
+        for cell in self.cells:
+            verdict = verdicts.of(cell)
+            meta = {**self.plan.meta(cell), "status": "done", "fingerprint": self.backbone.fingerprint}
+            kind = getattr(self.backbone, "forward_kind", type(self.backbone).__name__)
+            self.store.seal(cell.id, {**meta, "forward": kind, "verdict": verdict})
+
+    def _skip_all(self, cells: Sequence[Cell], reason: str) -> None:
+        for cell in cells:
+            self.store.seal(cell.id, {**self.plan.meta(cell), "status": "skipped", "reason": reason})
+
+    def _skip_unopenable(self) -> None:
+        """Cells whose drafter cannot be had are skipped with that reason, before anything is timed."""
+        for cell in list(self.cells):
+            try:
+                drafter = getattr(cell.method, "drafter", None)
+                if drafter:
+                    self._drafter(str(drafter))
+            except (WeightsError, UsageError) as error:
+                self._skip_all([cell], f"drafter: {error}")
+                self.cells.remove(cell)
+
+    def _drafter(self, name: str) -> Backbone:
+        if name not in self.drafters:
+            self.drafters[name] = presets.drafter(self.backbone, name)
+        return self.drafters[name]
+
+    def _task(self, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> None:
+        repetitions = range(self.plan.suite.suite.repetitions)
+        keys = [(prompt, repetition) for prompt in prompts for repetition in repetitions]
+        for baseline in dict.fromkeys(self.plan.baseline(cell).id for cell in cells):
+            found = self.store.outputs(baseline)
+            self.outputs |= {(baseline, prompt, repetition): ids for (prompt, repetition), ids in found.items()}
+        todo = {cell: {(p.id, r) for p, r in keys if not self._has(cell, p, r)} for cell in cells}
+        self.options.progress.expect(sum(map(len, todo.values())))
+        if any(todo.values()):
+            self.options.progress.say("warming up")
+            for cell in cells:
+                self._warm_up(cell, prompts[0])
+        for index, (prompt, repetition) in enumerate(keys):
+            turn = index % len(cells)
+            order = [c for c in [*cells[turn:], *cells[:turn]] if (prompt.id, repetition) in todo[c]]
+            self._prompt(order, prompt, repetition)
+
+    def _has(self, cell: Cell, prompt: Prompt, repetition: int, warmup: bool = False) -> bool:
+        return (prompt.id, repetition, warmup) in self.done[cell]
+
+    def _warm_up(self, cell: Cell, prompt: Prompt) -> None:
+        """Short decodes that are kept and flagged, but never counted."""
+        for repetition in range(self.plan.suite.suite.warmup):
+            attempt = self._attempt(
+                replace(cell, max_new_tokens=min(WARMUP_TOKENS, cell.max_new_tokens)), prompt, repetition
+            )
+            if not self._has(cell, prompt, repetition, warmup=True):
+                sample = replace(attempt.sample, warmup=True)
+                self.store.write(cell.id, Record(sample, attempt.steps))
+
+    def _prompt(self, order: Sequence[Cell], prompt: Prompt, repetition: int) -> None:
+        """Decode in turn; an output is scored and written once its baseline's output is known."""
+        waiting: list[tuple[Cell, _Attempt]] = []
+        for cell in order:
+            attempt = self._attempt(cell, prompt, repetition)
+            if cell.role == "baseline":
+                self.outputs[(cell.id, prompt.id, repetition)] = attempt.sample.tokens
+            waiting.append((cell, attempt))
+            for ready in [item for item in waiting if self._baseline_output(item[0], prompt, repetition) is not None]:
+                waiting.remove(ready)
+                self._finish(*ready, prompt)
+        for cell, attempt in waiting:  # the baseline failed on this prompt, or was lost
+            self._finish(cell, attempt, prompt)
+
+    def _baseline_output(self, cell: Cell, prompt: Prompt, repetition: int) -> tuple[int, ...] | None:
+        return self.outputs.get((self.plan.baseline(cell).id, prompt.id, repetition))
+
+    def _attempt(self, cell: Cell, prompt: Prompt, repetition: int) -> _Attempt:
+        """One decode; whatever a method raises becomes a failed row, never a gap."""
+        sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category)
+        try:
+            ids = list(prompt.tokens) if prompt.tokens is not None else self.backbone.encode(prompt.text or "")
+            sample = replace(sample, prompt_tokens=len(ids))
+            stopwatch = Stopwatch(clock_for(self.backbone.device))
+            stream = f"{cell.task.name}/floor" if cell.role == "floor" else cell.task.name
+            draws = SeededDraws(cell.seed, stream, prompt.id, repetition, self.backbone.device)
+            run = open_run(self.backbone, self._drafter, ids, cell.sampling, cell.max_new_tokens, draws, stopwatch)
+            if not cell.stop_at_eos:
+                run.eos = frozenset()
+            found = decode(cell.method, run)
+            check(found.steps, len(found.tokens))
+            return _Attempt(replace(sample, tokens=found.tokens, prefill_ns=found.prefill_ns), found, run)
+        except (StoreError, RunIncomplete, MemoryError):
+            raise
+        except Exception as error:  # a method or plugin may raise anything: the row says what
+            frame = traceback.extract_tb(error.__traceback__)[-1]
+            text = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
+            return _Attempt(replace(sample, status="failed", error=text))
+
+    def _finish(self, cell: Cell, attempt: _Attempt, prompt: Prompt) -> None:
+        sample = attempt.sample
+        if attempt.run is not None and sample.tokens:
+            sample = self._score(cell, attempt.run, sample, prompt)
+        self.store.write(cell.id, Record(sample, attempt.steps))
+        self.options.progress.done(cell, prompt)
+
+    def _score(self, cell: Cell, run: Run, sample: Sample, prompt: Prompt) -> Sample:
+        """Log-probabilities of the very tokens that were timed; agreement; the task's own score."""
+        session = run.target
+        session.rollback(sample.prompt_tokens)
+        output = torch.tensor(sample.tokens, device=session.device)
+        logits = session.forward(Draft(output[:-1])).double()
+        chosen = logits.log_softmax(-1).gather(1, output[:, None])[:, 0]
+        sample = replace(sample, logprobs=tuple(chosen.tolist()), text=self.backbone.decode(sample.tokens))
+        theirs = self._baseline_output(cell, prompt, sample.repetition)
+        if cell.sampling.temperature == 0 and theirs is not None:
+            apart = diverge(sample.tokens, theirs)
+            margin = None
+            if apart.at is not None and apart.at < min(len(theirs), len(sample.tokens)):
+                row = logits[apart.at]
+                margin = float(row[theirs[apart.at]] - row[sample.tokens[apart.at]])
+            sample = replace(sample, agreement=apart.agreement, diverged_at=apart.at, margin=margin)
+        task = cell.task.task
+        if task.metrics and (self.options.allow_code or not task.runs_code):
+            sample = replace(sample, scores=task.score(prompt, sample.text, sample.tokens))
+        return sample
+
+
+@dataclass(frozen=True)
+class _Attempt:
+    """A decode that went well or not."""
+
+    sample: Sample
+    found: Decode | None = None
+    run: Run | None = None
+
+    @property
+    def steps(self) -> Any:
+        """Of the decode; none if it failed."""
+        return self.found.steps if self.found else ()
+
+
+def summary(plan: Plan, store: Store) -> Mapping[str, Any]:
+    """The counts of a run: {run, cells, done, failed, skipped}, in cells but for failed, in samples."""
+    done = failed = skipped = 0
+    for cell in plan.cells:
+        if cell.skip:
+            skipped += 1
+        elif store.sealed(cell.id):
+            found = store.cell(cell.id)
+            skipped += found.meta["status"] == "skipped"
+            done += found.meta["status"] == "done"
+            failed += int((found.samples["status"] == "failed").sum())
+    return {
+        "run": str(store.path),
+        "cells": len(plan.cells),
+        "done": done,
+        "failed": failed,
+        "skipped": skipped,
+    }
+
+
+Executor = Callable[[Plan, Store, Options], None]

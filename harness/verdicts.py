@@ -1,0 +1,116 @@
+"""The verdict beside every speed number: exact, approximate, broken or unverified, with what it rests on."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from harness import presets
+from harness.backbone import Backbone
+from harness.draws import SeededDraws
+from harness.errors import EnumerationLimit
+from harness.fidelity import CASES, diverge, prove
+from harness.law import Sampling
+from harness.loop import decode, open_run
+from harness.method import Method
+from harness.plan import BASELINE, Cell, Plan
+from harness.registry import METHODS
+from harness.store import Store
+
+TIE = 1e-3
+"""Logit margin in fp32 below which two tokens tie: another window shape rounds differently, and no more."""
+RUN_CASES = tuple(case for case in CASES if case.vocabulary**case.length <= 32)
+"""Cases of a run's own proof: seconds for a suite; `stride verify` enumerates the larger ones too."""
+
+
+class Verdicts:
+    """Proofs of the methods of one group, each made once.
+
+    Args:
+        backbone: of the group; greedy equality is looked at in fp32 whatever its type.
+    """
+
+    def __init__(self, plan: Plan, store: Store, backbone: Backbone, device: str) -> None:
+        self.plan = plan
+        self.store = store
+        self.backbone = backbone
+        self.device = device
+        self._laws: dict[Method[Any], dict[str, Any]] = {}
+        self._greedy: dict[tuple[Method[Any], str], dict[str, Any]] = {}
+        self._fp32: Backbone | None = None
+
+    def of(self, cell: Cell) -> dict[str, Any]:
+        """{word, total_variation, case, greedy, note}."""
+        law = self._law(cell.method)
+        found = {"total_variation": None, "case": None, "greedy": None, **law}
+        if law["word"] == "exact" and cell.backbone != "tabular" and self.plan.suite.suite.greedy_check.prompts:
+            greedy = self._greedy_equal(cell)
+            found["greedy"] = greedy["text"]
+            found["divergences"] = greedy["divergences"]
+            if not greedy["equal"]:
+                found |= {
+                    "word": "broken",
+                    "note": "greedy output differs from the baseline's in fp32, and not at a tie",
+                }
+        return found
+
+    def _law(self, method: Method[Any]) -> dict[str, Any]:
+        if not self.plan.suite.suite.prove:
+            return {"word": "unverified", "note": "the suite says prove: false"}
+        if method not in self._laws:
+            try:
+                proof = prove(method, RUN_CASES, plants=False)
+                note = f"enumerated on {len(RUN_CASES)} models"
+                facts = {"total_variation": proof.total_variation, "case": proof.case}
+                self._laws[method] = {"word": proof.verdict, "note": note, **facts}
+            except EnumerationLimit as error:
+                self._laws[method] = {"word": "unverified", "note": str(error)}
+            except Exception as error:  # a plugin may raise anything; its cells still say why they are unverified
+                self._laws[method] = {"word": "unverified", "note": f"{type(error).__name__}: {error}"}
+        return self._laws[method]
+
+    def _greedy_equal(self, cell: Cell) -> dict[str, Any]:
+        key = (cell.method, cell.task.name)
+        if key not in self._greedy:
+            self._greedy[key] = self._compare(cell)
+        return self._greedy[key]
+
+    def _compare(self, cell: Cell) -> dict[str, Any]:
+        """Decode some prompts greedily in fp32 with the method and with the baseline."""
+        ask = self.plan.suite.suite.greedy_check
+        prompts = self.plan.prompts[cell.task][: ask.prompts]
+        baseline = METHODS.get(BASELINE)()
+        apart: list[dict[str, Any]] = []
+        for prompt in prompts:
+            ids = list(prompt.tokens) if prompt.tokens is not None else self._model().encode(prompt.text or "")
+            ours = self._tokens(cell.method, ids, ask.tokens)
+            theirs = self._tokens(baseline, ids, ask.tokens)
+            at = diverge(ours, theirs).at
+            if at is not None:
+                apart.append({"prompt": prompt.id, "at": at, "margin": self._margin(ids, ours, theirs, at)})
+        real = [item for item in apart if not abs(item["margin"]) <= TIE]
+        ties = f", {len(apart) - len(real)} tied" if len(apart) > len(real) else ""
+        text = f"{len(prompts) - len(apart)}/{len(prompts)} equal{ties} (fp32, {ask.tokens} tokens)"
+        return {"equal": not real, "text": text, "divergences": apart}
+
+    def _model(self) -> Backbone:
+        if self._fp32 is None:
+            same = self.backbone.dtype in ("fp32", "fp64")
+            self._fp32 = self.backbone if same else presets.load(self.backbone.name, "fp32", self.device)
+        return self._fp32
+
+    def _tokens(self, method: Method[Any], ids: list[int], budget: int) -> tuple[int, ...]:
+        model = self._model()
+        draws = SeededDraws(0, "greedy", "check", 0, model.device)
+        run = open_run(model, lambda name: presets.drafter(model, name), ids, Sampling(0.0), budget, draws)
+        return decode(method, run).tokens
+
+    def _margin(self, ids: list[int], ours: tuple[int, ...], theirs: tuple[int, ...], at: int) -> float:
+        """The target's logit of their token less that of ours, where the two outputs part."""
+        if at >= min(len(ours), len(theirs)):
+            return float("inf")
+        model = self._model()
+        draws = SeededDraws(0, "greedy", "check", 0, model.device)
+        run = open_run(model, lambda name: model, [*ids, *theirs[:at]], Sampling(0.0), 1, draws)
+        run.target.prefill()
+        row = run.target.forward()[0]
+        return float(row[theirs[at]] - row[ours[at]])

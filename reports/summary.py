@@ -1,0 +1,212 @@
+"""One row a cell: every number of a run that a table, a figure or a comparison shows.
+
+A metric is read from ``ledger.METRICS`` and never defined again here. An estimate ``x`` has columns x, x_low,
+x_high and x_n (prompts behind it); x_low is missing where four prompts were not reached. Speed is compared
+with the autoregressive baseline of the same run, paired by prompt and seed, per output token: sampled
+outputs differ in length.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from harness import stats
+from harness.ledger import METRICS, totals
+
+if TYPE_CHECKING:
+    from harness.store import Cell, Store
+
+INTERVALS = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
+"""Metrics shown with an interval, and those without:"""
+PLAIN = ("expected_per_node", "nfe_per_output", "reused", "draft_nfe", "tokens_per_second")
+FAILED_SHARE = 0.1
+DEAD, DEAD_TESTED = 0.01, 200
+MISMATCH = 0.15
+
+Row = dict[str, Any]
+
+
+def summarise(store: Store) -> pd.DataFrame:
+    """One row a cell of the manifest, in its order; skipped and unfinished ones too, with the reason."""
+    sealed = list(store.cells())
+    read = cache(store.cell)
+    known = {name: read(name).meta for name in sealed}
+    rows = []
+    for name in [*store.manifest["cells"], *(one for one in sealed if one not in store.manifest["cells"])]:
+        if name in known:
+            others = (known[name].get(role) for role in ("baseline", "floor"))
+            base, floor = (read(other) if other in known else None for other in others)
+            rows.append(measure(read(name), base, floor))
+        else:
+            meta = {"status": "unfinished", **store.manifest["cells"][name]}
+            rows.append({**_identity(name, meta), "n_skipped": meta.get("expected")})
+    return pd.DataFrame(rows)
+
+
+def by_category(store: Store) -> pd.DataFrame:
+    """One row a cell and category of its prompts; empty where the tasks name no category."""
+    sealed = set(store.cells())
+    rows = []
+    for name in store.cells():
+        cell = store.cell(name)
+        base = store.cell(cell.meta["baseline"]) if cell.meta.get("baseline") in sealed else None
+        for category in sorted(set(cell.samples["category"]) - {""}):
+            samples = cell.samples[cell.samples["category"] == category]
+            frame = counted(samples, cell.steps)
+            row = {**_identity(name, cell.meta), "category": category, "n_ok": len(frame)}
+            for metric in ("scr", "tau", "acceptance"):
+                put(row, metric, metric_interval(metric, frame))
+            rows.append(row | _speed(frame, base))
+    return pd.DataFrame(rows)
+
+
+def counted(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """``ledger.totals``, with a missing log-probability where none was measured for the output."""
+    frame = totals(samples, steps)
+    good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
+    measured = good["logprobs"].map(len).eq(good["tokens"].map(len))
+    return frame.assign(logprob=frame["logprob"].astype(float).where(measured))
+
+
+def metric_interval(name: str, frame: pd.DataFrame) -> stats.Interval | None:
+    """A metric of the ledger over ``counted`` rows, with its interval."""
+    metric = METRICS[name]
+    return stats.ratio(frame, metric.numerator, metric.denominator, metric.minus)
+
+
+def put(row: Row, name: str, interval: stats.Interval | None) -> None:
+    """Write an interval into the four columns of ``name``; nothing where there is none."""
+    if interval:
+        row |= {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
+        row[f"{name}_n"] = interval.n
+
+
+def measure(cell: Cell, base: Cell | None, floor: Cell | None) -> Row:
+    """The row of a finished cell, against its baseline and the second autoregressive set of its run."""
+    frame = counted(cell.samples, cell.steps)
+    row = _identity(cell.name, cell.meta) | _numbers_of_samples(cell) | {"nfe": float(frame["nfe"].sum())}
+    for name in INTERVALS:
+        put(row, name, metric_interval(name, frame))
+    for name in PLAIN:
+        found = metric_interval(name, frame)
+        row[name] = found.estimate if found else None
+    row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(cell, frame, base)
+    if row["temperature"] > 0 and base is not None and cell.meta.get("role", "method") == "method":
+        row |= _two_sample(cell, base, floor)
+    row |= {"flags": "; ".join(_flags(row, frame)), "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"]}
+    return row
+
+
+def _identity(name: str, meta: Mapping[str, Any]) -> Row:
+    words = ("method", "role", "claim", "source", "backbone", "dtype", "task", "max_new_tokens", "batch")
+    verdict = meta.get("verdict") or {}
+    return {
+        "cell": name,
+        "label": meta.get("label") or meta.get("method") or name,
+        **{word: meta.get(word) for word in words},
+        "params": json.dumps(meta.get("params") or {}, sort_keys=True),
+        "temperature": float((meta.get("sampling") or {}).get("temperature", 0.0)),
+        "status": meta.get("status", "done"),
+        "reason": meta.get("reason"),
+        "verdict": verdict.get("word", "unverified"),
+        "total_variation": verdict.get("total_variation"),
+        "greedy": verdict.get("greedy"),
+        "note": verdict.get("note"),
+        "flags": "",
+    }
+
+
+def _numbers_of_samples(cell: Cell) -> Row:
+    status = cell.samples.loc[~cell.samples["warmup"], "status"]
+    ok, failed = int((status == "ok").sum()), int((status != "ok").sum())
+    expected = int(cell.meta.get("expected", ok + failed))
+    return {"n_ok": ok, "n_failed": failed, "n_run": ok + failed, "n_skipped": expected - ok - failed}
+
+
+def _latency(steps: pd.DataFrame, frame: pd.DataFrame) -> Row:
+    """Of counted steps, in ms: the wall's p50 and p95, and the median of each of its parts."""
+    index = pd.MultiIndex.from_frame(steps[["prompt", "repetition"]])
+    kept = steps[index.isin(frame.index) & ~steps["warmup"].to_numpy(dtype=bool)]
+    parts = {
+        f"{part}_ms": kept[f"{part}_ns"].median() / 1e6 for part in ("draft", "target", "verify", "host")
+    }
+    wall = kept["wall_ns"].quantile([0.5, 0.95]) / 1e6
+    prefill = frame["prefill_ms"].median()
+    return {"step_p50_ms": wall.loc[0.5], "step_p95_ms": wall.loc[0.95], **parts, "prefill_ms": prefill}
+
+
+def _speed(frame: pd.DataFrame, base: Cell | None) -> Row:
+    """Measured speed-up, and the one that SCR and the mean steps of both predict."""
+    if base is None or frame.empty:
+        return {}
+    row: Row = {}
+    theirs = counted(base.samples, base.steps)
+    theirs = theirs[theirs.index.isin(frame.index)]
+    put(row, "speedup", stats.median_ratio(_token_ms(theirs), _token_ms(frame)))
+    scr = metric_interval("scr", frame)
+    steps = [stats.ratio(one, "wall_ms", "steps") for one in (theirs, frame)]
+    if scr and steps[0] and steps[1] and steps[1].estimate:
+        row["predicted"] = scr.estimate * steps[0].estimate / steps[1].estimate
+    return row
+
+
+def _token_ms(frame: pd.DataFrame) -> pd.Series[float]:
+    metric = METRICS["ms_per_token"]
+    return frame[metric.numerator] / frame[metric.denominator]
+
+
+def _quality(cell: Cell, frame: pd.DataFrame, base: Cell | None) -> Row:
+    row: Row = {}
+    good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
+    good = good.set_index(["prompt", "repetition"])
+    if not float((cell.meta.get("sampling") or {}).get("temperature", 0.0)):
+        put(row, "agreement", stats.mean(frame["agreement"]))
+    each = good["logprobs"].explode().dropna().astype(float)
+    row["logprob_std"] = float(each.std()) if len(each) > 1 else None
+    if base is not None:
+        theirs = counted(base.samples, base.steps)
+        put(row, "logprob_diff", stats.difference(theirs, frame, "logprob", "output"))
+    scores = pd.DataFrame([json.loads(one) if one else {} for one in good["scores"]], index=good.index)
+    for name in scores:
+        put(row, f"score.{name}", stats.score(scores[name].astype(float)))
+    return row
+
+
+def _two_sample(cell: Cell, base: Cell, floor: Cell | None) -> Row:
+    """Is it the baseline's law? Tokens and log-probabilities, beside autoregressive against itself."""
+    row: Row = {}
+    found = stats.unigram_test(_outputs(base), _outputs(cell))
+    row |= {"tv": found.statistic, "tv_p": found.p} if found else {}
+    again = stats.unigram_test(_outputs(base), _outputs(floor)) if floor is not None else None
+    row |= {"tv_floor": again.statistic, "tv_floor_p": again.p} if again else {}
+    ours, theirs = (counted(one.samples, one.steps) for one in (cell, base))
+    ks = stats.ks_test(theirs["logprob"] / theirs["output"], ours["logprob"] / ours["output"])
+    return row | ({"ks": ks.statistic, "ks_p": ks.p} if ks else {})
+
+
+def _outputs(cell: Cell) -> pd.Series[Any]:
+    good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
+    outputs: pd.Series[Any] = good.set_index(["prompt", "repetition"])["tokens"]
+    return outputs
+
+
+def _flags(row: Row, frame: pd.DataFrame) -> list[str]:
+    tested, acceptance = float(frame["tested"].sum()), row.get("acceptance")
+    flags = [] if len(frame) else ["no sample"]
+    if row["n_failed"] > FAILED_SHARE * row["n_run"]:
+        flags.append(f"invalid: {row['n_failed']} of {row['n_run']} failed")
+    if acceptance is not None and acceptance < DEAD and tested >= DEAD_TESTED:
+        flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
+    if len(frame) and "speedup" not in row:
+        flags.append("no baseline in this run")
+    low, high, predicted = (row.get(key) for key in ("speedup_low", "speedup_high", "predicted"))
+    if low is None or high is None or predicted is None:
+        return flags
+    if not low * (1 - MISMATCH) <= predicted <= high * (1 + MISMATCH):
+        flags.append(f"mismatch: predicted {predicted:.2f}x")
+    return flags

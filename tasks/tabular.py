@@ -1,0 +1,52 @@
+"""Prompts of token ids for the random full-prefix model, on which output laws are computed exactly."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.errors import UsageError
+from harness.registry import TASKS
+from harness.task import Prompt, Task
+
+
+@TASKS.register("tabular")
+@dataclass(frozen=True)
+class TabularTask(Task):
+    """Token ids that look random and are the same everywhere: a hash of prompt number and position.
+
+    Args:
+        prompts_count: how many; the first n do not depend on it. length: ids in each.
+        vocabulary: ids are below it; the model's may be larger.
+    """
+
+    prompts_count: int = 8
+    length: int = 3
+    vocabulary: int = 3
+
+    source = "hashed token ids"
+    modality = "tabular"
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UsageError: a count below one.
+        """
+        if min(self.prompts_count, self.length, self.vocabulary) < 1:
+            raise UsageError(
+                f"the task tabular was given prompts_count={self.prompts_count}, length={self.length}, "
+                f"vocabulary={self.vocabulary}; each must be 1 or more"
+            )
+
+    def prompts(self) -> Sequence[Prompt]:
+        """``prompts_count`` prompts of ``length`` ids, tabular/0 first."""
+        return tuple(
+            Prompt(f"tabular/{index}", tokens=tuple(self._token(index, at) for at in range(self.length)))
+            for index in range(self.prompts_count)
+        )
+
+    def _token(self, index: int, position: int) -> int:
+        digest = hashlib.blake2b(f"tabular {index} {position}".encode(), digest_size=8).digest()
+        return int.from_bytes(digest, "big") % self.vocabulary

