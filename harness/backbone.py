@@ -44,6 +44,11 @@ class Backbone(ABC):
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
         """The needs that it would meet, told without loading anything."""
 
+    @classmethod
+    def reads_text(cls, params: Mapping[str, Any]) -> bool:
+        """Whether it would have a tokenizer; where that is not known, yes."""
+        return True
+
     @abstractmethod
     def cache(self) -> Cache:
         """A new, empty cache."""

@@ -48,7 +48,7 @@ class Window:
         tokens: ids of the new entries.
         positions: position of each, prompt included, from 0.
         base: entries before it are seen by every new one.
-        sees: row n marks which of the M held since base and of the N new ones entry n sees, itself
+        sees: row n marks which of the S = M + N entries from base on (M held, N new) entry n sees, itself
             included; None: all earlier ones and itself.
         rows: R; only the last R entries need logits. 0 in a prefill.
     """
@@ -56,7 +56,7 @@ class Window:
     tokens: Int[Tensor, " N"]
     positions: Int[Tensor, " N"]
     base: int
-    sees: Bool[Tensor, "N M+N"] | None
+    sees: Bool[Tensor, "N S"] | None
     rows: int
 
 

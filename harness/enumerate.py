@@ -21,7 +21,7 @@ from torch import Tensor
 from harness.contracts import Path
 from harness.draws import Draws, Stream
 from harness.errors import ContractError, EnumerationLimit
-from harness.loop import Tally, advance, truncate
+from harness.loop import advance, truncate
 from harness.method import Method, Run
 from harness.session import Session
 
@@ -166,7 +166,7 @@ def _steps(
     emitted: list[tuple[int, ...]] = []
 
     def step(run: Run, state: Any) -> Any:
-        emitted.append(advance(method, run, state, Tally.of(run))[0])
+        emitted.append(advance(method, run, state).emitted)
         return state
 
     for weight, after in _outcomes(draws, node.run, node.state, node.clocks, step, budget):
@@ -247,8 +247,8 @@ def _freeze(thing: Any) -> Any:
         return round(thing, 12)
     if thing is None or isinstance(thing, int | str | bool | frozenset):
         return thing
-    if hasattr(thing, "__dict__"):
-        return (type(thing).__name__, _freeze(vars(thing)))
+    if hasattr(thing, "__dict__") and not callable(thing) and type(thing).__reduce__ is object.__reduce__:
+        return (type(thing).__name__, _freeze(vars(thing)))  # all of its state is in its attributes
     raise ContractError(f"a state holds a {type(thing).__name__}, which cannot be compared; use plain data")
 
 

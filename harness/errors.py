@@ -25,7 +25,7 @@ class UnknownNameError(UsageError):
     def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
         names = sorted(known)
         super().__init__(
-            f"there is no {kind} {name!r}{did_you_mean(name, names)}. Known: {', '.join(names) or 'none'}."
+            f"there is no {kind} {name!r}{did_you_mean(name, names) or '.'} Known: {', '.join(names) or 'none'}."
         )
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import importlib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from harness.errors import UsageError
 from harness.plan import Plan, expand
 from harness.runner import Executor, Options, Progress, run_group
 from harness.store import Store
-from harness.suite import Suite, resolve_again
+from harness.suite import resolve_again
 
 
 def groups(plan: Plan) -> list[tuple[str, str]]:
@@ -39,7 +40,7 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
     gpus = 1 if options.device.startswith("cuda") else 0
     task = engine.remote(num_gpus=gpus, max_calls=1)(_remote)
     quiet = replace(options, progress=Progress())
-    suite = plan.suite.suite.model_dump_json()
+    suite = plan.suite.suite.model_dump()
     waiting = {task.remote(suite, group, str(store.path), quiet): group for group in groups(plan)}
     while waiting:
         ready, _ = engine.wait(list(waiting), num_returns=1)
@@ -47,8 +48,8 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
         options.progress.say(f"group done: {' '.join(waiting.pop(ready[0]))}")
 
 
-def _remote(suite: str, group: tuple[str, str], path: str, options: Options) -> None:
-    plan = expand(resolve_again(Suite.model_validate_json(suite)))
+def _remote(suite: dict[str, Any], group: tuple[str, str], path: str, options: Options) -> None:
+    plan = expand(resolve_again(suite))
     run_group(plan, group, Store.open(Path(path)), options)
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from harness.errors import UsageError
@@ -74,7 +74,7 @@ def nucleus_floor(p: Float[Tensor, "N V"], top_p: float) -> Float[Tensor, "N 1"]
     return floor[:, None]
 
 
-def _floor(ordered: Float[Tensor, "N H"], top_p: float) -> tuple[Float[Tensor, " N"], Float[Tensor, " N"]]:
+def _floor(ordered: Float[Tensor, "N H"], top_p: float) -> tuple[Float[Tensor, " N"], Bool[Tensor, " N"]]:
     before = (ordered.cumsum(-1) < top_p).sum(-1)
     last = before.clamp_max(ordered.shape[-1] - 1)
     return ordered.gather(1, last[:, None])[:, 0], before < ordered.shape[-1]

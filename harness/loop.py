@@ -8,11 +8,11 @@ from typing import Any, NamedTuple
 
 from harness.backbone import Backbone
 from harness.clock import Clock, CpuClock, Span, Stamp, Stopwatch
-from harness.contracts import Read
+from harness.contracts import Draft, Read
 from harness.draws import Draws
 from harness.errors import ContractError
 from harness.law import Sampling
-from harness.ledger import Step
+from harness.ledger import Step, check
 from harness.method import Method, Run
 from harness.session import Session
 
@@ -32,7 +32,8 @@ class _Raw(NamedTuple):
     begin: Stamp
     end: Stamp
     spans: list[Span]
-    counts: dict[str, Any]
+    took: Advance
+    overshoot: int
 
 
 def decode(method: Method[Any], run: Run) -> Decode:
@@ -53,16 +54,17 @@ def decode(method: Method[Any], run: Run) -> Decode:
     while not ended and run.room > 0:
         stopwatch.spans = []
         step_begin = clock.stamp()
-        before = Tally.of(run)
-        emitted, counts = advance(method, run, state, before)
+        room = run.room
+        took = advance(method, run, state)
         step_end = clock.stamp()
-        kept, ended = truncate(emitted, run.room, run.eos)
-        counts["overshoot"] = len(emitted) - len(kept)
+        kept, ended = truncate(took.emitted, room, run.eos)
         tokens.extend(kept)
         run.emitted += len(kept)
-        raw.append(_Raw(step_begin, step_end, stopwatch.spans, counts))
+        raw.append(_Raw(step_begin, step_end, stopwatch.spans, took, len(took.emitted) - len(kept)))
     clock.finish()
-    return Decode(tuple(tokens), tuple(_resolve(r, clock) for r in raw), clock.wall_ns(begin, started))
+    steps = tuple(_resolve(r, clock) for r in raw)
+    check(steps, len(tokens))
+    return Decode(tuple(tokens), steps, clock.wall_ns(begin, started))
 
 
 def open_run(
@@ -110,32 +112,33 @@ class Tally(NamedTuple):
         return Tally(run.target.passes, run.target.rows, sum(s.passes for s in run.opened.values()))
 
 
-def advance(method: Method[Any], run: Run, state: Any, before: Tally) -> tuple[tuple[int, ...], dict[str, Any]]:
-    """One step and its commit: the tokens emitted, and everything countable of the step."""
+class Advance(NamedTuple):
+    """A step that was committed; what it drafted stays on the device until the decode is over."""
+
+    emitted: tuple[int, ...]
+    draft: Draft
+    read: Read
+    before: Tally
+    after: Tally
+
+
+def advance(method: Method[Any], run: Run, state: Any) -> Advance:
+    """One step and its commit.
+
+    Raises:
+        ContractError: no target pass, or a token outside the vocabulary.
+    """
+    before = Tally.of(run)
     verdict = method.step(run, state)
     after, draft = Tally.of(run), run.target.draft
     if after.passes == before.passes:
         raise ContractError(f"{type(method).__name__}.step made no target pass; call run.target.forward once")
-    reused = int(draft.reused.sum()) if draft.reused is not None else 0
     emitted = run.target.commit(verdict)
-    read = verdict.read()
     if not all(0 <= token < run.offers.vocabulary for token in emitted):
         raise ContractError(
             f"{type(method).__name__}.step emitted {emitted}, outside the vocabulary of {run.offers.vocabulary}"
         )
-    counts = {
-        "nfe": after.passes - before.passes,
-        "draft_nfe": after.drafts - before.drafts,
-        "rows": after.rows - before.rows,
-        "drafted": len(draft),
-        "tested": _tested(draft.parents is None, len(draft), read),
-        "accepted": len(read.path),
-        "expected": read.expected,
-        "emitted": len(emitted),
-        "forced": 0,
-        "reused": reused,
-    }
-    return emitted, counts
+    return Advance(emitted, draft, verdict.read(), before, after)
 
 
 def truncate(emitted: tuple[int, ...], room: int, eos: frozenset[int]) -> tuple[tuple[int, ...], bool]:
@@ -146,11 +149,11 @@ def truncate(emitted: tuple[int, ...], room: int, eos: frozenset[int]) -> tuple[
     return emitted[:room], False
 
 
-def _tested(chain: bool, drafted: int, read: Read) -> int:
-    """Nodes that the walk judged: those kept and, on a chain, the one refused; on a tree one level more."""
-    if chain:
-        return min(len(read.path) + 1, drafted)
-    return min(len(read.path) + 1, drafted) if drafted else 0
+def tested(draft: Draft, read: Read) -> int:
+    """Drafts along the path that were judged: those kept, and the one refused where the path could have gone on."""
+    last = read.path[-1] if read.path else -1
+    more = len(read.path) < len(draft) if draft.parents is None else bool((draft.parents == last).any())
+    return len(read.path) + more
 
 
 def _resolve(raw: _Raw, clock: Clock) -> Step:
@@ -161,8 +164,19 @@ def _resolve(raw: _Raw, clock: Clock) -> Step:
     verify_ns = clock.device_ns(target[-1].end, raw.end)
     late = sum(clock.device_ns(s.begin, s.end) for s in raw.spans if s.begin.host_ns > target[-1].end.host_ns)
     verify_ns -= late  # a drafter that runs after the target's pass is drafting, not verifying
+    took = raw.took
     return Step(
-        **raw.counts,
+        nfe=took.after.passes - took.before.passes,
+        draft_nfe=took.after.drafts - took.before.drafts,
+        rows=took.after.rows - took.before.rows,
+        drafted=len(took.draft),
+        tested=tested(took.draft, took.read),
+        accepted=len(took.read.path),
+        expected=took.read.expected,
+        emitted=len(took.emitted),
+        forced=0,
+        overshoot=raw.overshoot,
+        reused=int(took.draft.reused.sum()) if took.draft.reused is not None else 0,
         wall_ns=wall,
         device_ns=clock.device_ns(raw.begin, raw.end),
         draft_ns=draft_ns,

@@ -14,7 +14,8 @@ from harness.law import Sampling
 from harness.method import Claim, Method, label, parameters
 from harness.provenance import digest
 from harness.registry import METHODS
-from harness.suite import Resolved, TaskUse
+from harness.resolve import TaskUse
+from harness.suite import Resolved
 from harness.task import Prompt
 
 BASELINE = "autoregressive"
@@ -59,7 +60,7 @@ class Cell:
             "backbone": self.backbone,
             "dtype": self.dtype,
             "task": self.task.name,
-            "task_params": parameters_of(self.task),
+            "task_params": self.task.params,
             "sampling": vars(self.sampling),
             "max_new_tokens": self.max_new_tokens,
             "stop_at_eos": self.stop_at_eos,
@@ -81,14 +82,9 @@ class Cell:
         return self.backbone, self.dtype
 
     @property
-    def setting(self) -> tuple[str, str, str, str, Sampling]:
+    def setting(self) -> tuple[str, str, str, Sampling]:
         """Cells that share a baseline."""
-        return self.backbone, self.dtype, self.task.name, str(parameters_of(self.task)), self.sampling
-
-
-def parameters_of(use: TaskUse) -> dict[str, Any]:
-    """Parameters of a task, by name."""
-    return {name: getattr(use.task, name) for name in getattr(use.task, "__dataclass_fields__", {})}
+        return self.backbone, self.dtype, self.task.title, self.sampling
 
 
 @dataclass(frozen=True)
@@ -131,11 +127,11 @@ class Plan:
 
     def manifest(self) -> dict[str, Any]:
         """``key``: what two runs must share to be mixed or gated; ``cells`` and ``suite`` beside it."""
-        suite = self.suite.suite.model_dump(mode="json")
+        suite = self.suite.suite.model_dump()
         drop = ("name", "description", "methods", "prove", "greedy_check", "warmup")
         key = {name: value for name, value in suite.items() if name not in drop}
-        key["methods"] = [label(method) for method in self.suite.methods]
-        key["prompts"] = {use.name: digest([_hashable(p) for p in found])[:16] for use, found in self.prompts.items()}
+        key["methods"] = [[METHODS.name_of(type(method)), parameters(method)] for method in self.suite.methods]
+        key["prompts"] = {use.title: digest([_hashable(p) for p in found])[:16] for use, found in self.prompts.items()}
         return {"key": key, "cells": {cell.id: self.meta(cell) for cell in self.cells}, "suite": suite}
 
 
@@ -196,7 +192,7 @@ def _reason(cell: Cell) -> str | None:
             presets.resolve(str(drafter) if str(drafter).startswith(("hub:", "gguf:")) else name)
         except UnknownNameError as error:
             return f"drafter: {error}"
-    if cell.task.task.modality == "text" and presets.resolve(cell.backbone).adapter == "tabular":
+    if cell.task.task.modality == "text" and not presets.resolve(cell.backbone).reads_text():
         return "the backbone has no tokenizer, and the task's prompts are text"
     return None
 

@@ -49,6 +49,10 @@ class Spec:
         found: frozenset[Need] = BACKBONES.get(self.adapter).meets(self.params)
         return found
 
+    def reads_text(self) -> bool:
+        """Whether it has a tokenizer, as far as that is known without loading it."""
+        return bool(BACKBONES.get(self.adapter).reads_text(self.params))
+
     def ready(self) -> bool:
         """Whether it can be loaded without a fetch."""
         return "source" not in self.params or _weights.ready(_weights.parse(self.name, self.params["source"]))
@@ -195,6 +199,8 @@ def drafter(target: Backbone, text: str) -> Backbone:
     Raises:
         UsageError: the text is malformed, or the drafter's vocabulary is not the target's.
     """
+    if text == "self":
+        return target
     if getattr(target, "toy_drafters", False):
         return target.variant({"drafter": text})
     name, params = _split(text)

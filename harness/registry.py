@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
@@ -32,6 +33,9 @@ class Registry(Generic[T]):
         Raises:
             ContractError: the name is taken by another object.
         """
+
+        if not re.fullmatch(r"[a-z][a-z0-9_.-]*" if self.kind == "backbone" else r"[a-z][a-z0-9_]*", name):
+            raise ContractError(f"the {self.kind} name {name!r} is not lower_snake_case; rename it")
 
         def add(item: T) -> T:
             self._add(name, item, str(getattr(item, "__module__", "?")))

@@ -16,7 +16,7 @@ from harness.contracts import Draft
 from harness.draws import SeededDraws
 from harness.errors import RunIncomplete, StoreError, UsageError, WeightsError
 from harness.fidelity import diverge
-from harness.ledger import Record, Sample, check
+from harness.ledger import Record, Sample
 from harness.loop import Decode, decode, open_run
 from harness.method import Run
 from harness.plan import Cell, Plan
@@ -160,7 +160,7 @@ class _Group:
         waiting: list[tuple[Cell, _Attempt]] = []
         for cell in order:
             attempt = self._attempt(cell, prompt, repetition)
-            if cell.role == "baseline":
+            if cell.role == "baseline" and attempt.sample.status == "ok":
                 self.outputs[(cell.id, prompt.id, repetition)] = attempt.sample.tokens
             waiting.append((cell, attempt))
             for ready in [item for item in waiting if self._baseline_output(item[0], prompt, repetition) is not None]:
@@ -185,19 +185,21 @@ class _Group:
             if not cell.stop_at_eos:
                 run.eos = frozenset()
             found = decode(cell.method, run)
-            check(found.steps, len(found.tokens))
             return _Attempt(replace(sample, tokens=found.tokens, prefill_ns=found.prefill_ns), found, run)
-        except (StoreError, RunIncomplete, MemoryError):
+        except (StoreError, RunIncomplete):
             raise
         except Exception as error:  # a method or plugin may raise anything: the row says what
-            frame = traceback.extract_tb(error.__traceback__)[-1]
-            text = f"{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
-            return _Attempt(replace(sample, status="failed", error=text))
+            return _Attempt(replace(sample, status="failed", error=_say("", error)))
 
     def _finish(self, cell: Cell, attempt: _Attempt, prompt: Prompt) -> None:
         sample = attempt.sample
         if attempt.run is not None and sample.tokens:
-            sample = self._score(cell, attempt.run, sample, prompt)
+            try:
+                sample = self._score(cell, attempt.run, sample, prompt)
+            except (StoreError, RunIncomplete):
+                raise
+            except Exception as error:  # a task's scorer may raise anything
+                sample = replace(sample, status="failed", error=_say("scoring: ", error))
         self.store.write(cell.id, Record(sample, attempt.steps))
         self.options.progress.done(cell, prompt)
 
@@ -237,6 +239,12 @@ class _Attempt:
         return self.found.steps if self.found else ()
 
 
+def _say(where: str, error: Exception) -> str:
+    """An error in one line, with the place it came from."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{where}{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
+
+
 def summary(plan: Plan, store: Store) -> Mapping[str, Any]:
     """The counts of a run: {run, cells, done, failed, skipped}, in cells but for failed, in samples."""
     done = failed = skipped = 0
@@ -247,7 +255,7 @@ def summary(plan: Plan, store: Store) -> Mapping[str, Any]:
             found = store.cell(cell.id)
             skipped += found.meta["status"] == "skipped"
             done += found.meta["status"] == "done"
-            failed += int((found.samples["status"] == "failed").sum())
+            failed += int(((found.samples["status"] == "failed") & ~found.samples["warmup"]).sum())
     return {
         "run": str(store.path),
         "cells": len(plan.cells),

@@ -44,6 +44,11 @@ class Session:
     ) -> None:
         if not tokens:
             raise ContractError("a session needs a prompt of at least one token; give a text or a start token")
+        if len(tokens) > offers.context:
+            raise ContractError(
+                f"the prompt has {len(tokens)} tokens and the context is {offers.context}: shorten it, or take a "
+                f"backbone with a longer context"
+            )
         self.offers = offers
         self.kind = kind
         self.passes = 0
@@ -87,7 +92,7 @@ class Session:
             self._extend(self._pending()[:-1], None, 0)
             self._valid = self._held
 
-    def forward(self, draft: Draft | None = None) -> Float[Tensor, "K+1 V"]:
+    def forward(self, draft: Draft | None = None) -> Float[Tensor, "R V"]:
         """One pass over the tokens not cached yet and the draft.
 
         Returns:
@@ -137,12 +142,14 @@ class Session:
 
     def sync(self, tokens: Sequence[int]) -> None:
         """Become these tokens: back to the longest common prefix, then on."""
+        if not tokens:
+            raise ContractError("sync to no tokens: a session keeps at least one")
         mine, shared = self.tokens, min(len(self), len(tokens))
         if mine[:shared] != list(tokens[:shared]):
             shared = next(i for i in range(shared) if mine[i] != tokens[i])
-        if shared < len(mine):
-            self.rollback(max(1, shared))
-        self._host.extend(tokens[max(1, shared) :])
+        del mine[shared:]
+        mine.extend(tokens[shared:])
+        self._valid = min(self._valid, shared)
 
     def _pending(self) -> Int[Tensor, " n"]:
         start = self.cached

@@ -86,7 +86,7 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
     Returns:
         None where no row is left or the statistic of all rows is not finite (nothing was tested, say).
     """
-    table = frame.dropna().groupby(level="prompt", sort=True).sum().to_numpy(dtype=np.float64)
+    table = _by_prompt(frame)
     n = len(table)
     with np.errstate(divide="ignore", invalid="ignore"):
         if not n or not np.isfinite(estimate := float(statistic(table.sum(axis=0)))):
@@ -95,6 +95,16 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
             return Bootstrap(estimate, np.empty(0), n)
         values = statistic(_counts(n, resamples, seed) @ table)
     return Bootstrap(estimate, _finite(values), n)
+
+
+def _by_prompt(frame: pd.DataFrame) -> FloatArray:
+    """Totals of the complete rows of each prompt, [prompts, columns]."""
+    values = frame.to_numpy(dtype=np.float64)
+    complete = ~np.isnan(values).any(axis=1)
+    codes, prompts = pd.factorize(frame.index.get_level_values("prompt")[complete], sort=True)
+    table = np.zeros((len(prompts), values.shape[1]))
+    np.add.at(table, codes, values[complete])
+    return table
 
 
 @lru_cache(maxsize=8)

@@ -18,8 +18,8 @@ from harness.store import Store
 
 TIE = 1e-3
 """Logit margin in fp32 below which two tokens tie: another window shape rounds differently, and no more."""
-RUN_CASES = tuple(case for case in CASES if case.vocabulary**case.length <= 32)
-"""Cases of a run's own proof: seconds for a suite; `stride verify` enumerates the larger ones too."""
+RUN_CASES = tuple(case for case in CASES if case.length <= 3)
+"""Cases of a run's own proof, seconds for a suite; `stride verify` enumerates longer outputs too."""
 
 
 class Verdicts:
@@ -36,6 +36,7 @@ class Verdicts:
         self.device = device
         self._laws: dict[Method[Any], dict[str, Any]] = {}
         self._greedy: dict[tuple[Method[Any], str], dict[str, Any]] = {}
+        self._reference: dict[tuple[str, str], tuple[int, ...]] = {}
         self._fp32: Backbone | None = None
 
     def of(self, cell: Cell) -> dict[str, Any]:
@@ -83,7 +84,9 @@ class Verdicts:
         for prompt in prompts:
             ids = list(prompt.tokens) if prompt.tokens is not None else self._model().encode(prompt.text or "")
             ours = self._tokens(cell.method, ids, ask.tokens)
-            theirs = self._tokens(baseline, ids, ask.tokens)
+            if (cell.task.name, prompt.id) not in self._reference:
+                self._reference[cell.task.name, prompt.id] = self._tokens(baseline, ids, ask.tokens)
+            theirs = self._reference[cell.task.name, prompt.id]
             at = diverge(ours, theirs).at
             if at is not None:
                 apart.append({"prompt": prompt.id, "at": at, "margin": self._margin(ids, ours, theirs, at)})

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from harness import stats
 from harness.ledger import METRICS
-from reports.summary import counted
+from reports.summary import Held
 from reports.tables import number, pipes
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ def _temperature(meta: Mapping[str, Any]) -> float:
 
 
 def _compare_cells(a: Cell, b: Cell, timed: bool) -> list[dict[str, Any]]:
-    frames = [counted(cell.samples, cell.steps) for cell in (a, b)]
-    shared = frames[0].index.intersection(frames[1].index)
+    sides = [Held.of(cell) for cell in (a, b)]
+    shared = sides[0].frame.index.intersection(sides[1].frame.index)
     if not len(shared):
         return []
-    before, after = (frame.loc[shared].assign(one=1.0) for frame in frames)
-    outputs = [_hashes(cell).loc[shared] for cell in (a, b)]
+    before, after = (side.frame.loc[shared].assign(one=1.0) for side in sides)
+    outputs = [side.good.loc[shared, "sha256"] for side in sides]
     meta = a.meta
     common = {
         "cell": a.name,
@@ -107,16 +107,10 @@ def _compare_cells(a: Cell, b: Cell, timed: bool) -> list[dict[str, Any]]:
             continue
         minus = METRICS[name].minus if name in METRICS else 0.0
         values = [stats.ratio(frame, numerator, denominator, minus) for frame in (before, after)]
-        sides = {side: value.estimate if value else None for side, value in zip("ab", values, strict=True)}
+        levels = {side: found.estimate if found else None for side, found in zip("ab", values, strict=True)}
         bounds = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "prompts": gap.n}
-        rows.append({**common, "metric": name, **sides, **bounds})
+        rows.append({**common, "metric": name, **levels, **bounds})
     return rows
-
-
-def _hashes(cell: Cell) -> pd.Series[Any]:
-    good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
-    hashes: pd.Series[Any] = good.set_index(["prompt", "repetition"])["sha256"]
-    return hashes
 
 
 def _table(found: Comparison) -> tuple[list[str], list[list[str]]]:

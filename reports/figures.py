@@ -246,11 +246,13 @@ def _places(size: Bbox, dot: float) -> Iterator[Place]:
 
 def _cost(box: Bbox, taken: Sequence[Bbox], inside: Bbox) -> float:
     """Pixels that the name would cover of other names and markers, or that would leave the panel."""
-    shared = (Bbox.intersection(box, other) for other in taken)
-    covered = sum(both.width * both.height for both in shared if both is not None)
-    held = Bbox.intersection(box, inside)
-    outside = box.width * box.height - (held.width * held.height if held is not None else 0)
-    return float(4 * covered + 8 * outside)
+    (x0, y0), (x1, y1) = box.get_points()
+    others = np.array([other.extents for other in [*taken, inside]])
+    wide = np.minimum(others[:, 2], x1) - np.maximum(others[:, 0], x0)
+    high = np.minimum(others[:, 3], y1) - np.maximum(others[:, 1], y0)
+    shared = wide.clip(0) * high.clip(0)
+    outside = (x1 - x0) * (y1 - y0) - shared[-1]
+    return float(4 * shared[:-1].sum() + 8 * outside)
 
 
 def _keys() -> list[Artist]:

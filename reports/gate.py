@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 ALPHA = 0.05
-"""Of a bound, one-sided; and half of it for a red light, because six prompts make a bootstrap a bit too sure."""
+"""One-sided, of a bound; a red light asks for half, because with six prompts a bootstrap is too sure."""
 FAIL_ALPHA = 0.025
 EXIT = {"pass": 0, "fail": 1, "error": 2, "inconclusive": 4}
 TESTED = ("tau_minus_1", "acceptance")
@@ -106,7 +106,7 @@ def make_baseline(store: Store) -> dict[str, Any]:
 
 def counts_of(cell: Cell) -> pd.DataFrame:
     """Columns COUNTS and sha256 of every counted sample, by (prompt, repetition)."""
-    frame = totals(cell.samples, cell.steps)[COUNTS].astype(int)
+    frame = totals(cell.samples, cell.steps)[COUNTS].fillna(0).astype(int)  # no step: an empty output
     good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
     return frame.join(good.set_index(["prompt", "repetition"])["sha256"]).sort_index()
 
@@ -137,7 +137,7 @@ def gate(store: Store, baseline: Mapping[str, Any], margin: float = 0.05, min_pr
         before = pd.DataFrame(held["samples"], columns=baseline["columns"]).set_index(
             ["prompt", "repetition"]
         )
-        after = counts_of(store.cell(name)) if name in store.cells() else None
+        after = store.cell(name) if name in store.cells() else None
         rows += _cell_rows(Row(name, held["label"], "", "", ""), before, after, min_prompts)
     rows = _decide(rows, margin)
     worst = next(
@@ -156,12 +156,23 @@ def _check(store: Store, baseline: Mapping[str, Any]) -> None:
         raise StoreError(
             "the baseline does not match its checksum: it was cut short or edited; make it again"
         )
-    differing = list(_differences(baseline["key"], store.manifest["key"]))
+    differing = list(_differences(*_comparable(baseline["key"], store.manifest["key"])))
     if differing:
         raise UsageError(
             f"the baseline was made from another suite than {store.path}: {'; '.join(differing)}. "
             f"Compare runs of one suite, or make a new baseline."
         )
+
+
+def _comparable(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Both keys; without the number of prompts where that alone differs: the shared prompts are compared."""
+    if theirs.get("tasks") == ours.get("tasks"):
+        return [dict(theirs), dict(ours)]
+    bare = []
+    for key in (theirs, ours):
+        tasks = [{name: value for name, value in task.items() if name != "limit"} for task in key.get("tasks", ())]
+        bare.append({**{name: value for name, value in key.items() if name != "prompts"}, "tasks": tasks})
+    return bare
 
 
 def _differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
@@ -172,14 +183,19 @@ def _differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
         yield f"{path} is {theirs!r} there and {ours!r} here"
 
 
-def _cell_rows(row: Row, before: pd.DataFrame, after: pd.DataFrame | None, min_prompts: int) -> list[Row]:
+def _cell_rows(row: Row, before: pd.DataFrame, cell: Cell | None, min_prompts: int) -> list[Row]:
     """The tests of one cell; a row whose verdict is still empty awaits Holm's adjustment."""
-    if after is None:
+    if cell is None:
         return [replace(row, verdict="error", why="the run has no such finished cell")]
-    gone = before.index.difference(after.index)
-    if len(gone):
-        named = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in gone[:5])
-        return [replace(row, verdict="error", why=f"{len(gone)} samples missing or failed: {named}")]
+    bad = cell.samples[(cell.samples["status"] != "ok") & ~cell.samples["warmup"]]
+    failed = before.index.intersection(pd.MultiIndex.from_frame(bad[["prompt", "repetition"]]))
+    if len(failed):
+        named = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in failed[:5])
+        return [replace(row, verdict="error", why=f"{len(failed)} samples failed: {named}")]
+    after = counts_of(cell)
+    before = before.loc[before.index.intersection(after.index)]
+    if before.empty:
+        return [replace(row, verdict="error", why="the run and the baseline share no prompt")]
     after = after.loc[before.index]
     equal = (before[[*COUNTS, "sha256"]] == after[[*COUNTS, "sha256"]]).all(axis=1)
     prompts = before.index.get_level_values("prompt").nunique()

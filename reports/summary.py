@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pandas as pd
 
 from harness import stats
-from harness.ledger import METRICS, totals
+from harness.ledger import METRICS, totals, value
 
 if TYPE_CHECKING:
     from harness.store import Cell, Store
@@ -31,50 +33,69 @@ MISMATCH = 0.15
 Row = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Held:
+    """A finished cell, its counted samples by (prompt, repetition), and their totals."""
+
+    cell: Cell
+    good: pd.DataFrame
+    frame: pd.DataFrame
+
+    @staticmethod
+    def of(cell: Cell) -> Held:
+        """Totals are ``ledger.totals``, less the log-probability where the output's was not measured."""
+        samples = cell.samples
+        good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
+        frame = totals(samples, cell.steps)
+        measured = good["logprobs"].map(len).eq(good["tokens"].map(len))
+        return Held(cell, good, frame.assign(logprob=frame["logprob"].astype(float).where(measured)))
+
+    @property
+    def temperature(self) -> float:
+        """0: greedy."""
+        return float((self.cell.meta.get("sampling") or {}).get("temperature", 0.0))
+
+    @property
+    def role(self) -> str:
+        """method, baseline, or floor (the second autoregressive set)."""
+        return str(self.cell.meta.get("role", "method"))
+
+
 def summarise(store: Store) -> pd.DataFrame:
     """One row a cell of the manifest, in its order; skipped and unfinished ones too, with the reason."""
-    sealed = list(store.cells())
-    read = cache(store.cell)
-    known = {name: read(name).meta for name in sealed}
+    sealed = set(store.cells())
+    read = cache(lambda name: Held.of(store.cell(name)))
     rows = []
-    for name in [*store.manifest["cells"], *(one for one in sealed if one not in store.manifest["cells"])]:
-        if name in known:
-            others = (known[name].get(role) for role in ("baseline", "floor"))
-            base, floor = (read(other) if other in known else None for other in others)
+    for name, planned in store.manifest["cells"].items():
+        if name in sealed:
+            others = (read(name).cell.meta.get(role) for role in ("baseline", "floor"))
+            base, floor = (read(other) if other in sealed else None for other in others)
             rows.append(measure(read(name), base, floor))
         else:
-            meta = {"status": "unfinished", **store.manifest["cells"][name]}
-            rows.append({**_identity(name, meta), "n_skipped": meta.get("expected")})
-    return pd.DataFrame(rows)
+            row = _identity(name, {"status": "unfinished", **planned})
+            rows.append({**row, "n_skipped": planned.get("expected")})
+    return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_identity("", {})))
 
 
 def by_category(store: Store) -> pd.DataFrame:
     """One row a cell and category of its prompts; empty where the tasks name no category."""
     sealed = set(store.cells())
+    read = cache(lambda name: Held.of(store.cell(name)))
     rows = []
     for name in store.cells():
-        cell = store.cell(name)
-        base = store.cell(cell.meta["baseline"]) if cell.meta.get("baseline") in sealed else None
-        for category in sorted(set(cell.samples["category"]) - {""}):
-            samples = cell.samples[cell.samples["category"] == category]
-            frame = counted(samples, cell.steps)
-            row = {**_identity(name, cell.meta), "category": category, "n_ok": len(frame)}
+        held = read(name)
+        base = held.cell.meta.get("baseline")
+        for category in sorted(set(held.good["category"]) - {""}):
+            frame = held.frame[held.good["category"] == category]
+            row = {**_identity(name, held.cell.meta), "category": category, "n_ok": len(frame)}
             for metric in ("scr", "tau", "acceptance"):
                 put(row, metric, metric_interval(metric, frame))
-            rows.append(row | _speed(frame, base))
+            rows.append(row | _speed(frame, read(base) if base in sealed else None))
     return pd.DataFrame(rows)
 
 
-def counted(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
-    """``ledger.totals``, with a missing log-probability where none was measured for the output."""
-    frame = totals(samples, steps)
-    good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
-    measured = good["logprobs"].map(len).eq(good["tokens"].map(len))
-    return frame.assign(logprob=frame["logprob"].astype(float).where(measured))
-
-
 def metric_interval(name: str, frame: pd.DataFrame) -> stats.Interval | None:
-    """A metric of the ledger over ``counted`` rows, with its interval."""
+    """A metric of the ledger over rows of totals, with its interval."""
     metric = METRICS[name]
     return stats.ratio(frame, metric.numerator, metric.denominator, metric.minus)
 
@@ -86,18 +107,16 @@ def put(row: Row, name: str, interval: stats.Interval | None) -> None:
         row[f"{name}_n"] = interval.n
 
 
-def measure(cell: Cell, base: Cell | None, floor: Cell | None) -> Row:
+def measure(held: Held, base: Held | None, floor: Held | None) -> Row:
     """The row of a finished cell, against its baseline and the second autoregressive set of its run."""
-    frame = counted(cell.samples, cell.steps)
+    cell, frame = held.cell, held.frame
     row = _identity(cell.name, cell.meta) | _numbers_of_samples(cell) | {"nfe": float(frame["nfe"].sum())}
     for name in INTERVALS:
         put(row, name, metric_interval(name, frame))
-    for name in PLAIN:
-        found = metric_interval(name, frame)
-        row[name] = found.estimate if found else None
-    row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(cell, frame, base)
-    if row["temperature"] > 0 and base is not None and cell.meta.get("role", "method") == "method":
-        row |= _two_sample(cell, base, floor)
+    row |= {name: value(METRICS[name], frame) for name in PLAIN}
+    row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(held, base)
+    if held.temperature > 0 and base is not None and held.role == "method":
+        row |= _two_sample(held, base, floor)
     row |= {"flags": "; ".join(_flags(row, frame)), "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"]}
     return row
 
@@ -140,18 +159,17 @@ def _latency(steps: pd.DataFrame, frame: pd.DataFrame) -> Row:
     return {"step_p50_ms": wall.loc[0.5], "step_p95_ms": wall.loc[0.95], **parts, "prefill_ms": prefill}
 
 
-def _speed(frame: pd.DataFrame, base: Cell | None) -> Row:
+def _speed(frame: pd.DataFrame, base: Held | None) -> Row:
     """Measured speed-up, and the one that SCR and the mean steps of both predict."""
     if base is None or frame.empty:
         return {}
     row: Row = {}
-    theirs = counted(base.samples, base.steps)
-    theirs = theirs[theirs.index.isin(frame.index)]
+    theirs = base.frame[base.frame.index.isin(frame.index)]
     put(row, "speedup", stats.median_ratio(_token_ms(theirs), _token_ms(frame)))
     scr = metric_interval("scr", frame)
-    steps = [stats.ratio(one, "wall_ms", "steps") for one in (theirs, frame)]
-    if scr and steps[0] and steps[1] and steps[1].estimate:
-        row["predicted"] = scr.estimate * steps[0].estimate / steps[1].estimate
+    means = [one["wall_ms"].sum() / one["steps"].sum() for one in (theirs, frame)]
+    if scr and np.isfinite(means).all() and means[1]:
+        row["predicted"] = float(scr.estimate * means[0] / means[1])
     return row
 
 
@@ -160,39 +178,30 @@ def _token_ms(frame: pd.DataFrame) -> pd.Series[float]:
     return frame[metric.numerator] / frame[metric.denominator]
 
 
-def _quality(cell: Cell, frame: pd.DataFrame, base: Cell | None) -> Row:
+def _quality(held: Held, base: Held | None) -> Row:
     row: Row = {}
-    good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
-    good = good.set_index(["prompt", "repetition"])
-    if not float((cell.meta.get("sampling") or {}).get("temperature", 0.0)):
-        put(row, "agreement", stats.mean(frame["agreement"]))
-    each = good["logprobs"].explode().dropna().astype(float)
+    if not held.temperature:
+        put(row, "agreement", stats.mean(held.frame["agreement"]))
+    each = held.good["logprobs"].explode().dropna().astype(float)
     row["logprob_std"] = float(each.std()) if len(each) > 1 else None
     if base is not None:
-        theirs = counted(base.samples, base.steps)
-        put(row, "logprob_diff", stats.difference(theirs, frame, "logprob", "output"))
-    scores = pd.DataFrame([json.loads(one) if one else {} for one in good["scores"]], index=good.index)
-    for name in scores:
-        put(row, f"score.{name}", stats.score(scores[name].astype(float)))
+        put(row, "logprob_diff", stats.difference(base.frame, held.frame, "logprob", "output"))
+    scores = [json.loads(one) if one else {} for one in held.good["scores"]]
+    for name, values in pd.DataFrame(scores, index=held.good.index).items():
+        put(row, f"score.{name}", stats.score(values.astype(float)))
     return row
 
 
-def _two_sample(cell: Cell, base: Cell, floor: Cell | None) -> Row:
+def _two_sample(held: Held, base: Held, floor: Held | None) -> Row:
     """Is it the baseline's law? Tokens and log-probabilities, beside autoregressive against itself."""
     row: Row = {}
-    found = stats.unigram_test(_outputs(base), _outputs(cell))
+    found = stats.unigram_test(base.good["tokens"], held.good["tokens"])
     row |= {"tv": found.statistic, "tv_p": found.p} if found else {}
-    again = stats.unigram_test(_outputs(base), _outputs(floor)) if floor is not None else None
+    again = stats.unigram_test(base.good["tokens"], floor.good["tokens"]) if floor is not None else None
     row |= {"tv_floor": again.statistic, "tv_floor_p": again.p} if again else {}
-    ours, theirs = (counted(one.samples, one.steps) for one in (cell, base))
-    ks = stats.ks_test(theirs["logprob"] / theirs["output"], ours["logprob"] / ours["output"])
+    ours, theirs = (one.frame["logprob"] / one.frame["output"] for one in (held, base))
+    ks = stats.ks_test(theirs, ours)
     return row | ({"ks": ks.statistic, "ks_p": ks.p} if ks else {})
-
-
-def _outputs(cell: Cell) -> pd.Series[Any]:
-    good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
-    outputs: pd.Series[Any] = good.set_index(["prompt", "repetition"])["tokens"]
-    return outputs
 
 
 def _flags(row: Row, frame: pd.DataFrame) -> list[str]:

@@ -65,7 +65,7 @@ def empty(key: Mapping[str, Any] | None = None, fingerprint: str = "f00d") -> Fa
         {
             "schema": 1,
             "created": "2026-01-01T00:00:00Z",
-            "key": dict(key or {"suite": "toy", "seed": 0, "tasks": {"toy": "abc"}}),
+            "key": dict(key or {"suite": "toy", "seed": 0, "tasks": [{"name": "toy", "limit": 24}], "prompts": {"toy": "abc"}}),
             "cells": {},
             "suite": {"name": "toy"},
             "provenance": {"fingerprint": fingerprint, "machine": {"cpu": "a CPU", "cores": 2}},

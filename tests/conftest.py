@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -19,7 +20,7 @@ if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
         "beartype.beartype",
     )
 
-import torch  # noqa: E402  # after the environment is set
+import torch  # after the environment is set
 
 torch.set_num_threads(1)
 
@@ -28,6 +29,8 @@ from harness.discover import load_all  # noqa: E402
 from harness.errors import WeightsError  # noqa: E402
 
 load_all()
+hypothesis.settings.register_profile("stride", deadline=None, derandomize=True)
+hypothesis.settings.load_profile("stride")
 
 
 @pytest.fixture(scope="session")

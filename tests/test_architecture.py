@@ -35,9 +35,7 @@ class Done(NamedTuple):
 
 def python(*arguments: str, cwd: Path) -> Done:
     environment = {**os.environ, "PYTHONPATH": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(
-        [sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
     return Done(done.returncode, done.stdout + done.stderr)
 
 
@@ -124,9 +122,7 @@ def named_imports(path: Path) -> set[str]:
 def test_harness_names_the_others_as_strings_in_one_file():
     """A name in a string is an import in disguise; discover.py is where it is allowed."""
     others = {"methods", "tasks", "reports"}
-    assert [dotted(path) for path in modules("harness") if named_imports(path) & others] == [
-        "harness.discover"
-    ]
+    assert [dotted(path) for path in modules("harness") if named_imports(path) & others] == ["harness.discover"]
 
 
 def torch_free() -> list[str]:

@@ -15,9 +15,7 @@ from harness.errors import UsageError
 EXTRA = ("torchvision", "pytorch_fid", "open_clip")
 ABSENT = [name for name in EXTRA if find_spec(name) is None]
 
-needs_extra = pytest.mark.skipif(
-    bool(ABSENT), reason=f"the image extra is not installed: {', '.join(ABSENT)} missing"
-)
+needs_extra = pytest.mark.skipif(bool(ABSENT), reason=f"the image extra is not installed: {', '.join(ABSENT)} missing")
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:

@@ -102,9 +102,7 @@ def test_wheel_runs_from_an_empty_environment_and_another_folder(wheel, tmp_path
     lent = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
     (site / "lent.pth").write_text("\n".join(sorted(lent)) + "\n")
 
-    where = succeed(
-        python, "-c", "import harness, tasks; print(harness.__file__, tasks.__file__)", cwd=elsewhere
-    )
+    where = succeed(python, "-c", "import harness, tasks; print(harness.__file__, tasks.__file__)", cwd=elsewhere)
     assert all(Path(file).is_relative_to(site) for file in where.split())
     listed = json.loads(succeed(home / "bin" / "stride", "list", "--json", cwd=elsewhere))
     kinds = {entry["kind"] for entry in listed}

@@ -14,11 +14,11 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from harness.ledger import STEP_FIELDS, value
 from harness.ledger import METRICS as LEDGER
+from harness.ledger import STEP_FIELDS, value
 from harness.store import Store
 from reports import compare, figures, tables
-from reports.summary import by_category, counted, summarise
+from reports.summary import Held, by_category, summarise
 from tests._fake_store import GREEDY, FakeStore, Sim, empty, meta, record, simulate, step, suite
 
 
@@ -54,10 +54,10 @@ def test_every_number_by_hand() -> None:
     assert row["flags"] == "" and row["valid"]
 
 
-def test_a_metric_is_the_ledgers() -> None:
+def test_a_metric_is_the_ledgers(frame: pd.DataFrame) -> None:
     cell = suite(6).cell("t0-spec")
-    row = summarise(suite(6)).set_index("cell").loc["t0-spec"]
-    held = counted(cell.samples, cell.steps)
+    row = frame.set_index("cell").loc["t0-spec"]
+    held = Held.of(cell).frame
     for name in ("scr", "tau", "acceptance", "acceptance_per_node", "nfe_per_output", "logprob"):
         assert row[name] == pytest.approx(value(LEDGER[name], held))
 
@@ -131,9 +131,11 @@ def test_scores_have_an_interval_and_n(frame: pd.DataFrame) -> None:
 
 
 def test_categories() -> None:
-    held = by_category(suite(8))
+    store = empty()
+    store.add(meta("ar", role="baseline"), simulate(Sim(gamma=0), 8)).add(meta("m"), simulate(Sim(), 8))
+    held = by_category(store)
     assert set(held["category"]) == {"code", "prose"} and set(held["n_ok"]) == {4}
-    assert "## By category" in tables.markdown(summarise(suite(8)), held)
+    assert "## By category" in tables.markdown(summarise(store), held)
     assert by_category(tiny()).empty
 
 
@@ -188,7 +190,8 @@ def test_a_sweep_is_one_number_of_one_method(frame: pd.DataFrame) -> None:
 
 def test_figures_repeat_byte_for_byte_and_leave_matplotlib_alone(frame: pd.DataFrame, tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
-    one, two = (figures.pareto(frame, tmp_path / name) for name in "ab")
+    greedy = frame[frame["temperature"] == 0]
+    one, two = (figures.pareto(greedy, tmp_path / name) for name in "ab")
     assert [p.name for p in one] == ["pareto.png", "pareto.svg"]
     assert [p.read_bytes() for p in one] == [p.read_bytes() for p in two]
     assert dict(matplotlib.rcParams) == before
@@ -197,21 +200,20 @@ def test_figures_repeat_byte_for_byte_and_leave_matplotlib_alone(frame: pd.DataF
 
 def test_panels_hold_the_quality_that_was_measured(frame: pd.DataFrame) -> None:
     held = [(panel.title.split(", ")[1], panel.quality) for panel in figures.panels(frame)]
-    scores = ("score.pass@1",)
-    assert held == [("T = 0", q) for q in ("agreement", *scores)] + [("T = 1", q) for q in ("logprob_diff", *scores)]
+    greedy, sampled = ("agreement", "score.pass@1"), ("logprob_diff", "score.pass@1")
+    assert held == [("T = 0", one) for one in greedy] + [("T = 1", one) for one in sampled]
     assert figures.pareto(summarise(empty()), Path("unused")) == []
 
 
-def test_comparison_by_hand() -> None:
+def test_cells_of_one_configuration_match_whatever_they_are_called() -> None:
     a, b = tiny(), tiny()
-    b.add(meta("m2"), [record(f"p{i}", [step(0, 2, ms=9.0)] * 10, tokens=range(10, 20)) for i in range(4)])
     del b.held["m"]
+    b.add(meta("m2"), [record(f"p{i}", [step(1, 2, ms=9.0)] * 5, tokens=range(10, 20)) for i in range(4)])
     found = compare.compare(a, b)
-    rows = found.frame[found.frame["cell"] == "ar"].set_index("metric")
-    assert "tau_minus_1" not in rows.index  # it drafts nothing
-    held = compare.compare(a, b).frame
-    m = held[held["cell"] == "m"].set_index("metric")
-    assert m.empty  # same configuration as the baseline but for its role; m2 has m's configuration
+    ar, m = (found.frame[found.frame["cell"] == name].set_index("metric") for name in ("ar", "m"))
+    assert "tau_minus_1" not in ar.index  # it drafts nothing
+    assert m.loc["tau_minus_1", "difference"] == 0.0 and set(m["equal"]) == {0}
+    assert m.loc["ms_per_token", "difference"] == pytest.approx(-1.5)  # 45 ms / 10 against 60 ms / 10
     assert found.only_a == [] and found.only_b == []
 
 
@@ -257,6 +259,7 @@ def test_a_real_store_gives_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_reports_do_not_import_torch() -> None:
-    code = "import sys, reports.summary, reports.tables, reports.figures, reports.compare, reports.gate, harness.stats"
-    code += "; sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
+    names = [f"reports.{one}" for one in ("summary", "tables", "figures", "compare", "gate")]
+    code = f"import sys, harness.stats, {', '.join(names)}; "
+    code += "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1]).returncode == 0

@@ -31,13 +31,14 @@ def gguf_to_folder(name: str, gguf: Path, folder: Path) -> None:
             tokenizer.save_pretrained(folder)
     except (ValueError, KeyError, NotImplementedError, RuntimeError) as error:
         raise WeightsError(
-            f"{name}: the GGUF architecture {architecture!r} of {gguf.name} cannot be read by this transformers "
-            f"({error}). Take the same model from the hub, or a file of Llama, Qwen2, Mistral, Gemma and the like"
+            f"{name}: the GGUF architecture {architecture!r} of {gguf.name} cannot be read by this "
+            f"transformers ({error}). Take the same model from the hub, or a file of Llama, Qwen2, Mistral, "
+            f"Gemma and the like"
         ) from error
 
 
 def _architecture(name: str, gguf: Path) -> str:
-    """From the first bytes, where every writer puts it: the reader of the package takes seconds for the whole."""
+    """From the first bytes, where every writer puts it: reading all fields takes seconds."""
     with open(gguf, "rb") as file:
         head = file.read(256)
     if len(head) < 64 or head[:4] != b"GGUF":
@@ -53,16 +54,14 @@ def _string(raw: bytes) -> tuple[str, bytes]:
 
 
 def _model(gguf: Path) -> Any:
-    """The dequantised model. `from_pretrained` would do it too, but asks for a package that it then does not use."""
+    """The dequantised model. `from_pretrained` asks for one more package to do the same, and marks it quantised."""
     config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     read = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)
     found = model.load_state_dict(read["tensors"], strict=False, assign=True)
     model.tie_weights()
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    lost = [
-        key for key in found.missing_keys if key not in tied and not any(part in key for part in COMPUTED)
-    ]
+    lost = [key for key in found.missing_keys if key not in tied and not any(part in key for part in COMPUTED)]
     if lost or found.unexpected_keys:
         raise ValueError(f"tensors missing: {lost[:3]}, not expected: {found.unexpected_keys[:3]}")
     return model

@@ -40,6 +40,8 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
     """Keys and values of one layer, [1, H, capacity, D] each. The first `update` allocates them."""
 
     is_sliding = False
+    keys: Tensor
+    values: Tensor
 
     def __init__(self, slots: Slots) -> None:
         super().__init__()
@@ -112,7 +114,7 @@ class Net(Protocol):
         slots: Slots,
         rows: int,
     ) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows; mask None: rows see all entries before them, from an empty cache or N = 1."""
+        """Logits of the last R rows; without a mask N is 1 or the slots are empty, and rows see all before."""
 
     def pick(self, layers: Sequence[int]) -> Net:
         """The same weights with these layers only."""
@@ -135,7 +137,7 @@ class Masks:
             return None
         return self._chain(count, held)
 
-    def _tree(self, sees: Bool[Tensor, "N M+N"], base: int) -> Float[Tensor, "N T"]:
+    def _tree(self, sees: Bool[Tensor, "N S"], base: int) -> Float[Tensor, "N T"]:
         mask = self._like.new_zeros(sees.shape[0], base + sees.shape[1])
         mask[:, base:].masked_fill_(~sees, float("-inf"))
         return mask
@@ -170,6 +172,7 @@ class SlotCache(Cache):
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
+        """One pass behind the entries held."""
         slots, count = self._slots, len(window.tokens)
         if slots.length + count > slots.context:
             raise ContractError(
@@ -185,6 +188,7 @@ class SlotCache(Cache):
 
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        """A number where the entries lie in place, else one index copy a layer."""
         slots, end = self._slots, length + len(entries)
         if not 0 <= length <= end <= slots.length or any(not 0 <= e < slots.length - length for e in entries):
             raise ContractError(

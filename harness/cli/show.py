@@ -7,10 +7,11 @@ from typing import Any
 
 import click
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from harness.cli.main import emit
-from harness.errors import UnknownNameError
+from harness.errors import UnknownNameError, UsageError
 from harness.ledger import METRICS, acceptance_by_depth, totals, value
 from harness.store import Cell, Store
 
@@ -29,6 +30,8 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
     stride show runs/quick-20260101-120000 prompt_lookup --prompt HumanEval/3
     """
     store = Store.open(run)
+    if cell is None and prompt is not None:
+        raise UsageError("--prompt shows an output of one cell: stride show RUN CELL --prompt ID")
     if cell is None:
         if as_json:
             emit(list(store.cells()))
@@ -68,7 +71,7 @@ def _document(cell: Cell) -> dict[str, Any]:
 def _print(document: dict[str, Any], cell: Cell) -> None:
     console = Console()
     meta = document["meta"]
-    console.print(f"[bold]{meta['label']}[/] on {meta['backbone']} in {meta['dtype']}, {meta['task']}")
+    console.print(f"[bold]{escape(meta['label'])}[/] on {meta['backbone']} in {meta['dtype']}, {meta['task']}")
     for key, item in meta["verdict"].items() if meta.get("verdict") else ():
         console.print(f"  {key}: {item}", highlight=False)
     table = Table("metric", "value", "formula", header_style="bold")
@@ -85,7 +88,14 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
     for _, row in cell.samples[~cell.samples["warmup"].astype(bool)].iterrows():
         shown = row["error"] if row["status"] == "failed" else " ".join(str(row["text"]).split())[:60]
         agreement = "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.2f}"
-        samples.add_row(row["prompt"], str(row["repetition"]), row["status"], str(len(row["tokens"])), agreement, shown)
+        samples.add_row(
+            escape(row["prompt"]),
+            str(row["repetition"]),
+            row["status"],
+            str(len(row["tokens"])),
+            agreement,
+            escape(shown),
+        )
     console.print(samples)
 
 
@@ -95,12 +105,8 @@ def _show_prompt(cell: Cell, prompt: str, as_json: bool) -> None:
         raise UnknownNameError("prompt of this cell", prompt, set(cell.samples["prompt"]))
     steps = cell.steps[(cell.steps["prompt"] == prompt) & ~cell.steps["warmup"].astype(bool)]
     if as_json:
-        emit({"samples": mine.map(_plain).to_dict("records"), "steps": steps.to_dict("records")})
+        emit({"samples": mine.to_dict("records"), "steps": steps.to_dict("records")})
         return
     for _, row in mine.iterrows():
         click.echo(row["text"] if row["status"] == "ok" else row["error"])
     click.echo(steps.drop(columns=["prompt", "warmup"]).to_string(index=False))
-
-
-def _plain(item: Any) -> Any:
-    return list(item) if hasattr(item, "tolist") and getattr(item, "ndim", 0) else item

@@ -15,7 +15,7 @@ from harness.errors import EnumerationLimit, UsageError
 from harness.fidelity import CASES, CAUGHT, EXACT, Case, Proof, distance, prove, prove_plants
 from harness.method import label
 from harness.registry import METHODS
-from harness.suite import build
+from harness.resolve import build
 
 
 @click.command(name="verify")

@@ -91,11 +91,11 @@ class JacobiWindow:
         self.law = torch.cat([self.law, fresh.q(vocabulary, self.law).to(self.law.dtype)])
         self.kept = torch.cat([self.kept, torch.zeros_like(tokens, dtype=torch.bool)])
 
-    def advance(self, p: Float[Tensor, "L+1 V"], accepted: int, refine: Refine, first: int) -> None:
+    def advance(self, p: Float[Tensor, "R V"], accepted: int, refine: Refine, first: int) -> None:
         """After ``accepted`` drafts and one more token: refine what stands behind them.
 
         Args:
-            p: the pass's laws; row i is the law of draft i, row L of the place behind the window.
+            p: the pass's R = L + 1 laws; row i is the law of draft i, row L of the place behind the window.
             refine: makes the next window. first: absolute position of row 0.
         """
         begin = accepted + 1

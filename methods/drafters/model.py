@@ -26,7 +26,8 @@ class ModelDrafter:
         """gamma passes of the drafter; the law of each draft is kept whole."""
         self.session.sync(run.target.tokens)
         tokens, laws = [], []
-        for _ in range(min(self.gamma, run.room - 1)):
+        left = self.session.offers.context - len(self.session)
+        for _ in range(min(self.gamma, run.room - 1, left)):
             q = run.law(self.session.forward())
             x = run.draws.categorical(q, "draft")
             self.session.append(x)

@@ -35,7 +35,7 @@ class NgramDrafter:
         self._learn(tokens)
         room = min(self.length, run.room - 1)
         for size in self.sizes:
-            found = self.index.get(tuple(tokens[len(tokens) - size :]))
+            found = self.index.get(tuple(tokens[-size:])) if size < len(tokens) else None
             if found is not None and room > 0:
                 copied = tokens[found : found + room]
                 return Draft(torch.tensor(copied, dtype=torch.long, device=run.target.device))

@@ -1,1 +1,1 @@
-"""Forward passes over the slot cache: one through transformers, and fused ones for architectures known here."""
+"""Forward passes over the slot cache: through transformers, and fused for architectures known here."""

@@ -75,15 +75,13 @@ def pick_layers(model: Any, layers: Sequence[int]) -> Any:
         if isinstance(child, nn.ModuleList) and len(child) == total
     ]
     if len(lists) != 1:
-        raise UsageError(
-            f"{type(model).__name__} has {len(lists)} lists of {total} layers: none can be skipped"
-        )
+        raise UsageError(f"{type(model).__name__} has {len(lists)} lists of {total} layers: none can be skipped")
     parent, name = lists[0]
     kept = nn.ModuleList([getattr(parent, name)[index] for index in layers])
     for new, layer in enumerate(kept):
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
-                module.layer_idx = new
+                setattr(module, "layer_idx", new)  # noqa: B010  # modules declare no such attribute
     setattr(parent, name, kept)
     for config in {id(m.config): m.config for m in copied.modules() if hasattr(m, "config")}.values():
         _shrink(config, layers)
@@ -97,7 +95,7 @@ def _shrink(config: Any, layers: Sequence[int]) -> None:
 
 
 def honours_masks(net: TransformersNet, device: torch.device, like: torch.dtype) -> bool:
-    """Whether an entry that a mask hides, at a position of its own, leaves the logits as if it were absent."""
+    """Whether an entry that a mask hides leaves the logits of the others as if it were absent."""
     ids = torch.arange(3, device=device)
     mask = torch.zeros(3, 3, dtype=like, device=device)
     mask[0, 1:] = mask[1, 2] = mask[2, 1] = float("-inf")

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from harness.backbones._kv import Slots
 from harness.backbones.nets.products import Product, product
@@ -47,7 +47,7 @@ def misfit(model: Any) -> str | None:
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """Norms [E] and products of one layer: qkv E to (H + 2 H_kv) D, out H D to E, gate_up E to 2 I, down back."""
+    """Norms [E] and products of a layer: qkv E to (H + 2 H_kv) D, out H D to E, gate_up E to 2 I, down back."""
 
     norm: Tensor
     qkv: Product
@@ -62,7 +62,7 @@ class FusedLlama:
     """The forward.
 
     Args:
-        model: one for which `misfit` is None. It is emptied layer by layer, so that weights lie in memory once.
+        model: one for which `misfit` is None. It is emptied layer by layer: weights lie in memory once.
     """
 
     kind = "fused"
@@ -104,24 +104,22 @@ class FusedLlama:
         rows: int,
     ) -> Float[Tensor, "R V"]:
         """Logits of the last R rows; the other rows are not computed past the last layer."""
-        x = F.embedding(tokens, self._embed)
+        x = functional.embedding(tokens, self._embed)
         cos, sin = self._cos[positions], self._sin[positions]
         if mask is not None:
             mask = mask.repeat(self._heads // self._kv_heads, 1)
         width, eps = x.shape[1:], self._eps
         for layer, slot in zip(self._weights, slots.layers, strict=True):
-            qkv = layer.qkv(F.rms_norm(x, width, layer.norm, eps), None)
-            x = layer.out(self._attend(qkv, cos, sin, mask, slot), x)
-            gate, up = layer.gate_up(F.rms_norm(x, width, layer.norm_mlp, eps), None).chunk(2, 1)
-            x = layer.down(F.silu(gate).mul_(up), x)
+            qkv = layer.qkv(functional.rms_norm(x, width, layer.norm, eps))
+            x = layer.out(self._attend(qkv, cos, sin, mask, slot)).add_(x)
+            gate, up = layer.gate_up(functional.rms_norm(x, width, layer.norm_mlp, eps)).chunk(2, 1)
+            x = layer.down(functional.silu(gate).mul_(up)).add_(x)
         last = x[len(tokens) - rows :]
         if not rows:
             return last.new_empty(0, self._vocabulary)
-        return self._head(F.rms_norm(last, width, self._norm, eps), None)
+        return self._head(functional.rms_norm(last, width, self._norm, eps))
 
-    def _attend(
-        self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, slot: Any
-    ) -> Float[Tensor, "N HD"]:
+    def _attend(self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, slot: Any) -> Float[Tensor, "N HD"]:
         count, heads, kv_heads, width = len(qkv), self._heads, self._kv_heads, self._width
         qkv = qkv.view(count, heads + 2 * kv_heads, width)
         turned = qkv[:, : heads + kv_heads]
@@ -133,12 +131,12 @@ class FusedLlama:
         share = heads // kv_heads
         if mask is None and count > 1:
             keys, values = (each.repeat_interleave(share, 1) for each in (keys, values))
-            seen = F.scaled_dot_product_attention(
+            seen = functional.scaled_dot_product_attention(
                 query.transpose(0, 1)[None], keys, values, is_causal=True, scale=self._scale
             )
             return seen[0].transpose(0, 1).reshape(count, heads * width)
         packed = query.view(count, kv_heads, share, width).permute(1, 2, 0, 3)
-        seen = F.scaled_dot_product_attention(
+        seen = functional.scaled_dot_product_attention(
             packed.reshape(1, kv_heads, share * count, width), keys, values, attn_mask=mask, scale=self._scale
         )
         return seen.view(kv_heads, share, count, width).permute(2, 0, 1, 3).reshape(count, heads * width)

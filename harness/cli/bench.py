@@ -1,0 +1,56 @@
+"""`stride bench`: our speed beside a peer's."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from harness import benchmarks
+from harness.cli.main import emit
+from harness.discover import load_all
+
+
+@click.command(name="bench")
+@click.argument("only", required=False, default="")
+@click.option("--pairs", type=click.IntRange(1), default=benchmarks.PAIRS, show_default=True)
+@click.option("--tokens", type=click.IntRange(8), default=64, show_default=True, help="Output tokens a prompt.")
+@click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--backbone", default="smollm2-135m", show_default=True)
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document: [{name, ours, peer, ratio, low, high, unit}]."
+)
+def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_json: bool) -> None:
+    """Interleaved pairs against transformers' generate, and the harness's own overhead. ONLY: part of a name.
+
+    Exit codes: 0 every goal is met, 1 one is missed, 4 one is inconclusive (fewer than 24 pairs, or too wide).
+
+    \b
+    stride bench
+    stride bench prompt_lookup --pairs 48
+    stride bench overhead --json
+    """
+    load_all()
+    console = Console(stderr=True, quiet=as_json)
+    settings = benchmarks.Settings(backbone, pairs, tokens, threads)
+    results = list(benchmarks.run(settings, only, lambda name: console.print(f"timing {name} ...")))
+    if as_json:
+        emit([asdict(result) for result in results])
+    else:
+        _show(results)
+    verdicts = {result.verdict for result in results}
+    raise SystemExit(1 if "fail" in verdicts else 4 if "inconclusive" in verdicts else 0)
+
+
+def _show(results: list[benchmarks.Result]) -> None:
+    table = Table(header_style="bold")
+    for column in ("benchmark", "ours", "peer", "ratio", "unit", "goal", "verdict", "note"):
+        table.add_column(column, overflow="fold")
+    for row in results:
+        peer = "" if row.peer is None else f"{row.peer:.2f}"
+        interval = "" if row.low is None else f" [{row.low:.3f}, {row.high:.3f}]"
+        ratio = f"{row.ratio:.3f}{interval}"
+        table.add_row(row.name, f"{row.ours:.2f}", peer, ratio, row.unit, row.goal, row.verdict, row.note)
+    Console().print(table)

@@ -1,0 +1,208 @@
+"""Look up every name of a suite, unroll its sweeps, and say everything that is wrong at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import yaml
+from pydantic import TypeAdapter, ValidationError
+
+from harness import presets
+from harness.errors import StrideError, did_you_mean
+from harness.method import Method
+from harness.registry import BACKBONES, METHODS, TASKS, Registry
+from harness.task import Task
+
+Loc = tuple[int | str, ...]
+Problems = list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskUse:
+    """A task, its registered name, and how many of its prompts are used (None: all)."""
+
+    name: str
+    task: Task
+    limit: int | None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters, by name."""
+        return {name: getattr(self.task, name) for name in getattr(self.task, "__dataclass_fields__", {})}
+
+    @property
+    def title(self) -> str:
+        """Its name and parameters: what tells two uses of one task apart."""
+        return f"{self.name} {self.params}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Lines:
+    """Finds the line of a value in a YAML file."""
+
+    path: str
+    node: yaml.Node | None
+    overridden: frozenset[str] = frozenset()
+
+    def at(self, loc: Loc) -> str:
+        """``file:line`` of the deepest part of ``loc`` that the file holds."""
+        if self.node is None or (loc and loc[0] in self.overridden):
+            return f"{self.path} ({'.'.join(map(str, loc))})"
+        node, line = self.node, self.node.start_mark.line
+        for part in loc:
+            following = _child(node, part)
+            if following is None:
+                break
+            node, line = following, following.start_mark.line
+        return f"{self.path}:{line + 1}"
+
+
+def _child(node: yaml.Node, part: int | str) -> yaml.Node | None:
+    if isinstance(node, yaml.MappingNode):
+        return next((value for key, value in node.value if key.value == str(part)), None)
+    if isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        found: yaml.Node = node.value[part]
+        return found
+    return None
+
+
+def repeated_keys(node: yaml.Node | None) -> Iterator[tuple[int, str]]:
+    """(line, key) of each key that a mapping holds twice; YAML itself would take the last in silence."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if key.value in seen:
+                yield key.start_mark.line + 1, str(key.value)
+            seen.add(key.value)
+            yield from repeated_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for value in node.value:
+            yield from repeated_keys(value)
+
+
+def normal(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Short forms made long: a name for a mapping, a scalar for a list, ``all`` for every name."""
+    out = dict(data)
+    for key, names in (("methods", METHODS), ("backbones", presets.known())):
+        if out.get(key) in ("all", ["all"]):
+            out[key] = list(names)
+    for key in ("methods", "backbones", "tasks"):
+        if key in out:
+            entries = out[key] if isinstance(out[key], list | tuple) else [out[key]]
+            out[key] = [{"name": entry} if isinstance(entry, str) else entry for entry in entries]
+    backbones = []
+    for entry in out.get("backbones", ()):
+        single = isinstance(entry, dict) and isinstance(entry.get("dtype"), str)
+        backbones.append({**entry, "dtype": [entry["dtype"]]} if single else entry)
+    if "backbones" in out:
+        out["backbones"] = backbones
+    if isinstance(out.get("temperature"), int | float):
+        out["temperature"] = [out["temperature"]]
+    return out
+
+
+def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Method[Any], ...]:
+    """Every method entry as instances, in order, without repeats."""
+    found: dict[Method[Any], None] = {}
+    for index, entry in enumerate(_entries(data, "methods")):
+        found |= dict.fromkeys(instances(METHODS, ("methods", index), entry, lines, problems))
+    return tuple(found)
+
+
+def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[TaskUse, ...]:
+    """Every task entry; the same task twice with another limit is refused, since its cells could not be told apart."""
+    out: dict[str, TaskUse] = {}
+    for index, entry in enumerate(_entries(data, "tasks")):
+        limit = entry.get("limit")
+        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
+            problems.append(f"{lines.at(('tasks', index, 'limit'))}: limit is {limit!r}; a whole number from 1")
+            continue
+        rest = {key: value for key, value in entry.items() if key != "limit"}
+        for task in instances(TASKS, ("tasks", index), rest, lines, problems):
+            use = TaskUse(str(entry["name"]), task, limit)
+            if use.title in out and out[use.title].limit != limit:
+                problems.append(
+                    f"{lines.at(('tasks', index))}: {use.name} is there twice with the same parameters and limits "
+                    f"{out[use.title].limit} and {limit}; keep one"
+                )
+            out.setdefault(use.title, use)
+    return tuple(out.values())
+
+
+def default_dtypes(data: Mapping[str, Any], lines: Lines, problems: Problems) -> dict[str, str]:
+    """The adapter's own type of each backbone that can be looked up."""
+    out = {}
+    for index, entry in enumerate(_entries(data, "backbones")):
+        try:
+            name = str(entry["name"])
+            out[name] = BACKBONES.get(presets.resolve(name).adapter).default_dtype
+        except StrideError as wrong:
+            problems.append(f"{lines.at(('backbones', index))}: {wrong}")
+    return out
+
+
+def temperatures(data: Mapping[str, Any], lines: Lines, problems: Problems) -> None:
+    """Each must be a number from 0."""
+    for index, value in enumerate(data.get("temperature", ())):
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            problems.append(f"{lines.at(('temperature', index))}: temperature {value:g} is not a number from 0 on")
+
+
+def _entries(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Entries that are mappings with a name; what is wrong with the others, the schema says."""
+    return [entry for entry in data.get(key, ()) if isinstance(entry, dict) and entry.get("name")]
+
+
+def instances(
+    registry: Registry[type[Any]], loc: Loc, entry: Mapping[str, Any], lines: Lines, problems: Problems
+) -> list[Any]:
+    """Instances of one entry, its sweeps unrolled."""
+    try:
+        kind = registry.get(str(entry["name"]))
+    except StrideError as wrong:
+        problems.append(f"{lines.at(loc)}: {wrong}")
+        return []
+    params = {name: value for name, value in entry.items() if name != "name"}
+    for name, value in params.items():
+        if value == []:
+            problems.append(f"{lines.at((*loc, name))}: {name} is an empty list; give a value, or several to sweep")
+    sweep = [value if isinstance(value, list) else [value] for value in params.values()]
+    out = []
+    for values in itertools.product(*sweep):
+        made = build(kind, str(entry["name"]), dict(zip(params, values, strict=True)))
+        if isinstance(made, list):
+            problems.extend(f"{lines.at((*loc, name))}: {text}" for name, text in made)
+        else:
+            out.append(made)
+    return out
+
+
+def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[tuple[str, str]]:
+    """An instance of a registered dataclass, or what is wrong as (parameter, text)."""
+    accepted = {f.name: f for f in dataclasses.fields(kind) if f.init}
+    wrong = [
+        (
+            key,
+            f"{name} has no parameter {key!r}{did_you_mean(key, accepted)}; it has {', '.join(accepted) or 'none'}",
+        )
+        for key in params
+        if key not in accepted
+    ]
+    if wrong:
+        return wrong
+    try:
+        return TypeAdapter(kind).validate_python(dict(params))
+    except ValidationError as error:
+        return [
+            (
+                str(item["loc"][0]) if item["loc"] else "",
+                f"{name}: {'.'.join(map(str, item['loc']))}: {item['msg']}",
+            )
+            for item in error.errors()
+        ]
+    except StrideError as error:
+        return [("", str(error))]

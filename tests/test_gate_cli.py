@@ -1,0 +1,168 @@
+"""The gate from end to end: a drafter that got worse turns it red, and nothing else does."""
+
+from __future__ import annotations
+
+import json
+import xml.etree.ElementTree as ET
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from test_cli import refused, stride
+from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging
+
+SIZES = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
+OTHERS = {"bos_token_id": None, "eos_token_id": None, "initializer_range": 0.15}
+GOOD, WORSE = 0.1, 0.16
+"""Noise on the drafter's weights, as a share of their deviation: acceptance at T = 1 is about 0.75 and 0.67."""
+
+
+def checkpoint(folder: Path, noise: float) -> None:
+    """A small Llama: the same weights always, and the same noise scaled."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, **OTHERS))
+        for weight in model.parameters():
+            if weight.ndim > 1:
+                weight.data += noise * weight.std() * torch.randn(weight.shape)
+    logging.disable_progress_bar()
+    model.save_pretrained(folder)
+
+
+Decode = Callable[..., Path]
+
+
+@pytest.fixture(scope="module")
+def decode(tmp_path_factory: pytest.TempPathFactory):
+    """Runs of one suite, whose drafter is a preset that changes on the disk between them."""
+    base = tmp_path_factory.mktemp("gate")
+    for name, noise in (("target", 0.0), ("good", GOOD), ("worse", WORSE)):
+        checkpoint(base / name, noise)
+    (base / "presets").mkdir()
+    (base / "presets" / "gate-target.yaml").write_text(f"adapter: hf_causal\nsource: {{folder: {base / 'target'}}}\n")
+
+    def run(name: str, drafter: str, limit: int = 32, tokens: int = 24) -> Path:
+        preset = base / "presets" / "gate-drafter.yaml"
+        preset.write_text(f"adapter: hf_causal\nsource: {{folder: {base / drafter}}}\n")
+        task = f"{{name: tabular, prompts_count: 32, vocabulary: 64, limit: {limit}}}"
+        words = (
+            "--method",
+            "{name: speculative, drafter: gate-drafter, gamma: 4}",
+            "--method",
+            "prompt_lookup",
+        )
+        words += ("--backbone", "gate-target", "--task", task, "-t", "1", "--max-new-tokens", tokens)
+        found = stride("run", *words, "--set", "prove=false", "--set", "warmup=0", "--out", base / name, "--json")
+        assert found.code == 0 and found.document["done"] == 4, found
+        return base / name
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STRIDE_PRESETS", str(base / "presets"))
+        yield run
+
+
+@pytest.fixture(scope="module")
+def kept(decode: Decode) -> Path:
+    """A baseline made from the sound run."""
+    path = decode("before", "good")
+    found = stride("baseline", "make", path, "--out", path / "baseline.json", "--json")
+    assert found.code == 0
+    assert [cell.split(".")[0].split("-")[0] for cell in found.document["cells"]] == [
+        "speculative",
+        "prompt_lookup",
+    ]
+    return path / "baseline.json"
+
+
+@pytest.fixture(scope="module")
+def degraded(decode: Decode) -> Path:
+    return decode("after", "worse")
+
+
+def test_an_identical_rerun_passes(decode, kept):
+    again = decode("again", "good")
+    found = stride("gate", again, "--baseline", kept, "--json")
+    assert (found.code, found.document["verdict"]) == (0, "pass")
+    assert {(row["verdict"], row["why"]) for row in found.document["rows"]} == {("pass", "identical")}
+    assert "# Gate: pass" in stride("gate", again, "--baseline", kept).out
+
+
+def test_a_degraded_drafter_fails_and_its_cell_is_named(kept, degraded):
+    found = stride("gate", degraded, "--baseline", kept, "--json")
+    assert (found.code, found.document["verdict"]) == (1, "fail")
+    red = [row for row in found.document["rows"] if row["verdict"] == "fail"]
+    assert red and all(row["label"] == "speculative drafter=gate-drafter gamma=4" for row in red)
+    acceptance = next(row for row in found.document["rows"] if row["metric"] == "acceptance")
+    assert -0.16 < acceptance["change"] < -0.05  # a drafter about a tenth worse, not a broken one
+    others = [row for row in found.document["rows"] if row["label"] == "prompt_lookup"]
+    assert others and all(row["verdict"] == "pass" for row in others)
+
+
+def test_the_red_light_reaches_the_files(kept, degraded, tmp_path):
+    words = ("--baseline", kept, "--markdown", tmp_path / "gate.md", "--junit", tmp_path / "gate.xml")
+    found = stride("gate", degraded, *words)
+    assert found.code == 1 and "# Gate: fail" in found.out and "gate-drafter" in found.out
+    assert "gate-drafter" in (tmp_path / "gate.md").read_text()
+    suite = ET.parse(tmp_path / "gate.xml").getroot()
+    assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure")) > 0
+    failing = [case for case in suite.iter("testcase") if case.find("failure") is not None]
+    assert all(str(case.get("classname")).startswith("speculative-drafter=gate-drafter") for case in failing)
+
+
+def test_a_wide_margin_tolerates_the_drop(kept, degraded):
+    assert stride("gate", degraded, "--baseline", kept, "--margin", 0.5).code == 0
+
+
+def test_three_prompts_are_inconclusive(decode):
+    first, second = decode("few", "good", limit=3), decode("few-again", "worse", limit=3)
+    baseline = first / "baseline.json"
+    assert stride("baseline", "make", first, "--out", baseline).code == 0
+    for run in (first, second):
+        found = stride("gate", run, "--baseline", baseline, "--json")
+        assert (found.code, found.document["verdict"]) == (4, "inconclusive")
+        assert all("prompts" in row["why"] for row in found.document["rows"])
+
+
+def test_another_suites_baseline_is_an_error_that_names_the_key(decode, kept):
+    other = decode("other", "good", limit=6, tokens=12)
+    message = refused("gate", other, "--baseline", kept)
+    assert "another suite" in message and "max_new_tokens" in message
+
+
+WRONG = {
+    "absent": None,
+    "cut short": lambda text: text[:200],
+    "of another kind": lambda text: "[]",
+    "a number": lambda text: "3",
+    "edited": lambda text: text.replace('"cells"', '"cels"', 1),
+    "of another schema": lambda text: json.dumps({**json.loads(text), "schema": 99}),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_baseline_that_is_none_is_one_message(kept, degraded, tmp_path, case):
+    path = tmp_path / "baseline.json"
+    change = WRONG[case]
+    if change is not None:
+        path.write_text(change(kept.read_text()))
+    assert "stride baseline make" in refused("gate", degraded, "--baseline", path) or case == "edited"
+
+
+def test_a_run_that_lost_a_cell_is_an_error(kept, degraded, tmp_path):
+    copy = tmp_path / "run"
+    for path in degraded.rglob("*"):
+        if path.is_file() and not path.parent.name.startswith("speculative"):
+            (copy / path.relative_to(degraded)).parent.mkdir(parents=True, exist_ok=True)
+            (copy / path.relative_to(degraded)).write_bytes(path.read_bytes())
+    found = stride("gate", copy, "--baseline", kept, "--json")
+    assert (found.code, found.document["verdict"]) == (2, "error")
+
+
+def test_a_run_without_drafts_makes_no_baseline(tmp_path):
+    words = ("--method", "autoregressive", "--backbone", "tabular", "--task", "tabular", "--limit", 2)
+    assert stride("run", *words, "--set", "prove=false", "--out", tmp_path / "run", "--json").code == 0
+    assert "drafts" in refused("baseline", "make", tmp_path / "run", "--out", tmp_path / "baseline.json")
+    assert not (tmp_path / "baseline.json").exists()

@@ -1,0 +1,169 @@
+"""SJD: laws on record are the laws that drafts were drawn from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.backbones.tabular import Tabular
+from harness.draws import SeededDraws
+from harness.enumerate import EnumeratingDraws
+from harness.errors import UsageError
+from harness.fidelity import CASES, method_law, reference_law, total_variation
+from harness.law import Sampling
+from harness.loop import Decode, decode, open_run
+from harness.method import Method
+from harness.registry import METHODS
+from methods.drafters.jacobi import Init, JacobiWindow, redraw
+from methods.sjd import SJD
+
+INITS: tuple[Init, ...] = ("uniform", "random", "h-repeat", "h-sample")
+LEFT = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+
+
+def decoded(method: Method[Any], sampling: Sampling, budget: int, **params: Any) -> Decode:
+    model = Tabular("tabular", params)
+    run = open_run(model, lambda name: model, (0, 1), sampling, budget, SeededDraws(0, "t", "p", 0))
+    return decode(method, run)
+
+
+def dishonesty(act: Callable[[EnumeratingDraws], tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The largest difference between P(draft | drafts and records before it, its own record) and its record.
+
+    Args:
+        act: returns drafts and their recorded laws; run over every outcome of its draws.
+    """
+    seen: dict[Any, dict[int, float]] = {}
+    records: dict[Any, list[float]] = {}
+    draws, stack = EnumeratingDraws(), [[]]  # type: ignore[var-annotated]  # lists of choices
+    while stack:
+        draws.replay(stack.pop(), stack, {})
+        tokens, law = act(draws)
+        for place, token in enumerate(tokens.tolist()):
+            upto = [round(value, 10) for value in law[: place + 1].flatten().tolist()]
+            key = (place, tuple(tokens[:place].tolist()), tuple(upto))
+            records[key] = law[place].tolist()
+            group = seen.setdefault(key, {})
+            group[token] = group.get(token, 0.0) + draws.weight
+    return max(
+        abs(weight / sum(group.values()) - records[key][token])
+        for key, group in seen.items()
+        for token, weight in group.items()
+    )
+
+
+def window(draws: EnumeratingDraws, init: Init) -> tuple[JacobiWindow, Any]:
+    model = Tabular("tabular", {"vocabulary": 3})
+    run = open_run(model, lambda name: model, (0, 2), Sampling(1.0), 9, draws)
+    return JacobiWindow.empty(run, 3, init), run
+
+
+class TestInits:
+    @pytest.mark.parametrize("init", INITS)
+    @pytest.mark.parametrize("left", [None, LEFT], ids=["start", "later"])
+    def test_a_fresh_window_has_honest_laws(self, init: Init, left: torch.Tensor | None) -> None:
+        def fill(draws: EnumeratingDraws) -> tuple[torch.Tensor, torch.Tensor]:
+            made, run = window(draws, init)
+            made.left = left
+            made.fill(run, 3)
+            return made.tokens, made.law
+
+        assert dishonesty(fill) < 1e-12
+
+    @pytest.mark.parametrize("init", INITS)
+    def test_what_is_added_behind_refined_drafts_is_honest(self, init: Init) -> None:
+        def fill(draws: EnumeratingDraws) -> tuple[torch.Tensor, torch.Tensor]:
+            made, run = window(draws, init)
+            fresh = redraw(draws)(made.tokens, made.law, LEFT[None], 2)
+            made.tokens, made.law, made.kept = fresh
+            made.fill(run, 3)
+            return made.tokens, made.law
+
+        assert dishonesty(fill) < 1e-12
+
+    def test_the_check_sees_a_neighbours_law_recorded_for_a_copy(self) -> None:
+        """The known mistake: copy the neighbour's token and record the neighbour's law."""
+
+        def copy(draws: EnumeratingDraws) -> tuple[torch.Tensor, torch.Tensor]:
+            token = draws.categorical(LEFT[None], "draft")
+            return token.repeat(2), LEFT.expand(2, -1)
+
+        assert dishonesty(copy) > 0.1
+
+    @pytest.mark.parametrize(
+        ("init", "wanted"),
+        [
+            ("uniform", [1 / 3] * 3),
+            ("random", None),
+            ("h-repeat", [0.0, 0.0, 1.0]),
+            ("h-sample", LEFT.tolist()),
+        ],
+    )
+    def test_which_law_is_recorded(self, init: Init, wanted: list[float] | None) -> None:
+        draws = EnumeratingDraws()
+        draws.replay([], [], {})
+        made, run = window(draws, init)
+        made.left = LEFT
+        made.fill(run, 2)
+        for token, law in zip(made.tokens.tolist(), made.law.tolist(), strict=True):
+            assert law == (wanted or [float(v == token) for v in range(3)])
+        assert not bool(made.kept.any())
+
+    def test_without_a_law_on_the_left_a_sample_is_a_random_id(self) -> None:
+        draws = EnumeratingDraws()
+        draws.replay([1, 2], [], {})
+        made, run = window(draws, "h-sample")
+        made.fill(run, 2)
+        assert made.tokens.tolist() == [1, 2]
+        assert made.law.tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(
+    width=st.integers(2, 7),
+    init=st.sampled_from(INITS),
+    vocabulary=st.integers(2, 6),
+    seed=st.integers(0, 1000),
+    budget=st.integers(1, 16),
+)
+def test_greedy_is_autoregressive_greedy_in_no_more_passes_than_tokens(
+    width: int, init: Init, vocabulary: int, seed: int, budget: int
+) -> None:
+    how = {"vocabulary": vocabulary, "seed": seed}
+    ours = decoded(SJD(width, init), Sampling(0.0), budget, **how)
+    assert ours.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), budget, **how).tokens
+    assert len(ours.steps) <= len(ours.tokens)
+
+
+@pytest.mark.parametrize(("counts", "drafts"), [(True, 3), (False, 4)])
+def test_whether_the_window_counts_the_token_that_is_fed_again(counts: bool, drafts: int) -> None:
+    steps = decoded(SJD(4, window_counts_refed=counts), Sampling(1.0), 60, vocabulary=5).steps
+    assert {(step.drafted, step.rows) for step in steps[:9]} == {(drafts, drafts + 1)}
+
+
+def test_the_window_may_be_one_draft_when_the_fed_token_does_not_count() -> None:
+    method = SJD(1, window_counts_refed=False)
+    law = method_law(method, CASES[0])
+    case = CASES[0]
+    reference = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+    assert total_variation(law, reference) < 1e-12
+
+
+def test_refined_drafts_are_accepted_more_often_than_fresh_ones() -> None:
+    """What SJD is for: it needs fewer passes than Jacobi on the same flat model."""
+    passes = {
+        kind: len(decoded(METHODS.get(kind)(window=8), Sampling(1.0), 200, vocabulary=6, context=400).steps)
+        for kind in ("sjd", "jacobi")
+    }
+    assert passes["sjd"] < passes["jacobi"]
+
+
+@pytest.mark.parametrize("bad", [{"window": 1}, {"window": 0, "window_counts_refed": False}, {"window": -5}])
+def test_a_window_without_a_draft_is_a_usage_error(bad: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"sjd: window is .* leaves no draft"):
+        SJD(**bad)

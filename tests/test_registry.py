@@ -1,0 +1,166 @@
+"""Registries: one name once, ours or another package's, and errors that say whose it is."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint
+from types import ModuleType
+
+import pytest
+
+from harness import registry
+from harness.errors import ContractError, UnknownNameError, UsageError, did_you_mean
+from harness.registry import BACKBONES, METHODS, TASKS, Registry
+
+GROUP = "stridebench.things"
+Plug = Callable[..., None]
+
+
+class Thing:
+    """Something to register."""
+
+
+class Other:
+    """Something else."""
+
+
+@pytest.fixture()
+def things() -> Registry[type]:
+    return Registry("thing", GROUP)
+
+
+@pytest.fixture()
+def plug(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug]:
+    """Give the registry entry points, as ``name="module:attribute"``."""
+    points: list[EntryPoint] = []
+
+    def found(group: str) -> list[EntryPoint]:
+        return [point for point in points if point.group == group]
+
+    def add(group: str = GROUP, **named: str) -> None:
+        points.extend(EntryPoint(name, target, group) for name, target in named.items())
+
+    monkeypatch.setattr(registry, "entry_points", found)
+    module = ModuleType("plugin_of_the_tests")
+    module.Thing, module.Other = Thing, Other  # type: ignore[attr-defined]  # made here
+    monkeypatch.setitem(sys.modules, "plugin_of_the_tests", module)
+    yield add
+
+
+class TestNames:
+    def test_register_get_and_where_from(self, things: Registry[type]) -> None:
+        assert things.register("thing")(Thing) is Thing
+        assert things.get("thing") is Thing
+        assert things.source("thing") == __name__
+        assert things.name_of(Thing) == "thing"
+        assert "thing" in things
+        assert "other" not in things
+
+    def test_the_same_object_may_be_registered_again(self, things: Registry[type]) -> None:
+        things.register("thing")(Thing)
+        things.register("thing")(Thing)
+        assert list(things) == ["thing"]
+
+    def test_two_objects_of_one_name_are_an_error_that_names_both(self, things: Registry[type]) -> None:
+        things.register("thing")(Thing)
+        with pytest.raises(
+            ContractError, match=rf"two things are called 'thing': one from {__name__}"
+        ) as error:
+            things.register("thing")(Other)
+        assert "Rename one of them" in str(error.value)
+        assert things.get("thing") is Thing
+
+    def test_names_come_sorted(self, things: Registry[type]) -> None:
+        for name in ("zeta", "alpha", "mid"):
+            things.register(name)(type(name, (), {}))
+        assert list(things) == ["alpha", "mid", "zeta"]
+
+    def test_an_unknown_name_proposes_the_closest(self, things: Registry[type]) -> None:
+        things.register("prompt_lookup")(Thing)
+        with pytest.raises(
+            UnknownNameError, match=r"no thing 'promt_lookup'; did you mean 'prompt_lookup'\?"
+        ):
+            things.get("promt_lookup")
+        with pytest.raises(UsageError, match=r"no thing 'xyz'\. Known: prompt_lookup\."):
+            things.source("xyz")
+
+    def test_an_empty_registry_says_so(self, things: Registry[type]) -> None:
+        with pytest.raises(UnknownNameError, match="Known: none"):
+            things.get("thing")
+
+    def test_what_was_never_registered_has_no_name(self, things: Registry[type]) -> None:
+        with pytest.raises(ContractError, match="not registered as a thing"):
+            things.name_of(Thing)
+
+    @pytest.mark.parametrize(
+        ("name", "said"),
+        [("sjdp", "; did you mean 'sjdpp'?"), ("qqqq", ""), ("jacobbi", "; did you mean 'jacobi'?")],
+    )
+    def test_did_you_mean(self, name: str, said: str) -> None:
+        assert did_you_mean(name, ["jacobi", "sjd_x", "sjdpp"]) == said
+
+
+@pytest.mark.usefixtures("plug")
+class TestEntryPoints:
+    def test_a_class_of_another_package(self, things: Registry[type], plug: Plug) -> None:
+        plug(foreign="plugin_of_the_tests:Thing")
+        assert "foreign" in things
+        assert things.get("foreign") is Thing
+        assert things.source("foreign") == "plugin_of_the_tests:Thing"
+
+    def test_a_module_that_registers_while_it_is_imported(self, things: Registry[type], plug: Plug) -> None:
+        things.register("foreign")(Thing)
+        plug(foreign="plugin_of_the_tests")
+        assert things.get("foreign") is Thing
+
+    def test_a_name_of_ours_cannot_be_taken(self, things: Registry[type], plug: Plug) -> None:
+        things.register("thing")(Thing)
+        plug(thing="plugin_of_the_tests:Other")
+        with pytest.raises(ContractError, match=r"two things .*'thing'.*from plugin_of_the_tests:Other"):
+            list(things)
+
+    def test_two_packages_that_want_one_name(self, things: Registry[type], plug: Plug) -> None:
+        plug(thing="plugin_of_the_tests:Thing")
+        plug(thing="plugin_of_the_tests:Other")
+        with pytest.raises(ContractError, match="two things are called 'thing'"):
+            things.get("thing")
+
+    @pytest.mark.parametrize("target", ["plugin_of_the_tests:Missing", "no_such_plugin_module:Thing"])
+    def test_one_that_cannot_be_imported_is_named(
+        self, things: Registry[type], plug: Plug, target: str
+    ) -> None:
+        plug(broken=target)
+        with pytest.raises(
+            ContractError, match=r"thing 'broken' of .* cannot be imported: \w+Error"
+        ) as error:
+            list(things)
+        assert target in str(error.value)
+
+    def test_other_groups_are_left_alone(self, things: Registry[type], plug: Plug) -> None:
+        plug(group="stridebench.elsewhere", foreign="plugin_of_the_tests:Thing")
+        assert list(things) == []
+
+    def test_they_are_read_once(self, things: Registry[type], plug: Plug) -> None:
+        plug(one="plugin_of_the_tests:Thing")
+        assert list(things) == ["one"]
+        plug(two="plugin_of_the_tests:Other")
+        assert list(things) == ["one"]
+
+
+class TestOurs:
+    @pytest.mark.parametrize(
+        ("ours", "names"),
+        [
+            (METHODS, {"autoregressive", "jacobi", "prompt_lookup", "sjd", "sjdpp", "speculative"}),
+            (TASKS, {"continuation", "humaneval", "tabular"}),
+            (BACKBONES, {"hf_causal", "tabular"}),
+        ],
+        ids=["methods", "tasks", "backbones"],
+    )
+    def test_what_this_project_ships_is_there(self, ours: Registry[type], names: set[str]) -> None:
+        assert names <= set(ours)
+
+    def test_the_groups_that_others_fill(self) -> None:
+        groups = [ours.group for ours in (METHODS, TASKS, BACKBONES)]
+        assert groups == ["stridebench.methods", "stridebench.tasks", "stridebench.backbones"]
