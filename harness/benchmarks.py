@@ -23,7 +23,6 @@ from harness.law import Sampling
 from harness.loop import Decode, decode, open_run
 from harness.method import Method
 from harness.registry import METHODS, TASKS
-from harness.resolve import build
 
 PAIRS = 24
 """Pairs below which a result is called inconclusive."""
@@ -60,7 +59,7 @@ class Settings:
 
     backbone: str = "smollm2-135m"
     pairs: int = PAIRS
-    tokens: int = 64
+    tokens: int = 32
     threads: int = 2
 
 
@@ -89,7 +88,9 @@ def _prompts(backbone: Backbone, count: int) -> list[list[int]]:
 def _peer(settings: Settings, dtype: str) -> Any:
     """The same weights as transformers loads them."""
     from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
 
+    logging.disable_progress_bar()
     folder = presets.fetch(settings.backbone)
     return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True).eval()
 
@@ -101,7 +102,7 @@ def _ours(method: Method[Any], backbone: Backbone, ids: list[int], tokens: int, 
 
 
 def _method(name: str, params: dict[str, Any]) -> Method[Any]:
-    made: Method[Any] = build(METHODS.get(name), name, params)
+    made: Method[Any] = METHODS.get(name)(**params)
     return made
 
 

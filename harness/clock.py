@@ -111,5 +111,6 @@ class Stopwatch:
 def clock_for(device: str) -> Clock:
     """The clock of a torch device string."""
     if device.startswith("cuda"):
-        return EventClock(lambda: torch.cuda.Event(enable_timing=True), torch.cuda.synchronize)
+        event: Callable[..., Event] = torch.cuda.Event
+        return EventClock(lambda: event(enable_timing=True), torch.cuda.synchronize)
     return CpuClock()

@@ -247,7 +247,8 @@ def _freeze(thing: Any) -> Any:
         return round(thing, 12)
     if thing is None or isinstance(thing, int | str | bool | frozenset):
         return thing
-    if hasattr(thing, "__dict__") and not callable(thing) and type(thing).__reduce__ is object.__reduce__:
+    plain = getattr(type(thing), "__reduce__", None) == getattr(object, "__reduce__", None)
+    if hasattr(thing, "__dict__") and not callable(thing) and plain:
         return (type(thing).__name__, _freeze(vars(thing)))  # all of its state is in its attributes
     raise ContractError(f"a state holds a {type(thing).__name__}, which cannot be compared; use plain data")
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from harness.errors import UsageError
 
-HEAD = 1024
-"""Tokens looked at before top-p falls back to a full sort: on a CPU that sort costs more than a forward."""
+TOP = 0x3F80
+"""The upper 16 bits of 1.0 in fp32, the largest probability."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,11 @@ class Sampling:
 
 def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V"]:
     """The law of each row, summing to one, in fp32 (fp64 for fp64 logits)."""
-    z = logits if logits.dtype == torch.float64 else logits.float()
+    wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if sampling.temperature == 0:
-        return torch.zeros_like(z).scatter_(1, z.argmax(-1, keepdim=True), 1.0)
+        best = logits.max(-1, keepdim=True).indices
+        return torch.zeros_like(logits, dtype=wide).scatter_(1, best, 1.0)
+    z = logits.to(wide)
     first = sampling.order == "temperature_first"
     if first and sampling.temperature != 1:
         z = z / sampling.temperature
@@ -63,18 +65,22 @@ def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V
 def nucleus_floor(p: Float[Tensor, "N V"], top_p: float) -> Float[Tensor, "N 1"]:
     """The probability of the last token that the smallest set of mass ``top_p`` needs, per row.
 
-    The most probable `HEAD` tokens decide where they hold that mass; other rows are sorted whole.
-    On an accelerator all rows are, so that nothing is read back.
+    On a CPU in fp32 the row is not sorted, which would cost more than a small model's forward: the bits of positive
+    floats are ordered as the floats are, so sums by their upper 16 bits tell which few tokens to sort.
     """
-    head = min(HEAD, p.shape[-1]) if p.device.type == "cpu" else p.shape[-1]
-    floor, covered = _floor(p.topk(head).values, top_p)
-    if head < p.shape[-1] and not bool(covered.all()):
-        rest = ~covered
-        floor[rest] = _floor(p[rest].sort(descending=True).values, top_p)[0]
-    return floor[:, None]
-
-
-def _floor(ordered: Float[Tensor, "N H"], top_p: float) -> tuple[Float[Tensor, " N"], Bool[Tensor, " N"]]:
-    before = (ordered.cumsum(-1) < top_p).sum(-1)
-    last = before.clamp_max(ordered.shape[-1] - 1)
-    return ordered.gather(1, last[:, None])[:, 0], before < ordered.shape[-1]
+    if p.dtype != torch.float32 or p.device.type != "cpu":
+        ordered = p.sort(descending=True).values
+        last = (ordered.cumsum(-1) < top_p).sum(-1, keepdim=True)
+        return ordered.gather(1, last.clamp_max(p.shape[-1] - 1))
+    high = p.view(torch.int32) >> 16
+    buckets = p.new_zeros(p.shape[0], TOP + 1, dtype=torch.float64)
+    above = buckets.scatter_add_(1, high.long(), p.double()).flip(1).cumsum(1)  # column k: mass of bucket TOP - k up
+    column = (above < top_p).sum(1, keepdim=True).clamp_max(TOP)
+    mine = high == TOP - column
+    floors: list[Tensor] = []
+    for row, inside, k in zip(p, mine, column[:, 0].tolist(), strict=True):
+        ordered = row[inside].sort(descending=True).values
+        before = float(above[len(floors), k - 1]) if k else 0.0
+        place = int((ordered.cumsum(0, dtype=torch.float64) + before < top_p).sum())
+        floors.append(ordered[min(place, len(ordered) - 1)] if len(ordered) else row.new_zeros(()))
+    return torch.stack(floors)[:, None]

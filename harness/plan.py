@@ -130,7 +130,7 @@ class Plan:
         suite = self.suite.suite.model_dump()
         drop = ("name", "description", "methods", "prove", "greedy_check", "warmup")
         key = {name: value for name, value in suite.items() if name not in drop}
-        key["methods"] = [[METHODS.name_of(type(method)), parameters(method)] for method in self.suite.methods]
+        key["methods"] = [[METHODS.name_of(type(u.method)), parameters(u.method), u.at] for u in self.suite.uses]
         key["prompts"] = {use.title: digest([_hashable(p) for p in found])[:16] for use, found in self.prompts.items()}
         return {"key": key, "cells": {cell.id: self.meta(cell) for cell in self.cells}, "suite": suite}
 
@@ -175,7 +175,8 @@ def _combinations(resolved: Resolved) -> Iterator[Cell]:
                     yield first
                     if temperature > 0:
                         yield replace(first, role="floor")
-                    yield from (replace(first, method=m, role="method") for m in resolved.methods if m != baseline)
+                    asked = (use.method for use in resolved.uses if use.at is None or temperature in use.at)
+                    yield from (replace(first, method=m, role="method") for m in asked if m != baseline)
 
 
 def _reason(cell: Cell) -> str | None:

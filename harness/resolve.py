@@ -105,11 +105,26 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
-def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Method[Any], ...]:
-    """Every method entry as instances, in order, without repeats."""
-    found: dict[Method[Any], None] = {}
+@dataclasses.dataclass(frozen=True)
+class MethodUse:
+    """A method, and the temperatures of the suite that it runs at (None: all)."""
+
+    method: Method[Any]
+    at: tuple[float, ...] | None = None
+
+
+def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[MethodUse, ...]:
+    """Every method entry as instances, in order, without repeats; ``at`` limits an entry to some temperatures."""
+    found: dict[MethodUse, None] = {}
     for index, entry in enumerate(_entries(data, "methods")):
-        found |= dict.fromkeys(instances(METHODS, ("methods", index), entry, lines, problems))
+        at = entry.get("at")
+        asked = tuple(at) if isinstance(at, list) else None if at is None else (at,)
+        for value in asked or ():
+            if value not in data.get("temperature", (0.0,)):
+                problems.append(f"{lines.at(('methods', index, 'at'))}: at {value!r} is no temperature of the suite")
+        rest = {key: value for key, value in entry.items() if key != "at"}
+        made = instances(METHODS, ("methods", index), rest, lines, problems)
+        found |= dict.fromkeys(MethodUse(method, asked) for method in made)
     return tuple(found)
 
 

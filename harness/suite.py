@@ -14,7 +14,7 @@ from harness import resolve as names
 from harness.discover import suite_folders
 from harness.errors import UnknownNameError, UsageError, did_you_mean
 from harness.method import Method
-from harness.resolve import Lines, Loc, TaskUse, repeated_keys
+from harness.resolve import Lines, Loc, MethodUse, TaskUse, repeated_keys
 
 DType = Literal["fp32", "bf16", "fp16", "fp64"]
 
@@ -50,7 +50,7 @@ class Suite(_Strict):
     """What to run, as written in YAML, but for methods and tasks, which are resolved beside it.
 
     A list where a scalar is expected is a sweep: every value in turn. ``methods: all`` and ``backbones: all``
-    stand for everything registered, at its defaults.
+    stand for everything registered, at its defaults. ``at`` in a method's entry limits it to some temperatures.
     """
 
     name: str = "adhoc"
@@ -77,8 +77,13 @@ class Resolved:
     """A suite with every name looked up and every sweep unrolled."""
 
     suite: Suite
-    methods: tuple[Method[Any], ...]
+    uses: tuple[MethodUse, ...]
     tasks: tuple[TaskUse, ...]
+
+    @property
+    def methods(self) -> tuple[Method[Any], ...]:
+        """All methods, in order, without repeats."""
+        return tuple(dict.fromkeys(use.method for use in self.uses))
 
 
 def known() -> dict[str, Path]:

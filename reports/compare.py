@@ -95,9 +95,7 @@ def _compare_cells(a: Cell, b: Cell, timed: bool) -> list[dict[str, Any]]:
         "pairs": len(shared),
         "equal": int((outputs[0] == outputs[1]).sum()),
     }
-    columns = {
-        name: (METRICS[name].numerator, METRICS[name].denominator) for name in (*COUNTS, SECONDS, "logprob")
-    }
+    columns = {name: (METRICS[name].numerator, METRICS[name].denominator) for name in (*COUNTS, SECONDS, "logprob")}
     columns["agreement"] = ("agreement", "one")
     rows = []
     for name, (numerator, denominator) in columns.items():

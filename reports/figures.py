@@ -71,9 +71,7 @@ class Place:
 
     def box(self, at: Any, dot: float) -> Bbox:
         """On the canvas, in pixels; ``dot`` pixels a point of type."""
-        return Bbox.from_bounds(
-            at[0] + self.x * dot, at[1] + self.y * dot, self.width * dot, self.height * dot
-        )
+        return Bbox.from_bounds(at[0] + self.x * dot, at[1] + self.y * dot, self.width * dot, self.height * dot)
 
 
 def panels(frame: pd.DataFrame) -> Iterator[Panel]:
@@ -142,9 +140,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
     for _, row in cells.iterrows():
         colour = "tab:red" if row["verdict"] == "broken" else colours[row["method"]]
         x, y = row["speedup"], row[key]
-        axes.errorbar(
-            x, y, _bar(row, key), _bar(row, "speedup"), color=colour, elinewidth=1, alpha=0.4, zorder=2
-        )
+        axes.errorbar(x, y, _bar(row, key), _bar(row, "speedup"), color=colour, elinewidth=1, alpha=0.4, zorder=2)
         face = colour if row["verdict"] in ("exact", "broken") else "white"
         marker = "D" if row["role"] == "baseline" else MARKERS.get(row["verdict"], "s")
         axes.plot(x, y, marker, ms=8, mfc=face, mec=colour, mew=1.5, zorder=4)
@@ -163,9 +159,7 @@ def _bar(row: pd.Series[Any], key: str) -> list[list[float]] | None:
 
 def _colours(methods: pd.Series[Any]) -> dict[str, Any]:
     """A colour a method; never red, which is kept for what is broken."""
-    palette = [
-        f"tab:{name}" for name in ("blue", "orange", "green", "purple", "brown", "pink", "olive", "cyan")
-    ]
+    palette = [f"tab:{name}" for name in ("blue", "orange", "green", "purple", "brown", "pink", "olive", "cyan")]
     named = sorted(set(methods) - {"autoregressive"})
     return {"autoregressive": "0.25"} | {name: palette[i % len(palette)] for i, name in enumerate(named)}
 
@@ -205,9 +199,7 @@ def _label(axes: Axes, panel: Panel, renderer: RendererAgg) -> None:
         at = tuple(panel.cells.loc[i, ["speedup", panel.quality]])
         note = axes.annotate(names[i], at, (0, 0), textcoords=OFFSET, fontsize=9, zorder=5, path_effects=halo)
         size = note.get_window_extent(renderer)
-        costs = {
-            p: _cost(p.box(points[i], dot), taken, inside) + 150 * p.far * dot**2 for p in _places(size, dot)
-        }
+        costs = {p: _cost(p.box(points[i], dot), taken, inside) + 150 * p.far * dot**2 for p in _places(size, dot)}
         place = min(costs, key=lambda p: costs[p])
         note.set_position((place.x, place.y))
         taken.append(place.box(points[i], dot))

@@ -134,15 +134,11 @@ def gate(store: Store, baseline: Mapping[str, Any], margin: float = 0.05, min_pr
     _check(store, baseline)
     rows: list[Row] = []
     for name, held in baseline["cells"].items():
-        before = pd.DataFrame(held["samples"], columns=baseline["columns"]).set_index(
-            ["prompt", "repetition"]
-        )
+        before = pd.DataFrame(held["samples"], columns=baseline["columns"]).set_index(["prompt", "repetition"])
         after = store.cell(name) if name in store.cells() else None
         rows += _cell_rows(Row(name, held["label"], "", "", ""), before, after, min_prompts)
     rows = _decide(rows, margin)
-    worst = next(
-        word for word in ("error", "fail", "inconclusive", "pass") if any(r.verdict == word for r in rows)
-    )
+    worst = next(word for word in ("error", "fail", "inconclusive", "pass") if any(r.verdict == word for r in rows))
     return Result(worst, tuple(rows), margin)
 
 
@@ -153,10 +149,9 @@ def _check(store: Store, baseline: Mapping[str, Any]) -> None:
             f"{baseline.get('schema')!r}); make one with `stride baseline make RUN`"
         )
     if baseline.get("sha256") != _digest(baseline):
-        raise StoreError(
-            "the baseline does not match its checksum: it was cut short or edited; make it again"
-        )
-    differing = list(_differences(*_comparable(baseline["key"], store.manifest["key"])))
+        raise StoreError("the baseline does not match its checksum: it was cut short or edited; make it again")
+    there, here = _comparable(baseline["key"], store.manifest["key"])
+    differing = list(_differences(there, here))
     if differing:
         raise UsageError(
             f"the baseline was made from another suite than {store.path}: {'; '.join(differing)}. "
@@ -216,17 +211,11 @@ def _test(row: Row, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int)
     found = stats.change(before, after, *columns, metric.minus)
     if found is None:
         nothing = not row.before
-        why = (
-            "the baseline accepted nothing: there is nothing to lose"
-            if nothing
-            else "nothing was tested any more"
-        )
+        why = "the baseline accepted nothing: there is nothing to lose" if nothing else "nothing was tested any more"
         return replace(row, verdict="pass" if nothing else "inconclusive", why=why)
     bounds, p = found.interval(1 - 2 * ALPHA), found.p_below(0.0)
     row = replace(row, change=found.estimate, low=bounds.low, high=bounds.high, p=p, error=found.error)
-    return (
-        row if p is not None else replace(row, verdict="inconclusive", why="too many prompts accept nothing")
-    )
+    return row if p is not None else replace(row, verdict="inconclusive", why="too many prompts accept nothing")
 
 
 def _decide(rows: list[Row], margin: float) -> list[Row]:
@@ -258,8 +247,7 @@ def markdown(result: Result) -> str:
             row.verdict,
             number(row.before, 3),
             number(row.after, 3),
-            _percent(row.change)
-            + (f" [{_percent(row.low)}, {_percent(row.high)}]" if row.p is not None else ""),
+            _percent(row.change) + (f" [{_percent(row.low)}, {_percent(row.high)}]" if row.p is not None else ""),
             number(row.p, 4),
             _percent(row.visible).lstrip("+"),
             str(row.prompts),
@@ -267,9 +255,7 @@ def markdown(result: Result) -> str:
         ]
         for row in result.rows
     ]
-    note = (
-        "change: relative, with one-sided 95 % bounds; p: of no drop, Holm; visible drop: seen 4 times in 5"
-    )
+    note = "change: relative, with one-sided 95 % bounds; p: of no drop, Holm; visible drop: seen 4 times in 5"
     head = f"# Gate: {result.verdict} (margin {result.margin:.0%})"
     return "\n".join([head, "", *pipes(titles, rows), "", note, ""])
 
@@ -291,9 +277,7 @@ def junit(result: Result) -> str:
     )
     words = {"fail": "failure", "error": "error", "inconclusive": "skipped"}
     for row in result.rows:
-        case = ET.SubElement(
-            suite, "testcase", classname=row.cell, name=f"{row.label}: {row.metric or 'present'}"
-        )
+        case = ET.SubElement(suite, "testcase", classname=row.cell, name=f"{row.label}: {row.metric or 'present'}")
         text = f"{row.why}; change {_percent(row.change)} [{_percent(row.low)}, {_percent(row.high)}]"
         if row.verdict in words:
             ET.SubElement(case, words[row.verdict], message=text)

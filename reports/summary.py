@@ -151,9 +151,7 @@ def _latency(steps: pd.DataFrame, frame: pd.DataFrame) -> Row:
     """Of counted steps, in ms: the wall's p50 and p95, and the median of each of its parts."""
     index = pd.MultiIndex.from_frame(steps[["prompt", "repetition"]])
     kept = steps[index.isin(frame.index) & ~steps["warmup"].to_numpy(dtype=bool)]
-    parts = {
-        f"{part}_ms": kept[f"{part}_ns"].median() / 1e6 for part in ("draft", "target", "verify", "host")
-    }
+    parts = {f"{part}_ms": kept[f"{part}_ns"].median() / 1e6 for part in ("draft", "target", "verify", "host")}
     wall = kept["wall_ns"].quantile([0.5, 0.95]) / 1e6
     prefill = frame["prefill_ms"].median()
     return {"step_p50_ms": wall.loc[0.5], "step_p95_ms": wall.loc[0.95], **parts, "prefill_ms": prefill}

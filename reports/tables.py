@@ -233,9 +233,7 @@ def latex(frame: pd.DataFrame) -> str:
     parts = ["% needs \\usepackage{booktabs}"]
     for sheet in sheets(frame):
         lines = [[column.title for column in sheet.columns], *sheet.rows]
-        head, *body = [
-            " & ".join("".join(LATEX.get(c, c) for c in cell) for cell in row) + r" \\" for row in lines
-        ]
+        head, *body = [" & ".join("".join(LATEX.get(c, c) for c in cell) for cell in row) + r" \\" for row in lines]
         title = "".join(LATEX.get(c, c) for c in sheet.title)
         parts += [
             r"\begin{table}",

@@ -14,6 +14,7 @@ import pandas as pd
 
 from harness.ledger import STEP_FIELDS, Record, Sample, Step
 
+KEY = {"suite": "toy", "seed": 0, "tasks": [{"name": "toy", "limit": 24}], "prompts": {"toy": "abc"}}
 GREEDY = {"temperature": 0.0, "top_k": 0, "top_p": 1.0}
 
 
@@ -65,7 +66,9 @@ def empty(key: Mapping[str, Any] | None = None, fingerprint: str = "f00d") -> Fa
         {
             "schema": 1,
             "created": "2026-01-01T00:00:00Z",
-            "key": dict(key or {"suite": "toy", "seed": 0, "tasks": [{"name": "toy", "limit": 24}], "prompts": {"toy": "abc"}}),
+            "key": dict(
+                key or {"suite": "toy", "seed": 0, "tasks": [{"name": "toy", "limit": 24}], "prompts": {"toy": "abc"}}
+            ),
             "cells": {},
             "suite": {"name": "toy"},
             "provenance": {"fingerprint": fingerprint, "machine": {"cpu": "a CPU", "cores": 2}},
@@ -128,9 +131,7 @@ def meta(cell: str, **changes: Any) -> dict[str, Any]:
     }
 
 
-def step(
-    accepted: int = 0, drafted: int = 0, tested: int | None = None, ms: float = 10.0, **changes: Any
-) -> Step:
+def step(accepted: int = 0, drafted: int = 0, tested: int | None = None, ms: float = 10.0, **changes: Any) -> Step:
     """A step of one target pass; a tenth of its time each in draft and verify, a twentieth in the host."""
     ns = round(ms * 1e6)
     made = Step(
@@ -201,9 +202,7 @@ def simulate(sim: Sim, prompts: int = 12, repetitions: int = 1, budget: int = 64
     return made
 
 
-def _decode(
-    sim: Sim, rng: np.random.Generator, prompt: str, r: int, chance: float, budget: int, hard: float
-) -> Record:
+def _decode(sim: Sim, rng: np.random.Generator, prompt: str, r: int, chance: float, budget: int, hard: float) -> Record:
     steps: list[Step] = []
     room = budget
     while room > 0:
@@ -214,9 +213,7 @@ def _decode(
     tokens = tuple(int(one) for one in rng.integers(0, sim.vocabulary, size=budget))
     logprobs = tuple(float(one) for one in rng.normal(sim.logprob + 0.1 * hard, 0.3, size=budget))
     agreement = (
-        None
-        if sim.agreement is None
-        else min(1.0, sim.agreement + float(rng.normal(0, 0.02)) * (sim.agreement < 1))
+        None if sim.agreement is None else min(1.0, sim.agreement + float(rng.normal(0, 0.02)) * (sim.agreement < 1))
     )
     category = "code" if int(prompt[1:]) % 2 else "prose"
     return record(

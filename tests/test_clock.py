@@ -68,9 +68,7 @@ def test_a_stopwatch_keeps_spans_in_order() -> None:
     assert watch.spans[0].end.host_ns <= watch.spans[1].begin.host_ns
 
 
-@pytest.mark.parametrize(
-    ("device", "kind"), [("cpu", CpuClock), ("cuda", EventClock), ("cuda:1", EventClock)]
-)
+@pytest.mark.parametrize(("device", "kind"), [("cpu", CpuClock), ("cuda", EventClock), ("cuda:1", EventClock)])
 def test_the_clock_of_a_device(device: str, kind: type) -> None:
     assert type(clock_for(device)) is kind
 

@@ -104,9 +104,7 @@ class TestKeys:
 
     def test_the_type_of_a_law_does_not_change_its_draws(self) -> None:
         law = torch.tensor([[0.125, 0.5, 0.25, 0.125]]).expand(200, -1)
-        draws = [
-            seeded().categorical(law.to(t), "draft") for t in (torch.float32, torch.float64, torch.bfloat16)
-        ]
+        draws = [seeded().categorical(law.to(t), "draft") for t in (torch.float32, torch.float64, torch.bfloat16)]
         assert torch.equal(draws[0], draws[1])
         assert torch.equal(draws[0], draws[2])
 
@@ -130,9 +128,7 @@ class TestInverseCdf:
         u=st.sampled_from([0.0, 2.0**-53, 0.5, 1 - 2.0**-53]) | st.floats(0, 1, exclude_max=True),
         dtype=st.sampled_from([torch.float32, torch.float64]),
     )
-    def test_never_a_token_of_probability_zero(
-        self, weights: list[float], u: float, dtype: torch.dtype
-    ) -> None:
+    def test_never_a_token_of_probability_zero(self, weights: list[float], u: float, dtype: torch.dtype) -> None:
         law = torch.tensor([weights], dtype=dtype)
         if float(law.sum()) > 0:
             token = inverse_cdf(law, torch.tensor([u], dtype=torch.float64))
@@ -267,9 +263,7 @@ class TestPaths:
 
     @plainly
     @given(tree=trees())
-    def test_expected_is_the_mean_over_all_coins(
-        self, tree: tuple[list[int], list[float], list[bool]]
-    ) -> None:
+    def test_expected_is_the_mean_over_all_coins(self, tree: tuple[list[int], list[float], list[bool]]) -> None:
         parents, accept, _ = tree
         odds, above = torch.tensor(accept, dtype=torch.float64), torch.tensor(parents, dtype=torch.long)
         law = path_law(odds, above)

@@ -122,9 +122,7 @@ PAIRS = [
 
 
 class TestRaces:
-    @pytest.mark.parametrize(
-        "weights", [[0.3, 0.7], [1.0, 0.0], [0.2, 0.5, 0.3], [0.0, 0.4, 0.6], [0.0, 0.0, 1.0]]
-    )
+    @pytest.mark.parametrize("weights", [[0.3, 0.7], [1.0, 0.0], [0.2, 0.5, 0.3], [0.0, 0.4, 0.6], [0.0, 0.0, 1.0]])
     def test_one_race_has_the_law(self, weights: list[float]) -> None:
         law = law_of(outcomes(lambda d: int(d.race(rows(weights), [7]))))
         for token, weight in enumerate(weights):

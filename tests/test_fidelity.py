@@ -139,9 +139,7 @@ class TestSamples:
         counts: Counter[tuple[int, ...]] = Counter()
         for repetition in range(size):
             draws = SeededDraws(1, "tabular", "p", repetition)
-            run = open_run(
-                backbone, toy_drafter(backbone), SAMPLED.prompt, SAMPLED.sampling, SAMPLED.length, draws
-            )
+            run = open_run(backbone, toy_drafter(backbone), SAMPLED.prompt, SAMPLED.sampling, SAMPLED.length, draws)
             counts[decode(method, run).tokens] += 1
         assert set(counts) <= set(law)
         outputs = sorted(law)
@@ -249,9 +247,7 @@ class TestPlanting:
     @pytest.mark.parametrize(("old", "lines"), [("x - x", 0), ("doubled", 2)])
     def test_text_that_is_not_on_one_line_is_refused(self, patient: ModuleType, old: str, lines: int) -> None:
         with (
-            pytest.raises(
-                ContractError, match=f"'{old}' on one line .* finds it on {lines}; bring the Plant"
-            ),
+            pytest.raises(ContractError, match=f"'{old}' on one line .* finds it on {lines}; bring the Plant"),
             planted(plant("twice", old, "0")),
         ):
             pass
@@ -320,9 +316,7 @@ def test_the_word_for_a_claim_and_a_distance(claim: Claim, tv: float, said: str)
         ((), (1,), 0, 0.0),
     ],
 )
-def test_where_two_outputs_part(
-    ours: Sequence[int], theirs: Sequence[int], at: int | None, agreement: float
-) -> None:
+def test_where_two_outputs_part(ours: Sequence[int], theirs: Sequence[int], at: int | None, agreement: float) -> None:
     found = diverge(ours, theirs)
     assert found.at == at
     assert found.agreement == pytest.approx(agreement)

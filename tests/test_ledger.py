@@ -60,9 +60,7 @@ def output(steps: tuple[Step, ...]) -> tuple[int, ...]:
 def sample(prompt: str, steps: tuple[Step, ...], **other: Any) -> Sample:
     tokens = output(steps)
     fields = {"repetition": 0, "warmup": False, "status": "ok", "prefill_ns": 4_000_000, "agreement": 0.5}
-    return Sample(
-        **{"prompt": prompt, "tokens": tokens, "logprobs": (-0.5,) * len(tokens), **fields, **other}
-    )
+    return Sample(**{"prompt": prompt, "tokens": tokens, "logprobs": (-0.5,) * len(tokens), **fields, **other})
 
 
 RECORDS = (

@@ -97,9 +97,7 @@ def test_the_transformers_variant_is_transformers(text: list[int], length: int, 
 def test_the_original_variant_wants_a_whole_copy(text: list[int], max_ngram: int, more: int) -> None:
     """Copies longer than the suffix, as the published settings have them (3 and 10)."""
     length = max_ngram + more
-    assert copied(PromptLookup(length, max_ngram, variant="original"), text) == original(
-        text, max_ngram, length
-    )
+    assert copied(PromptLookup(length, max_ngram, variant="original"), text) == original(text, max_ngram, length)
 
 
 @pytest.mark.parametrize("whole", [False, True])

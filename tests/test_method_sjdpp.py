@@ -94,9 +94,7 @@ class TestOneCarry:
             ("B2", [0.0, 0.75, 0.25], P[0].tolist()),
         ],
     )
-    def test_laws_on_record_by_hand(
-        self, reuse: Reuse, kept: list[float], redrawn: list[float] | None
-    ) -> None:
+    def test_laws_on_record_by_hand(self, reuse: Reuse, kept: list[float], redrawn: list[float] | None) -> None:
         draws = EnumeratingDraws()
         for token, wanted in ((1, kept), (0, redrawn or kept)):
             draws.replay([], [], {})

@@ -32,9 +32,7 @@ def decoded(method: Speculative, sampling: Sampling, **how: Any) -> Decode:
     return decode(method, opened(sampling, **how))
 
 
-@pytest.mark.parametrize(
-    "sampling", [Sampling(1.0), Sampling(0.0), Sampling(0.7, top_k=3), Sampling(1.0, top_p=0.8)]
-)
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.0), Sampling(0.7, top_k=3), Sampling(1.0, top_p=0.8)])
 def test_a_drafter_that_is_the_target_is_always_believed(sampling: Sampling) -> None:
     result = decoded(Speculative("self", 3), sampling, budget=40)
     drafted = sum(step.drafted for step in result.steps)

@@ -82,17 +82,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_commit_of_the_source_tree(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    head = subprocess.run(
-        ["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
-    )
+    head = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
     monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
     assert git_commit() == {"commit": head.stdout.strip(), "dirty": False}
     (here / "results").mkdir()
     (here / "results" / "run.json").write_text("{}")
     found = git_commit()
-    assert found is not None and not found["dirty"], (
-        "what a run leaves in the checkout is not a change of the code"
-    )
+    assert found is not None and not found["dirty"], "what a run leaves in the checkout is not a change of the code"
     (here / "harness" / "b.py").write_text("b = 1\n")
     found = git_commit()
     assert found is not None and found["dirty"], "a new module is a change of the code"

@@ -64,9 +64,7 @@ class TestNames:
 
     def test_two_objects_of_one_name_are_an_error_that_names_both(self, things: Registry[type]) -> None:
         things.register("thing")(Thing)
-        with pytest.raises(
-            ContractError, match=rf"two things are called 'thing': one from {__name__}"
-        ) as error:
+        with pytest.raises(ContractError, match=rf"two things are called 'thing': one from {__name__}") as error:
             things.register("thing")(Other)
         assert "Rename one of them" in str(error.value)
         assert things.get("thing") is Thing
@@ -78,9 +76,7 @@ class TestNames:
 
     def test_an_unknown_name_proposes_the_closest(self, things: Registry[type]) -> None:
         things.register("prompt_lookup")(Thing)
-        with pytest.raises(
-            UnknownNameError, match=r"no thing 'promt_lookup'; did you mean 'prompt_lookup'\?"
-        ):
+        with pytest.raises(UnknownNameError, match=r"no thing 'promt_lookup'; did you mean 'prompt_lookup'\?"):
             things.get("promt_lookup")
         with pytest.raises(UsageError, match=r"no thing 'xyz'\. Known: prompt_lookup\."):
             things.source("xyz")
@@ -127,13 +123,9 @@ class TestEntryPoints:
             things.get("thing")
 
     @pytest.mark.parametrize("target", ["plugin_of_the_tests:Missing", "no_such_plugin_module:Thing"])
-    def test_one_that_cannot_be_imported_is_named(
-        self, things: Registry[type], plug: Plug, target: str
-    ) -> None:
+    def test_one_that_cannot_be_imported_is_named(self, things: Registry[type], plug: Plug, target: str) -> None:
         plug(broken=target)
-        with pytest.raises(
-            ContractError, match=r"thing 'broken' of .* cannot be imported: \w+Error"
-        ) as error:
+        with pytest.raises(ContractError, match=r"thing 'broken' of .* cannot be imported: \w+Error") as error:
             list(things)
         assert target in str(error.value)
 

@@ -309,9 +309,7 @@ class TestConfinement:
 
 class TestHarnessSide:
     def test_a_program_ends_the_same_way_each_time(self):
-        program = (
-            "import random\nraise ValueError(hash('stride'), random.random(), list({'a', 'b', 'c', 'd'}))"
-        )
+        program = "import random\nraise ValueError(hash('stride'), random.random(), list({'a', 'b', 'c', 'd'}))"
         assert run(program).detail == run(program).detail
 
     def test_programs_run_beside_each_other(self):

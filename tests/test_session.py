@@ -58,9 +58,7 @@ def drafts(draw: st.DrawFn) -> Draft:
     tokens = torch.tensor([draw(st.integers(0, 3)) for _ in range(size)], dtype=torch.long)
     if draw(st.booleans()):
         return Draft(tokens)
-    return Draft(
-        tokens, parents=torch.tensor([draw(st.integers(-1, k - 1)) for k in range(size)], dtype=torch.long)
-    )
+    return Draft(tokens, parents=torch.tensor([draw(st.integers(-1, k - 1)) for k in range(size)], dtype=torch.long))
 
 
 @dataclass(frozen=True)

@@ -154,11 +154,7 @@ def test_holm() -> None:
 
 def test_binary_scores_get_wilsons_interval() -> None:
     held = stats.score(series([0.0] * 10))
-    assert (
-        held.estimate == 0.0
-        and held.low == pytest.approx(0.0)
-        and held.high == pytest.approx(0.2775, abs=1e-4)
-    )
+    assert held.estimate == 0.0 and held.low == pytest.approx(0.0) and held.high == pytest.approx(0.2775, abs=1e-4)
     assert stats.score(series([0.5, 0.2, 0.1, 0.9])) == stats.mean(series([0.5, 0.2, 0.1, 0.9]))
 
 

@@ -94,9 +94,7 @@ def assert_same(left: Store, right: Store) -> None:
         pd.testing.assert_frame_equal(one.samples, other.samples)
         pd.testing.assert_frame_equal(one.steps, other.steps)
         for file in ("samples.parquet", "steps.parquet"):
-            assert (left.path / "cells" / cell / file).read_bytes() == (
-                right.path / "cells" / cell / file
-            ).read_bytes()
+            assert (left.path / "cells" / cell / file).read_bytes() == (right.path / "cells" / cell / file).read_bytes()
 
 
 def leftovers(run: Path) -> list[str]:
@@ -125,9 +123,7 @@ def test_a_sealed_cell_holds_what_was_written(store: Store) -> None:
     assert first["text"] == "é\x00 ok" and json.loads(first["scores"]) == {"pass": 1.0}
     assert first["sha256"] == hashlib.sha256(b"0,1,2,3").hexdigest()
     assert (first["diverged_at"], first["margin"], first["agreement"]) == (2, -0.25, 0.5)
-    assert (
-        last["status"] == "failed" and last["error"] == "out of room \\udcff" and last["diverged_at"] is pd.NA
-    )
+    assert last["status"] == "failed" and last["error"] == "out of room \\udcff" and last["diverged_at"] is pd.NA
     assert list(cell.steps.columns) == ["prompt", "repetition", "warmup", "step", *STEP_FIELDS]
     assert list(cell.steps["step"][:4]) == [0, 1, 0, 1] and list(cell.steps["accepted"][:2]) == [1, 2]
     assert cell.steps["expected"].dtype == "float64" and len(cell.steps) == 8
@@ -270,14 +266,9 @@ def test_resume_names_every_key_that_differs(store: Store) -> None:
         Store.resume(store.path, MANIFEST | {"key": other})
     text = str(caught.value)
     assert "T: 0 there, 1 here" in text
-    assert (
-        'model.dtype: "fp32" there, absent here' in text and 'model.device: absent there, "cpu" here' in text
-    )
+    assert 'model.dtype: "fp32" there, absent here' in text and 'model.device: absent there, "cpu" here' in text
     assert "methods" not in text and "model.name" not in text
-    assert (
-        Store.resume(store.path, MANIFEST | {"key": KEY | {"methods": ("sjd", "ar")}}).manifest
-        == store.manifest
-    )
+    assert Store.resume(store.path, MANIFEST | {"key": KEY | {"methods": ("sjd", "ar")}}).manifest == store.manifest
 
 
 def test_unknown_and_unfinished_cells(store: Store) -> None:
@@ -313,9 +304,7 @@ def test_sealing_checks_the_identities_again(store: Store) -> None:
 
 
 def test_a_second_writer_is_refused(store: Store) -> None:
-    code = (
-        "import sys; from harness.store import Store as S; r = sys.argv[1]; S.resume(r, S.open(r).manifest)"
-    )
+    code = "import sys; from harness.store import Store as S; r = sys.argv[1]; S.resume(r, S.open(r).manifest)"
     Store.resume(store.path, MANIFEST)
     command = [sys.executable, "-c", code, str(store.path)]
     done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
@@ -456,9 +445,7 @@ class Refusal:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO])
 @pytest.mark.parametrize("name", ["fsync", "replace", "mkdir"])
-def test_a_full_disk_ends_a_write_cleanly(
-    store: Store, monkeypatch: pytest.MonkeyPatch, code: int, name: str
-) -> None:
+def test_a_full_disk_ends_a_write_cleanly(store: Store, monkeypatch: pytest.MonkeyPatch, code: int, name: str) -> None:
     with monkeypatch.context() as patch:
         Refusal(patch, [name], code, 0)
         with pytest.raises(RunIncomplete, match=r"kept.*--resume") as caught:
@@ -536,9 +523,7 @@ def go_on(run: Path, journal: Path, plan: int = len(PLANNED)) -> None:
     with journal.open("a") as notes:
         for cell in CELLS:
             done = store.done(cell)
-            assert all(tuple(key) in done for where, *key in finished if where == cell), (
-                "a finished decode is lost"
-            )
+            assert all(tuple(key) in done for where, *key in finished if where == cell), "a finished decode is lost"
             for key in PLANNED[:plan]:
                 if key not in done:
                     store.write(cell, record(*key))

@@ -327,3 +327,14 @@ def test_each_prompt_of_a_swept_task_is_part_of_the_key(tmp_path):
 def test_a_task_asked_for_twice_with_other_limits_is_refused():
     with pytest.raises(UsageError, match="limits 1 and 4; keep one"):
         planned(tasks=[{"name": "tabular", "limit": 1}, {"name": "tabular", "limit": 4}])
+
+
+def test_an_entry_can_be_kept_to_some_temperatures(write):
+    found = suite.load(
+        write("methods: [prompt_lookup, {name: sjd, at: 1}]\nbackbones: tabular\ntasks: tabular\ntemperature: [0, 1]\n")
+    )
+    cells = [(cell.name, cell.sampling.temperature) for cell in expand(found).cells if cell.role == "method"]
+    assert cells == [("prompt_lookup", 0), ("prompt_lookup", 1), ("sjd", 1)]
+    assert "at 2 is no temperature of the suite" in refused(
+        write("methods: [{name: sjd, at: 2}]\nbackbones: tabular\ntasks: tabular\n")
+    )

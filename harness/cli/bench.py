@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import benchmarks
+from harness._malloc import keep_pages
 from harness.cli.main import emit
 from harness.discover import load_all
 
@@ -16,7 +17,7 @@ from harness.discover import load_all
 @click.command(name="bench")
 @click.argument("only", required=False, default="")
 @click.option("--pairs", type=click.IntRange(1), default=benchmarks.PAIRS, show_default=True)
-@click.option("--tokens", type=click.IntRange(8), default=64, show_default=True, help="Output tokens a prompt.")
+@click.option("--tokens", type=click.IntRange(8), default=32, show_default=True, help="Output tokens a prompt.")
 @click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--backbone", default="smollm2-135m", show_default=True)
 @click.option(
@@ -33,9 +34,13 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
     stride bench overhead --json
     """
     load_all()
+    keep_pages()
     console = Console(stderr=True, quiet=as_json)
     settings = benchmarks.Settings(backbone, pairs, tokens, threads)
-    results = list(benchmarks.run(settings, only, lambda name: console.print(f"timing {name} ...")))
+    results = []
+    for result in benchmarks.run(settings, only, lambda name: console.print(f"timing {name} ...")):
+        results.append(result)
+        console.print(f"  ratio {result.ratio:.3f}, {result.verdict or 'reported only'}", highlight=False)
     if as_json:
         emit([asdict(result) for result in results])
     else:

@@ -17,6 +17,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from harness import provenance, runner, suite
+from harness._malloc import keep_pages
 from harness.cli.main import emit, strict
 from harness.discover import load_all, report
 from harness.errors import UsageError
@@ -85,6 +86,7 @@ def command(name: str | None, **asked: Any) -> None:
         click.echo(WARNING, err=True)
     if resolved.suite.threads:
         torch.set_num_threads(resolved.suite.threads)
+    keep_pages()
     store = _store(plan, asked)
     with Watch(Console(stderr=True), quiet=asked["as_json"]) as watch:
         options = runner.Options(asked["allow_code_execution"], asked["device"], not asked["offline"], watch)
