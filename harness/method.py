@@ -101,7 +101,7 @@ class Method(ABC, Generic[S]):
         it is exact. plants: bugs that `stride verify` must catch.
     """
 
-    source: ClassVar[str]
+    source: ClassVar[str] = ""
     exact_at: ClassVar[str] = ""
     plants: ClassVar[tuple[Plant, ...]] = ()
 

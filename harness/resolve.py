@@ -198,6 +198,8 @@ def instances(
 
 def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[tuple[str, str]]:
     """An instance of a registered dataclass, or what is wrong as (parameter, text)."""
+    if not dataclasses.is_dataclass(kind):
+        return [("", f"{name} is no dataclass; put @dataclass(frozen=True) under its register(...) line")]
     accepted = {f.name: f for f in dataclasses.fields(kind) if f.init}
     wrong = [
         (
@@ -221,3 +223,5 @@ def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[t
         ]
     except StrideError as error:
         return [("", str(error))]
+    except TypeError as error:  # an abstract class, say
+        return [("", f"{name} cannot be made: {error}")]

@@ -144,7 +144,11 @@ def resolve(data: Mapping[str, Any], lines: Lines, problems: Sequence[str] = ())
     try:
         suite = Suite.model_validate(plain)
     except ValidationError as error:
-        for item in error.errors():
+        found = error.errors()
+        inside = {item["loc"][0] for item in found if len(item["loc"]) > 1}
+        for item in found:
+            if item["type"] == "too_short" and item["loc"][0] in inside:
+                continue  # short only because the entries in it were refused
             loc = tuple(part for part in item["loc"] if isinstance(part, int | str))
             wrong.append(f"{lines.at(loc)}: {'.'.join(map(str, loc))}: {_say(item, loc)}")
     methods = names.methods(plain, lines, wrong)

@@ -12,6 +12,7 @@ from rich.table import Table
 from harness import presets, suite
 from harness.cli.main import emit
 from harness.discover import load_all
+from harness.errors import ContractError
 from harness.plan import unmet
 from harness.registry import METHODS, TASKS
 
@@ -45,7 +46,7 @@ def methods() -> list[dict[str, Any]]:
     rows = []
     for name in METHODS:
         cls = METHODS.get(name)
-        settings = cls.variants()
+        settings = settings_of(name, cls)
         claims = list(dict.fromkeys(method.claim.name for method in settings))
         rows.append(
             {
@@ -62,6 +63,19 @@ def methods() -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def settings_of(name: str, cls: Any) -> Any:
+    """Its variants.
+
+    Raises:
+        ContractError: a plugin's class is no dataclass, lacks a claim, or cannot be made.
+    """
+    try:
+        dataclasses.fields(cls)
+        return cls.variants()
+    except TypeError as error:
+        raise ContractError(f"the method {name!r} of {METHODS.source(name)} cannot be made: {error}") from error
 
 
 def tasks() -> list[dict[str, Any]]:
