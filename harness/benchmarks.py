@@ -92,6 +92,8 @@ def _peer(settings: Settings, dtype: str) -> Any:
 
     logging.disable_progress_bar()
     folder = presets.fetch(settings.backbone)
+    if folder is None:
+        raise UsageError(f"{settings.backbone} has random weights, which transformers cannot load beside us")
     return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True).eval()
 
 

@@ -39,7 +39,7 @@ class Clock(ABC):
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until all stamps can be read. Called once, after the run."""
+        """Wait until all stamps can be read: before the first step and after the last, never in between."""
 
     @abstractmethod
     def device_ns(self, begin: Stamp, end: Stamp) -> int:

@@ -69,7 +69,10 @@ class SeededDraws(Draws):
         """n numbers in [0, 1) with 53 bits, in fp64, on the draws' device."""
         if stream not in self._generators:
             self._generators[stream] = _philox(f"{self._root}|{stream}")
-        return torch.from_numpy(_unit(self._generators[stream], n)).to(self._device)
+        host = torch.from_numpy(_unit(self._generators[stream], n))
+        if self._device.type != "cuda":
+            return host
+        return host.pin_memory().to(self._device, non_blocking=True)  # pageable memory would wait for the forward
 
     def integers(self, n: int, high: int, stream: Stream) -> Int[Tensor, " n"]:
         return (self.uniforms(n, stream) * high).long().clamp_max(high - 1)

@@ -236,7 +236,7 @@ def _freeze(thing: Any) -> Any:
         values = thing.double().mul(1e12).round() if thing.is_floating_point() else thing
         return (tuple(thing.shape), tuple(values.reshape(-1).tolist()))
     if isinstance(thing, Session):
-        return (tuple(thing.tokens), thing.cached)
+        return (tuple(thing.tokens), thing.cached, _freeze(thing.held))
     if is_dataclass(thing) and not isinstance(thing, type):
         return tuple(_freeze(getattr(thing, f.name)) for f in fields(thing))
     if isinstance(thing, dict):

@@ -7,6 +7,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from harness.discover import load_all
 from harness.errors import UsageError
 from harness.plan import Plan, expand
 from harness.runner import Executor, Options, Progress, run_group
@@ -41,7 +44,7 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
     task = engine.remote(num_gpus=gpus, max_calls=1)(_remote)
     quiet = replace(options, progress=Progress())
     suite = plan.suite.suite.model_dump()
-    waiting = {task.remote(suite, group, str(store.path), quiet): group for group in groups(plan)}
+    waiting = {task.remote(suite, group, str(store.path.resolve()), quiet): group for group in groups(plan)}
     while waiting:
         ready, _ = engine.wait(list(waiting), num_returns=1)
         engine.get(ready[0])
@@ -49,7 +52,10 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
 
 
 def _remote(suite: dict[str, Any], group: tuple[str, str], path: str, options: Options) -> None:
+    load_all()
     plan = expand(resolve_again(suite))
+    if plan.suite.suite.threads:
+        torch.set_num_threads(plan.suite.suite.threads)
     run_group(plan, group, Store.open(Path(path)), options)
 
 

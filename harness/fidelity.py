@@ -16,7 +16,7 @@ from harness.backbones.tabular import Tabular
 from harness.clock import CpuClock, Stopwatch
 from harness.draws import Draws
 from harness.enumerate import Law, output_law
-from harness.errors import ContractError
+from harness.errors import ContractError, UsageError
 from harness.law import Sampling, warp
 from harness.loop import open_run
 from harness.method import Claim, Method, Plant, Run, label, parameters
@@ -55,6 +55,8 @@ class Case:
 CASES = (
     Case(2, 3, 10, Sampling(1.0)),
     Case(3, 3, 11, Sampling(1.0), eos=(2,)),
+    Case(3, 3, 19, Sampling(0.0)),
+    Case(3, 3, 20, Sampling(1.0, top_k=2)),
     Case(3, 4, 12, Sampling(0.0)),
     Case(2, 5, 13, Sampling(0.0), eos=(1,)),
     Case(3, 3, 14, Sampling(0.5)),
@@ -169,6 +171,8 @@ def prove(method: Method[Any], cases: Sequence[Case] = CASES, plants: bool = Tru
     """
     claim = method.claim
     asked = [case for case in cases if claim is not Claim.SAME_GREEDY or case.sampling.temperature == 0]
+    if not asked:
+        raise UsageError("a method that claims greedy equality only needs a case at T = 0, and none was given")
     found = [(distance(method, case), str(case)) for case in asked]
     worst, where = max(found, key=lambda pair: pair[0])
     clean = {case: tv for tv, case in found}

@@ -47,6 +47,7 @@ def decode(method: Method[Any], run: Run) -> Decode:
     begin = clock.stamp()
     run.target.prefill()
     state = method.start(run)
+    clock.finish()  # the prefill ends before the first step begins; nothing to wait for on a CPU
     started = clock.stamp()
     tokens: list[int] = []
     raw: list[_Raw] = []

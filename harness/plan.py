@@ -73,7 +73,7 @@ class Cell:
     def id(self) -> str:
         """Readable, and unique by a hash of ``config``."""
         words = (self.label, self.backbone, self.dtype, f"T{self.sampling.temperature:g}", self.task.name)
-        slug = ".".join(re.sub(r"[^\w=+-]+", "-", word).strip("-") for word in words)
+        slug = ".".join(re.sub(r"[^\w=+-]+", "-", word, flags=re.ASCII).strip("-") for word in words)
         return f"{slug[:120]}-{digest(self.config)[:8]}"
 
     @property

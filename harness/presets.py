@@ -191,7 +191,7 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
     return backbone
 
 
-def drafter(target: Backbone, text: str) -> Backbone:
+def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
     """The drafter that a method names: ``NAME`` or ``self``, then maybe ``:key=value,...``.
 
     ``noise=SCALE`` and ``seed=N`` disturb it on purpose; other keys make a variant of it (``layers=26``).
@@ -208,7 +208,7 @@ def drafter(target: Backbone, text: str) -> Backbone:
     if seed is not None and noise is None:
         raise UsageError(f"drafter {text!r}: seed= belongs to noise=, which is missing")
     own = name in ("self", target.name)
-    found = (target if own else load(name, target.dtype, target.device)).variant(params)
+    found = (target if own else load(name, target.dtype, target.device, fetch)).variant(params)
     if found.offers.vocabulary != target.offers.vocabulary:
         raise UsageError(
             f"the drafter {text!r} has a vocabulary of {found.offers.vocabulary} tokens and the target "

@@ -85,11 +85,11 @@ def repeated_keys(node: yaml.Node | None) -> Iterator[tuple[int, str]]:
 
 
 def normal(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Short forms made long: a name for a mapping, a scalar for a list, ``all`` for every name."""
+    """Short forms made long: a name for a mapping, a scalar for a list, ``all`` for every name that is at hand."""
     out = dict(data)
     for key, names in (("methods", METHODS), ("backbones", presets.known())):
         if out.get(key) in ("all", ["all"]):
-            out[key] = list(names)
+            out[key] = [name for name in names if key == "methods" or presets.known()[name].ready()]
     for key in ("methods", "backbones", "tasks"):
         if key in out:
             entries = out[key] if isinstance(out[key], list | tuple) else [out[key]]
@@ -119,8 +119,9 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
     for index, entry in enumerate(_entries(data, "methods")):
         at = entry.get("at")
         asked = tuple(at) if isinstance(at, list) else None if at is None else (at,)
+        known = data.get("temperature", (0.0,))
         for value in asked or ():
-            if value not in data.get("temperature", (0.0,)):
+            if "temperature" not in lines.overridden and isinstance(known, list | tuple) and value not in known:
                 problems.append(f"{lines.at(('methods', index, 'at'))}: at {value!r} is no temperature of the suite")
         rest = {key: value for key, value in entry.items() if key != "at"}
         made = instances(METHODS, ("methods", index), rest, lines, problems)
@@ -162,7 +163,8 @@ def default_dtypes(data: Mapping[str, Any], lines: Lines, problems: Problems) ->
 
 def temperatures(data: Mapping[str, Any], lines: Lines, problems: Problems) -> None:
     """Each must be a number from 0."""
-    for index, value in enumerate(data.get("temperature", ())):
+    values = data.get("temperature", ())
+    for index, value in enumerate(values if isinstance(values, list | tuple) else ()):
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             problems.append(f"{lines.at(('temperature', index))}: temperature {value:g} is not a number from 0 on")
 

@@ -61,6 +61,9 @@ def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options
     Raises:
         RunIncomplete: the disk is full or the run was interrupted; what is finished stays.
     """
+    for cell in plan.runnable:
+        if cell.group == group:
+            store.reopen(cell.id)
     cells = [cell for cell in plan.runnable if cell.group == group and not store.sealed(cell.id)]
     if not cells:
         return
@@ -96,20 +99,39 @@ class _Group:
         except (WeightsError, UsageError) as error:
             self._skip_all(self.cells, f"{type(error).__name__}: {error}")
             return
+        self._refuse_other_weights()
         self._skip_unopenable()
         for use in dict.fromkeys(cell.task for cell in self.cells):
             self._task([cell for cell in self.cells if cell.task == use], self.plan.prompts[use])
         progress.say("proving: exact laws by enumeration, greedy equality in fp32")
-        verdicts = Verdicts(self.plan, self.store, self.backbone, self.options.device)
+        verdicts = Verdicts(self.plan, self.backbone, self._drafter, self.options.fetch)
         for cell in self.cells:
             verdict = verdicts.of(cell)
             meta = {**self.plan.meta(cell), "status": "done", "fingerprint": self.backbone.fingerprint}
             kind = getattr(self.backbone, "forward_kind", type(self.backbone).__name__)
-            self.store.seal(cell.id, {**meta, "forward": kind, "verdict": verdict})
+            drafter = self.drafters.get(str(getattr(cell.method, "drafter", "")))
+            weights = drafter.fingerprint if drafter else None
+            place = {"device": self.options.device, "drafter_fingerprint": weights, "forward": kind}
+            self.store.seal(cell.id, {**meta, **place, "verdict": verdict})
 
     def _skip_all(self, cells: Sequence[Cell], reason: str) -> None:
+        """Seal as skipped, unless there are samples already: those wait for a run that can go on."""
+        self.options.progress.say(f"skipped {len(cells)} cells: {reason}")
         for cell in cells:
+            if self.store.done(cell.id):
+                continue
             self.store.seal(cell.id, {**self.plan.meta(cell), "status": "skipped", "reason": reason})
+
+    def _refuse_other_weights(self) -> None:
+        """Cells of this group that were sealed before must have run on the same weights."""
+        for name in self.store.cells():
+            meta = self.store.cell(name).meta
+            same = (meta["backbone"], meta["dtype"]) == self.cells[0].group
+            if same and meta.get("fingerprint") not in (None, self.backbone.fingerprint):
+                raise StoreError(
+                    f"{name} in {self.store.path} was made with other weights of {meta['backbone']} than those "
+                    f"at hand now; start another run folder"
+                )
 
     def _skip_unopenable(self) -> None:
         """Cells whose drafter cannot be had are skipped with that reason, before anything is timed."""
@@ -124,7 +146,7 @@ class _Group:
 
     def _drafter(self, name: str) -> Backbone:
         if name not in self.drafters:
-            self.drafters[name] = presets.drafter(self.backbone, name)
+            self.drafters[name] = presets.drafter(self.backbone, name, self.options.fetch)
         return self.drafters[name]
 
     def _task(self, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> None:
@@ -181,7 +203,7 @@ class _Group:
             ids = list(prompt.tokens) if prompt.tokens is not None else self.backbone.encode(prompt.text or "")
             sample = replace(sample, prompt_tokens=len(ids))
             stopwatch = Stopwatch(clock_for(self.backbone.device))
-            stream = f"{cell.task.name}/floor" if cell.role == "floor" else cell.task.name
+            stream = f"{cell.task.title}/floor" if cell.role == "floor" else cell.task.title
             draws = SeededDraws(cell.seed, stream, prompt.id, repetition, self.backbone.device)
             run = open_run(self.backbone, self._drafter, ids, cell.sampling, cell.max_new_tokens, draws, stopwatch)
             if not cell.stop_at_eos:

@@ -86,6 +86,11 @@ class Session:
         """Leading tokens whose entries the cache holds; less than len(self)."""
         return min(self._valid, len(self) - 1)
 
+    @property
+    def held(self) -> Any:
+        """What the cache keeps of the committed tokens, where that can be compared (a tabular one's hashes)."""
+        return tuple(getattr(self._cache, "entries", ())[: self.cached])
+
     def prefill(self) -> None:
         """Read all but the last token, if that was not done yet; asks for no logits and is not a pass."""
         if len(self) - 1 > self.cached:
@@ -115,7 +120,7 @@ class Session:
         return logits
 
     def commit(self, verdict: Verdict) -> tuple[int, ...]:
-        """Emit the verdict's path and token; returns them. The one device read of a step."""
+        """Emit the verdict's path and token; returns them. Reads the verdict, and the ids of the drafts kept."""
         read = verdict.read()
         emitted = tuple(self.draft.tokens[list(read.path)].tolist()) if read.path else ()
         self._cache.keep(self._valid, read.path)

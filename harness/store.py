@@ -211,6 +211,12 @@ class Store:
             put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
             drop(self.path / "records" / cell)
 
+    def reopen(self, cell: str) -> None:
+        """Forget the seal of a skipped cell, which holds no sample, so that it can run after all."""
+        if self.sealed(cell) and self.cell(cell).meta.get("status") == "skipped":
+            with self._room():
+                drop(self._folder(cell))
+
     def sealed(self, cell: str) -> bool:
         """Whether the cell is finished. UnknownNameError: the manifest has no such cell."""
         return self._folder(cell).is_dir()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from harness import presets
@@ -14,7 +15,6 @@ from harness.loop import decode, open_run
 from harness.method import Method
 from harness.plan import BASELINE, Cell, Plan
 from harness.registry import METHODS
-from harness.store import Store
 
 TIE = 1e-3
 """Logit margin in fp32 below which two tokens tie: another window shape rounds differently, and no more."""
@@ -27,13 +27,15 @@ class Verdicts:
 
     Args:
         backbone: of the group; greedy equality is looked at in fp32 whatever its type.
+        drafter: opens a drafter of ``backbone`` by name. fetch: whether fp32 weights may be downloaded.
     """
 
-    def __init__(self, plan: Plan, store: Store, backbone: Backbone, device: str) -> None:
+    def __init__(self, plan: Plan, backbone: Backbone, drafter: Callable[[str], Backbone], fetch: bool) -> None:
         self.plan = plan
-        self.store = store
         self.backbone = backbone
-        self.device = device
+        self.fetch = fetch
+        self._drafter = drafter
+        self._drafters: dict[str, Backbone] = {}
         self._laws: dict[Method[Any], dict[str, Any]] = {}
         self._greedy: dict[tuple[Method[Any], str], dict[str, Any]] = {}
         self._reference: dict[tuple[str, str], tuple[int, ...]] = {}
@@ -43,8 +45,15 @@ class Verdicts:
         """{word, total_variation, case, greedy, note}."""
         law = self._law(cell.method)
         found = {"total_variation": None, "case": None, "greedy": None, **law}
-        if law["word"] == "exact" and cell.backbone != "tabular" and self.plan.suite.suite.greedy_check.prompts:
-            greedy = self._greedy_equal(cell)
+        if law["word"] == "exact" and cell.backbone != "tabular":
+            if not self.plan.suite.suite.greedy_check.prompts:
+                note = "enumerated; greedy equality on this backbone was not asked for (greedy_check: prompts: 0)"
+                return found | {"word": "unverified", "note": note}
+            try:
+                greedy = self._greedy_equal(cell)
+            except Exception as error:  # as in decoding: the cell says why, and the others go on
+                note = f"greedy equality could not be looked at: {type(error).__name__}: {error}"
+                return found | {"word": "unverified", "note": note}
             found["greedy"] = greedy["text"]
             found["divergences"] = greedy["divergences"]
             if not greedy["equal"]:
@@ -60,7 +69,7 @@ class Verdicts:
         if method not in self._laws:
             try:
                 proof = prove(method, RUN_CASES, plants=False)
-                note = f"enumerated on {len(RUN_CASES)} models"
+                note = f"enumerated on {len(RUN_CASES)} models, outputs of 3 tokens"
                 facts = {"total_variation": proof.total_variation, "case": proof.case}
                 self._laws[method] = {"word": proof.verdict, "note": note, **facts}
             except EnumerationLimit as error:
@@ -70,7 +79,7 @@ class Verdicts:
         return self._laws[method]
 
     def _greedy_equal(self, cell: Cell) -> dict[str, Any]:
-        key = (cell.method, cell.task.name)
+        key = (cell.method, cell.task.title)
         if key not in self._greedy:
             self._greedy[key] = self._compare(cell)
         return self._greedy[key]
@@ -84,9 +93,9 @@ class Verdicts:
         for prompt in prompts:
             ids = list(prompt.tokens) if prompt.tokens is not None else self._model().encode(prompt.text or "")
             ours = self._tokens(cell.method, ids, ask.tokens)
-            if (cell.task.name, prompt.id) not in self._reference:
-                self._reference[cell.task.name, prompt.id] = self._tokens(baseline, ids, ask.tokens)
-            theirs = self._reference[cell.task.name, prompt.id]
+            if (cell.task.title, prompt.id) not in self._reference:
+                self._reference[cell.task.title, prompt.id] = self._tokens(baseline, ids, ask.tokens)
+            theirs = self._reference[cell.task.title, prompt.id]
             at = diverge(ours, theirs).at
             if at is not None:
                 apart.append({"prompt": prompt.id, "at": at, "margin": self._margin(ids, ours, theirs, at)})
@@ -98,13 +107,23 @@ class Verdicts:
     def _model(self) -> Backbone:
         if self._fp32 is None:
             same = self.backbone.dtype in ("fp32", "fp64")
-            self._fp32 = self.backbone if same else presets.load(self.backbone.name, "fp32", self.device)
+            self._fp32 = (
+                self.backbone if same else presets.load(self.backbone.name, "fp32", self.backbone.device, self.fetch)
+            )
         return self._fp32
+
+    def _open(self, name: str) -> Backbone:
+        """A drafter in fp32, loaded once."""
+        if self._model() is self.backbone:
+            return self._drafter(name)
+        if name not in self._drafters:
+            self._drafters[name] = presets.drafter(self._model(), name, self.fetch)
+        return self._drafters[name]
 
     def _tokens(self, method: Method[Any], ids: list[int], budget: int) -> tuple[int, ...]:
         model = self._model()
         draws = SeededDraws(0, "greedy", "check", 0, model.device)
-        run = open_run(model, lambda name: presets.drafter(model, name), ids, Sampling(0.0), budget, draws)
+        run = open_run(model, self._open, ids, Sampling(0.0), budget, draws)
         return decode(method, run).tokens
 
     def _margin(self, ids: list[int], ours: tuple[int, ...], theirs: tuple[int, ...], at: int) -> float:

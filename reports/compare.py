@@ -20,7 +20,8 @@ from reports.tables import number, pipes
 if TYPE_CHECKING:
     from harness.store import Cell, Store
 
-MATCHED = ("method", "params", "backbone", "dtype", "task", "sampling", "max_new_tokens", "batch", "role")
+SEEDING = ("seed", "stop_at_eos", "batch", "role")
+MATCHED = ("method", "params", "backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", *SEEDING)
 COUNTS = ("tau_minus_1", "acceptance")
 SECONDS = "ms_per_token"
 TITLES = {"tau_minus_1": "tau - 1", "ms_per_token": "ms/token", "logprob": "log-prob"}

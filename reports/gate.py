@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from harness.store import Cell, Store
 
 SCHEMA = 1
+WHERE = ("device", "machine", "allow_code_execution")
+"""Parts of a run's key that counts do not depend on."""
 ALPHA = 0.05
 """One-sided, of a bound; a red light asks for half, because with six prompts a bootstrap is too sure."""
 FAIL_ALPHA = 0.025
@@ -160,7 +162,11 @@ def _check(store: Store, baseline: Mapping[str, Any]) -> None:
 
 
 def _comparable(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Both keys; without the number of prompts where that alone differs: the shared prompts are compared."""
+    """Both keys, without where they ran; and without the number of prompts where that alone differs.
+
+    The shared prompts are compared then.
+    """
+    theirs, ours = ({k: v for k, v in key.items() if k not in WHERE} for key in (theirs, ours))
     if theirs.get("tasks") == ours.get("tasks"):
         return [dict(theirs), dict(ours)]
     bare = []

@@ -79,6 +79,8 @@ def strict(value: Any) -> Any:
     """As values that JSON has: NaN becomes null, an infinity its name, arrays and tuples lists, the rest text."""
     if isinstance(value, dict):
         return {str(key): strict(item) for key, item in value.items()}
+    if type(value).__name__ == "NAType":
+        return None
     if hasattr(value, "tolist"):
         value = value.tolist()
     if isinstance(value, list | tuple | set | frozenset):
@@ -113,7 +115,9 @@ def main() -> None:
     except OSError as error:
         click.echo(f"stride: {error}. Check the path, its permissions and the room on the disk.", err=True)
         sys.exit(2)
-    except MemoryError:
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
+            raise
         click.echo("stride: out of memory; take a smaller backbone, fewer tokens, or bf16", err=True)
         sys.exit(3)
 

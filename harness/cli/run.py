@@ -20,7 +20,7 @@ from harness import provenance, runner, suite
 from harness._malloc import keep_pages
 from harness.cli.main import emit, strict
 from harness.discover import load_all, report
-from harness.errors import UsageError
+from harness.errors import RunIncomplete, UsageError
 from harness.executors import EXECUTORS
 from harness.plan import Cell, Plan, expand
 from harness.resolve import Lines
@@ -117,7 +117,7 @@ def _resolve(name: str | None, asked: dict[str, Any]) -> Resolved:
         resolved = suite.load(name, overrides)
         if asked["limit"] is not None or asked["dtypes"]:
             data = _apply(resolved.suite.model_dump(), asked)
-            resolved = suite.resolve(data, Lines(name, None))
+            resolved = suite.resolve(data, Lines(name, None, frozenset(overrides)))
     return resolved
 
 
@@ -134,7 +134,11 @@ def _apply(data: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
 def _check_device(device: str) -> None:
     """Refuse a device that torch does not know or does not find here."""
     try:
+        if device == "meta":
+            raise RuntimeError("nothing is computed on it")
         torch.empty(0, device=device)
+        if device.startswith("cuda"):
+            torch.cuda.set_device(device)  # events and their clock are of the current device
     except (RuntimeError, AssertionError) as error:
         first = str(error).splitlines()[0]
         raise UsageError(f"--device {device}: {first}. `stride doctor` shows what this machine has.") from error
@@ -157,6 +161,8 @@ def _yaml(option: str, text: str) -> Any:
 
 def _store(plan: Plan, asked: dict[str, Any]) -> Store:
     manifest = {**plan.manifest(), "provenance": provenance.collect(sys.argv)}
+    where = {"device": asked["device"], "machine": manifest["provenance"]["fingerprint"]}
+    manifest["key"] = {**manifest["key"], **where, "allow_code_execution": asked["allow_code_execution"]}
     path = asked["out"] or _default(plan.suite.suite.name, asked["resume"])
     if asked["resume"] and (path / "manifest.json").exists():
         return Store.resume(path, manifest)
@@ -198,6 +204,11 @@ def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
         click.echo("\n".join(f"wrote {path}" for path in written))
         told = f"{counts['done']} cells done, {counts['skipped']} skipped, {counts['failed']} failed samples"
         click.echo(f"run: {store.path} ({told})")
+    reasons = [str(reason) for reason in frame["reason"].dropna()]
+    if not counts["done"]:
+        raise UsageError(f"no cell ran: {reasons[0] if reasons else 'all were skipped'}")
+    if counts["done"] + counts["skipped"] < counts["cells"]:
+        raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.path}")
     if "broken" in set(frame["verdict"]) or counts["failed"]:
         raise SystemExit(1)
 

@@ -73,7 +73,7 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
     meta = document["meta"]
     console.print(f"[bold]{escape(meta['label'])}[/] on {meta['backbone']} in {meta['dtype']}, {meta['task']}")
     for key, item in meta["verdict"].items() if meta.get("verdict") else ():
-        console.print(f"  {key}: {item}", highlight=False)
+        console.print(f"  {key}: {item}", highlight=False, markup=False)
     table = Table("metric", "value", "formula", header_style="bold")
     for name, number in document["metrics"].items():
         table.add_row(name, "" if number is None else f"{number:.4g}", METRICS[name].formula)

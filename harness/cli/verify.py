@@ -11,9 +11,9 @@ from rich.table import Table
 
 from harness.cli.main import emit
 from harness.discover import load_all
-from harness.errors import EnumerationLimit, UsageError
-from harness.fidelity import CASES, CAUGHT, EXACT, Case, Proof, distance, prove, prove_plants
-from harness.method import label
+from harness.errors import UsageError
+from harness.fidelity import CASES, CAUGHT, EXACT, Case, Caught, distance, prove, prove_plants
+from harness.method import label, parameters
 from harness.registry import METHODS
 from harness.resolve import build
 
@@ -32,7 +32,7 @@ def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_j
     """Enumerate every outcome of a decode on small random models: total variation to the target, without noise.
 
     Exact methods must show less than 1e-12; each planted bug, a one-line change of the real code, more than 1e-3.
-    Exit code 1 when a claim of exactness fails or a planted bug goes unseen.
+    Exit codes: 1 when a claim of exactness fails or a planted bug goes unseen, 4 when one could not be enumerated.
 
     \b
     stride verify
@@ -48,11 +48,8 @@ def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_j
             console.print(f"{label(method)} ...", end="\r")
             rows.append(_row(name, method, cases))
     floor = max(distance(METHODS.get("autoregressive")(), case) for case in cases)
-    bugs = (
-        []
-        if params
-        else [{"method": name, **vars(bug), "caught": bug.caught} for name in methods or METHODS for bug in _bugs(name)]
-    )
+    found = [] if params else [(name, bug) for name in methods or METHODS for bug in _bugs(name, rows)]
+    bugs = [{"method": name, **vars(bug), "caught": bug.caught} for name, bug in found]
     if as_json:
         emit(rows)
     else:
@@ -60,6 +57,8 @@ def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_j
     unseen = [row for row in rows if row["verdict"] in ("exact", "broken") and not row["planted"] and row["plants"]]
     if any(row["verdict"] == "broken" for row in rows) or unseen or not all(bug["caught"] for bug in bugs):
         raise SystemExit(1)
+    if any(row["verdict"] == "unverified" for row in rows):
+        raise SystemExit(4)
 
 
 def _settings(name: str, params: tuple[str, ...]) -> list[Any]:
@@ -76,22 +75,27 @@ def _settings(name: str, params: tuple[str, ...]) -> list[Any]:
 def _row(name: str, method: Any, cases: list[Case]) -> dict[str, Any]:
     begin = time.monotonic()
     try:
-        found: Proof = prove(method, cases)
-    except EnumerationLimit as error:
-        base = {"method": name, "label": label(method), "params": vars(method), "claim": method.claim.name}
-        return base | {
+        plain = prove(method, cases).plain(name)
+    except Exception as error:  # a plugin may raise anything, and a setting may branch too much: its row says so
+        plain = {
+            "method": name,
+            "label": label(method),
+            "params": parameters(method),
+            "claim": method.claim.name,
             "total_variation": None,
-            "case": str(error),
+            "case": f"{type(error).__name__}: {error}",
             "verdict": "unverified",
             "planted": False,
             "plants": [],
-            "seconds": time.monotonic() - begin,
         }
-    return found.plain(name) | {"seconds": time.monotonic() - begin}
+    return plain | {"seconds": time.monotonic() - begin}
 
 
-def _bugs(name: str) -> Any:
+def _bugs(name: str, rows: list[dict[str, Any]]) -> list[Caught]:
+    """Planted bugs of a method, unless one of its settings could not be enumerated at all."""
     kind = METHODS.get(name)
+    if any(row["verdict"] == "unverified" for row in rows if row["method"] == name):
+        return []
     return prove_plants(kind, kind.variants())
 
 
