@@ -203,7 +203,7 @@ class _Group:
             ids = list(prompt.tokens) if prompt.tokens is not None else self.backbone.encode(prompt.text or "")
             sample = replace(sample, prompt_tokens=len(ids))
             stopwatch = Stopwatch(clock_for(self.backbone.device))
-            stream = f"{cell.task.title}/floor" if cell.role == "floor" else cell.task.title
+            stream = f"{cell.task.name}/floor" if cell.role == "floor" else cell.task.name
             draws = SeededDraws(cell.seed, stream, prompt.id, repetition, self.backbone.device)
             run = open_run(self.backbone, self._drafter, ids, cell.sampling, cell.max_new_tokens, draws, stopwatch)
             if not cell.stop_at_eos:
