@@ -194,6 +194,9 @@ def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
     counts = runner.summary(plan, store)
     tables, figures, frames = report("tables"), report("figures"), report("summary")
     frame = frames.summarise(store)
+    if not counts["done"]:
+        reasons = [str(reason) for reason in frame["reason"].dropna()]
+        raise UsageError(f"no cell ran: {reasons[0] if reasons else 'none could be finished'}")
     if asked["append"]:
         _append(asked["append"], frame, store)
     written = [*tables.write(store, store.path / "report"), *figures.pareto(frame, store.path / "report")]
@@ -204,9 +207,6 @@ def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
         click.echo("\n".join(f"wrote {path}" for path in written))
         told = f"{counts['done']} cells done, {counts['skipped']} skipped, {counts['failed']} failed samples"
         click.echo(f"run: {store.path} ({told})")
-    reasons = [str(reason) for reason in frame["reason"].dropna()]
-    if not counts["done"]:
-        raise UsageError(f"no cell ran: {reasons[0] if reasons else 'all were skipped'}")
     if counts["done"] + counts["skipped"] < counts["cells"]:
         raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.path}")
     if "broken" in set(frame["verdict"]) or counts["failed"]:
