@@ -33,6 +33,9 @@ def command(
 ) -> None:
     """One-sided on tau - 1 and on the acceptance rate, paired by prompt and seed, on counts alone.
 
+    The suite must be the one that the baseline was made from; what may differ is what a gate is for: code, weights,
+    and what a preset's name stands for (a drafter named in the suite, say). Fewer prompts compare the shared ones.
+
     Exit codes: 0 pass, 1 fail, 4 inconclusive (too few prompts, or too wide an interval), 2 error.
 
     \b
