@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from harness.contracts import Cache, Need, Offers
 from harness.errors import UsageError
+from harness.outputs import Output
+from harness.task import Prompt
 
 DTYPES = ("fp32", "bf16", "fp16", "fp64")
+
+
+@dataclass(frozen=True)
+class Opening:
+    """A prompt as a backbone reads it.
+
+    Args:
+        tokens: prompt ids, at least one. cache: makes an empty cache for this prompt, which holds whatever conditions
+            the model beside its tokens: encoder states, a second guidance branch.
+    """
+
+    tokens: tuple[int, ...]
+    cache: Callable[[], Cache]
 
 
 class Backbone(ABC):
@@ -49,16 +65,38 @@ class Backbone(ABC):
         """Whether it would have a tokenizer; where that is not known, yes."""
         return True
 
+    @classmethod
+    def modality(cls, params: Mapping[str, Any]) -> str:
+        """What its outputs are: text, image, mesh or speech; tasks of another modality are skipped with that reason."""
+        return "text"
+
     @abstractmethod
     def cache(self) -> Cache:
-        """A new, empty cache."""
+        """A new, empty cache, without a condition.
+
+        Raises:
+            UsageError: the model cannot run without one.
+        """
+
+    def open(self, prompt: Prompt) -> Opening:
+        """Read a prompt: ids, and the encoder's pass where there is one (it is timed here, apart from the decode).
+
+        Raises:
+            UsageError: the prompt is not of this backbone's kind, or its condition has the wrong shape.
+        """
+        ids = prompt.tokens if prompt.tokens is not None else tuple(self.encode(prompt.text or ""))
+        return Opening(tuple(ids), self.cache)
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, beginning-of-text included where the model wants it."""
         raise UsageError(f"the backbone {self.name!r} has no tokenizer, so it cannot read a text prompt")
 
-    def decode(self, tokens: Sequence[int]) -> str:
-        """Text of token ids, special tokens left out; empty where there is no tokenizer."""
+    def decode(self, tokens: Sequence[int]) -> Output:
+        """What output ids stand for: a text (empty where there is no tokenizer), a picture or a mesh.
+
+        Raises:
+            OutputError: they stand for nothing, such as a mesh that cannot be parsed; the sample fails, and is counted.
+        """
         return ""
 
     def variant(self, params: Mapping[str, str]) -> Backbone:

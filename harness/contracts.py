@@ -24,6 +24,45 @@ class Need(Enum):
 
 
 @dataclass(frozen=True)
+class Grid:
+    """A picture's cells in raster order, each row closed by a forced token where the model has one.
+
+    Args:
+        rows: of cells. columns: of cells. eol: the id that ends each row; None where rows just follow one another.
+        tail: ids forced after the last row. start: position of the first cell: the prompt's length.
+    """
+
+    rows: int
+    columns: int
+    eol: int | None = None
+    tail: tuple[int, ...] = ()
+    start: int = 0
+
+    @property
+    def stride(self) -> int:
+        """Tokens a row, its end included."""
+        return self.columns + (self.eol is not None)
+
+    @property
+    def length(self) -> int:
+        """Tokens of a whole picture, forced ones included."""
+        return self.rows * self.stride + len(self.tail)
+
+    def cell(self, position: int) -> tuple[int, int] | None:
+        """Row and column of the cell at a position; None at a forced token and outside the picture."""
+        row, column = divmod(position - self.start, self.stride)
+        return (row, column) if 0 <= row < self.rows and column < self.columns else None
+
+    def forced(self, position: int) -> int | None:
+        """The only id allowed at a position; None where there is a choice."""
+        offset = position - self.start
+        if 0 <= offset < self.rows * self.stride:
+            return self.eol if offset % self.stride == self.columns else None
+        late = offset - self.rows * self.stride
+        return self.tail[late] if 0 <= late < len(self.tail) else None
+
+
+@dataclass(frozen=True)
 class Offers:
     """What a backbone is: its vocabulary, its context and the needs that it meets.
 
@@ -32,12 +71,14 @@ class Offers:
         context: the most entries a cache may hold.
         eos: ids that end a text; empty where the length is fixed.
         meets: the needs served.
+        grid: how its output tokens lie in a picture; None where they do not. In a run it starts behind the prompt.
     """
 
     vocabulary: int
     context: int
     eos: frozenset[int] = frozenset()
     meets: frozenset[Need] = frozenset()
+    grid: Grid | None = None
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,27 @@ PACKAGES = ("methods", "tasks", "harness.backbones")
 """Packages whose modules register something when imported; names that begin with _ are parts."""
 
 
+RECIPE_PACKAGES = ("harness.backbones.recipes", "tasks.training")
+"""Packages whose modules register recipes; read by `stride train` alone."""
+
+
 def load_all() -> None:
     """Import every module that registers a method, a task or a backbone adapter."""
-    for package in PACKAGES:
+    _import(PACKAGES)
+
+
+def load_recipes() -> None:
+    """Import every module that registers a recipe."""
+    _import(RECIPE_PACKAGES)
+
+
+def shipped(name: str) -> Path:
+    """The folder of a recipe's shipped result, whether it is there or not."""
+    return Path(__file__).parent / "backbones" / "weights" / name
+
+
+def _import(packages: Sequence[str]) -> None:
+    for package in packages:
         found = importlib.import_module(package)
         for module in pkgutil.iter_modules(found.__path__, f"{package}."):
             if not module.ispkg and not module.name.rpartition(".")[2].startswith("_"):

@@ -47,6 +47,10 @@ class RunIncomplete(StrideError):
     exit_code = 3
 
 
+class OutputError(StrideError):
+    """Output tokens that stand for nothing, or an output that cannot be scored: a failed sample with this reason."""
+
+
 class EnumerationLimit(StrideError):
     """An exact law has more outcomes than the limits allow; names the draw that branches most."""
 

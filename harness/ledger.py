@@ -60,7 +60,8 @@ class Sample:
         prompt: the prompt's id. repetition: 0, 1, ...; a seed of its own each. warmup: kept, never counted.
         status: "ok" or "failed"; error: the failure in one line.
         tokens: output ids, end-of-text included, cut at the budget. text: decoded, where there is a tokenizer.
-        prefill_ns: reading the prompt, drafters included; not in any step.
+        prefill_ns: reading the prompt, drafters included; not in any step. open_ns: the encoder, before that.
+        output: the file of a picture or mesh, below the run folder; "" where the output is a text.
         logprobs: log p(token) under the target's unwarped law at T = 1, one a token (natural log).
         agreement: longest common prefix with the baseline's output / the longer length; T = 0 only.
         diverged_at: first index that differs from the baseline's output; None: equal, or T > 0.
@@ -83,6 +84,8 @@ class Sample:
     diverged_at: int | None = None
     margin: float | None = None
     scores: dict[str, float] = field(default_factory=dict)
+    open_ns: int = 0
+    output: str = ""
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from harness.backbone import Backbone
+from harness.backbone import Backbone, Opening
 from harness.clock import Clock, CpuClock, Span, Stamp, Stopwatch
 from harness.contracts import Draft, Read
 from harness.draws import Draws
@@ -15,6 +15,7 @@ from harness.law import Sampling
 from harness.ledger import Step, check
 from harness.method import Method, Run
 from harness.session import Session
+from harness.task import Prompt
 
 
 @dataclass(frozen=True)
@@ -71,30 +72,40 @@ def decode(method: Method[Any], run: Run) -> Decode:
 def open_run(
     backbone: Backbone,
     drafters: Callable[[str], Backbone],
-    prompt: Sequence[int],
+    prompt: Prompt | Sequence[int],
     sampling: Sampling,
     budget: int,
     draws: Draws,
     stopwatch: Stopwatch | None = None,
+    opening: Opening | None = None,
 ) -> Run:
     """A run on one prompt.
 
     Args:
-        drafters: loads a drafter by name; called when a method opens it. prompt: token ids.
+        drafters: loads a drafter by name; called when a method opens it. prompt: or bare token ids.
         budget: output tokens allowed. stopwatch: shared by target and drafters; its own one by default.
+        opening: the prompt as ``backbone`` has read it already.
     """
     watch = Stopwatch(CpuClock()) if stopwatch is None else stopwatch
+    asked = prompt if isinstance(prompt, Prompt) else Prompt("", tokens=tuple(prompt))
+    opened = backbone.open(asked) if opening is None else opening
+    grid = backbone.offers.grid
+    offers = replace(backbone.offers, grid=replace(grid, start=len(opened.tokens))) if grid else backbone.offers
 
-    def session(model: Backbone, kind: str) -> Session:
-        return Session(model.cache(), model.offers, prompt, stopwatch=watch, device=model.device, kind=kind)
+    def session(model: Backbone, source: Opening, kind: str) -> Session:
+        return Session(source.cache(), model.offers, opened.tokens, stopwatch=watch, device=model.device, kind=kind)
+
+    def drafter(name: str) -> Session:
+        model = drafters(name)
+        return session(model, opened if model is backbone else model.open(asked), "draft")
 
     return Run(
-        target=session(backbone, "target"),
+        target=session(backbone, opened, "target"),
         draws=draws,
         sampling=sampling,
-        offers=backbone.offers,
+        offers=offers,
         budget=budget,
-        opener=lambda name: session(drafters(name), "draft"),
+        opener=drafter,
         stopwatch=watch,
         eos=backbone.offers.eos,
     )
@@ -121,6 +132,7 @@ class Advance(NamedTuple):
     read: Read
     before: Tally
     after: Tally
+    forced: int
 
 
 def advance(method: Method[Any], run: Run, state: Any) -> Advance:
@@ -139,7 +151,13 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
         raise ContractError(
             f"{type(method).__name__}.step emitted {emitted}, outside the vocabulary of {run.offers.vocabulary}"
         )
-    return Advance(emitted, draft, verdict.read(), before, after)
+    return Advance(emitted, draft, verdict.read(), before, after, _forced(run, len(emitted)))
+
+
+def _forced(run: Run, emitted: int) -> int:
+    """How many of the last tokens only one value was allowed for."""
+    grid, end = run.offers.grid, len(run.target)
+    return 0 if grid is None else sum(grid.forced(p) is not None for p in range(end - emitted, end))
 
 
 def truncate(emitted: tuple[int, ...], room: int, eos: frozenset[int]) -> tuple[tuple[int, ...], bool]:
@@ -175,7 +193,7 @@ def _resolve(raw: _Raw, clock: Clock) -> Step:
         accepted=len(took.read.path),
         expected=took.read.expected,
         emitted=len(took.emitted),
-        forced=0,
+        forced=took.forced,
         overshoot=raw.overshoot,
         reused=int(took.draft.reused.sum()) if took.draft.reused is not None else 0,
         wall_ns=wall,

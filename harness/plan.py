@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -15,7 +16,7 @@ from harness.method import Claim, Method, label, parameters
 from harness.provenance import digest
 from harness.registry import METHODS
 from harness.resolve import TaskUse
-from harness.suite import Resolved
+from harness.suite import Resolved, Suite
 from harness.task import Prompt
 
 BASELINE = "autoregressive"
@@ -136,7 +137,10 @@ class Plan:
 
 
 def _hashable(prompt: Prompt) -> list[Any]:
-    return [prompt.id, prompt.text, list(prompt.tokens or ())]
+    known = [prompt.id, prompt.text, list(prompt.tokens or ())]
+    if prompt.condition is None:
+        return known
+    return [*known, hashlib.sha256(prompt.condition.tobytes()).hexdigest()[:16]]
 
 
 def expand(resolved: Resolved) -> Plan:
@@ -157,26 +161,48 @@ def _combinations(resolved: Resolved) -> Iterator[Cell]:
     baseline: Method[Any] = METHODS.get(BASELINE)()
     for entry in suite.backbones:
         for dtype in entry.dtype:
-            for use in resolved.tasks:
-                for temperature in suite.temperature:
-                    sampling = Sampling(temperature, suite.top_k, suite.top_p, suite.order)
+            for use in _uses(resolved, entry.name):
+                for temperature in _temperatures(suite, use):
+                    common = {"top_k": suite.top_k, "top_p": suite.top_p, "order": suite.order, **dict(use.sampling)}
+                    sampling = Sampling(**{**common, "temperature": temperature})
                     stop = suite.stop_at_eos and use.task.eos
-                    first = Cell(
-                        baseline,
-                        entry.name,
-                        dtype,
-                        use,
-                        sampling,
-                        suite.max_new_tokens,
-                        stop,
-                        suite.seed,
-                        "baseline",
-                    )
+                    budget = use.max_new_tokens or suite.max_new_tokens
+                    first = Cell(baseline, entry.name, dtype, use, sampling, budget, stop, suite.seed, "baseline")
                     yield first
                     if temperature > 0:
                         yield replace(first, role="floor")
                     asked = (use.method for use in resolved.uses if use.at is None or temperature in use.at)
                     yield from (replace(first, method=m, role="method") for m in asked if m != baseline)
+
+
+def _uses(resolved: Resolved, backbone: str) -> Iterator[TaskUse]:
+    """The tasks that a backbone is put to: those that name it, else those of its modality.
+
+    A task that no backbone of the suite fits goes with every one, and a backbone that no task fits with every task:
+    cells that are skipped with that reason rather than missing.
+    """
+    names = [entry.name for entry in resolved.suite.backbones]
+    idle = not any(fits(use, backbone) for use in resolved.tasks)
+    for use in resolved.tasks:
+        if idle or fits(use, backbone) or not any(fits(use, name) for name in names):
+            yield use
+
+
+def fits(use: TaskUse, backbone: str) -> bool:
+    """Whether a task is put to a backbone: its entry names it, or names none and it makes what the task scores."""
+    if use.backbones:
+        return backbone in use.backbones
+    return modality(use.task.modality) == modality(presets.resolve(backbone).modality())
+
+
+def modality(name: str) -> str:
+    """Prompts of ids and prompts of text are both for models of text."""
+    return "text" if name == "tabular" else name
+
+
+def _temperatures(suite: Suite, use: TaskUse) -> tuple[float, ...]:
+    own = dict(use.sampling).get("temperature")
+    return suite.temperature if own is None else (float(own),)
 
 
 def _reason(cell: Cell) -> str | None:
@@ -193,6 +219,11 @@ def _reason(cell: Cell) -> str | None:
             presets.resolve(str(drafter) if str(drafter).startswith(("hub:", "gguf:")) else name)
         except UnknownNameError as error:
             return f"drafter: {error}"
+    if not fits(cell.task, cell.backbone):
+        if cell.task.backbones:
+            return f"the suite keeps the task to {', '.join(cell.task.backbones)}"
+        made = presets.resolve(cell.backbone).modality()
+        return f"the backbone makes {made}, and the task scores {cell.task.task.modality}"
     if cell.task.task.modality == "text" and not presets.resolve(cell.backbone).reads_text():
         return "the backbone has no tokenizer, and the task's prompts are text"
     return None

@@ -53,6 +53,10 @@ class Spec:
         """Whether it has a tokenizer, as far as that is known without loading it."""
         return bool(BACKBONES.get(self.adapter).reads_text(self.params))
 
+    def modality(self) -> str:
+        """What it makes: text, image, mesh or speech."""
+        return str(BACKBONES.get(self.adapter).modality(self.params))
+
     def ready(self) -> bool:
         """Whether it can be loaded without a fetch."""
         return "source" not in self.params or _weights.ready(_weights.parse(self.name, self.params["source"]))

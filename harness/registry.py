@@ -28,13 +28,13 @@ class Registry(Generic[T]):
         self._loaded = False
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: register under a lower_snake_case name (a letter first; ``-`` and ``.`` in backbones).
+        """Decorator: register under a lower_snake_case name (``-`` and ``.`` in backbones and recipes).
 
         Raises:
             ContractError: the name is taken by another object.
         """
 
-        if not re.fullmatch(r"[a-z][a-z0-9_.-]*" if self.kind == "backbone" else r"[a-z][a-z0-9_]*", name):
+        if not re.fullmatch(r"[a-z][a-z0-9_.-]*" if self.kind in ("backbone", "recipe") else r"[a-z][a-z0-9_]*", name):
             raise ContractError(f"the {self.kind} name {name!r} is not lower_snake_case; rename it")
 
         def add(item: T) -> T:
@@ -118,3 +118,4 @@ def _origin(point: EntryPoint) -> str:
 METHODS: Registry[type[Any]] = Registry("method", "stridebench.methods")
 TASKS: Registry[type[Any]] = Registry("task", "stridebench.tasks")
 BACKBONES: Registry[Any] = Registry("backbone", "stridebench.backbones")
+RECIPES: Registry[Any] = Registry("recipe", "stridebench.recipes")

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from harness import presets
 from harness.errors import StrideError, did_you_mean
+from harness.law import Sampling
 from harness.method import Method
 from harness.registry import BACKBONES, METHODS, TASKS, Registry
 from harness.task import Task
@@ -23,11 +24,19 @@ Problems = list[str]
 
 @dataclasses.dataclass(frozen=True)
 class TaskUse:
-    """A task, its registered name, and how many of its prompts are used (None: all)."""
+    """A task and how a suite uses it.
+
+    Args:
+        name: registered. limit: prompts used; None: all. backbones: those that it is put to; empty: all that fit.
+        sampling: what differs from the suite's, as pairs. max_new_tokens: None: the suite's.
+    """
 
     name: str
     task: Task
     limit: int | None
+    backbones: tuple[str, ...] = ()
+    sampling: tuple[tuple[str, Any], ...] = ()
+    max_new_tokens: int | None = None
 
     @property
     def params(self) -> dict[str, Any]:
@@ -130,23 +139,53 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
 
 
 def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[TaskUse, ...]:
-    """Every task entry; the same task twice with another limit is refused, since its cells could not be told apart."""
+    """Every task entry; the same task used twice in two ways is refused, since its cells could not be told apart."""
     out: dict[str, TaskUse] = {}
     for index, entry in enumerate(_entries(data, "tasks")):
-        limit = entry.get("limit")
-        if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 1):
-            problems.append(f"{lines.at(('tasks', index, 'limit'))}: limit is {limit!r}; a whole number from 1")
+        faults = [(key, fault) for key in USE_KEYS if (fault := _use_fault(key, entry.get(key)))]
+        problems.extend(f"{lines.at(('tasks', index, key))}: {fault}" for key, fault in faults)
+        if faults:
             continue
-        rest = {key: value for key, value in entry.items() if key != "limit"}
+        rest = {key: value for key, value in entry.items() if key not in USE_KEYS}
         for task in instances(TASKS, ("tasks", index), rest, lines, problems):
-            use = TaskUse(str(entry["name"]), task, limit)
-            if use.title in out and out[use.title].limit != limit:
+            use = TaskUse(
+                str(entry["name"]),
+                task,
+                entry.get("limit"),
+                tuple(entry.get("backbones") or ()),
+                tuple(sorted((entry.get("sampling") or {}).items())),
+                entry.get("max_new_tokens"),
+            )
+            if out.setdefault(use.title, use) != use:
+                apart = [key for key in USE_KEYS if getattr(use, key) != getattr(out[use.title], key)]
                 problems.append(
-                    f"{lines.at(('tasks', index))}: {use.name} is there twice with the same parameters and limits "
-                    f"{out[use.title].limit} and {limit}; keep one"
+                    f"{lines.at(('tasks', index))}: {use.name} is there twice with the same parameters and another "
+                    f"{', '.join(apart)}; keep one"
                 )
-            out.setdefault(use.title, use)
     return tuple(out.values())
+
+
+USE_KEYS = ("limit", "backbones", "sampling", "max_new_tokens")
+"""Keys of a task's entry that say how it is used; the others are the task's own parameters."""
+
+
+def _use_fault(key: str, value: Any) -> str | None:
+    """What is wrong with such a key; None: nothing."""
+    if value is None:
+        return None
+    if key in ("limit", "max_new_tokens"):
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        return None if whole else f"{key} is {value!r}; a whole number from 1"
+    if key == "backbones":
+        known = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+        return None if known else f"backbones is {value!r}; a list of names"
+    if not isinstance(value, Mapping):
+        return f"sampling is {value!r}; a mapping such as {{temperature: 0.5, top_k: 50}}"
+    try:
+        Sampling(**value)
+    except (TypeError, StrideError) as error:
+        return f"sampling: {error}"
+    return None
 
 
 def default_dtypes(data: Mapping[str, Any], lines: Lines, problems: Problems) -> dict[str, str]:

@@ -4,27 +4,30 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import torch
 
+from harness import outputs as outputs_of
 from harness import presets
 from harness.backbone import Backbone
 from harness.clock import Stopwatch, clock_for
 from harness.contracts import Draft
 from harness.draws import SeededDraws
-from harness.errors import RunIncomplete, StoreError, UsageError, WeightsError
+from harness.errors import OutputError, RunIncomplete, StoreError, UsageError, WeightsError
 from harness.fidelity import diverge
 from harness.ledger import Record, Sample
 from harness.loop import Decode, decode, open_run
 from harness.method import Run
 from harness.plan import Cell, Plan
 from harness.store import Store
-from harness.task import Prompt
+from harness.task import Prompt, Scored, SetScore
 from harness.verdicts import Verdicts
 
 WARMUP_TOKENS = 8
+NO_OUTPUT = "output: "
+"""How the error of a sample begins whose decode went well, and whose tokens stand for nothing."""
 
 
 class Progress:
@@ -112,7 +115,8 @@ class _Group:
             drafter = self.drafters.get(str(getattr(cell.method, "drafter", "")))
             weights = drafter.fingerprint if drafter else None
             place = {"device": self.options.device, "drafter_fingerprint": weights, "forward": kind}
-            self.store.seal(cell.id, {**meta, **place, "verdict": verdict})
+            sets = self._score_set(cell)
+            self.store.seal(cell.id, {**meta, **place, "verdict": verdict, "set_scores": sets})
 
     def _skip_all(self, cells: Sequence[Cell], reason: str) -> None:
         """Seal as skipped, unless there are samples already: those wait for a run that can go on."""
@@ -200,12 +204,18 @@ class _Group:
         """One decode; whatever a method raises becomes a failed row, never a gap."""
         sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category)
         try:
-            ids = list(prompt.tokens) if prompt.tokens is not None else self.backbone.encode(prompt.text or "")
-            sample = replace(sample, prompt_tokens=len(ids))
             stopwatch = Stopwatch(clock_for(self.backbone.device))
+            begin = stopwatch.clock.stamp()
+            opening = self.backbone.open(prompt)
+            stopwatch.clock.finish()
+            open_ns = stopwatch.clock.wall_ns(begin, stopwatch.clock.stamp())
+            sample = replace(sample, prompt_tokens=len(opening.tokens), open_ns=open_ns)
             stream = f"{cell.task.name}/floor" if cell.role == "floor" else cell.task.name
             draws = SeededDraws(cell.seed, stream, prompt.id, repetition, self.backbone.device)
-            run = open_run(self.backbone, self._drafter, ids, cell.sampling, cell.max_new_tokens, draws, stopwatch)
+            grid = self.backbone.offers.grid
+            budget = min(cell.max_new_tokens, grid.length) if grid else cell.max_new_tokens
+            args = (cell.sampling, budget, draws, stopwatch, opening)
+            run = open_run(self.backbone, self._drafter, prompt, *args)
             if not cell.stop_at_eos:
                 run.eos = frozenset()
             found = decode(cell.method, run)
@@ -222,6 +232,8 @@ class _Group:
                 sample = self._score(cell, attempt.run, sample, prompt)
             except (StoreError, RunIncomplete):
                 raise
+            except OutputError as error:  # the model's failure, not ours: the tokens stand, their output does not
+                sample = replace(sample, status="failed", error=f"{NO_OUTPUT}{error}")
             except Exception as error:  # a task's scorer may raise anything
                 sample = replace(sample, status="failed", error=_say("scoring: ", error))
         self.store.write(cell.id, Record(sample, attempt.steps))
@@ -234,7 +246,7 @@ class _Group:
         output = torch.tensor(sample.tokens, device=session.device)
         logits = session.forward(Draft(output[:-1])).double()
         chosen = logits.log_softmax(-1).gather(1, output[:, None])[:, 0]
-        sample = replace(sample, logprobs=tuple(chosen.tolist()), text=self.backbone.decode(sample.tokens))
+        sample = replace(sample, logprobs=tuple(chosen.tolist()))
         theirs = self._baseline_output(cell, prompt, sample.repetition)
         if cell.sampling.temperature == 0 and theirs is not None:
             apart = diverge(sample.tokens, theirs)
@@ -243,10 +255,42 @@ class _Group:
                 row = logits[apart.at]
                 margin = float(row[theirs[apart.at]] - row[sample.tokens[apart.at]])
             sample = replace(sample, agreement=apart.agreement, diverged_at=apart.at, margin=margin)
-        task = cell.task.task
+        return self._judge(cell, sample, prompt)
+
+    def _judge(self, cell: Cell, sample: Sample, prompt: Prompt) -> Sample:
+        """Decode the output, keep it where it is a picture or a mesh, and let the task score it.
+
+        Raises:
+            OutputError: the tokens stand for nothing.
+        """
+        grid, task = self.backbone.offers.grid, cell.task.task
+        if grid is not None and len(sample.tokens) < grid.length:
+            return sample  # the suite asked for fewer tokens than a picture has
+        output = self.backbone.decode(sample.tokens)
+        if isinstance(output, str):
+            sample = replace(sample, text=output)
+        else:
+            sample = replace(sample, output=self.store.keep_output(cell.id, sample, output))
         if task.metrics and (self.options.allow_code or not task.runs_code):
-            sample = replace(sample, scores=task.score(prompt, sample.text, sample.tokens))
+            sample = replace(sample, scores=task.score(prompt, output, sample.tokens))
         return sample
+
+    def _score_set(self, cell: Cell) -> dict[str, Any]:
+        """What the task says of all outputs of a cell; a scorer that fails is a reason, not the end of the run."""
+        task = cell.task.task
+        if not task.set_metrics:
+            return {}
+        prompts = {prompt.id: prompt for prompt in self.plan.prompts[cell.task]}
+        samples = self.store.pending(cell.id)
+        good = [s for s in samples if s.status == "ok" and (s.output or not self.backbone.offers.grid)]
+        outputs = [outputs_of.load(self.store.path / s.output) if s.output else s.text for s in good]
+        scored = [Scored(prompts[s.prompt], s.repetition, o, s.scores) for s, o in zip(good, outputs, strict=True)]
+        failed = len(samples) - len(good)
+        try:
+            found = task.score_set(scored) if scored else {}
+        except Exception as error:  # a task's scorer may raise anything
+            found = {name: SetScore(None, len(scored), reason=_say("scoring: ", error)) for name in task.set_metrics}
+        return {name: asdict(replace(score, failures=score.failures + failed)) for name, score in found.items()}
 
 
 @dataclass(frozen=True)
@@ -270,8 +314,11 @@ def _say(where: str, error: Exception) -> str:
 
 
 def summary(plan: Plan, store: Store) -> Mapping[str, Any]:
-    """The counts of a run: {run, cells, done, failed, skipped}, in cells but for failed, in samples."""
-    done = failed = skipped = 0
+    """The counts of a run: {run, cells, done, failed, malformed, skipped}; failed and malformed count samples.
+
+    Malformed: output that stands for nothing, such as a mesh cut inside a patch; failed: whatever else went wrong.
+    """
+    done = failed = skipped = malformed = 0
     for cell in plan.cells:
         if cell.skip:
             skipped += 1
@@ -279,12 +326,16 @@ def summary(plan: Plan, store: Store) -> Mapping[str, Any]:
             found = store.cell(cell.id)
             skipped += found.meta["status"] == "skipped"
             done += found.meta["status"] == "done"
-            failed += int(((found.samples["status"] == "failed") & ~found.samples["warmup"]).sum())
+            bad = found.samples[(found.samples["status"] == "failed") & ~found.samples["warmup"]]
+            ours = bad["error"].fillna("").str.startswith(NO_OUTPUT)
+            malformed += int(ours.sum())
+            failed += int((~ours).sum())
     return {
         "run": str(store.path),
         "cells": len(plan.cells),
         "done": done,
         "failed": failed,
+        "malformed": malformed,
         "skipped": skipped,
     }
 

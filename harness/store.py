@@ -31,6 +31,7 @@ import pyarrow.parquet as pq
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
 from harness.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, lock, make, put, put_folder
 from harness.ledger import Record, Sample, Step, check
+from harness.outputs import Output, file_name, save
 
 _CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO"
 _NO_ROOM = {getattr(errno, code) for code in _CODES.split()}
@@ -49,7 +50,7 @@ SAMPLES = pa.schema(
         "agreement": _REAL,
         "diverged_at": _INT,
     }
-    | {"margin": _REAL, "scores": _TEXT, "sha256": _TEXT}
+    | {"margin": _REAL, "scores": _TEXT, "open_ns": _INT, "output": _TEXT, "sha256": _TEXT}
 )
 _STEP = {f.name: _REAL if f.type in ("float", float) else _INT for f in fields(Step)}
 STEPS = pa.schema(_KEY | {"step": _INT} | _STEP)
@@ -183,6 +184,22 @@ class Store:
             }
         samples = [_record(path).sample for path in self._records(cell)]
         return {(s.prompt, s.repetition): s.tokens for s in samples if s.status == "ok" and not s.warmup}
+
+    def keep_output(self, cell: str, sample: Sample, output: Output) -> str:
+        """Write a picture or mesh below ``outputs/CELL`` and return its path from the run folder; "" for a text.
+
+        Raises:
+            RunIncomplete: the disk is full or read-only.
+        """
+        with self._room():
+            stem = self.path / "outputs" / cell / file_name(sample.prompt, sample.repetition)
+            path = save(output, stem)
+        return "" if path is None else path.relative_to(self.path).as_posix()
+
+    def pending(self, cell: str) -> list[Sample]:
+        """The counted samples of a cell that is not sealed yet, in the order of its table."""
+        samples = [_record(path).sample for path in self._records(cell)]
+        return sorted((s for s in samples if not s.warmup), key=lambda s: (s.prompt, s.repetition))
 
     def seal(self, cell: str, meta: Mapping[str, Any]) -> None:
         """Turn the cell's records, if any, into its two tables, sorted by (warmup, prompt, repetition).

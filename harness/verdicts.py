@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from harness import presets
-from harness.backbone import Backbone
+from harness.backbone import Backbone, Opening
 from harness.draws import SeededDraws
 from harness.errors import EnumerationLimit
 from harness.fidelity import CASES, diverge, prove
@@ -15,6 +15,7 @@ from harness.loop import decode, open_run
 from harness.method import Method
 from harness.plan import BASELINE, Cell, Plan
 from harness.registry import METHODS
+from harness.task import Prompt
 
 TIE = 1e-3
 """Logit margin in fp32 below which two tokens tie: another window shape rounds differently, and no more."""
@@ -91,14 +92,14 @@ class Verdicts:
         baseline = METHODS.get(BASELINE)()
         apart: list[dict[str, Any]] = []
         for prompt in prompts:
-            ids = list(prompt.tokens) if prompt.tokens is not None else self._model().encode(prompt.text or "")
-            ours = self._tokens(cell.method, ids, ask.tokens)
+            opening = self._model().open(prompt)
+            ours = self._tokens(cell.method, prompt, opening, ask.tokens)
             if (cell.task.title, prompt.id) not in self._reference:
-                self._reference[cell.task.title, prompt.id] = self._tokens(baseline, ids, ask.tokens)
+                self._reference[cell.task.title, prompt.id] = self._tokens(baseline, prompt, opening, ask.tokens)
             theirs = self._reference[cell.task.title, prompt.id]
             at = diverge(ours, theirs).at
             if at is not None:
-                apart.append({"prompt": prompt.id, "at": at, "margin": self._margin(ids, ours, theirs, at)})
+                apart.append({"prompt": prompt.id, "at": at, "margin": self._margin(opening, ours, theirs, at)})
         real = [item for item in apart if not abs(item["margin"]) <= TIE]
         ties = f", {len(apart) - len(real)} tied" if len(apart) > len(real) else ""
         text = f"{len(prompts) - len(apart)}/{len(prompts)} equal{ties} (fp32, {ask.tokens} tokens)"
@@ -120,19 +121,20 @@ class Verdicts:
             self._drafters[name] = presets.drafter(self._model(), name, self.fetch)
         return self._drafters[name]
 
-    def _tokens(self, method: Method[Any], ids: list[int], budget: int) -> tuple[int, ...]:
+    def _tokens(self, method: Method[Any], prompt: Prompt, opening: Opening, budget: int) -> tuple[int, ...]:
         model = self._model()
         draws = SeededDraws(0, "greedy", "check", 0, model.device)
-        run = open_run(model, self._open, ids, Sampling(0.0), budget, draws)
+        run = open_run(model, self._open, prompt, Sampling(0.0), budget, draws, opening=opening)
         return decode(method, run).tokens
 
-    def _margin(self, ids: list[int], ours: tuple[int, ...], theirs: tuple[int, ...], at: int) -> float:
+    def _margin(self, opening: Opening, ours: tuple[int, ...], theirs: tuple[int, ...], at: int) -> float:
         """The target's logit of their token less that of ours, where the two outputs part."""
         if at >= min(len(ours), len(theirs)):
             return float("inf")
         model = self._model()
         draws = SeededDraws(0, "greedy", "check", 0, model.device)
-        run = open_run(model, lambda name: model, [*ids, *theirs[:at]], Sampling(0.0), 1, draws)
+        ids = (*opening.tokens, *theirs[:at])
+        run = open_run(model, lambda name: model, ids, Sampling(0.0), 1, draws, opening=Opening(ids, opening.cache))
         run.target.prefill()
         row = run.target.forward()[0]
         return float(row[theirs[at]] - row[ours[at]])

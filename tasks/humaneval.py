@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.errors import UsageError
+from harness.outputs import Output, as_text
 from harness.registry import TASKS
 from harness.task import Prompt, Task
 from tasks.metrics import sandbox
@@ -71,13 +72,13 @@ class HumanEval(Task):
             for problem in _problems(_data_file())
         )
 
-    def score(self, prompt: Prompt, text: str, tokens: Sequence[int]) -> dict[str, float]:
+    def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
         """Run the completed function against its tests, in the sandbox.
 
         Raises:
             UsageError: the sandbox cannot start on this machine.
         """
-        outcome = sandbox.run(program(prompt, text), limits=self._limits())
+        outcome = sandbox.run(program(prompt, as_text(output)), limits=self._limits())
         return {"pass@1": float(outcome.passed)}
 
 

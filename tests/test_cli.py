@@ -74,7 +74,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "run", "--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", path, "--json"
     )
     assert found.code == 0, found
-    assert found.document == {"run": str(path), "cells": 7, "done": 7, "failed": 0, "skipped": 0}
+    assert found.document == {"run": str(path), "cells": 7, "done": 7, "failed": 0, "malformed": 0, "skipped": 0}
     return path
 
 

@@ -218,7 +218,7 @@ def test_ten_kills_and_a_resume_leave_the_uninterrupted_run(whole, launcher, tmp
     assert killed >= 8  # the run is long enough for all ten, but for a slow poll
     assert launcher.run("run", *SUITE, "--out", path, "--resume") == 0, launcher.err
     counted = json.loads(launcher.out)
-    assert counted == {"run": str(path), "cells": 26, "done": 26, "failed": 0, "skipped": 0}
+    assert counted == {"run": str(path), "cells": 26, "done": 26, "failed": 0, "malformed": 0, "skipped": 0}
     assert_same_counts(path, whole)
     assert not list(path.rglob("*~partial")) and not list((path / "records").glob("*/*"))
 

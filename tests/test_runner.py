@@ -200,7 +200,14 @@ def test_one_bad_prompt_is_one_failed_row_and_the_others_finish(tmp_path, plug):
     words = ("--method", "stumbles", "--method", "sjd", "--backbone", "tabular", "--task", "tabular")
     found = stride("run", *words, "--max-new-tokens", 6, "--set", "prove=false", "--out", tmp_path / "run", "--json")
     assert found.code == 1
-    assert found.document == {"run": str(tmp_path / "run"), "cells": 3, "done": 3, "failed": 1, "skipped": 0}
+    assert found.document == {
+        "run": str(tmp_path / "run"),
+        "cells": 3,
+        "done": 3,
+        "failed": 1,
+        "malformed": 0,
+        "skipped": 0,
+    }
     cells = by_label(Store.open(tmp_path / "run"))
     rows = counted(cells["stumbles T=0"])
     assert rows["status"].to_dict() == {f"tabular/{i}": "failed" if i == 1 else "ok" for i in range(8)}

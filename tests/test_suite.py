@@ -327,7 +327,7 @@ def test_each_prompt_of_a_swept_task_is_part_of_the_key(tmp_path):
 
 
 def test_a_task_asked_for_twice_with_other_limits_is_refused():
-    with pytest.raises(UsageError, match="limits 1 and 4; keep one"):
+    with pytest.raises(UsageError, match="another limit; keep one"):
         planned(tasks=[{"name": "tabular", "limit": 1}, {"name": "tabular", "limit": 4}])
 
 

@@ -33,7 +33,10 @@ NEEDED = {
     "hub": ("id",),
     "folder": (),
     "random": ("model_type", "config", "seed"),
+    "shipped": (),
 }
+SHIPPED = Path(__file__).parent / "weights"
+"""Weights that come with the package, a folder each; their recipes are in `recipes`."""
 HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -66,6 +69,8 @@ def parse(name: str, source: Any) -> Source:
     kind, given = next(iter(source.items()))
     if kind in ("gguf", "folder"):
         return Source(kind, {"path": str(given)})
+    if kind == "shipped":
+        return Source("folder", {"path": str(SHIPPED / str(given))})
     parts = given if kind == "wheels" and isinstance(given, list) and given else [given]
     for part in parts:
         _check_fields(name, kind, part)

@@ -11,9 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.backbone import Backbone
+from harness.backbone import Backbone, Opening
 from harness.contracts import Cache, Need, Rows, Window
 from harness.errors import UsageError
+from harness.outputs import Output
+from harness.task import Prompt
 
 
 @final
@@ -47,11 +49,16 @@ class NoisyBackbone(Backbone):
         """A cache of the inner backbone whose logits are disturbed."""
         return NoisyCache(self._inner.cache(), self._scale, self._seed)
 
+    def open(self, prompt: Prompt) -> Opening:
+        """The inner opening, its caches disturbed."""
+        inner = self._inner.open(prompt)
+        return Opening(inner.tokens, lambda: NoisyCache(inner.cache(), self._scale, self._seed))
+
     def encode(self, text: str) -> list[int]:
         """As the inner backbone."""
         return self._inner.encode(text)
 
-    def decode(self, tokens: Sequence[int]) -> str:
+    def decode(self, tokens: Sequence[int]) -> Output:
         """As the inner backbone."""
         return self._inner.decode(tokens)
 

@@ -19,6 +19,7 @@ VERBS = {
     "list": "methods, tasks, backbones, suites, or the matrix of methods and backbones",
     "fetch": "download and convert a backbone's weights, once",
     "run": "decode a suite's prompts with its methods and store every step",
+    "train": "weights from a recipe: resumable, seeded, its CPU hours stated",
     "report": "tables and a Pareto plot of a run",
     "verify": "exact output laws by enumeration, and the planted bugs they catch",
     "compare": "paired differences between two runs",

@@ -59,7 +59,9 @@ WARNING = (
 @click.option("--allow-code-execution", is_flag=True, help="Let tasks execute model output (HumanEval's pass@1).")
 @click.option("--append", type=click.Path(path_type=Path), help="Append one JSON line a cell to this history.")
 @click.option("--offline", is_flag=True, help="Never download weights.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {run, cells, done, failed, skipped}.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document: {run, cells, done, failed, malformed, skipped}."
+)
 def command(name: str | None, **asked: Any) -> None:
     """Run a suite, or what the options name; then print its table and write its plots.
 
@@ -206,6 +208,7 @@ def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
         tables.terminal(frame, Console())
         click.echo("\n".join(f"wrote {path}" for path in written))
         told = f"{counts['done']} cells done, {counts['skipped']} skipped, {counts['failed']} failed samples"
+        told += f", {counts['malformed']} malformed outputs" if counts["malformed"] else ""
         click.echo(f"run: {store.path} ({told})")
     if counts["done"] + counts["skipped"] < counts["cells"]:
         raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.path}")

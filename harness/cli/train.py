@@ -1,0 +1,122 @@
+"""`stride train`: make shipped weights again, or one's own, from a recipe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from harness import train as training
+from harness.cli.main import emit
+from harness.discover import load_recipes, shipped
+from harness.errors import UsageError
+from harness.registry import RECIPES
+
+
+@click.command(name="train")
+@click.argument("kind", required=False)
+@click.argument("name", required=False)
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of checkpoint and result [trained/NAME].")
+@click.option("--seed", default=0, show_default=True, help="Of weights and data.")
+@click.option("--minutes", type=float, help="Stop after so long; the same command goes on from there.")
+@click.option("--threads", default=1, show_default=True, help="CPU threads.")
+@click.option("--part", "parts", multiple=True, help="NAME=FOLDER: another result than the shipped one to build on.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {folder, finished, step, hours}.")
+def command(
+    kind: str | None,
+    name: str | None,
+    out: Path | None,
+    seed: int,
+    minutes: float | None,
+    threads: int,
+    parts: tuple[str, ...],
+    as_json: bool,
+) -> None:
+    """Train what a recipe describes: KIND is backbone or scorer, NAME one of the recipes.
+
+    Interrupt it at any time: the same command goes on from the last checkpoint (every two minutes).
+
+    \b
+    stride train                          the recipes, their data and their CPU hours
+    stride train backbone digits-s        a minute
+    stride train backbone emoji-image --out trained/emoji-image --minutes 60
+    """
+    load_recipes()
+    if name is None:
+        _show(kind, as_json)
+        return
+    recipe = _recipe(str(kind), name)
+    torch.set_num_threads(threads)
+    folder = out or Path("trained") / name
+    bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with bar:
+        task = bar.add_task(name, total=recipe.steps)
+
+        def watch(progress: training.Progress) -> None:
+            if progress.step % 10 == 0 or progress.step == progress.steps:
+                text = f"{name} step {progress.step}/{progress.steps} loss {progress.loss:.3f} {progress.hours:.2f} h"
+                bar.update(task, completed=progress.step, description=text)
+
+        try:
+            result = training.train(name, recipe, folder, _parts(recipe, parts), seed, minutes, watch)
+        except KeyboardInterrupt:
+            click.echo(f"interrupted; go on with the same command: the checkpoint is in {folder}", err=True)
+            raise
+    if as_json:
+        emit({"folder": folder, "finished": result.finished, "step": result.step, "hours": result.hours})
+    else:
+        state = "finished" if result.finished else "not finished: the same command goes on"
+        click.echo(f"{folder}: step {result.step} of {recipe.steps}, {result.hours:.2f} h, {state}")
+
+
+def _recipe(kind: str, name: str) -> training.Recipe:
+    recipe: training.Recipe = RECIPES.get(name)
+    if recipe.kind != kind:
+        made = recipe.kind
+        raise UsageError(f"{name!r} is a recipe of kind {made!r}, not {kind!r}: write stride train {made} {name}")
+    return recipe
+
+
+def _parts(recipe: training.Recipe, given: tuple[str, ...]) -> dict[str, Path]:
+    """Folder of each recipe that this one builds on.
+
+    Raises:
+        UsageError: a pair is malformed, or a folder is missing.
+    """
+    named: dict[str, Path] = {}
+    for pair in given:
+        key, equals, folder = pair.partition("=")
+        if not equals or key not in recipe.requires:
+            known = ", ".join(recipe.requires) or "none"
+            raise UsageError(f"--part {pair!r}: write NAME=FOLDER with NAME one of {known}")
+        named[key] = Path(folder)
+    found = {key: named.get(key, shipped(key)) for key in recipe.requires}
+    for key, place in found.items():
+        if not place.is_dir():
+            raise UsageError(f"the recipe builds on {key!r}, and {place} is not there; train it first, or give --part")
+    return found
+
+
+def _show(kind: str | None, as_json: bool) -> None:
+    recipes = {name: RECIPES.get(name) for name in RECIPES}
+    kinds = sorted({recipe.kind for recipe in recipes.values()})
+    if kind is not None and kind not in kinds:
+        raise UsageError(f"there is no kind of recipe {kind!r}; choose one of {', '.join(kinds)}")
+    rows = [_row(name, recipe) for name, recipe in recipes.items() if kind in (None, recipe.kind)]
+    if as_json:
+        emit(rows)
+        return
+    table = Table("recipe", "kind", "what", "steps", "CPU hours at most", "data", box=None)
+    for row in rows:
+        table.add_row(*(str(row[key]) for key in ("name", "kind", "summary", "steps", "hours", "source")))
+    Console().print(table)
+
+
+def _row(name: str, recipe: training.Recipe) -> dict[str, Any]:
+    keys = ("kind", "summary", "steps", "hours", "source", "requires")
+    return {"name": name, **{key: getattr(recipe, key) for key in keys}}

@@ -1,0 +1,142 @@
+"""What a decode is shown and scored as: a text, a picture or a mesh; and the files that they are kept in."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.errors import ContractError, StoreError
+
+
+@dataclass(frozen=True, eq=False)
+class Picture:
+    """Pixels as uint8 [height, width, 3], sRGB."""
+
+    pixels: npt.NDArray[np.uint8]
+
+    def __post_init__(self) -> None:
+        """Check the array.
+
+        Raises:
+            ContractError: another type or shape.
+        """
+        if self.pixels.dtype != np.uint8 or self.pixels.ndim != 3 or self.pixels.shape[2] != 3:
+            raise ContractError(f"a picture is uint8 [height, width, 3]; found {self.pixels.dtype} {self.pixels.shape}")
+
+
+@dataclass(frozen=True, eq=False)
+class Mesh:
+    """Triangles: vertices float [n, 3] and faces int [m, 3] that index them, 0-based."""
+
+    vertices: npt.NDArray[Any]
+    faces: npt.NDArray[Any]
+
+    def __post_init__(self) -> None:
+        """Check the arrays.
+
+        Raises:
+            ContractError: wrong shapes, no face, or an index outside the vertices.
+        """
+        shapes = self.vertices.ndim == 2 == self.faces.ndim and self.vertices.shape[1] == 3 == self.faces.shape[1]
+        if not shapes or not len(self.faces):
+            raise ContractError(
+                f"a mesh has vertices [n, 3] and faces [m, 3], m > 0; found {self.vertices.shape}, {self.faces.shape}"
+            )
+        if self.faces.min() < 0 or self.faces.max() >= len(self.vertices):
+            raise ContractError(f"a face names vertex {self.faces.max()} of {len(self.vertices)}")
+
+
+Output = str | Picture | Mesh
+
+
+def as_text(output: Output) -> str:
+    """The output as a text.
+
+    Raises:
+        ContractError: it is a picture or a mesh: a backbone of another modality met a task of text.
+    """
+    if isinstance(output, str):
+        return output
+    raise ContractError(f"the task scores texts, and the backbone made a {type(output).__name__.lower()}")
+
+
+def as_picture(output: Output) -> Picture:
+    """The output as a picture. ContractError: it is none."""
+    if isinstance(output, Picture):
+        return output
+    raise ContractError(f"the task scores pictures, and the backbone made a {type(output).__name__.lower()}")
+
+
+def as_mesh(output: Output) -> Mesh:
+    """The output as a mesh. ContractError: it is none."""
+    if isinstance(output, Mesh):
+        return output
+    raise ContractError(f"the task scores meshes, and the backbone made a {type(output).__name__.lower()}")
+
+
+def save(output: Output, stem: Path) -> Path | None:
+    """Write a picture as STEM.png or a mesh as STEM.ply and return the path; a text is kept in its sample: None."""
+    if isinstance(output, str):
+        return None
+    stem.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(output, Picture):
+        from PIL import Image
+
+        path = stem.with_name(stem.name + ".png")
+        Image.fromarray(output.pixels).save(path)
+        return path
+    path = stem.with_name(stem.name + ".ply")
+    path.write_text(_ply(output), encoding="ascii")
+    return path
+
+
+def load(path: Path) -> Output:
+    """Read what `save` wrote.
+
+    Raises:
+        StoreError: the file is missing, damaged, or of another kind.
+    """
+    try:
+        if path.suffix == ".png":
+            from PIL import Image
+
+            with Image.open(path) as image:
+                return Picture(np.asarray(image.convert("RGB")))
+        if path.suffix == ".ply":
+            return _read_ply(path.read_text(encoding="ascii"))
+    except (OSError, ValueError, ContractError) as error:
+        raise StoreError(f"{path} cannot be read as the output that was written there: {error}") from error
+    raise StoreError(f"{path} is neither .png nor .ply")
+
+
+def file_name(prompt: str, repetition: int) -> str:
+    """A file name, unique for a prompt and repetition whatever its id holds."""
+    plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in prompt)[:60]
+    mark = hashlib.sha256(prompt.encode()).hexdigest()[:8]
+    return f"{plain}-{mark}-{repetition}"
+
+
+def _ply(mesh: Mesh) -> str:
+    head = (
+        f"ply\nformat ascii 1.0\nelement vertex {len(mesh.vertices)}\nproperty float x\nproperty float y\n"
+        f"property float z\nelement face {len(mesh.faces)}\nproperty list uchar int vertex_indices\nend_header\n"
+    )
+    points = "".join(f"{x:.6g} {y:.6g} {z:.6g}\n" for x, y, z in mesh.vertices.tolist())
+    return head + points + "".join(f"3 {a} {b} {c}\n" for a, b, c in mesh.faces.tolist())
+
+
+def _read_ply(text: str) -> Mesh:
+    head, _, body = text.partition("end_header\n")
+    counts = {words[1]: int(words[2]) for words in map(str.split, head.splitlines()) if words[:1] == ["element"]}
+    lines = body.splitlines()
+    n, m = counts["vertex"], counts["face"]
+    if len(lines) < n + m:
+        raise ValueError(f"{len(lines)} lines for {n} vertices and {m} faces")
+    vertices = np.array([line.split() for line in lines[:n]], dtype=np.float64)
+    faces = np.array([line.split()[1:] for line in lines[n : n + m]], dtype=np.int64)
+    return Mesh(vertices, faces)

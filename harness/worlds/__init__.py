@@ -1,0 +1,1 @@
+"""Small procedural worlds that recipes train on and tasks ask about: pictures, shapes, digits, code."""

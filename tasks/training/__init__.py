@@ -1,0 +1,1 @@
+"""Recipes of the scorers that tasks ship."""
