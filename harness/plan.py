@@ -15,7 +15,7 @@ from harness.law import Sampling
 from harness.method import Claim, Method, label, parameters
 from harness.provenance import digest
 from harness.registry import METHODS
-from harness.resolve import TaskUse
+from harness.resolve import MethodUse, TaskUse
 from harness.suite import Resolved, Suite
 from harness.task import Prompt
 
@@ -120,6 +120,7 @@ class Plan:
             "label": cell.label,
             "claim": cell.method.claim.name,
             "source": cell.method.source,
+            "modality": cell.task.task.modality,
             "role": cell.role,
             "baseline": self.baseline(cell).id,
             "floor": floor.id if floor else None,
@@ -131,9 +132,18 @@ class Plan:
         suite = self.suite.suite.model_dump()
         drop = ("name", "description", "methods", "prove", "greedy_check", "warmup")
         key = {name: value for name, value in suite.items() if name not in drop}
-        key["methods"] = [[METHODS.name_of(type(u.method)), parameters(u.method), u.at] for u in self.suite.uses]
+        key["methods"] = [_plain(use) for use in self.suite.uses]
         key["prompts"] = {use.title: digest([_hashable(p) for p in found])[:16] for use, found in self.prompts.items()}
         return {"key": key, "cells": {cell.id: self.meta(cell) for cell in self.cells}, "suite": suite}
+
+
+def _plain(use: MethodUse) -> list[Any]:
+    return [
+        METHODS.name_of(type(use.method)),
+        parameters(use.method),
+        use.at,
+        *([use.backbones] if use.backbones else []),
+    ]
 
 
 def _hashable(prompt: Prompt) -> list[Any]:
@@ -171,7 +181,7 @@ def _combinations(resolved: Resolved) -> Iterator[Cell]:
                     yield first
                     if temperature > 0:
                         yield replace(first, role="floor")
-                    asked = (use.method for use in resolved.uses if use.at is None or temperature in use.at)
+                    asked = (each.method for each in resolved.uses if each.meets(entry.name, temperature))
                     yield from (replace(first, method=m, role="method") for m in asked if m != baseline)
 
 

@@ -116,14 +116,23 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class MethodUse:
-    """A method, and the temperatures of the suite that it runs at (None: all)."""
+    """A method, and the temperatures and backbones of the suite that it runs at (None: all)."""
 
     method: Method[Any]
     at: tuple[float, ...] | None = None
+    backbones: tuple[str, ...] | None = None
+
+    def meets(self, backbone: str, temperature: float) -> bool:
+        """Whether the suite asks for it there."""
+        here = self.backbones is None or backbone in self.backbones
+        return here and (self.at is None or temperature in self.at)
 
 
 def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[MethodUse, ...]:
-    """Every method entry as instances, in order, without repeats; ``at`` limits an entry to some temperatures."""
+    """Every method entry as instances, in order, without repeats.
+
+    ``at`` limits an entry to some temperatures of the suite, ``backbones`` to some backbones of it.
+    """
     found: dict[MethodUse, None] = {}
     for index, entry in enumerate(_entries(data, "methods")):
         at = entry.get("at")
@@ -132,9 +141,15 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
         for value in asked or ():
             if "temperature" not in lines.overridden and isinstance(known, list | tuple) and value not in known:
                 problems.append(f"{lines.at(('methods', index, 'at'))}: at {value!r} is no temperature of the suite")
-        rest = {key: value for key, value in entry.items() if key != "at"}
+        names = entry.get("backbones")
+        named = None if names is None else tuple(names) if isinstance(names, list | tuple) else (names,)
+        suite = {each["name"] for each in _entries(data, "backbones")}
+        for name in named or ():
+            if "backbones" not in lines.overridden and name not in suite:
+                problems.append(f"{lines.at(('methods', index, 'backbones'))}: {name!r} is no backbone of the suite")
+        rest = {key: value for key, value in entry.items() if key not in ("at", "backbones")}
         made = instances(METHODS, ("methods", index), rest, lines, problems)
-        found |= dict.fromkeys(MethodUse(method, asked) for method in made)
+        found |= dict.fromkeys(MethodUse(method, asked, named) for method in made)
     return tuple(found)
 
 

@@ -117,6 +117,7 @@ def measure(held: Held, base: Held | None, floor: Held | None) -> Row:
     row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(held, base)
     if held.temperature > 0 and base is not None and held.role == "method":
         row |= _two_sample(held, base, floor)
+    row["unmeasured"] = _unmeasured(cell.meta)
     row |= {"flags": "; ".join(_flags(row, frame)), "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"]}
     return row
 
@@ -187,7 +188,22 @@ def _quality(held: Held, base: Held | None) -> Row:
     scores = [json.loads(one) if one else {} for one in held.good["scores"]]
     for name, values in pd.DataFrame(scores, index=held.good.index).items():
         put(row, f"score.{name}", stats.score(values.astype(float)))
+    return row | _sets(held.cell.meta)
+
+
+def _sets(meta: Mapping[str, Any]) -> Row:
+    """Figures of all outputs together, as the task measured them when the cell was sealed."""
+    row: Row = {}
+    for name, found in (meta.get("set_scores") or {}).items():
+        if found["value"] is not None:
+            ends = {f"set.{name}_low": found["low"], f"set.{name}_high": found["high"]}
+            row |= {f"set.{name}": found["value"], **ends, f"set.{name}_n": found["n"]}
     return row
+
+
+def _unmeasured(meta: Mapping[str, Any]) -> list[str]:
+    found = (meta.get("set_scores") or {}).items()
+    return [f"{name} not measured: {score['reason']}" for name, score in found if score["value"] is None]
 
 
 def _two_sample(held: Held, base: Held, floor: Held | None) -> Row:
@@ -205,6 +221,7 @@ def _two_sample(held: Held, base: Held, floor: Held | None) -> Row:
 def _flags(row: Row, frame: pd.DataFrame) -> list[str]:
     tested, acceptance = float(frame["tested"].sum()), row.get("acceptance")
     flags = [] if len(frame) else ["no sample"]
+    flags += row.pop("unmeasured", [])
     if row["n_failed"] > FAILED_SHARE * row["n_run"]:
         flags.append(f"invalid: {row['n_failed']} of {row['n_run']} failed")
     if acceptance is not None and acceptance < DEAD and tested >= DEAD_TESTED:

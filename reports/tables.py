@@ -104,8 +104,8 @@ def text(row: pd.Series[Any], column: Column) -> str:
 
 def sheets(frame: pd.DataFrame) -> Iterator[Sheet]:
     """A sheet for each backbone, dtype, temperature, task, budget and batch, in the summary's order."""
-    keys = [str(key) for key in frame if str(key).startswith("score.") and f"{key}_low" in frame]
-    wanted = [*COLUMNS, *(Column(key, key.removeprefix("score."), 2, 3) for key in keys)]
+    keys = [str(key) for key in frame if str(key).startswith(("score.", "set.")) and f"{key}_low" in frame]
+    wanted = [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3) for key in keys)]
     for names, rows in frame.groupby(list(GROUP), sort=False, dropna=False):
         backbone, dtype, temperature, task, budget, batch = names
         title = f"{backbone} {dtype}, T = {temperature:g}, {task}, {budget:g} tokens, batch {batch:g}"

@@ -17,7 +17,8 @@ from harness.store import Store
 @click.option("--out", type=click.Path(path_type=Path), help="Where files go. Default: RUN/report.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: a row a cell.")
 def command(run: Path, out: Path | None, as_json: bool) -> None:
-    """Print the table; write Markdown, CSV and LaTeX, and the Pareto plot as PNG and SVG.
+    """Print the table; write Markdown, CSV and LaTeX, the Pareto plot as PNG and SVG, and sheets of
+    pictures, meshes and transcripts where there are any.
 
     \b
     stride report runs/quick-20260101-120000
@@ -28,7 +29,7 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
     tables, figures = report("tables"), report("figures")
     frame = report("summary").summarise(store)
     folder = out or run / "report"
-    written = [*tables.write(store, folder), *figures.pareto(frame, folder)]
+    written = [*tables.write(store, folder), *figures.pareto(frame, folder), *report("sheets").write(store, folder)]
     if as_json:
         emit(frame.astype(object).where(frame.notna(), None).to_dict("records"))
         return

@@ -201,7 +201,8 @@ def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
         raise UsageError(f"no cell ran: {reasons[0] if reasons else 'none could be finished'}")
     if asked["append"]:
         _append(asked["append"], frame, store)
-    written = [*tables.write(store, store.path / "report"), *figures.pareto(frame, store.path / "report")]
+    folder = store.path / "report"
+    written = [*tables.write(store, folder), *figures.pareto(frame, folder), *report("sheets").write(store, folder)]
     if asked["as_json"]:
         emit(counts)
     else:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ from harness.cli.main import emit
 from harness.discover import load_recipes, shipped
 from harness.errors import UsageError
 from harness.registry import RECIPES
+
+EVERY_S = 30.0
 
 
 @click.command(name="train")
@@ -53,15 +57,7 @@ def command(
     recipe = _recipe(str(kind), name)
     torch.set_num_threads(threads)
     folder = out or Path("trained") / name
-    bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with bar:
-        task = bar.add_task(name, total=recipe.steps)
-
-        def watch(progress: training.Progress) -> None:
-            if progress.step % 10 == 0 or progress.step == progress.steps:
-                text = f"{name} step {progress.step}/{progress.steps} loss {progress.loss:.3f} {progress.hours:.2f} h"
-                bar.update(task, completed=progress.step, description=text)
-
+    with Watch(name, recipe.steps) as watch:
         try:
             result = training.train(name, recipe, folder, _parts(recipe, parts), seed, minutes, watch)
         except KeyboardInterrupt:
@@ -72,6 +68,32 @@ def command(
     else:
         state = "finished" if result.finished else "not finished: the same command goes on"
         click.echo(f"{folder}: step {result.step} of {recipe.steps}, {result.hours:.2f} h, {state}")
+
+
+class Watch:
+    """A bar on a terminal, a line every half minute elsewhere."""
+
+    def __init__(self, name: str, steps: int) -> None:
+        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        self._task = self._bar.add_task(name, total=steps)
+        self._name, self._said = name, -math.inf
+
+    def __enter__(self) -> Watch:
+        if self._bar.console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._bar.stop()
+
+    def __call__(self, progress: training.Progress) -> None:
+        """Tell of a step."""
+        text = f"{self._name} step {progress.step}/{progress.steps} loss {progress.loss:.4f} {progress.hours:.2f} h"
+        if self._bar.console.is_terminal:
+            self._bar.update(self._task, completed=progress.step, description=text)
+        elif time.monotonic() - self._said > EVERY_S or progress.step == progress.steps:
+            self._said = time.monotonic()
+            click.echo(text)
 
 
 def _recipe(kind: str, name: str) -> training.Recipe:
