@@ -57,9 +57,10 @@ def command(
     recipe = _recipe(str(kind), name)
     torch.set_num_threads(threads)
     folder = out or Path("trained") / name
+    built = _parts(recipe, parts)
     with Watch(name, recipe.steps) as watch:
         try:
-            result = training.train(name, recipe, folder, _parts(recipe, parts), seed, minutes, watch)
+            result = training.train(name, recipe, folder, built, seed, minutes, watch)
         except KeyboardInterrupt:
             click.echo(f"interrupted; go on with the same command: the checkpoint is in {folder}", err=True)
             raise
@@ -74,7 +75,8 @@ class Watch:
     """A bar on a terminal, a line every half minute elsewhere."""
 
     def __init__(self, name: str, steps: int) -> None:
-        self._bar = Progress(TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+        self._bar = Progress(*columns, console=Console(stderr=True))
         self._task = self._bar.add_task(name, total=steps)
         self._name, self._said = name, -math.inf
 
@@ -93,7 +95,7 @@ class Watch:
             self._bar.update(self._task, completed=progress.step, description=text)
         elif time.monotonic() - self._said > EVERY_S or progress.step == progress.steps:
             self._said = time.monotonic()
-            click.echo(text)
+            click.echo(text, err=True)
 
 
 def _recipe(kind: str, name: str) -> training.Recipe:
