@@ -168,7 +168,7 @@ def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Ta
                 task,
                 entry.get("limit"),
                 tuple(entry.get("backbones") or ()),
-                tuple(sorted((entry.get("sampling") or {}).items())),
+                tuple(sorted(_numbers(entry.get("sampling") or {}).items())),
                 entry.get("max_new_tokens"),
             )
             if out.setdefault(use.title, use) != use:
@@ -197,10 +197,15 @@ def _use_fault(key: str, value: Any) -> str | None:
     if not isinstance(value, Mapping):
         return f"sampling is {value!r}; a mapping such as {{temperature: 0.5, top_k: 50}}"
     try:
-        Sampling(**value)
-    except (TypeError, StrideError) as error:
+        Sampling(**_numbers(value))
+    except (TypeError, ValueError, StrideError) as error:
         return f"sampling: {error}"
     return None
+
+
+def _numbers(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """YAML's whole numbers as the floats that they stand for."""
+    return {key: float(value) if key in ("temperature", "top_p") else value for key, value in sampling.items()}
 
 
 def default_dtypes(data: Mapping[str, Any], lines: Lines, problems: Problems) -> dict[str, str]:

@@ -1,0 +1,180 @@
+"""Prompt files of public benchmarks: where they lie, and how their lines are read. Each error says which line."""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Where:
+    """A place in a file. number: from 1. unit: what is counted."""
+
+    path: Path
+    number: int
+    unit: str = "line"
+
+    def fault(self, what: str) -> UsageError:
+        """The error of a malformed line; a line is written as editors do, FILE:LINE."""
+        place = f"{self.path}:{self.number}" if self.unit == "line" else f"{self.path}, {self.unit} {self.number}"
+        return UsageError(f"{place}: {what}. Replace the file by the published one, or mend that {self.unit}")
+
+
+def locate(given: str, name: str) -> Path:
+    """A data file or folder: the path given, else ``name`` in the data folder ($STRIDE_CACHE/data)."""
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench") / "data" / name
+
+
+def read(path: Path, what: str, origin: str) -> str:
+    """The text of a file.
+
+    Args:
+        what: the data's name. origin: who publishes it.
+
+    Raises:
+        UsageError: it is missing, empty or not UTF-8; says what it is, where it comes from and where to put it.
+    """
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise missing(path, what, origin, error) from error
+    if not text.strip():
+        raise UsageError(f"{path} is empty. It should be {what}, from {origin}")
+    return text
+
+
+def missing(path: Path, what: str, origin: str, error: Exception | None = None) -> UsageError:
+    """The error of data that cannot be read."""
+    why = "is not there" if error is None or isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
+    return UsageError(
+        f"{what}: {path} {why}. It comes from {origin}; put it there, or give its place as a parameter of the task"
+    )
+
+
+def lines(path: Path, what: str, origin: str) -> list[tuple[Where, str]]:
+    """Lines that are not blank, without white space at their ends, each with its place.
+
+    Raises:
+        UsageError: see `read`.
+    """
+    numbered = enumerate(read(path, what, origin).split("\n"), 1)
+    return [(Where(path, number), line.strip()) for number, line in numbered if line.strip()]
+
+
+def json_lines(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
+    """Objects of a JSON-lines file, each with its place.
+
+    Raises:
+        UsageError: see `read`; or a line is no JSON object.
+    """
+    return [(where, _object(line, where)) for where, line in lines(path, what, origin)]
+
+
+def json_file(path: Path, what: str, origin: str) -> Any:
+    """What a JSON file holds.
+
+    Raises:
+        UsageError: see `read`; or it is no JSON.
+    """
+    try:
+        return json.loads(read(path, what, origin))
+    except json.JSONDecodeError as error:
+        raise Where(path, error.lineno).fault(f"not JSON: {error.msg}") from error
+
+
+def table(path: Path, what: str, origin: str, delimiter: str) -> list[tuple[Where, Row]]:
+    """Rows of a table with a header, as dictionaries, each with the line it ends on.
+
+    A tab-separated table has no quoting; a comma-separated one is quoted as usual.
+
+    Raises:
+        UsageError: see `read`; or a row has more or fewer fields than the header.
+    """
+    text = read(path, what, origin).splitlines(keepends=True)
+    if delimiter == "\t":
+        reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    else:
+        reader = csv.reader(text, delimiter=delimiter)
+    header = next(reader)
+    out: list[tuple[Where, Row]] = []
+    for row in filter(None, reader):
+        where = Where(path, reader.line_num)
+        if len(row) != len(header):
+            raise where.fault(f"{len(row)} fields where the header has {len(header)}")
+        out.append((where, dict(zip(header, row, strict=True))))
+    return out
+
+
+def parquet(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
+    """Rows of a parquet file.
+
+    Raises:
+        UsageError: it is missing or no parquet.
+    """
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_table
+
+    try:
+        rows = read_table(path).to_pylist()
+    except (OSError, ArrowException) as error:
+        raise missing(path, what, origin, error) from error
+    return [(Where(path, number, "row"), row) for number, row in enumerate(rows, 1)]
+
+
+def hub_rows(name: str, split: str) -> list[tuple[Where, Row]]:
+    """Rows of a data set of the hub, through the library `datasets`.
+
+    Raises:
+        UsageError: the library is not installed, or the data set cannot be had.
+    """
+    try:
+        library: Any = importlib.import_module("datasets")
+    except ImportError as error:
+        raise UsageError(
+            f"hub is {name!r}, and the library datasets cannot be imported ({error}). "
+            f"Install it (pip install datasets), or give a local file instead"
+        ) from error
+    try:
+        rows = library.load_dataset(name, split=split)
+    except Exception as error:  # the library raises many kinds: no network, no such name, no such split
+        raise UsageError(f"the hub data set {name!r}, split {split!r}, cannot be had: {error}") from error
+    return [(Where(Path(name), number, "row"), row) for number, row in enumerate(rows, 1)]
+
+
+def text_of(row: Row, key: str, where: Where) -> str:
+    """A field that must be a text with something in it.
+
+    Raises:
+        UsageError: it is missing, blank or no text.
+    """
+    value = row.get(key)
+    if not isinstance(value, str) or not value.strip():
+        raise where.fault(f"{key} is {value!r}, not a text; found the fields {_names(row)}")
+    return value.strip()
+
+
+def _object(line: str, where: Where) -> Row:
+    try:
+        held = json.loads(line)
+    except json.JSONDecodeError as error:
+        raise where.fault(f"not JSON: {error.msg}") from error
+    if not isinstance(held, dict):
+        raise where.fault(f"a JSON object is expected; found {type(held).__name__}")
+    return held
+
+
+def _names(row: Iterable[str]) -> str:
+    names: Sequence[str] = sorted(map(str, row))
+    return ", ".join(names[:8]) or "none"

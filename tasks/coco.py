@@ -1,0 +1,59 @@
+"""MS-COCO 2017: captions of the validation pictures.
+
+Source: Lin et al. 2014, arXiv:1405.0312; ``annotations/captions_val2017.json`` of annotations_trainval2017.zip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.registry import TASKS
+from harness.task import Prompt
+from tasks._pictures import PictureTask
+from tasks._prompt_files import Where, json_file, locate, text_of
+
+FILE = "captions_val2017.json"
+ORIGIN = "annotations_trainval2017.zip of the MS-COCO project"
+
+
+@TASKS.register("coco")
+@dataclass(frozen=True)
+class Coco(PictureTask):
+    """One prompt a picture (its caption of the lowest id), or every caption; in the order of picture and caption ids.
+
+    Args:
+        file: ``captions_val2017.json``. every_caption: all five captions of a picture instead of one.
+    """
+
+    file: str = ""
+    every_caption: bool = False
+
+    source = "arXiv:1405.0312"
+
+    def every(self) -> Sequence[Prompt]:
+        path = locate(self.file, FILE)
+        held = json_file(path, "MS-COCO captions", ORIGIN)
+        rows = sorted(_captions(held, path), key=lambda row: (row.data["image_id"], row.data["caption_id"]))
+        if self.every_caption:
+            return rows
+        first: dict[int, Prompt] = {}
+        for row in rows:
+            first.setdefault(row.data["image_id"], row)
+        return tuple(first.values())
+
+
+def _captions(held: Any, path: Path) -> list[Prompt]:
+    if not isinstance(held, dict) or not isinstance(held.get("annotations"), list):
+        raise Where(path, 1).fault("no list `annotations`, as the captions have")
+    names = {image.get("id"): image.get("file_name", "") for image in held.get("images", ())}
+    out = []
+    for number, row in enumerate(held["annotations"], 1):
+        where = Where(path, number, "annotation")
+        if not isinstance(row, dict) or not all(isinstance(row.get(key), int) for key in ("id", "image_id")):
+            raise where.fault("no numbers id and image_id")
+        data = {"image_id": row["image_id"], "caption_id": row["id"], "file_name": names.get(row["image_id"], "")}
+        out.append(Prompt(f"coco/{row['id']}", text_of(row, "caption", where), data=data))
+    return out

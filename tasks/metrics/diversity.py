@@ -1,0 +1,43 @@
+"""How much the pictures of one prompt differ when only the seed does: mean distance of every two.
+
+Two decoders that sample the same law have the same diversity at each prompt; one that collapses has less.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+from jaxtyping import Float
+
+from harness.outputs import Picture
+from harness.task import SetScore
+from tasks.metrics._image_stats import mean
+
+
+class Distance(Protocol):
+    """A named distance between pictures: LPIPS, or the cosine distance of a feature net."""
+
+    @property
+    def name(self) -> str:
+        """What the figure is called after."""
+
+    def pairwise(self, pictures: Sequence[Picture]) -> Float[np.ndarray, " pairs"]:
+        """Distance of every two pictures."""
+
+
+def diversity(groups: Mapping[str, Sequence[Picture]], net: Distance, failures: int = 0) -> SetScore:
+    """Mean over prompts of the mean distance between two pictures of the prompt; the interval resamples prompts.
+
+    Args:
+        groups: pictures by prompt id; prompts with fewer than two are left out. net: what measures the distance.
+        failures: outputs that were no picture.
+    """
+    several = {name: groups[name] for name in sorted(groups) if len(groups[name]) > 1}
+    n = sum(map(len, several.values()))
+    if not several:
+        reason = "no prompt has two pictures; ask for two repetitions or more, at a temperature above 0"
+        return SetScore(None, 0, failures, reason=reason)
+    found = mean(tuple(several), [float(net.pairwise(group).mean()) for group in several.values()], failures)
+    return SetScore(found.value, n, failures, found.low, found.high)

@@ -1,0 +1,159 @@
+"""DPG-Bench: a dense prompt's propositions asked as questions; a child counts only where its parents hold.
+
+Source: Hu et al. 2024, arXiv:2403.05135; TencentQQGYLab/ELLA, dpg_bench/compute_dpg_bench.py, its quirks included.
+The question answering (mPLUG-large of ModelScope) is not part of this: answers are recorded elsewhere.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.errors import OutputError
+from harness.task import SetScore
+from tasks._prompt_files import Where, lines, table, text_of
+from tasks.metrics._image_stats import mean
+
+CATEGORIES = ("global", "entity", "attribute", "relation", "other")
+FIGURES = (*(f"dpg_{category}" for category in CATEGORIES), "dpg_bench")
+ORIGIN = "dpg_bench of TencentQQGYLab/ELLA"
+
+DETAIL = re.compile(r"(?P<picture>.*?), \((?P<crop>\d+, \d+, \d+, \d+)\), (?P<question>.*), (?P<answer>[^,]*)")
+
+
+@dataclass(frozen=True)
+class Question:
+    """A proposition. parents: ids of those it needs; 0 is none. category: such as ``attribute - color``."""
+
+    id: int
+    parents: tuple[int, ...]
+    category: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Marks:
+    """A picture's result. score: the share of its propositions that hold, in [0, 1]. answers: by question id, raw."""
+
+    score: float
+    answers: Mapping[int, bool]
+
+
+def read_questions(path: Path) -> dict[str, tuple[Question, ...]]:
+    """The questions of each prompt in ``dpg_bench.csv``.
+
+    The first row of data is left out, because the official code does so; a question that depends on the proposition
+    there can then not be scored, and its picture fails, there as here.
+
+    Raises:
+        UsageError: it is missing, or a row is malformed.
+    """
+    out: dict[str, list[Question]] = {}
+    for where, row in table(path, "DPG-Bench questions", ORIGIN, ",")[1:]:
+        question = Question(
+            _number(row, "proposition_id", where),
+            tuple(_parent(part, where) for part in text_of(row, "dependency", where).split(",")),
+            text_of(row, "tuple", where).split("(")[0].strip(),
+            text_of(row, "question_natural_language", where),
+        )
+        out.setdefault(text_of(row, "item_id", where), []).append(question)
+    return {item: tuple(questions) for item, questions in out.items()}
+
+
+def picture_marks(questions: Sequence[Question], crops: Sequence[Mapping[int, bool]]) -> Marks:
+    """Score one picture, or a grid of several: each crop apart, then their mean.
+
+    Propositions are taken in the order of the file, and one whose parent is false, or was made false before it, is
+    false. For categories the raw answers of the last crop count, as in the official code.
+
+    Args:
+        crops: answers of each crop by question id, true for "yes".
+
+    Raises:
+        OutputError: an answer is missing, or a parent is not among the questions.
+    """
+    shares = []
+    for answers in crops:
+        lacking = {q.id for q in questions} - set(answers)
+        if lacking or not answers:
+            raise OutputError(f"no answer to the questions {sorted(lacking)}; ask every one of the prompt")
+        holds = {q.id: answers[q.id] for q in questions}
+        for question in questions:
+            holds[question.id] &= all(_holds(parent, question, holds) for parent in question.parents if parent)
+        shares.append(sum(holds.values()) / len(holds))
+    if not shares:
+        raise OutputError("no crop was judged; give the answers of one at least")
+    return Marks(sum(shares) / len(shares), {q.id: crops[-1][q.id] for q in questions})
+
+
+def summary(
+    questions: Mapping[str, Sequence[Question]], marks: Mapping[str, Marks], failures: int = 0
+) -> dict[str, SetScore]:
+    """``dpg_bench``, the mean over pictures, and the share of yes in each broad category; all times 100.
+
+    Args:
+        marks: of each picture, by the item id of its prompt. failures: pictures that could not be judged.
+    """
+    ids, values = _answers(questions, marks, level=1)
+    out = {f"dpg_{name}": mean(ids.get(name, ()), values.get(name, ())) for name in CATEGORIES}
+    items = sorted(marks)
+    return {**out, "dpg_bench": mean(items, [100 * marks[item].score for item in items], failures)}
+
+
+def fine_categories(questions: Mapping[str, Sequence[Question]], marks: Mapping[str, Marks]) -> dict[str, SetScore]:
+    """The share of yes in each fine category, such as ``attribute - color``, times 100."""
+    ids, values = _answers(questions, marks, level=2)
+    return {name: mean(ids[name], values[name]) for name in sorted(ids)}
+
+
+def read_details(path: Path) -> dict[str, list[dict[str, bool]]]:
+    """Answers of a ``*_detail.txt`` that the official code wrote: for each item, for each crop, by question text.
+
+    Raises:
+        UsageError: it is missing, or a line is malformed.
+    """
+    out: dict[str, dict[str, dict[str, bool]]] = {}
+    for where, line in lines(path, "DPG-Bench answers", "compute_dpg_bench.py of TencentQQGYLab/ELLA"):
+        found = DETAIL.fullmatch(line)
+        if found is None:
+            raise where.fault("expected: picture path, (crop), question, answer")
+        item = Path(found["picture"]).name.split(".")[0]
+        out.setdefault(item, {}).setdefault(found["crop"], {})[found["question"]] = found["answer"] == "yes"
+    return {item: list(crops.values()) for item, crops in out.items()}
+
+
+def by_id(questions: Sequence[Question], answers: Mapping[str, bool]) -> dict[int, bool]:
+    """Answers by question id, from answers by question text; questions that were not asked are left out."""
+    return {question.id: answers[question.text] for question in questions if question.text in answers}
+
+
+def _holds(parent: int, question: Question, holds: Mapping[int, bool]) -> bool:
+    if parent not in holds:
+        raise OutputError(f"question {question.id} depends on {parent}, which is not among those of its prompt")
+    return holds[parent]
+
+
+def _answers(
+    questions: Mapping[str, Sequence[Question]], marks: Mapping[str, Marks], level: int
+) -> tuple[dict[str, list[str]], dict[str, list[float]]]:
+    ids: dict[str, list[str]] = {}
+    values: dict[str, list[float]] = {}
+    for item in sorted(marks):
+        for question in questions[item]:
+            name = question.category.split("-")[0].strip() if level == 1 else question.category
+            ids.setdefault(name, []).append(item)
+            values.setdefault(name, []).append(100.0 * marks[item].answers[question.id])
+    return ids, values
+
+
+def _number(row: Mapping[str, object], key: str, where: Where) -> int:
+    text = text_of(row, key, where)
+    if not text.strip().isdigit():
+        raise where.fault(f"{key} is {text!r}, not a number")
+    return int(text)
+
+
+def _parent(text: str, where: Where) -> int:
+    return _number({"dependency": text.strip()}, "dependency", where)

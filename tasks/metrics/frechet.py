@@ -1,0 +1,138 @@
+"""Frechet distance between two sets of pictures, by pytorch-fid's own formula on a named feature net.
+
+Source: Heusel et al. 2017, arXiv:1706.08500, eq. 6; pytorch-fid ``calculate_frechet_distance``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+from harness.errors import UsageError
+from harness.outputs import Picture
+from harness.task import SetScore
+from tasks.metrics._image_stats import resampled
+from tasks.metrics.features import INSTALL, FeatureNet, imported
+
+RESAMPLES = 50
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussian:
+    """Mean and covariance of a set's features. n: pictures in it; 0 where a file of statistics does not say."""
+
+    mean: Float[np.ndarray, " E"]
+    covariance: Float[np.ndarray, "E E"]
+    n: int
+
+
+def gaussian(features: Float[np.ndarray, "N E"]) -> Gaussian:
+    """Sample mean and unbiased covariance, as pytorch-fid takes them."""
+    return Gaussian(features.mean(0), np.cov(features, rowvar=False), len(features))
+
+
+def distance(one: Gaussian, other: Gaussian) -> float:
+    """pytorch-fid's squared Frechet distance.
+
+    Raises:
+        ValueError: the product of the covariances has no real square root (too few pictures, or constant ones).
+        UsageError: pytorch-fid is not installed.
+    """
+    formula: Any = imported("pytorch_fid.fid_score", INSTALL).calculate_frechet_distance
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+        warnings.simplefilter("ignore")  # SciPy on an argument of pytorch-fid's; its printed note on singular products
+        return float(formula(one.mean, one.covariance, other.mean, other.covariance))
+
+
+def statistics(path: Path) -> Gaussian:
+    """Read a file of statistics as pytorch-fid saves it: arrays ``mu`` and ``sigma``.
+
+    Raises:
+        UsageError: it is missing or holds something else.
+    """
+    try:
+        with np.load(path) as held:
+            return Gaussian(held["mu"], held["sigma"], 0)
+    except (OSError, KeyError, ValueError) as error:
+        raise UsageError(
+            f"{path} cannot be read as statistics ({type(error).__name__}: {error}). "
+            f"It must be an .npz with arrays mu and sigma, as pytorch-fid saves it, or a folder of pictures"
+        ) from error
+
+
+def frechet(
+    pictures: Sequence[Picture],
+    reference: Sequence[Picture] | Gaussian,
+    net: FeatureNet,
+    *,
+    minimum: int = 0,
+    failures: int = 0,
+) -> SetScore:
+    """Frechet distance of pictures to a reference set. It is biased upwards by few pictures: compare at equal n only.
+
+    The interval is the value plus and minus 1.96 standard deviations over resamples of the pictures, the reference
+    held fixed: a percentile interval would be off, because a resample repeats pictures and so lies further away.
+
+    Args:
+        minimum: fewest pictures on either side; 0: what the net declares. failures: outputs that were no picture.
+
+    Raises:
+        UsageError: pytorch-fid is not installed, or the statistics are of another width.
+    """
+    least = max(minimum or net.enough, 2)
+    known = reference.n or least if isinstance(reference, Gaussian) else len(reference)
+    for what, n in (("pictures", len(pictures)), ("reference pictures", known)):
+        if n < least:
+            reason = f"{n} {what}; at least {least} are asked for, because fewer bias the distance upwards"
+            return SetScore(None, len(pictures), failures, reason=reason)
+    features = net.features(pictures)
+    other = reference if isinstance(reference, Gaussian) else gaussian(net.features(reference))
+    if other.mean.shape != (net.width,):
+        raise UsageError(f"the statistics have {other.mean.size} features and {net.name} gives {net.width}")
+    try:
+        value = distance(gaussian(features), other)
+    except ValueError as error:
+        return SetScore(None, len(pictures), failures, reason=f"the distance is not defined here: {error}")
+    spread = 1.96 * float(np.std(resampled_distances(features, other), ddof=1))
+    return SetScore(value, len(pictures), failures, value - spread, value + spread)
+
+
+def resampled_distances(
+    features: Float[np.ndarray, "N E"], reference: Gaussian, times: int = RESAMPLES, seed: int = 0
+) -> Float[np.ndarray, " times"]:
+    """Distances of resamples of the features.
+
+    tr sqrt(S T) is the sum of the square roots of the eigenvalues of R S R with R R = T: one symmetric problem of
+    order min(N, E) a resample instead of a general matrix root.
+    """
+    values, vectors = np.linalg.eigh(reference.covariance)
+    half = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
+    turned = features @ half
+    draws = resampled(len(features), times, seed)
+    return np.array([_weighted(features, turned, draw, reference) for draw in draws])
+
+
+def _weighted(
+    features: Float[np.ndarray, "N E"],
+    turned: Float[np.ndarray, "N E"],
+    counts: Float[np.ndarray, " N"],
+    reference: Gaussian,
+) -> float:
+    """The distance where picture i stands counts[i] times in the set."""
+    n = counts.sum()
+    weight = np.sqrt(counts / (n - 1))[:, None]
+    centre = counts @ features / n
+    spread = float((weight**2 * (features - centre) ** 2).sum())
+    rows = weight * (turned - counts @ turned / n)
+    gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
+    root = float(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0)).sum())
+    apart = centre - reference.mean
+    return float(apart @ apart) + spread + float(np.trace(reference.covariance)) - 2 * root

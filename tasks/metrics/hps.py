@@ -1,0 +1,31 @@
+"""Human Preference Score v2: the cosine of a picture and its prompt under a CLIP ViT-H/14 tuned on preferences.
+
+Source: Wu et al. 2023, arXiv:2306.09341; tgxs002/HPSv2, hpsv2/img_score.py, which returns the bare cosine (its
+benchmark table prints 100 times that).
+"""
+
+from __future__ import annotations
+
+from harness.task import SetScore
+from tasks.metrics import _image_weights as weights
+from tasks.metrics._image_stats import Shown, mean
+from tasks.metrics.clip import Clip
+
+MODEL = "ViT-H-14"
+
+
+def open_hps(published: weights.Weights, folder: str, model: str = MODEL) -> Clip:
+    """The scorer: an open_clip checkpoint whose tensors lie under ``state_dict``.
+
+    Raises:
+        UsageError: open_clip is not installed.
+        WeightsError: the file is absent, damaged or of another layout.
+    """
+    return Clip(model, weights.find(published, folder), tensor_resize=True)
+
+
+def hpsv2(seen: Shown, clip: Clip) -> SetScore:
+    """Mean cosine of pictures and prompts."""
+    if not seen.pictures:
+        return mean((), (), seen.failures)
+    return mean(seen.ids, clip.cosines(seen.pictures, seen.texts).tolist(), seen.failures)

@@ -1,0 +1,88 @@
+"""T2I-CompBench++: eight categories of compositional prompts, 300 validation prompts each.
+
+Source: Huang et al. 2023, arXiv:2307.06350; ``examples/dataset/*_val.txt`` of Karine-Huang/T2I-CompBench.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import ClassVar
+
+from harness.errors import UnknownNameError
+from harness.registry import TASKS
+from harness.task import Prompt, SetScore
+from tasks._pictures import PictureTask
+from tasks._prompt_files import lines, locate
+from tasks.metrics import _image_weights as weights
+from tasks.metrics import t2i_compbench as bench
+from tasks.metrics._image_stats import Shown, mean
+from tasks.metrics._images import FIGURES, Settings, elsewhere
+from tasks.metrics.clip import Clip
+
+FOLDER = "t2i_compbench"
+ORIGIN = "examples/dataset of Karine-Huang/T2I-CompBench"
+
+JUDGES = {
+    **dict.fromkeys(("color", "shape", "texture"), "BLIP-VQA"),
+    **dict.fromkeys(("spatial", "numeracy"), "UniDet"),
+    "3d_spatial": "UniDet and a depth net",
+    "complex": "BLIP-VQA, UniDet and CLIP together",
+}
+HOW = "score the pictures with Karine-Huang/T2I-CompBench, and its vqa_result.json with tasks.metrics.t2i_compbench"
+DEPTH = weights.Weights("dpt_hybrid-midas-501f0c75.pt", "isl-org/DPT", "501f0c75")
+
+
+def _non_spatial(seen: Shown, settings: Settings) -> SetScore:
+    """The bare cosine under OpenAI's ViT-B/32, over the pictures of this category."""
+    part = seen.only("non_spatial")
+    clip = Clip("ViT-B-32-quickgelu", weights.find(weights.CLIP_B32, settings.weights))
+    return mean(part.ids, clip.cosines(part.pictures, part.texts).tolist() if part.ids else ())
+
+
+@TASKS.register("t2i_compbench")
+@dataclass(frozen=True)
+class T2ICompBench(PictureTask):
+    """Prompts category by category, in the order of the files; ids are the category and the row, from 0.
+
+    Args:
+        folder: that holds ``CATEGORY_val.txt``. category: one of them; "" is all.
+    """
+
+    folder: str = ""
+    category: str = ""
+
+    source = "arXiv:2307.06350"
+    set_metrics = (*FIGURES, *bench.FIGURES)
+    own: ClassVar = {
+        **{
+            f"t2i_{name}": partial(elsewhere, needs=(DEPTH,) if "depth" in judge else (), how=f"{judge}; {HOW}")
+            for name, judge in JUDGES.items()
+        },
+        "t2i_non_spatial": _non_spatial,
+    }
+
+    def every(self) -> Sequence[Prompt]:
+        if self.category and self.category not in bench.CATEGORIES:
+            raise UnknownNameError("T2I-CompBench++ category", self.category, bench.CATEGORIES)
+        folder = locate(self.folder, FOLDER)
+        wanted = (self.category,) if self.category else bench.CATEGORIES
+        return tuple(prompt for name in wanted for prompt in _category(folder, name))
+
+
+def _category(folder: Path, name: str) -> list[Prompt]:
+    texts = _texts(folder, f"{name}_val.txt")
+    data: list[dict[str, str]] = [{} for _ in texts]
+    if name == "complex":
+        spatial, action = (_texts(folder, f"complex_val_{kind}.txt") for kind in ("spatial", "action"))
+        data = [{"kind": bench.kind_of(text, spatial, action)} for text in texts]
+    return [
+        Prompt(f"t2i/{name}/{index:04d}", text, category=name, data=more)
+        for index, (text, more) in enumerate(zip(texts, data, strict=True))
+    ]
+
+
+def _texts(folder: Path, name: str) -> list[str]:
+    return [line for _, line in lines(folder / name, f"T2I-CompBench++ prompts {name}", ORIGIN)]
