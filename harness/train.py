@@ -264,3 +264,4 @@ def save_bf16(model: nn.Module, folder: Path, name: str = "model.safetensors") -
         for key, value in model.state_dict().items()
     }
     save_file(tensors, folder / name, metadata={"format": "pt"})
+    (folder / name).chmod(0o644)  # safetensors writes for the owner alone, and a package is for all

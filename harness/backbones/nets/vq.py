@@ -1,0 +1,145 @@
+"""A small convolutional VQ tokenizer: one id of 1024 for each 4x4 pixels, of pictures of any size.
+
+Source: van den Oord et al. 2017, arXiv:1711.00937, with codes and encodings on the unit sphere as in Yu et al. 2022,
+arXiv:2110.04627 (ViT-VQGAN), section 3.2, codes that follow a moving average, and dead ones put where the data is.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.errors import UsageError, WeightsError
+
+CODES = 1024
+WIDTH = 16
+PATCH = 4
+
+
+class VQ(nn.Module):
+    """Encoder, codebook and decoder.
+
+    Attributes:
+        book: moving sum of the encodings that each code gets; its direction is the code. used: moving share of them.
+    """
+
+    book: Float[Tensor, "1024 16"]
+    used: Float[Tensor, " 1024"]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.encoder = nn.Sequential(
+            nn.PixelUnshuffle(2),
+            nn.Conv2d(12, 32, 3, padding=1),
+            nn.GELU(),
+            nn.PixelUnshuffle(2),
+            nn.Conv2d(128, 96, 1),
+            _Block(96),
+            nn.GELU(),
+            nn.Conv2d(96, WIDTH, 1),
+        )
+        self.decoder = nn.Sequential(
+            nn.Conv2d(WIDTH, 128, 3, padding=1),
+            _Block(128),
+            _Block(128),
+            nn.Conv2d(128, 128, 1),
+            nn.PixelShuffle(2),
+            nn.GELU(),
+            nn.Conv2d(32, 32, 3, padding=1),
+            nn.GELU(),
+            nn.Conv2d(32, 12, 3, padding=1),
+            nn.PixelShuffle(2),
+        )
+        self.register_buffer("book", functional.normalize(torch.randn(CODES, WIDTH), dim=1) / CODES)
+        self.register_buffer("used", torch.full((CODES,), 1 / CODES))
+
+    @classmethod
+    def load(cls, folder: Path) -> VQ:
+        """The tokenizer in a folder, in fp32.
+
+        Raises:
+            WeightsError: ``model.safetensors`` is missing, damaged or of another net.
+        """
+        path = Path(folder) / "model.safetensors"
+        model = cls()
+        try:
+            model.load_state_dict({key: value.float() for key, value in load_file(path).items()})
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise WeightsError(
+                f"{path} is no VQ tokenizer ({error}). Make it: `stride train backbone emoji-vq`, or give its folder"
+            ) from error
+        return model.eval()
+
+    @property
+    def codebook(self) -> Float[Tensor, "1024 16"]:
+        """What each id stands for, at unit length."""
+        return functional.normalize(self.book, dim=1)
+
+    def spread(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B h w 16"]:
+        """Encodings before they are rounded to codes, at unit length."""
+        return functional.normalize(self.encoder(pixels).float().permute(0, 2, 3, 1), dim=-1)
+
+    def nearest(self, spread: Float[Tensor, "*n 16"]) -> Int[Tensor, "*n"]:
+        """Id of the nearest code."""
+        return (spread @ self.codebook.T).argmax(-1)
+
+    def paint(self, codes: Float[Tensor, "B h w 16"]) -> Float[Tensor, "B 3 H W"]:
+        """Pixels, about -1 to 1, of codes."""
+        pixels: Tensor = self.decoder(codes.permute(0, 3, 1, 2))
+        return pixels
+
+    @torch.no_grad()
+    def encode(self, pictures: UInt8[Tensor, "B H W 3"] | UInt8[np.ndarray, "B H W 3"]) -> Int[Tensor, "B h w"]:
+        """Ids of pictures; h = H / 4 and w = W / 4.
+
+        Raises:
+            UsageError: a side is no multiple of four, or the pixels are not uint8.
+        """
+        pixels = torch.as_tensor(pictures)
+        if pixels.dtype != torch.uint8 or pixels.ndim != 4 or pixels.shape[1] % PATCH or pixels.shape[2] % PATCH:
+            raise UsageError(
+                f"the VQ reads uint8 [B, H, W, 3] with H and W multiples of {PATCH}; found {pixels.dtype} "
+                f"{list(pixels.shape)}"
+            )
+        return self.nearest(self.spread(to_signed(pixels.to(self.book.device))))
+
+    @torch.no_grad()
+    def decode(self, ids: Int[Tensor, "B h w"]) -> UInt8[Tensor, "B H W 3"]:
+        """Pictures of ids; H = 4 h and W = 4 w.
+
+        Raises:
+            UsageError: an id is outside the codebook.
+        """
+        if ids.numel() and not 0 <= int(ids.min()) <= int(ids.max()) < CODES:
+            raise UsageError(f"an id is outside 0..{CODES - 1}: found {int(ids.min())} to {int(ids.max())}")
+        pixels = self.paint(self.codebook[ids]).permute(0, 2, 3, 1)
+        return ((pixels + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+
+
+class _Block(nn.Module):
+    """x + a narrow 3x3 convolution of x; no norm over the picture, or a token would depend on far objects."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(
+            nn.GELU(),
+            nn.Conv2d(width, width // 2, 3, padding=1),
+            nn.GELU(),
+            nn.Conv2d(width // 2, width, 1),
+        )
+
+    def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C h w"]:
+        out: Tensor = x + self.inner(x)
+        return out
+
+
+def to_signed(pictures: UInt8[Tensor, "B H W 3"]) -> Float[Tensor, "B 3 H W"]:
+    """Pixels from -1 to 1, channels first."""
+    return pictures.permute(0, 3, 1, 2).float() / 127.5 - 1

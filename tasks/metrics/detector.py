@@ -1,0 +1,128 @@
+"""Finds the objects of an emoji scene in a picture: a small convolutional net over the 16x16 lattice of its tokens.
+
+An object is a peak of a heat map at its centre, as in Zhou et al. 2019, arXiv:1904.07850 (CenterNet), section 3; its
+kind, colour and size are read there. How often it is right is in data/detector/card.json.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.errors import OutputError, WeightsError
+from harness.worlds import emoji
+from tasks.metrics.attributes import Seen
+
+WEIGHTS = Path(__file__).parents[1] / "data" / "detector"
+CELLS = 16
+CELL = 4
+"""Pixels a cell of the lattice."""
+SIDES = (16, 24)
+THRESHOLD = 0.5
+WIDTH = 96
+SPLIT = (1, len(emoji.KINDS), len(emoji.COLOURS), len(SIDES))
+
+
+class Detector(nn.Module):
+    """Pictures of 64 pixels to logits on the lattice: heat, kind, colour and size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(
+            nn.PixelUnshuffle(2),
+            nn.Conv2d(12, 32, 3, padding=1),
+            nn.GELU(),
+            nn.PixelUnshuffle(2),
+            nn.Conv2d(128, WIDTH, 1),
+        )
+        # A large object is six cells wide, so some layers look far.
+        self.blocks = nn.ModuleList(_Block(reach) for reach in (1, 2, 1, 2))
+        self.head = nn.Conv2d(WIDTH, sum(SPLIT), 1)
+        nn.init.zeros_(self.head.weight)
+        nn.init.constant_(cast(Tensor, self.head.bias), -2.0)
+
+    def forward(self, pixels: Float[Tensor, "B 3 64 64"]) -> Float[Tensor, "B 45 16 16"]:
+        x = self.stem(pixels)
+        for block in self.blocks:
+            x = x + block(x)
+        logits: Tensor = self.head(functional.gelu(x))
+        return logits
+
+
+class _Block(nn.Sequential):
+    def __init__(self, reach: int) -> None:
+        super().__init__(
+            nn.GELU(),
+            nn.Conv2d(WIDTH, WIDTH // 2, 3, padding=reach, dilation=reach),
+            nn.GELU(),
+            nn.Conv2d(WIDTH // 2, WIDTH, 1),
+        )
+
+
+def load(folder: Path = WEIGHTS) -> Detector:
+    """The shipped detector, or one's own.
+
+    Raises:
+        WeightsError: ``model.safetensors`` is missing, damaged or of another net.
+    """
+    path, model = folder / "model.safetensors", Detector()
+    try:
+        model.load_state_dict({key: value.float() for key, value in load_file(path).items()})
+    except (OSError, SafetensorError, RuntimeError) as error:
+        raise WeightsError(
+            f"{path} is no detector of emoji scenes ({error}). Make it with `stride train scorer emoji-detector --out "
+            f"{folder}`"
+        ) from error
+    return model.eval()
+
+
+@cache
+def shipped() -> Detector:
+    """The detector that comes with the package, loaded once."""
+    return load()
+
+
+def prepare(pictures: UInt8[np.ndarray, "B H W 3"]) -> Float[Tensor, "B 3 64 64"]:
+    """Pixels as the detector reads them: -1 to 1; a picture of 32 is doubled.
+
+    Raises:
+        OutputError: they are neither 64x64 nor 32x32.
+    """
+    height, width = pictures.shape[1:3]
+    if height != width or height not in emoji.SIZES:
+        raise OutputError(
+            f"a picture of {width}x{height} pixels cannot be scored: scenes are "
+            f"{' or '.join(f'{size}x{size}' for size in emoji.SIZES)}"
+        )
+    large = pictures.repeat(64 // height, 1).repeat(64 // height, 2)
+    return torch.from_numpy(large).permute(0, 3, 1, 2).float() / 127.5 - 1
+
+
+@torch.no_grad()
+def find(model: Detector, pictures: UInt8[np.ndarray, "B H W 3"]) -> list[list[Seen]]:
+    """The objects of each picture, in pixels of 64, most confident first.
+
+    Raises:
+        OutputError: pictures of another size than 64 or 32.
+    """
+    heat, kind, colour, size = model(prepare(pictures)).float().split(SPLIT, 1)
+    score = heat.sigmoid()[:, 0]
+    # Two centres are at least four cells apart, so of those within two one is an echo.
+    peak = (score == functional.max_pool2d(score[:, None], 5, 1, 2)[:, 0]) & (score > THRESHOLD)
+    found: list[list[Seen]] = [[] for _ in range(len(pictures))]
+    looks = zip(*(part.argmax(1)[peak].tolist() for part in (kind, colour, size)), strict=True)
+    places = zip(peak.nonzero().tolist(), score[peak].tolist(), strict=True)
+    for ((index, row, column), confidence), (what, hue, wide) in zip(places, looks, strict=True):
+        name = emoji.KINDS[what]
+        tint = emoji.COLOURS[hue] if name in emoji.COLOURED else ""
+        found[index].append(Seen(name, tint, column * CELL, row * CELL, SIDES[wide], confidence))
+    return [sorted(objects, key=lambda seen: -seen.score) for objects in found]

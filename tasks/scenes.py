@@ -1,0 +1,149 @@
+"""Emoji scenes from their captions, scored exactly: which objects a picture shows, how many, of what colour, where."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+from jaxtyping import UInt8
+
+from harness.errors import OutputError, UsageError
+from harness.outputs import Output, Picture
+from harness.registry import TASKS
+from harness.task import Prompt, Scored, SetScore, Task
+from harness.worlds import emoji
+from tasks.metrics import _images as images
+from tasks.metrics import geneval
+from tasks.metrics._image_stats import Shown, mean
+from tasks.metrics.attributes import judge
+from tasks.metrics.features import EffLite0, FeatureNet, Inception
+from tasks.metrics.frechet import frechet
+
+METRICS = ("object", "count", "colour", "position", "overall")
+PROMPTS_SEED, REFERENCE_SEED = 1000, 1001
+"""First numbers of the seeds; trainings and cards use others. All of these scenes are held out."""
+
+FAMILIES = {f"geneval_{tag}": tag for tag in geneval.TAGS} | {"geneval_overall": "families"}
+"""Names of GenEval's figures here: they are of other pictures and of another detector."""
+NETS: dict[str, type[FeatureNet]] = {"fid": Inception, "fd_efflite0": EffLite0}
+
+
+@TASKS.register("emoji_scenes")
+@dataclass(frozen=True)
+class EmojiScenes(Task):
+    """Captions of held-out scenes in GenEval's six families, in turn; a shipped detector finds the objects.
+
+    What a prompt does not ask for has no score: a count only in counting, a colour in colors and color_attr, a position
+    in position. ``overall`` is GenEval's: everything that was asked for holds.
+
+    Args:
+        n: prompts. seed: which ones. family: one of GenEval's families alone; "" takes all. size: side of the pictures
+            in pixels, 64 or 32. scorers: of the whole set, such as ``fd_efflite0, diversity``; Frechet distances are to
+            as many real scenes. weights: folder of the scorers' weights; "" is torch's checkpoint folder.
+    """
+
+    n: int = 256
+    seed: int = 0
+    family: str = ""
+    size: int = 64
+    scorers: tuple[str, ...] | str = ()
+    weights: str = ""
+
+    source = "arXiv:2310.11513; Noto Color Emoji"
+    modality = "image"
+    metrics = METRICS
+    set_metrics = (*FAMILIES.values(), "swapped", *images.FIGURES)
+    eos = False
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UsageError: no such family, size or scorer, or a count below one.
+        """
+        images.names(self.scorers)
+        if self.n < 1 or self.seed < 0 or self.size not in emoji.SIZES or self.family not in ("", *emoji.FAMILIES):
+            raise UsageError(
+                f"the task emoji_scenes was given n={self.n}, seed={self.seed}, family={self.family!r}, "
+                f"size={self.size}; n must be 1 or more, seed 0 or more, size {' or '.join(map(str, emoji.SIZES))}, "
+                f"and family empty or one of {', '.join(emoji.FAMILIES)}"
+            )
+
+    def prompts(self) -> Sequence[Prompt]:
+        """Captions; ``data`` holds the specification (``asked``), ``textured`` and the scene's ``index``."""
+        return tuple(
+            Prompt(
+                f"{drawn.family}/{index}",
+                emoji.caption(drawn),
+                category=drawn.family,
+                data={"asked": emoji.specification(drawn), "textured": drawn.ground.textured, "index": index},
+            )
+            for index, drawn in enumerate(self.scenes())
+        )
+
+    def scenes(self) -> list[emoji.Scene]:
+        """The scenes that the captions describe, in the order of the prompts."""
+        return emoji.scenes(PROMPTS_SEED + 2 * self.seed, "held-out", self.n, self.family or None)
+
+    def reference(self, n: int) -> list[Picture]:
+        """Real pictures of other held-out scenes of the same families, to measure distances of sets to."""
+        drawn = emoji.scenes(REFERENCE_SEED + 2 * self.seed, "held-out", n, self.family or None)
+        return [Picture(emoji.render(scene, self.size)) for scene in drawn]
+
+    def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
+        """What of the prompt the picture shows, each 0 or 1.
+
+        Raises:
+            OutputError: it is no picture of the task's size.
+            WeightsError: the detector's weights are missing.
+        """
+        from tasks.metrics.detector import find, shipped
+
+        pixels = self._pixels(output)
+        return judge(find(shipped(), pixels[None])[0], prompt.data["asked"])
+
+    def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
+        """Figures of a whole set.
+
+        The share of right pictures in each family, and ``families``, the mean of the six. ``swapped``: ``overall`` of
+        each picture against the next prompt of its family, which a model that reads its prompt meets by chance alone.
+        """
+        results = [geneval.Result(one.prompt.category, one.prompt.id, one.scores["overall"] == 1) for one in outputs]
+        families = {FAMILIES[name]: score for name, score in geneval.summary(results).items()}
+        asked = images.names(self.scorers)
+        far = {name: partial(self._distance, net=net) for name, net in NETS.items() if name in asked}
+        rest = [name for name in asked if name not in NETS]
+        others = images.score(rest, outputs, images.Settings(weights=self.weights), far)
+        return {**families, "swapped": self._swapped(outputs), **others}
+
+    def _distance(self, seen: Shown, settings: images.Settings, net: type[FeatureNet]) -> SetScore:
+        opened = net.found(settings.weights)
+        real = self.reference(max(len(seen.pictures), opened.enough))
+        return frechet(seen.pictures, real, opened, failures=seen.failures)
+
+    def _swapped(self, outputs: Sequence[Scored]) -> SetScore:
+        families: dict[str, list[Prompt]] = {}
+        for prompt in sorted(
+            {one.prompt.id: one.prompt for one in outputs}.values(), key=lambda p: int(p.data["index"])
+        ):
+            families.setdefault(prompt.category, []).append(prompt)
+        pairs = [(a, b) for family in families.values() for a, b in zip(family, family[1:] + family[:1], strict=True)]
+        after = {prompt.id: other for prompt, other in pairs if prompt.data["asked"] != other.data["asked"]}
+        order = sorted((one for one in outputs if one.prompt.id in after), key=lambda s: (s.prompt.id, s.repetition))
+        met = [self.score(after[one.prompt.id], one.output, ())["overall"] for one in order]
+        if not met:
+            return SetScore(None, 0, reason="no family has two prompts that ask for different things")
+        return mean([one.prompt.id for one in order], met)
+
+    def _pixels(self, output: Output) -> UInt8[np.ndarray, "H W 3"]:
+        if not isinstance(output, Picture):
+            raise OutputError(f"emoji_scenes scores pictures; the output is a {type(output).__name__}")
+        height, width = output.pixels.shape[:2]
+        if (height, width) != (self.size, self.size):
+            raise OutputError(
+                f"the picture has {width}x{height} pixels and the task asks for {self.size}x{self.size}; give the task "
+                f"the size of the backbone's pictures"
+            )
+        return output.pixels

@@ -1,0 +1,142 @@
+"""The detector of emoji scenes: `stride train scorer emoji-detector`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.registry import RECIPES
+from harness.train import Recipe, save_bf16
+from harness.worlds import emoji
+from tasks.metrics._scene_truth import shares, truth
+from tasks.metrics.detector import CELLS, SPLIT, Detector, find, prepare
+
+BATCH = 24
+SMALL = 0.2
+"""Share of pictures drawn at 32 pixels."""
+REBUILT = 0.5
+"""Share of pictures that went through the tokenizer, as a model's all do."""
+SHIFTED = 0.5
+"""Share of batches moved by up to one cell, to places where no scene but a bad model puts an object."""
+
+
+class EmojiDetector(Recipe):
+    """Heat by the penalty-reduced focal loss; kind, colour and size by cross-entropy at the true centres."""
+
+    kind = "scorer"
+    summary = "detector of emoji scenes: kind, colour, size and place of each object"
+    source = "harness.worlds.emoji, from Noto Color Emoji (SIL OFL 1.1), and emoji-vq"
+    requires = ("emoji-vq",)
+    steps = 5000
+    hours = 0.5
+    rate = 2e-3
+    warmup = 100
+    fall = 0.7
+    decay = 0.01
+    average = 0.995
+
+    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+        model = Detector()
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
+        # Not a submodule: it is neither trained nor shipped here.
+        object.__setattr__(model, "tokenizer", RECIPES.get("emoji-vq").load(parts["emoji-vq"]))
+        return model
+
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        drawn = [emoji.scene(random, "train") for _ in range(BATCH)]
+        shift = tuple(random.integers(-1, 2, 2).tolist()) if random.random() < SHIFTED else (0, 0)
+        with torch.autocast("cpu", torch.bfloat16):
+            pictures = _mixed(model, drawn, random)
+            logits = model(_moved(pictures, shift))
+        return _loss(logits.float(), _targets(drawn, shift))
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        assert isinstance(model, Detector)
+        drawn = emoji.scenes(2, "held-out", 1800)
+        found: dict[str, float] = {"scenes": len(drawn)}
+        for size in emoji.SIZES:
+            real = np.stack([emoji.render(scene, size) for scene in drawn])
+            for name, pictures in (("real", real), ("rebuilt", _rebuilt(model, real))):
+                seen = [one for part in np.array_split(pictures, 36) for one in find(model, part)]
+                found |= {f"{name}_{size}_{key}": value for key, value in shares(seen, drawn).items()}
+        return found
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Round to bf16 first, so that what is measured is what is shipped."""
+        with torch.no_grad():
+            for tensor in model.state_dict().values():
+                tensor.copy_(tensor.bfloat16())
+        save_bf16(model, folder)
+
+
+def _rebuilt(model: nn.Module, pictures: UInt8[np.ndarray, "B H W 3"]) -> UInt8[np.ndarray, "B H W 3"]:
+    """Through the tokenizer and back."""
+    tokenizer: Any = getattr(model, "tokenizer")  # noqa: B009  # set past nn.Module, which would not type it
+    parts = np.array_split(pictures, max(1, len(pictures) // 50))
+    return np.concatenate([tokenizer.decode(tokenizer.encode(part)).numpy() for part in parts])
+
+
+def _mixed(model: nn.Module, drawn: Sequence[emoji.Scene], random: np.random.Generator) -> Float[Tensor, "B 3 64 64"]:
+    """Pictures of both sizes, as rendered or through the tokenizer."""
+    small, rebuilt = int(SMALL * len(drawn)), int(REBUILT * len(drawn))
+    order = random.permutation(len(drawn))
+    parts: list[Tensor] = []
+    for size, part in ((32, order[:small]), (64, order[small:])):
+        real = np.stack([emoji.render(drawn[i], size) for i in part])
+        through = round(rebuilt * len(part) / len(drawn))
+        if through:
+            real[:through] = _rebuilt(model, real[:through])
+        parts.append(prepare(real))
+    return torch.cat(parts)[torch.from_numpy(np.argsort(order))]
+
+
+def _moved(pixels: Float[Tensor, "B 3 64 64"], shift: tuple[int, ...]) -> Float[Tensor, "B 3 64 64"]:
+    """Moved down and right by whole cells, edges repeated."""
+    wide = functional.pad(pixels, (4, 4, 4, 4), mode="replicate")
+    top, left = 4 - 4 * shift[0], 4 - 4 * shift[1]
+    return wide[:, :, top : top + 64, left : left + 64].contiguous(memory_format=torch.channels_last)
+
+
+def _targets(drawn: Sequence[emoji.Scene], shift: tuple[int, ...]) -> Int[np.ndarray, "objects 6"]:
+    """Picture, row, column, kind, colour (-1: none) and size of each object."""
+    rows = [
+        (
+            *(index, int(seen.y) // 4 + shift[0], int(seen.x) // 4 + shift[1], emoji.KINDS.index(seen.kind)),
+            *(emoji.COLOURS.index(seen.colour) if seen.colour else -1, int(seen.side == 24)),
+        )
+        for index, scene in enumerate(drawn)
+        for seen in truth(scene)
+    ]
+    return np.array(rows)
+
+
+def _loss(logits: Float[Tensor, "B 45 16 16"], targets: Int[np.ndarray, "objects 6"]) -> Tensor:
+    heat, kind, colour, size = torch.split(logits, list(SPLIT), 1)
+    index, row, column, what, hue, wide = torch.from_numpy(targets).T
+    lattice = torch.arange(CELLS)
+    far = (lattice[None, :, None] - row[:, None, None]) ** 2 + (lattice[None, None, :] - column[:, None, None]) ** 2
+    near = torch.zeros(len(logits), CELLS, CELLS)
+    # Centres are at least four cells apart, so the sum of their bumps is as good as the largest.
+    near.index_add_(0, index, torch.exp(-far.float()))
+    centre = torch.zeros_like(near, dtype=torch.bool)
+    centre[index, row, column] = True
+    score, log_on, log_off = heat[:, 0].sigmoid(), *(functional.logsigmoid(s * heat[:, 0]) for s in (1, -1))
+    on = -((1 - score) ** 2 * log_on)[centre].sum()
+    off = -((1 - near.clamp_max(1)) ** 4 * score**2 * log_off)[~centre].sum()
+    at = [part[index, :, row, column] for part in (kind, colour, size)]
+    looks = [
+        functional.cross_entropy(at[0], what),
+        functional.cross_entropy(at[1], hue, ignore_index=-1, reduction="sum") / (hue >= 0).sum().clamp_min(1),
+        functional.cross_entropy(at[2], wide),
+    ]
+    return (on + off) / len(targets) + sum(looks, torch.zeros(()))
+
+
+RECIPES.register("emoji-detector")(EmojiDetector())
