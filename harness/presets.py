@@ -18,14 +18,14 @@ import yaml
 
 from harness import backbones
 from harness.backbone import DTYPES, Backbone
-from harness.backbones import _weights
+from harness.backbones import _real_files, _weights
 from harness.backbones.noisy import NoisyBackbone
 from harness.contracts import Need
 from harness.errors import UnknownNameError, UsageError
 from harness.registry import BACKBONES
 
 SHIPPED = Path(__file__).parent / "backbones" / "presets"
-TEXTS = ("licence", "note")
+TEXTS = ("size", "licence", "note")
 PAIRS = re.compile(r"\w+=[^=,:]*(,\w+=[^=,:]*)*")
 
 
@@ -35,12 +35,13 @@ class Spec:
 
     Args:
         name: as the user wrote it. adapter: a name of ``BACKBONES``. params: what the adapter loads.
-        licence: of the weights. note: one line for lists.
+        size: parameters and bytes, for lists. licence: of the weights. note: one line for lists.
     """
 
     name: str
     adapter: str
     params: Mapping[str, Any] = field(default_factory=dict)
+    size: str = ""
     licence: str = ""
     note: str = ""
 
@@ -59,7 +60,13 @@ class Spec:
 
     def ready(self) -> bool:
         """Whether it can be loaded without a fetch."""
+        if "parts" in self.params:
+            return _real_files.ready(self.parts())
         return "source" not in self.params or _weights.ready(_weights.parse(self.name, self.params["source"]))
+
+    def parts(self) -> dict[str, _real_files.Part]:
+        """The folders and files that a model is published in, checked; see `_real_files`."""
+        return _real_files.check(self.name, self.params["parts"], self.params["parts"])
 
 
 def _import_adapters() -> None:
@@ -118,7 +125,7 @@ def _read(path: Path, errors: list[str]) -> Spec | None:
     if faults:
         return None
     params = {key: value for key, value in body.items() if key not in ("adapter", *TEXTS)}
-    return Spec(path.stem, body["adapter"], params, body.get("licence", ""), body.get("note", ""))
+    return Spec(path.stem, body["adapter"], params, **{key: body.get(key, "") for key in TEXTS})
 
 
 def _faults(name: str, body: Mapping[str, Any]) -> list[tuple[str, str]]:
@@ -172,9 +179,15 @@ def fetch(name: str, progress: _weights.Progress = lambda line: None) -> Path | 
         WeightsError: they cannot be had, or are not what was pinned.
     """
     spec = resolve(name)
+    if "parts" in spec.params:
+        _real_files.fetch(name, spec.parts(), progress)
     if "source" not in spec.params:
         return None
     return _weights.fetch(name, _weights.parse(name, spec.params["source"]), progress)
+
+
+_fetch = fetch
+"""Under a name that `load`'s parameter does not hide."""
 
 
 def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Backbone:
@@ -189,8 +202,8 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
     if dtype not in DTYPES:
         raise UsageError(f"there is no dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
     spec = resolve(name)
-    if fetch and "source" in spec.params:
-        _weights.fetch(name, _weights.parse(name, spec.params["source"]))
+    if fetch:
+        _fetch(name)
     backbone: Backbone = BACKBONES.get(spec.adapter).load(name, spec.params, dtype, device)
     return backbone
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import click
 
 from harness import presets
-from harness.backbones import _weights
 from harness.cli.main import emit
 
 
@@ -24,14 +23,11 @@ def command(names: tuple[str, ...], as_json: bool) -> None:
     rows = []
     for name in names:
         spec = presets.resolve(name)
-        if "source" not in spec.params:
-            rows.append({"name": name, "folder": None})
+        folder = presets.fetch(name, lambda text: click.echo(text, err=True))
+        rows.append({"name": name, "folder": None if folder is None else str(folder)})
+        if not {"source", "parts"} & set(spec.params):
             click.echo(f"{name}: needs no weights", err=True)
-            continue
-        source = _weights.parse(name, spec.params["source"])
-        folder = _weights.fetch(name, source, lambda text: click.echo(text, err=True))
-        rows.append({"name": name, "folder": str(folder)})
-        if not as_json:
+        elif not as_json:
             click.echo(f"{name}: {folder or 'ready'}")
     if as_json:
         emit(rows)

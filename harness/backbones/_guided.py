@@ -1,0 +1,146 @@
+"""Classifier-free guidance over two caches, and the tokens that a picture allows.
+
+Source: Ho and Salimans 2022, arXiv:2207.12598, with the mixing of LlamaGen and Lumina-mGPT: z = z_u + s (z_c - z_u).
+Symbols: P and U prompt lengths with and without the condition, s scale.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from harness.contracts import Cache, Grid, Rows, Window
+from harness.errors import ContractError
+
+Grammar = Callable[[Int[Tensor, " R"]], Float[Tensor, "R V"]]
+"""For R places in a picture (0: its first token) a row each: 0 at the ids that may stand there, -inf elsewhere."""
+
+
+@final
+class GridGrammar:
+    """Cells take the ids allowed; ends of lines and of the picture take their one forced id.
+
+    Places outside the picture are treated as cells.
+
+    Args:
+        grid: the picture; its ``start`` is not used. allowed: marks the ids that a cell may take.
+    """
+
+    def __init__(self, grid: Grid, allowed: Bool[Tensor, " V"]) -> None:
+        forced = [grid.forced(grid.start + place) for place in range(grid.length)]
+        ids = sorted({token for token in forced if token is not None})
+        shut = torch.full((1 + len(ids), len(allowed)), float("-inf"), device=allowed.device)
+        shut[0, allowed] = 0.0
+        for row, token in enumerate(ids):
+            shut[1 + row, token] = 0.0
+        kinds = [0 if token is None else 1 + ids.index(token) for token in forced]
+        self._masks = shut
+        self._kinds = torch.tensor([0, *kinds, 0], device=allowed.device)
+
+    def __call__(self, places: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+        """The masks of these places; reads nothing from the device."""
+        return self._masks[self._kinds[(places + 1).clamp(0, len(self._kinds) - 1)]]
+
+
+@final
+class GuidedCache(Cache):
+    """One sequence in two branches that share all tokens behind their prompts.
+
+    Entry i of the conditional branch is entry i + U - P of the other, from the prompt's last one (i = P - 1) on, where
+    the other branch reads the last token of its own prompt: often the same. Rows of earlier entries, which are asked
+    for only after a rollback into the prompt, are the conditional branch's alone.
+
+    Args:
+        conditional: empty. prompt: P. scale: s; at 1 the other branch does not run.
+        unconditional: empty; None where there is no guidance. negative: the U tokens of its prompt.
+        grammar: what may follow; None: everything.
+    """
+
+    def __init__(
+        self,
+        conditional: Cache,
+        prompt: int,
+        *,
+        scale: float = 1.0,
+        unconditional: Cache | None = None,
+        negative: Sequence[int] = (),
+        grammar: Grammar | None = None,
+    ) -> None:
+        if prompt < 1 or (unconditional is not None and not negative):
+            raise ContractError(
+                f"a guided cache needs a prompt on both sides; found lengths {prompt} and {len(negative)}"
+            )
+        self._conditional, self._unconditional = conditional, unconditional if scale != 1.0 else None
+        self._last = prompt - 1
+        self._negative = tuple(negative)
+        self._shift = len(negative) - prompt
+        self._scale = scale
+        self._grammar = grammar
+        self._held = 0
+        self._opened = False
+
+    def extend(self, window: Window) -> Rows:
+        """Both branches read the window, which is one forward pass of the model that they are.
+
+        Raises:
+            ContractError: past the context, or a tree that hangs from a token inside the prompt.
+        """
+        count, alone = len(window.tokens), self._last - self._held
+        if window.sees is not None and window.rows and count - window.rows < alone:
+            raise ContractError(
+                f"a tree hangs from entry {self._held + count - window.rows} and the prompt ends with entry "
+                f"{self._last}: read the prompt first, then draft"
+            )
+        logits = self._conditional.extend(window).logits
+        self._held += count
+        if self._unconditional is not None and count > alone:
+            other = self._other(self._unconditional, window, max(0, alone))
+            plain = len(logits) - len(other)
+            mixed = torch.lerp(other, logits[plain:], self._scale)
+            logits = torch.cat([logits[:plain], mixed]) if plain else mixed
+        if self._grammar is not None and window.rows:
+            places = window.positions[count - window.rows :] - self._last
+            logits = logits + self._grammar(places).to(logits.dtype)
+        return Rows(logits)
+
+    def _other(self, cache: Cache, window: Window, alone: int) -> Float[Tensor, "R V"]:
+        """Rows of the unconditional branch, which does not read the first ``alone`` entries of the window."""
+        tokens, positions = window.tokens[alone:], window.positions[alone:] + self._shift
+        if not self._opened:
+            self._open(cache, window)
+        if self._held - len(tokens) == self._last:
+            tokens = tokens.clone()
+            tokens[0] = self._negative[-1]
+        base = max(window.base, self._last)
+        sees = None if window.sees is None else window.sees[alone:, base - window.base :]
+        return cache.extend(Window(tokens, positions, base + self._shift, sees, min(window.rows, len(tokens)))).logits
+
+    def _open(self, cache: Cache, window: Window) -> None:
+        """Read the branch's own prompt but for its last token: with the first pass that needs it, so it is timed."""
+        self._opened = True
+        if len(self._negative) > 1:
+            tokens = window.tokens.new_tensor(self._negative[:-1])
+            cache.extend(Window(tokens, torch.arange(len(tokens), device=tokens.device), 0, None, 0))
+
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        """In both branches; the other one never drops its prompt.
+
+        Raises:
+            ContractError: entries that are not held, or an entry of the prompt moved behind the prompt.
+        """
+        behind = max(0, self._last - length)
+        moved = [length + entry - self._last for entry in entries[behind:]]
+        if any(entry < 0 for entry in moved):
+            raise ContractError(f"keep({length}, {tuple(entries)}) moves entries of the prompt behind its end")
+        self._conditional.keep(length, entries)
+        self._held = length + len(entries)
+        if self._unconditional is None or not self._opened:
+            return
+        if behind:
+            self._unconditional.keep(self._last + self._shift, moved)
+        else:
+            self._unconditional.keep(length + self._shift, entries)

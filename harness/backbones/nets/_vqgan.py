@@ -1,0 +1,190 @@
+"""The decoder of VQGAN tokenizers, as Chameleon's and LlamaGen's checkpoints lay it out: ids to pixels.
+
+Source: Esser et al. 2021, arXiv:2012.09841 (VQGAN); LlamaGen's variant normalises its codes (arXiv:2406.06525, 2.2).
+Names are those of LlamaGen's files; those of taming-transformers, which Chameleon keeps, are translated.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+GROUPS = 32
+UNUSED = re.compile(r"(encoder|quant_conv|loss)\.|quantize\.codebook_used$")
+"""Tensors of a published tokenizer that decoding does not need."""
+
+
+@dataclass(frozen=True)
+class VQShape:
+    """Sizes of a decoder.
+
+    Args:
+        codes: K. width: C of a code. latent: channels behind it. levels: channels a level, from the coarsest; each but
+            the last doubles the sides. blocks: residual blocks a level. attends: the coarsest level has attention.
+        normalised: codes are put on the unit sphere.
+    """
+
+    codes: int
+    width: int
+    latent: int = 256
+    levels: tuple[int, ...] = (512, 256, 256, 128, 128)
+    blocks: int = 3
+    attends: bool = True
+    normalised: bool = True
+
+    @property
+    def factor(self) -> int:
+        """Pixels a side of one code."""
+        return int(2 ** (len(self.levels) - 1))
+
+
+LLAMAGEN = VQShape(16384, 8)
+CHAMELEON = VQShape(8192, 256, attends=False, normalised=False)
+
+
+class VQDecoder(nn.Module):
+    """Codes, the projection behind them and the convolutions.
+
+    Args:
+        shape: as the file has it; see `shape_of`.
+    """
+
+    def __init__(self, shape: VQShape) -> None:
+        super().__init__()
+        self.shape = shape
+        self.quantize = nn.Module()
+        self.quantize.embedding = nn.Embedding(shape.codes, shape.width)
+        self.post_quant_conv = nn.Conv2d(shape.width, shape.latent, 1)
+        self.decoder = _Decoder(shape)
+
+    @property
+    def codebook(self) -> Float[Tensor, "K C"]:
+        """The vectors that the ids stand for."""
+        codes: Tensor = self.quantize.embedding.weight  # type: ignore[union-attr,assignment]  # set in __init__
+        return functional.normalize(codes, dim=-1) if self.shape.normalised else codes
+
+    @torch.inference_mode()
+    def forward(self, ids: Int[Tensor, "h w"]) -> Float[Tensor, "3 H W"]:
+        """Pixels, about -1 to 1; H and W are h and w times the factor."""
+        latent = self.codebook[ids].permute(2, 0, 1)[None]
+        pixels: Tensor = self.decoder(self.post_quant_conv(latent))[0]
+        return pixels
+
+
+class _Decoder(nn.Module):
+    def __init__(self, shape: VQShape) -> None:
+        super().__init__()
+        width = shape.levels[0]
+        self.conv_in = nn.Conv2d(shape.latent, width, 3, padding=1)
+        self.mid = nn.ModuleList([_Residual(width, width), _Attention(width), _Residual(width, width)])
+        self.conv_blocks = nn.ModuleList()
+        for index, level in enumerate(shape.levels):
+            last = index == len(shape.levels) - 1
+            self.conv_blocks.append(_Level(width, level, shape.blocks, shape.attends and index == 0, not last))
+            width = level
+        self.norm_out = nn.GroupNorm(GROUPS, width, eps=1e-6)
+        self.conv_out = nn.Conv2d(width, 3, 3, padding=1)
+
+    def forward(self, x: Float[Tensor, "1 Z h w"]) -> Float[Tensor, "1 3 H W"]:
+        x = self.conv_in(x)
+        for part in (*self.mid, *self.conv_blocks):
+            x = part(x)
+        pixels: Tensor = self.conv_out(functional.silu(self.norm_out(x)))
+        return pixels
+
+
+class _Level(nn.Module):
+    def __init__(self, width: int, out: int, blocks: int, attends: bool, doubles: bool) -> None:
+        super().__init__()
+        self.res = nn.ModuleList([_Residual(width if n == 0 else out, out) for n in range(blocks)])
+        self.attn = nn.ModuleList([_Attention(out) for _ in range(blocks)] if attends else [])
+        if doubles:
+            self.upsample = nn.Module()
+            self.upsample.conv = nn.Conv2d(out, out, 3, padding=1)
+
+    def forward(self, x: Float[Tensor, "1 C h w"]) -> Float[Tensor, "1 D H W"]:
+        for index, block in enumerate(self.res):
+            x = block(x)
+            if len(self.attn):
+                x = self.attn[index](x)
+        if hasattr(self, "upsample"):
+            x = self.upsample.conv(functional.interpolate(x, scale_factor=2.0))  # type: ignore[operator]  # a Conv2d
+        return x
+
+
+class _Residual(nn.Module):
+    def __init__(self, width: int, out: int) -> None:
+        super().__init__()
+        self.norm1 = nn.GroupNorm(GROUPS, width, eps=1e-6)
+        self.conv1 = nn.Conv2d(width, out, 3, padding=1)
+        self.norm2 = nn.GroupNorm(GROUPS, out, eps=1e-6)
+        self.conv2 = nn.Conv2d(out, out, 3, padding=1)
+        if width != out:
+            self.nin_shortcut = nn.Conv2d(width, out, 1)
+
+    def forward(self, x: Float[Tensor, "1 C h w"]) -> Float[Tensor, "1 D h w"]:
+        inner = self.conv1(functional.silu(self.norm1(x)))
+        inner = self.conv2(functional.silu(self.norm2(inner)))
+        out: Tensor = (self.nin_shortcut(x) if hasattr(self, "nin_shortcut") else x) + inner
+        return out
+
+
+class _Attention(nn.Module):
+    """One head over all places."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.GroupNorm(GROUPS, width, eps=1e-6)
+        self.q, self.k, self.v, self.proj_out = (nn.Conv2d(width, width, 1) for _ in range(4))
+
+    def forward(self, x: Float[Tensor, "1 C h w"]) -> Float[Tensor, "1 C h w"]:
+        flat = self.norm(x)
+        q, k, v = (part(flat).flatten(2).transpose(1, 2) for part in (self.q, self.k, self.v))
+        seen = functional.scaled_dot_product_attention(q, k, v)
+        out: Tensor = x + self.proj_out(seen.transpose(1, 2).reshape(x.shape))
+        return out
+
+
+def own_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What decoding needs of a published tokenizer, under the names of `VQDecoder`."""
+    kept = {key: value for key, value in state.items() if not UNUSED.match(key)}
+    ups = [int(found[1]) for key in kept if (found := re.match(r"decoder\.up\.(\d+)\.", key))]
+    return {_own_name(key, max(ups, default=0)): value for key, value in kept.items()}
+
+
+def _own_name(key: str, top: int) -> str:
+    for there, here in (("block_1", "0"), ("attn_1", "1"), ("block_2", "2")):
+        key = key.replace(f"decoder.mid.{there}.", f"decoder.mid.{here}.")
+    found = re.match(r"decoder\.up\.(\d+)\.(\w+)\.(.*)", key)
+    if found is None:
+        return key
+    kind = {"block": "res"}.get(found[2], found[2])
+    return f"decoder.conv_blocks.{top - int(found[1])}.{kind}.{found[3]}"
+
+
+def shape_of(state: Mapping[str, Any], normalised: bool) -> VQShape:
+    """The sizes that tensors under our own names have.
+
+    Raises:
+        KeyError: a tensor without which they cannot be told is missing.
+    """
+    level = "decoder.conv_blocks."
+    count = 1 + max(int(key[len(level) :].split(".")[0]) for key in state if key.startswith(level))
+    blocks = 1 + max(int(key.split(".")[4]) for key in state if key.startswith(f"{level}0.res."))
+    codes, width = state["quantize.embedding.weight"].shape
+    return VQShape(
+        int(codes),
+        int(width),
+        latent=int(state["post_quant_conv.weight"].shape[0]),
+        levels=tuple(int(state[f"{level}{index}.res.0.conv2.weight"].shape[0]) for index in range(count)),
+        blocks=blocks,
+        attends=f"{level}0.attn.0.q.weight" in state,
+        normalised=normalised,
+    )
