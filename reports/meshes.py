@@ -1,0 +1,89 @@
+"""Meshes drawn for a person: shaded triangles with their edges, all under the same camera.
+
+Coordinates are taken as they are, z upwards, in a cube of [-1, 1]: what is small or off centre is shown so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from matplotlib import rc_context
+from matplotlib.figure import Figure
+from mpl_toolkits.mplot3d.art3d import Poly3DCollection  # type: ignore[import-untyped]  # it has no stubs
+
+from harness.errors import StoreError
+from reports.figures import STYLE
+
+ELEVATION, AZIMUTH = 22.0, -52.0
+"""Of the camera, in degrees."""
+LIGHT = np.array([0.35, -0.6, 0.72])
+COLOUR = np.array([0.47, 0.62, 0.79])
+EDGE = (0.12, 0.16, 0.22, 0.55)
+SIDE_IN = 2.1
+"""Inches of one mesh on a sheet."""
+TITLE_CHARS = 30
+
+
+def write(paths: Sequence[Path], file: Path, titles: Sequence[str] = (), columns: int = 6) -> Path:
+    """Draw meshes onto one sheet, row by row.
+
+    Args:
+        paths: .ply files of triangles. file: the PNG to write. titles: one a mesh; none: the names of the files.
+        columns: meshes a row at most.
+
+    Raises:
+        StoreError: no mesh is given, the titles do not match, or a file is missing or holds no triangles.
+    """
+    if not paths or len(titles) not in (0, len(paths)):
+        raise StoreError(f"{file} was asked for with {len(paths)} meshes and {len(titles)} titles; give one each")
+    across = min(columns, len(paths))
+    down = -(-len(paths) // across)
+    with rc_context(STYLE):
+        figure = Figure(figsize=(SIDE_IN * across, SIDE_IN * down), layout="constrained")
+        for place, path in enumerate(paths):
+            axes = figure.add_subplot(down, across, place + 1, projection="3d")
+            draw(axes, path)
+            axes.set_title((titles[place] if titles else path.stem)[:TITLE_CHARS], fontsize=7)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(file, dpi=110)
+    return file
+
+
+def draw(axes: Any, path: Path) -> None:
+    """Draw the mesh of a .ply file onto three-dimensional axes.
+
+    Raises:
+        StoreError: the file is missing or holds no triangles.
+    """
+    corners = _corners(path)
+    faces = Poly3DCollection(corners, facecolors=_shades(corners), edgecolors=[EDGE], linewidths=0.25)
+    axes.add_collection3d(faces)
+    axes.set(xlim=(-0.78, 0.78), ylim=(-0.78, 0.78), zlim=(-0.78, 0.78))
+    axes.set_box_aspect((1, 1, 1))
+    axes.view_init(elev=ELEVATION, azim=AZIMUTH)
+    axes.set_axis_off()
+
+
+def _corners(path: Path) -> npt.NDArray[np.float64]:
+    """Corners [m, 3, 3] of the triangles of a file."""
+    import trimesh  # half a second that a report without meshes does not pay
+
+    try:
+        mesh: Any = trimesh.load(path, force="mesh", process=False)
+        corners: npt.NDArray[np.float64] = np.asarray(mesh.vertices, dtype=np.float64)[np.asarray(mesh.faces)]
+        return corners
+    except (OSError, ValueError, KeyError, IndexError, AttributeError) as error:
+        raise StoreError(f"{path} cannot be drawn as a mesh: {error}") from error
+
+
+def _shades(corners: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """Colours [m, 4] by the angle to the light; a face turned away is lit from behind, as orientation may be lost."""
+    normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
+    lengths = np.linalg.norm(normals, axis=1, keepdims=True)
+    lit = np.abs((normals / np.where(lengths > 0, lengths, 1)) @ (LIGHT / np.linalg.norm(LIGHT)))
+    shaded = COLOUR * (0.3 + 0.65 * lit[:, None]) + 0.2 * lit[:, None]
+    return np.concatenate([shaded.clip(0, 1), np.full((len(corners), 1), 0.97)], 1)

@@ -1,0 +1,172 @@
+"""Rebuild the shapes of a local folder, such as one of Objaverse: meshes, or point clouds with normals.
+
+Points are drawn, centred and scaled as in whaohan/bpt `utils.py` at ec80ad9: the box's longest side becomes 1.9; axes
+stay as they are in the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from harness.errors import UsageError
+from harness.outputs import Mesh, Output, as_mesh
+from harness.registry import TASKS
+from harness.task import Prompt, Task
+from harness.worlds import mesh_tokens, shapes
+from tasks.metrics.mesh import METRICS, Points, Protocol, Surface, scores
+
+LONGEST = 1.9
+"""Of the sides of a box."""
+
+
+@TASKS.register("point_clouds")
+@dataclass(frozen=True)
+class PointClouds(Task):
+    """A prompt a file; its reference is the file's own surface or cloud.
+
+    Args:
+        folder: of .npy [n, 6] (positions and normals), .npz (``points`` and ``normals``, [n, 3] each), .ply, .obj and
+            .glb files; other files are left alone. limit: files at most, in the order of their names; 0: all.
+        points: that condition the model. seed: of the draws.
+        score_points: drawn on each surface for the distances; see `tasks.metrics.mesh`. A cloud must have that many.
+    """
+
+    folder: str = ""
+    limit: int = 200
+    points: int = 4096
+    seed: int = 0
+    score_points: int = 1024
+
+    source = "a local folder of meshes or point clouds"
+    modality = "mesh"
+    metrics = METRICS
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UsageError: a count is too small.
+        """
+        if self.points < 1 or self.score_points < 1 or self.limit < 0:
+            raise UsageError(
+                f"the task point_clouds was given points={self.points}, score_points={self.score_points}, "
+                f"limit={self.limit}; the first two must be 1 or more, the last 0 or more"
+            )
+
+    def prompts(self) -> Sequence[Prompt]:
+        """One a file; ``condition`` is float32 [points, 6], ``data`` holds points and normals to measure against.
+
+        Raises:
+            UsageError: no folder, no such files in it, or a file that cannot be read as a shape with normals.
+        """
+        return _prompts(self)
+
+    def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
+        """Distances to the file's surface, and how broken the mesh is.
+
+        Raises:
+            OutputError: the mesh has no area or a vertex that is not finite: a failed sample, counted as one.
+        """
+        goal = Surface(prompt.data["points"], prompt.data["normals"])
+        return scores(as_mesh(output), goal, Protocol(self.score_points, self.seed), len(tokens))
+
+
+@lru_cache(maxsize=2)
+def _prompts(task: PointClouds) -> tuple[Prompt, ...]:
+    folder = Path(task.folder).expanduser()
+    if not task.folder or not folder.is_dir():
+        raise UsageError(f"the task point_clouds needs folder=PATH, a folder of shapes; found {task.folder!r}")
+    files = sorted(path for path in folder.iterdir() if path.suffix.lower() in READERS)
+    if not files:
+        raise UsageError(f"{folder} holds no shape; put {', '.join(READERS)} files there")
+    return tuple(_prompt(task, path, index) for index, path in enumerate(files[: task.limit or None]))
+
+
+def _prompt(task: PointClouds, path: Path, index: int) -> Prompt:
+    random = np.random.default_rng([task.seed, index])
+    condition = read(path, task.points, random)
+    goal = read(path, task.score_points, random).astype(np.float64)
+    data = {"points": goal[:, :3], "normals": goal[:, 3:], "file": path.name}
+    return Prompt(path.name, None, None, condition, data=data)
+
+
+def read(path: Path, points: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
+    """Points of a file's shape, centred and scaled: float32 [points, 6], positions and unit normals.
+
+    Raises:
+        UsageError: the file cannot be read, is no shape, lacks normals or has too few points.
+    """
+    try:
+        found = READERS[path.suffix.lower()](path)
+    except UsageError:
+        raise
+    except Exception as error:  # readers of foreign formats raise anything; say which file it was and stop
+        raise UsageError(f"{path} cannot be read as a shape: {type(error).__name__}: {error}") from error
+    if isinstance(found, Mesh):
+        return shapes.points(mesh_tokens.normalise(found, LONGEST), points, random)
+    return _thinned(path, found, points, random)
+
+
+def _thinned(path: Path, cloud: Points, points: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
+    """``points`` of a cloud's rows, drawn without repeats."""
+    if cloud.ndim != 2 or cloud.shape[1] != 6:
+        raise UsageError(f"{path} holds an array {list(cloud.shape)}; a cloud is [n, 6], positions and normals")
+    if len(cloud) < points:
+        raise UsageError(f"{path} has {len(cloud)} points and {points} are asked for; lower points or score_points")
+    lengths = np.linalg.norm(cloud[:, 3:], axis=1, keepdims=True)
+    low, high = cloud[:, :3].min(0), cloud[:, :3].max(0)
+    if not np.isfinite(cloud).all() or not lengths.all() or not (high > low).any():
+        raise UsageError(f"{path} has points that are not finite, normals of length 0, or all points in one place")
+    places = (cloud[:, :3] - (low + high) / 2) * (LONGEST / (high - low).max())
+    ready = np.concatenate([places, cloud[:, 3:] / lengths], 1).astype(np.float32)
+    return ready[random.choice(len(ready), points, replace=False)]
+
+
+def _npy(path: Path) -> Points:
+    return np.asarray(np.load(path, allow_pickle=False), dtype=np.float64)
+
+
+def _npz(path: Path) -> Points:
+    with np.load(path, allow_pickle=False) as held:
+        missing = {"points", "normals"} - set(held.files)
+        if missing:
+            raise UsageError(f"{path} lacks {', '.join(sorted(missing))}; it holds {', '.join(held.files)}")
+        return np.concatenate([held["points"], held["normals"]], 1).astype(np.float64)
+
+
+def _scene(path: Path) -> Mesh | Points:
+    import trimesh  # half a second, which a run without such files does not pay
+
+    found: Any = trimesh.load(path, process=False)
+    if isinstance(found, trimesh.Scene):
+        found = found.to_geometry() if found.geometry else None
+    if isinstance(found, trimesh.Trimesh) and len(found.faces):
+        return Mesh(np.asarray(found.vertices, dtype=np.float64), np.asarray(found.faces, dtype=np.int64))
+    if isinstance(found, trimesh.PointCloud):
+        return np.concatenate([np.asarray(found.vertices), _cloud_normals(path, found)], 1).astype(np.float64)
+    raise UsageError(f"{path} holds neither triangles nor points")
+
+
+def _cloud_normals(path: Path, cloud: Any) -> Points:
+    vertices = cloud.metadata.get("_ply_raw", {}).get("vertex", {}).get("data", {})
+    names = vertices if isinstance(vertices, dict) else vertices.dtype.names  # of a text file, of a binary one
+    if not {"nx", "ny", "nz"} <= set(names):
+        raise UsageError(f"{path} is a cloud without normals (nx, ny, nz), which the models need; add them")
+    return np.stack([np.ravel(vertices[axis]) for axis in ("nx", "ny", "nz")], 1).astype(np.float64)
+
+
+READERS: Mapping[str, Callable[[Path], Mesh | Points]] = {
+    ".npy": _npy,
+    ".npz": _npz,
+    ".ply": _scene,
+    ".obj": _scene,
+    ".glb": _scene,
+}
+"""By the ending of a file's name."""
