@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from harness import presets
-from harness.errors import UnknownNameError
+from harness.fit import misfit
 from harness.law import Sampling
 from harness.method import Claim, Method, label, parameters
 from harness.provenance import digest
@@ -219,16 +219,9 @@ def _reason(cell: Cell) -> str | None:
     """Why a cell cannot start, as far as that is known without loading anything."""
     if cell.method.claim is Claim.SAME_GREEDY and cell.sampling.temperature > 0:
         return "its claim is for T = 0 only"
-    missing = unmet(cell.method, cell.backbone)
+    missing = misfit(cell.method, presets.resolve(cell.backbone))
     if missing:
         return missing
-    drafter = getattr(cell.method, "drafter", None)
-    name = str(drafter).partition(":")[0] if drafter else "self"
-    if name != "self" and presets.resolve(cell.backbone).adapter != "tabular":
-        try:
-            presets.resolve(str(drafter) if str(drafter).startswith(("hub:", "gguf:")) else name)
-        except UnknownNameError as error:
-            return f"drafter: {error}"
     if not fits(cell.task, cell.backbone):
         if cell.task.backbones:
             return f"the suite keeps the task to {', '.join(cell.task.backbones)}"
@@ -237,9 +230,3 @@ def _reason(cell: Cell) -> str | None:
     if cell.task.task.modality == "text" and not presets.resolve(cell.backbone).reads_text():
         return "the backbone has no tokenizer, and the task's prompts are text"
     return None
-
-
-def unmet(method: Method[Any], backbone: str) -> str | None:
-    """The first need that a backbone does not meet, in words; None: all are met."""
-    lacking = sorted(need.name for need in method.needs - presets.resolve(backbone).meets())
-    return f"the backbone does not offer {', '.join(lacking)}" if lacking else None

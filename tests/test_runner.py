@@ -17,10 +17,11 @@ from harness.contracts import Path as TokenPath
 from harness.draws import SeededDraws
 from harness.errors import StoreError
 from harness.executors import groups, serial
+from harness.fit import misfit
 from harness.law import Sampling
 from harness.loop import decode, open_run
 from harness.method import Claim, Method, Run
-from harness.plan import Plan, expand, unmet
+from harness.plan import Plan, expand
 from harness.registry import METHODS, TASKS, Registry
 from harness.store import Cell, Store
 from harness.task import Prompt, Task
@@ -138,16 +139,24 @@ def loaded() -> Callable[[str], Any]:
     return get
 
 
+def prompt_of(backbone):
+    """A prompt of the kind that a backbone reads."""
+    spec = presets.resolve(backbone)
+    tasks = {"mesh": "shapes", "speech": "utterances", "image": "digits" if "digits" in backbone else "emoji_scenes"}
+    name = tasks.get(spec.modality())
+    return TASKS.get(name)().prompts()[0] if name else Prompt("p", tokens=(1, 2, 1))
+
+
 @pytest.mark.parametrize(("name", "backbone"), PARTS)
 def test_what_the_matrix_says_runs_does_run(name, backbone, loaded):
     method, model = METHODS.get(name)(), loaded(backbone)
-    reason = unmet(method, backbone)
+    reason = misfit(method, presets.resolve(backbone))
     if reason is not None:
         assert all(need.name in reason for need in method.needs - model.offers.meets)
         return
     draws = SeededDraws(0, "matrix", "prompt", 0, model.device)
     with torch.inference_mode():
-        run = open_run(model, lambda text: presets.drafter(model, text), [1, 2, 1], Sampling(1.0), 4, draws)
+        run = open_run(model, lambda text: presets.drafter(model, text), prompt_of(backbone), Sampling(1.0), 4, draws)
         assert len(decode(method, run).tokens) == 4 or model.offers.eos
 
 

