@@ -105,20 +105,26 @@ class Decoder(nn.Module):
         """Of the first ``codes`` ids: no others may stand in a picture."""
         return _times(states, self.head[:codes]).float()
 
+    def blocks(self) -> list[_Layer]:
+        """The layers, typed."""
+        return [layer for layer in self.layers if isinstance(layer, _Layer)]
+
     @torch.no_grad()
     def export(self, folder: Path) -> None:
         """Write model.safetensors in bf16 and config.json; the model becomes what was written."""
-        for weight, axis in [(self.embed, 1), *((w, 0) for layer in self.layers for w in (layer.out, layer.down))]:
-            weight.copy_(_centred(weight, axis))
+        self.embed.copy_(_centred(self.embed, 1))
+        for layer in self.blocks():
+            for weight in (layer.out, layer.down):
+                weight.copy_(_centred(weight, 0))
         for weight in self.parameters():
             weight.copy_(weight.bfloat16())
-        tensors = {"model.embed_tokens.weight": self.embed, "model.norm.weight": self.norm}
+        tensors: dict[str, Tensor] = {"model.embed_tokens.weight": self.embed, "model.norm.weight": self.norm}
         tensors["lm_head.weight"] = self.head
-        for index, layer in enumerate(self.layers):
-            assert isinstance(layer, _Layer)
+        for index, layer in enumerate(self.blocks()):
             tensors |= {f"model.layers.{index}.{name}.weight": value for name, value in layer.tensors().items()}
         ready = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in tensors.items()}
         save_file(ready, folder / "model.safetensors", metadata={"format": "pt"})
+        (folder / "model.safetensors").chmod(0o644)  # it is written for the owner alone
         body = {**self.shape.config(), **self.more}
         (folder / "config.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
 
@@ -156,7 +162,7 @@ class _Layer(nn.Module):
     def _attend(self, read: Tensor, turn: Tensor, mask: Tensor, memory: Memory | None) -> Float[Tensor, "B N E"]:
         batch, count = read.shape[:2]
         split = read.view(batch, count, 3, self.heads, -1)
-        pairs = torch.view_as_complex(split[:, :, :2].float().unflatten(-1, (-1, 2)))
+        pairs = torch.view_as_complex(split[:, :, :2].float().reshape(batch, count, 2, self.heads, -1, 2))
         turned = torch.view_as_real(pairs * turn).flatten(-2).to(read.dtype)
         q, k, v = turned[:, :, 0].transpose(1, 2), turned[:, :, 1].transpose(1, 2), split[:, :, 2].transpose(1, 2)
         if memory is not None:
@@ -165,7 +171,7 @@ class _Layer(nn.Module):
             memory.keys, memory.values = k, v
         q, k, v = (each.flatten(0, 1) for each in (q, k, v))
         scores = torch.baddbmm(mask.to(q.dtype), q, k.transpose(1, 2), alpha=q.shape[-1] ** -0.5)
-        seen = (scores.softmax(-1) @ v).unflatten(0, (batch, self.heads))
+        seen = (scores.softmax(-1) @ v).view(batch, self.heads, count, -1)
         return seen.transpose(1, 2).flatten(2)
 
     def tensors(self) -> dict[str, Tensor]:
@@ -186,7 +192,7 @@ class _Layer(nn.Module):
 
     def _apart(self, weight: Tensor) -> Tensor:
         """Rows of a head that turn together, from neighbours to half a head apart."""
-        return weight.unflatten(0, (self.heads, -1, 2)).transpose(1, 2).flatten(0, 2)
+        return weight.view(self.heads, -1, 2, weight.shape[1]).transpose(1, 2).flatten(0, 2)
 
 
 def _centred(weight: Tensor, axis: int) -> Tensor:
@@ -194,4 +200,5 @@ def _centred(weight: Tensor, axis: int) -> Tensor:
 
 
 def _times(x: Tensor, weight: Tensor) -> Tensor:
-    return functional.linear(x.to(PRODUCTS), weight.to(PRODUCTS))
+    product: Tensor = functional.linear(x.to(PRODUCTS), weight.to(PRODUCTS))
+    return product

@@ -1,0 +1,75 @@
+"""Draw a handwritten digit of a named class; right where the nearest real digits are of that class."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Int, UInt8
+
+from harness.errors import UsageError
+from harness.outputs import Output, as_picture
+from harness.registry import TASKS
+from harness.task import Prompt, Task
+from harness.worlds import digits
+
+NEIGHBOURS = 3
+
+
+@TASKS.register("digits")
+@dataclass(frozen=True)
+class DigitPictures(Task):
+    """Classes in turn, so that every ten prompts are balanced.
+
+    ``named`` is 1 where the majority of the three nearest real training digits has the class that was asked for. The
+    same rule names 98.3 % of the 299 held-out real digits rightly.
+
+    Args:
+        n: prompts.
+    """
+
+    n: int = 40
+
+    source = "scikit-learn digits (UCI Optical Recognition of Handwritten Digits, CC BY 4.0)"
+    modality = "image"
+    metrics = ("named",)
+    eos = False
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UsageError: no prompts.
+        """
+        if self.n < 1:
+            raise UsageError(f"the task digits was given n={self.n}; it must be 1 or more")
+
+    def prompts(self) -> Sequence[Prompt]:
+        """Captions such as "digit 3"; ``data["label"]`` is the class."""
+        labels = [index % digits.CLASSES for index in range(self.n)]
+        return tuple(
+            Prompt(f"digits/{index}", digits.caption(label), category=str(label), data={"label": label})
+            for index, label in enumerate(labels)
+        )
+
+    def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
+        """1 or 0.
+
+        Raises:
+            OutputError: the picture is not of 8x8 pixels.
+        """
+        found = classify(digits.levels(as_picture(output))[None])
+        return {"named": float(found[0] == prompt.data["label"])}
+
+
+def classify(pictures: UInt8[np.ndarray, "n 8 8"]) -> Int[np.ndarray, " n"]:
+    """Class of each picture: the majority of its three nearest training digits, the lowest class where they differ."""
+    known = digits.load("train")
+    pixels = known.levels.reshape(len(known.labels), -1).astype(np.int64)
+    wanted = pictures.reshape(len(pictures), -1).astype(np.int64)
+    far = (pixels**2).sum(1) - 2 * wanted @ pixels.T
+    near = np.argsort(far, axis=1, kind="stable")[:, :NEIGHBOURS]
+    votes = known.labels[near][:, :, None] == np.arange(digits.CLASSES)
+    found: Int[np.ndarray, " n"] = votes.sum(1).argmax(1)
+    return found
