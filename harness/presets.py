@@ -11,6 +11,7 @@ import pkgutil
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -62,7 +63,14 @@ class Spec:
         """Whether it can be loaded without a fetch."""
         if "parts" in self.params:
             return _real_files.ready(self.parts())
+        if any(not (_weights.SHIPPED / name / "model.safetensors").is_file() for name in self.shipped()):
+            return False
         return "source" not in self.params or _weights.ready(_weights.parse(self.name, self.params["source"]))
+
+    def shipped(self) -> list[str]:
+        """Folders of the package's weights that it needs."""
+        named = [value.get("shipped") for value in self.params.values() if isinstance(value, Mapping)]
+        return [str(name) for name in (*named, self.params.get("body")) if name]
 
     def parts(self) -> dict[str, _real_files.Part]:
         """The folders and files that a model is published in, checked; see `_real_files`."""
@@ -89,19 +97,33 @@ def known() -> dict[str, Spec]:
         UsageError: a file is malformed, or a folder of $STRIDE_PRESETS is not there; all errors at once.
     """
     _import_adapters()
-    found: dict[str, Spec] = {}
+    there = [folder for folder in folders() if folder.is_dir()]
+    errors = [
+        f"{folder}: $STRIDE_PRESETS names this folder and it is not there"
+        for folder in folders()
+        if folder not in there
+    ]
+    paths = [path for folder in there for path in sorted(folder.glob("*.yaml"))]
+    found = _read_all(tuple((path, path.stat().st_mtime_ns) for path in paths))
+    if errors or found.errors:
+        raise UsageError("\n".join([*found.errors, *errors]))
+    return dict(found.specs)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Presets by name, and what is wrong with the files that hold none."""
+
+    specs: Mapping[str, Spec]
+    errors: tuple[str, ...]
+
+
+@lru_cache(maxsize=8)
+def _read_all(stamped: tuple[tuple[Path, int], ...]) -> _Found:
+    """Read once what did not change: a plan asks for presets some times a cell."""
     errors: list[str] = []
-    for folder in folders():
-        if not folder.is_dir():
-            errors.append(f"{folder}: $STRIDE_PRESETS names this folder and it is not there")
-            continue
-        for path in sorted(folder.glob("*.yaml")):
-            spec = _read(path, errors)
-            if spec is not None:
-                found[spec.name] = spec
-    if errors:
-        raise UsageError("\n".join(errors))
-    return found
+    specs = [_read(path, errors) for path, _ in stamped]
+    return _Found({spec.name: spec for spec in specs if spec is not None}, tuple(errors))
 
 
 def _read(path: Path, errors: list[str]) -> Spec | None:

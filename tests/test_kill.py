@@ -176,7 +176,7 @@ def counts(path: Path) -> dict[str, dict[str, Any]]:
     found = {}
     for name in store.cells():
         cell = store.cell(name)
-        samples = cell.samples.drop(columns=["prefill_ns"])
+        samples = cell.samples.drop(columns=["prefill_ns", "open_ns"])
         samples["tokens"], samples["logprobs"] = samples["tokens"].map(list), samples["logprobs"].map(list)
         steps = cell.steps[[column for column in cell.steps if not column.endswith("_ns")]]
         found[name] = {"meta": cell.meta, "samples": samples, "steps": steps}

@@ -1,0 +1,93 @@
+"""The decoders of procedural shapes: `stride train backbone shapes-mesh`, `... shapes-mesh-truncated`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from harness.backbones.nets._mesh_parts import Sizes
+from harness.backbones.nets.mesh import MeshModel
+from harness.backbones.recipes._cross_entropy import cross_entropy
+from harness.backbones.recipes._mesh_samples import SKIP, Batch, batched, length, nats, sampled
+from harness.registry import RECIPES
+from harness.train import Recipe, save_bf16
+from harness.worlds import shapes
+
+EASY = (0.6, 0.3, 0.1)
+"""Shares of the levels in the first third of the steps: what all shapes share is learned from short ones, sooner."""
+TESTS = 64
+SAMPLED = 32
+
+
+@dataclass(frozen=True, eq=False)
+class ShapesMesh(Recipe):
+    """Predict the tokens of a shape from its points; new shapes at every step.
+
+    Args:
+        sizes: of the model; with a window only pieces of that length are trained on. together: sequences of a
+            pass, all of one level so that little is padded. passes: a step.
+    """
+
+    summary: str = "mesh decoder of procedural shapes, conditioned on points"
+    source: str = "harness.worlds.shapes, procedural (Apache-2.0)"
+    steps: int = 3000
+    hours: float = 2.0
+    rate: float = 2e-3
+    warmup: int = 150
+    fall: float = 0.7
+    average: float = 0.995
+    sizes: Sizes = field(default_factory=Sizes)
+    together: int = 2
+    passes: int = 2
+
+    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+        return MeshModel(self.sizes)
+
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        assert isinstance(model, MeshModel)
+        total, count = torch.zeros(()), 0
+        with torch.autocast("cpu", torch.bfloat16):
+            table = model.codes()
+            for _ in range(self.passes):
+                drawn = self._draw(random, EASY if step < self.steps // 3 else shapes.LEVELS)
+                kept = drawn.labels != SKIP
+                states = model.states(drawn.tokens, drawn.points, table)[kept]
+                total = total + cross_entropy(states, table, drawn.labels[kept])
+                count += len(states)
+        return total / count
+
+    def _draw(self, random: np.random.Generator, levels: Sequence[float]) -> Batch:
+        level = int(random.choice(len(levels), p=levels))
+        drawn = [shapes.shape(random, "train", level) for _ in range(self.together)]
+        return batched(drawn, random, self.sizes.window)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        assert isinstance(model, MeshModel)
+        random = np.random.default_rng(1)
+        tests = [shapes.shape(random, "test") for _ in range(TESTS)]
+        bits = sum(nats(model, test, random) for test in tests) / sum(length(test) for test in tests) / math.log(2)
+        return {"test_bits_per_token": bits, **sampled(model, tests[:SAMPLED], random)}
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        save_bf16(model, folder)
+        (folder / "config.json").write_text(json.dumps(asdict(self.sizes), indent=1) + "\n", encoding="utf-8")
+
+
+RECIPES.register("shapes-mesh")(ShapesMesh())
+RECIPES.register("shapes-mesh-truncated")(
+    ShapesMesh(
+        summary="the same with a context of 192 tokens, trained on pieces: it loses what it began (000, 7.5)",
+        sizes=Sizes(window=192),
+        steps=2500,
+        hours=1.0,
+        together=6,
+        passes=1,
+    )
+)
