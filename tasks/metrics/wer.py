@@ -1,0 +1,158 @@
+"""Word error rate of transcripts, as Whisper's authors count it: both texts normalised, then words aligned by jiwer.
+
+Source: Radford et al. 2022, arXiv:2212.04356, appendix C; the normaliser is transformers' copy of theirs. It wants
+their table of British and American spellings, which transformers does not carry. So there are two figures:
+
+- ``wer``: with the table, from the package ``whisper-normalizer`` (extra ``speech``), checked by its hash. Where
+  that package is absent, so is this figure; nothing stands in for it.
+- ``wer_no_spelling``: all but the table, so that "colour" for "color" is an error. Always there.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from harness.errors import OutputError, UsageError
+from harness.task import SetScore
+from tasks.metrics._image_stats import RESAMPLES, resampled
+
+METRICS = ("wer", "wer_no_spelling")
+SET_METRICS = tuple(f"corpus_{name}" for name in METRICS)
+TABLE_SHA256 = "6607f948be9824d2e1b2fa2223cd94c06c45afa4e05ea0e3d5e1f2bdffde2465"
+"""Of whisper/normalizers/english.json in github.com/openai/whisper at c0d2f62: 1739 spellings."""
+FEWEST = 4
+"""Prompts below which no interval is given."""
+
+
+class Transcript(NamedTuple):
+    """What was said and what was heard. id: of the prompt."""
+
+    id: str
+    reference: str
+    heard: str
+
+
+class Count(NamedTuple):
+    """Words put in, left out or changed; words of the reference."""
+
+    errors: int
+    words: int
+
+
+def count(transcript: Transcript, metric: str) -> Count:
+    """Errors under a metric of ``METRICS``. An empty transcript has every word left out.
+
+    Raises:
+        OutputError: the reference has no words, so no rate is defined.
+    """
+    import jiwer
+
+    normalise = _normaliser(metric == "wer")
+    reference, heard = (" ".join(normalise(text).split()) for text in (transcript.reference, transcript.heard))
+    if not reference:
+        raise OutputError(
+            f"the reference {transcript.reference!r} of {transcript.id} has no words after normalisation, so no "
+            f"word error rate is defined"
+        )
+    words = len(reference.split())
+    if not heard:
+        return Count(words, words)
+    found = jiwer.process_words(reference, heard)
+    return Count(found.substitutions + found.deletions + found.insertions, words)
+
+
+def scores(transcript: Transcript) -> dict[str, float]:
+    """Errors over words of one utterance, above 1 where much was put in; without the table, no ``wer``.
+
+    Raises:
+        OutputError: see `count`. UsageError: another table of spellings than Whisper's is installed.
+    """
+    counts = {name: count(transcript, name) for name in METRICS if name != "wer" or table() is not None}
+    return {name: found.errors / found.words for name, found in counts.items()}
+
+
+def corpus(transcripts: Sequence[Transcript]) -> dict[str, SetScore]:
+    """Errors of all utterances over words of all; the 95 % interval resamples prompts with all their repetitions.
+
+    A transcript whose reference has no words is counted as a failure.
+
+    Raises:
+        UsageError: another table of spellings than Whisper's is installed.
+    """
+    missing = "Whisper's table of spellings is not installed: pip install 'stridebench[speech]'"
+    return {
+        f"corpus_{name}": SetScore(None, len(transcripts), reason=missing)
+        if name == "wer" and table() is None
+        else _total(transcripts, name)
+        for name in METRICS
+    }
+
+
+def _total(transcripts: Sequence[Transcript], metric: str) -> SetScore:
+    sums: dict[str, Any] = {}
+    failures = 0
+    for transcript in transcripts:
+        try:
+            found = count(transcript, metric)
+        except OutputError:
+            failures += 1
+            continue
+        sums[transcript.id] = sums.get(transcript.id, 0) + np.array(found)
+    if not sums:
+        return SetScore(None, 0, failures, reason="no utterance to score")
+    by_prompt = np.array([sums[name] for name in sorted(sums)], dtype=np.float64)  # [prompts, 2]
+    errors, words = by_prompt.sum(0)
+    n = len(transcripts) - failures
+    if len(sums) < FEWEST:
+        return SetScore(errors / words, n, failures, reason=f"fewer than {FEWEST} prompts give no interval")
+    drawn = resampled(len(sums), RESAMPLES, 0) @ by_prompt
+    low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
+    return SetScore(errors / words, n, failures, float(low), float(high))
+
+
+@lru_cache(maxsize=1)
+def table() -> Mapping[str, str] | None:
+    """Whisper's spellings, British to American; None where no package has them.
+
+    Raises:
+        UsageError: the installed table is another one.
+    """
+    found = importlib.util.find_spec("whisper_normalizer")
+    if found is None or not found.submodule_search_locations:
+        return None
+    return read_table(Path(found.submodule_search_locations[0]) / "normalizers" / "english.json")
+
+
+def read_table(path: Path) -> Mapping[str, str]:
+    """The table of a file.
+
+    Raises:
+        UsageError: it is not there, or not Whisper's.
+    """
+    try:
+        raw = path.read_bytes()
+    except OSError as error:
+        raise UsageError(f"{path} cannot be read ({error}). Reinstall it: pip install whisper-normalizer") from error
+    digest = hashlib.sha256(raw).hexdigest()
+    if digest != TABLE_SHA256:
+        raise UsageError(
+            f"{path} has sha256 {digest} and Whisper's table of spellings has {TABLE_SHA256}: figures would not "
+            f"compare. Install another release of whisper-normalizer, or remove it"
+        )
+    spellings: Mapping[str, str] = json.loads(raw)
+    return spellings
+
+
+@lru_cache(maxsize=2)
+def _normaliser(spelling: bool) -> Any:
+    from transformers.models.whisper.english_normalizer import EnglishTextNormalizer
+
+    return EnglishTextNormalizer(dict(table() or {}) if spelling else {})

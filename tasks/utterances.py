@@ -1,0 +1,74 @@
+"""Short English sentences with known words, spoken by a synthesiser and shipped here: 104 to test on, 28 beside them.
+
+Test and training utterances share neither a sentence nor a voice. How they were made and under which licence:
+data/utterances/README.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+from harness.registry import TASKS
+from harness.task import Prompt
+from tasks import _adpcm
+from tasks._prompt_files import json_lines
+from tasks._speech import SpeechTask
+
+SHIPPED = Path(__file__).parent / "data" / "utterances"
+SPLITS = ("test", "train")
+FIELDS = ("id", "split", "voice", "file", "text")
+
+
+@TASKS.register("utterances")
+@dataclass(frozen=True)
+class Utterances(SpeechTask):
+    """Transcribe the shipped utterances; the categories are the voices.
+
+    Args:
+        split: test (voices slt and rms, in turn) or train (awb and kal16).
+    """
+
+    split: str = "test"
+
+    source = "sentences of our own, voices of CMU Flite 2.2"
+
+    def __post_init__(self) -> None:
+        """Check the parameter.
+
+        Raises:
+            UsageError: no such split.
+        """
+        if self.split not in SPLITS:
+            raise UsageError(f"the task utterances was given split={self.split!r}; choose one of {', '.join(SPLITS)}")
+
+    def prompts(self) -> Sequence[Prompt]:
+        """All utterances of the split.
+
+        Raises:
+            UsageError: shipped data is missing or damaged.
+        """
+        return _prompts(SHIPPED, self.split)
+
+
+@lru_cache(maxsize=4)
+def _prompts(folder: Path, split: str) -> tuple[Prompt, ...]:
+    rows = [row for row in _rows(folder) if row["split"] == split]
+    waves = _adpcm.read([folder / row["file"] for row in rows])
+    return tuple(
+        Prompt(f"utterances/{row['id']}", condition=wave, category=row["voice"], data={"reference": row["text"]})
+        for row, wave in zip(rows, waves, strict=True)
+    )
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    found = []
+    for where, row in json_lines(folder / "utterances.jsonl", "the list of utterances", "the package stridebench"):
+        if not all(isinstance(row.get(field), str) for field in FIELDS):
+            raise where.fault(f"an utterance has the texts {', '.join(FIELDS)}")
+        found.append(dict(row))
+    return found

@@ -1,0 +1,134 @@
+"""Word error rate: its conventions on sentences countable by hand, and its two figures kept apart."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import OutputError, UsageError
+from tasks.metrics import wer
+from tasks.metrics.wer import Count, Transcript
+
+
+def said(reference: str, heard: str, id: str = "p") -> Transcript:
+    return Transcript(id, reference, heard)
+
+
+@pytest.fixture(autouse=True)
+def no_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Whether the package with the spellings is installed here or not."""
+    wer._normaliser.cache_clear()
+    monkeypatch.setattr(wer, "table", lambda: None)
+    yield
+    wer._normaliser.cache_clear()
+
+
+@pytest.fixture()
+def spellings(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wer, "table", lambda: {"colour": "color"})
+
+
+@pytest.mark.parametrize(
+    ("reference", "heard", "errors", "words"),
+    [
+        ("The cat sat.", "the cat sat", 0, 3),
+        ("the cat sat", "the hat sat", 1, 3),
+        ("the cat sat", "the cat", 1, 3),
+        ("the cat sat", "the big cat sat down", 2, 3),
+        ("a b", "c d e f g", 5, 2),
+        ("the cat sat", "", 3, 3),
+        ("the cat sat", " ?! ", 3, 3),
+        ("It's twenty-five dollars, Mr Smith!", "it is $25 mister smith", 0, 5),
+        ("um, well, we can't go", "Well we cannot (laughs) go.", 2, 5),
+        ("one colour", "one color", 1, 2),
+    ],
+)
+def test_errors_are_words_put_in_left_out_or_changed(reference: str, heard: str, errors: int, words: int) -> None:
+    assert wer.count(said(reference, heard), "wer_no_spelling") == Count(errors, words)
+
+
+@pytest.mark.parametrize("reference", ["", "  ", "?!", "(laughs)"])
+def test_a_reference_without_words_fails_with_that_reason(reference: str) -> None:
+    with pytest.raises(OutputError, match="of p has no words after normalisation"):
+        wer.scores(said(reference, "something"))
+
+
+def test_without_the_table_the_whole_figure_is_absent_and_says_why() -> None:
+    assert wer.scores(said("one colour", "one color")) == {"wer_no_spelling": 0.5}
+    found = wer.corpus([said("one colour", "one color")])
+    assert set(found) == set(wer.SET_METRICS)
+    assert found["corpus_wer"].value is None and "stridebench[speech]" in found["corpus_wer"].reason
+    assert found["corpus_wer_no_spelling"].value == 0.5
+
+
+def test_with_the_table_the_two_figures_differ_where_spellings_do(spellings: None) -> None:
+    assert wer.scores(said("one colour", "one color")) == {"wer": 0.0, "wer_no_spelling": 0.5}
+    found = wer.corpus([said("one colour", "one color")])
+    assert (found["corpus_wer"].value, found["corpus_wer_no_spelling"].value) == (0.0, 0.5)
+
+
+def test_the_corpus_figure_weighs_words_and_not_utterances() -> None:
+    heard = [said("a b c d e f g h i j", "a b c d e f g h i j", "1"), said("x y", "x z", "2")]
+    found = wer.corpus(heard)["corpus_wer_no_spelling"]
+    assert (found.value, found.n, found.failures) == (1 / 12, 2, 0)
+    assert found.low is None and "fewer than 4 prompts" in found.reason
+
+
+def test_the_interval_resamples_prompts_and_not_repetitions() -> None:
+    """Ten copies of four prompts say no more of other prompts than one copy does."""
+    once = [said("a b c d", "a b c d" if k % 2 else "a b", str(k)) for k in range(4)]
+    one, ten = (wer.corpus(heard)["corpus_wer_no_spelling"] for heard in (once, once * 10))
+    assert one.value == ten.value == 0.25
+    assert (one.low, one.high) == (ten.low, ten.high) == (0.0, 0.5)
+    assert (one.n, ten.n) == (4, 40)
+    many = wer.corpus([t._replace(id=f"{t.id}/{k}") for k in range(10) for t in once])["corpus_wer_no_spelling"]
+    assert many.low is not None and many.high is not None and 0 < many.low < 0.25 < many.high < 0.5
+
+
+def test_the_order_of_utterances_changes_nothing() -> None:
+    heard = [said("a b c d", "a b c d"[: 2 * k + 1], str(k)) for k in range(5)]
+    assert wer.corpus(heard) == wer.corpus(heard[::-1])
+
+
+def test_an_utterance_without_a_reference_is_a_failure_that_is_counted() -> None:
+    found = wer.corpus([said("a b", "a b", "1"), said("?!", "a", "2")])["corpus_wer_no_spelling"]
+    assert (found.value, found.n, found.failures) == (0.0, 1, 1)
+    none = wer.corpus([said("", "a")])["corpus_wer_no_spelling"]
+    assert (none.value, none.n, none.failures, none.reason) == (None, 0, 1, "no utterance to score")
+
+
+def test_a_table_that_is_not_whispers_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "english.json"
+    with pytest.raises(UsageError, match=r"english\.json cannot be read"):
+        wer.read_table(path)
+    path.write_text(json.dumps({"colour": "color"}))
+    found = hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(UsageError, match=f"has sha256 {found} and Whisper's"):
+        wer.read_table(path)
+    monkeypatch.setattr(wer, "TABLE_SHA256", found)
+    assert wer.read_table(path) == {"colour": "color"}
+
+
+def test_the_table_is_looked_for_in_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    raw = json.dumps({"colour": "color"}).encode()
+    folder = tmp_path / "whisper_normalizer" / "normalizers"
+    folder.mkdir(parents=True)
+    (folder / "english.json").write_bytes(raw)
+    (folder.parent / "__init__.py").write_text("raise AssertionError('nothing of it is run')")
+    monkeypatch.setattr(wer, "TABLE_SHA256", hashlib.sha256(raw).hexdigest())
+    monkeypatch.syspath_prepend(str(tmp_path))
+    wer.table.cache_clear()
+    assert wer.table() == {"colour": "color"}
+    found: Any = None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    wer.table.cache_clear()
+    assert wer.table() is None
+    monkeypatch.undo()
+    wer.table.cache_clear()
