@@ -160,7 +160,7 @@ RECIPES.register("emoji-image-small")(
         heads=2,
         context=512,
         batch=16,
-        steps=5000,
+        steps=4000,
         hours=2.0,
         rate=3e-3,
         average=0.995,
