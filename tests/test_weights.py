@@ -441,3 +441,9 @@ def test_the_pins_of_the_real_model_are_those_of_the_index(
     folder = presets.fetch("smollm2-135m")
     assert folder is not None
     assert _weights.digest(folder) == smollm2.fingerprint
+
+
+def test_weights_that_do_not_come_with_the_package_name_their_recipe():
+    source = _weights.parse("x", {"shipped": "no-such-recipe"})
+    with pytest.raises(WeightsError, match="stride train backbone no-such-recipe --out"):
+        _weights.locate("x", source)

@@ -125,6 +125,9 @@ def _find(source: Source) -> Path | None:
 
 
 def _remedy(name: str, source: Source) -> str:
+    if source.kind == "folder" and Path(source.fields["path"]).parent == SHIPPED:
+        recipe = Path(source.fields["path"]).name
+        return f"they do not come with this version; make them: stride train backbone {recipe} --out {SHIPPED / recipe}"
     if source.kind == "folder":
         return f"{source.fields['path']} holds no config.json; give the folder of a transformers model"
     if source.kind == "wheels":

@@ -109,13 +109,13 @@ def _total(transcripts: Sequence[Transcript], metric: str) -> SetScore:
     if not sums:
         return SetScore(None, 0, failures, reason="no utterance to score")
     by_prompt = np.array([sums[name] for name in sorted(sums)], dtype=np.float64)  # [prompts, 2]
-    errors, words = by_prompt.sum(0)
+    value = float(by_prompt[:, 0].sum() / by_prompt[:, 1].sum())
     n = len(transcripts) - failures
     if len(sums) < FEWEST:
-        return SetScore(errors / words, n, failures, reason=f"fewer than {FEWEST} prompts give no interval")
+        return SetScore(value, n, failures, reason=f"fewer than {FEWEST} prompts give no interval")
     drawn = resampled(len(sums), RESAMPLES, 0) @ by_prompt
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
-    return SetScore(errors / words, n, failures, float(low), float(high))
+    return SetScore(value, n, failures, float(low), float(high))
 
 
 @lru_cache(maxsize=1)
