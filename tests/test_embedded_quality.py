@@ -1,0 +1,43 @@
+"""Goals of the models that come with the package, measured on held-out prompts; those not reached are strict failures.
+
+A measurement takes minutes: STRIDE_MEASURE=1 asks for it. What was measured when the weights were made is in DECISIONS.
+"""
+
+import os
+
+import numpy as np
+import pytest
+import torch
+
+from harness import presets
+from harness.draws import SeededDraws
+from harness.law import Sampling
+from harness.loop import decode, open_run
+from harness.registry import METHODS
+from tasks.scenes import EmojiScenes
+
+GOALS = {"object": 0.8, "colour": 0.7, "count": 0.6, "position": 0.6}
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.environ.get("STRIDE_MEASURE"), reason="takes five minutes; STRIDE_MEASURE=1 asks for it"),
+]
+
+
+@pytest.fixture(scope="module")
+def scores():
+    model, task = presets.load("embedded-image", "fp32"), EmojiScenes(n=256)
+    found = []
+    with torch.inference_mode():
+        for prompt in task.prompts():
+            draws = SeededDraws(0, "emoji_scenes", prompt.id, 0)
+            run = open_run(model, lambda name: model, prompt, Sampling(1.0), 256, draws)
+            run.eos = frozenset()
+            tokens = decode(METHODS.get("autoregressive")(), run).tokens
+            found.append(task.score(prompt, model.decode(tokens), tokens))
+    return found
+
+
+@pytest.mark.xfail(strict=True, reason="a first version of the weights; see DECISIONS, embedded-image")
+@pytest.mark.parametrize("name", GOALS)
+def test_pictures_show_what_their_captions_ask_for(scores, name):
+    assert np.mean([one[name] for one in scores if name in one]) >= GOALS[name]
