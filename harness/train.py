@@ -111,7 +111,7 @@ def train(
     minutes: float | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Trained:
-    """Train until the steps are made, the recipe's hours are spent, or ``minutes`` have passed; go on if begun.
+    """Train until the steps are made, the recipe's CPU hours are spent, or ``minutes`` have passed; go on if begun.
 
     Writes ``checkpoint.pt`` every two minutes and at the end; after the last step weights, configuration and
     ``card.json`` (figures, loss curve, hours, hashes).
@@ -125,16 +125,15 @@ def train(
         model = recipe.build(parts)
     state = _State(name, recipe, model, seed)
     state.resume(folder / CHECKPOINT)
-    began, saved = time.perf_counter(), time.perf_counter()
-    cap = min(recipe.hours, math.inf if minutes is None else state.hours + minutes / 60)
+    began, saved, busy = time.perf_counter(), time.perf_counter(), time.process_time()
     before = state.hours
     model.train()
     while state.step < recipe.steps:
         loss = state.advance()
         now = time.perf_counter()
-        state.hours = before + (now - began) / 3600
+        state.hours = before + (time.process_time() - busy) / 3600
         watch(Progress(state.step, recipe.steps, loss, state.rate(), state.hours))
-        if state.hours >= cap:
+        if state.hours >= recipe.hours or (minutes is not None and now - began >= 60 * minutes):
             break
         if now - saved > SAVE_EVERY_S:
             state.save(folder / CHECKPOINT)

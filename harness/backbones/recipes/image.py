@@ -129,7 +129,7 @@ RECIPES.register("emoji-image")(
         heads=4,
         context=512,
         batch=16,
-        steps=5900,
+        steps=9000,
         hours=4.0,
         rate=2e-3,
         average=0.998,

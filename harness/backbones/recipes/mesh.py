@@ -37,7 +37,7 @@ class ShapesMesh(Recipe):
 
     summary: str = "mesh decoder of procedural shapes, conditioned on points"
     source: str = "harness.worlds.shapes, procedural (Apache-2.0)"
-    steps: int = 3000
+    steps: int = 4500
     hours: float = 2.0
     rate: float = 2e-3
     warmup: int = 150
