@@ -40,6 +40,7 @@ class Recipe(ABC):
         rate: peak learning rate; it rises over ``warmup`` steps and falls as a cosine over the last ``fall`` of all
         steps. decay: AdamW's weight decay. betas: AdamW's. clip: of the gradient norm.
         average: decay of the moving average of weights that is exported; 0: the last weights.
+        muon: peak learning rate of the matrices named by ``hidden``, which Muon trains in AdamW's place.
     """
 
     kind: str = "backbone"
@@ -55,6 +56,7 @@ class Recipe(ABC):
     betas: tuple[float, float] = (0.9, 0.98)
     clip: float = 1.0
     average: float = 0.0
+    muon: float = 0.02
 
     @abstractmethod
     def build(self, parts: Mapping[str, Path]) -> nn.Module:
@@ -68,9 +70,14 @@ class Recipe(ABC):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Figures on held-out data, for the card."""
 
+    def hidden(self, model: nn.Module) -> list[nn.Parameter]:
+        """Matrices between layers, for Muon (Jordan 2024): their momentum is made orthogonal. By default none."""
+        return []
+
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Parameters for the optimiser; matrices decay, vectors do not."""
-        weights = [p for p in model.parameters() if p.requires_grad]
+        """Parameters for AdamW, those of Muon left out; matrices decay, vectors do not."""
+        hidden = {id(p) for p in self.hidden(model)}
+        weights = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden]
         return [
             {"params": [p for p in weights if p.ndim >= 2], "weight_decay": self.decay},
             {"params": [p for p in weights if p.ndim < 2], "weight_decay": 0.0},
@@ -150,7 +157,11 @@ class _State:
 
     def __init__(self, name: str, recipe: Recipe, model: nn.Module, seed: int) -> None:
         self.name, self.recipe, self.model, self.seed = name, recipe, model, seed
-        self.optimiser = torch.optim.AdamW(recipe.groups(model), lr=recipe.rate, betas=recipe.betas)
+        self.optimisers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(recipe.groups(model), lr=recipe.rate, betas=recipe.betas)
+        ]
+        if hidden := recipe.hidden(model):
+            self.optimisers.append(torch.optim.Muon(hidden, lr=recipe.muon, weight_decay=0.0))
         self.step = 0
         self.hours = 0.0
         self.curve: list[tuple[int, float]] = []
@@ -159,23 +170,30 @@ class _State:
 
     def rate(self) -> float:
         """Learning rate of the next step."""
+        return self.recipe.rate * self._share()
+
+    def _share(self) -> float:
+        """Of the peak learning rates, at the next step."""
         recipe = self.recipe
         left = (recipe.steps - self.step) / (recipe.fall * recipe.steps)
         fall = 0.5 - 0.5 * math.cos(math.pi * min(1.0, left))
-        return recipe.rate * min(1.0, (self.step + 1) / recipe.warmup) * max(0.01, fall)
+        return min(1.0, (self.step + 1) / recipe.warmup) * max(0.01, fall)
 
     def advance(self) -> float:
         """One optimiser step; returns its loss."""
         random = np.random.default_rng([self.seed, self.step])
-        for group in self.optimiser.param_groups:
-            group["lr"] = self.rate() * group.get("scale", 1.0)
+        share = self._share()
+        for optimiser, peak in zip(self.optimisers, (self.recipe.rate, self.recipe.muon), strict=False):
+            for group in optimiser.param_groups:
+                group["lr"] = peak * share * group.get("scale", 1.0)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(random.integers(2**62)))
             loss = self.recipe.loss(self.model, self.step, random)
-            self.optimiser.zero_grad(set_to_none=True)
+            self.model.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]  # torch annotates it in part
         torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
-        self.optimiser.step()
+        for optimiser in self.optimisers:
+            optimiser.step()
         self.step += 1
         value = float(loss.detach())
         self._follow(value)
@@ -204,7 +222,7 @@ class _State:
             "smooth": self.smooth,
             "model": self.model.state_dict(),
             "mean": self.mean,
-            "optimiser": self.optimiser.state_dict(),
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
         }
         part = path.with_suffix(".part")
         torch.save(body, part)
@@ -224,7 +242,8 @@ class _State:
                 f"seed {self.seed}. Give another --out."
             )
         self.model.load_state_dict(body["model"])
-        self.optimiser.load_state_dict(body["optimiser"])
+        for optimiser, kept in zip(self.optimisers, body["optimisers"], strict=True):
+            optimiser.load_state_dict(kept)
         self.mean = body["mean"]
         self.step, self.hours, self.smooth = body["step"], body["hours"], body["smooth"]
         self.curve = [(int(step), float(loss)) for step, loss in body["curve"]]

@@ -173,7 +173,7 @@ class TestPictures:
     @pytest.mark.parametrize(
         ("tokens", "says"),
         [
-            ([0] * 8, r"has 3x3 = 9 tokens and 8 were made: set max_new_tokens to 9"),
+            ([0] * 8, r"has 9 tokens \(3 rows of 3\) and 8 were made: set max_new_tokens to 9"),
             ([0] * 10, "and 10 were made"),
             ([0] * 8 + [CODES], f"token {CODES} stands for no colour; the codes of 'tiny' end at {CODES}"),
             ([-1] + [0] * 8, "token -1 stands for no colour"),
@@ -232,7 +232,7 @@ class TestLoading:
             ({"picture": None}, "config.json has no entry `picture`"),
             ({"picture": {"rows": 3}}, "config.json has no entry `picture`"),
             ({"picture": {**PICTURE, "rows": 0}}, "do not make up the vocabulary"),
-            ({"vocab_size": 30}, "17 codes, 5 words and two more ids do not make up the vocabulary of 30"),
+            ({"vocab_size": 30}, "17 codes, 5 words and 2 more ids do not make up the vocabulary of 30"),
         ],
     )
     def test_a_model_of_no_pictures(self, changes: dict[str, Any], says: str) -> None:
@@ -273,11 +273,12 @@ class TestLoading:
 
 
 LAYOUT = Layout(SIDE, SIDE, CODES, WORDS)
+CLOSED = dataclasses.replace(LAYOUT, closed=True)
 
 
-def small_decoder(dropout: float = 0.0) -> _decoder.Decoder:
+def small_decoder(dropout: float = 0.0, layout: Layout = LAYOUT) -> _decoder.Decoder:
     torch.manual_seed(0)
-    made = _decoder.Decoder(_decoder.Shape(LAYOUT.vocabulary, 32, 48, 2, 2, 40), LAYOUT.config(), dropout)
+    made = _decoder.Decoder(_decoder.Shape(layout.vocabulary, 32, 48, 2, 2, 40), layout.config(), dropout)
     with torch.no_grad():
         for weight in made.parameters():
             weight.mul_(1 + torch.rand_like(weight))
@@ -287,21 +288,55 @@ def small_decoder(dropout: float = 0.0) -> _decoder.Decoder:
 
 
 class TestTraining:
-    def test_what_is_exported_computes_what_was_trained(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("layout", [LAYOUT, CLOSED], ids=["open", "closed"])
+    def test_what_is_exported_computes_what_was_trained(
+        self, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """In fp32 on both sides; what is left is the mean of the rounding of each weight."""
         monkeypatch.setattr(_decoder, "PRODUCTS", torch.float32)
-        made = small_decoder()
+        made = small_decoder(layout=layout)
         made.export(tmp_path)
         model = ImageModel.load("tiny", {"source": {"folder": str(tmp_path)}}, "fp32", "cpu")
         assert model._net.kind == "fused"
-        ids = model.encode(CAPTION)
-        cells = [3, 0, 16, 5, 5, 1, 2, 9, 11]
-        rows = feed(model.open(prompt()).cache(), [*ids, *cells[:-1]], 0)[len(ids) - 1 :, :CODES]
+        assert model.offers.grid == layout.grid
+        ids, cells = model.encode(CAPTION), torch.tensor([3, 0, 16, 5, 5, 1, 2, 9, 11])
+        written = layout.written(cells)
+        assert model.decode(written.tolist()).pixels.shape[:2] == (SIDE, SIDE)
+        rows = feed(model.open(prompt()).cache(), [*ids, *written[:-1].tolist()], 0)[len(ids) - 1 :]
         with torch.no_grad():
-            found = nats(made, LAYOUT, Batch([CAPTION], torch.tensor([cells])))[0]
-        expected = -rows.log_softmax(-1)[torch.arange(9), torch.tensor(cells)]
+            found = nats(made, layout, Batch([CAPTION], cells[None]))[0]
+        expected = -rows[layout.places(), :CODES].log_softmax(-1)[torch.arange(9), cells]
         torch.testing.assert_close(found, expected, rtol=0, atol=0.03)
-        assert float(rows.std()) > 1
+        assert float(rows[layout.places(), :CODES].std()) > 1
+
+    def test_rows_of_a_closed_picture_end_with_their_token_and_no_other(self) -> None:
+        model = ImageModel.load(
+            "tiny", params(vocab_size=CLOSED.vocabulary, picture=CLOSED.config()["picture"]), "fp32", "cpu"
+        )
+        eol = CLOSED.grid.eol
+        assert eol == CLOSED.vocabulary - 1
+        assert CLOSED.written(torch.arange(9)).tolist() == [0, 1, 2, eol, 3, 4, 5, eol, 6, 7, 8, eol]
+        ids = model.encode(CAPTION)
+        rows = feed(model.open(prompt()).cache(), [*ids, *[1, 2, 3, eol, 4]], 0)[len(ids) - 1 :]
+        assert rows.isfinite().nonzero()[:, 0].bincount().tolist() == [CODES, CODES, CODES, 1, CODES, CODES]
+        assert float(rows[3, eol]) > float("-inf")
+        with pytest.raises(OutputError, match=f"place 3 of a picture of 'tiny' is id {eol}; found 0"):
+            model.decode([1, 2, 3, 0, 1, 2, 3, eol, 1, 2, 3, eol])
+        with pytest.raises(OutputError, match="set max_new_tokens to 12"):
+            model.decode([1] * 9)
+
+    def test_a_sample_of_closed_rows_has_the_law_of_its_second_row(self) -> None:
+        """The first cell of a row follows the end of the one before it."""
+        layout = dataclasses.replace(CLOSED, rows=2, columns=1)
+        made = small_decoder(layout=layout)
+        with torch.no_grad():
+            drawn = sample(made, layout, ["a cat"] * 3000, np.random.default_rng(0))
+            common = int(drawn[:, 0].mode().values)
+            ids = torch.tensor([[*layout.prompt("", "a cat"), common, layout.grid.eol or 0]])
+            law = made.logits(made(ids)[0, -1], CODES).softmax(-1)
+        second = drawn[drawn[:, 0] == common, 1]
+        share = torch.bincount(second, minlength=CODES) / len(second)
+        assert float((share - law).abs().sum() / 2) < 1.2 * (CODES / len(second)) ** 0.5
 
     def test_captions_of_different_lengths_do_not_touch_each_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(_decoder, "PRODUCTS", torch.float32)
@@ -337,7 +372,7 @@ class TestTraining:
     def test_a_step_on_scenes_teaches_something_and_the_tokenizer_stays_out(self, tmp_path: Path) -> None:
         save_bf16(VQ(), tmp_path)
         recipe = RECIPES.get("emoji-image-8x8")
-        recipe = dataclasses.replace(recipe, width=32, inner=32, layers=1, heads=2, batch=6)
+        recipe = dataclasses.replace(recipe, width=32, inner=32, layers=1, heads=2, batch=6, compiled=False)
         torch.manual_seed(0)
         model = recipe.build({recipes.TOKENIZER: tmp_path})
         assert not any("vq" in name or "encoder" in name for name in model.state_dict())

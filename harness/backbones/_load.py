@@ -61,17 +61,19 @@ def read_model(name: str, folder: Path, config: Any, attn: str, dtype: torch.dty
     Raises:
         WeightsError: a file is damaged, or tensors are missing or of another shape.
     """
+    return read_whole(name, folder, AutoModelForCausalLM, config=config, dtype=dtype, attn_implementation=attn)
+
+
+def read_whole(name: str, folder: Path, kind: Any, **options: Any) -> Any:
+    """A model of a class of transformers, every tensor of it read from a folder; ``options`` as its own loader's.
+
+    Raises:
+        WeightsError: a file is damaged, or tensors are missing or of another shape.
+    """
     try:
         with quiet():
-            model, found = AutoModelForCausalLM.from_pretrained(
-                folder,
-                config=config,
-                dtype=dtype,
-                attn_implementation=attn,
-                local_files_only=True,
-                output_loading_info=True,
-            )
-    except (ValueError, OSError, RuntimeError, SafetensorError) as error:
+            model, found = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True, **options)
+    except (ValueError, KeyError, OSError, RuntimeError, SafetensorError) as error:
         raise WeightsError(
             f"{name}: the weights in {folder} cannot be loaded ({error}). Delete that folder and fetch again"
         ) from error
@@ -90,14 +92,19 @@ def make_random(name: str, fields: Mapping[str, Any], attn: str) -> Any:
     Raises:
         WeightsError: no such architecture, or one that this harness cannot serve.
     """
-    try:
-        config = AutoConfig.for_model(fields["model_type"], **fields["config"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise WeightsError(f"{name}: transformers cannot configure {fields['model_type']} ({error})") from error
+    config = configure(name, fields)
     refuse(name, config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(fields["seed"]))
         return AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attn)
+
+
+def configure(name: str, fields: Mapping[str, Any]) -> Any:
+    """The configuration of a random model. WeightsError: transformers knows no such architecture."""
+    try:
+        return AutoConfig.for_model(fields["model_type"], **fields["config"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise WeightsError(f"{name}: transformers cannot configure {fields['model_type']} ({error})") from error
 
 
 def read_tokenizer(folder: Path) -> Any:

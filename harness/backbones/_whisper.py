@@ -12,11 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers import AutoConfig, WhisperConfig, WhisperFeatureExtractor, WhisperForConditionalGeneration
 
-from harness.backbones.nets.generic import quiet
+from harness.backbones import _load
 from harness.errors import UsageError, WeightsError
 from harness.task import Prompt
 
@@ -38,22 +37,12 @@ def read_model(name: str, folder: Path, dtype: torch.dtype) -> Any:
     """
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True)
-        refuse(name, config)
-        with quiet():
-            model, found = WhisperForConditionalGeneration.from_pretrained(
-                folder, config=config, dtype=dtype, local_files_only=True, output_loading_info=True
-            )
-    except (ValueError, KeyError, OSError, RuntimeError, SafetensorError) as error:
+    except (ValueError, KeyError, OSError) as error:
         raise WeightsError(
-            f"{name}: the weights in {folder} cannot be loaded ({error}). Delete that folder and fetch again"
+            f"{name}: the configuration in {folder} cannot be read ({error}). Delete that folder and fetch again"
         ) from error
-    wrong = sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"])))
-    if wrong:
-        raise WeightsError(
-            f"{name}: {folder} lacks {len(wrong)} tensors of the model or has them in another shape, such as "
-            f"{wrong[0]}; transformers would make them up. Delete that folder and fetch again"
-        )
-    return model
+    refuse(name, config)
+    return _load.read_whole(name, folder, WhisperForConditionalGeneration, config=config, dtype=dtype)
 
 
 def make_random(name: str, fields: Mapping[str, Any]) -> Any:
@@ -62,10 +51,7 @@ def make_random(name: str, fields: Mapping[str, Any]) -> Any:
     Raises:
         WeightsError: the fields configure no Whisper.
     """
-    try:
-        config = AutoConfig.for_model(fields["model_type"], **fields["config"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise WeightsError(f"{name}: transformers cannot configure {fields['model_type']} ({error})") from error
+    config = _load.configure(name, fields)
     refuse(name, config)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(fields["seed"]))

@@ -24,7 +24,7 @@ from harness.backbones.hf_causal import TYPES, spread
 from harness.backbones.nets.generic import TransformersNet
 from harness.backbones.nets.llama import FusedLlama, misfit
 from harness.backbones.nets.vq import VQ
-from harness.contracts import Grid, Need, Offers
+from harness.contracts import Need, Offers
 from harness.errors import UsageError, WeightsError
 from harness.outputs import Picture
 from harness.registry import BACKBONES
@@ -61,7 +61,7 @@ class ImageModel(Backbone):
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
         layout = Layout.read(name, model.config)
         palette = _palette(name, params, layout)
-        grid = Grid(layout.rows, layout.columns)
+        grid = layout.grid
         context = int(model.config.max_position_embeddings)
         offers = Offers(layout.vocabulary, context, frozenset(), cls.meets(params), grid)
         allowed = torch.arange(layout.vocabulary, device=device) < layout.codes
@@ -97,11 +97,11 @@ class ImageModel(Backbone):
                 f"prompt {prompt.id!r} has ids {ids}; {self.name!r} reads one or more from 0 to "
                 f"{self.offers.vocabulary - 1}"
             )
-        cells = self._parts.layout.cells
-        if len(ids) + cells > self.offers.context:
+        length = self._parts.layout.grid.length
+        if len(ids) + length > self.offers.context:
             raise UsageError(
-                f"prompt {prompt.id!r} has {len(ids)} tokens; with {cells} of a picture they would pass the context of "
-                f"{self.offers.context}: shorten the caption"
+                f"prompt {prompt.id!r} has {len(ids)} tokens; with {length} of a picture they would pass the context "
+                f"of {self.offers.context}: shorten the caption"
             )
         return Opening(tuple(ids), lambda: self._cache(len(ids), self._parts.scale))
 
@@ -132,8 +132,7 @@ class ImageModel(Backbone):
         Raises:
             OutputError: too few or too many tokens, or one that is no code.
         """
-        ids = torch.tensor(tokens, dtype=torch.long)
-        return self._parts.palette.paint(self.name, self._parts.layout, ids)
+        return self._parts.palette.paint(self.name, self._parts.layout, tokens)
 
     def variant(self, params: Mapping[str, str]) -> ImageModel:
         """``layers``: how many are kept, as in `hf_causal`; ``guidance``: another scale.

@@ -19,6 +19,7 @@ from harness.backbone import Backbone, Opening
 from harness.backbones import _real_files
 from harness.backbones._guided import GridGrammar, GuidedCache
 from harness.backbones._kv import Masks, SlotCache
+from harness.backbones._layout import cells
 from harness.backbones._real_family import Ask, Model
 from harness.backbones._real_table import check
 from harness.backbones.hf_causal import TYPES, spread
@@ -124,17 +125,8 @@ class RealImage(Backbone):
         Raises:
             OutputError: there are fewer or more of them, a forced one is another, or a cell holds no picture code.
         """
-        grid, codes = replace(self._model.grid, start=0), self._model.codes
-        if len(tokens) != grid.length:
-            raise OutputError(f"a picture of {self.name} is {grid.length} tokens; found {len(tokens)}")
-        cells = []
-        for place, token in enumerate(tokens):
-            forced = grid.forced(place)
-            if forced is None:
-                cells.append(token)
-            elif token != forced:
-                raise OutputError(f"place {place} of a picture of {self.name} is id {forced}; found {token}")
-        ids = torch.tensor(cells, device=codes.device)
+        grid, codes = self._model.grid, self._model.codes
+        ids = torch.tensor(cells(self.name, grid, tokens), device=codes.device)
         if int(ids.min()) < 0 or int(ids.max()) >= len(codes) or int(codes[ids].min()) < 0:
             raise OutputError(f"a cell of a picture of {self.name} holds an id that is no picture code")
         pixels = self._model.paint(codes[ids].view(grid.rows, grid.columns)).float().permute(1, 2, 0)

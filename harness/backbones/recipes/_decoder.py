@@ -1,22 +1,24 @@
 """A Llama decoder written for training on a CPU; what it exports is a folder that transformers' own class reads.
 
 Three things make it a third faster than that class there (5.3 M parameters: 6,200 against 4,700 tokens a CPU second):
-products, attention included, are plain matrix products in bf16; neighbouring numbers turn together as one complex
-number, and change places at the export; what is added to the states has mean zero, so that the norm, which there
-divides by the root mean square alone, is the layer norm, for which there is one kernel (Jiang et al. 2023,
-arXiv:2305.14858).
+products, attention included, are plain matrix products in bf16; neighbouring numbers turn together, and change places
+at the export; what is added to the states has mean zero, so that the norm, which there divides by the root mean square
+alone, is the layer norm, for which there is one kernel (Jiang et al. 2023, arXiv:2305.14858). Where the machine has a
+C++ compiler, layers are compiled for training, which takes another third of the time away.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from jaxtyping import Complex, Float, Int
+from jaxtyping import Float, Int
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
@@ -77,7 +79,8 @@ class Decoder(nn.Module):
         beside: what a recipe needs beside the weights, such as a tokenizer; neither trained nor written.
     """
 
-    turn: Tensor
+    cos: Tensor
+    sin: Tensor
 
     def __init__(self, shape: Shape, more: Mapping[str, Any], dropout: float = 0.0) -> None:
         super().__init__()
@@ -89,16 +92,24 @@ class Decoder(nn.Module):
         self.head = nn.Parameter(torch.randn(shape.vocabulary, shape.width) * 0.02)
         half = shape.width // shape.heads // 2
         angles = torch.arange(shape.context)[:, None] * shape.theta ** (-torch.arange(half) / half)
-        self.register_buffer("turn", torch.polar(torch.ones_like(angles), angles), persistent=False)
+        self.register_buffer("cos", angles.cos(), persistent=False)
+        self.register_buffer("sin", angles.sin(), persistent=False)
+
+    def quicken(self) -> None:
+        """Compile the layers for training on sequences of few lengths; where there is no C++ compiler, do nothing."""
+        if shutil.which(os.environ.get("CXX", "g++")):
+            for layer in self.layers:
+                layer.compile(dynamic=False)
 
     def forward(self, ids: Int[Tensor, "B N"], memory: list[Memory] | None = None) -> Float[Tensor, "B N E"]:
         """States after the last norm; with a memory, of the ids behind those read before."""
         start = 0 if memory is None or memory[0].keys is None else memory[0].keys.shape[2]
         x = functional.embedding(ids, _centred(self.embed, 1))
-        turn = self.turn[start : start + ids.shape[1], None, None]
+        turn = tuple(part[start : start + ids.shape[1], None, None] for part in (self.cos, self.sin))
         mask = torch.full((ids.shape[1], start + ids.shape[1]), float("-inf")).triu(start + 1)
         for index, layer in enumerate(self.layers):
-            x = layer(x, turn, mask, None if memory is None else memory[index])
+            run = layer if self.training else layer.forward  # compiled, or as written
+            x = run(x, turn, mask, None if memory is None else memory[index])
         return functional.layer_norm(x, x.shape[-1:], self.norm, eps=EPS)
 
     def logits(self, states: Float[Tensor, "*n E"], codes: int) -> Float[Tensor, "*n C"]:
@@ -146,7 +157,7 @@ class _Layer(nn.Module):
     def forward(
         self,
         x: Float[Tensor, "B N E"],
-        turn: Complex[Tensor, "N 1 1 d"],
+        turn: tuple[Tensor, ...],
         mask: Float[Tensor, "N S"],
         memory: Memory | None,
     ) -> Float[Tensor, "B N E"]:
@@ -159,11 +170,14 @@ class _Layer(nn.Module):
     def _dropped(self, added: Tensor) -> Tensor:
         return functional.dropout(added, self.dropout, self.training) if self.dropout else added
 
-    def _attend(self, read: Tensor, turn: Tensor, mask: Tensor, memory: Memory | None) -> Float[Tensor, "B N E"]:
+    def _attend(
+        self, read: Tensor, turn: tuple[Tensor, ...], mask: Tensor, memory: Memory | None
+    ) -> Float[Tensor, "B N E"]:
         batch, count = read.shape[:2]
         split = read.view(batch, count, 3, self.heads, -1)
-        pairs = torch.view_as_complex(split[:, :, :2].float().reshape(batch, count, 2, self.heads, -1, 2))
-        turned = torch.view_as_real(pairs * turn).flatten(-2).to(read.dtype)
+        pairs, (cos, sin) = split[:, :, :2].float().reshape(batch, count, 2, self.heads, -1, 2), turn
+        x, y = pairs[..., 0], pairs[..., 1]
+        turned = torch.stack([x * cos - y * sin, x * sin + y * cos], -1).flatten(-2).to(read.dtype)
         q, k, v = turned[:, :, 0].transpose(1, 2), turned[:, :, 1].transpose(1, 2), split[:, :, 2].transpose(1, 2)
         if memory is not None:
             if memory.keys is not None and memory.values is not None:

@@ -20,6 +20,8 @@ from harness.backbones.recipes._decoder import Decoder, Memory, Shape
 from harness.train import Recipe
 
 NATS = float(np.log(2))
+PAD = 32
+"""Batches are as long as a multiple of it: few sizes, each of which is compiled once."""
 
 
 class Batch(NamedTuple):
@@ -37,6 +39,7 @@ class PictureRecipe(Recipe):
     Args:
         width, inner, layers, heads: of the decoder. context: entries that its cache may hold.
         batch: pictures a step. empty: share of captions left out, for guidance. dropout: of the decoder.
+        compiled: layers are compiled for training; it pays off after a hundred steps or so.
         summary, steps, hours, rate, average: as `Recipe` has them.
     """
 
@@ -48,6 +51,7 @@ class PictureRecipe(Recipe):
     batch: int
     empty: float = 0.1
     dropout: float = 0.0
+    compiled: bool = False
     summary: str
     steps: int
     hours: float
@@ -68,7 +72,10 @@ class PictureRecipe(Recipe):
 
     def build(self, parts: Mapping[str, Path]) -> Decoder:
         sizes = (self.width, self.inner, self.layers, self.heads, self.context)
-        return Decoder(Shape(self.layout.vocabulary, *sizes), self.layout.config(), self.dropout)
+        model = Decoder(Shape(self.layout.vocabulary, *sizes), self.layout.config(), self.dropout)
+        if self.compiled:
+            model.quicken()
+        return model
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Decoder)
@@ -78,11 +85,18 @@ class PictureRecipe(Recipe):
         found = nats(model, self.layout, Batch(shown, cells))
         return found.mean() if weights is None else (found * weights).sum() / weights.sum()
 
+    def hidden(self, model: nn.Module) -> list[nn.Parameter]:
+        """Every matrix of the layers."""
+        assert isinstance(model, Decoder)
+        return [weight for weight in model.layers.parameters() if weight.ndim == 2]
+
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """Matrices decay; the embedding, of which most rows are not in a batch, does not."""
         assert isinstance(model, Decoder)
-        plain = [p for p in model.parameters() if p.ndim < 2 or p is model.embed]
-        matrices = [p for p in model.parameters() if p.ndim >= 2 and p is not model.embed]
+        hidden = {id(p) for p in self.hidden(model)}
+        rest = [p for p in model.parameters() if id(p) not in hidden]
+        plain = [p for p in rest if p.ndim < 2 or p is model.embed]
+        matrices = [p for p in rest if p.ndim >= 2 and p is not model.embed]
         return [{"params": matrices, "weight_decay": self.decay}, {"params": plain, "weight_decay": 0.0}]
 
     def export(self, model: nn.Module, folder: Path) -> None:
@@ -94,13 +108,15 @@ class PictureRecipe(Recipe):
 def nats(model: Decoder, layout: Layout, batch: Batch) -> Float[Tensor, "B n"]:
     """Cross-entropy of each cell, in nats, given the caption and the cells before it."""
     prompts = [layout.prompt("", caption) for caption in batch.captions]
-    rows, length = len(prompts), max(map(len, prompts)) + layout.cells - 1
+    written, places = layout.written(batch.cells), layout.places()
+    read = int(places[-1])
+    rows, length = len(prompts), -(-(max(map(len, prompts)) + read) // PAD) * PAD
     ids = torch.full((rows, length), layout.empty)
-    for row, (prompt, cells) in enumerate(zip(prompts, batch.cells, strict=True)):
+    for row, (prompt, tokens) in enumerate(zip(prompts, written, strict=True)):
         ids[row, : len(prompt)] = torch.tensor(prompt)
-        ids[row, len(prompt) : len(prompt) + layout.cells - 1] = cells[:-1]
+        ids[row, len(prompt) : len(prompt) + read] = tokens[:read]
     first = torch.tensor([len(prompt) - 1 for prompt in prompts])
-    states = model(ids)[torch.arange(rows)[:, None], first[:, None] + torch.arange(layout.cells)]
+    states = model(ids)[torch.arange(rows)[:, None], first[:, None] + places]
     logits = model.logits(states, layout.codes)
     return functional.cross_entropy(logits.flatten(0, 1), batch.cells.flatten(), reduction="none").view(rows, -1)
 
@@ -129,8 +145,10 @@ def _sample(
     branches = [prompt, torch.tensor([layout.prompt("", "")] * len(prompt))][: 1 + (scale != 1.0)]
     memories = [[Memory() for _ in model.layers] for _ in branches]
     cells = torch.zeros(len(prompt), layout.cells, dtype=torch.long)
+    places = layout.places().tolist()
     for place in range(layout.cells):
-        new = [branch if place == 0 else cells[:, place - 1 : place] for branch in branches]
+        since = places[place - 1] if place else 0
+        new = [layout.written(cells)[:, since : places[place]] if place else branch for branch in branches]
         rows = [model(ids, memory)[:, -1] for ids, memory in zip(new, memories, strict=True)]
         logits = [model.logits(row, layout.codes) for row in rows]
         mixed = logits[0] if scale == 1.0 else torch.lerp(logits[1], logits[0], scale)

@@ -45,7 +45,7 @@ class SceneRecipe(PictureRecipe):
     """
 
     size: int = 64
-    textured: float = 0.25
+    textured: float = 0.2
     emphasis: float = 8.0
     level: float = 0.7
 
@@ -56,7 +56,7 @@ class SceneRecipe(PictureRecipe):
 
     @property
     def layout(self) -> Layout:
-        return Layout(self.size // PATCH, self.size // PATCH, CODES, emoji.VOCABULARY)
+        return Layout(self.size // PATCH, self.size // PATCH, CODES, emoji.VOCABULARY, closed=True)
 
     def build(self, parts: Mapping[str, Path]) -> Decoder:
         model = super().build(parts)
@@ -129,9 +129,10 @@ RECIPES.register("emoji-image")(
         heads=4,
         context=512,
         batch=16,
-        steps=9000,
+        steps=7000,
         hours=4.0,
         rate=2e-3,
+        compiled=True,
         average=0.998,
     )
 )
@@ -148,6 +149,7 @@ RECIPES.register("emoji-image-8x8")(
         steps=3000,
         hours=2.0,
         rate=2e-3,
+        compiled=True,
         average=0.995,
     )
 )
@@ -163,6 +165,7 @@ RECIPES.register("emoji-image-small")(
         steps=4000,
         hours=2.0,
         rate=3e-3,
+        compiled=True,
         average=0.995,
     )
 )

@@ -68,6 +68,12 @@ class ShapesMesh(Recipe):
         drawn = [shapes.shape(random, "train", level) for _ in range(self.together)]
         return batched(drawn, random, self.sizes.window)
 
+    def hidden(self, model: nn.Module) -> list[nn.Parameter]:
+        """Every matrix of the layers, the encoder's too."""
+        assert isinstance(model, MeshModel)
+        layers = (*model.layers.parameters(), *model.encoder.parameters())
+        return [weight for weight in layers if weight.ndim == 2]
+
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         assert isinstance(model, MeshModel)
         random = np.random.default_rng(1)
