@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import torch
@@ -21,6 +21,8 @@ class Need(Enum):
     TREE_MASK = "windows in which rows see chosen rows only"
     DRAFTER = "a second model of the same vocabulary"
     GRID = "tokens laid out on a two-dimensional grid"
+    ANY_ORDER = "positions read and filled in any order"
+    CODEBOOK = "a vector for each id that a cell of its grid may take"
 
 
 @dataclass(frozen=True)
@@ -30,6 +32,7 @@ class Grid:
     Args:
         rows: of cells. columns: of cells. eol: the id that ends each row; None where rows just follow one another.
         tail: ids forced after the last row. start: position of the first cell: the prompt's length.
+        ids: that a cell may take, in order; None: any.
     """
 
     rows: int
@@ -37,6 +40,7 @@ class Grid:
     eol: int | None = None
     tail: tuple[int, ...] = ()
     start: int = 0
+    ids: Sequence[int] | None = None
 
     @property
     def stride(self) -> int:
@@ -52,6 +56,16 @@ class Grid:
         """Row and column of the cell at a position; None at a forced token and outside the picture."""
         row, column = divmod(position - self.start, self.stride)
         return (row, column) if 0 <= row < self.rows and column < self.columns else None
+
+    def left(self, position: int) -> int | None:
+        """Position of the cell to the left; None where there is none."""
+        cell = self.cell(position)
+        return None if cell is None or cell[1] == 0 else position - 1
+
+    def above(self, position: int) -> int | None:
+        """Position of the cell above; None where there is none."""
+        cell = self.cell(position)
+        return None if cell is None or cell[0] == 0 else position - self.stride
 
     def forced(self, position: int) -> int | None:
         """The only id allowed at a position; None where there is a choice."""
@@ -72,6 +86,7 @@ class Offers:
         eos: ids that end a text; empty where the length is fixed.
         meets: the needs served.
         grid: how its output tokens lie in a picture; None where they do not. In a run it starts behind the prompt.
+        codebook: row i is the vector of ``grid.ids[i]``; None where there are none.
     """
 
     vocabulary: int
@@ -79,6 +94,7 @@ class Offers:
     eos: frozenset[int] = frozenset()
     meets: frozenset[Need] = frozenset()
     grid: Grid | None = None
+    codebook: Float[Tensor, "I C"] | None = field(default=None, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -179,6 +195,22 @@ class Read:
     path: tuple[int, ...]
     token: int
     expected: float
+
+
+@dataclass(frozen=True)
+class Fill:
+    """What a step on a canvas emits: F >= 1 tokens, each at a position of its own; it stays on the device until read.
+
+    No token of it ends the text: a canvas has as many positions as it has.
+    """
+
+    positions: Int[Tensor, " F"]
+    tokens: Int[Tensor, " F"]
+
+    def read(self) -> list[tuple[int, int]]:
+        """Positions and ids in raster order: the one device read of a step."""
+        positions, tokens = torch.stack([self.positions, self.tokens]).tolist()
+        return sorted(zip(positions, tokens, strict=True))
 
 
 class Verdict:

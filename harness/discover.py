@@ -12,7 +12,7 @@ PACKAGES = ("methods", "tasks", "harness.backbones")
 """Packages whose modules register something when imported; names that begin with _ are parts."""
 
 
-RECIPE_PACKAGES = ("harness.backbones.recipes", "tasks.training")
+RECIPE_PACKAGES = ("harness.backbones.recipes", "methods.training", "tasks.training")
 """Packages whose modules register recipes; read by `stride train` alone."""
 
 

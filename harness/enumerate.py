@@ -18,10 +18,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from harness.canvas import Canvas
 from harness.contracts import Path
 from harness.draws import Draws, Stream
 from harness.errors import ContractError, EnumerationLimit
-from harness.loop import advance, truncate
+from harness.loop import advance, output, truncate
 from harness.method import Method, Run
 from harness.session import Session
 
@@ -133,7 +134,8 @@ def output_law(method: Method[Any], open_run: Callable[[Draws], Run]) -> Law:
     budget = Counter[str]()
 
     def push(weight: float, node: _Node) -> None:
-        key = (node.tokens, _freeze((node.run.target, node.run.opened, node.state, node.clocks)))
+        run = node.run
+        key = (node.tokens, _freeze((run.target, run.filling, run.opened, node.state, node.clocks)))
         if key in index:
             held, same = nodes[index[key]]
             nodes[index[key]] = (held + weight, same)
@@ -150,7 +152,7 @@ def output_law(method: Method[Any], open_run: Callable[[Draws], Run]) -> Law:
         for weight, after in _steps(method, draws, node, budget):
             emitted = after.tokens[len(node.tokens) :]
             kept, ended = truncate(emitted, room - len(node.tokens), after.run.eos)
-            tokens = node.tokens + kept
+            tokens = output(after.run, node.tokens + kept)
             if ended or len(tokens) == room:
                 law[tokens] = law.get(tokens, 0.0) + mass * weight
                 continue
@@ -188,7 +190,7 @@ def _outcomes(
         script = stack.pop()
         memo: dict[int, Any] = {}
         fork = copy.copy(run)
-        fork.target = _fork(run.target, memo)
+        fork.target, fork.filling = _fork(run.target, memo), _fork(run.filling, memo)
         fork.opened = {name: _fork(session, memo) for name, session in run.opened.items()}
         draws.replay(script, stack, clocks)
         after = act(fork, _fork(state, memo))
@@ -237,6 +239,8 @@ def _freeze(thing: Any) -> Any:
         return (tuple(thing.shape), tuple(values.reshape(-1).tolist()))
     if isinstance(thing, Session):
         return (tuple(thing.tokens), thing.cached, _freeze(thing.held))
+    if isinstance(thing, Canvas):
+        return (tuple(sorted(thing.tokens.items())), _freeze(thing.held))
     if is_dataclass(thing) and not isinstance(thing, type):
         return tuple(_freeze(getattr(thing, f.name)) for f in fields(thing))
     if isinstance(thing, dict):

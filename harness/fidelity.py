@@ -14,6 +14,7 @@ from typing import Any
 from harness.backbone import Backbone
 from harness.backbones.tabular import Tabular
 from harness.clock import CpuClock, Stopwatch
+from harness.contracts import Need
 from harness.draws import Draws
 from harness.enumerate import Law, output_law
 from harness.errors import ContractError, UsageError
@@ -21,6 +22,7 @@ from harness.law import Sampling, warp
 from harness.loop import open_run
 from harness.method import Claim, Method, Plant, Run, label, parameters
 from harness.session import Session
+from harness.task import Prompt
 
 EXACT = 1e-12
 """Total variation below which a law is the reference's: rounding of fp64 sums of some thousand terms."""
@@ -38,18 +40,26 @@ class Case:
     sampling: Sampling
     eos: tuple[int, ...] = ()
     prompt: tuple[int, ...] = (0, 1, 0)
+    grid: tuple[int, ...] = ()
 
     def backbone(self) -> Tabular:
         """The model."""
-        params = {"vocabulary": self.vocabulary, "seed": self.seed, "eos": self.eos}
+        params = {"vocabulary": self.vocabulary, "seed": self.seed, "eos": self.eos, "grid": self.grid}
         return Tabular("tabular", params)
+
+    @property
+    def outputs(self) -> int:
+        """How many different ones there can be."""
+        forced = 0 if len(self.grid) < 3 else self.length // (self.grid[1] + 1)
+        return int((self.vocabulary - (len(self.grid) == 3)) ** (self.length - forced))
 
     def __str__(self) -> str:
         parts = [f"V={self.vocabulary}", f"length={self.length}", f"seed={self.seed}"]
         parts.append(f"T={self.sampling.temperature:g}")
         parts += [f"top_k={self.sampling.top_k}"] if self.sampling.top_k else []
         parts += [f"top_p={self.sampling.top_p:g}"] if self.sampling.top_p < 1 else []
-        return " ".join(parts + (["eos"] if self.eos else []))
+        parts += ["eos"] if self.eos else []
+        return " ".join(parts + ([f"grid={'x'.join(map(str, self.grid[:2]))}"] if self.grid else []))
 
 
 CASES = (
@@ -67,17 +77,25 @@ CASES = (
 )
 """Smallest first, so that a planted bug is caught early."""
 
+GRID_CASES = (
+    Case(3, 6, 21, Sampling(1.0), grid=(2, 2, 2)),
+    Case(2, 4, 22, Sampling(1.0), grid=(2, 2)),
+    Case(3, 6, 23, Sampling(0.0), grid=(2, 2, 2)),
+)
+"""Pictures, two of them with forced ends of rows: for methods that need a grid, and for settings that look at it."""
+
 
 def reference_law(backbone: Backbone, prompt: Sequence[int], length: int, sampling: Sampling) -> Law:
     """The chain rule, with a cache of its own for every prefix: no method's code, nothing to roll back."""
     law: Law = {}
+    opening = backbone.open(Prompt("", tokens=tuple(prompt)))
 
     def extend(output: tuple[int, ...], weight: float) -> None:
         if len(output) == length or (output and output[-1] in backbone.offers.eos):
             law[output] = weight
             return
         tokens = [*prompt, *output]
-        session = Session(backbone.cache(), backbone.offers, tokens, stopwatch=Stopwatch(CpuClock()))
+        session = Session(opening.cache(), backbone.offers, tokens, stopwatch=Stopwatch(CpuClock()))
         for token, p in enumerate(warp(session.forward(), sampling)[0].tolist()):
             if p > 0:
                 extend((*output, token), weight * p)
@@ -163,13 +181,19 @@ class Proof:
         }
 
 
-def prove(method: Method[Any], cases: Sequence[Case] = CASES, plants: bool = True) -> Proof:
+def cases_of(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...]:
+    """Texts and pictures, pictures alone for a method that needs a grid; those of at most so many different outputs."""
+    cases = GRID_CASES if Need.GRID in method.needs else CASES + GRID_CASES
+    return tuple(case for case in cases if outputs is None or case.outputs <= outputs)
+
+
+def prove(method: Method[Any], cases: Sequence[Case] | None = None, plants: bool = True) -> Proof:
     """Enumerate a method on every case, and plant its bugs.
 
     Raises:
         EnumerationLimit: the setting branches too much; verify it at a smaller window.
     """
-    claim = method.claim
+    claim, cases = method.claim, cases_of(method) if cases is None else cases
     asked = [case for case in cases if claim is not Claim.SAME_GREEDY or case.sampling.temperature == 0]
     if not asked:
         raise UsageError("a method that claims greedy equality only needs a case at T = 0, and none was given")
@@ -198,7 +222,7 @@ def prove_plants(kind: type[Method[Any]], settings: Sequence[Method[Any]]) -> li
     for plant in kind.plants:
         best: Caught | None = None
         for method in exact:
-            found = _plant(method, plant, CASES, {})
+            found = _plant(method, plant, cases_of(method), {})
             best = found if best is None or found.total_variation > best.total_variation else best
             if best.caught:
                 break

@@ -25,9 +25,12 @@ class Step:
         rows: entries fed to the target, re-fed token included.
         drafted: nodes proposed. tested: those reached by the walk (accepted, and the one refused).
         accepted: drafted nodes kept. expected: mean of accepted given the draft, over the coins alone.
-        emitted: accepted + 1. forced: emitted tokens that only one value was allowed for.
+        emitted: accepted + 1, or the positions of a canvas that it filled. forced: those of them that only one value
+            was allowed for.
         overshoot: emitted past the budget or the end of text, cut off the output.
         reused: drafted nodes carried over unchanged from the step before.
+        forced_drafted, forced_tested, forced_accepted: those of drafted, tested and accepted for which only one value
+            was allowed; acceptance leaves them out.
         wall_ns: the step on the host's clock; device_ns: on the device's (the same on a CPU).
         draft_ns, target_ns: inside drafter and target passes; verify_ns: from the end of the target's pass
             to the verdict on the host; host_ns: the rest.
@@ -50,6 +53,9 @@ class Step:
     target_ns: int
     verify_ns: int
     host_ns: int
+    forced_drafted: int = 0
+    forced_tested: int = 0
+    forced_accepted: int = 0
 
 
 @dataclass(frozen=True)
@@ -113,14 +119,15 @@ def check(steps: Sequence[Step], output: int) -> None:
 
     Raises:
         ContractError: sum(emitted) - overshoot differs from the output's length, or a step accepted more
-            than it drafted or did not emit accepted + 1.
+            than it drafted or did not emit accepted + 1. One that drafts nothing may fill any number of positions.
     """
     emitted = sum(step.emitted for step in steps)
     overshoot = sum(step.overshoot for step in steps)
     if emitted - overshoot != output:
         raise ContractError(f"emitted {emitted} - overshoot {overshoot} is not the output's {output} tokens")
     for index, step in enumerate(steps):
-        if not 0 <= step.accepted <= step.tested <= step.drafted or step.emitted != step.accepted + 1:
+        emits = step.emitted == step.accepted + 1 or (step.emitted > 1 and not step.drafted)
+        if not 0 <= step.accepted <= step.tested <= step.drafted or not emits:
             raise ContractError(
                 f"step {index}: accepted {step.accepted}, tested {step.tested}, drafted {step.drafted}, "
                 f"emitted {step.emitted}: expected accepted <= tested <= drafted and emitted = accepted + 1"
@@ -128,6 +135,8 @@ def check(steps: Sequence[Step], output: int) -> None:
 
 
 STEP_FIELDS = tuple(f.name for f in fields(Step))
+FORCED = ("forced_drafted", "forced_tested", "forced_accepted")
+"""Columns of steps that runs of before 2026-11-21 lack."""
 
 
 @dataclass(frozen=True)
@@ -153,9 +162,9 @@ METRICS = {
         Metric("scr", "output tokens / NFE", "output", "nfe", "tokens/pass"),
         Metric("tau", "output tokens / steps", "output", "steps", "tokens/step"),
         Metric("tau_minus_1", "output tokens / steps - 1", "output", "steps", "tokens/step", minus=1.0),
-        Metric("acceptance", "accepted / tested (along the tested path)", "accepted", "tested"),
-        Metric("acceptance_per_node", "accepted / drafted", "accepted", "drafted"),
-        Metric("expected_per_node", "expected accepted / drafted", "expected", "drafted"),
+        Metric("acceptance", "accepted / tested (along the tested path)", "free_accepted", "free_tested"),
+        Metric("acceptance_per_node", "accepted / drafted", "free_accepted", "free_drafted"),
+        Metric("expected_per_node", "expected accepted / drafted", "free_expected", "free_drafted"),
         Metric("nfe_per_output", "NFE / output tokens", "nfe", "output", "passes/token"),
         Metric("reused", "reused drafts / steps", "reused", "steps"),
         Metric("draft_nfe", "drafter passes / steps", "draft_nfe", "steps"),
@@ -174,8 +183,10 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns output, steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot,
-        reused, wall_ms, wall_s, logprob, agreement, prefill_ms.
+        reused, wall_ms, wall_s, logprob, agreement, prefill_ms; and drafted, tested, accepted and expected without the
+        forced ones as free_drafted and so on.
     """
+    steps = steps.reindex(columns=[*steps.columns, *(name for name in FORCED if name not in steps)], fill_value=0)
     good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
     kept = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
     columns = [
@@ -189,7 +200,10 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         "forced",
         "overshoot",
     ]
-    frame = kept[[*columns, "reused", "wall_ns"]].sum().reindex(good.index)
+    frame = kept[[*columns, *FORCED, "reused", "wall_ns"]].sum().reindex(good.index)
+    for name in ("drafted", "tested", "accepted"):
+        frame[f"free_{name}"] = frame[name] - frame.pop(f"forced_{name}")
+    frame["free_expected"] = frame["expected"] - frame["accepted"] + frame["free_accepted"]
     frame["steps"] = kept.size().reindex(good.index)
     frame["output"] = good["tokens"].map(len)
     frame["wall_ms"] = frame.pop("wall_ns") / 1e6

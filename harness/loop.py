@@ -7,14 +7,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from harness.backbone import Backbone, Opening
+from harness.canvas import Canvas
 from harness.clock import Clock, CpuClock, Span, Stamp, Stopwatch
-from harness.contracts import Draft, Read
+from harness.contracts import Draft, Fill, Grid, Need, Read
 from harness.draws import Draws
 from harness.errors import ContractError
 from harness.law import Sampling
 from harness.ledger import Step, check
 from harness.method import Method, Run
-from harness.session import Session
+from harness.session import Session, depths_of
 from harness.task import Prompt
 
 
@@ -38,15 +39,15 @@ class _Raw(NamedTuple):
 
 
 def decode(method: Method[Any], run: Run) -> Decode:
-    """Decode until the budget, the context or an end-of-text token.
+    """Decode until the budget, the context or an end-of-text token; a canvas until all its positions are filled.
 
     Raises:
-        ContractError: a step emitted a token outside the vocabulary, ran no target pass, or broke an identity.
+        ContractError: a step emitted a token outside the vocabulary or none, ran no target pass, or broke an identity.
     """
     stopwatch = run.stopwatch
     clock = stopwatch.clock
     begin = clock.stamp()
-    run.target.prefill()
+    (run.canvas if Need.ANY_ORDER in method.needs else run.target).prefill()
     state = method.start(run)
     clock.finish()  # the prefill ends before the first step begins; nothing to wait for on a CPU
     started = clock.stamp()
@@ -66,7 +67,7 @@ def decode(method: Method[Any], run: Run) -> Decode:
     clock.finish()
     steps = tuple(_resolve(r, clock) for r in raw)
     check(steps, len(tokens))
-    return Decode(tuple(tokens), steps, clock.wall_ns(begin, started))
+    return Decode(output(run, tuple(tokens)), steps, clock.wall_ns(begin, started))
 
 
 def open_run(
@@ -91,9 +92,13 @@ def open_run(
     opened = backbone.open(asked) if opening is None else opening
     grid = backbone.offers.grid
     offers = replace(backbone.offers, grid=replace(grid, start=len(opened.tokens))) if grid else backbone.offers
+    length = min(budget, offers.context - len(opened.tokens))
 
     def session(model: Backbone, source: Opening, kind: str) -> Session:
         return Session(source.cache(), model.offers, opened.tokens, stopwatch=watch, device=model.device, kind=kind)
+
+    def canvas() -> Canvas:
+        return Canvas(opened.cache(), offers, opened.tokens, length=length, stopwatch=watch, device=backbone.device)
 
     def drafter(name: str) -> Session:
         model = drafters(name)
@@ -104,8 +109,9 @@ def open_run(
         draws=draws,
         sampling=sampling,
         offers=offers,
-        budget=budget,
+        budget=length,
         opener=drafter,
+        canvas_opener=canvas,
         stopwatch=watch,
         eos=backbone.offers.eos,
     )
@@ -121,7 +127,8 @@ class Tally(NamedTuple):
     @staticmethod
     def of(run: Run) -> Tally:
         """Of this run."""
-        return Tally(run.target.passes, run.target.rows, sum(s.passes for s in run.opened.values()))
+        target = run.target if run.filling is None else run.filling
+        return Tally(target.passes, target.rows, sum(s.passes for s in run.opened.values()))
 
 
 class Advance(NamedTuple):
@@ -132,32 +139,45 @@ class Advance(NamedTuple):
     read: Read
     before: Tally
     after: Tally
-    forced: int
+    grid: Grid | None
+    first: int
+    places: tuple[int, ...]
+
+    def forced(self, depth: int) -> bool:
+        """Whether only one token was allowed at a depth, 0 for what follows the token before the step."""
+        return self.grid is not None and self.grid.forced(self.first + depth) is not None
 
 
 def advance(method: Method[Any], run: Run, state: Any) -> Advance:
     """One step and its commit.
 
     Raises:
-        ContractError: no target pass, or a token outside the vocabulary.
+        ContractError: no target pass, no token, or one outside the vocabulary.
     """
-    before = Tally.of(run)
-    verdict = method.step(run, state)
+    before, first = Tally.of(run), len(run.target)
+    made = method.step(run, state)
     after, draft = Tally.of(run), run.target.draft
     if after.passes == before.passes:
-        raise ContractError(f"{type(method).__name__}.step made no target pass; call run.target.forward once")
-    emitted = run.target.commit(verdict)
+        raise ContractError(
+            f"{type(method).__name__}.step made no target pass; call run.target.forward once, or run.canvas.read"
+        )
+    if isinstance(made, Fill):
+        filled = run.canvas.fill(made)
+        places, emitted = tuple(filled), tuple(filled.values())
+        read = Read((), emitted[-1], 0.0)
+    else:
+        emitted = run.target.commit(made)
+        places, read = tuple(range(first, first + len(emitted))), made.read()
     if not all(0 <= token < run.offers.vocabulary for token in emitted):
         raise ContractError(
             f"{type(method).__name__}.step emitted {emitted}, outside the vocabulary of {run.offers.vocabulary}"
         )
-    return Advance(emitted, draft, verdict.read(), before, after, _forced(run, len(emitted)))
+    return Advance(emitted, draft, read, before, after, run.offers.grid, first, places)
 
 
-def _forced(run: Run, emitted: int) -> int:
-    """How many of the last tokens only one value was allowed for."""
-    grid, end = run.offers.grid, len(run.target)
-    return 0 if grid is None else sum(grid.forced(p) is not None for p in range(end - emitted, end))
+def output(run: Run, emitted: tuple[int, ...]) -> tuple[int, ...]:
+    """The tokens so far: as they were emitted, or in raster order where they fill a canvas."""
+    return emitted if run.filling is None else run.filling.output
 
 
 def truncate(emitted: tuple[int, ...], room: int, eos: frozenset[int]) -> tuple[tuple[int, ...], bool]:
@@ -173,6 +193,22 @@ def tested(draft: Draft, read: Read) -> int:
     last = read.path[-1] if read.path else -1
     more = len(read.path) < len(draft) if draft.parents is None else bool((draft.parents == last).any())
     return len(read.path) + more
+
+
+def _forced_counts(took: Advance) -> dict[str, int]:
+    """How many emitted, drafted, tested and accepted tokens had only one value allowed."""
+    if took.grid is None:
+        return {"forced": 0}
+    depths = list(range(len(took.draft))) if took.draft.parents is None else depths_of(took.draft.parents).tolist()
+    kept, reached = len(took.read.path), tested(took.draft, took.read)
+    forced = [took.forced(depth) for depth in range(len(took.emitted))]
+    refused = reached > kept and took.forced(kept)
+    return {
+        "forced": sum(took.grid.forced(place) is not None for place in took.places),
+        "forced_drafted": sum(map(took.forced, depths)),
+        "forced_tested": sum(forced[:kept]) + refused,
+        "forced_accepted": sum(forced[:kept]),
+    }
 
 
 def _resolve(raw: _Raw, clock: Clock) -> Step:
@@ -193,7 +229,6 @@ def _resolve(raw: _Raw, clock: Clock) -> Step:
         accepted=len(took.read.path),
         expected=took.read.expected,
         emitted=len(took.emitted),
-        forced=took.forced,
         overshoot=raw.overshoot,
         reused=int(took.draft.reused.sum()) if took.draft.reused is not None else 0,
         wall_ns=wall,
@@ -202,4 +237,5 @@ def _resolve(raw: _Raw, clock: Clock) -> Step:
         target_ns=target_ns,
         verify_ns=verify_ns,
         host_ns=max(0, wall - target_ns - draft_ns - verify_ns),
+        **_forced_counts(took),
     )

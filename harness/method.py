@@ -12,8 +12,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from harness.canvas import Canvas
 from harness.clock import Stopwatch
-from harness.contracts import Draft, Need, Offers, Verdict
+from harness.contracts import Draft, Fill, Need, Offers, Verdict
 from harness.draws import Draws
 from harness.law import Sampling, warp
 from harness.registry import METHODS
@@ -51,8 +52,8 @@ class Run:
 
     Attributes:
         target: the session to draft for. draws: the only source of randomness. sampling: how laws are warped.
-        budget: output tokens allowed. emitted: output tokens so far.
-        opened: drafter sessions by name.
+        budget: output tokens allowed, no more than the context holds. emitted: output tokens so far.
+        opened: drafter sessions by name. filling: the canvas, once a method has asked for it.
     """
 
     target: Session
@@ -61,19 +62,28 @@ class Run:
     offers: Offers
     budget: int
     opener: Callable[[str], Session]
+    canvas_opener: Callable[[], Canvas]
     stopwatch: Stopwatch
     eos: frozenset[int] = frozenset()
     emitted: int = 0
     opened: dict[str, Session] = field(default_factory=dict)
+    filling: Canvas | None = None
 
     def law(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
         """The law that the user asked to sample from; drafters and verifiers use the same."""
         return warp(logits, self.sampling)
 
     @property
+    def canvas(self) -> Canvas:
+        """The target for a method that fills positions in any order, instead of ``target``; no token ends its text."""
+        if self.filling is None:
+            self.filling, self.eos = self.canvas_opener(), frozenset()
+        return self.filling
+
+    @property
     def room(self) -> int:
         """Tokens that may still come; a draft is at least one less deep, since every step adds one token."""
-        return min(self.budget - self.emitted, self.offers.context - len(self.target))
+        return self.budget - self.emitted
 
     @property
     def nothing(self) -> Draft:
@@ -120,8 +130,8 @@ class Method(ABC, Generic[S]):
         """A new state for one prompt, which must be copyable; ``None`` where there is none."""
 
     @abstractmethod
-    def step(self, run: Run, state: S) -> Verdict:
-        """Draft, score with one ``run.target.forward``, verify."""
+    def step(self, run: Run, state: S) -> Verdict | Fill:
+        """Draft, score with one ``run.target.forward``, verify; or read ``run.canvas``, and say what to fill."""
 
     @classmethod
     def variants(cls) -> Sequence[Self]:

@@ -178,7 +178,7 @@ class Session:
             self._cache.keep(base)
         positions = torch.arange(base, base + count, device=self.device)
         if parents is not None:
-            positions[count - len(parents) :] = len(self) + _depths(parents)
+            positions[count - len(parents) :] = len(self) + depths_of(parents)
         self._held = base + count
         return self._cache.extend(Window(tokens, positions, base, sees, rows)).logits
 
@@ -196,7 +196,8 @@ def _ancestors(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
     return seen
 
 
-def _depths(parents: Int[Tensor, " K"]) -> Int[Tensor, " K"]:
+def depths_of(parents: Int[Tensor, " K"]) -> Int[Tensor, " K"]:
+    """How far each node of a draft lies below the first ones, which have 0."""
     return _ancestors(parents).sum(1) - 1
 
 

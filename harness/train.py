@@ -132,6 +132,9 @@ def train(
         model = recipe.build(parts)
     state = _State(name, recipe, model, seed)
     state.resume(folder / CHECKPOINT)
+    torch.set_flush_denormal(
+        True
+    )  # attention weights that underflow made a step of the mesh decoder half as long again
     began, saved, busy = time.perf_counter(), time.perf_counter(), time.process_time()
     before = state.hours
     model.train()

@@ -9,7 +9,7 @@ from harness import presets
 from harness.backbone import Backbone, Opening
 from harness.draws import SeededDraws
 from harness.errors import EnumerationLimit
-from harness.fidelity import CASES, diverge, prove
+from harness.fidelity import cases_of, diverge, prove
 from harness.law import Sampling
 from harness.loop import decode, open_run
 from harness.method import Method
@@ -19,8 +19,8 @@ from harness.task import Prompt
 
 TIE = 1e-3
 """Logit margin in fp32 below which two tokens tie: another window shape rounds differently, and no more."""
-RUN_CASES = tuple(case for case in CASES if case.length <= 3)
-"""Cases of a run's own proof, seconds for a suite; `stride verify` enumerates longer outputs too."""
+OUTPUTS = 27
+"""A run's own proof takes models of at most so many outputs, seconds for a suite; `stride verify` enumerates more."""
 
 
 class Verdicts:
@@ -69,8 +69,9 @@ class Verdicts:
             return {"word": "unverified", "note": "the suite says prove: false"}
         if method not in self._laws:
             try:
-                proof = prove(method, RUN_CASES, plants=False)
-                note = f"enumerated on {len(RUN_CASES)} models, outputs of 3 tokens"
+                cases = cases_of(method, OUTPUTS)
+                proof = prove(method, cases, plants=False)
+                note = f"enumerated on {len(cases)} models, outputs of up to {max(c.length for c in cases)} tokens"
                 facts = {"total_variation": proof.total_variation, "case": proof.case}
                 self._laws[method] = {"word": proof.verdict, "note": note, **facts}
             except EnumerationLimit as error:

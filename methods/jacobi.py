@@ -53,7 +53,7 @@ class Jacobi(Method[JacobiWindow]):
         draft = state.propose(run)
         p = run.law(run.target.forward(draft))
         verdict = verify_chain(draft.tokens, None, p, run.draws)
-        state.advance(p, len(verdict.read().path), redraw(run.draws), first=len(run.target))
+        state.advance(run, p, len(verdict.read().path), redraw(run.draws))
         return verdict
 
     @classmethod

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contracts import Verdict
+from harness.contracts import Need, Verdict
 from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.jacobi import Init, JacobiWindow, redraw
+from methods.drafters.jacobi import VERTICAL, Init, JacobiWindow, discard, redraw
 from methods.verifiers.rejection import verify_chain
 
 
@@ -26,25 +26,27 @@ class SJD(Method[JacobiWindow]):
     Args:
         window: rows a pass. init: law of fresh drafts (`JacobiWindow.fill`).
         window_counts_refed: the re-fed token is one of the window's rows, as in the released code.
+        refine: redraw what stands behind a refusal; false throws it away, the ablation of SJD++ Fig. 12.
     """
 
     window: int = 16
     init: Init = "uniform"
     window_counts_refed: bool = True
+    refine: bool = True
 
     claim = Claim.SAME_LAW
     source = "arXiv:2410.01699, Algorithm 1"
     plants = (
         Plant(
-            "methods.verifiers.rejection:verify_chain",
+            "methods.verifiers.rejection:judge",
             "residual(law, ",
             "(lambda p, q: p)(law, ",
             "the correction is drawn from p",
         ),
         Plant(
             "methods.drafters.jacobi:JacobiWindow.advance",
-            "refine(tokens, q, p[begin:], first + begin)",
-            "refine(tokens, q, p[begin:], first + begin)._replace(law=p[begin - 1:-1])",
+            "refine(tokens, q, p[begin:], len(run.target) + begin)",
+            "refine(tokens, q, p[begin:], len(run.target) + begin)._replace(law=p[begin - 1:-1])",
             "the recorded law is the left neighbour's",
         ),
     )
@@ -53,6 +55,10 @@ class SJD(Method[JacobiWindow]):
         if self.window - self.window_counts_refed < 1:
             raise UsageError(f"sjd: window is {self.window}, which leaves no draft; use 2 or more")
 
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.GRID}) if self.init in VERTICAL else frozenset()
+
     def start(self, run: Run) -> JacobiWindow:
         return JacobiWindow.empty(run, self.window - self.window_counts_refed, self.init)
 
@@ -60,9 +66,10 @@ class SJD(Method[JacobiWindow]):
         draft = state.propose(run)
         p = run.law(run.target.forward(draft))
         verdict = verify_chain(draft.tokens, draft.law, p, run.draws)
-        state.advance(p, len(verdict.read().path), redraw(run.draws), first=len(run.target))
+        state.advance(run, p, len(verdict.read().path), redraw(run.draws) if self.refine else discard)
         return verdict
 
     @classmethod
     def variants(cls) -> Sequence[SJD]:
-        return tuple(cls(window=3, init=init) for init in ("uniform", "random", "h-repeat", "h-sample"))
+        inits = [cls(window=3, init=init) for init in ("uniform", "random", "h-repeat", "h-sample")]
+        return (*inits, cls(window=4, init="v-repeat"), cls(window=4, init="v-sample"), cls(window=3, refine=False))

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
 
-from harness.contracts import Verdict
+from harness.contracts import Need, Verdict
 from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.jacobi import Init, JacobiWindow
+from methods.drafters.jacobi import VERTICAL, Init, JacobiWindow
 from methods.drafters.reuse import Reuse, carry_over
 from methods.verifiers.rejection import verify_chain
 
@@ -40,7 +40,7 @@ class SJDPlusPlus(Method[JacobiWindow]):
     exact_at = "tau = inf, or reuse C, B2, M, G"
     plants = (
         Plant(
-            "methods.verifiers.rejection:verify_chain",
+            "methods.verifiers.rejection:judge",
             "residual(law, ",
             "(lambda p, q: p)(law, ",
             "the correction is drawn from p",
@@ -82,6 +82,10 @@ class SJDPlusPlus(Method[JacobiWindow]):
         lossless = self.reuse in ("C", "B2", "M", "G") or self.tau == inf
         return Claim.SAME_LAW if lossless else Claim.APPROXIMATE
 
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.GRID}) if self.init in VERTICAL else frozenset()
+
     def start(self, run: Run) -> JacobiWindow:
         return JacobiWindow.empty(run, self.window - self.window_counts_refed, self.init)
 
@@ -90,11 +94,11 @@ class SJDPlusPlus(Method[JacobiWindow]):
         p = run.law(run.target.forward(draft))
         verdict = verify_chain(draft.tokens, draft.law, p, run.draws)
         refine = carry_over(run.draws, self.reuse, self.tau)
-        state.advance(p, len(verdict.read().path), refine, first=len(run.target))
+        state.advance(run, p, len(verdict.read().path), refine)
         return verdict
 
     @classmethod
     def variants(cls) -> Sequence[SJDPlusPlus]:
         modes: tuple[Reuse, ...] = ("paper", "frozen", "C", "B2", "M", "G")
         settings = [cls(window=3, reuse=mode) for mode in modes]
-        return (*settings, cls(window=3, tau=inf))
+        return (*settings, cls(window=3, tau=inf), cls(window=4, init="v-sample", reuse="M"))

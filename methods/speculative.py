@@ -38,7 +38,7 @@ class Speculative(Method[ModelDrafter]):
     needs = frozenset({Need.DRAFTER})
     plants = (
         Plant(
-            VERIFIER + "verify_chain",
+            VERIFIER + "judge",
             "residual(law, ",
             "(lambda p, q: p)(law, ",
             "the correction is drawn from p",

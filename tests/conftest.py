@@ -16,7 +16,7 @@ if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
     from jaxtyping import install_import_hook
 
     install_import_hook(
-        ["harness.contracts", "harness.law", "harness.draws", "harness.session", "methods"],
+        ["harness.contracts", "harness.law", "harness.draws", "harness.session", "harness.canvas", "methods"],
         "beartype.beartype",
     )
 

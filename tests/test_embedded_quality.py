@@ -30,7 +30,7 @@ def scores():
     with torch.inference_mode():
         for prompt in task.prompts():
             draws = SeededDraws(0, "emoji_scenes", prompt.id, 0)
-            run = open_run(model, lambda name: model, prompt, Sampling(1.0), 256, draws)
+            run = open_run(model, lambda name: model, prompt, Sampling(1.0), model.offers.grid.length, draws)
             run.eos = frozenset()
             tokens = decode(METHODS.get("autoregressive")(), run).tokens
             found.append(task.score(prompt, model.decode(tokens), tokens))

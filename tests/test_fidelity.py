@@ -28,9 +28,11 @@ from harness.fidelity import (
     CASES,
     CAUGHT,
     EXACT,
+    GRID_CASES,
     Case,
     Caught,
     Proof,
+    cases_of,
     distance,
     diverge,
     method_law,
@@ -49,7 +51,8 @@ from harness.registry import METHODS, TASKS
 from harness.session import Session
 
 load_all()
-SMALL = tuple(case for case in CASES if case.vocabulary**case.length <= 32)
+SMALLEST = 32
+SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST)
 SAMPLED = SMALL[0]
 DRAWS, FEWER = 2_000, 300
 FALSE_ALARM = 1e-6
@@ -77,7 +80,7 @@ def claiming(*claims: Claim) -> list[Any]:
 class TestProofs:
     @pytest.mark.parametrize("method", variants())
     def test_enumeration_says_what_the_claim_says(self, method: Method[Any]) -> None:
-        proof = prove(method, SMALL, plants=False)
+        proof = prove(method, cases_of(method, SMALLEST), plants=False)
         assert proof.verdict == ("approximate" if method.claim is Claim.APPROXIMATE else "exact")
         if method.claim is Claim.APPROXIMATE:
             assert proof.total_variation > CAUGHT, "it is exact on these models: a claim of its own"
@@ -134,12 +137,13 @@ class TestSamples:
         """A correct method fails one reseeding in a million; later variants are drawn less often."""
         first = METHODS.get(METHODS.name_of(type(method))).variants()[0] == method
         size = DRAWS if first else FEWER
-        backbone = SAMPLED.backbone()
-        law = method_law(method, SAMPLED)
+        case = cases_of(method, SMALLEST)[0]
+        backbone = case.backbone()
+        law = method_law(method, case)
         counts: Counter[tuple[int, ...]] = Counter()
         for repetition in range(size):
             draws = SeededDraws(1, "tabular", "p", repetition)
-            run = open_run(backbone, toy_drafter(backbone), SAMPLED.prompt, SAMPLED.sampling, SAMPLED.length, draws)
+            run = open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
             counts[decode(method, run).tokens] += 1
         assert set(counts) <= set(law)
         outputs = sorted(law)
@@ -161,13 +165,16 @@ class TestSamples:
 
 @pytest.mark.usefixtures("unchecked")
 class TestReference:
-    @pytest.mark.parametrize("case", CASES, ids=str)
+    @pytest.mark.parametrize("case", CASES + GRID_CASES, ids=str)
     def test_sums_to_one_and_ends_where_it_should(self, case: Case) -> None:
         law = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
         assert sum(law.values()) == pytest.approx(1, abs=1e-12)
         for output in law:
             assert len(output) == case.length or output[-1] in case.eos
             assert not set(output[:-1]) & set(case.eos)
+            if len(case.grid) == 3:
+                assert [token == case.grid[2] for token in output] == [False, False, True] * 2
+        assert not case.grid or len(law) == (case.outputs if case.sampling.temperature else 1)
 
     def test_greedy_is_one_output(self) -> None:
         cold = [case for case in CASES if case.sampling.temperature == 0]

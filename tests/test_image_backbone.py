@@ -103,10 +103,11 @@ class TestPrompts:
     def test_what_it_offers(self, model: ImageModel) -> None:
         grid = model.offers.grid
         assert grid is not None and (grid.rows, grid.columns, grid.length) == (SIDE, SIDE, SIDE * SIDE)
-        assert model.offers.meets == ImageModel.meets({}) == {Need.TREE_MASK, Need.DRAFTER, Need.GRID}
+        offered = {Need.TREE_MASK, Need.DRAFTER, Need.GRID, Need.CODEBOOK, Need.ANY_ORDER}
+        assert model.offers.meets == ImageModel.meets({}) == offered
         assert (model.offers.vocabulary, model.offers.eos) == (BEGIN + 1, frozenset())
         assert ImageModel.modality({}) == "image"
-        assert model.codebook.shape == (CODES, 1)
+        assert model.offers.codebook is not None and model.offers.codebook.shape == (CODES, 1)
 
 
 def by_hand(model: ImageModel, ids: list[int], cells: list[int], scale: float) -> Tensor:
@@ -192,7 +193,7 @@ class TestPictures:
         shown = model.decode([5, 900, *[7] * 7])
         assert isinstance(shown, Picture) and shown.pixels.shape == (4 * SIDE, 4 * SIDE, 3)
         expected = VQ.load(tmp_path)
-        torch.testing.assert_close(model.codebook, expected.codebook)
+        torch.testing.assert_close(model.offers.codebook, expected.codebook)
         ids = torch.tensor([5, 900, *[7] * 7]).view(1, SIDE, SIDE)
         assert np.array_equal(shown.pixels, expected.decode(ids)[0].numpy())
         grey = ImageModel.load("tiny", params(**sizes), "fp32", "cpu")

@@ -19,7 +19,7 @@ from harness.law import Sampling
 from harness.loop import Decode, decode, open_run
 from harness.method import Method
 from harness.registry import METHODS
-from methods.drafters.jacobi import Init, JacobiWindow, redraw
+from methods.drafters.jacobi import Init, JacobiWindow, discard, redraw
 from methods.sjd import SJD
 
 INITS: tuple[Init, ...] = ("uniform", "random", "h-repeat", "h-sample")
@@ -69,7 +69,7 @@ class TestInits:
     def test_a_fresh_window_has_honest_laws(self, init: Init, left: torch.Tensor | None) -> None:
         def fill(draws: EnumeratingDraws) -> tuple[torch.Tensor, torch.Tensor]:
             made, run = window(draws, init)
-            made.left = left
+            made.past = made.past if left is None else left[None]
             made.fill(run, 3)
             return made.tokens, made.law
 
@@ -108,19 +108,95 @@ class TestInits:
         draws = EnumeratingDraws()
         draws.replay([], [], {})
         made, run = window(draws, init)
-        made.left = LEFT
+        made.past = LEFT[None]
         made.fill(run, 2)
         for token, law in zip(made.tokens.tolist(), made.law.tolist(), strict=True):
             assert law == (wanted or [float(v == token) for v in range(3)])
         assert not bool(made.kept.any())
 
-    def test_without_a_law_on_the_left_a_sample_is_a_random_id(self) -> None:
+    def test_without_a_law_on_the_left_a_sample_is_a_random_id_and_the_next_one_copies_it(self) -> None:
+        """What was drawn at random is recorded as a point mass, and a draw from that is a copy."""
         draws = EnumeratingDraws()
-        draws.replay([1, 2], [], {})
+        draws.replay([1], [], {})
         made, run = window(draws, "h-sample")
         made.fill(run, 2)
-        assert made.tokens.tolist() == [1, 2]
-        assert made.law.tolist() == [[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]
+        assert made.tokens.tolist() == [1, 1]
+        assert made.law.tolist() == [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
+
+
+def picture(eol: bool, init: Init, size: int = 8) -> tuple[JacobiWindow, Any]:
+    """A picture of 2 rows and 3 columns behind a prompt of two tokens, ids 0 to 3 and 4 for the ends of rows."""
+    model = Tabular("tabular", {"vocabulary": 5, "grid": [2, 3, 4] if eol else [2, 3]})
+    draws = EnumeratingDraws()
+    draws.replay([], [], {})
+    run = open_run(model, lambda name: model, (0, 2), Sampling(1.0), 8 if eol else 6, draws)
+    return JacobiWindow.empty(run, size, init), run
+
+
+class TestGrids:
+    @pytest.mark.parametrize("init", [*INITS, "v-repeat", "v-sample"])
+    def test_ends_of_rows_are_drafted_as_they_must_be(self, init: Init) -> None:
+        made, run = picture(True, init)
+        draft = made.propose(run)
+        assert len(draft) == 7, "the last place is left to the token that closes the step"
+        assert [token == 4 for token in draft.tokens.tolist()] == [False] * 3 + [True] + [False] * 3
+        assert draft.law is not None and draft.law[3].tolist() == [0, 0, 0, 0, 1]
+
+    @pytest.mark.parametrize(
+        ("init", "source"),
+        [("h-repeat", [None, 0, 1, None, None, 4, 5]), ("v-repeat", [None, None, None, None, 0, 1, 2])],
+    )
+    def test_a_copy_is_of_the_neighbour_in_the_picture(self, init: Init, source: list[int | None]) -> None:
+        """Ids 3 2 1, an end, then what the neighbours say; a cell without a neighbour is drawn (id 0 here)."""
+        made, run = picture(True, init)
+        given = torch.tensor([3, 2, 1, 4])
+        run.target.append(given)
+        run.emitted = 4
+        tokens = [*given.tolist(), *made.propose(run).tokens.tolist()]
+        wanted = [0 if at is None else tokens[at] for at in source]
+        assert tokens[4:] == wanted[4:]
+        assert made.law.argmax(1).tolist() == tokens[4:]
+
+    def test_a_vertical_sample_comes_from_the_law_above_and_records_it(self) -> None:
+        made, run = picture(False, "v-sample")
+        laws = torch.softmax(torch.arange(30.0, dtype=torch.float64).view(6, 5).sin(), -1)
+        made.fill(run, 3)
+        made.advance(run, laws[:4], 2, redraw(run.draws))  # a row is emitted, its laws are remembered
+        run.target.append(torch.tensor([0, 1, 2]))
+        made.fill(run, 2)
+        torch.testing.assert_close(made.law, laws[[3, 1]], rtol=0, atol=0)
+
+    @pytest.mark.parametrize("init", [*INITS, "v-repeat", "v-sample"])
+    @pytest.mark.parametrize("eol", [False, True])
+    def test_a_whole_picture_at_temperature_zero_is_the_greedy_one(self, init: Init, eol: bool) -> None:
+        grid = [3, 4, 5] if eol else [3, 4]
+        how = {"vocabulary": 6, "seed": 8, "grid": grid}
+        ours = decoded(SJD(6, init), Sampling(0.0), 15 if eol else 12, **how)
+        assert ours.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), 15 if eol else 12, **how).tokens
+        assert sum(step.forced for step in ours.steps) == (3 if eol else 0)
+
+    def test_forced_drafts_stay_out_of_acceptance(self) -> None:
+        steps = decoded(SJD(9, "random"), Sampling(1.0), 20, vocabulary=6, seed=2, grid=[4, 4, 5]).steps
+        assert sum(step.forced_accepted for step in steps) > 0
+        for step in steps:
+            assert step.forced_accepted <= step.forced_tested <= step.forced_drafted
+            assert step.forced_accepted <= step.accepted and step.forced_tested <= step.tested
+
+    @pytest.mark.parametrize("init", ["v-repeat", "v-sample"])
+    def test_a_text_has_nothing_above(self, init: Init) -> None:
+        with pytest.raises(UsageError, match=f"init is {init}, and this backbone's tokens lie in no rows; use h-"):
+            decoded(SJD(4, init), Sampling(1.0), 5)
+
+    def test_a_window_larger_than_the_picture_is_cut_to_it(self) -> None:
+        how = {"vocabulary": 4, "grid": [2, 2]}
+        assert decoded(SJD(50), Sampling(1.0), 4, **how).tokens == decoded(SJD(4), Sampling(1.0), 4, **how).tokens
+
+    def test_without_refinement_nothing_of_the_window_is_left(self) -> None:
+        made, run = picture(False, "uniform")
+        made.fill(run, 5)
+        law = made.law.clone()
+        made.advance(run, law.new_full((6, 5), 0.2), 1, discard)
+        assert len(made.tokens) == len(made.law) == len(made.kept) == 0
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)

@@ -33,6 +33,7 @@ from tests import _tiny_image as made
 from tests._tiny_image import CODES, MAKERS, Tiny
 
 NEAR = 1e-4
+OFFERED = {Need.TREE_MASK, Need.DRAFTER, Need.GRID, Need.ANY_ORDER}
 SCALE = 3.0
 LAYOUTS = Path(_real_files.__file__).parent / "layouts"
 PRESETS = {
@@ -88,7 +89,7 @@ def session(tiny: Tiny, tokens: list[int] | None = None) -> Session:
 
 def test_what_it_offers(tiny: Tiny) -> None:
     offers, grid = tiny.backbone.offers, grid_of(tiny)
-    assert offers.meets == {Need.TREE_MASK, Need.DRAFTER, Need.GRID} and grid.rows == grid.columns == 4
+    assert offers.meets == OFFERED and grid.rows == grid.columns == 4
     assert tiny.backbone.modality({}) == "image" and len(tiny.backbone.codes) == offers.vocabulary
     codes = tiny.backbone.codes
     assert sorted(codes[codes >= 0].tolist()) == list(range(len(tiny.backbone.codebook)))
@@ -353,7 +354,7 @@ def test_a_preset_says_what_it_needs_and_where_to_put_it(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     spec = presets.resolve(name)
     assert (spec.adapter, spec.modality(), spec.params["family"]) == ("real_image", "image", PRESETS[name])
-    assert spec.meets() == {Need.TREE_MASK, Need.DRAFTER, Need.GRID} and spec.licence
+    assert spec.meets() == OFFERED and spec.licence
     assert not _real_files.ready(spec.params["parts"])
     with pytest.raises(WeightsError) as caught:
         RealImage.load(name, spec.params, "bf16", "cpu")

@@ -291,7 +291,8 @@ def test_a_method_exact_on_small_models_only_is_broken_by_greedy_outputs(tmp_pat
 
 
 def test_every_method_gets_the_verdict_of_its_claim(tmp_path):
-    methods = [name for name in METHODS if METHODS.source(name).startswith("methods.")]
+    ours = [name for name in METHODS if METHODS.source(name).startswith("methods.")]
+    methods = [name for name in ours if not METHODS.get(name).variants()[0].needs - presets.resolve("tabular").meets()]
     cells = finished(tmp_path / "run", methods=methods, prove=True, tasks=[{"name": "tabular", "limit": 1}])
     for label, cell in cells.items():
         word = "approximate" if cell.meta["claim"] == "APPROXIMATE" else "exact"

@@ -30,10 +30,10 @@ class GridGrammar:
         grid: the picture; its ``start`` is not used. allowed: marks the ids that a cell may take.
     """
 
-    def __init__(self, grid: Grid, allowed: Bool[Tensor, " V"]) -> None:
+    def __init__(self, grid: Grid, allowed: Bool[Tensor, " V"], dtype: torch.dtype = torch.float32) -> None:
         forced = [grid.forced(grid.start + place) for place in range(grid.length)]
         ids = sorted({token for token in forced if token is not None})
-        shut = torch.full((1 + len(ids), len(allowed)), float("-inf"), device=allowed.device)
+        shut = torch.full((1 + len(ids), len(allowed)), float("-inf"), dtype=dtype, device=allowed.device)
         shut[0, allowed] = 0.0
         for row, token in enumerate(ids):
             shut[1 + row, token] = 0.0

@@ -52,7 +52,7 @@ class Layout:
     @property
     def grid(self) -> Grid:
         """Where the cells lie."""
-        return Grid(self.rows, self.columns, self.begin + 1 if self.closed else None)
+        return Grid(self.rows, self.columns, self.begin + 1 if self.closed else None, ids=range(self.codes))
 
     @property
     def cells(self) -> int:

@@ -12,8 +12,6 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 from harness.backbone import Backbone, Opening
 from harness.backbones import _digests, _load, _weights
@@ -42,14 +40,12 @@ class ImageModel(Backbone):
         source: of the decoder: shipped, folder or random. pixels: of the VQ tokenizer, in the same form; without it the
             codes are levels of grey. guidance: scale s of z_u + s (z_c - z_u); 1, the default, is none.
 
-    Attributes:
-        codebook: what each code stands for: a vector of the VQ, or a grey from 0 to 1.
+    What its offers have as codebook is a vector of the VQ for each code, or a grey from 0 to 1.
     """
 
     def __init__(self, name: str, dtype: str, device: str, net: Net, parts: Parts) -> None:
         self.name, self.dtype, self.device = name, dtype, device
         self.fingerprint, self.offers = parts.fingerprint, parts.offers
-        self.codebook: Float[Tensor, "codes C"] = parts.palette.codebook
         self._net, self._parts = net, parts
         self._masks = Masks(self.offers.context, TYPES[dtype], torch.device(device))
 
@@ -63,7 +59,8 @@ class ImageModel(Backbone):
         palette = _palette(name, params, layout)
         grid = layout.grid
         context = int(model.config.max_position_embeddings)
-        offers = Offers(layout.vocabulary, context, frozenset(), cls.meets(params), grid)
+        vectors = palette.codebook.to(device)
+        offers = Offers(layout.vocabulary, context, frozenset(), cls.meets(params), grid, vectors)
         allowed = torch.arange(layout.vocabulary, device=device) < layout.codes
         fingerprint = _mark(f"{mark} {palette.mark} guidance={scale!r}")
         parts = Parts(offers, fingerprint, layout, palette, scale, GridGrammar(grid, allowed))
@@ -71,8 +68,8 @@ class ImageModel(Backbone):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """Trees, drafters of its own vocabulary, and a grid."""
-        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.GRID})
+        """Trees, drafters of its own vocabulary, a grid with its codebook, and its positions in any order."""
+        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.GRID, Need.CODEBOOK, Need.ANY_ORDER})
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:

@@ -58,7 +58,9 @@ class RealImage(Backbone):
         model = parts.model
         self.name, self.dtype, self.device = name, dtype, device
         self.fingerprint = parts.fingerprint
-        self.offers = Offers(model.vocabulary, model.context, meets=self.meets({}), grid=model.grid)
+        ids = (model.codes >= 0).nonzero()[:, 0]
+        grid, vectors = replace(model.grid, ids=tuple(ids.tolist())), model.codebook[model.codes[ids]]
+        self.offers = Offers(model.vocabulary, model.context, meets=self.meets({}), grid=grid, codebook=vectors)
         self._parts, self._model = parts, model
         self._grammar = GridGrammar(model.grid, model.codes >= 0)
         self._masks = Masks(model.context, TYPES[dtype], torch.device(device))
@@ -74,8 +76,8 @@ class RealImage(Backbone):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """Trees, drafters of its own vocabulary, and a grid."""
-        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.GRID})
+        """Trees, drafters of its own vocabulary, a grid with its codebook, and its positions in any order."""
+        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.GRID, Need.CODEBOOK, Need.ANY_ORDER})
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:

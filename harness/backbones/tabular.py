@@ -14,14 +14,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from harness.backbone import Backbone
-from harness.contracts import Cache, Need, Offers, Rows, Window
+from harness.backbone import Backbone, Opening
+from harness.backbones._guided import GridGrammar
+from harness.contracts import Cache, Grid, Need, Offers, Rows, Window
 from harness.errors import ContractError, UsageError
 from harness.registry import BACKBONES
+from harness.task import Prompt
 
 MASK = (1 << 64) - 1
 DTYPE = torch.float64
-DEFAULTS: dict[str, Any] = {"vocabulary": 3, "seed": 0, "context": 64, "sharpness": 1.0, "eos": ()}
+DEFAULTS: dict[str, Any] = {"vocabulary": 3, "seed": 0, "context": 64, "sharpness": 1.0, "eos": (), "grid": ()}
 
 
 @BACKBONES.register("tabular")
@@ -31,6 +33,7 @@ class Tabular(Backbone):
 
     Args (of ``params``):
         vocabulary: V >= 2. seed: which model. context: entries. sharpness: of the laws. eos: ids that end.
+        grid: rows and columns of a picture; a third entry is the id that ends each row, which no cell may take.
     """
 
     toy_drafters = True
@@ -47,11 +50,19 @@ class Tabular(Backbone):
         self.vocabulary = int(values["vocabulary"])
         self.sharpness = float(values["sharpness"])
         eos = frozenset(int(token) for token in values["eos"])
-        self.offers = Offers(self.vocabulary, int(values["context"]), eos, self.meets(params))
+        grid = _grid(values["grid"], self.vocabulary)
+        vectors = (
+            None if grid is None or grid.ids is None else _noise(0, int(values["seed"]), 2 * len(grid.ids)).view(-1, 2)
+        )
+        self.offers = Offers(self.vocabulary, int(values["context"]), eos, self.meets(params), grid, vectors)
         self._params = dict(values)
         self.fingerprint = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
         self._seed = int(values["seed"])
         self._rows: dict[int, Tensor] = {}
+        self.grammar = None
+        if grid is not None:
+            allowed = torch.arange(self.vocabulary) != (-1 if grid.eol is None else grid.eol)
+            self.grammar = GridGrammar(grid, allowed, DTYPE)
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Tabular:
@@ -62,8 +73,9 @@ class Tabular(Backbone):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """Every need that a model without a picture can meet."""
-        return frozenset({Need.TREE_MASK, Need.DRAFTER})
+        """Every need; those of pictures where it has a grid."""
+        pictures = {Need.GRID, Need.CODEBOOK} if params.get("grid") else set()
+        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.ANY_ORDER} | pictures)
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
@@ -71,8 +83,13 @@ class Tabular(Backbone):
         return False
 
     def cache(self) -> TabularCache:
-        """An empty list of hashes."""
+        """An empty list of hashes, for a prompt of one token."""
         return TabularCache(self)
+
+    def open(self, prompt: Prompt) -> Opening:
+        """As any backbone; the picture begins behind the prompt."""
+        tokens = super().open(prompt).tokens
+        return Opening(tokens, lambda: TabularCache(self, prompt=len(tokens)))
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Ids apart by spaces."""
@@ -88,9 +105,7 @@ class Tabular(Backbone):
     def row(self, entry: int) -> Tensor:
         """Logits [V] after an entry."""
         if entry not in self._rows:
-            key = np.array([entry, self._seed & MASK], dtype=np.uint64)
-            noise = np.random.Generator(np.random.Philox(key=key)).standard_normal(self.vocabulary)
-            self._rows[entry] = torch.from_numpy(noise * self.sharpness)
+            self._rows[entry] = _noise(entry, self._seed, self.vocabulary) * self.sharpness
         return self._rows[entry]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tabular:
@@ -101,9 +116,10 @@ class Tabular(Backbone):
 class TabularCache(Cache):
     """One hash an entry."""
 
-    def __init__(self, model: Tabular, entries: list[int] | None = None) -> None:
+    def __init__(self, model: Tabular, entries: list[int] | None = None, prompt: int = 1) -> None:
         self.model = model
         self.entries = entries or []
+        self.prompt = prompt
 
     def extend(self, window: Window) -> Rows:
         """As the contract; the entries must start where the kept ones end."""
@@ -115,9 +131,12 @@ class TabularCache(Cache):
         for n, (token, position) in enumerate(zip(tokens, positions, strict=True)):
             seen = self.entries if sees is None else self._seen(sees[n], window.base, held + n)
             self.entries.append(_mix(token, position, sum(seen) & MASK))
-        last = self.entries[len(self.entries) - window.rows :]
-        empty = torch.empty(0, self.model.vocabulary, dtype=DTYPE)
-        return Rows(torch.stack([self.model.row(entry) for entry in last]) if last else empty)
+        if not window.rows:
+            return Rows(torch.empty(0, self.model.vocabulary, dtype=DTYPE))
+        logits = torch.stack([self.model.row(entry) for entry in self.entries[-window.rows :]])
+        if self.model.grammar is not None:
+            logits = logits + self.model.grammar(window.positions[-window.rows :] + 1 - self.prompt)
+        return Rows(logits)
 
     def _seen(self, row: list[bool], base: int, upto: int) -> list[int]:
         after = self.entries[base:upto]
@@ -128,7 +147,26 @@ class TabularCache(Cache):
         self.entries = self.entries[:length] + [self.entries[length + e] for e in entries]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TabularCache:
-        return TabularCache(self.model, list(self.entries))
+        return TabularCache(self.model, list(self.entries), self.prompt)
+
+
+def _noise(entry: int, seed: int, count: int) -> Tensor:
+    """Normal, keyed."""
+    key = np.array([entry, seed & MASK], dtype=np.uint64)
+    return torch.from_numpy(np.random.Generator(np.random.Philox(key=key)).standard_normal(count))
+
+
+def _grid(given: Any, vocabulary: int) -> Grid | None:
+    if not given:
+        return None
+    sizes = tuple(int(value) for value in given)
+    if len(sizes) not in (2, 3) or min(sizes[:2]) < 1 or not all(0 <= eol < vocabulary for eol in sizes[2:]):
+        raise UsageError(
+            f"the tabular backbone's grid is {given!r}; give [rows, columns] or [rows, columns, eol], eol one of its "
+            f"{vocabulary} ids"
+        )
+    eol = sizes[2] if len(sizes) == 3 else None
+    return Grid(sizes[0], sizes[1], eol, ids=tuple(token for token in range(vocabulary) if token != eol))
 
 
 def _mix(token: int, position: int, seen: int) -> int:

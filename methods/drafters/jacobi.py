@@ -16,9 +16,11 @@ from torch import Tensor
 
 from harness.contracts import Draft
 from harness.draws import Draws
+from harness.errors import UsageError
 from harness.method import Run
 
-Init = Literal["uniform", "random", "h-repeat", "h-sample"]
+Init = Literal["uniform", "random", "h-repeat", "v-repeat", "h-sample", "v-sample"]
+VERTICAL = ("v-repeat", "v-sample")
 
 
 class Fresh(NamedTuple):
@@ -41,23 +43,36 @@ class JacobiWindow:
     """The drafts of one sequence, carried from pass to pass.
 
     Args:
-        size: most drafts in the window. init: what fills empty places (see `fill`).
-        left: law that the last emitted token was drawn from; None before the first pass.
+        size: most drafts in the window; a picture or a budget with less room has fewer. init: what fills empty places
+            (see `fill`). ids: that a place may take. even: the uniform law over them.
+        past: laws that the last emitted tokens were drawn from, as far back as ``init`` looks; none of the prompt's.
     """
 
     size: int
     init: Init
+    ids: Int[Tensor, " I"]
+    even: Float[Tensor, "1 V"]
     tokens: Int[Tensor, " L"]
     law: Float[Tensor, "L V"]
     kept: Bool[Tensor, " L"]
-    left: Float[Tensor, " V"] | None = None
+    past: Float[Tensor, "E V"]
 
     @classmethod
     def empty(cls, run: Run, size: int, init: Init) -> JacobiWindow:
-        """No drafts yet."""
+        """No drafts yet.
+
+        Raises:
+            UsageError: ``init`` looks at the row above, and the tokens lie in no rows.
+        """
+        grid = run.offers.grid
+        if init in VERTICAL and grid is None:
+            raise UsageError(f"init is {init}, and this backbone's tokens lie in no rows; use h-{init[2:]}")
+        allowed = range(run.offers.vocabulary) if grid is None or grid.ids is None else grid.ids
         tokens = run.nothing.tokens
+        ids = torch.tensor(list(allowed), device=tokens.device)
         law = tokens.new_zeros(0, run.offers.vocabulary, dtype=torch.float64)
-        return cls(size, init, tokens, law, tokens.bool())
+        even = law.new_zeros(1, run.offers.vocabulary).index_fill_(1, ids, 1 / len(ids))
+        return cls(size, init, ids, even, tokens, law, tokens.bool(), law)
 
     def propose(self, run: Run) -> Draft:
         """The window, filled up or cut to the room that is left."""
@@ -67,44 +82,93 @@ class JacobiWindow:
     def fill(self, run: Run, size: int) -> None:
         """Fresh drafts for the empty places, each with its honest law.
 
-        ``uniform``: a uniform id, recorded as uniform. ``random``: the same id, recorded as a point mass.
-        ``h-repeat``: the left neighbour's id, a point mass. ``h-sample``: a draw from the left neighbour's law,
-        recorded as that law; ``random`` where the neighbour has none (the prompt's last token).
+        ``uniform``: a uniform id, recorded as uniform. ``random``: the same id, recorded as a point mass. ``h-repeat``,
+        ``v-repeat``: the id to the left, above; a point mass. ``h-sample``, ``v-sample``: a draw from the law to the
+        left, above; recorded as that law. Where there is no such neighbour (a text's prompt has ids and no laws; a
+        picture's first column has nothing to its left): ``random``. Ends of rows are what they must be.
         """
         self.tokens, self.law, self.kept = self.tokens[:size], self.law[:size], self.kept[:size]
         missing = size - len(self.tokens)
         if missing <= 0:
             return
-        vocabulary = run.offers.vocabulary
-        source = self.law[-1] if len(self.law) else self.left
-        if self.init == "h-repeat":
-            last = self.tokens[-1:] if len(self.tokens) else run.last
-            tokens, law = last.repeat(missing), None
-        elif self.init == "h-sample" and source is not None:
-            law = source.expand(missing, -1)
-            tokens = run.draws.categorical(law, "init")
-        else:
-            tokens = run.draws.integers(missing, vocabulary, "init")
-            law = self.law.new_full((missing, vocabulary), 1 / vocabulary) if self.init == "uniform" else None
-        fresh = Draft(tokens, law)
-        self.tokens = torch.cat([self.tokens, tokens])
-        self.law = torch.cat([self.law, fresh.q(vocabulary, self.law).to(self.law.dtype)])
-        self.kept = torch.cat([self.kept, torch.zeros_like(tokens, dtype=torch.bool)])
+        if self.init in ("uniform", "random") and run.offers.grid is None:
+            self._append(run, self._any(run, missing))
+            return
+        first = len(run.target) + len(self.tokens)
+        for position in range(first, first + missing):
+            self._append(run, self._fresh(run, position))
 
-    def advance(self, p: Float[Tensor, "R V"], accepted: int, refine: Refine, first: int) -> None:
+    def _fresh(self, run: Run, position: int) -> Draft:
+        """The draft of one empty place; those before it are filled."""
+        grid = run.offers.grid
+        forced = None if grid is None else grid.forced(position)
+        if forced is not None:
+            return Draft(torch.tensor([forced], device=self.tokens.device))
+        beside = self._beside(run, position)
+        if beside is not None and self.init.endswith("repeat"):
+            return Draft(self._token(run, beside))
+        law = None if beside is None or self.init.endswith("repeat") else self._law(run, beside)
+        if law is not None:
+            return Draft(run.draws.categorical(law, "init"), law)
+        return self._any(run, 1)
+
+    def _any(self, run: Run, count: int) -> Draft:
+        """Uniform ids, recorded as such or as point masses."""
+        tokens = self.ids[run.draws.integers(count, len(self.ids), "init")]
+        return Draft(tokens, self.even.expand(count, -1) if self.init == "uniform" else None)
+
+    def _beside(self, run: Run, position: int) -> int | None:
+        """The position that ``init`` looks at."""
+        grid = run.offers.grid
+        if self.init in ("uniform", "random"):
+            return None
+        if grid is None:
+            return position - 1
+        return grid.above(position) if self.init in VERTICAL else grid.left(position)
+
+    def _token(self, run: Run, position: int) -> Int[Tensor, " 1"]:
+        """Emitted or drafted."""
+        place = position - len(run.target)
+        if place >= 0:
+            return self.tokens[place : place + 1]
+        return torch.tensor([run.target.tokens[position]], device=self.tokens.device)
+
+    def _law(self, run: Run, position: int) -> Float[Tensor, "1 V"] | None:
+        """That a draft or an emitted token was drawn from; None of the prompt's tokens."""
+        place = position - len(run.target)
+        held, place = (self.law, place) if place >= 0 else (self.past, len(self.past) + place)
+        return held[place : place + 1] if place >= 0 else None
+
+    def _append(self, run: Run, fresh: Draft) -> None:
+        law = fresh.q(run.offers.vocabulary, self.law).to(self.law.dtype)
+        self.tokens, self.law = torch.cat([self.tokens, fresh.tokens]), torch.cat([self.law, law])
+        self.kept = torch.cat([self.kept, torch.zeros_like(fresh.tokens, dtype=torch.bool)])
+
+    def advance(self, run: Run, p: Float[Tensor, "R V"], accepted: int, refine: Refine) -> None:
         """After ``accepted`` drafts and one more token: refine what stands behind them.
 
         Args:
             p: the pass's R = L + 1 laws; row i is the law of draft i, row L of the place behind the window.
-            refine: makes the next window. first: absolute position of row 0.
+            refine: makes the next window.
         """
         begin = accepted + 1
-        self.left = p[accepted]
+        self._remember(run, p[:begin])
         tokens, q = self.tokens[begin:], self.law[begin:].to(p.dtype)
         if begin > len(self.tokens):  # all accepted: the pass predicted nothing further on
             self.tokens, self.law, self.kept = tokens, q, self.kept[begin:]
         else:
-            self.tokens, self.law, self.kept = refine(tokens, q, p[begin:], first + begin)
+            self.tokens, self.law, self.kept = refine(tokens, q, p[begin:], len(run.target) + begin)
+
+    def _remember(self, run: Run, laws: Float[Tensor, "n V"]) -> None:
+        """Laws of what is emitted now, as long as ``init`` may look back at them."""
+        grid = run.offers.grid
+        reach = {"h-sample": 1, "v-sample": grid.stride if grid else 1}.get(self.init, 0)
+        self.past = torch.cat([self.past.to(laws.dtype), laws])[-reach:] if reach else self.past
+
+
+def discard(x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
+    """No refinement: nothing of the window is kept, so the next one is all fresh (SJD++ Fig. 12)."""
+    return Fresh(x[:0], q[:0], x[:0].bool())
 
 
 def redraw(draws: Draws) -> Refine:

@@ -36,9 +36,20 @@ def verify_chain(
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
     """
+    return judge(acceptance(x, q, p), x, q, p, draws)
+
+
+def judge(
+    accept: Float[Tensor, " K"],
+    x: Int[Tensor, " K"],
+    q: Float[Tensor, "K V"] | None,
+    p: Float[Tensor, "K+1 V"],
+    draws: Draws,
+) -> Verdict:
+    """The walk of `verify_chain` for any probabilities of acceptance; lossless for those of `acceptance` alone."""
     if len(x) == 0:
         return Verdict(Path.root(p), draws.categorical(p, "resid")[0])
-    path = draws.path(acceptance(x, q, p))
+    path = draws.path(accept)
     stop = path.stop
     law = p.index_select(0, stop.reshape(1))
     last = stop.clamp_max(len(x) - 1).reshape(1)

@@ -37,7 +37,7 @@ class ShapesMesh(Recipe):
 
     summary: str = "mesh decoder of procedural shapes, conditioned on points"
     source: str = "harness.worlds.shapes, procedural (Apache-2.0)"
-    steps: int = 4500
+    steps: int = 2000
     hours: float = 2.0
     rate: float = 2e-3
     warmup: int = 150
@@ -91,7 +91,7 @@ RECIPES.register("shapes-mesh-truncated")(
     ShapesMesh(
         summary="the same with a context of 192 tokens, trained on pieces: it loses what it began (000, 7.5)",
         sizes=Sizes(window=192),
-        steps=2500,
+        steps=1000,
         hours=1.0,
         together=6,
         passes=1,

@@ -1,0 +1,94 @@
+"""Grouped speculative decoding (GSD): SJD's window, judged by groups of near tokens.
+
+Source: So et al. 2025, grouped speculative decoding, in the form of its released code.
+Symbols: x drafts, q the law each was drawn from, p target's law, S(x) the group of x: `methods.verifiers.grouped`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from harness.contracts import Need, Verdict
+from harness.errors import UsageError
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.jacobi import VERTICAL, Init, JacobiWindow, redraw
+from methods.verifiers.grouped import group, group_acceptance, within
+from methods.verifiers.rejection import judge
+
+
+@METHODS.register("gsd")
+@dataclass(frozen=True)
+class GSD(Method[JacobiWindow]):
+    """Verify the window by groups; a refused draft is replaced from the token-level residual.
+
+    Args:
+        window, init: as SJD. width: ranks on either side of a draft that may stand for it; 0 is SJD.
+        gap: largest difference of probability. reach: largest distance of embeddings, as a share of the mean distance
+            of two codes; inf leaves embeddings out, as the released code does above 10,000 codes.
+    """
+
+    window: int = 16
+    init: Init = "uniform"
+    width: int = 7
+    gap: float = 0.15
+    reach: float = 0.5
+
+    source = "So et al. 2025, released code"
+    exact_at = "width = 0"
+    plants = (
+        Plant(
+            "methods.verifiers.rejection:judge",
+            "residual(law, ",
+            "(lambda p, q: p)(law, ",
+            "the correction is drawn from p",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.window < 2:
+            raise UsageError(f"gsd: window is {self.window}, which leaves no draft; use 2 or more")
+        if self.width < 0 or not self.gap > 0 or not self.reach > 0:
+            raise UsageError(
+                f"gsd: width is {self.width}, gap {self.gap:g}, reach {self.reach:g}; give a width from 0, the others "
+                f"above 0"
+            )
+
+    @property
+    def claim(self) -> Claim:
+        return Claim.SAME_LAW if self.width == 0 else Claim.APPROXIMATE
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        return frozenset({Need.CODEBOOK} | ({Need.GRID} if self.init in VERTICAL else set()))
+
+    def start(self, run: Run) -> JacobiWindow:
+        return JacobiWindow.empty(run, self.window - 1, self.init)
+
+    def step(self, run: Run, state: JacobiWindow) -> Verdict:
+        draft = state.propose(run)
+        p = run.law(run.target.forward(draft))
+        x, q, judged = draft.tokens, draft.q(p.shape[1], p), p[:-1]
+        groups = group(x, judged, self._near(run, x), self.width, self.gap)
+        verdict = judge(group_acceptance(x, q, judged, groups), x, q, p, run.draws)
+        state.advance(run, p, len(verdict.read().path), redraw(run.draws))
+        return verdict
+
+    def _near(self, run: Run, x: Tensor) -> Bool[Tensor, "K V"]:
+        """By embeddings; an id that is no code stands for itself alone."""
+        offers, near = run.offers, x.new_zeros(len(x), run.offers.vocabulary, dtype=torch.bool)
+        assert offers.codebook is not None and offers.grid is not None and offers.grid.ids is not None
+        ids = torch.tensor(list(offers.grid.ids), device=x.device)
+        code = (x[:, None] == ids).long()
+        is_code = code.any(1)
+        near[:, ids] = within(offers.codebook, code.argmax(1), self.reach) & is_code[:, None]
+        return near
+
+    @classmethod
+    def variants(cls) -> Sequence[GSD]:
+        return (cls(window=3, reach=10.0, gap=1.0), cls(window=3, width=0))
