@@ -202,10 +202,14 @@ class Fill:
     """What a step on a canvas emits: F >= 1 tokens, each at a position of its own; it stays on the device until read.
 
     No token of it ends the text: a canvas has as many positions as it has.
+
+    Args:
+        resampled: how many of the tokens were drawn in place of drafts (counted, never judged by it).
     """
 
     positions: Int[Tensor, " F"]
     tokens: Int[Tensor, " F"]
+    resampled: int = 0
 
     def read(self) -> list[tuple[int, int]]:
         """Positions and ids in raster order: the one device read of a step."""

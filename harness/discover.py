@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 
+from harness.errors import WeightsError
+
 PACKAGES = ("methods", "tasks", "harness.backbones")
 """Packages whose modules register something when imported; names that begin with _ are parts."""
 
@@ -29,6 +31,26 @@ def load_recipes() -> None:
 def shipped(name: str) -> Path:
     """The folder of a recipe's shipped result, whether it is there or not."""
     return Path(__file__).parent / "backbones" / "weights" / name
+
+
+def part(kind: str, name: str) -> Path:
+    """The folder of a method's trained part: one of the package by name, or a path.
+
+    Args:
+        kind: of its recipe: samplers, say.
+
+    Raises:
+        WeightsError: it is not there; says how to make it.
+    """
+    ours = shipped(name)
+    found = next((folder for folder in (ours, Path(name).expanduser()) if (folder / "config.json").is_file()), None)
+    if found is None:
+        made = name if "/" not in name else "NAME"
+        raise WeightsError(
+            f"there are no {kind} {name!r}, neither with the package nor as a folder; make them: "
+            f"stride train {kind} {made} --out {shipped(made)}"
+        )
+    return found
 
 
 def _import(packages: Sequence[str]) -> None:

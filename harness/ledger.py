@@ -31,6 +31,7 @@ class Step:
         reused: drafted nodes carried over unchanged from the step before.
         forced_drafted, forced_tested, forced_accepted: those of drafted, tested and accepted for which only one value
             was allowed; acceptance leaves them out.
+        resampled: of the positions filled, those whose draft was replaced by a draw of the target's.
         wall_ns: the step on the host's clock; device_ns: on the device's (the same on a CPU).
         draft_ns, target_ns: inside drafter and target passes; verify_ns: from the end of the target's pass
             to the verdict on the host; host_ns: the rest.
@@ -56,6 +57,7 @@ class Step:
     forced_drafted: int = 0
     forced_tested: int = 0
     forced_accepted: int = 0
+    resampled: int = 0
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def check(steps: Sequence[Step], output: int) -> None:
 
 STEP_FIELDS = tuple(f.name for f in fields(Step))
 FORCED = ("forced_drafted", "forced_tested", "forced_accepted")
+LATER = (*FORCED, "resampled")
 """Columns of steps that runs of before 2026-11-21 lack."""
 
 
@@ -183,10 +186,10 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns output, steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot,
-        reused, wall_ms, wall_s, logprob, agreement, prefill_ms; and drafted, tested, accepted and expected without the
-        forced ones as free_drafted and so on.
+        reused, resampled, wall_ms, wall_s, logprob, agreement, prefill_ms; and drafted, tested, accepted and expected
+        without the forced ones as free_drafted and so on.
     """
-    steps = steps.reindex(columns=[*steps.columns, *(name for name in FORCED if name not in steps)], fill_value=0)
+    steps = steps.reindex(columns=[*steps.columns, *(name for name in LATER if name not in steps)], fill_value=0)
     good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
     kept = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
     columns = [
@@ -200,7 +203,7 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         "forced",
         "overshoot",
     ]
-    frame = kept[[*columns, *FORCED, "reused", "wall_ns"]].sum().reindex(good.index)
+    frame = kept[[*columns, *LATER, "reused", "wall_ns"]].sum().reindex(good.index)
     for name in ("drafted", "tested", "accepted"):
         frame[f"free_{name}"] = frame[name] - frame.pop(f"forced_{name}")
     frame["free_expected"] = frame["expected"] - frame["accepted"] + frame["free_accepted"]

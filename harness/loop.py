@@ -100,8 +100,12 @@ def open_run(
     def canvas() -> Canvas:
         return Canvas(opened.cache(), offers, opened.tokens, length=length, stopwatch=watch, device=backbone.device)
 
-    def drafter(name: str) -> Session:
+    toys = getattr(backbone, "toy_drafters", False)
+
+    def drafter(name: str, shrink: int) -> Session:
         model = drafters(name)
+        if toys and shrink > 1:
+            model = model.variant({"drafter": name, "shrink": str(shrink)})
         return session(model, opened if model is backbone else model.open(asked), "draft")
 
     return Run(
@@ -114,6 +118,7 @@ def open_run(
         canvas_opener=canvas,
         stopwatch=watch,
         eos=backbone.offers.eos,
+        toys=toys,
     )
 
 
@@ -142,6 +147,7 @@ class Advance(NamedTuple):
     grid: Grid | None
     first: int
     places: tuple[int, ...]
+    resampled: int
 
     def forced(self, depth: int) -> bool:
         """Whether only one token was allowed at a depth, 0 for what follows the token before the step."""
@@ -172,7 +178,8 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
         raise ContractError(
             f"{type(method).__name__}.step emitted {emitted}, outside the vocabulary of {run.offers.vocabulary}"
         )
-    return Advance(emitted, draft, read, before, after, run.offers.grid, first, places)
+    resampled = made.resampled if isinstance(made, Fill) else 0
+    return Advance(emitted, draft, read, before, after, run.offers.grid, first, places, resampled)
 
 
 def output(run: Run, emitted: tuple[int, ...]) -> tuple[int, ...]:
@@ -237,5 +244,6 @@ def _resolve(raw: _Raw, clock: Clock) -> Step:
         target_ns=target_ns,
         verify_ns=verify_ns,
         host_ns=max(0, wall - target_ns - draft_ns - verify_ns),
+        resampled=took.resampled,
         **_forced_counts(took),
     )

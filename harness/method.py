@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, Generic, Self, TypeVar
+from pathlib import Path
+from typing import Any, ClassVar, Generic, ParamSpec, Self, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -15,12 +16,15 @@ from torch import Tensor
 from harness.canvas import Canvas
 from harness.clock import Stopwatch
 from harness.contracts import Draft, Fill, Need, Offers, Verdict
+from harness.discover import part
 from harness.draws import Draws
 from harness.law import Sampling, warp
 from harness.registry import METHODS
 from harness.session import Session
 
 S = TypeVar("S")
+T = TypeVar("T")
+P = ParamSpec("P")
 
 
 class Claim(Enum):
@@ -54,6 +58,7 @@ class Run:
         target: the session to draft for. draws: the only source of randomness. sampling: how laws are warped.
         budget: output tokens allowed, no more than the context holds. emitted: output tokens so far.
         opened: drafter sessions by name. filling: the canvas, once a method has asked for it.
+        toys: the backbone makes a toy of any drafter and part.
     """
 
     target: Session
@@ -61,13 +66,14 @@ class Run:
     sampling: Sampling
     offers: Offers
     budget: int
-    opener: Callable[[str], Session]
+    opener: Callable[[str, int], Session]
     canvas_opener: Callable[[], Canvas]
     stopwatch: Stopwatch
     eos: frozenset[int] = frozenset()
     emitted: int = 0
     opened: dict[str, Session] = field(default_factory=dict)
     filling: Canvas | None = None
+    toys: bool = False
 
     def law(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
         """The law that the user asked to sample from; drafters and verifiers use the same."""
@@ -95,12 +101,35 @@ class Run:
         """The last token so far, the prompt's included."""
         return torch.tensor(self.target.tokens[-1:], device=self.target.device)
 
-    def open(self, name: str) -> Session:
-        """A drafter's session, on the same prompt and already read; the same one for the same name."""
+    def open(self, name: str, shrink: int = 1) -> Session:
+        """A drafter's session, on the same prompt and already read; the same one for the same name.
+
+        Args:
+            shrink: its pictures are to be 1/shrink as high and wide; a toy is made so, others are as they are.
+        """
         if name not in self.opened:
-            self.opened[name] = self.opener(name)
+            self.opened[name] = self.opener(name, shrink)
             self.opened[name].prefill()
         return self.opened[name]
+
+    def part(self, kind: str, name: str) -> Path | None:
+        """The folder of a part's weights (see `discover.part`); None where a toy is to be made instead.
+
+        Raises:
+            WeightsError: it is not there; says how to make it.
+        """
+        return None if self.toys else part(kind, name)
+
+    def timed(self, call: Callable[P, T]) -> Callable[P, T]:
+        """A part's call, whose time is drafting."""
+
+        def stamped(*args: P.args, **kwargs: P.kwargs) -> T:
+            begin = self.stopwatch.clock.stamp()
+            made = call(*args, **kwargs)
+            self.stopwatch.add("draft", begin)
+            return made
+
+        return stamped
 
 
 class Method(ABC, Generic[S]):
@@ -124,6 +153,11 @@ class Method(ABC, Generic[S]):
     def needs(self) -> frozenset[Need]:
         """What the backbone must offer; a class attribute where it is always the same."""
         return frozenset()
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str]]:
+        """Kind and name of weights that it loads beside a drafter: a cell without them is skipped with that reason."""
+        return ()
 
     @abstractmethod
     def start(self, run: Run) -> S:

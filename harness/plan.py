@@ -172,16 +172,14 @@ def _combinations(resolved: Resolved) -> Iterator[Cell]:
     for entry in suite.backbones:
         for dtype in entry.dtype:
             for use in _uses(resolved, entry.name):
-                for temperature in _temperatures(suite, use):
-                    common = {"top_k": suite.top_k, "top_p": suite.top_p, "order": suite.order, **dict(use.sampling)}
-                    sampling = Sampling(**{**common, "temperature": temperature})
+                for sampling in _samplings(suite, use):
                     stop = suite.stop_at_eos and use.task.eos
                     budget = use.max_new_tokens or suite.max_new_tokens
                     first = Cell(baseline, entry.name, dtype, use, sampling, budget, stop, suite.seed, "baseline")
                     yield first
-                    if temperature > 0:
+                    if sampling.temperature > 0:
                         yield replace(first, role="floor")
-                    asked = (each.method for each in resolved.uses if each.meets(entry.name, temperature))
+                    asked = (each.method for each in resolved.uses if each.meets(entry.name, sampling.temperature))
                     yield from (replace(first, method=m, role="method") for m in asked if m != baseline)
 
 
@@ -210,9 +208,12 @@ def modality(name: str) -> str:
     return "text" if name == "tabular" else name
 
 
-def _temperatures(suite: Suite, use: TaskUse) -> tuple[float, ...]:
-    own = dict(use.sampling).get("temperature")
-    return suite.temperature if own is None else (float(own),)
+def _samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
+    """Every temperature with every top-k; a task's own values stand for all of the suite's."""
+    rest = {"top_p": suite.top_p, "order": suite.order}
+    for temperature in suite.temperature:
+        for top_k in suite.top_ks:
+            yield Sampling(**{**rest, "temperature": temperature, "top_k": top_k, **dict(use.sampling)})
 
 
 def _reason(cell: Cell) -> str | None:

@@ -14,6 +14,7 @@ from harness import presets
 from harness.backbone import Backbone
 from harness.clock import Stopwatch, clock_for
 from harness.contracts import Draft
+from harness.discover import part
 from harness.draws import SeededDraws
 from harness.errors import OutputError, RunIncomplete, StoreError, UsageError, WeightsError
 from harness.fidelity import diverge
@@ -115,6 +116,8 @@ class _Group:
             drafter = self.drafters.get(str(getattr(cell.method, "drafter", "")))
             weights = drafter.fingerprint if drafter else None
             place = {"device": self.options.device, "drafter_fingerprint": weights, "forward": kind}
+            grid = self.backbone.offers.grid
+            place |= {"grid": {"rows": grid.rows, "columns": grid.columns, "stride": grid.stride} if grid else None}
             sets = self._score_set(cell)
             self.store.seal(cell.id, {**meta, **place, "verdict": verdict, "set_scores": sets})
 
@@ -146,6 +149,13 @@ class _Group:
                     self._drafter(str(drafter))
             except (WeightsError, UsageError) as error:
                 self._skip_all([cell], f"drafter: {error}")
+                self.cells.remove(cell)
+                continue
+            try:
+                for kind, name in () if getattr(self.backbone, "toy_drafters", False) else cell.method.parts:
+                    part(kind, name)
+            except WeightsError as error:
+                self._skip_all([cell], str(error))
                 self.cells.remove(cell)
 
     def _drafter(self, name: str) -> Backbone:

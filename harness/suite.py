@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from harness import resolve as names
 from harness.discover import suite_folders
@@ -25,6 +25,15 @@ def _has_name(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
+def _top_k(value: Any) -> int | tuple[int, ...]:
+    """One value, or several to sweep."""
+    values = value if isinstance(value, list | tuple) and value else [value]
+    if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 0 for k in values):
+        raise ValueError("top_k is a whole number from 0, or a list of them to sweep")
+    return tuple(values) if isinstance(value, list | tuple) else int(value)
+
+
+TopK = Annotated[int | tuple[int, ...], PlainValidator(_top_k)]
 Named = Annotated[dict[str, Any], AfterValidator(_has_name)]
 
 
@@ -59,7 +68,7 @@ class Suite(_Strict):
     backbones: tuple[BackboneEntry, ...] = Field(min_length=1)
     tasks: tuple[Named, ...] = Field(min_length=1)
     temperature: tuple[float, ...] = Field((0.0,), min_length=1)
-    top_k: int = Field(0, ge=0)
+    top_k: TopK = 0
     top_p: float = Field(1.0, gt=0, le=1)
     order: Literal["temperature_first", "filter_first"] = "temperature_first"
     max_new_tokens: int = Field(64, ge=1)
@@ -70,6 +79,11 @@ class Suite(_Strict):
     prove: bool = True
     greedy_check: GreedyCheck = Field(default_factory=lambda: GreedyCheck(prompts=2, tokens=32))
     threads: int | None = Field(None, ge=1)
+
+    @property
+    def top_ks(self) -> tuple[int, ...]:
+        """Every top-k of the suite."""
+        return (self.top_k,) if isinstance(self.top_k, int) else self.top_k
 
 
 @dataclasses.dataclass(frozen=True)
@@ -123,7 +137,7 @@ def load(name: str, overrides: Mapping[str, Any] | None = None) -> Resolved:
         raise UsageError(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}") from error
     if not isinstance(data, dict):
         raise UsageError(f"{path}:1: a suite is a mapping with methods, backbones and tasks")
-    data.setdefault("name", path.stem)
+    data.setdefault("name", path.stem if path == Path(name) else name)
     data.update(overrides or {})
     twice = [f"{path}:{line}: the key {key!r} is there twice" for line, key in repeated_keys(node)]
     return resolve(data, Lines(str(path), node, frozenset(overrides or {})), twice)

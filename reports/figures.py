@@ -79,8 +79,8 @@ def panels(frame: pd.DataFrame) -> Iterator[Panel]:
     scores = [str(key) for key in frame if str(key).startswith("score.") and f"{key}_low" in frame]
     done = frame[(frame["status"] == "done") & frame.get("speedup", pd.Series(np.nan, frame.index)).notna()]
     for names, rows in done.groupby(list(GROUP), sort=False, dropna=False):
-        backbone, dtype, temperature, task, *_ = names
-        title = f"{backbone} {dtype}, T = {temperature:g}, {task}"
+        backbone, dtype, temperature, top_k, task, *_ = names
+        title = f"{backbone} {dtype}, T = {temperature:g}, {f'top-k {top_k:g}, ' if top_k else ''}{task}"
         first = ("logprob_diff", "log-probability less AR's, nat/token")
         if not temperature:
             first = ("agreement", "agreement with AR")

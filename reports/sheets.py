@@ -74,8 +74,10 @@ def _groups(store: Store) -> Iterator[Group]:
     cells = [c for c in cells if c.meta["status"] == "done" and c.meta.get("role") != "floor" and "output" in c.samples]
     named: dict[str, list[Cell]] = {}
     for cell in cells:
-        temperature = (cell.meta.get("sampling") or {}).get("temperature", 0.0)
-        title = f"{cell.meta['backbone']} {cell.meta['dtype']} T={temperature:g} {cell.meta['task']}"
+        sampling = cell.meta.get("sampling") or {}
+        top_k = f" top-k={sampling['top_k']}" if sampling.get("top_k") else ""
+        heat = f"T={sampling.get('temperature', 0.0):g}{top_k}"
+        title = f"{cell.meta['backbone']} {cell.meta['dtype']} {heat} {cell.meta['task']}"
         named.setdefault(title, []).append(cell)
     for title, found in named.items():
         counted = found[0].samples[~found[0].samples["warmup"].astype(bool)]

@@ -131,6 +131,7 @@ def _identity(name: str, meta: Mapping[str, Any]) -> Row:
         **{word: meta.get(word) for word in words},
         "params": json.dumps(meta.get("params") or {}, sort_keys=True),
         "temperature": float((meta.get("sampling") or {}).get("temperature", 0.0)),
+        "top_k": int((meta.get("sampling") or {}).get("top_k", 0)),
         "status": meta.get("status", "done"),
         "reason": meta.get("reason"),
         "verdict": verdict.get("word", "unverified"),

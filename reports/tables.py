@@ -20,7 +20,7 @@ from reports.summary import by_category, summarise
 if TYPE_CHECKING:
     from harness.store import Store
 
-GROUP = ("backbone", "dtype", "temperature", "task", "max_new_tokens", "batch")
+GROUP = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens", "batch")
 
 
 @dataclass(frozen=True)
@@ -107,8 +107,9 @@ def sheets(frame: pd.DataFrame) -> Iterator[Sheet]:
     keys = [str(key) for key in frame if str(key).startswith(("score.", "set.")) and f"{key}_low" in frame]
     wanted = [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3) for key in keys)]
     for names, rows in frame.groupby(list(GROUP), sort=False, dropna=False):
-        backbone, dtype, temperature, task, budget, batch = names
-        title = f"{backbone} {dtype}, T = {temperature:g}, {task}, {budget:g} tokens, batch {batch:g}"
+        backbone, dtype, temperature, top_k, task, budget, batch = names
+        sampling = f"T = {temperature:g}" + (f", top-k {top_k:g}" if top_k else "")
+        title = f"{backbone} {dtype}, {sampling}, {task}, {budget:g} tokens, batch {batch:g}"
         done = rows[rows["status"] == "done"]
         cells = {column: [text(row, column) for _, row in done.iterrows()] for column in wanted}
         columns = tuple(column for column in wanted if set(cells[column]) - {"-"} or column.rank == 0)
@@ -151,17 +152,22 @@ def terminal(frame: pd.DataFrame, console: Console | None = None) -> None:
     """Print every sheet, with the columns that the console is wide enough for."""
     console = console or Console()
     for sheet in sheets(frame):
-        kept = fitting(sheet, console.width)
-        table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-        for i, (title, *_) in kept.items():
-            table.add_column(title, justify="left" if i < 2 else "right", no_wrap=i > 0)
-        for row in zip(*(cells[1:] for cells in kept.values()), strict=True):
-            table.add_row(*map(_coloured, row))
-        left_out = [column.title for i, column in enumerate(sheet.columns) if i not in kept]
-        notes = [f"[yellow]{escape(note)}[/yellow]" for note in sheet.notes]
-        if left_out:
-            notes.append(f"[dim]not shown at this width: {escape(', '.join(left_out))}[/dim]")
-        console.print(Group(f"[bold]{escape(sheet.title)}[/bold]", table, *notes), "")
+        show(sheet, console)
+
+
+def show(sheet: Sheet, console: Console) -> None:
+    """Print one sheet, with the columns that the console is wide enough for."""
+    kept = fitting(sheet, console.width)
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for i, (title, *_) in kept.items():
+        table.add_column(escape(title), justify="left" if i < 2 else "right", no_wrap=i > 0)
+    for row in zip(*(cells[1:] for cells in kept.values()), strict=True):
+        table.add_row(*map(_coloured, row))
+    left_out = [column.title for i, column in enumerate(sheet.columns) if i not in kept]
+    notes = [f"[yellow]{escape(note)}[/yellow]" for note in sheet.notes]
+    if left_out:
+        notes.append(f"[dim]not shown at this width: {escape(', '.join(left_out))}[/dim]")
+    console.print(Group(f"[bold]{escape(sheet.title)}[/bold]", table, *notes), "")
 
 
 def _coloured(cell: str) -> str:

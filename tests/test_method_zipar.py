@@ -25,7 +25,7 @@ from harness.method import Plant
 from harness.plan import expand
 from harness.registry import METHODS
 from harness.store import Store
-from harness.suite import Lines, resolve
+from harness import suite
 from harness.task import Prompt
 from methods.zipar import ZipAR, lead
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -96,11 +97,19 @@ class Tabular(Backbone):
         return " ".join(map(str, tokens))
 
     def variant(self, params: Mapping[str, str]) -> Tabular:
-        """Another model of the same vocabulary, its seed derived from the parameters: a drafter for any name."""
+        """Another model of the same vocabulary and codes, its seed derived from the parameters: a drafter for any name.
+
+        ``shrink``: its pictures are 1/shrink as high and wide.
+        """
         if not params:
             return self
         seed = int.from_bytes(hashlib.sha256(repr(sorted(params.items())).encode()).digest()[:4], "big")
-        return Tabular(f"{self.name}/{seed}", {**self._params, "seed": seed})
+        rows, columns, *eol = self._params["grid"] or (0, 0)
+        shrink = int(params.get("shrink", 1))
+        grid = (max(1, rows // shrink), max(1, columns // shrink), *eol) if rows else ()
+        made = Tabular(f"{self.name}/{seed}", {**self._params, "seed": seed, "grid": grid})
+        made.offers = replace(made.offers, codebook=self.offers.codebook)
+        return made
 
     def row(self, entry: int) -> Tensor:
         """Logits [V] after an entry."""

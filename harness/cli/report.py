@@ -17,8 +17,8 @@ from harness.store import Store
 @click.option("--out", type=click.Path(path_type=Path), help="Where files go. Default: RUN/report.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: a row a cell.")
 def command(run: Path, out: Path | None, as_json: bool) -> None:
-    """Print the table; write Markdown, CSV and LaTeX, the Pareto plot as PNG and SVG, and sheets of
-    pictures, meshes and transcripts where there are any.
+    """Print the table; write Markdown, CSV and LaTeX, the Pareto plot as PNG and SVG, sheets of
+    pictures, meshes and transcripts where there are any, and for a run of papers/... the paper's tables and figures.
 
     \b
     stride report runs/quick-20260101-120000
@@ -30,8 +30,10 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
     frame = report("summary").summarise(store)
     folder = out or run / "report"
     written = [*tables.write(store, folder), *figures.pareto(frame, folder), *report("sheets").write(store, folder)]
+    written += report("papers").write(store, folder)
     if as_json:
         emit(frame.astype(object).where(frame.notna(), None).to_dict("records"))
         return
     tables.terminal(frame, Console())
+    report("papers").terminal(store, Console())
     click.echo("\n".join(f"wrote {path}" for path in written))

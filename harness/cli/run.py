@@ -69,6 +69,7 @@ def command(name: str | None, **asked: Any) -> None:
     stride run quick
     stride run quick --dry-run
     stride run quick --limit 2 --out runs/mine
+    stride run papers/sjdpp --backbone embedded-image    ends with the paper's tables, measured beside printed
     stride run quick --out runs/mine --resume            after ^C, a kill or a full disk
     stride run --method sjd --method '{name: sjdpp, reuse: M}' --backbone tabular --task tabular -t 1
     stride run nightly --append history.jsonl --allow-code-execution
@@ -203,10 +204,12 @@ def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
         _append(asked["append"], frame, store)
     folder = store.path / "report"
     written = [*tables.write(store, folder), *figures.pareto(frame, folder), *report("sheets").write(store, folder)]
+    written += report("papers").write(store, folder)
     if asked["as_json"]:
         emit(counts)
     else:
         tables.terminal(frame, Console())
+        report("papers").terminal(store, Console())
         click.echo("\n".join(f"wrote {path}" for path in written))
         told = f"{counts['done']} cells done, {counts['skipped']} skipped, {counts['failed']} failed samples"
         told += f", {counts['malformed']} malformed outputs" if counts["malformed"] else ""

@@ -1,0 +1,150 @@
+"""MuLo-SD: a model of smaller pictures drafts rows of a larger one; what the target refuses is drawn again.
+
+Source: Multi-Scale Local Speculative Decoding (MuLo-SD), supplement 7, Algorithm 1.
+Symbols: r factor between the scales, x drafts of a band, p target's law, R cells drawn again, l radius.
+A band takes one pass that judges all its drafts, and one for each cell of R but the first, whose law is in that pass.
+What changes the law: a draft may stay that p would rarely draw; it is not judged again when a cell before it changes,
+and its entry, made among refused drafts, is read on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from math import inf
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.contracts import Fill, Need
+from harness.errors import ContractError, UsageError
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.bands import UNTRAINED, Band, BandDrafter, codes_of, ids_of
+from methods.verifiers.neighbours import cluster_mass, dilate, nearest
+
+NEAR = lru_cache(maxsize=4)(nearest)
+
+
+@dataclass
+class Grown:
+    """How far a picture is.
+
+    Args:
+        row: first of the next band. unread: positions filled whose tokens the next pass must read, in raster order.
+    """
+
+    row: int
+    unread: list[int]
+
+
+@METHODS.register("mulo_sd")
+@dataclass(frozen=True)
+class MuLoSD(Method[Grown]):
+    """Draft a band on the other scale, judge it by clusters of codes, draw the surroundings of each refusal again.
+
+    Args:
+        drafter: a backbone of the same codes whose pictures are 1/r as high and wide.
+        samplers: of the package by name, a folder, or the untrained ``repeat`` or ``bilinear``.
+        factor: r. band: rows of a band, some times r; the last band of a picture may have fewer.
+        tau: a draft stays where it and its neighbours have more mass; 1e-3 is strict, 1e-5 loose, at inf none stays.
+        k: most neighbours of a code; 0: the paper's share of the codebook (`neighbours`).
+        delta: most mass that neighbours lend. radius: l, in cells.
+        recompute: the next band's pass also reads again all that follows the first cell of R; by default the entries
+            of drafts that stay are those made among refused ones.
+    """
+
+    drafter: str = "embedded-image-8x8"
+    samplers: str = "mulo-2x"
+    factor: int = 2
+    band: int = 4
+    tau: float = 1e-4
+    k: int = 0
+    delta: float = 0.1
+    radius: int = 3
+    recompute: bool = False
+
+    needs = frozenset({Need.GRID, Need.CODEBOOK, Need.ANY_ORDER, Need.DRAFTER})
+    source = "MuLo-SD, supplement 7, Algorithm 1"
+    exact_at = "tau = inf"
+    plants = (
+        Plant("methods.mulo_sd:MuLoSD._redraw", "{*unread, ", "{", "a redrawn token is never read"),
+        Plant("harness.canvas:Canvas.read", "frozenset(positions)", "frozenset()", "the draft's entry stays"),
+    )
+
+    def __post_init__(self) -> None:
+        if self.factor < 2 or self.band < 1 or self.band % self.factor:
+            found = f"factor is {self.factor} and band {self.band}"
+            raise UsageError(f"mulo_sd: {found}; give 2 or more, and a multiple of it")
+        if not (self.tau >= 0 and self.delta >= 0) or min(self.k, self.radius) < 0:
+            found = f"tau is {self.tau:g}, delta {self.delta:g}, k {self.k}, radius {self.radius}"
+            raise UsageError(f"mulo_sd: {found}; give 0 or more")
+
+    @property
+    def claim(self) -> Claim:
+        return Claim.SAME_LAW if self.tau == inf else Claim.APPROXIMATE
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str]]:
+        return () if self.samplers in UNTRAINED else (("samplers", self.samplers),)
+
+    def start(self, run: Run) -> Grown:
+        BandDrafter.open(run, self.drafter, self.samplers, self.factor)
+        grid, asked = run.offers.grid, run.canvas.end - run.canvas.start
+        assert grid is not None
+        if asked > grid.length:
+            raise ContractError(f"mulo_sd: asked for {asked} tokens of a picture of {grid.length}; ask for no more")
+        return Grown(0, [run.canvas.start - 1])
+
+    def step(self, run: Run, state: Grown) -> Fill:
+        canvas, band = run.canvas, Band.of(run, state.row, self.band)
+        drafter = BandDrafter.open(run, self.drafter, self.samplers, self.factor)
+        x, at = drafter.propose(run, band), band.at(canvas.device)
+        before, last = torch.tensor([canvas.tokens[p] for p in state.unread], device=canvas.device), band.cells[-1]
+        ids = torch.cat([before, x[: last - band.first]])
+        p = run.law(canvas.read(ids, [*state.unread, *range(band.first, last)]))[len(before) - 1 + at]
+        again = self._refused(run, band, x[at], p)
+        late = self._redraw(run, band, x, p, again)
+        if self.recompute and again:
+            late = list(range(band.cells[again[0]], last))
+        state.row, state.unread = band.row + band.rows, sorted({*late, *range(last, band.stop)})
+        return Fill(torch.arange(band.first, band.stop, device=canvas.device), x, len(again))
+
+    def _refused(self, run: Run, band: Band, x: Int[Tensor, " C"], p: Float[Tensor, "C V"]) -> list[int]:
+        """R: which cells of the band are to be drawn again, in raster order. Reads the device once."""
+        book, ids = run.offers.codebook, ids_of(run.offers, x.device)
+        assert book is not None
+        k = neighbours(self.k, len(book))
+        mass = cluster_mass(p[:, ids], codes_of(ids, x, run.offers.vocabulary), NEAR(book, k), self.delta, k)
+        bad = torch.zeros(band.rows * band.columns, dtype=torch.bool, device=x.device)
+        bad[: len(x)] = ~(mass > self.tau)
+        wide = dilate(bad.view(band.rows, -1), self.radius).flatten()[: len(x)]
+        return [int(n) for n in wide.nonzero()[:, 0].tolist()]
+
+    def _redraw(
+        self, run: Run, band: Band, x: Int[Tensor, " N"], p: Float[Tensor, "C V"], again: Sequence[int]
+    ) -> list[int]:
+        """Write new tokens over the cells of R; returns the positions of those that no pass has read yet.
+
+        A pass reads the token before the cell, which may be an end of row, and the new ones not read yet.
+        """
+        unread: list[int] = []
+        for n in again:
+            place, law = band.cells[n], p[n : n + 1]
+            if n != again[0]:
+                fed = sorted({*unread, place - 1})
+                law, unread = run.law(run.canvas.read(x[[f - band.first for f in fed]], fed))[-1:], []
+            x[place - band.first] = run.draws.categorical(law, "resid")[0]
+            unread.append(place)
+        return unread
+
+    @classmethod
+    def variants(cls) -> Sequence[MuLoSD]:
+        return (cls(), cls(tau=inf), cls(tau=0.3, radius=0), cls(tau=0.3, radius=0, recompute=True))
+
+
+def neighbours(k: int, codes: int) -> int:
+    """k; where it is 0, the published 1000 of 16,384 codes scaled to ``codes``. Never more than the other codes."""
+    return min(k or max(1, round(codes * 1000 / 16384)), codes - 1)

@@ -1,0 +1,112 @@
+"""Reports of papers: a suite of ``tasks/suites/papers`` ends with the paper's tables and figures, measured too."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from rich.console import Console
+
+from reports import papers_figures as figures
+from reports import papers_maps as maps
+from reports.papers_measured import Measured, measured
+from reports.papers_tables import tables
+from reports.tables import Sheet, pipes, show
+
+if TYPE_CHECKING:
+    from harness.store import Store
+
+Draw = Callable[["Store", Sequence[Measured], Path], list[Path]]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the report of a suite holds: names of printed tables, and functions that draw figures."""
+
+    tables: tuple[str, ...] = ()
+    figures: tuple[Draw, ...] = ()
+
+
+SUITES = {
+    "papers/sjdpp": Contents(
+        ("sjdpp_table1", "sjdpp_table2", "sjdpp_table3", "sjdpp_table4", "sjdpp_table5", "sjdpp_table9"),
+        (maps.acceleration, maps.failures, maps.worst),
+    ),
+    "papers/sjdpp_topk": Contents(("sjdpp_table6",), (figures.top_k,)),
+    "papers/sjdpp_inits": Contents(("sjdpp_table8",), (figures.inits, maps.acceleration)),
+    "papers/sjdpp_refine": Contents(("sjdpp_fig12",), (figures.refinement,)),
+    "papers/sjdpp_windows": Contents(("sjdpp_table10",), (figures.windows,)),
+    "papers/sjdpp_tau": Contents((), (figures.reuse,)),
+    "papers/mulo_sd_lengths": Contents(("mulo_sd_table2",), ()),
+    "papers/mulo_sd": Contents((), (figures.pareto_by_tau, figures.pareto_by_radius)),
+}
+
+LEGEND = (
+    "measured: [low, high] is a 95 % interval over prompts; (n=3): too few prompts for one; the heading's n counts "
+    "outputs",
+    "Avg. Latency: mean of prefill and steps of an output, in seconds of this machine",
+    "Latency acceleration: median over (prompt, seed) pairs of the baseline's ms/token over this cell's; the paper "
+    "divides mean latencies",
+    "Step acceleration: output tokens / NFE, prefill not counted; NFE: target passes of an output; Step "
+    "Compression: NFE / output tokens, 576 in the paper",
+    "log p: natural log of the target's law at T = 1, without top-k; the paper does not say which law it takes",
+)
+
+
+def write(store: Store, outdir: Path) -> list[Path]:
+    """Write papers.md, a CSV a table, and the figures of the run's suite; returns their paths.
+
+    Returns:
+        Nothing where the run's suite is no paper's, or no cell is finished.
+    """
+    contents, groups = _contents(store), measured(store)
+    if not groups or contents == Contents():
+        return []
+    outdir.mkdir(parents=True, exist_ok=True)
+    held = list(_sheets(contents, groups))
+    written = [_csv(name, i, sheet, outdir) for name, i, sheet in held]
+    drawn = [path for draw in contents.figures for path in draw(store, groups, outdir)]
+    if held:
+        page = outdir / "papers.md"
+        page.write_text(markdown([sheet for _, _, sheet in held], drawn), encoding="utf-8")
+        written.insert(0, page)
+    return [*written, *drawn]
+
+
+def terminal(store: Store, console: Console) -> None:
+    """Print the paper's tables, with the columns that the console is wide enough for; headings as in the paper."""
+    for _, _, sheet in _sheets(_contents(store), measured(store)):
+        names = (column.title.removeprefix(f"{column.key}, ") for column in sheet.columns)
+        brief = (c.key if name == "printed" else name for c, name in zip(sheet.columns, names, strict=True))
+        columns = (replace(column, title=name) for column, name in zip(sheet.columns, brief, strict=True))
+        show(replace(sheet, columns=tuple(columns)), console)
+
+
+def markdown(sheets: Sequence[Sheet], drawn: Sequence[Path]) -> str:
+    """All tables whole, the figures, and the legend."""
+    parts = ["# Printed and measured", ""]
+    for sheet in sheets:
+        parts += [f"## {sheet.title}", "", *pipes([column.title for column in sheet.columns], sheet.rows), ""]
+        parts += [*(f"- {note}" for note in sheet.notes), ""]
+    for path in drawn:
+        parts += [f"![{path.stem}]({path.name})", ""]
+    return "\n".join([*parts, "## Legend", "", *(f"- {line}" for line in LEGEND), ""])
+
+
+def _contents(store: Store) -> Contents:
+    return SUITES.get(str((store.manifest.get("suite") or {}).get("name")), Contents())
+
+
+def _sheets(contents: Contents, groups: Sequence[Measured]) -> Iterator[tuple[str, int, Sheet]]:
+    for name in contents.tables:
+        for i, sheet in enumerate(tables(name, groups)):
+            yield name, i, sheet
+
+
+def _csv(name: str, i: int, sheet: Sheet, outdir: Path) -> Path:
+    path = outdir / f"papers-{name}{f'-{i + 1}' if i else ''}.csv"
+    pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns]).to_csv(path, index=False)
+    return path

@@ -1,0 +1,267 @@
+"""Figures of the papers, drawn from a run: curves over top-K, window, reuse threshold, initialisation and radius.
+
+The papers print these as pictures; where one also prints the values (Table 10), they are drawn beside as a dashed line.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from reports.figures import DASHES, STYLE
+from reports.papers_measured import UNMEASURED, Measured
+from reports.papers_printed import printed
+from reports.papers_tables import PUBLISHED
+from reports.summary import Held
+
+if TYPE_CHECKING:
+    from harness.store import Store
+
+QUALITIES = {
+    "set.geneval_overall": "GenEval",
+    "set.families": "GenEval's families, mean of six",
+    "score.overall": "share of right pictures",
+    "score.named": "share of digits named as asked",
+    "set.clip_score": "CLIP score",
+    "logprob": "log-probability, nat/token",
+}
+"""What a curve's quality may be; the first that was measured is drawn."""
+COLOURS = tuple(f"tab:{name}" for name in ("blue", "orange", "green", "purple", "brown", "pink", "olive", "cyan"))
+MULO_SD = {"samplers": "mulo-2x", "radius": 3}
+"""MuLo-SD at 2x as its paper runs it, but for tau."""
+SCR, SECONDS = "output tokens / target pass", "seconds a picture"
+
+
+def top_k(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+    """SJD++ Fig. 5: tokens a pass and seconds against the K of top-K sampling, a line a method."""
+
+    def draw(group: Measured) -> Figure | None:
+        ks = sorted(set(group.rows["top_k"]), key=lambda k: k or math.inf)  # 0 keeps all
+        ordered = group.rows.assign(x=[ks.index(k) for k in group.rows["top_k"]]).sort_values("x", kind="stable")
+        if len(ks) < 2:
+            return None
+        figure, panels = _panels(2, group, "Fig. 5: under various sampling randomness")
+        for axes, key, name in zip(panels, ("scr", "seconds"), (SCR, SECONDS), strict=True):
+            for colour, (label, rows) in zip(COLOURS, ordered.groupby("label", sort=False), strict=False):
+                _curve(axes, rows["x"], rows, key, str(label), colour)
+            axes.set_xticks(range(len(ks)), [f"{k}" if k else "all" for k in ks])
+            axes.set(xlabel="K of top-K sampling", ylabel=name)
+        _legend(figure, panels[0])
+        return figure
+
+    return _each(groups, outdir, "fig5", draw)
+
+
+def windows(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+    """SJD++ Table 10: passes a token and quality against the window."""
+
+    def draw(group: Measured) -> Figure | None:
+        rows = sweep(group, "window")
+        quality = _quality(rows)
+        if len(rows) < 2 or quality is None:
+            return None
+        figure, panels = _panels(2, group, "Table 10: the window")
+        theirs = printed("sjdpp_table10")
+        sizes = theirs.rows["WS [tokens]"].astype(float)
+        ticks = sorted({*sizes, *rows["x"]})
+        for axes, key, column in zip(panels, ("passes_per_token", quality), theirs.rows.columns[[3, 1]], strict=True):
+            _curve(axes, rows["x"], rows, key, "measured", COLOURS[0])
+            if key == "passes_per_token" or "GenEval" in QUALITIES[key]:
+                values = theirs.rows[column].astype(float)
+                axes.plot(sizes, values, color="0.5", ls=DASHES, marker="o", ms=3, label=f"printed, {theirs.model}")
+            axes.set_xscale("log", base=2)
+            axes.set_xticks(ticks, labels=[f"{x:g}" for x in ticks], fontsize=7)
+            axes.set(xlabel="window, rows", ylabel=QUALITIES.get(key, "target passes / output token"))
+        _legend(figure, panels[0])
+        return figure
+
+    return _each(groups, outdir, "table10", draw)
+
+
+def reuse(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+    """Reuse threshold of SJD++: tokens a pass, quality, and the total variation that the run's own proof found."""
+
+    def draw(group: Measured) -> Figure | None:
+        rows = sweep(group, "tau")
+        keys = ("scr", _quality(rows), "total_variation")
+        if len(rows) < 2:
+            return None
+        ticks = sorted(rows["x"])
+        figure, panels = _panels(3, group, "SJD++: the reuse threshold")
+        others = group.rows[(group.rows["role"] == "method") & ~group.rows.index.isin(rows.index)]
+        for axes, key in zip(panels, keys, strict=True):
+            if key is None or rows[key].isna().all():
+                axes.text(0.5, 0.5, UNMEASURED, ha="center", transform=axes.transAxes)
+                axes.set_axis_off()
+                continue
+            _curve(axes, [ticks.index(x) for x in rows["x"]], rows, key, "as published", COLOURS[0])
+            for colour, (_, row) in zip(COLOURS[1:], others.iterrows(), strict=False):
+                if pd.notna(row[key]):
+                    axes.axhline(row[key], color=colour, ls=DASHES, lw=1.2, label=str(row["label"]))
+            axes.set_xticks(range(len(ticks)), [f"{x:g}" for x in ticks])
+            axes.set(
+                xlabel="reuse threshold tau", ylabel=QUALITIES.get(key, SCR if key == "scr" else "total variation")
+            )
+        panels[2].set_title("of the run's own proof, worst enumerated model", fontsize=8)
+        _legend(figure, panels[0])
+        return figure
+
+    return _each(groups, outdir, "tau", draw)
+
+
+def inits(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+    """SJD++ Fig. 13: tokens a pass by initialisation, a dot a seed."""
+
+    def draw(group: Measured) -> Figure | None:
+        rows = _with_option(group, "init")
+        figure, (axes,) = _panels(1, group, "Fig. 13: token initialisation")
+        for place, (cell, row) in enumerate(rows.iterrows()):
+            frame = Held.of(store.cell(str(cell))).frame
+            each = frame["output"] / frame["nfe"]
+            axes.plot(each, place + _spread(len(each)), "o", ms=4, mfc="none", color=COLOURS[0], alpha=0.7)
+            axes.plot(row["scr"], place, "|", ms=18, mew=2, color=COLOURS[1])
+        axes.set_yticks(range(len(rows)), [str(options["init"]) for options in rows["options"]])
+        axes.set(xlabel=f"{SCR}; a dot a picture, the bar all together", ylim=(len(rows) - 0.5, -0.5))
+        return figure if len(rows) > 1 else None
+
+    return _each(groups, outdir, "fig13", draw)
+
+
+def refinement(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+    """SJD++ Fig. 12: passes a token with and without refinement, ours beside the paper's."""
+    theirs = printed("sjdpp_fig12").rows
+
+    def draw(group: Measured) -> Figure | None:
+        rows = _with_option(group, "refine")
+        figure, (axes,) = _panels(1, group, "Fig. 12: refinement of unaccepted tokens")
+        names = []
+        for place, (cell, row) in enumerate(rows.iterrows()):
+            frame = Held.of(store.cell(str(cell))).frame
+            each = frame["nfe"] / frame["output"]
+            axes.plot(each, place + _spread(len(each)), "o", ms=4, mfc="none", color=COLOURS[0], alpha=0.7)
+            axes.plot(row["passes_per_token"], place, "|", ms=18, mew=2, color=COLOURS[1])
+            names.append(f"{row['options']['init']}, {'refined' if row['options']['refine'] else 'thrown away'}")
+        axes.axvline(1, color="0.8", lw=1, zorder=0)
+        axes.set_yticks(range(len(rows)), names)
+        steps = ", ".join(f"{name} {part['Steps'].astype(float).mean():.0f}" for name, part in theirs.groupby("Init"))
+        axes.set(xlabel="target passes / output token; 1: nothing gained", ylim=(len(rows) - 0.5, -0.5))
+        axes.set_title(f"printed steps of a picture without refinement: {steps}", fontsize=8)
+        return figure if len(rows) > 1 else None
+
+    return _each(groups, outdir, "fig12", draw)
+
+
+def pareto_by_tau(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+    """MuLo-SD Fig. 8: quality against speed-up, MuLo-SD swept over tau, a panel a quality."""
+    return _pareto(groups, outdir, "fig8", "Fig. 8: Pareto fronts by tau", "samplers")
+
+
+def pareto_by_radius(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+    """MuLo-SD Fig. 9: the same, a curve for each radius of local expansion."""
+    return _pareto(groups, outdir, "fig9", "Fig. 9: radius of the local expansion", "radius")
+
+
+def _pareto(groups: Sequence[Measured], outdir: Path, name: str, title: str, family: str) -> list[Path]:
+    def draw(group: Measured) -> Figure | None:
+        rows = group.rows[group.rows.get("speedup", pd.Series(np.nan, group.rows.index)).notna()]
+        keys = [key for key in QUALITIES if key in rows and rows[key].notna().sum() > 1]
+        lines = families(replace(group, rows=rows), family)
+        if not lines or not keys:
+            return None
+        figure, panels = _panels(len(keys), group, title)
+        for axes, key in zip(panels, keys, strict=True):
+            for colour, (label, line) in zip(COLOURS, lines, strict=False):
+                _curve(axes, line["speedup"], line, key, label, colour)
+                for (_, row), tau in zip(line.iterrows(), _option(line, "tau").values(), strict=True):
+                    at = (row["speedup"], row[key])
+                    axes.annotate(f"{tau:g}", at, (3, 3), textcoords="offset points", fontsize=7)
+            for colour, (_, row) in zip(reversed(COLOURS), rows[rows["method"] != "mulo_sd"].iterrows(), strict=False):
+                label = "AR" if row["role"] == "baseline" else str(row["label"])
+                axes.plot(row["speedup"], row[key], "D", ms=7, color=colour, label=label)
+            axes.set(xlabel="speed-up over AR", ylabel=QUALITIES[key])
+        _legend(figure, panels[0])
+        return figure
+
+    return _each(groups, outdir, name, draw)
+
+
+def families(group: Measured, option: str) -> list[tuple[str, pd.DataFrame]]:
+    """Sweeps of MuLo-SD over tau, in its order: a line for each value of an option, the others as published."""
+    rest = {key: value for key, value in MULO_SD.items() if key != option}
+    lines: dict[Any, list[tuple[float, str]]] = {}
+    for cell, options in group.rows.loc[group.rows["method"] == "mulo_sd", "options"].items():
+        if all(options.get(key) == value for key, value in rest.items()):
+            lines.setdefault(options.get(option), []).append((float(options["tau"]), str(cell)))
+    return [(f"{option} {value}", group.rows.loc[[cell for _, cell in sorted(line)]]) for value, line in lines.items()]
+
+
+def _option(rows: pd.DataFrame, name: str) -> dict[str, float]:
+    """The value of a parameter by cell, for those that have it."""
+    return {str(cell): float(options[name]) for cell, options in rows["options"].items() if name in options}
+
+
+def _with_option(group: Measured, name: str) -> pd.DataFrame:
+    return group.rows[group.rows["options"].map(lambda options: name in options).astype(bool)]
+
+
+def sweep(group: Measured, parameter: str) -> pd.DataFrame:
+    """Cells of SJD++ as published that differ in one parameter, with its value in ``x``, in its order."""
+    rest = {key: value for key, value in PUBLISHED.items() if key != parameter}
+    rows = group.rows[group.rows["method"] == "sjdpp"]
+    fits = [all(options.get(key) == value for key, value in rest.items()) for options in rows["options"]]
+    rows = rows[fits]
+    return rows.assign(x=pd.Series(_option(rows, parameter), dtype=float)).sort_values("x")
+
+
+def _quality(rows: pd.DataFrame) -> str | None:
+    return next((key for key in QUALITIES if key in rows and rows[key].notna().all()), None)
+
+
+def _panels(count: int, group: Measured, title: str) -> tuple[Figure, list[Axes]]:
+    figure = Figure(figsize=(4.6 * count + (1.6 if count == 1 else 0), 3.9), dpi=130, layout="constrained")
+    figure.suptitle(f"{title}\n{group.title}", fontsize=9)
+    return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]
+
+
+def _curve(
+    axes: Axes, x: Sequence[float] | pd.Series[Any], rows: pd.DataFrame, key: str, label: str, colour: str
+) -> None:
+    """Points joined by a line, each with its interval where there is one."""
+    values = rows[key].astype(float)
+    ends = [rows.get(f"{key}{end}", values).astype(float).fillna(values) for end in ("_low", "_high")]
+    bars = np.array([(values - ends[0]).clip(lower=0), (ends[1] - values).clip(lower=0)])
+    axes.errorbar(list(x), values, bars, color=colour, marker="o", ms=4, lw=1.3, elinewidth=0.8, capsize=2, label=label)
+    axes.grid(color="0.94", zorder=0)
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """Below the panels, where it hides nothing."""
+    handles, labels = axes.get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+
+
+def _spread(count: int) -> Any:
+    """Offsets that keep dots of one row apart, the same each time."""
+    return (np.arange(count) % 5 - 2) * 0.08
+
+
+def _each(groups: Sequence[Measured], outdir: Path, name: str, draw: Callable[[Measured], Figure | None]) -> list[Path]:
+    """Save a figure for each group that has one."""
+    written: list[Path] = []
+    with rc_context(STYLE):
+        for group in groups:
+            figure = draw(group)
+            if figure is not None:
+                path = outdir / f"papers-{name}{f'-{len(written) + 1}' if written else ''}.png"
+                figure.savefig(path, metadata={"Software": None})
+                written.append(path)
+    return written
