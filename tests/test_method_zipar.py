@@ -25,7 +25,6 @@ from harness.method import Plant
 from harness.plan import expand
 from harness.registry import METHODS
 from harness.store import Store
-from harness import suite
 from harness.task import Prompt
 from methods.zipar import ZipAR, lead
 
