@@ -15,9 +15,10 @@ LACKS = "the backbone does not offer"
 
 
 def misfit(method: Method[Any], backbone: Spec) -> str | None:
-    """Why a method cannot run on a backbone: a need, or its drafter's modality or vocabulary; None: it can.
+    """Why a method cannot run on a backbone: a need, or its drafter's modality, vocabulary or scale; None: it can.
 
-    A vocabulary that neither preset, configuration nor weights tell is taken to fit: loading will say.
+    A method with a ``factor`` has a drafter whose pictures are that much smaller. A vocabulary or a scale that neither
+    preset, configuration nor weights tell is taken to fit: loading will say.
     """
     lacking = sorted(need.name for need in method.needs - backbone.meets())
     if lacking:
@@ -27,7 +28,8 @@ def misfit(method: Method[Any], backbone: Spec) -> str | None:
         return None
     whole = str(named).startswith(("hub:", "gguf:"))
     name = str(named) if whole else str(named).partition(":")[0]
-    if name in ("self", backbone.name):
+    factor = getattr(method, "factor", 1)
+    if factor == 1 and name in ("self", backbone.name):
         return None
     try:
         drafter = presets.resolve(name)
@@ -38,22 +40,35 @@ def misfit(method: Method[Any], backbone: Spec) -> str | None:
     theirs, ours = vocabulary(drafter), vocabulary(backbone)
     if theirs is not None and ours is not None and theirs != ours:
         return f"the drafter {name} has {theirs} token ids, and the backbone {ours}"
+    small, large = cells(drafter), cells(backbone)
+    if factor > 1 and small and large and tuple(factor * side for side in small) != large:
+        return f"the drafter {name} has {small[0]}x{small[1]} cells, and not 1/{factor} of {large[0]}x{large[1]}"
     return None
 
 
 def vocabulary(spec: Spec) -> int | None:
     """Token ids of a backbone as its preset says or, where they are here, its weights; None: not known yet."""
-    if "vocabulary" in spec.params:
-        return int(spec.params["vocabulary"])
+    return int(spec.params["vocabulary"]) if "vocabulary" in spec.params else _size(_config(spec))
+
+
+def cells(spec: Spec) -> tuple[int, int] | None:
+    """Rows and columns of a picture, as the configuration of a model of ours says; None: not known."""
+    picture = _config(spec).get("picture")
+    return (int(picture["rows"]), int(picture["columns"])) if picture else None
+
+
+def _config(spec: Spec) -> dict[str, Any]:
+    """Of the weights, where they are here; else empty."""
     given = spec.params.get("source")
     if given is None:
-        return None
+        return {}
     source = _weights.parse(spec.name, given)
     if source.kind == "random":
-        return _size(source.fields["config"])
+        return dict(source.fields["config"])
     if not _weights.ready(source):
-        return None
-    return _size(json.loads((_weights.locate(spec.name, source) / "config.json").read_text(encoding="utf-8")))
+        return {}
+    found: dict[str, Any] = json.loads((_weights.locate(spec.name, source) / "config.json").read_text(encoding="utf-8"))
+    return found
 
 
 def _size(config: dict[str, Any]) -> int | None:

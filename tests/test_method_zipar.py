@@ -24,7 +24,9 @@ from harness.loop import Decode, advance, decode, open_run
 from harness.method import Plant
 from harness.plan import expand
 from harness.registry import METHODS
+from harness.resolve import Lines
 from harness.store import Store
+from harness.suite import resolve
 from harness.task import Prompt
 from methods.zipar import ZipAR, lead
 

@@ -33,7 +33,7 @@ from tests import _tiny_image as made
 from tests._tiny_image import CODES, MAKERS, Tiny
 
 NEAR = 1e-4
-OFFERED = {Need.TREE_MASK, Need.DRAFTER, Need.GRID, Need.ANY_ORDER}
+OFFERED = {Need.TREE_MASK, Need.DRAFTER, Need.GRID, Need.CODEBOOK, Need.ANY_ORDER}
 SCALE = 3.0
 LAYOUTS = Path(_real_files.__file__).parent / "layouts"
 PRESETS = {
