@@ -132,14 +132,11 @@ def train(
         model = recipe.build(parts)
     state = _State(name, recipe, model, seed)
     state.resume(folder / CHECKPOINT)
-    torch.set_flush_denormal(
-        True
-    )  # attention weights that underflow made a step of the mesh decoder half as long again
     began, saved, busy = time.perf_counter(), time.perf_counter(), time.process_time()
     before = state.hours
     model.train()
     while state.step < recipe.steps:
-        loss = state.advance()
+        loss = _advance(state)
         now = time.perf_counter()
         state.hours = before + (time.process_time() - busy) / 3600
         watch(Progress(state.step, recipe.steps, loss, state.rate(), state.hours))
@@ -153,6 +150,15 @@ def train(
     if finished:
         _finish(state, folder)
     return Trained(folder, finished, state.step, state.hours)
+
+
+def _advance(state: _State) -> float:
+    """One step; numbers too small to matter are zero in it, as weights of attention that underflow cost half a step."""
+    torch.set_flush_denormal(True)
+    try:
+        return state.advance()
+    finally:
+        torch.set_flush_denormal(False)
 
 
 class _State:

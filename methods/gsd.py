@@ -17,7 +17,7 @@ from harness.contracts import Need, Verdict
 from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.jacobi import VERTICAL, Init, JacobiWindow, redraw
+from methods.drafters.jacobi import Init, JacobiWindow, redraw
 from methods.verifiers.grouped import group, group_acceptance, within
 from methods.verifiers.rejection import judge
 
@@ -65,7 +65,7 @@ class GSD(Method[JacobiWindow]):
 
     @property
     def needs(self) -> frozenset[Need]:
-        return frozenset({Need.CODEBOOK} | ({Need.GRID} if self.init in VERTICAL else set()))
+        return frozenset({Need.GRID, Need.CODEBOOK})
 
     def start(self, run: Run) -> JacobiWindow:
         return JacobiWindow.empty(run, self.window - 1, self.init)

@@ -38,7 +38,7 @@ class PromptLookup(Method[NgramDrafter]):
     source = "github.com/apoorvumang/prompt-lookup-decoding"
     plants = (
         Plant(
-            "methods.verifiers.rejection:verify_chain",
+            "methods.verifiers.rejection:judge",
             "residual(law, ",
             "(lambda p, q: p)(law, ",
             "the refused copy can be drawn again",

@@ -40,6 +40,8 @@ FAIL_ALPHA = 0.025
 EXIT = {"pass": 0, "fail": 1, "error": 2, "inconclusive": 4}
 TESTED = ("tau_minus_1", "acceptance")
 COUNTS = ["output", "steps", "accepted", "tested", "drafted"]
+FREE = "free_"
+"""Of the columns of `ledger.totals` without forced tokens, which are all that a baseline holds."""
 
 
 @dataclass(frozen=True)
@@ -107,8 +109,10 @@ def make_baseline(store: Store) -> dict[str, Any]:
 
 
 def counts_of(cell: Cell) -> pd.DataFrame:
-    """Columns COUNTS and sha256 of every counted sample, by (prompt, repetition)."""
-    frame = totals(cell.samples, cell.steps)[COUNTS].fillna(0).astype(int)  # no step: an empty output
+    """Columns COUNTS, forced tokens left out of the last three, and sha256 of every counted sample."""
+    found = totals(cell.samples, cell.steps)
+    found = found.assign(**{name: found[f"{FREE}{name}"] for name in COUNTS if f"{FREE}{name}" in found})
+    frame = found[COUNTS].fillna(0).astype(int)  # no step: an empty output
     good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
     return frame.join(good.set_index(["prompt", "repetition"])["sha256"]).sort_index()
 
@@ -206,7 +210,7 @@ def _cell_rows(row: Row, before: pd.DataFrame, cell: Cell | None, min_prompts: i
 
 def _test(row: Row, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> Row:
     metric = METRICS[row.metric]
-    columns = (metric.numerator, metric.denominator)
+    columns = (metric.numerator.removeprefix(FREE), metric.denominator.removeprefix(FREE))
     values = [stats.ratio(frame, *columns, metric.minus) for frame in (before, after)]
     old, new = (one.estimate if one else None for one in values)
     row = replace(row, before=old, after=new)
