@@ -10,13 +10,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool
+from jaxtyping import Bool, Int
 from torch import Tensor
 
 from harness.contracts import Need, Verdict
 from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
+from methods.drafters.codes import codes_of
 from methods.drafters.jacobi import Init, JacobiWindow, redraw
 from methods.verifiers.grouped import group, group_acceptance, within
 from methods.verifiers.rejection import judge
@@ -74,19 +75,17 @@ class GSD(Method[JacobiWindow]):
         draft = state.propose(run)
         p = run.law(run.target.forward(draft))
         x, q, judged = draft.tokens, draft.q(p.shape[1], p), p[:-1]
-        groups = group(x, judged, self._near(run, x), self.width, self.gap)
+        groups = group(x, judged, self._near(run, state.ids, x), self.width, self.gap)
         verdict = judge(group_acceptance(x, q, judged, groups), x, q, p, run.draws)
         state.advance(run, p, len(verdict.read().path), redraw(run.draws))
         return verdict
 
-    def _near(self, run: Run, x: Tensor) -> Bool[Tensor, "K V"]:
-        """By embeddings; an id that is no code stands for itself alone."""
-        offers, near = run.offers, x.new_zeros(len(x), run.offers.vocabulary, dtype=torch.bool)
-        assert offers.codebook is not None and offers.grid is not None and offers.grid.ids is not None
-        ids = torch.tensor(list(offers.grid.ids), device=x.device)
-        code = (x[:, None] == ids).long()
-        is_code = code.any(1)
-        near[:, ids] = within(offers.codebook, code.argmax(1), self.reach) & is_code[:, None]
+    def _near(self, run: Run, ids: Int[Tensor, " I"], x: Int[Tensor, " K"]) -> Bool[Tensor, "K V"]:
+        """By embeddings; where an end of row is forced no other id has any probability, so nothing stands for it."""
+        vocabulary, book = run.offers.vocabulary, run.offers.codebook
+        assert book is not None
+        near = x.new_zeros(len(x), vocabulary, dtype=torch.bool)
+        near[:, ids] = within(book, codes_of(ids, x, vocabulary), self.reach)
         return near
 
     @classmethod

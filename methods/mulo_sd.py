@@ -22,7 +22,8 @@ from harness.contracts import Fill, Need
 from harness.errors import ContractError, UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.bands import UNTRAINED, Band, BandDrafter, codes_of, ids_of
+from methods.drafters.bands import UNTRAINED, Band, BandDrafter
+from methods.drafters.codes import codes_of, ids_of
 from methods.verifiers.neighbours import cluster_mass, dilate, nearest
 
 NEAR = lru_cache(maxsize=4)(nearest)

@@ -18,6 +18,7 @@ from harness.contracts import Grid, Offers
 from harness.errors import UsageError
 from harness.method import Run
 from harness.session import Session
+from methods.drafters.codes import codes_of, ids_of
 from methods.drafters.samplers import Samplers
 
 UNTRAINED = ("repeat", "bilinear")
@@ -150,17 +151,3 @@ def _check_scales(name: str, small: Offers, large: Offers, factor: int) -> None:
 
 def _same(a: Tensor | None, b: Tensor | None) -> bool:
     return a is not None and b is not None and a.shape == b.shape and torch.equal(a.to(b), b)
-
-
-def ids_of(offers: Offers, device: torch.device) -> Int[Tensor, " I"]:
-    """Id of each code."""
-    grid = offers.grid
-    allowed = range(offers.vocabulary) if grid is None or grid.ids is None else grid.ids
-    return torch.tensor(list(allowed), device=device)
-
-
-def codes_of(ids: Int[Tensor, " I"], tokens: Int[Tensor, "*grid"], vocabulary: int) -> Int[Tensor, "*grid"]:
-    """The inverse of ``ids[codes]``."""
-    table = ids.new_zeros(vocabulary)
-    table[ids] = torch.arange(len(ids), device=ids.device)
-    return table[tokens]

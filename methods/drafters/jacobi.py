@@ -18,6 +18,7 @@ from harness.contracts import Draft
 from harness.draws import Draws
 from harness.errors import UsageError
 from harness.method import Run
+from methods.drafters.codes import ids_of
 
 Init = Literal["uniform", "random", "h-repeat", "v-repeat", "h-sample", "v-sample"]
 VERTICAL = ("v-repeat", "v-sample")
@@ -67,9 +68,8 @@ class JacobiWindow:
         grid = run.offers.grid
         if init in VERTICAL and grid is None:
             raise UsageError(f"init is {init}, and this backbone's tokens lie in no rows; use h-{init[2:]}")
-        allowed = range(run.offers.vocabulary) if grid is None or grid.ids is None else grid.ids
         tokens = run.nothing.tokens
-        ids = torch.tensor(list(allowed), device=tokens.device)
+        ids = ids_of(run.offers, tokens.device)
         law = tokens.new_zeros(0, run.offers.vocabulary, dtype=torch.float64)
         even = law.new_zeros(1, run.offers.vocabulary).index_fill_(1, ids, 1 / len(ids))
         return cls(size, init, ids, even, tokens, law, tokens.bool(), law)
