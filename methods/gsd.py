@@ -18,7 +18,9 @@ from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.codes import codes_of
-from methods.drafters.jacobi import Init, JacobiWindow, redraw
+from methods.drafters.jacobi import JacobiWindow
+from methods.drafters.refine import redraw
+from methods.drafters.starts import Init
 from methods.verifiers.grouped import group, group_acceptance, within
 from methods.verifiers.rejection import judge
 
@@ -75,7 +77,7 @@ class GSD(Method[JacobiWindow]):
         draft = state.propose(run)
         p = run.law(run.target.forward(draft))
         x, q, judged = draft.tokens, draft.q(p.shape[1], p), p[:-1]
-        groups = group(x, judged, self._near(run, state.ids, x), self.width, self.gap)
+        groups = group(x, judged, self._near(run, state.init.ids, x), self.width, self.gap)
         verdict = judge(group_acceptance(x, q, judged, groups), x, q, p, run.draws)
         state.advance(run, p, len(verdict.read().path), redraw(run.draws))
         return verdict

@@ -15,7 +15,8 @@ from harness.contracts import Verdict
 from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.jacobi import JacobiWindow, redraw
+from methods.drafters.jacobi import JacobiWindow
+from methods.drafters.refine import redraw
 from methods.verifiers.rejection import verify_chain
 
 

@@ -15,8 +15,9 @@ from harness.contracts import Need, Verdict
 from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.jacobi import VERTICAL, Init, JacobiWindow
+from methods.drafters.jacobi import JacobiWindow
 from methods.drafters.reuse import Reuse, carry_over
+from methods.drafters.starts import VERTICAL, Init
 from methods.verifiers.rejection import verify_chain
 
 

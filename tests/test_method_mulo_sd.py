@@ -38,7 +38,8 @@ from harness.store import Store
 from harness.suite import Lines, resolve
 from harness.task import Prompt
 from harness.train import save_bf16
-from methods.drafters.samplers import Pair, Samplers, Shape
+from methods.drafters.sampler_nets import Pair, Shape
+from methods.drafters.samplers import Samplers
 from methods.mulo_sd import MuLoSD, neighbours
 from reports.scales import predicted
 

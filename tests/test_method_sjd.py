@@ -19,7 +19,9 @@ from harness.law import Sampling
 from harness.loop import Decode, decode, open_run
 from harness.method import Method
 from harness.registry import METHODS
-from methods.drafters.jacobi import Init, JacobiWindow, discard, redraw
+from methods.drafters.jacobi import JacobiWindow
+from methods.drafters.refine import discard, redraw
+from methods.drafters.starts import Init
 from methods.sjd import SJD
 
 INITS: tuple[Init, ...] = ("uniform", "random", "h-repeat", "h-sample")

@@ -18,7 +18,7 @@ from harness.fidelity import CASES, distance, method_law, total_variation
 from harness.law import Sampling
 from harness.loop import Decode, decode, open_run
 from harness.method import Claim
-from methods.drafters.jacobi import Fresh
+from methods.drafters.refine import Fresh
 from methods.drafters.reuse import Reuse, carry_over, reuse_by_threshold
 from methods.sjd import SJD
 from methods.sjdpp import SJDPlusPlus

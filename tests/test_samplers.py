@@ -16,7 +16,8 @@ from harness.errors import ContractError, UsageError, WeightsError
 from harness.registry import RECIPES
 from harness.train import save_bf16, train
 from harness.worlds import emoji
-from methods.drafters.samplers import Pair, Samplers, Shape, nearest_code
+from methods.drafters.sampler_nets import Pair, Shape, nearest_code
+from methods.drafters.samplers import Samplers
 from methods.training import _sampler_losses as losses
 from methods.training import samplers as recipe
 from methods.training._sampler_figures import figures

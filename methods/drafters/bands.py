@@ -138,16 +138,13 @@ def _check_scales(name: str, small: Offers, large: Offers, factor: int) -> None:
         UsageError: its pictures have another size, or its cells other codes.
     """
     a, b = small.grid, large.grid
-    assert b is not None
+    ours, theirs = large.codebook, small.codebook
+    assert b is not None and ours is not None
     if a is None or (a.rows * factor, a.columns * factor) != (b.rows, b.columns):
         found = "no pictures" if a is None else f"pictures of {a.rows} x {a.columns} cells"
         raise UsageError(
             f"the drafter {name!r} makes {found} and the target {b.rows} x {b.columns}: at factor {factor} the "
             f"drafter's are 1/{factor} as high and wide; choose another drafter or factor"
         )
-    if a.ids != b.ids or not _same(small.codebook, large.codebook):
+    if a.ids != b.ids or theirs is None or not torch.equal(theirs.to(ours), ours):
         raise UsageError(f"the drafter {name!r} has other codes than the target; choose one of the same tokenizer")
-
-
-def _same(a: Tensor | None, b: Tensor | None) -> bool:
-    return a is not None and b is not None and a.shape == b.shape and torch.equal(a.to(b), b)

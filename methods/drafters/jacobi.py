@@ -6,37 +6,16 @@ Source: Teng et al. 2025, speculative Jacobi decoding, arXiv:2410.01699; SJD++ s
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from harness.contracts import Draft
-from harness.draws import Draws
-from harness.errors import UsageError
 from harness.method import Run
-from methods.drafters.codes import ids_of
-
-Init = Literal["uniform", "random", "h-repeat", "v-repeat", "h-sample", "v-sample"]
-VERTICAL = ("v-repeat", "v-sample")
-
-
-class Fresh(NamedTuple):
-    """Drafts with the laws that they were drawn from, and which of them were kept rather than drawn."""
-
-    tokens: Int[Tensor, " L"]
-    law: Float[Tensor, "L V"]
-    kept: Bool[Tensor, " L"]
-
-
-Refine = Callable[[Int[Tensor, " M"], Float[Tensor, "M V"], Float[Tensor, "M+1 V"], int], Fresh]
-"""(M old drafts, their laws, the new laws, position of the first) -> M + 1 drafts of the next pass.
-
-The last row is the law of the place behind the window, where no draft stood yet.
-"""
+from methods.drafters.refine import Refine
+from methods.drafters.starts import Init, Start
 
 
 @dataclass
@@ -45,14 +24,12 @@ class JacobiWindow:
 
     Args:
         size: most drafts in the window; a picture or a budget with less room has fewer. init: what fills empty places
-            (see `fill`). ids: that a place may take. even: the uniform law over them.
+            (see `fill`).
         past: laws that the last emitted tokens were drawn from, as far back as ``init`` looks; none of the prompt's.
     """
 
     size: int
-    init: Init
-    ids: Int[Tensor, " I"]
-    even: Float[Tensor, "1 V"]
+    init: Start
     tokens: Int[Tensor, " L"]
     law: Float[Tensor, "L V"]
     kept: Bool[Tensor, " L"]
@@ -65,14 +42,9 @@ class JacobiWindow:
         Raises:
             UsageError: ``init`` looks at the row above, and the tokens lie in no rows.
         """
-        grid = run.offers.grid
-        if init in VERTICAL and grid is None:
-            raise UsageError(f"init is {init}, and this backbone's tokens lie in no rows; use h-{init[2:]}")
         tokens = run.nothing.tokens
-        ids = ids_of(run.offers, tokens.device)
         law = tokens.new_zeros(0, run.offers.vocabulary, dtype=torch.float64)
-        even = law.new_zeros(1, run.offers.vocabulary).index_fill_(1, ids, 1 / len(ids))
-        return cls(size, init, ids, even, tokens, law, tokens.bool(), law)
+        return cls(size, Start.of(run, init), tokens, law, tokens.bool(), law)
 
     def propose(self, run: Run) -> Draft:
         """The window, filled up or cut to the room that is left."""
@@ -91,8 +63,8 @@ class JacobiWindow:
         missing = size - len(self.tokens)
         if missing <= 0:
             return
-        if self.init in ("uniform", "random") and run.offers.grid is None:
-            self._append(run, self._any(run, missing))
+        if self.init.anywhere and run.offers.grid is None:
+            self._append(run, self.init.anything(run, missing))
             return
         first = len(run.target) + len(self.tokens)
         for position in range(first, first + missing):
@@ -104,27 +76,13 @@ class JacobiWindow:
         forced = None if grid is None else grid.forced(position)
         if forced is not None:
             return Draft(torch.tensor([forced], device=self.tokens.device))
-        beside = self._beside(run, position)
-        if beside is not None and self.init.endswith("repeat"):
+        beside = self.init.beside(run.offers.grid, position)
+        if beside is not None and self.init.copies:
             return Draft(self._token(run, beside))
-        law = None if beside is None or self.init.endswith("repeat") else self._law(run, beside)
+        law = None if beside is None else self._law(run, beside)
         if law is not None:
             return Draft(run.draws.categorical(law, "init"), law)
-        return self._any(run, 1)
-
-    def _any(self, run: Run, count: int) -> Draft:
-        """Uniform ids, recorded as such or as point masses."""
-        tokens = self.ids[run.draws.integers(count, len(self.ids), "init")]
-        return Draft(tokens, self.even.expand(count, -1) if self.init == "uniform" else None)
-
-    def _beside(self, run: Run, position: int) -> int | None:
-        """The position that ``init`` looks at."""
-        grid = run.offers.grid
-        if self.init in ("uniform", "random"):
-            return None
-        if grid is None:
-            return position - 1
-        return grid.above(position) if self.init in VERTICAL else grid.left(position)
+        return self.init.anything(run, 1)
 
     def _token(self, run: Run, position: int) -> Int[Tensor, " 1"]:
         """Emitted or drafted."""
@@ -161,21 +119,5 @@ class JacobiWindow:
 
     def _remember(self, run: Run, laws: Float[Tensor, "n V"]) -> None:
         """Laws of what is emitted now, as long as ``init`` may look back at them."""
-        grid = run.offers.grid
-        reach = {"h-sample": 1, "v-sample": grid.stride if grid else 1}.get(self.init, 0)
+        reach = self.init.reach(run.offers.grid)
         self.past = torch.cat([self.past.to(laws.dtype), laws])[-reach:] if reach else self.past
-
-
-def discard(x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
-    """No refinement: nothing of the window is kept, so the next one is all fresh (SJD++ Fig. 12)."""
-    return Fresh(x[:0], q[:0], x[:0].bool())
-
-
-def redraw(draws: Draws) -> Refine:
-    """Each draft anew from its new law: the refinement of Jacobi sampling and of SJD."""
-
-    def refine(x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
-        tokens = draws.categorical(p, "draft")
-        return Fresh(tokens, p, torch.zeros_like(tokens, dtype=torch.bool))
-
-    return refine

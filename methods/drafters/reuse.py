@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from harness.draws import Draws
-from methods.drafters.jacobi import Fresh, Refine
+from methods.drafters.refine import Fresh, Refine
 
 Reuse = Literal["paper", "frozen", "C", "B2", "M", "G"]
 

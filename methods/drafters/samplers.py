@@ -6,20 +6,17 @@ Source: MuLo-SD, supplement 7, learnable up/down-samplers: residual convolutions
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import cast, final
+from typing import final
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
-from safetensors.torch import load_file
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from harness.errors import ContractError, UsageError, WeightsError
+from methods.drafters.sampler_nets import Pair, between, nearest_code, vectors
 
 CLOSE = 0.01
 """How far an entry of a codebook may lie from the one trained for, as a share of the largest: weights are bf16."""
@@ -78,7 +75,7 @@ class Samplers:
         def repeat(ids: Tensor) -> Tensor:
             return ids.repeat_interleave(factor, 0).repeat_interleave(factor, 1)
 
-        up = repeat if kind == "repeat" else _through(lambda x: _between(x, factor), codebook)
+        up = repeat if kind == "repeat" else _through(lambda x: between(x, factor), codebook)
         return cls(len(codebook), factor, up, _through(lambda x: functional.avg_pool2d(x, factor), codebook))
 
     def up(self, ids: Int[Tensor, "*grid"]) -> Int[Tensor, "H W"]:
@@ -124,133 +121,6 @@ def _through(change: Change, codebook: Float[Tensor, "V C"]) -> Change:
         return nearest_code(book, change(vectors(book, ids[None])))[0]
 
     return changed
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Of a pair of nets: r, codes V and their width C; channels inside, residual blocks of each net."""
-
-    factor: int
-    codes: int
-    code_width: int
-    width: int = 128
-    blocks: int = 4
-
-
-class Pair(nn.Module):
-    """Both nets, and the codebook that they were trained for.
-
-    A new pair is the untrained control: each net adds to the bilinear picture or to the mean, at first nothing.
-    """
-
-    codebook: Float[Tensor, "V C"]
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        self.shape = shape
-        self.up = _Up(shape)
-        self.down = _Down(shape)
-        self.register_buffer("codebook", torch.zeros(shape.codes, shape.code_width))
-
-    @classmethod
-    def load(cls, folder: Path) -> Pair:
-        """The pair in a folder, in fp32.
-
-        Raises:
-            WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
-        """
-        try:
-            model = cls(Shape(**json.loads((folder / "config.json").read_text(encoding="utf-8"))))
-            model.load_state_dict({k: v.float() for k, v in load_file(folder / "model.safetensors").items()})
-        except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
-            raise WeightsError(
-                f"{folder} holds no samplers ({error}). Make them: `stride train samplers mulo-2x`, or give their "
-                f"folder"
-            ) from error
-        return model.eval()
-
-    def write_config(self, folder: Path) -> None:
-        """What `load` builds the nets from."""
-        (folder / "config.json").write_text(json.dumps(asdict(self.shape), indent=1) + "\n", encoding="utf-8")
-
-
-class _Up(nn.Module):
-    """Blocks at the small scale, pixel-shuffle, one convolution at the large one."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        r, inner = shape.factor, shape.width // 2
-        self.factor = r
-        self.body = nn.Sequential(
-            nn.Conv2d(shape.code_width, shape.width, 3, padding=1),
-            *(_Block(shape.width) for _ in range(shape.blocks)),
-            nn.Conv2d(shape.width, inner * r * r, 1),
-            nn.PixelShuffle(r),
-            nn.GELU(),
-            _silent(nn.Conv2d(inner, shape.code_width, 3, padding=1)),
-        )
-
-    def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C H W"]:
-        out: Tensor = _between(x, self.factor) + self.body(x)
-        return out
-
-
-class _Down(nn.Module):
-    """Pixel-unshuffle, blocks at the small scale."""
-
-    def __init__(self, shape: Shape) -> None:
-        super().__init__()
-        r, width = shape.factor, shape.width
-        self.factor = r
-        self.body = nn.Sequential(
-            nn.PixelUnshuffle(r),
-            nn.Conv2d(shape.code_width * r * r, width, 3, padding=1),
-            *(_Block(width) for _ in range(shape.blocks)),
-            nn.GELU(),
-            _silent(nn.Conv2d(width, shape.code_width, 1)),
-        )
-
-    def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
-        out: Tensor = functional.avg_pool2d(x, self.factor) + self.body(x)
-        return out
-
-
-class _Block(nn.Module):
-    """x + a narrow 3x3 convolution of x."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(
-            nn.GELU(),
-            nn.Conv2d(width, width // 2, 3, padding=1),
-            nn.GELU(),
-            nn.Conv2d(width // 2, width, 1),
-        )
-
-    def forward(self, x: Float[Tensor, "B E h w"]) -> Float[Tensor, "B E h w"]:
-        out: Tensor = x + self.inner(x)
-        return out
-
-
-def vectors(codebook: Float[Tensor, "V C"], ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B C h w"]:
-    """What ids stand for, channels first."""
-    return functional.embedding(ids, codebook).permute(0, 3, 1, 2)
-
-
-def nearest_code(codebook: Float[Tensor, "V C"], x: Float[Tensor, "B C h w"]) -> Int[Tensor, "B h w"]:
-    """Id of the nearest code by Euclidean distance: |x - c|^2 is least where x.c - |c|^2 / 2 is greatest."""
-    return (x.permute(0, 2, 3, 1) @ codebook.T - codebook.square().sum(1) / 2).argmax(-1)
-
-
-def _between(x: Float[Tensor, "B C h w"], factor: int) -> Float[Tensor, "B C H W"]:
-    return functional.interpolate(x, scale_factor=factor, mode="bilinear")
-
-
-def _silent(layer: nn.Conv2d) -> nn.Conv2d:
-    """A layer that gives zero until it is trained."""
-    nn.init.zeros_(layer.weight)
-    nn.init.zeros_(cast(Tensor, layer.bias))
-    return layer
 
 
 def _size(codebook: Float[Tensor, "V C"]) -> str:

@@ -13,7 +13,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.worlds import emoji
-from methods.drafters.samplers import Pair, Samplers
+from methods.drafters.sampler_nets import Pair
+from methods.drafters.samplers import Samplers
 from methods.training._sampler_scenes import CELL, encoded
 
 REGIONS = {"smooth": emoji.SMOOTH, "textured": emoji.TEXTURED, "object": emoji.OBJECT}

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from harness.registry import RECIPES
 from harness.train import Recipe, save_bf16
 from harness.worlds import emoji
-from methods.drafters.samplers import Pair, Shape, nearest_code, vectors
+from methods.drafters.sampler_nets import Pair, Shape, nearest_code, vectors
 from methods.training._sampler_figures import figures
 from methods.training._sampler_losses import Made, adversarial, critic, perceptual
 from methods.training._sampler_scenes import SIZES, Scale, encoded
