@@ -24,7 +24,7 @@ from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.bands import UNTRAINED, Band, BandDrafter
 from methods.drafters.codes import codes_of, ids_of
-from methods.verifiers.neighbours import cluster_mass, dilate, nearest
+from methods.verifiers.neighbours import cluster_mass, dilate, nearest, neighbours
 
 NEAR = lru_cache(maxsize=4)(nearest)
 
@@ -144,8 +144,3 @@ class MuLoSD(Method[Grown]):
     @classmethod
     def variants(cls) -> Sequence[MuLoSD]:
         return (cls(), cls(tau=inf), cls(tau=0.3, radius=0), cls(tau=0.3, radius=0, recompute=True))
-
-
-def neighbours(k: int, codes: int) -> int:
-    """k; where it is 0, the published 1000 of 16,384 codes scaled to ``codes``. Never more than the other codes."""
-    return min(k or max(1, round(codes * 1000 / 16384)), codes - 1)

@@ -94,3 +94,8 @@ def dilate(mask: Bool[Tensor, "h w"], radius: int) -> Bool[Tensor, "h w"]:
     if radius < 0:
         raise UsageError(f"the radius is {radius}; it counts cells, so give 0 or more")
     return functional.max_pool2d(mask[None, None].float(), 2 * radius + 1, stride=1, padding=radius)[0, 0] > 0
+
+
+def neighbours(k: int, codes: int) -> int:
+    """k, or where it is 0 MuLo-SD's 1000 of 16,384 codes scaled to ``codes``; never more than the other codes."""
+    return min(k or max(1, round(codes * 1000 / 16384)), codes - 1)
