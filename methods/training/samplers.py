@@ -5,7 +5,7 @@ Source: MuLo-SD, supplement 7, eq. 9: squared error + LPIPS + commitment + 0.25 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,8 @@ from harness.worlds import emoji
 from methods.drafters.sampler_nets import Pair, Shape, nearest_code, vectors
 from methods.training._sampler_figures import figures
 from methods.training._sampler_losses import Made, adversarial, critic, perceptual
-from methods.training._sampler_scenes import SIZES, Scale, encoded
+from methods.training._sampler_model import Beside, Training, make
+from methods.training._sampler_scenes import SIZES, encoded
 
 TOKENIZER = "emoji-vq"
 FACTOR = 2
@@ -30,29 +31,6 @@ BANDS = 0.5
 """Share of steps on a few rows of the picture, as a decoder reads it."""
 CRITIC_SCALE = 5 / 3
 """Learning rate of the discriminators, against the samplers'."""
-
-
-class Training(nn.Module):
-    """The pair, with the discriminators where there are any.
-
-    Args:
-        pair: what is trained and shipped. critics: train beside it, one a direction. beside: what is read only,
-            kept out of the weights: the tokenizer, and LPIPS or None.
-    """
-
-    def __init__(self, pair: Pair, critics: nn.ModuleDict, beside: Beside) -> None:
-        super().__init__()
-        self.pair = pair
-        self.critics = critics
-        self.beside = beside
-
-
-@dataclass(frozen=True)
-class Beside:
-    """Frozen nets."""
-
-    tokenizer: Any
-    lpips: Callable[[Tensor, Tensor], Tensor] | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,18 +125,6 @@ class MuLoSamplers(Recipe):
         """Of held-out scenes, beside the untrained samplers and the tokenizer's own ceiling: see `figures`."""
         assert isinstance(model, Training)
         return figures(model.pair, model.beside.tokenizer, emoji.scenes(1, "held-out", HELD))
-
-
-def make(model: Training, name: str, given: Scale, wanted: Scale) -> Made:
-    """The other scale of ``given``; gradients pass the rounding to codes as if it were not there."""
-    tokenizer, book = model.beside.tokenizer, model.pair.codebook
-    net = model.pair.up if name == "up" else model.pair.down
-    with torch.autocast("cpu", torch.bfloat16):
-        out = net(vectors(book, given.ids)).float()
-    rounded = out + (vectors(book, nearest_code(book, out.detach())) - out).detach()
-    with torch.autocast("cpu", torch.bfloat16):
-        painted = tokenizer.paint(rounded.permute(0, 2, 3, 1)).float()
-    return Made(out, wanted.ids, painted, wanted.pixels)
 
 
 RECIPES.register("mulo-2x")(
