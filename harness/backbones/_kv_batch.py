@@ -1,0 +1,77 @@
+"""Windows of several sequences in one pass over a net, packed end to end; each attends to its own slots.
+
+Products see N rows, the sum of the windows', without padding; only attention goes from one sequence to the next, so
+that keys and values stay where they are. Symbols: N_b rows of sequence b and T_b the entries that it then holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.contracts import Rows, Window
+
+if TYPE_CHECKING:
+    from harness.backbones._kv import Net, SlotLayer, Slots
+
+
+class Part(NamedTuple):
+    """A window of one sequence, and what its pass needs: the net, its slots and its mask [N_b, T_b] or None."""
+
+    net: Net
+    slots: Slots
+    window: Window
+    mask: Tensor | None
+
+
+class PackedLayer(NamedTuple):
+    """One layer of all sequences: rows of each in the pass, its slots and its mask."""
+
+    counts: list[int]
+    slots: list[SlotLayer]
+    masks: list[Tensor | None]
+
+
+@runtime_checkable
+class Packs(Protocol):
+    """A net that reads several sequences in one pass."""
+
+    def packed(
+        self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]
+    ) -> Float[Tensor, "R V"]:
+        """Logits of the last rows of each window, those of the first sequence first; leaves the slots' lengths."""
+
+
+def layers(parts: Sequence[Part], share: int) -> list[PackedLayer]:
+    """The slots of the sequences layer by layer; masks are repeated for ``share`` query heads a key head."""
+    counts = [len(part.window.tokens) for part in parts]
+    masks = [None if part.mask is None else part.mask.repeat(share, 1) for part in parts]
+    each = zip(*(part.slots.layers for part in parts), strict=True)
+    return [PackedLayer(counts, list(slots), masks) for slots in each]
+
+
+def last_rows(parts: Sequence[Part]) -> list[int]:
+    """Where in the pass the rows with logits are."""
+    found: list[int] = []
+    end = 0
+    for part in parts:
+        end += len(part.window.tokens)
+        found += range(end - part.window.rows, end)
+    return found
+
+
+def extend_packed(parts: Sequence[Part]) -> list[Rows | Exception] | None:
+    """One pass for all; None where they are of several nets, of one that cannot, or hidden rows are wanted."""
+    net = parts[0].net
+    if len(parts) < 2 or not isinstance(net, Packs) or any(p.net is not net or p.window.taps for p in parts):
+        return None
+    tokens = torch.cat([part.window.tokens for part in parts])
+    positions = torch.cat([part.window.positions for part in parts])
+    logits = net.packed(tokens, positions, parts)
+    for part in parts:
+        part.slots.length += len(part.window.tokens)
+    return [Rows(rows) for rows in torch.split(logits, [part.window.rows for part in parts])]
