@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pandas as pd
 from rich.console import Console
 
+from reports import papers_adt as trees
+from reports import papers_adt_drafters as drafters
+from reports import papers_adt_figures as tree_figures
+from reports import papers_adt_laws as laws
+from reports import papers_adt_regions as depths
+from reports import papers_batch as batch
+from reports import papers_exact as exact
 from reports import papers_figures as figures
 from reports import papers_maps as maps
+from reports import papers_regions as regions
+from reports import scales
+from reports.papers_adt_tables import table as adt_table
 from reports.papers_measured import Measured, measured
 from reports.papers_tables import tables
 from reports.tables import Sheet, pipes, show
@@ -19,29 +29,66 @@ from reports.tables import Sheet, pipes, show
 if TYPE_CHECKING:
     from harness.store import Store
 
+Fill = Callable[["Store", Sequence[Measured]], list[Sheet]]
 Draw = Callable[["Store", Sequence[Measured], Path], list[Path]]
 
 
 @dataclass(frozen=True)
 class Contents:
-    """What the report of a suite holds: names of printed tables, and functions that draw figures."""
+    """What the report of a suite holds.
+
+    Args:
+        tables: names of printed ones. sheets: of figures that no paper prints as a table; functions that fill them, by
+            the names of their files. figures: functions that draw.
+    """
 
     tables: tuple[str, ...] = ()
+    sheets: Mapping[str, Fill] = field(default_factory=dict)
     figures: tuple[Draw, ...] = ()
 
 
 SUITES = {
     "papers/sjdpp": Contents(
         ("sjdpp_table1", "sjdpp_table2", "sjdpp_table3", "sjdpp_table4", "sjdpp_table5", "sjdpp_table9"),
+        {"sjdpp_regions": regions.sheet},
         (maps.acceleration, maps.failures, maps.worst),
     ),
-    "papers/sjdpp_topk": Contents(("sjdpp_table6",), (figures.top_k,)),
-    "papers/sjdpp_inits": Contents(("sjdpp_table8",), (figures.inits, maps.acceleration)),
-    "papers/sjdpp_refine": Contents(("sjdpp_fig12",), (figures.refinement,)),
-    "papers/sjdpp_windows": Contents(("sjdpp_table10",), (figures.windows,)),
-    "papers/sjdpp_tau": Contents((), (figures.reuse,)),
-    "papers/mulo_sd_lengths": Contents(("mulo_sd_table2",), ()),
-    "papers/mulo_sd": Contents((), (figures.pareto_by_tau, figures.pareto_by_radius)),
+    "papers/sjdpp_exact": Contents(
+        sheets={"sjdpp_exact": exact.sheet, "sjdpp_regions": regions.sheet}, figures=(exact.figure,)
+    ),
+    "papers/sjdpp_topk": Contents(("sjdpp_table6",), figures=(figures.top_k,)),
+    "papers/sjdpp_resolution": Contents(("sjdpp_fig6", "sjdpp_table7"), figures=(figures.resolution,)),
+    "papers/sjdpp_inits": Contents(("sjdpp_table8",), figures=(figures.inits, maps.acceleration)),
+    "papers/sjdpp_refine": Contents(("sjdpp_fig12",), figures=(figures.refinement,)),
+    "papers/sjdpp_windows": Contents(("sjdpp_table10",), figures=(figures.windows,)),
+    "papers/sjdpp_batch": Contents(sheets={"sjdpp_batch": batch.sheet}, figures=(batch.figure,)),
+    "papers/sjdpp_tau": Contents(figures=(figures.reuse,)),
+    "papers/mulo_sd_lengths": Contents(("mulo_sd_table2",)),
+    "papers/mulo_sd": Contents(
+        sheets={"mulo_sd_eq10": scales.speedups, "mulo_sd_fig7": scales.stages},
+        figures=(scales.latency, figures.pareto_by_tau, figures.pareto_by_radius),
+    ),
+    "trees": Contents(
+        sheets={"trees": trees.overview, "trees_regions": depths.sheet, "adt_tree_fig1": drafters.sheet},
+        figures=(drafters.figure, tree_figures.maps),
+    ),
+    "papers/adt_tree": Contents(
+        sheets={f"adt_tree_table{i}": adt_table(f"adt_tree_table{i}") for i in range(1, 5)}
+        | {"adt_tree_trees": trees.overview, "adt_tree_regions": depths.sheet, "adt_tree_gain": trees.limitation}
+        | {"adt_tree_fig1": drafters.sheet, "adt_tree_fig3": tree_figures.length_sheet},
+        figures=(drafters.figure, tree_figures.maps, tree_figures.lengths, tree_figures.gain),
+    ),
+    "papers/adt_tree_base": Contents(
+        sheets={"adt_tree_table5": adt_table("adt_tree_table5"), "adt_tree_trees": trees.overview}
+    ),
+    "papers/adt_tree_inits": Contents(
+        sheets={"adt_tree_fig8": tree_figures.start_sheet}, figures=(tree_figures.starts,)
+    ),
+    "papers/adt_tree_fixed": Contents(
+        sheets={"adt_tree_costs": trees.costs, "adt_tree_trees": trees.overview, "adt_tree_gain": trees.limitation},
+        figures=(tree_figures.lengths, tree_figures.gain),
+    ),
+    "papers/adt_tree_laws": Contents(sheets={"adt_tree_fig9": laws.sheet}, figures=(laws.maps, laws.laws)),
 }
 
 LEGEND = (
@@ -66,7 +113,7 @@ def write(store: Store, outdir: Path) -> list[Path]:
     if not groups or contents == Contents():
         return []
     outdir.mkdir(parents=True, exist_ok=True)
-    held = list(_sheets(contents, groups))
+    held = list(_sheets(contents, store, groups))
     written = [_csv(name, i, sheet, outdir) for name, i, sheet in held]
     drawn = [path for draw in contents.figures for path in draw(store, groups, outdir)]
     if held:
@@ -78,7 +125,7 @@ def write(store: Store, outdir: Path) -> list[Path]:
 
 def terminal(store: Store, console: Console) -> None:
     """Print the paper's tables, with the columns that the console is wide enough for; headings as in the paper."""
-    for _, _, sheet in _sheets(_contents(store), measured(store)):
+    for _, _, sheet in _sheets(_contents(store), store, measured(store)):
         names = (column.title.removeprefix(f"{column.key}, ") for column in sheet.columns)
         brief = (c.key if name == "printed" else name for c, name in zip(sheet.columns, names, strict=True))
         columns = (replace(column, title=name) for column, name in zip(sheet.columns, brief, strict=True))
@@ -100,9 +147,12 @@ def _contents(store: Store) -> Contents:
     return SUITES.get(str((store.manifest.get("suite") or {}).get("name")), Contents())
 
 
-def _sheets(contents: Contents, groups: Sequence[Measured]) -> Iterator[tuple[str, int, Sheet]]:
-    for name in contents.tables:
-        for i, sheet in enumerate(tables(name, groups)):
+def _sheets(contents: Contents, store: Store, groups: Sequence[Measured]) -> Iterator[tuple[str, int, Sheet]]:
+    """Each with the name of its file and its place among those of the same name."""
+    filled = [(name, tables(name, groups)) for name in contents.tables]
+    filled += [(name, fill(store, groups)) for name, fill in contents.sheets.items()]
+    for name, found in filled:
+        for i, sheet in enumerate(found):
             yield name, i, sheet
 
 

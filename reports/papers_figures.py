@@ -6,7 +6,7 @@ The papers print these as pictures; where one also prints the values (Table 10),
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,21 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.figures import DASHES, STYLE
+from harness.ledger import METRICS
+from reports.figures import DASHES, OFFSET, STYLE
+from reports.papers_drawing import (
+    COLOURS,
+    QUALITIES,
+    SCR,
+    SECONDS,
+    curve,
+    legend,
+    quality_of,
+    save,
+    save_each,
+    side_by_side,
+    spread,
+)
 from reports.papers_measured import UNMEASURED, Measured
 from reports.papers_printed import printed
 from reports.papers_tables import PUBLISHED
@@ -26,19 +40,8 @@ from reports.summary import Held
 if TYPE_CHECKING:
     from harness.store import Store
 
-QUALITIES = {
-    "set.geneval_overall": "GenEval",
-    "set.families": "GenEval's families, mean of six",
-    "score.overall": "share of right pictures",
-    "score.named": "share of digits named as asked",
-    "set.clip_score": "CLIP score",
-    "logprob": "log-probability, nat/token",
-}
-"""What a curve's quality may be; the first that was measured is drawn."""
-COLOURS = tuple(f"tab:{name}" for name in ("blue", "orange", "green", "purple", "brown", "pink", "olive", "cyan"))
 MULO_SD = {"samplers": "mulo-2x", "radius": 3}
 """MuLo-SD at 2x as its paper runs it, but for tau."""
-SCR, SECONDS = "output tokens / target pass", "seconds a picture"
 
 
 def top_k(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -49,16 +52,36 @@ def top_k(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
         ordered = group.rows.assign(x=[ks.index(k) for k in group.rows["top_k"]]).sort_values("x", kind="stable")
         if len(ks) < 2:
             return None
-        figure, panels = _panels(2, group, "Fig. 5: under various sampling randomness")
+        figure, panels = side_by_side(2, group, "Fig. 5: under various sampling randomness")
         for axes, key, name in zip(panels, ("scr", "seconds"), (SCR, SECONDS), strict=True):
             for colour, (label, rows) in zip(COLOURS, ordered.groupby("label", sort=False), strict=False):
-                _curve(axes, rows["x"], rows, key, str(label), colour)
+                curve(axes, rows["x"], rows, key, str(label), colour)
             axes.set_xticks(range(len(ks)), [f"{k}" if k else "all" for k in ks])
             axes.set(xlabel="K of top-K sampling", ylabel=name)
-        _legend(figure, panels[0])
+        legend(figure, panels[0])
         return figure
 
-    return _each(groups, outdir, "fig5", draw)
+    return save_each(groups, outdir, "fig5", draw)
+
+
+def resolution(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+    """SJD++ Fig. 6: tokens a pass against the tokens of a picture, a line a method and task, a point a backbone."""
+    rows = pd.concat([group.rows[group.rows["role"] == "method"] for group in groups]).sort_values("tokens")
+    if rows["tokens"].nunique() < 2:
+        return []
+    with rc_context(STYLE):
+        figure = Figure(figsize=(6.4, 4.2), dpi=130, layout="constrained")
+        axes = figure.add_subplot()
+        colours = dict(zip(dict.fromkeys(rows["label"]), COLOURS, strict=False))
+        for (label, task), line in rows.groupby(["label", "task"], sort=False):
+            curve(axes, line["tokens"], line, "scr", f"{label}, {task}", colours[label])
+        for _, row in rows.drop_duplicates("backbone").iterrows():
+            axes.annotate(row["backbone"], (row["tokens"], row["scr"]), (3, 5), textcoords=OFFSET, fontsize=7)
+        axes.set(xlabel="tokens of a picture", ylabel=SCR)
+        title = "printed, Lumina-mGPT: above 2 at 1K and 2.3K tokens, 2.43 at 4.1K"
+        figure.suptitle(f"Fig. 6: the resolution\n{title}", fontsize=9)
+        legend(figure, axes)
+    return [save(figure, outdir, "fig6")]
 
 
 def windows(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -66,25 +89,25 @@ def windows(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path
 
     def draw(group: Measured) -> Figure | None:
         rows = sweep(group, "window")
-        quality = _quality(rows)
+        quality = quality_of(rows)
         if len(rows) < 2 or quality is None:
             return None
-        figure, panels = _panels(2, group, "Table 10: the window")
+        figure, panels = side_by_side(2, group, "Table 10: the window")
         theirs = printed("sjdpp_table10")
         sizes = theirs.rows["WS [tokens]"].astype(float)
         ticks = sorted({*sizes, *rows["x"]})
         for axes, key, column in zip(panels, ("passes_per_token", quality), theirs.rows.columns[[3, 1]], strict=True):
-            _curve(axes, rows["x"], rows, key, "measured", COLOURS[0])
+            curve(axes, rows["x"], rows, key, "measured", COLOURS[0])
             if key == "passes_per_token" or "GenEval" in QUALITIES[key]:
                 values = theirs.rows[column].astype(float)
                 axes.plot(sizes, values, color="0.5", ls=DASHES, marker="o", ms=3, label=f"printed, {theirs.model}")
             axes.set_xscale("log", base=2)
             axes.set_xticks(ticks, labels=[f"{x:g}" for x in ticks], fontsize=7)
             axes.set(xlabel="window, rows", ylabel=QUALITIES.get(key, "target passes / output token"))
-        _legend(figure, panels[0])
+        legend(figure, panels[0])
         return figure
 
-    return _each(groups, outdir, "table10", draw)
+    return save_each(groups, outdir, "table10", draw)
 
 
 def reuse(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -92,18 +115,18 @@ def reuse(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
 
     def draw(group: Measured) -> Figure | None:
         rows = sweep(group, "tau")
-        keys = ("scr", _quality(rows), "total_variation")
+        keys = ("scr", quality_of(rows), "total_variation")
         if len(rows) < 2:
             return None
         ticks = sorted(rows["x"])
-        figure, panels = _panels(3, group, "SJD++: the reuse threshold")
+        figure, panels = side_by_side(3, group, "SJD++: the reuse threshold")
         others = group.rows[(group.rows["role"] == "method") & ~group.rows.index.isin(rows.index)]
         for axes, key in zip(panels, keys, strict=True):
             if key is None or rows[key].isna().all():
                 axes.text(0.5, 0.5, UNMEASURED, ha="center", transform=axes.transAxes)
                 axes.set_axis_off()
                 continue
-            _curve(axes, [ticks.index(x) for x in rows["x"]], rows, key, "as published", COLOURS[0])
+            curve(axes, [ticks.index(x) for x in rows["x"]], rows, key, "as published", COLOURS[0])
             for colour, (_, row) in zip(COLOURS[1:], others.iterrows(), strict=False):
                 if pd.notna(row[key]):
                     axes.axhline(row[key], color=colour, ls=DASHES, lw=1.2, label=str(row["label"]))
@@ -112,10 +135,10 @@ def reuse(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
                 xlabel="reuse threshold tau", ylabel=QUALITIES.get(key, SCR if key == "scr" else "total variation")
             )
         panels[2].set_title("of the run's own proof, worst enumerated model", fontsize=8)
-        _legend(figure, panels[0])
+        legend(figure, panels[0])
         return figure
 
-    return _each(groups, outdir, "tau", draw)
+    return save_each(groups, outdir, "tau", draw)
 
 
 def inits(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -123,17 +146,12 @@ def inits(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
 
     def draw(group: Measured) -> Figure | None:
         rows = _with_option(group, "init")
-        figure, (axes,) = _panels(1, group, "Fig. 13: token initialisation")
-        for place, (cell, row) in enumerate(rows.iterrows()):
-            frame = Held.of(store.cell(str(cell))).frame
-            each = frame["output"] / frame["nfe"]
-            axes.plot(each, place + _spread(len(each)), "o", ms=4, mfc="none", color=COLOURS[0], alpha=0.7)
-            axes.plot(row["scr"], place, "|", ms=18, mew=2, color=COLOURS[1])
-        axes.set_yticks(range(len(rows)), [str(options["init"]) for options in rows["options"]])
-        axes.set(xlabel=f"{SCR}; a dot a picture, the bar all together", ylim=(len(rows) - 0.5, -0.5))
+        figure, (axes,) = side_by_side(1, group, "Fig. 13: token initialisation")
+        _dots(store, axes, rows, "scr", [str(options["init"]) for options in rows["options"]])
+        axes.set(xlabel=f"{SCR}; a dot a picture, the bar all together")
         return figure if len(rows) > 1 else None
 
-    return _each(groups, outdir, "fig13", draw)
+    return save_each(groups, outdir, "fig13", draw)
 
 
 def refinement(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -142,22 +160,29 @@ def refinement(store: Store, groups: Sequence[Measured], outdir: Path) -> list[P
 
     def draw(group: Measured) -> Figure | None:
         rows = _with_option(group, "refine")
-        figure, (axes,) = _panels(1, group, "Fig. 12: refinement of unaccepted tokens")
-        names = []
-        for place, (cell, row) in enumerate(rows.iterrows()):
-            frame = Held.of(store.cell(str(cell))).frame
-            each = frame["nfe"] / frame["output"]
-            axes.plot(each, place + _spread(len(each)), "o", ms=4, mfc="none", color=COLOURS[0], alpha=0.7)
-            axes.plot(row["passes_per_token"], place, "|", ms=18, mew=2, color=COLOURS[1])
-            names.append(f"{row['options']['init']}, {'refined' if row['options']['refine'] else 'thrown away'}")
+        figure, (axes,) = side_by_side(1, group, "Fig. 12: refinement of unaccepted tokens")
+        kinds = {True: "refined", False: "thrown away"}
+        names = [f"{options['init']}, {kinds[bool(options['refine'])]}" for options in rows["options"]]
+        _dots(store, axes, rows, "nfe_per_output", names)
         axes.axvline(1, color="0.8", lw=1, zorder=0)
-        axes.set_yticks(range(len(rows)), names)
         steps = ", ".join(f"{name} {part['Steps'].astype(float).mean():.0f}" for name, part in theirs.groupby("Init"))
-        axes.set(xlabel="target passes / output token; 1: nothing gained", ylim=(len(rows) - 0.5, -0.5))
+        axes.set(xlabel="target passes / output token; 1: nothing gained")
         axes.set_title(f"printed steps of a picture without refinement: {steps}", fontsize=8)
         return figure if len(rows) > 1 else None
 
-    return _each(groups, outdir, "fig12", draw)
+    return save_each(groups, outdir, "fig12", draw)
+
+
+def _dots(store: Store, axes: Axes, rows: pd.DataFrame, name: str, labels: Sequence[str]) -> None:
+    """A row a cell: a metric of the ledger, a dot a picture and a bar for all together."""
+    metric = METRICS[name]
+    for place, (cell, row) in enumerate(rows.iterrows()):
+        frame = Held.of(store.cell(str(cell))).frame
+        values = frame[metric.numerator] / frame[metric.denominator]
+        axes.plot(values, place + spread(len(values)), "o", ms=4, mfc="none", color=COLOURS[0], alpha=0.7)
+        axes.plot(row[name], place, "|", ms=18, mew=2, color=COLOURS[1])
+    axes.set_yticks(range(len(rows)), labels)
+    axes.set_ylim(len(rows) - 0.5, -0.5)
 
 
 def pareto_by_tau(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -177,21 +202,21 @@ def _pareto(groups: Sequence[Measured], outdir: Path, name: str, title: str, fam
         lines = families(replace(group, rows=rows), family)
         if not lines or not keys:
             return None
-        figure, panels = _panels(len(keys), group, title)
+        figure, panels = side_by_side(len(keys), group, title)
         for axes, key in zip(panels, keys, strict=True):
             for colour, (label, line) in zip(COLOURS, lines, strict=False):
-                _curve(axes, line["speedup"], line, key, label, colour)
+                curve(axes, line["speedup"], line, key, label, colour)
                 for (_, row), tau in zip(line.iterrows(), _option(line, "tau").values(), strict=True):
                     at = (row["speedup"], row[key])
-                    axes.annotate(f"{tau:g}", at, (3, 3), textcoords="offset points", fontsize=7)
+                    axes.annotate(f"{tau:g}", at, (3, 3), textcoords=OFFSET, fontsize=7)
             for colour, (_, row) in zip(reversed(COLOURS), rows[rows["method"] != "mulo_sd"].iterrows(), strict=False):
                 label = "AR" if row["role"] == "baseline" else str(row["label"])
                 axes.plot(row["speedup"], row[key], "D", ms=7, color=colour, label=label)
             axes.set(xlabel="speed-up over AR", ylabel=QUALITIES[key])
-        _legend(figure, panels[0])
+        legend(figure, panels[0])
         return figure
 
-    return _each(groups, outdir, name, draw)
+    return save_each(groups, outdir, name, draw)
 
 
 def families(group: Measured, option: str) -> list[tuple[str, pd.DataFrame]]:
@@ -220,48 +245,3 @@ def sweep(group: Measured, parameter: str) -> pd.DataFrame:
     fits = [all(options.get(key) == value for key, value in rest.items()) for options in rows["options"]]
     rows = rows[fits]
     return rows.assign(x=pd.Series(_option(rows, parameter), dtype=float)).sort_values("x")
-
-
-def _quality(rows: pd.DataFrame) -> str | None:
-    return next((key for key in QUALITIES if key in rows and rows[key].notna().all()), None)
-
-
-def _panels(count: int, group: Measured, title: str) -> tuple[Figure, list[Axes]]:
-    figure = Figure(figsize=(4.6 * count + (1.6 if count == 1 else 0), 3.9), dpi=130, layout="constrained")
-    figure.suptitle(f"{title}\n{group.title}", fontsize=9)
-    return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]
-
-
-def _curve(
-    axes: Axes, x: Sequence[float] | pd.Series[Any], rows: pd.DataFrame, key: str, label: str, colour: str
-) -> None:
-    """Points joined by a line, each with its interval where there is one."""
-    values = rows[key].astype(float)
-    ends = [rows.get(f"{key}{end}", values).astype(float).fillna(values) for end in ("_low", "_high")]
-    bars = np.array([(values - ends[0]).clip(lower=0), (ends[1] - values).clip(lower=0)])
-    axes.errorbar(list(x), values, bars, color=colour, marker="o", ms=4, lw=1.3, elinewidth=0.8, capsize=2, label=label)
-    axes.grid(color="0.94", zorder=0)
-
-
-def _legend(figure: Figure, axes: Axes) -> None:
-    """Below the panels, where it hides nothing."""
-    handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
-
-
-def _spread(count: int) -> Any:
-    """Offsets that keep dots of one row apart, the same each time."""
-    return (np.arange(count) % 5 - 2) * 0.08
-
-
-def _each(groups: Sequence[Measured], outdir: Path, name: str, draw: Callable[[Measured], Figure | None]) -> list[Path]:
-    """Save a figure for each group that has one."""
-    written: list[Path] = []
-    with rc_context(STYLE):
-        for group in groups:
-            figure = draw(group)
-            if figure is not None:
-                path = outdir / f"papers-{name}{f'-{len(written) + 1}' if written else ''}.png"
-                figure.savefig(path, metadata={"Software": None})
-                written.append(path)
-    return written

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import matplotlib.image
 import numpy as np
@@ -23,7 +23,7 @@ from matplotlib.patches import Rectangle
 
 from harness import stats
 from reports.figures import STYLE
-from reports.papers_figures import COLOURS
+from reports.papers_drawing import COLOURS, save
 from reports.papers_measured import Measured
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ LONG = 0.9
 """Runs in this quantile of their cell's lengths and above are long."""
 
 Ints = npt.NDArray[np.int64]
+Number = TypeVar("Number", np.int64, np.float64)
 
 
 def runs(cell: Cell) -> pd.DataFrame:
@@ -62,9 +63,12 @@ def lengths_on_grid(found: pd.DataFrame, grid: Mapping[str, int]) -> Ints:
     Args:
         found: rows of ``runs`` of one picture. grid: rows, columns, stride.
     """
-    each = np.repeat(found["length"].to_numpy(dtype=np.int64), found["length"])
-    cells: Ints = each[: grid["rows"] * grid["stride"]].reshape(grid["rows"], grid["stride"])
-    return cells[:, : grid["columns"]]
+    return on_grid(np.repeat(found["length"].to_numpy(dtype=np.int64), found["length"]), grid)
+
+
+def on_grid(each: npt.NDArray[Number], grid: Mapping[str, int]) -> npt.NDArray[Number]:
+    """A value a token, token by token, as cells [rows, columns]; ends of rows left out."""
+    return each[: grid["rows"] * grid["stride"]].reshape(grid["rows"], grid["stride"])[:, : grid["columns"]]
 
 
 def acceleration(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -74,21 +78,21 @@ def acceleration(store: Store, groups: Sequence[Measured], outdir: Path) -> list
         held = {cell.name: runs(cell) for cell in cells[:METHODS]}
         prompts = list(dict.fromkeys(prompt for found in held.values() for prompt in found["prompt"]))[:PROMPTS]
         shade = Normalize(1, max(int(found["length"].max()) for found in held.values() if len(found)))
-        figure = _sheet(group, "Fig. 11: tokens accepted in one pass", len(prompts), 2 * len(held))
+        figure = blank(group, "Fig. 11: tokens accepted in one pass", len(prompts), 2 * len(held))
         for place, (prompt, cell) in enumerate((p, c) for p in prompts for c in cells[:METHODS]):
             plain, over = (figure.axes[2 * place + side] for side in (0, 1))
             mine = held[cell.name][held[cell.name]["prompt"] == prompt]
             mine = mine[mine["repetition"] == mine["repetition"].min()]
-            if mine.empty or not _picture(plain, store, cell, prompt, mine["repetition"].iloc[0]):
+            if mine.empty or not show_output(plain, store, cell, prompt, mine["repetition"].iloc[0]):
                 continue
             grid = cell.meta["grid"]
             shape = (0, grid["columns"], grid["rows"], 0)
-            _picture(over, store, cell, prompt, mine["repetition"].iloc[0])
+            show_output(over, store, cell, prompt, mine["repetition"].iloc[0])
             over.imshow(lengths_on_grid(mine, grid), cmap="Reds", norm=shade, alpha=0.65, extent=shape)
             plain.set_title(prompt, fontsize=7)
             over.set_title(str(cell.meta["label"]), fontsize=6)
         figure.colorbar(ScalarMappable(shade, "Reds"), ax=figure.axes, shrink=0.6, label="tokens in the pass")
-        written.append(_save(figure, outdir, "fig11", len(written)))
+        written.append(save(figure, outdir, "fig11", len(written)))
     return written
 
 
@@ -111,7 +115,7 @@ def failures(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Pat
             axes.set(xlabel="tokens emitted in one pass", ylabel="mean log-probability of the run's tokens, nat")
             axes.legend(frameon=False, fontsize=8)
             figure.suptitle(f"Fig. 14: long accepted runs and local quality\n{group.title}", fontsize=9)
-            written.append(_save(figure, outdir, "fig14", len(written)))
+            written.append(save(figure, outdir, "fig14", len(written)))
     return written
 
 
@@ -132,15 +136,15 @@ def worst(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
     for group, cells in _drawable(store, groups):
         shown = cells[:METHODS]
         title = "Fig. 14: long accepted runs that the target finds least likely"
-        figure = _sheet(group, title, len(shown), WORST)
+        figure = blank(group, title, len(shown), WORST)
         for row, cell in enumerate(shown):
             figure.axes[row * WORST].set_ylabel(str(cell.meta["label"]), fontsize=7)
             for place, run in enumerate(worst_runs(runs(cell)).to_dict("records")):
                 axes = figure.axes[row * WORST + place]
-                if _picture(axes, store, cell, run["prompt"], run["repetition"]):
+                if show_output(axes, store, cell, run["prompt"], run["repetition"]):
                     _frame(axes, run["begin"], run["length"], cell.meta["grid"])
                 axes.set_title(f"{run['prompt']}: {run['length']} tokens, {run['logprob']:.2f}", fontsize=6)
-        written.append(_save(figure, outdir, "fig14-worst", len(written)))
+        written.append(save(figure, outdir, "fig14-worst", len(written)))
     return written
 
 
@@ -168,7 +172,8 @@ def _keys(steps: pd.DataFrame) -> list[pd.Series[Any]]:
     return [steps["prompt"], steps["repetition"]]
 
 
-def _sheet(group: Measured, title: str, down: int, across: int) -> Figure:
+def blank(group: Measured, title: str, down: int, across: int) -> Figure:
+    """A sheet of so many panels without axes."""
     with rc_context(STYLE):
         figure = Figure(figsize=(1.5 * across + 0.8, 1.6 * down + 0.8), dpi=130, layout="constrained")
         figure.suptitle(f"{title}\n{group.title}", fontsize=9)
@@ -179,7 +184,7 @@ def _sheet(group: Measured, title: str, down: int, across: int) -> Figure:
     return figure
 
 
-def _picture(axes: Axes, store: Store, cell: Cell, prompt: str, repetition: int) -> bool:
+def show_output(axes: Axes, store: Store, cell: Cell, prompt: str, repetition: int) -> bool:
     """Draw an output in the units of its grid; False: there is none."""
     axes.set_axis_on()
     found = cell.samples[~cell.samples["warmup"].astype(bool)]
@@ -200,10 +205,3 @@ def _frame(axes: Axes, begin: int, length: int, grid: Mapping[str, int]) -> None
         last = min(begin + length - row * grid["stride"], grid["columns"])
         if row < grid["rows"] and last > first:
             axes.add_patch(Rectangle((first, row), last - first, 1, fill=False, edgecolor="red", lw=1.3))
-
-
-def _save(figure: Figure, outdir: Path, name: str, before: int) -> Path:
-    path = outdir / f"papers-{name}{f'-{before + 1}' if before else ''}.png"
-    with rc_context(STYLE):
-        figure.savefig(path, metadata={"Software": None})
-    return path

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
+import matplotlib.image
 import pandas as pd
 
 from harness import stats
@@ -23,13 +24,14 @@ class Wanted:
     """What a row of a paper's table is of.
 
     Args:
-        method: ours. options: parameters that it must have. top_k, tokens (an output): None: any.
+        method: ours. options: parameters that it must have. top_k, tokens (an output), pixels (a side): None: any.
     """
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
     top_k: int | None = None
     tokens: int | None = None
+    pixels: int | None = None
 
 
 @dataclass(frozen=True)
@@ -38,8 +40,8 @@ class Measured:
 
     Args:
         rows: of ``summary.summarise``, indexed by cell; with ``options`` (the method's parameters), ``tokens`` (an
-            output), and with intervals ``seconds`` (an output: prefill and steps), ``passes`` (an output) and
-            ``passes_per_token``.
+            output), ``pixels`` (height of a picture; NaN where there is none), and with intervals ``seconds`` (an
+            output: prefill and steps), ``passes`` (an output) and ``passes_per_token``.
     """
 
     backbone: str
@@ -62,7 +64,7 @@ class Measured:
     def find(self, wanted: Wanted) -> str | None:
         """The first such cell; None: it was not run."""
         rows = self.rows[self.rows["method"] == wanted.method]
-        for key in ("top_k", "tokens"):
+        for key in ("top_k", "tokens", "pixels"):
             value = getattr(wanted, key)
             rows = rows if value is None else rows[rows[key] == value]
         for name, options in rows["options"].items():
@@ -78,7 +80,7 @@ def measured(store: Store) -> list[Measured]:
     done = done[done["n_ok"] > 0] if len(done) else done
     if done.empty:
         return []
-    more = pd.DataFrame([_whole(store.cell(name)) for name in done["cell"]], index=done["cell"])
+    more = pd.DataFrame([_whole(store, store.cell(name)) for name in done["cell"]], index=done["cell"])
     rows = done.set_index("cell").join(more)
     return [
         Measured(str(one["backbone"]), str(one["dtype"]), float(one["temperature"]), str(one["task"]), found)
@@ -87,13 +89,23 @@ def measured(store: Store) -> list[Measured]:
     ]
 
 
-def _whole(cell: Cell) -> Row:
-    frame = Held.of(cell).frame
+def _whole(store: Store, cell: Cell) -> Row:
+    held = Held.of(cell)
+    frame = held.frame
     row: Row = {"options": dict(cell.meta.get("params") or {}), "tokens": float(frame["output"].mean())}
+    pictures = [name for name in held.good["output"].fillna("") if name.endswith(".png")]
+    row["pixels"] = float(len(matplotlib.image.imread(store.path / pictures[0]))) if pictures else None
     put(row, "seconds", stats.mean(frame["wall_s"] + frame["prefill_ms"] / 1e3))
     put(row, "passes", stats.mean(frame["nfe"].astype(float)))
     put(row, "passes_per_token", metric_interval("nfe_per_output", frame))
     return row
+
+
+def written(found: stats.Interval | None, digits: int = 2) -> str:
+    """An interval as in tables."""
+    row: Row = {}
+    put(row, "x", found)
+    return interval(pd.Series(row), "x", digits) if found else UNMEASURED
 
 
 def shown(row: pd.Series[Any] | None, keys: tuple[str, ...], digits: int) -> str:

@@ -15,7 +15,7 @@ import pandas as pd
 
 from reports.papers_measured import UNMEASURED, Measured, Wanted, shown
 from reports.papers_printed import Printed, model_of, printed
-from reports.tables import Column, Sheet
+from reports.tables import Column, Sheet, number
 
 BENCHMARKS = ("coco", "geneval", "partiprompts", "t2i_compbench", "dpg_bench")
 PUBLISHED = {"reuse": "paper", "tau": 0.5}
@@ -55,7 +55,7 @@ class Layout:
     Args:
         labels: printed columns that name a row. figures: the others, each shown twice.
         wants: from a printed row to what it is of. tasks: the paper's benchmark; none: any task.
-        whole: from all backbones of a run at once.
+        whole: from all backbones of a run at once; of their cells, those of the methods that it wants.
     """
 
     labels: tuple[str, ...]
@@ -113,11 +113,16 @@ def _window(row: Mapping[str, str]) -> Wanted:
     return Wanted("sjdpp", {**PUBLISHED, "window": int(row["WS [tokens]"])})
 
 
+def _at_resolution(row: Mapping[str, str]) -> Wanted:
+    return replace(METHODS[row["Decoding Methods"]], pixels=int(row["Resolution [px]"]))
+
+
 def _length(row: Mapping[str, str]) -> Wanted:
     return Wanted("autoregressive", tokens=int(row["Seq. Length [tokens]"]))
 
 
 BY_MODEL = ("Model", "Method")
+BY_RESOLUTION = ("Decoding Methods", "Resolution [px]")
 LAYOUTS = {
     "sjdpp_table1": Layout(
         BY_MODEL, (*SPEED, Figure("FID", ("set.fid",)), HPS, CLIP), _method("Method"), tasks=("coco",)
@@ -136,6 +141,13 @@ LAYOUTS = {
         tasks=("coco",),
     ),
     "sjdpp_table6": Layout(("Decoding Methods", "Sampling"), (CLIP_SCORE, HPS), _at_top_k),
+    "sjdpp_fig6": Layout(
+        BY_RESOLUTION,
+        (Figure("Tokens", ("tokens",), 0), Figure("Step acceleration [x]", ("scr",))),
+        _at_resolution,
+        whole=True,
+    ),
+    "sjdpp_table7": Layout(BY_RESOLUTION, (CLIP_SCORE, HPS), _at_resolution, whole=True),
     "sjdpp_table8": Layout(("Token Initialization",), (CLIP_SCORE, HPS), _init("Token Initialization")),
     "sjdpp_table9": Layout(
         ("Decoding Methods",),
@@ -170,7 +182,8 @@ def tables(name: str, groups: Sequence[Measured]) -> list[Sheet]:
     """
     layout, held = LAYOUTS[name], printed(name)
     if layout.whole and groups:
-        rows = pd.concat([group.rows[group.rows["role"] == "baseline"] for group in groups])
+        wanted = {layout.wants(row).method for row in _printed_rows(layout, held)}
+        rows = pd.concat([group.rows[group.rows["method"].isin(wanted)] for group in groups])
         tasks = ", ".join(dict.fromkeys(group.task for group in groups))
         names = ", ".join(dict.fromkeys(group.backbone for group in groups))
         groups = [Measured(names, groups[0].dtype, groups[0].temperature, tasks, rows)]
@@ -238,6 +251,8 @@ def _beyond(layout: Layout, row: pd.Series[Any]) -> list[str]:
     label = str(row["label"])
     if layout.labels == BY_MODEL:
         return [str(row["backbone"]), label]
+    if layout.labels == BY_RESOLUTION:
+        return [f"{label}, {row['backbone']}", number(row["pixels"], 0)]
     if layout.whole:
         return [str(row["backbone"])]
     return [label, f"Top-{row['top_k']}"] if "Sampling" in layout.labels else [label]

@@ -1,14 +1,30 @@
-"""MuLo-SD's own figures: how much of a picture was not drawn again, and the speed-up that passes alone would give.
+"""MuLo-SD's own figures: the speed-up that passes alone would give, and where the time of a picture goes.
 
 Symbols: T_p cells of a picture, T_q passes of the drafter, a share of the cells that kept their drafts.
-Source: MuLo-SD, supplement 7, eq. 10.
+Source: MuLo-SD, supplement 7, eq. 10 and Fig. 7.
 """
 
 from __future__ import annotations
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pandas as pd
+from matplotlib.figure import Figure
+
+from reports.papers_drawing import COLOURS, legend, save_each, side_by_side
+from reports.papers_measured import Measured, shown
+from reports.summary import Held
+from reports.tables import Column, Sheet, number
+
+if TYPE_CHECKING:
+    from harness.store import Cell, Store
+
+STEPS = ("1 drafter", "2 up-sampling", "3 target pass", "4-5 judging", "6 redraws", "7 down-sampling", "rest")
+"""Of the paper's Fig. 2; the rest is laws, commits and the host's own work."""
 
 
 @dataclass(frozen=True)
@@ -43,3 +59,90 @@ def predicted(frame: pd.DataFrame) -> Predicted | None:
         corrected=cells / (passes + float(total["steps"])),
         counted=cells / float(total["nfe"] + total["draft_nfe"]),
     )
+
+
+def speedups(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+    """Eq. 10, its corrected form and the count of passes beside the wall's speed-up, a row a cell of MuLo-SD."""
+    rows = []
+    for group, name in _cells(groups):
+        found, row = predicted(Held.of(store.cell(name)).frame), group.row(name)
+        if found:
+            counts = [number(each) for each in (found.eq10, found.corrected, found.counted)]
+            rows.append([group.backbone, str(row["label"]), number(found.acceptance, 3), *counts])
+            rows[-1].append(shown(row, ("speedup",), 2))
+    heads = ("backbone", "setting", "acceptance a", "eq. 10", "corrected", "counted", "wall speed-up")
+    notes = [
+        "a: share of cells that kept their draft, after dilation; eq. 10: T_p / ((1 - a) T_p + T_q), as published",
+        "corrected: with one judging pass a band; counted: over the passes made, of which the first redrawn cell of a "
+        "band needs none; a drafter's pass counts as a target's in all three, and seconds are in the last column alone",
+    ]
+    title = "MuLo-SD, supplement, eq. 10: speed-up over AR by passes, and measured"
+    return [Sheet(title, _columns(heads), rows, notes)] if rows else []
+
+
+def breakdown(cell: Cell) -> pd.Series[float] | None:
+    """Mean seconds of a picture in each of STEPS; None where the run did not store the stages of its decodes.
+
+    A part's time (steps 2 and 7) is in the drafter's of the steps; here it is taken out again.
+    """
+    held = Held.of(cell)
+    if "stages" not in held.good or held.good.empty:
+        return None
+    spent = pd.DataFrame([json.loads(one) for one in held.good["stages"]], index=held.good.index)
+    if not {"up", "score", "judge", "redraw"} <= set(spent):
+        return None
+    kept = cell.steps[~cell.steps["warmup"].astype(bool)]
+    draft = kept.groupby(["prompt", "repetition"])["draft_ns"].sum().reindex(spent.index)
+    spent = spent.reindex(columns=["up", "score", "judge", "redraw", "down"]).fillna(0.0)
+    spent.insert(0, "drafter", draft - spent["up"] - spent["down"])
+    means = spent.mean() / 1e9
+    rest = max(0.0, float(held.frame["wall_s"].mean() - means.sum()))
+    return pd.Series([*means, rest], index=STEPS)
+
+
+def stages(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+    """Fig. 7 as a table: seconds of a picture and the share of each step."""
+    rows = []
+    for group, name in _cells(groups):
+        found = breakdown(store.cell(name))
+        if found is not None:
+            whole = found.sum()
+            shares = [f"{seconds:.3f} ({seconds / whole:.0%})" for seconds in found]
+            rows.append([group.backbone, str(group.row(name)["label"]), number(whole, 3), *shares])
+    notes = ["seconds of a picture, prefill not counted, and their share; steps as numbered in the paper's Fig. 2"]
+    columns = _columns(("backbone", "setting", "all steps", *STEPS))
+    return [Sheet("MuLo-SD, supplement, Fig. 7: latency by step", columns, rows, notes)] if rows else []
+
+
+def latency(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+    """MuLo-SD Fig. 7: seconds of a picture by step, a bar a setting; AR's as a line."""
+
+    def draw(group: Measured) -> Figure | None:
+        found = {name: breakdown(store.cell(name)) for _, name in _cells([group])}
+        held = {name: one for name, one in found.items() if one is not None}
+        if not held:
+            return None
+        figure, (axes,) = side_by_side(1, group, "Fig. 7: latency by step")
+        figure.set_figheight(2.6 + 0.3 * len(held))
+        begin = [0.0] * len(held)
+        for step, colour in zip(STEPS, COLOURS, strict=False):
+            seconds = [float(one[step]) for one in held.values()]
+            axes.barh(range(len(held)), seconds, left=begin, color=colour, label=step)
+            begin = [a + b for a, b in zip(begin, seconds, strict=True)]
+        for name in group.rows.index[group.rows["role"] == "baseline"]:
+            axes.axvline(Held.of(store.cell(str(name))).frame["wall_s"].mean(), color="0.3", lw=1, ls="--", label="AR")
+        axes.set_yticks(range(len(held)), [str(group.row(name)["label"]) for name in held], fontsize=7)
+        axes.set(xlabel="seconds of a picture, prefill not counted", ylim=(len(held) - 0.5, -0.5))
+        legend(figure, axes)
+        return figure
+
+    return save_each(groups, outdir, "fig7", draw)
+
+
+def _cells(groups: Sequence[Measured]) -> list[tuple[Measured, str]]:
+    return [(group, str(name)) for group in groups for name in group.rows.index[group.rows["method"] == "mulo_sd"]]
+
+
+def _columns(titles: Sequence[str]) -> tuple[Column, ...]:
+    """The first two name a row."""
+    return tuple(Column(title, title, rank=max(0, i - 1)) for i, title in enumerate(titles))

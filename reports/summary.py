@@ -23,7 +23,7 @@ from harness.ledger import METRICS, totals, value
 if TYPE_CHECKING:
     from harness.store import Cell, Store
 
-INTERVALS = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
+INTERVALS = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "throughput", "logprob")
 """Metrics shown with an interval, and those without:"""
 PLAIN = ("expected_per_node", "nfe_per_output", "reused", "draft_nfe", "tokens_per_second")
 FAILED_SHARE = 0.1
@@ -54,6 +54,12 @@ class Held:
     def temperature(self) -> float:
         """0: greedy."""
         return float((self.cell.meta.get("sampling") or {}).get("temperature", 0.0))
+
+    @property
+    def scores(self) -> pd.DataFrame:
+        """The task's scores of each sample, a column a name."""
+        rows = [json.loads(one) if one else {} for one in self.good["scores"]]
+        return pd.DataFrame(rows, index=self.good.index).astype(float)
 
     @property
     def role(self) -> str:
@@ -165,7 +171,7 @@ def _speed(frame: pd.DataFrame, base: Held | None) -> Row:
         return {}
     row: Row = {}
     theirs = base.frame[base.frame.index.isin(frame.index)]
-    put(row, "speedup", stats.median_ratio(_token_ms(theirs), _token_ms(frame)))
+    put(row, "speedup", stats.median_ratio(token_ms(theirs), token_ms(frame)))
     scr = metric_interval("scr", frame)
     means = [one["wall_ms"].sum() / one["steps"].sum() for one in (theirs, frame)]
     if scr and np.isfinite(means).all() and means[1]:
@@ -173,7 +179,8 @@ def _speed(frame: pd.DataFrame, base: Held | None) -> Row:
     return row
 
 
-def _token_ms(frame: pd.DataFrame) -> pd.Series[float]:
+def token_ms(frame: pd.DataFrame) -> pd.Series[float]:
+    """Milliseconds an output token, by sample."""
     metric = METRICS["ms_per_token"]
     return frame[metric.numerator] / frame[metric.denominator]
 
@@ -186,9 +193,8 @@ def _quality(held: Held, base: Held | None) -> Row:
     row["logprob_std"] = float(each.std()) if len(each) > 1 else None
     if base is not None:
         put(row, "logprob_diff", stats.difference(base.frame, held.frame, "logprob", "output"))
-    scores = [json.loads(one) if one else {} for one in held.good["scores"]]
-    for name, values in pd.DataFrame(scores, index=held.good.index).items():
-        put(row, f"score.{name}", stats.score(values.astype(float)))
+    for name, values in held.scores.items():
+        put(row, f"score.{name}", stats.score(values))
     return row | _sets(held.cell.meta)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,8 @@ from reports.summary import by_category, summarise
 if TYPE_CHECKING:
     from harness.store import Store
 
-GROUP = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens", "batch")
+SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens")
+GROUP = (*SETTING, "batch")
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,7 @@ class Sheet:
 
 COLUMNS = (
     Column("label", "cell", rank=0),
+    Column("batch", "B", 0, rank=1),
     Column("verdict", "verdict", rank=1),
     Column("samples", "ok/fail/skip", rank=6),
     Column("speedup", "speed-up", rank=2),
@@ -55,6 +58,7 @@ COLUMNS = (
     Column("acceptance_per_node", "accept/node", rank=9),
     Column("nfe", "NFE", 0, rank=8),
     Column("ms_per_token", "ms/token", 1, rank=8),
+    Column("throughput", "tokens/s of the gang", 1, rank=3),
     Column("step", "step p50/p95 ms", 1, rank=8),
     Column("split", "draft/target/verify/host ms", 1, rank=10),
     Column("agreement", "agreement", 3, rank=3),
@@ -67,7 +71,7 @@ COLUMNS = (
 
 def number(value: Any, digits: int = 2) -> str:
     """A number with fixed decimals, or a dash where there is none."""
-    if value is None or not isinstance(value, int | float) or not math.isfinite(value):
+    if value is None or not isinstance(value, Real) or not math.isfinite(value):
         return "-"
     return f"{value:.{digits}f}"
 
@@ -103,16 +107,24 @@ def text(row: pd.Series[Any], column: Column) -> str:
 
 
 def sheets(frame: pd.DataFrame) -> Iterator[Sheet]:
-    """A sheet for each backbone, dtype, temperature, task, budget and batch, in the summary's order."""
+    """A sheet for each backbone, dtype, temperature, task and budget, in the summary's order.
+
+    A batch has a column only where it differs, and throughput only where there are gangs.
+    """
     keys = [str(key) for key in frame if str(key).startswith(("score.", "set.")) and f"{key}_low" in frame]
     wanted = [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3) for key in keys)]
-    for names, rows in frame.groupby(list(GROUP), sort=False, dropna=False):
-        backbone, dtype, temperature, top_k, task, budget, batch = names
+    for names, rows in frame.groupby(list(SETTING), sort=False, dropna=False):
+        backbone, dtype, temperature, top_k, task, budget = names
+        batches = rows["batch"].unique()
+        needless = {"batch"} if len(batches) == 1 else set()
+        needless |= {"throughput"} if max(batches) == 1 else set()
         sampling = f"T = {temperature:g}" + (f", top-k {top_k:g}" if top_k else "")
-        title = f"{backbone} {dtype}, {sampling}, {task}, {budget:g} tokens, batch {batch:g}"
+        title = f"{backbone} {dtype}, {sampling}, {task}, {budget:g} tokens"
+        title += f", batch {batches[0]:g}" if len(batches) == 1 else ""
         done = rows[rows["status"] == "done"]
         cells = {column: [text(row, column) for _, row in done.iterrows()] for column in wanted}
         columns = tuple(column for column in wanted if set(cells[column]) - {"-"} or column.rank == 0)
+        columns = tuple(column for column in columns if column.key not in needless)
         table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
         yield Sheet(title, columns, table, _notes(rows))
 

@@ -17,7 +17,7 @@ from harness.worlds import emoji
 from tasks.metrics import _images as images
 from tasks.metrics import geneval
 from tasks.metrics._image_stats import Shown, mean
-from tasks.metrics.attributes import judge
+from tasks.metrics.attributes import Seen, judge, regions
 from tasks.metrics.features import EffLite0, FeatureNet, Inception
 from tasks.metrics.frechet import frechet
 
@@ -27,6 +27,7 @@ PROMPTS_SEED, REFERENCE_SEED = 1000, 1001
 
 FAMILIES = {f"geneval_{tag}": tag for tag in geneval.TAGS} | {"geneval_overall": "families"}
 """Names of GenEval's figures here: they are of other pictures and of another detector."""
+REGIONS = {emoji.SMOOTH: "smooth", emoji.TEXTURED: "textured", emoji.OBJECT: "object"}
 NETS: dict[str, type[FeatureNet]] = {"fid": Inception, "fd_efflite0": EffLite0}
 
 
@@ -99,10 +100,12 @@ class EmojiScenes(Task):
             OutputError: it is no picture of the task's size.
             WeightsError: the detector's weights are missing.
         """
-        from tasks.metrics.detector import find, shipped
+        return judge(self._seen(output), prompt.data["asked"])
 
-        pixels = self._pixels(output)
-        return judge(find(shipped(), pixels[None])[0], prompt.data["asked"])
+    def regions(self, prompt: Prompt, output: Output, cells: tuple[int, int]) -> Sequence[str]:
+        """Object where the detector found one, else smooth or textured, as the ground that was asked for."""
+        found = regions(self._seen(output), prompt.data["textured"], cells[1])
+        return [REGIONS[int(kind)] for kind in found.ravel()]
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
         """Figures of a whole set.
@@ -136,6 +139,11 @@ class EmojiScenes(Task):
         if not met:
             return SetScore(None, 0, reason="no family has two prompts that ask for different things")
         return mean([one.prompt.id for one in order], met)
+
+    def _seen(self, output: Output) -> list[Seen]:
+        from tasks.metrics.detector import find, shipped
+
+        return find(shipped(), self._pixels(output)[None])[0]
 
     def _pixels(self, output: Output) -> UInt8[np.ndarray, "H W 3"]:
         if not isinstance(output, Picture):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +15,12 @@ import pandas as pd
 import pytest
 from rich.console import Console
 
-from harness import suite
+from harness import stats, suite
 from harness.errors import UnknownNameError, UsageError
 from harness.ledger import METRICS, Record, totals, value
 from harness.plan import expand
 from harness.store import Store
-from reports import papers, papers_figures, papers_maps, papers_printed, papers_tables
+from reports import papers, papers_figures, papers_maps, papers_printed, papers_regions, papers_tables, scales
 from reports.papers_measured import UNMEASURED, Wanted, measured
 from tests._fake_store import FakeStore, empty, meta, record, step
 
@@ -85,6 +86,8 @@ def test_printed_numbers_are_the_papers() -> None:
     assert one.loc[("Lumina-mGPT (7B)", "SJD++"), ["Step acceleration [x]", "FID"]].tolist() == ["6.44", "31.48"]
     ten = papers_printed.printed("sjdpp_table10").rows.set_index("WS [tokens]")
     assert ten.loc["96"].tolist()[:3] == ["0.7248", "189.71", "0.3294"]
+    mesh = papers_printed.printed("xspecmesh_table3").rows.set_index("ID")
+    assert mesh.loc["E", ["SCR [tokens/step]", "Speedup [x]"]].tolist() == ["2.021", "1.71"]
     assert papers_printed.printed("mulo_sd_table2").rows["Seq. Length [tokens]"].tolist() == ["256", "1024", "4096"]
 
 
@@ -102,13 +105,8 @@ def test_a_layout_names_columns_that_are_printed_and_every_row_it_wants(table: s
 
 def test_a_table_holds_what_the_store_holds(tmp_path: Path) -> None:
     """Read back from a real store and computed here from its files alone."""
-    fake = paper_run("papers/sjdpp")
-    real = Store.create(tmp_path / "run", fake.manifest)
-    for name, records in fake.records.items():
-        for one in records:
-            real.write(name, one)
-        real.seal(name, fake.cell(name).meta)
-    (page, *_) = papers.write(Store.open(tmp_path / "run"), tmp_path / "report")
+    real = stored(paper_run("papers/sjdpp"), tmp_path / "run")
+    (page, *_) = papers.write(real, tmp_path / "report")
     table = pd.read_csv(tmp_path / "report" / "papers-sjdpp_table2.csv").set_index(["Model", "Method"])
     held = real.cell("sjdpp")
     frame = totals(held.samples, held.steps)
@@ -206,7 +204,7 @@ def test_initialisations_and_the_lack_of_refinement_are_told_apart() -> None:
         held = {**same, "cell": f"r{refine}", "params": {"window": 16, "init": "random", "refine": refine}}
         store.add(held, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
     table = cells(store, "sjdpp_fig12")
-    assert table.loc["random", "Steps, measured"] == "15"
+    assert table.loc["random", "Steps, measured"] == "15 (n=2)"
     assert table.loc["random", "Steps, printed"] == "2356.20"  # the mean of five pictures
     assert table.loc["horizontal repeat", "Steps, measured"] == UNMEASURED
     assert cells(store, "sjdpp_table8").shape[0] >= 5
@@ -390,4 +388,141 @@ def test_mulo_sd_is_swept_by_tau_and_by_radius(tmp_path: Path) -> None:
     }
     assert [options["tau"] for options in by_radius["radius 1"]["options"]] == [1e-5, 1e-4, 1e-3]
     names = [path.name for path in papers.write(store, tmp_path)]  # type: ignore[arg-type]
-    assert names == ["papers-fig8.png", "papers-fig9.png"]
+    assert names == ["papers.md", "papers-mulo_sd_eq10.csv", "papers-fig8.png", "papers-fig9.png"]
+
+
+STAGES = {"up": 2_000_000, "down": 1_000_000, "score": 12_000_000, "judge": 1_000_000, "redraw": 20_000_000}
+
+
+def bands(prompts: int = 5, **changes: Any) -> FakeStore:
+    """MuLo-SD on 16 cells in two bands: the first redraws 6 cells in 6 passes, the second none in one."""
+    store = paper_run("papers/mulo_sd", prompts=prompts)
+    same = {"drafted": 0, "draft_nfe": 2, "emitted": 8}
+    steps = [step(ms=40.0, **same, nfe=6, resampled=6), step(ms=20.0, **same, nfe=1)]
+    held = {**store.cell("sjd").meta, "cell": "mulo", "label": "m", "method": "mulo_sd"}
+    held |= {"params": {"tau": 1e-4, "radius": 3, "samplers": "mulo-2x"}}
+    return store.add(held, [record(f"p{i}", steps, agreement=None, **changes) for i in range(prompts)])
+
+
+def stored(fake: FakeStore, folder: Path) -> Store:
+    """The same run on the disk."""
+    real = Store.create(folder, fake.manifest)
+    for name, records in fake.records.items():
+        for one in records:
+            real.write(name, one)
+        real.seal(name, fake.cell(name).meta)
+    return Store.open(folder)
+
+
+EQ10 = """\
+| backbone | setting | acceptance a | eq. 10 | corrected | counted | wall speed-up |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+| embedded-image | m | 0.625 | 1.60 | 1.33 | 1.45 | 2.67 |
+"""
+FIG7 = """\
+| backbone | setting | all steps | 1 drafter | 2 up-sampling | 3 target pass | 4-5 judging | 6 redraws \
+| 7 down-sampling | rest |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| embedded-image | m | 0.060 | 0.003 (5%) | 0.002 (3%) | 0.012 (20%) | 0.001 (2%) | 0.020 (33%) | 0.001 (2%) \
+| 0.021 (35%) |
+"""
+
+
+def test_the_passes_of_mulo_sd_and_its_seconds_by_step_are_read_back(tmp_path: Path) -> None:
+    """A tenth of each step's time is drafting: 6 ms, of which 3 are the samplers'; 16 / (6 + 4), / 12 and / 11."""
+    names = papers.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
+    page = names[0].read_text()
+    assert EQ10 in page and FIG7 in page
+    assert [path.name for path in names[1:3]] == ["papers-mulo_sd_eq10.csv", "papers-mulo_sd_fig7.csv"]
+    assert "papers-fig7.png" in page and (tmp_path / "out" / "papers-fig7.png").exists()
+    assert list(pd.read_csv(names[2])["6 redraws"]) == ["0.020 (33%)"]
+
+
+def test_a_run_without_stages_has_no_breakdown() -> None:
+    groups = measured(bands(2))  # type: ignore[arg-type]
+    assert scales.stages(bands(2), groups) == []  # type: ignore[arg-type]
+    assert len(scales.speedups(bands(2), groups)) == 1  # type: ignore[arg-type]
+
+
+def rivals(prompts: int = 6, **changes: Any) -> FakeStore:
+    """SJD draws every other picture right and M all of them, in 8 and 5 passes; G is not run."""
+    store = paper_run("papers/sjdpp_exact", prompts=prompts)
+    for name, right in (("sjd", 0), ("M", 1)):
+        made = [
+            replace(one, sample=replace(one.sample, scores={"overall": float(i % 2 or right)}, **changes))
+            for i, one in enumerate(store.records[name])
+        ]
+        store.add(store.cell(name).meta, made)
+    lossy = {"word": "approximate", "total_variation": 0.0401, "greedy": None, "note": ""}
+    store.cell("sjdpp").meta["verdict"] = lossy
+    return store
+
+
+def test_exact_reuse_is_paired_with_sjd(tmp_path: Path) -> None:
+    path = papers.write(stored(rivals(), tmp_path / "run"), tmp_path / "out")[1]
+    table = pd.read_csv(path, dtype=str, keep_default_na=False).set_index("decoding")
+    assert list(table.index) == ["AR", "SJD", "SJD++ as published", "reuse M, maximal coupling"]
+    published, m = (table.loc[name] for name in table.index[2:])
+    assert (published["verdict"], published["total variation"], m["total variation"]) == ("approximate", "0.04", "0")
+    assert (published["tokens a pass, less SJD"], m["tokens a pass, less SJD"]) == ("2.00", "1.20")
+    assert published["seconds, SJD / this"] == "2.00"  # 96 ms and 48 ms
+    assert m["share of right pictures"].startswith("1.000")
+    gap = stats.difference(*(frame_of(right) for right in ([0, 1] * 3, [1] * 6)), "value", "one")
+    assert gap is not None and gap.low is not None and gap.high is not None
+    assert m["share of right pictures, less SJD"] == f"0.500 [{gap.low:.3f}, {gap.high:.3f}]"
+    assert published["share of right pictures, less SJD"] == UNMEASURED and set(
+        table.loc["SJD"].filter(like=" SJD")
+    ) == {"-"}
+    assert (tmp_path / "out" / "papers-exact.png").exists()
+
+
+def frame_of(values: list[int]) -> pd.DataFrame:
+    index = pd.MultiIndex.from_tuples([(f"p{i}", 0) for i in range(len(values))], names=["prompt", "repetition"])
+    return pd.DataFrame({"value": values, "one": 1.0}, index=index)
+
+
+def test_a_pass_is_shared_by_the_regions_of_its_tokens(tmp_path: Path) -> None:
+    """M accepts 2, 2, 4, 4 and 4 tokens: the upper half takes 3 passes and the lower half 2; together 16 in 5."""
+    store = stored(rivals(regions=("smooth",) * 8 + ("object",) * 8), tmp_path / "run")
+    found = papers_regions.by_region(store.cell("M"))
+    assert found["smooth"].drop_duplicates().to_dict("records") == [{"tokens": 8.0, "passes": 3.0}]
+    assert sum(frame.sum() for frame in found.values()).to_dict() == {"tokens": 16.0 * 6, "passes": 5.0 * 6}
+    (sheet,) = papers_regions.sheet(store, measured(store))
+    rows = {row[0]: row[1:] for row in sheet.rows}
+    assert [column.title for column in sheet.columns[1:]] == [
+        "object",
+        "object, less SJD",
+        "smooth",
+        "smooth, less SJD",
+    ]
+    assert rows == {"sjd": ["2.00", "-", "2.00", "-"], "M": ["4.00", "2.00", "2.67", "0.67"]}
+    assert sheet.notes[-1] == "cells of all pictures: object 50%, smooth 50%"
+
+
+def test_pictures_lack_regions_alone_or_all() -> None:
+    store = rivals(regions=("smooth",) * 16)
+    samples = store.cell("M").samples
+    samples.at[0, "regions"] = ()
+    found = papers_regions.by_region(store.cell("M"))  # type: ignore[arg-type]
+    assert len(found["smooth"]) == len(samples) - 1
+    del samples["regions"]
+    assert papers_regions.by_region(store.cell("M")) == {}  # type: ignore[arg-type]
+    assert papers_regions.sheet(paper_run(), measured(paper_run())) == []  # type: ignore[arg-type]
+
+
+def test_resolutions_stand_under_the_papers(tmp_path: Path) -> None:
+    store = empty()
+    store.manifest["suite"] = {"name": "papers/sjdpp_resolution"}
+    store.path = tmp_path
+    for backbone, side, accepted in (("embedded-image-8x8", 32, (1,) * 8), ("lumina-mgpt-7b-768", 768, (3,) * 4)):
+        matplotlib.image.imsave(tmp_path / f"{side}.png", np.full((side, side, 3), 0.5))
+        held = {"method": "sjdpp", "backbone": backbone, "params": PUBLISHED, "sampling": SAMPLED}
+        made = [picture(f"p{i}", accepted, 12.0, output=f"{side}.png") for i in range(2)]
+        store.add(meta(backbone, **held, task="emoji_scenes"), made)
+    table = cells(store, "sjdpp_fig6")["Step acceleration [x], measured"]
+    assert table.to_dict() == {
+        **{("SJD++", "512"): UNMEASURED, ("SJD++", "768"): "4.00 (n=2)", ("SJD++", "1024"): UNMEASURED},
+        ("embedded-image-8x8, embedded-image-8x8", "32"): "2.00 (n=2)",
+    }
+    (sheet,) = papers_tables.tables("sjdpp_table7", measured(store))  # type: ignore[arg-type]
+    assert sheet.rows[1][:4] == ["Auto-regression", "768", "32.00", UNMEASURED] and len(sheet.rows) == 10

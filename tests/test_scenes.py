@@ -97,6 +97,20 @@ def test_regions_of_a_made_picture():
     assert (found[6:] == emoji.TEXTURED).all() and (regions([], textured=False, cells=8) == emoji.SMOOTH).all()
 
 
+@needs_weights
+def test_the_task_names_the_regions_of_a_picture():
+    task = EmojiScenes(n=12, family="single_object")
+    grounds = set()
+    for prompt, scene in zip(task.prompts(), task.scenes(), strict=True):
+        found = task.regions(prompt, Picture(emoji.render(scene, 64)), (16, 16))
+        truth = emoji.regions(scene).ravel() == emoji.OBJECT
+        ground = "textured" if scene.ground.textured else "smooth"
+        assert len(found) == 256 and set(found) == {"object", ground}
+        assert np.mean((np.array(found) == "object") == truth) > 0.9
+        grounds.add(ground)
+    assert grounds == {"smooth", "textured"}
+
+
 class TestDetector:
     def test_sizes_other_than_a_scenes_are_failed_samples(self):
         with pytest.raises(OutputError, match="48x64 pixels cannot be scored"):
