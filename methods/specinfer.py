@@ -1,0 +1,99 @@
+"""SpecInfer: a tree of sampled drafts of one or more small models, each child tried against what its elders left.
+
+Source: Miao et al. 2023, arXiv:2305.09781, Algorithm 2 (multi-step speculative sampling); without replacement:
+Jeon et al. 2024, recursive speculative decoding, arXiv:2402.14160.
+Symbols: x drafted tokens, q the law each was drawn from given its elder siblings, p target's law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.contracts import Need, Verdict
+from harness.errors import UsageError
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.branching import BranchingDrafter
+from methods.verifiers.tree import verify_multi_step
+
+
+@METHODS.register("specinfer")
+@dataclass(frozen=True)
+class SpecInfer(Method[BranchingDrafter]):
+    """Draft a tree with one or more small models; walk down it by rejection sampling.
+
+    Args:
+        drafter: as in ``speculative``. others: more drafters, whose children stand behind the first one's.
+        widths: children that each drafter draws below every node of a level. The paper has 1, 1, 3, 1, 1, 1, 1, 1.
+        replacement: false draws siblings without replacement.
+    """
+
+    drafter: str = "self"
+    others: tuple[str, ...] = ()
+    widths: tuple[int, ...] = (1, 1, 3, 1, 1, 1, 1, 1)
+    replacement: bool = True
+
+    claim = Claim.SAME_LAW
+    source = "arXiv:2305.09781, Algorithm 2"
+    needs = frozenset({Need.DRAFTER, Need.TREE_MASK})
+    plants = (
+        Plant(
+            "methods.verifiers.tree:multi_step",
+            "residual(left, q[node].to(p.dtype))",
+            "left",
+            "the next child is tried against p",
+        ),
+        Plant(
+            "methods.drafters.branching:siblings",
+            "left = q[:, None].where(said.cumsum(1) - said == 0, 0.0)",
+            "left = q[:, None].expand_as(said)",
+            "siblings without replacement are recorded with the whole law",
+        ),
+        Plant(
+            "methods.drafters.branching:siblings",
+            'draws.distinct(q, count, "draft")',
+            "q.topk(count).indices",
+            "the ratio test on the k best tokens, which nobody drew",
+        ),
+        Plant(
+            "methods.drafters.branching:siblings",
+            'draws.distinct(q, count, "draft")',
+            '(lambda t: t.gather(1, q.gather(1, t).argsort(1, descending=True)))(draws.distinct(q, count, "draft"))',
+            "sampled siblings are put in the order of their confidence",
+        ),
+        Plant(
+            "methods.verifiers.tree:walk",
+            "draws.categorical(law, ",
+            "draws.categorical(law.sqrt(), ",
+            "the closing token is drawn before the temperature",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if not self.widths or min(self.widths) < 1:
+            raise UsageError(
+                f"specinfer: widths are {self.widths}; give a child or more for each of one or more levels"
+            )
+
+    def start(self, run: Run) -> BranchingDrafter:
+        if not self.replacement and max(self.widths) > run.offers.vocabulary:
+            raise UsageError(
+                f"specinfer: {max(self.widths)} siblings without replacement and a vocabulary of "
+                f"{run.offers.vocabulary}; give smaller widths"
+            )
+        sessions = [run.open(name) for name in (self.drafter, *self.others)]
+        return BranchingDrafter(sessions, self.widths, self.replacement)
+
+    def step(self, run: Run, state: BranchingDrafter) -> Verdict:
+        draft = state.propose(run)
+        p = run.law(run.target.forward(draft))
+        return verify_multi_step(draft, p, run.draws, inner=state.shape.inner, width=state.shape.width)
+
+    @classmethod
+    def variants(cls) -> Sequence[SpecInfer]:
+        return (
+            cls("toy", widths=(2, 1)),
+            cls("toy", widths=(2, 1), replacement=False),
+            cls("toy", ("other",), widths=(1,)),
+        )
