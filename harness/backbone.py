@@ -7,6 +7,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from jaxtyping import Float
+from torch import Tensor
+
 from harness.contracts import Cache, Need, Offers
 from harness.errors import UsageError
 from harness.outputs import Output
@@ -21,11 +24,25 @@ class Opening:
 
     Args:
         tokens: prompt ids, at least one. cache: makes an empty cache for this prompt, which holds whatever conditions
-            the model beside its tokens: encoder states, a second guidance branch.
+            the model beside its tokens: encoder states, a second guidance branch. condition: what the encoder made of
+            the prompt's condition, where the backbone meets CONDITION.
     """
 
     tokens: tuple[int, ...]
     cache: Callable[[], Cache]
+    condition: Float[Tensor, "K C"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """The two ends of a model, which drafters over its hidden rows borrow; views where it has them, to be read only.
+
+    Args:
+        embed: row v is what id v enters the first layer as. unembed: raw logits are its products with normed rows.
+    """
+
+    embed: Float[Tensor, "V E"]
+    unembed: Float[Tensor, "V E"]
 
 
 class Backbone(ABC):
@@ -86,6 +103,14 @@ class Backbone(ABC):
         """
         ids = prompt.tokens if prompt.tokens is not None else tuple(self.encode(prompt.text or ""))
         return Opening(tuple(ids), self.cache)
+
+    def ends(self) -> Ends:
+        """Its embedding and unembedding.
+
+        Raises:
+            UsageError: it has none to lend.
+        """
+        raise UsageError(f"the backbone {self.name!r} lends no embedding; take one whose hidden rows a model makes")
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, beginning-of-text included where the model wants it."""

@@ -1,66 +1,26 @@
-"""Our speed beside a peer's, pair by pair in one process, so that a machine's drift hits both alike.
+"""Our speed beside a peer's or our own baseline's (`harness.paired`), and our overhead.
 
-Rates are output tokens over the whole call, prefill included, at T = 0, stopping where the model stops. The order
-of a pair alternates. Overhead is a step's wall time outside target and drafter passes.
+Overhead is a step's wall time outside target and drafter passes.
 """
 
 from __future__ import annotations
 
-import time
-from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 import torch
 
 from harness import presets, stats
-from harness.backbone import Backbone
+from harness.benchmark_trees import fastest, large
 from harness.draws import SeededDraws
 from harness.errors import UsageError
 from harness.law import Sampling
-from harness.loop import Decode, decode, open_run
-from harness.method import Method
-from harness.registry import METHODS, TASKS
+from harness.loop import decode, open_run
+from harness.paired import LOOKUP, PAIRS, Result, Settings, asked, at_most, build, compare, decoded, in_turn
 
-PAIRS = 24
-"""Pairs below which a result is called inconclusive."""
 DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
-LOOKUP = {"length": 10, "max_ngram": 2}
-
-
-@dataclass(frozen=True)
-class Result:
-    """One benchmark.
-
-    Args:
-        ours, peer: medians of each side, in ``unit``. ratio: median of ours / peer over pairs, with an interval.
-        goal: what is asked of the ratio, such as ">= 0.97"; empty: reported only. verdict: pass, fail or
-        inconclusive; "" without a goal. pairs: how many. note: what else was seen.
-    """
-
-    name: str
-    ours: float
-    peer: float | None
-    ratio: float
-    low: float | None
-    high: float | None
-    unit: str
-    goal: str
-    verdict: str
-    pairs: int
-    note: str = ""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What to time: a backbone, prompts of HumanEval, tokens a prompt, threads."""
-
-    backbone: str = "smollm2-135m"
-    pairs: int = PAIRS
-    tokens: int = 32
-    threads: int = 2
+__all__ = ["BENCHMARKS", "PAIRS", "Result", "Settings", "run"]
 
 
 def run(settings: Settings, only: str, say: Callable[[str], None]) -> Iterator[Result]:
@@ -79,12 +39,6 @@ def run(settings: Settings, only: str, say: Callable[[str], None]) -> Iterator[R
             yield act(name, settings)
 
 
-def _prompts(backbone: Backbone, count: int) -> list[list[int]]:
-    """HumanEval prompts, evenly spread over the set."""
-    found = TASKS.get("humaneval")().prompts()
-    return [backbone.encode(found[(i * len(found)) // count].text or "") for i in range(count)]
-
-
 def _peer(settings: Settings, dtype: str) -> Any:
     """The same weights as transformers loads them."""
     from transformers import AutoModelForCausalLM
@@ -97,17 +51,6 @@ def _peer(settings: Settings, dtype: str) -> Any:
     return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True).eval()
 
 
-def _ours(method: Method[Any], backbone: Backbone, ids: list[int], tokens: int, forced: bool) -> Decode:
-    run = open_run(backbone, lambda name: backbone, ids, Sampling(0.0), tokens, SeededDraws(0, "bench", "", 0))
-    run.eos = frozenset() if forced else run.eos
-    return decode(method, run)
-
-
-def _method(name: str, params: dict[str, Any]) -> Method[Any]:
-    made: Method[Any] = METHODS.get(name)(**params)
-    return made
-
-
 def rates(method: str, dtype: str, goal: float | None, forced: bool = False) -> Callable[[str, Settings], Result]:
     """Tokens a second against transformers' `generate` with the same method."""
     params = LOOKUP if method == "prompt_lookup" else {}
@@ -115,63 +58,21 @@ def rates(method: str, dtype: str, goal: float | None, forced: bool = False) -> 
 
     def act(name: str, settings: Settings) -> Result:
         backbone, peer = presets.load(settings.backbone, dtype), _peer(settings, dtype)
-        made = _method(method, dict(params))
+        made = build(method, dict(params))
         limits = {"max_new_tokens": settings.tokens, "do_sample": False, "pad_token_id": 0}
         limits |= {"min_new_tokens": settings.tokens} if forced else {}
 
         def ours(ids: list[int]) -> Sequence[int]:
-            return _ours(made, backbone, ids, settings.tokens, forced).tokens
+            return decoded(made, backbone, ids, settings.tokens, forced).tokens
 
         def theirs(ids: list[int]) -> Sequence[int]:
             out: list[int] = peer.generate(torch.tensor([ids]), **limits, **extra)[0, len(ids) :].tolist()
             return out
 
-        rows = _pairs((ours, theirs), _prompts(backbone, settings.pairs))
-        return _compare(name, rows, "tokens/s", goal)
+        rows = in_turn((ours, theirs), asked(backbone, settings.pairs))
+        return compare(name, rows, "tokens/s", goal)
 
     return act
-
-
-def _pairs(sides: Sequence[Callable[[list[int]], Sequence[int]]], prompts: list[list[int]]) -> pd.DataFrame:
-    """Both sides on every prompt, the first in turn; a warm-up of each before."""
-    for side in sides:
-        side(prompts[0])
-    rows: list[dict[str, float]] = []
-    for index, ids in enumerate(prompts):
-        row: dict[str, float] = {}
-        for which in (0, 1) if index % 2 == 0 else (1, 0):
-            begin = time.perf_counter()
-            tokens = sides[which](ids)
-            row[f"rate{which}"] = len(tokens) / (time.perf_counter() - begin)
-            row[f"repeats{which}"] = _repeats(tokens)
-            row[f"tokens{which}"] = len(tokens)
-        rows.append(row)
-    return pd.DataFrame(rows)
-
-
-def _repeats(tokens: Sequence[int]) -> float:
-    """Share of 4-grams that occurred before in the same output: forced lengths inflate lookup's numbers."""
-    grams = Counter(tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3))
-    total = sum(grams.values())
-    return 1 - len(grams) / total if total else 0.0
-
-
-def _compare(name: str, rows: pd.DataFrame, unit: str, goal: float | None) -> Result:
-    index = pd.MultiIndex.from_product([range(len(rows)), [0]], names=["prompt", "repetition"])
-    above, below = (rows[key].set_axis(index) for key in ("rate0", "rate1"))
-    found = stats.median_ratio(above, below)
-    assert found is not None
-    note = f"median output {rows['tokens0'].median():.0f} tokens, repeated 4-grams {rows['repeats0'].mean():.0%}"
-    ask = "" if goal is None else f">= {goal:g}"
-    verdict = "" if goal is None else _at_least(found.low, found.high, goal, len(rows))
-    medians = rows["rate0"].median(), rows["rate1"].median()
-    return Result(name, *medians, found.estimate, found.low, found.high, unit, ask, verdict, len(rows), note)
-
-
-def _at_least(low: float | None, high: float | None, goal: float, pairs: int) -> str:
-    if pairs < PAIRS or low is None or high is None:
-        return "inconclusive"
-    return "pass" if low >= goal else "fail" if high < goal else "inconclusive"
 
 
 def overhead(
@@ -181,9 +82,9 @@ def overhead(
 
     def act(name: str, settings: Settings) -> Result:
         model = presets.load(backbone or settings.backbone, dtype)
-        made = _method(method, dict(LOOKUP) if method == "prompt_lookup" else {})
+        made = build(method, dict(LOOKUP) if method == "prompt_lookup" else {})
         small = bool(backbone)
-        prompts = [[7, 8, 9, i % 500 + 10] for i in range(settings.pairs)] if small else _prompts(model, settings.pairs)
+        prompts = [[7, 8, 9, i % 500 + 10] for i in range(settings.pairs)] if small else asked(model, settings.pairs)
         rows = []
         for index, ids in enumerate([prompts[0], *prompts]):
             draws = SeededDraws(0, "bench", str(index), 0)
@@ -197,18 +98,12 @@ def overhead(
         found = stats.ratio(frame, "outside", "wall" if unit == "share" else "steps")
         assert found is not None
         ours, theirs = (frame[key].sum() / frame["steps"].sum() for key in ("outside", "passes"))
-        verdict = _at_most(found.low, found.high, goal, len(frame))
+        verdict = at_most(found.low, found.high, goal, len(frame))
         note = "ours: ms a step outside passes; peer: ms a step inside them"
         low, high = found.low, found.high
         return Result(name, ours, theirs, found.estimate, low, high, unit, f"<= {goal:g}", verdict, len(frame), note)
 
     return act
-
-
-def _at_most(low: float | None, high: float | None, goal: float, pairs: int) -> str:
-    if pairs < PAIRS or low is None or high is None:
-        return "inconclusive"
-    return "pass" if high <= goal else "fail" if low > goal else "inconclusive"
 
 
 GREEDY, NUCLEUS = Sampling(0.0), Sampling(1.0, top_p=0.95)
@@ -223,5 +118,7 @@ BENCHMARKS: dict[str, Callable[[str, Settings], Result]] = {
     "overhead autoregressive T=1 top_p bf16": overhead("autoregressive", "", "bf16", NUCLEUS, 0.15, "share"),
     "overhead prompt_lookup T=1 top_p bf16": overhead("prompt_lookup", "", "bf16", NUCLEUS, 0.15, "share"),
     "overhead autoregressive random-llama-5m": overhead("autoregressive", "random-llama-5m", "fp32", GREEDY, 0.8, "ms"),
+    "trees, best drafter bf16": fastest("bf16", 1.3),
+    "trees, 60 nodes bf16": large("bf16"),
     "overhead sjd random-llama-5m": overhead("sjd", "random-llama-5m", "fp32", NUCLEUS, 0.8, "ms"),
 }

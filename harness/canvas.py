@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, final
+from typing import Any, Literal, final
 
 import torch
 from jaxtyping import Float, Int
@@ -18,10 +18,13 @@ from harness.clock import Stopwatch
 from harness.contracts import Cache, Fill, Offers, Window
 from harness.errors import ContractError
 
+Sees = Literal["before", "all"]
+"""Which entries one sees: those at smaller positions and itself, or all that are held."""
+
 
 @final
 class Canvas:
-    """One sequence of a causal target.
+    """One sequence of a target.
 
     Args:
         cache: empty. offers: of its backbone. prompt: at least one id. length: positions to fill, from P on.
@@ -83,30 +86,35 @@ class Canvas:
             self._cache.extend(Window(ids, torch.arange(self._base, device=self.device), 0, None, 0))
         self._ready = True
 
-    def read(self, tokens: Int[Tensor, " N"], positions: Sequence[int]) -> Float[Tensor, "N V"]:
-        """One pass over N entries; each sees the entries at smaller positions, those of this pass too, and itself.
+    def read(
+        self, tokens: Int[Tensor, " N"], positions: Sequence[int], sees: Sees = "before", rows: int | None = None
+    ) -> Float[Tensor, "R V"]:
+        """One pass over N entries; each sees those at smaller positions, or all, those of this pass too, and itself.
 
         An entry that stood at one of the positions leaves the cache first; who saw it is not read again. Nothing is
         filled by it, so a token may be one that only stands in for another.
 
         Args:
-            tokens: ids. positions: of each, ascending; the first pass begins with the prompt's last one, P - 1.
+            tokens: ids. positions: of each, ascending; the first pass begins with the prompt's last one, P - 1,
+                or where all are seen with position 0. sees: the same in all passes. rows: R, of the last; None: N.
 
-        Returns: raw logits; row n gives the law of the position after positions[n].
+        Returns: raw logits; those of positions[n] give the law of the position after it, a masked model's of its own.
 
         Raises:
             ContractError: the positions are not ascending, not on the canvas, or not one a token; the prompt's last one
-                is missing in the first pass, or is read again.
+                is missing in the first pass, or is read again; all are to be seen, and the prompt was read causally.
         """
-        self._check(len(tokens), positions)
+        if sees == "all" and not self._ready:
+            self._base, self._ready = 0, True
+        self._check(len(tokens), positions, sees)
         begin = self._stopwatch.clock.stamp()
         self.prefill()
         self._drop(frozenset(positions))
         held, count = len(self._at), len(positions)
         places = torch.tensor([*self._at, *positions])
-        sees = places <= places[held:, None]
-        mask = None if sees.equal(torch.ones_like(sees).tril_(held)) else sees.to(self.device)
-        window = Window(tokens, places[held:].to(self.device), self._base, mask, count)
+        seen = (places <= places[held:, None]) | (sees == "all")
+        mask = None if seen.equal(torch.ones_like(seen).tril_(held)) else seen.to(self.device)
+        window = Window(tokens, places[held:].to(self.device), self._base, mask, count if rows is None else rows)
         logits = self._cache.extend(window).logits
         self._stopwatch.add("target", begin)
         self._at.extend(positions)
@@ -131,10 +139,16 @@ class Canvas:
             raise ContractError("a step fills no position, and would be taken again for ever; fill at least one")
         return dict(placed)
 
-    def _check(self, count: int, positions: Sequence[int]) -> None:
+    def _check(self, count: int, positions: Sequence[int], sees: Sees) -> None:
         found = f"a pass over {count} tokens at positions {list(positions)}"
         if not count == len(positions) > 0 or any(a >= b for a, b in pairwise(positions)):
             raise ContractError(f"{found}: give one position a token, at least one, in ascending order")
+        if sees == "all":
+            if self._base or positions[-1] >= self.end or positions[0] < 0 or (not self._at and positions[0]):
+                raise ContractError(
+                    f"{found}: the first begins at 0, nothing being read before; all end at {self.end - 1}"
+                )
+            return
         first = self._base if not self._at else self.start
         if positions[0] < first or positions[-1] >= self.end or (not self._at and positions[0] != first):
             raise ContractError(

@@ -89,7 +89,7 @@ class EventClock(Clock):
 
 
 class Span(NamedTuple):
-    """One pass: whose ("target" or "draft"), from when to when."""
+    """One pass, whose ("target" or "draft"), or a stage that a method named: from when to when."""
 
     kind: str
     begin: Stamp

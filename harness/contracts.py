@@ -1,6 +1,7 @@
 """What crosses a boundary between the harness, a backbone and a method. Nothing here computes a result.
 
-Axes: K draft nodes, N window rows, M entries held since base, R rows with logits, V vocabulary.
+Axes: K draft nodes, N window rows, M entries held since base, R rows with logits, V vocabulary; of hidden rows G
+branches of guidance, J tapped layers, E width.
 """
 
 from __future__ import annotations
@@ -9,10 +10,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+C = TypeVar("C", bound="Cache")
 
 
 class Need(Enum):
@@ -23,6 +27,14 @@ class Need(Enum):
     GRID = "tokens laid out on a two-dimensional grid"
     ANY_ORDER = "positions read and filled in any order"
     CODEBOOK = "a vector for each id that a cell of its grid may take"
+    HIDDEN = "hidden rows of chosen layers beside the logits"
+    BIDIRECTIONAL = "a masked model, whose rows give the law of their own position and see both sides"
+    CONDITION = "rows that its encoder made of the prompt's condition"
+
+
+Tap = int | Literal["middle"]
+"""A layer whose input is wanted, of L: 0 is the embedding, L or -1 the normed row that the head reads, -2 what enters
+the last layer; "middle" is L // 2."""
 
 
 @dataclass(frozen=True)
@@ -87,6 +99,10 @@ class Offers:
         meets: the needs served.
         grid: how its output tokens lie in a picture; None where they do not. In a run it starts behind the prompt.
         codebook: row i is the vector of ``grid.ids[i]``; None where there are none.
+        layers, width, branches: of its hidden rows: L, E and G; 0 layers where it serves none.
+        guidance: s of the mixing z_u + s (z_c - z_u) of its two branches, the first of which is c; 1: there is one.
+        mask: the id at positions that a masked model is to fill, which no law of it gives; None: it is no such model.
+        condition: C, the width of the rows that it makes of a prompt's condition; 0: it lends none.
     """
 
     vocabulary: int
@@ -95,6 +111,12 @@ class Offers:
     meets: frozenset[Need] = frozenset()
     grid: Grid | None = None
     codebook: Float[Tensor, "I C"] | None = field(default=None, compare=False, repr=False)
+    layers: int = 0
+    width: int = 0
+    branches: int = 1
+    guidance: float = 1.0
+    mask: int | None = None
+    condition: int = 0
 
 
 @dataclass(frozen=True)
@@ -108,6 +130,8 @@ class Window:
         sees: row n marks which of the S = M + N entries from base on (M held, N new) entry n sees, itself
             included; None: all earlier ones and itself.
         rows: R; only the last R entries need logits. 0 in a prefill.
+        taps: layers whose hidden rows are wanted, each from 0 to L (see `Tap`); none: no hidden rows.
+        features: what a feature drafter reads beside each token.
     """
 
     tokens: Int[Tensor, " N"]
@@ -115,13 +139,21 @@ class Window:
     base: int
     sees: Bool[Tensor, "N S"] | None
     rows: int
+    taps: tuple[int, ...] = ()
+    features: Float[Tensor, "N ..."] | None = None
 
 
 @dataclass(frozen=True)
 class Rows:
-    """What a pass returns: raw logits of the window's last R entries, in any float type."""
+    """What a pass returns.
+
+    Args:
+        logits: raw, of the window's last R entries, in any float type.
+        hidden: of all N entries, the layers in the order of the window's taps; None where it has none.
+    """
 
     logits: Float[Tensor, "R V"]
+    hidden: Float[Tensor, "N G J E"] | None = None
 
 
 class Cache(ABC):
@@ -139,6 +171,32 @@ class Cache(ABC):
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
         """Keep the first ``length`` entries, then those at ``length + e`` for each listed e, in that order."""
 
+    @classmethod
+    def extend_many(cls: type[C], caches: Sequence[C], windows: Sequence[Window]) -> list[Rows | Exception]:
+        """Extend each cache by its window: in one batched pass where the backbone has one, else one after another.
+
+        Returns:
+            The rows of each, or what its window raised; the others are extended all the same.
+        """
+        return [_attempt(cache, window) for cache, window in zip(caches, windows, strict=True)]
+
+
+def _attempt(cache: Cache, window: Window) -> Rows | Exception:
+    try:
+        return cache.extend(window)
+    except Exception as error:  # whatever a backbone raises is the failure of this sequence
+        return error
+
+
+def extend_all(caches: Sequence[Cache], windows: Sequence[Window]) -> list[Rows | Exception]:
+    """`Cache.extend_many` of each class among the caches."""
+    found: dict[int, Rows | Exception] = {}
+    for kind in {type(cache): None for cache in caches}:
+        chosen = [index for index, cache in enumerate(caches) if type(cache) is kind]
+        rows = kind.extend_many([caches[index] for index in chosen], [windows[index] for index in chosen])
+        found |= dict(zip(chosen, rows, strict=True))
+    return [found[index] for index in range(len(caches))]
+
 
 @dataclass(frozen=True)
 class Draft:
@@ -149,15 +207,44 @@ class Draft:
         law: row k is the whole law that node k was drawn from; None: point masses.
         parents: parents[k] < k is the node that k follows, -1 the last emitted token; None: a chain.
         reused: marks nodes carried over unchanged from the step before (counted, never judged by it).
+        probes: so many of the last nodes are read but not proposed: never in a path, never counted.
+        repeats: marks proposed nodes that repeat an elder node's path, read because a tree's shape does not depend on
+            what was drawn: never in a path, never counted.
     """
 
     tokens: Int[Tensor, " K"]
     law: Float[Tensor, "K V"] | None = None
     parents: Int[Tensor, " K"] | None = None
     reused: Bool[Tensor, " K"] | None = None
+    probes: int = 0
+    repeats: Bool[Tensor, " K"] | None = None
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])
+
+    @property
+    def proposed(self) -> int:
+        """Nodes before the probes."""
+        return len(self) - self.probes
+
+    @property
+    def above(self) -> Int[Tensor, " K"]:
+        """``parents``, written out for a chain."""
+        if self.parents is not None:
+            return self.parents
+        return torch.arange(-1, len(self) - 1, device=self.tokens.device)
+
+    def grown(self, more: Draft) -> Draft:
+        """This draft and ``more``, whose parents count the nodes of both; None: a chain below the last node here.
+
+        The law is kept where both have one; other marks are not.
+        """
+        below = more.parents
+        if below is None:
+            below = torch.arange(len(self) - 1, len(self) + len(more) - 1, device=more.tokens.device)
+        law = None if self.law is None or more.law is None else torch.cat([self.law, more.law])
+        tokens = torch.cat([self.tokens, more.tokens])
+        return Draft(tokens, law, torch.cat([self.above, below]), probes=more.probes)
 
     def q(self, vocabulary: int, like: Tensor) -> Float[Tensor, "K V"]:
         """The laws as a matrix in the type of ``like``: point masses become one-hot rows."""
@@ -195,6 +282,7 @@ class Read:
     path: tuple[int, ...]
     token: int
     expected: float
+    aside: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -223,17 +311,22 @@ class Verdict:
     Args:
         path: nodes kept.
         token: the token emitted after them.
+        aside: ids that the method itself wants to know on the host; they come with the same read.
     """
 
-    def __init__(self, path: Path, token: Int[Tensor, ""]) -> None:
+    def __init__(self, path: Path, token: Int[Tensor, ""], aside: Int[Tensor, " A"] | None = None) -> None:
         self.path = path
         self.token = token
+        self.aside = aside
         self._read: Read | None = None
 
     def read(self) -> Read:
         """The one device read of a step; later calls return the same object."""
         if self._read is None:
             last = torch.stack([self.token.double(), self.path.expected.double()])
-            *nodes, token, expected = torch.cat([self.path.nodes.double(), last]).tolist()
-            self._read = Read(tuple(int(node) for node in nodes if node >= 0), int(token), expected)
+            beside = last[:0] if self.aside is None else self.aside.double()
+            *ids, token, expected = torch.cat([beside, self.path.nodes.double(), last]).tolist()
+            aside, nodes = ids[: len(beside)], ids[len(beside) :]
+            path = tuple(int(node) for node in nodes if node >= 0)
+            self._read = Read(path, int(token), expected, tuple(map(int, aside)))
         return self._read

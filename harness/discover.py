@@ -33,21 +33,24 @@ def shipped(name: str) -> Path:
     return Path(__file__).parent / "backbones" / "weights" / name
 
 
-def part(kind: str, name: str) -> Path:
+def part(kind: str, name: str, backbone: str = "") -> Path:
     """The folder of a method's trained part: one of the package by name, or a path.
 
     Args:
-        kind: of its recipe: samplers, say.
+        kind: of its recipe: samplers, say. backbone: NAME-BACKBONE of the package goes before NAME, for parts that are
+            made for one backbone.
 
     Raises:
         WeightsError: it is not there; says how to make it.
     """
-    ours = shipped(name)
-    found = next((folder for folder in (ours, Path(name).expanduser()) if (folder / "config.json").is_file()), None)
+    own = f"{name}-{backbone}" if backbone else name
+    places = (shipped(own), shipped(name), Path(name).expanduser())
+    found = next((folder for folder in places if (folder / "config.json").is_file()), None)
     if found is None:
-        made = name if "/" not in name else "NAME"
+        made = "NAME" if "/" in name else own if kind == "drafter" else name  # a drafter is made for one backbone
+        for_it = f" for {backbone}" if backbone else ""
         raise WeightsError(
-            f"there are no {kind} {name!r}, neither with the package nor as a folder; make them: "
+            f"there are no {kind} {name!r}, neither with the package{for_it} nor as a folder; make them: "
             f"stride train {kind} {made} --out {shipped(made)}"
         )
     return found

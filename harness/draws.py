@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from harness.contracts import Path
+from harness.errors import ContractError
 
 Stream = Literal["init", "draft", "accept", "resid", "noise"]
 LIVE_CLOCKS = 512
@@ -35,6 +36,16 @@ class Draws(ABC):
     @abstractmethod
     def categorical(self, law: Float[Tensor, "N V"], stream: Stream) -> Int[Tensor, " N"]:
         """N independent tokens, one from each row."""
+
+    @abstractmethod
+    def distinct(self, law: Float[Tensor, "M V"], k: int, stream: Stream) -> Int[Tensor, "M k"]:
+        """k ordered tokens without replacement from each row: each drawn from what the ones before it left.
+
+        A row of fewer than k possible tokens goes on with those of probability 0, by id.
+
+        Raises:
+            ContractError: k is larger than V.
+        """
 
     @abstractmethod
     def path(self, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"] | None = None) -> Path:
@@ -80,6 +91,17 @@ class SeededDraws(Draws):
     def categorical(self, law: Float[Tensor, "N V"], stream: Stream) -> Int[Tensor, " N"]:
         return inverse_cdf(law, self.uniforms(law.shape[0], stream))
 
+    def distinct(self, law: Float[Tensor, "M V"], k: int, stream: Stream) -> Int[Tensor, "M k"]:
+        check_distinct(k, law.shape[1])
+        left, taken = law.clone(), torch.zeros_like(law, dtype=torch.bool)
+        tokens = []
+        for u in self.uniforms(k * len(law), stream).view(k, -1):
+            drawn = inverse_cdf(left, u)
+            token = torch.where((left > 0).any(-1), drawn, taken.long().argmin(-1))[:, None]
+            left, taken = left.scatter(1, token, 0.0), taken.scatter(1, token, True)
+            tokens.append(token)
+        return torch.cat(tokens, 1) if tokens else taken.new_zeros(len(law), 0, dtype=torch.long)
+
     def path(self, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"] | None = None) -> Path:
         coins = self.uniforms(accept.shape[0], "accept") < accept
         return chain_path(coins, accept) if parents is None else tree_path(coins, accept, parents)
@@ -101,6 +123,12 @@ class SeededDraws(Draws):
                 self._clocks.pop(next(iter(self._clocks)))
             self._clocks[key] = torch.from_numpy(-np.log1p(-unit)).float().clamp_min(1e-30).to(self._device)
         return self._clocks[key]
+
+
+def check_distinct(k: int, vocabulary: int) -> None:
+    """Asks for no more tokens than there are."""
+    if k > vocabulary:
+        raise ContractError(f"{k} distinct tokens were asked of a vocabulary of {vocabulary}; ask for {vocabulary}")
 
 
 def inverse_cdf(law: Float[Tensor, "N V"], u: Float[Tensor, " N"]) -> Int[Tensor, " N"]:

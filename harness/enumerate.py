@@ -20,9 +20,9 @@ from torch import Tensor
 
 from harness.canvas import Canvas
 from harness.contracts import Path
-from harness.draws import Draws, Stream
+from harness.draws import Draws, Stream, check_distinct
 from harness.errors import ContractError, EnumerationLimit
-from harness.loop import advance, output, truncate
+from harness.loop import advance, output, start, truncate
 from harness.method import Method, Run
 from harness.session import Session
 
@@ -67,6 +67,21 @@ class EnumeratingDraws(Draws):
     def categorical(self, law: Float[Tensor, "N V"], stream: Stream) -> Int[Tensor, " N"]:
         rows = [_normal(row) for row in law.tolist()]
         return torch.tensor([self.choose(r, f"categorical/{stream}") for r in rows], dtype=torch.long)
+
+    def distinct(self, law: Float[Tensor, "M V"], k: int, stream: Stream) -> Int[Tensor, "M k"]:
+        check_distinct(k, law.shape[1])
+        rows = [self._ordered(row, k, stream) for row in law.tolist()]
+        return torch.tensor(rows, dtype=torch.long).reshape(len(rows), k)
+
+    def _ordered(self, row: list[float], k: int, stream: Stream) -> list[int]:
+        tokens: list[int] = []
+        for _ in range(k):
+            left = [0.0 if token in tokens else weight for token, weight in enumerate(row)]
+            if sum(left) > 0:
+                tokens.append(self.choose(_normal(left), f"distinct/{stream}"))
+            else:
+                tokens.append(next(token for token in range(len(row)) if token not in tokens))
+        return tokens
 
     def path(self, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"] | None = None) -> Path:
         odds = accept.tolist()
@@ -144,7 +159,7 @@ def output_law(method: Method[Any], open_run: Callable[[Draws], Run]) -> Law:
         nodes[index[key]] = (weight, node)
         heapq.heappush(heap, (len(node.tokens), index[key]))
 
-    for weight, node in _outcomes(draws, root, None, {}, lambda run, _: method.start(run), budget):
+    for weight, node in _outcomes(draws, root, None, {}, lambda run, _: start(method, run), budget):
         push(weight, node)
     while heap:
         _, number = heapq.heappop(heap)

@@ -12,6 +12,7 @@ from types import FunctionType
 from typing import Any
 
 from harness.backbone import Backbone
+from harness.backbones.masked_tabular import MaskedTabular
 from harness.backbones.tabular import Tabular
 from harness.clock import CpuClock, Stopwatch
 from harness.contracts import Need
@@ -32,7 +33,7 @@ CAUGHT = 1e-3
 
 @dataclass(frozen=True)
 class Case:
-    """A tabular model, a way to sample, and an output length."""
+    """A tabular model, a way to sample, and an output length. ``masked``: a masked model, whose last id is the mask."""
 
     vocabulary: int
     length: int
@@ -41,9 +42,12 @@ class Case:
     eos: tuple[int, ...] = ()
     prompt: tuple[int, ...] = (0, 1, 0)
     grid: tuple[int, ...] = ()
+    masked: bool = False
 
-    def backbone(self) -> Tabular:
+    def backbone(self) -> Tabular | MaskedTabular:
         """The model."""
+        if self.masked:
+            return MaskedTabular("masked_tabular", {"vocabulary": self.vocabulary, "seed": self.seed})
         params = {"vocabulary": self.vocabulary, "seed": self.seed, "eos": self.eos, "grid": self.grid}
         return Tabular("tabular", params)
 
@@ -51,7 +55,7 @@ class Case:
     def outputs(self) -> int:
         """How many different ones there can be."""
         forced = 0 if len(self.grid) < 3 else self.length // (self.grid[1] + 1)
-        return int((self.vocabulary - (len(self.grid) == 3)) ** (self.length - forced))
+        return int((self.vocabulary - (len(self.grid) == 3 or self.masked)) ** (self.length - forced))
 
     def __str__(self) -> str:
         parts = [f"V={self.vocabulary}", f"length={self.length}", f"seed={self.seed}"]
@@ -59,6 +63,7 @@ class Case:
         parts += [f"top_k={self.sampling.top_k}"] if self.sampling.top_k else []
         parts += [f"top_p={self.sampling.top_p:g}"] if self.sampling.top_p < 1 else []
         parts += ["eos"] if self.eos else []
+        parts += ["masked"] if self.masked else []
         return " ".join(parts + ([f"grid={'x'.join(map(str, self.grid[:2]))}"] if self.grid else []))
 
 
@@ -83,6 +88,14 @@ GRID_CASES = (
     Case(3, 6, 23, Sampling(0.0), grid=(2, 2, 2)),
 )
 """Pictures, two of them with forced ends of rows: for methods that need a grid, and for settings that look at it."""
+
+MASKED_CASES = (
+    Case(3, 4, 31, Sampling(1.0), masked=True),
+    Case(3, 4, 32, Sampling(0.0), masked=True),
+    Case(3, 4, 33, Sampling(0.5), prompt=(0, 1), masked=True),
+    Case(4, 4, 34, Sampling(1.0, top_p=0.8), masked=True),
+)
+"""Of two or three tokens and a mask; the length is what 1, 2 and 4 steps divide."""
 
 
 def reference_law(backbone: Backbone, prompt: Sequence[int], length: int, sampling: Sampling) -> Law:
@@ -119,13 +132,15 @@ def method_law(method: Method[Any], case: Case) -> Law:
     return output_law(method, opened)
 
 
-def toy_drafter(backbone: Tabular) -> Callable[[str], Backbone]:
+def toy_drafter(backbone: Backbone) -> Callable[[str], Backbone]:
     """Any name opens another random model of the same vocabulary; ``self`` opens the model itself."""
     return lambda name: backbone if name == "self" else backbone.variant({"drafter": name})
 
 
 def distance(method: Method[Any], case: Case) -> float:
-    """Total variation between a method and the reference on a case."""
+    """Total variation between a method and its reference on a case."""
+    if method.reference is not None:
+        return total_variation(method_law(method, case), method_law(method.reference, case))
     reference = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
     return total_variation(method_law(method, case), reference)
 
@@ -182,8 +197,9 @@ class Proof:
 
 
 def cases_of(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...]:
-    """Texts and pictures, pictures alone for a method that needs a grid; those of at most so many different outputs."""
-    cases = GRID_CASES if Need.GRID in method.needs else CASES + GRID_CASES
+    """Texts and pictures, pictures or masked models alone for a method that needs them; of at most so many outputs."""
+    cases: tuple[Case, ...] = GRID_CASES if Need.GRID in method.needs else CASES + GRID_CASES
+    cases = MASKED_CASES if Need.BIDIRECTIONAL in method.needs else cases
     return tuple(case for case in cases if outputs is None or case.outputs <= outputs)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from harness import presets
 from harness.backbones import _weights
+from harness.contracts import Need
 from harness.errors import StrideError
 from harness.method import Method
 from harness.presets import Spec
@@ -23,6 +24,8 @@ def misfit(method: Method[Any], backbone: Spec) -> str | None:
     lacking = sorted(need.name for need in method.needs - backbone.meets())
     if lacking:
         return f"{LACKS} {', '.join(lacking)}"
+    if Need.BIDIRECTIONAL in backbone.meets() - method.needs:
+        return "the backbone is a masked model, whose rows give no law of a next token"
     named = getattr(method, "drafter", None)
     if not named or backbone.adapter == "tabular":
         return None

@@ -31,10 +31,12 @@ class Step:
         reused: drafted nodes carried over unchanged from the step before.
         forced_drafted, forced_tested, forced_accepted: those of drafted, tested and accepted for which only one value
             was allowed; acceptance leaves them out.
+        levels: depth of the deepest drafted node, from 1; 0 where nothing is drafted.
         resampled: of the positions filled, those whose draft was replaced by a draw of the target's.
         wall_ns: the step on the host's clock; device_ns: on the device's (the same on a CPU).
         draft_ns, target_ns: inside drafter and target passes; verify_ns: from the end of the target's pass
             to the verdict on the host; host_ns: the rest.
+        served: rows of the gang that its last target pass served, its own included; 1 outside a gang.
     """
 
     nfe: int
@@ -58,6 +60,8 @@ class Step:
     forced_tested: int = 0
     forced_accepted: int = 0
     resampled: int = 0
+    levels: int = 0
+    served: int = 1
 
 
 @dataclass(frozen=True)
@@ -74,7 +78,10 @@ class Sample:
         agreement: longest common prefix with the baseline's output / the longer length; T = 0 only.
         diverged_at: first index that differs from the baseline's output; None: equal, or T > 0.
         margin: the target's logit of the baseline's token less that of ours at ``diverged_at``.
-        scores: the task's own, by name. category: the task's, for tables by category.
+        scores: the task's own, by name. category: the task's, for tables by category. regions: what the task says
+            lies in each cell of a picture, in raster order.
+        stages: nanoseconds of the steps by the names that a method gives to parts of them (`Run.timed`).
+        leading: the largest probabilities of the same law, as many a token, token by token; of a baseline's picture.
     """
 
     prompt: str
@@ -94,6 +101,9 @@ class Sample:
     scores: dict[str, float] = field(default_factory=dict)
     open_ns: int = 0
     output: str = ""
+    regions: tuple[str, ...] = ()
+    stages: dict[str, int] = field(default_factory=dict)
+    leading: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -113,6 +123,8 @@ class Record:
         sample = dict(plain["sample"])
         sample["tokens"] = tuple(sample["tokens"])
         sample["logprobs"] = tuple(sample["logprobs"])
+        sample["regions"] = tuple(sample.get("regions", ()))
+        sample["leading"] = tuple(sample.get("leading", ()))
         return Record(Sample(**sample), tuple(Step(**step) for step in plain["steps"]))
 
 
@@ -138,8 +150,8 @@ def check(steps: Sequence[Step], output: int) -> None:
 
 STEP_FIELDS = tuple(f.name for f in fields(Step))
 FORCED = ("forced_drafted", "forced_tested", "forced_accepted")
-LATER = (*FORCED, "resampled")
-"""Columns of steps that runs of before 2026-11-21 lack."""
+LATER = (*FORCED, "resampled", "levels")
+"""Columns of steps that older runs lack."""
 
 
 @dataclass(frozen=True)
@@ -170,10 +182,13 @@ METRICS = {
         Metric("expected_per_node", "expected accepted / drafted", "free_expected", "free_drafted"),
         Metric("nfe_per_output", "NFE / output tokens", "nfe", "output", "passes/token"),
         Metric("reused", "reused drafts / steps", "reused", "steps"),
+        Metric("unique_drafted", "(drafted - reused) / steps", "unique_drafted", "steps", "nodes/step"),
+        Metric("mean_tree_depth", "levels of drafts / steps", "levels", "steps", "levels/step"),
         Metric("draft_nfe", "drafter passes / steps", "draft_nfe", "steps"),
         Metric("logprob", "mean log p(token), target at T = 1", "logprob", "output", "nat"),
         Metric("ms_per_token", "step wall time / output tokens", "wall_ms", "output", "ms"),
         Metric("tokens_per_second", "output tokens / step wall time", "output", "wall_s", "1/s"),
+        Metric("throughput", "output tokens / Σ(step wall time / rows that shared it)", "output", "share_s", "1/s"),
     )
 }
 
@@ -186,10 +201,13 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
     Returns:
         Columns output, steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot,
-        reused, resampled, wall_ms, wall_s, logprob, agreement, prefill_ms; and drafted, tested, accepted and expected
+        reused, resampled, levels, unique_drafted (drafted and not reused), wall_ms, wall_s,
+        share_s (the output's share of its gang's time), logprob, agreement,
+        prefill_ms; and drafted, tested, accepted and expected
         without the forced ones as free_drafted and so on.
     """
     steps = steps.reindex(columns=[*steps.columns, *(name for name in LATER if name not in steps)], fill_value=0)
+    steps = steps.assign(share_ns=steps["wall_ns"] / steps.get("served", 1))
     good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
     kept = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
     columns = [
@@ -203,7 +221,8 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         "forced",
         "overshoot",
     ]
-    frame = kept[[*columns, *LATER, "reused", "wall_ns"]].sum().reindex(good.index)
+    frame = kept[[*columns, *LATER, "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
+    frame["unique_drafted"] = frame["drafted"] - frame["reused"]
     for name in ("drafted", "tested", "accepted"):
         frame[f"free_{name}"] = frame[name] - frame.pop(f"forced_{name}")
     frame["free_expected"] = frame["expected"] - frame["accepted"] + frame["free_accepted"]
@@ -211,6 +230,7 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     frame["output"] = good["tokens"].map(len)
     frame["wall_ms"] = frame.pop("wall_ns") / 1e6
     frame["wall_s"] = frame["wall_ms"] / 1e3
+    frame["share_s"] = frame.pop("share_ns") / 1e9
     frame["logprob"] = good["logprobs"].map(sum)
     frame["agreement"] = good["agreement"].astype(float)
     frame["prefill_ms"] = good["prefill_ns"] / 1e6

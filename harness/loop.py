@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from harness.backbone import Backbone, Opening
 from harness.canvas import Canvas
 from harness.clock import Clock, CpuClock, Span, Stamp, Stopwatch
-from harness.contracts import Draft, Fill, Grid, Need, Read
+from harness.contracts import Cache, Draft, Fill, Grid, Need, Read
 from harness.draws import Draws
 from harness.errors import ContractError
+from harness.gang import Seat
 from harness.law import Sampling
 from harness.ledger import Step, check
 from harness.method import Method, Run
@@ -21,11 +23,12 @@ from harness.task import Prompt
 
 @dataclass(frozen=True)
 class Decode:
-    """One decoded prompt: output ids (end-of-text included), its steps, the prefill's wall time."""
+    """One decoded prompt: output ids (end-of-text included), its steps, the time of the prefill and of named stages."""
 
     tokens: tuple[int, ...]
     steps: tuple[Step, ...]
     prefill_ns: int
+    stages: dict[str, int] = field(default_factory=dict)
 
 
 class _Raw(NamedTuple):
@@ -36,6 +39,7 @@ class _Raw(NamedTuple):
     spans: list[Span]
     took: Advance
     overshoot: int
+    served: int
 
 
 def decode(method: Method[Any], run: Run) -> Decode:
@@ -47,10 +51,11 @@ def decode(method: Method[Any], run: Run) -> Decode:
     stopwatch = run.stopwatch
     clock = stopwatch.clock
     begin = clock.stamp()
-    (run.canvas if Need.ANY_ORDER in method.needs else run.target).prefill()
-    state = method.start(run)
+    state = start(method, run)
     clock.finish()  # the prefill ends before the first step begins; nothing to wait for on a CPU
     started = clock.stamp()
+    if run.seat is not None:
+        run.seat.ready()  # no row's first step waits for another's prefill
     tokens: list[int] = []
     raw: list[_Raw] = []
     ended = False
@@ -63,11 +68,22 @@ def decode(method: Method[Any], run: Run) -> Decode:
         kept, ended = truncate(took.emitted, room, run.eos)
         tokens.extend(kept)
         run.emitted += len(kept)
-        raw.append(_Raw(step_begin, step_end, stopwatch.spans, took, len(took.emitted) - len(kept)))
+        served = run.seat.served if run.seat is not None else 1
+        raw.append(_Raw(step_begin, step_end, stopwatch.spans, took, len(took.emitted) - len(kept), served))
     clock.finish()
     steps = tuple(_resolve(r, clock) for r in raw)
     check(steps, len(tokens))
-    return Decode(output(run, tuple(tokens)), steps, clock.wall_ns(begin, started))
+    return Decode(output(run, tuple(tokens)), steps, clock.wall_ns(begin, started), _stages(raw, clock))
+
+
+def start(method: Method[Any], run: Run) -> Any:
+    """The prompt read, with the layers that the method taps; and its state."""
+    if Need.ANY_ORDER in method.needs:
+        run.canvas.prefill()
+    elif Need.BIDIRECTIONAL not in method.needs:  # a masked model reads its prompt anew in every pass
+        run.target.tap(method.taps)
+        run.target.prefill()
+    return method.start(run)
 
 
 def open_run(
@@ -79,13 +95,14 @@ def open_run(
     draws: Draws,
     stopwatch: Stopwatch | None = None,
     opening: Opening | None = None,
+    seat: Seat | None = None,
 ) -> Run:
     """A run on one prompt.
 
     Args:
         drafters: loads a drafter by name; called when a method opens it. prompt: or bare token ids.
         budget: output tokens allowed. stopwatch: shared by target and drafters; its own one by default.
-        opening: the prompt as ``backbone`` has read it already.
+        opening: the prompt as ``backbone`` has read it already. seat: where it decodes in a gang.
     """
     watch = Stopwatch(CpuClock()) if stopwatch is None else stopwatch
     asked = prompt if isinstance(prompt, Prompt) else Prompt("", tokens=tuple(prompt))
@@ -94,11 +111,17 @@ def open_run(
     offers = replace(backbone.offers, grid=replace(grid, start=len(opened.tokens))) if grid else backbone.offers
     length = min(budget, offers.context - len(opened.tokens))
 
+    def cache(source: Opening, kind: str) -> Cache:
+        return source.cache() if seat is None else seat.cache(source.cache(), kind)
+
     def session(model: Backbone, source: Opening, kind: str) -> Session:
-        return Session(source.cache(), model.offers, opened.tokens, stopwatch=watch, device=model.device, kind=kind)
+        held = cache(source, kind)
+        return Session(held, model.offers, opened.tokens, stopwatch=watch, device=model.device, kind=kind)
 
     def canvas() -> Canvas:
-        return Canvas(opened.cache(), offers, opened.tokens, length=length, stopwatch=watch, device=backbone.device)
+        return Canvas(
+            cache(opened, "target"), offers, opened.tokens, length=length, stopwatch=watch, device=backbone.device
+        )
 
     toys = getattr(backbone, "toy_drafters", False)
 
@@ -108,6 +131,12 @@ def open_run(
             model = model.variant({"drafter": name, "shrink": str(shrink)})
         return session(model, opened if model is backbone else model.open(asked), "draft")
 
+    def features(name: str, make: Callable[[], Cache], tokens: Sequence[int]) -> Session:
+        model = drafters(name) if toys else backbone
+        made = model.open(Prompt("", tokens=opened.tokens[1:])).cache() if toys else make()
+        held = made if seat is None else seat.cache(made, "draft")
+        return Session(held, model.offers, tokens, stopwatch=watch, device=backbone.device, kind="draft")
+
     return Run(
         target=session(backbone, opened, "target"),
         draws=draws,
@@ -116,9 +145,15 @@ def open_run(
         budget=length,
         opener=drafter,
         canvas_opener=canvas,
+        feature_opener=features,
         stopwatch=watch,
         eos=backbone.offers.eos,
         toys=toys,
+        seat=seat,
+        backbone=backbone.name,
+        fingerprint=backbone.fingerprint,
+        ends=backbone.ends,
+        condition=opened.condition,
     )
 
 
@@ -198,15 +233,24 @@ def truncate(emitted: tuple[int, ...], room: int, eos: frozenset[int]) -> tuple[
 def tested(draft: Draft, read: Read) -> int:
     """Drafts along the path that were judged: those kept, and the one refused where the path could have gone on."""
     last = read.path[-1] if read.path else -1
-    more = len(read.path) < len(draft) if draft.parents is None else bool((draft.parents == last).any())
+    parents = draft.parents
+    more = len(read.path) < draft.proposed if parents is None else bool((parents[: draft.proposed] == last).any())
     return len(read.path) + more
+
+
+def _depths(draft: Draft) -> list[int]:
+    """Of the nodes that count, from 0."""
+    if draft.parents is None:
+        return list(range(draft.proposed))
+    depths = depths_of(draft.parents[: draft.proposed])
+    return (depths if draft.repeats is None else depths[~draft.repeats[: draft.proposed]]).tolist()
 
 
 def _forced_counts(took: Advance) -> dict[str, int]:
     """How many emitted, drafted, tested and accepted tokens had only one value allowed."""
     if took.grid is None:
         return {"forced": 0}
-    depths = list(range(len(took.draft))) if took.draft.parents is None else depths_of(took.draft.parents).tolist()
+    depths = _depths(took.draft)
     kept, reached = len(took.read.path), tested(took.draft, took.read)
     forced = [took.forced(depth) for depth in range(len(took.emitted))]
     refused = reached > kept and took.forced(kept)
@@ -218,20 +262,28 @@ def _forced_counts(took: Advance) -> dict[str, int]:
     }
 
 
+def _stages(raw: Sequence[_Raw], clock: Clock) -> dict[str, int]:
+    found: Counter[str] = Counter()
+    for span in (span for step in raw for span in step.spans if span.kind not in ("target", "draft")):
+        found[span.kind] += clock.device_ns(span.begin, span.end)
+    return dict(found)
+
+
 def _resolve(raw: _Raw, clock: Clock) -> Step:
     wall = clock.wall_ns(raw.begin, raw.end)
     target = [span for span in raw.spans if span.kind == "target"]
     target_ns = sum(clock.device_ns(span.begin, span.end) for span in target)
     draft_ns = sum(clock.device_ns(span.begin, span.end) for span in raw.spans if span.kind == "draft")
     verify_ns = clock.device_ns(target[-1].end, raw.end)
-    late = sum(clock.device_ns(s.begin, s.end) for s in raw.spans if s.begin.host_ns > target[-1].end.host_ns)
-    verify_ns -= late  # a drafter that runs after the target's pass is drafting, not verifying
-    took = raw.took
+    after = (s for s in raw.spans if s.kind == "draft" and s.begin.host_ns > target[-1].end.host_ns)
+    verify_ns -= sum(clock.device_ns(s.begin, s.end) for s in after)  # that is drafting, not verifying
+    took, depths = raw.took, _depths(raw.took.draft)
     return Step(
         nfe=took.after.passes - took.before.passes,
         draft_nfe=took.after.drafts - took.before.drafts,
         rows=took.after.rows - took.before.rows,
-        drafted=len(took.draft),
+        drafted=len(depths),
+        levels=max(depths, default=-1) + 1,
         tested=tested(took.draft, took.read),
         accepted=len(took.read.path),
         expected=took.read.expected,
@@ -245,5 +297,6 @@ def _resolve(raw: _Raw, clock: Clock) -> Step:
         verify_ns=verify_ns,
         host_ns=max(0, wall - target_ns - draft_ns - verify_ns),
         resampled=took.resampled,
+        served=raw.served,
         **_forced_counts(took),
     )

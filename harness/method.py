@@ -13,11 +13,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from harness.backbone import Ends
 from harness.canvas import Canvas
 from harness.clock import Stopwatch
-from harness.contracts import Draft, Fill, Need, Offers, Verdict
+from harness.contracts import Cache, Draft, Fill, Need, Offers, Tap, Verdict
 from harness.discover import part
 from harness.draws import Draws
+from harness.errors import ContractError
+from harness.gang import Seat
 from harness.law import Sampling, warp
 from harness.registry import METHODS
 from harness.session import Session
@@ -50,6 +53,15 @@ class Plant:
     why: str
 
 
+def no_ends() -> Ends:
+    """Of a run that no backbone was opened for.
+
+    Raises:
+        ContractError: always.
+    """
+    raise ContractError("this run has no backbone whose embedding it could lend; open it with `loop.open_run`")
+
+
 @dataclass
 class Run:
     """What one decode gives a method. The loop owns it; a method reads it and never writes to it.
@@ -58,7 +70,9 @@ class Run:
         target: the session to draft for. draws: the only source of randomness. sampling: how laws are warped.
         budget: output tokens allowed, no more than the context holds. emitted: output tokens so far.
         opened: drafter sessions by name. filling: the canvas, once a method has asked for it.
-        toys: the backbone makes a toy of any drafter and part.
+        toys: the backbone makes a toy of any drafter and part. seat: its place in a gang; None: it decodes alone.
+        backbone: the target's name. fingerprint: of its weights. ends: lends its embedding and unembedding.
+        condition: rows of the prompt's condition, of a backbone that meets CONDITION.
     """
 
     target: Session
@@ -68,12 +82,18 @@ class Run:
     budget: int
     opener: Callable[[str, int], Session]
     canvas_opener: Callable[[], Canvas]
+    feature_opener: Callable[[str, Callable[[], Cache], Sequence[int]], Session]
     stopwatch: Stopwatch
     eos: frozenset[int] = frozenset()
     emitted: int = 0
     opened: dict[str, Session] = field(default_factory=dict)
     filling: Canvas | None = None
     toys: bool = False
+    seat: Seat | None = None
+    backbone: str = ""
+    fingerprint: str = ""
+    ends: Callable[[], Ends] = no_ends
+    condition: Float[Tensor, "K C"] | None = None
 
     def law(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
         """The law that the user asked to sample from; drafters and verifiers use the same."""
@@ -112,21 +132,36 @@ class Run:
             self.opened[name].prefill()
         return self.opened[name]
 
+    def features(self, name: str, cache: Callable[[], Cache]) -> Session:
+        """A feature drafter's session; the same one for the same name. Nothing is read yet, since that takes features.
+
+        It is over the target's tokens but the first: entry i is token i + 1 with the target's hidden row i.
+
+        Args:
+            cache: makes an empty one of the drafter; not called where a toy stands in for it.
+
+        Raises:
+            ContractError: the target has one token so far, so there is no entry.
+        """
+        if name not in self.opened:
+            self.opened[name] = self.feature_opener(name, cache, self.target.tokens[1:])
+        return self.opened[name]
+
     def part(self, kind: str, name: str) -> Path | None:
         """The folder of a part's weights (see `discover.part`); None where a toy is to be made instead.
 
         Raises:
             WeightsError: it is not there; says how to make it.
         """
-        return None if self.toys else part(kind, name)
+        return None if self.toys else part(kind, name, self.backbone)
 
-    def timed(self, call: Callable[P, T]) -> Callable[P, T]:
-        """A part's call, whose time is drafting."""
+    def timed(self, call: Callable[P, T], kind: str = "draft") -> Callable[P, T]:
+        """A part's call, whose time is drafting; or a stage of the step by another name, for `Sample.stages`."""
 
         def stamped(*args: P.args, **kwargs: P.kwargs) -> T:
             begin = self.stopwatch.clock.stamp()
             made = call(*args, **kwargs)
-            self.stopwatch.add("draft", begin)
+            self.stopwatch.add(kind, begin)
             return made
 
         return stamped
@@ -153,6 +188,16 @@ class Method(ABC, Generic[S]):
     def needs(self) -> frozenset[Need]:
         """What the backbone must offer; a class attribute where it is always the same."""
         return frozenset()
+
+    @property
+    def taps(self) -> tuple[Tap, ...]:
+        """Layers whose hidden rows it reads, as ``run.target.hidden``; a class attribute where always the same."""
+        return ()
+
+    @property
+    def reference(self) -> Method[Any] | None:
+        """The setting whose law is what others are held against; None: the target decoded autoregressively."""
+        return None
 
     @property
     def parts(self) -> Sequence[tuple[str, str]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import itertools
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -10,6 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from harness import presets
+from harness.contracts import Need
 from harness.fit import misfit
 from harness.law import Sampling
 from harness.method import Claim, Method, label, parameters
@@ -20,6 +22,8 @@ from harness.suite import Resolved, Suite
 from harness.task import Prompt
 
 BASELINE = "autoregressive"
+MASKED_BASELINE = "masked_diffusion"
+"""Of a masked model, which has no law of a next token: one token a step."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +32,7 @@ class Cell:
 
     Args:
         role: "method"; "baseline", what the others pair with; "floor", the baseline again with other seeds.
-        skip: why it will not run; None: it will.
+        skip: why it will not run; None: it will. batch: prompts decoded in lock step; the last gang may be smaller.
     """
 
     method: Method[Any]
@@ -41,6 +45,7 @@ class Cell:
     seed: int
     role: str = "method"
     skip: str | None = None
+    batch: int = 1
 
     @property
     def name(self) -> str:
@@ -66,14 +71,15 @@ class Cell:
             "max_new_tokens": self.max_new_tokens,
             "stop_at_eos": self.stop_at_eos,
             "seed": self.seed,
-            "batch": 1,
+            "batch": self.batch,
             "role": "floor" if self.role == "floor" else "method",
         }
 
     @cached_property
     def id(self) -> str:
         """Readable, and unique by a hash of ``config``."""
-        words = (self.label, self.backbone, self.dtype, f"T{self.sampling.temperature:g}", self.task.name)
+        words = [self.label, self.backbone, self.dtype, f"T{self.sampling.temperature:g}", self.task.name]
+        words += [f"B{self.batch}"] if self.batch > 1 else []
         slug = ".".join(re.sub(r"[^\w=+-]+", "-", word, flags=re.ASCII).strip("-") for word in words)
         return f"{slug[:120]}-{digest(self.config)[:8]}"
 
@@ -83,9 +89,9 @@ class Cell:
         return self.backbone, self.dtype
 
     @property
-    def setting(self) -> tuple[str, str, str, Sampling]:
+    def setting(self) -> tuple[str, str, str, Sampling, int]:
         """Cells that share a baseline."""
-        return self.backbone, self.dtype, self.task.title, self.sampling
+        return self.backbone, self.dtype, self.task.title, self.sampling, self.batch
 
 
 @dataclass(frozen=True)
@@ -132,6 +138,8 @@ class Plan:
         suite = self.suite.suite.model_dump()
         drop = ("name", "description", "methods", "prove", "greedy_check", "warmup")
         key = {name: value for name, value in suite.items() if name not in drop}
+        if self.suite.suite.batches == (1,):
+            del key["batch"]  # runs of before there were gangs go on
         key["methods"] = [_plain(use) for use in self.suite.uses]
         key["prompts"] = {use.title: digest([_hashable(p) for p in found])[:16] for use, found in self.prompts.items()}
         return {"key": key, "cells": {cell.id: self.meta(cell) for cell in self.cells}, "suite": suite}
@@ -168,14 +176,16 @@ def expand(resolved: Resolved) -> Plan:
 
 def _combinations(resolved: Resolved) -> Iterator[Cell]:
     suite = resolved.suite
-    baseline: Method[Any] = METHODS.get(BASELINE)()
     for entry in suite.backbones:
+        masked = Need.BIDIRECTIONAL in presets.resolve(entry.name).meets()
+        baseline: Method[Any] = METHODS.get(MASKED_BASELINE if masked else BASELINE)()
         for dtype in entry.dtype:
             for use in _uses(resolved, entry.name):
-                for sampling in _samplings(suite, use):
+                for batch, sampling in itertools.product(suite.batches, _samplings(suite, use)):
                     stop = suite.stop_at_eos and use.task.eos
                     budget = use.max_new_tokens or suite.max_new_tokens
                     first = Cell(baseline, entry.name, dtype, use, sampling, budget, stop, suite.seed, "baseline")
+                    first = replace(first, batch=batch)
                     yield first
                     if sampling.temperature > 0:
                         yield replace(first, role="floor")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -13,11 +14,12 @@ from harness import outputs as outputs_of
 from harness import presets
 from harness.backbone import Backbone
 from harness.clock import Stopwatch, clock_for
-from harness.contracts import Draft
+from harness.contracts import Draft, Need
 from harness.discover import part
 from harness.draws import SeededDraws
 from harness.errors import OutputError, RunIncomplete, StoreError, UsageError, WeightsError
 from harness.fidelity import diverge
+from harness.gang import Gang, Seat
 from harness.ledger import Record, Sample
 from harness.loop import Decode, decode, open_run
 from harness.method import Run
@@ -27,6 +29,10 @@ from harness.task import Prompt, Scored, SetScore
 from harness.verdicts import Verdicts
 
 WARMUP_TOKENS = 8
+LEADING = 16
+"""Probabilities of each law that `Sample.leading` holds."""
+Key = tuple[Prompt, int]
+"""A prompt and a repetition of it."""
 NO_OUTPUT = "output: "
 """How the error of a sample begins whose decode went well, and whose tokens stand for nothing."""
 
@@ -153,7 +159,7 @@ class _Group:
                 continue
             try:
                 for kind, name in () if getattr(self.backbone, "toy_drafters", False) else cell.method.parts:
-                    part(kind, name)
+                    part(kind, name, self.backbone.name)
             except WeightsError as error:
                 self._skip_all([cell], str(error))
                 self.cells.remove(cell)
@@ -174,43 +180,52 @@ class _Group:
         if any(todo.values()):
             self.options.progress.say("warming up")
             for cell in cells:
-                self._warm_up(cell, prompts[0])
-        for index, (prompt, repetition) in enumerate(keys):
-            turn = index % len(cells)
-            order = [c for c in [*cells[turn:], *cells[:turn]] if (prompt.id, repetition) in todo[c]]
-            self._prompt(order, prompt, repetition)
+                self._warm_up(cell, prompts)
+        for batch in dict.fromkeys(cell.batch for cell in cells):
+            mates = [cell for cell in cells if cell.batch == batch]
+            for index, first in enumerate(range(0, len(keys), batch)):
+                turn = index % len(mates)
+                self._prompts([*mates[turn:], *mates[:turn]], keys[first : first + batch], todo)
 
     def _has(self, cell: Cell, prompt: Prompt, repetition: int, warmup: bool = False) -> bool:
         return (prompt.id, repetition, warmup) in self.done[cell]
 
-    def _warm_up(self, cell: Cell, prompt: Prompt) -> None:
-        """Short decodes that are kept and flagged, but never counted."""
+    def _warm_up(self, cell: Cell, prompts: Sequence[Prompt]) -> None:
+        """A short gang of decodes that are kept and flagged, but never counted."""
+        short = replace(cell, max_new_tokens=min(WARMUP_TOKENS, cell.max_new_tokens))
         for repetition in range(self.plan.suite.suite.warmup):
-            attempt = self._attempt(
-                replace(cell, max_new_tokens=min(WARMUP_TOKENS, cell.max_new_tokens)), prompt, repetition
-            )
-            if not self._has(cell, prompt, repetition, warmup=True):
-                sample = replace(attempt.sample, warmup=True)
-                self.store.write(cell.id, Record(sample, attempt.steps))
+            for attempt in self._attempts(short, [(prompt, repetition) for prompt in prompts[: cell.batch]]):
+                if not self._has(cell, attempt.prompt, repetition, warmup=True):
+                    sample = replace(attempt.sample, warmup=True)
+                    self.store.write(cell.id, Record(sample, attempt.steps))
 
-    def _prompt(self, order: Sequence[Cell], prompt: Prompt, repetition: int) -> None:
-        """Decode in turn; an output is scored and written once its baseline's output is known."""
+    def _prompts(self, order: Sequence[Cell], keys: Sequence[Key], todo: Mapping[Cell, set[tuple[str, int]]]) -> None:
+        """Decode in turn, what is to be done of these; an output is scored and written once its baseline's is known."""
         waiting: list[tuple[Cell, _Attempt]] = []
         for cell in order:
-            attempt = self._attempt(cell, prompt, repetition)
-            if cell.role == "baseline" and attempt.sample.status == "ok":
-                self.outputs[(cell.id, prompt.id, repetition)] = attempt.sample.tokens
-            waiting.append((cell, attempt))
-            for ready in [item for item in waiting if self._baseline_output(item[0], prompt, repetition) is not None]:
+            asked = [(prompt, repetition) for prompt, repetition in keys if (prompt.id, repetition) in todo[cell]]
+            for attempt in self._attempts(cell, asked):
+                if cell.role == "baseline" and attempt.sample.status == "ok":
+                    self.outputs[(cell.id, attempt.prompt.id, attempt.sample.repetition)] = attempt.sample.tokens
+                waiting.append((cell, attempt))
+            for ready in [item for item in waiting if self._baseline_output(item[0], item[1].sample) is not None]:
                 waiting.remove(ready)
-                self._finish(*ready, prompt)
+                self._finish(*ready)
         for cell, attempt in waiting:  # the baseline failed on this prompt, or was lost
-            self._finish(cell, attempt, prompt)
+            self._finish(cell, attempt)
 
-    def _baseline_output(self, cell: Cell, prompt: Prompt, repetition: int) -> tuple[int, ...] | None:
-        return self.outputs.get((self.plan.baseline(cell).id, prompt.id, repetition))
+    def _baseline_output(self, cell: Cell, sample: Sample) -> tuple[int, ...] | None:
+        return self.outputs.get((self.plan.baseline(cell).id, sample.prompt, sample.repetition))
 
-    def _attempt(self, cell: Cell, prompt: Prompt, repetition: int) -> _Attempt:
+    def _attempts(self, cell: Cell, keys: Sequence[Key]) -> list[_Attempt]:
+        """The decodes of one gang; a store that fails ends the run."""
+        jobs = [partial(self._attempt, cell, prompt, repetition) for prompt, repetition in keys]
+        found = Gang[_Attempt](cell.batch).run(jobs)
+        for error in (each for each in found if isinstance(each, Exception)):
+            raise error
+        return [each for each in found if isinstance(each, _Attempt)]
+
+    def _attempt(self, cell: Cell, prompt: Prompt, repetition: int, seat: Seat | None) -> _Attempt:
         """One decode; whatever a method raises becomes a failed row, never a gap."""
         sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category)
         try:
@@ -224,19 +239,22 @@ class _Group:
             draws = SeededDraws(cell.seed, stream, prompt.id, repetition, self.backbone.device)
             grid = self.backbone.offers.grid
             budget = min(cell.max_new_tokens, grid.length) if grid else cell.max_new_tokens
-            args = (cell.sampling, budget, draws, stopwatch, opening)
+            args = (cell.sampling, budget, draws, stopwatch, opening, seat)
             run = open_run(self.backbone, self._drafter, prompt, *args)
+            if seat is not None:
+                seat.ready()  # no prefill waits for another prompt's encoder
             if not cell.stop_at_eos:
                 run.eos = frozenset()
             found = decode(cell.method, run)
-            return _Attempt(replace(sample, tokens=found.tokens, prefill_ns=found.prefill_ns), found, run)
+            sample = replace(sample, tokens=found.tokens, prefill_ns=found.prefill_ns, stages=found.stages)
+            return _Attempt(prompt, sample, found, run)
         except (StoreError, RunIncomplete):
             raise
         except Exception as error:  # a method or plugin may raise anything: the row says what
-            return _Attempt(replace(sample, status="failed", error=_say("", error)))
+            return _Attempt(prompt, replace(sample, status="failed", error=_say("", error)))
 
-    def _finish(self, cell: Cell, attempt: _Attempt, prompt: Prompt) -> None:
-        sample = attempt.sample
+    def _finish(self, cell: Cell, attempt: _Attempt) -> None:
+        sample, prompt = attempt.sample, attempt.prompt
         if attempt.run is not None and sample.tokens:
             try:
                 sample = self._score(cell, attempt.run, sample, prompt)
@@ -251,13 +269,19 @@ class _Group:
 
     def _score(self, cell: Cell, run: Run, sample: Sample, prompt: Prompt) -> Sample:
         """Log-probabilities of the very tokens that were timed; agreement; the task's own score."""
+        if Need.BIDIRECTIONAL in self.backbone.offers.meets:
+            return self._judge(cell, sample, prompt)  # there is no law of a next token to score by
         session = run.target
         session.rollback(sample.prompt_tokens)
         output = torch.tensor(sample.tokens, device=session.device)
         logits = session.forward(Draft(output[:-1])).double()
-        chosen = logits.log_softmax(-1).gather(1, output[:, None])[:, 0]
+        laws = logits.log_softmax(-1)
+        chosen = laws.gather(1, output[:, None])[:, 0]
         sample = replace(sample, logprobs=tuple(chosen.tolist()))
-        theirs = self._baseline_output(cell, prompt, sample.repetition)
+        if cell.role == "baseline" and self.backbone.offers.grid is not None:
+            leading = laws.topk(min(LEADING, laws.shape[1])).values.exp()
+            sample = replace(sample, leading=tuple(leading.flatten().tolist()))
+        theirs = self._baseline_output(cell, sample)
         if cell.sampling.temperature == 0 and theirs is not None:
             apart = diverge(sample.tokens, theirs)
             margin = None
@@ -283,6 +307,8 @@ class _Group:
             sample = replace(sample, output=self.store.keep_output(cell.id, sample, output))
         if task.metrics and (self.options.allow_code or not task.runs_code):
             sample = replace(sample, scores=task.score(prompt, output, sample.tokens))
+        if grid is not None:
+            sample = replace(sample, regions=tuple(task.regions(prompt, output, (grid.rows, grid.columns))))
         return sample
 
     def _score_set(self, cell: Cell) -> dict[str, Any]:
@@ -307,6 +333,7 @@ class _Group:
 class _Attempt:
     """A decode that went well or not."""
 
+    prompt: Prompt
     sample: Sample
     found: Decode | None = None
     run: Run | None = None

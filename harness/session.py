@@ -15,8 +15,9 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from harness.clock import Stopwatch
-from harness.contracts import Cache, Draft, Offers, Verdict, Window
+from harness.contracts import Cache, Draft, Offers, Tap, Verdict, Window
 from harness.errors import ContractError
+from harness.taps import HiddenRows, resolve
 
 
 @final
@@ -62,12 +63,16 @@ class Session:
         self._tail = self._none.tokens
         self._valid = 0
         self._held = 0
+        self._taps: tuple[int, ...] = ()
+        self._hidden = HiddenRows(offers, 0, self.device)
+        self._newest = self._hidden.rows
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         twin = copy.copy(self)
         memo[id(self)] = twin
         twin._host = list(self._host)
         twin._cache = copy.deepcopy(self._cache, memo)
+        twin._hidden = copy.deepcopy(self._hidden, memo)
         return twin
 
     @property
@@ -91,14 +96,50 @@ class Session:
         """What the cache keeps of the committed tokens, where that can be compared (a tabular one's hashes)."""
         return tuple(getattr(self._cache, "entries", ())[: self.cached])
 
-    def prefill(self) -> None:
-        """Read all but the last token, if that was not done yet; asks for no logits and is not a pass."""
+    def tap(self, taps: Sequence[Tap]) -> None:
+        """Keep the hidden rows of these layers, from the first entry on.
+
+        Raises:
+            UsageError: the backbone has no such layer, or serves no hidden rows.
+            ContractError: entries were read before.
+        """
+        if taps and self._held:
+            raise ContractError(f"tapped with {self._held} entries read: their rows are lost; tap before the prefill")
+        self._taps = resolve(taps, self.offers)
+        self._hidden = HiddenRows(self.offers, len(self._taps), self.device)
+        self._newest = self._hidden.rows
+
+    @property
+    def hidden(self) -> Float[Tensor, "M G J E"]:
+        """Rows of the tapped layers, one an entry, for the M = `cached` leading tokens.
+
+        After a commit or the prefill the last of them is the row that gave the last token.
+        """
+        return self._hidden.rows[: self.cached]
+
+    @property
+    def newest(self) -> Float[Tensor, "R G J E"]:
+        """Rows of the tapped layers for those whose logits the last pass returned."""
+        return self._newest
+
+    def prefill(self, features: Float[Tensor, "N ..."] | None = None) -> None:
+        """Read all but the last token, if that was not done yet; asks for no logits and is not a pass.
+
+        Args:
+            features: of a feature drafter, a row for each token read.
+        """
         if len(self) - 1 > self.cached:
-            self._extend(self._pending()[:-1], None, 0)
+            start, tokens = self.cached, self._pending()[:-1]
+            self._extend(tokens, self._after(start, len(tokens)), start, None, 0, features)
             self._valid = self._held
 
-    def forward(self, draft: Draft | None = None) -> Float[Tensor, "R V"]:
+    def forward(
+        self, draft: Draft | None = None, features: Float[Tensor, "N ..."] | None = None
+    ) -> Float[Tensor, "R V"]:
         """One pass over the tokens not cached yet and the draft.
+
+        Args:
+            features: of a feature drafter, a row for each entry: the tokens from ``cached`` on, then the nodes.
 
         Returns:
             Raw logits; row 0 is after the last emitted token, row k + 1 after node k.
@@ -110,13 +151,38 @@ class Session:
         pending = self._pending()
         sees = None if draft.parents is None else _tree_mask(len(pending), draft.parents)
         tokens = torch.cat([pending, draft.tokens]) if len(draft) else pending
-        begin = self._stopwatch.clock.stamp()
-        logits = self._extend(tokens, sees, len(draft) + 1, draft.parents)
-        self._stopwatch.add(self.kind, begin)
-        self.passes += 1
-        self.rows += len(tokens)
+        start = self.cached
+        places = self._after(start, len(tokens))
+        if draft.parents is not None:
+            places[len(pending) :] = len(self) + depths_of(draft.parents)
+        logits = self._timed(tokens, places, start, sees, len(draft) + 1, features)
         self.draft = draft
         self._valid = len(self)
+        return logits
+
+    def grow(self, draft: Draft, features: Float[Tensor, "N ..."] | None = None) -> Float[Tensor, "N V"]:
+        """One pass over more nodes, below those that the window holds already; each node is read once.
+
+        Args:
+            draft: its parents count all nodes of the window, those read before first; -1 is the last emitted token,
+                None a chain below the last node. features: a row for each new node.
+
+        Returns:
+            Raw logits; row k is after new node k.
+
+        Raises:
+            ContractError: no window is open on these tokens, it ends in probes, or the nodes go past the context.
+        """
+        held = len(self.draft)
+        if self._valid != len(self) or self._held != self._valid + held:
+            raise ContractError("grow adds to the window of a pass over the same tokens; call forward first")
+        if self.draft.probes:
+            raise ContractError(f"the window ends in {self.draft.probes} probes, below which nothing grows")
+        joint = self.draft.grown(draft)
+        seen = ancestors(joint.above)[held:]
+        places = len(self) + seen.sum(1) - 1
+        logits = self._timed(draft.tokens, places, len(self), seen, len(draft), features)
+        self.draft = joint
         return logits
 
     def commit(self, verdict: Verdict) -> tuple[int, ...]:
@@ -124,6 +190,7 @@ class Session:
         read = verdict.read()
         emitted = tuple(self.draft.tokens[list(read.path)].tolist()) if read.path else ()
         self._cache.keep(self._valid, read.path)
+        self._hidden.keep(self._valid, read.path)
         self._valid += len(read.path)
         self._held = self._valid
         self.tokens.extend((*emitted, read.token))
@@ -161,29 +228,54 @@ class Session:
         host = torch.tensor(self._host[start:], dtype=torch.long, device=self.device)
         return torch.cat([host, self._tail[max(0, start - len(self._host)) :]]) if len(self._tail) else host
 
+    def _after(self, start: int, count: int) -> Int[Tensor, " N"]:
+        return torch.arange(start, start + count, device=self.device)
+
+    def _timed(
+        self,
+        tokens: Int[Tensor, " N"],
+        places: Int[Tensor, " N"],
+        base: int,
+        sees: Bool[Tensor, "N S"] | None,
+        rows: int,
+        features: Float[Tensor, "N ..."] | None,
+    ) -> Float[Tensor, "R V"]:
+        """A pass, counted and stamped."""
+        begin = self._stopwatch.clock.stamp()
+        logits = self._extend(tokens, places, base, sees, rows, features)
+        self._stopwatch.add(self.kind, begin)
+        self.passes += 1
+        self.rows += len(tokens)
+        return logits
+
     def _extend(
         self,
         tokens: Int[Tensor, " N"],
-        sees: Bool[Tensor, "N N"] | None,
+        places: Int[Tensor, " N"],
+        base: int,
+        sees: Bool[Tensor, "N S"] | None,
         rows: int,
-        parents: Int[Tensor, " K"] | None = None,
+        features: Float[Tensor, "N ..."] | None,
     ) -> Float[Tensor, "R V"]:
-        base, count = self.cached, len(tokens)
-        if base + count > self.offers.context:
+        """N entries behind the S - N from ``base`` on that the cache keeps."""
+        count = len(tokens)
+        start = base if sees is None else base + sees.shape[1] - count
+        if start + count > self.offers.context:
             raise ContractError(
-                f"a pass would hold {base + count} entries and the context is {self.offers.context}: "
+                f"a pass would hold {start + count} entries and the context is {self.offers.context}: "
                 f"drafts must be less deep than `run.room`"
             )
-        if self._held > base:
-            self._cache.keep(base)
-        positions = torch.arange(base, base + count, device=self.device)
-        if parents is not None:
-            positions[count - len(parents) :] = len(self) + depths_of(parents)
-        self._held = base + count
-        return self._cache.extend(Window(tokens, positions, base, sees, rows)).logits
+        if self._held > start:
+            self._cache.keep(start)
+        self._held = start + count
+        made = self._cache.extend(Window(tokens, places, base, sees, rows, self._taps, features))
+        if made.hidden is not None:
+            self._hidden.write(start, made.hidden)
+            self._newest = made.hidden[count - rows :]
+        return made.logits
 
 
-def _ancestors(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
+def ancestors(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
     """Row k marks node k and those above it; doubles the reach each round instead of looping over nodes."""
     size = len(parents)
     index = torch.arange(size, device=parents.device)
@@ -198,12 +290,12 @@ def _ancestors(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
 
 def depths_of(parents: Int[Tensor, " K"]) -> Int[Tensor, " K"]:
     """How far each node of a draft lies below the first ones, which have 0."""
-    return _ancestors(parents).sum(1) - 1
+    return ancestors(parents).sum(1) - 1
 
 
 def _tree_mask(pending: int, parents: Int[Tensor, " K"]) -> Bool[Tensor, "N N"]:
     """Pending tokens see the earlier ones; a node sees all pending ones and its ancestors."""
     size = pending + len(parents)
     mask = torch.ones(size, size, dtype=torch.bool, device=parents.device).tril()
-    mask[pending:, pending:] = _ancestors(parents)
+    mask[pending:, pending:] = ancestors(parents)
     return mask

@@ -50,7 +50,8 @@ SAMPLES = pa.schema(
         "agreement": _REAL,
         "diverged_at": _INT,
     }
-    | {"margin": _REAL, "scores": _TEXT, "open_ns": _INT, "output": _TEXT, "sha256": _TEXT}
+    | {"margin": _REAL, "scores": _TEXT, "open_ns": _INT, "output": _TEXT, "regions": pa.list_(_TEXT)}
+    | {"stages": _TEXT, "leading": pa.list_(_REAL), "sha256": _TEXT}
 )
 _STEP = {f.name: _REAL if f.type in ("float", float) else _INT for f in fields(Step)}
 STEPS = pa.schema(_KEY | {"step": _INT} | _STEP)
@@ -376,7 +377,7 @@ def _samples(records: Sequence[Record]) -> pa.Table:
     for sample in (record.sample for record in records):
         row = asdict(sample)
         row["text"], row["error"] = _utf8(sample.text), _utf8(sample.error)
-        row["scores"] = json.dumps(sample.scores, sort_keys=True)
+        row["scores"], row["stages"] = (json.dumps(one, sort_keys=True) for one in (sample.scores, sample.stages))
         row["sha256"] = hashlib.sha256(",".join(map(str, sample.tokens)).encode()).hexdigest()
         rows.append(row)
     return pa.Table.from_pylist(rows, schema=SAMPLES)

@@ -25,15 +25,20 @@ def _has_name(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _top_k(value: Any) -> int | tuple[int, ...]:
+def _whole(name: str, least: int) -> PlainValidator:
     """One value, or several to sweep."""
-    values = value if isinstance(value, list | tuple) and value else [value]
-    if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 0 for k in values):
-        raise ValueError("top_k is a whole number from 0, or a list of them to sweep")
-    return tuple(values) if isinstance(value, list | tuple) else int(value)
+
+    def check(value: Any) -> int | tuple[int, ...]:
+        values = value if isinstance(value, list | tuple) and value else [value]
+        if not all(isinstance(each, int) and not isinstance(each, bool) and each >= least for each in values):
+            raise ValueError(f"{name} is a whole number from {least}, or a list of them to sweep")
+        return tuple(values) if isinstance(value, list | tuple) else int(value)
+
+    return PlainValidator(check)
 
 
-TopK = Annotated[int | tuple[int, ...], PlainValidator(_top_k)]
+TopK = Annotated[int | tuple[int, ...], _whole("top_k", 0)]
+Batch = Annotated[int | tuple[int, ...], _whole("batch", 1)]
 Named = Annotated[dict[str, Any], AfterValidator(_has_name)]
 
 
@@ -73,6 +78,7 @@ class Suite(_Strict):
     order: Literal["temperature_first", "filter_first"] = "temperature_first"
     max_new_tokens: int = Field(64, ge=1)
     stop_at_eos: bool = True
+    batch: Batch = 1
     repetitions: int = Field(1, ge=1)
     warmup: int = Field(1, ge=0)
     seed: int = 0
@@ -84,6 +90,11 @@ class Suite(_Strict):
     def top_ks(self) -> tuple[int, ...]:
         """Every top-k of the suite."""
         return (self.top_k,) if isinstance(self.top_k, int) else self.top_k
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Every batch of the suite: how many prompts are decoded in lock step (`harness.gang`)."""
+        return (self.batch,) if isinstance(self.batch, int) else self.batch
 
 
 @dataclasses.dataclass(frozen=True)

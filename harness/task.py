@@ -60,6 +60,10 @@ class Task(ABC):
         """Score one output, decoded and without the prompt; keys are ``metrics``. Pure, never timed."""
         return {}
 
+    def regions(self, prompt: Prompt, output: Output, cells: tuple[int, int]) -> Sequence[str]:
+        """What lies in each of a picture's rows x columns ``cells``, in raster order; empty where nothing tells."""
+        return ()
+
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
         """Score all outputs of a cell together (FID, diversity, sub-scores by category). Pure, never timed.
 

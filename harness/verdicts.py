@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from harness import presets
@@ -10,6 +11,7 @@ from harness.backbone import Backbone, Opening
 from harness.draws import SeededDraws
 from harness.errors import EnumerationLimit
 from harness.fidelity import cases_of, diverge, prove
+from harness.gang import Gang, Seat
 from harness.law import Sampling
 from harness.loop import decode, open_run
 from harness.method import Claim, Method
@@ -38,7 +40,7 @@ class Verdicts:
         self._drafter = drafter
         self._drafters: dict[str, Backbone] = {}
         self._laws: dict[Method[Any], dict[str, Any]] = {}
-        self._greedy: dict[tuple[Method[Any], str], dict[str, Any]] = {}
+        self._greedy: dict[tuple[Method[Any], str, int], dict[str, Any]] = {}
         self._reference: dict[tuple[str, str], tuple[int, ...]] = {}
         self._fp32: Backbone | None = None
 
@@ -81,20 +83,23 @@ class Verdicts:
         return self._laws[method]
 
     def _greedy_equal(self, cell: Cell) -> dict[str, Any]:
-        key = (cell.method, cell.task.title)
+        key = (cell.method, cell.task.title, cell.batch)
         if key not in self._greedy:
             self._greedy[key] = self._compare(cell)
         return self._greedy[key]
 
     def _compare(self, cell: Cell) -> dict[str, Any]:
-        """Decode some prompts greedily in fp32 with the method and with the baseline."""
+        """Decode some prompts greedily in fp32: with the method, as a gang where it runs in one, and the baseline."""
         ask = self.plan.suite.suite.greedy_check
         prompts = self.plan.prompts[cell.task][: ask.prompts]
         baseline = METHODS.get(BASELINE)()
         apart: list[dict[str, Any]] = []
-        for prompt in prompts:
-            opening = self._model().open(prompt)
-            ours = self._tokens(cell.method, prompt, opening, ask.tokens)
+        openings = [self._model().open(prompt) for prompt in prompts]
+        jobs = [partial(self._tokens, cell.method, *each, ask.tokens) for each in zip(prompts, openings, strict=True)]
+        outputs = Gang[tuple[int, ...]](cell.batch).run(jobs)
+        for prompt, opening, ours in zip(prompts, openings, outputs, strict=True):
+            if isinstance(ours, Exception):
+                raise ours
             if (cell.task.title, prompt.id) not in self._reference:
                 self._reference[cell.task.title, prompt.id] = self._tokens(baseline, prompt, opening, ask.tokens)
             theirs = self._reference[cell.task.title, prompt.id]
@@ -122,10 +127,12 @@ class Verdicts:
             self._drafters[name] = presets.drafter(self._model(), name, self.fetch)
         return self._drafters[name]
 
-    def _tokens(self, method: Method[Any], prompt: Prompt, opening: Opening, budget: int) -> tuple[int, ...]:
+    def _tokens(
+        self, method: Method[Any], prompt: Prompt, opening: Opening, budget: int, seat: Seat | None = None
+    ) -> tuple[int, ...]:
         model = self._model()
         draws = SeededDraws(0, "greedy", "check", 0, model.device)
-        run = open_run(model, self._open, prompt, Sampling(0.0), budget, draws, opening=opening)
+        run = open_run(model, self._open, prompt, Sampling(0.0), budget, draws, opening=opening, seat=seat)
         return decode(method, run).tokens
 
     def _margin(self, opening: Opening, ours: tuple[int, ...], theirs: tuple[int, ...], at: int) -> float:

@@ -105,9 +105,10 @@ class MuLoSD(Method[Grown]):
         x, at = drafter.propose(run, band), band.at(canvas.device)
         before, last = torch.tensor([canvas.tokens[p] for p in state.unread], device=canvas.device), band.cells[-1]
         ids = torch.cat([before, x[: last - band.first]])
-        p = run.law(canvas.read(ids, [*state.unread, *range(band.first, last)]))[len(before) - 1 + at]
-        again = self._refused(run, band, x[at], p)
-        late = self._redraw(run, band, x, p, again)
+        read = run.timed(canvas.read, "score")
+        p = run.law(read(ids, [*state.unread, *range(band.first, last)]))[len(before) - 1 + at]
+        again = run.timed(self._refused, "judge")(run, band, x[at], p)
+        late = run.timed(self._redraw, "redraw")(run, band, x, p, again)
         if self.recompute and again:
             late = list(range(band.cells[again[0]], last))
         state.row, state.unread = band.row + band.rows, sorted({*late, *range(last, band.stop)})

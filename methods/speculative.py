@@ -43,7 +43,12 @@ class Speculative(Method[ModelDrafter]):
             "(lambda p, q: p)(law, ",
             "the correction is drawn from p",
         ),
-        Plant(VERIFIER + "acceptance", "(px / qx)", "(px / qx).sqrt()", "accepts more than p / q"),
+        Plant(
+            VERIFIER + "acceptance",
+            "(px / odds(x, q).to(p.dtype))",
+            "(px / odds(x, q).to(p.dtype)).sqrt()",
+            "accepts more than p / q",
+        ),
         Plant(
             "methods.drafters.model:ModelDrafter.propose",
             "laws.append(q)",

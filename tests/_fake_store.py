@@ -82,7 +82,7 @@ def samples_of(records: Iterable[Record]) -> pd.DataFrame:
     for record in records:
         row = dict(vars(record.sample))
         row["tokens"], row["logprobs"] = list(row["tokens"]), list(row["logprobs"])
-        row["scores"] = json.dumps(row["scores"])
+        row["scores"], row["stages"] = json.dumps(row["scores"]), json.dumps(row["stages"])
         row["sha256"] = hashlib.sha256(",".join(map(str, row["tokens"])).encode()).hexdigest()
         rows.append(row)
     frame = pd.DataFrame(rows, columns=[*Sample.__dataclass_fields__, "sha256"])

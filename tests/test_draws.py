@@ -5,6 +5,7 @@ Chi-square tests have a fixed seed; with a correct sampler one reseeding in a mi
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,7 @@ from scipy import stats
 from harness.contracts import Path
 from harness.draws import LIVE_CLOCKS, SeededDraws, chain_path, inverse_cdf, tree_path
 from harness.enumerate import EnumeratingDraws
+from harness.errors import ContractError
 
 FALSE_ALARM = 1e-6
 plainly = settings(deadline=None, derandomize=True)
@@ -279,3 +281,44 @@ class TestPaths:
         path = tree_path(coins, odds, torch.arange(300) - 1)
         assert int(path.stop) == 300
         assert float(path.expected) == pytest.approx(sum(0.99**k for k in range(1, 301)), rel=1e-12)
+
+
+def ordered_law(law: Sequence[float], k: int) -> dict[tuple[int, ...], float]:
+    """Of k draws without replacement; derived again, over all permutations."""
+    found: dict[tuple[int, ...], float] = {}
+    for tokens in itertools.permutations(range(len(law)), k):
+        weight, left = 1.0, 1.0
+        for token in tokens:
+            weight, left = weight * law[token] / left, left - law[token]
+        found[tokens] = weight
+    return found
+
+
+class TestDistinct:
+    LAW = (0.5, 0.25, 0.15, 0.1)
+
+    def test_ordered_draws_have_their_law(self) -> None:
+        draws = 4000
+        found = seeded().distinct(torch.tensor([self.LAW]).expand(draws, -1), 2, "draft")
+        fits(Counter(tuple(row) for row in found.tolist()), ordered_law(self.LAW, 2), draws)
+
+    def test_enumerated_it_is_every_ordered_subset(self) -> None:
+        law = torch.tensor([self.LAW, (0.0, 0.7, 0.3, 0.0)], dtype=torch.float64)
+        found: dict[tuple[int, ...], float] = {}
+        for weight, rows in outcomes(lambda d: d.distinct(law, 2, "draft")):
+            key = tuple(rows.reshape(-1).tolist())
+            found[key] = found.get(key, 0.0) + weight
+        first, second = ordered_law(self.LAW, 2), {(1, 2): 0.7, (2, 1): 0.3}
+        expected = {(*a, *b): p * q for a, p in first.items() for b, q in second.items()}
+        assert found == pytest.approx(expected, abs=1e-12)
+
+    def test_a_row_that_runs_out_goes_on_with_impossible_tokens_by_id(self) -> None:
+        law = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
+        assert seeded().distinct(law, 4, "draft")[0].tolist() == [2, 0, 1, 3]
+        assert [rows[0].tolist() for _, rows in outcomes(lambda d: d.distinct(law[:1], 3, "draft"))] == [[2, 0, 1]]
+        assert sorted(seeded().distinct(law, 4, "draft")[1].tolist()) == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("draws", [seeded(), EnumeratingDraws()])
+    def test_no_more_than_there_are(self, draws: SeededDraws | EnumeratingDraws) -> None:
+        with pytest.raises(ContractError, match="5 distinct tokens were asked of a vocabulary of 4"):
+            draws.distinct(torch.tensor([self.LAW]), 5, "draft")

@@ -103,7 +103,7 @@ class TestPrompts:
     def test_what_it_offers(self, model: ImageModel) -> None:
         grid = model.offers.grid
         assert grid is not None and (grid.rows, grid.columns, grid.length) == (SIDE, SIDE, SIDE * SIDE)
-        offered = {Need.TREE_MASK, Need.DRAFTER, Need.GRID, Need.CODEBOOK, Need.ANY_ORDER}
+        offered = {Need.TREE_MASK, Need.DRAFTER, Need.HIDDEN, Need.GRID, Need.CODEBOOK, Need.ANY_ORDER}
         assert model.offers.meets == ImageModel.meets({}) == offered
         assert (model.offers.vocabulary, model.offers.eos) == (BEGIN + 1, frozenset())
         assert ImageModel.modality({}) == "image"

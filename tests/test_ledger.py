@@ -42,6 +42,7 @@ def step(drafted: int, accepted: int, **other: Any) -> Step:
         "target_ns": 1_000_000,
         "verify_ns": 200_000,
         "host_ns": 500_000,
+        "levels": (drafted + 1) // 2,
     }
     return Step(**{**counted, **other})
 
@@ -94,10 +95,13 @@ BY_HAND = {
     "expected_per_node": 11.25 / 19,
     "nfe_per_output": 7 / 14,
     "reused": 3 / 6,
+    "unique_drafted": 16 / 6,
+    "mean_tree_depth": 10 / 6,
     "draft_nfe": 19 / 6,
     "logprob": -0.5,
     "ms_per_token": 15 / 14,
     "tokens_per_second": 14 / 0.015,
+    "throughput": 14 / 0.015,
 }
 
 

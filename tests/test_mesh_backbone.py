@@ -163,7 +163,8 @@ def test_a_wrong_condition_is_a_usage_error(condition: np.ndarray | None, says: 
 def test_what_it_is() -> None:
     backbone = BACKBONES[0]
     assert backbone.offers.eos == {5120} and backbone.offers.vocabulary == 5122 and backbone.offers.context == 256
-    assert backbone.offers.meets == {Need.TREE_MASK, Need.DRAFTER} == MeshBackbone.meets({})
+    met = {Need.TREE_MASK, Need.DRAFTER, Need.HIDDEN, Need.CONDITION}
+    assert backbone.offers.meets == met == MeshBackbone.meets({})
     assert MeshBackbone.modality({}) == "mesh" and not MeshBackbone.reads_text({})
     with pytest.raises(UsageError, match="point cloud"):
         backbone.cache()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import pytest
 import torch
@@ -13,20 +13,31 @@ from hypothesis import strategies as st
 
 from harness.backbones.tabular import Tabular, TabularCache
 from harness.clock import CpuClock, Stopwatch
-from harness.contracts import Draft, Path, Rows, Verdict, Window
-from harness.errors import ContractError
+from harness.contracts import Draft, Path, Rows, Tap, Verdict, Window
+from harness.errors import ContractError, UsageError
 from harness.session import Session
+from harness.taps import HiddenRows
 
 MODEL = Tabular("tabular", {"vocabulary": 4, "context": 64})
 NO_EXPECTATION = torch.zeros(())
+TAPS: tuple[Tap, ...] = (0, "middle", -1)
 
 
-def session(tokens: Sequence[int], model: Tabular = MODEL, kind: str = "target") -> Session:
-    return Session(model.cache(), model.offers, tokens, stopwatch=Stopwatch(CpuClock()), kind=kind)
+def session(tokens: Sequence[int], model: Tabular = MODEL, kind: str = "target", taps: Sequence[Tap] = ()) -> Session:
+    made = Session(model.cache(), model.offers, tokens, stopwatch=Stopwatch(CpuClock()), kind=kind)
+    made.tap(taps)
+    return made
 
 
 def fresh_logits(tokens: Sequence[int]) -> torch.Tensor:
     return session(tokens).forward()[0]
+
+
+def fresh_hidden(tokens: Sequence[int]) -> torch.Tensor:
+    """A row for every token, the last one too."""
+    fresh = session([*tokens, 0], taps=TAPS)
+    fresh.prefill()
+    return fresh.hidden
 
 
 def chain(*tokens: int) -> Draft:
@@ -63,23 +74,44 @@ def drafts(draw: st.DrawFn) -> Draft:
 
 @dataclass(frozen=True)
 class Decode:
-    """A pass, and a verdict on it; ``at``: the share of nodes before the last one kept. None: given up."""
+    """A pass, growths of its window, and a verdict.
+
+    Args:
+        at: the share of nodes before the last one kept; None: given up.
+        probes: so many of the last nodes are probes, and then nothing grows.
+        growths: tokens of further nodes, each with a share: of the nodes there before, the last it may hang from.
+    """
 
     draft: Draft
+    probes: int
+    growths: list[list[tuple[int, float]]]
     at: float | None
     token: int
 
     def act(self, target: Session) -> None:
-        rows = target.forward(self.draft)
-        tokens, said = list(target.tokens), self.draft.tokens.tolist()
-        for node in range(-1, len(self.draft)):
-            above = [said[k] for k in ancestry(self.draft, node)]
+        draft = replace(self.draft, probes=min(self.probes, len(self.draft)))
+        rows, newest = [target.forward(draft)], [target.newest]
+        for nodes in [] if draft.probes else self.growths:
+            rows.append(target.grow(self.below(nodes, len(target.draft))))
+            newest.append(target.newest)
+        self.judge(target, target.draft, torch.cat(rows), torch.cat(newest))
+
+    def below(self, nodes: list[tuple[int, float]], held: int) -> Draft:
+        parents = [round(share * (held + n)) - 1 for n, (_, share) in enumerate(nodes)]
+        return Draft(torch.tensor([token for token, _ in nodes]), parents=torch.tensor(parents))
+
+    def judge(self, target: Session, draft: Draft, rows: torch.Tensor, newest: torch.Tensor) -> None:
+        tokens, said = list(target.tokens), draft.tokens.tolist()
+        for node in range(-1, len(draft)):
+            above = [said[k] for k in ancestry(draft, node)]
             assert torch.equal(rows[node + 1], fresh_logits([*tokens, *above]))
+            assert torch.equal(newest[node + 1], fresh_hidden([*tokens, *above])[-1])
         if self.at is not None:
-            nodes = ancestry(self.draft, round(self.at * len(self.draft)) - 1)
-            emitted = target.commit(verdict(nodes, len(self.draft), self.token))
+            nodes = ancestry(draft, round(self.at * draft.proposed) - 1)
+            emitted = target.commit(verdict(nodes, len(draft), self.token))
             assert emitted == (*(said[k] for k in nodes), self.token)
             assert target.tokens == [*tokens, *emitted]
+            assert len(target.hidden) == len(target) - 1, "the last row is the one that gave the last token"
 
 
 @dataclass(frozen=True)
@@ -148,8 +180,9 @@ class Prefill:
 
 Act = Decode | Append | Rollback | RollbackBlind | Sync | Prefill
 SHARE = st.floats(0, 1)
+GROWTHS = st.lists(st.lists(st.tuples(st.integers(0, 3), SHARE), min_size=1, max_size=3), max_size=2)
 ACTS: st.SearchStrategy[Act] = st.one_of(
-    st.builds(Decode, drafts(), st.none() | SHARE, st.integers(0, 3)),
+    st.builds(Decode, drafts(), st.just(0) | st.integers(0, 2), GROWTHS, st.none() | SHARE, st.integers(0, 3)),
     st.builds(Append, TOKENS, st.booleans()),
     st.builds(Rollback, SHARE),
     st.builds(RollbackBlind, SHARE),
@@ -161,10 +194,11 @@ ACTS: st.SearchStrategy[Act] = st.one_of(
 @settings(deadline=None, derandomize=True, max_examples=120)
 @given(prompt=TOKENS, history=st.lists(ACTS, min_size=1, max_size=7))
 def test_any_history_equals_a_fresh_start(prompt: list[int], history: list[Act]) -> None:
-    target = session(prompt)
+    target = session(prompt, taps=TAPS)
     for act in history:
         act.act(target)
         assert 0 <= target.cached < len(target)
+        assert torch.equal(target.hidden, fresh_hidden(target.tokens)[: target.cached])
         twin = copy.deepcopy(target)  # asked on a copy, so that the history itself stays as drawn
         assert torch.equal(twin.forward()[0], fresh_logits(twin.tokens))
     assert torch.equal(target.forward()[0], fresh_logits(target.tokens))
@@ -180,6 +214,16 @@ class TestStaleEntriesShow:
         target.forward(chain(2, 3))
         target.commit(verdict([], 2, 1))
         assert not torch.equal(target.forward()[0], fresh_logits([0, 1, 1]))
+
+    def test_hidden_rows_that_stay_where_a_refused_draft_stood_are_others(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(HiddenRows, "keep", lambda self, length, entries: None)
+        target = session([0, 1], taps=TAPS)
+        target.forward(Draft(torch.tensor([2, 3]), parents=torch.tensor([-1, -1])))
+        target.commit(verdict([1], 2, 1))
+        assert torch.equal(target.hidden[:2], fresh_hidden([0, 1]))
+        assert not torch.equal(target.hidden[2], fresh_hidden([0, 1, 3])[2])
 
 
 class Watching(TabularCache):  # type: ignore[misc]  # watched here, not varied
@@ -243,6 +287,39 @@ class TestWindows:
             [1, 1, 0, 1, 1],
         ]
 
+    def test_new_nodes_see_their_ancestors_and_every_token_and_are_read_once(self) -> None:
+        target, windows = watched([3, 1])
+        target.prefill()
+        target.forward(Draft(torch.tensor([0, 1]), parents=torch.tensor([-1, -1])))
+        logits = target.grow(Draft(torch.tensor([2, 3, 2]), parents=torch.tensor([1, 2, -1])))
+        last = windows[-1]
+        assert (last.tokens.tolist(), last.positions.tolist()) == ([2, 3, 2], [3, 4, 2])
+        assert (last.base, last.rows, logits.shape) == (2, 3, (3, 4))
+        assert last.sees is not None
+        assert last.sees.int().tolist() == [[0, 1, 1, 0, 0], [0, 1, 1, 1, 0], [0, 0, 0, 0, 1]]
+        assert (target.passes, target.rows, len(target.draft)) == (2, 6, 5)
+
+    def test_without_parents_growth_is_a_chain_below_the_last_node(self) -> None:
+        target = session([3, 1])
+        target.forward(chain(0))
+        target.grow(chain(2, 3))
+        assert target.draft.parents is not None
+        assert target.draft.parents.tolist() == [-1, 0, 1]
+        assert target.commit(verdict([0, 1, 2], 3, 1)) == (0, 2, 3, 1)
+
+    def test_features_go_with_their_entries(self) -> None:
+        target, windows = watched([3, 1, 2])
+        features = torch.arange(10, dtype=torch.float64).view(5, 2)
+        target.prefill(features[:2])
+        first = target.forward(chain(0), features[2:4])
+        target.grow(chain(1), features[4:])
+        given = [w.features for w in windows if w.features is not None]
+        assert torch.equal(torch.cat(given), features)
+        other, _ = watched([3, 1, 2])
+        other.prefill(features[:2])
+        assert torch.equal(other.forward(chain(0), features[2:4]), first)
+        assert not torch.equal(other.forward(chain(0), features[1:3]), first)
+
     def test_a_drafter_that_fell_behind_reads_both_tokens_in_one_pass(self) -> None:
         """After everything was accepted the drafter lacks its last draft and the closing token."""
         drafter, windows = watched([3, 1])
@@ -271,6 +348,41 @@ class TestBadUse:
             target.forward(chain(0, 0, 0, 0))
         assert torch.equal(target.forward()[0], session([0, 1, 2], small).forward()[0])
         assert target.passes == 1
+
+    def test_growth_needs_a_window_over_the_same_tokens(self) -> None:
+        target = session([0, 1, 2])
+        with pytest.raises(ContractError, match="call forward first"):
+            target.grow(chain(0))
+        target.forward(chain(0, 1))
+        target.rollback(2)
+        with pytest.raises(ContractError, match="call forward first"):
+            target.grow(chain(0))
+
+    def test_nothing_grows_below_probes(self) -> None:
+        target = session([0, 1, 2])
+        target.forward(Draft(torch.tensor([0, 1]), probes=1))
+        with pytest.raises(ContractError, match="ends in 1 probes"):
+            target.grow(chain(0))
+
+    def test_growth_past_the_context(self) -> None:
+        target = session([0, 1, 2], Tabular("tabular", {"context": 5}))
+        target.forward(chain(0))
+        with pytest.raises(ContractError, match="6 entries and the context is 5"):
+            target.grow(chain(0, 1))
+        assert target.grow(chain(0)).shape == (1, 3)
+
+    def test_layers_that_are_not_there(self) -> None:
+        with pytest.raises(UsageError, match="backbone of 8 layers: give each from 0"):
+            session([0], taps=[9])
+        bare = replace(MODEL.offers, layers=0)
+        with pytest.raises(UsageError, match="serves none; take one that meets HIDDEN"):
+            Session(MODEL.cache(), bare, [0], stopwatch=Stopwatch(CpuClock())).tap([-1])
+
+    def test_tapped_too_late(self) -> None:
+        target = session([0, 1])
+        target.prefill()
+        with pytest.raises(ContractError, match=r"1 entries read.*tap before the prefill"):
+            target.tap([-1])
 
     def test_no_prompt_is_a_contract_error(self) -> None:
         with pytest.raises(ContractError, match="at least one token"):

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.contracts import Cache, Grid, Rows, Window
+from harness.contracts import Cache, Grid, Rows, Window, extend_all
 from harness.errors import ContractError
 
 Grammar = Callable[[Int[Tensor, " R"]], Float[Tensor, "R V"]]
@@ -52,7 +52,8 @@ class GuidedCache(Cache):
 
     Entry i of the conditional branch is entry i + U - P of the other, from the prompt's last one (i = P - 1) on, where
     the other branch reads the last token of its own prompt: often the same. Rows of earlier entries, which are asked
-    for only after a rollback into the prompt, are the conditional branch's alone.
+    for only after a rollback into the prompt, are the conditional branch's alone; their hidden rows stand in both
+    branches' places.
 
     Args:
         conditional: empty. prompt: P. scale: s; at 1 the other branch does not run.
@@ -89,35 +90,73 @@ class GuidedCache(Cache):
         Raises:
             ContractError: past the context, or a tree that hangs from a token inside the prompt.
         """
+        return self._joined(window, [cache.extend(each) for cache, each in self._branches(window)])
+
+    @classmethod
+    def extend_many(cls, caches: Sequence[GuidedCache], windows: Sequence[Window]) -> list[Rows | Exception]:
+        """The branches of all of them together, in one pass where their caches have one."""
+        asked: list[list[tuple[Cache, Window]] | Exception] = []
+        for cache, window in zip(caches, windows, strict=True):
+            try:
+                asked.append(cache._branches(window))
+            except Exception as error:  # refused before anything of it is read
+                asked.append(error)
+        passes = [each for branches in asked if isinstance(branches, list) for each in branches]
+        read = iter(extend_all([cache for cache, _ in passes], [window for _, window in passes]))
+        return [
+            branches if isinstance(branches, Exception) else cache._tried(window, [next(read) for _ in branches])
+            for cache, window, branches in zip(caches, windows, asked, strict=True)
+        ]
+
+    def _branches(self, window: Window) -> list[tuple[Cache, Window]]:
+        """What each branch reads; the other one nothing inside the prompt, and where there is no guidance."""
         count, alone = len(window.tokens), self._last - self._held
         if window.sees is not None and window.rows and count - window.rows < alone:
             raise ContractError(
                 f"a tree hangs from entry {self._held + count - window.rows} and the prompt ends with entry "
                 f"{self._last}: read the prompt first, then draft"
             )
-        logits = self._conditional.extend(window).logits
+        if self._unconditional is None or count <= alone:
+            return [(self._conditional, window)]
+        other = self._other(self._unconditional, window, max(0, alone))
+        return [(self._conditional, window), (self._unconditional, other)]
+
+    def _tried(self, window: Window, read: Sequence[Rows | Exception]) -> Rows | Exception:
+        rows = [each for each in read if isinstance(each, Rows)]
+        return (
+            self._joined(window, rows) if len(rows) == len(read) else next(e for e in read if isinstance(e, Exception))
+        )
+
+    def _joined(self, window: Window, read: Sequence[Rows]) -> Rows:
+        """Rows of the branches, mixed and masked."""
+        count = len(window.tokens)
         self._held += count
-        if self._unconditional is not None and count > alone:
-            other = self._other(self._unconditional, window, max(0, alone))
-            plain = len(logits) - len(other)
-            mixed = torch.lerp(other, logits[plain:], self._scale)
+        logits, hidden = read[0].logits, read[0].hidden
+        other = read[1] if len(read) > 1 else None
+        if other is not None:
+            plain = len(logits) - len(other.logits)
+            mixed = torch.lerp(other.logits, logits[plain:], self._scale)
             logits = torch.cat([logits[:plain], mixed]) if plain else mixed
+        if hidden is not None and self._unconditional is not None:
+            behind = hidden[count:] if other is None or other.hidden is None else other.hidden
+            hidden = torch.cat([hidden, torch.cat([hidden[: count - len(behind)], behind])], 1)
         if self._grammar is not None and window.rows:
             places = window.positions[count - window.rows :] - self._last
             logits = logits + self._grammar(places).to(logits.dtype)
-        return Rows(logits)
+        return Rows(logits, hidden)
 
-    def _other(self, cache: Cache, window: Window, alone: int) -> Float[Tensor, "R V"]:
-        """Rows of the unconditional branch, which does not read the first ``alone`` entries of the window."""
+    def _other(self, cache: Cache, window: Window, alone: int) -> Window:
+        """What the unconditional branch reads: all but the first ``alone`` entries of the window."""
         tokens, positions = window.tokens[alone:], window.positions[alone:] + self._shift
         if not self._opened:
             self._open(cache, window)
-        if self._held - len(tokens) == self._last:
+        if self._held + alone == self._last:
             tokens = tokens.clone()
             tokens[0] = self._negative[-1]
         base = max(window.base, self._last)
         sees = None if window.sees is None else window.sees[alone:, base - window.base :]
-        return cache.extend(Window(tokens, positions, base + self._shift, sees, min(window.rows, len(tokens)))).logits
+        rows, features = min(window.rows, len(tokens)), None if window.features is None else window.features[alone:]
+        return Window(tokens, positions, base + self._shift, sees, rows, window.taps, features)
 
     def _open(self, cache: Cache, window: Window) -> None:
         """Read the branch's own prompt but for its last token: with the first pass that needs it, so it is timed."""

@@ -7,13 +7,15 @@ length, and `keep` of chosen entries is one index copy per layer.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol, final
+from typing import Any, Protocol, final, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from transformers.cache_utils import CacheLayerMixin
 
+from harness.backbone import Ends
+from harness.backbones._kv_batch import Part, extend_packed
 from harness.contracts import Cache, Rows, Window
 from harness.errors import ContractError
 
@@ -120,6 +122,25 @@ class Net(Protocol):
         """The same weights with these layers only."""
 
 
+@runtime_checkable
+class Tapped(Net, Protocol):
+    """A net that gives hidden rows too, and lends its ends."""
+
+    def ends(self) -> Ends:
+        """Its embedding and unembedding."""
+
+    def tapped(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+        taps: Sequence[int],
+    ) -> Rows:
+        """The same pass, and what enters these layers of all N entries, in one branch; L: what the head reads."""
+
+
 class Masks:
     """Additive masks, 0 or -inf; causal ones of small windows are slices of a buffer a size."""
 
@@ -173,6 +194,26 @@ class SlotCache(Cache):
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
         """One pass behind the entries held."""
+        rows = self._run(window, self._part(window).mask)
+        self._slots.length += len(window.tokens)
+        return rows
+
+    @classmethod
+    @torch.inference_mode()
+    def extend_many(cls, caches: Sequence[SlotCache], windows: Sequence[Window]) -> list[Rows | Exception]:
+        """One packed pass where one net serves all of them and can."""
+        try:
+            found = extend_packed([cache._part(window) for cache, window in zip(caches, windows, strict=True)])
+        except Exception:  # no slots have grown yet: read alone, only what cannot be read fails
+            found = None
+        return super().extend_many(caches, windows) if found is None else found
+
+    def _part(self, window: Window) -> Part:
+        """What a pass over the window needs.
+
+        Raises:
+            ContractError: it goes past the context, or its base past the entries held.
+        """
         slots, count = self._slots, len(window.tokens)
         if slots.length + count > slots.context:
             raise ContractError(
@@ -181,10 +222,15 @@ class SlotCache(Cache):
             )
         if not 0 <= window.base <= slots.length:
             raise ContractError(f"a window has base {window.base} and the cache holds {slots.length} entries")
-        mask = self._masks(window, slots.length)
-        logits = self._net(window.tokens, window.positions, mask, slots, window.rows)
-        slots.length += count
-        return Rows(logits)
+        return Part(self._net, slots, window, self._masks(window, slots.length))
+
+    def _run(self, window: Window, mask: Float[Tensor, "N T"] | None) -> Rows:
+        tokens, positions = window.tokens, window.positions
+        if not window.taps:
+            return Rows(self._net(tokens, positions, mask, self._slots, window.rows))
+        if not isinstance(self._net, Tapped):
+            raise ContractError(f"{type(self._net).__name__} gives no hidden rows; ask a backbone that meets HIDDEN")
+        return self._net.tapped(tokens, positions, mask, self._slots, window.rows, window.taps)
 
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:

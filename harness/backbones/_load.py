@@ -125,4 +125,11 @@ def offers(model: Any, meets: frozenset[Need]) -> Offers:
     eos = getattr(generation, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
     ends = frozenset(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
-    return Offers(model.get_output_embeddings().weight.shape[0], min(known, default=2048), ends, meets)
+    return Offers(
+        model.get_output_embeddings().weight.shape[0],
+        min(known, default=2048),
+        ends,
+        meets,
+        layers=int(config.num_hidden_layers) if Need.HIDDEN in meets else 0,
+        width=int(config.hidden_size),
+    )

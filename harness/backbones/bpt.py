@@ -10,7 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from harness.backbone import Backbone, Opening
+from harness.backbone import Backbone, Ends, Opening
 from harness.backbones import _checkpoints, _real_files
 from harness.backbones._hourglass import Conditioned, HourglassCache
 from harness.backbones._kv import Masks, SlotCache
@@ -24,8 +24,8 @@ from harness.registry import BACKBONES
 from harness.task import Prompt
 from harness.worlds import deepmesh_tokens, mesh_tokens
 
-Caches = Callable[[Tensor], Callable[[], Cache]]
-"""Runs the encoder on points [n, 6]; the answer makes empty caches for them."""
+Caches = Callable[[Tensor], Opening]
+"""Runs the encoder on points [n, 6]; the answer makes empty caches for them, and lends what BPT's encoder gave."""
 
 
 @dataclass(frozen=True)
@@ -84,16 +84,20 @@ class PointMesh(Backbone):
             _checkpoints.fill(name, model, path, UNUSED)
             mark = _real_files.digest({_checkpoints.PART: path})
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
-        offers = Offers(family.model.vocabulary, model.sizes.context, frozenset({family.model.eos}), cls.meets(params))
         weights = model.weights() if isinstance(model, bpt.BPT) else None
+        offers = Offers(family.model.vocabulary, model.sizes.context, frozenset({family.model.eos}), cls.meets(params))
+        if weights is not None:
+            sizes = model.sizes
+            offers = replace(offers, layers=sizes.depth, width=sizes.dim, condition=sizes.encoder.out)
         masks = Masks(offers.context, TYPES[dtype], torch.device(device))
         caches = _hourglasses(model) if weights is None else _slots(weights, masks)
         return cls(name, dtype, device, Parts(offers, mark, family, model, weights, caches))
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """Trees, and drafters of its own vocabulary."""
-        return frozenset({Need.TREE_MASK, Need.DRAFTER})
+        """Trees, and drafters of its own vocabulary; of BPT also hidden rows and the latents of the points."""
+        more = {Need.HIDDEN, Need.CONDITION} if params.get("architecture") == "bpt" else set()
+        return frozenset({Need.TREE_MASK, Need.DRAFTER} | more)
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
@@ -126,7 +130,15 @@ class PointMesh(Backbone):
         cloud = torch.as_tensor(points, dtype=TYPES[self.dtype], device=self.device)
         if not bool(cloud.isfinite().all()):  # reads the device, once a prompt
             raise UsageError(f"the points of the prompt {prompt.id!r} are not all finite; leave that prompt out")
-        return Opening((self._parts.family.model.prompt,), self._parts.caches(cloud))
+        return self._parts.caches(cloud)
+
+    def ends(self) -> Ends:
+        """Of BPT alone.
+
+        Raises:
+            UsageError: it is another architecture.
+        """
+        return super().ends() if self._parts.weights is None else self._parts.weights.ends()
 
     def decode(self, tokens: Sequence[int]) -> Mesh:
         """The mesh of a sequence that ends with the end token."""
@@ -148,14 +160,16 @@ class PointMesh(Backbone):
         masks = Masks(self.offers.context, TYPES[self.dtype], torch.device(self.device))
         mark = hashlib.sha256(f"{self.fingerprint} layers={kept}".encode()).hexdigest()
         fewer = weights.pick(kept)
-        parts = replace(self._parts, fingerprint=mark, weights=fewer, caches=_slots(fewer, masks))
+        offers = replace(self.offers, layers=len(kept))
+        parts = replace(self._parts, offers=offers, fingerprint=mark, weights=fewer, caches=_slots(fewer, masks))
         return PointMesh(f"{self.name}/layers={len(kept)}", self.dtype, self.device, parts)
 
 
 def _slots(weights: bpt.Weights, masks: Masks) -> Caches:
-    def bound(points: Tensor) -> Callable[[], Cache]:
-        net = weights.bind(points)
-        return lambda: SlotCache(net, weights.model.sizes.context, masks)
+    def bound(points: Tensor) -> Opening:
+        latents = weights.model.conditioner(points)
+        net = weights.bind(latents)
+        return Opening((bpt.BPT.prompt,), lambda: SlotCache(net, weights.model.sizes.context, masks), latents)
 
     return bound
 
@@ -163,9 +177,9 @@ def _slots(weights: bpt.Weights, masks: Masks) -> Caches:
 def _hourglasses(model: deepmesh.DeepMesh) -> Caches:
     rotations = model.rotations()
 
-    def bound(points: Tensor) -> Callable[[], Cache]:
+    def bound(points: Tensor) -> Opening:
         net = Conditioned.of(model, rotations, points)
-        return lambda: HourglassCache(net)
+        return Opening((deepmesh.DeepMesh.prompt,), lambda: HourglassCache(net))
 
     return bound
 

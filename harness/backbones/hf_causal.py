@@ -9,9 +9,9 @@ from typing import Any, final
 
 import torch
 
-from harness.backbone import Backbone, Opening
+from harness.backbone import Backbone, Ends, Opening
 from harness.backbones import _chat, _digests, _load, _weights
-from harness.backbones._kv import Masks, Net, SlotCache
+from harness.backbones._kv import Masks, Net, SlotCache, Tapped
 from harness.backbones.nets.generic import TransformersNet, honours_masks
 from harness.backbones.nets.llama import FusedLlama, misfit
 from harness.contracts import Need, Offers
@@ -74,8 +74,8 @@ class HFCausal(Backbone):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """Trees, and drafters of its own vocabulary."""
-        return frozenset({Need.TREE_MASK, Need.DRAFTER})
+        """Trees, drafters of its own vocabulary, and hidden rows."""
+        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.HIDDEN})
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
@@ -92,6 +92,10 @@ class HFCausal(Backbone):
         if parts.template is None or prompt.tokens is not None:
             return super().open(prompt)
         return Opening(tuple(_chat.turn(parts.template, parts.tokenizer, prompt.text or "")), self.cache)
+
+    def ends(self) -> Ends:
+        """Those of its net."""
+        return self._net.ends() if isinstance(self._net, Tapped) else super().ends()
 
     def encode(self, text: str) -> list[int]:
         """As the tokenizer does by itself: with a beginning-of-text token only where it adds one."""
@@ -122,7 +126,7 @@ class HFCausal(Backbone):
             )
         kept = spread(self._net.layers, params["layers"], self.name)
         mark = hashlib.sha256(f"{self.fingerprint} layers={kept}".encode()).hexdigest()
-        parts = replace(self._parts, fingerprint=mark)
+        parts = replace(self._parts, fingerprint=mark, offers=replace(self.offers, layers=len(kept)))
         name = f"{self.name}/layers={len(kept)}"
         return HFCausal(name, self.dtype, self.device, self._net.pick(kept), parts)
 

@@ -13,10 +13,10 @@ from typing import Any, final
 
 import torch
 
-from harness.backbone import Backbone, Opening
+from harness.backbone import Backbone, Ends, Opening
 from harness.backbones import _digests, _load, _weights
 from harness.backbones._guided import Grammar, GridGrammar, GuidedCache
-from harness.backbones._kv import Masks, Net, SlotCache
+from harness.backbones._kv import Masks, Net, SlotCache, Tapped
 from harness.backbones._layout import Layout, Palette
 from harness.backbones.hf_causal import TYPES, spread
 from harness.backbones.nets.generic import TransformersNet
@@ -60,7 +60,9 @@ class ImageModel(Backbone):
         grid = layout.grid
         context = int(model.config.max_position_embeddings)
         vectors = palette.codebook.to(device)
-        offers = Offers(layout.vocabulary, context, frozenset(), cls.meets(params), grid, vectors)
+        sizes = {"layers": int(model.config.num_hidden_layers), "width": int(model.config.hidden_size)}
+        offers = Offers(layout.vocabulary, context, frozenset(), cls.meets(params), grid, vectors, **sizes)
+        offers = replace(offers, branches=_branches(scale), guidance=scale)
         allowed = torch.arange(layout.vocabulary, device=device) < layout.codes
         fingerprint = _mark(f"{mark} {palette.mark} guidance={scale!r}")
         parts = Parts(offers, fingerprint, layout, palette, scale, GridGrammar(grid, allowed))
@@ -68,8 +70,8 @@ class ImageModel(Backbone):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """Trees, drafters of its own vocabulary, a grid with its codebook, and its positions in any order."""
-        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.GRID, Need.CODEBOOK, Need.ANY_ORDER})
+        """Trees, drafters of its own vocabulary, hidden rows, a grid with its codebook, positions in any order."""
+        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.HIDDEN, Need.GRID, Need.CODEBOOK, Need.ANY_ORDER})
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:
@@ -115,6 +117,10 @@ class ImageModel(Backbone):
     def _slots(self) -> SlotCache:
         return SlotCache(self._net, self.offers.context, self._masks)
 
+    def ends(self) -> Ends:
+        """Those of its net."""
+        return self._net.ends() if isinstance(self._net, Tapped) else super().ends()
+
     def encode(self, text: str) -> list[int]:
         """Words, then the begin of a picture; a blank text is the empty caption.
 
@@ -148,7 +154,9 @@ class ImageModel(Backbone):
         if "layers" in params:
             net = net.pick(spread(net.layers, params["layers"], self.name))
         said = ",".join(f"{key}={params[key]}" for key in sorted(params))
-        parts = replace(self._parts, fingerprint=_mark(f"{self.fingerprint} {said}"), scale=scale)
+        mark = _mark(f"{self.fingerprint} {said}")
+        offers = replace(self.offers, layers=net.layers, branches=_branches(scale), guidance=scale)
+        parts = replace(self._parts, fingerprint=mark, scale=scale, offers=offers)
         return ImageModel(f"{self.name}/{said}", self.dtype, self.device, net, parts)
 
 
@@ -183,6 +191,11 @@ def _scale(name: str, given: Any) -> float:
     if not 0 <= scale < float("inf"):
         raise UsageError(f"{name}: guidance is {given!r}; give a number from 0 (1: none, 2 to 5 are usual)")
     return scale
+
+
+def _branches(scale: float) -> int:
+    """At scale 1 the branch without the caption does not run."""
+    return 1 if scale == 1.0 else 2
 
 
 def _model(name: str, params: Mapping[str, Any], dtype: str) -> tuple[Any, str]:

@@ -14,13 +14,14 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from harness.backbone import Backbone, Opening
+from harness.backbone import Backbone, Ends, Opening
 from harness.backbones import _weights
 from harness.backbones._kv import Masks, SlotCache
 from harness.backbones.hf_causal import TYPES, spread
+from harness.backbones.nets._mesh_decoder import Decoder
 from harness.backbones.nets._mesh_parts import Sizes
 from harness.backbones.nets.mesh import MeshModel
-from harness.backbones.nets.mesh_net import Decoder, MeshNet
+from harness.backbones.nets.mesh_net import MeshNet
 from harness.backbones.nets.mesh_points import POINT, PointEncoder
 from harness.contracts import Need, Offers
 from harness.errors import UsageError, WeightsError
@@ -41,8 +42,15 @@ class MeshBackbone(Backbone):
 
     def __init__(self, name: str, dtype: str, device: str, encoder: PointEncoder, decoder: Decoder, mark: str) -> None:
         self.name, self.dtype, self.device, self.fingerprint = name, dtype, device, mark
+        width = decoder.table.shape[1]
         self.offers = Offers(
-            mesh_tokens.VOCABULARY, len(decoder.cos), frozenset({mesh_tokens.EOS}), self.meets({"source": {}})
+            mesh_tokens.VOCABULARY,
+            len(decoder.cos),
+            frozenset({mesh_tokens.EOS}),
+            self.meets({"source": {}}),
+            layers=len(decoder.layers),
+            width=width,
+            condition=width,
         )
         self._encoder, self._decoder = encoder, decoder
         self._masks = Masks(self.offers.context, TYPES[dtype], torch.device(device))
@@ -68,8 +76,8 @@ class MeshBackbone(Backbone):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """Trees, and drafters of its own vocabulary."""
-        return frozenset({Need.TREE_MASK, Need.DRAFTER})
+        """Trees, drafters of its own vocabulary, hidden rows, and the latents of the points."""
+        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.HIDDEN, Need.CONDITION})
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:
@@ -106,7 +114,11 @@ class MeshBackbone(Backbone):
         if not bool(cloud.isfinite().all()):  # reads the device, once a prompt
             raise UsageError(f"the points of the prompt {prompt.id!r} are not all finite; leave that prompt out")
         latents = self.latents(cloud)
-        return Opening((mesh_tokens.SOS,), lambda: self._slots(MeshNet(self._decoder, latents)))
+        return Opening((mesh_tokens.SOS,), lambda: self._slots(MeshNet(self._decoder, latents)), latents)
+
+    def ends(self) -> Ends:
+        """One table is both."""
+        return self._decoder.ends()
 
     @torch.inference_mode()
     def latents(self, points: Float[Tensor, "n 6"]) -> Float[Tensor, "K E"]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, final
 
 import numpy as np
@@ -52,7 +53,7 @@ class NoisyBackbone(Backbone):
     def open(self, prompt: Prompt) -> Opening:
         """The inner opening, its caches disturbed."""
         inner = self._inner.open(prompt)
-        return Opening(inner.tokens, lambda: NoisyCache(inner.cache(), self._scale, self._seed))
+        return replace(inner, cache=lambda: NoisyCache(inner.cache(), self._scale, self._seed))
 
     def encode(self, text: str) -> list[int]:
         """As the inner backbone."""
@@ -72,12 +73,13 @@ class NoisyCache(Cache):
 
     def extend(self, window: Window) -> Rows:
         """The inner logits and their noise."""
-        logits = self._inner.extend(window).logits
+        rows = self._inner.extend(window)
+        logits = rows.logits
         if not window.rows:
-            return Rows(logits)
+            return rows
         last = slice(len(window.tokens) - window.rows, None)
         noise = self._noise(window.positions[last], window.tokens[last], logits.shape[1])
-        return Rows(logits + (self._scale * noise).to(logits))
+        return replace(rows, logits=logits + (self._scale * noise).to(logits))
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
         """As the inner cache: noise leaves no trace in it."""

@@ -1,7 +1,8 @@
 """A random full-prefix model small enough to enumerate, and sharp enough to show any stale entry.
 
-An entry is a hash of its token, its position and the entries it saw; its law is a random function of that hash.
-A wrong mask, a wrong position or an entry left from a refused draft therefore gives another law.
+An entry is a hash of its token, its position, its features where it has some, and the entries it saw; its law and its
+hidden rows are random functions of that hash. A wrong mask, a wrong position or an entry left from a refused draft
+therefore gives another law.
 """
 
 from __future__ import annotations
@@ -23,6 +24,10 @@ from harness.registry import BACKBONES
 from harness.task import Prompt
 
 MASK = (1 << 64) - 1
+LAYERS, WIDTH = 8, 4
+"""Of its hidden rows, which are random functions of an entry's hash and the layer."""
+CONDITION = 3
+"""Rows of its condition."""
 DTYPE = torch.float64
 DEFAULTS: dict[str, Any] = {"vocabulary": 3, "seed": 0, "context": 64, "sharpness": 1.0, "eos": (), "grid": ()}
 
@@ -55,11 +60,13 @@ class Tabular(Backbone):
         vectors = (
             None if grid is None or grid.ids is None else _noise(0, int(values["seed"]), 2 * len(grid.ids)).view(-1, 2)
         )
-        self.offers = Offers(self.vocabulary, int(values["context"]), eos, self.meets(params), grid, vectors)
+        context, met = int(values["context"]), self.meets(params)
+        self.offers = Offers(self.vocabulary, context, eos, met, grid, vectors, LAYERS, WIDTH, condition=WIDTH)
         self._params = dict(values)
         self.fingerprint = hashlib.sha256(repr(sorted(values.items())).encode()).hexdigest()
         self._seed = int(values["seed"])
         self._rows: dict[int, Tensor] = {}
+        self._hidden: dict[tuple[int, int], Tensor] = {}
         self.grammar = None
         if grid is not None:
             allowed = torch.arange(self.vocabulary) != (-1 if grid.eol is None else grid.eol)
@@ -76,7 +83,7 @@ class Tabular(Backbone):
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
         """Every need; those of pictures where it has a grid."""
         pictures = {Need.GRID, Need.CODEBOOK} if params.get("grid") else set()
-        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.ANY_ORDER} | pictures)
+        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.ANY_ORDER, Need.HIDDEN, Need.CONDITION} | pictures)
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
@@ -88,9 +95,10 @@ class Tabular(Backbone):
         return TabularCache(self)
 
     def open(self, prompt: Prompt) -> Opening:
-        """As any backbone; the picture begins behind the prompt."""
+        """As any backbone; the picture begins behind the prompt, and the condition is the same for all."""
         tokens = super().open(prompt).tokens
-        return Opening(tokens, lambda: TabularCache(self, prompt=len(tokens)))
+        rows = _noise(CONDITION, self._seed, CONDITION * WIDTH).view(CONDITION, WIDTH)
+        return Opening(tokens, lambda: TabularCache(self, prompt=len(tokens)), rows)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Ids apart by spaces."""
@@ -117,6 +125,12 @@ class Tabular(Backbone):
             self._rows[entry] = _noise(entry, self._seed, self.vocabulary) * self.sharpness
         return self._rows[entry]
 
+    def hidden(self, entry: int, layer: int) -> Tensor:
+        """Row [E] of an entry at a layer, normal."""
+        if (entry, layer) not in self._hidden:
+            self._hidden[entry, layer] = _noise(_mix(layer, 0, entry), self._seed, WIDTH)
+        return self._hidden[entry, layer]
+
     def __deepcopy__(self, memo: dict[int, Any]) -> Tabular:
         return self
 
@@ -131,21 +145,34 @@ class TabularCache(Cache):
         self.prompt = prompt
 
     def extend(self, window: Window) -> Rows:
-        """As the contract; the entries must start where the kept ones end."""
+        """As the contract; the entries must start where the kept ones end.
+
+        Raises:
+            ContractError: past the context.
+        """
         held = len(self.entries)
         tokens, positions = window.tokens.tolist(), window.positions.tolist()
         if held + len(tokens) > self.model.offers.context:
             raise ContractError(f"{held} + {len(tokens)} entries do not fit into {self.model.offers.context}")
         sees = None if window.sees is None else window.sees.tolist()
+        beside = [0] * len(tokens) if window.features is None else [_digest(row) for row in window.features]
         for n, (token, position) in enumerate(zip(tokens, positions, strict=True)):
             seen = self.entries if sees is None else self._seen(sees[n], window.base, held + n)
-            self.entries.append(_mix(token, position, sum(seen) & MASK))
+            self.entries.append(_mix(token, position, (sum(seen) + beside[n]) & MASK))
+        hidden = self._tapped(window.taps, held) if window.taps else None
         if not window.rows:
-            return Rows(torch.empty(0, self.model.vocabulary, dtype=DTYPE))
+            return Rows(torch.empty(0, self.model.vocabulary, dtype=DTYPE), hidden)
         logits = torch.stack([self.model.row(entry) for entry in self.entries[-window.rows :]])
         if self.model.grammar is not None:
             logits = logits + self.model.grammar(window.positions[-window.rows :] + 1 - self.prompt)
-        return Rows(logits)
+        return Rows(logits, hidden)
+
+    def _tapped(self, taps: Sequence[int], held: int) -> Tensor:
+        """Rows [N, 1, J, E] of the entries behind those held."""
+        new = self.entries[held:]
+        return torch.stack([self.model.hidden(entry, tap) for entry in new for tap in taps]).view(
+            len(new), 1, len(taps), WIDTH
+        )
 
     def _seen(self, row: list[bool], base: int, upto: int) -> list[int]:
         after = self.entries[base:upto]
@@ -176,6 +203,11 @@ def _grid(given: Any, vocabulary: int) -> Grid | None:
         )
     eol = sizes[2] if len(sizes) == 3 else None
     return Grid(sizes[0], sizes[1], eol, ids=tuple(token for token in range(vocabulary) if token != eol))
+
+
+def _digest(row: Tensor) -> int:
+    """Of a feature row, bit for bit."""
+    return int.from_bytes(hashlib.blake2b(row.double().numpy().tobytes(), digest_size=8).digest(), "big")
 
 
 def _mix(token: int, position: int, seen: int) -> int:

@@ -1,4 +1,4 @@
-"""`stride bench`: our speed beside a peer's."""
+"""`stride bench`: our speed beside a peer's or our own baseline's."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ from harness.discover import load_all
     "--json", "as_json", is_flag=True, help="One JSON document: [{name, ours, peer, ratio, low, high, unit}]."
 )
 def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_json: bool) -> None:
-    """Interleaved pairs against transformers' generate, and the harness's own overhead. ONLY: part of a name.
+    """Interleaved pairs against transformers' generate (trees: our own baseline), and overhead. ONLY: part of a name.
 
     Exit codes: 0 every goal is met, 1 one is missed, 4 one is inconclusive (fewer than 24 pairs, or too wide).
 
     \b
     stride bench
     stride bench prompt_lookup --pairs 48
+    stride bench trees
     stride bench overhead --json
     """
     load_all()

@@ -26,6 +26,7 @@ VERBS = {
     "show": "one cell of a run, or one of its outputs",
     "baseline": "keep a run's counts as what a gate compares with",
     "gate": "pass, fail or inconclusive against a baseline, on counts",
+    "cost": "what training takes: operations and GPU hours, a paper's table beside ours",
     "bench": "our speed against transformers', interleaved",
     "doctor": "what this machine has, and what it lacks",
 }

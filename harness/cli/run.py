@@ -47,6 +47,7 @@ WARNING = (
 @click.option("--dtype", "dtypes", multiple=True, help="fp32, bf16, ...; part of each cell's key.")
 @click.option("--temperature", "-t", multiple=True, type=float)
 @click.option("--max-new-tokens", type=int)
+@click.option("--batch", multiple=True, type=int, help="Prompts decoded in lock step; several to sweep.")
 @click.option("--limit", type=int, help="Prompts of each task.")
 @click.option("--repetitions", type=int)
 @click.option("--seed", type=int)
@@ -72,6 +73,7 @@ def command(name: str | None, **asked: Any) -> None:
     stride run papers/sjdpp --backbone embedded-image    ends with the paper's tables, measured beside printed
     stride run quick --out runs/mine --resume            after ^C, a kill or a full disk
     stride run --method sjd --method '{name: sjdpp, reuse: M}' --backbone tabular --task tabular -t 1
+    stride run quick --batch 1 --batch 4                 four prompts at a time, beside one
     stride run nightly --append history.jsonl --allow-code-execution
     """
     load_all()
@@ -109,6 +111,8 @@ def _resolve(name: str | None, asked: dict[str, Any]) -> Resolved:
     for key in ("methods", "tasks", "backbones"):
         if asked[key]:
             overrides[key] = [_yaml(f"--{key[:-1]}", text) for text in asked[key]]
+    if asked["batch"]:
+        overrides["batch"] = list(asked["batch"]) if len(asked["batch"]) > 1 else asked["batch"][0]
     if asked["temperature"]:
         overrides["temperature"] = list(asked["temperature"])
     if name is None:

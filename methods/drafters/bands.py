@@ -96,11 +96,11 @@ class BandDrafter:
             rows = range(grid.start, band.first, grid.stride)
             x = torch.tensor([[canvas.tokens[first + c] for c in range(grid.columns)] for first in rows])
             codes = codes_of(ids, x.to(canvas.device), run.offers.vocabulary)
-            y = ids[run.timed(self.samplers.down)(codes)]
+            y = ids[run.timed(run.timed(self.samplers.down, "down"))(codes)]
             prefix = [token for row in y.tolist() for token in (*row, *_end(small))]
         self.session.sync([*self.session.tokens[: grid.start], *prefix])
         drawn = torch.stack([self._row(run, small) for _ in range(band.rows // self.samplers.factor)])
-        fine = ids[run.timed(self.samplers.up)(codes_of(ids, drawn, run.offers.vocabulary))]
+        fine = ids[run.timed(run.timed(self.samplers.up, "up"))(codes_of(ids, drawn, run.offers.vocabulary))]
         out = torch.tensor([grid.forced(p) or 0 for p in range(band.first, band.stop)], device=canvas.device)
         out[band.at(canvas.device)] = fine.flatten()[: len(band.cells)]
         return out

@@ -6,6 +6,8 @@ Source: LANTERN (Jang et al. 2024, arXiv:2410.03355), relaxed acceptance; MuLo-S
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -78,9 +80,27 @@ def cluster_mass(
             f"the laws cover {p.shape[-1]} codes, and k is {k}; the table has {codes} codes with {columns - 1} "
             f"neighbours each. Make it of the same codebook with nearest(codebook, {k})"
         )
+    return lend(p, x, near[x, 1:reach], torch.full_like(p[:, 0], delta)).mass
+
+
+class Lent(NamedTuple):
+    """What neighbours lend to each token: its probability with theirs, and how many of them lend any."""
+
+    mass: Float[Tensor, " L"]
+    lenders: Int[Tensor, " L"]
+
+
+def lend(p: Float[Tensor, "L V"], x: Int[Tensor, " L"], near: Int[Tensor, "L k"], bound: Float[Tensor, " L"]) -> Lent:
+    """As many of the nearest neighbours as have no more than a bound together lend their mass.
+
+    Args:
+        near: of each x, by distance. bound: of each x; below 0 none lends.
+    """
+    lent = p.gather(1, near).double().cumsum(1)
+    within = lent <= bound[:, None]
+    most = functional.pad(lent.where(within, 0.0), (1, 0)).amax(1)
     own = p.gather(1, x[:, None])[:, 0]
-    lent = p.gather(1, near[x, 1:reach]).double().cumsum(1)
-    return own + functional.pad(lent.where(lent <= delta, 0.0), (1, 0)).amax(1).to(p.dtype)
+    return Lent(own + most.to(p.dtype), torch.where(most > 0, within.sum(1), 0))
 
 
 def dilate(mask: Bool[Tensor, "h w"], radius: int) -> Bool[Tensor, "h w"]:

@@ -66,14 +66,23 @@ def acceptance(x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Te
     px = p[: len(x)].gather(1, x[:, None])[:, 0]
     if q is None:
         return px
-    qx = q.gather(1, x[:, None])[:, 0].to(p.dtype)
+    return (px / odds(x, q).to(p.dtype)).clamp_max(1.0)
+
+
+def odds(x: Int[Tensor, " K"], q: Float[Tensor, "K V"]) -> Float[Tensor, " K"]:
+    """q(x) at each draft.
+
+    Raises:
+        ContractError: some q[k, x[k]] is 0 (checked on a CPU only).
+    """
+    qx = q.gather(1, x[:, None])[:, 0]
     if qx.device.type == "cpu" and not bool((qx > 0).all()):
         where = int((qx <= 0).nonzero()[0, 0])
         raise ContractError(
             f"drafted token {int(x[where])} at position {where} has q = 0, so it was not drawn from q. "
             f"Pass the law the drafter sampled from, after temperature and top-p."
         )
-    return (px / qx).clamp_max(1.0)
+    return qx
 
 
 def residual(p: Float[Tensor, "N V"], q: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:

@@ -16,8 +16,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.backbone import Ends
 from harness.backbones._kv import Slots
 from harness.backbones.nets.michelangelo import Conditioner, EncoderSizes, heads_of, joined
+from harness.contracts import Rows
 from harness.worlds import mesh_tokens as mesh
 
 SCALE = 10.0
@@ -132,9 +134,12 @@ class Weights:
     table: Tensor
     places: Tensor
 
-    def bind(self, points: Float[Tensor, "n 6"]) -> BPTNet:
-        """The forward for one point cloud; the encoder runs here."""
-        latents = self.model.conditioner(points)
+    def ends(self) -> Ends:
+        """The table, and the head's weights without its bias; the start token's row is zero."""
+        return Ends(self.table, functional.pad(self.model.to_logits.weight, (0, 0, 0, 1)))
+
+    def bind(self, latents: Float[Tensor, "K C"]) -> BPTNet:
+        """The forward for one point cloud, of which these are the latents."""
         return BPTNet(self, [_consult(layer[3], latents, self.model.sizes.heads) for layer in self.layers])
 
     def pick(self, layers: Sequence[int]) -> Weights:
@@ -162,6 +167,10 @@ class BPTNet:
         self._weights, self._cross = weights, cross
         self.layers = len(cross)
 
+    def ends(self) -> Ends:
+        """The weights'."""
+        return self._weights.ends()
+
     def pick(self, layers: Sequence[int]) -> BPTNet:
         """The same weights with these layers only."""
         return BPTNet(self._weights.pick(layers), [self._cross[index] for index in layers])
@@ -175,9 +184,46 @@ class BPTNet:
         rows: int,
     ) -> Float[Tensor, "R V"]:
         """Logits of the last R rows; the start token is never given."""
+        x = self._through(tokens, positions, mask, slots, {})
+        return self._logits(self._normed(x[len(tokens) - rows :]))
+
+    def tapped(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+        taps: Sequence[int],
+    ) -> Rows:
+        """The same, with what enters the tapped layers; L: the normed rows that the head reads."""
+        entering = dict.fromkeys(taps, torch.empty(0))
+        x = self._through(tokens, positions, mask, slots, entering)
+        last = entering[self.layers] = self._normed(x)
+        hidden = torch.stack([entering[tap] for tap in taps], 1)[:, None]
+        return Rows(self._logits(last[len(tokens) - rows :]), hidden)
+
+    def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+        out: Tensor = self._weights.model.decoder["final_norm"](x)
+        return out
+
+    def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
+        return functional.pad(self._weights.model.to_logits(last), (0, 1), value=float("-inf"))
+
+    def _through(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        entering: dict[int, Tensor],
+    ) -> Float[Tensor, "N E"]:
+        """All layers; ``entering`` takes what enters those that it has."""
         weights, model = self._weights, self._weights.model
         x = functional.embedding(tokens, weights.table) + functional.embedding(positions, weights.places)
-        for layer, pair, slot in zip(weights.layers, self._cross, slots.layers, strict=True):
+        for at, (layer, pair, slot) in enumerate(zip(weights.layers, self._cross, slots.layers, strict=True)):
+            if at in entering:
+                entering[at] = x
             norm, own, norm_cross, cross, norm_feed, feed = layer
             x = x + _attend(own, norm(x), slot, mask, model.sizes.heads)
             query = _unit(heads_of(cross["to_q"](norm_cross(x)), model.sizes.heads))
@@ -185,8 +231,7 @@ class BPTNet:
             x = x + cross["to_out"](joined(found))
             value, gate = feed["ff"][0]["proj"](norm_feed(x)).chunk(2, -1)
             x = x + feed["ff"][2](value * functional.gelu(gate))
-        last = model.decoder["final_norm"](x[len(tokens) - rows :])
-        return functional.pad(model.to_logits(last), (0, 1), value=float("-inf"))
+        return x
 
 
 def _attend(block: Any, x: Tensor, slot: Any, mask: Tensor | None, heads: int) -> Float[Tensor, "N E"]:

@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache as TransformersCache
 from transformers.utils import logging
 
+from harness.backbone import Ends
 from harness.backbones._kv import Slots
+from harness.contracts import Rows
 from harness.errors import UsageError
 
 
@@ -33,6 +35,10 @@ class TransformersNet:
         self.layers = int(model.config.get_text_config().num_hidden_layers)
         self._cuts = "logits_to_keep" in inspect.signature(model.forward).parameters
 
+    def ends(self) -> Ends:
+        """Its embedding and unembedding."""
+        return Ends(self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight)
+
     def __call__(
         self,
         tokens: Int[Tensor, " N"],
@@ -42,17 +48,37 @@ class TransformersNet:
         rows: int,
     ) -> Float[Tensor, "R V"]:
         """Logits of the last R rows. A prefill pays for one row, since transformers takes 0 for all."""
+        logits: Tensor = self._run(tokens, positions, mask, slots, rows).logits[0]
+        return logits[logits.shape[0] - rows :]
+
+    def tapped(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+        taps: Sequence[int],
+    ) -> Rows:
+        """The same, with transformers' ``hidden_states`` of the tapped layers, whose last entry is normed."""
+        out = self._run(tokens, positions, mask, slots, rows, output_hidden_states=True)
+        logits = out.logits[0]
+        hidden = torch.stack([out.hidden_states[tap][0] for tap in taps], 1)[:, None]
+        return Rows(logits[logits.shape[0] - rows :], hidden)
+
+    def _run(
+        self, tokens: Tensor, positions: Tensor, mask: Tensor | None, slots: Slots, rows: int, **more: bool
+    ) -> Any:
         cut = {"logits_to_keep": max(rows, 1)} if self._cuts else {}
-        out = self.model(
+        return self.model(
             input_ids=tokens[None],
             attention_mask=None if mask is None else mask[None, None],
             position_ids=positions[None],
             past_key_values=TransformersCache(layers=slots.layers),
             use_cache=True,
             **cut,
+            **more,
         )
-        logits: Tensor = out.logits[0]
-        return logits[logits.shape[0] - rows :]
 
     def pick(self, layers: Sequence[int]) -> TransformersNet:
         """The same tensors under a model of fewer layers; the original is left as it is."""

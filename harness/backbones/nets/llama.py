@@ -15,8 +15,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from harness.backbone import Ends
 from harness.backbones._kv import Slots
+from harness.backbones._kv_batch import PackedLayer, Part, last_rows, layers
 from harness.backbones.nets.products import Product, product
+from harness.contracts import Rows
 
 SERVED = (
     "llama.modeling_llama.LlamaForCausalLM",
@@ -77,6 +80,7 @@ class FusedLlama:
         self._scale = float(attention.scaling)
         self._eps = float(config.rms_norm_eps)
         self._embed = model.model.embed_tokens.weight.data
+        self._tied = model.lm_head.weight is model.model.embed_tokens.weight
         self._vocabulary = len(model.lm_head.weight)
         self._head = product(model.lm_head.weight.data)
         self._norm = model.model.norm.weight.data
@@ -86,6 +90,13 @@ class FusedLlama:
         half = self._width // 2
         self._cos = cos[0][:, None]
         self._sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], 1)[:, None]
+
+    def ends(self) -> Ends:
+        """Its embedding and unembedding; a packed one is unpacked by its product with the unit vectors."""
+        if self._tied:
+            return Ends(self._embed, self._embed)
+        unit = torch.eye(self._embed.shape[1], dtype=self._embed.dtype, device=self._embed.device)
+        return Ends(self._embed, self._head(unit).T.contiguous())
 
     def pick(self, layers: Sequence[int]) -> FusedLlama:
         """The same weights with these layers only."""
@@ -104,30 +115,76 @@ class FusedLlama:
         rows: int,
     ) -> Float[Tensor, "R V"]:
         """Logits of the last R rows; the other rows are not computed past the last layer."""
+        x = self._through(tokens, positions, mask, slots.layers, {})
+        return self._logits(functional.rms_norm(x[len(tokens) - rows :], x.shape[1:], self._norm, self._eps))
+
+    def tapped(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+        taps: Sequence[int],
+    ) -> Rows:
+        """The same, with what enters the tapped layers; L: the normed rows that the head reads."""
+        entering = dict.fromkeys(taps, torch.empty(0))
+        x = self._through(tokens, positions, mask, slots.layers, entering)
+        last = entering[self.layers] = functional.rms_norm(x, x.shape[1:], self._norm, self._eps)
+        hidden = torch.stack([entering[tap] for tap in taps], 1)[:, None]
+        return Rows(self._logits(last[len(tokens) - rows :]), hidden)
+
+    def packed(
+        self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]
+    ) -> Float[Tensor, "R V"]:
+        """Several sequences in one pass (see `_kv_batch`)."""
+        packed = layers(parts, self._heads // self._kv_heads)
+        last = self._through(tokens, positions, None, packed, {})[last_rows(parts)]
+        return self._logits(functional.rms_norm(last, last.shape[1:], self._norm, self._eps))
+
+    def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
+        return self._head(last) if len(last) else last.new_empty(0, self._vocabulary)
+
+    def _through(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Sequence[Any],
+        entering: dict[int, Tensor],
+    ) -> Float[Tensor, "N E"]:
+        """What leaves the last layer; ``entering`` takes what enters the layers that it names."""
         x = functional.embedding(tokens, self._embed)
         cos, sin = self._cos[positions], self._sin[positions]
         if mask is not None:
             mask = mask.repeat(self._heads // self._kv_heads, 1)
         width, eps = x.shape[1:], self._eps
-        for layer, slot in zip(self._weights, slots.layers, strict=True):
+        for index, (layer, slot) in enumerate(zip(self._weights, slots, strict=True)):
+            if index in entering:
+                entering[index] = x
             qkv = layer.qkv(functional.rms_norm(x, width, layer.norm, eps))
             x = layer.out(self._attend(qkv, cos, sin, mask, slot)).add_(x)
             gate, up = layer.gate_up(functional.rms_norm(x, width, layer.norm_mlp, eps)).chunk(2, 1)
             x = layer.down(functional.silu(gate).mul_(up)).add_(x)
-        last = x[len(tokens) - rows :]
-        if not rows:
-            return last.new_empty(0, self._vocabulary)
-        return self._head(functional.rms_norm(last, width, self._norm, eps))
+        return x
 
     def _attend(self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, slot: Any) -> Float[Tensor, "N HD"]:
         count, heads, kv_heads, width = len(qkv), self._heads, self._kv_heads, self._width
         qkv = qkv.view(count, heads + 2 * kv_heads, width)
         turned = qkv[:, : heads + kv_heads]
         turned = (turned * cos).addcmul_(turned.roll(width // 2, -1), sin)
-        keys, values = slot.update(
-            turned[:, heads:].transpose(0, 1)[None], qkv[:, heads + kv_heads :].transpose(0, 1)[None]
-        )
-        query = turned[:, :heads]
+        query, keys, values = turned[:, :heads], turned[:, heads:], qkv[:, heads + kv_heads :]
+        if not isinstance(slot, PackedLayer):
+            return self._seen(query, keys, values, mask, slot)
+        split = (torch.split(each, slot.counts) for each in (query, keys, values))
+        return torch.cat([self._seen(*each) for each in zip(*split, slot.masks, slot.slots, strict=True)])
+
+    def _seen(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, slot: Any
+    ) -> Float[Tensor, "N HD"]:
+        """Attention of one sequence, whose new keys and values [N, H_kv, D] go into its slots."""
+        count, heads, kv_heads, width = len(query), self._heads, self._kv_heads, self._width
+        keys, values = slot.update(keys.transpose(0, 1)[None], values.transpose(0, 1)[None])
         share = heads // kv_heads
         if mask is None and count > 1:
             keys, values = (each.repeat_interleave(share, 1) for each in (keys, values))

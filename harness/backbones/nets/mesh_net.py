@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -11,76 +10,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
+from harness.backbone import Ends
 from harness.backbones._kv import Slots
-from harness.backbones.nets._mesh_parts import EPS, angles, split_heads
-from harness.backbones.nets.mesh import NOWHERE, Block, MeshModel, block_of, is_offset
-from harness.backbones.nets.products import Product, product
-
-
-@dataclass(frozen=True, eq=False)
-class Layer:
-    """Norms [E] and products of a decoder layer."""
-
-    norm: Tensor
-    qkv: Product
-    out: Product
-    norm_cross: Tensor
-    cross_q: Product
-    cross_out: Product
-    norm_mlp: Tensor
-    gate_up: Product
-    down: Product
-    cross_kv: Product
-
-
-@dataclass(frozen=True, eq=False)
-class Decoder:
-    """Weights as they are run: table [V, E], places [P, E], rotations [T, 1, D], layers.
-
-    Args:
-        heads: of all attentions. window: a row sees the entries of so many last positions; 0: all.
-    """
-
-    table: Tensor
-    places: Tensor
-    before: Product
-    head: Product
-    norm: Tensor
-    cos: Tensor
-    sin: Tensor
-    layers: tuple[Layer, ...]
-    heads: int
-    window: int
-
-    @staticmethod
-    def of(model: MeshModel) -> Decoder:
-        """From a trained model, in its type and on its device."""
-        sizes, table = model.sizes, model.codes().detach()
-        cos, sin = (part[:, None].to(table) for part in angles(sizes.context, sizes.width // sizes.heads))
-        layers = tuple(_layer(block) for block in model.layers if isinstance(block, Block))
-        return Decoder(
-            table=table,
-            places=model.codes.places().detach(),
-            before=product(model.before.weight.data),
-            head=product(table),
-            norm=model.norm.weight.data,
-            cos=cos,
-            sin=sin,
-            layers=layers,
-            heads=sizes.heads,
-            window=sizes.window,
-        )
-
-    def pick(self, layers: Sequence[int]) -> Decoder:
-        """The same weights with these layers only."""
-        return replace(self, layers=tuple(self.layers[index] for index in layers))
-
-
-def _layer(block: Block) -> Layer:
-    linears = (block.qkv, block.out, block.cross_q, block.cross_out, block.mlp.gate_up, block.mlp.down, block.cross_kv)
-    qkv, out, cross_q, cross_out, gate_up, down, cross_kv = (product(linear.weight.data) for linear in linears)
-    norms = (block.norm.weight.data, block.norm_cross.weight.data, block.mlp.norm.weight.data)
-    return Layer(norms[0], qkv, out, norms[1], cross_q, cross_out, norms[2], gate_up, down, cross_kv)
+from harness.backbones.nets._mesh_decoder import Decoder
+from harness.backbones.nets._mesh_parts import EPS, split_heads
+from harness.backbones.nets.mesh import NOWHERE, block_of, is_offset
+from harness.contracts import Rows
 
 
 @final
@@ -103,6 +38,10 @@ class MeshNet:
         pairs = [layer.cross_kv(latents).chunk(2, -1) for layer in decoder.layers]
         self._cross = [tuple(split_heads(part[None], decoder.heads).contiguous() for part in pair) for pair in pairs]
 
+    def ends(self) -> Ends:
+        """The decoder's."""
+        return self.decoder.ends()
+
     def pick(self, layers: Sequence[int]) -> MeshNet:
         """The same weights with these layers only."""
         return MeshNet(self.decoder.pick(layers), self.latents)
@@ -115,12 +54,50 @@ class MeshNet:
         slots: Slots,
         rows: int,
     ) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows."""
+        """Logits of the last R rows; the other rows are not normed."""
+        x = self._through(tokens, positions, mask, slots, {})
+        return self._logits(self._normed(x[len(tokens) - rows :]))
+
+    def tapped(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+        taps: Sequence[int],
+    ) -> Rows:
+        """The same, with what enters the tapped layers; L: the normed rows that the head reads."""
+        entering = dict.fromkeys(taps, torch.empty(0))
+        x = self._through(tokens, positions, mask, slots, entering)
+        last = entering[len(self.decoder.layers)] = self._normed(x)
+        hidden = torch.stack([entering[tap] for tap in taps], 1)[:, None]
+        return Rows(self._logits(last[len(tokens) - rows :]), hidden)
+
+    def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
+        return self.decoder.head(last) if len(last) else last.new_empty(0, len(self.decoder.table))
+
+    def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+        return functional.layer_norm(x, x.shape[1:], self.decoder.norm, None, EPS)
+
+    def _through(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        entering: dict[int, Tensor],
+    ) -> Float[Tensor, "N E"]:
+        """All layers; ``entering`` takes what enters those that it has."""
         decoder = self.decoder
         x, mask = self._enter(tokens, positions, mask, slots)
         cos, sin = decoder.cos[positions], decoder.sin[positions]
         width = x.shape[1:]
-        for layer, (keys, values), slot in zip(decoder.layers, self._cross, slots.layers, strict=False):
+        for at, (layer, (keys, values), slot) in enumerate(
+            zip(decoder.layers, self._cross, slots.layers, strict=False)
+        ):
+            if at in entering:
+                entering[at] = x
             qkv = layer.qkv(functional.layer_norm(x, width, layer.norm, None, EPS))
             x = layer.out(self._attend(qkv, cos, sin, mask, slot)).add_(x)
             query = layer.cross_q(functional.layer_norm(x, width, layer.norm_cross, None, EPS))
@@ -128,9 +105,7 @@ class MeshNet:
             x = layer.cross_out(seen[0].transpose(0, 1).flatten(1)).add_(x)
             gate, up = layer.gate_up(functional.layer_norm(x, width, layer.norm_mlp, None, EPS)).chunk(2, 1)
             x = layer.down(functional.silu(gate).mul_(up)).add_(x)
-        if not rows:
-            return x.new_empty(0, len(decoder.table))
-        return decoder.head(functional.layer_norm(x[len(tokens) - rows :], width, decoder.norm, None, EPS))
+        return x
 
     def _attend(self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, slot: Any) -> Float[Tensor, "N E"]:
         heads = self.decoder.heads

@@ -53,6 +53,7 @@ class SceneRecipe(PictureRecipe):
     requires = (TOKENIZER,)
     fall = 0.6
     warmup = 200
+    muon = 0.01
 
     @property
     def layout(self) -> Layout:
@@ -129,7 +130,7 @@ RECIPES.register("emoji-image")(
         heads=4,
         context=512,
         batch=16,
-        steps=4900,
+        steps=12000,
         hours=4.0,
         rate=2e-3,
         compiled=True,

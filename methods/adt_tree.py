@@ -1,0 +1,129 @@
+"""ADT-Tree: EAGLE-2 whose tree is deep and narrow where drafts were taken, shallow and wide where they were not.
+
+Source: Adjacency-Adaptive Dynamical Draft Trees (ADT-Tree), section IV.
+Symbols: x drafted tokens, p target's law, d expansions (d + 1 levels), k children a node, N nodes kept.
+The form of a tree depends on what was emitted and accepted before, so nodes as point masses leave the law as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.contracts import Need, Verdict
+from harness.method import Claim, Method, Run
+from harness.registry import METHODS
+from methods.drafters.adjacency import Adjacency, Alpha, Init, Rule
+from methods.drafters.feature_trees import dynamic
+from methods.drafters.features import FeatureDrafter
+from methods.drafters.growth import PLANTS, check_growth, check_relaxed
+from methods.verifiers.relaxed import Relaxed, Residual, verify_relaxed
+from methods.verifiers.tree import verify_delta
+
+
+@dataclass
+class Adapting:
+    """A drafter, the sizes of its trees, and the rule that judges them; None: as point masses."""
+
+    drafter: FeatureDrafter
+    sizes: Adjacency
+    rule: Relaxed | None
+
+
+@METHODS.register("adt_tree")
+@dataclass(frozen=True)
+class ADTTree(Method[Adapting]):
+    """Choose d and k for the cell at hand, grow and verify the tree, note how much of it was used.
+
+    Args:
+        features: the drafter, of the package for the backbone at hand (NAME-BACKBONE), or a folder. nodes: N.
+        init, first, depths, widths, step_d, step_k, beta, alpha, radius, of_neighbour, deep_only: see `Rule`.
+        acceptance: exact, or lantern, with its ``k``, ``delta`` and ``resid``.
+
+    Published for Anole: nodes 59, first (4, 10), widths 4 to 13, step_k 3; for LlamaGen widths 4 to 39, step_k 10.
+    """
+
+    features: str = "eagle1"
+    nodes: int = 16
+    init: Init = "horizontal"
+    first: tuple[int, int] = (3, 4)
+    depths: tuple[int, int] = (1, 9)
+    widths: tuple[int, int] = (2, 8)
+    step_d: int = 1
+    step_k: int = 2
+    beta: float = 1.0
+    alpha: Alpha = "loops"
+    radius: float = 3.0
+    of_neighbour: bool = False
+    deep_only: bool = False
+    acceptance: Literal["exact", "lantern"] = "exact"
+    k: int = 0
+    delta: float = 0.1
+    resid: Residual = "relaxed"
+
+    source = "ADT-Tree, section IV"
+    exact_at = "acceptance = exact"
+    taps = (-1,)
+    plants = PLANTS
+
+    def __post_init__(self) -> None:
+        self._rule().check("adt_tree")
+        check_growth("adt_tree", self.depths[0], self.widths[0], self.nodes)
+        check_relaxed("adt_tree", self.k, self.delta)
+
+    def _rule(self) -> Rule:
+        return Rule(
+            self.init,
+            self.first,
+            self.depths,
+            self.widths,
+            self.step_d,
+            self.step_k,
+            self.beta,
+            self.alpha,
+            self.radius,
+            self.of_neighbour,
+            self.deep_only,
+        )
+
+    @property
+    def claim(self) -> Claim:
+        return Claim.SAME_LAW if self.acceptance == "exact" or self.delta == 0 else Claim.APPROXIMATE
+
+    @property
+    def needs(self) -> frozenset[Need]:
+        met = {Need.HIDDEN, Need.TREE_MASK, Need.GRID}
+        return frozenset(met if self.acceptance == "exact" else {*met, Need.CODEBOOK})
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str]]:
+        return (("drafter", self.features),)
+
+    def start(self, run: Run) -> Adapting:
+        rule = None
+        if self.acceptance == "lantern":
+            rule = Relaxed.over(run.offers, run.target.device, self.k, self.delta, False, self.resid)
+        return Adapting(FeatureDrafter.open(run, self.features, "eagle1"), Adjacency(self._rule()), rule)
+
+    def step(self, run: Run, state: Adapting) -> Verdict:
+        first, size = len(run.target), state.sizes.choose(run)
+        draft = dynamic(run, state.drafter, size.depth + 1, size.width, self.nodes)
+        logits = run.target.forward(draft)
+        p = run.law(logits)
+        if state.rule is None:
+            verdict = verify_delta(draft, p, run.draws)
+        else:
+            greedy, inner = run.sampling.temperature == 0, len(draft) + 1
+            verdict = verify_relaxed(
+                draft, logits, p, run.draws, state.rule, inner=inner, width=size.width, greedy=greedy
+            )
+        state.sizes.follow(first, size, len(verdict.read().path))
+        return verdict
+
+    @classmethod
+    def variants(cls) -> Sequence[ADTTree]:
+        small = cls(nodes=6, first=(2, 2), widths=(1, 3), step_k=1)
+        exact = [replace(small, init=init) for init in ("horizontal", "vertical", "flock")]
+        drawn = cls(init="random", depths=(1, 2), widths=(1, 2), first=(1, 2), step_k=1, nodes=4)
+        return (*exact, drawn, replace(small, acceptance="lantern", k=1, delta=0.4))

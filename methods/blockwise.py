@@ -1,0 +1,110 @@
+"""Blockwise parallel decoding: heads propose the next k tokens, and the pass that checks them makes the next proposals.
+
+Source: Stern et al. 2018, arXiv:1811.03115, sections 3-5.
+Symbols: x proposed tokens, p target's law, z its logits. The base model's own token of a block is the one that closes
+the step before; predict and verify are merged as in section 4, so that a step is one pass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.contracts import Need, Verdict
+from harness.errors import UsageError
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.heads import HeadDrafter
+from methods.verifiers.rejection import acceptance, judge
+
+Rule = Literal["exact", "top", "distance"]
+
+
+@METHODS.register("blockwise")
+@dataclass(frozen=True)
+class Blockwise(Method[None]):
+    """Keep the longest prefix of the proposals that the rule accepts.
+
+    Args:
+        heads: of the package, for the backbone at hand (NAME-BACKBONE), or a folder; any that Medusa reads will do.
+        levels: of them that are asked, k - 1; 0: all.
+        rule: exact: x is the most probable token; above T = 0, x is a draw of p. top: x is among the ``top`` most
+            probable ones. distance: x is within ``distance`` of the most probable id, where ids are ordinal.
+        top, distance: of these rules. least: tokens that a block has at least, the closing one of the step included;
+            proposals up to it are kept unseen.
+    """
+
+    heads: str = "medusa"
+    levels: int = 0
+    rule: Rule = "exact"
+    top: int = 2
+    distance: int = 2
+    least: int = 1
+
+    source = "arXiv:1811.03115, sections 3-5"
+    exact_at = "rule = exact and least = 1"
+    needs = frozenset({Need.HIDDEN})
+    taps = (-1,)
+    plants = (
+        Plant(
+            "methods.verifiers.rejection:judge",
+            "residual(law, ",
+            "(lambda p, q: p)(law, ",
+            "the correction is drawn from p",
+        ),
+        Plant(
+            "methods.blockwise:Blockwise.accepted",
+            "odds = acceptance(x, None, p)",
+            "odds = acceptance(x, None, p.roll(1, 0))",
+            "proposals are compared with the row of their neighbour",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.levels < 0 or self.top < 1 or self.distance < 0 or self.least < 1:
+            raise UsageError(
+                f"blockwise: levels is {self.levels}, top {self.top}, distance {self.distance}, least {self.least}; "
+                f"give 0, 1, 0 and 1 or more"
+            )
+
+    @property
+    def claim(self) -> Claim:
+        return Claim.SAME_LAW if self.rule == "exact" and self.least == 1 else Claim.APPROXIMATE
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str]]:
+        return (("drafter", self.heads),)
+
+    def start(self, run: Run) -> None:
+        self._drafter(run)
+
+    def step(self, run: Run, state: None) -> Verdict:
+        draft = self._drafter(run).propose(run)
+        z = run.target.forward(draft)
+        p = run.law(z)
+        return judge(self.accepted(draft.tokens, z, p), draft.tokens, None, p, run.draws)
+
+    def accepted(
+        self, x: Int[Tensor, " K"], z: Float[Tensor, "K+1 V"], p: Float[Tensor, "K+1 V"]
+    ) -> Float[Tensor, " K"]:
+        """Odds of each proposal, once those before it are kept."""
+        zx = z[: len(x)].gather(1, x[:, None])
+        if self.rule == "exact":
+            odds = acceptance(x, None, p)
+        elif self.rule == "top":
+            odds = ((z[: len(x)] > zx).sum(1) < self.top).to(p.dtype)
+        else:
+            odds = ((x - z[: len(x)].argmax(1)).abs() <= self.distance).to(p.dtype)
+        return torch.cat([torch.ones_like(odds[: self.least - 1]), odds[self.least - 1 :]])
+
+    def _drafter(self, run: Run) -> HeadDrafter:
+        return HeadDrafter.open(run, self.heads, "chain", levels=self.levels)
+
+    @classmethod
+    def variants(cls) -> Sequence[Blockwise]:
+        return (cls(levels=3), cls(levels=2, rule="top"), cls(levels=2, rule="distance", distance=1), cls(least=2))

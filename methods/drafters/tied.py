@@ -1,0 +1,43 @@
+"""Whether a trained drafter was made for the target at hand."""
+
+from __future__ import annotations
+
+from typing import Protocol, runtime_checkable
+
+from harness.errors import UsageError, WeightsError
+from harness.method import Run
+
+
+@runtime_checkable
+class Tied(Protocol):
+    """What the configuration of a drafter says of its target: name, hash of the weights, branches of guidance."""
+
+    @property
+    def backbone(self) -> str:
+        """Name."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the weights and what else makes its laws, guidance included."""
+
+    @property
+    def branches(self) -> int:
+        """Of guidance: 1 or 2."""
+
+
+def check_tied(made_for: Tied, run: Run) -> None:
+    """Refuse a drafter of another backbone.
+
+    Raises:
+        UsageError: the target is guided, and the drafter has one branch. WeightsError: another backbone.
+    """
+    if run.offers.branches > made_for.branches:
+        raise UsageError(
+            f"{run.backbone} is guided and its drafter was trained without guidance: take one trained with two "
+            f"branches, or a target at guidance 1"
+        )
+    if made_for.fingerprint != run.fingerprint:
+        raise WeightsError(
+            f"the drafter was trained for {made_for.backbone} ({made_for.fingerprint[:12]}), and the target is "
+            f"{run.backbone} ({run.fingerprint[:12]}): train one for it with `stride train drafter`"
+        )

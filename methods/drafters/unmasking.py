@@ -1,0 +1,62 @@
+"""Which masked positions are filled next: how sure a model is of each, and how many a schedule gives a step.
+
+Symbols: M masked positions, k of them filled, p their laws, x drawn tokens.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.draws import Draws
+from harness.law import Sampling, warp
+
+Order = Literal["low_confidence", "random", "origin", "maskgit_plus", "topk_margin", "entropy"]
+LLADA: tuple[Order, ...] = ("low_confidence", "random")
+DREAM: tuple[Order, ...] = ("origin", "maskgit_plus", "topk_margin", "entropy")
+BY_TOKEN: tuple[Order, ...] = ("low_confidence", "maskgit_plus")
+"""Orders that look at the token drawn, so that one is drawn at every masked position."""
+EPSILON = 1e-3
+"""The time at which Dream's schedule ends."""
+
+
+def confidence(
+    order: Order, logits: Float[Tensor, "M V"], x: Int[Tensor, " M"], sampling: Sampling
+) -> Float[Tensor, " M"]:
+    """How sure the model is at each position; larger is surer.
+
+    Args:
+        logits: raw. x: the tokens drawn, which ``BY_TOKEN`` alone looks at. sampling: top-k and top-p cut Dream's laws,
+            and T > 0 divides its logits; LLaDA's are as the model gives them.
+
+    Returns:
+        low_confidence, maskgit_plus: p(x). topk_margin: the largest p less the second. entropy: sum of p log p.
+
+    Source: LLaDA, ``generate.py`` at ML-GSAI/LLaDA 41760b9; Dream, ``sample_tokens`` of its generation_utils.py.
+    """
+    if order == "low_confidence":
+        return logits.double().softmax(-1).gather(1, x[:, None])[:, 0]
+    p = warp(logits, Sampling(sampling.temperature or 1.0, sampling.top_k, sampling.top_p, sampling.order))
+    if order == "topk_margin":
+        top = p.topk(2).values
+        return top[:, 0] - top[:, 1]
+    return -torch.special.entr(p).sum(-1) if order == "entropy" else p.gather(1, x[:, None])[:, 0]
+
+
+def surest(sure: Float[Tensor, " M"], k: int, alg_temp: float, draws: Draws) -> Int[Tensor, " k"]:
+    """The k surest places, ties to the first; with ``alg_temp`` > 0 drawn from softmax(sure / alg_temp), none twice."""
+    if alg_temp > 0:
+        return draws.distinct((sure / alg_temp).softmax(-1)[None], k, "noise")[0]
+    return sure.sort(descending=True, stable=True).indices[:k]
+
+
+def fraction(step: int, steps: int) -> float:
+    """1 - s / t, the part of what is masked that Dream fills in a step, from 0; all in the last.
+
+    Source: Dream, ``_sample``: t runs evenly from 1 to 0.001 in S steps.
+    """
+    t, s = (1 - (1 - EPSILON) * at / steps for at in (step, step + 1))
+    return 1.0 if step == steps - 1 else 1 - s / t

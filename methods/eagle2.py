@@ -1,0 +1,60 @@
+"""EAGLE-2: the tree's form follows the drafter's confidence, whose best nodes are read.
+
+Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, section 4.
+Symbols: x drafted tokens, q drafter's law, p target's law, E expansions, k children a node, N nodes kept.
+The confidence chose the nodes, so they are point masses: a test of min(1, p / q), as printed elsewhere, is biased.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.contracts import Need, Verdict
+from harness.method import Claim, Method, Run
+from harness.registry import METHODS
+from methods.drafters.feature_trees import dynamic
+from methods.drafters.features import FeatureDrafter
+from methods.drafters.growth import PLANTS, check_growth
+from methods.verifiers.tree import verify_delta
+
+
+@METHODS.register("eagle2")
+@dataclass(frozen=True)
+class Eagle2(Method[FeatureDrafter]):
+    """Grow a tree level by level by the products of q; read its N best nodes, walk down them as point masses.
+
+    Args:
+        features: the drafter, of the package for the backbone at hand (NAME-BACKBONE), or a folder.
+        depth: E; a tree has E + 1 levels. width: k. nodes: N; where there are fewer candidates, all of them.
+            Published: 7, 10, 60 for texts (5 by default in the class), 4, 10, 59 for pictures.
+    """
+
+    features: str = "eagle1"
+    depth: int = 3
+    width: int = 4
+    nodes: int = 12
+
+    claim = Claim.SAME_LAW
+    source = "arXiv:2406.16858, section 4"
+    needs = frozenset({Need.HIDDEN, Need.TREE_MASK})
+    taps = (-1,)
+    plants = PLANTS
+
+    def __post_init__(self) -> None:
+        check_growth("eagle2", self.depth, self.width, self.nodes)
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str]]:
+        return (("drafter", self.features),)
+
+    def start(self, run: Run) -> FeatureDrafter:
+        return FeatureDrafter.open(run, self.features, "eagle1")
+
+    def step(self, run: Run, state: FeatureDrafter) -> Verdict:
+        draft = dynamic(run, state, self.depth + 1, self.width, self.nodes)
+        return verify_delta(draft, run.law(run.target.forward(draft)), run.draws)
+
+    @classmethod
+    def variants(cls) -> Sequence[Eagle2]:
+        return (cls(), cls(depth=2, width=2, nodes=4), cls(depth=1, width=3, nodes=60))

@@ -1,0 +1,60 @@
+"""EAGLE-3: a drafter of three of the target's layers, which learned to read its own features.
+
+Source: Li et al. 2025, EAGLE-3, arXiv:2503.01840, section 3; decoding as EAGLE-2.
+Symbols: x drafted tokens, q drafter's law, p target's law, E expansions, k children a node, N nodes kept.
+It proposes the ids of its own small head alone; verification makes up for the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.contracts import Need, Verdict
+from harness.method import Claim, Method, Run
+from harness.registry import METHODS
+from methods.drafters.feature_trees import dynamic
+from methods.drafters.features import FeatureDrafter
+from methods.drafters.growth import PLANTS, check_growth
+from methods.verifiers.tree import verify_delta
+
+
+@METHODS.register("eagle3")
+@dataclass(frozen=True)
+class Eagle3(Method[FeatureDrafter]):
+    """Grow a tree level by level by the products of q; read its N best nodes, walk down them as point masses.
+
+    Args:
+        features: the drafter, of the package for the backbone at hand (NAME-BACKBONE), or a folder.
+        depth: E; a tree has E + 1 levels. width: k. nodes: N; where there are fewer candidates, all of them.
+            Published: 7, 10, 60.
+    """
+
+    features: str = "eagle3"
+    depth: int = 3
+    width: int = 4
+    nodes: int = 12
+
+    claim = Claim.SAME_LAW
+    source = "arXiv:2503.01840, section 3"
+    needs = frozenset({Need.HIDDEN, Need.TREE_MASK})
+    taps = (2, "middle", -4)
+    plants = PLANTS
+
+    def __post_init__(self) -> None:
+        check_growth("eagle3", self.depth, self.width, self.nodes)
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str]]:
+        return (("drafter", self.features),)
+
+    def start(self, run: Run) -> FeatureDrafter:
+        return FeatureDrafter.open(run, self.features, "eagle3")
+
+    def step(self, run: Run, state: FeatureDrafter) -> Verdict:
+        draft = dynamic(run, state, self.depth + 1, self.width, self.nodes)
+        return verify_delta(draft, run.law(run.target.forward(draft)), run.draws)
+
+    @classmethod
+    def variants(cls) -> Sequence[Eagle3]:
+        return (cls(), cls(depth=2, width=2, nodes=4))

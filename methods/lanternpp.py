@@ -1,0 +1,85 @@
+"""LANTERN++: relaxed acceptance on static trees of sampled tokens, with a bound in proportion to p(x).
+
+Source: Park et al. 2025, LANTERN++, arXiv:2502.06352.
+Symbols: x drafted tokens, q the law each was drawn from given its elder siblings, p target's law, k neighbours of a
+code, lambda the most mass that they lend, in units of p(x) (the released code writes 1 + lambda).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.contracts import Need, Verdict
+from harness.method import Claim, Method, Run
+from harness.registry import METHODS
+from methods.drafters.feature_trees import StaticDrafter, static
+from methods.drafters.growth import RELAXED_PLANTS, check_relaxed
+from methods.verifiers.relaxed import Relaxed, Residual, verify_relaxed
+
+
+@dataclass(frozen=True)
+class Relaxing:
+    """A drafter with the form of its trees, and the rule that judges its drafts."""
+
+    drafter: StaticDrafter
+    rule: Relaxed
+
+
+@METHODS.register("lanternpp")
+@dataclass(frozen=True)
+class LanternPlusPlus(Method[Relaxing]):
+    """Draft as EAGLE; accept a token by its own probability and its nearest neighbours'.
+
+    Args:
+        features, tree, widths: as EAGLE; the published tree is ``naive_extend_57``. k: neighbours; 0: a share of the
+            codebook, that of 1,000 of 16,384 codes. factor: lambda; 0 is EAGLE. resid: as LANTERN.
+    """
+
+    features: str = "eagle1"
+    tree: str = "eagle_8"
+    widths: tuple[int, ...] = ()
+    k: int = 0
+    factor: float = 2.0
+    resid: Residual = "code"
+
+    source = "arXiv:2502.06352"
+    exact_at = "factor = 0"
+    needs = frozenset({Need.HIDDEN, Need.TREE_MASK, Need.GRID, Need.CODEBOOK})
+    taps = (-1,)
+    plants = RELAXED_PLANTS
+
+    def __post_init__(self) -> None:
+        check_relaxed("lanternpp", self.k, self.factor)
+
+    @property
+    def claim(self) -> Claim:
+        return Claim.SAME_LAW if self.factor == 0 else Claim.APPROXIMATE
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str]]:
+        return (("drafter", self.features),)
+
+    def start(self, run: Run) -> Relaxing:
+        rule = Relaxed.over(run.offers, run.target.device, self.k, self.factor, True, self.resid)
+        return Relaxing(StaticDrafter.open(run, self.features, self.tree, self.widths), rule)
+
+    def step(self, run: Run, state: Relaxing) -> Verdict:
+        form, draft = state.drafter, static(run, state.drafter)
+        logits = run.target.forward(draft)
+        greedy = run.sampling.temperature == 0
+        return verify_relaxed(
+            draft,
+            logits,
+            run.law(logits),
+            run.draws,
+            state.rule,
+            inner=form.shape.inner,
+            width=form.width,
+            greedy=greedy,
+        )
+
+    @classmethod
+    def variants(cls) -> Sequence[LanternPlusPlus]:
+        lossy = [cls(widths=(2, 1), k=1, resid=resid) for resid in ("code", "relaxed", "p_minus_q")]
+        return (*lossy, cls(widths=(2, 1), factor=0.0))

@@ -1,0 +1,115 @@
+"""Medusa: heads on the target's last row guess several tokens ahead; their best ones form a tree, read in one pass.
+
+Source: Cai et al. 2024, Medusa, arXiv:2401.10774.
+Symbols: x drafted tokens, p target's law, epsilon and alpha the threshold of typical acceptance.
+The first level stands behind the last emitted token, which the released code has as the root of its tree of 64 rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.contracts import Need, Verdict
+from harness.errors import UsageError
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.heads import HeadDrafter
+from methods.verifiers.tree import verify_delta
+from methods.verifiers.typical import threshold, verify_redrawn, verify_typical
+
+Acceptance = Literal["exact", "typical", "nucleus"]
+
+
+@METHODS.register("medusa")
+@dataclass(frozen=True)
+class Medusa(Method[None]):
+    """Draft a static tree with the heads; keep what the rule of acceptance keeps.
+
+    Args:
+        heads: of the package, for the backbone at hand (NAME-BACKBONE), or a folder.
+        tree: a published one by name, or "" for the best of ``nodes`` nodes by what these heads were right in.
+        nodes: of that tree. levels: heads that are asked; 0: all, or as many as the tree is deep.
+        acceptance: exact: a draw of p at each node, followed while it is in the tree; greedy decoding at T = 0.
+            typical: p(x) above min(epsilon, alpha exp(-H(p))). nucleus: biased as released, see `verify_redrawn`; top-p
+            is the run's.
+        epsilon, alpha: of typical acceptance. greedy: typical acceptance closes with the most probable token at every
+            temperature, as released; false draws it from p.
+    """
+
+    heads: str = "medusa"
+    tree: str = ""
+    nodes: int = 12
+    levels: int = 0
+    acceptance: Acceptance = "exact"
+    epsilon: float = 0.09
+    alpha: float = 0.3
+    greedy: bool = True
+
+    source = "arXiv:2401.10774"
+    exact_at = "acceptance = exact; all at T = 0"
+    needs = frozenset({Need.HIDDEN, Need.TREE_MASK})
+    taps = (-1,)
+    plants = (
+        Plant(
+            "methods.verifiers.tree:verify_delta",
+            "law = row.where(refused == 0, 0.0)",
+            "law = row",
+            "the closing token is drawn from p again, where drafts were refused",
+        ),
+        Plant(
+            "methods.verifiers.tree:verify_delta",
+            "draws.categorical(law, ",
+            "draws.categorical(law.sqrt(), ",
+            "the closing token is drawn before the temperature",
+        ),
+        Plant(
+            "methods.verifiers.tree:delta_acceptance",
+            "return torch.where(rest > px, px / rest, ",
+            "return (len(px) * px).clamp_max(1.0) if True else (",
+            "the ratio test on the best tokens of a head, which nobody drew",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.nodes < 1 or self.levels < 0:
+            raise UsageError(f"medusa: nodes is {self.nodes} and levels {self.levels}; give 1 or more, and 0 or more")
+        if not (0 < self.epsilon < 1 and self.alpha > 0):
+            raise UsageError(
+                f"medusa: epsilon is {self.epsilon:g} and alpha {self.alpha:g}; give one from 0 to 1, and one above 0"
+            )
+
+    @property
+    def claim(self) -> Claim:
+        return Claim.SAME_LAW if self.acceptance == "exact" else Claim.APPROXIMATE
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str]]:
+        return (("drafter", self.heads),)
+
+    def start(self, run: Run) -> None:
+        self._drafter(run)
+
+    def step(self, run: Run, state: None) -> Verdict:
+        drafter = self._drafter(run)
+        draft = drafter.propose(run)
+        p = run.law(run.target.forward(draft))
+        if self.acceptance == "exact":
+            return verify_delta(draft, p, run.draws)
+        if self.acceptance == "typical":
+            limit = threshold(p, self.epsilon, self.alpha)
+            return verify_typical(draft, p, run.draws, limit, greedy=self.greedy)
+        return verify_redrawn(draft, p, run.draws, min(len(drafter.shape.sizes), len(draft)))
+
+    def _drafter(self, run: Run) -> HeadDrafter:
+        return HeadDrafter.open(run, self.heads, self.tree, self.nodes, self.levels)
+
+    @classmethod
+    def variants(cls) -> Sequence[Medusa]:
+        return (
+            cls(nodes=6, levels=3),
+            cls(nodes=4, levels=2, acceptance="typical"),
+            cls(nodes=4, levels=2, acceptance="typical", greedy=False),
+            cls(nodes=3, levels=2, acceptance="nucleus"),
+        )

@@ -1,0 +1,72 @@
+"""EAGLE-2: exact trees of the drafter's best nodes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.backbones.tabular import Tabular
+from harness.contracts import Draft
+from harness.errors import UsageError
+from harness.fidelity import CASES, GRID_CASES, prove, prove_plants
+from harness.law import Sampling
+from harness.loop import decode
+from methods.drafters import feature_trees
+from methods.eagle2 import Eagle2
+from tests._feature_toys import run_on, started
+
+SMALL = tuple(case for case in CASES + GRID_CASES if case.outputs <= 27)
+
+
+class TestLaw:
+    @pytest.mark.parametrize("method", Eagle2.variants())
+    def test_is_the_targets(self, method: Eagle2) -> None:
+        proof = prove(method, SMALL, plants=False)
+        assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
+
+    def test_every_planted_bug_shows(self) -> None:
+        for caught in prove_plants(Eagle2, [Eagle2(depth=1, width=2, nodes=6)]):
+            assert caught.caught, caught.why
+
+
+class TestTree:
+    def test_its_nodes_are_the_best_of_all_candidates(self) -> None:
+        """Two levels of all four tokens: the seven paths with the largest products of q."""
+        run = run_on(Tabular("tabular", {"vocabulary": 4}), Sampling(1.0), 40, (0, 1, 2))
+        drafter = started(Eagle2(), run)
+        reader = drafter.root(run)
+        assert reader is not None
+        first = reader.first.log_softmax(-1)[0]
+        second = reader.score(Draft(torch.arange(4), parents=torch.full((4,), -1))) + first[:, None]
+        scores: dict[tuple[int, ...], float] = {(a,): float(first[a]) for a in range(4)}
+        scores |= {(a, b): float(second[a, b]) for a in range(4) for b in range(4)}
+        draft = feature_trees.dynamic(run, drafter, 2, 4, 7)
+        best = sorted(scores, key=lambda tokens: -scores[tokens])[:7]
+        assert {path(draft, node) for node in range(7)} == set(best)
+
+    def test_counts_of_a_step(self) -> None:
+        model = Tabular("tabular", {"vocabulary": 20, "context": 200})
+        step = decode(Eagle2(depth=4, width=10, nodes=59), run_on(model, Sampling(1.0), 60, (0, 1))).steps[0]
+        assert (step.nfe, step.draft_nfe, step.drafted, step.rows) == (1, 5, 59, 60)
+        assert step.levels <= 5
+
+    def test_the_drafters_confidence_is_that_of_temperature_one(self) -> None:
+        """So that a greedy decode has a tree, too."""
+        model = Tabular("tabular", {"vocabulary": 4})
+        drafts = []
+        for warm in (0.0, 1.0):
+            run = run_on(model, Sampling(warm), 40, (0, 1, 2))
+            drafts.append(feature_trees.dynamic(run, started(Eagle2(), run), 3, 2, 6).tokens.tolist())
+        assert drafts[0] == drafts[1]
+
+
+def path(draft: Draft, node: int) -> tuple[int, ...]:
+    """Tokens from the root down to a node."""
+    above = int(draft.above[node])
+    return (*(path(draft, above) if above >= 0 else ()), int(draft.tokens[node]))
+
+
+@pytest.mark.parametrize("changes", [{"depth": -1}, {"width": 0}, {"nodes": 0}])
+def test_a_tree_without_a_node(changes: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="give a depth from 0, a width and nodes from 1"):
+        Eagle2(**changes)  # type: ignore[arg-type]  # all of these are numbers
