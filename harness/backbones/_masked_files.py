@@ -1,0 +1,168 @@
+"""LLaDA's and Dream's checkpoints as published, read into decoders of transformers that are their architecture.
+
+LLaDA is Llama under other names of tensors; Dream is Qwen2 under the same. Both attend to both sides.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
+
+from harness.errors import WeightsError
+
+LLADA = {
+    "model.transformer.wte": "model.embed_tokens",
+    "model.transformer.ln_f": "model.norm",
+    "model.transformer.ff_out": "lm_head",
+}
+BLOCK = {
+    "attn_norm": "input_layernorm",
+    "q_proj": "self_attn.q_proj",
+    "k_proj": "self_attn.k_proj",
+    "v_proj": "self_attn.v_proj",
+    "attn_out": "self_attn.o_proj",
+    "ff_norm": "post_attention_layernorm",
+    "ff_proj": "mlp.gate_proj",
+    "up_proj": "mlp.up_proj",
+    "ff_out": "mlp.down_proj",
+}
+"""Of a block of LLaDA."""
+PLAIN = {
+    "block_type": "llama",
+    "layer_norm_type": "rms",
+    "activation_type": "silu",
+    "rope": True,
+    "alibi": False,
+    "attention_layer_norm": False,
+    "include_bias": False,
+    "include_qkv_bias": False,
+    "input_emb_norm": False,
+    "scale_logits": False,
+    "weight_tying": False,
+}
+"""What LLaDA's configuration must say, since the decoder is made so."""
+
+
+@dataclass(frozen=True)
+class Published:
+    """A checkpoint's configuration.
+
+    Args:
+        family: LLaDA or Dream. config: of the decoder. mask: id of a masked position. eos: ids that end a text.
+        shifted: whether the row of a position gives the law of the next one, as in the model it was made from.
+    """
+
+    family: str
+    config: Any
+    mask: int
+    eos: frozenset[int]
+    shifted: bool
+
+    def name(self, key: str) -> str:
+        """A published tensor's name in the decoder."""
+        if self.family == "Dream":
+            return key
+        stem, _, kind = key.rpartition(".")
+        block = re.fullmatch(r"model\.transformer\.blocks\.(\d+)\.(\w+)", stem)
+        if block and block[2] in BLOCK:
+            return f"model.layers.{block[1]}.{BLOCK[block[2]]}.{kind}"
+        return f"{LLADA[stem]}.{kind}" if stem in LLADA else key
+
+    def empty(self) -> Any:
+        """The decoder on the meta device."""
+        with torch.device("meta"):
+            return (LlamaForCausalLM if self.family == "LLaDA" else Qwen2ForCausalLM)(self.config)
+
+
+def read_config(name: str, folder: Path) -> Published:
+    """What the config.json of a folder describes.
+
+    Raises:
+        WeightsError: it cannot be read, is of another model, lacks a field, or has one that is not served.
+    """
+    file = folder / "config.json"
+    try:
+        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        family = {"llada": _llada, "Dream": _dream}.get(str(found.get("model_type")))
+        if family is None:
+            raise WeightsError(f"{name}: {file} is of model_type {found.get('model_type')!r}; give llada or Dream")
+        return family(name, file, found)
+    except (OSError, ValueError, AttributeError) as error:
+        raise WeightsError(f"{name}: {file} cannot be read ({error}). Fetch the folder again") from error
+    except KeyError as error:
+        raise WeightsError(f"{name}: {file} has no field {error}; it is another model's, or not whole") from error
+
+
+def _llada(name: str, file: Path, found: Mapping[str, Any]) -> Published:
+    odd = [key for key, value in PLAIN.items() if found.get(key, value) != value]
+    if odd:
+        raise WeightsError(f"{name}: {file} has {odd[0]}: {found[odd[0]]!r}; served is {PLAIN[odd[0]]!r}")
+    config = LlamaConfig(
+        vocab_size=found.get("embedding_size") or found["vocab_size"],
+        hidden_size=found["d_model"],
+        intermediate_size=found["mlp_hidden_size"],
+        num_hidden_layers=found["n_layers"],
+        num_attention_heads=found["n_heads"],
+        num_key_value_heads=found.get("n_kv_heads") or found["n_heads"],
+        max_position_embeddings=found["max_sequence_length"],
+        rms_norm_eps=found["rms_norm_eps"],
+        rope_parameters={"rope_type": "default", "rope_theta": found["rope_theta"]},
+        tie_word_embeddings=False,
+    )
+    return Published("LLaDA", config, int(found["mask_token_id"]), frozenset({int(found["eos_token_id"])}), False)
+
+
+def _dream(name: str, file: Path, found: Mapping[str, Any]) -> Published:
+    config = Qwen2Config(
+        vocab_size=found["vocab_size"],
+        hidden_size=found["hidden_size"],
+        intermediate_size=found["intermediate_size"],
+        num_hidden_layers=found["num_hidden_layers"],
+        num_attention_heads=found["num_attention_heads"],
+        num_key_value_heads=found["num_key_value_heads"],
+        max_position_embeddings=found["max_position_embeddings"],
+        rms_norm_eps=found["rms_norm_eps"],
+        rope_parameters={"rope_type": "default", "rope_theta": found["rope_theta"]},
+        tie_word_embeddings=bool(found.get("tie_word_embeddings", False)),
+    )
+    return Published("Dream", config, int(found["mask_token_id"]), frozenset({int(found["eos_token_id"])}), True)
+
+
+def read_model(name: str, folder: Path, published: Published, dtype: torch.dtype) -> Any:
+    """The decoder with the folder's tensors, on the CPU.
+
+    Raises:
+        WeightsError: there are no tensors, a file is damaged, or they are not those of the configuration.
+    """
+    files = sorted(folder.glob("*.safetensors"))
+    if not files:
+        raise WeightsError(f"{name}: there is no *.safetensors in {folder}; fetch the whole folder")
+    state: dict[str, Tensor] = {}
+    for file in files:
+        try:
+            with safe_open(file, framework="pt") as held:
+                state |= {published.name(key): held.get_tensor(key).to(dtype) for key in held.keys()}  # noqa: SIM118
+        except (OSError, SafetensorError) as error:
+            raise WeightsError(f"{name}: {file} is damaged ({error}). Delete it and fetch again") from error
+    model = published.empty()
+    own = {key: tensor.shape for key, tensor in model.state_dict().items()}
+    missing = sorted(key for key, shape in own.items() if key not in state or state[key].shape != shape)
+    extra = sorted(set(state) - set(own))
+    if missing or extra:
+        said = f"lacks {missing[0]} or has it in another shape" if missing else f"has {extra[0]} besides"
+        raise WeightsError(
+            f"{name}: {folder} {said} ({len(missing)} tensors missing, {len(extra)} unknown). It is another model's, "
+            f"or its config.json is"
+        )
+    model.load_state_dict(state, assign=True)
+    model.model.rotary_emb = type(model.model.rotary_emb)(published.config)  # its buffers are in no checkpoint
+    return model

@@ -1,0 +1,60 @@
+"""`stride cost`: what training a parallel decoder takes, a paper's table beside ours."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from harness.cli.main import emit
+from harness.discover import load_all, report
+from harness.registry import METHODS
+
+
+@click.command(name="cost")
+@click.option("--cards", type=click.Path(path_type=Path), help="Cards of yours, in the form of the shipped ones.")
+@click.option("--utilisation", type=click.FloatRange(0, min_open=True), help="FLOP/s a GPU sustains. Default: theirs.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Write both tables and the notes here too.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write the cost table here too.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {cost: [...], frameworks: [...]}.")
+def command(
+    cards: Path | None, utilisation: float | None, markdown: Path | None, csv_file: Path | None, as_json: bool
+) -> None:
+    """Training cost by C = 6PD, or 2 P_base D + 6 P_aux D with a frozen base; GPU hours are C / (3600 U).
+
+    Printed values that do not round to what their own formula gives are named below the table.
+
+    \b
+    stride cost                                   the tables of the paper on Cross-Regression
+    stride cost --utilisation 400e12 --csv cost.csv
+    stride cost --cards mine.yaml --markdown cost.md
+    """
+    module, reader = report("cost"), report("cost_cards")
+    book = reader.read(cards or reader.CARDS)
+    rate = utilisation or book.utilisation
+    rows, sheets = module.rows(book, rate), [module.cost_sheet(book, rate)]
+    if book.frameworks:
+        load_all()
+        sheets.append(
+            module.framework_sheet(book, {name: METHODS.get(name).variants()[0].claim.name for name in METHODS})
+        )
+    if markdown:
+        markdown.write_text(module.markdown(sheets), encoding="utf-8")
+    if csv_file:
+        with csv_file.open("w", encoding="utf-8", newline="") as file:
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows({**row, "flags": "; ".join(row["flags"])} for row in rows)
+    if as_json:
+        offered = [vars(framework) for framework in book.frameworks.values()]
+        emit({"cost": rows, "frameworks": offered})
+        return
+    report("tables").show(sheets[0], Console())
+    for sheet in sheets[1:]:
+        table = Table(*(column.title for column in sheet.columns), title=sheet.title, title_justify="left")
+        for row in sheet.rows:
+            table.add_row(*row)
+        Console().print(table, *sheet.notes, sep="\n")

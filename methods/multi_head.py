@@ -1,0 +1,121 @@
+"""Multi-head speculative decoding of meshes: heads that attend to the condition draft, the backbone's own law judges.
+
+Source: Chen et al., XSpecMesh, Algorithm 1 (which never advances s), sections 4.1, 4.2, 5.4 and 7.3.
+Symbols: x drafted tokens, p target's law, delta threshold, K_a best tokens accepted, K_s best tokens drafted.
+The paper draws x[s*] from p and the tokens behind it from the heads at the end of a cycle; here the first is the token
+that closes a step and the others are drafted, from the same row, when the next one begins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from harness.contracts import Need, Verdict
+from harness.errors import UsageError
+from harness.law import Sampling, warp
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.head_blocks import Seen
+from methods.drafters.mesh_heads import ConditionedHeads, independent, whole_path
+from methods.verifiers.threshold import above, among_best, keep_passing
+
+RAW = Sampling(1.0)
+
+
+@METHODS.register("multi_head")
+@dataclass(frozen=True)
+class MultiHead(Method[Seen | None]):
+    """Draft a token from each head; keep those before the first that the target does not find likely enough.
+
+    Args:
+        heads: a recipe's name, or a folder; see ``stride train heads``. levels: D, of them that are asked; 0: all.
+        acceptance: threshold: p(x) > ``delta``. top: x is among the ``accept_top`` (K_a) most probable tokens.
+        drafts: independent: a draw of each head's law. tree: a path through the ``draft_top`` (K_s) best tokens of
+            each head, drawn by the product of their probabilities.
+        law: whose p is tested: warped as the user samples, or raw; the paper does not say. Tokens are always drawn from
+            the warped law, in whatever order of filters and temperature the run has (BPT filters first).
+    """
+
+    heads: str = "xspecmesh-cross"
+    levels: int = 0
+    acceptance: Literal["threshold", "top"] = "threshold"
+    delta: float = 0.5
+    accept_top: int = 1
+    drafts: Literal["independent", "tree"] = "independent"
+    draft_top: int = 2
+    law: Literal["warped", "raw"] = "warped"
+
+    claim = Claim.APPROXIMATE
+    source = "XSpecMesh, Algorithm 1"
+    exact_at = "T = 0; on the raw law with delta >= 0.5 or accept_top = 1"
+    needs = frozenset({Need.HIDDEN, Need.CONDITION})
+    taps = (-1,)
+    plants = (
+        Plant(
+            "methods.verifiers.threshold:_chance",
+            "p[: len(x)]",
+            "p.roll(1, 0)[: len(x)]",
+            "drafts are judged by the row of their neighbour",
+        ),
+        Plant(
+            "methods.verifiers.threshold:keep_passing",
+            "path.stop.reshape(1)",
+            "(path.stop - 1).clamp_min(0).reshape(1)",
+            "the closing token is drawn from the row before",
+        ),
+        Plant(
+            "methods.verifiers.threshold:above",
+            "_chance(x, p) > delta",
+            "_chance(x, p) <= delta",
+            "unlikely drafts are kept",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.delta < 1:
+            raise UsageError(f"multi_head: delta is {self.delta:g}; give a probability between 0 and 1, both left out")
+        if self.levels < 0 or self.accept_top < 1 or self.draft_top < 1:
+            raise UsageError(
+                f"multi_head: levels is {self.levels}, accept_top {self.accept_top} and draft_top {self.draft_top}; "
+                f"give 0, 1 and 1 or more"
+            )
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str]]:
+        return (("heads", self.heads),)
+
+    def start(self, run: Run) -> Seen | None:
+        if self.accept_top > run.offers.vocabulary:
+            raise UsageError(
+                f"multi_head: accept_top is {self.accept_top} and {run.backbone} has {run.offers.vocabulary} tokens; "
+                f"take fewer"
+            )
+        return self._drafter(run).look(run)
+
+    def step(self, run: Run, state: Seen | None) -> Verdict:
+        choose = independent if self.drafts == "independent" else whole_path(self.draft_top)
+        draft = self._drafter(run).propose(run, state, choose)
+        z = run.target.forward(draft)
+        p = run.law(z)
+        tested = p if self.law == "warped" else warp(z, RAW)
+        if self.acceptance == "threshold":
+            passes = above(draft.tokens, tested, self.delta)
+        else:
+            passes = among_best(draft.tokens, tested, self.accept_top)
+        return keep_passing(passes, p, run.draws)
+
+    def _drafter(self, run: Run) -> ConditionedHeads:
+        return ConditionedHeads.open(run, self.heads, self.levels)
+
+    @classmethod
+    def variants(cls) -> Sequence[MultiHead]:
+        return (
+            cls(levels=3),
+            cls(levels=3, delta=0.1),
+            cls(levels=3, law="raw"),
+            cls(levels=3, acceptance="top"),
+            cls(levels=3, acceptance="top", accept_top=2),
+            cls(levels=3, drafts="tree"),
+        )

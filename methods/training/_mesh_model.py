@@ -1,0 +1,125 @@
+"""XSpecMesh's heads in training: what they read, their losses, and what is measured on held-out shapes.
+
+Source: Chen et al., XSpecMesh, eqs. 5-7.
+Symbols: D heads, N rows of a passage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.backbones.recipes._mesh_tuned import Tuned
+from harness.teacher import Passage, Teacher
+from harness.train import save_bf16
+from methods.drafters.head_nets import Heads
+from methods.training._head_examples import hits, lead, shares
+from methods.training._head_model import Training
+from methods.training._mesh_passages import Meshes
+
+FADING = 0.8
+"""w(d) is its d-th power."""
+
+
+class MeshTraining(nn.Module):
+    """Heads, the backbone where it learns with them, and what both are trained on.
+
+    Attributes:
+        base, merged: the backbone that learns, as it was and as it was exported.
+    """
+
+    def __init__(self, heads: Heads, train_on: Meshes, check_on: Meshes, tuned: Tuned | None = None) -> None:
+        super().__init__()
+        self.heads, self.tuned = heads, tuned
+        self.train_on, self.check_on = train_on, check_on
+        self.base: Teacher | None = None
+        self.merged: Teacher | None = None
+
+    @torch.no_grad()
+    def save(self, folder: Path) -> None:
+        """The heads, rounded to bf16 first, so that what is measured is what is shipped."""
+        for weight in self.heads.parameters():
+            weight.copy_(weight.bfloat16())
+        save_bf16(self.heads, folder)
+        self.heads.config.write(folder)
+
+    def controls(self) -> dict[str, Heads]:
+        """Untrained heads, and those of the trained weights in another order."""
+        made = Training(self.heads, len(self.heads.shared), self.train_on.rows, self.check_on.rows)
+        return {"_untrained": made.control(), "_shuffled": made.control(shuffled=True)}
+
+
+def head_loss(model: MeshTraining, chosen: Sequence[int]) -> Tensor:
+    """Sum of w(d) L_d (eq. 6), a mean over passages; each L_d is a mean over the rows that have a token to guess."""
+    total = torch.zeros(())
+    for number in chosen:
+        found = model.train_on.of(number)
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = model.heads(found.rows, model.heads.look(model.train_on.conditions[number]))
+        total = total + faded(logits.float(), found.after)
+    return total / len(chosen)
+
+
+def joint_loss(model: MeshTraining, chosen: Sequence[int], fixed: float) -> Tensor:
+    """lambda L_backbone + L_mhd (eq. 7), on rows that the backbone makes now."""
+    tuned, total = model.tuned, torch.zeros(())
+    assert tuned is not None
+    with torch.autocast("cpu", torch.bfloat16):
+        table = tuned.table()
+        for number in chosen:
+            passage, found = model.train_on.passages[number], model.train_on.of(number)
+            tokens = torch.tensor(passage.tokens)
+            rows = tuned(tokens[:-1], torch.from_numpy(passage.condition), table)[passage.start - 1 :]
+            own = functional.cross_entropy(functional.linear(rows, table).float(), tokens[passage.start :])
+            logits = model.heads(rows[: len(found.rows), None], model.heads.look(model.train_on.conditions[number]))
+            total = total + fixed * own + faded(logits.float(), found.after)
+    return total / len(chosen)
+
+
+def faded(logits: Float[Tensor, "D N V"], after: Int[Tensor, "N D"]) -> Tensor:
+    """Sum of w(d) L_d; heads without a token to guess add nothing."""
+    total = torch.zeros(())
+    for head, (law, wanted) in enumerate(zip(logits, after.T, strict=True), 1):
+        there = int((wanted >= 0).sum())
+        lost = functional.cross_entropy(law, wanted, ignore_index=-1, reduction="sum")
+        total = total + FADING**head * lost / max(1, there)
+    return total
+
+
+@torch.no_grad()
+def figures(model: MeshTraining, checked: Meshes) -> dict[str, float]:
+    """Of each head, how often its best token is right; beside controls, with the lower end of what it gains on each."""
+    made = {"": model.heads, **model.controls()}
+    right = {key: torch.cat([_right(heads, checked, n) for n, _ in checked.each()]) for key, heads in made.items()}
+    found = {"rows": float(len(checked.rows.rows))}
+    for key, hit in right.items():
+        for head, share in enumerate(shares(hit, checked.rows), 1):
+            found |= {f"top1_head{head}{key}": share[0], f"top3_head{head}{key}": sum(share[:3])}
+        if key:
+            low = lead(right[""], hit, checked.rows)
+            found |= {f"top1_head{head}{key}_lead": gain for head, gain in enumerate(low, 1)}
+    return found
+
+
+def drift(base: Teacher, merged: Teacher, passages: Sequence[Passage]) -> float:
+    """KL(base || merged) of the law of a token, in nats: the mean over all tokens of passages."""
+    lost = []
+    for passage in passages:
+        one, other = (teacher.read(passage, (), logits=True).logits for teacher in (base, merged))
+        lost.append(divergence(one[passage.start - 1 : -1], other[passage.start - 1 : -1]))
+    return float(torch.cat(lost).mean())
+
+
+def divergence(one: Float[Tensor, "N V"], other: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:
+    """KL(one || other) of the laws that logits give."""
+    p, q = one.double().log_softmax(-1), other.double().log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1)
+
+
+def _right(heads: Heads, checked: Meshes, number: int) -> Tensor:
+    return hits(heads, checked.of(number), heads.look(checked.conditions[number]))
