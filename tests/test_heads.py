@@ -328,26 +328,43 @@ class TestTraining:
 MEASURED = pytest.mark.skipif(not os.environ.get("STRIDE_MEASURE"), reason="a minute or more; set STRIDE_MEASURE=1")
 
 
-@pytest.mark.parametrize(
-    ("backbone", "world"),
-    [
-        ("embedded-code", "code"),
-        pytest.param("embedded-image", "scenes", marks=MEASURED),
-        pytest.param("smollm2-135m", "text", marks=[MEASURED, pytest.mark.model]),
-    ],
-)
-def test_shipped_heads_are_above_their_controls(backbone: str, world: _distilled.World) -> None:
-    """On passages that no training saw, of another seed and of the development side; 95 % intervals of the gain."""
+def gains(backbone: str, world: _distilled.World) -> list[float]:
+    """By how much each shipped head is right more often than the better control: lower ends of 95 % intervals.
+
+    On passages that no training saw, of another seed and of the development side.
+    """
     folder = shipped(f"medusa-{backbone}")
     if not (folder / "model.safetensors").is_file():
         pytest.skip(f"the heads of {backbone} are not shipped here")
     teacher = Teacher.load(backbone)
     texts = prompts(world, 7, "development", 16)
     asked = [Prompt(str(n), text) for n, text in enumerate(texts)]
-    passages = teacher.continued(asked, 64, Sampling(1.0), SeededDraws(7, "t", "p", 0))
+    new = 272 if world == "scenes" else 64  # whole pictures: their upper rows are mostly ground
+    passages = teacher.continued(asked, new, Sampling(1.0), SeededDraws(7, "t", "p", 0))
     heads = Heads.load(folder, teacher.backbone.ends).float()
     found = examples(teacher, passages, heads.config.heads)
     model = Training(heads, teacher.offers.vocabulary, found, found)
     right = hits(heads, found)
-    for control in (model.control(), model.control(shuffled=True)):
-        assert min(lead(right, hits(control, found), found)) > 0
+    both = [lead(right, hits(control, found), found) for control in (model.control(), model.control(shuffled=True))]
+    return [min(pair) for pair in zip(*both, strict=True)]
+
+
+def test_shipped_heads_are_above_their_controls() -> None:
+    assert min(gains("embedded-code", "code")) > 0.1
+
+
+@MEASURED
+@pytest.mark.model
+def test_the_first_three_heads_of_smollm2_are_above_their_controls() -> None:
+    assert min(gains("smollm2-135m", "text")[:3]) > 0
+
+
+@MEASURED
+def test_the_first_head_of_the_picture_model_is_above_its_controls() -> None:
+    assert gains("embedded-image", "scenes")[0] > 0
+
+
+@MEASURED
+@pytest.mark.xfail(strict=True, reason="on smooth grounds the next token once more is as good a guess; see DECISIONS")
+def test_all_heads_of_the_picture_model_are_above_their_controls() -> None:
+    assert min(gains("embedded-image", "scenes")) > 0

@@ -133,7 +133,7 @@ def loaded() -> Callable[[str], Any]:
 
     def get(name: str) -> Any:
         if name not in held:
-            tabular = presets.resolve(name).adapter == "tabular"
+            tabular = "tabular" in presets.resolve(name).adapter
             held[name] = presets.load(name, "fp64" if tabular else "fp32", fetch=False)
         return held[name]
 

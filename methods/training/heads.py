@@ -124,11 +124,17 @@ class TrainHeads(Recipe):
 
 _MADE: Mapping[str, Mapping[str, Any]] = {
     "embedded-code": {"plan": Plan("code", train=8, development=2, new=96)},
-    "embedded-image": {"plan": Plan("scenes", train=6, development=1, new=272), "layers": 2, "rate": 5e-3},
+    "embedded-image": {
+        "plan": Plan("scenes", train=6, development=1, new=272),
+        "layers": 2,
+        "own": True,
+        "steps": 600,
+        "rate": 1e-3,
+    },
     "smollm2-135m": {"plan": Plan("text", train=5, development=1), "kept": 8192},
 }
 for _name, _how in _MADE.items():
-    for _kind, _block in (("medusa", {}), ("blockwise", {"layers": 1, "inner": 512, "rate": 1e-3})):
+    for _kind, _block in (("medusa", {}), ("blockwise", {"layers": 1, "inner": 512, "own": False})):
         RECIPES.register(f"{_kind}-{_name}")(
             TrainHeads(summary=f"{_kind} heads of {_name}", backbone=_name, **{**_how, **_block})
         )
