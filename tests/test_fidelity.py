@@ -54,6 +54,8 @@ from harness.session import Session
 load_all()
 SMALLEST = 32
 SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST)
+LONGER = ("lookahead",)
+"""Whose guesses are from earlier in a text, so that some bugs show in longer ones only."""
 SAMPLED = SMALL[0]
 DRAWS, FEWER = 2_000, 300
 FALSE_ALARM = 1e-6
@@ -90,7 +92,8 @@ class TestProofs:
 
     @pytest.mark.parametrize("name", sorted(METHODS))
     def test_every_planted_bug_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(fidelity, "CASES", SMALL)
+        if name not in LONGER:
+            monkeypatch.setattr(fidelity, "CASES", SMALL)
         kind = METHODS.get(name)
         found = prove_plants(kind, kind.variants())
         assert [(plant.why, plant.caught) for plant in found] == [(plant.why, True) for plant in kind.plants]
