@@ -25,18 +25,19 @@ def choices() -> dict[str, tuple[tuple[int, ...], ...]]:
     return {name: tuple(map(tuple, paths)) for name, paths in read.items()}
 
 
-def published(name: str, levels: int, width: int) -> Shape:
+def published(name: str, levels: int, width: int, vocabulary: int | None = None) -> Shape:
     """A published tree.
 
     Args:
-        levels, width: how deep the drafter looks, and how many tokens it has to choose from at a level.
+        levels, width: how deep the drafter looks, and how many tokens it has to choose from at a level. vocabulary:
+            V; nodes of ranks that it does not have are left out.
 
     Raises:
         UsageError: there is no such tree, or it is deeper or wider than that.
     """
     if name not in choices():
         raise UnknownNameError("tree", name, choices())
-    made = template(choices()[name])
+    made = template([path for path in choices()[name] if vocabulary is None or max(path) < vocabulary])
     widest = int(made.ranks.max()) + 1
     if len(made.sizes) > levels or widest > width:
         raise UsageError(

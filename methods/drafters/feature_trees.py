@@ -60,7 +60,7 @@ class StaticDrafter:
         vocabulary = run.offers.vocabulary
         if widths and max(widths) > vocabulary:
             raise UsageError(f"{max(widths)} siblings of a vocabulary of {vocabulary}; give smaller widths")
-        shape = branching(widths) if widths else published(tree, DEEPEST, vocabulary)
+        shape = branching(widths) if widths else published(tree, DEEPEST, vocabulary, vocabulary)
         return cls(FeatureDrafter.open(run, features, "eagle1"), shape.on(run.target.device), shape.width)
 
 
