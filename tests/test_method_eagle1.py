@@ -48,6 +48,14 @@ class TestForm:
         assert warm.tokens == cold.tokens
         assert [step.accepted for step in warm.steps] == [step.accepted for step in cold.steps]
 
+    def test_a_vocabulary_cuts_the_ranks_that_it_lacks_from_a_published_tree(self) -> None:
+        """Ranks 0 to 2 of the 25 nodes; every step proposes them all while there is room."""
+        small = published("eagle_25", 9, 3, 3)
+        assert int(small.ranks.max()) == 2
+        model = Tabular("tabular", {"vocabulary": 3, "context": 60})
+        steps = decode(Eagle1(tree="eagle_25"), run_on(model, Sampling(0.0), 40, (0, 1))).steps
+        assert steps[0].drafted == sum(small.sizes) < 25
+
 
 class TestRefused:
     def test_a_tree_that_there_is_not(self) -> None:
@@ -56,7 +64,7 @@ class TestRefused:
 
     def test_a_tree_larger_than_its_candidates(self) -> None:
         with pytest.raises(UsageError, match="takes the 4 best tokens"):
-            decode(Eagle1(tree="eagle_25"), run_on(Tabular("tabular", {"vocabulary": 3}), Sampling(1.0), 8, (0, 1)))
+            published("eagle_25", 9, 3)
         with pytest.raises(UsageError, match="4 siblings of a vocabulary of 3"):
             decode(Eagle1(widths=(4,)), run_on(Tabular("tabular", {"vocabulary": 3}), Sampling(1.0), 8, (0, 1)))
 
