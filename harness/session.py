@@ -155,7 +155,7 @@ class Session:
         places = self._after(start, len(tokens))
         if draft.parents is not None:
             places[len(pending) :] = len(self) + depths_of(draft.parents)
-        logits = self._timed(tokens, places, start, sees, len(draft) + 1, features)
+        logits = self._extend(tokens, places, start, sees, len(draft) + 1, features)
         self.draft = draft
         self._valid = len(self)
         return logits
@@ -181,7 +181,7 @@ class Session:
         joint = self.draft.grown(draft)
         seen = ancestors(joint.above)[held:]
         places = len(self) + seen.sum(1) - 1
-        logits = self._timed(draft.tokens, places, len(self), seen, len(draft), features)
+        logits = self._extend(draft.tokens, places, len(self), seen, len(draft), features)
         self.draft = joint
         return logits
 
@@ -231,23 +231,6 @@ class Session:
     def _after(self, start: int, count: int) -> Int[Tensor, " N"]:
         return torch.arange(start, start + count, device=self.device)
 
-    def _timed(
-        self,
-        tokens: Int[Tensor, " N"],
-        places: Int[Tensor, " N"],
-        base: int,
-        sees: Bool[Tensor, "N S"] | None,
-        rows: int,
-        features: Float[Tensor, "N ..."] | None,
-    ) -> Float[Tensor, "R V"]:
-        """A pass, counted and stamped."""
-        begin = self._stopwatch.clock.stamp()
-        logits = self._extend(tokens, places, base, sees, rows, features)
-        self._stopwatch.add(self.kind, begin)
-        self.passes += 1
-        self.rows += len(tokens)
-        return logits
-
     def _extend(
         self,
         tokens: Int[Tensor, " N"],
@@ -257,8 +240,9 @@ class Session:
         rows: int,
         features: Float[Tensor, "N ..."] | None,
     ) -> Float[Tensor, "R V"]:
-        """N entries behind the S - N from ``base`` on that the cache keeps."""
+        """N entries behind the S - N from ``base`` on that the cache keeps; with R rows a pass, counted and stamped."""
         count = len(tokens)
+        begin = self._stopwatch.clock.stamp() if rows else None
         start = base if sees is None else base + sees.shape[1] - count
         if start + count > self.offers.context:
             raise ContractError(
@@ -272,6 +256,10 @@ class Session:
         if made.hidden is not None:
             self._hidden.write(start, made.hidden)
             self._newest = made.hidden[count - rows :]
+        if begin is not None:
+            self._stopwatch.add(self.kind, begin)
+            self.passes += 1
+            self.rows += count
         return made.logits
 
 

@@ -17,7 +17,8 @@ from harness.registry import METHODS
 from methods.drafters.adjacency import Adjacency, Alpha, Init, Rule
 from methods.drafters.feature_trees import dynamic
 from methods.drafters.features import FeatureDrafter
-from methods.drafters.growth import PLANTS, check_growth, check_relaxed
+from methods.drafters.growth import check_growth, check_relaxed
+from methods.verifiers.plants import POINT_MASSES
 from methods.verifiers.relaxed import Relaxed, Residual, verify_relaxed
 from methods.verifiers.tree import verify_delta
 
@@ -65,7 +66,7 @@ class ADTTree(Method[Adapting]):
     source = "ADT-Tree, section IV"
     exact_at = "acceptance = exact"
     taps = (-1,)
-    plants = PLANTS
+    plants = POINT_MASSES
 
     def __post_init__(self) -> None:
         self._rule().check("adt_tree")

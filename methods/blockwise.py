@@ -20,6 +20,7 @@ from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.heads import HeadDrafter
+from methods.verifiers.plants import PLAIN_CORRECTION
 from methods.verifiers.rejection import acceptance, judge
 
 Rule = Literal["exact", "top", "distance"]
@@ -51,12 +52,7 @@ class Blockwise(Method[None]):
     needs = frozenset({Need.HIDDEN})
     taps = (-1,)
     plants = (
-        Plant(
-            "methods.verifiers.rejection:judge",
-            "residual(law, ",
-            "(lambda p, q: p)(law, ",
-            "the correction is drawn from p",
-        ),
+        PLAIN_CORRECTION,
         Plant(
             "methods.blockwise:Blockwise.accepted",
             "odds = acceptance(x, None, p)",

@@ -14,6 +14,7 @@ from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.feature_trees import StaticDrafter, static
+from methods.verifiers.plants import EARLY_CLOSING, ELDERS_FORGOTTEN
 from methods.verifiers.tree import verify_multi_step
 
 
@@ -39,12 +40,7 @@ class Eagle1(Method[StaticDrafter]):
     needs = frozenset({Need.HIDDEN, Need.TREE_MASK})
     taps = (-1,)
     plants = (
-        Plant(
-            "methods.verifiers.tree:multi_step",
-            "residual(left, q[node].to(p.dtype))",
-            "left",
-            "the next child is tried against p",
-        ),
+        ELDERS_FORGOTTEN,
         Plant(
             "methods.drafters.feature_trees:drawn",
             "return Level(found.tokens[parents, ranks], ",
@@ -58,12 +54,7 @@ class Eagle1(Method[StaticDrafter]):
             "tokens = q.topk(count).indices if count else draws.distinct(q, count, ",
             "the ratio test on the k best tokens, which nobody drew",
         ),
-        Plant(
-            "methods.verifiers.tree:walk",
-            "draws.categorical(law, ",
-            "draws.categorical(law.sqrt(), ",
-            "the closing token is drawn before the temperature",
-        ),
+        EARLY_CLOSING,
     )
 
     def __post_init__(self) -> None:

@@ -15,7 +15,8 @@ from harness.method import Claim, Method, Run
 from harness.registry import METHODS
 from methods.drafters.feature_trees import dynamic
 from methods.drafters.features import FeatureDrafter
-from methods.drafters.growth import PLANTS, check_growth
+from methods.drafters.growth import check_growth
+from methods.verifiers.plants import POINT_MASSES
 from methods.verifiers.tree import verify_delta
 
 
@@ -39,7 +40,7 @@ class Eagle2(Method[FeatureDrafter]):
     source = "arXiv:2406.16858, section 4"
     needs = frozenset({Need.HIDDEN, Need.TREE_MASK})
     taps = (-1,)
-    plants = PLANTS
+    plants = POINT_MASSES
 
     def __post_init__(self) -> None:
         check_growth("eagle2", self.depth, self.width, self.nodes)

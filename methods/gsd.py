@@ -15,13 +15,14 @@ from torch import Tensor
 
 from harness.contracts import Need, Verdict
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
+from harness.method import Claim, Method, Run
 from harness.registry import METHODS
 from methods.drafters.codes import codes_of
 from methods.drafters.jacobi import JacobiWindow
 from methods.drafters.refine import redraw
 from methods.drafters.starts import Init
 from methods.verifiers.grouped import group, group_acceptance, within
+from methods.verifiers.plants import PLAIN_CORRECTION
 from methods.verifiers.rejection import judge
 
 
@@ -44,14 +45,7 @@ class GSD(Method[JacobiWindow]):
 
     source = "So et al. 2025, released code"
     exact_at = "width = 0"
-    plants = (
-        Plant(
-            "methods.verifiers.rejection:judge",
-            "residual(law, ",
-            "(lambda p, q: p)(law, ",
-            "the correction is drawn from p",
-        ),
-    )
+    plants = (PLAIN_CORRECTION,)
 
     def __post_init__(self) -> None:
         if self.window < 2:

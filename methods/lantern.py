@@ -15,7 +15,8 @@ from harness.method import Claim, Method, Run
 from harness.registry import METHODS
 from methods.drafters.feature_trees import dynamic
 from methods.drafters.features import FeatureDrafter
-from methods.drafters.growth import RELAXED_PLANTS, check_growth, check_relaxed
+from methods.drafters.growth import check_growth, check_relaxed
+from methods.verifiers.plants import RELAXED
 from methods.verifiers.relaxed import Relaxed, Residual, verify_relaxed
 
 
@@ -51,7 +52,7 @@ class Lantern(Method[Relaxing]):
     exact_at = "delta = 0"
     needs = frozenset({Need.HIDDEN, Need.TREE_MASK, Need.GRID, Need.CODEBOOK})
     taps = (-1,)
-    plants = RELAXED_PLANTS
+    plants = RELAXED
 
     def __post_init__(self) -> None:
         check_growth("lantern", self.depth, self.width, self.nodes)

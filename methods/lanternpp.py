@@ -14,7 +14,8 @@ from harness.contracts import Need, Verdict
 from harness.method import Claim, Method, Run
 from harness.registry import METHODS
 from methods.drafters.feature_trees import StaticDrafter, static
-from methods.drafters.growth import RELAXED_PLANTS, check_relaxed
+from methods.drafters.growth import check_relaxed
+from methods.verifiers.plants import RELAXED
 from methods.verifiers.relaxed import Relaxed, Residual, verify_relaxed
 
 
@@ -47,7 +48,7 @@ class LanternPlusPlus(Method[Relaxing]):
     exact_at = "factor = 0"
     needs = frozenset({Need.HIDDEN, Need.TREE_MASK, Need.GRID, Need.CODEBOOK})
     taps = (-1,)
-    plants = RELAXED_PLANTS
+    plants = RELAXED
 
     def __post_init__(self) -> None:
         check_relaxed("lanternpp", self.k, self.factor)

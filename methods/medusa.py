@@ -13,9 +13,10 @@ from typing import Literal
 
 from harness.contracts import Need, Verdict
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
+from harness.method import Claim, Method, Run
 from harness.registry import METHODS
 from methods.drafters.heads import HeadDrafter
+from methods.verifiers.plants import POINT_MASSES
 from methods.verifiers.tree import verify_delta
 from methods.verifiers.typical import threshold, verify_redrawn, verify_typical
 
@@ -51,26 +52,7 @@ class Medusa(Method[None]):
     exact_at = "acceptance = exact; all at T = 0"
     needs = frozenset({Need.HIDDEN, Need.TREE_MASK})
     taps = (-1,)
-    plants = (
-        Plant(
-            "methods.verifiers.tree:verify_delta",
-            "law = row.where(refused == 0, 0.0)",
-            "law = row",
-            "the closing token is drawn from p again, where drafts were refused",
-        ),
-        Plant(
-            "methods.verifiers.tree:verify_delta",
-            "draws.categorical(law, ",
-            "draws.categorical(law.sqrt(), ",
-            "the closing token is drawn before the temperature",
-        ),
-        Plant(
-            "methods.verifiers.tree:delta_acceptance",
-            "return torch.where(rest > px, px / rest, ",
-            "return (len(px) * px).clamp_max(1.0) if True else (",
-            "the ratio test on the best tokens of a head, which nobody drew",
-        ),
-    )
+    plants = POINT_MASSES
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.levels < 0:

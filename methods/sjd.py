@@ -17,6 +17,7 @@ from harness.registry import METHODS
 from methods.drafters.jacobi import JacobiWindow
 from methods.drafters.refine import discard, redraw
 from methods.drafters.starts import VERTICAL, Init
+from methods.verifiers.plants import PLAIN_CORRECTION
 from methods.verifiers.rejection import verify_chain
 
 
@@ -39,12 +40,7 @@ class SJD(Method[JacobiWindow]):
     claim = Claim.SAME_LAW
     source = "arXiv:2410.01699, Algorithm 1"
     plants = (
-        Plant(
-            "methods.verifiers.rejection:judge",
-            "residual(law, ",
-            "(lambda p, q: p)(law, ",
-            "the correction is drawn from p",
-        ),
+        PLAIN_CORRECTION,
         Plant(
             "methods.drafters.jacobi:JacobiWindow.advance",
             "refine(tokens, q, p[begin:], len(run.target) + begin)",

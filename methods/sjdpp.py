@@ -18,6 +18,7 @@ from harness.registry import METHODS
 from methods.drafters.jacobi import JacobiWindow
 from methods.drafters.reuse import Reuse, carry_over
 from methods.drafters.starts import VERTICAL, Init
+from methods.verifiers.plants import PLAIN_CORRECTION
 from methods.verifiers.rejection import verify_chain
 
 
@@ -40,12 +41,7 @@ class SJDPlusPlus(Method[JacobiWindow]):
     source = "SJD++ section 3, eqs. 2-5"
     exact_at = "tau = inf, or reuse C, B2, M, G"
     plants = (
-        Plant(
-            "methods.verifiers.rejection:judge",
-            "residual(law, ",
-            "(lambda p, q: p)(law, ",
-            "the correction is drawn from p",
-        ),
+        PLAIN_CORRECTION,
         Plant(
             "methods.drafters.reuse:reuse_by_threshold",
             "q.where(keep_set, 0.0) + (1 - mass) * p",

@@ -15,6 +15,7 @@ from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.branching import BranchingDrafter
+from methods.verifiers.plants import EARLY_CLOSING, ELDERS_FORGOTTEN
 from methods.verifiers.tree import verify_multi_step
 
 
@@ -38,12 +39,7 @@ class SpecInfer(Method[BranchingDrafter]):
     source = "arXiv:2305.09781, Algorithm 2"
     needs = frozenset({Need.DRAFTER, Need.TREE_MASK})
     plants = (
-        Plant(
-            "methods.verifiers.tree:multi_step",
-            "residual(left, q[node].to(p.dtype))",
-            "left",
-            "the next child is tried against p",
-        ),
+        ELDERS_FORGOTTEN,
         Plant(
             "methods.drafters.branching:siblings",
             "left = q[:, None].where(said.cumsum(1) - said == 0, 0.0)",
@@ -62,12 +58,7 @@ class SpecInfer(Method[BranchingDrafter]):
             '(lambda t: t.gather(1, q.gather(1, t).argsort(1, descending=True)))(draws.distinct(q, count, "draft"))',
             "sampled siblings are put in the order of their confidence",
         ),
-        Plant(
-            "methods.verifiers.tree:walk",
-            "draws.categorical(law, ",
-            "draws.categorical(law.sqrt(), ",
-            "the closing token is drawn before the temperature",
-        ),
+        EARLY_CLOSING,
     )
 
     def __post_init__(self) -> None:

@@ -17,6 +17,7 @@ from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.branching import BranchingDrafter
 from methods.trees import trie
+from methods.verifiers.plants import EARLY_CLOSING
 from methods.verifiers.tree_seq import verify_k_seq
 
 VERIFIER = "methods.verifiers.tree_seq:"
@@ -44,12 +45,7 @@ class SpecTr(Method[BranchingDrafter]):
         Plant(
             VERIFIER + "merge", "(whole / rest)", "whole", "a node's odds forget that its elder siblings were refused"
         ),
-        Plant(
-            "methods.verifiers.tree:walk",
-            "draws.categorical(law, ",
-            "draws.categorical(law.sqrt(), ",
-            "the closing token is drawn before the temperature",
-        ),
+        EARLY_CLOSING,
     )
 
     def __post_init__(self) -> None:

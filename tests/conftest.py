@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
+import jaxtyping
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -51,3 +52,12 @@ def stride_env(tmp_path: Path) -> Iterator[dict[str, str]]:
     """Environment for a `stride` subprocess: this checkout on the path, one thread, quiet."""
     root = Path(__file__).resolve().parent.parent
     yield {**os.environ, "PYTHONPATH": str(root), "OMP_NUM_THREADS": "1", "COLUMNS": "160"}
+
+
+@pytest.fixture()
+def unchecked() -> Iterator[None]:
+    """No shape checks, where they would cost ten times what is tested; the tests of the parts have them."""
+    before = jaxtyping.config.jaxtyping_disable
+    jaxtyping.config.update("jaxtyping_disable", True)
+    yield
+    jaxtyping.config.update("jaxtyping_disable", before)

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from types import ModuleType
 from typing import Any
 
-import jaxtyping
 import numpy as np
 import pytest
 from scipy import stats
@@ -64,15 +63,6 @@ FALSE_ALARM = 1e-6
 def variants() -> list[Any]:
     found = [method for name in METHODS for method in METHODS.get(name).variants()]
     return [pytest.param(method, id=label(method).replace(" ", ",")) for method in found]
-
-
-@pytest.fixture()
-def unchecked() -> Iterator[None]:
-    """No shape checks: they run in the tests of the parts, and here would cost ten times what is tested."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def claiming(*claims: Claim) -> list[Any]:

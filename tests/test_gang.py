@@ -16,9 +16,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_hf_causal import tiny
-from test_runner import by_label, counted, finished, plan_of, start
+from test_runner import by_label, counted, finished, in_parts, plan_of, start
 
-from harness import runner
 from harness import suite as suites
 from harness.backbone import Backbone
 from harness.backbones._guided import GuidedCache
@@ -28,8 +27,7 @@ from harness.backbones.tabular import Tabular, TabularCache
 from harness.contracts import Cache, Need, Rows, Verdict, Window, extend_all
 from harness.contracts import Path as TokenPath
 from harness.draws import SeededDraws
-from harness.errors import StoreError, UsageError
-from harness.executors import serial
+from harness.errors import UsageError
 from harness.fidelity import toy_drafter
 from harness.gang import Gang, Seat
 from harness.law import Sampling
@@ -437,19 +435,7 @@ def test_what_a_gang_leaves_open_another_finishes_to_the_same_counts(tmp_path: P
     plan = plan_of(**data)
     store = start(tmp_path / "parts", plan)
 
-    class Stop(runner.Progress):
-        def __init__(self, after: int) -> None:
-            self.left = after
-
-        def done(self, cell: Any, prompt: Prompt) -> None:
-            self.left -= 1
-            if not self.left:
-                raise StoreError("stop here")
-
-    for after in (1, 5, 9):
-        with pytest.raises(StoreError):
-            serial(plan, store, runner.Options(progress=Stop(after)))
-    serial(plan, store, runner.Options())
+    in_parts(plan, store, (1, 5, 9))
     parts = by_label(store)
     assert parts.keys() == whole.keys()
     assert all(table(parts[name]) == table(whole[name]) for name in whole)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 import torch
+from test_hf_causal import SIZES
 from torch import Tensor
 
 from harness import presets
@@ -21,18 +22,6 @@ from harness.session import Session
 from harness.taps import resolve
 from harness.task import Prompt
 
-SIZES = {
-    "vocab_size": 61,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
 TOKENS = (5, 9, 22, 31, 7, 7, 19, 2)
 NEAR = 1e-5
 TREE = Draft(torch.tensor([4, 8, 15, 16]), parents=torch.tensor([-1, -1, 0, 1]))

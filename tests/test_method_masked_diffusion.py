@@ -5,12 +5,11 @@ from __future__ import annotations
 import itertools
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 from torch import Tensor
@@ -39,15 +38,6 @@ from methods.masked_diffusion import MaskedDiffusion
 
 T1, T0, HALF, TOP_P = MASKED_CASES
 Spot = tuple[int, ...]
-
-
-@pytest.fixture()
-def unchecked() -> Iterator[None]:
-    """No shape checks, which would cost more than what is tested; the other tests of this file have them."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def rows_of(model: MaskedTabular, canvas: Spot) -> Tensor:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import inf
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jaxtyping
 import pandas as pd
 import pytest
 import torch
@@ -67,15 +66,6 @@ class Told(Cache):
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
         """There is nothing to keep."""
-
-
-@pytest.fixture()
-def unchecked() -> Iterator[None]:
-    """No shape checks, which would cost more than what is tested; the other tests of this file have them."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 def tabular(grid: Sequence[int], seed: int = 0) -> Tabular:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jaxtyping
 import pytest
 import torch
 
@@ -75,15 +74,6 @@ def filled(method: ZipAR, grid: Sequence[int]) -> list[list[int]]:
         run.emitted += len(places)
         steps.append([place - 2 for place in places])
     return steps
-
-
-@pytest.fixture()
-def unchecked() -> Iterator[None]:
-    """No shape checks, which would cost more than what is tested; the other tests of this file have them."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
 
 
 @cache

@@ -50,6 +50,26 @@ def by_label(store: Store) -> dict[str, Cell]:
     return {f"{cell.meta['label']} T={cell.meta['sampling']['temperature']:g}": cell for cell in cells}
 
 
+class Stop(runner.Progress):
+    """Ends a run after so many decodes."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def done(self, cell: Any, prompt: Prompt) -> None:
+        self.left -= 1
+        if not self.left:
+            raise StoreError("stop here")
+
+
+def in_parts(plan: Plan, store: Store, afters: Sequence[int]) -> None:
+    """Run to the end, stopped after so many decodes each time."""
+    for after in afters:
+        with pytest.raises(StoreError):
+            serial(plan, store, runner.Options(progress=Stop(after)))
+    serial(plan, store, runner.Options())
+
+
 def counted(cell: Cell) -> Any:
     return cell.samples[~cell.samples["warmup"].astype(bool)].set_index("prompt")
 
@@ -374,19 +394,7 @@ def test_what_a_run_leaves_open_another_finishes_to_the_same_counts(tmp_path, pl
     plan = plan_of(**data)
     store = start(tmp_path / "parts", plan)
 
-    class Stop(runner.Progress):
-        def __init__(self, after: int) -> None:
-            self.left = after
-
-        def done(self, cell: Any, prompt: Prompt) -> None:
-            self.left -= 1
-            if not self.left:
-                raise StoreError("stop here")
-
-    for after in (1, 9, 20):
-        with pytest.raises(StoreError):
-            serial(plan, store, runner.Options(progress=Stop(after)))
-    serial(plan, store, runner.Options())
+    in_parts(plan, store, (1, 9, 20))
     parts = by_label(store)
     assert parts.keys() == whole.keys()
     for label, cell in whole.items():

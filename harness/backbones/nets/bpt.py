@@ -17,9 +17,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.backbone import Ends
-from harness.backbones._kv import Slots
+from harness.backbones.nets._tapped import TappedNet
 from harness.backbones.nets.michelangelo import Conditioner, EncoderSizes, heads_of, joined
-from harness.contracts import Rows
 from harness.worlds import mesh_tokens as mesh
 
 SCALE = 10.0
@@ -154,7 +153,7 @@ def _consult(block: Any, latents: Float[Tensor, "K C"], heads: int) -> Pair:
 
 
 @final
-class BPTNet:
+class BPTNet(TappedNet):
     """The forward for one point cloud.
 
     Args:
@@ -175,34 +174,6 @@ class BPTNet:
         """The same weights with these layers only."""
         return BPTNet(self._weights.pick(layers), [self._cross[index] for index in layers])
 
-    def __call__(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-    ) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows; the start token is never given."""
-        x = self._through(tokens, positions, mask, slots, {})
-        return self._logits(self._normed(x[len(tokens) - rows :]))
-
-    def tapped(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-        taps: Sequence[int],
-    ) -> Rows:
-        """The same, with what enters the tapped layers; L: the normed rows that the head reads."""
-        entering = dict.fromkeys(taps, torch.empty(0))
-        x = self._through(tokens, positions, mask, slots, entering)
-        last = entering[self.layers] = self._normed(x)
-        hidden = torch.stack([entering[tap] for tap in taps], 1)[:, None]
-        return Rows(self._logits(last[len(tokens) - rows :]), hidden)
-
     def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
         out: Tensor = self._weights.model.decoder["final_norm"](x)
         return out
@@ -215,13 +186,13 @@ class BPTNet:
         tokens: Int[Tensor, " N"],
         positions: Int[Tensor, " N"],
         mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
+        slots: Sequence[Any],
         entering: dict[int, Tensor],
     ) -> Float[Tensor, "N E"]:
         """All layers; ``entering`` takes what enters those that it has."""
         weights, model = self._weights, self._weights.model
         x = functional.embedding(tokens, weights.table) + functional.embedding(positions, weights.places)
-        for at, (layer, pair, slot) in enumerate(zip(weights.layers, self._cross, slots.layers, strict=True)):
+        for at, (layer, pair, slot) in enumerate(zip(weights.layers, self._cross, slots, strict=True)):
             if at in entering:
                 entering[at] = x
             norm, own, norm_cross, cross, norm_feed, feed = layer

@@ -16,10 +16,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.backbone import Ends
-from harness.backbones._kv import Slots
 from harness.backbones._kv_batch import PackedLayer, Part, last_rows, layers
+from harness.backbones.nets._tapped import TappedNet
 from harness.backbones.nets.products import Product, product
-from harness.contracts import Rows
 
 SERVED = (
     "llama.modeling_llama.LlamaForCausalLM",
@@ -61,7 +60,7 @@ class Layer:
 
 
 @final
-class FusedLlama:
+class FusedLlama(TappedNet):
     """The forward.
 
     Args:
@@ -106,41 +105,16 @@ class FusedLlama:
         picked._weights = [self._weights[index] for index in layers]
         return picked
 
-    def __call__(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-    ) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows; the other rows are not computed past the last layer."""
-        x = self._through(tokens, positions, mask, slots.layers, {})
-        return self._logits(functional.rms_norm(x[len(tokens) - rows :], x.shape[1:], self._norm, self._eps))
-
-    def tapped(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-        taps: Sequence[int],
-    ) -> Rows:
-        """The same, with what enters the tapped layers; L: the normed rows that the head reads."""
-        entering = dict.fromkeys(taps, torch.empty(0))
-        x = self._through(tokens, positions, mask, slots.layers, entering)
-        last = entering[self.layers] = functional.rms_norm(x, x.shape[1:], self._norm, self._eps)
-        hidden = torch.stack([entering[tap] for tap in taps], 1)[:, None]
-        return Rows(self._logits(last[len(tokens) - rows :]), hidden)
-
     def packed(
         self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]
     ) -> Float[Tensor, "R V"]:
         """Several sequences in one pass (see `_kv_batch`)."""
         packed = layers(parts, self._heads // self._kv_heads)
         last = self._through(tokens, positions, None, packed, {})[last_rows(parts)]
-        return self._logits(functional.rms_norm(last, last.shape[1:], self._norm, self._eps))
+        return self._logits(self._normed(last))
+
+    def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+        return functional.rms_norm(x, x.shape[1:], self._norm, self._eps)
 
     def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
         return self._head(last) if len(last) else last.new_empty(0, self._vocabulary)

@@ -11,15 +11,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.backbone import Ends
-from harness.backbones._kv import Slots
 from harness.backbones.nets._mesh_decoder import Decoder
 from harness.backbones.nets._mesh_parts import EPS, split_heads
+from harness.backbones.nets._tapped import TappedNet
 from harness.backbones.nets.mesh import NOWHERE, block_of, is_offset
-from harness.contracts import Rows
 
 
 @final
-class MeshNet:
+class MeshNet(TappedNet):
     """The forward for one point cloud.
 
     Args:
@@ -38,6 +37,11 @@ class MeshNet:
         pairs = [layer.cross_kv(latents).chunk(2, -1) for layer in decoder.layers]
         self._cross = [tuple(split_heads(part[None], decoder.heads).contiguous() for part in pair) for pair in pairs]
 
+    @property
+    def depth(self) -> int:
+        """Without the layer of slots that holds no keys."""
+        return len(self.decoder.layers)
+
     def ends(self) -> Ends:
         """The decoder's."""
         return self.decoder.ends()
@@ -45,34 +49,6 @@ class MeshNet:
     def pick(self, layers: Sequence[int]) -> MeshNet:
         """The same weights with these layers only."""
         return MeshNet(self.decoder.pick(layers), self.latents)
-
-    def __call__(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-    ) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows; the other rows are not normed."""
-        x = self._through(tokens, positions, mask, slots, {})
-        return self._logits(self._normed(x[len(tokens) - rows :]))
-
-    def tapped(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-        taps: Sequence[int],
-    ) -> Rows:
-        """The same, with what enters the tapped layers; L: the normed rows that the head reads."""
-        entering = dict.fromkeys(taps, torch.empty(0))
-        x = self._through(tokens, positions, mask, slots, entering)
-        last = entering[len(self.decoder.layers)] = self._normed(x)
-        hidden = torch.stack([entering[tap] for tap in taps], 1)[:, None]
-        return Rows(self._logits(last[len(tokens) - rows :]), hidden)
 
     def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
         return self.decoder.head(last) if len(last) else last.new_empty(0, len(self.decoder.table))
@@ -85,7 +61,7 @@ class MeshNet:
         tokens: Int[Tensor, " N"],
         positions: Int[Tensor, " N"],
         mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
+        slots: Sequence[Any],
         entering: dict[int, Tensor],
     ) -> Float[Tensor, "N E"]:
         """All layers; ``entering`` takes what enters those that it has."""
@@ -93,9 +69,7 @@ class MeshNet:
         x, mask = self._enter(tokens, positions, mask, slots)
         cos, sin = decoder.cos[positions], decoder.sin[positions]
         width = x.shape[1:]
-        for at, (layer, (keys, values), slot) in enumerate(
-            zip(decoder.layers, self._cross, slots.layers, strict=False)
-        ):
+        for at, (layer, (keys, values), slot) in enumerate(zip(decoder.layers, self._cross, slots, strict=False)):
             if at in entering:
                 entering[at] = x
             qkv = layer.qkv(functional.layer_norm(x, width, layer.norm, None, EPS))
@@ -119,12 +93,12 @@ class MeshNet:
         return seen[0].transpose(0, 1).flatten(1)
 
     def _enter(
-        self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], mask: Tensor | None, slots: Slots
+        self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], mask: Tensor | None, slots: Sequence[Any]
     ) -> tuple[Float[Tensor, "N E"], Tensor | None]:
         """What the rows bring in, and their mask without entries that lie out of reach."""
         decoder, count = self.decoder, len(tokens)
         new = torch.stack([positions, tokens, torch.full_like(tokens, NOWHERE)], 1).float()[None, None]
-        notes = slots.layers[-1].update(new, new)[0][0, 0]
+        notes = slots[-1].update(new, new)[0][0, 0]
         place, token = notes[:, 0].long(), notes[:, 1].long()
         seen = (
             place.new_ones(count, len(place), dtype=torch.bool).tril(len(place) - count) if mask is None else mask == 0

@@ -1,4 +1,4 @@
-"""EAGLE-2: exact trees of the drafter's best nodes."""
+"""EAGLE-2 and EAGLE-3, whose trees are the same: exact ones of the drafter's best nodes."""
 
 from __future__ import annotations
 
@@ -13,27 +13,35 @@ from harness.law import Sampling
 from harness.loop import decode
 from methods.drafters import feature_trees
 from methods.eagle2 import Eagle2
+from methods.eagle3 import Eagle3
 from tests._feature_toys import run_on, started
 
 SMALL = tuple(case for case in CASES + GRID_CASES if case.outputs <= 27)
 
 
+KINDS = (Eagle2, Eagle3)
+EAGLE = type[Eagle2] | type[Eagle3]
+each = pytest.mark.parametrize("kind", KINDS)
+
+
 class TestLaw:
-    @pytest.mark.parametrize("method", Eagle2.variants())
-    def test_is_the_targets(self, method: Eagle2) -> None:
+    @pytest.mark.parametrize("method", [method for kind in KINDS for method in kind.variants()])
+    def test_is_the_targets(self, method: Eagle2 | Eagle3) -> None:
         proof = prove(method, SMALL, plants=False)
         assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
 
-    def test_every_planted_bug_shows(self) -> None:
-        for caught in prove_plants(Eagle2, [Eagle2(depth=1, width=2, nodes=6)]):
+    @each
+    def test_every_planted_bug_shows(self, kind: EAGLE) -> None:
+        for caught in prove_plants(kind, [kind(depth=1, width=2, nodes=6)]):
             assert caught.caught, caught.why
 
 
 class TestTree:
-    def test_its_nodes_are_the_best_of_all_candidates(self) -> None:
+    @each
+    def test_its_nodes_are_the_best_of_all_candidates(self, kind: EAGLE) -> None:
         """Two levels of all four tokens: the seven paths with the largest products of q."""
         run = run_on(Tabular("tabular", {"vocabulary": 4}), Sampling(1.0), 40, (0, 1, 2))
-        drafter = started(Eagle2(), run)
+        drafter = started(kind(), run)
         reader = drafter.root(run)
         assert reader is not None
         first = reader.first.log_softmax(-1)[0]
@@ -44,19 +52,21 @@ class TestTree:
         best = sorted(scores, key=lambda tokens: -scores[tokens])[:7]
         assert {path(draft, node) for node in range(7)} == set(best)
 
-    def test_counts_of_a_step(self) -> None:
+    @each
+    def test_counts_of_a_step(self, kind: EAGLE) -> None:
         model = Tabular("tabular", {"vocabulary": 20, "context": 200})
-        step = decode(Eagle2(depth=4, width=10, nodes=59), run_on(model, Sampling(1.0), 60, (0, 1))).steps[0]
+        step = decode(kind(depth=4, width=10, nodes=59), run_on(model, Sampling(1.0), 60, (0, 1))).steps[0]
         assert (step.nfe, step.draft_nfe, step.drafted, step.rows) == (1, 5, 59, 60)
         assert step.levels <= 5
 
-    def test_the_drafters_confidence_is_that_of_temperature_one(self) -> None:
+    @each
+    def test_the_drafters_confidence_is_that_of_temperature_one(self, kind: EAGLE) -> None:
         """So that a greedy decode has a tree, too."""
         model = Tabular("tabular", {"vocabulary": 4})
         drafts = []
         for warm in (0.0, 1.0):
             run = run_on(model, Sampling(warm), 40, (0, 1, 2))
-            drafts.append(feature_trees.dynamic(run, started(Eagle2(), run), 3, 2, 6).tokens.tolist())
+            drafts.append(feature_trees.dynamic(run, started(kind(), run), 3, 2, 6).tokens.tolist())
         assert drafts[0] == drafts[1]
 
 
@@ -66,7 +76,8 @@ def path(draft: Draft, node: int) -> tuple[int, ...]:
     return (*(path(draft, above) if above >= 0 else ()), int(draft.tokens[node]))
 
 
+@each
 @pytest.mark.parametrize("changes", [{"depth": -1}, {"width": 0}, {"nodes": 0}])
-def test_a_tree_without_a_node(changes: dict[str, int]) -> None:
+def test_a_tree_without_a_node(kind: EAGLE, changes: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="give a depth from 0, a width and nodes from 1"):
-        Eagle2(**changes)  # type: ignore[arg-type]  # all of these are numbers
+        kind(**changes)  # type: ignore[arg-type]  # all of these are numbers
