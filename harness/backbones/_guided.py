@@ -85,12 +85,15 @@ class GuidedCache(Cache):
         self._opened = False
 
     def extend(self, window: Window) -> Rows:
-        """Both branches read the window, which is one forward pass of the model that they are.
+        """Both branches read the window: one forward pass, packed end to end where their caches have it.
 
         Raises:
             ContractError: past the context, or a tree that hangs from a token inside the prompt.
         """
-        return self._joined(window, [cache.extend(each) for cache, each in self._branches(window)])
+        found = type(self).extend_many([self], [window])[0]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     @classmethod
     def extend_many(cls, caches: Sequence[GuidedCache], windows: Sequence[Window]) -> list[Rows | Exception]:
