@@ -24,7 +24,7 @@ from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.bands import UNTRAINED, Band, BandDrafter
 from methods.drafters.codes import codes_of, ids_of
-from methods.verifiers.neighbours import cluster_mass, dilate, nearest, neighbours
+from methods.verifiers.neighbours import cluster_mass, dilate, leads, nearest, neighbours
 
 NEAR = lru_cache(maxsize=4)(nearest)
 
@@ -55,6 +55,7 @@ class MuLoSD(Method[Grown]):
         delta: most mass that neighbours lend. radius: l, in cells.
         recompute: the next band's pass also reads again all that follows the first cell of R; by default the entries
             of drafts that stay are those made among refused ones.
+        window: of `zipar`, in cells: a pass draws a cell of each row of R so far behind the one above; 0: one cell.
     """
 
     drafter: str = "embedded-image-8x8"
@@ -66,10 +67,11 @@ class MuLoSD(Method[Grown]):
     delta: float = 0.1
     radius: int = 3
     recompute: bool = False
+    window: int = 0
 
     needs = frozenset({Need.GRID, Need.CODEBOOK, Need.ANY_ORDER, Need.DRAFTER})
     source = "MuLo-SD, supplement 7, Algorithm 1"
-    exact_at = "tau = inf"
+    exact_at = "tau = inf, window = 0"
     plants = (
         Plant("methods.mulo_sd:MuLoSD._redraw", "{*unread, ", "{", "a redrawn token is never read"),
         Plant("harness.canvas:Canvas.read", "frozenset(positions)", "frozenset()", "the draft's entry stays"),
@@ -79,13 +81,13 @@ class MuLoSD(Method[Grown]):
         if self.factor < 2 or self.band < 1 or self.band % self.factor:
             found = f"factor is {self.factor} and band {self.band}"
             raise UsageError(f"mulo_sd: {found}; give 2 or more, and a multiple of it")
-        if not (self.tau >= 0 and self.delta >= 0) or min(self.k, self.radius) < 0:
-            found = f"tau is {self.tau:g}, delta {self.delta:g}, k {self.k}, radius {self.radius}"
+        if not (self.tau >= 0 and self.delta >= 0) or min(self.k, self.radius, self.window) < 0:
+            found = f"tau is {self.tau:g}, delta {self.delta:g}, k {self.k}, radius {self.radius}, window {self.window}"
             raise UsageError(f"mulo_sd: {found}; give 0 or more")
 
     @property
     def claim(self) -> Claim:
-        return Claim.SAME_LAW if self.tau == inf else Claim.APPROXIMATE
+        return Claim.SAME_LAW if self.tau == inf and not self.window else Claim.APPROXIMATE
 
     @property
     def parts(self) -> Sequence[tuple[str, str]]:
@@ -125,23 +127,24 @@ class MuLoSD(Method[Grown]):
         wide = dilate(bad.view(band.rows, -1), self.radius).flatten()[: len(x)]
         return [int(n) for n in wide.nonzero()[:, 0].tolist()]
 
-    def _redraw(
-        self, run: Run, band: Band, x: Int[Tensor, " N"], p: Float[Tensor, "C V"], again: Sequence[int]
-    ) -> list[int]:
+    def _redraw(self, run: Run, band: Band, x: Int[Tensor, " N"], p: Float[Tensor, "C V"], r: list[int]) -> list[int]:
         """Write new tokens over the cells of R; returns the positions of those that no pass has read yet.
 
-        A pass reads the token before the cell, which may be an end of row, and the new ones not read yet.
+        A pass reads the token before each cell, which may be an end of row, and the new ones not read yet.
         """
-        unread: list[int] = []
-        for n in again:
-            place, law = band.cells[n], p[n : n + 1]
-            if n != again[0]:
-                fed = sorted({*unread, place - 1})
-                law, unread = run.law(run.canvas.read(x[[f - band.first for f in fed]], fed))[-1:], []
-            x[place - band.first] = run.draws.categorical(law, "resid")[0]
-            unread.append(place)
+        left, unread = r, list[int]()
+        while left:
+            now = leads(left, band.columns, self.window)
+            places, law = [band.cells[n] for n in now], p[now]
+            if len(left) < len(r):
+                fed = sorted({*unread, *(place - 1 for place in places)})
+                law = run.law(run.canvas.read(x[[f - band.first for f in fed]], fed))
+                law = law[[fed.index(place - 1) for place in places]]
+            x[[place - band.first for place in places]] = run.draws.categorical(law, "resid")
+            left, unread = [n for n in left if n not in now], places
         return unread
 
     @classmethod
     def variants(cls) -> Sequence[MuLoSD]:
-        return (cls(), cls(tau=inf), cls(tau=0.3, radius=0), cls(tau=0.3, radius=0, recompute=True))
+        lossy = (cls(tau=0.3, radius=0), cls(tau=0.3, radius=0, recompute=True), cls(tau=0.3, radius=1, window=1))
+        return (cls(), cls(tau=inf), *lossy)

@@ -40,8 +40,8 @@ from reports.summary import Held
 if TYPE_CHECKING:
     from harness.store import Store
 
-MULO_SD = {"samplers": "mulo-2x", "radius": 3}
-"""MuLo-SD at 2x as its paper runs it, but for tau."""
+MULO_SD = {"samplers": "mulo-2x", "radius": 3, "window": 0}
+"""MuLo-SD at 2x as its paper's sweeps have it, but for tau; rows drawn again side by side are cells of their own."""
 
 
 def top_k(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:

@@ -139,6 +139,25 @@ class TestBands:
             kept = [n for n in range(len(draft)) if n // stride == 3 or n % stride == 3]
             assert [found.tokens[n] for n in kept] == [draft[n] for n in kept]
 
+    @pytest.mark.parametrize(
+        ("window", "fed"),
+        [
+            (1, [[0, 3], [1, 4], [2, 5], [3, 6]]),
+            (2, [[0], [1, 3], [2, 4], [3, 5], [6]]),
+            (4, [[n] for n in range(7)]),
+        ],
+    )
+    def test_rows_are_drawn_again_side_by_side(self, window: int, fed: list[list[int]]) -> None:
+        """A band of 2 x 4, none of which stays: row 1 follows w cells behind row 0; at w = 4 it is raster order.
+
+        The band's own pass gives the law of the first cell; every later pass reads what was drawn and what stands
+        before its cells, such as the last draft of row 0 before row 1.
+        """
+        found, windows = told(MuLoSD(band=2, tau=inf, window=window), PLAIN)
+        assert windows[1 : len(fed) + 1] == fed
+        assert [s.resampled for s in found.steps] == [8, 8]
+        assert [s.nfe for s in found.steps] == [len(fed) + 1] * 2
+
     @pytest.mark.parametrize(("radius", "resampled"), [(0, 1), (1, 6), (2, 8), (3, 8)])
     def test_it_stays_in_its_band(self, radius: int, resampled: int) -> None:
         """Cell (1, 1) of a band of two rows: 1; 2 x 3; 2 x 4 and no more. The first redrawn cell takes no pass."""

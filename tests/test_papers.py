@@ -378,7 +378,7 @@ def test_mulo_sd_is_swept_by_tau_and_by_radius(tmp_path: Path) -> None:
     for radius in (1, 3):
         for i, tau in enumerate((1e-3, 1e-4, 1e-5)):
             held = {**store.cell("sjd").meta, "cell": f"m{radius}-{i}", "method": "mulo_sd"}
-            held |= {"params": {"tau": tau, "radius": radius, "samplers": "mulo-2x"}}
+            held |= {"params": {"tau": tau, "radius": radius, "samplers": "mulo-2x", "window": 0}}
             store.add(held, [picture(f"p{p}", (1,) * 8, 12.0 - i) for p in range(2)])
     (group,) = measured(store)  # type: ignore[arg-type]
     by_radius, by_samplers = (dict(papers_figures.families(group, option)) for option in ("radius", "samplers"))
@@ -400,7 +400,7 @@ def bands(prompts: int = 5, **changes: Any) -> FakeStore:
     same = {"drafted": 0, "draft_nfe": 2, "emitted": 8}
     steps = [step(ms=40.0, **same, nfe=6, resampled=6), step(ms=20.0, **same, nfe=1)]
     held = {**store.cell("sjd").meta, "cell": "mulo", "label": "m", "method": "mulo_sd"}
-    held |= {"params": {"tau": 1e-4, "radius": 3, "samplers": "mulo-2x"}}
+    held |= {"params": {"tau": 1e-4, "radius": 3, "samplers": "mulo-2x", "window": 0}}
     return store.add(held, [record(f"p{i}", steps, agreement=None, **changes) for i in range(prompts)])
 
 

@@ -6,6 +6,7 @@ Source: LANTERN (Jang et al. 2024, arXiv:2410.03355), relaxed acceptance; MuLo-S
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -119,3 +120,19 @@ def dilate(mask: Bool[Tensor, "h w"], radius: int) -> Bool[Tensor, "h w"]:
 def neighbours(k: int, codes: int) -> int:
     """k, or where it is 0 MuLo-SD's 1000 of 16,384 codes scaled to ``codes``; never more than the other codes."""
     return min(k or max(1, round(codes * 1000 / 16384)), codes - 1)
+
+
+def leads(left: Sequence[int], columns: int, window: int) -> list[int]:
+    """Cells to draw again at once: the first, and with a window each row's first that is so far behind the row above.
+
+    Args:
+        left: cells to draw again, ascending. columns: of a row. window: ZipAR's, in cells; 0: one cell at a time.
+    """
+    first = {n // columns: n for n in reversed(left)}
+    now: list[int] = []
+    ahead = 0
+    for n in sorted(first.values()):
+        if not now or 0 < window <= ahead - n % columns:
+            now.append(n)
+        ahead = n % columns
+    return now
