@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, ClassVar
 
 from jaxtyping import Float
@@ -111,6 +112,14 @@ class Backbone(ABC):
             UsageError: it has none to lend.
         """
         raise UsageError(f"the backbone {self.name!r} lends no embedding; take one whose hidden rows a model makes")
+
+    def adapter(self, folder: Path | None) -> Any:
+        """An adapter of these weights, for the gate of a window; a toy one where ``folder`` is None.
+
+        Raises:
+            UsageError: no row of it can be gated. WeightsError: the folder holds none, or one of other weights.
+        """
+        raise UsageError(f"the backbone {self.name!r} gates no rows; take one that meets GATE")
 
     def encode(self, text: str) -> list[int]:
         """Token ids of a text, beginning-of-text included where the model wants it."""

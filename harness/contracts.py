@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -30,6 +30,7 @@ class Need(Enum):
     HIDDEN = "hidden rows of chosen layers beside the logits"
     BIDIRECTIONAL = "a masked model, whose rows give the law of their own position and see both sides"
     CONDITION = "rows that its encoder made of the prompt's condition"
+    GATE = "an adapter beside its weights, on or off row by row"
 
 
 Tap = int | Literal["middle"]
@@ -132,6 +133,8 @@ class Window:
         rows: R; only the last R entries need logits. 0 in a prefill.
         taps: layers whose hidden rows are wanted, each from 0 to L (see `Tap`); none: no hidden rows.
         features: what a feature drafter reads beside each token.
+        gate: marks the entries computed with the adapter on; None: none is.
+        adapter: as the backbone read it (`Backbone.adapter`), where there is a gate.
     """
 
     tokens: Int[Tensor, " N"]
@@ -141,6 +144,8 @@ class Window:
     rows: int
     taps: tuple[int, ...] = ()
     features: Float[Tensor, "N ..."] | None = None
+    gate: Bool[Tensor, " N"] | None = None
+    adapter: Any = None
 
 
 @dataclass(frozen=True)
@@ -154,6 +159,25 @@ class Rows:
 
     logits: Float[Tensor, "R V"]
     hidden: Float[Tensor, "N G J E"] | None = None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What passes took on one machine: milliseconds by the rows fed, ascending; two sizes or more of each.
+
+    Args:
+        target, draft: (rows, ms) of the target's passes and of a drafter's.
+    """
+
+    target: tuple[tuple[int, float], ...]
+    draft: tuple[tuple[int, float], ...]
+
+    @staticmethod
+    def at(rows: int, known: Sequence[tuple[int, float]]) -> float:
+        """Milliseconds of a pass: on the straight line through the two known sizes beside it."""
+        after = next((i for i, (size, _) in enumerate(known) if size >= rows), len(known) - 1)
+        (low, first), (high, last) = known[max(after, 1) - 1], known[max(after, 1)]
+        return first + (last - first) * (rows - low) / (high - low)
 
 
 class Cache(ABC):
@@ -205,11 +229,13 @@ class Draft:
     Args:
         tokens: the proposals.
         law: row k is the whole law that node k was drawn from; None: point masses.
-        parents: parents[k] < k is the node that k follows, -1 the last emitted token; None: a chain.
+        parents: parents[k] < k is the node that k follows, -1 the last emitted token; None: a chain. -2: the node
+            stands beside the last emitted token, at its position, and sees what is before it: a second reading.
         reused: marks nodes carried over unchanged from the step before (counted, never judged by it).
         probes: so many of the last nodes are read but not proposed: never in a path, never counted.
         repeats: marks proposed nodes that repeat an elder node's path, read because a tree's shape does not depend on
             what was drawn: never in a path, never counted.
+        gate: marks nodes read with the target's adapter on; None: none is.
     """
 
     tokens: Int[Tensor, " K"]
@@ -218,6 +244,7 @@ class Draft:
     reused: Bool[Tensor, " K"] | None = None
     probes: int = 0
     repeats: Bool[Tensor, " K"] | None = None
+    gate: Bool[Tensor, " K"] | None = None
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])
@@ -283,6 +310,12 @@ class Read:
     token: int
     expected: float
     aside: tuple[int, ...] = ()
+    passed: bool | None = None
+
+    @property
+    def kept(self) -> int:
+        """Drafts emitted: those of the path, and a closing one that passed."""
+        return len(self.path) + bool(self.passed)
 
 
 @dataclass(frozen=True)
@@ -312,21 +345,32 @@ class Verdict:
         path: nodes kept.
         token: the token emitted after them.
         aside: ids that the method itself wants to know on the host; they come with the same read.
+        passed: whether a draft that no pass has read was tested behind a whole path, and is the token; None: no draft
+            is tested there.
     """
 
-    def __init__(self, path: Path, token: Int[Tensor, ""], aside: Int[Tensor, " A"] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        token: Int[Tensor, ""],
+        aside: Int[Tensor, " A"] | None = None,
+        passed: Bool[Tensor, ""] | None = None,
+    ) -> None:
         self.path = path
         self.token = token
         self.aside = aside
+        self.passed = passed
         self._read: Read | None = None
 
     def read(self) -> Read:
         """The one device read of a step; later calls return the same object."""
         if self._read is None:
-            last = torch.stack([self.token.double(), self.path.expected.double()])
+            passed = torch.zeros_like(self.token) if self.passed is None else self.passed
+            last = torch.stack([self.token.double(), self.path.expected.double(), passed.double()])
             beside = last[:0] if self.aside is None else self.aside.double()
-            *ids, token, expected = torch.cat([beside, self.path.nodes.double(), last]).tolist()
+            *ids, token, expected, kept = torch.cat([beside, self.path.nodes.double(), last]).tolist()
             aside, nodes = ids[: len(beside)], ids[len(beside) :]
             path = tuple(int(node) for node in nodes if node >= 0)
-            self._read = Read(path, int(token), expected, tuple(map(int, aside)))
+            closing = None if self.passed is None else bool(kept)
+            self._read = Read(path, int(token), expected, tuple(map(int, aside)), closing)
         return self._read

@@ -47,10 +47,10 @@ def part(kind: str, name: str, backbone: str = "") -> Path:
     places = (shipped(own), shipped(name), Path(name).expanduser())
     found = next((folder for folder in places if (folder / "config.json").is_file()), None)
     if found is None:
-        made = "NAME" if "/" in name else own if kind == "drafter" else name  # a drafter is made for one backbone
+        made = "NAME" if "/" in name else own if kind in ("drafter", "adapter") else name  # made for one backbone
         for_it = f" for {backbone}" if backbone else ""
         raise WeightsError(
-            f"there are no {kind} {name!r}, neither with the package{for_it} nor as a folder; make them: "
+            f"no {kind} {name!r} came with the package{for_it}, and there is no such folder; to train: "
             f"stride train {kind} {made} --out {shipped(made)}"
         )
     return found

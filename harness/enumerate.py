@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 import heapq
 import itertools
+import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -20,7 +21,7 @@ from torch import Tensor
 
 from harness.canvas import Canvas
 from harness.contracts import Path
-from harness.draws import Draws, Stream, check_distinct
+from harness.draws import Draws, SeededDraws, Stream, check_distinct
 from harness.errors import ContractError, EnumerationLimit
 from harness.loop import advance, output, start, truncate
 from harness.method import Method, Run
@@ -33,10 +34,18 @@ Polygon = tuple[tuple[float, ...], ...]
 
 
 class EnumeratingDraws(Draws):
-    """Answers each call from a script, and notes the outcomes not taken yet."""
+    """Answers each call from a script, and notes the outcomes not taken yet.
 
-    def __init__(self) -> None:
+    Args:
+        widest: outcomes that one step may promise: the product of its draws' branches, along each outcome.
+        pinned: streams that are answered by a seed instead, alike in every step. start: that seed.
+    """
+
+    def __init__(self, widest: float = math.inf, pinned: frozenset[Stream] = frozenset(), start: int = 0) -> None:
         self.weight = 1.0
+        self._widest, self._pinned, self._start = widest, pinned, start
+        self._width = 1.0
+        self._answered = 0
         self.clocks: dict[int, Polygon] = {}
         self.branches: Counter[str] = Counter()
         self._script: list[int] = []
@@ -46,12 +55,25 @@ class EnumeratingDraws(Draws):
     def replay(self, script: list[int], stack: list[list[int]], clocks: dict[int, Polygon]) -> None:
         """Begin one outcome: follow ``script``, then first choices; others are pushed on ``stack``."""
         self._script, self._stack, self._cursor, self.weight = list(script), stack, 0, 1.0
+        self._width, self._answered = 1.0, 0
         self.clocks = dict(clocks)
 
     def choose(self, weights: Sequence[float], what: str) -> int:
-        """One of the outcomes with positive weight."""
+        """One of the outcomes with positive weight.
+
+        Raises:
+            EnumerationLimit: the draws of this step promise more than ``widest`` outcomes.
+        """
+        if what.partition("/")[2] in self._pinned:
+            return self._answer(weights)
+        possible = [index for index, weight in enumerate(weights) if weight > 0]
+        self._width *= len(possible)
+        if self._width > self._widest:
+            raise EnumerationLimit(
+                f"the draws of a step promise over {self._widest:g} outcomes, {what} the last of them. "
+                f"Draw only what is used, or verify at a smaller window."
+            )
         if self._cursor == len(self._script):
-            possible = [index for index, weight in enumerate(weights) if weight > 0]
             self._stack.extend([*self._script, other] for other in possible[1:])
             self.branches[what] += len(possible) - 1
             self._script.append(possible[0])
@@ -59,6 +81,12 @@ class EnumeratingDraws(Draws):
         self._cursor += 1
         self.weight *= weights[index]
         return index
+
+    def _answer(self, weights: Sequence[float]) -> int:
+        """What the seed says to the n-th pinned draw of a step."""
+        self._answered += 1
+        draws = SeededDraws(self._start, "pinned", str(self._answered), 0)
+        return int(draws.categorical(torch.tensor([weights], dtype=torch.float64), "init"))
 
     def integers(self, n: int, high: int, stream: Stream) -> Int[Tensor, " n"]:
         even = [1 / high] * high
@@ -129,16 +157,16 @@ class _Node:
     tokens: tuple[int, ...]
 
 
-def output_law(method: Method[Any], open_run: Callable[[Draws], Run]) -> Law:
+def output_law(method: Method[Any], open_run: Callable[[Draws], Run], draws: EnumeratingDraws | None = None) -> Law:
     """The exact law of the method's output.
 
     Args:
-        open_run: makes a run over a tabular backbone whose draws are the ones it is given.
+        open_run: makes a run over a tabular backbone whose draws are the ones it is given. draws: with limits or pins.
 
     Raises:
-        EnumerationLimit: more than 200,000 outcomes a step or 2 million in all.
+        EnumerationLimit: more than 200,000 outcomes a step or 2 million in all, or than ``draws`` allows.
     """
-    draws = EnumeratingDraws()
+    draws = EnumeratingDraws() if draws is None else draws
     root = open_run(draws)
     room = root.room
     law: Law = {}

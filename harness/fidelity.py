@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import math
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from types import FunctionType
 from typing import Any
 
@@ -17,8 +18,8 @@ from harness.backbones.tabular import Tabular
 from harness.clock import CpuClock, Stopwatch
 from harness.contracts import Need
 from harness.draws import Draws
-from harness.enumerate import Law, output_law
-from harness.errors import ContractError, UsageError
+from harness.enumerate import EnumeratingDraws, Law, output_law
+from harness.errors import ContractError, EnumerationLimit, UsageError
 from harness.law import Sampling, warp
 from harness.loop import open_run
 from harness.method import Claim, Method, Plant, Run, label, parameters
@@ -122,14 +123,14 @@ def total_variation(a: Law, b: Law) -> float:
     return 0.5 * sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in a.keys() | b.keys())
 
 
-def method_law(method: Method[Any], case: Case) -> Law:
-    """The exact law of a method's output on a case's model."""
+def method_law(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> Law:
+    """The exact law of a method's output on a case's model; ``draws``: with limits or pins."""
     backbone = case.backbone()
 
     def opened(draws: Draws) -> Run:
         return open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
 
-    return output_law(method, opened)
+    return output_law(method, opened, draws)
 
 
 def toy_drafter(backbone: Backbone) -> Callable[[str], Backbone]:
@@ -137,12 +138,61 @@ def toy_drafter(backbone: Backbone) -> Callable[[str], Backbone]:
     return lambda name: backbone if name == "self" else backbone.variant({"drafter": name})
 
 
-def distance(method: Method[Any], case: Case) -> float:
-    """Total variation between a method and its reference on a case."""
+def distance(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> float:
+    """Total variation between a method and its reference on a case; ``draws``: of the method, with limits or pins."""
     if method.reference is not None:
-        return total_variation(method_law(method, case), method_law(method.reference, case))
+        return total_variation(method_law(method, case, draws), method_law(method.reference, case))
     reference = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
-    return total_variation(method_law(method, case), reference)
+    return total_variation(method_law(method, case, draws), reference)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far a proof goes.
+
+    Args:
+        widest: outcomes that the draws of one step may promise; a case beyond them is taken a token shorter, and again.
+        starts: seeds that answer the method's `pinned` streams, each a proof of its own; 0: all outcomes of theirs too.
+    """
+
+    widest: float = math.inf
+    starts: int = 0
+
+    def draws(self, method: Method[Any]) -> Iterator[EnumeratingDraws]:
+        """One for each proof."""
+        pinned = method.pinned if self.starts else frozenset()
+        for start in range(self.starts if pinned else 1):
+            yield EnumeratingDraws(self.widest, pinned, start)
+
+    def lengths(self, case: Case) -> range:
+        """Of outputs, the first one that fits is taken; at least one token is drafted in it."""
+        return range(case.length, 1 if self.widest < math.inf else case.length - 1, -1)
+
+
+WHOLE = Effort()
+QUICK = Effort(widest=16384, starts=4)
+"""Seconds for a setting of published size."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A case as it was enumerated, perhaps shorter than asked, and the largest distance over the starts."""
+
+    case: Case
+    total_variation: float
+
+
+def measure(method: Method[Any], case: Case, effort: Effort = WHOLE) -> Measured:
+    """`distance` within an effort.
+
+    Raises:
+        EnumerationLimit: the shortest output branches too much.
+    """
+    *longer, last = (replace(case, length=length) for length in effort.lengths(case))
+    for tried in longer:
+        with suppress(EnumerationLimit):
+            return Measured(tried, max(distance(method, tried, draws) for draws in effort.draws(method)))
+    return Measured(last, max(distance(method, last, draws) for draws in effort.draws(method)))
 
 
 @dataclass(frozen=True)
@@ -166,7 +216,7 @@ class Proof:
 
     Args:
         total_variation: the maximum over the cases; case: where. verdict: exact, approximate or broken.
-        plants: bugs tried on this setting, stopping at the first that shows.
+        plants: bugs tried on this setting, stopping at the first that shows. cases: as they were enumerated.
     """
 
     method: Method[Any]
@@ -175,6 +225,7 @@ class Proof:
     case: str
     verdict: str
     plants: tuple[Caught, ...] = field(default=())
+    cases: tuple[Case, ...] = ()
 
     @property
     def planted(self) -> bool:
@@ -203,7 +254,9 @@ def cases_of(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...
     return tuple(case for case in cases if outputs is None or case.outputs <= outputs)
 
 
-def prove(method: Method[Any], cases: Sequence[Case] | None = None, plants: bool = True) -> Proof:
+def prove(
+    method: Method[Any], cases: Sequence[Case] | None = None, plants: bool = True, effort: Effort = WHOLE
+) -> Proof:
     """Enumerate a method on every case, and plant its bugs.
 
     Raises:
@@ -213,15 +266,17 @@ def prove(method: Method[Any], cases: Sequence[Case] | None = None, plants: bool
     asked = [case for case in cases if claim is not Claim.SAME_GREEDY or case.sampling.temperature == 0]
     if not asked:
         raise UsageError("a method that claims greedy equality only needs a case at T = 0, and none was given")
-    found = [(distance(method, case), str(case)) for case in asked]
-    worst, where = max(found, key=lambda pair: pair[0])
-    clean = {case: tv for tv, case in found}
+    found = [measure(method, case, effort) for case in asked]
+    worst = max(found, key=lambda each: each.total_variation)
+    clean = {str(each.case): each.total_variation for each in found}
+    done = tuple(each.case for each in found)
     tried: list[Caught] = []
     for plant in method.plants if plants else ():
-        tried.append(_plant(method, plant, asked, clean))
+        tried.append(_plant(method, plant, done, clean, effort))
         if tried[-1].caught:
             break
-    return Proof(method, claim, worst, where, word(claim, worst), tuple(tried))
+    verdict = word(claim, worst.total_variation)
+    return Proof(method, claim, worst.total_variation, str(worst.case), verdict, tuple(tried), done)
 
 
 def word(claim: Claim, total_variation: float) -> str:
@@ -252,13 +307,15 @@ def prove_plants(kind: type[Method[Any]], settings: Sequence[Method[Any]]) -> li
     return out
 
 
-def _plant(method: Method[Any], plant: Plant, cases: Sequence[Case], clean: dict[str, float]) -> Caught:
+def _plant(
+    method: Method[Any], plant: Plant, cases: Sequence[Case], clean: dict[str, float], effort: Effort = WHOLE
+) -> Caught:
     """The total variation that a bug adds, on the first case where it passes ``CAUGHT``."""
     worst, where = 0.0, ""
     with planted(plant):
         for case in cases:
             try:
-                tv = abs(distance(method, case) - clean.get(str(case), 0.0))
+                tv = abs(measure(method, case, effort).total_variation - clean.get(str(case), 0.0))
             except ContractError:
                 tv = 1.0  # the contract's own check saw it before any law could
             if tv > worst:

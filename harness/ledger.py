@@ -25,8 +25,8 @@ class Step:
         rows: entries fed to the target, re-fed token included.
         drafted: nodes proposed. tested: those reached by the walk (accepted, and the one refused).
         accepted: drafted nodes kept. expected: mean of accepted given the draft, over the coins alone.
-        emitted: accepted + 1, or the positions of a canvas that it filled. forced: those of them that only one value
-            was allowed for.
+        emitted: accepted + 1, accepted where a tested draft closed the step, or the positions of a canvas that it
+            filled. forced: those of them that only one value was allowed for.
         overshoot: emitted past the budget or the end of text, cut off the output.
         reused: drafted nodes carried over unchanged from the step before.
         forced_drafted, forced_tested, forced_accepted: those of drafted, tested and accepted for which only one value
@@ -37,6 +37,7 @@ class Step:
         draft_ns, target_ns: inside drafter and target passes; verify_ns: from the end of the target's pass
             to the verdict on the host; host_ns: the rest.
         served: rows of the gang that its last target pass served, its own included; 1 outside a gang.
+        ranks: of the nodes of a tree that were kept: siblings that went before each, from 0; none of a chain.
     """
 
     nfe: int
@@ -62,6 +63,7 @@ class Step:
     resampled: int = 0
     levels: int = 0
     served: int = 1
+    ranks: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -125,22 +127,25 @@ class Record:
         sample["logprobs"] = tuple(sample["logprobs"])
         sample["regions"] = tuple(sample.get("regions", ()))
         sample["leading"] = tuple(sample.get("leading", ()))
-        return Record(Sample(**sample), tuple(Step(**step) for step in plain["steps"]))
+        steps = (Step(**{**step, "ranks": tuple(step.get("ranks", ()))}) for step in plain["steps"])
+        return Record(Sample(**sample), tuple(steps))
 
 
 def check(steps: Sequence[Step], output: int) -> None:
     """Assert the identities that every record obeys.
 
     Raises:
-        ContractError: sum(emitted) - overshoot differs from the output's length, or a step accepted more
-            than it drafted or did not emit accepted + 1. One that drafts nothing may fill any number of positions.
+        ContractError: sum(emitted) - overshoot differs from the output's length, or a step accepted more than it
+            drafted or did not emit accepted + 1. One whose last draft was tested last may emit all it accepted, and one
+            that drafts nothing may fill any number of positions.
     """
     emitted = sum(step.emitted for step in steps)
     overshoot = sum(step.overshoot for step in steps)
     if emitted - overshoot != output:
         raise ContractError(f"emitted {emitted} - overshoot {overshoot} is not the output's {output} tokens")
     for index, step in enumerate(steps):
-        emits = step.emitted == step.accepted + 1 or (step.emitted > 1 and not step.drafted)
+        whole = step.emitted == step.accepted == step.tested > 0
+        emits = step.emitted == step.accepted + 1 or whole or (step.emitted > 1 and not step.drafted)
         if not 0 <= step.accepted <= step.tested <= step.drafted or not emits:
             raise ContractError(
                 f"step {index}: accepted {step.accepted}, tested {step.tested}, drafted {step.drafted}, "

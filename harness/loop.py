@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from harness import costs
 from harness.backbone import Backbone, Opening
 from harness.canvas import Canvas
 from harness.clock import Clock, CpuClock, Span, Stamp, Stopwatch
@@ -153,7 +154,9 @@ def open_run(
         backbone=backbone.name,
         fingerprint=backbone.fingerprint,
         ends=backbone.ends,
+        adapters=backbone.adapter,
         condition=opened.condition,
+        costs=lambda part: costs.of(backbone, part),
     )
 
 
@@ -235,23 +238,38 @@ def tested(draft: Draft, read: Read) -> int:
     last = read.path[-1] if read.path else -1
     parents = draft.parents
     more = len(read.path) < draft.proposed if parents is None else bool((parents[: draft.proposed] == last).any())
-    return len(read.path) + more
+    return len(read.path) + (more or _closed(draft, read))
 
 
-def _depths(draft: Draft) -> list[int]:
-    """Of the nodes that count, from 0."""
+def _closed(draft: Draft, read: Read) -> bool:
+    """A draft behind the path was tested that no pass has read."""
+    return read.passed is not None and len(read.path) == draft.proposed
+
+
+def _depths(draft: Draft, read: Read) -> list[int]:
+    """Of the drafts that count, from 0."""
+    closing = [len(read.path)] if _closed(draft, read) else []
     if draft.parents is None:
-        return list(range(draft.proposed))
+        return [*range(draft.proposed), *closing]
     depths = depths_of(draft.parents[: draft.proposed])
-    return (depths if draft.repeats is None else depths[~draft.repeats[: draft.proposed]]).tolist()
+    return [*(depths if draft.repeats is None else depths[~draft.repeats[: draft.proposed]]).tolist(), *closing]
+
+
+def _ranks(draft: Draft, read: Read) -> tuple[int, ...]:
+    """Elder siblings of each node kept, but for repeats; none in a chain."""
+    if draft.parents is None:
+        return ()
+    above = draft.parents.tolist()
+    again = [False] * len(above) if draft.repeats is None else draft.repeats.tolist()
+    return tuple(sum(above[k] == above[node] and not again[k] for k in range(node)) for node in read.path)
 
 
 def _forced_counts(took: Advance) -> dict[str, int]:
     """How many emitted, drafted, tested and accepted tokens had only one value allowed."""
     if took.grid is None:
         return {"forced": 0}
-    depths = _depths(took.draft)
-    kept, reached = len(took.read.path), tested(took.draft, took.read)
+    depths = _depths(took.draft, took.read)
+    kept, reached = took.read.kept, tested(took.draft, took.read)
     forced = [took.forced(depth) for depth in range(len(took.emitted))]
     refused = reached > kept and took.forced(kept)
     return {
@@ -277,7 +295,7 @@ def _resolve(raw: _Raw, clock: Clock) -> Step:
     verify_ns = clock.device_ns(target[-1].end, raw.end)
     after = (s for s in raw.spans if s.kind == "draft" and s.begin.host_ns > target[-1].end.host_ns)
     verify_ns -= sum(clock.device_ns(s.begin, s.end) for s in after)  # that is drafting, not verifying
-    took, depths = raw.took, _depths(raw.took.draft)
+    took, depths = raw.took, _depths(raw.took.draft, raw.took.read)
     return Step(
         nfe=took.after.passes - took.before.passes,
         draft_nfe=took.after.drafts - took.before.drafts,
@@ -285,7 +303,7 @@ def _resolve(raw: _Raw, clock: Clock) -> Step:
         drafted=len(depths),
         levels=max(depths, default=-1) + 1,
         tested=tested(took.draft, took.read),
-        accepted=len(took.read.path),
+        accepted=took.read.kept,
         expected=took.read.expected,
         emitted=len(took.emitted),
         overshoot=raw.overshoot,
@@ -298,5 +316,6 @@ def _resolve(raw: _Raw, clock: Clock) -> Step:
         host_ns=max(0, wall - target_ns - draft_ns - verify_ns),
         resampled=took.resampled,
         served=raw.served,
+        ranks=_ranks(took.draft, took.read),
         **_forced_counts(took),
     )

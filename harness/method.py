@@ -16,9 +16,9 @@ from torch import Tensor
 from harness.backbone import Ends
 from harness.canvas import Canvas
 from harness.clock import Stopwatch
-from harness.contracts import Cache, Draft, Fill, Need, Offers, Tap, Verdict
+from harness.contracts import Cache, Costs, Draft, Fill, Need, Offers, Tap, Verdict
 from harness.discover import part
-from harness.draws import Draws
+from harness.draws import Draws, Stream
 from harness.errors import ContractError
 from harness.gang import Seat
 from harness.law import Sampling, warp
@@ -62,6 +62,24 @@ def no_ends() -> Ends:
     raise ContractError("this run has no backbone whose embedding it could lend; open it with `loop.open_run`")
 
 
+def no_adapter(folder: Path | None) -> Any:
+    """Of a run that no backbone was opened for.
+
+    Raises:
+        ContractError: always.
+    """
+    raise ContractError("this run has no backbone that could read an adapter; open it with `loop.open_run`")
+
+
+def no_costs(part: str) -> Costs:
+    """Of a run that no backbone was opened for.
+
+    Raises:
+        ContractError: always.
+    """
+    raise ContractError("this run has no backbone whose passes were measured; open it with `loop.open_run`")
+
+
 @dataclass
 class Run:
     """What one decode gives a method. The loop owns it; a method reads it and never writes to it.
@@ -72,7 +90,8 @@ class Run:
         opened: drafter sessions by name. filling: the canvas, once a method has asked for it.
         toys: the backbone makes a toy of any drafter and part. seat: its place in a gang; None: it decodes alone.
         backbone: the target's name. fingerprint: of its weights. ends: lends its embedding and unembedding.
-        condition: rows of the prompt's condition, of a backbone that meets CONDITION.
+        condition: rows of the prompt's condition, of a backbone that meets CONDITION. adapters: reads an adapter of the
+        target. costs: of a pass on this machine, measured beforehand with a drafter of this name (`harness.costs`).
     """
 
     target: Session
@@ -94,6 +113,8 @@ class Run:
     fingerprint: str = ""
     ends: Callable[[], Ends] = no_ends
     condition: Float[Tensor, "K C"] | None = None
+    adapters: Callable[[Path | None], Any] = no_adapter
+    costs: Callable[[str], Costs] = no_costs
 
     def law(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
         """The law that the user asked to sample from; drafters and verifiers use the same."""
@@ -155,6 +176,14 @@ class Run:
         """
         return None if self.toys else part(kind, name, self.backbone)
 
+    def adapt(self, name: str) -> None:
+        """From now on gated rows of the target are read with this adapter.
+
+        Raises:
+            WeightsError: it is not there, or made for other weights.
+        """
+        self.target.adapter = self.adapters(self.part("adapter", name))
+
     def timed(self, call: Callable[P, T], kind: str = "draft") -> Callable[P, T]:
         """A part's call, whose time is drafting; or a stage of the step by another name, for `Sample.stages`."""
 
@@ -172,12 +201,14 @@ class Method(ABC, Generic[S]):
 
     Class attributes:
         source: the paper, down to the algorithm. exact_at: for an approximate method, the setting at which
-        it is exact. plants: bugs that `stride verify` must catch.
+        it is exact. plants: bugs that `stride verify` must catch. pinned: streams whose draws enter no recorded law, so
+        that a run's own proof may answer them by a few seeds, each of which must leave the law as it is.
     """
 
     source: ClassVar[str] = ""
     exact_at: ClassVar[str] = ""
     plants: ClassVar[tuple[Plant, ...]] = ()
+    pinned: ClassVar[frozenset[Stream]] = frozenset()
 
     @property
     @abstractmethod

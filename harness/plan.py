@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import presets
 from harness.contracts import Need
-from harness.fit import misfit
+from harness.fit import misfit, vocabulary
 from harness.law import Sampling
 from harness.method import Claim, Method, label, parameters
 from harness.provenance import digest
@@ -134,7 +134,10 @@ class Plan:
         }
 
     def manifest(self) -> dict[str, Any]:
-        """``key``: what two runs must share to be mixed or gated; ``cells`` and ``suite`` beside it."""
+        """``key``: what two runs must share to be mixed or gated; ``cells`` and ``suite`` beside it.
+
+        ``vocabularies``: token ids of every preset that tells them without loading.
+        """
         suite = self.suite.suite.model_dump()
         drop = ("name", "description", "methods", "prove", "greedy_check", "warmup")
         key = {name: value for name, value in suite.items() if name not in drop}
@@ -142,7 +145,13 @@ class Plan:
             del key["batch"]  # runs of before there were gangs go on
         key["methods"] = [_plain(use) for use in self.suite.uses]
         key["prompts"] = {use.title: digest([_hashable(p) for p in found])[:16] for use, found in self.prompts.items()}
-        return {"key": key, "cells": {cell.id: self.meta(cell) for cell in self.cells}, "suite": suite}
+        sizes = {name: vocabulary(spec) for name, spec in presets.known().items()}
+        return {
+            "key": key,
+            "cells": {cell.id: self.meta(cell) for cell in self.cells},
+            "suite": suite,
+            "vocabularies": {name: size for name, size in sizes.items() if size is not None},
+        }
 
 
 def _plain(use: MethodUse) -> list[Any]:

@@ -114,6 +114,20 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
     return out
 
 
+def companions(data: dict[str, Any], lines: Lines, problems: Problems) -> None:
+    """Take ``beside`` out of a suite's plain data and add what it names to the backbones that are there."""
+    found = data.pop("beside", {})
+    if not isinstance(found, dict) or not all(isinstance(names, list) for names in found.values()):
+        problems.append(
+            f"{lines.at(('beside',))}: beside is {found!r}; map a backbone to a list of those that run whenever it does"
+        )
+        return
+    held = [entry["name"] for entry in _entries(data, "backbones")]
+    added = dict.fromkeys(str(name) for one in held for name in found.get(one, ()) if name not in held)
+    if added:
+        data["backbones"] = [*data["backbones"], *({"name": name} for name in added)]
+
+
 @dataclasses.dataclass(frozen=True)
 class MethodUse:
     """A method, and the temperatures and backbones of the suite that it runs at (None: all)."""

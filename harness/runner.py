@@ -123,6 +123,7 @@ class _Group:
             weights = drafter.fingerprint if drafter else None
             place = {"device": self.options.device, "drafter_fingerprint": weights, "forward": kind}
             grid = self.backbone.offers.grid
+            place |= {"vocabulary": self.backbone.offers.vocabulary}
             place |= {"grid": {"rows": grid.rows, "columns": grid.columns, "stride": grid.stride} if grid else None}
             sets = self._score_set(cell)
             self.store.seal(cell.id, {**meta, **place, "verdict": verdict, "set_scores": sets})
@@ -255,6 +256,8 @@ class _Group:
 
     def _finish(self, cell: Cell, attempt: _Attempt) -> None:
         sample, prompt = attempt.sample, attempt.prompt
+        if cell.role == "baseline" and cell.task.task.modality == "mesh" and prompt.condition is not None:
+            self.store.keep_condition(cell.id, prompt.id, prompt.condition)
         if attempt.run is not None and sample.tokens:
             try:
                 sample = self._score(cell, attempt.run, sample, prompt)

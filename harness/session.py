@@ -30,7 +30,7 @@ class Session:
 
     Attributes:
         passes: forward passes so far, prefill not counted. rows: entries fed by them.
-        draft: the draft of the last pass.
+        draft: the draft of the last pass. adapter: of its gated rows, as the backbone read it; None: no row is gated.
     """
 
     def __init__(
@@ -66,6 +66,7 @@ class Session:
         self._taps: tuple[int, ...] = ()
         self._hidden = HiddenRows(offers, 0, self.device)
         self._newest = self._hidden.rows
+        self.adapter: Any = None
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Session:
         twin = copy.copy(self)
@@ -145,7 +146,7 @@ class Session:
             Raw logits; row 0 is after the last emitted token, row k + 1 after node k.
 
         Raises:
-            ContractError: the draft goes past the context.
+            ContractError: the draft goes past the context, or is gated and the session has no adapter.
         """
         draft = self._none if draft is None else draft
         pending = self._pending()
@@ -154,8 +155,9 @@ class Session:
         start = self.cached
         places = self._after(start, len(tokens))
         if draft.parents is not None:
-            places[len(pending) :] = len(self) + depths_of(draft.parents)
-        logits = self._extend(tokens, places, start, sees, len(draft) + 1, features)
+            places[len(pending) :] = len(self) + depths_of(draft.parents) - _beside(draft.parents).long()
+        gate = None if draft.gate is None else torch.cat([torch.zeros_like(pending, dtype=torch.bool), draft.gate])
+        logits = self._extend(tokens, places, start, sees, len(draft) + 1, features, gate)
         self.draft = draft
         self._valid = len(self)
         return logits
@@ -239,6 +241,7 @@ class Session:
         sees: Bool[Tensor, "N S"] | None,
         rows: int,
         features: Float[Tensor, "N ..."] | None,
+        gate: Bool[Tensor, " N"] | None = None,
     ) -> Float[Tensor, "R V"]:
         """N entries behind the S - N from ``base`` on that the cache keeps; with R rows a pass, counted and stamped."""
         count = len(tokens)
@@ -249,10 +252,12 @@ class Session:
                 f"a pass would hold {start + count} entries and the context is {self.offers.context}: "
                 f"drafts must be less deep than `run.room`"
             )
+        if gate is not None and self.adapter is None:
+            raise ContractError("a gated draft needs an adapter; open it with `run.adapt` in the method's start")
         if self._held > start:
             self._cache.keep(start)
         self._held = start + count
-        made = self._cache.extend(Window(tokens, places, base, sees, rows, self._taps, features))
+        made = self._cache.extend(Window(tokens, places, base, sees, rows, self._taps, features, gate, self.adapter))
         if made.hidden is not None:
             self._hidden.write(start, made.hidden)
             self._newest = made.hidden[count - rows :]
@@ -281,9 +286,15 @@ def depths_of(parents: Int[Tensor, " K"]) -> Int[Tensor, " K"]:
     return ancestors(parents).sum(1) - 1
 
 
+def _beside(parents: Int[Tensor, " K"]) -> Bool[Tensor, " K"]:
+    """Nodes that stand beside the last emitted token, and those below them."""
+    return (ancestors(parents) & (parents == -2)).any(1)
+
+
 def _tree_mask(pending: int, parents: Int[Tensor, " K"]) -> Bool[Tensor, "N N"]:
-    """Pending tokens see the earlier ones; a node sees all pending ones and its ancestors."""
+    """Pending tokens see the earlier ones; a node sees its ancestors and all pending ones but one beside it."""
     size = pending + len(parents)
     mask = torch.ones(size, size, dtype=torch.bool, device=parents.device).tril()
     mask[pending:, pending:] = ancestors(parents)
+    mask[pending:, pending - 1] = ~_beside(parents)
     return mask

@@ -19,7 +19,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.stats import norm, t
+from scipy.stats import norm, t, ttest_1samp
+
+from harness.errors import UsageError
 
 FloatArray = NDArray[np.float64]
 Statistic = Callable[[FloatArray], FloatArray]
@@ -187,6 +189,58 @@ def median_ratio(above: pd.Series[float], below: pd.Series[float], seed: int = 0
     low, high = (upto < half).sum(axis=1), (upto <= half).sum(axis=1)  # the two middle ones where n is even
     resampled = (values[low] + values[high]) / 2
     return Bootstrap(float(np.median(values)), np.sort(resampled), n).interval()
+
+
+@dataclass(frozen=True)
+class Equivalence:
+    """Two one-sided t-tests of a paired difference against a margin (Schuirmann 1987).
+
+    Args:
+        difference: mean over prompts. low, high: its two-sided interval at 1 - 2 alpha, which lies inside the margin
+            exactly where both tests reject; None where n, the prompts, are too few.
+        margin: the largest absolute difference that is called none. p: the larger of the two p-values.
+        verdict: equivalent, different (the interval lies outside the margin), or inconclusive.
+    """
+
+    difference: float
+    low: float | None
+    high: float | None
+    margin: float
+    p: float | None
+    n: int
+    verdict: str
+
+
+def equivalence(a: pd.Series[float], b: pd.Series[float], margin: float, alpha: float = 0.05) -> Equivalence | None:
+    """Whether the mean of ``b`` less that of ``a`` lies within the margin; repetitions are averaged by prompt.
+
+    Args:
+        a, b: rows by (prompt, repetition); those that only one of them holds, or whose value is missing, are left out.
+
+    Returns:
+        None where no row is left.
+
+    Raises:
+        UsageError: the margin is not above 0, or alpha not between 0 and 0.5.
+    """
+    if not (0 < margin < np.inf and 0 < alpha < 0.5):
+        raise UsageError(
+            f"an equivalence test was asked for with margin={margin}, alpha={alpha}; give 0 < both, alpha < 0.5"
+        )
+    gaps = (b - a).dropna().groupby(level="prompt").mean().to_numpy(dtype=np.float64)
+    n = len(gaps)
+    if n < FEWEST:
+        return Equivalence(float(gaps.mean()), None, None, margin, None, n, "inconclusive") if n else None
+    mean, spread = float(gaps.mean()), float(gaps.std())
+    if spread <= 1e-12 * max(abs(mean), margin):  # t is 0 / 0 where all differences are one number
+        low, high, p = mean, mean, float(abs(mean) >= margin)
+    else:
+        above, below = ttest_1samp(gaps, -margin, alternative="greater"), ttest_1samp(gaps, margin, alternative="less")
+        ends = ttest_1samp(gaps, 0.0).confidence_interval(1 - 2 * alpha)
+        low, high, p = float(ends.low), float(ends.high), float(max(above.pvalue, below.pvalue))
+    apart = low >= margin or high <= -margin
+    verdict = "equivalent" if p < alpha else "different" if apart else "inconclusive"
+    return Equivalence(mean, low, high, margin, p, n, verdict)
 
 
 def holm(p: Sequence[float]) -> list[float]:

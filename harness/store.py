@@ -3,6 +3,7 @@
     RUN/manifest.json                       written first, once: what the run is
     RUN/records/CELL/PROMPT-HASH--REP.json  one finished decode each (``-warmup`` before the dot)
     RUN/cells/CELL/                         a sealed cell: samples.parquet, steps.parquet, cell.json
+    RUN/conditions/CELL/PROMPT-HASH-0.npy   what a baseline's meshes were made from
 
 Every file gets its name by a rename, after its bytes are on the disk; a sealed cell is a folder that gets its
 name so, and its records go only after that. Whatever a kill leaves behind ends in ``~partial``.
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import os
 import re
@@ -24,6 +26,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -53,7 +57,8 @@ SAMPLES = pa.schema(
     | {"margin": _REAL, "scores": _TEXT, "open_ns": _INT, "output": _TEXT, "regions": pa.list_(_TEXT)}
     | {"stages": _TEXT, "leading": pa.list_(_REAL), "sha256": _TEXT}
 )
-_STEP = {f.name: _REAL if f.type in ("float", float) else _INT for f in fields(Step)}
+_KINDS = {"float": _REAL, "tuple[int, ...]": pa.list_(_INT)}
+_STEP = {f.name: _KINDS.get(str(f.type), _INT) for f in fields(Step)}
 STEPS = pa.schema(_KEY | {"step": _INT} | _STEP)
 
 
@@ -197,6 +202,20 @@ class Store:
             path = save(output, stem)
         return "" if path is None else path.relative_to(self.path).as_posix()
 
+    def keep_condition(self, cell: str, prompt: str, condition: npt.NDArray[Any]) -> None:
+        """Write what a prompt's output is conditioned on, for reports to show beside it, to ``condition_file``.
+
+        Raises:
+            RunIncomplete: the disk is full or read-only.
+        """
+        path = condition_file(self.path, cell, prompt)
+        data = io.BytesIO()
+        np.save(data, condition, allow_pickle=False)
+        with self._room():
+            if not path.exists():
+                make(path.parent)
+                put(path, data.getvalue())
+
     def pending(self, cell: str) -> list[Sample]:
         """The counted samples of a cell that is not sealed yet, in the order of its table."""
         samples = [_record(path).sample for path in self._records(cell)]
@@ -292,7 +311,7 @@ class Store:
         return f"Restore {self._folder(cell)} from a copy, or delete that folder and run again with --resume."
 
     def _clear(self) -> None:
-        for pattern in ("*", "cells/*", "cells/*/*", "records/*/*"):
+        for pattern in ("*", "cells/*", "cells/*/*", "records/*/*", "conditions/*/*"):
             for path in self.path.glob(pattern + PARTIAL):
                 drop(path)
         for cell in self.cells():
@@ -312,6 +331,11 @@ class Store:
                 f"{self.path} cannot be written: {error}. All that was finished before is kept there. "
                 f"Free room, or make the folder writable, and run again with --resume."
             ) from error
+
+
+def condition_file(run: Path, cell: str, prompt: str) -> Path:
+    """Where a run keeps the points that a mesh was made from; under the baseline's cell, for all that pair with it."""
+    return run / "conditions" / cell / f"{file_name(prompt, 0)}.npy"
 
 
 def _refuse_bad_names(cells: Iterable[str]) -> None:

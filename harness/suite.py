@@ -65,6 +65,7 @@ class Suite(_Strict):
 
     A list where a scalar is expected is a sweep: every value in turn. ``methods: all`` and ``backbones: all``
     stand for everything registered, at its defaults. ``at`` in a method's entry limits it to some temperatures.
+    ``beside`` in the file maps a backbone to those that run whenever it does, named on the command line or not.
     """
 
     name: str = "adhoc"
@@ -165,6 +166,7 @@ def resolve(data: Mapping[str, Any], lines: Lines, problems: Sequence[str] = ())
     """
     wrong = list(problems)
     plain = names.normal(data)
+    names.companions(plain, lines, wrong)
     suite: Suite | None = None
     try:
         suite = Suite.model_validate(plain)

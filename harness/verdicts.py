@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -10,7 +10,7 @@ from harness import presets
 from harness.backbone import Backbone, Opening
 from harness.draws import SeededDraws
 from harness.errors import EnumerationLimit
-from harness.fidelity import cases_of, diverge, prove
+from harness.fidelity import QUICK, Case, Proof, cases_of, diverge, prove
 from harness.gang import Gang, Seat
 from harness.law import Sampling
 from harness.loop import decode, open_run
@@ -72,10 +72,9 @@ class Verdicts:
         if method not in self._laws:
             try:
                 cases = cases_of(method, OUTPUTS)
-                proof = prove(method, cases, plants=False)
-                note = f"enumerated on {len(cases)} models, outputs of up to {max(c.length for c in cases)} tokens"
+                proof = prove(method, cases, plants=False, effort=QUICK)
                 facts = {"total_variation": proof.total_variation, "case": proof.case}
-                self._laws[method] = {"word": proof.verdict, "note": note, **facts}
+                self._laws[method] = {"word": proof.verdict, "note": _extent(proof, cases), **facts}
             except EnumerationLimit as error:
                 self._laws[method] = {"word": _unproved(method), "note": str(error)}
             except Exception as error:  # a plugin may raise anything; its cells still say why they are unverified
@@ -146,6 +145,15 @@ class Verdicts:
         run.target.prefill()
         row = run.target.forward()[0]
         return float(row[theirs[at]] - row[ours[at]])
+
+
+def _extent(proof: Proof, cases: Sequence[Case]) -> str:
+    """What was enumerated, and how far that falls short of all outcomes."""
+    text = f"enumerated on {len(proof.cases)} models, outputs of up to {max(c.length for c in proof.cases)} tokens"
+    shorter = sum(case not in cases for case in proof.cases)
+    text += f"; {shorter} cut shorter, since a step has too many outcomes" if shorter else ""
+    pinned = ", ".join(sorted(proof.method.pinned))
+    return text + (f"; draws of {pinned} answered by {QUICK.starts} seeds" if pinned else "")
 
 
 def _unproved(method: Method[Any]) -> str:

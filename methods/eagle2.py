@@ -13,28 +13,30 @@ from dataclasses import dataclass
 from harness.contracts import Need, Verdict
 from harness.method import Claim, Method, Run
 from harness.registry import METHODS
-from methods.drafters.feature_trees import dynamic
 from methods.drafters.features import FeatureDrafter
 from methods.drafters.growth import check_growth
+from methods.drafters.sizes import Growing, Size, Sizing
 from methods.verifiers.plants import POINT_MASSES
 from methods.verifiers.tree import verify_delta
 
 
 @METHODS.register("eagle2")
 @dataclass(frozen=True)
-class Eagle2(Method[FeatureDrafter]):
+class Eagle2(Method[Growing]):
     """Grow a tree level by level by the products of q; read its N best nodes, walk down them as point masses.
 
     Args:
         features: the drafter, of the package for the backbone at hand (NAME-BACKBONE), or a folder.
         depth: E; a tree has E + 1 levels. width: k. nodes: N; where there are fewer candidates, all of them.
             Published: 7, 10, 60 for texts (5 by default in the class), 4, 10, 59 for pictures.
+        sizing: given; or measured: depth and nodes are the most, and each cycle has those that pay best (`Growing`).
     """
 
     features: str = "eagle1"
     depth: int = 3
     width: int = 4
     nodes: int = 12
+    sizing: Sizing = "given"
 
     claim = Claim.SAME_LAW
     source = "arXiv:2406.16858, section 4"
@@ -49,13 +51,22 @@ class Eagle2(Method[FeatureDrafter]):
     def parts(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
 
-    def start(self, run: Run) -> FeatureDrafter:
-        return FeatureDrafter.open(run, self.features, "eagle1")
+    def start(self, run: Run) -> Growing:
+        drafter = FeatureDrafter.open(run, self.features, "eagle1")
+        return Growing.open(run, drafter, Size(self.depth + 1, self.nodes), self.width, self.sizing)
 
-    def step(self, run: Run, state: FeatureDrafter) -> Verdict:
-        draft = dynamic(run, state, self.depth + 1, self.width, self.nodes)
-        return verify_delta(draft, run.law(run.target.forward(draft)), run.draws)
+    def step(self, run: Run, state: Growing) -> Verdict:
+        tree = state.propose(run)
+        p = run.law(run.target.forward(tree.draft))
+        verdict = verify_delta(tree.draft, p, run.draws, state.aside(tree))
+        state.follow(verdict.read())
+        return verdict
 
     @classmethod
     def variants(cls) -> Sequence[Eagle2]:
-        return (cls(), cls(depth=2, width=2, nodes=4), cls(depth=1, width=3, nodes=60))
+        return (
+            cls(),
+            cls(depth=2, width=2, nodes=4),
+            cls(depth=1, width=2, nodes=4, sizing="measured"),
+            cls(depth=1, width=3, nodes=60),
+        )

@@ -37,6 +37,7 @@ class Lookahead(Method[LookaheadWindow]):
     claim = Claim.SAME_LAW
     source = "arXiv:2402.02057, Algorithms 2 and 4"
     needs = frozenset({Need.TREE_MASK})
+    pinned = frozenset({"init"})
     plants = (
         Plant(VERIFIER + "delta_acceptance", "px / rest", "px", "elder siblings that were refused are forgotten"),
         Plant(VERIFIER + "verify_delta", "row.where(refused == 0, 0.0)", "row", "a refused guess can be drawn again"),

@@ -1,4 +1,4 @@
-"""Meshes drawn for a person: shaded triangles with their edges, all under the same camera.
+"""Meshes drawn for a person: shaded triangles with their edges, and points, all under the same camera.
 
 Coordinates are taken as they are, z upwards, in a cube of [-1, 1]: what is small or off centre is shown so.
 """
@@ -53,15 +53,34 @@ def write(paths: Sequence[Path], file: Path, titles: Sequence[str] = (), columns
     return file
 
 
-def draw(axes: Any, path: Path) -> None:
-    """Draw the mesh of a .ply file onto three-dimensional axes.
+def draw(axes: Any, path: Path, edge: float = 0.25) -> None:
+    """Draw the mesh of a .ply file onto three-dimensional axes; its edges so many points wide.
 
     Raises:
         StoreError: the file is missing or holds no triangles.
     """
     corners = _corners(path)
-    faces = Poly3DCollection(corners, facecolors=_shades(corners), edgecolors=[EDGE], linewidths=0.25)
+    faces = Poly3DCollection(corners, facecolors=_shades(corners), edgecolors=[EDGE], linewidths=edge)
     axes.add_collection3d(faces)
+    _look(axes)
+
+
+def cloud(axes: Any, path: Path) -> None:
+    """Draw the points of a .npy file [n, 3 or more] onto three-dimensional axes.
+
+    Raises:
+        StoreError: the file is missing or holds no points.
+    """
+    try:
+        points = np.load(path, allow_pickle=False)
+        x, y, z = points[:, :3].T
+    except (OSError, ValueError, IndexError) as error:
+        raise StoreError(f"{path} cannot be drawn as points: {error}") from error
+    axes.scatter(x, y, z, s=2.0, c=[COLOUR * 0.7], linewidths=0, depthshade=True)
+    _look(axes)
+
+
+def _look(axes: Any) -> None:
     axes.set(xlim=(-0.78, 0.78), ylim=(-0.78, 0.78), zlim=(-0.78, 0.78))
     axes.set_box_aspect((1, 1, 1))
     axes.view_init(elev=ELEVATION, azim=AZIMUTH)

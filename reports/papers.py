@@ -14,12 +14,17 @@ from reports import papers_adt as trees
 from reports import papers_adt_drafters as drafters
 from reports import papers_adt_figures as tree_figures
 from reports import papers_adt_laws as laws
+from reports import papers_adt_ranks as ranks
 from reports import papers_adt_regions as depths
 from reports import papers_batch as batch
 from reports import papers_exact as exact
 from reports import papers_figures as figures
 from reports import papers_maps as maps
 from reports import papers_regions as regions
+from reports import papers_xspecmesh_figures as mesh_figures
+from reports import papers_xspecmesh_quality as mesh_quality
+from reports import papers_xspecmesh_sheet as mesh_sheet
+from reports import papers_xspecmesh_tables as mesh
 from reports import scales
 from reports.papers_adt_tables import table as adt_table
 from reports.papers_measured import Measured, measured
@@ -75,8 +80,8 @@ SUITES = {
     "papers/adt_tree": Contents(
         sheets={f"adt_tree_table{i}": adt_table(f"adt_tree_table{i}") for i in range(1, 5)}
         | {"adt_tree_trees": trees.overview, "adt_tree_regions": depths.sheet, "adt_tree_gain": trees.limitation}
-        | {"adt_tree_fig1": drafters.sheet, "adt_tree_fig3": tree_figures.length_sheet},
-        figures=(drafters.figure, tree_figures.maps, tree_figures.lengths, tree_figures.gain),
+        | {"adt_tree_fig1": drafters.sheet, "adt_tree_fig3": tree_figures.length_sheet, "adt_tree_fig3b": ranks.sheet},
+        figures=(drafters.figure, tree_figures.maps, tree_figures.lengths, ranks.figure, tree_figures.gain),
     ),
     "papers/adt_tree_base": Contents(
         sheets={"adt_tree_table5": adt_table("adt_tree_table5"), "adt_tree_trees": trees.overview}
@@ -87,6 +92,15 @@ SUITES = {
     "papers/adt_tree_fixed": Contents(
         sheets={"adt_tree_costs": trees.costs, "adt_tree_trees": trees.overview, "adt_tree_gain": trees.limitation},
         figures=(tree_figures.lengths, tree_figures.gain),
+    ),
+    "papers/xspecmesh": Contents(
+        sheets={"xspecmesh_table1": mesh.vocabularies}
+        | {f"xspecmesh_table{i}": mesh.table(f"xspecmesh_table{i}") for i in range(2, 5)}
+        | {"xspecmesh_quality": mesh_quality.sheet, "xspecmesh_levels": mesh.levels},
+        figures=(
+            *(mesh_figures.heads, mesh_figures.thresholds, mesh_figures.rules, mesh_figures.levels),
+            *(mesh_sheet.comparison, mesh_sheet.acceptance),
+        ),
     ),
     "papers/adt_tree_laws": Contents(sheets={"adt_tree_fig9": laws.sheet}, figures=(laws.maps, laws.laws)),
 }

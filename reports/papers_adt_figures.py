@@ -111,9 +111,8 @@ def length_sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
             shares = " ".join(f"{share:.0%}" for share in np.bincount(emitted)[1:] / len(emitted))
             label = f"{group.row(name)['label']}, T = {group.temperature:g}"
             rows.append([label, f"{emitted.mean():.2f}", f"{emitted.var(ddof=1):.2f}", shares, str(len(emitted))])
-    notes = ["(b), the rank among its siblings that an accepted node had, is missing: steps hold counts, no nodes"]
     heads = ("decoding", "mean", "variance", "cycles by tokens, from 1", "cycles")
-    return [Sheet("ADT-Tree, Fig. 3: acceptance lengths", columns(*heads), rows, notes)] if rows else []
+    return [Sheet("ADT-Tree, Fig. 3: acceptance lengths", columns(*heads), rows, [])] if rows else []
 
 
 def starts(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:

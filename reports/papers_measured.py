@@ -40,8 +40,9 @@ class Measured:
 
     Args:
         rows: of ``summary.summarise``, indexed by cell; with ``options`` (the method's parameters), ``tokens`` (an
-            output), ``pixels`` (height of a picture; NaN where there is none), and with intervals ``seconds`` (an
-            output: prefill and steps), ``passes`` (an output) and ``passes_per_token``.
+            output), ``pixels`` (height of a picture; NaN where there is none), ``drafts`` (nodes of the largest draft),
+            and with intervals ``seconds`` (an output: prefill and steps), ``passes`` (an output),
+            ``passes_per_token`` and ``step_ms`` (mean of the steps).
     """
 
     backbone: str
@@ -98,6 +99,8 @@ def _whole(store: Store, cell: Cell) -> Row:
     put(row, "seconds", stats.mean(frame["wall_s"] + frame["prefill_ms"] / 1e3))
     put(row, "passes", stats.mean(frame["nfe"].astype(float)))
     put(row, "passes_per_token", metric_interval("nfe_per_output", frame))
+    put(row, "step_ms", stats.ratio(frame, "wall_ms", "steps"))
+    row["drafts"] = int(cell.steps["drafted"].max())
     return row
 
 

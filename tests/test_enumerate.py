@@ -14,6 +14,7 @@ import torch
 from scipy import integrate
 
 from harness import enumerate as enumeration
+from harness import fidelity
 from harness.contracts import Draft, Path, Verdict
 from harness.draws import Draws
 from harness.enumerate import EnumeratingDraws, output_law
@@ -279,3 +280,32 @@ class TestLimits:
 
     def test_the_limits_are_those_of_the_design(self) -> None:
         assert (enumeration.STEP_LIMIT, enumeration.TOTAL_LIMIT) == (200_000, 2_000_000)
+
+    def test_a_step_whose_draws_promise_too_much_ends_at_once(self) -> None:
+        with pytest.raises(EnumerationLimit, match=r"promise over 8 outcomes, integers/init"):
+            output_law(Guessing(), opener(SMALL), EnumeratingDraws(widest=8))
+
+
+class TestPins:
+    def test_a_pinned_stream_has_one_answer_alike_in_every_step(self) -> None:
+        def act(draws: EnumeratingDraws) -> tuple[int, ...]:
+            return tuple(draws.integers(12, 3, "init").tolist())
+
+        answers = []
+        for start in (0, 0, 1):
+            draws, stack = EnumeratingDraws(pinned=frozenset({"init"}), start=start), []  # type: ignore[var-annotated]
+            draws.replay([], stack, {})
+            first = act(draws)
+            draws.replay([], stack, {})
+            assert (act(draws), stack, draws.weight) == (first, [], 1.0)
+            answers.append(first)
+        assert answers[0] == answers[1] != answers[2]
+        assert set(answers[0]) == {0, 1, 2}
+
+    def test_a_stream_that_enters_a_recorded_law_may_not_be_pinned(self) -> None:
+        """SJD's fresh drafts are judged by the law they came from, so one fixed draft in its place shows."""
+        case = fidelity.CASES[0]
+        method = METHODS.get("sjd").variants()[0]
+        pinned = EnumeratingDraws(pinned=frozenset({"init"}))
+        assert method.pinned == frozenset()
+        assert fidelity.distance(method, case) < 1e-12 < 1e-3 < fidelity.distance(method, case, pinned)

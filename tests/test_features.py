@@ -55,7 +55,8 @@ def drafted(method: Eagle2 | Eagle3, model: Backbone, prompt: tuple[int, ...], s
     new.target.sync(old.target.tokens)
     new.target.prefill()
     new.emitted = old.emitted
-    return tuple(feature_trees.dynamic(run, drafter, 4, 3, 10) for run, drafter in ((old, state), (new, fresh)))  # type: ignore[return-value]
+    first, second = (feature_trees.dynamic(run, each.drafter, 4, 3, 10) for run, each in ((old, state), (new, fresh)))
+    return first, second
 
 
 class TestItsCache:
@@ -81,7 +82,7 @@ class TestItsCache:
     def test_emptied_of_a_tree_it_draws_the_same_again(self, tmp_path: Path) -> None:
         model = tiny()
         run = run_on(model, Sampling(1.0), 40)
-        drafter = started(Eagle2(features=folder_for(model, tmp_path)), run)
+        drafter = started(Eagle2(features=folder_for(model, tmp_path)), run).drafter
         first, second = (feature_trees.dynamic(run, drafter, 3, 3, 9) for _ in range(2))
         assert first.tokens.tolist() == second.tokens.tolist()
         assert run.opened[drafter.name].tokens == run.target.tokens[1:]
@@ -91,7 +92,7 @@ class TestWhatItReads:
     def test_each_node_reads_its_parents_own_feature(self, monkeypatch: pytest.MonkeyPatch) -> None:
         model = Tabular("tabular", {"vocabulary": 5})
         run = run_on(model, Sampling(1.0), 20, (0, 1, 2))
-        drafter = started(Eagle2(), run)
+        drafter = started(Eagle2(), run).drafter
         seen: list[tuple[Tensor, Tensor]] = []
         grow = Session.grow
 
@@ -154,7 +155,7 @@ class TestRealNets:
     def test_ids_without_a_row_of_the_head_are_never_drafted(self, tmp_path: Path) -> None:
         model = tiny()
         run = run_on(model, Sampling(1.0), 40)
-        drafter = started(Eagle3(features=folder_for(model, tmp_path, **THIRD)), run)
+        drafter = started(Eagle3(features=folder_for(model, tmp_path, **THIRD)), run).drafter
         tokens = feature_trees.dynamic(run, drafter, 3, 4, 30).tokens
         assert len(tokens) == 30
         assert bool((tokens % 2 == 0).all())

@@ -32,7 +32,7 @@ from methods.drafters.head_nets import Config, Heads
 from methods.drafters.templates import template
 from methods.training import _distilled
 from methods.training._distilled import Plan, distilled, prompts, side_of
-from methods.training._head_examples import Examples, examples, hits, lead, shares
+from methods.training._head_examples import Examples, counted, examples, hits, lead, shares
 from methods.training._head_model import Training, frequent
 from methods.verifiers.typical import threshold, verify_redrawn, verify_typical
 from tasks.scenes import EmojiScenes
@@ -222,6 +222,17 @@ class TestExamples:
         assert lead(right, right, found) == [0.0]
         assert lead(right, torch.zeros_like(right), found) == [0.0]  # one of the two passages gains nothing
 
+    def test_counts_know_the_token_that_a_row_gave(self) -> None:
+        """Head 0 is asked for the token behind it, head 1 for the one after that; rows are those of `examples`."""
+        teacher = Teacher(Tabular("tabular", {"vocabulary": 9}))
+        told = [Passage((1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 7, 5), 1)]
+        asked = Passage((1, 2, 3, 5), 1)
+        found = examples(teacher, [asked], 2)
+        right = counted(teacher, told, [asked], 2)
+        assert found.after.tolist() == [[3, 5], [5, -1]]
+        assert right[0].tolist() == [[True, False, False], [True, False, False]]  # 1 2 -> 3, and 1 2 _ -> 5 twice
+        assert right[1].tolist() == [[False, True, False], [False, False, False]]  # 2 3 -> 4 first, then 5
+
     def test_the_ids_that_passages_have_most_often(self) -> None:
         assert frequent([Passage((5, 5, 3), 1), Passage((3, 9, 5), 1)], 2).tolist() == [3, 5]
 
@@ -297,6 +308,7 @@ class TestTraining:
         card = json.loads((done.folder / "card.json").read_text())["figures"]
         assert card["top1_head1"] == pytest.approx(found.config.ranks[0][0], abs=1e-4)
         assert {f"top1_head2{key}" for key in ("", "_untrained", "_shuffled", "_untrained_lead")} <= set(card)
+        assert {"top1_head1_ngram", "top3_head1_ngram", "top1_head1_ngram_lead"} <= set(card)
         assert found.config.fingerprint == teacher.backbone.fingerprint
 
     def test_the_loss_by_hand(self) -> None:

@@ -16,7 +16,7 @@ from harness.backbones.hf_causal import HFCausal
 from harness.backbones.image import ImageModel
 from harness.backbones.tabular import Tabular
 from harness.clock import CpuClock, Stopwatch
-from harness.contracts import Cache, Draft, Need, Offers, Path, Tap, Verdict, Window
+from harness.contracts import Cache, Draft, Need, Offers, Path, Rows, Tap, Verdict, Window, extend_all
 from harness.errors import ContractError
 from harness.session import Session
 from harness.taps import resolve
@@ -83,6 +83,24 @@ def test_a_variant_counts_its_own_layers() -> None:
     fewer = model.variant({"layers": "2"})
     assert fewer.offers.layers == 2
     assert hidden(fewer.cache(), TOKENS, resolve([-1], fewer.offers)).shape == (8, 1, 1, 48)
+
+
+@pytest.mark.parametrize("forward", ["fused", "transformers"])
+def test_sequences_read_together_show_the_rows_of_each(forward: str) -> None:
+    """Taps that all have, in one pass of the fused forward; different ones are read alone."""
+    model = tiny(forward)
+    texts = (TOKENS, TOKENS[:3], TOKENS[2:])
+    for taps in (((0, 3),) * 3, ((0, 3), (1,), ())):
+        windows = [
+            Window(torch.tensor(text), torch.arange(len(text)), 0, None, min(1, index), taps[index])
+            for index, text in enumerate(texts)
+        ]
+        found = extend_all([model.cache() for _ in texts], windows)
+        for rows, window in zip(found, windows, strict=True):
+            alone = model.cache().extend(window)
+            assert isinstance(rows, Rows) and (rows.hidden is None) == (not window.taps)
+            torch.testing.assert_close(rows.logits, alone.logits, rtol=0, atol=NEAR)
+            torch.testing.assert_close(rows.hidden, alone.hidden, rtol=0, atol=NEAR)
 
 
 class Mute:

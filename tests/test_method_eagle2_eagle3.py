@@ -41,7 +41,7 @@ class TestTree:
     def test_its_nodes_are_the_best_of_all_candidates(self, kind: EAGLE) -> None:
         """Two levels of all four tokens: the seven paths with the largest products of q."""
         run = run_on(Tabular("tabular", {"vocabulary": 4}), Sampling(1.0), 40, (0, 1, 2))
-        drafter = started(kind(), run)
+        drafter = started(kind(), run).drafter
         reader = drafter.root(run)
         assert reader is not None
         first = reader.first.log_softmax(-1)[0]
@@ -66,8 +66,32 @@ class TestTree:
         drafts = []
         for warm in (0.0, 1.0):
             run = run_on(model, Sampling(warm), 40, (0, 1, 2))
-            drafts.append(feature_trees.dynamic(run, started(kind(), run), 3, 2, 6).tokens.tolist())
+            drafts.append(feature_trees.dynamic(run, started(kind(), run).drafter, 3, 2, 6).tokens.tolist())
         assert drafts[0] == drafts[1]
+
+
+@each
+def test_a_step_tells_which_of_its_siblings_an_accepted_node_was(kind: EAGLE) -> None:
+    """The loop's ranks against the likeliest children of each node, asked of a drafter that reads the same text."""
+    model = Tabular("tabular", {"vocabulary": 6, "context": 200})
+    run, again = (run_on(model, Sampling(1.0), 40, (0, 1, 2)) for _ in range(2))
+    method = kind(depth=0, width=4, nodes=4)
+    decoded = decode(method, run)
+    fresh = started(method, again)
+    text, found = [0, 1, 2], []
+    for step in decoded.steps:
+        again.target.sync(text)
+        again.target.prefill()
+        reader = fresh.drafter.root(again)
+        assert reader is not None
+        if step.accepted:
+            token = decoded.tokens[len(text) - 3]
+            found.append((step.ranks, (reader.first[0].argsort(descending=True).tolist().index(token),)))
+        else:
+            assert step.ranks == ()
+        text += decoded.tokens[len(text) - 3 :][: step.emitted]
+    assert len({ranks for ranks, _ in found}) > 1
+    assert all(ranks == wanted for ranks, wanted in found)
 
 
 def path(draft: Draft, node: int) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ from harness.clock import CpuClock, Stopwatch
 from harness.contracts import Need
 from harness.draws import SeededDraws
 from harness.errors import UsageError
-from harness.fidelity import Case, distance, toy_drafter
+from harness.fidelity import GRID_CASES, QUICK, Case, distance, measure, planted, toy_drafter
 from harness.law import Sampling
 from harness.loop import Decode, advance, decode, open_run, start
 from harness.method import Method, Run
@@ -144,3 +144,13 @@ def test_silly_sizes_are_usage_errors(wrong: dict[str, int]) -> None:
 
 def test_it_needs_trees() -> None:
     assert Lookahead().needs == {Need.TREE_MASK}
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_its_own_size_is_proved_from_fixed_starts_and_bugs_of_its_guesses_show() -> None:
+    """All starts of 9 ids are 19,683 outcomes; guesses of 4 tokens are tested from the fifth step on."""
+    method, case = Lookahead(), GRID_CASES[0]
+    assert measure(method, case, QUICK).total_variation < 1e-12
+    for plant in method.plants[:2]:
+        with planted(plant):
+            assert measure(method, case, QUICK).total_variation > 1e-3, plant.why

@@ -363,7 +363,7 @@ class TestTwoModels:
         cells = [cell for cell in map(store.cell, store.cells()) if "mulo" in cell.meta["label"]]
         missing, done = sorted(cells, key=lambda cell: cell.meta["status"] == "done")
         assert missing.meta["status"] == "skipped"
-        assert "there are no samplers 'nowhere'" in missing.meta["reason"]
+        assert "no samplers 'nowhere'" in missing.meta["reason"]
         assert set(done.samples["status"]) == {"ok"} and done.meta["verdict"]["word"] == "approximate"
         stages = [json.loads(one) for one in done.samples["stages"]]
         assert all(min(one.values()) > 0 and {"up", "score", "judge", "redraw"} <= set(one) for one in stages)
@@ -421,7 +421,7 @@ class TestBadInput:
     def test_samplers_that_are_missing_or_do_not_fit(self, scales: Path) -> None:
         large, small = (presets.load(name, "fp32") for name in ("large", "small"))
         with pytest.raises(
-            WeightsError, match=r"no samplers 'mulo-9x', .*make them: stride train samplers mulo-9x --out"
+            WeightsError, match=r"no samplers 'mulo-9x', .*to train: stride train samplers mulo-9x --out"
         ):
             walk(MuLoSD("small", "mulo-9x"), large, small, CAPTION, 0)
         other = Pair(Shape(2, CODES + 1, 1, 8, 1))

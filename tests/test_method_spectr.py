@@ -9,7 +9,7 @@ import pytest
 from harness.backbones.tabular import Tabular
 from harness.draws import SeededDraws
 from harness.errors import UsageError
-from harness.fidelity import Case, distance, toy_drafter
+from harness.fidelity import CASES, QUICK, Case, distance, measure, planted, toy_drafter
 from harness.law import Sampling
 from harness.loop import Decode, decode, open_run
 from harness.method import Method
@@ -78,3 +78,15 @@ def test_budget_and_context_bound_the_trie() -> None:
 def test_no_drafts_are_a_usage_error(k: int, gamma: int) -> None:
     with pytest.raises(UsageError, match="draft one continuation of one token or more"):
         SpecTr("self", k, gamma)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_its_own_size_is_proved_on_a_shorter_output_and_bugs_show_there() -> None:
+    """Four drafts of two tokens are 6,561 outcomes before any is tested; of one token they are 81."""
+    method, eos = SpecTr("toy"), CASES[1]
+    found = measure(method, eos, QUICK)
+    assert (eos.length, found.case.length) == (3, 2)
+    assert found.total_variation < 1e-12
+    for plant in method.plants:
+        with planted(plant):
+            assert measure(method, found.case, QUICK).total_variation > 1e-3, plant.why

@@ -19,7 +19,15 @@ from harness.benchmark_trees import TRIALS, _halves
 from harness.cli.main import stride
 from harness.plan import expand
 from harness.store import Store
-from reports import papers, papers_adt, papers_adt_drafters, papers_adt_figures, papers_adt_laws, papers_adt_regions
+from reports import (
+    papers,
+    papers_adt,
+    papers_adt_drafters,
+    papers_adt_figures,
+    papers_adt_laws,
+    papers_adt_ranks,
+    papers_adt_regions,
+)
 from reports.papers_adt_tables import LAYOUTS, ROWS, meaning, table
 from reports.papers_measured import UNMEASURED, measured
 from reports.papers_printed import printed
@@ -34,7 +42,7 @@ SUITES = [name for name in suite.known() if name == "trees" or name.startswith("
 
 def picture(prompt: str, accepted: tuple[int, ...], levels: int = 3, ms: float = 10.0, **changes: Any) -> Any:
     """16 tokens; each cycle drafted a tree of so many levels, of two nodes each, in as many drafter passes."""
-    steps = [step(one, 2 * levels, ms=ms, levels=levels, draft_nfe=levels) for one in accepted]
+    steps = [step(one, 2 * levels, ms=ms, levels=levels, draft_nfe=levels, ranks=tuple(range(one))) for one in accepted]
     assert sum(one.emitted for one in steps) == 16
     return record(prompt, steps, agreement=None, **changes)
 
@@ -273,8 +281,19 @@ def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
     assert medusa == ("medusa-a", {"": 0.5, "_shuffled": 0.02}, {"": 0.7})
 
 
+def test_places_of_accepted_nodes_and_runs_without_them() -> None:
+    """At T = 0 EAGLE-2 accepts three a cycle, of places 1, 2 and 3; at T = 1 the likeliest alone."""
+    (found,) = filled(paper_run(), papers_adt_ranks.sheet)
+    assert found.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]
+    assert found.loc["eagle2, T = 1"].tolist() == ["100%", "0%", "100%"]
+    store = paper_run()
+    for cell in store.held.values():
+        del cell.steps["ranks"]
+    assert filled(store, papers_adt_ranks.sheet) == []
+
+
 DRAWN = {
-    "papers/adt_tree": ["fig1", "fig2", "fig3", "gain"],
+    "papers/adt_tree": ["fig1", "fig2", "fig3", "fig3b", "gain"],
     "papers/adt_tree_inits": ["fig8"],
     "papers/adt_tree_fixed": ["fig3", "gain"],
     "papers/adt_tree_laws": ["fig9", "fig9-2", "fig5", "fig5-2"],

@@ -45,7 +45,7 @@ PLANNED = [
 def step(accepted: int = 1, overshoot: int = 0) -> Step:
     """A step of a draft of three, of which ``accepted`` are kept."""
     counts: dict[str, Any] = dict.fromkeys(STEP_FIELDS, 0)
-    counts |= {"nfe": 1, "rows": 4, "drafted": 3, "wall_ns": 1000 + accepted, "expected": 0.5}
+    counts |= {"nfe": 1, "rows": 4, "drafted": 3, "wall_ns": 1000 + accepted, "expected": 0.5, "ranks": (0,)}
     counts |= {"accepted": accepted, "tested": min(accepted + 1, 3), "emitted": accepted + 1}
     return Step(**counts | {"overshoot": overshoot})
 
@@ -156,7 +156,8 @@ numbers = st.integers(0, 2**40)
 texts = st.text(max_size=8)
 reals = st.floats(allow_nan=False)
 maybe_real = st.none() | reals
-by_type = {"int": numbers, "float": reals}  # the ledger's annotations are strings
+few = st.lists(numbers, max_size=4).map(tuple)
+by_type = {"int": numbers, "float": reals, "tuple[int, ...]": few}  # the ledger's annotations are strings
 plain_steps = st.builds(Step, **{f.name: by_type[str(f.type)] for f in fields(Step)})
 plain_samples = st.builds(
     Sample,
@@ -167,7 +168,7 @@ plain_samples = st.builds(
     error=st.none() | texts,
     category=texts,
     prompt_tokens=numbers,
-    tokens=st.lists(numbers, max_size=4).map(tuple),
+    tokens=few,
     text=texts,
     prefill_ns=numbers,
     logprobs=st.lists(reals, max_size=4).map(tuple),
@@ -198,8 +199,9 @@ def test_a_cell_survives_the_disk(tmp_path_factory: pytest.TempPathFactory, valu
         assert cell.samples[name].tolist() == [getattr(value.sample, name) for value in values]
     for name in ("tokens", "logprobs"):
         assert [tuple(row) for row in cell.samples[name]] == [getattr(value.sample, name) for value in values]
+    steps = cell.steps.assign(ranks=cell.steps["ranks"].map(tuple))
     for name in STEP_FIELDS:
-        assert cell.steps[name].tolist() == [getattr(s, name) for value in values for s in value.steps]
+        assert steps[name].tolist() == [getattr(s, name) for value in values for s in value.steps]
 
 
 def test_ids_that_a_file_system_may_confuse_stay_apart(store: Store) -> None:

@@ -30,7 +30,7 @@ from methods.eagle3 import Eagle3
 from methods.training import features  # noqa: F401  # registers the recipes
 from methods.training._distilled import Plan
 from methods.training._feature_data import Example, collate, commonest, examples
-from methods.training._feature_figures import measured, shuffled
+from methods.training._feature_figures import by_counts, measured, shuffled
 from methods.training._feature_model import Student
 from methods.training._feature_recipe import FeatureRecipe
 from methods.training._feature_unroll import unroll
@@ -49,7 +49,7 @@ class TestAgainstDecoding:
         model = tiny()
         folder = folder_for(model, tmp_path, **changes)
         run = run_on(model, Sampling(1.0), 40, TOKENS[:6])
-        drafter = cast(FeatureDrafter, started(method(features=folder), run))
+        drafter = cast(FeatureDrafter, started(method(features=folder), run).drafter)
         reader = drafter.root(run)
         assert reader is not None
         session = run.opened[folder]
@@ -73,7 +73,7 @@ class TestAgainstDecoding:
         folder, prompt = folder_for(model, tmp_path), (*model.encode("")[:1] * 3, *model.encode(""))
         tokens = (*prompt, 7, 300, 12, 12, 9)
         run = run_on(model, Sampling(1.0), 40, prompt)
-        drafter = cast(FeatureDrafter, started(Eagle2(features=folder), run))
+        drafter = cast(FeatureDrafter, started(Eagle2(features=folder), run).drafter)
         run.target.sync(tokens)
         run.target.prefill()
         assert drafter.root(run) is not None
@@ -128,12 +128,24 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("cache")
 
 
-@pytest.mark.parametrize(("name", "method"), [("eagle1-embedded-code", Eagle1), ("eagle3-embedded-code", Eagle3)])
+FEW = {"kept": 100}
+"""As eagle1-smollm2-135m has: rows of the target's unembedding for the ids it writes most."""
+
+
+@pytest.mark.parametrize(
+    ("name", "method", "changes"),
+    [("eagle1-embedded-code", Eagle1, {}), ("eagle1-embedded-code", Eagle1, FEW), ("eagle3-embedded-code", Eagle3, {})],
+)
 def test_a_training_from_passages_to_a_decode(
-    name: str, method: type[Eagle1], home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str,
+    method: type[Eagle1],
+    changes: dict[str, int],
+    home: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(Teacher, "home", property(lambda self: home))
-    result = train(name, small(name), tmp_path, {})
+    result = train(name, small(name, **changes), tmp_path, {})
     card = json.loads((tmp_path / "card.json").read_text())
     figures = card["figures"]
     assert result.finished
@@ -141,9 +153,33 @@ def test_a_training_from_passages_to_a_decode(
     assert {"top1_1", "top3_1", "accepted_1", "top1_3", "top1_1_untrained", "top1_1_shuffled"} <= set(figures)
     assert figures["top1_1"] > max(figures["top1_1_untrained"], figures["top1_1_shuffled"])
     assert figures["top3_1"] >= figures["top1_1"]
+    assert 0 < figures["top1_1_ngram"] < figures["top3_1_ngram"] < 1
     model = presets.load("embedded-code", "fp32")
     steps = decode(method(features=str(tmp_path)), run_on(model, Sampling(0.0), 30, (1, 2, 3, 4))).steps
     assert sum(step.accepted for step in steps) > 0
+
+
+def test_the_small_language_model_has_both_drafters_of_the_same_data() -> None:
+    first, third = (cast(FeatureRecipe, RECIPES.get(f"eagle{kind}-smollm2-135m")) for kind in (1, 3))
+    assert (first.eagle, first.taps) == ("eagle1", ())
+    assert (first.plan, first.kept, first.backbone) == (third.plan, third.kept, third.backbone)
+
+
+def test_counts_are_asked_where_the_drafter_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind each token of the backbone's own, and behind the prompt: an n-gram by itself, place by place."""
+    monkeypatch.setattr(Teacher, "home", property(lambda self: home))
+    student = cast(Student, small("eagle1-embedded-code").build({}))
+    held = student.beside.development[:2]
+    found = by_counts(student, held)
+    counts = NGram.of(example.tokens[None] for example in student.beside.train)
+    right = []
+    for example in held:
+        for place in range(max(1, example.start - 1), len(example.tokens)):
+            guessed = counts.guesses(example.tokens[None, : place + 1])[0, -1].tolist()
+            wanted = int(student.wanted(example.rows[place, :, -1].float()).argmax())
+            right.append([guess == wanted for guess in guessed])
+    assert found["top1_1"] == pytest.approx(np.mean([first for first, *_ in right]))
+    assert found["top3_1"] == pytest.approx(np.mean([any(each) for each in right]))
 
 
 def test_the_seed_makes_the_weights(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,6 +16,7 @@ from transformers.cache_utils import CacheLayerMixin
 
 from harness.backbone import Ends
 from harness.backbones._kv_batch import Part, extend_packed
+from harness.backbones._lora import Adapter
 from harness.contracts import Cache, Rows, Window
 from harness.errors import ContractError
 
@@ -141,6 +142,17 @@ class Tapped(Net, Protocol):
         """The same pass, and what enters these layers of all N entries, in one branch; L: what the head reads."""
 
 
+@runtime_checkable
+class Gates(Net, Protocol):
+    """A net whose rows read an adapter or not, each for itself."""
+
+    def fitted(self, adapter: Adapter) -> Any:
+        """The adapter as `gated` takes it. WeightsError: it changes layers that are not there, or of another shape."""
+
+    def gated(self, fitted: Any, gate: Bool[Tensor, " N"]) -> Net:
+        """The same weights, with the adapter on in these rows of a pass of N."""
+
+
 class Masks:
     """Additive masks, 0 or -inf; causal ones of small windows are slices of a buffer a size."""
 
@@ -194,7 +206,7 @@ class SlotCache(Cache):
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
         """One pass behind the entries held."""
-        rows = self._run(window, self._part(window).mask)
+        rows = self._run(self._part(window))
         self._slots.length += len(window.tokens)
         return rows
 
@@ -222,15 +234,22 @@ class SlotCache(Cache):
             )
         if not 0 <= window.base <= slots.length:
             raise ContractError(f"a window has base {window.base} and the cache holds {slots.length} entries")
-        return Part(self._net, slots, window, self._masks(window, slots.length))
+        return Part(self._gated(window), slots, window, self._masks(window, slots.length))
 
-    def _run(self, window: Window, mask: Float[Tensor, "N T"] | None) -> Rows:
-        tokens, positions = window.tokens, window.positions
+    def _gated(self, window: Window) -> Net:
+        if window.gate is None:
+            return self._net
+        if not isinstance(self._net, Gates):
+            raise ContractError(f"{type(self._net).__name__} gates no rows; ask a backbone that meets GATE")
+        return self._net.gated(window.adapter, window.gate)
+
+    def _run(self, part: Part) -> Rows:
+        net, slots, window, mask = part
         if not window.taps:
-            return Rows(self._net(tokens, positions, mask, self._slots, window.rows))
-        if not isinstance(self._net, Tapped):
-            raise ContractError(f"{type(self._net).__name__} gives no hidden rows; ask a backbone that meets HIDDEN")
-        return self._net.tapped(tokens, positions, mask, self._slots, window.rows, window.taps)
+            return Rows(net(window.tokens, window.positions, mask, slots, window.rows))
+        if not isinstance(net, Tapped):
+            raise ContractError(f"{type(net).__name__} gives no hidden rows; ask a backbone that meets HIDDEN")
+        return net.tapped(window.tokens, window.positions, mask, slots, window.rows, window.taps)
 
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple, Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Int
 from torch import Tensor
 
 from harness.contracts import Rows, Window
@@ -40,10 +40,9 @@ class PackedLayer(NamedTuple):
 class Packs(Protocol):
     """A net that reads several sequences in one pass."""
 
-    def packed(
-        self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]
-    ) -> Float[Tensor, "R V"]:
-        """Logits of the last rows of each window, those of the first sequence first; leaves the slots' lengths."""
+    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]) -> Rows:
+        """Logits of the last rows of each window, those of the first sequence first, and all hidden rows where the
+        windows, which have the same taps, ask for them; leaves the slots' lengths."""
 
 
 def layers(parts: Sequence[Part], share: int) -> list[PackedLayer]:
@@ -65,13 +64,16 @@ def last_rows(parts: Sequence[Part]) -> list[int]:
 
 
 def extend_packed(parts: Sequence[Part]) -> list[Rows | Exception] | None:
-    """One pass for all; None where they are of several nets, of one that cannot, or hidden rows are wanted."""
-    net = parts[0].net
-    if len(parts) < 2 or not isinstance(net, Packs) or any(p.net is not net or p.window.taps for p in parts):
+    """One pass for all; None where they are of several nets or taps, or of a net that cannot."""
+    net, taps = parts[0].net, parts[0].window.taps
+    if len(parts) < 2 or not isinstance(net, Packs) or any(p.net is not net or p.window.taps != taps for p in parts):
         return None
+    counts = [len(part.window.tokens) for part in parts]
     tokens = torch.cat([part.window.tokens for part in parts])
     positions = torch.cat([part.window.positions for part in parts])
-    logits = net.packed(tokens, positions, parts)
-    for part in parts:
-        part.slots.length += len(part.window.tokens)
-    return [Rows(rows) for rows in torch.split(logits, [part.window.rows for part in parts])]
+    read = net.packed(tokens, positions, parts)
+    for part, count in zip(parts, counts, strict=True):
+        part.slots.length += count
+    logits = torch.split(read.logits, [part.window.rows for part in parts])
+    hidden = [None] * len(parts) if read.hidden is None else torch.split(read.hidden, counts)
+    return [Rows(*each) for each in zip(logits, hidden, strict=True)]

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, final
 
 import torch
 
 from harness.backbone import Backbone, Ends, Opening
-from harness.backbones import _chat, _digests, _load, _weights
-from harness.backbones._kv import Masks, Net, SlotCache, Tapped
+from harness.backbones import _chat, _digests, _load, _lora, _weights
+from harness.backbones._kv import Gates, Masks, Net, SlotCache, Tapped
 from harness.backbones.nets.generic import TransformersNet, honours_masks
 from harness.backbones.nets.llama import FusedLlama, misfit
 from harness.contracts import Need, Offers
@@ -48,6 +49,7 @@ class HFCausal(Backbone):
         self.offers = parts.offers
         self._net = net
         self._parts = parts
+        self._adapters: dict[Path, Any] = {}
         self._masks = Masks(self.offers.context, TYPES[dtype], torch.device(device))
 
     @classmethod
@@ -74,8 +76,8 @@ class HFCausal(Backbone):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """Trees, drafters of its own vocabulary, and hidden rows."""
-        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.HIDDEN})
+        """Trees, drafters of its own vocabulary, hidden rows, and rows that read an adapter."""
+        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.HIDDEN, Need.GATE})
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
@@ -96,6 +98,13 @@ class HFCausal(Backbone):
     def ends(self) -> Ends:
         """Those of its net."""
         return self._net.ends() if isinstance(self._net, Tapped) else super().ends()
+
+    def adapter(self, folder: Path | None) -> Any:
+        """Read once; see `_lora.read`."""
+        assert folder is not None and isinstance(self._net, Gates), "it is no toy, and both of its nets gate rows"
+        if folder not in self._adapters:
+            self._adapters[folder] = self._net.fitted(_lora.read(folder, self, TYPES[self.dtype]))
+        return self._adapters[folder]
 
     def encode(self, text: str) -> list[int]:
         """As the tokenizer does by itself: with a beginning-of-text token only where it adds one."""

@@ -1,8 +1,8 @@
 """A random full-prefix model small enough to enumerate, and sharp enough to show any stale entry.
 
-An entry is a hash of its token, its position, its features where it has some, and the entries it saw; its law and its
-hidden rows are random functions of that hash. A wrong mask, a wrong position or an entry left from a refused draft
-therefore gives another law.
+An entry is a hash of its token, its position, its gate, its features where it has some, and the entries it saw; its
+law and its hidden rows are random functions of that hash. A wrong mask, a wrong position or an entry left from a
+refused draft therefore gives another law.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, final
 
 import numpy as np
@@ -28,6 +29,8 @@ LAYERS, WIDTH = 8, 4
 """Of its hidden rows, which are random functions of an entry's hash and the layer."""
 CONDITION = 3
 """Rows of its condition."""
+GATED = 0x5DEECE66D
+"""What the adapter adds to a gated entry before it is hashed."""
 DTYPE = torch.float64
 DEFAULTS: dict[str, Any] = {"vocabulary": 3, "seed": 0, "context": 64, "sharpness": 1.0, "eos": (), "grid": ()}
 
@@ -83,12 +86,17 @@ class Tabular(Backbone):
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
         """Every need; those of pictures where it has a grid."""
         pictures = {Need.GRID, Need.CODEBOOK} if params.get("grid") else set()
-        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.ANY_ORDER, Need.HIDDEN, Need.CONDITION} | pictures)
+        texts = {Need.TREE_MASK, Need.DRAFTER, Need.ANY_ORDER, Need.HIDDEN, Need.CONDITION, Need.GATE}
+        return frozenset(texts | pictures)
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
         """No: its tokens stand for nothing."""
         return False
+
+    def adapter(self, folder: Path | None) -> int:
+        """A toy: gated entries have another hash, hence another table of laws."""
+        return GATED
 
     def cache(self) -> TabularCache:
         """An empty list of hashes, for a prompt of one token."""
@@ -156,9 +164,10 @@ class TabularCache(Cache):
             raise ContractError(f"{held} + {len(tokens)} entries do not fit into {self.model.offers.context}")
         sees = None if window.sees is None else window.sees.tolist()
         beside = [0] * len(tokens) if window.features is None else [_digest(row) for row in window.features]
+        gated = [0] * len(tokens) if window.gate is None else (window.gate.long() * window.adapter).tolist()
         for n, (token, position) in enumerate(zip(tokens, positions, strict=True)):
             seen = self.entries if sees is None else self._seen(sees[n], window.base, held + n)
-            self.entries.append(_mix(token, position, (sum(seen) + beside[n]) & MASK))
+            self.entries.append(_mix(token, position, (sum(seen) + beside[n] + gated[n]) & MASK))
         hidden = self._tapped(window.taps, held) if window.taps else None
         if not window.rows:
             return Rows(torch.empty(0, self.model.vocabulary, dtype=DTYPE), hidden)

@@ -32,6 +32,7 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
     stride bench
     stride bench prompt_lookup --pairs 48
     stride bench trees
+    stride bench windows                          what passes cost here, for methods with sizing: measured
     stride bench overhead --json
     """
     load_all()

@@ -24,6 +24,7 @@ VERBS = {
     "verify": "exact output laws by enumeration, and the planted bugs they catch",
     "compare": "paired differences between two runs",
     "show": "one cell of a run, or one of its outputs",
+    "study": "a questionnaire about the meshes of a run, and the count of its votes",
     "baseline": "keep a run's counts as what a gate compares with",
     "gate": "pass, fail or inconclusive against a baseline, on counts",
     "cost": "what training takes: operations and GPU hours, a paper's table beside ours",

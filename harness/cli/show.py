@@ -38,7 +38,7 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
         else:
             click.echo("\n".join(store.cells()) or f"{run}: no finished cell")
         return
-    found = store.cell(_match(store, cell))
+    found = store.cell(match_cell(store, cell))
     if prompt is not None:
         _show_prompt(found, prompt, as_json)
         return
@@ -49,7 +49,8 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
     _print(document, found)
 
 
-def _match(store: Store, text: str) -> str:
+def match_cell(store: Store, text: str) -> str:
+    """The only cell of a run whose id has this part. UnknownNameError: there is none, or several."""
     names = [name for name in store.cells() if text in name]
     if text in names:
         return text

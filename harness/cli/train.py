@@ -41,7 +41,7 @@ def command(
     parts: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Train what a recipe describes: KIND is backbone, drafter, heads, samplers or scorer, NAME one of the recipes.
+    """Train what a recipe describes: KIND is backbone, drafter, heads, adapter, samplers or scorer, NAME a recipe.
 
     Interrupt it at any time: the same command goes on from the last checkpoint (every two minutes).
 

@@ -35,7 +35,8 @@ class FeatureCache(Cache):
     def __init__(
         self, net: FeatureNet, embed: Float[Tensor, "V E"], unembed: Float[Tensor, "V E"], offers: Offers, prompt: int
     ) -> None:
-        self._net, self._embed, self._unembed = net, embed, unembed
+        few = net.shape.kind == "eagle1" and net.shape.kept > 0
+        self._net, self._embed, self._unembed = net, embed, unembed[net.ids] if few else unembed
         self._offers, self._last = offers, prompt - 2
         self._kept = embed.new_empty(2, offers.branches, net.shape.kv_heads, 0, net.shape.width // net.shape.heads)
         self._held = 0

@@ -32,8 +32,9 @@ class Shape:
     """Of a net.
 
     Args:
-        kind: eagle1: the pair is joined, and the target's own unembedding reads what leaves; eagle3: J taps are fused,
-            the layer reads normed token and feature side by side, and K ids have a head of their own.
+        kind: eagle1: the pair is joined, and the target's own unembedding, or its rows of K ids, reads what leaves;
+            eagle3: J taps are fused, the layer reads normed token and feature side by side, and K ids have a head of
+            their own.
         width, heads, kv_heads, inner: of the layer. theta, eps: of its rotations and norms. taps: J. kept: K; 0: all.
         branches: of guidance. backbone, fingerprint: what it was trained for.
     """
@@ -114,8 +115,8 @@ class FeatureNet(nn.Module):
         gate, up = self.gate_up(self.norm_inner(x)).chunk(2, -1)
         return cast(Tensor, x + self.down(functional.silu(gate) * up))
 
-    def logits(self, features: Float[Tensor, "B N E"], unembed: Float[Tensor, "V E"]) -> Float[Tensor, "B N K"]:
-        """Of the ids proposed; eagle1: of all, by the target's ``unembed``."""
+    def logits(self, features: Float[Tensor, "B N E"], unembed: Float[Tensor, "U E"]) -> Float[Tensor, "B N K"]:
+        """Of the ids proposed; eagle1: by ``unembed``, the target's rows of those ids."""
         return (
             functional.linear(features, unembed) if self.shape.kind == "eagle1" else self.unembed(self.norm(features))
         )

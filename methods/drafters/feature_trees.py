@@ -27,7 +27,19 @@ DEEPEST = 64
 """Levels: a feature drafter may go on as long as it likes."""
 
 
+class Ranked(NamedTuple):
+    """A tree, and each node's place among its candidates by score, from 0; a tree of fewer nodes has the first ones."""
+
+    draft: Draft
+    places: Int[Tensor, " K"]
+
+
 def dynamic(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> Draft:
+    """The tree of `ranked`."""
+    return ranked(run, drafter, levels, width, nodes).draft
+
+
+def ranked(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> Ranked:
     """The best nodes of a tree grown level by level, by the products of the drafter's raw probabilities.
 
     Args:
@@ -37,9 +49,11 @@ def dynamic(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: i
     levels, nodes = min(levels, run.room - 1), min(nodes, space(run))
     reader = drafter.root(run) if levels > 0 and nodes > 0 else None
     if reader is None:
-        return run.nothing
+        return Ranked(run.nothing, run.nothing.tokens)
     levels = min(levels, 1 + reader.space // width)
-    return rerank(grow_best(reader.first.log_softmax(-1), reader.score, levels, width), nodes)
+    candidates = grow_best(reader.first.log_softmax(-1), reader.score, levels, width)
+    best = candidates.scores.sort(descending=True, stable=True).indices[:nodes]
+    return Ranked(rerank(candidates, nodes), best.argsort())
 
 
 @dataclass(frozen=True)

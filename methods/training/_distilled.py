@@ -33,7 +33,7 @@ Side = Literal["train", "development"]
 SIDES: tuple[Side, Side] = ("train", "development")
 World = Literal["text", "code", "scenes"]
 TEMPERATURES = (0.0, 0.7, 1.0)
-"""Of the batches, in turn; of pictures 1."""
+"""Of the batches, in turn, where a plan has none of its own; of pictures 1."""
 ONE_IN = 8
 """One prompt in so many is of the development side."""
 LONGEST = 600
@@ -50,7 +50,7 @@ class Plan:
 
     Args:
         world: where prompts come from. train, development: batches of each side. rows: passages of a batch.
-        new: tokens that the backbone adds; a picture has as many as it has. seed: of prompts and draws.
+        new: tokens added; a picture has as many as it has. seed: of prompts and draws. temperature: None is usual.
     """
 
     world: World
@@ -59,6 +59,7 @@ class Plan:
     rows: int = 64
     new: int = 128
     seed: int = 0
+    temperature: float | None = None
 
 
 @dataclass(frozen=True)
@@ -116,7 +117,7 @@ def _drawn(world: World, seed: int) -> Iterator[str]:
 def _passages(teacher: Teacher, plan: Plan, side: Side) -> list[Passage]:
     """All of a side, batch by batch; each is written whole or not at all."""
     batches = plan.train if side == "train" else plan.development
-    fixed = {key: value for key, value in asdict(plan).items() if key not in SIDES}
+    fixed = {key: value for key, value in asdict(plan).items() if key not in SIDES and value is not None}
     mark = hashlib.sha256(repr(sorted(fixed.items())).encode()).hexdigest()[:8]
     found: list[Passage] = []
     for number in range(batches):
@@ -139,12 +140,11 @@ def _passages(teacher: Teacher, plan: Plan, side: Side) -> list[Passage]:
 @lru_cache(maxsize=1)
 def captions() -> frozenset[str]:
     """What the task emoji_scenes asks for."""
-    seed, count = ASKED
-    return frozenset(emoji.caption(scene) for scene in emoji.scenes(seed, "held-out", count))
+    return frozenset(emoji.caption(scene) for scene in emoji.scenes(ASKED[0], "held-out", ASKED[1]))
 
 
 def _made(teacher: Teacher, plan: Plan, side: Side, number: int, texts: Sequence[str]) -> list[Passage]:
-    warm = 1.0 if plan.world == "scenes" else TEMPERATURES[number % len(TEMPERATURES)]
+    usual = 1.0 if plan.world == "scenes" else TEMPERATURES[number % len(TEMPERATURES)]
     draws = SeededDraws(plan.seed, "distilled", side, number, teacher.backbone.device)
     asked = [Prompt(f"{side}/{number}/{index}", text) for index, text in enumerate(texts)]
-    return teacher.continued(asked, plan.new, Sampling(warm), draws)
+    return teacher.continued(asked, plan.new, Sampling(usual if plan.temperature is None else plan.temperature), draws)

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from harness.backbones.recipes._ngram import NGram
 from methods.drafters.feature_nets import FeatureNet
 from methods.training._feature_data import Example, collate
 from methods.training._feature_model import Student
@@ -24,7 +25,8 @@ def figures(student: Student) -> dict[str, float]:
 
     ``top1_d``, ``top3_d``: share of tokens at depth d, after the true tokens before, where the backbone's likeliest is
     the drafter's first or among its three; ``accepted_d``: the sum of min(p, q) at temperature 1. ``_untrained`` and
-    ``_shuffled``: of a new drafter, and of one whose matrices have their entries in another order.
+    ``_shuffled``: of a new drafter, and of one whose matrices have their entries in another order; ``_ngram``: of
+    counts of three tokens in the training's passages.
     """
     held = student.beside.development[:MOST]
     found = measured(student, student.net, held, DEPTHS)
@@ -32,7 +34,7 @@ def figures(student: Student) -> dict[str, float]:
         if name == "untrained" and len(net.ids):
             net.ids.copy_(student.net.ids)
         found |= {f"{key}_{name}": value for key, value in measured(student, net, held, 1).items()}
-    return found
+    return found | {f"{key}_ngram": value for key, value in by_counts(student, held).items()}
 
 
 def shuffled(net: FeatureNet) -> FeatureNet:
@@ -64,6 +66,21 @@ def measured(student: Student, net: FeatureNet, held: Sequence[Example], depths:
                 sums[f"{key}_{depth + 1}"] = sums.get(f"{key}_{depth + 1}", 0.0) + float(value.sum())
             total[depth] += int(counted.sum())
     return {key: value / max(1, total[int(key[-1]) - 1]) for key, value in sums.items()}
+
+
+@torch.no_grad()
+def by_counts(student: Student, held: Sequence[Example]) -> dict[str, float]:
+    """``top1_1`` and ``top3_1`` of an n-gram, which knows the same tokens as the drafter and no hidden row."""
+    counts = NGram.of(example.tokens[None] for example in student.beside.train)
+    offers, right = student.beside.teacher.offers, []
+    for example in held:
+        branches = list(range(offers.branches))
+        batch = collate([example] * len(branches), branches, student.beside.teacher)
+        p = _mixed([student.wanted(rows[batch.counted[0]]) for rows in batch.heads], offers.guidance)
+        guessed = counts.guesses(example.tokens[None])[0, 1:][batch.counted[0]]
+        right.append(guessed == student.ids[p.argmax(-1)][:, None])
+    hits = torch.cat(right).double()
+    return {"top1_1": float(hits[:, 0].mean()), "top3_1": float(hits.amax(1).mean())}
 
 
 def _mixed(logits: Sequence[Tensor], scale: float) -> Tensor:

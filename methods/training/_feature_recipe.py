@@ -33,7 +33,7 @@ class FeatureRecipe(Recipe):
 
     Args:
         backbone: a preset. eagle: eagle1 or eagle3. plan: of the passages. heads, kv_heads, inner, theta: of its layer.
-        kept: ids that eagle3 proposes, the likeliest under the backbone. rounds: of the training-time test.
+        kept: ids that it proposes, the likeliest under the backbone; 0: all. rounds: of the training-time test.
         rows: passages a step. empty: share of them in the branch without the condition. noise: width of uniform noise
             on features, in units of their root mean square. regress, classify: weights of features and of laws.
     """
@@ -96,6 +96,7 @@ class FeatureRecipe(Recipe):
         net = FeatureNet(shape)
         if self.kept:
             net.ids.copy_(commonest(beside.train, self.kept, teacher.offers.vocabulary))
+        if self.eagle == "eagle3":
             net.unembed.weight.data.copy_(beside.unembed[net.ids])
         return Student(net, beside)
 

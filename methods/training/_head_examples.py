@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from harness.backbones.recipes._ngram import NGram
 from harness.teacher import Passage, Teacher
 from methods.drafters.head_blocks import Seen
 from methods.drafters.head_nets import Heads
@@ -61,6 +62,24 @@ def _behind(teacher: Teacher, passage: Passage, heads: int) -> Int[Tensor, "N D"
     return torch.stack([padded[2 + head : 2 + head + len(kept)] for head in range(heads)], 1)
 
 
+def counted(
+    teacher: Teacher, train: Sequence[Passage], passages: Sequence[Passage], heads: int
+) -> Bool[Tensor, "N D three"]:
+    """`hits` of n-grams of the training's passages, one for each distance, on the rows of `examples`.
+
+    They know the token that a row gave, as the heads' proposals are tried behind it.
+    """
+    tables = [NGram.of((torch.tensor([each.tokens]) for each in train), head) for head in range(heads)]
+    right = [torch.zeros(0, heads, 3, dtype=torch.bool)]
+    for passage in passages:
+        first, last = passage.start - 1, len(passage.tokens) - 2
+        if last > first:
+            tokens, after = torch.tensor([passage.tokens]), _behind(teacher, passage, heads)[first:last]
+            guessed = torch.stack([table.guesses(tokens)[0, first + 1 : last + 1] for table in tables], 1)
+            right.append((guessed == after[:, :, None]) & (after[:, :, None] >= 0))
+    return torch.cat(right)
+
+
 @torch.no_grad()
 def hits(heads: Heads, found: Examples, seen: Seen | None = None) -> Bool[Tensor, "N D R"]:
     """Which of the best tokens of each head was right; none where there is no token to guess.
@@ -84,7 +103,7 @@ def shares(right: Bool[Tensor, "N D R"], found: Examples) -> list[list[float]]:
     return shown
 
 
-def lead(right: Bool[Tensor, "N D R"], other: Bool[Tensor, "N D R"], found: Examples) -> list[float]:
+def lead(right: Bool[Tensor, "N D R"], other: Bool[Tensor, "N D S"], found: Examples) -> list[float]:
     """By how much each head's best token is right more often than another's: lower end of a 95 % interval.
 
     Passages are drawn again with replacement, 2,000 times, since rows of one passage go together.

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from jaxtyping import Int
+from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from harness.teacher import Passage
@@ -22,10 +22,19 @@ class Training(nn.Module):
 
     Attributes:
         column: of each id among those proposed, -1 where it is not; the last entry is that of no token.
+        by_counts: hits of n-grams on the rows of ``check_on``; None: there is no such control.
     """
 
-    def __init__(self, heads: Heads, vocabulary: int, train_on: Examples, check_on: Examples) -> None:
+    def __init__(
+        self,
+        heads: Heads,
+        vocabulary: int,
+        train_on: Examples,
+        check_on: Examples,
+        by_counts: Bool[Tensor, "N D three"] | None = None,
+    ) -> None:
         super().__init__()
+        self.by_counts = by_counts
         self.heads, self.train_on, self.check_on = heads, train_on, check_on
         self.column = torch.full((vocabulary + 1,), -1)
         self.column[heads.ids] = torch.arange(len(heads.ids))

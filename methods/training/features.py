@@ -46,6 +46,20 @@ RECIPES.register("eagle3-embedded-code")(
         steps=400,
     )
 )
+RECIPES.register("eagle1-smollm2-135m")(
+    FeatureRecipe(
+        summary="EAGLE-1 drafter of SmolLM2-135M, over the 8,192 ids that it writes most",
+        backbone="smollm2-135m",
+        plan=Plan("text", train=3, development=1),
+        heads=9,
+        kv_heads=3,
+        inner=1536,
+        theta=100000.0,
+        kept=8192,
+        rows=4,
+        steps=400,
+    )
+)
 RECIPES.register("eagle3-smollm2-135m")(
     FeatureRecipe(
         summary="EAGLE-3 drafter of SmolLM2-135M, over the 8,192 ids that it writes most",

@@ -21,7 +21,7 @@ from harness.registry import RECIPES
 from harness.train import Recipe, save_bf16
 from methods.drafters.head_nets import Config, Heads
 from methods.training._distilled import Plan, distilled
-from methods.training._head_examples import examples, hits, lead, shares
+from methods.training._head_examples import counted, examples, hits, lead, shares
 from methods.training._head_model import Training, frequent
 
 FADING = 0.8
@@ -78,8 +78,9 @@ class TrainHeads(Recipe):
             guidance=teacher.offers.guidance,
         )
         heads = Heads(config, target.ends().unembed.float(), ids)
-        sides = (examples(teacher, passages, self.heads) for passages in (found.train, found.development))
-        return Training(heads, teacher.offers.vocabulary, *sides)
+        told, asked = (examples(teacher, passages, self.heads) for passages in (found.train, found.development))
+        by_counts = counted(teacher, found.train, found.development, self.heads)
+        return Training(heads, teacher.offers.vocabulary, told, asked, by_counts)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Training)
@@ -106,12 +107,14 @@ class TrainHeads(Recipe):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """On development passages: of each head, how often its best token and one of its three best are right.
 
-        Beside ``_untrained`` heads, which say what the target says of the next token, and those of ``_shuffled``
-        weights; ``_lead``: lower end of the 95 % interval of what the best token gains over each.
+        Beside ``_untrained`` heads, which say what the target says of the next token, those of ``_shuffled``
+        weights, and an ``_ngram`` of the training's passages; ``_lead``: lower end of the
+        95 % interval of what the best token gains over each.
         """
         assert isinstance(model, Training)
         made = {"": model.heads, "_untrained": model.control(), "_shuffled": model.control(shuffled=True)}
         right = {key: hits(heads, model.check_on) for key, heads in made.items()}
+        right |= {} if model.by_counts is None else {"_ngram": model.by_counts}
         figures = {"rows": float(len(model.check_on.rows))}
         for key, found in right.items():
             for head, share in enumerate(shares(found, model.check_on), 1):

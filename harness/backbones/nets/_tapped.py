@@ -50,11 +50,22 @@ class TappedNet(ABC):
         taps: Sequence[int],
     ) -> Rows:
         """The same, with what enters the tapped layers; L: the normed rows that the head reads."""
+        return self._shown(tokens, positions, mask, slots.layers, slice(len(tokens) - rows, None), taps)
+
+    def _shown(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Sequence[Any],
+        rows: slice | list[int],
+        taps: Sequence[int],
+    ) -> Rows:
+        """Logits of chosen rows, and what enters the tapped layers of all."""
         entering = dict.fromkeys(taps, torch.empty(0))
-        x = self._through(tokens, positions, mask, slots.layers, entering)
+        x = self._through(tokens, positions, mask, slots, entering)
         last = entering[self.depth] = self._normed(x)
-        hidden = torch.stack([entering[tap] for tap in taps], 1)[:, None]
-        return Rows(self._logits(last[len(tokens) - rows :]), hidden)
+        return Rows(self._logits(last[rows]), torch.stack([entering[tap] for tap in taps], 1)[:, None])
 
     @abstractmethod
     def _through(

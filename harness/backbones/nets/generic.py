@@ -5,19 +5,23 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers.cache_utils import Cache as TransformersCache
 from transformers.utils import logging
 
 from harness.backbone import Ends
 from harness.backbones._kv import Slots
+from harness.backbones._lora import Adapter, LowRank
+from harness.backbones.nets import gated as gates
 from harness.contracts import Rows
 from harness.errors import UsageError
+
+Pairs = Sequence[tuple[nn.Linear, LowRank]]
 
 
 @final
@@ -32,6 +36,7 @@ class TransformersNet:
 
     def __init__(self, model: Any) -> None:
         self.model = model
+        self._on: tuple[Pairs, Tensor] | None = None
         self.layers = int(model.config.get_text_config().num_hidden_layers)
         self._cuts = "logits_to_keep" in inspect.signature(model.forward).parameters
 
@@ -70,15 +75,28 @@ class TransformersNet:
         self, tokens: Tensor, positions: Tensor, mask: Tensor | None, slots: Slots, rows: int, **more: bool
     ) -> Any:
         cut = {"logits_to_keep": max(rows, 1)} if self._cuts else {}
-        return self.model(
-            input_ids=tokens[None],
-            attention_mask=None if mask is None else mask[None, None],
-            position_ids=positions[None],
-            past_key_values=TransformersCache(layers=slots.layers),
-            use_cache=True,
-            **cut,
-            **more,
-        )
+        with nullcontext() if self._on is None else gates.hooked(*self._on):
+            return self.model(
+                input_ids=tokens[None],
+                attention_mask=None if mask is None else mask[None, None],
+                position_ids=positions[None],
+                past_key_values=TransformersCache(layers=slots.layers),
+                use_cache=True,
+                **cut,
+                **more,
+            )
+
+    def fitted(self, adapter: Adapter) -> Pairs:
+        """Beside the layers it changes. WeightsError: some are not there, or of another shape."""
+        layers = gates.linears(self.model)
+        gates.check(adapter, gates.shapes_of(layers))
+        return [(layers[name], low) for name, low in adapter.items()]
+
+    def gated(self, fitted: Pairs, gate: Bool[Tensor, " N"]) -> TransformersNet:
+        """The same model, with the adapter on in these rows."""
+        made = copy.copy(self)
+        made._on = fitted, gate[:, None].to(self.model.dtype)
+        return made
 
     def pick(self, layers: Sequence[int]) -> TransformersNet:
         """The same tensors under a model of fewer layers; the original is left as it is."""

@@ -6,19 +6,23 @@ share a key head go through attention as rows of that head.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import copy
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 from torch.nn import functional
 
 from harness.backbone import Ends
 from harness.backbones._kv_batch import PackedLayer, Part, last_rows, layers
+from harness.backbones._lora import Adapter, LowRank
+from harness.backbones.nets import gated as gates
 from harness.backbones.nets._tapped import TappedNet
 from harness.backbones.nets.products import Product, product
+from harness.contracts import Rows
 
 SERVED = (
     "llama.modeling_llama.LlamaForCausalLM",
@@ -59,6 +63,15 @@ class Layer:
     down: Product
 
 
+FUSED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+"""Linear layers that are one product."""
+
+
 @final
 class FusedLlama(TappedNet):
     """The forward.
@@ -83,6 +96,7 @@ class FusedLlama(TappedNet):
         self._vocabulary = len(model.lm_head.weight)
         self._head = product(model.lm_head.weight.data)
         self._norm = model.model.norm.weight.data
+        self._shapes = gates.shapes_of(gates.linears(model))
         self._weights = [_fuse(layer) for layer in model.model.layers]
         places = torch.arange(config.max_position_embeddings, device=self._embed.device)
         cos, sin = model.model.rotary_emb(self._embed, places[None])
@@ -105,13 +119,32 @@ class FusedLlama(TappedNet):
         picked._weights = [self._weights[index] for index in layers]
         return picked
 
-    def packed(
-        self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]
-    ) -> Float[Tensor, "R V"]:
+    def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
+        """By layer and fused product. WeightsError: it changes layers that are not there, or of another shape."""
+        gates.check(adapter, self._shapes)
+        return [self._low(adapter, f"model.layers.{index}.") for index in range(self.layers)]
+
+    def _low(self, adapter: Adapter, layer: str) -> dict[str, LowRank]:
+        found = {}
+        for fused, names in FUSED.items():
+            shapes = {name: self._shapes[layer + name] for name in names}
+            parts = [adapter.get(layer + name) or gates.nothing(*shapes[name], self._norm) for name in names]
+            if any(len(part.down) for part in parts):
+                found[fused] = gates.joined(parts)
+        return found
+
+    def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> FusedLlama:
+        """The same weights, with the adapter on in these rows of the next pass."""
+        made, on = copy.copy(self), gate[:, None].to(self._norm.dtype)
+        made._weights = [_adapted(layer, low, on) for layer, low in zip(self._weights, fitted, strict=True)]
+        return made
+
+    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]) -> Rows:
         """Several sequences in one pass (see `_kv_batch`)."""
-        packed = layers(parts, self._heads // self._kv_heads)
-        last = self._through(tokens, positions, None, packed, {})[last_rows(parts)]
-        return self._logits(self._normed(last))
+        packed, rows = layers(parts, self._heads // self._kv_heads), last_rows(parts)
+        if parts[0].window.taps:
+            return self._shown(tokens, positions, None, packed, rows, parts[0].window.taps)
+        return Rows(self._logits(self._normed(self._through(tokens, positions, None, packed, {})[rows])))
 
     def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
         return functional.rms_norm(x, x.shape[1:], self._norm, self._eps)
@@ -183,6 +216,13 @@ def _fuse(layer: Any) -> Layer:
         gate_up=_joined(mlp.gate_proj, mlp.up_proj),
         down=_joined(mlp.down_proj),
     )
+
+
+def _adapted(layer: Layer, low: Mapping[str, LowRank], gate: Float[Tensor, "N 1"]) -> Layer:
+    """The layer whose products add the adapter's where the gate is 1."""
+    on: dict[str, Product] = {name: getattr(layer, name) for name in FUSED}
+    on |= {name: gates.gated(on[name], part, gate) for name, part in low.items()}
+    return Layer(layer.norm, on["qkv"], on["out"], layer.norm_mlp, on["gate_up"], on["down"])
 
 
 def _joined(*linears: Any) -> Product:

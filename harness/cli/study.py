@@ -1,0 +1,65 @@
+"""`stride study`: a questionnaire about the meshes of a run, and the count of its votes."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from harness.cli.main import emit
+from harness.cli.show import match_cell
+from harness.discover import report
+from harness.store import Store
+
+PATH = click.Path(path_type=Path)
+
+
+@click.group(name="study")
+def command() -> None:
+    """Ask people which meshes are best, without telling them what made which.
+
+    \b
+    stride study export runs/mine autoregressive.embedded-mesh. autoregressive.embedded-mesh-truncated multi_head.
+    stride study tally runs/mine/study/key.json answers-*.json
+    """
+
+
+@command.command(name="export")
+@click.argument("run", type=PATH)
+@click.argument("cells", nargs=-1, required=True, metavar="CELL...")
+@click.option("--cases", default=20, show_default=True, type=click.IntRange(1), help="Shapes that are asked about.")
+@click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the shapes and their order.")
+@click.option("--out", type=PATH, help="Where both files go. Default: RUN/study.")
+def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path | None) -> None:
+    """Write questionnaire.html, one file that is whole by itself, and key.json, which stays with you.
+
+    A CELL may be any part of a cell's id; name two or more, the paper has three. Answers are saved as a file by each
+    participant.
+
+    \b
+    stride study export runs/mine autoregressive.embedded-mesh. multi_head. --cases 20 --seed 1
+    """
+    store = Store.open(run)
+    found = [match_cell(store, cell) for cell in cells]
+    paths = report("study").export(store, found, out or run / "study", cases, seed)
+    click.echo("\n".join(f"wrote {path}" for path in paths))
+
+
+@command.command(name="tally")
+@click.argument("key", type=PATH)
+@click.argument("answers", nargs=-1, required=True, type=PATH, metavar="ANSWERS...")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {participants, unanswered, votes: [...]}.")
+def tally(key: Path, answers: tuple[Path, ...], as_json: bool) -> None:
+    """Count the votes of all participants, a file each.
+
+    \b
+    stride study tally runs/mine/study/key.json answers-*.json
+    """
+    module = report("study")
+    found = module.tally(key, answers)
+    if as_json:
+        emit(asdict(found))
+        return
+    report("tables").show(module.sheet(found), Console())

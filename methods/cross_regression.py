@@ -1,0 +1,137 @@
+"""Cross-Regression: with an adapter on, the target drafts several places at once; without it, it judges the drafts.
+
+Source: Abulkhanov et al., Cross-Regression, Algorithms 1 and 2, sections 4.1-4.3, appendix E.
+Symbols: x drafted tokens, p control stream's law (the target's), q the law each was drawn from (the predictive
+stream's), gamma horizon, beta and tau of the test (`methods.verifiers.energy`). What the paper calls lossless is mode
+std with beta = 0: Algorithm 2 as printed accepts at tau = 0 only where p(x) >= q(x), which is another law.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from harness.contracts import Need, Verdict
+from harness.errors import UsageError
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.passes import Tested, as_printed, joint, sequential
+from methods.drafters.streams import PredictiveStream
+from methods.verifiers.energy import EnergyRule, Mode, Noise, verify_energy
+from methods.verifiers.plants import PLAIN_CORRECTION
+
+Layout = Literal["sequential", "joint", "alg1_as_printed"]
+
+
+@METHODS.register("cross_regression")
+@dataclass(frozen=True)
+class CrossRegression(Method[PredictiveStream]):
+    """Draft with gated rows, keep the drafts whose energy passes, and carry those behind a refusal over.
+
+    Args:
+        adapter: a recipe's name, or a folder; see ``stride train adapter``. horizon: gamma, drafts at most.
+        layout: sequential: a pass of the predictive stream, then one of the control stream. joint: both in one; drafts
+            but the nearest new one are tested in the next step. alg1_as_printed: Algorithm 1 to the letter, which tests
+            new drafts by rows that never read them, and corrects by a law that no draft was drawn from.
+        mode, beta, tau, noise, clip: see `EnergyRule`. carry: keep drafts behind a refusal. bonus: sequential draws one
+            more token where all drafts pass; the paper does not. draft_top: see `PredictiveStream`.
+    """
+
+    adapter: str = "cross-regression"
+    horizon: int = 16
+    layout: Layout = "joint"
+    mode: Mode = "std"
+    beta: float = 0.0
+    tau: float = 0.0
+    noise: Noise = "logU"
+    clip: bool = False
+    carry: bool = True
+    bonus: bool = True
+    draft_top: int = 0
+
+    source = "Cross-Regression, Algorithms 1 and 2"
+    exact_at = "mode std with beta = 0, layouts sequential and joint; any mode of these at T = 0"
+    needs = frozenset({Need.TREE_MASK, Need.GATE})
+    plants = (
+        PLAIN_CORRECTION,
+        Plant(
+            "methods.drafters.passes:joint",
+            "tested = slice(carried + 1)",
+            "state.law, tested = run.law(z[1 + carried :]), slice(carried + 1)",
+            "drafts carried over are judged by a law that they were not drawn from",
+        ),
+        Plant(
+            "methods.drafters.streams:PredictiveStream.advance",
+            "self.tokens[emitted:], self.law[emitted:]",
+            "self.tokens[emitted - 1:], self.law[emitted - 1:]",
+            "the refused draft is carried over",
+        ),
+        Plant(
+            "methods.verifiers.energy:EnergyRule.passes",
+            "return rho.clamp_max(0.0).exp()",
+            "return torch.cat([0 * rho[:1], rho.cumsum(0).clamp_max(0.0).cummin(0).values]).diff().exp()",
+            "one threshold is drawn for all drafts and held against the sum of their energies, as in the proof",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.horizon < 1 or self.draft_top < 0:
+            raise UsageError(
+                f"cross_regression: horizon is {self.horizon} and draft_top {self.draft_top}; give 1 and 0 or more"
+            )
+        if self.layout == "joint" and not self.carry:
+            raise UsageError(
+                "cross_regression: joint tests drafts of an earlier step; take layout=sequential with carry=false"
+            )
+        self.rule.lossless  # noqa: B018  # its parameters are checked when it is made
+
+    @property
+    def rule(self) -> EnergyRule:
+        """The test."""
+        return EnergyRule(self.mode, self.beta, self.tau, self.noise, self.clip, self.horizon)
+
+    @property
+    def claim(self) -> Claim:
+        return Claim.SAME_LAW if self.rule.lossless and self.layout != "alg1_as_printed" else Claim.APPROXIMATE
+
+    @property
+    def parts(self) -> Sequence[tuple[str, str]]:
+        return (("adapter", self.adapter),)
+
+    def start(self, run: Run) -> PredictiveStream:
+        if self.horizon >= run.offers.context:
+            raise UsageError(
+                f"cross_regression: horizon is {self.horizon} and the context of {run.backbone} "
+                f"{run.offers.context}; take a shorter one"
+            )
+        run.adapt(self.adapter)
+        return PredictiveStream.begin(run, self.horizon, self.draft_top)
+
+    def step(self, run: Run, state: PredictiveStream) -> Verdict:
+        if self.layout == "alg1_as_printed":
+            verdict = as_printed(run, state, self.horizon, self.rule)
+        else:
+            verdict = verify_energy(*self._tested(run, state), run.draws, self.rule)
+        state.advance(len(verdict.read().path) + 1, self.carry)
+        return verdict
+
+    def _tested(self, run: Run, state: PredictiveStream) -> Tested:
+        if self.layout == "joint":
+            return joint(run, state, self.horizon)
+        return sequential(run, state, self.horizon, self.bonus)
+
+    @classmethod
+    def variants(cls) -> Sequence[CrossRegression]:
+        lossy = cls(horizon=2, layout="sequential")
+        return (
+            cls(horizon=2),
+            cls(horizon=2, layout="sequential"),
+            cls(horizon=2, layout="sequential", carry=False, bonus=False),
+            replace(lossy, beta=0.5),
+            replace(lossy, mode="alg2"),
+            replace(lossy, mode="alg2", tau=-1.0),
+            replace(lossy, mode="alg2", tau=-4.0, noise="uni"),
+            replace(lossy, mode="det", tau=-1.0, clip=True),
+            cls(horizon=2, layout="alg1_as_printed", mode="alg2", tau=-4.0),
+        )

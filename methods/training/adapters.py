@@ -1,0 +1,126 @@
+"""Adapters of Cross-Regression: `stride train adapter cross-regression-embedded-code`.
+
+Source: Abulkhanov et al., Cross-Regression, Algorithm 3, appendix D and Table 6.
+Rows of the text are read without the adapter and windows with it, as the joint layout decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from harness.backbones.recipes._adapted import Adapted
+from harness.registry import RECIPES
+from harness.train import Recipe
+from methods.training._denoising import Denoising
+from methods.training._distilled import Plan, distilled
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainAdapter(Recipe):
+    """Denoise windows of the backbone's own passages; only the low-rank matrices learn.
+
+    Args:
+        backbone: a preset. plan: of its passages. rank, alpha: of the matrices. width: w, the tokens of a window.
+        layers: first and last that the adapter changes (Table 16); None: all. batch: passages of a step.
+    """
+
+    summary: str
+    backbone: str
+    plan: Plan
+    rank: int = 32
+    alpha: int = 64
+    width: int = 16
+    layers: tuple[int, int] | None = None
+    batch: int = 4
+
+    kind = "adapter"
+    source = "passages of the backbone itself, drawn with a fixed seed"
+    steps: int = 600
+    hours: float = 0.5
+    rate: float = 5e-4
+    warmup: int = 18
+    fall = 0.97
+    decay = 0.0
+    betas = (0.9, 0.999)
+
+    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+        """Draws the backbone's passages first where the cache holds none.
+
+        Raises:
+            WeightsError: the backbone's weights cannot be had. UsageError: it is none of hf_causal.
+        """
+        found = distilled(self.backbone, self.plan)
+        adapted = Adapted(self.backbone, self.rank, self.alpha, self.layers)
+        return Denoising(adapted, found.train, found.development, self.width)
+
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        assert isinstance(model, Denoising)
+        total = torch.zeros(())
+        for chosen in random.choice(len(model.train_on), size=self.batch, replace=False):
+            with torch.autocast("cpu", torch.bfloat16):
+                total = total + model.denoised(int(chosen), random)
+        return total / self.batch
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Round to bf16 first, so that what is measured is what is shipped."""
+        assert isinstance(model, Denoising)
+        with torch.no_grad():
+            for weight in model.adapted.parameters():
+                weight.copy_(weight.bfloat16())
+        model.adapted.export(folder)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """On development windows, all slots of which read random ids: how often slot k is right, and ``run``, the mean
+        number of right guesses before the first wrong one. Beside the ``_untrained`` adapter, which is the target
+        reading noise, and one of ``_shuffled`` weights.
+        """
+        assert isinstance(model, Denoising)
+        figures: dict[str, float] = {}
+        for key in ("", "_untrained", "_shuffled"):
+            with _control(model.adapted, key):
+                right = model.hits().double()
+            figures["windows"] = float(len(right))
+            figures |= {f"top1_slot{k}{key}": float(right[:, k - 1].mean()) for k in (1, 2, 4, self.width)}
+            figures[f"run{key}"] = float(right.cumprod(1).sum(1).mean())
+        return figures
+
+
+@contextmanager
+def _control(adapted: Adapted, key: str) -> Iterator[None]:
+    """While inside, products are zero, or the same numbers in another order."""
+    kept = [matrix.detach().clone() for matrix in adapted.up]
+    order = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for matrix in adapted.up if key else ():
+            mixed = matrix.flatten()[torch.randperm(matrix.numel(), generator=order)].view_as(matrix)
+            matrix.copy_(mixed if key == "_shuffled" else torch.zeros_like(matrix))
+        try:
+            yield
+        finally:
+            for matrix, old in zip(adapted.up, kept, strict=True):
+                matrix.copy_(old)
+
+
+RECIPES.register("cross-regression-embedded-code")(
+    TrainAdapter(
+        summary="adapter of embedded-code for cross_regression",
+        backbone="embedded-code",
+        plan=Plan("code", train=8, development=2, new=96),
+    )
+)
+RECIPES.register("cross-regression-smollm2-135m")(
+    TrainAdapter(
+        summary="adapter of smollm2-135m for cross_regression",
+        backbone="smollm2-135m",
+        plan=Plan("text", train=5, development=1),
+        steps=300,
+        hours=2.0,
+    )
+)

@@ -1,0 +1,137 @@
+"""Tests of drafts by the ratio of two streams, its running mean included: which are exact, and which are as printed.
+
+Symbols: x drafted tokens, p target's law, q the law each draft was drawn from, E = log p(x) - log q(x) energy, rho its
+bias-corrected running mean, beta its memory, tau <= 0 threshold, gamma horizon, k = 1, 2, ... place in the call.
+Source: Abulkhanov et al., Cross-Regression, Algorithm 2 and section 4.3. Thresholds u_k are integrated out: each rule
+gives the probability that rho passes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import exp, inf
+from typing import Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.contracts import Path, Verdict
+from harness.draws import Draws
+from harness.errors import UsageError
+from methods.verifiers.rejection import judge, odds
+
+Mode = Literal["std", "alg2", "det"]
+Noise = Literal["logU", "uni"]
+NEVER = -1e30
+"""Energy of a token that the target cannot emit: finite, so that a weight of 0 leaves nothing of it."""
+
+
+@dataclass(frozen=True)
+class EnergyRule:
+    """When a draft passes.
+
+    Args:
+        mode: std: rho >= log U(0, 1); with beta = 0 that is speculative sampling. alg2: Algorithm 2 as printed,
+            rho >= max(tau sqrt(k / gamma), u_k). det: rho >= tau, without noise.
+        noise: law of u_k in alg2, whose LogUniform(tau, 0) has no values: logU: log U(e^tau, 1). uni: U(tau, 0).
+        clip: energies above 0 count as 0, so that a good draft makes up for no bad one. horizon: gamma.
+
+    Raises:
+        UsageError: beta is outside [0, 1), or tau above 0, infinite or given to a mode that has none.
+    """
+
+    mode: Mode = "std"
+    beta: float = 0.0
+    tau: float = 0.0
+    noise: Noise = "logU"
+    clip: bool = False
+    horizon: int = 16
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < 1:
+            raise UsageError(f"beta is {self.beta:g}; it is the memory of a running mean, from 0 to below 1")
+        if not -inf < self.tau <= 0:
+            raise UsageError(
+                f"tau is {self.tau:g}; it bounds energies from below: give a number up to 0 (-4 for threshold 4)"
+            )
+        if self.mode == "std" and self.tau:
+            raise UsageError(f"tau is {self.tau:g} and mode std has no threshold; take alg2 or det, or leave tau out")
+
+    @property
+    def lossless(self) -> bool:
+        """It is rejection sampling."""
+        return self.mode == "std" and self.beta == 0
+
+    def passes(self, x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"]) -> Float[Tensor, " K"]:
+        """The probability that each draft passes, given that it is reached.
+
+        Args:
+            p: row k is of the place of draft k; rows behind the K-th are not read.
+        """
+        rho = smoothed(energies(x, q, p, self.clip), self.beta)
+        if self.mode == "std":
+            return rho.clamp_max(0.0).exp()
+        if self.mode == "det":
+            return (rho >= self.tau).to(rho.dtype)
+        place = torch.arange(1, len(x) + 1, device=rho.device, dtype=rho.dtype)
+        return self._below(rho).where(rho >= self.tau * (place / self.horizon).sqrt(), 0.0)
+
+    def _below(self, rho: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+        """P(u_k <= rho). At tau = 0 u_k is 0, which makes that the strictest setting and not the lossless one."""
+        if self.tau == 0:
+            return (rho >= 0).to(rho.dtype)
+        if self.noise == "uni":
+            return (1 - rho / self.tau).clamp(0.0, 1.0)
+        least = exp(self.tau)
+        return ((rho.clamp_max(0.0).exp() - least) / (1 - least)).clamp_min(0.0)
+
+
+def energies(
+    x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"], clip: bool = False
+) -> Float[Tensor, " K"]:
+    """log p(x) - log q(x) of each draft; ``clip``: at most 0.
+
+    Raises:
+        ContractError: some q[k, x[k]] is 0, so it was not drawn from ``q`` (checked on a CPU only).
+    """
+    px = p[: len(x)].gather(1, x[:, None])[:, 0]
+    energy = torch.where(px > 0, (px / odds(x, q).to(p.dtype)).log(), NEVER)
+    return energy.clamp_max(0.0) if clip else energy
+
+
+def smoothed(energy: Float[Tensor, " K"], beta: float) -> Float[Tensor, " K"]:
+    """rho_k = (1 - beta) sum_j beta^(k - j) E_j / (1 - beta^k), from k = 1 (Algorithm 2, lines 4 and 5)."""
+    if beta == 0:
+        return energy
+    place = torch.arange(len(energy), device=energy.device)
+    age = place[:, None] - place[None, :]
+    weight = torch.where(age >= 0, beta ** age.clamp_min(0).to(energy.dtype), 0.0)
+    return (weight / weight.sum(1, keepdim=True)) @ energy
+
+
+def verify_energy(
+    x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"], draws: Draws, rule: EnergyRule
+) -> Verdict:
+    """Keep the drafts before the first that does not pass; then a correction from (p - q)+.
+
+    Args:
+        p: R = K + 1 rows: a token of the last one follows drafts that all pass. R = K: no pass has read the last draft,
+            which is then the token that closes the step.
+        draws: asked for one `path` of K probabilities and one categorical token.
+    """
+    if len(p) > len(x):
+        return judge(rule.passes(x, q, p), x, q, p, draws)
+    return closed(judge(rule.passes(x, q, p), x, q, torch.cat([p, point(x[-1:], p)]), draws))
+
+
+def point(x: Int[Tensor, " 1"], p: Float[Tensor, "R V"]) -> Float[Tensor, "1 V"]:
+    """The law of which x is the only token, so that drawing from it costs no chance."""
+    return torch.zeros_like(p[:1]).index_fill_(1, x, 1.0)
+
+
+def closed(verdict: Verdict) -> Verdict:
+    """Of a path whose last draft was not read: it is no node, and passed where the path is whole."""
+    path, count = verdict.path, len(verdict.path.nodes)
+    short = Path(path.nodes[: count - 1], path.stop.clamp_max(count - 1), path.expected)
+    return Verdict(short, verdict.token, passed=path.stop == count)
