@@ -282,6 +282,14 @@ def test_batches_are_sequences_or_pieces_of_them(window: int) -> None:
         assert any(start == 0 for start, last in starts) and any(start == last for start, last in starts)
 
 
+def test_a_training_in_pieces_goes_on_from_the_whole_model(folder: Path) -> None:
+    recipe = ShapesMesh(sizes=dataclasses.replace(SIZES, window=5), requires=("shapes-mesh",))
+    model = recipe.build({"shapes-mesh": folder})
+    assert isinstance(model, MeshModel) and model.sizes.window == 5
+    held = {name: value.bfloat16() for name, value in MODELS[0].state_dict().items() if value.is_floating_point()}
+    assert all(torch.equal(model.state_dict()[name].bfloat16(), value) for name, value in held.items())
+
+
 def test_a_step_moves_every_weight_and_figures_are_taken() -> None:
     recipe = ShapesMesh(sizes=dataclasses.replace(SIZES, context=40), together=1, passes=1)
     model = recipe.build({})
