@@ -21,7 +21,6 @@ from harness.backbones.nets.vq import VQ
 from harness.backbones.recipes import _decoder, _pictures
 from harness.backbones.recipes import image as recipes
 from harness.backbones.recipes._pictures import Batch, nats, nearest, sample
-from harness.backbones.recipes.image_tuned import BASE, FAMILIES
 from harness.clock import CpuClock, Stopwatch
 from harness.contracts import Cache, Draft, Need, Verdict, Window
 from harness.contracts import Path as Walk
@@ -35,9 +34,7 @@ from harness.registry import METHODS, RECIPES
 from harness.session import Session
 from harness.task import Prompt
 from harness.train import save_bf16
-from harness.worlds import emoji
 
-NAME = "emoji-image-tuned"
 WORDS = ("a", "cat", "dog", "left", "of")
 CODES, SIDE = 17, 3
 PICTURE = {"rows": SIDE, "columns": SIDE, "codes": CODES, "words": list(WORDS)}
@@ -368,15 +365,6 @@ class TestTraining:
         assert torch.equal(made(ids), made(ids))
         assert not torch.equal(made.train()(ids), made(ids))
 
-    def test_a_decoder_goes_on_from_what_another_exported(self, tmp_path: Path) -> None:
-        made, other = small_decoder(), _decoder.Decoder(_decoder.Shape(LAYOUT.vocabulary, 32, 48, 2, 2, 40), {})
-        made.export(tmp_path)
-        other.read(tmp_path)
-        assert all(torch.equal(*pair) for pair in zip(made.parameters(), other.parameters(), strict=True))
-        wider = _decoder.Decoder(_decoder.Shape(LAYOUT.vocabulary, 32, 64, 2, 2, 40), {})
-        with pytest.raises(WeightsError, match=r"mlp\.down_proj\.weight is \[32, 48\].*has \[32, 64\]"):
-            wider.read(tmp_path)
-
     def test_nearest_is_zero_for_a_copy(self) -> None:
         known = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
         found = nearest(torch.stack([known[3], known[1] + 2]), known)
@@ -400,31 +388,6 @@ class TestTraining:
             losses.append(float(loss.detach()))
         assert losses[-1] < losses[0] - 0.3
         assert pytest.approx(0.6931, abs=1e-4) == _pictures.NATS
-
-    def test_training_on_starts_from_the_first_weights_and_weighs_by_caption_and_place_alone(
-        self, tmp_path: Path
-    ) -> None:
-        small = {"width": 32, "inner": 32, "layers": 1, "heads": 2, "batch": 40, "compiled": False}
-        first, tuned = (dataclasses.replace(RECIPES.get(name), **small) for name in (BASE, NAME))
-        parts = {name: tmp_path / name for name in (recipes.TOKENIZER, BASE)}
-        for folder in parts.values():
-            folder.mkdir()
-        save_bf16(VQ(), parts[recipes.TOKENIZER])
-        begun = first.build(parts)
-        begun.export(parts[BASE])
-        model = tuned.build(parts)
-        assert torch.equal(model.embed, begun.embed)
-        tuned = dataclasses.replace(tuned, textured=0.5)
-        captions, cells, weights = tuned.draw(model, 3, np.random.default_rng(0))
-        assert weights is not None and weights.shape == cells.shape
-        said: dict[bool, Tensor] = {
-            caption.endswith("rough"): row for caption, row in zip(captions, weights, strict=True)
-        }
-        assert len(said) == 2 and set(FAMILIES) == set(emoji.FAMILIES)
-        assert all(
-            torch.equal(row, said[caption.endswith("rough")]) for caption, row in zip(captions, weights, strict=True)
-        )
-        assert len(set(said[False].view(16, 16)[0].tolist())) == 1 < float(said[False].max() / said[False].min())
 
 
 def test_the_adapter_is_registered_under_its_name() -> None:

@@ -19,11 +19,9 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn import functional
-
-from harness.errors import WeightsError
 
 EPS = 1e-5
 PRODUCTS = torch.bfloat16
@@ -131,42 +129,15 @@ class Decoder(nn.Module):
                 weight.copy_(_centred(weight, 0))
         for weight in self.parameters():
             weight.copy_(weight.bfloat16())
-        ready = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in self._tensors().items()}
+        tensors: dict[str, Tensor] = {"model.embed_tokens.weight": self.embed, "model.norm.weight": self.norm}
+        tensors["lm_head.weight"] = self.head
+        for index, layer in enumerate(self.blocks()):
+            tensors |= {f"model.layers.{index}.{name}.weight": value for name, value in layer.tensors().items()}
+        ready = {name: value.detach().to(torch.bfloat16).contiguous() for name, value in tensors.items()}
         save_file(ready, folder / "model.safetensors", metadata={"format": "pt"})
         (folder / "model.safetensors").chmod(0o644)  # it is written for the owner alone
         body = {**self.shape.config(), **self.more}
         (folder / "config.json").write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
-
-    @torch.no_grad()
-    def read(self, folder: Path) -> None:
-        """Take over weights that were exported from a decoder of this shape.
-
-        Raises:
-            WeightsError: they are of another shape.
-        """
-        found, own = load_file(folder / "model.safetensors"), self._tensors()
-        apart = sorted(name for name in found.keys() | own.keys() if _size(found, name) != _size(own, name))
-        if apart:
-            file, name = folder / "model.safetensors", apart[0]
-            raise WeightsError(
-                f"{file}: {name} is {_size(found, name)}, and the decoder of this recipe has {_size(own, name)}. Give "
-                f"the result of the recipe that this one starts from with --part."
-            )
-        for name, value in (("embed", "model.embed_tokens"), ("norm", "model.norm"), ("head", "lm_head")):
-            getattr(self, name).copy_(found[f"{value}.weight"])
-        for index, layer in enumerate(self.blocks()):
-            layer.read({name: found[f"model.layers.{index}.{name}.weight"] for name in layer.tensors()})
-
-    def _tensors(self) -> dict[str, Tensor]:
-        """By the names of transformers."""
-        named: dict[str, Tensor] = {"model.embed_tokens": self.embed, "model.norm": self.norm, "lm_head": self.head}
-        for index, layer in enumerate(self.blocks()):
-            named |= {f"model.layers.{index}.{name}": value for name, value in layer.tensors().items()}
-        return {f"{name}.weight": value for name, value in named.items()}
-
-
-def _size(tensors: Mapping[str, Tensor], name: str) -> list[int] | None:
-    return list(tensors[name].shape) if name in tensors else None
 
 
 class _Layer(nn.Module):
@@ -232,20 +203,6 @@ class _Layer(nn.Module):
             "mlp.up_proj": up,
             "mlp.down_proj": self.down,
         }
-
-    def read(self, tensors: Mapping[str, Tensor]) -> None:
-        """Take over what ``tensors`` names, of a layer of this shape."""
-        self.before.copy_(tensors["input_layernorm"])
-        self.between.copy_(tensors["post_attention_layernorm"])
-        q, k = (self._together(tensors[f"self_attn.{part}_proj"]) for part in "qk")
-        self.qkv.copy_(torch.cat([q, k, tensors["self_attn.v_proj"]]))
-        self.out.copy_(tensors["self_attn.o_proj"])
-        self.gate_up.copy_(torch.cat([tensors["mlp.gate_proj"], tensors["mlp.up_proj"]]))
-        self.down.copy_(tensors["mlp.down_proj"])
-
-    def _together(self, weight: Tensor) -> Tensor:
-        """The reverse of ``_apart``."""
-        return weight.view(self.heads, 2, -1, weight.shape[1]).transpose(1, 2).flatten(0, 2)
 
     def _apart(self, weight: Tensor) -> Tensor:
         """Rows of a head that turn together, from neighbours to half a head apart."""

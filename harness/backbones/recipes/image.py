@@ -42,16 +42,15 @@ class SceneRecipe(PictureRecipe):
     Args:
         size: of the picture in pixels, 64 or 32. textured: share of textured grounds.
         emphasis: weight of an object's cell at the start. level: share of the steps after which all count alike.
-        requires: as `Recipe` has it.
     """
 
     size: int = 64
     textured: float = 0.2
     emphasis: float = 8.0
     level: float = 0.7
-    requires: tuple[str, ...] = (TOKENIZER,)
 
     source = "harness.worlds.emoji, from Noto Color Emoji (SIL OFL 1.1)"
+    requires = (TOKENIZER,)
     fall = 0.6
     warmup = 200
     muon = 0.01
