@@ -152,7 +152,7 @@ class TestRefused:
             decoded(Medusa(tree="vicuna"), Sampling(1.0))
 
     def test_heads_that_are_not_there(self) -> None:
-        with pytest.raises(WeightsError, match=r"with the package for embedded-code .*drafter nowhere-embedded-code"):
+        with pytest.raises(WeightsError, match=r"with the package for embedded-code, .*drafter nowhere-embedded-code"):
             part("drafter", "nowhere", "embedded-code")
 
     @needs_heads
