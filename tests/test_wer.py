@@ -132,3 +132,14 @@ def test_the_table_is_looked_for_in_its_package(tmp_path: Path, monkeypatch: pyt
     assert wer.table() is None
     monkeypatch.undo()
     wer.table.cache_clear()
+
+
+def test_the_extra_brings_whispers_own_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    wer.table.cache_clear()
+    found = wer.table()
+    if found is None:
+        pytest.skip("whisper-normalizer is not installed: pip install 'stridebench[speech]'")
+    assert len(found) == 1739 and found["colour"] == "color"
+    assert wer.count(said("the colour of honour", "the color of honor"), "wer") == Count(0, 4)
+    assert wer.count(said("the colour of honour", "the color of honor"), "wer_no_spelling") == Count(2, 4)
