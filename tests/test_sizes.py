@@ -133,6 +133,10 @@ class TestTable:
         assert costs.of(model, part) == found
         steps = decode(Eagle2(features=part, sizing="measured"), run_on(model, Sampling(0.0), 20)).steps
         assert steps[0].drafted == 12
+        costs.place(model, part).write_text('{"target": []}')
+        costs._read.cache_clear()
+        with pytest.raises(UsageError, match="is no table of costs"):
+            costs.of(model, part)
 
     def test_one_size_is_no_table(self) -> None:
         with pytest.raises(UsageError, match="two or more"):
