@@ -54,7 +54,7 @@ def _read(path: Path) -> Costs:
         found = json.loads(path.read_bytes())
         target, draft = (tuple((int(rows), float(ms)) for rows, ms in found[side]) for side in ("target", "draft"))
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(f"{path} is no table of costs ({error!r}): delete it and run `stride bench windows`") from error
+        raise UsageError(f"{path} is no table of costs ({error!r}): delete it; run `stride bench windows`") from error
     return Costs(target, draft)
 
 
