@@ -392,7 +392,7 @@ class TestBadInput:
     @pytest.mark.parametrize(
         "bad",
         [
-            *({"factor": 1}, {"band": 3}, {"band": 0}, {"k": -1}, {"radius": -1}),
+            *({"factor": 1}, {"band": 3}, {"band": 0}, {"k": -1}, {"radius": -1}, {"window": -1}),
             *({"tau": -1.0}, {"tau": float("nan")}, {"delta": -0.1}),
         ],
     )
