@@ -28,7 +28,7 @@ class Canvas:
 
     Args:
         cache: empty. offers: of its backbone. prompt: at least one id. length: positions to fill, from P on.
-        device: of the backbone.
+        device: of the backbone. kind: "target" or "draft": whose time a pass is.
 
     Attributes:
         start, end: P, and the position behind the last one to fill.
@@ -45,18 +45,21 @@ class Canvas:
         length: int,
         stopwatch: Stopwatch,
         device: str = "cpu",
+        kind: str = "target",
     ) -> None:
         if not prompt or len(prompt) + length > offers.context:
             raise ContractError(
                 f"a canvas of {length} positions behind a prompt of {len(prompt)} tokens: the prompt has at least one, "
                 f"and both fit into the context of {offers.context}"
             )
+        self.offers = offers
         self.start, self.end = len(prompt), len(prompt) + length
         self.tokens = dict(enumerate(prompt))
         self.passes = self.rows = 0
         self.device = torch.device(device)
         self._cache = cache
         self._stopwatch = stopwatch
+        self._kind = kind
         self._base = self.start - 1
         self._ready = False
         self._at: list[int] = []
@@ -116,7 +119,7 @@ class Canvas:
         mask = None if seen.equal(torch.ones_like(seen).tril_(held)) else seen.to(self.device)
         window = Window(tokens, places[held:].to(self.device), self._base, mask, count if rows is None else rows)
         logits = self._cache.extend(window).logits
-        self._stopwatch.add("target", begin)
+        self._stopwatch.add(self._kind, begin)
         self._at.extend(positions)
         self.passes += 1
         self.rows += count
@@ -138,6 +141,18 @@ class Canvas:
         if not placed:
             raise ContractError("a step fills no position, and would be taken again for ever; fill at least one")
         return dict(placed)
+
+    def rewrite(self, tokens: Sequence[int]) -> list[int]:
+        """Fill the first positions with these ids and empty all others; what was read from the first change on leaves.
+
+        Returns: positions whose entries a pass must read, the last one filled always among them, in ascending order.
+        """
+        new = dict(enumerate(tokens, self.start))
+        last = self.start + len(new) - 1
+        first = next((place for place, token in new.items() if self.tokens.get(place) != token), last)
+        self._drop(frozenset(place for place in self._at if place >= first))
+        self.tokens = {place: self.tokens[place] for place in range(self.start)} | new
+        return [place for place in range(self._base, self.start + len(new)) if place not in self._at]
 
     def _check(self, count: int, positions: Sequence[int], sees: Sees) -> None:
         found = f"a pass over {count} tokens at positions {list(positions)}"

@@ -178,7 +178,7 @@ def output_law(method: Method[Any], open_run: Callable[[Draws], Run], draws: Enu
 
     def push(weight: float, node: _Node) -> None:
         run = node.run
-        key = (node.tokens, _freeze((run.target, run.filling, run.opened, node.state, node.clocks)))
+        key = (node.tokens, _freeze((run.target, run.filling, run.opened, run.pictures, node.state, node.clocks)))
         if key in index:
             held, same = nodes[index[key]]
             nodes[index[key]] = (held + weight, same)
@@ -235,6 +235,7 @@ def _outcomes(
         fork = copy.copy(run)
         fork.target, fork.filling = _fork(run.target, memo), _fork(run.filling, memo)
         fork.opened = {name: _fork(session, memo) for name, session in run.opened.items()}
+        fork.pictures = {name: _fork(canvas, memo) for name, canvas in run.pictures.items()}
         draws.replay(script, stack, clocks)
         after = act(fork, _fork(state, memo))
         yield draws.weight, _Node(fork, after, draws.clocks, ())

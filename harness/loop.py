@@ -13,7 +13,7 @@ from harness.canvas import Canvas
 from harness.clock import Clock, CpuClock, Span, Stamp, Stopwatch
 from harness.contracts import Cache, Draft, Fill, Grid, Need, Read
 from harness.draws import Draws
-from harness.errors import ContractError
+from harness.errors import ContractError, UsageError
 from harness.gang import Seat
 from harness.law import Sampling
 from harness.ledger import Step, check
@@ -124,13 +124,31 @@ def open_run(
             cache(opened, "target"), offers, opened.tokens, length=length, stopwatch=watch, device=backbone.device
         )
 
-    toys = getattr(backbone, "toy_drafters", False)
-
-    def drafter(name: str, shrink: int) -> Session:
+    def scaled(name: str, shrink: int) -> tuple[Backbone, Opening]:
         model = drafters(name)
         if toys and shrink > 1:
             model = model.variant({"drafter": name, "shrink": str(shrink)})
-        return session(model, opened if model is backbone else model.open(asked), "draft")
+        return model, opened if model is backbone else model.open(asked)
+
+    toys = getattr(backbone, "toy_drafters", False)
+
+    def drafter(name: str, shrink: int) -> Session:
+        return session(*scaled(name, shrink), "draft")
+
+    def picture(name: str, shrink: int) -> Canvas:
+        model, source = scaled(name, shrink)
+        if model.offers.grid is None:
+            raise UsageError(f"the drafter {name!r} makes no pictures; choose one that does")
+        grid = replace(model.offers.grid, start=len(source.tokens))
+        return Canvas(
+            cache(source, "draft"),
+            replace(model.offers, grid=grid),
+            source.tokens,
+            length=grid.length,
+            stopwatch=watch,
+            device=model.device,
+            kind="draft",
+        )
 
     def features(name: str, make: Callable[[], Cache], tokens: Sequence[int]) -> Session:
         model = drafters(name) if toys else backbone
@@ -145,6 +163,7 @@ def open_run(
         offers=offers,
         budget=length,
         opener=drafter,
+        picture_opener=picture,
         canvas_opener=canvas,
         feature_opener=features,
         stopwatch=watch,
@@ -171,7 +190,8 @@ class Tally(NamedTuple):
     def of(run: Run) -> Tally:
         """Of this run."""
         target = run.target if run.filling is None else run.filling
-        return Tally(target.passes, target.rows, sum(s.passes for s in run.opened.values()))
+        drafts = sum(s.passes for s in run.opened.values()) + sum(c.passes for c in run.pictures.values())
+        return Tally(target.passes, target.rows, drafts)
 
 
 class Advance(NamedTuple):

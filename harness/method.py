@@ -87,7 +87,7 @@ class Run:
     Attributes:
         target: the session to draft for. draws: the only source of randomness. sampling: how laws are warped.
         budget: output tokens allowed, no more than the context holds. emitted: output tokens so far.
-        opened: drafter sessions by name. filling: the canvas, once a method has asked for it.
+        opened: drafter sessions by name; pictures: drafters' canvases. filling: the canvas, once it was asked for.
         toys: the backbone makes a toy of any drafter and part. seat: its place in a gang; None: it decodes alone.
         backbone: the target's name. fingerprint: of its weights. ends: lends its embedding and unembedding.
         condition: rows of the prompt's condition, of a backbone that meets CONDITION. adapters: reads an adapter of the
@@ -100,12 +100,14 @@ class Run:
     offers: Offers
     budget: int
     opener: Callable[[str, int], Session]
+    picture_opener: Callable[[str, int], Canvas]
     canvas_opener: Callable[[], Canvas]
     feature_opener: Callable[[str, Callable[[], Cache], Sequence[int]], Session]
     stopwatch: Stopwatch
     eos: frozenset[int] = frozenset()
     emitted: int = 0
     opened: dict[str, Session] = field(default_factory=dict)
+    pictures: dict[str, Canvas] = field(default_factory=dict)
     filling: Canvas | None = None
     toys: bool = False
     seat: Seat | None = None
@@ -152,6 +154,17 @@ class Run:
             self.opened[name] = self.opener(name, shrink)
             self.opened[name].prefill()
         return self.opened[name]
+
+    def picture(self, name: str, shrink: int = 1) -> Canvas:
+        """As `open`, but a canvas that holds one of the drafter's pictures, which knows where its grid begins.
+
+        Raises:
+            UsageError: it makes none.
+        """
+        if name not in self.pictures:
+            self.pictures[name] = self.picture_opener(name, shrink)
+            self.pictures[name].prefill()
+        return self.pictures[name]
 
     def features(self, name: str, cache: Callable[[], Cache]) -> Session:
         """A feature drafter's session; the same one for the same name. Nothing is read yet, since that takes features.

@@ -22,9 +22,10 @@ from harness.contracts import Fill, Need
 from harness.errors import ContractError, UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.bands import UNTRAINED, Band, BandDrafter
+from methods.drafters.bands import UNTRAINED, BandDrafter
+from methods.drafters.cells import Band, draw_cells
 from methods.drafters.codes import codes_of, ids_of
-from methods.verifiers.neighbours import cluster_mass, dilate, leads, nearest, neighbours
+from methods.verifiers.neighbours import cluster_mass, dilate, nearest, neighbours
 
 NEAR = lru_cache(maxsize=4)(nearest)
 
@@ -56,6 +57,7 @@ class MuLoSD(Method[Grown]):
         recompute: the next band's pass also reads again all that follows the first cell of R; by default the entries
             of drafts that stay are those made among refused ones.
         window: of `zipar`, in cells: a pass draws a cell of each row of R so far behind the one above; 0: one cell.
+        draft_window: the same for the drafter's own rows.
     """
 
     drafter: str = "embedded-image-8x8"
@@ -68,12 +70,13 @@ class MuLoSD(Method[Grown]):
     radius: int = 3
     recompute: bool = False
     window: int = 0
+    draft_window: int = 0
 
     needs = frozenset({Need.GRID, Need.CODEBOOK, Need.ANY_ORDER, Need.DRAFTER})
     source = "MuLo-SD, supplement 7, Algorithm 1"
     exact_at = "tau = inf, window = 0"
     plants = (
-        Plant("methods.mulo_sd:MuLoSD._redraw", "{*unread, ", "{", "a redrawn token is never read"),
+        Plant("methods.drafters.cells:draw_cells", "{*late, ", "{", "a redrawn token is never read"),
         Plant("harness.canvas:Canvas.read", "frozenset(positions)", "frozenset()", "the draft's entry stays"),
     )
 
@@ -81,9 +84,9 @@ class MuLoSD(Method[Grown]):
         if self.factor < 2 or self.band < 1 or self.band % self.factor:
             found = f"factor is {self.factor} and band {self.band}"
             raise UsageError(f"mulo_sd: {found}; give 2 or more, and a multiple of it")
-        if not (self.tau >= 0 and self.delta >= 0) or min(self.k, self.radius, self.window) < 0:
-            found = f"tau is {self.tau:g}, delta {self.delta:g}, k {self.k}, radius {self.radius}, window {self.window}"
-            raise UsageError(f"mulo_sd: {found}; give 0 or more")
+        for name in ("tau", "delta", "k", "radius", "window", "draft_window"):
+            if not getattr(self, name) >= 0:
+                raise UsageError(f"mulo_sd: {name} is {getattr(self, name):g}; give 0 or more")
 
     @property
     def claim(self) -> Claim:
@@ -102,15 +105,15 @@ class MuLoSD(Method[Grown]):
         return Grown(0, [run.canvas.start - 1])
 
     def step(self, run: Run, state: Grown) -> Fill:
-        canvas, band = run.canvas, Band.of(run, state.row, self.band)
+        canvas, band = run.canvas, Band.of(run.canvas, state.row, self.band)
         drafter = BandDrafter.open(run, self.drafter, self.samplers, self.factor)
-        x, at = drafter.propose(run, band), band.at(canvas.device)
+        x, at = drafter.propose(run, band, self.draft_window), band.at(canvas.device)
         before, last = torch.tensor([canvas.tokens[p] for p in state.unread], device=canvas.device), band.cells[-1]
         ids = torch.cat([before, x[: last - band.first]])
         read = run.timed(canvas.read, "score")
         p = run.law(read(ids, [*state.unread, *range(band.first, last)]))[len(before) - 1 + at]
         again = run.timed(self._refused, "judge")(run, band, x[at], p)
-        late = run.timed(self._redraw, "redraw")(run, band, x, p, again)
+        late = run.timed(draw_cells, "redraw")(run, canvas, band, x, again, "resid", self.window, p)
         if self.recompute and again:
             late = list(range(band.cells[again[0]], last))
         state.row, state.unread = band.row + band.rows, sorted({*late, *range(last, band.stop)})
@@ -127,24 +130,8 @@ class MuLoSD(Method[Grown]):
         wide = dilate(bad.view(band.rows, -1), self.radius).flatten()[: len(x)]
         return [int(n) for n in wide.nonzero()[:, 0].tolist()]
 
-    def _redraw(self, run: Run, band: Band, x: Int[Tensor, " N"], p: Float[Tensor, "C V"], r: list[int]) -> list[int]:
-        """Write new tokens over the cells of R; returns the positions of those that no pass has read yet.
-
-        A pass reads the token before each cell, which may be an end of row, and the new ones not read yet.
-        """
-        left, unread = r, list[int]()
-        while left:
-            now = leads(left, band.columns, self.window)
-            places, law = [band.cells[n] for n in now], p[now]
-            if len(left) < len(r):
-                fed = sorted({*unread, *(place - 1 for place in places)})
-                law = run.law(run.canvas.read(x[[f - band.first for f in fed]], fed))
-                law = law[[fed.index(place - 1) for place in places]]
-            x[[place - band.first for place in places]] = run.draws.categorical(law, "resid")
-            left, unread = [n for n in left if n not in now], places
-        return unread
-
     @classmethod
     def variants(cls) -> Sequence[MuLoSD]:
-        lossy = (cls(tau=0.3, radius=0), cls(tau=0.3, radius=0, recompute=True), cls(tau=0.3, radius=1, window=1))
+        beside = cls(tau=0.3, radius=1, window=1, draft_window=1)
+        lossy = (cls(tau=0.3, radius=0), cls(tau=0.3, radius=0, recompute=True), beside)
         return (cls(), cls(tau=inf), *lossy)

@@ -325,3 +325,25 @@ class TestEnumeration:
         assert _freeze(one) == _freeze(other) != _freeze(third), "in the third P + 1 was read before P"
         one.fill(fill((P, 2)))
         assert _freeze(one) != _freeze(other)
+
+
+class TestRewrite:
+    def test_what_follows_the_first_change_is_read_again(self) -> None:
+        """Entries before it stay; a pass over the positions named gives the laws of a canvas that read all anew."""
+        target, fresh = canvas(), canvas()
+        assert target.rewrite([]) == [P - 1]
+        read(target, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 2), (P + 2, 3), (P + 4, 0))
+        assert target.rewrite([1, 2, 3]) == [P, P + 1, P + 2], "nothing was filled yet"
+        read(target, (P, 1), (P + 1, 2), (P + 2, 3))
+        places = target.rewrite([1, 0, 3, 2])
+        assert places == [P + 1, P + 2, P + 3] and target.output == (1, 0, 3, 2)
+        laws = read(target, *((place, target.tokens[place]) for place in places))
+        wanted = read(fresh, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 0), (P + 2, 3), (P + 3, 2))
+        assert torch.equal(laws, wanted[2:]) and target.held == fresh.held
+
+    def test_the_last_one_is_read_again_for_the_law_behind_it(self) -> None:
+        target = canvas()
+        target.rewrite([1, 2])
+        read(target, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 2), (P + 2, 3))
+        assert target.rewrite([1, 2]) == [P + 1] and target.output == (1, 2)
+        assert target.rewrite([1]) == [P] and target.output == (1,)

@@ -158,6 +158,13 @@ class TestBands:
         assert [s.resampled for s in found.steps] == [8, 8]
         assert [s.nfe for s in found.steps] == [len(fed) + 1] * 2
 
+    @GRIDS
+    @pytest.mark.parametrize(("window", "passes"), [(0, 4), (1, 3), (2, 4)])
+    def test_the_drafters_rows_are_drawn_side_by_side(self, grid: tuple[int, ...], window: int, passes: int) -> None:
+        """A band of two small rows of two: the second row's first cell behind one cell of the first, or behind both."""
+        found = told(MuLoSD(tau=0.0, draft_window=window), grid).found
+        assert [(s.nfe, s.draft_nfe) for s in found.steps] == [(1, passes)]
+
     @pytest.mark.parametrize(("radius", "resampled"), [(0, 1), (1, 6), (2, 8), (3, 8)])
     def test_it_stays_in_its_band(self, radius: int, resampled: int) -> None:
         """Cell (1, 1) of a band of two rows: 1; 2 x 3; 2 x 4 and no more. The first redrawn cell takes no pass."""
@@ -290,9 +297,8 @@ class TestLaw:
         above = torch.tensor(run.canvas.output).view(6, 5)[:4, :4]
         y = Samplers.untrained("repeat", model.offers.codebook).down(above)
         expected = [token for row in y.tolist() for token in (*row, 4)]
-        session = run.opened[method.drafter]
-        assert session.tokens[: 2 + 6] == [*PROMPT, *expected] and len(session) == 2 + 9
-        assert session.offers.grid is not None and session.offers.grid.columns == 2
+        small = run.pictures[method.drafter]
+        assert list(small.output) == expected and small.offers.grid is not None and small.offers.grid.columns == 2
 
 
 CODES, WORDS = 6, ("a", "cat")
@@ -303,7 +309,8 @@ def preset(folder: Path, name: str, side: int, **changes: Any) -> None:
     """Writes a guided picture model with random weights."""
     sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
     picture = {"rows": side, "columns": side, "codes": CODES, "words": list(WORDS), "closed": True, **changes}
-    config = {**sizes, "vocab_size": CODES + len(WORDS) + 3, "max_position_embeddings": 100, "picture": picture}
+    vocabulary = CODES + len(WORDS) + 2 + bool(picture["closed"])
+    config = {**sizes, "vocab_size": vocabulary, "max_position_embeddings": 100, "picture": picture}
     config |= {"initializer_range": 0.5, "bos_token_id": None, "eos_token_id": None}
     body = {"adapter": "image", "guidance": 2.0, "licence": "Apache-2.0", "note": "a test"}
     body["source"] = {"random": {"model_type": "llama", "config": config, "seed": side}}
@@ -343,6 +350,23 @@ class TestTwoModels:
         with torch.inference_mode():
             wanted = true_laws(small, CAPTION, [y[0], y[1], CODES + 4, y[2], y[3], CODES + 4])
         torch.testing.assert_close(torch.stack(done.laws("draft")).float(), torch.stack(wanted), rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("closed", [True, False])
+    def test_side_by_side_the_drafter_reads_what_stands_before_a_row(self, scales: Path, closed: bool) -> None:
+        """The first cell of the second row is drawn behind one cell of the first: after an end of row, or it."""
+        preset(scales, "large", 4, closed=closed)
+        preset(scales, "small", 2, closed=closed)
+        large, small = (presets.load(name, "fp32") for name in ("large", "small"))
+        done = walk(MuLoSD("small", "repeat", tau=0.0, draft_window=1), large, small, CAPTION, 1)
+        y = [token for kind, _, token in done.draws.noted if kind == "draft"]
+        assert len(y) == 4 and done.run.pictures["small"].passes == 3
+        opening = small.open(CAPTION)
+        canvas = Canvas(opening.cache(), small.offers, opening.tokens, length=6, stopwatch=Stopwatch(CpuClock()))
+        first, row = canvas.start, 2 + closed
+        fed = torch.tensor([opening.tokens[-1], y[0], CODES + 4 if closed else y[0]])
+        with torch.inference_mode():
+            wanted = canvas.read(fed, [first - 1, first, first + row - 1]).softmax(-1)
+        torch.testing.assert_close(torch.stack(done.laws("draft")[:3]).float(), wanted, rtol=0, atol=1e-5)
 
     def test_samplers_are_timed_as_drafting(self, scales: Path) -> None:
         large, small = (presets.load(name, "fp32") for name in ("large", "small"))
@@ -393,6 +417,7 @@ class TestBadInput:
         "bad",
         [
             *({"factor": 1}, {"band": 3}, {"band": 0}, {"k": -1}, {"radius": -1}, {"window": -1}),
+            {"draft_window": -1},
             *({"tau": -1.0}, {"tau": float("nan")}, {"delta": -0.1}),
         ],
     )
