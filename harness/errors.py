@@ -59,3 +59,15 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'x'?`` for the closest known name, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def one_of(owner: str, parameter: str, value: str, known: Iterable[str]) -> None:
+    """Check a parameter that is one of some words; the command line does so for Literals, and Python does not.
+
+    Raises:
+        UsageError: it is none of those known.
+    """
+    words = tuple(known)
+    if value not in words:
+        choices = ", ".join(word or repr(word) for word in words)
+        raise UsageError(f"{owner}: {parameter} is {value!r}; choose one of {choices}")

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
 from harness.contracts import Need, Verdict
-from harness.errors import UsageError
+from harness.errors import UsageError, one_of
 from harness.method import Claim, Method, Run
 from harness.registry import METHODS
 from methods.drafters.codes import codes_of
@@ -50,6 +51,7 @@ class GSD(Method[JacobiWindow]):
     def __post_init__(self) -> None:
         if self.window < 2:
             raise UsageError(f"gsd: window is {self.window}, which leaves no draft; use 2 or more")
+        one_of("gsd", "init", self.init, get_args(Init))
         if self.width < 0 or not self.gap > 0 or not self.reach > 0:
             raise UsageError(
                 f"gsd: width is {self.width}, gap {self.gap:g}, reach {self.reach:g}; give a width from 0, the others "

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from harness.contracts import Verdict
-from harness.errors import UsageError
+from harness.errors import UsageError, one_of
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.jacobi import JacobiWindow
 from methods.drafters.refine import redraw
 from methods.verifiers.rejection import verify_chain
+
+Starts = Literal["random", "h-repeat"]
 
 
 @METHODS.register("jacobi")
@@ -30,7 +32,7 @@ class Jacobi(Method[JacobiWindow]):
     """
 
     window: int = 16
-    init: Literal["random", "h-repeat"] = "random"
+    init: Starts = "random"
 
     claim = Claim.SAME_LAW
     source = "arXiv:2305.10427, Algorithm 1"
@@ -46,6 +48,7 @@ class Jacobi(Method[JacobiWindow]):
     def __post_init__(self) -> None:
         if self.window < 2:
             raise UsageError(f"jacobi: window is {self.window}; it holds the re-fed token and at least one guess")
+        one_of("jacobi", "init", self.init, get_args(Starts))
 
     def start(self, run: Run) -> JacobiWindow:
         return JacobiWindow.empty(run, self.window - 1, self.init)

@@ -102,6 +102,11 @@ class MuLoSD(Method[Grown]):
         assert grid is not None
         if asked > grid.length:
             raise ContractError(f"mulo_sd: asked for {asked} tokens of a picture of {grid.length}; ask for no more")
+        for name, most in (("window", grid.columns), ("draft_window", grid.columns // self.factor)):
+            if getattr(self, name) > most:
+                raise UsageError(
+                    f"mulo_sd: {name} is {getattr(self, name)} and rows have {most} cells; choose 0 to {most}"
+                )
         return Grown(0, [run.canvas.start - 1])
 
     def step(self, run: Run, state: Grown) -> Fill:

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import get_args
 
 from harness.contracts import Need, Verdict
-from harness.errors import UsageError
+from harness.errors import UsageError, one_of
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.jacobi import JacobiWindow
@@ -52,6 +53,7 @@ class SJD(Method[JacobiWindow]):
     def __post_init__(self) -> None:
         if self.window - self.window_counts_refed < 1:
             raise UsageError(f"sjd: window is {self.window}, which leaves no draft; use 2 or more")
+        one_of("sjd", "init", self.init, get_args(Init))
 
     @property
     def needs(self) -> frozenset[Need]:

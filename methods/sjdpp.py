@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import inf
+from typing import get_args
 
 from harness.contracts import Need, Verdict
-from harness.errors import UsageError
+from harness.errors import UsageError, one_of
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.jacobi import JacobiWindow
@@ -73,6 +74,8 @@ class SJDPlusPlus(Method[JacobiWindow]):
             raise UsageError(f"sjdpp: window is {self.window}, which leaves no draft; use 2 or more")
         if not self.tau >= 0:
             raise UsageError(f"sjdpp: tau is {self.tau:g}; it is a ratio of probabilities, 0 or more")
+        one_of("sjdpp", "init", self.init, get_args(Init))
+        one_of("sjdpp", "reuse", self.reuse, get_args(Reuse))
 
     @property
     def claim(self) -> Claim:

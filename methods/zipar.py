@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -19,9 +19,11 @@ from torch import Tensor
 
 from harness.canvas import Canvas
 from harness.contracts import Draft, Fill, Grid, Need
-from harness.errors import ContractError, UsageError
+from harness.errors import ContractError, UsageError, one_of
 from harness.method import Claim, Method, Run
 from harness.registry import METHODS
+
+Schedule = Literal["fixed", "adaptive"]
 
 
 @dataclass
@@ -52,7 +54,7 @@ class ZipAR(Method[Front]):
     """
 
     window: int = 8
-    schedule: Literal["fixed", "adaptive"] = "fixed"
+    schedule: Schedule = "fixed"
     first_row_alone: bool = False
 
     claim = Claim.APPROXIMATE
@@ -63,6 +65,7 @@ class ZipAR(Method[Front]):
     def __post_init__(self) -> None:
         if self.window < 1:
             raise UsageError(f"zipar: window is {self.window}; a row begins behind 1 or more tokens of the one above")
+        one_of("zipar", "schedule", self.schedule, get_args(Schedule))
 
     def start(self, run: Run) -> Front:
         columns = _grid(run).columns
@@ -115,7 +118,7 @@ class ZipAR(Method[Front]):
 
     @classmethod
     def variants(cls) -> Sequence[ZipAR]:
-        return (cls(window=1),)
+        return (cls(window=1), cls(window=1, schedule="adaptive"), cls(window=1, first_row_alone=True))
 
 
 def lead(canvas: Canvas, grid: Grid, opening: int) -> int:

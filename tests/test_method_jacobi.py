@@ -75,3 +75,9 @@ def test_the_law_of_the_next_token_does_not_depend_on_the_guess() -> None:
 def test_a_window_without_a_guess_is_a_usage_error(window: int) -> None:
     with pytest.raises(UsageError, match=f"window is {window}"):
         Jacobi(window)
+
+
+def test_ends_of_rows_stand_where_they_must() -> None:
+    found = decoded(Jacobi(9), Sampling(1.0), 42, vocabulary=7, grid=[6, 6, 6])
+    assert [place for place, token in enumerate(found.tokens) if token == 6] == [6, 13, 20, 27, 34, 41]
+    assert sum(step.forced for step in found.steps) == 6

@@ -465,6 +465,11 @@ class TestBadInput:
         with pytest.raises(ContractError, match="asked for 17 tokens of a picture of 16"):
             told(MuLoSD(), PLAIN, budget=17)
 
+    @pytest.mark.parametrize(("name", "window", "most"), [("window", 5, 4), ("draft_window", 3, 2)])
+    def test_a_window_wider_than_a_row(self, name: str, window: int, most: int) -> None:
+        with pytest.raises(UsageError, match=f"mulo_sd: {name} is {window} and rows have {most} cells"):
+            told(MuLoSD(**{name: window}), PLAIN)
+
     def test_the_default_k_is_the_papers_share(self) -> None:
         assert [neighbours(0, codes) for codes in (16384, 1024, 64, 5, 2, 1)] == [1000, 62, 4, 1, 1, 0]
         assert (neighbours(7, 16384), neighbours(7, 5)) == (7, 4)

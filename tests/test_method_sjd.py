@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -245,3 +247,32 @@ def test_refined_drafts_are_accepted_more_often_than_fresh_ones() -> None:
 def test_a_window_without_a_draft_is_a_usage_error(bad: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"sjd: window is .* leaves no draft"):
         SJD(**bad)
+
+
+WORDS = {
+    "jacobi": {"init": "v-repeat"},
+    "sjd": {"init": "diagonal"},
+    "gsd": {"init": "diagonal"},
+    "sjdpp": {"reuse": "Z"},
+    "zipar": {"schedule": "foo"},
+}
+SCRIPT = f"""
+from harness.discover import load_all
+from harness.errors import UsageError
+from harness.registry import METHODS
+
+load_all()
+for name, words in {WORDS}.items():
+    try:
+        METHODS.get(name)(**words)
+    except UsageError as error:
+        print(error)
+"""
+
+
+def test_a_word_that_is_none_of_its_choices() -> None:
+    """In a process of its own, since these tests check every annotation."""
+    found = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+    for line, (name, words) in zip(found.splitlines(), WORDS.items(), strict=True):
+        parameter, word = next(iter(words.items()))
+        assert line.startswith(f"{name}: {parameter} is {word!r}; choose one of ")

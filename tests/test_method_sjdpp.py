@@ -150,8 +150,8 @@ class TestLaws:
         assert costs[0] > costs[1] > 1e-3 > 1e-12 > costs[2]
 
 
-def decoded(method: SJDPlusPlus, sampling: Sampling, budget: int = 60) -> Decode:
-    model = Tabular("tabular", {"vocabulary": 4, "context": 200})
+def decoded(method: SJDPlusPlus, sampling: Sampling, budget: int = 60, **params: Any) -> Decode:
+    model = Tabular("tabular", {"vocabulary": 4, "context": 200, **params})
     run = open_run(model, lambda name: model, (0, 1), sampling, budget, SeededDraws(0, "t", "p", 0))
     return decode(method, run)
 
@@ -188,6 +188,24 @@ class TestCounts:
         model = Tabular("tabular", {"vocabulary": 4, "context": 200})
         run = open_run(model, lambda name: model, (0, 1), Sampling(0.0), 60, SeededDraws(0, "t", "p", 0))
         assert decoded(SJDPlusPlus(6, reuse=reuse), Sampling(0.0)).tokens == decode(SJD(6), run).tokens
+
+
+class TestPictures:
+    """Rows of six cells, each ended by id 6."""
+
+    @pytest.mark.parametrize("reuse", ["paper", "frozen", *EXACT_MODES])
+    def test_ends_of_rows_stand_where_they_must_and_stay_out_of_acceptance(self, reuse: Reuse) -> None:
+        found = decoded(SJDPlusPlus(9, reuse=reuse), Sampling(1.0), 42, vocabulary=7, grid=[6, 6, 6])
+        assert [place for place, token in enumerate(found.tokens) if token == 6] == [6, 13, 20, 27, 34, 41]
+        assert sum(step.forced for step in found.steps) == 6
+        assert sum(step.forced_accepted for step in found.steps) > 0
+        assert all(step.forced_accepted <= min(step.forced_tested, step.accepted) for step in found.steps)
+
+    @pytest.mark.parametrize("reuse", ["paper", "M", "G"])
+    def test_a_whole_picture_at_temperature_zero_is_sjds(self, reuse: Reuse) -> None:
+        params = {"vocabulary": 7, "grid": [6, 6, 6]}
+        ours = decoded(SJDPlusPlus(9, "v-sample", reuse=reuse), Sampling(0.0), 42, **params)
+        assert ours.tokens == decoded(SJDPlusPlus(2, tau=inf), Sampling(0.0), 42, **params).tokens
 
 
 class TestParameters:

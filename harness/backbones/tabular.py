@@ -204,7 +204,7 @@ def _noise(entry: int, seed: int, count: int) -> Tensor:
 def _grid(given: Any, vocabulary: int) -> Grid | None:
     if not given:
         return None
-    sizes = tuple(int(value) for value in given)
+    sizes = tuple(given) if isinstance(given, list | tuple) and all(type(value) is int for value in given) else ()
     if len(sizes) not in (2, 3) or min(sizes[:2]) < 1 or not all(0 <= eol < vocabulary for eol in sizes[2:]):
         raise UsageError(
             f"the tabular backbone's grid is {given!r}; give [rows, columns] or [rows, columns, eol], eol one of its "

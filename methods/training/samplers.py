@@ -37,6 +37,8 @@ CRITIC_SCALE = 5 / 3
 class MuLoSamplers(Recipe):
     """U_r and D_r together, on scenes drawn at both sizes and read by one tokenizer.
 
+    The paper trains 20 M parameters for 150,000 steps of 32 pictures at a rate of 3e-4; these have 0.8 M and 600 steps.
+
     Args:
         batch: scenes a step. width, blocks: of the nets. pixel, commit, lpips, gan: weights of the terms of eq. 9
             beside the squared error of the vectors, which counts once; LPIPS needs the package ``lpips``.

@@ -1,0 +1,25 @@
+"""Bagel: a composite of some thirty instruction data sets; its first turns.
+
+Source: jondurbin/bagel, whose code writes ``bagel-clean-v0.3.parquet``. Rows of plain text and of preferences hold no
+conversation and are left out. No revision on the hub is pinned: Cross-Regression, which names BaGel, gives no version.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.registry import TASKS
+from tasks._conversations import ConversationTask
+from tasks._texts import Published
+
+FILE = "bagel-clean-v0.3.parquet"
+
+
+@TASKS.register("bagel")
+@dataclass(frozen=True)
+class Bagel(ConversationTask):
+    """Follow the first instruction of a conversation."""
+
+    source = "jondurbin/bagel"
+    name = "bagel"
+    data = Published("Bagel", FILE, f"jondurbin/bagel, or jondurbin/bagel-v0.3 on the hub ({FILE}, or another version)")

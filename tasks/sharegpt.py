@@ -1,0 +1,27 @@
+"""ShareGPT: conversations that users of ChatGPT shared; their first turns.
+
+Source: ``ShareGPT_V3_unfiltered_cleaned_split.json`` of the data set anon8231489123/ShareGPT_Vicuna_unfiltered.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.registry import TASKS
+from tasks._conversations import ConversationTask
+from tasks._texts import Published
+
+FILE = "ShareGPT_V3_unfiltered_cleaned_split.json"
+HUB = "anon8231489123/ShareGPT_Vicuna_unfiltered"
+
+
+@TASKS.register("sharegpt")
+@dataclass(frozen=True)
+class ShareGpt(ConversationTask):
+    """Answer what a user of ChatGPT asked first; split=train is what training draws from."""
+
+    source = f"{HUB}, on the hub"
+    name = "sharegpt"
+    data = Published(
+        "ShareGPT", FILE, f"{HUB} on the hub ({FILE})", f"{HUB}@192ab2185289094fc556ec8ce5ce1e8e587154ca", files=FILE
+    )

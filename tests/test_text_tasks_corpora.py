@@ -1,0 +1,264 @@
+"""Conversations to train on and to time on, and the mixtures of Cross-Regression: who is in, who is left out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow
+import pytest
+from pyarrow.parquet import write_table
+
+from harness.errors import UsageError
+from harness.registry import TASKS
+from tasks._conversations import ONE_IN, marks, side_of
+from tasks._texts import asked, key
+from tasks.bagel import Bagel
+from tasks.corpora_7k import Gsm8k7k, Mixed7k
+from tasks.gsm8k import Gsm8k
+from tasks.sharegpt import ShareGpt
+from tasks.ultrachat import UltraChat
+
+NAMES = ("sharegpt", "ultrachat", "bagel")
+EACH = 400
+
+
+def talk(text: str, answer: str = "An answer.", who: str = "human") -> list[dict[str, str]]:
+    return [{"from": who, "value": text}, {"from": "gpt", "value": answer}]
+
+
+def said(text: str) -> dict[str, Any]:
+    """A row of UltraChat 200k."""
+    turns = [{"content": text, "role": "user"}, {"content": "An answer.", "role": "assistant"}]
+    return {"prompt": text, "prompt_id": key(text), "messages": turns}
+
+
+@pytest.fixture()
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder with the three data sets and GSM8K."""
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    data = tmp_path / "data"
+    (data / "ultrachat_200k").mkdir(parents=True)
+    (data / "gsm8k").mkdir()
+    shares = [{"id": f"s{n}", "conversations": talk(f"Share {n}?")} for n in range(EACH)]
+    put(data / "ShareGPT_V3_unfiltered_cleaned_split.json", shares)
+    for part in range(2):
+        rows = [said(f"Ultra {n}?") for n in range(part, EACH, 2)]
+        write_table(pyarrow.Table.from_pylist(rows), data / f"ultrachat_200k/train_sft-0000{part}-of-00002.parquet")
+    bagels = [{"id": f"b{n}", "source": "x", "text": None, "conversations": talk(f"Bagel {n}?")} for n in range(EACH)]
+    plain = {"id": "p", "source": "gutenberg", "text": "A book.", "conversations": None}
+    write_table(pyarrow.Table.from_pylist([plain, *bagels]), data / "bagel-clean-v0.3.parquet")
+    for split in ("train", "test"):
+        rows = [{"question": f"{split} {n}?", "answer": f"#### {n}"} for n in range(30)]
+        (data / f"gsm8k/{split}.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    return data
+
+
+def put(path: Path, rows: Any) -> Path:
+    path.write_text(json.dumps(rows), encoding="utf-8")
+    return path
+
+
+def sides(name: str, **more: Any) -> dict[str, list[str]]:
+    kind = TASKS.get(name)
+    return {split: [p.text for p in kind(split=split, **more).prompts()] for split in ("test", "train")}
+
+
+class TestConversations:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_the_two_sides_are_apart_and_make_up_the_whole(self, cache: Path, name: str) -> None:
+        found = sides(name)
+        assert not set(found["test"]) & set(found["train"])
+        assert len(found["test"]) + len(found["train"]) == EACH
+        assert EACH / ONE_IN / 2 < len(found["test"]) < EACH / ONE_IN * 2
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_prompts_are_first_turns_with_the_answer_they_got(self, cache: Path, name: str) -> None:
+        task = TASKS.get(name)()
+        first, second = task.prompts(), task.prompts()
+        assert list(first) == list(second) and len({p.id for p in first}) == len(first)
+        assert all(p.id.startswith(f"{name}/") and p.data["reference"] == "An answer." for p in first)
+        assert all(asked(p) == (p.text,) and p.text.endswith("?") for p in first) and task.metrics == ()
+
+    def test_a_seed_chooses_and_the_file_s_order_stays(self, cache: Path) -> None:
+        every = [p.id for p in ShareGpt(split="train").prompts()]
+        one, two = ([p.id for p in ShareGpt(split="train", n=20, seed=seed).prompts()] for seed in (0, 1))
+        assert len(one) == 20 and one != two and one == [name for name in every if name in set(one)]
+        more = {p.id for p in ShareGpt(split="train", n=21).prompts()}
+        assert set(one) < more
+
+    def test_one_text_once_whatever_its_case_and_white_space(self, tmp_path: Path) -> None:
+        rows = [{"conversations": talk(text)} for text in ("What is it?", " what  is\nIT? ", "Who is it?")]
+        path = str(put(tmp_path / "s.json", rows))
+        assert sorted(_texts(ShareGpt, path)) == ["What is it?", "Who is it?"]
+        assert side_of("What is it?") == side_of(" what  is\nIT? ")
+
+    @pytest.mark.parametrize(
+        ("turns", "kept"),
+        [
+            (talk("Begin."), ["Begin."]),
+            (talk("Begin.", who="user"), ["Begin."]),
+            ([{"from": "system", "value": "Be kind."}, *talk("Begin.")], ["Begin."]),
+            (talk("Begin.")[:1], ["Begin."]),
+            (talk("Begin.", who="gpt"), []),
+            (talk("  "), []),
+            ([], []),
+            (None, []),
+        ],
+    )
+    def test_who_begins(self, tmp_path: Path, turns, kept) -> None:
+        path = str(put(tmp_path / "s.json", [{"conversations": turns}, {"conversations": talk("Another.")}]))
+        assert sorted(_texts(ShareGpt, path)) == sorted([*kept, "Another."])
+
+    @pytest.mark.parametrize(
+        ("rows", "says"),
+        [
+            ([{"turns": []}], "entry 1: no conversations; found the fields turns"),
+            ([{"conversations": "x"}], "entry 1: conversations is a str"),
+            ([{"conversations": talk("a")}, {"conversations": ["x"]}], "entry 2: a turn has from and value"),
+            ([{"conversations": [{"from": "human"}]}], "entry 1: a turn has from and value"),
+            (["x"], "entry 1: a JSON object is expected; found str"),
+            ({"a": 1}, ":1: a list is expected; found dict"),
+            ([], "holds no row. It should be ShareGPT"),
+            ([{"conversations": talk("a", who="gpt")}], "has no conversation of the test side that a user begins"),
+        ],
+    )
+    def test_malformed(self, tmp_path: Path, rows, says) -> None:
+        path = put(tmp_path / "s.json", rows)
+        with pytest.raises(UsageError) as error:
+            ShareGpt(file=str(path)).prompts()
+        assert str(path) in str(error.value) and says in str(error.value)
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_missing_data_names_the_place_and_the_origin(self, name: str, tmp_path: Path, monkeypatch) -> None:
+        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+        with pytest.raises(UsageError, match=r"is not there\. It comes from .* put it there") as error:
+            TASKS.get(name)().prompts()
+        assert f"{tmp_path}/data/" in str(error.value)
+
+    def test_a_folder_without_parquet_and_a_file_that_is_none(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r"\*\.parquet is not there"):
+            UltraChat(file=str(tmp_path)).prompts()
+        (tmp_path / "b.parquet").write_text("no parquet")
+        with pytest.raises(UsageError, match=r"b\.parquet cannot be read"):
+            Bagel(file=str(tmp_path / "b.parquet")).prompts()
+        (tmp_path / "e.json").write_text("")
+        with pytest.raises(UsageError, match="is empty"):
+            ShareGpt(file=str(tmp_path / "e.json")).prompts()
+
+    @pytest.mark.parametrize(("change", "says"), [({"split": "dev"}, "choose one of test, train"), ({"n": -1}, "n=-1")])
+    def test_parameters_that_do_not_fit(self, change, says) -> None:
+        with pytest.raises(UsageError, match=says):
+            ShareGpt(**change)
+
+    def test_the_hub_is_asked_for_the_pinned_files(self, monkeypatch) -> None:
+        seen: list[Any] = []
+        rows = [{"conversations": talk(f"{n}?"), "messages": said(f"{n}?")["messages"]} for n in range(99)]
+        fake = SimpleNamespace(load_dataset=lambda path, **how: seen.append((path, how)) or rows)
+        monkeypatch.setitem(sys.modules, "datasets", fake)
+        assert ShareGpt(hub="official").prompts() and UltraChat(hub="official").prompts()
+        assert seen[0][0] == "anon8231489123/ShareGPT_Vicuna_unfiltered" and seen[0][1]["split"] == "train"
+        assert seen[0][1]["data_files"] == "ShareGPT_V3_unfiltered_cleaned_split.json"
+        assert seen[1][1]["split"] == "train_sft" and all(len(how["revision"]) == 40 for _, how in seen)
+        with pytest.raises(UsageError, match="no data set of the hub is pinned for Bagel"):
+            Bagel(hub="official").prompts()
+        assert Bagel(hub="jondurbin/bagel-v0.3@main").prompts() and seen[2][1]["revision"] == "main"
+
+
+def _texts(kind: Any, path: str) -> list[str]:
+    """Of both sides, of which one may be empty."""
+    found = []
+    for split in ("test", "train"):
+        try:
+            found += [p.text for p in kind(file=path, split=split).prompts()]
+        except UsageError as error:
+            assert "that a user begins" in str(error)
+    return found
+
+
+class TestMixed7k:
+    @pytest.mark.parametrize(
+        ("count", "each"), [(300, (100, 100, 100)), (301, (101, 100, 100)), (302, (101, 101, 100))]
+    )
+    def test_sources_differ_by_one_at_most(self, cache: Path, count, each) -> None:
+        found = Mixed7k(count=count, without="gsm8k").prompts()
+        assert Counter(p.category for p in found) == dict(zip(("ultrachat", "sharegpt", "bagel"), each, strict=True))
+        assert len({p.id for p in found}) == count == len({key(p.text or "") for p in found})
+
+    def test_the_paper_s_size_gives_the_shares_we_state(self) -> None:
+        assert Mixed7k().count == 7000
+        assert [7000 // 3 + (place < 7000 % 3) for place in range(3)] == [2334, 2333, 2333]
+
+    def test_the_draw_and_its_order_are_the_seed_s_alone(self, cache: Path) -> None:
+        one, two, again = (Mixed7k(30, seed, without="gsm8k").prompts() for seed in (0, 1, 0))
+        assert one == again and {p.id for p in one} != {p.id for p in two}
+        assert len({p.category for p in one[:8]}) == 3
+        shares = cache / "ShareGPT_V3_unfiltered_cleaned_split.json"
+        put(shares, json.loads(shares.read_text())[::-1])
+        assert Mixed7k(30, without="gsm8k").prompts() == one
+
+    def test_what_a_benchmark_asks_is_left_out(self, cache: Path) -> None:
+        before = {p.text for p in Mixed7k(30, without="gsm8k").prompts()}
+        stolen = sorted(text for text in before if text)[::3]
+        rows = [{"question": text.upper() + " \n", "answer": "#### 1"} for text in stolen]
+        (cache / "gsm8k/test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        after = {p.text for p in Mixed7k(30, without="gsm8k").prompts()}
+        assert len(after) == 30 and not after & set(stolen) and before - after == set(stolen)
+        assert {p.text for p in Mixed7k(30, without="").prompts()} == before
+
+    def test_none_is_on_the_side_that_is_timed(self, cache: Path) -> None:
+        timed = {p.text for name in NAMES for p in TASKS.get(name)().prompts()}
+        assert len(timed) > 30 and not timed & {p.text for p in Mixed7k(900, without=()).prompts()}
+
+    def test_a_text_of_two_sources_comes_once(self, cache: Path) -> None:
+        shares = [{"conversations": talk(f"ultra {n}?")} for n in range(EACH)]
+        shares += [{"conversations": talk(f"Share {n}?")} for n in range(EACH)]
+        put(cache / "ShareGPT_V3_unfiltered_cleaned_split.json", shares)
+        found = [key(p.text or "") for p in Mixed7k(900, without=()).prompts()]
+        assert len(set(found)) == len(found) == 900
+
+    def test_too_few_of_a_source_is_said_with_the_numbers(self, cache: Path) -> None:
+        with pytest.raises(
+            UsageError, match=r"2334 prompts of ultrachat are asked for; of the 3\d\d that are for train"
+        ):
+            Mixed7k(without=()).prompts()
+        with pytest.raises(UsageError, match="take 3 or more"):
+            Mixed7k(count=2)
+
+    def test_benchmarks_that_are_not_at_hand_are_all_named(self, cache: Path) -> None:
+        with pytest.raises(
+            UsageError, match=r"cannot be read; .*mbpp: .*mbpp\.jsonl.* math500: .*test\.jsonl"
+        ) as error:
+            Mixed7k(30, without="gsm8k, mbpp, math500").prompts()
+        assert "parameter without" in str(error.value) and "gsm8k:" not in str(error.value)
+        with pytest.raises(UsageError, match=r"no task 'gsm8'; did you mean 'gsm8k'"):
+            Mixed7k(30, without="gsm8").prompts()
+
+    def test_a_source_may_be_a_data_set_of_the_hub(self, cache: Path, monkeypatch) -> None:
+        rows = [{"conversations": talk(f"Of the hub {n}?")} for n in range(50)]
+        monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda path, **how: rows))
+        found = Mixed7k(30, bagel="hub:jondurbin/bagel-v0.3", without=()).prompts()
+        assert Counter((p.text or "").split()[0] for p in found) == {"Ultra": 10, "Share": 10, "Of": 10}
+
+    def test_marks_are_of_bare_questions_whatever_stands_around_them(self, cache: Path) -> None:
+        assert marks(("gsm8k",)) == {key(str(p.data["asked"])) for p in Gsm8k(form="chat").prompts()}
+        assert key("test 0?") in marks(("gsm8k",)) and len(marks(("gsm8k", "humaneval"))) == 30 + 164
+
+
+class TestGsm8k7k:
+    def test_a_seeded_draw_of_the_training_split(self, cache: Path) -> None:
+        one, two = Gsm8k7k(20).prompts(), Gsm8k7k(20, seed=1).prompts()
+        assert len(one) == 20 and one == Gsm8k7k(20).prompts() and {p.id for p in one} != {p.id for p in two}
+        assert all(p.id.startswith("gsm8k/train/") and (p.text or "").startswith("Question: train") for p in one)
+
+    def test_test_problems_are_left_out(self, cache: Path) -> None:
+        rows = [{"question": f"TRAIN  {n}?", "answer": "#### 1"} for n in range(10)]
+        (cache / "gsm8k/test.jsonl").write_text("\n".join(map(json.dumps, rows)))
+        found = {p.data["asked"] for p in Gsm8k7k(20).prompts()}
+        assert found == {f"train {n}?" for n in range(10, 30)}
+        with pytest.raises(UsageError, match="21 prompts of gsm8k are asked for; of the 30 that are for training, 20"):
+            Gsm8k7k(21).prompts()
