@@ -12,6 +12,7 @@ from typing import Any
 
 from harness import presets
 from harness.contracts import Need
+from harness.errors import UsageError
 from harness.fit import misfit, vocabulary
 from harness.law import Sampling
 from harness.method import Claim, Method, label, parameters
@@ -171,15 +172,16 @@ def _hashable(prompt: Prompt) -> list[Any]:
 
 
 def expand(resolved: Resolved) -> Plan:
-    """Every combination, baselines first; nothing is loaded but prompts.
-
-    Raises:
-        UsageError: a task's data is missing.
-    """
+    """Every combination, baselines first; nothing is loaded but prompts; cells whose prompts are absent are skipped."""
+    prompts, absent = {}, {}
+    for use in resolved.tasks:
+        try:
+            prompts[use] = tuple(use.task.prompts()[: use.limit])
+        except UsageError as error:
+            prompts[use], absent[use] = (), str(error)
     cells: dict[str, Cell] = {}
     for cell in _combinations(resolved):
-        cells.setdefault(cell.id, replace(cell, skip=_reason(cell)))
-    prompts = {use: tuple(use.task.prompts()[: use.limit]) for use in resolved.tasks}
+        cells.setdefault(cell.id, replace(cell, skip=_reason(cell) or absent.get(cell.task)))
     return Plan(resolved, tuple(cells.values()), prompts)
 
 

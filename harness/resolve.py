@@ -41,7 +41,9 @@ class TaskUse:
     @property
     def params(self) -> dict[str, Any]:
         """Its parameters, by name."""
-        return {name: getattr(self.task, name) for name in getattr(self.task, "__dataclass_fields__", {})}
+        task: Any = self.task
+        fields = dataclasses.fields(task) if dataclasses.is_dataclass(task) else ()
+        return {field.name: getattr(task, field.name) for field in fields}
 
     @property
     def title(self) -> str:

@@ -1,6 +1,7 @@
 """Intervals and tests for the reports: everything is paired by (prompt, repetition) and clustered by prompt.
 
-Repetitions of a prompt, like tokens of an output, are correlated, so a bootstrap resamples whole prompts.
+Repetitions of a prompt, like tokens of an output, are correlated, so a bootstrap resamples whole prompts. One prompt
+alone is clustered by repetition: its intervals are over seeds, and say nothing of other prompts.
 Series and frames are indexed by (prompt, repetition), as ``ledger.totals`` gives them. Random choices come
 from a generator of the given seed: the same data always gives the same interval.
 
@@ -29,12 +30,12 @@ Statistic = Callable[[FloatArray], FloatArray]
 
 RESAMPLES = 5000
 FEWEST = 4
-"""Prompts below which no interval is given."""
+"""Clusters (prompts; of one prompt alone, repetitions) below which no interval is given."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its interval; ``low`` and ``high`` are None where n, the prompts, are too few."""
+    """An estimate and its interval; ``low`` and ``high`` are None where n, the clusters, are too few."""
 
     estimate: float
     low: float | None
@@ -44,7 +45,7 @@ class Interval:
 
 @dataclass(frozen=True)
 class Bootstrap:
-    """An estimate and its values over resampled prompts: sorted, finite, empty where prompts are too few."""
+    """An estimate and its values over resampled clusters: sorted, finite, empty where clusters are too few."""
 
     estimate: float
     values: FloatArray
@@ -52,7 +53,7 @@ class Bootstrap:
 
     @property
     def error(self) -> float | None:
-        """Standard error, corrected for the number of prompts."""
+        """Standard error, corrected for the number of clusters."""
         return float(self.values.std() * np.sqrt(self.n / (self.n - 1))) if len(self.values) else None
 
     def interval(self, level: float = 0.95) -> Interval:
@@ -79,7 +80,7 @@ class Bootstrap:
 
 
 def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMPLES, seed: int = 0) -> Bootstrap | None:
-    """Resample the prompts of ``frame``, total its columns, apply ``statistic``.
+    """Resample the clusters of ``frame``, total its columns, apply ``statistic``.
 
     Args:
         frame: rows by (prompt, repetition), columns in the order that ``statistic`` reads them; rows with a
@@ -88,7 +89,7 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
     Returns:
         None where no row is left or the statistic of all rows is not finite (nothing was tested, say).
     """
-    table = _by_prompt(frame)
+    table = _by_cluster(frame)
     n = len(table)
     with np.errstate(divide="ignore", invalid="ignore"):
         if not n or not np.isfinite(estimate := float(statistic(table.sum(axis=0)))):
@@ -99,19 +100,25 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
     return Bootstrap(estimate, _finite(values), n)
 
 
-def _by_prompt(frame: pd.DataFrame) -> FloatArray:
-    """Totals of the complete rows of each prompt, [prompts, columns]."""
+def clusters(index: pd.Index[Any]) -> pd.Index[Any]:
+    """What each row is resampled with: its prompt; where all rows are of one prompt, its repetition."""
+    prompts = index.get_level_values("prompt")
+    return index.get_level_values("repetition") if prompts.nunique() == 1 else prompts
+
+
+def _by_cluster(frame: pd.DataFrame) -> FloatArray:
+    """Totals of the complete rows of each cluster, [clusters, columns]."""
     values = frame.to_numpy(dtype=np.float64)
     complete = ~np.isnan(values).any(axis=1)
-    codes, prompts = pd.factorize(frame.index.get_level_values("prompt")[complete], sort=True)
-    table = np.zeros((len(prompts), values.shape[1]))
+    codes, names = pd.factorize(clusters(frame.index[complete]), sort=True)
+    table = np.zeros((len(names), values.shape[1]))
     np.add.at(table, codes, values[complete])
     return table
 
 
 @lru_cache(maxsize=8)
 def _counts(n: int, resamples: int, seed: int) -> FloatArray:
-    """How often each of n prompts is drawn in each resample, [resamples, n]; read-only."""
+    """How often each of n clusters is drawn in each resample, [resamples, n]; read-only."""
     drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
     drawn.setflags(write=False)
     return drawn
@@ -138,7 +145,7 @@ def mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
 
 
 def score(values: pd.Series[float], seed: int = 0) -> Interval | None:
-    """``mean``; for scores that are all 0 or 1 with Wilson's interval, n prompts deciding its width."""
+    """``mean``; for scores that are all 0 or 1 with Wilson's interval, n clusters deciding its width."""
     found = mean(values, seed)
     if found is None or found.low is None or not values.dropna().isin([0, 1]).all():
         return found
@@ -180,11 +187,11 @@ def median_ratio(above: pd.Series[float], below: pd.Series[float], seed: int = 0
     if ratios.empty:
         return None
     values = ratios.to_numpy(dtype=np.float64)
-    prompts, names = pd.factorize(ratios.index.get_level_values("prompt"), sort=True)
+    codes, names = pd.factorize(clusters(ratios.index), sort=True)
     n = len(names)
     if n < FEWEST:
         return Interval(float(np.median(values)), None, None, n)
-    upto = np.cumsum(_counts(n, RESAMPLES, seed)[:, prompts], axis=1)
+    upto = np.cumsum(_counts(n, RESAMPLES, seed)[:, codes], axis=1)
     half = upto[:, -1:] / 2
     low, high = (upto < half).sum(axis=1), (upto <= half).sum(axis=1)  # the two middle ones where n is even
     resampled = (values[low] + values[high]) / 2
@@ -196,8 +203,8 @@ class Equivalence:
     """Two one-sided t-tests of a paired difference against a margin (Schuirmann 1987).
 
     Args:
-        difference: mean over prompts. low, high: its two-sided interval at 1 - 2 alpha, which lies inside the margin
-            exactly where both tests reject; None where n, the prompts, are too few.
+        difference: mean over clusters. low, high: its two-sided interval at 1 - 2 alpha, which lies inside the margin
+            exactly where both tests reject; None where n, the clusters, are too few.
         margin: the largest absolute difference that is called none. p: the larger of the two p-values.
         verdict: equivalent, different (the interval lies outside the margin), or inconclusive.
     """
@@ -212,7 +219,7 @@ class Equivalence:
 
 
 def equivalence(a: pd.Series[float], b: pd.Series[float], margin: float, alpha: float = 0.05) -> Equivalence | None:
-    """Whether the mean of ``b`` less that of ``a`` lies within the margin; repetitions are averaged by prompt.
+    """Whether the mean of ``b`` less that of ``a`` lies within the margin; pairs are averaged by cluster.
 
     Args:
         a, b: rows by (prompt, repetition); those that only one of them holds, or whose value is missing, are left out.
@@ -227,7 +234,8 @@ def equivalence(a: pd.Series[float], b: pd.Series[float], margin: float, alpha: 
         raise UsageError(
             f"an equivalence test was asked for with margin={margin}, alpha={alpha}; give 0 < both, alpha < 0.5"
         )
-    gaps = (b - a).dropna().groupby(level="prompt").mean().to_numpy(dtype=np.float64)
+    paired = (b - a).dropna()
+    gaps = paired.groupby(clusters(paired.index)).mean().to_numpy(dtype=np.float64)
     n = len(gaps)
     if n < FEWEST:
         return Equivalence(float(gaps.mean()), None, None, margin, None, n, "inconclusive") if n else None
@@ -254,7 +262,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class TwoSample:
-    """A two-sample statistic over n pairs; ``p`` is None where the prompts are too few."""
+    """A two-sample statistic over n pairs; ``p`` is None where the clusters are too few."""
 
     statistic: float
     p: float | None
@@ -314,7 +322,7 @@ def _swap_test(index: pd.Index[Any], statistic: Statistic, seed: int) -> TwoSamp
     """p of ``statistic(swaps)``, swaps [B, n] in {0, 1}, by 2,000 random swaps within the pairs."""
     n = len(index)
     seen = float(statistic(np.zeros((1, n)))[0])
-    if index.get_level_values("prompt").nunique() < FEWEST:
+    if clusters(index).nunique() < FEWEST:
         return TwoSample(seen, None, n)
     rng = np.random.default_rng(seed)
     beyond = sum(

@@ -17,15 +17,19 @@ from reports import papers_adt_laws as laws
 from reports import papers_adt_ranks as ranks
 from reports import papers_adt_regions as depths
 from reports import papers_batch as batch
+from reports import papers_diversity as diversity
 from reports import papers_exact as exact
 from reports import papers_figures as figures
 from reports import papers_maps as maps
+from reports import papers_mulo_pareto as mulo_pareto
+from reports import papers_mulo_sheets as mulo_sheets
+from reports import papers_mulo_text as mulo_text
 from reports import papers_regions as regions
 from reports import papers_xspecmesh_figures as mesh_figures
 from reports import papers_xspecmesh_quality as mesh_quality
 from reports import papers_xspecmesh_sheet as mesh_sheet
 from reports import papers_xspecmesh_tables as mesh
-from reports import scales
+from reports import scales, step_counts
 from reports.papers_adt_tables import table as adt_table
 from reports.papers_measured import Measured, measured
 from reports.papers_tables import tables
@@ -52,11 +56,19 @@ class Contents:
     figures: tuple[Draw, ...] = ()
 
 
+MULO_SD: Mapping[str, Fill] = {
+    **{"mulo_sd_eq10": scales.speedups, "mulo_sd_fig7": scales.stages},
+    **{"mulo_sd_fig8": mulo_pareto.by_tau, "mulo_sd_fig9": mulo_pareto.by_radius},
+}
 SUITES = {
     "papers/sjdpp": Contents(
         ("sjdpp_table1", "sjdpp_table2", "sjdpp_table3", "sjdpp_table4", "sjdpp_table5", "sjdpp_table9"),
         {"sjdpp_regions": regions.sheet},
         (maps.acceleration, maps.failures, maps.worst),
+    ),
+    "papers/sjdpp_real": Contents(("sjdpp_table1", "sjdpp_table2", "sjdpp_table3", "sjdpp_table4")),
+    "papers/sjdpp_diversity": Contents(
+        sheets={"sjdpp_diversity": diversity.sheet}, figures=(diversity.figure, diversity.same_seed)
     ),
     "papers/sjdpp_exact": Contents(
         sheets={"sjdpp_exact": exact.sheet, "sjdpp_regions": regions.sheet}, figures=(exact.figure,)
@@ -70,9 +82,18 @@ SUITES = {
     "papers/sjdpp_tau": Contents(figures=(figures.reuse,)),
     "papers/mulo_sd_lengths": Contents(("mulo_sd_table2",)),
     "papers/mulo_sd": Contents(
-        sheets={"mulo_sd_eq10": scales.speedups, "mulo_sd_fig7": scales.stages},
-        figures=(scales.latency, figures.pareto_by_tau, figures.pareto_by_radius),
+        sheets={"mulo_sd_text": mulo_text.sheet, **MULO_SD},
+        figures=(
+            *(scales.latency, mulo_pareto.draw_by_tau, mulo_pareto.draw_by_radius),
+            *(mulo_sheets.comparison, mulo_sheets.sweeps),
+        ),
     ),
+    "papers/mulo_sd_500": Contents(
+        ("mulo_sd_table2",),
+        {"mulo_sd_text": mulo_text.sheet, **MULO_SD},
+        (scales.latency, mulo_pareto.draw_by_tau, mulo_sheets.comparison, mulo_sheets.sweeps),
+    ),
+    "masked": Contents(sheets={"step_counts": step_counts.sheet}, figures=(step_counts.figure,)),
     "trees": Contents(
         sheets={"trees": trees.overview, "trees_regions": depths.sheet, "adt_tree_fig1": drafters.sheet},
         figures=(drafters.figure, tree_figures.maps),
@@ -106,8 +127,8 @@ SUITES = {
 }
 
 LEGEND = (
-    "measured: [low, high] is a 95 % interval over prompts; (n=3): too few prompts for one; the heading's n counts "
-    "outputs",
+    "measured: [low, high] is a 95 % interval over prompts, of one prompt alone over its repetitions (the seeds); "
+    "(n=3): too few for one; the heading's n counts outputs",
     "Avg. Latency: mean of prefill and steps of an output, in seconds of this machine",
     "Latency acceleration: median over (prompt, seed) pairs of the baseline's ms/token over this cell's; the paper "
     "divides mean latencies",

@@ -21,6 +21,10 @@ QUALITIES = {
     "score.overall": "share of right pictures",
     "score.named": "share of digits named as asked",
     "set.clip_score": "CLIP score",
+    "set.dpg_bench": "DPG-Bench",
+    "set.hpsv2": "HPSv2",
+    "set.fid": "FID, lower is better",
+    "set.fd_efflite0": "FD-EffLite0, lower is better",
     "logprob": "log-probability, nat/token",
 }
 """What a curve's quality may be; the first that was measured is drawn."""

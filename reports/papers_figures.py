@@ -7,11 +7,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
 import pandas as pd
 from matplotlib import rc_context
 from matplotlib.axes import Axes
@@ -32,16 +30,13 @@ from reports.papers_drawing import (
     side_by_side,
     spread,
 )
-from reports.papers_measured import UNMEASURED, Measured
+from reports.papers_measured import UNMEASURED, Measured, over_seeds
 from reports.papers_printed import printed
 from reports.papers_tables import PUBLISHED
 from reports.summary import Held
 
 if TYPE_CHECKING:
     from harness.store import Store
-
-MULO_SD = {"samplers": "mulo-2x", "radius": 3, "window": 0}
-"""MuLo-SD at 2x as its paper's sweeps have it, but for tau; rows drawn again side by side are cells of their own."""
 
 
 def top_k(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -148,7 +143,8 @@ def inits(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
         rows = _with_option(group, "init")
         figure, (axes,) = side_by_side(1, group, "Fig. 13: token initialisation")
         _dots(store, axes, rows, "scr", [str(options["init"]) for options in rows["options"]])
-        axes.set(xlabel=f"{SCR}; a dot a picture, the bar all together")
+        axes.set(xlabel=f"{SCR}; a dot a picture, the bar all together with its interval")
+        axes.set_title(over_seeds(rows), fontsize=8)
         return figure if len(rows) > 1 else None
 
     return save_each(groups, outdir, "fig13", draw)
@@ -174,59 +170,18 @@ def refinement(store: Store, groups: Sequence[Measured], outdir: Path) -> list[P
 
 
 def _dots(store: Store, axes: Axes, rows: pd.DataFrame, name: str, labels: Sequence[str]) -> None:
-    """A row a cell: a metric of the ledger, a dot a picture and a bar for all together."""
+    """A row a cell: a metric of the ledger, a dot a picture, and a bar for all together with its interval."""
     metric = METRICS[name]
     for place, (cell, row) in enumerate(rows.iterrows()):
         frame = Held.of(store.cell(str(cell))).frame
         values = frame[metric.numerator] / frame[metric.denominator]
         axes.plot(values, place + spread(len(values)), "o", ms=4, mfc="none", color=COLOURS[0], alpha=0.7)
         axes.plot(row[name], place, "|", ms=18, mew=2, color=COLOURS[1])
+        ends = row.reindex([f"{name}_low", f"{name}_high"]).astype(float)
+        if ends.notna().all():
+            axes.plot(ends.tolist(), [place + 0.3] * 2, color=COLOURS[1], lw=1.5, solid_capstyle="butt")
     axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-
-
-def pareto_by_tau(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
-    """MuLo-SD Fig. 8: quality against speed-up, MuLo-SD swept over tau, a panel a quality."""
-    return _pareto(groups, outdir, "fig8", "Fig. 8: Pareto fronts by tau", "samplers")
-
-
-def pareto_by_radius(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
-    """MuLo-SD Fig. 9: the same, a curve for each radius of local expansion."""
-    return _pareto(groups, outdir, "fig9", "Fig. 9: radius of the local expansion", "radius")
-
-
-def _pareto(groups: Sequence[Measured], outdir: Path, name: str, title: str, family: str) -> list[Path]:
-    def draw(group: Measured) -> Figure | None:
-        rows = group.rows[group.rows.get("speedup", pd.Series(np.nan, group.rows.index)).notna()]
-        keys = [key for key in QUALITIES if key in rows and rows[key].notna().sum() > 1]
-        lines = families(replace(group, rows=rows), family)
-        if not lines or not keys:
-            return None
-        figure, panels = side_by_side(len(keys), group, title)
-        for axes, key in zip(panels, keys, strict=True):
-            for colour, (label, line) in zip(COLOURS, lines, strict=False):
-                curve(axes, line["speedup"], line, key, label, colour)
-                for (_, row), tau in zip(line.iterrows(), _option(line, "tau").values(), strict=True):
-                    at = (row["speedup"], row[key])
-                    axes.annotate(f"{tau:g}", at, (3, 3), textcoords=OFFSET, fontsize=7)
-            for colour, (_, row) in zip(reversed(COLOURS), rows[rows["method"] != "mulo_sd"].iterrows(), strict=False):
-                label = "AR" if row["role"] == "baseline" else str(row["label"])
-                axes.plot(row["speedup"], row[key], "D", ms=7, color=colour, label=label)
-            axes.set(xlabel="speed-up over AR", ylabel=QUALITIES[key])
-        legend(figure, panels[0])
-        return figure
-
-    return save_each(groups, outdir, name, draw)
-
-
-def families(group: Measured, option: str) -> list[tuple[str, pd.DataFrame]]:
-    """Sweeps of MuLo-SD over tau, in its order: a line for each value of an option, the others as published."""
-    rest = {key: value for key, value in MULO_SD.items() if key != option}
-    lines: dict[Any, list[tuple[float, str]]] = {}
-    for cell, options in group.rows.loc[group.rows["method"] == "mulo_sd", "options"].items():
-        if all(options.get(key) == value for key, value in rest.items()):
-            lines.setdefault(options.get(option), []).append((float(options["tau"]), str(cell)))
-    return [(f"{option} {value}", group.rows.loc[[cell for _, cell in sorted(line)]]) for value, line in lines.items()]
 
 
 def _option(rows: pd.DataFrame, name: str) -> dict[str, float]:

@@ -41,8 +41,8 @@ class Measured:
     Args:
         rows: of ``summary.summarise``, indexed by cell; with ``options`` (the method's parameters), ``tokens`` (an
             output), ``pixels`` (height of a picture; NaN where there is none), ``drafts`` (nodes of the largest draft),
-            and with intervals ``seconds`` (an output: prefill and steps), ``passes`` (an output),
-            ``passes_per_token`` and ``step_ms`` (mean of the steps).
+            ``prompts`` (how many were decoded), and with intervals ``seconds`` (an output: prefill and steps),
+            ``passes`` (an output), ``passes_per_token`` and ``step_ms`` (mean of the steps).
     """
 
     backbone: str
@@ -57,6 +57,10 @@ class Measured:
         top_k = sorted(set(self.rows["top_k"]) - {0})
         sampled = f"T = {self.temperature:g}" + (f", top-k {', '.join(map(str, top_k))}" if top_k else "")
         return f"{self.backbone} {self.dtype}, {sampled}, {self.task}, n = {int(self.rows['n_ok'].max())}"
+
+    def has(self, *keys: str) -> bool:
+        """Whether one of its cells has one of these figures."""
+        return any(key in self.rows and self.rows[key].notna().any() for key in keys)
 
     def row(self, cell: str) -> pd.Series[Any]:
         """A cell's figures."""
@@ -100,8 +104,15 @@ def _whole(store: Store, cell: Cell) -> Row:
     put(row, "passes", stats.mean(frame["nfe"].astype(float)))
     put(row, "passes_per_token", metric_interval("nfe_per_output", frame))
     put(row, "step_ms", stats.ratio(frame, "wall_ms", "steps"))
+    row["prompts"] = int(frame.index.get_level_values("prompt").nunique())
     row["drafts"] = int(cell.steps["drafted"].max())
     return row
+
+
+def over_seeds(rows: pd.DataFrame) -> str:
+    """What the intervals are over where every cell decoded one prompt; "" where one decoded more."""
+    seeds = int(rows["n_ok"].max())
+    return f"one prompt: intervals are over its {seeds} seeds" if rows["prompts"].max() == 1 and seeds > 1 else ""
 
 
 def written(found: stats.Interval | None, digits: int = 2) -> str:

@@ -1,8 +1,9 @@
 """Tables of the papers filled from a run: every figure as printed and as measured, side by side.
 
-Rows stand in the paper's order and under its names; what else the run measured follows them. A backbone that the paper
-has not stands beside every model's row of the same method. A table is filled from the paper's own benchmark, or from a
-task that is none of the papers' (emoji_scenes); the heading names it.
+Rows stand in the paper's order and under its names; what else the run measured follows them. What a task that no paper
+has scores stands in columns of its own, never under a published metric. A backbone that the paper has not stands beside
+every model's row of the same method. A table is filled from the paper's own benchmark, or from a task that is none of
+the papers' (emoji_scenes); the heading names it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import pandas as pd
 
-from reports.papers_measured import UNMEASURED, Measured, Wanted, shown
+from reports.papers_measured import UNMEASURED, Measured, Wanted, over_seeds, shown
 from reports.papers_printed import Printed, model_of, printed
 from reports.tables import Column, Sheet, number
 
@@ -56,6 +57,7 @@ class Layout:
         labels: printed columns that name a row. figures: the others, each shown twice.
         wants: from a printed row to what it is of. tasks: the paper's benchmark; none: any task.
         whole: from all backbones of a run at once; of their cells, those of the methods that it wants.
+        own: scores of tasks that no paper has, each a column where the run measured it; printed as "-".
     """
 
     labels: tuple[str, ...]
@@ -63,7 +65,18 @@ class Layout:
     wants: Callable[[Mapping[str, str]], Wanted]
     tasks: tuple[str, ...] = ()
     whole: bool = False
+    own: tuple[Figure, ...] = ()
 
+    def within(self, group: Measured) -> Layout:
+        """With those scores of its own that the group has among the figures."""
+        return replace(self, figures=(*self.figures, *(one for one in self.own if group.has(*one.keys))))
+
+
+OWN = (
+    Figure("Share of right pictures", ("score.overall",), 3),
+    Figure("Share of digits named as asked", ("score.named",), 3),
+)
+"""Of emoji_scenes and of digits: quality where no published scorer has its weights, or could judge such pictures."""
 
 SPEED = (
     Figure("Avg. Latency [s]", ("seconds",), 3),
@@ -125,11 +138,11 @@ BY_MODEL = ("Model", "Method")
 BY_RESOLUTION = ("Decoding Methods", "Resolution [px]")
 LAYOUTS = {
     "sjdpp_table1": Layout(
-        BY_MODEL, (*SPEED, Figure("FID", ("set.fid",)), HPS, CLIP), _method("Method"), tasks=("coco",)
+        BY_MODEL, (*SPEED, Figure("FID", ("set.fid",)), HPS, CLIP), _method("Method"), ("coco",), own=OWN
     ),
     "sjdpp_table2": Layout(BY_MODEL, (*SPEED, *GENEVAL), _method("Method"), tasks=("geneval",)),
-    "sjdpp_table3": Layout(BY_MODEL, (*SPEED, HPS, CLIP), _method("Method"), tasks=("partiprompts",)),
-    "sjdpp_table4": Layout(BY_MODEL, (*SPEED, *COMPBENCH), _method("Method"), tasks=("t2i_compbench",)),
+    "sjdpp_table3": Layout(BY_MODEL, (*SPEED, HPS, CLIP), _method("Method"), ("partiprompts",), own=OWN),
+    "sjdpp_table4": Layout(BY_MODEL, (*SPEED, *COMPBENCH), _method("Method"), ("t2i_compbench",), own=OWN),
     "sjdpp_table5": Layout(
         ("Configuration",),
         (
@@ -139,16 +152,17 @@ LAYOUTS = {
         ),
         _method("Configuration"),
         tasks=("coco",),
+        own=OWN,
     ),
-    "sjdpp_table6": Layout(("Decoding Methods", "Sampling"), (CLIP_SCORE, HPS), _at_top_k),
+    "sjdpp_table6": Layout(("Decoding Methods", "Sampling"), (CLIP_SCORE, HPS), _at_top_k, own=OWN),
     "sjdpp_fig6": Layout(
         BY_RESOLUTION,
         (Figure("Tokens", ("tokens",), 0), Figure("Step acceleration [x]", ("scr",))),
         _at_resolution,
         whole=True,
     ),
-    "sjdpp_table7": Layout(BY_RESOLUTION, (CLIP_SCORE, HPS), _at_resolution, whole=True),
-    "sjdpp_table8": Layout(("Token Initialization",), (CLIP_SCORE, HPS), _init("Token Initialization")),
+    "sjdpp_table7": Layout(BY_RESOLUTION, (CLIP_SCORE, HPS), _at_resolution, whole=True, own=OWN),
+    "sjdpp_table8": Layout(("Token Initialization",), (CLIP_SCORE, HPS), _init("Token Initialization"), own=OWN),
     "sjdpp_table9": Layout(
         ("Decoding Methods",),
         (
@@ -197,6 +211,7 @@ def _stands_for(group: Measured, tasks: tuple[str, ...]) -> bool:
 
 def _fill(layout: Layout, held: Printed, group: Measured) -> Sheet:
     rows = _printed_rows(layout, held)
+    layout = layout.within(group)
     wanted = [layout.wants(row) for row in rows]
     asked = sorted({wish.top_k for wish in wanted if wish.top_k is not None})
     ours = pair(asked, sorted(set(group.rows["top_k"]))) if asked else {}
@@ -212,7 +227,7 @@ def _fill(layout: Layout, held: Printed, group: Measured) -> Sheet:
     body = [[*label, *line] for label, line in zip(labels, lines, strict=True)]
     of = f" of {held.model}" if held.model else ""
     title = f"{held.paper.split(':')[0]}, {held.where}: printed{of} | measured on {group.title}"
-    return Sheet(title, _columns(layout, lines), body, _notes(held, group, ours))
+    return Sheet(title, _columns(layout, lines), body, _notes(layout, held, group, ours))
 
 
 def pair(theirs: Sequence[int], ours: Sequence[int]) -> dict[int, int]:
@@ -268,8 +283,13 @@ def _columns(layout: Layout, lines: Sequence[Sequence[str]]) -> tuple[Column, ..
     return tuple(columns)
 
 
-def _notes(held: Printed, group: Measured, ours: Mapping[int, int]) -> list[str]:
+def _notes(layout: Layout, held: Printed, group: Measured, ours: Mapping[int, int]) -> list[str]:
     notes = [f"{held.where}: {held.caption}"]
+    if over_seeds(group.rows):
+        notes.append(over_seeds(group.rows))
+    others = [one.title for one in layout.figures if not group.has(one.keys[0]) and group.has(*one.keys)]
+    if others:
+        notes.append(f"measured {', '.join(others)}: of {group.task} by a detector of its own, not the benchmark's")
     if "Model" in held.rows and model_of(group.backbone) is None:
         notes.append(f"{group.backbone} is none of the paper's models: it stands beside each row of the same method")
     for theirs, mine in ours.items():

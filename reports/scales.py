@@ -1,6 +1,6 @@
 """MuLo-SD's own figures: the speed-up that passes alone would give, and where the time of a picture goes.
 
-Symbols: T_p cells of a picture, T_q passes of the drafter, a share of the cells that kept their drafts.
+Symbols: T_p cells of a picture, T_q the drafter's, r factor between them, a share of the cells that kept their drafts.
 Source: MuLo-SD, supplement 7, eq. 10 and Fig. 7.
 """
 
@@ -23,6 +23,8 @@ from reports.tables import Column, Sheet, number
 if TYPE_CHECKING:
     from harness.store import Cell, Store
 
+FACTOR = 2
+"""r of a run that did not store it."""
 STEPS = ("1 drafter", "2 up-sampling", "3 target pass", "4-5 judging", "6 redraws", "7 down-sampling", "rest")
 """Of the paper's Fig. 2; the rest is laws, commits and the host's own work."""
 
@@ -34,7 +36,8 @@ class Predicted:
     Args:
         acceptance: a, after dilation. eq10: T_p / ((1 - a) T_p + T_q), as published, without the passes that judge
             bands. corrected: with one such pass a band. counted: T_p over the passes that were made; more than
-            ``corrected``, since the first cell redrawn in a band takes no pass of its own.
+            ``corrected``, since the first cell redrawn in a band takes no pass of its own, and cells drawn side by side
+            share theirs.
     """
 
     acceptance: float
@@ -43,41 +46,47 @@ class Predicted:
     counted: float
 
 
-def predicted(frame: pd.DataFrame) -> Predicted | None:
+def predicted(frame: pd.DataFrame, factor: int) -> Predicted | None:
     """Over all rows of ``ledger.totals``, of a method whose steps fill bands; None where no drafter ran.
 
-    Ends of rows are no cells: they count neither as tokens nor as passes.
+    Ends of rows are no cells: they count neither as tokens nor as passes. T_q are the small cells, T_p / r^2: a drafter
+    that draws them side by side makes fewer passes, which ``counted`` alone has.
     """
     total = frame[["emitted", "forced", "resampled", "draft_nfe", "nfe", "steps"]].sum().astype(float)
-    cells = float(total["emitted"] - total["forced"])
-    passes = float(total["resampled"] + total["draft_nfe"])
     if not total["draft_nfe"]:
         return None
+    tokens = float(total["emitted"] - total["forced"])
+    passes = float(total["resampled"]) + tokens / factor**2
     return Predicted(
-        acceptance=1 - float(total["resampled"]) / cells,
-        eq10=cells / passes,
-        corrected=cells / (passes + float(total["steps"])),
-        counted=cells / float(total["nfe"] + total["draft_nfe"]),
+        acceptance=1 - float(total["resampled"]) / tokens,
+        eq10=tokens / passes,
+        corrected=tokens / (passes + float(total["steps"])),
+        counted=tokens / float(total["nfe"] + total["draft_nfe"]),
     )
 
 
 def speedups(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
     """Eq. 10, its corrected form and the count of passes beside the wall's speed-up, a row a cell of MuLo-SD."""
     rows = []
-    for group, name in _cells(groups):
-        found, row = predicted(Held.of(store.cell(name)).frame), group.row(name)
+    for group, name in cells(groups):
+        row = group.row(name)
+        found = predicted(Held.of(store.cell(name)).frame, int(row["options"].get("factor", FACTOR)))
         if found:
             counts = [number(each) for each in (found.eq10, found.corrected, found.counted)]
             rows.append([group.backbone, str(row["label"]), number(found.acceptance, 3), *counts])
             rows[-1].append(shown(row, ("speedup",), 2))
     heads = ("backbone", "setting", "acceptance a", "eq. 10", "corrected", "counted", "wall speed-up")
     notes = [
-        "a: share of cells that kept their draft, after dilation; eq. 10: T_p / ((1 - a) T_p + T_q), as published",
-        "corrected: with one judging pass a band; counted: over the passes made, of which the first redrawn cell of a "
-        "band needs none; a drafter's pass counts as a target's in all three, and seconds are in the last column alone",
+        "a: share of cells that kept their draft, after dilation; eq. 10: T_p / ((1 - a) T_p + T_q), as published, "
+        "with T_q = T_p / r^2: it knows no parallel decoding, so cells drawn side by side are counted one by one",
+        "corrected: with one judging pass a band; counted: T_p over the passes made, of which the first redrawn cell "
+        "of a band needs none and cells side by side share one; a drafter's pass counts as a target's in all three, "
+        "and seconds are in the last column alone",
+        "T_p are cells: the ends of rows are in none of the three, while AR, to which the wall is compared, makes a "
+        "pass for each of them too",
     ]
     title = "MuLo-SD, supplement, eq. 10: speed-up over AR by passes, and measured"
-    return [Sheet(title, _columns(heads), rows, notes)] if rows else []
+    return [Sheet(title, columns(heads), rows, notes)] if rows else []
 
 
 def breakdown(cell: Cell) -> pd.Series[float] | None:
@@ -103,22 +112,22 @@ def breakdown(cell: Cell) -> pd.Series[float] | None:
 def stages(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
     """Fig. 7 as a table: seconds of a picture and the share of each step."""
     rows = []
-    for group, name in _cells(groups):
+    for group, name in cells(groups):
         found = breakdown(store.cell(name))
         if found is not None:
             whole = found.sum()
             shares = [f"{seconds:.3f} ({seconds / whole:.0%})" for seconds in found]
             rows.append([group.backbone, str(group.row(name)["label"]), number(whole, 3), *shares])
     notes = ["seconds of a picture, prefill not counted, and their share; steps as numbered in the paper's Fig. 2"]
-    columns = _columns(("backbone", "setting", "all steps", *STEPS))
-    return [Sheet("MuLo-SD, supplement, Fig. 7: latency by step", columns, rows, notes)] if rows else []
+    heads = columns(("backbone", "setting", "all steps", *STEPS))
+    return [Sheet("MuLo-SD, supplement, Fig. 7: latency by step", heads, rows, notes)] if rows else []
 
 
 def latency(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
     """MuLo-SD Fig. 7: seconds of a picture by step, a bar a setting; AR's as a line."""
 
     def draw(group: Measured) -> Figure | None:
-        found = {name: breakdown(store.cell(name)) for _, name in _cells([group])}
+        found = {name: breakdown(store.cell(name)) for _, name in cells([group])}
         held = {name: one for name, one in found.items() if one is not None}
         if not held:
             return None
@@ -139,10 +148,11 @@ def latency(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path
     return save_each(groups, outdir, "fig7", draw)
 
 
-def _cells(groups: Sequence[Measured]) -> list[tuple[Measured, str]]:
+def cells(groups: Sequence[Measured]) -> list[tuple[Measured, str]]:
+    """Cells of MuLo-SD, each with its group."""
     return [(group, str(name)) for group in groups for name in group.rows.index[group.rows["method"] == "mulo_sd"]]
 
 
-def _columns(titles: Sequence[str]) -> tuple[Column, ...]:
-    """The first two name a row."""
+def columns(titles: Sequence[str]) -> tuple[Column, ...]:
+    """Of a sheet; the first two name a row."""
     return tuple(Column(title, title, rank=max(0, i - 1)) for i, title in enumerate(titles))

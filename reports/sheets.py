@@ -44,8 +44,14 @@ class Group:
 
     def sample(self, cell: Cell, prompt: str) -> pd.Series[Any] | None:
         """The first repetition of a prompt in a cell."""
-        found = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
-        return None if found.empty else found.sort_values("repetition").iloc[0]
+        return sample(cell, prompt)
+
+
+def sample(cell: Cell, prompt: str, repetition: int | None = None) -> pd.Series[Any] | None:
+    """A counted repetition of a prompt in a cell; without a number, the first."""
+    found = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
+    found = found if repetition is None else found[found["repetition"] == repetition]
+    return None if found.empty else found.sort_values("repetition").iloc[0]
 
 
 def write(store: Store, outdir: Path) -> list[Path]:
@@ -97,28 +103,27 @@ def _sheet(store: Store, group: Group, path: Path) -> None:
         for row, prompt in enumerate(prompts):
             for column, cell in enumerate(cells):
                 place = row * len(cells) + column + 1
-                sample = group.sample(cell, prompt)
-                _tile(store, figure, (len(prompts), len(cells), place), sample)
-                axes = figure.axes[-1]
+                axes = tile(store, figure, (len(prompts), len(cells), place), group.sample(cell, prompt))
                 if row == 0:
                     axes.set_title(fill(str(cell.meta["label"]), 20), fontsize=7)
                 if column == 0:
-                    _name(axes, prompt)
+                    name_row(axes, prompt)
         figure.savefig(path, metadata={"Software": None})
 
 
-def _name(axes: Any, prompt: str) -> None:
-    """The prompt beside the first picture of its row; a 3-D axes shows no axis label, so it is written as text."""
+def name_row(axes: Any, name: str) -> None:
+    """A name beside the first picture of its row; a 3-D axes shows no axis label, so it is written as text."""
     write = axes.text2D if hasattr(axes, "text2D") else axes.text
-    write(-0.08, 0.5, fill(prompt, 18), transform=axes.transAxes, fontsize=6, ha="right", va="center")
+    write(-0.08, 0.5, fill(name, 18), transform=axes.transAxes, fontsize=6, ha="right", va="center")
 
 
-def _tile(store: Store, figure: Figure, place: tuple[int, int, int], sample: pd.Series[Any] | None) -> None:
+def tile(store: Store, figure: Figure, place: tuple[int, int, int], sample: pd.Series[Any] | None) -> Any:
+    """The axes of one place (rows, columns, number from 1) with a sample's picture or mesh, or why it has none."""
     name = "" if sample is None or not isinstance(sample["output"], str) else sample["output"]
     if name.endswith(".ply"):
         axes = figure.add_subplot(*place, projection="3d")
         draw(axes, store.path / name)
-        return
+        return axes
     axes = figure.add_subplot(*place)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -127,6 +132,7 @@ def _tile(store: Store, figure: Figure, place: tuple[int, int, int], sample: pd.
     else:
         reason = "no sample" if sample is None else str(sample["error"] or "no output")
         axes.text(0.5, 0.5, fill(reason[:90], 16), fontsize=5, ha="center", va="center", transform=axes.transAxes)
+    return axes
 
 
 def _transcripts(group: Group) -> str:

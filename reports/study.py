@@ -176,7 +176,8 @@ def tally(key: Path, answers: Sequence[Path]) -> Tally:
             raise UsageError(f"{path} is of the participant {participant}, who is counted already; give each file once")
         chosen[participant] = found
     rows = [(who, case, cell) for who, found in chosen.items() for case, cell in found.items()]
-    index = pd.MultiIndex.from_tuples([row[:2] for row in rows], names=["prompt", "repetition"]) if rows else None
+    clusters = [(who, 0) for who, _, _ in rows]  # a person's cases are one cluster, even where there is one person
+    index = pd.MultiIndex.from_tuples(clusters, names=["prompt", "repetition"]) if rows else None
     given = pd.Series([row[2] for row in rows], index, dtype=object)
     votes = tuple(
         Votes(label, int((given == cell).sum()), stats.mean((given == cell).astype(float)) if rows else None)

@@ -222,7 +222,7 @@ def legend() -> list[str]:
         "autoregressive sets of different seeds; p by swapping the two within prompts",
         "verdict: exact (proved by enumeration), approximate (by design; TV measured), "
         "broken (claims exactness and fails), unverified",
-        "[low, high]: 95 % interval over prompts; (n=3): too few prompts for one",
+        "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few for one",
     ]
 
 

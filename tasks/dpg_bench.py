@@ -5,11 +5,15 @@ Source: Hu et al. 2024, arXiv:2403.05135; ``dpg_bench/prompts/*.txt`` and ``dpg_
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 from typing import ClassVar
 
+import yaml
+
+from harness.errors import UsageError, did_you_mean
 from harness.registry import TASKS
 from harness.task import Prompt
 from tasks._pictures import PictureTask
@@ -19,6 +23,7 @@ from tasks.metrics._images import FIGURES, elsewhere
 
 FOLDER = "dpg_bench"
 JUDGE = "mPLUG-large of ModelScope; ask it with compute_dpg_bench.py of TencentQQGYLab/ELLA, and score them with "
+SHOWN = Path(__file__).parent / "data" / "dpg_prompts.yaml"
 
 
 @TASKS.register("dpg_bench")
@@ -28,9 +33,12 @@ class DpgBench(PictureTask):
 
     Args:
         folder: ``dpg_bench``, with the folder ``prompts`` and, where it is at hand, ``dpg_bench.csv``.
+        ids: names of prompts, without ``.txt``, in one text or a tuple, or of a paper's figure that shows them (see
+            ``tasks/data/dpg_prompts.yaml``), such as ``mulo_sd_fig10, stanford34``; in this order. Empty: all.
     """
 
     folder: str = ""
+    ids: tuple[str, ...] | str = ()
 
     source = "arXiv:2403.05135"
     set_metrics = (*FIGURES, *dpg.FIGURES)
@@ -38,16 +46,40 @@ class DpgBench(PictureTask):
 
     def every(self) -> Sequence[Prompt]:
         folder = locate(self.folder, FOLDER)
-        files = sorted((folder / "prompts").glob("*.txt"))
+        files = {file.stem: file for file in sorted((folder / "prompts").glob("*.txt"))}
         if not files:
             raise missing(folder / "prompts", "DPG-Bench prompts (*.txt)", dpg.ORIGIN)
         table = folder / "dpg_bench.csv"
         questions = dpg.read_questions(table) if table.exists() else {}
         return tuple(
             Prompt(
-                f"dpg/{file.stem}",
-                " ".join(read(file, "a DPG-Bench prompt", dpg.ORIGIN).split()),
-                data={"item": file.stem, "questions": questions.get(file.stem, ())},
+                f"dpg/{name}",
+                " ".join(read(files[name], "a DPG-Bench prompt", dpg.ORIGIN).split()),
+                data={"item": name, "questions": questions.get(name, ())},
             )
-            for file in files
+            for name in self._chosen(files, folder / "prompts")
         )
+
+    def _chosen(self, files: Mapping[str, Path], folder: Path) -> Sequence[str]:
+        """Names of the prompts asked for, each once.
+
+        Raises:
+            UsageError: one is neither a file nor a figure.
+        """
+        asked = self.ids.replace(",", " ").split() if isinstance(self.ids, str) else [str(each) for each in self.ids]
+        names = dict.fromkeys(name for each in asked for name in shown_in_papers().get(each, (each,)))
+        for name in names:
+            if name not in files:
+                guess = did_you_mean(name, [*files, *shown_in_papers()])
+                raise UsageError(
+                    f"dpg_bench: there is no prompt {name!r} among the {len(files)} of {folder}{guess or '.'} Give ids "
+                    f"as their files are called, without .txt, or one of {', '.join(shown_in_papers())}"
+                )
+        return list(names) or list(files)
+
+
+@cache
+def shown_in_papers() -> Mapping[str, tuple[str, ...]]:
+    """Names of the prompts that papers show pictures of, by paper and figure."""
+    found = yaml.safe_load(SHOWN.read_text(encoding="utf-8"))
+    return {figure: tuple(map(str, names)) for figure, names in found.items()}

@@ -493,16 +493,23 @@ class TestEquationTen:
 
     def test_by_hand(self) -> None:
         """16 cells, 4 drafter passes, 2 bands; the first redraws 6 cells in 6 passes, the second none in one."""
-        found = predicted(self.frame(PLAIN, True))
+        found = predicted(self.frame(PLAIN, True), 2)
         assert found is not None
         assert (found.acceptance, found.eq10) == (1 - 6 / 16, 16 / (6 + 4))
         assert (found.corrected, found.counted) == (16 / (6 + 4 + 2), 16 / (6 + 1 + 4))
 
+    def test_cells_drafted_side_by_side_share_passes_in_the_count_alone(self) -> None:
+        """Of 4 small cells in 3 passes; eq. 10 knows no parallel decoding."""
+        plain, beside = (predicted(self.frame(PLAIN, False).assign(draft_nfe=passes), 2) for passes in (4, 3))
+        assert plain is not None and beside is not None
+        assert (beside.eq10, beside.corrected) == (plain.eq10, plain.corrected) == (4, 16 / 6)
+        assert (plain.counted, beside.counted) == (16 / 6, 16 / 5)
+
     def test_ends_of_rows_are_no_cells(self) -> None:
-        found = predicted(self.frame(CLOSED, False))
+        found = predicted(self.frame(CLOSED, False), 2)
         assert found is not None
         assert (found.acceptance, found.eq10, found.corrected, found.counted) == (1, 4, 16 / 6, 16 / 6)
 
     def test_nothing_without_a_drafter(self) -> None:
         frame = self.frame(PLAIN, False)
-        assert predicted(frame.assign(draft_nfe=0)) is None
+        assert predicted(frame.assign(draft_nfe=0), 2) is None

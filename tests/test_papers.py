@@ -20,7 +20,7 @@ from harness.errors import UnknownNameError, UsageError
 from harness.ledger import METRICS, Record, totals, value
 from harness.plan import expand
 from harness.store import Store
-from reports import papers, papers_figures, papers_maps, papers_printed, papers_regions, papers_tables, scales
+from reports import papers, papers_figures, papers_maps, papers_printed, papers_regions, papers_tables
 from reports.papers_measured import UNMEASURED, Wanted, measured
 from tests._fake_store import FakeStore, empty, meta, record, step
 
@@ -373,37 +373,6 @@ def test_a_threshold_of_infinity_is_the_last(tmp_path: Path) -> None:
     assert [path.name for path in papers.write(store, tmp_path)] == ["papers-tau.png"]  # type: ignore[arg-type]
 
 
-def test_mulo_sd_is_swept_by_tau_and_by_radius(tmp_path: Path) -> None:
-    store = paper_run("papers/mulo_sd", prompts=2)
-    for radius in (1, 3):
-        for i, tau in enumerate((1e-3, 1e-4, 1e-5)):
-            held = {**store.cell("sjd").meta, "cell": f"m{radius}-{i}", "method": "mulo_sd"}
-            held |= {"params": {"tau": tau, "radius": radius, "samplers": "mulo-2x", "window": 0}}
-            store.add(held, [picture(f"p{p}", (1,) * 8, 12.0 - i) for p in range(2)])
-    (group,) = measured(store)  # type: ignore[arg-type]
-    by_radius, by_samplers = (dict(papers_figures.families(group, option)) for option in ("radius", "samplers"))
-    assert {name: len(rows) for name, rows in by_radius.items()} == {"radius 1": 3, "radius 3": 3}
-    assert {name: list(rows["options"].map(lambda held: held["radius"])) for name, rows in by_samplers.items()} == {
-        "samplers mulo-2x": [3, 3, 3]
-    }
-    assert [options["tau"] for options in by_radius["radius 1"]["options"]] == [1e-5, 1e-4, 1e-3]
-    names = [path.name for path in papers.write(store, tmp_path)]  # type: ignore[arg-type]
-    assert names == ["papers.md", "papers-mulo_sd_eq10.csv", "papers-fig8.png", "papers-fig9.png"]
-
-
-STAGES = {"up": 2_000_000, "down": 1_000_000, "score": 12_000_000, "judge": 1_000_000, "redraw": 20_000_000}
-
-
-def bands(prompts: int = 5, **changes: Any) -> FakeStore:
-    """MuLo-SD on 16 cells in two bands: the first redraws 6 cells in 6 passes, the second none in one."""
-    store = paper_run("papers/mulo_sd", prompts=prompts)
-    same = {"drafted": 0, "draft_nfe": 2, "emitted": 8}
-    steps = [step(ms=40.0, **same, nfe=6, resampled=6), step(ms=20.0, **same, nfe=1)]
-    held = {**store.cell("sjd").meta, "cell": "mulo", "label": "m", "method": "mulo_sd"}
-    held |= {"params": {"tau": 1e-4, "radius": 3, "samplers": "mulo-2x", "window": 0}}
-    return store.add(held, [record(f"p{i}", steps, agreement=None, **changes) for i in range(prompts)])
-
-
 def stored(fake: FakeStore, folder: Path) -> Store:
     """The same run on the disk."""
     real = Store.create(folder, fake.manifest)
@@ -412,36 +381,6 @@ def stored(fake: FakeStore, folder: Path) -> Store:
             real.write(name, one)
         real.seal(name, fake.cell(name).meta)
     return Store.open(folder)
-
-
-EQ10 = """\
-| backbone | setting | acceptance a | eq. 10 | corrected | counted | wall speed-up |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: |
-| embedded-image | m | 0.625 | 1.60 | 1.33 | 1.45 | 2.67 |
-"""
-FIG7 = """\
-| backbone | setting | all steps | 1 drafter | 2 up-sampling | 3 target pass | 4-5 judging | 6 redraws \
-| 7 down-sampling | rest |
-| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
-| embedded-image | m | 0.060 | 0.003 (5%) | 0.002 (3%) | 0.012 (20%) | 0.001 (2%) | 0.020 (33%) | 0.001 (2%) \
-| 0.021 (35%) |
-"""
-
-
-def test_the_passes_of_mulo_sd_and_its_seconds_by_step_are_read_back(tmp_path: Path) -> None:
-    """A tenth of each step's time is drafting: 6 ms, of which 3 are the samplers'; 16 / (6 + 4), / 12 and / 11."""
-    names = papers.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
-    page = names[0].read_text()
-    assert EQ10 in page and FIG7 in page
-    assert [path.name for path in names[1:3]] == ["papers-mulo_sd_eq10.csv", "papers-mulo_sd_fig7.csv"]
-    assert "papers-fig7.png" in page and (tmp_path / "out" / "papers-fig7.png").exists()
-    assert list(pd.read_csv(names[2])["6 redraws"]) == ["0.020 (33%)"]
-
-
-def test_a_run_without_stages_has_no_breakdown() -> None:
-    groups = measured(bands(2))  # type: ignore[arg-type]
-    assert scales.stages(bands(2), groups) == []  # type: ignore[arg-type]
-    assert len(scales.speedups(bands(2), groups)) == 1  # type: ignore[arg-type]
 
 
 def rivals(prompts: int = 6, **changes: Any) -> FakeStore:

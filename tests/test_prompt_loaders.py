@@ -18,7 +18,7 @@ from harness.registry import TASKS
 from harness.task import Prompt, Scored
 from tasks._pictures import choose
 from tasks.coco import Coco
-from tasks.dpg_bench import DpgBench
+from tasks.dpg_bench import DpgBench, shown_in_papers
 from tasks.geneval import GenEval
 from tasks.imagenet_classes import ImageNetClasses
 from tasks.laion_coco import LaionCoco
@@ -259,6 +259,38 @@ class TestDpgBench:
         put(data / "dpg_bench/prompts/empty.txt", " \n")
         with pytest.raises(UsageError, match=r"empty\.txt is empty"):
             DpgBench(folder=str(data / "dpg_bench")).prompts()
+
+    def test_ids_choose_prompts_in_their_order_each_once(self, data):
+        folder, names = str(data / "dpg_bench"), ("partiprompts1", "COCOval2014000000000001")
+        for ids in (names, "partiprompts1, COCOval2014000000000001 partiprompts1"):
+            assert [p.data["item"] for p in DpgBench(folder=folder, ids=ids).prompts()] == list(names)
+        assert [p.id for p in DpgBench(folder=folder, ids="partiprompts1").prompts()] == ["dpg/partiprompts1"]
+
+    def test_a_papers_figure_stands_for_the_prompts_that_it_shows(self, data):
+        for name in shown_in_papers()["mulo_sd_fig10"]:
+            put(data / f"dpg_bench/prompts/{name}.txt", f"prompt {name}")
+        found = [p.data["item"] for p in DpgBench(folder=str(data / "dpg_bench"), ids="mulo_sd_fig10").prompts()]
+        assert found[0] == "partiprompts175" and found[1] == "55" and found[-1] == "189" and len(found) == 10
+        with pytest.raises(UsageError, match=r"no prompt 'drawtext19' among the 12 of .*prompts"):
+            DpgBench(folder=str(data / "dpg_bench"), ids="mulo_sd_fig13").prompts()
+
+    def test_an_unknown_id_is_named_with_the_closest(self, data):
+        put(data / "dpg_bench/prompts/COCOval2014000000231527.txt", "a table")
+        with pytest.raises(UsageError, match=r"'COCOval201400000231527'.*did you mean 'COCOval2014000000231527'"):
+            DpgBench(folder=str(data / "dpg_bench"), ids="COCOval201400000231527").prompts()
+
+    def test_the_prompts_of_mulo_sd_are_the_papers_and_coco_names_have_twelve_digits(self):
+        """Counted on the pages: 8 pictures in Fig. 4, 10 in Fig. 10, 2 each in Figs. 11 and 12, 6 in Fig. 13."""
+        figures = {name: ids for name, ids in shown_in_papers().items() if name.startswith("mulo_sd")}
+        assert [len(ids) for ids in figures.values()] == [8, 10, 2, 2, 6]
+        coco = {name for ids in figures.values() for name in ids if name.startswith("COCO")}
+        assert {len(name.removeprefix("COCOval2014")) for name in coco} == {12} and len(coco) == 3
+        assert figures["mulo_sd_fig11"] + figures["mulo_sd_fig12"] == (
+            "partiprompts175",
+            "55",
+            "180",
+            "partiprompts177",
+        )
 
 
 class TestLaionCoco:

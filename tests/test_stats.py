@@ -38,6 +38,21 @@ def test_three_prompts_give_an_estimate_and_no_interval() -> None:
     assert stats.mean(many).low is None
 
 
+def test_one_prompt_alone_is_clustered_by_repetition() -> None:
+    """Ten seeds of one prompt are resampled as ten prompts of one seed are; two prompts stay two clusters."""
+    values = np.random.default_rng(0).normal(size=10)
+    seeds, prompts = series(values, 10), series(values)
+    assert stats.mean(seeds) == stats.mean(prompts) and stats.mean(seeds).n == 10
+    assert stats.mean(seeds).low < values.mean() < stats.mean(seeds).high
+    assert stats.median_ratio(seeds.abs(), seeds * 0 + 1) == stats.median_ratio(prompts.abs(), prompts * 0 + 1)
+    assert stats.equivalence(seeds, seeds + 0.1, 1.0) == stats.equivalence(prompts, prompts + 0.1, 1.0)
+    assert stats.ks_test(seeds, seeds + 1).p == stats.ks_test(prompts, prompts + 1).p is not None
+    assert stats.mean(series(values[:3], 3)) == stats.Interval(pytest.approx(values[:3].mean()), None, None, 3)
+    assert stats.mean(series(values, 5)) == stats.Interval(pytest.approx(values.mean()), None, None, 2)
+    binary = stats.score(series([1, 0, 1, 1], 4))
+    assert binary.low > 0 and binary.n == 4  # Wilson's
+
+
 def test_nothing_measured_gives_nothing() -> None:
     assert stats.mean(series([np.nan, np.nan])) is None
     assert stats.ratio(frame(a=[1, 1, 1, 1], b=[0, 0, 0, 0]), "a", "b") is None

@@ -101,6 +101,8 @@ def test_votes_are_counted_by_hand(exported: tuple[str, Path], tmp_path: Path) -
     assert (found.participants, found.unanswered) == (4, 2)
     share = found.votes[0].share
     assert share is not None and share.estimate == 0.5 and share.n == 4 and share.low is not None and share.low < 0.5
+    alone = study.tally(key, files[:1]).votes[0].share
+    assert alone is not None and (alone.n, alone.low) == (1, None)  # the cases of one person are one cluster
 
 
 def test_both_verbs_from_the_command_line(run: Store, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
-from transformers import Qwen2Tokenizer
+from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
 from harness.backbone import Backbone, Opening
 from harness.backbones import _chat, _load, _weights
@@ -110,9 +110,14 @@ class MaskedModel(Backbone):
 
 
 def _tokenizer(folder: Path, family: str) -> Any:
-    """The folder's; Dream's is Qwen2's under a name of its own, whose code is not run."""
+    """The folder's; Dream's is Qwen2's under a name of its own, whose code is not run.
+
+    LLaDA's is read by its class: the automatic one first asks config.json, and warns that it does not know it.
+    """
     if family == "Dream" and (folder / "vocab.json").is_file():
         return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
+    if family == "LLaDA" and (folder / "tokenizer.json").is_file():
+        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     return _load.read_tokenizer(folder)
 
 

@@ -83,7 +83,9 @@ def command(name: str | None, **asked: Any) -> None:
         _dry(plan, asked["as_json"])
         return
     if not plan.runnable:
-        raise UsageError("nothing to run; " + "; ".join(f"{cell.label}: {cell.skip}" for cell in plan.cells[:3]))
+        first = {cell.skip: cell.label for cell in reversed(plan.cells)}
+        told = [f"{label}: {why}" for why, label in reversed(first.items())]
+        raise UsageError("nothing to run; " + "; ".join(told[:3]))
     _check_device(asked["device"])
     if asked["append"]:
         asked["append"].open("a").close()  # an error now rather than after the run
