@@ -90,8 +90,14 @@ def _groups(store: Store) -> Iterator[Group]:
         yield Group(title, tuple(found), tuple(dict.fromkeys(counted["prompt"])))
 
 
+def spread(prompts: Sequence[str], most: int) -> tuple[str, ...]:
+    """At most so many, evenly apart: prompts of one family lie side by side, and all families are to be seen."""
+    count = min(most, len(prompts))
+    return tuple(prompts[i * len(prompts) // count] for i in range(count))
+
+
 def _sheet(store: Store, group: Group, path: Path) -> None:
-    prompts, cells = group.prompts[:ROWS], group.cells[:COLUMNS]
+    prompts, cells = spread(group.prompts, ROWS), group.cells[:COLUMNS]
     left = [
         f"{len(all_) - len(shown)} more {what}"
         for all_, shown, what in ((group.prompts, prompts, "prompts"), (group.cells, cells, "methods"))

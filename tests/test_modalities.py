@@ -12,6 +12,7 @@ from harness.outputs import Picture, load
 from harness.plan import expand
 from harness.store import Store
 from harness.task import SetScore
+from reports.sheets import spread
 from tasks.digits import DigitPictures
 
 DIGITS = ("--backbone", "embedded-digits-s", "--task", "{name: digits, n: 2}", "--max-new-tokens", 64, "-t", 1)
@@ -29,6 +30,11 @@ def run(tmp_path_factory):
 def cells(path):
     store = Store.open(path)
     return store, [store.cell(name) for name in store.cells()]
+
+
+def test_a_sheet_shows_prompts_from_all_over():
+    assert spread([f"p{i}" for i in range(20)], 4) == ("p0", "p5", "p10", "p15")
+    assert spread(["a", "b", "c"], 2) == ("a", "b") and spread(["a"], 8) == ("a",) and spread([], 8) == ()
 
 
 def test_each_picture_lies_where_its_sample_says(run):
