@@ -4,6 +4,8 @@ A measurement takes minutes: STRIDE_MEASURE=1 asks for it. What was measured whe
 """
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterable
 
 import numpy as np
@@ -58,7 +60,7 @@ JACOBI = {
 
 
 def jacobi(dtype: str, names: Iterable[str]):
-    """Tokens, target passes and milliseconds of 24 captions by method, one after the other for each caption.
+    """Tokens and target passes of 24 captions by method, one after the other for each caption.
 
     Sampling and window are those of papers/sjdpp_exact, which makes a page of more captions.
     """
@@ -74,7 +76,6 @@ def jacobi(dtype: str, names: Iterable[str]):
                 run.eos = frozenset()
                 steps = decode(METHODS.get(method)(**options), run).steps
                 totals = {"output": run.emitted, "nfe": sum(s.nfe for s in steps)}
-                totals["ms"] = sum(s.wall_ns for s in steps) / 1e6
                 held.append({"prompt": prompt.id, "repetition": 0, **totals})
     return {name: pd.DataFrame(held).set_index(["prompt", "repetition"]) for name, held in rows.items()}
 
@@ -98,14 +99,21 @@ def test_reuse_makes_more_tokens_a_pass_than_sjd(passes, reuse):
     assert found.low > 0
 
 
-@pytest.mark.xfail(strict=True, reason="a pass of 16 rows costs 1.4 to 1.9 of one: see DECISIONS, exact reuse is seen")
-@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
-def test_sjdpp_is_faster_than_one_token_at_a_time(dtype):
-    """Of a machine that does nothing else: under load it says nothing."""
-    found = jacobi(dtype, ("AR", "paper"))
-    speedup = stats.median_ratio(found["AR"]["ms"], found["paper"]["ms"])
-    print(f"SJD++, wall, {dtype}:", speedup)
-    assert speedup.estimate > 1.3
+FP32 = pytest.mark.xfail(strict=True, reason="1.26 [1.18, 1.44]; see DECISIONS, exact reuse is seen, and the wall")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp32", marks=FP32)])
+def test_sjdpp_is_faster_than_one_token_at_a_time(dtype, tmp_path):
+    """Of a machine that does nothing else, in a process of its own: tests check annotations, which takes time too."""
+    asked = {"--method": "{name: sjdpp, window: 16}", "--backbone": "embedded-image", "--dtype": dtype, "-t": "1"}
+    asked |= {"--task": "{name: emoji_scenes, n: 24}", "--max-new-tokens": "8192", "--out": str(tmp_path / "run")}
+    words = [word for pair in asked.items() for word in pair] + ["--set", "top_k=250", "--set", "prove=false"]
+    threads = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run([sys.executable, "-m", "harness.cli.main", "run", *words], check=True, env=threads)
+    rows = pd.read_csv(tmp_path / "run" / "report" / "summary.csv").set_index("label")
+    found = rows.loc["sjdpp", ["speedup", "speedup_low", "speedup_high", "predicted", "scr", "speedup_n"]]
+    print(f"SJD++, wall, {dtype}:", found.to_dict())
+    assert found["speedup"] > 1.3 and found["speedup_n"] == 24
 
 
 @pytest.fixture(scope="module")
