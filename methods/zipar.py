@@ -118,7 +118,7 @@ class ZipAR(Method[Front]):
 
     @classmethod
     def variants(cls) -> Sequence[ZipAR]:
-        return (cls(window=1), cls(window=1, schedule="adaptive"), cls(window=1, first_row_alone=True))
+        return (cls(window=1),)
 
 
 def lead(canvas: Canvas, grid: Grid, opening: int) -> int:
