@@ -19,6 +19,10 @@ class UsageError(StrideError):
     """The request cannot be carried out as it was written."""
 
 
+class DataMissing(UsageError):
+    """A file of prompts is not there; says where it comes from and where to put it. A malformed one is no such case."""
+
+
 class UnknownNameError(UsageError):
     """A name that no registry holds."""
 

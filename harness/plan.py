@@ -12,7 +12,7 @@ from typing import Any
 
 from harness import presets
 from harness.contracts import Need
-from harness.errors import UsageError
+from harness.errors import DataMissing
 from harness.fit import misfit, vocabulary
 from harness.law import Sampling
 from harness.method import Claim, Method, label, parameters
@@ -172,12 +172,16 @@ def _hashable(prompt: Prompt) -> list[Any]:
 
 
 def expand(resolved: Resolved) -> Plan:
-    """Every combination, baselines first; nothing is loaded but prompts; cells whose prompts are absent are skipped."""
+    """Every combination, baselines first; nothing is loaded but prompts; cells whose prompts are absent are skipped.
+
+    Raises:
+        UsageError: prompts are malformed.
+    """
     prompts, absent = {}, {}
     for use in resolved.tasks:
         try:
             prompts[use] = tuple(use.task.prompts()[: use.limit])
-        except UsageError as error:
+        except DataMissing as error:
             prompts[use], absent[use] = (), str(error)
     cells: dict[str, Cell] = {}
     for cell in _combinations(resolved):

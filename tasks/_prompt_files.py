@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.errors import UsageError
+from harness.errors import DataMissing, UsageError
 
 Row = Mapping[str, Any]
 
@@ -57,8 +57,9 @@ def read(path: Path, what: str, origin: str) -> str:
 
 def missing(path: Path, what: str, origin: str, error: Exception | None = None) -> UsageError:
     """The error of data that cannot be read."""
-    why = "is not there" if error is None or isinstance(error, FileNotFoundError) else f"cannot be read ({error})"
-    return UsageError(
+    absent = error is None or isinstance(error, FileNotFoundError)
+    why = "is not there" if absent else f"cannot be read ({error})"
+    return (DataMissing if absent else UsageError)(
         f"{what}: {path} {why}. It comes from {origin}; put it there, or give its place as a parameter of the task"
     )
 
@@ -133,8 +134,11 @@ def parquet(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
     return [(Where(path, number, "row"), row) for number, row in enumerate(rows, 1)]
 
 
-def hub_rows(name: str, split: str) -> list[tuple[Where, Row]]:
+def hub_rows(identity: str, split: str, **options: Any) -> list[tuple[Where, Row]]:
     """Rows of a data set of the hub, through the library `datasets`.
+
+    Args:
+        identity: ID or ID@REVISION. options: more of `load_dataset`'s; empty ones are left out.
 
     Raises:
         UsageError: the library is not installed, or the data set cannot be had.
@@ -143,14 +147,16 @@ def hub_rows(name: str, split: str) -> list[tuple[Where, Row]]:
         library: Any = importlib.import_module("datasets")
     except ImportError as error:
         raise UsageError(
-            f"hub is {name!r}, and the library datasets cannot be imported ({error}). "
+            f"hub is {identity!r}, and the library datasets cannot be imported ({error}). "
             f"Install it (pip install datasets), or give a local file instead"
         ) from error
     try:
-        rows = library.load_dataset(name, split=split)
+        name, _, revision = identity.partition("@")
+        given = {key: value for key, value in {**options, "revision": revision}.items() if value}
+        rows = library.load_dataset(name, split=split, **given)
     except Exception as error:  # the library raises many kinds: no network, no such name, no such split
-        raise UsageError(f"the hub data set {name!r}, split {split!r}, cannot be had: {error}") from error
-    return [(Where(Path(name), number, "row"), row) for number, row in enumerate(rows, 1)]
+        raise UsageError(f"the hub data set {identity!r}, split {split!r}, cannot be had: {error}") from error
+    return [(Where(Path(identity), number, "row"), row) for number, row in enumerate(rows, 1)]
 
 
 def text_of(row: Row, key: str, where: Where) -> str:

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
-from typing import Any
 
 from harness.errors import UsageError
 from harness.task import Prompt
-from tasks._prompt_files import Row, Where, json_file, json_lines, locate, missing, parquet
+from tasks._prompt_files import Row, Where, hub_rows, json_file, json_lines, locate, missing, parquet
 
 OFFICIAL = "official"
 """Of a parameter ``hub``: the data set and revision that the task pins."""
@@ -68,20 +66,7 @@ class Published:
     def _of_hub(self, name: str, split: str) -> list[tuple[Where, Row]]:
         if not name:
             raise UsageError(f"no data set of the hub is pinned for {self.what}; give its ID@REVISION, or a file")
-        try:
-            library: Any = importlib.import_module("datasets")
-        except ImportError as error:
-            raise UsageError(
-                f"hub is {name!r}, and the library datasets cannot be imported ({error}). "
-                f"Install it (pip install datasets), or give a local file instead"
-            ) from error
-        identity, _, revision = name.partition("@")
-        asked = {"name": self.config or None, "revision": revision or None, "data_files": self.files or None}
-        try:
-            rows = library.load_dataset(identity, split=split, **asked)
-        except Exception as error:  # the library raises many kinds: no network, no such name, no such split
-            raise UsageError(f"the hub data set {name!r}, split {split!r}, cannot be had: {error}") from error
-        found = [(Where(Path(name), number, "row"), row) for number, row in enumerate(rows, 1)]
+        found = hub_rows(name, split, name=self.config, data_files=self.files)
         if not found:
             raise UsageError(f"the hub data set {name!r}, split {split!r}, holds no row")
         return found

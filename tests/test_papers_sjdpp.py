@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness import stats, suite
+from harness.errors import UsageError
 from harness.plan import expand
 from harness.provenance import digest
 from harness.registry import TASKS
@@ -470,6 +471,9 @@ def test_the_papers_own_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     reasons = {cell.task.name: str(cell.skip) for cell in plan.cells if cell.skip}
     assert all("is not there" in why and str(tmp_path) in why for why in reasons.values()) and len(reasons) == 3
     assert [len(plan.prompts[use]) for use in plan.suite.tasks] == [1, 0, 0, 0]
+    (tmp_path / "data" / "captions_val2017.json").write_text("{")
+    with pytest.raises(UsageError, match=r"captions_val2017\.json"):
+        expand(suite.load("papers/sjdpp_real"))
 
 
 @pytest.mark.parametrize("name", ["coco", "geneval", "partiprompts", "t2i_compbench", "dpg_bench"])

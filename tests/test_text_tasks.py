@@ -192,10 +192,10 @@ class TestEvery:
         assert len(Gsm8k(hub="official").prompts()) == 2
         pinned = "740312add88f781978c0658806c59bc2815b9866"
         assert asked == [
-            ("openai/gsm8k", {"split": "test", "name": "main", "revision": pinned, "data_files": None}),
+            ("openai/gsm8k", {"split": "test", "name": "main", "revision": pinned}),
         ]
         Gsm8k(hub="someone/gsm8k", split="train").prompts()
-        assert asked[1][0] == "someone/gsm8k" and asked[1][1]["revision"] is None and asked[1][1]["split"] == "train"
+        assert asked[1][0] == "someone/gsm8k" and "revision" not in asked[1][1] and asked[1][1]["split"] == "train"
 
     def test_a_hub_that_cannot_be_had_is_said(self, monkeypatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
