@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -16,6 +17,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_hf_causal import tiny
+from test_mesh_backbone import BACKBONES, points
 from test_runner import by_label, counted, finished, in_parts, plan_of, start
 
 from harness import suite as suites
@@ -145,6 +147,19 @@ def test_a_packed_batch_is_its_rows_alone(make: Callable[[], Cache], asked: list
     alone, together = (read(make, asked, extend) for extend in (one_by_one, packed))
     for ours, theirs in zip(together, alone, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("window", BACKBONES)
+@given(asked=st.lists(sequences(), min_size=2, max_size=4))
+@settings(max_examples=15)
+def test_meshes_of_different_clouds_are_read_in_one_pass(window: int, asked: list[Asked]) -> None:
+    def clouds() -> Callable[[], SlotCache]:
+        seeds = count()
+        return lambda: BACKBONES[window].bind(points(next(seeds)))
+
+    alone, together = (read(clouds(), asked, extend) for extend in (one_by_one, packed))
+    for ours, theirs in zip(together, alone, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(("make", "branches"), [(LLAMA.cache, 1), (guided, 2)], ids=["slots", "guided"])

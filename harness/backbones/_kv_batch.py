@@ -40,6 +40,9 @@ class PackedLayer(NamedTuple):
 class Packs(Protocol):
     """A net that reads several sequences in one pass."""
 
+    def joins(self, other: Net) -> bool:
+        """Whether a sequence of the other net may be read in the same pass."""
+
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]) -> Rows:
         """Logits of the last rows of each window, those of the first sequence first, and all hidden rows where the
         windows, which have the same taps, ask for them; leaves the slots' lengths."""
@@ -64,9 +67,13 @@ def last_rows(parts: Sequence[Part]) -> list[int]:
 
 
 def extend_packed(parts: Sequence[Part]) -> list[Rows | Exception] | None:
-    """One pass for all; None where they are of several nets or taps, or of a net that cannot."""
+    """One pass for all; None where they are of nets that do not join, or cannot, or of several taps."""
     net, taps = parts[0].net, parts[0].window.taps
-    if len(parts) < 2 or not isinstance(net, Packs) or any(p.net is not net or p.window.taps != taps for p in parts):
+    if (
+        len(parts) < 2
+        or not isinstance(net, Packs)
+        or any(not net.joins(p.net) or p.window.taps != taps for p in parts)
+    ):
         return None
     counts = [len(part.window.tokens) for part in parts]
     tokens = torch.cat([part.window.tokens for part in parts])

@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.backbone import Ends
+from harness.backbones._kv import Net
 from harness.backbones._kv_batch import PackedLayer, Part, last_rows, layers
 from harness.backbones._lora import Adapter, LowRank
 from harness.backbones.nets import gated as gates
@@ -138,6 +139,10 @@ class FusedLlama(TappedNet):
         made, on = copy.copy(self), gate[:, None].to(self._norm.dtype)
         made._weights = [_adapted(layer, low, on) for layer, low in zip(self._weights, fitted, strict=True)]
         return made
+
+    def joins(self, other: Net) -> bool:
+        """Only itself."""
+        return other is self
 
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]) -> Rows:
         """Several sequences in one pass (see `_kv_batch`)."""
