@@ -34,8 +34,10 @@ class CrossRegression(Method[PredictiveStream]):
         layout: sequential: a pass of the predictive stream, then one of the control stream. joint: both in one; drafts
             but the nearest new one are tested in the next step. alg1_as_printed: Algorithm 1 to the letter, which tests
             new drafts by rows that never read them, and corrects by a law that no draft was drawn from.
-        mode, beta, tau, noise, clip: see `EnergyRule`. carry: keep drafts behind a refusal. bonus: sequential draws one
-            more token where all drafts pass; the paper does not. draft_top: see `PredictiveStream`.
+        mode, beta, tau, noise, clip: see `EnergyRule`. carry: keep drafts behind a refusal. redraft: joint draws all
+            slots anew in each step, from rows that read the drafts so far; the paper keeps those it has. bonus:
+            sequential draws one more token where all drafts pass; the paper does not. draft_top: see
+            `PredictiveStream`.
     """
 
     adapter: str = "cross-regression"
@@ -47,6 +49,7 @@ class CrossRegression(Method[PredictiveStream]):
     noise: Noise = "logU"
     clip: bool = False
     carry: bool = True
+    redraft: bool = False
     bonus: bool = True
     draft_top: int = 0
 
@@ -57,8 +60,8 @@ class CrossRegression(Method[PredictiveStream]):
         PLAIN_CORRECTION,
         Plant(
             "methods.drafters.passes:joint",
-            "tested = slice(carried + 1)",
-            "state.law, tested = run.law(z[1 + carried :]), slice(carried + 1)",
+            "nearest = slice(carried, carried + 1)",
+            "nearest, q = slice(carried, carried + 1), run.law(z[1 + carried : 1 + 2 * carried])",
             "drafts carried over are judged by a law that they were not drawn from",
         ),
         Plant(
@@ -83,6 +86,10 @@ class CrossRegression(Method[PredictiveStream]):
         if self.layout == "joint" and not self.carry:
             raise UsageError(
                 "cross_regression: joint tests drafts of an earlier step; take layout=sequential with carry=false"
+            )
+        if self.redraft and self.layout != "joint":
+            raise UsageError(
+                f"cross_regression: redraft is of layout=joint, whose rows read old drafts; layout is {self.layout}"
             )
         self.rule.lossless  # noqa: B018  # its parameters are checked when it is made
 
@@ -118,7 +125,7 @@ class CrossRegression(Method[PredictiveStream]):
 
     def _tested(self, run: Run, state: PredictiveStream) -> Tested:
         if self.layout == "joint":
-            return joint(run, state, self.horizon)
+            return joint(run, state, self.horizon, self.redraft)
         return sequential(run, state, self.horizon, self.bonus)
 
     @classmethod
@@ -126,6 +133,7 @@ class CrossRegression(Method[PredictiveStream]):
         lossy = cls(horizon=2, layout="sequential")
         return (
             cls(horizon=2),
+            cls(horizon=2, redraft=True),
             cls(horizon=2, layout="sequential"),
             cls(horizon=2, layout="sequential", carry=False, bonus=False),
             replace(lossy, beta=0.5),

@@ -47,6 +47,8 @@ class TestExact:
         [
             JOINT,
             CrossRegression(horizon=3),
+            replace(JOINT, redraft=True),
+            CrossRegression(horizon=3, redraft=True),
             SEQUENTIAL,
             replace(SEQUENTIAL, horizon=3, carry=False),
             replace(SEQUENTIAL, bonus=False),

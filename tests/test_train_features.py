@@ -30,7 +30,7 @@ from methods.eagle3 import Eagle3
 from methods.training import features  # noqa: F401  # registers the recipes
 from methods.training._distilled import Plan
 from methods.training._feature_data import Example, collate, commonest, examples
-from methods.training._feature_figures import by_counts, measured, shuffled
+from methods.training._feature_figures import by_counts, figures, measured, shuffled
 from methods.training._feature_model import Student
 from methods.training._feature_recipe import FeatureRecipe
 from methods.training._feature_unroll import unroll
@@ -170,7 +170,7 @@ def test_counts_are_asked_where_the_drafter_is(home: Path, monkeypatch: pytest.M
     monkeypatch.setattr(Teacher, "home", property(lambda self: home))
     student = cast(Student, small("eagle1-embedded-code").build({}))
     held = student.beside.development[:2]
-    found = by_counts(student, held)
+    found, hits = by_counts(student, held)
     counts = NGram.of(example.tokens[None] for example in student.beside.train)
     right = []
     for example in held:
@@ -180,6 +180,21 @@ def test_counts_are_asked_where_the_drafter_is(home: Path, monkeypatch: pytest.M
             right.append([guess == wanted for guess in guessed])
     assert found["top1_1"] == pytest.approx(np.mean([first for first, *_ in right]))
     assert found["top3_1"] == pytest.approx(np.mean([any(each) for each in right]))
+    assert (hits.first.sum(), hits.three.sum(), hits.there.sum()) == (
+        sum(first for first, *_ in right),
+        sum(any(each) for each in right),
+        len(right),
+    )
+
+
+def test_a_card_says_by_how_much_a_drafter_leads_its_controls(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Teacher, "home", property(lambda self: home))
+    student = cast(Student, small("eagle1-embedded-code").build({}))
+    found = figures(student)
+    for control in ("untrained", "shuffled", "ngram"):
+        gain = found["top1_1"] - found[f"top1_1_{control}"]
+        assert found[f"top1_1_{control}_lead"] <= gain
+    assert found["top1_1_ngram_lead"] < 0, "it is not trained"
 
 
 def test_the_seed_makes_the_weights(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -207,7 +222,7 @@ def test_the_shipped_drafter_is_above_its_controls_by_more_than_chance() -> None
     counts = NGram.of(example.tokens[None] for example in student.beside.train)
 
     def shares(net: FeatureNet) -> Tensor:
-        return torch.tensor([measured(student, net, [example], 1)["top1_1"] for example in held])
+        return torch.tensor([measured(student, net, [example], 1)[0]["top1_1"] for example in held])
 
     def guessed(example: Example) -> float:
         counted = collate([example], [0], student.beside.teacher).counted[0]

@@ -16,7 +16,7 @@ from harness.contracts import Draft, Verdict
 from harness.method import Run
 from methods.drafters.streams import PredictiveStream
 from methods.trees import space
-from methods.verifiers.energy import EnergyRule, closed, point
+from methods.verifiers.energy import EnergyRule, closed, energies, noted, point
 from methods.verifiers.rejection import residual
 
 
@@ -40,15 +40,24 @@ def sequential(run: Run, state: PredictiveStream, horizon: int, bonus: bool) -> 
     return Tested(state.tokens, state.law, run.law(run.target.forward(draft)))
 
 
-def joint(run: Run, state: PredictiveStream, horizon: int) -> Tested:
-    """One pass: drafts carried over and the nearest new one, whose row follows theirs; the others wait for the next."""
+def joint(run: Run, state: PredictiveStream, horizon: int, redraft: bool) -> Tested:
+    """One pass: drafts carried over and the nearest new one, whose row follows theirs; the others wait for the next.
+
+    Args:
+        redraft: all slots are drawn anew; the old drafts are tested, and those behind a refusal give way to new ones,
+            which were drawn by rows that read the old. None is of a law that knew its test, so this is exact too.
+    """
     state.cut(min(run.room, (space(run) + 1) // 2) - 1)
     carried = state.held
     slots = min(horizon, run.room, space(run) - carried)
     z = run.target.forward(state.window(run, state.tokens, slots))
-    state.draw(run, z[1 + 2 * carried :])
-    tested = slice(carried + 1)
-    return Tested(state.tokens[tested], state.law[tested], run.law(z[tested]))
+    x, q = state.tokens, state.law
+    if redraft:
+        state.cut(0)
+    state.draw(run, z[1 + carried + len(state.tokens) :])
+    nearest = slice(carried, carried + 1)
+    x, q = torch.cat([x, state.tokens[nearest]]), torch.cat([q.to(state.law.dtype), state.law[nearest]])
+    return Tested(x, q, run.law(z[: carried + 1]))
 
 
 def as_printed(run: Run, state: PredictiveStream, horizon: int, rule: EnergyRule) -> Verdict:
@@ -73,4 +82,4 @@ def as_printed(run: Run, state: PredictiveStream, horizon: int, rule: EnergyRule
     rows = run.law(run.target.forward(again))  # line 10
     right = residual(rows.index_select(0, kept.clamp_max(slots - 1)), rows[-1:])
     law = torch.where(kept < slots, right, point(x[-1:], rows))
-    return closed(Verdict(path, run.draws.categorical(law, "resid")[0]))
+    return noted(closed(Verdict(path, run.draws.categorical(law, "resid")[0])), energies(x, state.law, p))

@@ -3,7 +3,8 @@
 For every recipe that learns from a backbone: heads, feature drafters. `Teacher.read` gives hidden rows (any taps) and
 logits of a passage. The prompts of the two sides differ by a hash of their text, and no benchmark's prompts are among
 them: scenes and programs are those that are not held out, texts are of Python's library. Scenes of either split may
-have one caption, so passages of captions that the task asks for are dropped.
+have one caption, so passages of captions that the task asks for are dropped. Digits have ten captions, which the sides
+and the task share; their pictures differ by the draws alone.
 An interrupted generation goes on where it stopped, and a larger plan keeps what a smaller one made.
 """
 
@@ -26,12 +27,12 @@ from harness.errors import UsageError
 from harness.law import Sampling
 from harness.task import Prompt
 from harness.teacher import Passage, Teacher
-from harness.worlds import emoji
+from harness.worlds import digits, emoji
 from harness.worlds.code import programs
 
 Side = Literal["train", "development"]
 SIDES: tuple[Side, Side] = ("train", "development")
-World = Literal["text", "code", "scenes"]
+World = Literal["text", "code", "scenes", "digits"]
 TEMPERATURES = (0.0, 0.7, 1.0)
 """Of the batches, in turn, where a plan has none of its own; of pictures 1."""
 ONE_IN = 8
@@ -88,11 +89,13 @@ def side_of(text: str) -> Side:
 
 @lru_cache(maxsize=4)
 def prompts(world: World, seed: int, side: Side, count: int) -> tuple[str, ...]:
-    """Different texts of one side, the first in the order of a seed.
+    """Texts of one side, the first in the order of a seed; but for those of digits, all different.
 
     Raises:
         UsageError: there are not so many.
     """
+    if world == "digits":
+        return tuple(digits.caption(index % digits.CLASSES) for index in range(count))
     found: dict[str, None] = {}
     for text in _drawn(world, seed):
         if side_of(text) == side:
@@ -144,7 +147,7 @@ def captions() -> frozenset[str]:
 
 
 def _made(teacher: Teacher, plan: Plan, side: Side, number: int, texts: Sequence[str]) -> list[Passage]:
-    usual = 1.0 if plan.world == "scenes" else TEMPERATURES[number % len(TEMPERATURES)]
+    usual = 1.0 if plan.world in ("scenes", "digits") else TEMPERATURES[number % len(TEMPERATURES)]
     draws = SeededDraws(plan.seed, "distilled", side, number, teacher.backbone.device)
     asked = [Prompt(f"{side}/{number}/{index}", text) for index, text in enumerate(texts)]
     return teacher.continued(asked, plan.new, Sampling(usual if plan.temperature is None else plan.temperature), draws)

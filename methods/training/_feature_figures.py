@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from harness.backbones.recipes._ngram import NGram
@@ -13,11 +15,20 @@ from methods.drafters.feature_nets import FeatureNet
 from methods.training._feature_data import Example, collate
 from methods.training._feature_model import Student
 from methods.training._feature_unroll import unroll
+from methods.training._head_examples import lower_end
 
 DEPTHS = 3
 """Tokens ahead that figures are given for: further on the drafter reads its own features."""
 MOST = 64
 """Passages looked at."""
+
+
+class Hits(NamedTuple):
+    """Of P passages, how often the likeliest token was the first, or among three, and how often there was one."""
+
+    first: Float[Tensor, " P"]
+    three: Float[Tensor, " P"]
+    there: Float[Tensor, " P"]
 
 
 def figures(student: Student) -> dict[str, float]:
@@ -26,15 +37,18 @@ def figures(student: Student) -> dict[str, float]:
     ``top1_d``, ``top3_d``: share of tokens at depth d, after the true tokens before, where the backbone's likeliest is
     the drafter's first or among its three; ``accepted_d``: the sum of min(p, q) at temperature 1. ``_untrained`` and
     ``_shuffled``: of a new drafter, and of one whose matrices have their entries in another order; ``_ngram``: of
-    counts of three tokens in the training's passages.
+    counts of three tokens in the training's passages. ``_lead``: lower end of the 95 % interval of what top1_1 gains
+    on each.
     """
     held = student.beside.development[:MOST]
-    found = measured(student, student.net, held, DEPTHS)
-    for name, net in (("untrained", FeatureNet(student.net.shape)), ("shuffled", shuffled(student.net))):
-        if name == "untrained" and len(net.ids):
-            net.ids.copy_(student.net.ids)
-        found |= {f"{key}_{name}": value for key, value in measured(student, net, held, 1).items()}
-    return found | {f"{key}_ngram": value for key, value in by_counts(student, held).items()}
+    found, own = measured(student, student.net, held, DEPTHS)
+    fresh = FeatureNet(student.net.shape)
+    fresh.ids.copy_(student.net.ids)
+    for name, net in (("untrained", fresh), ("shuffled", shuffled(student.net)), ("ngram", None)):
+        figure, hits = by_counts(student, held) if net is None else measured(student, net, held, 1)
+        found |= {f"{key}_{name}": value for key, value in figure.items()}
+        found[f"top1_1_{name}_lead"] = lower_end((own.first - hits.first)[:, None], own.there[:, None])[0]
+    return found
 
 
 def shuffled(net: FeatureNet) -> FeatureNet:
@@ -47,9 +61,10 @@ def shuffled(net: FeatureNet) -> FeatureNet:
 
 
 @torch.no_grad()
-def measured(student: Student, net: FeatureNet, held: Sequence[Example], depths: int) -> dict[str, float]:
-    """The shares of `figures` at so many depths, of a net beside this student's backbone."""
+def measured(student: Student, net: FeatureNet, held: Sequence[Example], depths: int) -> tuple[dict[str, float], Hits]:
+    """The shares of `figures` at so many depths, of a net beside this student's backbone; and hits at the first."""
     sums: dict[str, float] = {}
+    hits: list[tuple[float, float, float]] = []
     total = [0] * depths
     offers = student.beside.teacher.offers
     for example in held:
@@ -65,12 +80,15 @@ def measured(student: Student, net: FeatureNet, held: Sequence[Example], depths:
             for key, value in (("top1", right[:, 0]), ("top3", right.any(1)), ("accepted", both)):
                 sums[f"{key}_{depth + 1}"] = sums.get(f"{key}_{depth + 1}", 0.0) + float(value.sum())
             total[depth] += int(counted.sum())
-    return {key: value / max(1, total[int(key[-1]) - 1]) for key, value in sums.items()}
+            if not depth:
+                hits.append((float(right[:, 0].sum()), float(right.any(1).sum()), float(counted.sum())))
+    shares = {key: value / max(1, total[int(key[-1]) - 1]) for key, value in sums.items()}
+    return shares, Hits(*torch.tensor(hits, dtype=torch.float64).T)
 
 
 @torch.no_grad()
-def by_counts(student: Student, held: Sequence[Example]) -> dict[str, float]:
-    """``top1_1`` and ``top3_1`` of an n-gram, which knows the same tokens as the drafter and no hidden row."""
+def by_counts(student: Student, held: Sequence[Example]) -> tuple[dict[str, float], Hits]:
+    """``top1_1`` and ``top3_1`` of an n-gram, which knows the same tokens and no hidden row; and hits."""
     counts = NGram.of(example.tokens[None] for example in student.beside.train)
     offers, right = student.beside.teacher.offers, []
     for example in held:
@@ -79,8 +97,10 @@ def by_counts(student: Student, held: Sequence[Example]) -> dict[str, float]:
         p = _mixed([student.wanted(rows[batch.counted[0]]) for rows in batch.heads], offers.guidance)
         guessed = counts.guesses(example.tokens[None])[0, 1:][batch.counted[0]]
         right.append(guessed == student.ids[p.argmax(-1)][:, None])
-    hits = torch.cat(right).double()
-    return {"top1_1": float(hits[:, 0].mean()), "top3_1": float(hits.amax(1).mean())}
+    rows = [(hit[:, 0].sum(), hit.any(1).sum(), torch.tensor(len(hit))) for hit in right]
+    hits = Hits(*(torch.stack(column).double() for column in zip(*rows, strict=True)))
+    total = hits.there.sum()
+    return {"top1_1": float(hits.first.sum() / total), "top3_1": float(hits.three.sum() / total)}, hits
 
 
 def _mixed(logits: Sequence[Tensor], scale: float) -> Tensor:

@@ -18,6 +18,19 @@ RECIPES.register("eagle1-embedded-image")(
         steps=700,
     )
 )
+for _size, _heads, _inner in (("s", 3, 256), ("l", 5, 384)):
+    RECIPES.register(f"eagle1-embedded-digits-{_size}")(
+        FeatureRecipe(
+            summary=f"EAGLE-1 drafter of embedded-digits-{_size}",
+            backbone=f"embedded-digits-{_size}",
+            plan=Plan("digits", train=12, development=1, new=65),
+            heads=_heads,
+            kv_heads=_heads,
+            inner=_inner,
+            classify=1.0,
+            steps=600,
+        )
+    )
 RECIPES.register("eagle1-embedded-code")(
     FeatureRecipe(
         summary="EAGLE-1 drafter of embedded-code",
@@ -50,14 +63,15 @@ RECIPES.register("eagle1-smollm2-135m")(
     FeatureRecipe(
         summary="EAGLE-1 drafter of SmolLM2-135M, over the 8,192 ids that it writes most",
         backbone="smollm2-135m",
-        plan=Plan("text", train=3, development=1),
+        plan=Plan("text", train=12, development=1),
         heads=9,
         kv_heads=3,
         inner=1536,
         theta=100000.0,
         kept=8192,
         rows=4,
-        steps=400,
+        steps=1600,
+        hours=1.0,
     )
 )
 RECIPES.register("eagle3-smollm2-135m")(
@@ -65,7 +79,7 @@ RECIPES.register("eagle3-smollm2-135m")(
         summary="EAGLE-3 drafter of SmolLM2-135M, over the 8,192 ids that it writes most",
         backbone="smollm2-135m",
         eagle="eagle3",
-        plan=Plan("text", train=3, development=1),
+        plan=Plan("text", train=12, development=1),
         heads=9,
         kv_heads=3,
         inner=1536,
@@ -76,6 +90,7 @@ RECIPES.register("eagle3-smollm2-135m")(
         regress=0.0,
         classify=1.0,
         noise=0.0,
-        steps=400,
+        steps=1600,
+        hours=1.0,
     )
 )
