@@ -16,7 +16,7 @@ from harness.contracts import Need, Verdict
 from harness.errors import UsageError
 from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.passes import Tested, as_printed, joint, sequential
+from methods.drafters.passes import Redraft, Tested, as_printed, joint, sequential
 from methods.drafters.streams import PredictiveStream
 from methods.verifiers.energy import EnergyRule, Mode, Noise, verify_energy
 from methods.verifiers.plants import PLAIN_CORRECTION
@@ -35,7 +35,7 @@ class CrossRegression(Method[PredictiveStream]):
             but the nearest new one are tested in the next step. alg1_as_printed: Algorithm 1 to the letter, which tests
             new drafts by rows that never read them, and corrects by a law that no draft was drawn from.
         mode, beta, tau, noise, clip: see `EnergyRule`. carry: keep drafts behind a refusal. redraft: joint draws all
-            slots anew in each step, from rows that read the drafts so far; the paper keeps those it has. bonus:
+            slots anew in each step, from rows that read the drafts so far, or placeholders; the paper does not. bonus:
             sequential draws one more token where all drafts pass; the paper does not. draft_top: see
             `PredictiveStream`.
     """
@@ -49,7 +49,7 @@ class CrossRegression(Method[PredictiveStream]):
     noise: Noise = "logU"
     clip: bool = False
     carry: bool = True
-    redraft: bool = False
+    redraft: Redraft = "none"
     bonus: bool = True
     draft_top: int = 0
 
@@ -87,10 +87,8 @@ class CrossRegression(Method[PredictiveStream]):
             raise UsageError(
                 "cross_regression: joint tests drafts of an earlier step; take layout=sequential with carry=false"
             )
-        if self.redraft and self.layout != "joint":
-            raise UsageError(
-                f"cross_regression: redraft is of layout=joint, whose rows read old drafts; layout is {self.layout}"
-            )
+        if self.redraft != "none" and self.layout != "joint":
+            raise UsageError(f"cross_regression: redraft={self.redraft} is of layout=joint; layout is {self.layout}")
         self.rule.lossless  # noqa: B018  # its parameters are checked when it is made
 
     @property
@@ -133,7 +131,8 @@ class CrossRegression(Method[PredictiveStream]):
         lossy = cls(horizon=2, layout="sequential")
         return (
             cls(horizon=2),
-            cls(horizon=2, redraft=True),
+            cls(horizon=2, redraft="drafts"),
+            cls(horizon=2, redraft="placeholders"),
             cls(horizon=2, layout="sequential"),
             cls(horizon=2, layout="sequential", carry=False, bonus=False),
             replace(lossy, beta=0.5),

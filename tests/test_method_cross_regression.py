@@ -47,8 +47,9 @@ class TestExact:
         [
             JOINT,
             CrossRegression(horizon=3),
-            replace(JOINT, redraft=True),
-            CrossRegression(horizon=3, redraft=True),
+            replace(JOINT, redraft="drafts"),
+            replace(JOINT, redraft="placeholders"),
+            CrossRegression(horizon=3, redraft="drafts"),
             SEQUENTIAL,
             replace(SEQUENTIAL, horizon=3, carry=False),
             replace(SEQUENTIAL, bonus=False),

@@ -6,7 +6,7 @@ Source: Abulkhanov et al., Cross-Regression, Algorithm 1 and Table 15.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,6 +18,8 @@ from methods.drafters.streams import PredictiveStream
 from methods.trees import space
 from methods.verifiers.energy import EnergyRule, closed, energies, noted, point
 from methods.verifiers.rejection import residual
+
+Redraft = Literal["none", "drafts", "placeholders"]
 
 
 class Tested(NamedTuple):
@@ -40,21 +42,21 @@ def sequential(run: Run, state: PredictiveStream, horizon: int, bonus: bool) -> 
     return Tested(state.tokens, state.law, run.law(run.target.forward(draft)))
 
 
-def joint(run: Run, state: PredictiveStream, horizon: int, redraft: bool) -> Tested:
+def joint(run: Run, state: PredictiveStream, horizon: int, redraft: Redraft) -> Tested:
     """One pass: drafts carried over and the nearest new one, whose row follows theirs; the others wait for the next.
 
     Args:
-        redraft: all slots are drawn anew; the old drafts are tested, and those behind a refusal give way to new ones,
-            which were drawn by rows that read the old. None is of a law that knew its test, so this is exact too.
+        redraft: but for none, all slots are drawn anew, from rows that read the old drafts or placeholders; the old are
+            tested, and those behind a refusal give way to the new. No law knew what a test would say: exact too.
     """
     state.cut(min(run.room, (space(run) + 1) // 2) - 1)
     carried = state.held
     slots = min(horizon, run.room, space(run) - carried)
-    z = run.target.forward(state.window(run, state.tokens, slots))
     x, q = state.tokens, state.law
-    if redraft:
+    z = run.target.forward(state.window(run, x, slots, blank=redraft == "placeholders"))
+    if redraft != "none":
         state.cut(0)
-    state.draw(run, z[1 + carried + len(state.tokens) :])
+    state.draw(run, z[1 + carried + state.held :])
     nearest = slice(carried, carried + 1)
     x, q = torch.cat([x, state.tokens[nearest]]), torch.cat([q.to(state.law.dtype), state.law[nearest]])
     return Tested(x, q, run.law(z[: carried + 1]))

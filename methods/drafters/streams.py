@@ -53,9 +53,13 @@ class PredictiveStream:
         """What stands in all S slots but the last: drafts, then placeholders."""
         return torch.cat([self.tokens, self.placeholders[self.held :]])[: slots - 1]
 
-    def window(self, run: Run, control: Int[Tensor, " C"], slots: int) -> Draft:
-        """C tokens behind the last one as the target reads them, and the S rows of the stream beside it, as probes."""
-        tokens = torch.cat([control, run.last, self.read(slots)])
+    def window(self, run: Run, control: Int[Tensor, " C"], slots: int, blank: bool = False) -> Draft:
+        """C tokens behind the last one as the target reads them, and the S rows of the stream beside it, as probes.
+
+        Args:
+            blank: those read placeholders alone.
+        """
+        tokens = torch.cat([control, run.last, self.placeholders[: slots - 1] if blank else self.read(slots)])
         at = torch.arange(len(tokens), device=tokens.device)
         root, carried = len(control), at[: len(control)] < self.held
         reused = torch.cat([carried, torch.zeros_like(at[root:], dtype=torch.bool)])

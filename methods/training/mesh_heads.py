@@ -96,10 +96,10 @@ class TuneMeshHeads(Recipe):
 
     kind = "heads"
     source = "meshes of the backbone itself, of procedural shapes (Apache-2.0)"
-    steps: int = 400
+    steps: int = 800
     hours: float = 2.0
-    rate: float = 1e-4
-    warmup = 10
+    rate: float = 5e-4
+    warmup = 20
     fall = 1.0
     decay = 0.0
     betas = (0.9, 0.99)
