@@ -311,6 +311,7 @@ class Read:
     expected: float
     aside: tuple[int, ...] = ()
     passed: bool | None = None
+    energies: tuple[float, ...] = ()
 
     @property
     def kept(self) -> int:
@@ -347,6 +348,7 @@ class Verdict:
         aside: ids that the method itself wants to know on the host; they come with the same read.
         passed: whether a draft that no pass has read was tested behind a whole path, and is the token; None: no draft
             is tested there.
+        energies: of the drafts that were held against the target, in nats, for the record alone; see `Step.energies`.
     """
 
     def __init__(
@@ -355,11 +357,13 @@ class Verdict:
         token: Int[Tensor, ""],
         aside: Int[Tensor, " A"] | None = None,
         passed: Bool[Tensor, ""] | None = None,
+        energies: Float[Tensor, " E"] | None = None,
     ) -> None:
         self.path = path
         self.token = token
         self.aside = aside
         self.passed = passed
+        self.energies = energies
         self._read: Read | None = None
 
     def read(self) -> Read:
@@ -368,9 +372,12 @@ class Verdict:
             passed = torch.zeros_like(self.token) if self.passed is None else self.passed
             last = torch.stack([self.token.double(), self.path.expected.double(), passed.double()])
             beside = last[:0] if self.aside is None else self.aside.double()
-            *ids, token, expected, kept = torch.cat([beside, self.path.nodes.double(), last]).tolist()
+            energies = last[:0] if self.energies is None else self.energies.double()
+            found = torch.cat([energies, beside, self.path.nodes.double(), last]).tolist()
+            *ids, token, expected, kept = found[len(energies) :]
             aside, nodes = ids[: len(beside)], ids[len(beside) :]
             path = tuple(int(node) for node in nodes if node >= 0)
             closing = None if self.passed is None else bool(kept)
-            self._read = Read(path, int(token), expected, tuple(map(int, aside)), closing)
+            ratios = tuple(found[: len(energies)])
+            self._read = Read(path, int(token), expected, tuple(map(int, aside)), closing, ratios)
         return self._read

@@ -38,6 +38,8 @@ class Step:
             to the verdict on the host; host_ns: the rest.
         served: rows of the gang that its last target pass served, its own included; 1 outside a gang.
         ranks: of the nodes of a tree that were kept: siblings that went before each, from 0; none of a chain.
+        energies: log p(x) - log q(x) of every draft x that was held against the target, reached or not, in the order of
+            their places, nats; q is the law that it was drawn from. Of methods that test by it, none of others.
     """
 
     nfe: int
@@ -64,6 +66,7 @@ class Step:
     levels: int = 0
     served: int = 1
     ranks: tuple[int, ...] = ()
+    energies: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -127,7 +130,7 @@ class Record:
         sample["logprobs"] = tuple(sample["logprobs"])
         sample["regions"] = tuple(sample.get("regions", ()))
         sample["leading"] = tuple(sample.get("leading", ()))
-        steps = (Step(**{**step, "ranks": tuple(step.get("ranks", ()))}) for step in plain["steps"])
+        steps = (Step(**{**step, **{k: tuple(step.get(k, ())) for k in LISTS}}) for step in plain["steps"])
         return Record(Sample(**sample), tuple(steps))
 
 
@@ -154,6 +157,8 @@ def check(steps: Sequence[Step], output: int) -> None:
 
 
 STEP_FIELDS = tuple(f.name for f in fields(Step))
+LISTS = ("ranks", "energies")
+"""Those that hold several numbers a step."""
 FORCED = ("forced_drafted", "forced_tested", "forced_accepted")
 LATER = (*FORCED, "resampled", "levels")
 """Columns of steps that older runs lack."""

@@ -337,5 +337,6 @@ def _resolve(raw: _Raw, clock: Clock) -> Step:
         resampled=took.resampled,
         served=raw.served,
         ranks=_ranks(took.draft, took.read),
+        energies=took.read.energies,
         **_forced_counts(took),
     )

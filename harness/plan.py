@@ -137,7 +137,8 @@ class Plan:
     def manifest(self) -> dict[str, Any]:
         """``key``: what two runs must share to be mixed or gated; ``cells`` and ``suite`` beside it.
 
-        ``vocabularies``: token ids of every preset that tells them without loading.
+        ``vocabularies``: token ids of every preset that tells them without loading. ``sizes``: what each preset says of
+        its parameters and bytes.
         """
         suite = self.suite.suite.model_dump()
         drop = ("name", "description", "methods", "prove", "greedy_check", "warmup")
@@ -152,6 +153,7 @@ class Plan:
             "cells": {cell.id: self.meta(cell) for cell in self.cells},
             "suite": suite,
             "vocabularies": {name: size for name, size in sizes.items() if size is not None},
+            "sizes": {name: spec.size for name, spec in presets.known().items() if spec.size},
         }
 
 

@@ -17,6 +17,9 @@ from reports import papers_adt_laws as laws
 from reports import papers_adt_ranks as ranks
 from reports import papers_adt_regions as depths
 from reports import papers_batch as batch
+from reports import papers_cross_energies as energies
+from reports import papers_cross_figures as cross_figures
+from reports import papers_cross_tables as cross
 from reports import papers_diversity as diversity
 from reports import papers_exact as exact
 from reports import papers_figures as figures
@@ -60,6 +63,14 @@ MULO_SD: Mapping[str, Fill] = {
     **{"mulo_sd_eq10": scales.speedups, "mulo_sd_fig7": scales.stages},
     **{"mulo_sd_fig8": mulo_pareto.by_tau, "mulo_sd_fig9": mulo_pareto.by_radius},
 }
+ENERGIES: dict[str, Fill] = {"cross_regression_energies": energies.sheet}
+
+
+def _cross(*numbers: int) -> dict[str, Fill]:
+    """Tables of Cross-Regression."""
+    return {name: cross.table(name) for name in (f"cross_regression_table{i}" for i in numbers)}
+
+
 SUITES = {
     "papers/sjdpp": Contents(
         ("sjdpp_table1", "sjdpp_table2", "sjdpp_table3", "sjdpp_table4", "sjdpp_table5", "sjdpp_table9"),
@@ -123,6 +134,20 @@ SUITES = {
             *(mesh_sheet.comparison, mesh_sheet.acceptance),
         ),
     ),
+    "papers/cross_regression": Contents(
+        sheets=_cross(3, 4, 7, 8, 9, 10, 11, 14, 15, 17) | ENERGIES,
+        figures=(cross_figures.scaling, energies.figure),
+    ),
+    "papers/cross_regression_real": Contents(
+        sheets=_cross(3, 4, 7, 8, 9, 10, 11, 14, 15, 17), figures=(cross_figures.scaling,)
+    ),
+    "papers/cross_regression_scaling": Contents(sheets=_cross(17), figures=(cross_figures.scaling,)),
+    "papers/cross_regression_thresholds": Contents(
+        sheets=_cross(12, 13) | ENERGIES, figures=(cross_figures.thresholds, cross_figures.smoothing)
+    ),
+    "papers/cross_regression_smoothing": Contents(sheets=ENERGIES, figures=(cross_figures.smoothing, energies.figure)),
+    "papers/cross_regression_windows": Contents(figures=(cross_figures.windows, energies.figure)),
+    "papers/cross_regression_layers": Contents(sheets=_cross(16), figures=(cross_figures.layers,)),
     "papers/adt_tree_laws": Contents(sheets={"adt_tree_fig9": laws.sheet}, figures=(laws.maps, laws.laws)),
 }
 

@@ -17,8 +17,10 @@ from harness.errors import OutputError, UsageError
 from harness.outputs import Picture
 from harness.registry import TASKS
 from harness.task import Prompt, Scored
+from harness.worlds import speech
+from harness.worlds.speech import read_sound
 from tasks import _adpcm, utterances
-from tasks.librispeech import LibriSpeech, read_sound
+from tasks.librispeech import LibriSpeech
 from tasks.utterances import SHIPPED, Utterances
 
 RATE = 16_000
@@ -249,3 +251,15 @@ def test_a_wav_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
 def test_a_prompt_carries_its_waveform_beside_what_the_scorer_needs() -> None:
     prompt = Utterances().prompts()[0]
     assert isinstance(prompt, Prompt) and set(prompt.data) == {"reference"}
+
+
+def test_no_recording_of_a_benchmark_is_trained_on() -> None:
+    """The marks are those of the shipped test split, which the harness may not read itself."""
+    test, train = Utterances().prompts(), Utterances("train").prompts()
+    assert {speech.mark(prompt.data["reference"]) for prompt in test} == speech.SENTENCES
+    assert {prompt.category for prompt in test} == speech.VOICES and len(speech.READERS) == 40
+    for prompt in test:
+        said = str(prompt.data["reference"])
+        assert speech.asked("awb", said.upper().replace(".", "")) and speech.asked(prompt.category, "Another sentence.")
+    assert not any(speech.asked(prompt.category, prompt.data["reference"]) for prompt in train)
+    assert speech.asked("1089", "HE HOPED THERE WOULD BE STEW FOR DINNER") and not speech.asked("19", "CHAPTER ONE")

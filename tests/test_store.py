@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import harness
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
-from harness.ledger import STEP_FIELDS, Record, Sample, Step, totals
+from harness.ledger import LISTS, STEP_FIELDS, Record, Sample, Step, totals
 from harness.store import Store
 
 CELLS = ["sjd-0a1b", "ar-2c3d"]
@@ -45,7 +45,8 @@ PLANNED = [
 def step(accepted: int = 1, overshoot: int = 0) -> Step:
     """A step of a draft of three, of which ``accepted`` are kept."""
     counts: dict[str, Any] = dict.fromkeys(STEP_FIELDS, 0)
-    counts |= {"nfe": 1, "rows": 4, "drafted": 3, "wall_ns": 1000 + accepted, "expected": 0.5, "ranks": (0,)}
+    counts |= {"nfe": 1, "rows": 4, "drafted": 3, "wall_ns": 1000 + accepted, "expected": 0.5}
+    counts |= {"ranks": (0,), "energies": (-0.25, -1e30)}
     counts |= {"accepted": accepted, "tested": min(accepted + 1, 3), "emitted": accepted + 1}
     return Step(**counts | {"overshoot": overshoot})
 
@@ -158,6 +159,7 @@ reals = st.floats(allow_nan=False)
 maybe_real = st.none() | reals
 few = st.lists(numbers, max_size=4).map(tuple)
 by_type = {"int": numbers, "float": reals, "tuple[int, ...]": few}  # the ledger's annotations are strings
+by_type["tuple[float, ...]"] = st.lists(reals, max_size=3).map(tuple)
 plain_steps = st.builds(Step, **{f.name: by_type[str(f.type)] for f in fields(Step)})
 plain_samples = st.builds(
     Sample,
@@ -199,7 +201,7 @@ def test_a_cell_survives_the_disk(tmp_path_factory: pytest.TempPathFactory, valu
         assert cell.samples[name].tolist() == [getattr(value.sample, name) for value in values]
     for name in ("tokens", "logprobs"):
         assert [tuple(row) for row in cell.samples[name]] == [getattr(value.sample, name) for value in values]
-    steps = cell.steps.assign(ranks=cell.steps["ranks"].map(tuple))
+    steps = cell.steps.assign(**{name: cell.steps[name].map(tuple) for name in LISTS})
     for name in STEP_FIELDS:
         assert steps[name].tolist() == [getattr(s, name) for value in values for s in value.steps]
 

@@ -137,7 +137,7 @@ class TestStreams:
         text = torch.tensor([3, 1, 4, 1, 5, 9])
         with torch.no_grad():  # a window of the whole text has no prefix, so all that it reads is gated
             ours = adapted(text, text[None], torch.tensor([0])).predictive[0]
-            theirs = peft.PeftModel.from_pretrained(adapted._model[0], tmp_path)(input_ids=text[None]).logits[0]
+            theirs = peft.PeftModel.from_pretrained(adapted.body.model, tmp_path)(input_ids=text[None]).logits[0]
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
         assert {name.split(".")[2] for name in adapted._linears} == {"1"}
 

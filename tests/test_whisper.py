@@ -248,7 +248,7 @@ def test_nothing_is_decoded_without_a_recording_and_no_text_is_read(model: Whisp
         model.encode("hello")
     assert model.decode([5, 6]) == ""
     assert Whisper.modality({}) == "speech" and not Whisper.reads_text({})
-    assert model.offers.meets == {Need.TREE_MASK, Need.DRAFTER}
+    assert model.offers.meets == {Need.TREE_MASK, Need.DRAFTER, Need.GATE}
     assert (model.offers.vocabulary, model.offers.context, model.offers.eos) == (VOCABULARY, CONTEXT, {0})
 
 
@@ -554,7 +554,7 @@ def test_what_lies_beside_is_a_mapping_of_texts(pins: list[dict[str, Any]]) -> N
 def test_presets_are_whispers(name: str) -> None:
     spec = presets.resolve(f"whisper-{name}")
     assert spec.adapter == "whisper" and spec.licence and spec.note
-    assert spec.meets() == {Need.TREE_MASK, Need.DRAFTER} and not spec.reads_text()
+    assert spec.meets() == {Need.TREE_MASK, Need.DRAFTER, Need.GATE} and not spec.reads_text()
 
 
 @pytest.fixture(scope="module", params=["whisper-base", "whisper-tiny.en"])

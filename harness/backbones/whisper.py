@@ -5,12 +5,15 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, final
+from pathlib import Path
+from typing import Any, NamedTuple, final
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from harness.backbone import Backbone, Opening
-from harness.backbones import _digests, _load, _weights
+from harness.backbones import _digests, _load, _lora, _weights
 from harness.backbones._kv import Masks, SlotCache
 from harness.backbones._whisper import SUPPRESSED, Ears, make_random, prompt_ids, read_model, suppressed
 from harness.backbones.hf_causal import TYPES, spread
@@ -60,33 +63,19 @@ class Whisper(Backbone):
         self.offers, self.fingerprint = parts.offers, parts.fingerprint
         self._decoder = decoder
         self._parts = parts
+        self._adapters: dict[Path, Any] = {}
         self._masks = Masks(self.offers.context, TYPES[dtype], torch.device(device))
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Whisper:
         """Read weights that are in the cache already; nothing is downloaded (see `presets.fetch`)."""
-        _check(name, params, dtype)
-        source = _weights.parse(name, params["source"])
-        if source.kind == "random":
-            model, tokenizer = make_random(name, source.fields), None
-            fingerprint = _digests.of_tensors(model)
-        else:
-            folder = _weights.locate(name, source)
-            model = read_model(name, folder, TYPES[dtype])
-            tokenizer, fingerprint = _load.read_tokenizer(folder), _weights.digest(folder)
-        model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
-        generation = model.generation_config
-        prompt = prompt_ids(name, generation, params.get("language", "en"))
-        never, first = (suppressed(generation, key, model.config.vocab_size) for key in SUPPRESSED)
-        mark = hashlib.sha256(f"{fingerprint} prompt={prompt} never={never} first={first}".encode()).hexdigest()
-        ids = [torch.tensor(each, dtype=torch.long, device=device) for each in (never, first)]
-        parts = Parts(_offers(model, cls.meets(params)), mark, tokenizer, Ears(model), prompt, *ids)
-        return cls(name, dtype, device, Decoder(model), parts)
+        found = read(name, params, dtype, device)
+        return cls(name, dtype, device, Decoder(found.model), found.parts)
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Need]:
-        """Trees, and drafters of its own vocabulary."""
-        return frozenset({Need.TREE_MASK, Need.DRAFTER})
+        """Trees, drafters of its own vocabulary, and rows that read an adapter."""
+        return frozenset({Need.TREE_MASK, Need.DRAFTER, Need.GATE})
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
@@ -108,12 +97,26 @@ class Whisper(Backbone):
         Raises:
             UsageError: the prompt has no recording, or not one of up to 30 s at 16 kHz.
         """
+        return self.listen(self.hear(prompt), prompt.tokens)
+
+    def hear(self, prompt: Prompt) -> Float[Tensor, "S E"]:
+        """The encoder's states of a prompt's recording; raises as `open` does."""
+        return self._parts.ears.hear(self._parts.ears.samples(self.name, prompt))
+
+    def listen(self, states: Float[Tensor, "S E"], tokens: tuple[int, ...] | None = None) -> Opening:
+        """The prompt of a recording that was heard already; without ids it is Whisper's own."""
         parts = self._parts
-        states = parts.ears.hear(parts.ears.samples(self.name, prompt))
-        ids = prompt.tokens or parts.prompt
+        ids = tokens or parts.prompt
         with torch.inference_mode():
             net = self._decoder.listen(states, Grammar(parts.never, parts.first, len(ids) - 1))
         return Opening(ids, lambda: SlotCache(net, self.offers.context, self._masks))
+
+    def adapter(self, folder: Path | None) -> Any:
+        """Read once; see `_lora.read`."""
+        assert folder is not None, "it is no toy"
+        if folder not in self._adapters:
+            self._adapters[folder] = self._decoder.fitted(_lora.read(folder, self, TYPES[self.dtype]))
+        return self._adapters[folder]
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens; empty where there is no tokenizer."""
@@ -134,6 +137,37 @@ class Whisper(Backbone):
         mark = hashlib.sha256(f"{self.fingerprint} layers={kept}".encode()).hexdigest()
         name = f"{self.name}/layers={len(kept)}"
         return Whisper(name, self.dtype, self.device, self._decoder.pick(kept), replace(self._parts, fingerprint=mark))
+
+
+class Read(NamedTuple):
+    """A Whisper of transformers, and what it has beside its decoder."""
+
+    model: Any
+    parts: Parts
+
+
+def read(name: str, params: Mapping[str, Any], dtype: str, device: str) -> Read:
+    """As `Whisper.load`, before the decoder is fused.
+
+    Raises:
+        UsageError: an unknown parameter, type or language. WeightsError: weights are missing, damaged or no Whisper's.
+    """
+    _check(name, params, dtype)
+    source = _weights.parse(name, params["source"])
+    if source.kind == "random":
+        model, tokenizer = make_random(name, source.fields), None
+        fingerprint = _digests.of_tensors(model)
+    else:
+        folder = _weights.locate(name, source)
+        model = read_model(name, folder, TYPES[dtype])
+        tokenizer, fingerprint = _load.read_tokenizer(folder), _weights.digest(folder)
+    model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
+    generation = model.generation_config
+    prompt = prompt_ids(name, generation, params.get("language", "en"))
+    never, first = (suppressed(generation, key, model.config.vocab_size) for key in SUPPRESSED)
+    mark = hashlib.sha256(f"{fingerprint} prompt={prompt} never={never} first={first}".encode()).hexdigest()
+    ids = [torch.tensor(each, dtype=torch.long, device=device) for each in (never, first)]
+    return Read(model, Parts(_offers(model, Whisper.meets(params)), mark, tokenizer, Ears(model), prompt, *ids))
 
 
 def _check(name: str, params: Mapping[str, Any], dtype: str) -> None:

@@ -8,6 +8,7 @@ follow token t without a gap.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,21 +19,31 @@ from harness.backbones.recipes._adapted import Adapted
 from harness.teacher import Passage
 
 
+class Guesses(NamedTuple):
+    """Which slots are guessed right, and which lie inside their passage."""
+
+    right: Bool[Tensor, "n W"]
+    inside: Bool[Tensor, "n W"]
+
+
 class Denoising(nn.Module):
     """An adapter, the passages of both sides, and the replay buffer: what was guessed last in each window.
 
     Args:
-        width: W. Of each passage the made part is cut into windows of so many tokens, one behind the other.
+        width: W. hop: 0: of each passage the made part is cut into whole windows, one behind the other; more: a window
+            begins at every so many tokens, and what of it lies behind the passage's end counts nothing.
     """
 
     replay: Tensor
 
-    def __init__(self, adapted: Adapted, train_on: Sequence[Passage], check_on: Sequence[Passage], width: int) -> None:
+    def __init__(
+        self, adapted: Adapted, train_on: Sequence[Passage], check_on: Sequence[Passage], width: int, hop: int = 0
+    ) -> None:
         super().__init__()
-        self.adapted, self.width = adapted, width
-        self.train_on = [passage for passage in train_on if len(roots(passage, width))]
-        self.check_on = [passage for passage in check_on if len(roots(passage, width))]
-        found = [wanted(passage, width) for passage in self.train_on]
+        self.adapted, self.width, self.hop = adapted, width, hop
+        self.train_on = [passage for passage in train_on if len(roots(passage, width, hop))]
+        self.check_on = [passage for passage in check_on if len(roots(passage, width, hop))]
+        found = [wanted(passage, width, hop) for passage in self.train_on]
         self.first = np.cumsum([0, *(len(each) for each in found)]).tolist()
         self.register_buffer("replay", torch.cat(found))
 
@@ -40,37 +51,50 @@ class Denoising(nn.Module):
         """The loss of one passage's windows, whose guesses go into the buffer (Algorithm 3, lines 2 to 9)."""
         passage, vocabulary = self.train_on[chosen], self.adapted.backbone.offers.vocabulary
         held = slice(self.first[chosen], self.first[chosen + 1])
-        text, at = torch.tensor(passage.tokens), roots(passage, self.width)
-        made = self.adapted(text, seen(text, at, noised(self.replay[held], vocabulary, random)), at)
+        text, at = torch.tensor(passage.tokens), roots(passage, self.width, self.hop)
+        windows = seen(text, at, noised(self.replay[held], vocabulary, random))
+        made = self.adapted(text, windows, at, passage.condition)
         q = made.predictive.float().log_softmax(-1)
         self.replay[held] = q.argmax(-1)
-        weight = weights(q.argmax(-1) == wanted(passage, self.width))
+        within = inside(passage, self.width, self.hop)
+        weight = weights((q.argmax(-1) == wanted(passage, self.width, self.hop)) & within) * within
         cross = -(made.control.float().softmax(-1).detach() * q).sum(-1)
         loss: Tensor = (weight * cross).sum() / weight.sum()
         return loss
 
     @torch.no_grad()
-    def hits(self) -> Bool[Tensor, "n W"]:
-        """Which guesses are right in windows of the development side, with random ids wherever a guess is to come."""
+    def hits(self) -> Guesses:
+        """Of windows of the development side, with random ids wherever a guess is to come."""
         found = []
         for number, passage in enumerate(self.check_on):
-            text, at = torch.tensor(passage.tokens), roots(passage, self.width)
+            text, at = torch.tensor(passage.tokens), roots(passage, self.width, self.hop)
             random = np.random.default_rng(number)
             ids = random.integers(self.adapted.backbone.offers.vocabulary, size=(len(at), self.width))
-            guessed = self.adapted(text, seen(text, at, torch.from_numpy(ids)), at).predictive.argmax(-1)
-            found.append(guessed == wanted(passage, self.width))
-        return torch.cat(found)
+            windows = seen(text, at, torch.from_numpy(ids))
+            guessed = self.adapted(text, windows, at, passage.condition).predictive.argmax(-1)
+            within = inside(passage, self.width, self.hop)
+            found.append(Guesses((guessed == wanted(passage, self.width, self.hop)) & within, within))
+        return Guesses(*(torch.cat(each) for each in zip(*found, strict=True)))
 
 
-def roots(passage: Passage, width: int) -> Int[Tensor, " n"]:
+def roots(passage: Passage, width: int, hop: int = 0) -> Int[Tensor, " n"]:
     """Where the windows begin: the token before the first of each, which is read again."""
-    return torch.arange(passage.start - 1, len(passage.tokens) - width, width)
+    end = len(passage.tokens)
+    return torch.arange(passage.start - 1, end - 1 if hop else end - width, hop or width)
 
 
-def wanted(passage: Passage, width: int) -> Int[Tensor, "n W"]:
-    """The tokens of each window."""
-    places = roots(passage, width)[:, None] + torch.arange(1, width + 1)
-    return torch.tensor(passage.tokens)[places]
+def wanted(passage: Passage, width: int, hop: int = 0) -> Int[Tensor, "n W"]:
+    """The tokens of each window; the last one again behind the end."""
+    return torch.tensor(passage.tokens)[_places(passage, width, hop).clamp_max(len(passage.tokens) - 1)]
+
+
+def inside(passage: Passage, width: int, hop: int = 0) -> Bool[Tensor, "n W"]:
+    """Which slots lie before the passage's end."""
+    return _places(passage, width, hop) < len(passage.tokens)
+
+
+def _places(passage: Passage, width: int, hop: int) -> Int[Tensor, "n W"]:
+    return roots(passage, width, hop)[:, None] + torch.arange(1, width + 1)
 
 
 def seen(text: Int[Tensor, " N"], at: Int[Tensor, " n"], slots: Int[Tensor, "n W"]) -> Int[Tensor, "n W"]:

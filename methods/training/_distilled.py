@@ -1,10 +1,9 @@
 """Passages of a backbone to train drafters of it on: made once with a fixed seed, and kept in the cache.
 
-For every recipe that learns from a backbone: heads, feature drafters. `Teacher.read` gives hidden rows (any taps) and
-logits of a passage. The prompts of the two sides differ by a hash of their text, and no benchmark's prompts are among
-them: scenes and programs are those that are not held out, texts are of Python's library. Scenes of either split may
-have one caption, so passages of captions that the task asks for are dropped. Digits have ten captions, which the sides
-and the task share; their pictures differ by the draws alone.
+`Teacher.read` gives hidden rows (any taps) and logits of a passage. The prompts of the two sides differ by a hash of
+their text, and no benchmark's are among them: scenes and programs are those that are not held out, texts are of
+Python's library. Scenes of either split may have one caption, so passages of captions that the task asks for are
+dropped. Digits have ten captions, shared by all; their pictures differ by the draws alone.
 An interrupted generation goes on where it stopped, and a larger plan keeps what a smaller one made.
 """
 
@@ -110,11 +109,10 @@ def prompts(world: World, seed: int, side: Side, count: int) -> tuple[str, ...]:
 def _drawn(world: World, seed: int) -> Iterator[str]:
     random = np.random.default_rng(seed)
     if world == "text":
-        yield from (text[:LONGEST] for text in prefixes(seed, procedural=1000))
-    elif world == "code":
-        yield from (program.head for program in islice(programs(random, held_out=False), DRAWN))
-    else:
-        yield from (emoji.caption(emoji.scene(random, "train")) for _ in range(DRAWN))
+        return (text[:LONGEST] for text in prefixes(seed, procedural=1000))
+    if world == "code":
+        return (program.head for program in islice(programs(random, held_out=False), DRAWN))
+    return (emoji.caption(emoji.scene(random, "train")) for _ in range(DRAWN))
 
 
 def _passages(teacher: Teacher, plan: Plan, side: Side) -> list[Passage]:
@@ -134,9 +132,7 @@ def _passages(teacher: Teacher, plan: Plan, side: Side) -> list[Passage]:
             part.write_text(json.dumps([[passage.start, *passage.tokens] for passage in made]), encoding="utf-8")
             part.replace(path)
         found += [Passage(tuple(ids), start) for start, *ids in json.loads(path.read_text(encoding="utf-8"))]
-    if plan.world != "scenes":
-        return found
-    texts, asked = prompts(plan.world, plan.seed, side, len(found)), captions()
+    texts, asked = prompts(plan.world, plan.seed, side, len(found)), captions() if plan.world == "scenes" else ()
     return [passage for text, passage in zip(texts, found, strict=True) if text not in asked]
 
 

@@ -20,6 +20,7 @@ from harness.registry import RECIPES
 from harness.train import Recipe
 from methods.training._denoising import Denoising
 from methods.training._distilled import Plan, distilled
+from methods.training._recordings import Recordings, transcribed
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,21 +28,23 @@ class TrainAdapter(Recipe):
     """Denoise windows of the backbone's own passages; only the low-rank matrices learn.
 
     Args:
-        backbone: a preset. plan: of its passages. rank, alpha: of the matrices. width: w, the tokens of a window.
-        layers: first and last that the adapter changes (Table 16); None: all. batch: passages of a step.
+        backbone: a preset. plan: of its passages, or of recordings that it writes down. rank, alpha: of the matrices.
+        width: w, the tokens of a window. hop: see `Denoising`. layers: first and last that the adapter changes (Table
+        16); None: all. batch: passages of a step.
     """
 
     summary: str
     backbone: str
-    plan: Plan
+    plan: Plan | Recordings
     rank: int = 32
     alpha: int = 64
     width: int = 16
+    hop: int = 0
     layers: tuple[int, int] | None = None
     batch: int = 4
 
     kind = "adapter"
-    source = "passages of the backbone itself, drawn with a fixed seed"
+    source: str = "passages of the backbone itself, drawn with a fixed seed"
     steps: int = 600
     hours: float = 0.5
     rate: float = 5e-4
@@ -54,11 +57,12 @@ class TrainAdapter(Recipe):
         """Draws the backbone's passages first where the cache holds none.
 
         Raises:
-            WeightsError: the backbone's weights cannot be had. UsageError: it is none of hf_causal.
+            WeightsError: the backbone's weights cannot be had. UsageError: it is none of hf_causal or whisper, or there
+                are no recordings.
         """
-        found = distilled(self.backbone, self.plan)
-        adapted = Adapted(self.backbone, self.rank, self.alpha, self.layers)
-        return Denoising(adapted, found.train, found.development, self.width)
+        adapted, plan = Adapted(self.backbone, self.rank, self.alpha, self.layers), self.plan
+        found = transcribed(adapted.body, plan) if isinstance(plan, Recordings) else distilled(self.backbone, plan)
+        return Denoising(adapted, found.train, found.development, self.width, self.hop)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Denoising)
@@ -78,16 +82,17 @@ class TrainAdapter(Recipe):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """On development windows, all slots of which read random ids: how often slot k is right, and ``run``, the mean
-        number of right guesses before the first wrong one. Beside the ``_untrained`` adapter, which is the target
-        reading noise, and one of ``_shuffled`` weights.
+        number of right guesses before the first wrong one, of ``places`` in a window. Beside the ``_untrained``
+        adapter, which is the target reading noise, and one of ``_shuffled`` weights.
         """
         assert isinstance(model, Denoising)
         figures: dict[str, float] = {}
         for key in ("", "_untrained", "_shuffled"):
             with _control(model.adapted, key):
-                right = model.hits().double()
-            figures["windows"] = float(len(right))
-            figures |= {f"top1_slot{k}{key}": float(right[:, k - 1].mean()) for k in (1, 2, 4, self.width)}
+                right, inside = (each.double() for each in model.hits())
+            share = right.sum(0) / inside.sum(0).clamp_min(1)
+            figures |= {"windows": float(len(right)), "places": float(inside.sum(1).mean())}
+            figures |= {f"top1_slot{k}{key}": float(share[k - 1]) for k in (1, 2, 4, self.width)}
             figures[f"run{key}"] = float(right.cumprod(1).sum(1).mean())
         return figures
 
@@ -121,6 +126,17 @@ RECIPES.register("cross-regression-smollm2-135m")(
         backbone="smollm2-135m",
         plan=Plan("text", train=5, development=1),
         steps=300,
+        hours=2.0,
+    )
+)
+RECIPES.register("cross-regression-whisper-base")(
+    TrainAdapter(
+        summary="adapter of whisper-base for cross_regression",
+        backbone="whisper-base",
+        plan=Recordings(),
+        hop=4,
+        source="recordings that $STRIDE_RECORDINGS names, in LibriSpeech's folders, as the backbone writes them down",
+        steps=600,
         hours=2.0,
     )
 )

@@ -119,10 +119,19 @@ def verify_energy(
         p: R = K + 1 rows: a token of the last one follows drafts that all pass. R = K: no pass has read the last draft,
             which is then the token that closes the step.
         draws: asked for one `path` of K probabilities and one categorical token.
+
+    Returns:
+        A verdict that carries the energies of all K drafts, as they are before clipping and smoothing.
     """
+    found = energies(x, q, p)
     if len(p) > len(x):
-        return judge(rule.passes(x, q, p), x, q, p, draws)
-    return closed(judge(rule.passes(x, q, p), x, q, torch.cat([p, point(x[-1:], p)]), draws))
+        return noted(judge(rule.passes(x, q, p), x, q, p, draws), found)
+    return noted(closed(judge(rule.passes(x, q, p), x, q, torch.cat([p, point(x[-1:], p)]), draws)), found)
+
+
+def noted(verdict: Verdict, energy: Float[Tensor, " K"]) -> Verdict:
+    """The same, with energies for the record."""
+    return Verdict(verdict.path, verdict.token, passed=verdict.passed, energies=energy)
 
 
 def point(x: Int[Tensor, " 1"], p: Float[Tensor, "R V"]) -> Float[Tensor, "1 V"]:

@@ -5,17 +5,21 @@ A `Decoder` is the weights; `Decoder.listen` binds them to what the encoder hear
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, final
 
 import torch
-from jaxtyping import Float, Int
-from torch import Tensor
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.backbones._kv import Slots
+from harness.backbones._lora import Adapter, LowRank
+from harness.backbones.nets import gated as gates
 from harness.backbones.nets.products import Product, product
+from harness.errors import WeightsError
 
 
 class Norm(NamedTuple):
@@ -50,6 +54,26 @@ class Layer:
     norm_mlp: Norm
     up: Product
     down: Product
+
+
+FUSED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.out_proj",),
+    "ask": ("encoder_attn.q_proj",),
+    "out_ask": ("encoder_attn.out_proj",),
+    "up": ("fc1",),
+    "down": ("fc2",),
+}
+"""Linear layers that a row may gate, by the product that they are part of."""
+PREFIX = "model.decoder.layers."
+HEARS = ("encoder_attn.k_proj", "encoder_attn.v_proj")
+
+
+def linears(model: Any) -> dict[str, nn.Linear]:
+    """The linear layers of the decoder that a row may gate, by name; keys and values of the encoder are all rows'."""
+    names = {name for parts in FUSED.values() for name in parts}
+    found = ((name, module) for name, module in gates.linears(model).items() if name.startswith(PREFIX))
+    return {name: module for name, module in found if name.removeprefix(PREFIX).partition(".")[2] in names}
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +114,39 @@ class Decoder:
         self._places: Tensor = decoder.embed_positions.weight.data
         self._norm = _norm(decoder.layer_norm)
         self._head = product(model.proj_out.weight.data)
+        self._shapes = gates.shapes_of(linears(model))
         self._weights = [_fuse(layer) for layer in decoder.layers]
+
+    def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
+        """By layer and product.
+
+        Raises:
+            WeightsError: it changes layers that are not there, of another shape, or what is made once a recording.
+        """
+        for name in adapter:
+            if name.startswith("model.encoder.") or name.endswith(HEARS):
+                raise WeightsError(
+                    f"the adapter changes {name}, which is computed once a recording and read by all rows: a row "
+                    f"cannot gate it; train one without the encoder, and without {' and '.join(HEARS)}"
+                )
+        gates.check(adapter, self._shapes)
+        return [self._low(adapter, f"{PREFIX}{index}.") for index in range(self.layers)]
+
+    def _low(self, adapter: Adapter, layer: str) -> dict[str, LowRank]:
+        found = {}
+        for fused, names in FUSED.items():
+            parts = [
+                adapter.get(layer + name) or gates.nothing(*self._shapes[layer + name], self._embed) for name in names
+            ]
+            if any(len(part.down) for part in parts):
+                found[fused] = gates.joined(parts)
+        return found
+
+    def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> Decoder:
+        """The same weights, with the adapter on in these rows of the next pass."""
+        made, on = copy.copy(self), gate[:, None].to(self._embed.dtype)
+        made._weights = [_adapted(layer, low, on) for layer, low in zip(self._weights, fitted, strict=True)]
+        return made
 
     def pick(self, layers: Sequence[int]) -> Decoder:
         """The same weights with these layers only."""
@@ -163,6 +219,14 @@ class Listening:
         last = slice(len(tokens) - rows, None)
         return self._grammar.apply(self._decoder.logits(x[last]), positions[last])
 
+    def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
+        """As its decoder takes it (see `Decoder.fitted`)."""
+        return self._decoder.fitted(adapter)
+
+    def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> Listening:
+        """The same recording, with the adapter on in these rows of the next pass."""
+        return Listening(self._decoder.gated(fitted, gate), self._heard, self._grammar)
+
     def pick(self, layers: Sequence[int]) -> Listening:
         """The same weights and the same recording with these layers only."""
         return Listening(self._decoder.pick(layers), [self._heard[index] for index in layers], self._grammar)
@@ -180,6 +244,12 @@ def _stacked(*linears: Any) -> Norm:
     """Weights and biases one below the other; keys have no bias, which is a bias of zero."""
     biases = [each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias.data for each in linears]
     return Norm(torch.cat([each.weight.data for each in linears]), torch.cat(biases))
+
+
+def _adapted(layer: Layer, low: Mapping[str, LowRank], gate: Float[Tensor, "N 1"]) -> Layer:
+    """The layer whose products add the adapter's where the gate is 1."""
+    on: dict[str, Any] = {name: gates.gated(getattr(layer, name), part, gate) for name, part in low.items()}
+    return replace(layer, **on)
 
 
 def _fuse(layer: Any) -> Layer:

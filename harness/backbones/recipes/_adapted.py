@@ -1,4 +1,4 @@
-"""A frozen language model with low-rank matrices that learn, and whose gated rows alone read them, as in decoding.
+"""A frozen model with low-rank matrices that learn, and whose gated rows alone read them, as in decoding.
 
 Source: Hu et al. 2021, LoRA, arXiv:2106.09685. Axes: N tokens of a text, n windows of it, W rows of each, V vocabulary.
 """
@@ -8,9 +8,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int
 from safetensors.torch import save_file
@@ -18,10 +20,14 @@ from torch import Tensor, nn
 
 from harness import presets
 from harness.backbones._lora import PREFIX, LowRank
-from harness.backbones.hf_causal import HFCausal
 from harness.backbones.nets import gated
-from harness.backbones.nets.generic import TransformersNet
+from harness.backbones.recipes._adapted_body import Body as Body
+from harness.backbones.recipes._adapted_body import TextBody
+from harness.backbones.recipes._adapted_speech import SpeechBody
 from harness.errors import UsageError
+
+BODIES: dict[str, type[TextBody] | type[SpeechBody]] = {"hf_causal": TextBody, "whisper": SpeechBody}
+"""By the adapter of a backbone."""
 
 
 class Streams(NamedTuple):
@@ -35,7 +41,8 @@ class Adapted(nn.Module):
     """The adapter; the model that it belongs to is no part of its state.
 
     Args:
-        name: of a backbone that hf_causal serves. rank, alpha: of the matrices. layers: first and last to have some.
+        name: of a backbone that hf_causal or whisper serves. rank, alpha: of the matrices. layers: first and last to
+            have some.
 
     Raises:
         UsageError: another kind of backbone, or one without such layers. WeightsError: its weights cannot be had.
@@ -45,15 +52,17 @@ class Adapted(nn.Module):
         super().__init__()
         presets.fetch(name)
         spec = presets.resolve(name)
-        if spec.adapter != "hf_causal":
-            raise UsageError(f"{name} is a backbone of {spec.adapter}; rows are gated of those of hf_causal")
-        backbone = HFCausal.load(name, {**spec.params, "forward": "transformers"}, "fp32", "cpu")
-        assert isinstance(backbone._net, TransformersNet), "what forward: transformers asks for"
-        self.backbone, self.rank, self.alpha = backbone, rank, alpha
-        self._model = (backbone._net.model,)  # in a tuple, which torch takes for no part of this module
-        self._linears = {key: layer for key, layer in gated.linears(self._model[0]).items() if _within(key, layers)}
+        if spec.adapter not in BODIES:
+            raise UsageError(
+                f"{name} is a backbone of {spec.adapter}; adapters are trained for those of {', '.join(BODIES)}"
+            )
+        self.body: Body = BODIES[spec.adapter](name, spec.params)
+        self.backbone, self.rank, self.alpha = self.body.backbone, rank, alpha
+        self._linears = {key: layer for key, layer in self.body.linears.items() if _within(key, layers)}
         if not self._linears:
-            raise UsageError(f"{name} has no linear layers in {layers}; it has {backbone.offers.layers} layers from 0")
+            raise UsageError(
+                f"{name} has no linear layers in {layers}; it has {_count(self.body.linears)} layers from 0"
+            )
         self.down = nn.ParameterList(
             nn.Parameter(torch.empty(rank, each.in_features)) for each in self._linears.values()
         )
@@ -63,11 +72,18 @@ class Adapted(nn.Module):
         for matrix in self.down:
             nn.init.kaiming_uniform_(matrix, a=math.sqrt(5))  # as peft does
 
-    def forward(self, text: Int[Tensor, " N"], windows: Int[Tensor, "n W"], roots: Int[Tensor, " n"]) -> Streams:
+    def forward(
+        self,
+        text: Int[Tensor, " N"],
+        windows: Int[Tensor, "n W"],
+        roots: Int[Tensor, " n"],
+        condition: npt.NDArray[Any] | None = None,
+    ) -> Streams:
         """One pass over a text and its windows.
 
         Args:
-            windows: what each reads, its first token being the text's at ``roots``, which is read again.
+            windows: what each reads, its first token being the text's at ``roots``, which is read again. condition: the
+                recording that the text was written from. Control rows behind the text's end are its last one.
         """
         count, (number, width) = len(text), windows.shape
         at = torch.arange(count + windows.numel())
@@ -84,13 +100,8 @@ class Adapted(nn.Module):
         ]
         mask = torch.zeros(sees.shape).masked_fill(~sees, -torch.inf)
         with gated.hooked(pairs, gate[:, None].float()):
-            logits = self._model[0](
-                input_ids=torch.cat([text, windows.flatten()])[None],
-                attention_mask=mask[None, None],
-                position_ids=places[None],
-                use_cache=False,
-            ).logits[0]
-        rows = roots[:, None] + torch.arange(width)
+            logits = self.body.logits(torch.cat([text, windows.flatten()]), mask, places, condition)
+        rows = (roots[:, None] + torch.arange(width)).clamp_max(count - 1)
         return Streams(logits[rows], logits[count:].view(number, width, -1))
 
     def export(self, folder: Path) -> None:
@@ -106,7 +117,7 @@ class Adapted(nn.Module):
         (folder / "adapter_model.safetensors").chmod(0o644)  # safetensors writes for the owner alone
         how = {
             "peft_type": "LORA",
-            "task_type": "CAUSAL_LM",
+            "task_type": self.body.task,
             "base_model_name_or_path": self.backbone.name,
             "r": self.rank,
             "lora_alpha": self.alpha,
@@ -116,6 +127,10 @@ class Adapted(nn.Module):
         tie = {"backbone": self.backbone.name, "fingerprint": self.backbone.fingerprint}
         for name, body in (("adapter_config.json", how), ("config.json", tie)):
             (folder / name).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+
+def _count(linears: Mapping[str, nn.Linear]) -> int:
+    return len({found[1] for key in linears if (found := re.search(r"\.(\d+)\.", key))})
 
 
 def _within(key: str, layers: tuple[int, int] | None) -> bool:
