@@ -42,8 +42,12 @@ RIVALS = (
     Rival("lookahead", {"ngram": 3, "window": 3, "guesses": 3}),
     Rival("blockwise", {}),
     *(Rival("medusa", {"nodes": nodes}) for nodes in (4, 8, 16)),
-    *(Rival("eagle2", {"depth": 2, "width": 3, "nodes": nodes}) for nodes in (8, 16)),
-    *(Rival("eagle3", {"depth": 2, "width": 3, "nodes": nodes}) for nodes in (8, 16)),
+    *(
+        Rival(kind, {"depth": 2, "width": width, "nodes": 2 * width})
+        for kind in ("eagle2", "eagle3")
+        for width in (2, 3)
+    ),
+    *(Rival(kind, {"depth": 3, "width": 4, "nodes": 16}) for kind in ("eagle2", "eagle3")),
     Rival("speculative", {"drafter": "self:layers=26", "gamma": 2}),
     Rival("speculative", {"drafter": "smollm2-drafter", "gamma": 3}),
 )

@@ -19,7 +19,8 @@ from harness.loop import advance, decode
 from harness.session import Session
 from methods.autoregressive import Autoregressive
 from methods.drafters import feature_trees
-from methods.drafters.feature_nets import FeatureNet, Shape, rotate
+from methods.drafters.feature_nets import FeatureNet, Shape
+from methods.drafters.feature_parts import rotate
 from methods.eagle1 import Eagle1
 from methods.eagle2 import Eagle2
 from methods.eagle3 import Eagle3

@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness import presets
+from harness import presets, products
 from harness.backbone import Backbone
 from harness.backbones import _kv, _load
 from harness.backbones.hf_causal import HFCausal, spread
-from harness.backbones.nets import products
 from harness.backbones.nets.llama import FusedLlama
 from harness.backbones.noisy import NoisyBackbone
 from harness.contracts import Cache, Window

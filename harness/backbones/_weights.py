@@ -127,7 +127,8 @@ def _find(source: Source) -> Path | None:
 def _remedy(name: str, source: Source) -> str:
     if source.kind == "folder" and (path := Path(source.fields["path"])).is_relative_to(SHIPPED):
         recipe, *inner = path.relative_to(SHIPPED).parts
-        kind = "heads" if inner else "backbone"  # a stage that tunes both puts the backbone inside its heads' folder
+        tuned = "drafter" if recipe.startswith("medusa") else "heads"
+        kind = tuned if inner else "backbone"  # a stage that tunes both puts the backbone inside its heads' folder
         return f"they do not come with this version; make them: stride train {kind} {recipe} --out {SHIPPED / recipe}"
     if source.kind == "folder":
         return f"{source.fields['path']} holds no config.json; give the folder of a transformers model"

@@ -35,8 +35,8 @@ class FeatureCache(Cache):
     def __init__(
         self, net: FeatureNet, embed: Float[Tensor, "V E"], unembed: Float[Tensor, "V E"], offers: Offers, prompt: int
     ) -> None:
-        few = net.shape.kind == "eagle1" and net.shape.kept > 0
-        self._net, self._embed, self._unembed = net, embed, unembed[net.ids] if few else unembed
+        self._net, self._embed = net, embed
+        self._head = net.head(unembed)
         self._offers, self._last = offers, prompt - 2
         self._kept = embed.new_empty(2, offers.branches, net.shape.kv_heads, 0, net.shape.width // net.shape.heads)
         self._held = 0
@@ -70,7 +70,7 @@ class FeatureCache(Cache):
 
     def _logits(self, made: Float[Tensor, "G R E"]) -> Float[Tensor, "R V"]:
         """The branches mixed; -inf for ids never proposed."""
-        found = self._net.logits(made, self._unembed)
+        found = self._head(made)
         mixed = found[0] if len(found) == 1 else torch.lerp(found[1], found[0], self._offers.guidance)
         if not len(self._net.ids):
             return mixed

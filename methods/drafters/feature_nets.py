@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.errors import WeightsError
+from methods.drafters.feature_parts import Norm, Packed, rotate
 
 Kind = Literal["eagle1", "eagle3"]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -64,13 +65,14 @@ class FeatureNet(nn.Module):
         third = shape.kind == "eagle3"
         self.join = nn.Linear((shape.taps if third else 2) * width, width, bias=not third)
         if third:
-            self.norm_token, self.norm_feature, self.norm = (_Norm(width, shape.eps) for _ in range(3))
+            self.norm_token, self.norm_feature, self.norm = (Norm(width, shape.eps) for _ in range(3))
             self.unembed = nn.Linear(width, shape.kept, bias=False)
         self.qkv = nn.Linear((1 + third) * width, width + 2 * shape.kv_heads * (width // shape.heads), bias=False)
         self.out = nn.Linear(width, width, bias=False)
-        self.norm_inner = _Norm(width, shape.eps)
+        self.norm_inner = Norm(width, shape.eps)
         self.gate_up = nn.Linear(width, 2 * shape.inner, bias=False)
         self.down = nn.Linear(shape.inner, width, bias=False)
+        self._lent: Packed | None = None
         self.register_buffer("ids", torch.zeros(shape.kept, dtype=torch.long))
 
     @classmethod
@@ -88,6 +90,13 @@ class FeatureNet(nn.Module):
                 f"{folder} holds no feature drafter ({error}). Make one: `stride train drafter` lists the recipes"
             ) from error
         return net.eval().requires_grad_(False)
+
+    def packed(self) -> FeatureNet:
+        """The same for inference, its products laid out for a few rows; it keeps no weights to be trained or saved."""
+        for name, layer in list(self.named_children()):
+            if isinstance(layer, nn.Linear):
+                setattr(self, name, Packed(layer.weight.data, None if layer.bias is None else layer.bias.data))
+        return self
 
     def write_config(self, folder: Path) -> None:
         """What `load` builds the net from."""
@@ -117,9 +126,19 @@ class FeatureNet(nn.Module):
 
     def logits(self, features: Float[Tensor, "B N E"], unembed: Float[Tensor, "U E"]) -> Float[Tensor, "B N K"]:
         """Of the ids proposed; eagle1: by ``unembed``, the target's rows of those ids."""
-        return (
-            functional.linear(features, unembed) if self.shape.kind == "eagle1" else self.unembed(self.norm(features))
-        )
+        return functional.linear(features, unembed) if self.shape.kind == "eagle1" else self.headed(features)
+
+    def headed(self, features: Float[Tensor, "B N E"]) -> Float[Tensor, "B N K"]:
+        """eagle3: by its own head."""
+        return cast(Tensor, self.unembed(self.norm(features)))
+
+    def head(self, unembed: Float[Tensor, "V E"]) -> Callable[[Tensor], Tensor]:
+        """`logits` for inference; of a net that is tied to its target, whose unembedding is laid out once."""
+        if self.shape.kind == "eagle3":
+            return self.headed
+        if self._lent is None:
+            self._lent = Packed(unembed[self.ids] if self.shape.kept else unembed)
+        return self._lent
 
     def _attended(self, qkv: Tensor, positions: Tensor, attend: Attend) -> Float[Tensor, "B N E"]:
         heads, kv = self.shape.heads, self.shape.kv_heads
@@ -127,23 +146,3 @@ class FeatureNet(nn.Module):
         turned = rotate(split[:, : heads + kv], positions, self.shape.theta)
         seen = attend(turned[:, :heads], turned[:, heads:], split[:, heads + kv :])
         return seen.transpose(1, 2).flatten(2)
-
-
-class _Norm(nn.Module):
-    """By the root mean square."""
-
-    def __init__(self, width: int, eps: float) -> None:
-        super().__init__()
-        self.weight, self.eps = nn.Parameter(torch.ones(width)), eps
-
-    def forward(self, x: Tensor) -> Tensor:
-        return functional.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
-
-
-def rotate(x: Float[Tensor, "B H N D"], positions: Int[Tensor, " N"], theta: float) -> Float[Tensor, "B H N D"]:
-    """Rotary positions as Llama has them: dimension j turns with j + D / 2."""
-    half = x.shape[-1] // 2
-    angles = positions[:, None] * theta ** (-torch.arange(half, device=x.device) / half)
-    cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
-    left, right = x[..., :half], x[..., half:]
-    return torch.cat([left * cos - right * sin, right * cos + left * sin], -1)

@@ -115,7 +115,7 @@ class Reader:
 
 @lru_cache(maxsize=4)
 def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> FeatureNet:
-    return FeatureNet.load(folder).to(device=device, dtype=dtype)
+    return FeatureNet.load(folder).to(device=device, dtype=dtype).packed()
 
 
 def _cells(offers: Offers, device: torch.device) -> Float[Tensor, " V"] | None:

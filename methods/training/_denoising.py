@@ -31,16 +31,23 @@ class Denoising(nn.Module):
 
     Args:
         width: W. hop: 0: of each passage the made part is cut into whole windows, one behind the other; more: a window
-            begins at every so many tokens, and what of it lies behind the passage's end counts nothing.
+            begins at every so many tokens, and what of it lies behind the passage's end counts nothing. least: see
+            `noised`.
     """
 
     replay: Tensor
 
     def __init__(
-        self, adapted: Adapted, train_on: Sequence[Passage], check_on: Sequence[Passage], width: int, hop: int = 0
+        self,
+        adapted: Adapted,
+        train_on: Sequence[Passage],
+        check_on: Sequence[Passage],
+        width: int,
+        hop: int = 0,
+        least: float = 0.0,
     ) -> None:
         super().__init__()
-        self.adapted, self.width, self.hop = adapted, width, hop
+        self.adapted, self.width, self.hop, self.least = adapted, width, hop, least
         self.train_on = [passage for passage in train_on if len(roots(passage, width, hop))]
         self.check_on = [passage for passage in check_on if len(roots(passage, width, hop))]
         found = [wanted(passage, width, hop) for passage in self.train_on]
@@ -52,7 +59,7 @@ class Denoising(nn.Module):
         passage, vocabulary = self.train_on[chosen], self.adapted.backbone.offers.vocabulary
         held = slice(self.first[chosen], self.first[chosen + 1])
         text, at = torch.tensor(passage.tokens), roots(passage, self.width, self.hop)
-        windows = seen(text, at, noised(self.replay[held], vocabulary, random))
+        windows = seen(text, at, noised(self.replay[held], vocabulary, random, self.least))
         made = self.adapted(text, windows, at, passage.condition)
         q = made.predictive.float().log_softmax(-1)
         self.replay[held] = q.argmax(-1)
@@ -102,9 +109,15 @@ def seen(text: Int[Tensor, " N"], at: Int[Tensor, " n"], slots: Int[Tensor, "n W
     return torch.cat([text[at][:, None], slots[:, :-1]], 1)
 
 
-def noised(slots: Int[Tensor, "n W"], vocabulary: int, random: np.random.Generator) -> Int[Tensor, "n W"]:
-    """Each id becomes a uniform one with its window's own probability, itself uniform; the paper names no noise."""
-    share = random.random((len(slots), 1))
+def noised(
+    slots: Int[Tensor, "n W"], vocabulary: int, random: np.random.Generator, least: float = 0.0
+) -> Int[Tensor, "n W"]:
+    """Each id becomes a uniform one with its window's own probability; the paper names no noise.
+
+    Args:
+        least: that probability is uniform from here to 1; at 1 rows read random ids alone, as placeholders are.
+    """
+    share = least + (1 - least) * random.random((len(slots), 1))
     other = torch.from_numpy(random.integers(vocabulary, size=tuple(slots.shape)))
     return torch.where(torch.from_numpy(random.random(tuple(slots.shape)) < share), other, slots)
 

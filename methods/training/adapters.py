@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -29,8 +30,8 @@ class TrainAdapter(Recipe):
 
     Args:
         backbone: a preset. plan: of its passages, or of recordings that it writes down. rank, alpha: of the matrices.
-        width: w, the tokens of a window. hop: see `Denoising`. layers: first and last that the adapter changes (Table
-        16); None: all. batch: passages of a step.
+        width: w, the tokens of a window. hop, least: see `Denoising`. layers: first and last that it changes (Table
+            16); None: all. batch: passages of a step.
     """
 
     summary: str
@@ -40,6 +41,7 @@ class TrainAdapter(Recipe):
     alpha: int = 64
     width: int = 16
     hop: int = 0
+    least: float = 0.0
     layers: tuple[int, int] | None = None
     batch: int = 4
 
@@ -62,7 +64,7 @@ class TrainAdapter(Recipe):
         """
         adapted, plan = Adapted(self.backbone, self.rank, self.alpha, self.layers), self.plan
         found = transcribed(adapted.body, plan) if isinstance(plan, Recordings) else distilled(self.backbone, plan)
-        return Denoising(adapted, found.train, found.development, self.width, self.hop)
+        return Denoising(adapted, found.train, found.development, self.width, self.hop, self.least)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Denoising)
@@ -113,19 +115,25 @@ def _control(adapted: Adapted, key: str) -> Iterator[None]:
                 matrix.copy_(old)
 
 
+BLANK: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}
+"""Of adapters for ``redraft=placeholders``: near slots, whose rows read random ids."""
 RECIPES.register("cross-regression-embedded-code")(
     TrainAdapter(
         summary="adapter of embedded-code for cross_regression",
         backbone="embedded-code",
         plan=Plan("code", train=8, development=2, new=96),
+        **BLANK,
+        rate=1e-3,
+        steps=800,
     )
 )
 RECIPES.register("cross-regression-smollm2-135m")(
     TrainAdapter(
         summary="adapter of smollm2-135m for cross_regression",
         backbone="smollm2-135m",
-        plan=Plan("text", train=5, development=1),
-        steps=300,
+        plan=Plan("text", train=12, development=1),
+        **BLANK,
+        steps=400,
         hours=2.0,
     )
 )
@@ -134,7 +142,7 @@ RECIPES.register("cross-regression-whisper-base")(
         summary="adapter of whisper-base for cross_regression",
         backbone="whisper-base",
         plan=Recordings(),
-        hop=4,
+        **BLANK,
         source="recordings that $STRIDE_RECORDINGS names, in LibriSpeech's folders, as the backbone writes them down",
         steps=600,
         hours=2.0,

@@ -8,7 +8,7 @@ Symbols: D heads, K ids proposed; head d is to guess the token d + 2 behind the 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.registry import RECIPES
-from harness.train import Recipe, save_bf16
+from harness.train import Recipe
 from methods.drafters.head_nets import Config, Heads
 from methods.training._distilled import Plan, distilled
-from methods.training._head_examples import counted, examples, hits, lead, shares
+from methods.training._head_examples import counted, examples
+from methods.training._head_figures import figures, save
 from methods.training._head_model import Training, frequent
 
 FADING = 0.8
@@ -94,38 +95,16 @@ class TrainHeads(Recipe):
         return total
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """Round to bf16 first, so that what is measured is what is shipped."""
         assert isinstance(model, Training)
-        with torch.no_grad():
-            for weight in model.heads.parameters():
-                weight.copy_(weight.bfloat16())
-        known = shares(hits(model.heads, model.check_on), model.check_on)
-        model.heads.config = replace(model.heads.config, ranks=tuple(tuple(round(s, 4) for s in row) for row in known))
-        save_bf16(model.heads, folder)
-        model.heads.config.write(folder)
+        save(model, folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """On development passages: of each head, how often its best token and one of its three best are right.
-
-        Beside ``_untrained`` heads, which say what the target says of the next token, those of ``_shuffled``
-        weights, and an ``_ngram`` of the training's passages; ``_lead``: lower end of the
-        95 % interval of what the best token gains over each.
-        """
+        """On development passages; see `figures`."""
         assert isinstance(model, Training)
-        made = {"": model.heads, "_untrained": model.control(), "_shuffled": model.control(shuffled=True)}
-        right = {key: hits(heads, model.check_on) for key, heads in made.items()}
-        right |= {} if model.by_counts is None else {"_ngram": model.by_counts}
-        figures = {"rows": float(len(model.check_on.rows))}
-        for key, found in right.items():
-            for head, share in enumerate(shares(found, model.check_on), 1):
-                figures |= {f"top1_head{head}{key}": share[0], f"top3_head{head}{key}": sum(share[:3])}
-            if key:
-                low = lead(right[""], found, model.check_on)
-                figures |= {f"top1_head{head}{key}_lead": gain for head, gain in enumerate(low, 1)}
-        return figures
+        return figures(model)
 
 
-_MADE: Mapping[str, Mapping[str, Any]] = {
+MADE: Mapping[str, Mapping[str, Any]] = {
     "embedded-code": {"plan": Plan("code", train=8, development=2, new=96)},
     "embedded-image": {
         "plan": Plan("scenes", train=6, development=1, new=272),
@@ -136,7 +115,7 @@ _MADE: Mapping[str, Mapping[str, Any]] = {
     },
     "smollm2-135m": {"plan": Plan("text", train=5, development=1), "kept": 8192},
 }
-for _name, _how in _MADE.items():
+for _name, _how in MADE.items():
     for _kind, _block in (("medusa", {}), ("blockwise", {"layers": 1, "inner": 512, "own": False})):
         RECIPES.register(f"{_kind}-{_name}")(
             TrainHeads(summary=f"{_kind} heads of {_name}", backbone=_name, **{**_how, **_block})

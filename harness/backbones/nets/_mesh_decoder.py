@@ -10,7 +10,7 @@ from torch import Tensor
 from harness.backbone import Ends
 from harness.backbones.nets._mesh_parts import angles
 from harness.backbones.nets.mesh import Block, MeshModel
-from harness.backbones.nets.products import Product, product
+from harness.products import Product, product
 
 
 @dataclass(frozen=True, eq=False)

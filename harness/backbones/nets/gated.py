@@ -16,8 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.backbones._lora import Adapter, LowRank
-from harness.backbones.nets.products import Product
 from harness.errors import WeightsError
+from harness.products import Product
 
 
 def gated(product: Product, low: LowRank, gate: Float[Tensor, "N 1"]) -> Product:

@@ -22,8 +22,8 @@ from harness.backbones._kv_batch import PackedLayer, Part, last_rows, layers
 from harness.backbones._lora import Adapter, LowRank
 from harness.backbones.nets import gated as gates
 from harness.backbones.nets._tapped import TappedNet
-from harness.backbones.nets.products import Product, product
 from harness.contracts import Rows
+from harness.products import Product, product
 
 SERVED = (
     "llama.modeling_llama.LlamaForCausalLM",

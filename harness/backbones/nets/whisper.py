@@ -18,8 +18,8 @@ from torch.nn import functional
 from harness.backbones._kv import Slots
 from harness.backbones._lora import Adapter, LowRank
 from harness.backbones.nets import gated as gates
-from harness.backbones.nets.products import Product, product
 from harness.errors import WeightsError
+from harness.products import Product, product
 
 
 class Norm(NamedTuple):

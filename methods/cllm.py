@@ -1,0 +1,77 @@
+"""CLLM: Jacobi decoding in blocks, on a model that was tuned to map any state of a block to its fixed point.
+
+Source: Kou et al. 2024, CLLMs: consistency large language models, arXiv:2403.00835, sections 3.1 and 3.3.
+Symbols: n tokens of a block, p target's law. The model is the target: `stride train backbone cllm-embedded-code` makes
+one. What is exact is so with regard to that tuned model, decoded autoregressively; how far it is from the model
+that it was tuned from, its card says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.contracts import Verdict
+from harness.errors import UsageError
+from harness.method import Claim, Method, Plant, Run
+from harness.registry import METHODS
+from methods.drafters.blocks import Block
+from methods.verifiers.rejection import verify_chain
+
+JUDGED = "methods.verifiers.rejection"
+
+
+@METHODS.register("cllm")
+@dataclass(frozen=True)
+class Cllm(Method[Block]):
+    """Read what is left of a block, commit the prefix that stands and the token behind it, predict the rest anew.
+
+    A block that stands yields the first token of the next one in the same pass; unlike in `jacobi`, nothing is guessed
+    behind it before.
+
+    Args:
+        block: n, rows of its first pass, the re-fed token among them; tokens a pass are n over its passes.
+    """
+
+    block: int = 16
+
+    claim = Claim.SAME_GREEDY
+    source = "arXiv:2403.00835, sections 3.1 and 3.3"
+    plants = (
+        Plant(
+            f"{JUDGED}:acceptance",
+            "return px",
+            "return torch.ones_like(px)",
+            "a block is committed before it stands",
+        ),
+        Plant(
+            f"{JUDGED}:acceptance",
+            "px = p[: len(x)]",
+            "px = p[1 : 1 + len(x)]",
+            "guesses are compared with the row of their neighbour",
+        ),
+        Plant(
+            f"{JUDGED}:judge",
+            "law = p.index_select(0, stop.reshape(1))",
+            "law = p[-1:]",
+            "the closing token is always that of a block that stands",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        if self.block < 2:
+            raise UsageError(f"cllm: block is {self.block}; it holds the re-fed token and at least one guess")
+
+    def start(self, run: Run) -> Block:
+        return Block.empty(run, self.block)
+
+    def step(self, run: Run, state: Block) -> Verdict:
+        draft = state.propose(run)
+        p = run.law(run.target.forward(draft))
+        verdict = verify_chain(draft.tokens, None, p, run.draws)
+        state.advance(p, len(verdict.read().path))
+        return verdict
+
+    @classmethod
+    def variants(cls) -> Sequence[Cllm]:
+        return (cls(block=3), cls(block=2))
