@@ -53,11 +53,15 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
 
 def _show(results: list[benchmarks.Result]) -> None:
     table = Table(header_style="bold")
-    for column in ("benchmark", "ours", "peer", "ratio", "unit", "goal", "verdict", "note"):
+    for column in ("benchmark", "ours", "peer", "ratio", "unit", "goal", "verdict"):
         table.add_column(column, overflow="fold")
     for row in results:
         peer = "" if row.peer is None else f"{row.peer:.2f}"
         interval = "" if row.low is None else f" [{row.low:.3f}, {row.high:.3f}]"
         ratio = f"{row.ratio:.3f}{interval}"
-        table.add_row(row.name, f"{row.ours:.2f}", peer, ratio, row.unit, row.goal, row.verdict, row.note)
-    Console().print(table)
+        table.add_row(row.name, f"{row.ours:.2f}", peer, ratio, row.unit, row.goal, row.verdict)
+    console = Console()
+    console.print(table)
+    for row in results:
+        if row.note:
+            console.print(f"{row.name}: {row.note}", highlight=False, markup=False)
