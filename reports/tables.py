@@ -130,12 +130,20 @@ def sheets(frame: pd.DataFrame) -> Iterator[Sheet]:
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:
-    notes = []
-    for _, row in rows.iterrows():
-        if row["status"] != "done":
-            notes.append(f"{row['status']}: {row['label']}: {row['reason'] or 'not finished'}")
-        elif row["flags"]:
-            notes.append(f"! {row['label']}: {row['flags']}")
+    """Why cells are missing, and what is to be known of others: once, whichever cells it is of."""
+    notes, done = [], [row for _, row in rows.iterrows() if row["status"] == "done"]
+    for _, row in rows[rows["status"] != "done"].iterrows():
+        notes.append(f"{row['status']}: {row['label']}: {row['reason'] or 'not finished'}")
+    cells: dict[str, list[str]] = {}
+    for row in done:
+        for flag in filter(None, row["flags"].split("; ")):
+            cells.setdefault(flag, []).append(str(row["label"]))
+    flags: dict[tuple[str, ...], list[str]] = {}
+    for flag, labels in cells.items():
+        flags.setdefault(tuple(labels), []).append(flag)
+    for named, found in flags.items():
+        who = "all cells" if 1 < len(named) == len(done) else ", ".join(named)
+        notes.append(f"! {who}: {'; '.join(found)}")
     return notes
 
 

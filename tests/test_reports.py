@@ -263,3 +263,15 @@ def test_reports_do_not_import_torch() -> None:
     code = f"import sys, harness.stats, {', '.join(names)}; "
     code += "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[1]).returncode == 0
+
+
+def test_what_several_cells_share_is_said_once() -> None:
+    rows = pd.DataFrame(
+        {
+            "status": ["done", "done", "done", "skipped"],
+            "label": ["a", "b", "c", "d"],
+            "flags": ["no judge; slow", "no judge; slow", "no judge", ""],
+            "reason": ["", "", "", "no weights"],
+        }
+    )
+    assert tables._notes(rows) == ["skipped: d: no weights", "! all cells: no judge", "! a, b: slow"]
