@@ -111,7 +111,8 @@ def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, 
         table.add_column(column, overflow="fold")
     for row in rows:
         tv = "" if row["total_variation"] is None else f"{row['total_variation']:.3g}"
-        seen = "caught" if row["planted"] else ("NOT caught" if row["plants"] else "none planted")
+        missed = "NOT caught" if row["verdict"] == "exact" else "none applies"
+        seen = "caught" if row["planted"] else (missed if row["plants"] else "none planted")
         table.add_row(row["label"], row["claim"], tv, row["case"], row["verdict"], seen)
     console.print(table)
     if bugs:
