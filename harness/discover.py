@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import pkgutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -33,27 +34,40 @@ def shipped(name: str) -> Path:
     return Path(__file__).parent / "backbones" / "weights" / name
 
 
-def part(kind: str, name: str, backbone: str = "") -> Path:
+def part(kind: str, name: str, backbone: str = "", fingerprint: str = "") -> Path:
     """The folder of a method's trained part: one of the package by name, or a path.
 
     Args:
         kind: of its recipe: samplers, say. backbone: NAME-BACKBONE of the package goes before NAME, for parts that are
-            made for one backbone.
+            made for one backbone. fingerprint: of its weights; "": whoever it was made for is not looked at.
 
     Raises:
-        WeightsError: it is not there; says how to make it.
+        WeightsError: it is not there, or is tied to other weights; says how to make it.
     """
     own = f"{name}-{backbone}" if backbone else name
     places = (shipped(own), shipped(name), Path(name).expanduser())
     found = next((folder for folder in places if (folder / "config.json").is_file()), None)
+    made = "NAME" if "/" in name else own if kind in ("drafter", "adapter") else name  # made for one backbone
     if found is None:
-        made = "NAME" if "/" in name else own if kind in ("drafter", "adapter") else name  # made for one backbone
         for_it = f" for {backbone}" if backbone else ""
         raise WeightsError(
             f"no {kind} {name!r} came with the package{for_it}, and there is no such folder; to train: "
             f"stride train {kind} {made} --out {shipped(made)}"
         )
+    if fingerprint and (tied := _tied(found)) not in ("", fingerprint):
+        raise WeightsError(
+            f"the {kind} in {found} was trained for other weights ({tied[:12]}) than those of {backbone} "
+            f"({fingerprint[:12]}); train one for these: `stride train {kind}` lists the recipes"
+        )
     return found
+
+
+def _tied(folder: Path) -> str:
+    """The weights that a part was made for; "" where it does not say, or cannot be read, which its method tells."""
+    try:
+        return str(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("fingerprint", ""))
+    except (OSError, ValueError, AttributeError):
+        return ""
 
 
 def _import(packages: Sequence[str]) -> None:

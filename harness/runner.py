@@ -160,7 +160,7 @@ class _Group:
                 continue
             try:
                 for kind, name in () if getattr(self.backbone, "toy_drafters", False) else cell.method.parts:
-                    part(kind, name, self.backbone.name)
+                    part(kind, name, self.backbone.name, self.backbone.fingerprint)
             except WeightsError as error:
                 self._skip_all([cell], str(error))
                 self.cells.remove(cell)

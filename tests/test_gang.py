@@ -418,7 +418,7 @@ def by_batch(store: Store) -> dict[str, Cell]:
 def table(cell: Cell) -> Any:
     """What a run holds of a cell, but for its times and the company that a row had."""
     steps = cell.steps[[name for name in cell.steps if not name.endswith("_ns") and name != "served"]]
-    steps = steps.assign(ranks=steps["ranks"].map(list))
+    steps = steps.assign(ranks=steps["ranks"].map(list), energies=steps["energies"].map(list))
     order = ["prompt", "repetition", "step"]
     texts = cell.samples[["prompt", "repetition", "status", "tokens", "agreement", "sha256"]].astype(str)
     kept = ~cell.samples["warmup"].astype(bool)

@@ -153,7 +153,7 @@ class TestStreams:
 
 class TestTraining:
     def test_the_loss_is_algorithm_3_and_the_buffer_takes_the_guesses(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_denoising, "noised", lambda slots, vocabulary, random: slots)
+        monkeypatch.setattr(_denoising, "noised", lambda slots, vocabulary, random, least: slots)
         model = Denoising(Adapted("tiny-llama", 4, 8), [PASSAGE], [PASSAGE], 4)
         text, at, x = torch.tensor(PASSAGE.tokens), roots(PASSAGE, 4), wanted(PASSAGE, 4)
         assert torch.equal(model.replay, x)

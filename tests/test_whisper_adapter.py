@@ -323,8 +323,8 @@ class TestTraining:
         model = recipe.build({})
         assert isinstance(model, Denoising)
         before, learning = astray(model), [weight for weight in model.parameters() if weight.requires_grad]
-        optimiser = torch.optim.AdamW(learning, 1e-2)
-        for step in range(40):
+        optimiser = torch.optim.AdamW(learning, 3e-2)
+        for step in range(80):
             optimiser.zero_grad()
             recipe.loss(model, step, np.random.default_rng(step)).backward()
             optimiser.step()
