@@ -169,22 +169,22 @@ class TestRule:
         rho = smoothed(energies(X, Q, P), beta)
         bound = tau * (torch.arange(1, 5).double() / 16).sqrt()
         wanted = (rho[None] >= torch.maximum(bound[None], u[:, None])).double().mean(0)
-        found = EnergyRule("alg2", beta, tau, noise).passes(X, Q, P)
+        found = EnergyRule("alg2", beta, tau, noise).passes(energies(X, Q, P))
         torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
 
     def test_std_is_the_ratio_and_det_a_bound(self) -> None:
         ratio = [0.5 / 0.8, 1.0, 0.1 / 0.6, 0.0]
-        torch.testing.assert_close(EnergyRule().passes(X, Q, P), torch.tensor(ratio).double())
-        assert EnergyRule("det", tau=log(0.5)).passes(X, Q, P).tolist() == [1, 1, 0, 0]
+        torch.testing.assert_close(EnergyRule().passes(energies(X, Q, P)), torch.tensor(ratio).double())
+        assert EnergyRule("det", tau=log(0.5)).passes(energies(X, Q, P)).tolist() == [1, 1, 0, 0]
 
     def test_clipped_energies_make_up_for_nothing(self) -> None:
         """Energies log .625, log 2: their mean passes -0.1; clipped it is log(.625) / 3 = -0.157 with beta .5."""
-        assert EnergyRule("det", 0.5, -0.1).passes(X[:2], Q[:2], P).tolist() == [0, 1]
-        assert EnergyRule("det", 0.5, -0.1, clip=True).passes(X[:2], Q[:2], P).tolist() == [0, 0]
+        assert EnergyRule("det", 0.5, -0.1).passes(energies(X[:2], Q[:2], P)).tolist() == [0, 1]
+        assert EnergyRule("det", 0.5, -0.1, clip=True).passes(energies(X[:2], Q[:2], P)).tolist() == [0, 0]
 
     def test_a_token_that_the_target_cannot_emit_has_a_finite_energy(self) -> None:
         assert energies(X, Q, P)[3] == NEVER
-        assert EnergyRule("det", 0.9, -1000.0).passes(X, Q, P).tolist() == [1, 1, 1, 0]
+        assert EnergyRule("det", 0.9, -1000.0).passes(energies(X, Q, P)).tolist() == [1, 1, 1, 0]
 
 
 def decoded(method: CrossRegression, temperature: float = 1.0, budget: int = 40, context: int = 200) -> Decode:

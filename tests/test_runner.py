@@ -406,3 +406,13 @@ def test_what_a_run_leaves_open_another_finishes_to_the_same_counts(tmp_path, pl
 def test_groups_are_backbones_and_types_in_order():
     plan = plan_of(methods=["sjd"], backbones=["tabular", {"name": "random-llama-1m", "dtype": ["fp32", "bf16"]}])
     assert groups(plan) == [("tabular", "fp64"), ("random-llama-1m", "fp32"), ("random-llama-1m", "bf16")]
+
+
+def test_a_part_that_is_tied_to_other_weights_is_refused_where_weights_are_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"fingerprint": "aaaa"}')
+    found = part("heads", str(tmp_path), "b", "aaaa")
+    assert found == part("heads", str(tmp_path)) == tmp_path
+    with pytest.raises(WeightsError, match=r"trained for other weights \(aaaa\) than those of b \(cccc\)"):
+        part("heads", str(tmp_path), "b", "cccc")
+    (tmp_path / "config.json").write_text("{}")
+    assert part("heads", str(tmp_path), "b", "cccc") == tmp_path

@@ -71,7 +71,8 @@ def as_printed(run: Run, state: PredictiveStream, horizon: int, rule: EnergyRule
     z = run.target.forward(state.window(run, state.read(slots), slots))  # line 3
     state.draw(run, z[slots + carried :])  # line 4
     x, p = state.tokens, run.law(z[:slots])  # line 5
-    path = run.draws.path(rule.passes(x, state.law, p))  # line 6
+    energy = energies(x, state.law, p)
+    path = run.draws.path(rule.passes(energy))  # line 6
     kept = path.stop.reshape(1)
     at = torch.arange(-1, slots - 1, device=x.device)
     again = Draft(  # the drafts, and a second reading of the last one kept
@@ -84,4 +85,4 @@ def as_printed(run: Run, state: PredictiveStream, horizon: int, rule: EnergyRule
     rows = run.law(run.target.forward(again))  # line 10
     right = residual(rows.index_select(0, kept.clamp_max(slots - 1)), rows[-1:])
     law = torch.where(kept < slots, right, point(x[-1:], rows))
-    return noted(closed(Verdict(path, run.draws.categorical(law, "resid")[0])), energies(x, state.law, p))
+    return noted(closed(Verdict(path, run.draws.categorical(law, "resid")[0])), energy)

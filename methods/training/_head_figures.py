@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from harness.train import save_bf16
-from methods.training._head_examples import hits, lead, shares
+from methods.training._head_examples import Examples, hits, lead, shares
 from methods.training._head_model import Training
 
 
@@ -33,11 +35,16 @@ def figures(model: Training) -> dict[str, float]:
     made = {"": model.heads, "_untrained": model.control(), "_shuffled": model.control(shuffled=True)}
     right = {key: hits(heads, model.check_on) for key, heads in made.items()}
     right |= {} if model.by_counts is None else {"_ngram": model.by_counts}
-    found = {"rows": float(len(model.check_on.rows))}
+    return beside(right, model.check_on)
+
+
+def beside(right: Mapping[str, Tensor], checked: Examples) -> dict[str, float]:
+    """`hits` of the heads (under "") and of their controls, as the figures of a card."""
+    found = {"rows": float(len(checked.rows))}
     for key, hit in right.items():
-        for head, share in enumerate(shares(hit, model.check_on), 1):
+        for head, share in enumerate(shares(hit, checked), 1):
             found |= {f"top1_head{head}{key}": share[0], f"top3_head{head}{key}": sum(share[:3])}
         if key:
-            low = lead(right[""], hit, model.check_on)
+            low = lead(right[""], hit, checked)
             found |= {f"top1_head{head}{key}_lead": gain for head, gain in enumerate(low, 1)}
     return found

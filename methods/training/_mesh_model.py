@@ -18,7 +18,8 @@ from harness.backbones.recipes._mesh_tuned import Tuned
 from harness.teacher import Passage, Teacher
 from harness.train import save_bf16
 from methods.drafters.head_nets import Heads
-from methods.training._head_examples import hits, lead, shares
+from methods.training._head_examples import hits
+from methods.training._head_figures import beside
 from methods.training._head_model import Training
 from methods.training._mesh_passages import Meshes
 
@@ -96,14 +97,7 @@ def figures(model: MeshTraining, checked: Meshes) -> dict[str, float]:
     """Of each head, how often its best token is right; beside controls, with the lower end of what it gains on each."""
     made = {"": model.heads, **model.controls()}
     right = {key: torch.cat([_right(heads, checked, n) for n, _ in checked.each()]) for key, heads in made.items()}
-    found = {"rows": float(len(checked.rows.rows))}
-    for key, hit in right.items():
-        for head, share in enumerate(shares(hit, checked.rows), 1):
-            found |= {f"top1_head{head}{key}": share[0], f"top3_head{head}{key}": sum(share[:3])}
-        if key:
-            low = lead(right[""], hit, checked.rows)
-            found |= {f"top1_head{head}{key}_lead": gain for head, gain in enumerate(low, 1)}
-    return found
+    return beside(right, checked.rows)
 
 
 def drift(base: Teacher, merged: Teacher, passages: Sequence[Passage]) -> float:

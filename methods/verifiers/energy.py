@@ -63,18 +63,14 @@ class EnergyRule:
         """It is rejection sampling."""
         return self.mode == "std" and self.beta == 0
 
-    def passes(self, x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"]) -> Float[Tensor, " K"]:
-        """The probability that each draft passes, given that it is reached.
-
-        Args:
-            p: row k is of the place of draft k; rows behind the K-th are not read.
-        """
-        rho = smoothed(energies(x, q, p, self.clip), self.beta)
+    def passes(self, energy: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+        """The probability that each draft passes, given that it is reached; of their `energies`."""
+        rho = smoothed(energy.clamp_max(0.0) if self.clip else energy, self.beta)
         if self.mode == "std":
             return rho.clamp_max(0.0).exp()
         if self.mode == "det":
             return (rho >= self.tau).to(rho.dtype)
-        place = torch.arange(1, len(x) + 1, device=rho.device, dtype=rho.dtype)
+        place = torch.arange(1, len(energy) + 1, device=rho.device, dtype=rho.dtype)
         return self._below(rho).where(rho >= self.tau * (place / self.horizon).sqrt(), 0.0)
 
     def _below(self, rho: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
@@ -87,17 +83,14 @@ class EnergyRule:
         return ((rho.clamp_max(0.0).exp() - least) / (1 - least)).clamp_min(0.0)
 
 
-def energies(
-    x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"], clip: bool = False
-) -> Float[Tensor, " K"]:
-    """log p(x) - log q(x) of each draft; ``clip``: at most 0.
+def energies(x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"]) -> Float[Tensor, " K"]:
+    """log p(x) - log q(x) of each draft; row k of ``p`` is of the place of draft k, rows behind the K-th are not read.
 
     Raises:
         ContractError: some q[k, x[k]] is 0, so it was not drawn from ``q`` (checked on a CPU only).
     """
     px = p[: len(x)].gather(1, x[:, None])[:, 0]
-    energy = torch.where(px > 0, (px / odds(x, q).to(p.dtype)).log(), NEVER)
-    return energy.clamp_max(0.0) if clip else energy
+    return torch.where(px > 0, (px / odds(x, q).to(p.dtype)).log(), NEVER)
 
 
 def smoothed(energy: Float[Tensor, " K"], beta: float) -> Float[Tensor, " K"]:
@@ -125,8 +118,8 @@ def verify_energy(
     """
     found = energies(x, q, p)
     if len(p) > len(x):
-        return noted(judge(rule.passes(x, q, p), x, q, p, draws), found)
-    return noted(closed(judge(rule.passes(x, q, p), x, q, torch.cat([p, point(x[-1:], p)]), draws)), found)
+        return noted(judge(rule.passes(found), x, q, p, draws), found)
+    return noted(closed(judge(rule.passes(found), x, q, torch.cat([p, point(x[-1:], p)]), draws)), found)
 
 
 def noted(verdict: Verdict, energy: Float[Tensor, " K"]) -> Verdict:
