@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from test_train_adapters import TINY
 from torch.nn import functional
 
 from harness import presets
@@ -23,18 +24,6 @@ from harness.teacher import Passage, Teacher
 from harness.train import train
 from harness.worlds.code import programs
 
-TINY = """
-adapter: hf_causal
-source:
-  random:
-    model_type: llama
-    seed: 1
-    config: {vocab_size: 31, hidden_size: 32, intermediate_size: 48, num_hidden_layers: 2, num_attention_heads: 4,
-             num_key_value_heads: 2, max_position_embeddings: 64, initializer_range: 0.3, bos_token_id: null,
-             eos_token_id: null}
-licence: none
-note: a test
-"""
 MADE = Trajectory(
     (7, 8, 1, 2, 3, 4, 5, 6),
     2,

@@ -447,3 +447,19 @@ def test_weights_that_do_not_come_with_the_package_name_their_recipe():
     source = _weights.parse("x", {"shipped": "no-such-recipe"})
     with pytest.raises(WeightsError, match="stride train backbone no-such-recipe --out"):
         _weights.locate("x", source)
+
+
+@pytest.mark.parametrize(
+    ("preset", "made"),
+    [
+        ("embedded-code", "backbone code"),
+        ("embedded-code-medusa2", "drafter medusa2-embedded-code"),
+        ("embedded-mesh-cross-lora", "heads xspecmesh-cross-lora"),
+    ],
+)
+def test_weights_that_do_not_come_along_are_trained_by_their_recipe(
+    preset: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_weights, "SHIPPED", tmp_path)
+    with pytest.raises(WeightsError, match=f"stride train {made} --out "):
+        presets.load(preset, "fp32")

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from test_adapter import write
 from torch import Tensor
 
 from harness import presets
@@ -64,12 +65,6 @@ def adapted(**how: Any) -> Any:
             if "lora_B" in name:
                 torch.nn.init.normal_(weight, std=0.2)
     return made
-
-
-def write(folder: Path, made: Any, fingerprint: str) -> Path:
-    made.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps({"backbone": "tiny", "fingerprint": fingerprint}))
-    return folder
 
 
 @pytest.fixture(scope="module")

@@ -20,7 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from harness.backbones import _digests
+from harness.discover import load_recipes
 from harness.errors import UsageError, WeightsError
+from harness.registry import RECIPES
 
 Progress = Callable[[str], None]
 """Told what a fetch is doing, a line at a time."""
@@ -126,9 +128,9 @@ def _find(source: Source) -> Path | None:
 
 def _remedy(name: str, source: Source) -> str:
     if source.kind == "folder" and (path := Path(source.fields["path"])).is_relative_to(SHIPPED):
-        recipe, *inner = path.relative_to(SHIPPED).parts
-        tuned = "drafter" if recipe.startswith("medusa") else "heads"
-        kind = tuned if inner else "backbone"  # a stage that tunes both puts the backbone inside its heads' folder
+        recipe = path.relative_to(SHIPPED).parts[0]  # a stage that tunes both puts the backbone inside its own folder
+        load_recipes()
+        kind = RECIPES.get(recipe).kind if recipe in RECIPES else "backbone"
         return f"they do not come with this version; make them: stride train {kind} {recipe} --out {SHIPPED / recipe}"
     if source.kind == "folder":
         return f"{source.fields['path']} holds no config.json; give the folder of a transformers model"
