@@ -67,16 +67,21 @@ def head_loss(model: MeshTraining, chosen: Sequence[int]) -> Tensor:
 
 
 def joint_loss(model: MeshTraining, chosen: Sequence[int], fixed: float) -> Tensor:
-    """lambda L_backbone + L_mhd (eq. 7), on rows that the backbone makes now."""
-    tuned, total = model.tuned, torch.zeros(())
-    assert tuned is not None
+    """lambda L_backbone + L_mhd (eq. 7), on rows that the backbone makes now.
+
+    L_backbone is against the base model's raw laws and not the tokens of its passages: those were drawn at the
+    temperature of decodes, and a model that takes them for its raw law is made colder once more when it decodes.
+    """
+    tuned, base, total = model.tuned, model.base, torch.zeros(())
+    assert tuned is not None and base is not None
+    asked = [model.train_on.passages[number] for number in chosen]
+    laws = [base.read(each, (), logits=True).logits[each.start - 1 : -1].softmax(-1) for each in asked]
     with torch.autocast("cpu", torch.bfloat16):
         table = tuned.table()
-        for number in chosen:
-            passage, found = model.train_on.passages[number], model.train_on.of(number)
-            tokens = torch.tensor(passage.tokens)
-            rows = tuned(tokens[:-1], torch.from_numpy(passage.condition), table)[passage.start - 1 :]
-            own = functional.cross_entropy(functional.linear(rows, table).float(), tokens[passage.start :])
+        for number, passage, law in zip(chosen, asked, laws, strict=True):
+            found, tokens = model.train_on.of(number), torch.tensor(passage.tokens[:-1])
+            rows = tuned(tokens, torch.from_numpy(passage.condition), table)[passage.start - 1 :]
+            own = functional.cross_entropy(functional.linear(rows, table).float(), law)
             logits = model.heads(rows[: len(found.rows), None], model.heads.look(model.train_on.conditions[number]))
             total = total + fixed * own + faded(logits.float(), found.after)
     return total / len(chosen)

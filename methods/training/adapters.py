@@ -133,7 +133,8 @@ RECIPES.register("cross-regression-smollm2-135m")(
         backbone="smollm2-135m",
         plan=Plan("text", train=12, development=1),
         **BLANK,
-        steps=400,
+        batch=1,
+        steps=600,
         hours=2.0,
     )
 )
