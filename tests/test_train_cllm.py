@@ -146,17 +146,18 @@ class TestLosses:
             state = tuple(batch.tokens[0, 8:].tolist())
             wanted = {(8, 7, 7, 8): [1, 2, 3, -1], (8, 1, 9, 9): [-1, 2, 3, -1]}
             assert batch.of[0].tolist() == [-1] * 8 + wanted[state]
-            assert batch.own[0].tolist() == [-1, 1, 2, 3, 4, 5, 6, -1] + [-1] * 4
+            assert batch.own[0].tolist() == [True] * 8 + [False] * 4
 
     def test_both_by_hand(self) -> None:
         torch.manual_seed(0)
         logits = torch.randn(1, 4, 5, requires_grad=True)
         blank = torch.zeros(1, 4, dtype=torch.long)
         sees = torch.zeros(1, 4, 4, dtype=torch.bool)
-        batch = Batch(blank, blank, sees, torch.tensor([[3, -1, 1, -1]]), torch.tensor([[-1, -1, -1, 1]]))
-        near, own = losses(logits, batch)
-        logs = logits.log_softmax(-1)[0]
-        torch.testing.assert_close(own, -(logs[0, 3] + logs[2, 1]) / 2)
+        batch = Batch(blank, blank, sees, torch.tensor([[True, True, False, False]]), torch.tensor([[-1, -1, -1, 1]]))
+        base = torch.randn(1, 3, 5)
+        near, own = losses(logits, batch, base)
+        logs, laws = logits.log_softmax(-1)[0], base.softmax(-1)[0]
+        torch.testing.assert_close(own, -(laws[:2] * logs[:2]).sum() / 2)
         torch.testing.assert_close(near, -(logs[1].exp() * logs[3]).sum())
         (slope,) = torch.autograd.grad(near, logits)
         assert not slope[0, :3].any() and slope[0, 3].any(), "the fixed point's laws are given"
@@ -168,7 +169,7 @@ class TestLosses:
         right, wrong = law("tiny-llama", MADE.tokens), law("tiny-llama", (7, *state))
         first = 1 if state[1] == 7 else 2
         near = functional.cross_entropy(wrong[first:4], right[first:4].softmax(-1))
-        own = functional.cross_entropy(right[1:7], torch.tensor(MADE.tokens[2:]))
+        own = functional.cross_entropy(right, right.softmax(-1))
         found = float(recipe.loss(model, 0, np.random.default_rng(0)).detach())
         assert found == pytest.approx(float(near + 10 * own), rel=0.02), "but for bf16"
 

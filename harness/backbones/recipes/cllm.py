@@ -3,7 +3,8 @@
 Source: Kou et al. 2024, CLLMs: consistency large language models, arXiv:2403.00835, sections 3.2 and 4.1.
 Symbols: y^(i) the i-th state of a block of n tokens, y* its fixed point; B texts, N rows of each, S blocks of a text.
 The passes over y^(i) and over the text with y* are one: a block's state is read behind the text, sees what stands
-before the block and itself, and has the block's positions.
+before the block and itself, and has the block's positions. L_AR is against the base model's laws where the paper takes
+tokens: greedy tokens, which the trajectories are made of, teach a model that is sure of everything.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class TrainCllm(Recipe):
 
     Args:
         backbone: a preset that writes programs. plan: of its trajectories. checks: held-out prompts. fixed: of L_AR,
-            the cross-entropy of the backbone's own greedy text. together: texts of a step, a state a block of each.
+            on all rows of a text. together: texts of a step, a state a block of each.
     """
 
     summary: str
@@ -71,7 +72,8 @@ class TrainCllm(Recipe):
         batch = packed([model.found[int(index)] for index in chosen], random)
         with torch.autocast("cpu", torch.bfloat16):
             logits = model.tuned(batch.tokens, batch.places, batch.mask()).logits
-        near, own = losses(logits.float(), batch)
+            laws = model.tuned.base(batch.tokens[:, : int(batch.own.sum(1).max())])
+        near, own = losses(logits.float(), batch, laws.float())
         return near + self.fixed * own
 
     def export(self, model: nn.Module, folder: Path) -> None:
@@ -90,7 +92,7 @@ class TrainCllm(Recipe):
         return figures | compared(model.base, model.made, [each.text for each in written(1, True, self.checks)])
 
 
-FILLING = (0, 0, 0, -1, -1)
+FILLING = (0, 0, 0, 0, -1)
 """Of a batch's fields behind the rows of a text."""
 
 
@@ -112,14 +114,14 @@ class Batch(NamedTuple):
     """Texts and, behind each, a state of every block.
 
     Args:
-        sees: which rows a row reads. own: ids that rows of the text are to give, -1 where there is none. of: rows of
-            the text whose laws the rows of states are drawn to; -1: of none.
+        sees: which rows a row reads. own: which rows are the text's, the first ones. of: rows of the text whose laws
+            the rows of states are drawn to; -1: of none.
     """
 
     tokens: Int[Tensor, "B N"]
     places: Int[Tensor, "B N"]
     sees: Bool[Tensor, "B N N"]
-    own: Int[Tensor, "B N"]
+    own: Bool[Tensor, "B N"]
     of: Int[Tensor, "B N"]
 
     def mask(self) -> Float[Tensor, "B one N N"]:
@@ -149,9 +151,14 @@ def packed(found: Sequence[Trajectory], random: np.random.Generator) -> Batch:
     return Batch(*(torch.stack([_padded(row, width, value) for row in rows]) for rows, value in columns))
 
 
-def losses(logits: Float[Tensor, "B N V"], batch: Batch) -> tuple[Tensor, Tensor]:
-    """L_consistency, a mean over the rows of states that learn, and L_AR, one over the text's own tokens."""
-    own = functional.cross_entropy(logits.flatten(0, 1), batch.own.flatten(), ignore_index=-1)
+def losses(logits: Float[Tensor, "B N V"], batch: Batch, base: Float[Tensor, "B L V"]) -> tuple[Tensor, Tensor]:
+    """L_consistency, a mean over the rows of states that learn, and L_AR, one over the rows of texts.
+
+    Args:
+        base: logits of the model as it was, of the longest text's rows.
+    """
+    ours = batch.own[:, : base.shape[1]]
+    own = functional.cross_entropy(logits[:, : base.shape[1]][ours], base[ours].softmax(-1))
     where, row = (batch.of >= 0).nonzero(as_tuple=True)
     wanted = logits[where, batch.of[where, row]].detach().softmax(-1)
     return functional.cross_entropy(logits[where, row], wanted), own
@@ -182,7 +189,6 @@ def _packed(found: Trajectory, length: int, random: np.random.Generator) -> Batc
     tokens, places = [*found.tokens, *[0] * (length - count)], list(range(length))
     sees = torch.eye(length, dtype=torch.bool)
     sees[:count, :count] |= torch.ones(count, count, dtype=torch.bool).tril()
-    own = [-1] * (found.start - 1) + list(found.tokens[found.start :]) + [-1] * (length - count + 1)
     of = [-1] * length
     for block in states_of(found):
         if not (there := inner(block)):
@@ -197,8 +203,7 @@ def _packed(found: Trajectory, length: int, random: np.random.Generator) -> Batc
         sees, tokens = grown, [*tokens, *state]
         places += range(place, place + size)
         of += [place + row if wrong - 1 <= row < size - 1 else -1 for row in range(size)]
-    own += [-1] * (len(tokens) - length)
-    return Batch(torch.tensor(tokens), torch.tensor(places), sees, torch.tensor(own), torch.tensor(of))
+    return Batch(torch.tensor(tokens), torch.tensor(places), sees, torch.arange(len(tokens)) < count, torch.tensor(of))
 
 
 def _padded(rows: Tensor, width: int, value: int) -> Tensor:
