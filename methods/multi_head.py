@@ -114,6 +114,8 @@ class MultiHead(Method[Seen | None]):
         return (
             cls(levels=3),
             cls(levels=3, delta=0.1),
+            cls(levels=3, delta=0.3),
+            cls(levels=3, delta=0.7),
             cls(levels=3, law="raw"),
             cls(levels=3, acceptance="top"),
             cls(levels=3, acceptance="top", accept_top=2),
