@@ -27,6 +27,7 @@ VERBS = {
     "study": "a questionnaire about the meshes of a run, and the count of its votes",
     "baseline": "keep a run's counts as what a gate compares with",
     "gate": "pass, fail or inconclusive against a baseline, on counts",
+    "layers": "what an adapter does to a model's rows, layer by layer",
     "cost": "what training takes: operations and GPU hours, a paper's table beside ours",
     "bench": "our speed against transformers', interleaved",
     "doctor": "what this machine has, and what it lacks",

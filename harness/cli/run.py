@@ -86,7 +86,7 @@ def command(name: str | None, **asked: Any) -> None:
         first = {cell.skip: cell.label for cell in reversed(plan.cells)}
         told = [f"{label}: {why}" for why, label in reversed(first.items())]
         raise UsageError("nothing to run; " + "; ".join(told[:3]))
-    _check_device(asked["device"])
+    check_device(asked["device"])
     if asked["append"]:
         asked["append"].open("a").close()  # an error now rather than after the run
     if asked["allow_code_execution"] and any(use.task.runs_code for use in resolved.tasks):
@@ -140,7 +140,7 @@ def _apply(data: dict[str, Any], asked: dict[str, Any]) -> dict[str, Any]:
     return out
 
 
-def _check_device(device: str) -> None:
+def check_device(device: str) -> None:
     """Refuse a device that torch does not know or does not find here."""
     try:
         if device == "meta":

@@ -83,9 +83,8 @@ class TrainAdapter(Recipe):
         model.adapted.export(folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """On development windows, all slots of which read random ids: how often slot k is right, and ``run``, the mean
-        number of right guesses before the first wrong one, of ``places`` in a window. Beside the ``_untrained``
-        adapter, which is the target reading noise, and one of ``_shuffled`` weights.
+        """On development windows of random ids: how often slot k is right, and ``run``, the mean number of right
+        guesses before the first wrong one; beside the ``_untrained`` adapter (the target) and a ``_shuffled`` one.
         """
         assert isinstance(model, Denoising)
         figures: dict[str, float] = {}

@@ -1,0 +1,123 @@
+"""`stride layers`: what an adapter does to a model's rows, layer by layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import get_args
+
+import click
+import pandas as pd
+from rich.console import Console
+from rich.progress import track
+
+from harness import layers, presets
+from harness.backbone import DTYPES
+from harness.cli.main import emit
+from harness.cli.run import check_device
+from harness.discover import load_all, part, report
+from harness.errors import UsageError
+from harness.plan import modality
+from harness.registry import BACKBONES, TASKS
+from harness.task import Prompt
+
+CSV, PNG = "layers.csv", "layers.png"
+BATCH = 8
+"""Prompts that are gone on with together."""
+
+
+@click.command(name="layers")
+@click.argument("backbone")
+@click.option("--adapter", required=True, metavar="NAME|FOLDER", help="One that came with the package, or trained.")
+@click.option("--task", required=True, help="Whose prompts are gone on with: gsm8k, programs, humaneval, ...")
+@click.option("--prompts", "count", default=50, show_default=True, type=click.IntRange(1), help="The first so many.")
+@click.option("--tokens", default=128, show_default=True, type=click.IntRange(1), help="A prompt, at most.")
+@click.option(
+    "--reading",
+    default="beside",
+    show_default=True,
+    type=click.Choice(get_args(layers.Reading)),
+    help="Rows with the adapter on see the plain text and themselves, as in a decode; or only each other.",
+)
+@click.option("--dtype", type=click.Choice(DTYPES), help="Default: the backbone's own.")
+@click.option("--device", default="cpu", show_default=True)
+@click.option("--out", required=True, type=click.Path(path_type=Path), help=f"Folder of {CSV} and {PNG}.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: [{layer, norm_vanilla, ...}].")
+def command(
+    backbone: str,
+    adapter: str,
+    task: str,
+    count: int,
+    tokens: int,
+    reading: layers.Reading,
+    dtype: str | None,
+    device: str,
+    out: Path,
+    as_json: bool,
+) -> None:
+    """Cross-Regression's Fig. 3: each layer's rows without an adapter and with it on, over the model's greedy texts.
+
+    Norms, cosines to the layer before, and cosines of both readings; a mean a prompt first, intervals over prompts.
+
+    \b
+    stride layers embedded-code --adapter cross-regression --task programs --prompts 8 --out layers
+    stride layers hub:ORG/NAME --adapter trained/mine --task gsm8k --device cuda --dtype bf16 --out layers
+    """
+    load_all()
+    _refuse(backbone, adapter, out)
+    asked = _prompts(backbone, task)[:count]
+    check_device(device)
+    out.mkdir(parents=True, exist_ok=True)
+    model = presets.load(backbone, dtype or BACKBONES.get(presets.resolve(backbone).adapter).default_dtype, device)
+    read = model.adapter(part("adapter", adapter, backbone, model.fingerprint))
+    console = Console(stderr=True)
+    parts = [asked[start : start + BATCH] for start in range(0, len(asked), BATCH)]
+    shown = track(parts, "reading", console=console, disable=as_json or not console.is_terminal)
+    found = layers.summary(pd.concat([layers.measure(model, read, some, tokens, reading) for some in shown]))
+    title = f"{backbone} {model.dtype} and {adapter}, {reading}: {task}, {len(asked)} prompts, {tokens} tokens at most"
+    with (out / CSV).open("x", encoding="utf-8", newline="") as file:
+        found.to_csv(file, index=False)
+    drawing = report("layers_figure")
+    drawing.draw(found, title, out / PNG)
+    if as_json:
+        emit(found.to_dict("records"))
+        return
+    report("tables").show(drawing.sheet(found, title), Console())
+    click.echo(f"wrote {out / CSV}\nwrote {out / PNG}")
+
+
+def _refuse(backbone: str, adapter: str, out: Path) -> None:
+    """Before anything is loaded.
+
+    Raises:
+        UsageError: no such backbone, or one without hidden or gated rows; a place that is taken.
+        WeightsError: no such adapter.
+    """
+    missing = layers.NEEDS - presets.resolve(backbone).meets()
+    if missing:
+        said = ", ".join(sorted(f"{need.name} ({need.value})" for need in missing))
+        raise UsageError(f"the backbone {backbone!r} does not meet {said}; take a causal language model")
+    part("adapter", adapter, backbone)
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is a file; name a folder")
+    for path in (out / CSV, out / PNG):
+        if path.exists():
+            raise UsageError(f"{path} is there already and is not overwritten; move it, or name another folder")
+
+
+def _prompts(backbone: str, name: str) -> Sequence[Prompt]:
+    """All prompts of a task.
+
+    Raises:
+        UsageError: no such task, none of the backbone's modality, or its data is missing.
+    """
+    spec, task = presets.resolve(backbone), TASKS.get(name)()
+    if modality(task.modality) != modality(spec.modality()):
+        raise UsageError(
+            f"the task {name!r} is of {task.modality} and the backbone {backbone!r} makes {spec.modality()}; take a "
+            f"task of its kind: `stride list tasks`"
+        )
+    prompts: Sequence[Prompt] = task.prompts()
+    if not spec.reads_text() and any(prompt.tokens is None for prompt in prompts):
+        raise UsageError(f"the backbone {backbone!r} has no tokenizer, and {name!r} asks in text; take another of both")
+    return prompts
