@@ -63,6 +63,7 @@ MULO_SD: Mapping[str, Fill] = {
     **{"mulo_sd_eq10": scales.speedups, "mulo_sd_fig7": scales.stages},
     **{"mulo_sd_fig8": mulo_pareto.by_tau, "mulo_sd_fig9": mulo_pareto.by_radius},
 }
+MESH_QUALITY: dict[str, Fill] = {"xspecmesh_quality": mesh_quality.sheet, "xspecmesh_levels": mesh.levels}
 ENERGIES: dict[str, Fill] = {"cross_regression_energies": energies.sheet}
 
 
@@ -128,12 +129,13 @@ SUITES = {
     "papers/xspecmesh": Contents(
         sheets={"xspecmesh_table1": mesh.vocabularies}
         | {f"xspecmesh_table{i}": mesh.table(f"xspecmesh_table{i}") for i in range(2, 5)}
-        | {"xspecmesh_quality": mesh_quality.sheet, "xspecmesh_levels": mesh.levels},
+        | MESH_QUALITY,
         figures=(
             *(mesh_figures.heads, mesh_figures.thresholds, mesh_figures.rules, mesh_figures.levels),
             *(mesh_sheet.comparison, mesh_sheet.acceptance),
         ),
     ),
+    "papers/xspecmesh_quality": Contents(sheets=MESH_QUALITY),
     "papers/cross_regression": Contents(
         sheets=_cross(3, 4, 7, 8, 9, 10, 11, 14, 15, 17) | ENERGIES,
         figures=(cross_figures.scaling, energies.figure),

@@ -288,6 +288,15 @@ def test_the_suite_holds_every_row_and_its_companions_follow_the_command_line() 
     assert plan.manifest()["vocabularies"]["llama3-8b"] == 128256
 
 
+def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbones() -> None:
+    plan = expand(suite.load("papers/xspecmesh_quality", {"backbones": ["embedded-mesh"]}))
+    held = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
+    wanted = {key: config for key, config in CONFIGS.items() if key not in ("B", "truncated")}
+    assert held == {(config.backbone, config.heads) for config in wanted.values()}
+    assert len(next(iter(plan.prompts.values()))) == 200
+    assert set(papers.SUITES["papers/xspecmesh_quality"].sheets) < set(papers.SUITES["papers/xspecmesh"].sheets)
+
+
 def test_companions_that_are_no_lists_are_refused() -> None:
     with pytest.raises(UsageError, match="beside is 'embedded-mesh'; map a backbone to a list"):
         suite.load("papers/xspecmesh", {"beside": "embedded-mesh"})
