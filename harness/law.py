@@ -57,11 +57,13 @@ def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V
     first = sampling.order == "temperature_first"
     if first and sampling.temperature != 1:
         z = z / sampling.temperature
-    if 0 < sampling.top_k < z.shape[-1]:
-        z = z.masked_fill(z < z.topk(sampling.top_k).values[:, -1:], -torch.inf)
+    kept = z.topk(sampling.top_k) if 0 < sampling.top_k < z.shape[-1] else None
+    if kept is not None:
+        z = z.masked_fill(z < kept.values[:, -1:], -torch.inf)
     if sampling.top_p < 1:
         p = z.softmax(-1)
-        z = z.masked_fill(p < nucleus_floor(p, sampling.top_p), -torch.inf)
+        floor = nucleus_floor(p, sampling.top_p) if kept is None else _last(p.gather(1, kept.indices), sampling.top_p)
+        z = z.masked_fill(p < floor, -torch.inf)
     return (z if first else z / sampling.temperature).softmax(-1)
 
 
@@ -72,6 +74,15 @@ def _descending(p: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
     return torch.from_numpy(np.sort(p.numpy(), axis=-1)).flip(-1)
 
 
+def _last(ordered: Float[Tensor, "N K"], top_p: float) -> Float[Tensor, "N 1"]:
+    """The first of the descending probabilities with which their sum is ``top_p``; the least where none is.
+
+    Ties of the least one that were cut off would be it.
+    """
+    last = (ordered.cumsum(-1) < top_p).sum(-1, keepdim=True)
+    return ordered.gather(1, last.clamp_max(ordered.shape[-1] - 1))
+
+
 def nucleus_floor(p: Float[Tensor, "N V"], top_p: float) -> Float[Tensor, "N 1"]:
     """The probability of the last token that the smallest set of mass ``top_p`` needs, per row.
 
@@ -79,9 +90,7 @@ def nucleus_floor(p: Float[Tensor, "N V"], top_p: float) -> Float[Tensor, "N 1"]
     floats are ordered as the floats are, so sums by their upper 16 bits tell which few tokens to sort.
     """
     if p.dtype != torch.float32 or p.device.type != "cpu" or p.shape[-1] < SMALL:
-        ordered = _descending(p)
-        last = (ordered.cumsum(-1) < top_p).sum(-1, keepdim=True)
-        return ordered.gather(1, last.clamp_max(p.shape[-1] - 1))
+        return _last(_descending(p), top_p)
     high = p.view(torch.int32) >> 16
     buckets = p.new_zeros(p.shape[0], TOP + 1, dtype=torch.float64)
     above = buckets.scatter_add_(1, high.long(), p.double()).flip(1).cumsum(1)  # column k: mass of bucket TOP - k up

@@ -145,6 +145,18 @@ def test_the_nucleus_is_the_smallest_set_that_holds_the_mass(top_p: float) -> No
     assert bool((above < top_p + 1e-5).all())
 
 
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
+def test_the_nucleus_of_the_best_k_is_that_of_the_whole_row(top_p: float) -> None:
+    """With ties at the cut of k, which are all kept."""
+    logits = wide_laws().log().mul(4).round().div(4).clamp_min(-20)
+    best = logits.masked_fill(logits < logits.topk(30).values[:, -1:], -torch.inf)
+    p = best.softmax(-1)
+    expected = best.masked_fill(p < nucleus_floor(p, top_p), -torch.inf).softmax(-1)
+    found = warp(logits, Sampling(1.0, top_k=30, top_p=top_p))
+    assert bool(((logits >= logits.topk(30).values[:, -1:]).sum(1) > 30).any())
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
 def test_a_flat_law_keeps_every_token_of_its_tie() -> None:
     found = warp(torch.zeros(1, 5_000), Sampling(1.0, top_p=0.5))
     assert bool((found > 0).all())

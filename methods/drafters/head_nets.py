@@ -103,7 +103,10 @@ class Heads(nn.Module):
             made.load_state_dict(tensors)
         except (OSError, SafetensorError, RuntimeError, LookupError) as error:
             raise _damaged(folder, error) from error
-        return made.to(unembed.device, unembed.dtype).eval().requires_grad_(False)
+        made = made.to(unembed.device, unembed.dtype).eval().requires_grad_(False)
+        if made.own is not None:  # a product with one row reads its transpose, three times as fast where that is whole
+            made.own.data = made.own.data.transpose(1, 2).contiguous().transpose(1, 2)
+        return made
 
     def look(self, condition: Float[Tensor, "M C"] | None) -> Seen | None:
         """What heads of a condition read of it, once for all rows; None for others."""
