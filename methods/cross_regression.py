@@ -56,6 +56,7 @@ class CrossRegression(Method[PredictiveStream]):
     source = "Cross-Regression, Algorithms 1 and 2"
     exact_at = "mode std with beta = 0, layouts sequential and joint; any mode of these at T = 0"
     needs = frozenset({Need.TREE_MASK, Need.GATE})
+    pinned = frozenset({"init"})
     plants = (
         PLAIN_CORRECTION,
         Plant(

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -99,6 +100,14 @@ def test_reuse_makes_more_tokens_a_pass_than_sjd(passes, reuse):
     assert found.low > 0
 
 
+def summary(folder: Path, *words: str) -> pd.DataFrame:
+    """Of a run, one thread, in a process of its own."""
+    threads = {**os.environ, "OMP_NUM_THREADS": "1"}
+    said = [sys.executable, "-m", "harness.cli.main", "run", *words, "--out", str(folder)]
+    subprocess.run(said, check=True, env=threads)
+    return pd.read_csv(folder / "report" / "summary.csv")
+
+
 FP32 = pytest.mark.xfail(strict=True, reason="1.26 [1.18, 1.44]; see DECISIONS, exact reuse is seen, and the wall")
 
 
@@ -106,11 +115,9 @@ FP32 = pytest.mark.xfail(strict=True, reason="1.26 [1.18, 1.44]; see DECISIONS, 
 def test_sjdpp_is_faster_than_one_token_at_a_time(dtype, tmp_path):
     """Of a machine that does nothing else, in a process of its own: tests check annotations, which takes time too."""
     asked = {"--method": "{name: sjdpp, window: 16}", "--backbone": "embedded-image", "--dtype": dtype, "-t": "1"}
-    asked |= {"--task": "{name: emoji_scenes, n: 24}", "--max-new-tokens": "8192", "--out": str(tmp_path / "run")}
-    words = [word for pair in asked.items() for word in pair] + ["--set", "top_k=250", "--set", "prove=false"]
-    threads = {**os.environ, "OMP_NUM_THREADS": "1"}
-    subprocess.run([sys.executable, "-m", "harness.cli.main", "run", *words], check=True, env=threads)
-    rows = pd.read_csv(tmp_path / "run" / "report" / "summary.csv").set_index("label")
+    asked |= {"--task": "{name: emoji_scenes, n: 24}", "--max-new-tokens": "8192"}
+    words = [word for pair in asked.items() for word in pair]
+    rows = summary(tmp_path / "run", *words, "--set", "top_k=250", "--set", "prove=false").set_index("label")
     found = rows.loc["sjdpp", ["speedup", "speedup_low", "speedup_high", "predicted", "scr", "speedup_n"]]
     print(f"SJD++, wall, {dtype}:", found.to_dict())
     assert found["speedup"] > 1.3 and found["speedup_n"] == 24
@@ -143,3 +150,18 @@ def test_meshes_come_nearer_to_their_points_than_the_nearest_training_shape(mesh
 @pytest.mark.xfail(strict=True, reason="a first version of the weights; see DECISIONS, embedded-mesh")
 def test_meshes_are_twice_as_far_from_another_shape(meshes):
     assert meshes["swapped_chamfer"] > 2 * meshes["chamfer"]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("backbone", "task", "count"),
+    [("smollm2-135m", "{name: humaneval, limit: 8}", 8), ("whisper-base", "utterances", 104)],
+)
+def test_an_adapter_makes_1_3_tokens_a_pass_and_loses_none(backbone: str, task: str, count: int, tmp_path: Path):
+    """In fp32 at T = 0, on prompts, voices and texts that its training never saw: the target's own tokens."""
+    method = "{name: cross_regression, horizon: 8, redraft: placeholders}"
+    words = ["--method", method, "--backbone", backbone, "--task", task, "--dtype", "fp32", "-t", "0"]
+    rows = summary(tmp_path / "run", *words, "--max-new-tokens", "64").set_index("method")
+    found = rows.loc["cross_regression", ["scr", "scr_low", "scr_high", "scr_n", "agreement"]]
+    print(f"Cross-Regression, {backbone}:", found.to_dict())
+    assert found["scr"] >= 1.3 and found["agreement"] == 1 and found["scr_n"] == count
