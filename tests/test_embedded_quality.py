@@ -20,7 +20,10 @@ from harness.errors import OutputError
 from harness.law import Sampling
 from harness.loop import decode, open_run
 from harness.registry import METHODS
+from harness.store import Store
 from harness.task import Scored
+from reports.papers_xspecmesh_quality import MARGIN
+from reports.summary import Held
 from tasks.scenes import EmojiScenes
 from tasks.shapes import Shapes
 
@@ -165,3 +168,51 @@ def test_an_adapter_makes_1_3_tokens_a_pass_and_loses_none(backbone: str, task: 
     found = rows.loc["cross_regression", ["scr", "scr_low", "scr_high", "scr_n", "agreement"]]
     print(f"Cross-Regression, {backbone}:", found.to_dict())
     assert found["scr"] >= 1.3 and found["agreement"] == 1 and found["scr_n"] == count
+
+
+XSPECMESH = """
+methods:
+  - {name: multi_head, heads: xspecmesh-cross, backbones: embedded-mesh}
+  - {name: multi_head, heads: xspecmesh-cross-lora, backbones: embedded-mesh-cross-lora}
+backbones: [embedded-mesh, embedded-mesh-cross-lora]
+tasks:
+  - {name: shapes, limit: 25, sampling: {temperature: 0.5, top_k: 50, top_p: 0.95, order: filter_first}}
+max_new_tokens: 1023
+prove: false
+"""
+UNREACHED = pytest.mark.xfail(strict=True, reason="see DECISIONS, stage 2 of XSpecMesh, second attempt")
+
+
+@pytest.fixture(scope="module")
+def mesh_run(tmp_path_factory: pytest.TempPathFactory):
+    """25 shapes by rows D and E of XSpecMesh's Table 3, and by their backbones alone."""
+    folder = tmp_path_factory.mktemp("xspecmesh")
+    (folder / "suite.yaml").write_text(XSPECMESH)
+    rows = summary(folder / "run", str(folder / "suite.yaml"))
+    return Store.open(folder / "run"), rows[rows["role"] == "method"].set_index("backbone")
+
+
+def test_tuned_heads_keep_more_than_those_of_stage_1(mesh_run):
+    _, rows = mesh_run
+    print(rows[["scr", "scr_low", "scr_high", "speedup", "speedup_low", "speedup_high"]])
+    assert rows.loc["embedded-mesh-cross-lora", "scr"] > rows.loc["embedded-mesh", "scr"]
+
+
+@UNREACHED
+@pytest.mark.parametrize(("figure", "goal"), [("scr", 1.6), ("speedup", 1.1)])
+def test_tuned_heads_make_1_6_tokens_a_pass_and_gain_time(mesh_run, figure, goal):
+    assert mesh_run[1].loc["embedded-mesh-cross-lora", figure] >= goal
+
+
+@UNREACHED
+@pytest.mark.parametrize("distance", ["chamfer", "hausdorff"])
+def test_meshes_of_tuned_heads_are_as_near_as_the_bases(mesh_run, distance):
+    """Within the margin of the report, paired by shape."""
+    store, rows = mesh_run
+    cells = {store.cell(name).meta["backbone"]: name for name in store.cells() if "autoregressive." in name}
+    both = (rows.loc["embedded-mesh-cross-lora", "cell"], cells["embedded-mesh"])
+    ours, base = (Held.of(store.cell(name)).scores[distance].dropna() for name in both)
+    asked = ours.index.intersection(base.index)
+    found = stats.equivalence(base[asked], ours[asked], MARGIN * float(base[asked].mean()))
+    print(distance, found)
+    assert found.verdict == "equivalent"
