@@ -47,7 +47,7 @@ class TrainMeshHeads(Recipe):
     requires = (BASE,)
     steps: int = 1200
     hours: float = 1.5
-    rate: float = 1e-4
+    rate: float = 5e-4
     warmup = 20
     fall = 1.0
     decay = 0.0
