@@ -196,6 +196,7 @@ METRICS = {
         Metric("mean_tree_depth", "levels of drafts / steps", "levels", "steps", "levels/step"),
         Metric("draft_nfe", "drafter passes / steps", "draft_nfe", "steps"),
         Metric("logprob", "mean log p(token), target at T = 1", "logprob", "output", "nat"),
+        Metric("step_ms", "step wall time / steps", "wall_ms", "steps", "ms"),
         Metric("ms_per_token", "step wall time / output tokens", "wall_ms", "output", "ms"),
         Metric("tokens_per_second", "output tokens / step wall time", "output", "wall_s", "1/s"),
         Metric("throughput", "output tokens / Σ(step wall time / rows that shared it)", "output", "share_s", "1/s"),

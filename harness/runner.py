@@ -148,22 +148,29 @@ class _Group:
                 )
 
     def _skip_unopenable(self) -> None:
-        """Cells whose drafter cannot be had are skipped with that reason, before anything is timed."""
-        for cell in list(self.cells):
-            try:
-                drafter = getattr(cell.method, "drafter", None)
-                if drafter:
-                    self._drafter(str(drafter))
-            except (WeightsError, UsageError) as error:
-                self._skip_all([cell], f"drafter: {error}")
+        """Cells whose drafter or part cannot be had are skipped with that reason, before anything is timed."""
+        lacking: dict[str, list[Cell]] = {}
+        for cell in self.cells:
+            if reason := self._lacks(cell):
+                lacking.setdefault(reason, []).append(cell)
+        for reason, cells in lacking.items():
+            self._skip_all(cells, reason)
+            for cell in cells:
                 self.cells.remove(cell)
-                continue
-            try:
-                for kind, name in () if getattr(self.backbone, "toy_drafters", False) else cell.method.parts:
-                    part(kind, name, self.backbone.name, self.backbone.fingerprint)
-            except WeightsError as error:
-                self._skip_all([cell], str(error))
-                self.cells.remove(cell)
+
+    def _lacks(self, cell: Cell) -> str:
+        """Why the cell's drafter or one of its parts cannot be opened; empty: all can."""
+        try:
+            if drafter := getattr(cell.method, "drafter", None):
+                self._drafter(str(drafter))
+        except (WeightsError, UsageError) as error:
+            return f"drafter: {error}"
+        try:
+            for kind, name in () if getattr(self.backbone, "toy_drafters", False) else cell.method.parts:
+                part(kind, name, self.backbone.name, self.backbone.fingerprint)
+        except WeightsError as error:
+            return str(error)
+        return ""
 
     def _drafter(self, name: str) -> Backbone:
         if name not in self.drafters:

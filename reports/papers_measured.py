@@ -103,7 +103,7 @@ def _whole(store: Store, cell: Cell) -> Row:
     put(row, "seconds", stats.mean(frame["wall_s"] + frame["prefill_ms"] / 1e3))
     put(row, "passes", stats.mean(frame["nfe"].astype(float)))
     put(row, "passes_per_token", metric_interval("nfe_per_output", frame))
-    put(row, "step_ms", stats.ratio(frame, "wall_ms", "steps"))
+    put(row, "step_ms", metric_interval("step_ms", frame))
     row["prompts"] = int(frame.index.get_level_values("prompt").nunique())
     row["drafts"] = int(cell.steps["drafted"].max())
     return row

@@ -115,9 +115,20 @@ def _sheet(name: str, setting: Setting) -> Sheet:
     return Sheet(title, _columns([*heads, WALL, "failed"]), body, notes)
 
 
+ORDER = ("SCR [tokens/step]", "failed", WALL, "CD", "CD (lower better)", "HD", "HD (lower better)")
+"""Columns that stay longest on a narrow terminal, printed and measured; the row's second label goes first."""
+
+
 def _columns(heads: Sequence[str]) -> tuple[Column, ...]:
-    """On a narrow terminal the second label goes early: the first names the row."""
-    return tuple(Column(h.partition(",")[0], h, rank=9 if h == "Configuration" else i) for i, h in enumerate(heads))
+    def rank(title: str, at: int) -> int:
+        if title == "Configuration":
+            return 2 * len(heads)
+        return ORDER.index(title) + 1 if title in ORDER else at and len(ORDER) + at
+
+    titles = [head.partition(",")[0] for head in heads]
+    return tuple(
+        Column(title, head, rank=rank(title, i)) for i, (title, head) in enumerate(zip(titles, heads, strict=True))
+    )
 
 
 def _labels(layout: Layout, key: str) -> list[str]:

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pandas as pd
 
 from harness import stats
@@ -166,16 +165,16 @@ def _latency(steps: pd.DataFrame, frame: pd.DataFrame) -> Row:
 
 
 def _speed(frame: pd.DataFrame, base: Held | None) -> Row:
-    """Measured speed-up, and the one that SCR and the mean steps of both predict."""
+    """Measured speed-up, and the one that tokens a step and the mean steps of both predict."""
     if base is None or frame.empty:
         return {}
     row: Row = {}
     theirs = base.frame[base.frame.index.isin(frame.index)]
     put(row, "speedup", stats.median_ratio(token_ms(theirs), token_ms(frame)))
-    scr = metric_interval("scr", frame)
-    means = [one["wall_ms"].sum() / one["steps"].sum() for one in (theirs, frame)]
-    if scr and np.isfinite(means).all() and means[1]:
-        row["predicted"] = float(scr.estimate * means[0] / means[1])
+    tokens, after = (value(METRICS[name], frame) for name in ("tau", "step_ms"))
+    before = value(METRICS["step_ms"], theirs)
+    if tokens and before and after:
+        row["predicted"] = tokens * before / after
     return row
 
 

@@ -131,9 +131,11 @@ def sheets(frame: pd.DataFrame) -> Iterator[Sheet]:
 
 def _notes(rows: pd.DataFrame) -> list[str]:
     """Why cells are missing, and what is to be known of others: once, whichever cells it is of."""
-    notes, done = [], [row for _, row in rows.iterrows() if row["status"] == "done"]
+    done = [row for _, row in rows.iterrows() if row["status"] == "done"]
+    missing: dict[tuple[str, str], list[str]] = {}
     for _, row in rows[rows["status"] != "done"].iterrows():
-        notes.append(f"{row['status']}: {row['label']}: {row['reason'] or 'not finished'}")
+        missing.setdefault((row["status"], row["reason"] or "not finished"), []).append(str(row["label"]))
+    notes = [f"{status}: {', '.join(labels)}: {reason}" for (status, reason), labels in missing.items()]
     cells: dict[str, list[str]] = {}
     for row in done:
         for flag in filter(None, row["flags"].split("; ")):
@@ -148,7 +150,10 @@ def _notes(rows: pd.DataFrame) -> list[str]:
 
 
 def fitting(sheet: Sheet, width: int) -> dict[int, list[str]]:
-    """The columns that fit, by rank; those of rank 0 and 1 always. Intervals are cut before columns are."""
+    """The columns that fit, by rank; those of rank 0 and 1 always. Intervals are cut before columns are.
+
+    The first column names the row; it may fold into half of the width.
+    """
     forms = [([row[i] for row in sheet.rows], column) for i, column in enumerate(sheet.columns)]
     wide = [[column.title, *cells] for cells, column in forms]
     brief = [[column.title, *(_brief(cell, column) for cell in cells)] for cells, column in forms]
@@ -157,10 +162,17 @@ def fitting(sheet: Sheet, width: int) -> dict[int, list[str]]:
     for form in (brief, wide):
         for i in order:
             trial = {**kept, i: form[i]}
-            fits = sum(max(map(cell_len, cells)) + 2 for cells in trial.values()) - 2 <= width
+            widths = {at: max(map(cell_len, cells)) for at, cells in trial.items()}
+            widths[0] = min(widths.get(0, 0), max(_longest_word(wide[0]), width // 2))
+            fits = sum(widths.values()) + 2 * (len(trial) - 1) <= width
             if (fits and (i in kept or form is brief)) or (sheet.columns[i].rank <= 1 and i not in kept):
                 kept = trial
     return dict(sorted(kept.items()))
+
+
+def _longest_word(cells: Sequence[str]) -> int:
+    """Width that text cannot fold below."""
+    return max((cell_len(word) for cell in cells for word in cell.split()), default=0)
 
 
 def _brief(cell: str, column: Column) -> str:
@@ -177,17 +189,18 @@ def terminal(frame: pd.DataFrame, console: Console | None = None) -> None:
 
 def show(sheet: Sheet, console: Console) -> None:
     """Print one sheet, with the columns that the console is wide enough for."""
-    kept = fitting(sheet, console.width)
+    kept = fitting(sheet, console.width) if sheet.rows else {}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, (title, *_) in kept.items():
         table.add_column(escape(title), justify="left" if i < 2 else "right", no_wrap=i > 0)
     for row in zip(*(cells[1:] for cells in kept.values()), strict=True):
         table.add_row(*map(_coloured, row))
-    left_out = [column.title for i, column in enumerate(sheet.columns) if i not in kept]
+    left_out = [column.title for i, column in enumerate(sheet.columns) if kept and i not in kept]
     notes = [f"[yellow]{escape(note)}[/yellow]" for note in sheet.notes]
     if left_out:
         notes.append(f"[dim]not shown at this width: {escape(', '.join(left_out))}[/dim]")
-    console.print(Group(f"[bold]{escape(sheet.title)}[/bold]", table, *notes), "")
+    body = [table] if kept else []
+    console.print(Group(f"[bold]{escape(sheet.title)}[/bold]", *body, *notes), "")
 
 
 def _coloured(cell: str) -> str:
@@ -200,7 +213,8 @@ def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None) -> str
     """All sheets, the table by category where there is one, and the legend."""
     parts = ["# Results", ""]
     for sheet in sheets(frame):
-        parts += [f"## {sheet.title}", "", *pipes([c.title for c in sheet.columns], sheet.rows), ""]
+        table = pipes([c.title for c in sheet.columns], sheet.rows) if sheet.rows else []
+        parts += [f"## {sheet.title}", "", *table, *([""] if table else [])]
         parts += [*(f"- {_plain(note)}" for note in sheet.notes), *([""] if sheet.notes else [])]
     if categories is not None and len(categories):
         columns = [column for column in COLUMNS if column.key in _BY_CATEGORY]
@@ -223,7 +237,7 @@ def legend() -> list[str]:
     return [
         *(f"{column.title}: {METRICS[column.key].formula}" for column in COLUMNS if column.key in shown),
         "speed-up: median over (prompt, seed) pairs of the baseline's ms/token over this cell's, same run",
-        "predicted: SCR x mean step of the baseline / mean step; far from the measured one, something is off",
+        "predicted: tau x mean step of the baseline / mean step; far from the measured one, something is off",
         "agreement: common prefix with the baseline's output / the longer length, at T = 0",
         "log-prob sd: over tokens; log-prob - AR: paired difference of the means",
         "TV to AR (floor), p: between token histograms of this cell and the baseline; the floor is two "

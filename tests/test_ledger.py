@@ -99,6 +99,7 @@ BY_HAND = {
     "mean_tree_depth": 10 / 6,
     "draft_nfe": 19 / 6,
     "logprob": -0.5,
+    "step_ms": 15 / 6,
     "ms_per_token": 15 / 14,
     "tokens_per_second": 14 / 0.015,
     "throughput": 14 / 0.015,

@@ -54,6 +54,15 @@ def test_every_number_by_hand() -> None:
     assert row["flags"] == "" and row["valid"]
 
 
+def test_two_passes_a_step_are_timed_once_in_the_prediction() -> None:
+    """A step of two passes is one step of the clock: tokens a step and not a pass go with it."""
+    store = tiny()
+    store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=16.0, nfe=2)] * 5) for i in range(4)])
+    row = summarise(store).set_index("cell").loc["m"]
+    assert (row["scr"], row["tau"]) == (1.0, 2.0)
+    assert row["predicted"] == pytest.approx(20 / 16) == row["speedup"] and row["flags"] == ""
+
+
 def test_a_metric_is_the_ledgers(frame: pd.DataFrame) -> None:
     cell = suite(6).cell("t0-spec")
     row = frame.set_index("cell").loc["t0-spec"]

@@ -40,8 +40,11 @@ from tasks.sudoku import SudokuTask
 
 GRID = "1234341221434321"
 TINY: dict[str, Any] = {"summary": "tiny", "width": 16, "layers": 2, "heads": 2, "inner": 24, "batch": 4, "steps": 2}
-SHIPPED = {"sudoku-masked": "embedded-sudoku-masked", "sudoku-ar": "embedded-sudoku-ar"}
-SOLVED = {"sudoku-masked": 0.95, "sudoku-ar": 0.75}
+SHIPPED = {
+    name: f"embedded-{name}"
+    for name in ("sudoku-masked", "sudoku-masked-cosine", "sudoku-masked-log-linear", "sudoku-ar")
+}
+SOLVED = {"sudoku-masked": 0.95, "sudoku-masked-cosine": 0.95, "sudoku-masked-log-linear": 0.2, "sudoku-ar": 0.75}
 """At least, by the cards, greedily. The twin must write early cells before it has seen what they lead to."""
 
 
