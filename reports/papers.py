@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -186,12 +186,9 @@ def write(store: Store, outdir: Path) -> list[Path]:
 
 
 def terminal(store: Store, console: Console) -> None:
-    """Print the paper's tables, with the columns that the console is wide enough for; headings as in the paper."""
+    """Print the paper's tables, with the columns that the console is wide enough for."""
     for _, _, sheet in _sheets(_contents(store), store, measured(store)):
-        names = (column.title.removeprefix(f"{column.key}, ") for column in sheet.columns)
-        brief = (c.key if name == "printed" else name for c, name in zip(sheet.columns, names, strict=True))
-        columns = (replace(column, title=name) for column, name in zip(sheet.columns, brief, strict=True))
-        show(replace(sheet, columns=tuple(columns)), console)
+        show(sheet, console)
 
 
 def markdown(sheets: Sequence[Sheet], drawn: Sequence[Path]) -> str:

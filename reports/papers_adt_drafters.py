@@ -18,8 +18,8 @@ from matplotlib.figure import Figure
 from reports.figures import STYLE
 from reports.papers_adt import columns
 from reports.papers_drawing import COLOURS, legend, save
-from reports.papers_measured import UNMEASURED, Measured
-from reports.tables import Sheet
+from reports.papers_measured import Measured
+from reports.tables import UNMEASURED, Sheet
 
 if TYPE_CHECKING:
     from harness.store import Store

@@ -15,8 +15,8 @@ import pandas as pd
 
 from harness import stats
 from reports.papers_adt import KEYS, columns, cycles, named
-from reports.papers_measured import UNMEASURED, Measured, written
-from reports.tables import Sheet
+from reports.papers_measured import Measured, written
+from reports.tables import UNMEASURED, Sheet
 
 if TYPE_CHECKING:
     from harness.store import Cell, Store

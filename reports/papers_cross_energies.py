@@ -16,20 +16,23 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from harness import stats
 from reports.papers_adt import KEYS, columns, cycles, named
 from reports.papers_cross import METHOD, paired_ratio
 from reports.papers_drawing import COLOURS, legend, save_each, side_by_side
-from reports.papers_measured import UNMEASURED, Measured, written
+from reports.papers_measured import Measured, written
 from reports.summary import Held
-from reports.tables import Sheet, number
+from reports.tables import UNMEASURED, Sheet, number
 
 if TYPE_CHECKING:
     from harness.store import Cell, Store
 
 IMPOSSIBLE = -1e29
 """Below it: of a draft that the target cannot emit, whose energy is minus infinity."""
+LEAST = 10
+"""Tests of a place below which its share of acceptances is not drawn."""
 HEADS = (
     *("decoding", "drafts tested", "impossible", "mu, nat", "sigma, nat", "sigma / |mu|"),
     *("neighbours' correlation", "L, accepted a step", "L_beta / L_0", "implied c"),
@@ -142,11 +145,14 @@ def figure(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]
             means.plot(mean.index, mean, color=colour, marker="o", ms=3, label=label)
             means.fill_between(mean.index, mean - deviation, mean + deviation, color=colour, alpha=0.12, lw=0)
             accepted, tested = (cycles(store.cell(name))[key].to_numpy() for key in ("accepted", "tested"))
-            places = np.arange(1, int(tested.max(initial=0)) + 1)
-            kept.plot(places, [(accepted >= k).sum() / max(1, (tested >= k).sum()) for k in places], color=colour)
+            places = [k for k in range(1, int(tested.max(initial=0)) + 1) if (tested >= k).sum() >= LEAST]
+            kept.plot(places, [(accepted >= k).sum() / (tested >= k).sum() for k in places], color=colour)
         means.axhline(0, color="0.8", lw=1, zorder=0)
-        means.set(xlabel="place k of the draft in the test", ylabel="energy, nat; shaded: a standard deviation")
-        kept.set(xlabel="place k of the draft in the test", ylabel="accepted / tested", ylim=(0, 1.05))
+        means.set_ylabel("energy and its deviation, nat")
+        kept.set(ylabel=f"accepted / tested ({LEAST} tests or more)", ylim=(0, 1.05))
+        for axes in (means, kept):
+            axes.set_xlabel("place k of the draft in the test")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend(drawn, means)
         return drawn
 

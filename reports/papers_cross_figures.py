@@ -17,8 +17,9 @@ from matplotlib.figure import Figure
 from reports.figures import DASHES, OFFSET, STYLE
 from reports.papers_cross import JOINT, METHOD, QUALITIES, beside, cells, fits, layers_of, parameters, preset
 from reports.papers_drawing import COLOURS, SCR, curve, legend, save, save_each, side_by_side
-from reports.papers_measured import UNMEASURED, Measured, Wanted
+from reports.papers_measured import Measured, Wanted
 from reports.papers_printed import printed
+from reports.tables import UNMEASURED
 
 if TYPE_CHECKING:
     from harness.store import Store

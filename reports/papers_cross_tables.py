@@ -33,9 +33,9 @@ from reports.papers_cross import (
     preset,
     scaled,
 )
-from reports.papers_measured import UNMEASURED, Measured, Wanted, shown
+from reports.papers_measured import Measured, Wanted, shown
 from reports.papers_printed import printed
-from reports.tables import Column, Sheet
+from reports.tables import UNMEASURED, Column, Sheet
 
 if TYPE_CHECKING:
     from harness.store import Store
@@ -48,10 +48,11 @@ DECODINGS = {
 }
 TASKS = {"GSM8K": "gsm8k", "HumanEval": "humaneval", "MT-bench": "mt_bench", "MT-Bench": "mt_bench"}
 TOKENS = {"scr": "tokens a pass", "tau": "tokens a step", "": "score"}
-HEADS = (
-    *("row", "figure", "tokens, printed", "tokens, measured", "score, printed", "score, measured"),
-    *("wall speed-up", "log p less AR's", "n", "verdict"),
-)
+HEADS = {
+    **{"row": 0, "figure": 1, "tokens, printed": 3, "tokens, measured": 2, "score, printed": 6, "score, measured": 5},
+    **{"wall speed-up": 4, "log p less AR's": 8, "n": 9, "verdict": 7},
+}
+"""Columns and the order in which a narrow terminal keeps them."""
 NOTES = (
     "tokens a pass: output tokens / target passes, which the paper calls speed-up, acceptance rate and, of joint, "
     "acceptance length; a step of sequential is two passes, and its acceptance length is of a step",
@@ -230,7 +231,7 @@ def _sheet(name: str, layout: Layout, rows: pd.DataFrame, ours: pd.DataFrame, fa
     if layout.reference:
         theirs = next(fact.backbone for fact in facts)
         title = f"Cross-Regression, {held.where}: printed of {theirs} | measured on {of} {first['dtype']}, {sampled}"
-    columns = tuple(Column(head, head, rank=i) for i, head in enumerate(HEADS))
+    columns = tuple(Column(head, head, rank=rank) for head, rank in HEADS.items())
     return Sheet(title, columns, body, [f"{held.where}: {held.caption}", *_notes(layout, held.rows)])
 
 

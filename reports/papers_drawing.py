@@ -56,9 +56,13 @@ def curve(
 
 
 def legend(figure: Figure, axes: Axes) -> None:
-    """Below the panels, where it hides nothing."""
+    """Below the panels, where it hides nothing, in as many columns as the figure is wide enough for."""
     handles, labels = axes.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
+    for columns in (4, 3, 2, 1):
+        drawn = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
+        if columns == 1 or drawn.get_window_extent().width <= figure.bbox.width:
+            return
+        drawn.remove()
 
 
 def spread(count: int) -> Any:

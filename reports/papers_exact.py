@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 
 from harness import stats
 from reports.papers_drawing import COLOURS, QUALITIES, SCR, legend, save_each, side_by_side
-from reports.papers_measured import UNMEASURED, Measured, Wanted, shown, written
+from reports.papers_measured import Measured, Wanted, shown, written
 from reports.papers_tables import PUBLISHED
 from reports.summary import Held, token_ms
-from reports.tables import Column, Sheet, text
+from reports.tables import UNMEASURED, Column, Sheet, text
 
 if TYPE_CHECKING:
     from harness.store import Store

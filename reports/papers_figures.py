@@ -30,10 +30,11 @@ from reports.papers_drawing import (
     side_by_side,
     spread,
 )
-from reports.papers_measured import UNMEASURED, Measured, over_seeds
+from reports.papers_measured import Measured, over_seeds
 from reports.papers_printed import printed
 from reports.papers_tables import PUBLISHED
 from reports.summary import Held
+from reports.tables import UNMEASURED
 
 if TYPE_CHECKING:
     from harness.store import Store

@@ -11,12 +11,10 @@ import pandas as pd
 
 from harness import stats
 from reports.summary import Held, Row, metric_interval, put, summarise
-from reports.tables import interval
+from reports.tables import UNMEASURED, interval
 
 if TYPE_CHECKING:
     from harness.store import Cell, Store
-
-UNMEASURED = "not measured"
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from reports.papers_measured import UNMEASURED, Measured, shown
+from reports.papers_measured import Measured, shown
 from reports.papers_mulo_pareto import PUBLISHED, Line, option, radii, timed
 from reports.papers_mulo_sheets import ratios
 from reports.papers_printed import printed
 from reports.scales import breakdown, predicted
 from reports.summary import Held
-from reports.tables import Column, Sheet
+from reports.tables import UNMEASURED, Column, Sheet
 
 if TYPE_CHECKING:
     from harness.store import Cell, Store

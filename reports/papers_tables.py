@@ -14,9 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from reports.papers_measured import UNMEASURED, Measured, Wanted, over_seeds, shown
+from reports.papers_measured import Measured, Wanted, over_seeds, shown
 from reports.papers_printed import Printed, model_of, printed
-from reports.tables import Column, Sheet, number
+from reports.tables import UNMEASURED, Column, Sheet, number
 
 BENCHMARKS = ("coco", "geneval", "partiprompts", "t2i_compbench", "dpg_bench")
 PUBLISHED = {"reuse": "paper", "tau": 0.5}
@@ -278,8 +278,9 @@ def _columns(layout: Layout, lines: Sequence[Sequence[str]]) -> tuple[Column, ..
     columns = [Column(label, label, rank=0) for label in layout.labels]
     for i, figure in enumerate(layout.figures):
         measured = any(line[2 * i + 1] != UNMEASURED for line in lines)
-        rank = 2 + i + (0 if measured else len(layout.figures))
-        columns += [Column(figure.title, f"{figure.title}, {side}", rank=rank) for side in ("printed", "measured")]
+        rank = 2 + 2 * (i + (0 if measured else len(layout.figures)))
+        sides = (("printed", rank + 1), ("measured", rank))
+        columns += [Column(figure.title, f"{figure.title}, {side}", rank=at) for side, at in sides]
     return tuple(columns)
 
 

@@ -14,12 +14,12 @@ import pandas as pd
 
 from harness import stats
 from reports.papers_adt import columns
-from reports.papers_measured import UNMEASURED, Measured, shown, written
+from reports.papers_measured import Measured, shown, written
 from reports.papers_printed import model_of, printed
 from reports.papers_tables import Figure
 from reports.papers_xspecmesh import CONFIGS, DISTANCES, Setting, settings, why
 from reports.summary import Held, metric_interval, token_ms
-from reports.tables import Column, Sheet
+from reports.tables import UNMEASURED, Column, Sheet
 
 if TYPE_CHECKING:
     from harness.store import Cell, Store
@@ -116,19 +116,15 @@ def _sheet(name: str, setting: Setting) -> Sheet:
 
 
 ORDER = ("SCR [tokens/step]", "failed", WALL, "CD", "CD (lower better)", "HD", "HD (lower better)")
-"""Columns that stay longest on a narrow terminal, printed and measured; the row's second label goes first."""
+"""Columns, printed and measured, that a narrow terminal keeps longest; the row's second label goes first."""
 
 
 def _columns(heads: Sequence[str]) -> tuple[Column, ...]:
-    def rank(title: str, at: int) -> int:
-        if title == "Configuration":
-            return 2 * len(heads)
-        return ORDER.index(title) + 1 if title in ORDER else at and len(ORDER) + at
-
     titles = [head.partition(",")[0] for head in heads]
-    return tuple(
-        Column(title, head, rank=rank(title, i)) for i, (title, head) in enumerate(zip(titles, heads, strict=True))
-    )
+    later = (title for title in titles[1:] if title not in (*ORDER, "Configuration"))
+    order = [titles[0], *ORDER, *later, "Configuration"]
+    ranks = (2 * order.index(title) + head.endswith("printed") for title, head in zip(titles, heads, strict=True))
+    return tuple(Column(title, head, rank=rank) for title, head, rank in zip(titles, heads, ranks, strict=True))
 
 
 def _labels(layout: Layout, key: str) -> list[str]:

@@ -19,9 +19,9 @@ from matplotlib.figure import Figure
 from harness import stats
 from reports.figures import DASHES
 from reports.papers_drawing import COLOURS, curve, legend, save_each, side_by_side
-from reports.papers_measured import UNMEASURED, Measured, shown, written
+from reports.papers_measured import Measured, shown, written
 from reports.summary import Held
-from reports.tables import Column, Sheet, number
+from reports.tables import UNMEASURED, Column, Sheet, number
 
 if TYPE_CHECKING:
     from harness.store import Store

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from numbers import Real
@@ -21,6 +22,7 @@ from reports.summary import by_category, summarise
 if TYPE_CHECKING:
     from harness.store import Store
 
+UNMEASURED = "not measured"
 SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens")
 GROUP = (*SETTING, "batch")
 
@@ -152,18 +154,22 @@ def _notes(rows: pd.DataFrame) -> list[str]:
 def fitting(sheet: Sheet, width: int) -> dict[int, list[str]]:
     """The columns that fit, by rank; those of rank 0 and 1 always. Intervals are cut before columns are.
 
-    The first column names the row; it may fold into half of the width.
+    The first column names the row; it may fold into two fifths of the width. Headings fold before anything is cut.
     """
     forms = [([row[i] for row in sheet.rows], column) for i, column in enumerate(sheet.columns)]
     wide = [[column.title, *cells] for cells, column in forms]
+    folded = [[_folded(title, cells), *cells] for title, *cells in wide]
     brief = [[column.title, *(_brief(cell, column) for cell in cells)] for cells, column in forms]
+    brief = [[_folded(title, cells), *cells] for title, *cells in brief]
     order = sorted(range(len(wide)), key=lambda i: (sheet.columns[i].rank, i))
     kept: dict[int, list[str]] = {}
-    for form in (brief, wide):
+    for form in (brief, folded, wide):
         for i in order:
             trial = {**kept, i: form[i]}
-            widths = {at: max(map(cell_len, cells)) for at, cells in trial.items()}
-            widths[0] = min(widths.get(0, 0), max(_longest_word(wide[0]), width // 2))
+            widths = {
+                at: max(cell_len(line) for cell in cells for line in cell.split("\n")) for at, cells in trial.items()
+            }
+            widths[0] = min(widths.get(0, 0), max(_longest_word(wide[0]), 2 * width // 5))
             fits = sum(widths.values()) + 2 * (len(trial) - 1) <= width
             if (fits and (i in kept or form is brief)) or (sheet.columns[i].rank <= 1 and i not in kept):
                 kept = trial
@@ -175,9 +181,16 @@ def _longest_word(cells: Sequence[str]) -> int:
     return max((cell_len(word) for cell in cells for word in cell.split()), default=0)
 
 
+def _folded(title: str, cells: Sequence[str]) -> str:
+    """A heading in lines no wider than its cells or its longest word."""
+    width = max(_longest_word([title]), *map(cell_len, cells), 1)
+    return "\n".join(textwrap.wrap(title, width, break_on_hyphens=False))
+
+
 def _brief(cell: str, column: Column) -> str:
-    whole = column.key in ("label", "speedup", "test")
-    return cell if whole else cell.split(" [")[0].split(" (")[0]
+    if column.key in ("label", "speedup", "test"):
+        return cell
+    return "-" if cell == UNMEASURED else cell.split(" [")[0].split(" (")[0]
 
 
 def terminal(frame: pd.DataFrame, console: Console | None = None) -> None:

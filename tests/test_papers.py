@@ -21,7 +21,8 @@ from harness.ledger import METRICS, Record, totals, value
 from harness.plan import expand
 from harness.store import Store
 from reports import papers, papers_figures, papers_maps, papers_printed, papers_regions, papers_tables
-from reports.papers_measured import UNMEASURED, Wanted, measured
+from reports.papers_measured import Wanted, measured
+from reports.tables import UNMEASURED
 from tests._fake_store import FakeStore, empty, meta, record, step
 
 GRID = {"rows": 4, "columns": 4, "stride": 4}

@@ -29,9 +29,9 @@ from reports import (
     papers_adt_regions,
 )
 from reports.papers_adt_tables import LAYOUTS, ROWS, meaning, table
-from reports.papers_measured import UNMEASURED, measured
+from reports.papers_measured import measured
 from reports.papers_printed import printed
-from reports.tables import Sheet
+from reports.tables import UNMEASURED, Sheet
 from tests._fake_store import FakeStore, empty, meta, record, step
 
 GRID = {"rows": 4, "columns": 4, "stride": 4}

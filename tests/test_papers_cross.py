@@ -27,8 +27,9 @@ from reports import papers, papers_cross_energies, papers_cross_figures
 from reports.papers_cross import MODELS, beside, cells, layers_of, parameters, preset
 from reports.papers_cross_energies import energies
 from reports.papers_cross_tables import LAYOUTS, table
-from reports.papers_measured import UNMEASURED, measured
+from reports.papers_measured import measured
 from reports.papers_printed import printed
+from reports.tables import UNMEASURED
 from tests._fake_store import FakeStore, empty, meta, record, step
 
 OPTIONS = {

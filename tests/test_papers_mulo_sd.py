@@ -11,7 +11,8 @@ import pytest
 
 from harness.ledger import totals
 from reports import papers, papers_mulo_pareto, papers_mulo_sheets, papers_mulo_text, scales
-from reports.papers_measured import UNMEASURED, measured
+from reports.papers_measured import measured
+from reports.tables import UNMEASURED
 from tests._fake_store import FakeStore, record, step
 from tests.test_papers import paper_run, picture, stored, with_pictures
 

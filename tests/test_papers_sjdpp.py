@@ -22,8 +22,9 @@ from harness.provenance import digest
 from harness.registry import TASKS
 from harness.resolve import TaskUse
 from reports import papers, papers_diversity, papers_drawing, papers_figures, papers_maps, papers_printed, papers_tables
-from reports.papers_measured import UNMEASURED, Measured, measured
+from reports.papers_measured import Measured, measured
 from reports.papers_printed import model_of
+from reports.tables import UNMEASURED
 from tests._fake_store import FakeStore, empty, meta, record, step
 from tests.test_papers import GRID, PUBLISHED, SAMPLED, paper_run, picture, top_ks, windows, with_pictures
 

@@ -20,12 +20,12 @@ from harness.registry import TASKS
 from harness.store import Store, condition_file
 from harness.worlds import shapes
 from reports import meshes, papers, papers_xspecmesh_quality, papers_xspecmesh_tables
-from reports.papers_measured import UNMEASURED, measured
+from reports.papers_measured import measured
 from reports.papers_printed import printed
 from reports.papers_xspecmesh import CONFIGS, PUBLISHED, settings
 from reports.papers_xspecmesh_figures import sweep
 from reports.papers_xspecmesh_tables import LAYOUTS, table
-from reports.tables import Sheet
+from reports.tables import UNMEASURED, Sheet
 from tests._fake_store import FakeStore, empty, meta, record, step
 
 LEVELS = ("level-1", "level-2", "level-0", "level-2", "level-1", "level-2")
