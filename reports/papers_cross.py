@@ -32,8 +32,10 @@ QUALITIES = {
     "humaneval": "score.pass@1",
     "mbpp": "score.pass@1",
     "mt_bench": "set.judge_score",
+    "programs": "score.body",
+    **dict.fromkeys(SPEECH, "set.corpus_wer"),
 }
-"""The score of each benchmark that the paper prints; of Whisper it prints none."""
+"""The score of each benchmark, the paper's where it prints one: of Whisper it prints none."""
 LAYERS = re.compile(r"-l(\d+)-(\d+)(?=-|$)")
 """In an adapter's name: the first and the last layer that it changes."""
 DEPTH = 32
@@ -73,6 +75,8 @@ def cross(layout: str = "joint", mode: str = "std", **options: Any) -> Wanted:
 
 
 JOINT, SEQUENTIAL = cross(), cross("sequential")
+REDRAWN = tuple(cross(redraft=one) for one in ("drafts", "placeholders"))
+"""Joint, every slot drawn anew: none of the paper's, but what makes most tokens a pass here."""
 RELAXED = Wanted(METHOD, {"layout": "joint", "mode": "det", "clip": True, "layers": None})
 PLAIN = Wanted("autoregressive")
 

@@ -36,7 +36,9 @@ class Judge:
 
     def __init__(self, name: str) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
+        from transformers.utils import logging
 
+        logging.disable_progress_bar()  # it would run through ours
         folder = next((path for path in (WEIGHTS / name, Path(name).expanduser()) if path.is_dir()), None)
         if not name or folder is None:
             raise WeightsError(
