@@ -123,7 +123,10 @@ def measure(held: Held, base: Held | None, floor: Held | None) -> Row:
     if held.temperature > 0 and base is not None and held.role == "method":
         row |= _two_sample(held, base, floor)
     row["unmeasured"] = _unmeasured(cell.meta)
-    row |= {"flags": "; ".join(_flags(row, frame)), "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"]}
+    row |= {
+        "flags": "; ".join(_flags(row, cell.samples, frame)),
+        "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"],
+    }
     return row
 
 
@@ -224,12 +227,23 @@ def _two_sample(held: Held, base: Held, floor: Held | None) -> Row:
     return row | ({"ks": ks.statistic, "ks_p": ks.p} if ks else {})
 
 
-def _flags(row: Row, frame: pd.DataFrame) -> list[str]:
+def _commonest(samples: pd.DataFrame) -> str:
+    """The error that most failed samples have, behind a colon; nothing where none says why."""
+    errors = samples.loc[~samples["warmup"] & (samples["status"] != "ok"), "error"].dropna()
+    counts = errors.value_counts(sort=False).sort_values(ascending=False, kind="stable")
+    if counts.empty:
+        return ""
+    share = f"{counts.iloc[0]} of them: " if len(counts) > 1 else ""
+    return f": {share}{counts.index[0]}".replace("; ", ", ")  # flags are parted by semicolons
+
+
+def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
     tested, acceptance = float(frame["tested"].sum()), row.get("acceptance")
     flags = [] if len(frame) else ["no sample"]
     flags += row.pop("unmeasured", [])
-    if row["n_failed"] > FAILED_SHARE * row["n_run"]:
-        flags.append(f"invalid: {row['n_failed']} of {row['n_run']} failed")
+    if row["n_failed"]:
+        word = "invalid: " if row["n_failed"] > FAILED_SHARE * row["n_run"] else ""
+        flags.append(f"{word}{row['n_failed']} of {row['n_run']} failed{_commonest(samples)}")
     if acceptance is not None and acceptance < DEAD and tested >= DEAD_TESTED:
         flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
     if len(frame) and "speedup" not in row:

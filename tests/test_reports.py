@@ -96,9 +96,15 @@ def test_more_than_a_tenth_failed_makes_a_cell_invalid() -> None:
     good = [record(f"p{i}", [step(1, 2)] * 5) for i in range(9)]
     bad = [record(f"q{i}", [], status="failed", error="boom") for i in range(2)]
     rows = summarise(tiny().add(meta("m"), good + bad[:1])).set_index("cell")
-    assert rows.loc["m", "valid"] and rows.loc["m", "n_failed"] == 1
+    assert (
+        rows.loc["m", "valid"] and rows.loc["m", "n_failed"] == 1 and rows.loc["m", "flags"] == "1 of 10 failed: boom"
+    )
     store = tiny().add(meta("m"), good + bad)
-    assert not summarise(store).set_index("cell").loc["m", "valid"] and "2 of 11 failed" in flags(store)
+    assert not summarise(store).set_index("cell").loc["m", "valid"] and flags(store) == "invalid: 2 of 11 failed: boom"
+    other = record("q2", [], status="failed", error="no end; give more tokens")
+    assert flags(tiny().add(meta("m"), [*good, *bad, other])) == "invalid: 3 of 12 failed: 2 of them: boom"
+    alone = flags(tiny().add(meta("m"), [*good, other]))
+    assert alone == "1 of 10 failed: no end, give more tokens"
 
 
 def test_a_wrong_clock_shows_as_a_mismatch() -> None:

@@ -7,10 +7,9 @@ from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from harness.cli.main import emit
-from harness.discover import load_all
+from harness.discover import load_all, report
 from harness.errors import UsageError
 from harness.fidelity import CAUGHT, EXACT, Case, Caught, cases_of, distance, prove, prove_plants
 from harness.method import label, parameters
@@ -19,6 +18,9 @@ from harness.resolve import build
 
 QUICK = 32
 """Models of at most so many outputs."""
+LAWS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "planted bug": 2, "largest on": 4}
+BUGS = {"planted bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2, "in": 3}
+"""Columns of both tables, and the order in which a narrow terminal keeps them."""
 
 
 @click.command(name="verify")
@@ -104,32 +106,28 @@ def _bugs(name: str, rows: list[dict[str, Any]]) -> list[Caught]:
     return prove_plants(kind, kind.variants())
 
 
+def _unproved(rows: list[dict[str, Any]]) -> list[str]:
+    """Why settings could not be enumerated; a narrow table has no place for it."""
+    return [f"! {row['label']}: {row['case']}" for row in rows if row["total_variation"] is None]
+
+
 def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, cases: tuple[Case, ...]) -> None:
-    console = Console()
-    table = Table(title="exact laws", title_justify="left", header_style="bold")
-    for column in ("setting", "claim", "total variation", "largest on", "verdict", "planted bug"):
-        table.add_column(column, overflow="fold")
+    console, tables = Console(), report("tables")
+    columns = [tables.Column(key, key, rank=rank) for key, rank in LAWS.items()]
+    lines = []
     for row in rows:
         tv = "" if row["total_variation"] is None else f"{row['total_variation']:.3g}"
         missed = "NOT caught" if row["verdict"] == "exact" else "none applies"
         seen = "caught" if row["planted"] else (missed if row["plants"] else "none planted")
-        table.add_row(row["label"], row["claim"], tv, row["case"], row["verdict"], seen)
-    console.print(table)
+        lines.append([row["label"], row["verdict"], tv, row["claim"], seen, row["case"]])
+    tables.show(tables.Sheet("exact laws", tuple(columns), lines, _unproved(rows)), console)
     if bugs:
-        planted = Table(title="planted bugs", title_justify="left", header_style="bold")
-        for column in ("method", "bug", "in", "total variation", "seen on", ""):
-            planted.add_column(column, overflow="fold")
+        columns = [tables.Column(key, key, rank=rank) for key, rank in BUGS.items()]
+        lines = []
         for bug in bugs:
-            tv = f"{bug['total_variation']:.3g}"
-            planted.add_row(
-                bug["method"],
-                bug["why"],
-                bug["where"],
-                tv,
-                bug["case"],
-                "caught" if bug["caught"] else "NOT caught",
-            )
-        console.print(planted)
+            seen = "caught" if bug["caught"] else "NOT caught"
+            lines.append([bug["why"], bug["method"], f"{bug['total_variation']:.3g}", seen, bug["case"], bug["where"]])
+        tables.show(tables.Sheet("planted bugs", tuple(columns), lines, []), console)
     console.print(
         f"{len(cases)} models. Noise floor (autoregressive by the same enumeration): {floor:.2g}. "
         f"exact: below {EXACT:g}; a planted bug is caught above {CAUGHT:g}."
