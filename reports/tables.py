@@ -160,7 +160,7 @@ def fitting(sheet: Sheet, width: int) -> dict[int, list[str]]:
     wide = [[column.title, *cells] for cells, column in forms]
     folded = [[_folded(title, cells), *cells] for title, *cells in wide]
     brief = [[column.title, *(_brief(cell, column) for cell in cells)] for cells, column in forms]
-    brief = [[_folded(title, cells), *cells] for title, *cells in brief]
+    brief = [wide[0], *([_folded(title, cells), *cells] for title, *cells in brief[1:])]
     order = sorted(range(len(wide)), key=lambda i: (sheet.columns[i].rank, i))
     kept: dict[int, list[str]] = {}
     for form in (brief, folded, wide):

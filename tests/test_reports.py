@@ -73,14 +73,15 @@ def test_a_metric_is_the_ledgers(frame: pd.DataFrame) -> None:
 
 
 def test_a_narrow_terminal_folds_names_and_headings_and_keeps_what_was_measured() -> None:
-    columns = (Column("label", "cell", rank=0), Column("p", "a figure, printed", rank=3))
+    columns = (Column("row", "cell", rank=0), Column("p", "a figure, printed", rank=3))
     columns = (*columns, Column("m", "a figure, measured", rank=2))
-    rows = [["multi_head heads=some-heads levels=3 delta=0.7", "2.02", "1.35 [1.05, 1.76]"], ["other", "-", UNMEASURED]]
+    name = "multi_head heads=some-heads (levels=3) delta=0.7"
+    rows = [[name, "2.02", "1.35 [1.05, 1.76]"], ["other", "-", UNMEASURED]]
     sheet = Sheet("t", columns, rows, [])
     assert [title for title, *_ in tables.fitting(sheet, 100).values()] == [column.title for column in columns]
     assert tables.fitting(sheet, 100)[2][1:] == ["1.35 [1.05, 1.76]", UNMEASURED]
     narrow = tables.fitting(sheet, 35)  # 16 for the longest word of a name, 7 and 8 for those of headings, and gaps
-    assert list(narrow) == [0, 1, 2] and narrow[2] == ["a\nfigure,\nmeasured", "1.35", "-"]
+    assert list(narrow) == [0, 1, 2] and narrow[0][1] == name and narrow[2] == ["a\nfigure,\nmeasured", "1.35", "-"]
     assert list(tables.fitting(sheet, 34)) == [0, 2]
 
 
