@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 
 from harness import presets, stats
+from harness._quiet import quiet
 from harness.benchmark_trees import fastest, large
 from harness.benchmark_windows import windows
 from harness.draws import SeededDraws
@@ -44,13 +45,12 @@ def run(settings: Settings, only: str, say: Callable[[str], None]) -> Iterator[R
 def _peer(settings: Settings, dtype: str) -> Any:
     """The same weights as transformers loads them."""
     from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
 
-    logging.disable_progress_bar()
     folder = presets.fetch(settings.backbone)
     if folder is None:
         raise UsageError(f"{settings.backbone} has random weights, which transformers cannot load beside us")
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True).eval()
+    with quiet():
+        return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True).eval()
 
 
 def rates(method: str, dtype: str, goal: float | None, forced: bool = False) -> Callable[[str, Settings], Result]:

@@ -62,7 +62,8 @@ class Lines:
     def at(self, loc: Loc) -> str:
         """``file:line`` of the deepest part of ``loc`` that the file holds."""
         if self.node is None or (loc and loc[0] in self.overridden):
-            return f"{self.path} ({'.'.join(map(str, loc))})"
+            named = ".".join(str(part) for part in loc if part != "")  # "": of the entry as a whole
+            return f"{self.path} ({named})"
         node, line = self.node, self.node.start_mark.line
         for part in loc:
             following = _child(node, part)

@@ -177,7 +177,7 @@ def resolve(data: Mapping[str, Any], lines: Lines, problems: Sequence[str] = ())
             if item["type"] == "too_short" and item["loc"][0] in inside:
                 continue  # short only because the entries in it were refused
             loc = tuple(part for part in item["loc"] if isinstance(part, int | str))
-            wrong.append(f"{lines.at(loc)}: {'.'.join(str(part) for part in loc if part != '')}: {_say(item, loc)}")
+            wrong.append(f"{lines.at(loc)}: {'.'.join(map(str, loc))}: {_say(item, loc)}")
     methods = names.methods(plain, lines, wrong)
     tasks = names.tasks(plain, lines, wrong)
     dtypes = names.default_dtypes(plain, lines, wrong)

@@ -159,8 +159,11 @@ def fitting(sheet: Sheet, width: int) -> dict[int, list[str]]:
     forms = [([row[i] for row in sheet.rows], column) for i, column in enumerate(sheet.columns)]
     wide = [[column.title, *cells] for cells, column in forms]
     folded = [[_folded(title, cells), *cells] for title, *cells in wide]
-    brief = [[column.title, *(_brief(cell, column) for cell in cells)] for cells, column in forms]
-    brief = [wide[0], *([_folded(title, cells), *cells] for title, *cells in brief[1:])]
+    cut = [[_brief(cell, column) for cell in cells] for cells, column in forms[1:]]
+    brief = [
+        wide[0],
+        *([_folded(column.title, cells), *cells] for cells, column in zip(cut, sheet.columns[1:], strict=True)),
+    ]
     order = sorted(range(len(wide)), key=lambda i: (sheet.columns[i].rank, i))
     kept: dict[int, list[str]] = {}
     for form in (brief, folded, wide):
@@ -188,7 +191,7 @@ def _folded(title: str, cells: Sequence[str]) -> str:
 
 
 def _brief(cell: str, column: Column) -> str:
-    if column.key in ("label", "speedup", "test"):
+    if column.key in ("speedup", "test"):
         return cell
     return "-" if cell == UNMEASURED else cell.split(" [")[0].split(" (")[0]
 

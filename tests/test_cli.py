@@ -6,6 +6,7 @@ import contextlib
 import io
 import json
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -355,6 +356,15 @@ def test_verify_prints_strict_json_where_a_parameter_is_infinite():
 def test_verify_shows_its_table_and_its_floor():
     found = stride("verify", "autoregressive", "--quick")
     assert found.code == 0 and "exact" in found.out and "Noise floor" in found.out and "caught" in found.out
+
+
+def test_verify_names_settings_and_verdicts_whole_on_a_narrow_terminal(stride_env):
+    words = ("verify", "sjd", "-p", "window=3", "--quick")
+    narrow = {**stride_env, "COLUMNS": "80"}
+    command = [sys.executable, "-m", "harness.cli.main", *words]
+    found = subprocess.run(command, env=narrow, capture_output=True, text=True, check=True)
+    assert re.search(r"^sjd window=3 +exact +\S+e-1\d ", found.stdout, re.MULTILINE)
+    assert max(map(len, found.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(

@@ -87,6 +87,16 @@ def sheets(store: FakeStore, name: str) -> list[Any]:
     return found
 
 
+def test_slots_drawn_anew_have_rows_and_whisper_its_errors() -> None:
+    store = run()
+    name = add(store, "whisper-base", "utterances", made((3, 3, 3), 5.0), redraft="placeholders")
+    wer = {"value": 0.03, "low": 0.02, "high": 0.05, "n": 6}
+    store.held[name].meta["set_scores"] = {"corpus_wer": wer}
+    [(frame, _)] = sheets(store, "cross_regression_table4")
+    row = frame.loc[(f"whisper-base, {name}", "utterances, T = 0.6")]
+    assert row["tokens, measured"] == "4.00" and row["score, measured"] == "0.030 [0.020, 0.050]"
+
+
 def test_every_printed_model_is_a_preset() -> None:
     assert set(MODELS.values()) <= set(presets.known())
     assert preset("DS LLaMa 3 8B") == preset("DeepSeek-R1-Distill-Llama-8B") == "deepseek-r1-distill-8b"

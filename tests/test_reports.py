@@ -12,12 +12,14 @@ import matplotlib
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.figure import Figure
 from rich.console import Console
 
 from harness.ledger import METRICS as LEDGER
 from harness.ledger import STEP_FIELDS, value
 from harness.store import Store
 from reports import compare, figures, tables
+from reports.papers_drawing import legend
 from reports.summary import Held, by_category, summarise
 from reports.tables import UNMEASURED, Column, Sheet
 from tests._fake_store import GREEDY, FakeStore, Sim, empty, meta, record, simulate, step, suite
@@ -83,6 +85,16 @@ def test_a_narrow_terminal_folds_names_and_headings_and_keeps_what_was_measured(
     narrow = tables.fitting(sheet, 35)  # 16 for the longest word of a name, 7 and 8 for those of headings, and gaps
     assert list(narrow) == [0, 1, 2] and narrow[0][1] == name and narrow[2] == ["a\nfigure,\nmeasured", "1.35", "-"]
     assert list(tables.fitting(sheet, 34)) == [0, 2]
+
+
+def test_a_legend_of_long_names_stays_inside_its_figure() -> None:
+    figure = Figure(figsize=(12, 5), layout="constrained")
+    axes = figure.subplots()
+    for i in range(7):
+        axes.plot([0, 1], label=f"cross_regression horizon=8 mode=det beta=0.05 tau=-{i} clip=True")
+    legend(figure, axes)
+    [drawn] = figure.legends
+    assert drawn.get_window_extent().width <= figure.bbox.width and len(drawn.get_texts()) == 7
 
 
 def test_skipped_and_unfinished_cells_have_a_row_with_the_reason() -> None:

@@ -238,6 +238,19 @@ def test_a_drafter_that_cannot_be_had_skips_its_cell_alone(tmp_path, drafter):
     assert "drafter" in rows[-1][1]
 
 
+def test_cells_that_lack_the_same_are_told_once(tmp_path):
+    said = []
+
+    class Told(runner.Progress):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    methods = [{"name": "speculative", "drafter": "tabular"}]
+    plan = plan_of(methods=methods, backbones=["random-llama-1m"], temperature=[0, 1])
+    serial(plan, start(tmp_path / "run", plan), runner.Options(fetch=False, progress=Told()))
+    assert [text.partition(": ")[0] for text in said if text.startswith("skipped")] == ["skipped 2 cells"]
+
+
 def test_one_bad_prompt_is_one_failed_row_and_the_others_finish(tmp_path, plug):
     plug(METHODS, "stumbles", Stumbles)
     words = ("--method", "stumbles", "--method", "sjd", "--backbone", "tabular", "--task", "tabular")

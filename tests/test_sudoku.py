@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.utils import logging
 
 from harness import presets
 from harness.backbones.hf_causal import HFCausal
@@ -125,6 +126,11 @@ class TestTask:
 
 
 class TestPerplexity:
+    def test_it_loads_without_a_bar_and_leaves_the_users_setting(self, capfd: pytest.CaptureFixture[str]) -> None:
+        logging.enable_progress_bar()
+        Judge("sudoku-ar")
+        assert capfd.readouterr().err == "" and logging.is_progress_bar_enabled()
+
     def test_nats_are_those_of_the_model_on_the_text_alone(self, judged: str) -> None:
         found, model = Judge(judged).nats("12..=", "341"), Judge(judged)._model
         ids = torch.tensor([[IDS.index(one) for one in "12..=341"]])

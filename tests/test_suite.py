@@ -327,6 +327,11 @@ def test_each_prompt_of_a_swept_task_is_part_of_the_key(tmp_path):
     assert keys[0] != keys[1]
 
 
+def test_an_entry_of_no_file_that_is_wrong_as_a_whole_is_named_by_its_place():
+    with pytest.raises(UsageError, match=r"\(methods\.0\): multi_head: delta is 1\.5"):
+        planned(methods=[{"name": "multi_head", "delta": 1.5}])
+
+
 def test_a_task_asked_for_twice_with_other_limits_is_refused():
     with pytest.raises(UsageError, match="another limit; keep one"):
         planned(tasks=[{"name": "tabular", "limit": 1}, {"name": "tabular", "limit": 4}])

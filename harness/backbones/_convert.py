@@ -12,8 +12,8 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+from harness._quiet import quiet
 from harness.backbones import _ctranslate2
-from harness.backbones.nets.generic import quiet
 from harness.errors import WeightsError
 
 COMPUTED = ("rotary_emb", "inv_freq")

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig, PreTrainedTokenizerFast, WhisperConfig, WhisperForConditionalGeneration
 
-from harness.backbones.nets.generic import quiet
+from harness._quiet import quiet
 from harness.errors import WeightsError
 
 SPECIFICATION = "WhisperSpec"

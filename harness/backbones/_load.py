@@ -11,7 +11,7 @@ from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
-from harness.backbones.nets.generic import quiet
+from harness._quiet import quiet
 from harness.contracts import Need, Offers
 from harness.errors import WeightsError
 

@@ -12,9 +12,10 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers.cache_utils import Cache as TransformersCache
 
+from harness._quiet import quiet
 from harness.backbones._kv import Slots
 from harness.backbones._real_family import Ask
-from harness.backbones.nets.generic import honours_masks, pick_layers, quiet
+from harness.backbones.nets.generic import honours_masks, pick_layers
 from harness.errors import WeightsError
 
 Embed = Callable[[Tensor], Tensor]

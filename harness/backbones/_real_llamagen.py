@@ -16,13 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from harness._quiet import quiet
 from harness.backbones import _load, _real_files
 from harness.backbones._kv import Net
 from harness.backbones._real_chameleon import decoder
 from harness.backbones._real_family import Ask, Family, Model, Reading, code_table, side
 from harness.backbones.nets._llamagen_modules import GPT, SIZES, Shape, published, vocabulary
 from harness.backbones.nets._vqgan import VQDecoder
-from harness.backbones.nets.generic import quiet
 from harness.backbones.nets.llamagen import LlamaGenNet
 from harness.contracts import Grid
 from harness.errors import UsageError, WeightsError

@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from harness._quiet import quiet
 from harness.errors import WeightsError
 from harness.task import SetScore
 from tasks.metrics._image_stats import mean
@@ -36,9 +37,7 @@ class Judge:
 
     def __init__(self, name: str) -> None:
         from transformers import AutoModelForCausalLM, AutoTokenizer
-        from transformers.utils import logging
 
-        logging.disable_progress_bar()  # it would run through ours
         folder = next((path for path in (WEIGHTS / name, Path(name).expanduser()) if path.is_dir()), None)
         if not name or folder is None:
             raise WeightsError(
@@ -47,7 +46,8 @@ class Judge:
             )
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
-            model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+            with quiet():
+                model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
         except (OSError, ValueError, KeyError) as error:
             raise WeightsError(f"the judge {name!r} cannot be read from {folder} ({error})") from error
         self._model = model.eval().requires_grad_(False)

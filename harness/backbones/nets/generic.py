@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 import inspect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import Any, final
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from transformers.cache_utils import Cache as TransformersCache
-from transformers.utils import logging
 
 from harness.backbone import Ends
 from harness.backbones._kv import Slots
@@ -149,15 +148,3 @@ def honours_masks(net: TransformersNet, device: torch.device, like: torch.dtype)
         shown = net(ids, torch.tensor([0, 1, 1], device=device), None, Slots(net.layers, 8), 1)
     near, far = (tree - chain).abs().max(), (shown - chain).abs().max()
     return bool(near <= 0.5 * far)  # rounding alone moves logits in bf16
-
-
-@contextmanager
-def quiet() -> Iterator[None]:
-    """Without the progress bars of transformers, which would run through ours."""
-    shown = logging.is_progress_bar_enabled()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        if shown:
-            logging.enable_progress_bar()

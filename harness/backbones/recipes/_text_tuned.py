@@ -17,9 +17,10 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from harness import presets
+from harness._quiet import quiet
 from harness.backbones import _weights
 from harness.backbones.hf_causal import HFCausal
-from harness.backbones.nets.generic import TransformersNet, quiet
+from harness.backbones.nets.generic import TransformersNet
 from harness.backbones.recipes._mesh_tuned import Rank
 from harness.errors import UsageError
 
