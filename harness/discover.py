@@ -11,22 +11,63 @@ from types import ModuleType
 
 from harness.errors import WeightsError
 
-PACKAGES = ("methods", "tasks", "harness.backbones")
-"""Packages whose modules register something when imported; names that begin with _ are parts."""
+PACKAGES = ("methods", "tasks")
+"""Packages in which every module without a leading underscore registers one method or task."""
 
+ADAPTERS = (
+    "harness.backbones.image.captions",
+    "harness.backbones.image.published.adapter",
+    "harness.backbones.masked.masked_lm",
+    "harness.backbones.mesh.bpt",
+    "harness.backbones.mesh.points",
+    "harness.backbones.speech.whisper",
+    "harness.backbones.text.drafter",
+    "harness.backbones.text.hf_causal",
+    "harness.backbones.toy.masked_tabular",
+    "harness.backbones.toy.tabular",
+)
+"""Modules that register a backbone adapter."""
 
-RECIPE_PACKAGES = ("harness.backbones.recipes", "methods.training", "tasks.training")
-"""Packages whose modules register recipes; read by `stride train` alone."""
+RECIPES = (
+    "harness.train.backbones.cllm",
+    "harness.train.backbones.code",
+    "harness.train.backbones.digits",
+    "harness.train.backbones.distil",
+    "harness.train.backbones.image",
+    "harness.train.backbones.mesh",
+    "harness.train.backbones.sudoku",
+    "harness.train.backbones.vq",
+    "methods.training.adapters.recipes",
+    "methods.training.adapters.adapter_layers",
+    "methods.training.eagle.recipes",
+    "methods.training.heads.recipes",
+    "methods.training.heads.mesh_heads",
+    "methods.training.heads.tuned_heads",
+    "methods.training.samplers.recipes",
+    "tasks.training.detector",
+)
+"""Modules that register recipes; only `stride train` reads them."""
 
 
 def load_all() -> None:
     """Import every module that registers a method, a task or a backbone adapter."""
-    _import(PACKAGES)
+    for package in PACKAGES:
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
+            if not module.ispkg and not module.name.rpartition(".")[2].startswith("_"):
+                importlib.import_module(module.name)
+    load_adapters()
+
+
+def load_adapters() -> None:
+    """Import every module that registers a backbone adapter; entry points bring those of other packages."""
+    for module in ADAPTERS:
+        importlib.import_module(module)
 
 
 def load_recipes() -> None:
     """Import every module that registers a recipe."""
-    _import(RECIPE_PACKAGES)
+    for module in RECIPES:
+        importlib.import_module(module)
 
 
 def shipped(name: str) -> Path:
@@ -34,7 +75,7 @@ def shipped(name: str) -> Path:
     return Path(__file__).parent / "backbones" / "weights" / name
 
 
-def part(kind: str, name: str, backbone: str = "", fingerprint: str = "") -> Path:
+def component(kind: str, name: str, backbone: str = "", fingerprint: str = "") -> Path:
     """The folder of a method's trained part: one of the package by name, or a path.
 
     Args:
@@ -70,17 +111,11 @@ def _tied(folder: Path) -> str:
         return ""
 
 
-def _import(packages: Sequence[str]) -> None:
-    for package in packages:
-        found = importlib.import_module(package)
-        for module in pkgutil.iter_modules(found.__path__, f"{package}."):
-            if not module.ispkg and not module.name.rpartition(".")[2].startswith("_"):
-                importlib.import_module(module.name)
-
-
 def report(name: str) -> ModuleType:
     """A module of the reports package; they read stores and are called by the command line only."""
-    return importlib.import_module(f"reports.{name}")
+    moved = {"gate": "gate.gate", "compare": "gate.compare", "cost": "cost.tables", "cost_cards": "cost.cards"}
+    moved["papers"] = "papers.suites"
+    return importlib.import_module(f"reports.{moved.get(name, name)}")
 
 
 def suite_folders() -> Sequence[Path]:

@@ -11,15 +11,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.contracts import Need, Verdict
-from harness.method import Claim, Method, Run
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method
+from harness.core.run import Run
 from harness.registry import METHODS
-from methods.drafters.adjacency import Adjacency, Alpha, Init, Rule
-from methods.drafters.feature_trees import dynamic
-from methods.drafters.features import FeatureDrafter
-from methods.drafters.growth import check_growth, check_relaxed
-from methods.verifiers.plants import POINT_MASSES
-from methods.verifiers.relaxed import Relaxed, Residual, verify_relaxed
+from methods.drafters.eagle.adaptive_sizing import Adjacency, Alpha, Init, Rule
+from methods.drafters.eagle.drafter import FeatureDrafter
+from methods.drafters.eagle.growth import check_growth, check_relaxed
+from methods.drafters.eagle.trees import dynamic
+from methods.verifiers.lantern import Relaxed, Residual, verify_relaxed
+from methods.verifiers.mutants import POINT_MASSES
 from methods.verifiers.tree import verify_delta
 
 
@@ -66,7 +68,7 @@ class ADTTree(Method[Adapting]):
     source = "ADT-Tree, section IV"
     exact_at = "acceptance = exact"
     taps = (-1,)
-    plants = POINT_MASSES
+    mutants = POINT_MASSES
 
     def __post_init__(self) -> None:
         self._rule().check("adt_tree")
@@ -93,25 +95,25 @@ class ADTTree(Method[Adapting]):
         return Claim.SAME_LAW if self.acceptance == "exact" or self.delta == 0 else Claim.APPROXIMATE
 
     @property
-    def needs(self) -> frozenset[Need]:
-        met = {Need.HIDDEN, Need.TREE_MASK, Need.GRID}
-        return frozenset(met if self.acceptance == "exact" else {*met, Need.CODEBOOK})
+    def requirements(self) -> frozenset[Requirement]:
+        met = {Requirement.HIDDEN, Requirement.TREE_MASK, Requirement.GRID}
+        return frozenset(met if self.acceptance == "exact" else {*met, Requirement.CODEBOOK})
 
     @property
-    def parts(self) -> Sequence[tuple[str, str]]:
+    def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
 
     def start(self, run: Run) -> Adapting:
         rule = None
         if self.acceptance == "lantern":
-            rule = Relaxed.over(run.offers, run.target.device, self.k, self.delta, False, self.resid)
+            rule = Relaxed.over(run.capabilities, run.target.device, self.k, self.delta, False, self.resid)
         return Adapting(FeatureDrafter.open(run, self.features, "eagle1"), Adjacency(self._rule()), rule)
 
-    def step(self, run: Run, state: Adapting) -> Verdict:
+    def step(self, run: Run, state: Adapting) -> Acceptance:
         first, size = len(run.target), state.sizes.choose(run)
         draft = dynamic(run, state.drafter, size.depth + 1, size.width, self.nodes)
         logits = run.target.forward(draft)
-        p = run.law(logits)
+        p = run.probs(logits)
         if state.rule is None:
             verdict = verify_delta(draft, p, run.draws)
         else:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from harness.contracts import Path, Verdict
-from harness.method import Claim, Method, Plant, Run
+from harness.core.draft import Acceptance, Path
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.registry import METHODS
 
 
@@ -19,18 +20,18 @@ class Autoregressive(Method[None]):
 
     claim = Claim.SAME_LAW
     source = "the chain rule"
-    plants = (
-        Plant(
+    mutants = (
+        Mutant(
             "methods.autoregressive:Autoregressive.step",
-            "run.law(run.target.forward())",
+            "run.probs(run.target.forward())",
             "run.target.forward().softmax(-1)",
-            "the token is drawn from the unwarped law",
+            "the token is drawn from the unwarped probs",
         ),
     )
 
     def start(self, run: Run) -> None:
         return None
 
-    def step(self, run: Run, state: None) -> Verdict:
-        p = run.law(run.target.forward())
-        return Verdict(Path.root(p), run.draws.categorical(p, "resid")[0])
+    def step(self, run: Run, state: None) -> Acceptance:
+        p = run.probs(run.target.forward())
+        return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])

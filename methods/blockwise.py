@@ -15,12 +15,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.heads import HeadDrafter
-from methods.verifiers.plants import PLAIN_CORRECTION
+from methods.drafters.heads.drafter import HeadDrafter
+from methods.verifiers.mutants import PLAIN_CORRECTION
 from methods.verifiers.rejection import acceptance, judge
 
 Rule = Literal["exact", "top", "distance"]
@@ -49,14 +51,14 @@ class Blockwise(Method[None]):
 
     source = "arXiv:1811.03115, sections 3-5"
     exact_at = "rule = exact and least = 1"
-    needs = frozenset({Need.HIDDEN})
+    requirements = frozenset({Requirement.HIDDEN})
     taps = (-1,)
-    plants = (
+    mutants = (
         PLAIN_CORRECTION,
-        Plant(
+        Mutant(
             "methods.blockwise:Blockwise.accepted",
-            "odds = acceptance(x, None, p)",
-            "odds = acceptance(x, None, p.roll(1, 0))",
+            "accept_probs = acceptance(x, None, p)",
+            "accept_probs = acceptance(x, None, p.roll(1, 0))",
             "proposals are compared with the row of their neighbour",
         ),
     )
@@ -73,16 +75,16 @@ class Blockwise(Method[None]):
         return Claim.SAME_LAW if self.rule == "exact" and self.least == 1 else Claim.APPROXIMATE
 
     @property
-    def parts(self) -> Sequence[tuple[str, str]]:
+    def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.heads),)
 
     def start(self, run: Run) -> None:
         self._drafter(run)
 
-    def step(self, run: Run, state: None) -> Verdict:
+    def step(self, run: Run, state: None) -> Acceptance:
         draft = self._drafter(run).propose(run)
         z = run.target.forward(draft)
-        p = run.law(z)
+        p = run.probs(z)
         return judge(self.accepted(draft.tokens, z, p), draft.tokens, None, p, run.draws)
 
     def accepted(
@@ -91,12 +93,12 @@ class Blockwise(Method[None]):
         """Odds of each proposal, once those before it are kept."""
         zx = z[: len(x)].gather(1, x[:, None])
         if self.rule == "exact":
-            odds = acceptance(x, None, p)
+            accept_probs = acceptance(x, None, p)
         elif self.rule == "top":
-            odds = ((z[: len(x)] > zx).sum(1) < self.top).to(p.dtype)
+            accept_probs = ((z[: len(x)] > zx).sum(1) < self.top).to(p.dtype)
         else:
-            odds = ((x - z[: len(x)].argmax(1)).abs() <= self.distance).to(p.dtype)
-        return torch.cat([torch.ones_like(odds[: self.least - 1]), odds[self.least - 1 :]])
+            accept_probs = ((x - z[: len(x)].argmax(1)).abs() <= self.distance).to(p.dtype)
+        return torch.cat([torch.ones_like(accept_probs[: self.least - 1]), accept_probs[self.least - 1 :]])
 
     def _drafter(self, run: Run) -> HeadDrafter:
         return HeadDrafter.open(run, self.heads, "chain", levels=self.levels)

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contracts import Verdict
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.blocks import Block
+from methods.drafters.jacobi.blocks import Block
 from methods.verifiers.rejection import verify_chain
 
 JUDGED = "methods.verifiers.rejection"
@@ -37,23 +38,23 @@ class Cllm(Method[Block]):
 
     claim = Claim.SAME_GREEDY
     source = "arXiv:2403.00835, sections 3.1 and 3.3"
-    plants = (
-        Plant(
+    mutants = (
+        Mutant(
             f"{JUDGED}:acceptance",
             "return px",
             "return torch.ones_like(px)",
             "a block is committed before it stands",
         ),
-        Plant(
+        Mutant(
             f"{JUDGED}:acceptance",
             "px = p[: len(x)]",
             "px = p[1 : 1 + len(x)]",
             "guesses are compared with the row of their neighbour",
         ),
-        Plant(
+        Mutant(
             f"{JUDGED}:judge",
-            "law = p.index_select(0, stop.reshape(1))",
-            "law = p[-1:]",
+            "probs = p.index_select(0, stop.reshape(1))",
+            "probs = p[-1:]",
             "the closing token is always that of a block that stands",
         ),
     )
@@ -65,9 +66,9 @@ class Cllm(Method[Block]):
     def start(self, run: Run) -> Block:
         return Block.empty(run, self.block)
 
-    def step(self, run: Run, state: Block) -> Verdict:
+    def step(self, run: Run, state: Block) -> Acceptance:
         draft = state.propose(run)
-        p = run.law(run.target.forward(draft))
+        p = run.probs(run.target.forward(draft))
         verdict = verify_chain(draft.tokens, None, p, run.draws)
         state.advance(p, len(verdict.read().path))
         return verdict

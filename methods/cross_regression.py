@@ -12,14 +12,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.passes import Redraft, Tested, as_printed, joint, sequential
-from methods.drafters.streams import PredictiveStream
+from methods.drafters.streams.passes import Redraft, Tested, as_printed, joint, sequential
+from methods.drafters.streams.streams import PredictiveStream
 from methods.verifiers.energy import EnergyRule, Mode, Noise, verify_energy
-from methods.verifiers.plants import PLAIN_CORRECTION
+from methods.verifiers.mutants import PLAIN_CORRECTION
 
 Layout = Literal["sequential", "joint", "alg1_as_printed"]
 
@@ -55,23 +57,23 @@ class CrossRegression(Method[PredictiveStream]):
 
     source = "Cross-Regression, Algorithms 1 and 2"
     exact_at = "mode std with beta = 0, layouts sequential and joint; any mode of these at T = 0"
-    needs = frozenset({Need.TREE_MASK, Need.GATE})
+    requirements = frozenset({Requirement.TREE_MASK, Requirement.GATE})
     pinned = frozenset({"init"})
-    plants = (
+    mutants = (
         PLAIN_CORRECTION,
-        Plant(
-            "methods.drafters.passes:joint",
+        Mutant(
+            "methods.drafters.streams.passes:joint",
             "nearest = slice(carried, carried + 1)",
-            "nearest, q = slice(carried, carried + 1), run.law(z[1 + carried : 1 + 2 * carried])",
-            "drafts carried over are judged by a law that they were not drawn from",
+            "nearest, q = slice(carried, carried + 1), run.probs(z[1 + carried : 1 + 2 * carried])",
+            "drafts carried over are judged by a probs that they were not drawn from",
         ),
-        Plant(
-            "methods.drafters.streams:PredictiveStream.advance",
-            "self.tokens[emitted:], self.law[emitted:]",
-            "self.tokens[emitted - 1:], self.law[emitted - 1:]",
+        Mutant(
+            "methods.drafters.streams.streams:PredictiveStream.advance",
+            "self.tokens[emitted:], self.probs[emitted:]",
+            "self.tokens[emitted - 1:], self.probs[emitted - 1:]",
             "the refused draft is carried over",
         ),
-        Plant(
+        Mutant(
             "methods.verifiers.energy:EnergyRule.passes",
             "return rho.clamp_max(0.0).exp()",
             "return torch.cat([0 * rho[:1], rho.cumsum(0).clamp_max(0.0).cummin(0).values]).diff().exp()",
@@ -102,19 +104,19 @@ class CrossRegression(Method[PredictiveStream]):
         return Claim.SAME_LAW if self.rule.lossless and self.layout != "alg1_as_printed" else Claim.APPROXIMATE
 
     @property
-    def parts(self) -> Sequence[tuple[str, str]]:
+    def components(self) -> Sequence[tuple[str, str]]:
         return (("adapter", self.adapter),)
 
     def start(self, run: Run) -> PredictiveStream:
-        if self.horizon >= run.offers.context:
+        if self.horizon >= run.capabilities.context:
             raise UsageError(
                 f"cross_regression: horizon is {self.horizon} and the context of {run.backbone} "
-                f"{run.offers.context}; take a shorter one"
+                f"{run.capabilities.context}; take a shorter one"
             )
         run.adapt(self.adapter)
         return PredictiveStream.begin(run, self.horizon, self.draft_top)
 
-    def step(self, run: Run, state: PredictiveStream) -> Verdict:
+    def step(self, run: Run, state: PredictiveStream) -> Acceptance:
         if self.layout == "alg1_as_printed":
             verdict = as_printed(run, state, self.horizon, self.rule)
         else:

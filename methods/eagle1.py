@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.feature_trees import StaticDrafter, static
-from methods.verifiers.plants import EARLY_CLOSING, ELDERS_FORGOTTEN
+from methods.drafters.eagle.trees import StaticDrafter, static
+from methods.verifiers.mutants import EARLY_CLOSING, ELDERS_FORGOTTEN
 from methods.verifiers.tree import verify_multi_step
 
 
@@ -37,19 +39,19 @@ class Eagle1(Method[StaticDrafter]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2401.15077, section 3"
-    needs = frozenset({Need.HIDDEN, Need.TREE_MASK})
+    requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
     taps = (-1,)
-    plants = (
+    mutants = (
         ELDERS_FORGOTTEN,
-        Plant(
-            "methods.drafters.feature_trees:drawn",
+        Mutant(
+            "methods.drafters.eagle.trees:drawn",
             "return Level(found.tokens[parents, ranks], ",
-            "found = found._replace(tokens=found.tokens.gather(1, run.law(logits).gather(1, found.tokens).argsort(1, "
+            "found = found._replace(tokens=found.tokens.gather(1, run.probs(logits).gather(1, found.tokens).argsort(1, "
             "descending=True))); return Level(found.tokens[parents, ranks], ",
             "sampled siblings are put in the order of their confidence",
         ),
-        Plant(
-            "methods.drafters.branching:siblings",
+        Mutant(
+            "methods.trees.branching:siblings",
             "tokens = draws.distinct(q, count, ",
             "tokens = q.topk(count).indices if count else draws.distinct(q, count, ",
             "the ratio test on the k best tokens, which nobody drew",
@@ -62,15 +64,15 @@ class Eagle1(Method[StaticDrafter]):
             raise UsageError(f"eagle1: widths are {self.widths}; give a child or more for each level")
 
     @property
-    def parts(self) -> Sequence[tuple[str, str]]:
+    def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
 
     def start(self, run: Run) -> StaticDrafter:
         return StaticDrafter.open(run, self.features, self.tree, self.widths)
 
-    def step(self, run: Run, state: StaticDrafter) -> Verdict:
+    def step(self, run: Run, state: StaticDrafter) -> Acceptance:
         draft = static(run, state)
-        p = run.law(run.target.forward(draft))
+        p = run.probs(run.target.forward(draft))
         return verify_multi_step(draft, p, run.draws, inner=state.shape.inner, width=state.width)
 
     @classmethod

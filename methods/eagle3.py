@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contracts import Need, Verdict
-from harness.method import Claim, Method, Run
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method
+from harness.core.run import Run
 from harness.registry import METHODS
-from methods.drafters.features import FeatureDrafter
-from methods.drafters.growth import check_growth
-from methods.drafters.sizes import Growing, Size, Sizing
-from methods.verifiers.plants import POINT_MASSES
+from methods.drafters.eagle.drafter import FeatureDrafter
+from methods.drafters.eagle.growth import check_growth
+from methods.drafters.eagle.sizing import Growing, Size, Sizing
+from methods.verifiers.mutants import POINT_MASSES
 from methods.verifiers.tree import verify_delta
 
 
@@ -40,25 +42,25 @@ class Eagle3(Method[Growing]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2503.01840, section 3"
-    needs = frozenset({Need.HIDDEN, Need.TREE_MASK})
+    requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
     taps = (2, "middle", -4)
-    plants = POINT_MASSES
+    mutants = POINT_MASSES
 
     def __post_init__(self) -> None:
         check_growth("eagle3", self.depth, self.width, self.nodes)
 
     @property
-    def parts(self) -> Sequence[tuple[str, str]]:
+    def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
 
     def start(self, run: Run) -> Growing:
         drafter = FeatureDrafter.open(run, self.features, "eagle3")
         return Growing.open(run, drafter, Size(self.depth + 1, self.nodes), self.width, self.sizing)
 
-    def step(self, run: Run, state: Growing) -> Verdict:
+    def step(self, run: Run, state: Growing) -> Acceptance:
         tree = state.propose(run)
-        p = run.law(run.target.forward(tree.draft))
-        verdict = verify_delta(tree.draft, p, run.draws, state.aside(tree))
+        p = run.probs(run.target.forward(tree.draft))
+        verdict = verify_delta(tree.draft, p, run.draws, state.extra_ids(tree))
         state.follow(verdict.read())
         return verdict
 

@@ -14,16 +14,18 @@ import torch
 from jaxtyping import Bool, Int
 from torch import Tensor
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method
+from harness.core.run import Run
 from harness.errors import UsageError, one_of
-from harness.method import Claim, Method, Run
 from harness.registry import METHODS
-from methods.drafters.codes import codes_of
-from methods.drafters.jacobi import JacobiWindow
-from methods.drafters.refine import redraw
-from methods.drafters.starts import Init
+from methods.drafters.jacobi.refine import redraw
+from methods.drafters.jacobi.starts import Init
+from methods.drafters.jacobi.window import JacobiWindow
+from methods.verifiers.codes import codes_of
 from methods.verifiers.grouped import group, group_acceptance, within
-from methods.verifiers.plants import PLAIN_CORRECTION
+from methods.verifiers.mutants import PLAIN_CORRECTION
 from methods.verifiers.rejection import judge
 
 
@@ -46,7 +48,7 @@ class GSD(Method[JacobiWindow]):
 
     source = "So et al. 2025, released code"
     exact_at = "width = 0"
-    plants = (PLAIN_CORRECTION,)
+    mutants = (PLAIN_CORRECTION,)
 
     def __post_init__(self) -> None:
         if self.window < 2:
@@ -63,15 +65,15 @@ class GSD(Method[JacobiWindow]):
         return Claim.SAME_LAW if self.width == 0 else Claim.APPROXIMATE
 
     @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.GRID, Need.CODEBOOK})
+    def requirements(self) -> frozenset[Requirement]:
+        return frozenset({Requirement.GRID, Requirement.CODEBOOK})
 
     def start(self, run: Run) -> JacobiWindow:
         return JacobiWindow.empty(run, self.window - 1, self.init)
 
-    def step(self, run: Run, state: JacobiWindow) -> Verdict:
+    def step(self, run: Run, state: JacobiWindow) -> Acceptance:
         draft = state.propose(run)
-        p = run.law(run.target.forward(draft))
+        p = run.probs(run.target.forward(draft))
         x, q, judged = draft.tokens, draft.q(p.shape[1], p), p[:-1]
         groups = group(x, judged, self._near(run, state.init.ids, x), self.width, self.gap)
         verdict = judge(group_acceptance(x, q, judged, groups), x, q, p, run.draws)
@@ -80,7 +82,7 @@ class GSD(Method[JacobiWindow]):
 
     def _near(self, run: Run, ids: Int[Tensor, " I"], x: Int[Tensor, " K"]) -> Bool[Tensor, "K V"]:
         """By embeddings; where an end of row is forced no other id has any probability, so nothing stands for it."""
-        vocabulary, book = run.offers.vocabulary, run.offers.codebook
+        vocabulary, book = run.capabilities.vocabulary, run.capabilities.codebook
         assert book is not None
         near = x.new_zeros(len(x), vocabulary, dtype=torch.bool)
         near[:, ids] = within(book, codes_of(ids, x, vocabulary), self.reach)

@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from harness.contracts import Verdict
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError, one_of
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.jacobi import JacobiWindow
-from methods.drafters.refine import redraw
+from methods.drafters.jacobi.refine import redraw
+from methods.drafters.jacobi.window import JacobiWindow
 from methods.verifiers.rejection import verify_chain
 
 Starts = Literal["random", "h-repeat"]
@@ -36,8 +37,8 @@ class Jacobi(Method[JacobiWindow]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2305.10427, Algorithm 1"
-    plants = (
-        Plant(
+    mutants = (
+        Mutant(
             "methods.verifiers.rejection:acceptance",
             "return px",
             "return px.sqrt()",
@@ -53,9 +54,9 @@ class Jacobi(Method[JacobiWindow]):
     def start(self, run: Run) -> JacobiWindow:
         return JacobiWindow.empty(run, self.window - 1, self.init)
 
-    def step(self, run: Run, state: JacobiWindow) -> Verdict:
+    def step(self, run: Run, state: JacobiWindow) -> Acceptance:
         draft = state.propose(run)
-        p = run.law(run.target.forward(draft))
+        p = run.probs(run.target.forward(draft))
         verdict = verify_chain(draft.tokens, None, p, run.draws)
         state.advance(run, p, len(verdict.read().path), redraw(run.draws))
         return verdict

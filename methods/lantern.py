@@ -10,14 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contracts import Need, Verdict
-from harness.method import Claim, Method, Run
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method
+from harness.core.run import Run
 from harness.registry import METHODS
-from methods.drafters.feature_trees import dynamic
-from methods.drafters.features import FeatureDrafter
-from methods.drafters.growth import check_growth, check_relaxed
-from methods.verifiers.plants import RELAXED
-from methods.verifiers.relaxed import Relaxed, Residual, verify_relaxed
+from methods.drafters.eagle.drafter import FeatureDrafter
+from methods.drafters.eagle.growth import check_growth, check_relaxed
+from methods.drafters.eagle.trees import dynamic
+from methods.verifiers.lantern import Relaxed, Residual, verify_relaxed
+from methods.verifiers.mutants import RELAXED
 
 
 @dataclass(frozen=True)
@@ -50,9 +52,9 @@ class Lantern(Method[Relaxing]):
 
     source = "arXiv:2410.03355, section 4"
     exact_at = "delta = 0"
-    needs = frozenset({Need.HIDDEN, Need.TREE_MASK, Need.GRID, Need.CODEBOOK})
+    requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK, Requirement.GRID, Requirement.CODEBOOK})
     taps = (-1,)
-    plants = RELAXED
+    mutants = RELAXED
 
     def __post_init__(self) -> None:
         check_growth("lantern", self.depth, self.width, self.nodes)
@@ -63,20 +65,20 @@ class Lantern(Method[Relaxing]):
         return Claim.SAME_LAW if self.delta == 0 else Claim.APPROXIMATE
 
     @property
-    def parts(self) -> Sequence[tuple[str, str]]:
+    def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
 
     def start(self, run: Run) -> Relaxing:
-        rule = Relaxed.over(run.offers, run.target.device, self.k, self.delta, False, self.resid)
+        rule = Relaxed.over(run.capabilities, run.target.device, self.k, self.delta, False, self.resid)
         return Relaxing(FeatureDrafter.open(run, self.features, "eagle1"), rule)
 
-    def step(self, run: Run, state: Relaxing) -> Verdict:
+    def step(self, run: Run, state: Relaxing) -> Acceptance:
         draft = dynamic(run, state.drafter, self.depth + 1, self.width, self.nodes)
         logits = run.target.forward(draft)
         greedy = run.sampling.temperature == 0
-        inner, width = len(draft) + 1, min(self.width, run.offers.vocabulary)
+        inner, width = len(draft) + 1, min(self.width, run.capabilities.vocabulary)
         return verify_relaxed(
-            draft, logits, run.law(logits), run.draws, state.rule, inner=inner, width=width, greedy=greedy
+            draft, logits, run.probs(logits), run.draws, state.rule, inner=inner, width=width, greedy=greedy
         )
 
     @classmethod

@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contracts import Need, Verdict
-from harness.method import Claim, Method, Run
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method
+from harness.core.run import Run
 from harness.registry import METHODS
-from methods.drafters.feature_trees import StaticDrafter, static
-from methods.drafters.growth import check_relaxed
-from methods.verifiers.plants import RELAXED
-from methods.verifiers.relaxed import Relaxed, Residual, verify_relaxed
+from methods.drafters.eagle.growth import check_relaxed
+from methods.drafters.eagle.trees import StaticDrafter, static
+from methods.verifiers.lantern import Relaxed, Residual, verify_relaxed
+from methods.verifiers.mutants import RELAXED
 
 
 @dataclass(frozen=True)
@@ -46,9 +48,9 @@ class LanternPlusPlus(Method[Relaxing]):
 
     source = "arXiv:2502.06352"
     exact_at = "factor = 0"
-    needs = frozenset({Need.HIDDEN, Need.TREE_MASK, Need.GRID, Need.CODEBOOK})
+    requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK, Requirement.GRID, Requirement.CODEBOOK})
     taps = (-1,)
-    plants = RELAXED
+    mutants = RELAXED
 
     def __post_init__(self) -> None:
         check_relaxed("lanternpp", self.k, self.factor)
@@ -58,21 +60,21 @@ class LanternPlusPlus(Method[Relaxing]):
         return Claim.SAME_LAW if self.factor == 0 else Claim.APPROXIMATE
 
     @property
-    def parts(self) -> Sequence[tuple[str, str]]:
+    def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
 
     def start(self, run: Run) -> Relaxing:
-        rule = Relaxed.over(run.offers, run.target.device, self.k, self.factor, True, self.resid)
+        rule = Relaxed.over(run.capabilities, run.target.device, self.k, self.factor, True, self.resid)
         return Relaxing(StaticDrafter.open(run, self.features, self.tree, self.widths), rule)
 
-    def step(self, run: Run, state: Relaxing) -> Verdict:
+    def step(self, run: Run, state: Relaxing) -> Acceptance:
         form, draft = state.drafter, static(run, state.drafter)
         logits = run.target.forward(draft)
         greedy = run.sampling.temperature == 0
         return verify_relaxed(
             draft,
             logits,
-            run.law(logits),
+            run.probs(logits),
             run.draws,
             state.rule,
             inner=form.shape.inner,

@@ -11,11 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.lookahead import LookaheadWindow
+from methods.drafters.jacobi.lookahead import LookaheadWindow
 from methods.verifiers.tree import verify_delta
 
 VERIFIER = "methods.verifiers.tree:"
@@ -36,15 +38,15 @@ class Lookahead(Method[LookaheadWindow]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2402.02057, Algorithms 2 and 4"
-    needs = frozenset({Need.TREE_MASK})
+    requirements = frozenset({Requirement.TREE_MASK})
     pinned = frozenset({"init"})
-    plants = (
-        Plant(VERIFIER + "delta_acceptance", "px / rest", "px", "elder siblings that were refused are forgotten"),
-        Plant(VERIFIER + "verify_delta", "row.where(refused == 0, 0.0)", "row", "a refused guess can be drawn again"),
-        Plant(
+    mutants = (
+        Mutant(VERIFIER + "delta_acceptance", "px / rest", "px", "elder siblings that were refused are forgotten"),
+        Mutant(VERIFIER + "verify_delta", "row.where(refused == 0, 0.0)", "row", "a refused guess can be drawn again"),
+        Mutant(
             VERIFIER + "verify_delta",
-            "Verdict(path, draws.categorical(law, ",
-            "Verdict(path, draws.categorical(law.sqrt(), ",
+            "Acceptance(path, draws.categorical(probs, ",
+            "Acceptance(path, draws.categorical(probs.sqrt(), ",
             "the closing token is drawn before the temperature",
         ),
     )
@@ -59,12 +61,12 @@ class Lookahead(Method[LookaheadWindow]):
     def start(self, run: Run) -> LookaheadWindow:
         return LookaheadWindow.begin(run, self.ngram, self.window, self.guesses)
 
-    def step(self, run: Run, state: LookaheadWindow) -> Verdict:
+    def step(self, run: Run, state: LookaheadWindow) -> Acceptance:
         draft, last = state.propose(run), run.target.tokens[-1]
         logits = run.target.forward(draft)
-        p = run.law(logits[: 1 + draft.proposed])
+        p = run.probs(logits[: 1 + draft.proposed])
         verdict = verify_delta(draft, p, run.draws, state.newest(logits))
-        state.advance(run, last, verdict.read().aside)
+        state.advance(run, last, verdict.read().extra_ids)
         return verdict
 
     @classmethod

@@ -17,9 +17,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.contracts import Fill, Need
+from harness.core.capabilities import Requirement
+from harness.core.draft import Fill
+from harness.core.method import Claim, Method
+from harness.core.run import Run
 from harness.errors import ContractError, UsageError
-from harness.method import Claim, Method, Run
 from harness.registry import METHODS
 from methods.drafters.unmasking import BY_TOKEN, DREAM, LLADA, Order, confidence, fraction, surest
 
@@ -51,7 +53,7 @@ class MaskedDiffusion(Method[Progress]):
     alg_temp: float = 0.0
 
     claim = Claim.APPROXIMATE
-    needs = frozenset({Need.BIDIRECTIONAL})
+    requirements = frozenset({Requirement.BIDIRECTIONAL})
     source = "arXiv:2502.09992; arXiv:2508.15487"
     exact_at = "steps = 0: one token a step, which is its reference"
 
@@ -99,7 +101,7 @@ class MaskedDiffusion(Method[Progress]):
 
     def _read(self, run: Run, places: Sequence[int]) -> Float[Tensor, "M V"]:
         """Logits of these positions, from a pass over the whole canvas."""
-        canvas, mask = run.canvas, run.offers.mask
+        canvas, mask = run.canvas, run.capabilities.mask
         if mask is None:
             raise ContractError("masked_diffusion needs a masked model, and this backbone offers no mask id")
         ids = torch.tensor([canvas.tokens.get(place, mask) for place in range(canvas.end)], device=canvas.device)
@@ -117,7 +119,7 @@ class MaskedDiffusion(Method[Progress]):
 
     def _chosen(self, run: Run, logits: Float[Tensor, "M V"], count: float) -> Fill:
         """Places among the masked ones, and their tokens."""
-        p = run.law(logits)
+        p = run.probs(logits)
         if count and self.order in BY_TOKEN:
             x = run.draws.categorical(p, "draft")
             at = surest(confidence(self.order, logits, x, run.sampling), int(count), self.alg_temp, run.draws)
@@ -131,8 +133,8 @@ class MaskedDiffusion(Method[Progress]):
         if self.order == "random" or (self.order == "origin" and not self.steps):
             return run.draws.distinct(logits.new_full((1, size), 1 / size), int(count), "noise")[0]
         if self.order == "origin":
-            odds = logits.new_tensor([1 - count / size, count / size]).clamp(0, 1)
-            return run.draws.categorical(odds.expand(size, 2), "accept").nonzero()[:, 0]
+            accept_probs = logits.new_tensor([1 - count / size, count / size]).clamp(0, 1)
+            return run.draws.categorical(accept_probs.expand(size, 2), "accept").nonzero()[:, 0]
         x = torch.zeros(size, dtype=torch.long, device=logits.device)
         return surest(confidence(self.order, logits, x, run.sampling), int(count), self.alg_temp, run.draws)
 

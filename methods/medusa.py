@@ -11,16 +11,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method
+from harness.core.run import Run
 from harness.errors import UsageError
-from harness.method import Claim, Method, Run
 from harness.registry import METHODS
-from methods.drafters.heads import HeadDrafter
-from methods.verifiers.plants import POINT_MASSES
+from methods.drafters.heads.drafter import HeadDrafter
+from methods.verifiers.mutants import POINT_MASSES
 from methods.verifiers.tree import verify_delta
 from methods.verifiers.typical import threshold, verify_redrawn, verify_typical
 
-Acceptance = Literal["exact", "typical", "nucleus"]
+Rule = Literal["exact", "typical", "nucleus"]
 
 
 @METHODS.register("medusa")
@@ -43,16 +45,16 @@ class Medusa(Method[None]):
     tree: str = ""
     nodes: int = 12
     levels: int = 0
-    acceptance: Acceptance = "exact"
+    acceptance: Rule = "exact"
     epsilon: float = 0.09
     alpha: float = 0.3
     greedy: bool = True
 
     source = "arXiv:2401.10774"
     exact_at = "acceptance = exact; all at T = 0"
-    needs = frozenset({Need.HIDDEN, Need.TREE_MASK})
+    requirements = frozenset({Requirement.HIDDEN, Requirement.TREE_MASK})
     taps = (-1,)
-    plants = POINT_MASSES
+    mutants = POINT_MASSES
 
     def __post_init__(self) -> None:
         if self.nodes < 1 or self.levels < 0:
@@ -67,16 +69,16 @@ class Medusa(Method[None]):
         return Claim.SAME_LAW if self.acceptance == "exact" else Claim.APPROXIMATE
 
     @property
-    def parts(self) -> Sequence[tuple[str, str]]:
+    def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.heads),)
 
     def start(self, run: Run) -> None:
         self._drafter(run)
 
-    def step(self, run: Run, state: None) -> Verdict:
+    def step(self, run: Run, state: None) -> Acceptance:
         drafter = self._drafter(run)
         draft = drafter.propose(run)
-        p = run.law(run.target.forward(draft))
+        p = run.probs(run.target.forward(draft))
         if self.acceptance == "exact":
             return verify_delta(draft, p, run.draws)
         if self.acceptance == "typical":

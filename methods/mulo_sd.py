@@ -18,14 +18,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.contracts import Fill, Need
+from harness.core.capabilities import Requirement
+from harness.core.draft import Fill
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import ContractError, UsageError
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.bands import UNTRAINED, BandDrafter
-from methods.drafters.cells import Band, draw_cells
-from methods.drafters.codes import codes_of, ids_of
-from methods.verifiers.neighbours import cluster_mass, dilate, nearest, neighbours
+from methods.drafters.scales.bands import UNTRAINED, BandDrafter
+from methods.drafters.scales.cells import Band, draw_cells
+from methods.verifiers.codebook import cluster_mass, dilate, nearest, neighbours
+from methods.verifiers.codes import codes_of, ids_of
 
 NEAR = lru_cache(maxsize=4)(nearest)
 
@@ -72,12 +74,12 @@ class MuLoSD(Method[Grown]):
     window: int = 0
     draft_window: int = 0
 
-    needs = frozenset({Need.GRID, Need.CODEBOOK, Need.ANY_ORDER, Need.DRAFTER})
+    requirements = frozenset({Requirement.GRID, Requirement.CODEBOOK, Requirement.ANY_ORDER, Requirement.DRAFTER})
     source = "MuLo-SD, supplement 7, Algorithm 1"
     exact_at = "tau = inf, window = 0"
-    plants = (
-        Plant("methods.drafters.cells:draw_cells", "{*late, ", "{", "a redrawn token is never read"),
-        Plant("harness.canvas:Canvas.read", "frozenset(positions)", "frozenset()", "the draft's entry stays"),
+    mutants = (
+        Mutant("methods.drafters.scales.cells:draw_cells", "{*late, ", "{", "a redrawn token is never read"),
+        Mutant("harness.core.canvas:Canvas.read", "frozenset(positions)", "frozenset()", "the draft's entry stays"),
     )
 
     def __post_init__(self) -> None:
@@ -93,12 +95,12 @@ class MuLoSD(Method[Grown]):
         return Claim.SAME_LAW if self.tau == inf and not self.window else Claim.APPROXIMATE
 
     @property
-    def parts(self) -> Sequence[tuple[str, str]]:
+    def components(self) -> Sequence[tuple[str, str]]:
         return () if self.samplers in UNTRAINED else (("samplers", self.samplers),)
 
     def start(self, run: Run) -> Grown:
         BandDrafter.open(run, self.drafter, self.samplers, self.factor)
-        grid, asked = run.offers.grid, run.canvas.end - run.canvas.start
+        grid, asked = run.capabilities.grid, run.canvas.end - run.canvas.start
         assert grid is not None
         if asked > grid.length:
             raise ContractError(f"mulo_sd: asked for {asked} tokens of a picture of {grid.length}; ask for no more")
@@ -116,7 +118,7 @@ class MuLoSD(Method[Grown]):
         before, last = torch.tensor([canvas.tokens[p] for p in state.unread], device=canvas.device), band.cells[-1]
         ids = torch.cat([before, x[: last - band.first]])
         read = run.timed(canvas.read, "score")
-        p = run.law(read(ids, [*state.unread, *range(band.first, last)]))[len(before) - 1 + at]
+        p = run.probs(read(ids, [*state.unread, *range(band.first, last)]))[len(before) - 1 + at]
         again = run.timed(self._refused, "judge")(run, band, x[at], p)
         late = run.timed(draw_cells, "redraw")(run, canvas, band, x, again, "resid", self.window, p)
         if self.recompute and again:
@@ -126,10 +128,10 @@ class MuLoSD(Method[Grown]):
 
     def _refused(self, run: Run, band: Band, x: Int[Tensor, " C"], p: Float[Tensor, "C V"]) -> list[int]:
         """R: which cells of the band are to be drawn again, in raster order. Reads the device once."""
-        book, ids = run.offers.codebook, ids_of(run.offers, x.device)
+        book, ids = run.capabilities.codebook, ids_of(run.capabilities, x.device)
         assert book is not None
         k = neighbours(self.k, len(book))
-        mass = cluster_mass(p[:, ids], codes_of(ids, x, run.offers.vocabulary), NEAR(book, k), self.delta, k)
+        mass = cluster_mass(p[:, ids], codes_of(ids, x, run.capabilities.vocabulary), NEAR(book, k), self.delta, k)
         bad = torch.zeros(band.rows * band.columns, dtype=torch.bool, device=x.device)
         bad[: len(x)] = ~(mass > self.tau)
         wide = dilate(bad.view(band.rows, -1), self.radius).flatten()[: len(x)]

@@ -12,13 +12,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
+from harness.core.sampling import Sampling, warp
 from harness.errors import UsageError
-from harness.law import Sampling, warp
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.head_blocks import Seen
-from methods.drafters.mesh_heads import ConditionedHeads, independent, whole_path
+from methods.drafters.heads.blocks import Seen
+from methods.drafters.heads.conditioned import ConditionedHeads, independent, whole_path
 from methods.verifiers.threshold import above, among_best, keep_passing
 
 RAW = Sampling(1.0)
@@ -50,22 +52,22 @@ class MultiHead(Method[Seen | None]):
     claim = Claim.APPROXIMATE
     source = "XSpecMesh, Algorithm 1"
     exact_at = "T = 0; on the raw law with delta >= 0.5 or accept_top = 1"
-    needs = frozenset({Need.HIDDEN, Need.CONDITION})
+    requirements = frozenset({Requirement.HIDDEN, Requirement.CONDITION})
     taps = (-1,)
-    plants = (
-        Plant(
+    mutants = (
+        Mutant(
             "methods.verifiers.threshold:_chance",
             "p[: len(x)]",
             "p.roll(1, 0)[: len(x)]",
             "drafts are judged by the row of their neighbour",
         ),
-        Plant(
+        Mutant(
             "methods.verifiers.threshold:keep_passing",
             "path.stop.reshape(1)",
             "(path.stop - 1).clamp_min(0).reshape(1)",
             "the closing token is drawn from the row before",
         ),
-        Plant(
+        Mutant(
             "methods.verifiers.threshold:above",
             "_chance(x, p) > delta",
             "_chance(x, p) <= delta",
@@ -83,22 +85,23 @@ class MultiHead(Method[Seen | None]):
             )
 
     @property
-    def parts(self) -> Sequence[tuple[str, str]]:
+    def components(self) -> Sequence[tuple[str, str]]:
         return (("heads", self.heads),)
 
     def start(self, run: Run) -> Seen | None:
-        if self.accept_top > run.offers.vocabulary:
+        if self.accept_top > run.capabilities.vocabulary:
             raise UsageError(
-                f"multi_head: accept_top is {self.accept_top} and {run.backbone} has {run.offers.vocabulary} tokens; "
+                f"multi_head: accept_top is {self.accept_top} and {run.backbone} has "
+                f"{run.capabilities.vocabulary} tokens; "
                 f"take fewer"
             )
         return self._drafter(run).look(run)
 
-    def step(self, run: Run, state: Seen | None) -> Verdict:
+    def step(self, run: Run, state: Seen | None) -> Acceptance:
         choose = independent if self.drafts == "independent" else whole_path(self.draft_top)
         draft = self._drafter(run).propose(run, state, choose)
         z = run.target.forward(draft)
-        p = run.law(z)
+        p = run.probs(z)
         tested = p if self.law == "warped" else warp(z, RAW)
         if self.acceptance == "threshold":
             passes = above(draft.tokens, tested, self.delta)

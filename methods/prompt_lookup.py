@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from harness.contracts import Verdict
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.ngram import NgramDrafter
 from methods.verifiers.rejection import verify_chain
@@ -36,11 +37,11 @@ class PromptLookup(Method[NgramDrafter]):
 
     claim = Claim.SAME_LAW
     source = "github.com/apoorvumang/prompt-lookup-decoding"
-    plants = (
-        Plant(
+    mutants = (
+        Mutant(
             "methods.verifiers.rejection:judge",
-            "residual(law, ",
-            "(lambda p, q: p)(law, ",
+            "residual(probs, ",
+            "(lambda p, q: p)(probs, ",
             "the refused copy can be drawn again",
         ),
     )
@@ -53,9 +54,9 @@ class PromptLookup(Method[NgramDrafter]):
         sizes = tuple(range(self.max_ngram, 0, -1))
         return NgramDrafter(sizes, self.length, self.variant == "original", self.prefer == "last")
 
-    def step(self, run: Run, state: NgramDrafter) -> Verdict:
+    def step(self, run: Run, state: NgramDrafter) -> Acceptance:
         draft = state.propose(run)
-        p = run.law(run.target.forward(draft))
+        p = run.probs(run.target.forward(draft))
         return verify_chain(draft.tokens, None, p, run.draws)
 
     @classmethod

@@ -11,14 +11,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError, one_of
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.jacobi import JacobiWindow
-from methods.drafters.refine import discard, redraw
-from methods.drafters.starts import VERTICAL, Init
-from methods.verifiers.plants import PLAIN_CORRECTION
+from methods.drafters.jacobi.refine import discard, redraw
+from methods.drafters.jacobi.starts import VERTICAL, Init
+from methods.drafters.jacobi.window import JacobiWindow
+from methods.verifiers.mutants import PLAIN_CORRECTION
 from methods.verifiers.rejection import verify_chain
 
 
@@ -40,13 +42,13 @@ class SJD(Method[JacobiWindow]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2410.01699, Algorithm 1"
-    plants = (
+    mutants = (
         PLAIN_CORRECTION,
-        Plant(
-            "methods.drafters.jacobi:JacobiWindow.advance",
+        Mutant(
+            "methods.drafters.jacobi.window:JacobiWindow.advance",
             "refine(tokens, q, p[begin:], len(run.target) + begin)",
-            "refine(tokens, q, p[begin:], len(run.target) + begin)._replace(law=p[begin - 1:-1])",
-            "the recorded law is the left neighbour's",
+            "refine(tokens, q, p[begin:], len(run.target) + begin)._replace(probs=p[begin - 1:-1])",
+            "the recorded probs is the left neighbour's",
         ),
     )
 
@@ -56,16 +58,16 @@ class SJD(Method[JacobiWindow]):
         one_of("sjd", "init", self.init, get_args(Init))
 
     @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.GRID}) if self.init in VERTICAL else frozenset()
+    def requirements(self) -> frozenset[Requirement]:
+        return frozenset({Requirement.GRID}) if self.init in VERTICAL else frozenset()
 
     def start(self, run: Run) -> JacobiWindow:
         return JacobiWindow.empty(run, self.window - self.window_counts_refed, self.init)
 
-    def step(self, run: Run, state: JacobiWindow) -> Verdict:
+    def step(self, run: Run, state: JacobiWindow) -> Acceptance:
         draft = state.propose(run)
-        p = run.law(run.target.forward(draft))
-        verdict = verify_chain(draft.tokens, draft.law, p, run.draws)
+        p = run.probs(run.target.forward(draft))
+        verdict = verify_chain(draft.tokens, draft.probs, p, run.draws)
         state.advance(run, p, len(verdict.read().path), redraw(run.draws) if self.refine else discard)
         return verdict
 

@@ -2,7 +2,7 @@
 
 Source: SJD++ (Teng et al. 2025, the extension of arXiv:2410.01699), section 3, eqs. 2-5.
 Symbols: d drafts, q the law each was drawn from, p target's law, tau the reuse threshold.
-How a draft is carried over, and which ways are exact: `methods.drafters.reuse`.
+How a draft is carried over, and which ways are exact: `methods.drafters.jacobi.reuse`.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ from dataclasses import dataclass
 from math import inf
 from typing import get_args
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError, one_of
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.jacobi import JacobiWindow
-from methods.drafters.reuse import Reuse, carry_over
-from methods.drafters.starts import VERTICAL, Init
-from methods.verifiers.plants import PLAIN_CORRECTION
+from methods.drafters.jacobi.reuse import Reuse, carry_over
+from methods.drafters.jacobi.starts import VERTICAL, Init
+from methods.drafters.jacobi.window import JacobiWindow
+from methods.verifiers.mutants import PLAIN_CORRECTION
 from methods.verifiers.rejection import verify_chain
 
 
@@ -41,31 +43,31 @@ class SJDPlusPlus(Method[JacobiWindow]):
 
     source = "SJD++ section 3, eqs. 2-5"
     exact_at = "tau = inf, or reuse C, B2, M, G"
-    plants = (
+    mutants = (
         PLAIN_CORRECTION,
-        Plant(
-            "methods.drafters.reuse:reuse_by_threshold",
+        Mutant(
+            "methods.drafters.jacobi.reuse:reuse_by_threshold",
             "q.where(keep_set, 0.0) + (1 - mass) * p",
             "p.clone()",
             "mode C records p, as the paper does",
         ),
-        Plant(
-            "methods.drafters.reuse:reuse_by_threshold",
+        Mutant(
+            "methods.drafters.jacobi.reuse:reuse_by_threshold",
             "q.where(keep_set, 0.0) / mass",
             "q",
             "mode B2 records the old q",
         ),
-        Plant(
-            "methods.drafters.reuse:carry_over",
+        Mutant(
+            "methods.drafters.jacobi.reuse:carry_over",
             "draws.couple(x, q, p[:-1])",
             "draws.couple(x, p[:-1], p[:-1].clone())",
             "M always keeps",
         ),
-        Plant(
-            "methods.drafters.reuse:carry_over",
+        Mutant(
+            "methods.drafters.jacobi.reuse:carry_over",
             "draws.race(p, range(first",
             "draws.race(p.roll(1, 1), range(first",
-            "G draws from a shifted law",
+            "G draws from a shifted probs",
         ),
     )
 
@@ -83,16 +85,16 @@ class SJDPlusPlus(Method[JacobiWindow]):
         return Claim.SAME_LAW if lossless else Claim.APPROXIMATE
 
     @property
-    def needs(self) -> frozenset[Need]:
-        return frozenset({Need.GRID}) if self.init in VERTICAL else frozenset()
+    def requirements(self) -> frozenset[Requirement]:
+        return frozenset({Requirement.GRID}) if self.init in VERTICAL else frozenset()
 
     def start(self, run: Run) -> JacobiWindow:
         return JacobiWindow.empty(run, self.window - self.window_counts_refed, self.init)
 
-    def step(self, run: Run, state: JacobiWindow) -> Verdict:
+    def step(self, run: Run, state: JacobiWindow) -> Acceptance:
         draft = state.propose(run)
-        p = run.law(run.target.forward(draft))
-        verdict = verify_chain(draft.tokens, draft.law, p, run.draws)
+        p = run.probs(run.target.forward(draft))
+        verdict = verify_chain(draft.tokens, draft.probs, p, run.draws)
         refine = carry_over(run.draws, self.reuse, self.tau)
         state.advance(run, p, len(verdict.read().path), refine)
         return verdict

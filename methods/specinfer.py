@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.branching import BranchingDrafter
-from methods.verifiers.plants import EARLY_CLOSING, ELDERS_FORGOTTEN
+from methods.trees.branching import BranchingDrafter
+from methods.verifiers.mutants import EARLY_CLOSING, ELDERS_FORGOTTEN
 from methods.verifiers.tree import verify_multi_step
 
 
@@ -37,23 +39,23 @@ class SpecInfer(Method[BranchingDrafter]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2305.09781, Algorithm 2"
-    needs = frozenset({Need.DRAFTER, Need.TREE_MASK})
-    plants = (
+    requirements = frozenset({Requirement.DRAFTER, Requirement.TREE_MASK})
+    mutants = (
         ELDERS_FORGOTTEN,
-        Plant(
-            "methods.drafters.branching:siblings",
+        Mutant(
+            "methods.trees.branching:siblings",
             "left = q[:, None].where(said.cumsum(1) - said == 0, 0.0)",
             "left = q[:, None].expand_as(said)",
-            "siblings without replacement are recorded with the whole law",
+            "siblings without replacement are recorded with the whole probs",
         ),
-        Plant(
-            "methods.drafters.branching:siblings",
+        Mutant(
+            "methods.trees.branching:siblings",
             'draws.distinct(q, count, "draft")',
             "q.topk(count).indices",
             "the ratio test on the k best tokens, which nobody drew",
         ),
-        Plant(
-            "methods.drafters.branching:siblings",
+        Mutant(
+            "methods.trees.branching:siblings",
             'draws.distinct(q, count, "draft")',
             '(lambda t: t.gather(1, q.gather(1, t).argsort(1, descending=True)))(draws.distinct(q, count, "draft"))',
             "sampled siblings are put in the order of their confidence",
@@ -68,17 +70,17 @@ class SpecInfer(Method[BranchingDrafter]):
             )
 
     def start(self, run: Run) -> BranchingDrafter:
-        if not self.replacement and max(self.widths) > run.offers.vocabulary:
+        if not self.replacement and max(self.widths) > run.capabilities.vocabulary:
             raise UsageError(
                 f"specinfer: {max(self.widths)} siblings without replacement and a vocabulary of "
-                f"{run.offers.vocabulary}; give smaller widths"
+                f"{run.capabilities.vocabulary}; give smaller widths"
             )
         sessions = [run.open(name) for name in (self.drafter, *self.others)]
         return BranchingDrafter(sessions, self.widths, self.replacement)
 
-    def step(self, run: Run, state: BranchingDrafter) -> Verdict:
+    def step(self, run: Run, state: BranchingDrafter) -> Acceptance:
         draft = state.propose(run)
-        p = run.law(run.target.forward(draft))
+        p = run.probs(run.target.forward(draft))
         return verify_multi_step(draft, p, run.draws, inner=state.shape.inner, width=state.shape.width)
 
     @classmethod

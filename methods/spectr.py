@@ -11,16 +11,18 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from harness.contracts import Draft, Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance, Draft
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
-from methods.drafters.branching import BranchingDrafter
-from methods.trees import trie
-from methods.verifiers.plants import EARLY_CLOSING
-from methods.verifiers.tree_seq import verify_k_seq
+from methods.trees.branching import BranchingDrafter
+from methods.trees.ops import trie
+from methods.verifiers.k_seq import verify_k_seq
+from methods.verifiers.mutants import EARLY_CLOSING
 
-VERIFIER = "methods.verifiers.tree_seq:"
+VERIFIER = "methods.verifiers.k_seq:"
 
 
 @METHODS.register("spectr")
@@ -38,11 +40,11 @@ class SpecTr(Method[BranchingDrafter]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2310.15141, Algorithms 2 and 3"
-    needs = frozenset({Need.DRAFTER, Need.TREE_MASK})
-    plants = (
-        Plant(VERIFIER + "k_seq", "residual(rows, capped * used)", "rows", "the correction is drawn from p"),
-        Plant(VERIFIER + "k_seq", "residual(rows, capped * used)", "residual(rows, capped)", "as if n were 1"),
-        Plant(
+    requirements = frozenset({Requirement.DRAFTER, Requirement.TREE_MASK})
+    mutants = (
+        Mutant(VERIFIER + "k_seq", "residual(rows, capped * used)", "rows", "the correction is drawn from p"),
+        Mutant(VERIFIER + "k_seq", "residual(rows, capped * used)", "residual(rows, capped)", "as if n were 1"),
+        Mutant(
             VERIFIER + "merge", "(whole / rest)", "whole", "a node's odds forget that its elder siblings were refused"
         ),
         EARLY_CLOSING,
@@ -58,9 +60,9 @@ class SpecTr(Method[BranchingDrafter]):
         widths = (self.k, *[1] * (self.gamma - 1))
         return BranchingDrafter([run.open(self.drafter)], widths, replacement=True)
 
-    def step(self, run: Run, state: BranchingDrafter) -> Verdict:
+    def step(self, run: Run, state: BranchingDrafter) -> Acceptance:
         draft = self._merged(state.propose(run))
-        p = run.law(run.target.forward(draft))
+        p = run.probs(run.target.forward(draft))
         return verify_k_seq(draft, p, run.draws, self.k)
 
     def _merged(self, draft: Draft) -> Draft:

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from harness.contracts import Need, Verdict
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
 from harness.errors import UsageError
-from harness.method import Claim, Method, Plant, Run
 from harness.registry import METHODS
 from methods.drafters.model import ModelDrafter
 from methods.verifiers.rejection import verify_chain
@@ -35,25 +37,25 @@ class Speculative(Method[ModelDrafter]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2211.17192, Algorithm 1"
-    needs = frozenset({Need.DRAFTER})
-    plants = (
-        Plant(
+    requirements = frozenset({Requirement.DRAFTER})
+    mutants = (
+        Mutant(
             VERIFIER + "judge",
-            "residual(law, ",
-            "(lambda p, q: p)(law, ",
+            "residual(probs, ",
+            "(lambda p, q: p)(probs, ",
             "the correction is drawn from p",
         ),
-        Plant(
+        Mutant(
             VERIFIER + "acceptance",
-            "(px / odds(x, q).to(p.dtype))",
-            "(px / odds(x, q).to(p.dtype)).sqrt()",
+            "(px / draft_probs(x, q).to(p.dtype))",
+            "(px / draft_probs(x, q).to(p.dtype)).sqrt()",
             "accepts more than p / q",
         ),
-        Plant(
+        Mutant(
             "methods.drafters.model:ModelDrafter.propose",
             "laws.append(q)",
             "laws.append((q + 0.1) / (q + 0.1).sum())",
-            "the recorded law is not the one that was sampled",
+            "the recorded probs is not the one that was sampled",
         ),
     )
 
@@ -64,10 +66,10 @@ class Speculative(Method[ModelDrafter]):
     def start(self, run: Run) -> ModelDrafter:
         return ModelDrafter(run.open(self.drafter), self.gamma)
 
-    def step(self, run: Run, state: ModelDrafter) -> Verdict:
+    def step(self, run: Run, state: ModelDrafter) -> Acceptance:
         draft = state.propose(run)  # x ~ q, gamma times
-        p = run.law(run.target.forward(draft))  # gamma + 1 laws in one pass
-        verdict = verify_chain(draft.tokens, draft.law, p, run.draws)
+        p = run.probs(run.target.forward(draft))  # gamma + 1 laws in one pass
+        verdict = verify_chain(draft.tokens, draft.probs, p, run.draws)
         state.follow(verdict)
         return verdict
 

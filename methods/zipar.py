@@ -17,10 +17,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.canvas import Canvas
-from harness.contracts import Draft, Fill, Grid, Need
+from harness.core.canvas import Canvas
+from harness.core.capabilities import Grid, Requirement
+from harness.core.draft import Draft, Fill
+from harness.core.method import Claim, Method
+from harness.core.run import Run
 from harness.errors import ContractError, UsageError, one_of
-from harness.method import Claim, Method, Run
 from harness.registry import METHODS
 
 Schedule = Literal["fixed", "adaptive"]
@@ -58,7 +60,7 @@ class ZipAR(Method[Front]):
     first_row_alone: bool = False
 
     claim = Claim.APPROXIMATE
-    needs = frozenset({Need.GRID, Need.ANY_ORDER})
+    requirements = frozenset({Requirement.GRID, Requirement.ANY_ORDER})
     source = "arXiv:2412.04062, section 3"
     exact_at = "window = the picture's width"
 
@@ -84,7 +86,7 @@ class ZipAR(Method[Front]):
         ends = [place for place in inputs if place not in canvas.tokens and grid.forced(place) is not None]
         places = sorted(inputs)
         ids = torch.tensor([inputs[place] for place in places], device=canvas.device)
-        p = run.law(canvas.read(ids, places))
+        p = run.probs(canvas.read(ids, places))
         taken = canvas.tokens.keys() | ends
         rows = {place + 1: n for n, place in enumerate(places) if place + 1 < canvas.end and place + 1 not in taken}
         first = None if opening is None else self._first(run, state, p[rows.pop(opening)][None])
@@ -136,6 +138,6 @@ def lead(canvas: Canvas, grid: Grid, opening: int) -> int:
 
 
 def _grid(run: Run) -> Grid:
-    if run.offers.grid is None:
+    if run.capabilities.grid is None:
         raise ContractError("zipar needs a backbone with a grid, and this one offers none")
-    return run.offers.grid
+    return run.capabilities.grid

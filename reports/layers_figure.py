@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from reports.figures import DASHES, STYLE
-from reports.tables import Column, Sheet, text
+from reports.sheet import Column, Sheet
+from reports.tables import text
 
 COLUMNS = (
     Column("layer", "layer", 0, rank=0),

@@ -20,10 +20,10 @@ from matplotlib.figure import Figure
 
 from reports.figures import STYLE
 from reports.meshes import draw
-from reports.tables import pipes
+from reports.sheet import pipes
 
 if TYPE_CHECKING:
-    from harness.store import Cell, Store
+    from harness.record.store import Cell, Store
 
 ROWS, COLUMNS = 8, 10
 """Prompts and methods on one sheet at most; what is left out is said on it."""

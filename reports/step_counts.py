@@ -16,15 +16,15 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness import stats
+from harness.record import stats
 from reports.figures import DASHES
-from reports.papers_drawing import COLOURS, curve, legend, save_each, side_by_side
-from reports.papers_measured import Measured, shown, written
+from reports.papers.drawing import COLOURS, curve, legend, save_each, side_by_side
+from reports.papers.measured import Measured, shown, written
+from reports.sheet import UNMEASURED, Column, Sheet, number
 from reports.summary import Held
-from reports.tables import UNMEASURED, Column, Sheet, number
 
 if TYPE_CHECKING:
-    from harness.store import Store
+    from harness.record.store import Store
 
 SCORES = ("score.solved", "score.pass@1")
 """What a curve's quality may be; the first that both models have is shown."""

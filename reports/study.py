@@ -20,17 +20,17 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from harness import stats
 from harness.errors import UsageError
-from harness.store import condition_file
+from harness.record import stats
+from harness.record.store import condition_file
 from reports.figures import STYLE
 from reports.meshes import cloud, draw
-from reports.papers_measured import written
+from reports.papers.measured import written
+from reports.sheet import Column, Sheet
 from reports.summary import Held
-from reports.tables import Column, Sheet
 
 if TYPE_CHECKING:
-    from harness.store import Store
+    from harness.record.store import Store
 
 PAGE = Path(__file__).parent / "data" / "study.html"
 LETTERS = "ABCDEFGH"

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
-from harness import stats
-from harness.ledger import METRICS, totals, value
+from harness.record import stats
+from harness.record.ledger import METRICS, totals, value
 
 if TYPE_CHECKING:
-    from harness.store import Cell, Store
+    from harness.record.store import Cell, Store
 
 INTERVALS = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "throughput", "logprob")
 """Metrics shown with an interval, and those without:"""

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
+from harness.core.task import Prompt, Task
 from harness.errors import UsageError, one_of
 from harness.registry import TASKS
-from harness.task import Prompt, Task
 from tasks._prompt_files import Row, Where
 from tasks._texts import Published, asked, key, ranked
 

@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, final
 
+from harness.core.task import Prompt, Scored, SetScore, Task
 from harness.errors import UsageError
-from harness.task import Prompt, Scored, SetScore, Task
 from tasks.metrics import _images as images
 from tasks.metrics.clip import OPENAI
 

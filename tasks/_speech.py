@@ -5,9 +5,9 @@ from __future__ import annotations
 from abc import ABC
 from collections.abc import Sequence
 
+from harness.core.task import Prompt, Scored, SetScore, Task
 from harness.errors import OutputError
-from harness.outputs import Output
-from harness.task import Prompt, Scored, SetScore, Task
+from harness.record.outputs import Output
 from tasks.metrics import wer
 
 

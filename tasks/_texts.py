@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 
+from harness.core.task import Prompt
 from harness.errors import UsageError
-from harness.task import Prompt
 from tasks._prompt_files import Row, Where, hub_rows, json_file, json_lines, locate, missing, parquet
 
 OFFICIAL = "official"

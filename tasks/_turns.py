@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.core.task import Prompt
 from harness.errors import UsageError, one_of
-from harness.task import Prompt
 from tasks._prompt_files import Where, json_lines
 from tasks._texts import Published, raw, texts, unique
 

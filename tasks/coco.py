@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.core.task import Prompt
 from harness.registry import TASKS
-from harness.task import Prompt
 from tasks._pictures import PictureTask
 from tasks._prompt_files import Where, json_file, locate, text_of
 

@@ -9,9 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.core.task import Prompt, Task
 from harness.errors import UsageError
 from harness.registry import TASKS
-from harness.task import Prompt, Task
 
 SHIPPED = Path(__file__).parent / "data" / "prose.txt"
 

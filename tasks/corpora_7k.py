@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
+from harness.core.task import Prompt, Task
 from harness.errors import UsageError
 from harness.registry import TASKS
-from harness.task import Prompt, Task
 from tasks._conversations import marks
 from tasks._texts import asked, key, ranked
 from tasks.bagel import Bagel

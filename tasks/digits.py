@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Int, UInt8
 
+from harness.core.task import Prompt, Task
 from harness.errors import UsageError
-from harness.outputs import Output, as_picture
+from harness.record.outputs import Output, as_picture
 from harness.registry import TASKS
-from harness.task import Prompt, Task
-from harness.worlds import digits
+from harness.synthetic import digits
 
 NEIGHBOURS = 3
 

@@ -13,9 +13,9 @@ from typing import ClassVar
 
 import yaml
 
+from harness.core.task import Prompt
 from harness.errors import UsageError, did_you_mean
 from harness.registry import TASKS
-from harness.task import Prompt
 from tasks._pictures import PictureTask
 from tasks._prompt_files import locate, missing, read
 from tasks.metrics import dpg

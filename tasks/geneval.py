@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
+from harness.core.task import Prompt
 from harness.registry import TASKS
-from harness.task import Prompt
 from tasks._pictures import PictureTask
 from tasks._prompt_files import Where, hub_rows, json_lines, locate, text_of
 from tasks.metrics import geneval
@@ -38,7 +38,7 @@ class GenEval(PictureTask):
     source = "arXiv:2310.11513"
     set_metrics = (*FIGURES, *geneval.FIGURES)
     own: ClassVar = {
-        figure: partial(elsewhere, needs=(geneval.DETECTOR,), how=f"{JUDGE}tasks.metrics.geneval")
+        figure: partial(elsewhere, requirements=(geneval.DETECTOR,), how=f"{JUDGE}tasks.metrics.geneval")
         for figure in geneval.FIGURES
     }
 

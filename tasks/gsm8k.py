@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.core.task import Prompt, Task
 from harness.errors import UsageError, one_of
-from harness.outputs import Output, as_text
+from harness.record.outputs import Output, as_text
 from harness.registry import TASKS
-from harness.task import Prompt, Task
 from tasks._prompt_files import Row, Where
 from tasks._texts import Published, raw, until
 from tasks.metrics import numbers

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from harness.core.task import Prompt, Task
 from harness.errors import UsageError
-from harness.outputs import Output, as_text
+from harness.record.outputs import Output, as_text
 from harness.registry import TASKS
-from harness.task import Prompt, Task
 from tasks.metrics import sandbox
 
 PROBLEMS = 164

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.registry import TASKS
-from harness.task import Prompt
 from tasks._pictures import PictureTask
 from tasks._prompt_files import Row, Where, hub_rows, json_lines, locate, parquet, text_of
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.registry import TASKS
-from harness.task import Prompt
-from harness.worlds.speech import read_sound, utterances
+from harness.synthetic.speech import read_sound, utterances
 from tasks._prompt_files import locate, missing
 from tasks._speech import SpeechTask
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.core.task import Prompt, Scored, SetScore, Task
 from harness.registry import TASKS
-from harness.task import Prompt, Scored, SetScore, Task
 from tasks._texts import Published
 from tasks._turns import Second, questions
 from tasks.metrics import judge

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.core.task import Prompt
 from harness.registry import TASKS
-from harness.task import Prompt
 from tasks._pictures import PictureTask
 from tasks._prompt_files import hub_rows, locate, table, text_of
 

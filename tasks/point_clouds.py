@@ -15,11 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from harness.backbones.mesh import bpt_tokens
+from harness.core.task import Prompt, Task
 from harness.errors import UsageError
-from harness.outputs import Mesh, Output, as_mesh
+from harness.record.outputs import Mesh, Output, as_mesh
 from harness.registry import TASKS
-from harness.task import Prompt, Task
-from harness.worlds import mesh_tokens, shapes
+from harness.synthetic import shapes
 from tasks.metrics.mesh import METRICS, Points, Protocol, Surface, scores
 
 LONGEST = 1.9
@@ -110,7 +111,7 @@ def read(path: Path, points: int, random: np.random.Generator) -> npt.NDArray[np
     except Exception as error:  # readers of foreign formats raise anything; say which file it was and stop
         raise UsageError(f"{path} cannot be read as a shape: {type(error).__name__}: {error}") from error
     if isinstance(found, Mesh):
-        return shapes.points(mesh_tokens.normalise(found, LONGEST), points, random)
+        return shapes.points(bpt_tokens.normalise(found, LONGEST), points, random)
     return _thinned(path, found, points, random)
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.core.task import Prompt, Task
 from harness.errors import UsageError
-from harness.outputs import Output, as_text
+from harness.record.outputs import Output, as_text
 from harness.registry import TASKS
-from harness.task import Prompt, Task
-from harness.worlds.code import programs
+from harness.synthetic.code import programs
 
 MOST = 500
 """Functions that can be asked for."""

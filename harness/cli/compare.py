@@ -9,7 +9,7 @@ from rich.console import Console
 
 from harness.cli.main import emit
 from harness.discover import report
-from harness.store import Store
+from harness.record.store import Store
 
 
 @click.command(name="compare")

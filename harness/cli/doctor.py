@@ -9,11 +9,12 @@ from typing import Any
 
 import click
 
-from harness import presets, provenance
-from harness.backbones import _weights
+from harness.backbones.checkpoints.progress import cache_folder
 from harness.cli.main import emit
 from harness.discover import load_all, sandbox
 from harness.errors import StrideError
+from harness.plan import presets
+from harness.record import provenance
 from harness.registry import METHODS, TASKS
 
 EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",)}
@@ -60,7 +61,7 @@ def _checks() -> list[dict[str, Any]]:
     except StrideError as error:
         add("registries", False, str(error), "error")
         return rows
-    cache = _weights.cache_folder()
+    cache = cache_folder()
     held = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(held).free / 1e9
     add("disk at the cache", free > 2, f"{free:.1f} GB free at {cache}", "error")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from harness import presets
 from harness.cli.main import emit
+from harness.plan import presets
 
 
 @click.command(name="fetch")

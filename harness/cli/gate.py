@@ -11,7 +11,7 @@ import click
 from harness.cli.main import emit
 from harness.discover import report
 from harness.errors import UsageError
-from harness.store import Store
+from harness.record.store import Store
 
 
 @click.command(name="gate")

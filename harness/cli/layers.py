@@ -11,15 +11,16 @@ import pandas as pd
 from rich.console import Console
 from rich.progress import track
 
-from harness import layers, presets
-from harness.backbone import DTYPES
+from harness.bench import layers
 from harness.cli.main import emit
 from harness.cli.run import check_device
-from harness.discover import load_all, part, report
+from harness.core.backbone import DTYPES
+from harness.core.task import Prompt
+from harness.discover import component, load_all, report
 from harness.errors import UsageError
-from harness.plan import modality
+from harness.plan import presets
+from harness.plan.cells import modality
 from harness.registry import BACKBONES, TASKS
-from harness.task import Prompt
 
 CSV, PNG = "layers.csv", "layers.png"
 BATCH = 8
@@ -69,7 +70,7 @@ def command(
     check_device(device)
     out.mkdir(parents=True, exist_ok=True)
     model = presets.load(backbone, dtype or BACKBONES.get(presets.resolve(backbone).adapter).default_dtype, device)
-    read = model.adapter(part("adapter", adapter, backbone, model.fingerprint))
+    read = model.adapter(component("adapter", adapter, backbone, model.fingerprint))
     console = Console(stderr=True)
     parts = [asked[start : start + BATCH] for start in range(0, len(asked), BATCH)]
     shown = track(parts, "reading", console=console, disable=as_json or not console.is_terminal)
@@ -82,7 +83,7 @@ def command(
     if as_json:
         emit(found.to_dict("records"))
         return
-    report("tables").show(drawing.sheet(found, title), Console())
+    report("sheet").show(drawing.sheet(found, title), Console())
     click.echo(f"wrote {out / CSV}\nwrote {out / PNG}")
 
 
@@ -97,7 +98,7 @@ def _refuse(backbone: str, adapter: str, out: Path) -> None:
     if missing:
         said = ", ".join(sorted(f"{need.name} ({need.value})" for need in missing))
         raise UsageError(f"the backbone {backbone!r} does not meet {said}; take a causal language model")
-    part("adapter", adapter, backbone)
+    component("adapter", adapter, backbone)
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file; name a folder")
     for path in (out / CSV, out / PNG):

@@ -9,12 +9,12 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from harness import presets, suite
-from harness.cli import _matrix
+from harness.cli import matrix
 from harness.cli.main import emit
 from harness.discover import load_all
 from harness.errors import ContractError
-from harness.presets import Spec
+from harness.plan import presets, suite
+from harness.plan.presets import Spec
 from harness.registry import METHODS, TASKS
 
 KINDS = ("methods", "tasks", "backbones", "suites", "matrix")
@@ -56,7 +56,7 @@ def methods() -> list[dict[str, Any]]:
                 "claim": claims[0],
                 "claims": claims,
                 "exact_at": cls.exact_at,
-                "needs": sorted(need.name for need in settings[0].needs),
+                "needs": sorted(need.name for need in settings[0].requirements),
                 "source": cls.source,
                 "params": {f.name: _default(f) for f in dataclasses.fields(cls)},
                 "from": METHODS.source(name),
@@ -158,7 +158,7 @@ def suites() -> list[dict[str, Any]]:
     return rows
 
 
-ROWS = {"methods": methods, "tasks": tasks, "backbones": backbones, "suites": suites, "matrix": _matrix.rows}
+ROWS = {"methods": methods, "tasks": tasks, "backbones": backbones, "suites": suites, "matrix": matrix.rows}
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
@@ -168,7 +168,7 @@ def _default(f: dataclasses.Field[Any]) -> Any:
 def _show(kind: str, rows: list[dict[str, Any]]) -> None:
     console = Console()
     if kind == "matrix":
-        _matrix.show(console, rows)
+        matrix.show(console, rows)
         return
     if kind == "backbones":
         console.print(_backbone_table(rows))

@@ -16,17 +16,19 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.progress import Progress as Bar
 
-from harness import provenance, runner, suite
-from harness._malloc import keep_pages
 from harness.cli.main import emit, strict
+from harness.core.task import Prompt
 from harness.discover import load_all, report
 from harness.errors import RunIncomplete, UsageError
-from harness.executors import EXECUTORS
-from harness.plan import Cell, Plan, expand
-from harness.resolve import Lines
-from harness.store import Store
-from harness.suite import Resolved
-from harness.task import Prompt
+from harness.plan import suite
+from harness.plan.cells import Cell, Plan, expand
+from harness.plan.suite import Resolved
+from harness.plan.yaml_lines import Lines
+from harness.platform.malloc import keep_pages
+from harness.record import provenance
+from harness.record.store import Store
+from harness.run import runner
+from harness.run.executors import EXECUTORS
 
 WARNING = (
     "--allow-code-execution: programs written by a language model will be executed in a child process with limits on "

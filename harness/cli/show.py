@@ -12,8 +12,8 @@ from rich.table import Table
 
 from harness.cli.main import emit
 from harness.errors import UnknownNameError, UsageError
-from harness.ledger import METRICS, acceptance_by_depth, totals, value
-from harness.store import Cell, Store
+from harness.record.ledger import METRICS, acceptance_by_depth, totals, value
+from harness.record.store import Cell, Store
 
 
 @click.command(name="show")

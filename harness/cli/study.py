@@ -11,7 +11,7 @@ from rich.console import Console
 from harness.cli.main import emit
 from harness.cli.show import match_cell
 from harness.discover import report
-from harness.store import Store
+from harness.record.store import Store
 
 PATH = click.Path(path_type=Path)
 
@@ -62,4 +62,4 @@ def tally(key: Path, answers: tuple[Path, ...], as_json: bool) -> None:
     if as_json:
         emit(asdict(found))
         return
-    report("tables").show(module.sheet(found), Console())
+    report("sheet").show(module.sheet(found), Console())

@@ -13,11 +13,11 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from harness import train as training
 from harness.cli.main import emit
 from harness.discover import load_recipes, shipped
 from harness.errors import UsageError
 from harness.registry import RECIPES
+from harness.train import loop as training
 
 EVERY_S = 30.0
 

@@ -9,12 +9,13 @@ import click
 from rich.console import Console
 
 from harness.cli.main import emit
+from harness.core.method import label, parameters
 from harness.discover import load_all, report
 from harness.errors import UsageError
-from harness.fidelity import CAUGHT, EXACT, Case, Caught, cases_of, distance, prove, prove_plants
-from harness.method import label, parameters
+from harness.plan.names import build
+from harness.proof.cases import Case, cases_of
+from harness.proof.prove import CAUGHT, EXACT, Caught, distance, prove, prove_plants
 from harness.registry import METHODS
-from harness.resolve import build
 
 QUICK = 32
 """Models of at most so many outputs."""
@@ -112,22 +113,22 @@ def _unproved(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, cases: tuple[Case, ...]) -> None:
-    console, tables = Console(), report("tables")
-    columns = [tables.Column(key, key, rank=rank) for key, rank in LAWS.items()]
+    console, sheet = Console(), report("sheet")
+    columns = [sheet.Column(key, key, rank=rank) for key, rank in LAWS.items()]
     lines = []
     for row in rows:
         tv = "" if row["total_variation"] is None else f"{row['total_variation']:.3g}"
         missed = "NOT caught" if row["verdict"] == "exact" else "none applies"
         seen = "caught" if row["planted"] else (missed if row["plants"] else "none planted")
         lines.append([row["label"], row["verdict"], tv, row["claim"], seen, row["case"]])
-    tables.show(tables.Sheet("exact laws", tuple(columns), lines, _unproved(rows)), console)
+    sheet.show(sheet.Sheet("exact laws", tuple(columns), lines, _unproved(rows)), console)
     if bugs:
-        columns = [tables.Column(key, key, rank=rank) for key, rank in BUGS.items()]
+        columns = [sheet.Column(key, key, rank=rank) for key, rank in BUGS.items()]
         lines = []
         for bug in bugs:
             seen = "caught" if bug["caught"] else "NOT caught"
             lines.append([bug["why"], bug["method"], f"{bug['total_variation']:.3g}", seen, bug["case"], bug["where"]])
-        tables.show(tables.Sheet("planted bugs", tuple(columns), lines, []), console)
+        sheet.show(sheet.Sheet("planted bugs", tuple(columns), lines, []), console)
     console.print(
         f"{len(cases)} models. Noise floor (autoregressive by the same enumeration): {floor:.2g}. "
         f"exact: below {EXACT:g}; a planted bug is caught above {CAUGHT:g}."

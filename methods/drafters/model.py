@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.contracts import Draft, Verdict
-from harness.method import Run
-from harness.session import Session
+from harness.core.draft import Acceptance, Draft
+from harness.core.run import Run
+from harness.core.session import Session
 
 
 @dataclass
@@ -26,14 +26,14 @@ class ModelDrafter:
         """gamma passes of the drafter; the law of each draft is kept whole."""
         self.session.sync(run.target.tokens)
         tokens, laws = [], []
-        left = self.session.offers.context - len(self.session)
+        left = self.session.capabilities.context - len(self.session)
         for _ in range(min(self.gamma, run.room - 1, left)):
-            q = run.law(self.session.forward())
+            q = run.probs(self.session.forward())
             x = run.draws.categorical(q, "draft")
             self.session.append(x)
             tokens.append(x)
             laws.append(q)
         return Draft(torch.cat(tokens), torch.cat(laws)) if tokens else run.nothing
 
-    def follow(self, verdict: Verdict) -> None:
+    def follow(self, verdict: Acceptance) -> None:
         """Nothing to do: the next `propose` goes back to what the target emitted."""

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from harness.contracts import Draft
-from harness.method import Run
+from harness.core.draft import Draft
+from harness.core.run import Run
 
 
 @dataclass

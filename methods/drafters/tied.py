@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Protocol, runtime_checkable
 
+from harness.core.run import Run
 from harness.errors import UsageError, WeightsError
-from harness.method import Run
 
 
 @runtime_checkable
@@ -31,7 +31,7 @@ def check_tied(made_for: Tied, run: Run) -> None:
     Raises:
         UsageError: the target is guided, and the drafter has one branch. WeightsError: another backbone.
     """
-    if run.offers.branches > made_for.branches:
+    if run.capabilities.branches > made_for.branches:
         raise UsageError(
             f"{run.backbone} is guided and its drafter was trained without guidance: take one trained with two "
             f"branches, or a target at guidance 1"

@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.contracts import Path, Verdict
-from harness.draws import Draws
+from harness.core.draft import Acceptance, Path
+from harness.core.draws import Draws
 from harness.errors import UsageError
-from methods.verifiers.rejection import judge, odds
+from methods.verifiers.rejection import draft_probs, judge
 
 Mode = Literal["std", "alg2", "det"]
 Noise = Literal["logU", "uni"]
@@ -90,7 +90,7 @@ def energies(x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R 
         ContractError: some q[k, x[k]] is 0, so it was not drawn from ``q`` (checked on a CPU only).
     """
     px = p[: len(x)].gather(1, x[:, None])[:, 0]
-    return torch.where(px > 0, (px / odds(x, q).to(p.dtype)).log(), NEVER)
+    return torch.where(px > 0, (px / draft_probs(x, q).to(p.dtype)).log(), NEVER)
 
 
 def smoothed(energy: Float[Tensor, " K"], beta: float) -> Float[Tensor, " K"]:
@@ -105,7 +105,7 @@ def smoothed(energy: Float[Tensor, " K"], beta: float) -> Float[Tensor, " K"]:
 
 def verify_energy(
     x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"], draws: Draws, rule: EnergyRule
-) -> Verdict:
+) -> Acceptance:
     """Keep the drafts before the first that does not pass; then a correction from (p - q)+.
 
     Args:
@@ -122,9 +122,9 @@ def verify_energy(
     return noted(closed(judge(rule.passes(found), x, q, torch.cat([p, point(x[-1:], p)]), draws)), found)
 
 
-def noted(verdict: Verdict, energy: Float[Tensor, " K"]) -> Verdict:
+def noted(verdict: Acceptance, energy: Float[Tensor, " K"]) -> Acceptance:
     """The same, with energies for the record."""
-    return Verdict(verdict.path, verdict.token, passed=verdict.passed, energies=energy)
+    return Acceptance(verdict.path, verdict.token, passed=verdict.passed, energies=energy)
 
 
 def point(x: Int[Tensor, " 1"], p: Float[Tensor, "R V"]) -> Float[Tensor, "1 V"]:
@@ -132,8 +132,8 @@ def point(x: Int[Tensor, " 1"], p: Float[Tensor, "R V"]) -> Float[Tensor, "1 V"]
     return torch.zeros_like(p[:1]).index_fill_(1, x, 1.0)
 
 
-def closed(verdict: Verdict) -> Verdict:
+def closed(verdict: Acceptance) -> Acceptance:
     """Of a path whose last draft was not read: it is no node, and passed where the path is whole."""
     path, count = verdict.path, len(verdict.path.nodes)
     short = Path(path.nodes[: count - 1], path.stop.clamp_max(count - 1), path.expected)
-    return Verdict(short, verdict.token, passed=path.stop == count)
+    return Acceptance(short, verdict.token, passed=path.stop == count)

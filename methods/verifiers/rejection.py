@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.contracts import Path, Verdict
-from harness.draws import Draws
+from harness.core.draft import Acceptance, Path
+from harness.core.draws import Draws
 from harness.errors import ContractError
 
 
 def verify_chain(
     x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Tensor, "K+1 V"], draws: Draws
-) -> Verdict:
+) -> Acceptance:
     """Accept the longest prefix of ``x`` that rejection sampling keeps.
 
     Args:
@@ -45,20 +45,20 @@ def judge(
     q: Float[Tensor, "K V"] | None,
     p: Float[Tensor, "K+1 V"],
     draws: Draws,
-) -> Verdict:
+) -> Acceptance:
     """The walk of `verify_chain` for any probabilities of acceptance; lossless for those of `acceptance` alone."""
     if len(x) == 0:
-        return Verdict(Path.root(p), draws.categorical(p, "resid")[0])
+        return Acceptance(Path.root(p), draws.categorical(p, "resid")[0])
     path = draws.path(accept)
     stop = path.stop
-    law = p.index_select(0, stop.reshape(1))
+    probs = p.index_select(0, stop.reshape(1))
     last = stop.clamp_max(len(x) - 1).reshape(1)
     if q is None:
-        refused = torch.zeros_like(law).scatter_(1, x.index_select(0, last)[:, None], torch.inf)
+        refused = torch.zeros_like(probs).scatter_(1, x.index_select(0, last)[:, None], torch.inf)
     else:
         refused = q.index_select(0, last).to(p.dtype)
-    law = residual(law, refused.where(stop < len(x), 0.0))
-    return Verdict(path, draws.categorical(law, "resid")[0])
+    probs = residual(probs, refused.where(stop < len(x), 0.0))
+    return Acceptance(path, draws.categorical(probs, "resid")[0])
 
 
 def acceptance(x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Tensor, "K+1 V"]) -> Float[Tensor, " K"]:
@@ -66,10 +66,10 @@ def acceptance(x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Te
     px = p[: len(x)].gather(1, x[:, None])[:, 0]
     if q is None:
         return px
-    return (px / odds(x, q).to(p.dtype)).clamp_max(1.0)
+    return (px / draft_probs(x, q).to(p.dtype)).clamp_max(1.0)
 
 
-def odds(x: Int[Tensor, " K"], q: Float[Tensor, "K V"]) -> Float[Tensor, " K"]:
+def draft_probs(x: Int[Tensor, " K"], q: Float[Tensor, "K V"]) -> Float[Tensor, " K"]:
     """q(x) at each draft.
 
     Raises:

@@ -9,8 +9,8 @@ from __future__ import annotations
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.contracts import Verdict
-from harness.draws import Draws
+from harness.core.draft import Acceptance
+from harness.core.draws import Draws
 
 
 def above(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"], delta: float) -> Float[Tensor, " K"]:
@@ -24,14 +24,14 @@ def among_best(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"], best: int) -> Fl
     return ((px > 0) & ((p[: len(x)] > px[:, None]).sum(1) < best)).to(p.dtype)
 
 
-def keep_passing(passes: Float[Tensor, " K"], p: Float[Tensor, "K+1 V"], draws: Draws) -> Verdict:
+def keep_passing(passes: Float[Tensor, " K"], p: Float[Tensor, "K+1 V"], draws: Draws) -> Acceptance:
     """Keep the drafts before the first that does not pass, then draw from p: no residual is taken.
 
     With drafts of law q and A the tokens that pass, one token has the law q 1_A + (1 - q(A)) p. Where A is one token x*
     (so with delta >= 0.5) its total variation to p is q(x*) (1 - p(x*)).
     """
     path = draws.path(passes)
-    return Verdict(path, draws.categorical(p.index_select(0, path.stop.reshape(1)), "resid")[0])
+    return Acceptance(path, draws.categorical(p.index_select(0, path.stop.reshape(1)), "resid")[0])
 
 
 def _chance(x: Int[Tensor, " K"], p: Float[Tensor, "K+1 V"]) -> Float[Tensor, " K"]:

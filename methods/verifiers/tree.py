@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.contracts import Draft, Path, Verdict
-from harness.draws import Draws
-from methods.trees import children, elder_siblings
-from methods.verifiers.rejection import odds, residual
+from harness.core.draft import Acceptance, Draft, Path
+from harness.core.draws import Draws
+from methods.trees.ops import children, elder_siblings
+from methods.verifiers.rejection import draft_probs, residual
 
 
 class Judged(NamedTuple):
@@ -33,25 +33,25 @@ class Judged(NamedTuple):
 
 
 def verify_delta(
-    draft: Draft, p: Float[Tensor, "R V"], draws: Draws, aside: Int[Tensor, " A"] | None = None
-) -> Verdict:
+    draft: Draft, p: Float[Tensor, "R V"], draws: Draws, extra_ids: Int[Tensor, " A"] | None = None
+) -> Acceptance:
     """Walk down a tree that was chosen without looking at the target's noise: its nodes are point masses.
 
     Exact for any such tree, reranked or pruned too; at T = 0 the longest path of argmaxima.
 
     Args:
         draft: its law is not looked at. p: target's laws; rows behind those of the proposed nodes are not looked at.
-        aside: see `Verdict`.
+        aside: see `Acceptance`.
     """
     x, parents = draft.tokens[: draft.proposed], draft.above[: draft.proposed]
     if not draft.proposed:
-        return Verdict(Path.root(p), draws.categorical(p[:1], "resid")[0], aside)
+        return Acceptance(Path.root(p), draws.categorical(p[:1], "resid")[0], extra_ids)
     path = draws.path(delta_acceptance(x, parents, p), parents)
     row = p.index_select(0, path.stop.reshape(1))
     refused = torch.zeros_like(row[0]).index_add(0, x, (parents + 1 == path.stop).to(row.dtype))
-    law = row.where(refused == 0, 0.0)
-    law = torch.where(law.sum() > 0, law, row)  # nothing left but rounding: refusing all of them has no odds
-    return Verdict(path, draws.categorical(law, "resid")[0], aside)
+    probs = row.where(refused == 0, 0.0)
+    probs = torch.where(probs.sum() > 0, probs, row)  # nothing left but rounding: refusing all of them has no odds
+    return Acceptance(path, draws.categorical(probs, "resid")[0], extra_ids)
 
 
 def delta_acceptance(x: Int[Tensor, " K"], parents: Int[Tensor, " K"], p: Float[Tensor, "R V"]) -> Float[Tensor, " K"]:
@@ -63,7 +63,7 @@ def delta_acceptance(x: Int[Tensor, " K"], parents: Int[Tensor, " K"], p: Float[
     return torch.where(rest > px, px / rest, (px > 0).to(px.dtype))
 
 
-def verify_multi_step(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, *, inner: int, width: int) -> Verdict:
+def verify_multi_step(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, *, inner: int, width: int) -> Acceptance:
     """Try sampled children in the order of their drawing; each refusal leaves the residual for the next.
 
     With replacement q is the drafter's law at each sibling; without, that law with the elder siblings taken out, which
@@ -74,19 +74,19 @@ def verify_multi_step(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, *, in
         draft: its law holds q. inner: I. width: no row has more children.
 
     Raises:
-        ContractError: some x[k] has q[k, x[k]] = 0 (see `rejection.odds`).
+        ContractError: some x[k] has q[k, x[k]] = 0 (see `rejection.draft_probs`).
     """
-    if draft.law is None:
+    if draft.probs is None:
         return verify_delta(draft, p, draws)
     kids = children(draft.above, inner, width)
-    return walk(multi_step(draft.tokens, draft.law, p, kids), draft.above, p, draws)
+    return walk(multi_step(draft.tokens, draft.probs, p, kids), draft.above, p, draws)
 
 
 def multi_step(
     x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"], kids: Int[Tensor, "I w"]
 ) -> Judged:
     """Odds min(1, p_t(x) / q(x)) of the t-th child, where p_0 is p and p_{t+1} the residual of p_t and its q."""
-    left, qx = p[: len(kids)], odds(x, q).to(p.dtype)
+    left, qx = p[: len(kids)], draft_probs(x, q).to(p.dtype)
     accept = p.new_zeros(len(x) + 1)
     for nodes in kids.T:
         has, node = nodes >= 0, nodes.clamp_min(0)
@@ -96,9 +96,9 @@ def multi_step(
     return Judged(accept[:-1], left)
 
 
-def walk(judged: Judged, parents: Int[Tensor, " K"], p: Float[Tensor, "R V"], draws: Draws) -> Verdict:
+def walk(judged: Judged, parents: Int[Tensor, " K"], p: Float[Tensor, "R V"], draws: Draws) -> Acceptance:
     """The path, and a closing token from what is left where it stops."""
     path = draws.path(judged.accept, parents)
     row, inner = path.stop.reshape(1), len(judged.left)
-    law = judged.left.index_select(0, row.clamp_max(inner - 1)).where(row < inner, p.index_select(0, row))
-    return Verdict(path, draws.categorical(law, "resid")[0])
+    probs = judged.left.index_select(0, row.clamp_max(inner - 1)).where(row < inner, p.index_select(0, row))
+    return Acceptance(path, draws.categorical(probs, "resid")[0])

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.contracts import Draft, Path, Verdict
-from harness.draws import Draws
-from harness.session import ancestors
-from methods.trees import paths
+from harness.core.draft import Acceptance, Draft, Path
+from harness.core.draws import Draws
+from harness.core.session import ancestors
+from methods.trees.ops import paths
 
 
 def threshold(p: Float[Tensor, "R V"], epsilon: float, alpha: float) -> Float[Tensor, " R"]:
@@ -23,7 +23,7 @@ def threshold(p: Float[Tensor, "R V"], epsilon: float, alpha: float) -> Float[Te
 
 def verify_typical(
     draft: Draft, p: Float[Tensor, "R V"], draws: Draws, limit: Float[Tensor, " R"], *, greedy: bool
-) -> Verdict:
+) -> Acceptance:
     """Keep the longest path whose tokens all have p(x) above their row's limit; of equals the most probable one.
 
     Args:
@@ -34,7 +34,7 @@ def verify_typical(
     """
     x, parents = draft.tokens, draft.above
     if not draft.proposed:
-        return Verdict(Path.root(p), _closing(p[:1], draws, greedy))
+        return Acceptance(Path.root(p), _closing(p[:1], draws, greedy))
     px, above = p[parents + 1, x], ancestors(parents)
     kept = (~above | (px > limit[parents + 1])[None, :]).all(1)
     depth = torch.where(kept, above.sum(1), 0)
@@ -44,14 +44,14 @@ def verify_typical(
     nodes = index.where(above[best] & kept.any(), len(x)).sort().values
     stop = torch.where(kept.any(), best + 1, 0)
     path = Path(nodes.where(nodes < len(x), -1), stop, depth.max().to(p.dtype))
-    return Verdict(path, _closing(p.index_select(0, stop.reshape(1)), draws, greedy))
+    return Acceptance(path, _closing(p.index_select(0, stop.reshape(1)), draws, greedy))
 
 
 def _closing(row: Float[Tensor, "1 V"], draws: Draws, greedy: bool) -> Int[Tensor, ""]:
     return row[0].argmax() if greedy else draws.categorical(row, "resid")[0]
 
 
-def verify_redrawn(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, levels: int) -> Verdict:
+def verify_redrawn(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, levels: int) -> Acceptance:
     """Keep the longest path on which a draw of p at each node, anew for each leaf, equals the draft; then draw again.
 
     Biased: behind a draw that was no draft comes another draw of p, so a draft is emitted with p + p (1 - p), and more
@@ -62,7 +62,7 @@ def verify_redrawn(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, levels: 
     """
     x, parents = draft.tokens, draft.above
     if not draft.proposed:
-        return Verdict(Path.root(p), draws.categorical(p[:1], "resid")[0])
+        return Acceptance(Path.root(p), draws.categorical(p[:1], "resid")[0])
     leaf = torch.ones(len(x) + 1, dtype=torch.bool, device=x.device).index_fill(0, parents + 1, False)[1:]
     nodes = paths(parents, levels)
     there = (nodes >= 0) & leaf[:, None]
@@ -75,5 +75,5 @@ def verify_redrawn(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, levels: 
     stop = path.max() + 1
     missed = (1 - equal.cumprod(1)).prod(0)  # by all leaves, at each level
     padded = torch.cat([path, path.new_full((len(x) - levels,), -1)])
-    law = p.index_select(0, stop.reshape(1))
-    return Verdict(Path(padded, stop, (1 - missed).sum()), draws.categorical(law, "resid")[0])
+    probs = p.index_select(0, stop.reshape(1))
+    return Acceptance(Path(padded, stop, (1 - missed).sum()), draws.categorical(probs, "resid")[0])

@@ -9,9 +9,9 @@ from itertools import pairwise
 import numpy as np
 from jaxtyping import Float
 
+from harness.core.task import Scored, SetScore
 from harness.errors import ContractError
-from harness.outputs import Picture
-from harness.task import Scored, SetScore
+from harness.record.outputs import Picture
 
 RESAMPLES = 2_000
 BATCH = 32

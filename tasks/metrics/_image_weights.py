@@ -123,10 +123,10 @@ def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> Non
     try:
         net.load_state_dict(dict(tensors), strict=True)
     except RuntimeError as error:
-        raise misfit(path, type(net).__name__, error) from error
+        raise incompatibility(path, type(net).__name__, error) from error
 
 
-def misfit(path: Path, net: str, error: Exception, most: int = 300) -> WeightsError:
+def incompatibility(path: Path, net: str, error: Exception, most: int = 300) -> WeightsError:
     """The error of weights that are not of a net's layout, cut to a readable length."""
     text = " ".join(str(error).split())
     return WeightsError(f"{path} does not fit {net}: {text[:most]}{'...' if len(text) > most else ''}")

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
+from harness.core.task import Scored, SetScore
 from harness.errors import StrideError, UnknownNameError, UsageError
-from harness.outputs import Picture
-from harness.task import Scored, SetScore
+from harness.record.outputs import Picture
 from tasks.metrics import _image_weights as weights
 from tasks.metrics._image_stats import Shown, shown
 from tasks.metrics._lpips import Lpips
@@ -131,7 +131,7 @@ def score(
     return out
 
 
-def elsewhere(seen: Shown, settings: Settings, *, how: str, needs: Sequence[weights.Weights] = ()) -> SetScore:
+def elsewhere(seen: Shown, settings: Settings, *, how: str, requirements: Sequence[weights.Weights] = ()) -> SetScore:
     """A figure that rests on a detector or a question answerer, none of which is part of this.
 
     Args:
@@ -141,7 +141,7 @@ def elsewhere(seen: Shown, settings: Settings, *, how: str, needs: Sequence[weig
         WeightsError: a file is absent, or not the published one.
         UsageError: all are here: says how to use them.
     """
-    for published in needs:
+    for published in requirements:
         weights.find(published, settings.weights)
     raise UsageError(f"it is judged by {how}")
 

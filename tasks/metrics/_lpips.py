@@ -16,7 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from harness.errors import OutputError
-from harness.outputs import Picture
+from harness.record.outputs import Picture
 from tasks.metrics import _image_weights as weights
 from tasks.metrics.features import INSTALL, device, imported
 
@@ -52,7 +52,7 @@ class Lpips:
         held = weights.read(heads)
         keys = [f"lin{layer}.model.1.weight" for layer in range(len(TAPS))]
         if absent := [key for key in keys if key not in held]:
-            raise weights.misfit(heads, "LPIPS on AlexNet", KeyError(f"it has no {', '.join(absent)}"))
+            raise weights.incompatibility(heads, "LPIPS on AlexNet", KeyError(f"it has no {', '.join(absent)}"))
         self._heads = [held[key].flatten().to(device()) for key in keys]
 
     @classmethod

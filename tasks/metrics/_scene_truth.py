@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from harness.worlds import emoji
+from harness.synthetic import emoji
 from tasks.metrics.attributes import Seen, judge
 
 NEAR = 4.0

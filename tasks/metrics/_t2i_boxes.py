@@ -28,8 +28,8 @@ def position_2d(relation: str | None, one: Box, other: Box, *, overlap: float = 
     }
     if relation not in along:
         return 0.0
-    ahead, aside = along[relation]
-    if ahead <= 0 or abs(ahead) <= abs(aside):
+    ahead, extra_ids = along[relation]
+    if ahead <= 0 or abs(ahead) <= abs(extra_ids):
         return 0.0
     shared = iou(one, other)
     return 1.0 if shared < overlap else overlap / shared

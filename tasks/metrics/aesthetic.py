@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from harness.task import SetScore
+from harness.core.task import SetScore
 from tasks.metrics import _image_weights as weights
 from tasks.metrics._image_stats import Shown, mean
 from tasks.metrics.clip import Clip

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int8
 
-from harness.worlds.emoji import OBJECT, SMOOTH, TEXTURED
+from harness.synthetic.emoji import OBJECT, SMOOTH, TEXTURED
 from tasks.metrics import geneval
 
 

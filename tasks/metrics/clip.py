@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from harness.core.task import SetScore
 from harness.errors import UsageError
-from harness.outputs import Picture
-from harness.task import SetScore
+from harness.record.outputs import Picture
 from tasks.metrics import _image_weights as weights
 from tasks.metrics._image_stats import Shown, batches, mean
 from tasks.metrics.features import INSTALL, device, imported

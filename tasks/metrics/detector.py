@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.errors import OutputError, WeightsError
-from harness.worlds import emoji
+from harness.synthetic import emoji
 from tasks.metrics.attributes import Seen
 
 WEIGHTS = Path(__file__).parents[1] / "data" / "detector"

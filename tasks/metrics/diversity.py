@@ -11,8 +11,8 @@ from typing import Protocol
 import numpy as np
 from jaxtyping import Float
 
-from harness.outputs import Picture
-from harness.task import SetScore
+from harness.core.task import SetScore
+from harness.record.outputs import Picture
 from tasks.metrics._image_stats import mean
 
 

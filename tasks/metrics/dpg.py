@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.core.task import SetScore
 from harness.errors import OutputError
-from harness.task import SetScore
 from tasks._prompt_files import Where, lines, table, text_of
 from tasks.metrics._image_stats import mean
 

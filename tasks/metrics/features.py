@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from harness import _torchvision
 from harness.errors import UsageError
-from harness.outputs import Picture
+from harness.platform import torchvision
+from harness.record.outputs import Picture
 from tasks.metrics import _image_weights as weights
 from tasks.metrics._image_stats import batches
 
@@ -156,7 +156,7 @@ def imported(name: str, how: str) -> Any:
     Raises:
         UsageError: it is not installed.
     """
-    _torchvision.ensure()
+    torchvision.ensure()
     try:
         return importlib.import_module(name)
     except ImportError as error:
@@ -171,6 +171,6 @@ def _pytorch_fid(tensors: dict[str, Tensor], path: Path) -> Any:
     try:
         return module.InceptionV3([3]).eval().to(device())
     except RuntimeError as error:
-        raise weights.misfit(path, "pytorch-fid's InceptionV3", error) from error
+        raise weights.incompatibility(path, "pytorch-fid's InceptionV3", error) from error
     finally:
         module.load_state_dict_from_url = own

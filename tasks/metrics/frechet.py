@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from harness.core.task import SetScore
 from harness.errors import UsageError
-from harness.outputs import Picture
-from harness.task import SetScore
+from harness.record.outputs import Picture
 from tasks.metrics._image_stats import resampled
 from tasks.metrics.features import INSTALL, FeatureNet, imported
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
-from harness.task import SetScore
+from harness.core.task import SetScore
 from tasks._prompt_files import json_lines, text_of
 from tasks.metrics import _image_weights as weights
 from tasks.metrics._image_stats import draws, mean

@@ -6,7 +6,7 @@ benchmark table prints 100 times that).
 
 from __future__ import annotations
 
-from harness.task import SetScore
+from harness.core.task import SetScore
 from tasks.metrics import _image_weights as weights
 from tasks.metrics._image_stats import Shown, mean
 from tasks.metrics.clip import Clip

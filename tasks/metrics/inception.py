@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 from jaxtyping import Float
 
-from harness.task import SetScore
+from harness.core.task import SetScore
 from tasks.metrics._image_stats import Shown
 from tasks.metrics.features import Inception
 

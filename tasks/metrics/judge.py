@@ -10,9 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from harness.core.task import Scored, SetScore
 from harness.errors import OutputError
-from harness.outputs import as_text
-from harness.task import Scored, SetScore
+from harness.record.outputs import as_text
 from tasks._prompt_files import Row, Where, json_lines
 from tasks.metrics._image_stats import mean
 

@@ -19,8 +19,8 @@ from scipy.sparse.csgraph import connected_components
 from scipy.spatial import cKDTree
 
 from harness.errors import OutputError, UsageError
-from harness.outputs import Mesh
-from harness.worlds import shapes
+from harness.record.outputs import Mesh
+from harness.synthetic import shapes
 
 Points = npt.NDArray[np.float64]
 METRICS = ("chamfer", "hausdorff", "normal_consistency", "components", "open_edges", "faces", "tokens")

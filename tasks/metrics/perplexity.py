@@ -17,9 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness._quiet import quiet
+from harness.core.task import SetScore
 from harness.errors import WeightsError
-from harness.task import SetScore
+from harness.platform.quiet import quiet
 from tasks.metrics._image_stats import mean
 
 WEIGHTS = Path(str(files("harness"))) / "backbones" / "weights"

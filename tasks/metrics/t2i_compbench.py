@@ -16,8 +16,8 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Float
 
+from harness.core.task import SetScore
 from harness.errors import ContractError
-from harness.task import SetScore
 from tasks._prompt_files import Where, json_file
 from tasks.metrics._image_stats import mean
 from tasks.metrics._t2i_boxes import LOCALITIES_3D, Box, position_2d, position_3d, same

@@ -20,8 +20,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from harness.core.task import SetScore
 from harness.errors import OutputError, UsageError
-from harness.task import SetScore
 from tasks.metrics._image_stats import RESAMPLES, resampled
 
 METRICS = ("wer", "wer_no_spelling")

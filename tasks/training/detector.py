@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.registry import RECIPES
-from harness.train import Recipe, save_bf16
-from harness.worlds import emoji
+from harness.synthetic import emoji
+from harness.train.loop import Recipe, save_bf16
 from tasks.metrics._scene_truth import shares, truth
 from tasks.metrics.detector import CELLS, SPLIT, Detector, find, prepare
 
@@ -32,7 +32,7 @@ class EmojiDetector(Recipe):
 
     kind = "scorer"
     summary = "detector of emoji scenes: kind, colour, size and place of each object"
-    source = "harness.worlds.emoji, from Noto Color Emoji (SIL OFL 1.1), and emoji-vq"
+    source = "harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1), and emoji-vq"
     requires = ("emoji-vq",)
     steps = 5000
     hours = 0.5

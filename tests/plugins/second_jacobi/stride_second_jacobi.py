@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from harness.contracts import Path, Verdict
 from harness.method import Claim, Method
+
 from harness.registry import METHODS
 
 

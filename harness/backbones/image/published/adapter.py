@@ -1,0 +1,156 @@
+"""Published autoregressive picture models: Chameleon's family, Emu3, Janus, LlamaGen, SimpleAR and Tar.
+
+One adapter runs them all: guidance over two branches, forced tokens, the ids that a cell may take, and a picture from
+the model's own tokenizer. What differs between them is a `Family`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.backbones.checkpoints import parts as _real_files
+from harness.backbones.image.layout import cells
+from harness.backbones.image.published.family import Ask, Model
+from harness.backbones.image.published.table import check
+from harness.backbones.slots.cache import Masks, SlotCache
+from harness.backbones.slots.guided import GridGrammar, GuidedCache
+from harness.backbones.text.hf_causal import TYPES, spread
+from harness.core.backbone import Backbone, EncodedPrompt
+from harness.core.cache import Cache
+from harness.core.capabilities import Capabilities, Requirement
+from harness.core.task import Prompt
+from harness.errors import OutputError, UsageError
+from harness.record.outputs import Picture
+from harness.registry import BACKBONES
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """A loaded model, its guidance scale and the digest of its files."""
+
+    model: Model
+    guidance: float
+    fingerprint: str
+
+
+@BACKBONES.register("real_image")
+@final
+class RealImage(Backbone):
+    """A published picture model.
+
+    Args (of ``params``):
+        family: a name of ``_real_table.FAMILIES``. parts: its files (see `_real_files`). guidance: scale s, 1 for none.
+        Others: settings of the family, such as pixels.
+
+    Attributes:
+        codes: the picture code of each id, -1 where it has none. codebook: the vector of each code.
+    """
+
+    default_dtype: ClassVar[str] = "bf16"
+
+    def __init__(self, name: str, dtype: str, device: str, parts: Parts) -> None:
+        model = parts.model
+        self.name, self.dtype, self.device = name, dtype, device
+        self.fingerprint = parts.fingerprint
+        ids = (model.codes >= 0).nonzero()[:, 0]
+        grid, vectors = replace(model.grid, ids=tuple(ids.tolist())), model.codebook[model.codes[ids]]
+        self.capabilities = Capabilities(
+            model.vocabulary, model.context, meets=self.meets({}), grid=grid, codebook=vectors
+        )
+        self._parts, self._model = parts, model
+        self._grammar = GridGrammar(model.grid, model.codes >= 0)
+        self._masks = Masks(model.context, TYPES[dtype], torch.device(device))
+
+    @classmethod
+    def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> RealImage:
+        """Read files that are on this machine already."""
+        asked = check(name, params, dtype)
+        paths = _real_files.locate(name, asked.parts)
+        model = asked.family.load(Ask(name, paths, asked.settings, TYPES[dtype], device))
+        mark = hashlib.sha256(f"{_real_files.digest(paths)} {sorted(asked.settings.items())}".encode()).hexdigest()
+        return cls(name, dtype, device, Parts(model, float(params.get("guidance", 1.0)), mark))
+
+    @classmethod
+    def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
+        """Trees, drafters of its own vocabulary, a grid with its codebook, and its positions in any order."""
+        return frozenset(
+            {Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.GRID, Requirement.CODEBOOK, Requirement.ANY_ORDER}
+        )
+
+    @classmethod
+    def modality(cls, params: Mapping[str, Any]) -> str:
+        """Pictures."""
+        return "image"
+
+    @property
+    def codes(self) -> Int[Tensor, " V"]:
+        """The picture code of each id, -1 where it has none."""
+        return self._model.codes
+
+    @property
+    def codebook(self) -> Float[Tensor, "K C"]:
+        """The vector of each code."""
+        return self._model.codebook
+
+    def cache(self) -> Cache:
+        """There is none without a prompt."""
+        raise UsageError(f"{self.name} draws what a prompt says, so it has no cache without one; open a prompt")
+
+    def open(self, prompt: Prompt) -> EncodedPrompt:
+        """Read a prompt: a text encoder or language model in front runs here, once."""
+        model, reading = self._model, self._model.read(self._model.net, prompt)
+        count, scale = len(reading.tokens), self._parts.guidance
+        room = model.context + max(0, len(reading.negative) - count)
+        if count + model.grid.length > model.context:
+            raise UsageError(
+                f"{self.name}: prompt {prompt.id!r} has {count} tokens; with the {model.grid.length} of a picture they "
+                f"would pass the context of {model.context}. Shorten it"
+            )
+
+        def cache() -> Cache:
+            return GuidedCache(
+                SlotCache(reading.net, model.context, self._masks),
+                count,
+                scale=scale,
+                unconditional=SlotCache(reading.other, room, self._masks),
+                negative=reading.negative,
+                grammar=self._grammar,
+            )
+
+        return EncodedPrompt(reading.tokens, cache)
+
+    def decode(self, tokens: Sequence[int]) -> Picture:
+        """The picture of a whole grid of ids.
+
+        Raises:
+            OutputError: there are fewer or more of them, a forced one is another, or a cell holds no picture code.
+        """
+        grid, codes = self._model.grid, self._model.codes
+        ids = torch.tensor(cells(self.name, grid, tokens), device=codes.device)
+        if int(ids.min()) < 0 or int(ids.max()) >= len(codes) or int(codes[ids].min()) < 0:
+            raise OutputError(f"a cell of a picture of {self.name} holds an id that is no picture code")
+        pixels = self._model.paint(codes[ids].view(grid.rows, grid.columns)).float().permute(1, 2, 0)
+        return Picture(((pixels + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).cpu().numpy())
+
+    def variant(self, params: Mapping[str, str]) -> RealImage:
+        """``layers``: how many are kept, evenly spread, the first and the last always; tensors are shared.
+
+        Raises:
+            UsageError: another parameter, or a number of layers outside 2 to all of them.
+        """
+        if not params:
+            return self
+        if set(params) != {"layers"}:
+            raise UsageError(f"{self.name!r} has no variant with {', '.join(sorted(params))}; it has layers=N")
+        kept = spread(self._model.net.layers, params["layers"], self.name)
+        mark = hashlib.sha256(f"{self.fingerprint} layers={kept}".encode()).hexdigest()
+        model = replace(self._model, net=self._model.net.pick(kept))
+        parts = Parts(model, self._parts.guidance, mark)
+        return RealImage(f"{self.name}/layers={len(kept)}", self.dtype, self.device, parts)

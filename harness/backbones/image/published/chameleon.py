@@ -1,0 +1,142 @@
+"""Anole and Lumina-mGPT: Chameleon's decoder through transformers, its pictures through its original VQGAN.
+
+Sources: Chern et al. 2024, arXiv:2407.06135 (Anole); Liu et al. 2024, arXiv:2408.02657 (Lumina-mGPT). Prompts as in
+GAIR-NLP/anole at af563fa and Alpha-VLLM/Lumina-mGPT at 104abe4. Transformers' own class has no VQ decoder and forbids
+picture ids, so its base model and head are run without it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor
+from transformers import ChameleonConfig, ChameleonForConditionalGeneration
+
+from harness.backbones.checkpoints import parts
+from harness.backbones.image.published import vqgan
+from harness.backbones.image.published.decoder import DecoderNet, checked, read_config, read_pretrained
+from harness.backbones.image.published.family import (
+    Ask,
+    Family,
+    Model,
+    Reading,
+    code_table,
+    same,
+    side,
+    text_of,
+    token_ids,
+)
+from harness.backbones.slots.net import Net
+from harness.backbones.text import load as _load
+from harness.core.capabilities import Grid
+from harness.core.task import Prompt
+from harness.errors import WeightsError
+
+BOI, EOT, LINE = "<racm3:break>", "<reserved08706>", "<reserved08799>"
+"""Begin of picture, end of turn, end of line."""
+UNIT = 32
+"""Pixels of Lumina-mGPT's size tokens."""
+DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
+
+HostAcceptance = Callable[[Net, Prompt], Reading]
+
+
+def _anole(ask: Ask, tokenizer: Any, pixels: int) -> tuple[HostAcceptance, int | None]:
+    """<s> text <end of turn> <begin of picture>; unconditional: <s> <begin of picture>. No ends of lines."""
+    boi, eot = token_ids(ask.name, tokenizer, [BOI, EOT])
+    bos = int(tokenizer.bos_token_id)
+
+    def read(net: Net, prompt: Prompt) -> Reading:
+        words = tokenizer(text_of(ask.name, prompt), add_special_tokens=False).input_ids
+        return same(net, [bos, *words, eot, boi], [bos, boi])
+
+    return read, None
+
+
+def _lumina(ask: Ask, tokenizer: Any, pixels: int) -> tuple[HostAcceptance, int | None]:
+    """<s> request <end of turn> <begin of picture> <height> <width>; unconditional: the last three of them."""
+    units = side(ask.name, pixels, UNIT)
+    boi, eot, line, size = token_ids(ask.name, tokenizer, [BOI, EOT, LINE, f"<reserved{8800 + units:05d}>"])
+    bos = int(tokenizer.bos_token_id)
+    request = f"Generate an image of {pixels}x{pixels} according to the following prompt:\n"
+
+    def read(net: Net, prompt: Prompt) -> Reading:
+        words = tokenizer(request + text_of(ask.name, prompt), add_special_tokens=False).input_ids
+        return same(net, [bos, *words, eot, boi, size, size], [boi, size, size])
+
+    return read, line
+
+
+def _loader(prompts: Callable[[Ask, Any, int], tuple[HostAcceptance, int | None]]) -> Callable[[Ask], Model]:
+    def load(ask: Ask) -> Model:
+        folder = ask.parts["model"]
+        config = read_config(ask, folder, ChameleonConfig)
+        tokenizer = _load.read_tokenizer(folder)
+        if config.vocabulary_map is None and tokenizer is not None:
+            config.vocabulary_map = tokenizer.get_vocab()
+        model = read_pretrained(ask, folder, ChameleonForConditionalGeneration, config, ("model.vqmodel.",))
+        state = parts.read_state(ask.name, ask.parts["vq"])
+        return assemble(ask, model, tokenizer, state, prompts)
+
+    return load
+
+
+def assemble(
+    ask: Ask,
+    model: Any,
+    tokenizer: Any,
+    state: dict[str, Tensor],
+    prompts: Callable[[Ask, Any, int], tuple[HostAcceptance, int | None]],
+) -> Model:
+    """A model out of its parts: one of transformers, and the tensors of the VQGAN."""
+    base, config = model.model, model.config
+    base.vqmodel = None  # the original tokenizer is used instead
+    net = checked(ask.name, DecoderNet(base, base.embed_tokens, model.lm_head), ask.device, ask.dtype)
+    vq = decoder(ask, state)
+    pixels = ask.settings["pixels"]
+    cells = side(ask.name, pixels, vq.shape.factor)
+    read, line = prompts(ask, tokenizer, pixels)
+    codes = picture_codes(ask.name, config.vocabulary_map or {}, vq.shape.codes)
+    return Model(
+        net=net,
+        vocabulary=int(model.lm_head.weight.shape[0]),
+        context=int(config.max_position_embeddings),
+        grid=Grid(cells, cells, eol=line),
+        codes=code_table(int(model.lm_head.weight.shape[0]), codes, ask.device),
+        read=read,
+        paint=vq,
+        codebook=vq.codebook.detach(),
+    )
+
+
+def decoder(ask: Ask, state: dict[str, Tensor], part: str = "vq", normalised: bool = False) -> vqgan.VQDecoder:
+    """The picture decoder of a VQGAN file, in fp32."""
+    own = vqgan.own_names(state)
+    try:
+        vq = vqgan.VQDecoder(vqgan.shape_of(own, normalised))
+    except (KeyError, ValueError) as error:
+        raise WeightsError(f"{ask.name}: {ask.parts[part]} is no VQGAN tokenizer; it lacks {error}") from error
+    parts.fill(ask.name, ask.parts[part], vq, own)
+    return vq.to(ask.device).eval().requires_grad_(False)
+
+
+def picture_codes(name: str, words: dict[str, int], count: int) -> dict[int, int]:
+    """The code of each picture id, from words such as IMGIMGBADZ: letters A to J are the digits.
+
+    Raises:
+        WeightsError: the vocabulary does not name all ``count`` codes.
+    """
+    found = {
+        token: int(word[6:-1].translate(DIGITS))
+        for word, token in words.items()
+        if word.startswith("IMGIMG") and word.endswith("Z")
+    }
+    if sorted(found.values()) != list(range(count)):
+        raise WeightsError(f"{name}: its vocabulary names {len(found)} picture codes and the VQGAN has {count}")
+    return found
+
+
+PROMPTS: dict[str, Callable[[Ask, Any, int], tuple[HostAcceptance, int | None]]] = {"anole": _anole, "lumina": _lumina}
+ANOLE = Family(_loader(_anole), ("model", "vq"), settings={"pixels": 512})
+LUMINA = Family(_loader(_lumina), ("model", "vq"), settings={"pixels": 768})

@@ -1,0 +1,107 @@
+"""A decoder of transformers between an embedding and a head of its own, over the slot cache."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from torch import Tensor
+from transformers.cache_utils import Cache as TransformersCache
+
+from harness.backbones.image.published.family import Ask
+from harness.backbones.slots.net import Slots
+from harness.backbones.slots.transformers import honours_masks, pick_layers
+from harness.errors import WeightsError
+from harness.platform.quiet import quiet
+
+Embed = Callable[[Tensor], Tensor]
+
+
+@final
+class DecoderNet:
+    """The forward of a multimodal model's text decoder.
+
+    Args:
+        decoder: a base model of transformers. embed: vectors of ids. head: logits of hidden rows.
+    """
+
+    kind = "transformers"
+
+    def __init__(self, decoder: Any, embed: Embed, head: Embed) -> None:
+        self.decoder, self._embed, self._head = decoder, embed, head
+        self.layers = int(decoder.config.get_text_config().num_hidden_layers)
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+    ) -> Float[Tensor, "R V"]:
+        """Logits of the last R rows."""
+        out = self.decoder(
+            inputs_embeds=self._embed(tokens)[None],
+            attention_mask=None if mask is None else mask[None, None],
+            position_ids=positions[None],
+            past_key_values=TransformersCache(layers=slots.layers),
+            use_cache=True,
+        )
+        hidden = out.last_hidden_state[0]
+        return self._head(hidden[len(hidden) - rows :])
+
+    def pick(self, layers: Sequence[int]) -> DecoderNet:
+        """The same tensors under a decoder of fewer layers; the original is left as it is."""
+        return DecoderNet(pick_layers(self.decoder, layers), self._embed, self._head)
+
+
+def checked(name: str, net: DecoderNet, device: str, dtype: torch.dtype) -> DecoderNet:
+    """The net. WeightsError: it ignores the masks it is given, so that nothing could be verified in one pass."""
+    if not honours_masks(net, torch.device(device), dtype):  # type: ignore[arg-type]  # it asks for no more than a Net
+        raise WeightsError(
+            f"{name}: {type(net.decoder).__name__} of this transformers ignores masks; use another version"
+        )
+    return net
+
+
+def read_pretrained(ask: Ask, folder: Path, kind: type[Any], config: Any, spared: tuple[str, ...] = ()) -> Any:
+    """A model of transformers from a folder, on its device, in evaluation mode.
+
+    Args:
+        kind: its class. spared: beginnings of names of tensors that may be missing, since they are not used.
+
+    Raises:
+        WeightsError: a file is damaged, or tensors are missing or of another shape.
+    """
+    try:
+        with quiet():
+            model, found = kind.from_pretrained(
+                folder, config=config, dtype=ask.dtype, local_files_only=True, output_loading_info=True
+            )
+    except (ValueError, OSError, RuntimeError, SafetensorError) as error:
+        raise WeightsError(f"{ask.name}: {folder} cannot be loaded ({error}). Delete it and fetch it again") from error
+    wrong = [str(key) for key in (*found["missing_keys"], *found["mismatched_keys"])]
+    wrong = sorted(key for key in wrong if not key.startswith(spared))
+    if wrong:
+        raise WeightsError(
+            f"{ask.name}: {folder} lacks {len(wrong)} tensors of the model or has them in another shape, such as "
+            f"{wrong[0]}; transformers would make them up. Delete that folder and fetch again"
+        )
+    return model.to(ask.device).eval().requires_grad_(False)
+
+
+def read_config(ask: Ask, folder: Path, kind: type[Any]) -> Any:
+    """The configuration of a folder.
+
+    Raises:
+        WeightsError: there is none, or it is another model's.
+    """
+    try:
+        config = kind.from_pretrained(folder, local_files_only=True)
+    except (ValueError, OSError, TypeError) as error:
+        raise WeightsError(f"{ask.name}: {folder} has no configuration of {kind.model_type} ({error})") from error
+    return config

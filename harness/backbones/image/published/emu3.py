@@ -1,0 +1,99 @@
+"""Emu3-Gen through transformers, its tokenizer of pictures included.
+
+Source: Wang et al. 2024, arXiv:2409.18869. Prompts and forced tokens as in baaivision/Emu3 at f6ea9aa.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import Emu3Config, Emu3ForConditionalGeneration
+
+from harness.backbones.image.published.decoder import DecoderNet, checked, read_config, read_pretrained
+from harness.backbones.image.published.family import (
+    Ask,
+    Family,
+    Model,
+    Reading,
+    code_table,
+    same,
+    side,
+    text_of,
+    token_ids,
+)
+from harness.backbones.slots.net import Net
+from harness.backbones.text import load
+from harness.core.capabilities import Grid
+from harness.core.task import Prompt
+from harness.errors import WeightsError
+
+BOI, IMAGE, EOI = "<|image start|>", "<|image token|>", "<|image end|>"
+LINE, FRAME, EOS = "<|extra_200|>", "<|extra_201|>", "<|extra_204|>"
+"""End of line, of frame, of text."""
+POSITIVE = " masterpiece, film grained, best quality."
+NEGATIVE = (
+    "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "
+    "low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
+)
+
+
+def _load_emu3(ask: Ask) -> Model:
+    folder = ask.parts["model"]
+    config, tokenizer = read_config(ask, folder, Emu3Config), load.read_tokenizer(folder)
+    if config.vocabulary_map is None and tokenizer is not None:
+        config.vocabulary_map = tokenizer.get_vocab()
+    return assemble(ask, read_pretrained(ask, folder, Emu3ForConditionalGeneration, config), tokenizer)
+
+
+def assemble(ask: Ask, model: Any, tokenizer: Any) -> Model:
+    """A model out of one of transformers and its tokenizer of texts."""
+    text, vq = model.model.text_model, model.model.vqmodel.float()
+    net = checked(ask.name, DecoderNet(text, text.embed_tokens, model.lm_head), ask.device, ask.dtype)
+    cells = side(ask.name, ask.settings["pixels"], int(vq.spatial_scale_factor))
+    boi, image, eoi, line, frame, eos = token_ids(ask.name, tokenizer, [BOI, IMAGE, EOI, LINE, FRAME, EOS])
+    bos = int(tokenizer.bos_token_id)
+
+    def encode(words: str) -> list[int]:
+        ids = [tokenizer(part, add_special_tokens=False).input_ids for part in (words, f"{cells}*{cells}")]
+        return [bos, *ids[0], boi, *ids[1], image]
+
+    def read(net: Net, prompt: Prompt) -> Reading:
+        return same(net, encode(text_of(ask.name, prompt) + POSITIVE), encode(NEGATIVE))
+
+    @torch.inference_mode()
+    def paint(codes: Int[Tensor, "h w"]) -> Float[Tensor, "3 H W"]:
+        pixels: Tensor = vq.decode(codes[None])[0]
+        return pixels
+
+    codes = picture_codes(ask.name, model.config.vocabulary_map or {}, int(vq.config.codebook_size))
+    vocabulary = int(model.lm_head.weight.shape[0])
+    return Model(
+        net=net,
+        vocabulary=vocabulary,
+        context=int(text.config.max_position_embeddings),
+        grid=Grid(cells, cells, eol=line, tail=(frame, eoi, eos)),
+        codes=code_table(vocabulary, codes, ask.device),
+        read=read,
+        paint=paint,
+        codebook=vq.quantize.embedding.weight.detach(),
+    )
+
+
+def picture_codes(name: str, words: dict[str, int], count: int) -> dict[int, int]:
+    """The code of each picture id, from words such as <|visual token 000123|>.
+
+    Raises:
+        WeightsError: the vocabulary does not name all ``count`` codes.
+    """
+    matches = {token: re.fullmatch(r"<\|visual token (\d+)\|>", word) for word, token in words.items()}
+    found = {token: int(match[1]) for token, match in matches.items() if match}
+    if sorted(found.values()) != list(range(count)):
+        raise WeightsError(f"{name}: its vocabulary names {len(found)} picture codes and its tokenizer has {count}")
+    return found
+
+
+EMU3 = Family(_load_emu3, ("model",), settings={"pixels": 720})

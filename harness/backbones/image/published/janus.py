@@ -1,0 +1,75 @@
+"""Janus-Pro through transformers. Ids 0 to K - 1 are picture codes, text ids follow: the model itself has two tables.
+
+Source: Chen et al. 2025, arXiv:2501.17811. Prompts as in deepseek-ai/Janus at 1daa72f, ``generation_inference.py``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+from transformers import JanusConfig, JanusForConditionalGeneration
+
+from harness.backbones.image.published.decoder import DecoderNet, checked, read_config, read_pretrained
+from harness.backbones.image.published.family import Ask, Family, Model, Reading, code_table, same, text_of, token_ids
+from harness.backbones.slots.net import Net
+from harness.backbones.text import load
+from harness.core.capabilities import Grid
+from harness.core.task import Prompt
+
+BOI, PAD = "<begin_of_image>", "<｜▁pad▁｜>"
+
+
+def _load_janus(ask: Ask) -> Model:
+    folder = ask.parts["model"]
+    config = read_config(ask, folder, JanusConfig)
+    model = read_pretrained(ask, folder, JanusForConditionalGeneration, config, ("lm_head.",))
+    return assemble(ask, model, load.read_tokenizer(folder))
+
+
+def assemble(ask: Ask, model: Any, tokenizer: Any) -> Model:
+    """A model out of one of transformers and its tokenizer of texts."""
+    base = model.model
+    base.vision_model = base.aligner = None  # they read pictures
+    vq = base.vqmodel.float()
+    vq.encoder = None
+    text, shapes = base.language_model, vq.config
+    count, words = int(shapes.num_embeddings), int(text.embed_tokens.weight.shape[0])
+    with torch.inference_mode():
+        cells = base.generation_aligner(base.generation_embeddings.weight)
+
+    def embed(tokens: Int[Tensor, " N"]) -> Float[Tensor, "N E"]:
+        drawn, said = cells[tokens.clamp_max(count - 1)], text.embed_tokens((tokens - count).clamp_min(0))
+        return torch.where((tokens < count)[:, None], drawn, said)
+
+    def head(hidden: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
+        return functional.pad(base.generation_head(hidden), (0, words))
+
+    boi, pad = token_ids(ask.name, tokenizer, [BOI, PAD])
+
+    def read(net: Net, prompt: Prompt) -> Reading:
+        asked = tokenizer(f"<|User|>: {text_of(ask.name, prompt).strip()}\n\n<|Assistant|>:").input_ids
+        ids = [*asked, boi]
+        return same(net, [count + i for i in ids], [count + i for i in (ids[0], *[pad] * (len(ids) - 2), boi)])
+
+    @torch.inference_mode()
+    def paint(codes: Int[Tensor, "h w"]) -> Float[Tensor, "3 H W"]:
+        pixels: Tensor = vq.decode(codes.reshape(1, -1))[0]
+        return pixels
+
+    return Model(
+        net=checked(ask.name, DecoderNet(text, embed, head), ask.device, ask.dtype),
+        vocabulary=count + words,
+        context=int(text.config.max_position_embeddings),
+        grid=Grid(int(shapes.num_patches), int(shapes.num_patches)),
+        codes=code_table(count + words, dict(enumerate(range(count))), ask.device),
+        read=read,
+        paint=paint,
+        codebook=functional.normalize(vq.quantize.embedding.weight.detach(), dim=-1),
+    )
+
+
+JANUS = Family(_load_janus, ("model",))

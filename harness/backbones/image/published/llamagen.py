@@ -1,0 +1,162 @@
+"""LlamaGen: class-conditional and captioned models, from the published checkpoints.
+
+Source: Sun et al. 2024, arXiv:2406.06525; run as in FoundationVision/LlamaGen at ce98ec4, ``autoregressive/sample``.
+Ids behind the codes stand for what a prompt holds: in c2i one for each class, in t2i one for all caption vectors.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.backbones.checkpoints import parts
+from harness.backbones.image.published.chameleon import decoder
+from harness.backbones.image.published.family import Ask, Family, Model, Reading, code_table, side
+from harness.backbones.image.published.llamagen_modules import GPT, SIZES, Shape, published, vocabulary
+from harness.backbones.image.published.llamagen_net import LlamaGenNet
+from harness.backbones.image.published.vqgan import VQDecoder
+from harness.backbones.slots.net import Net
+from harness.backbones.text import load as _load
+from harness.core.capabilities import Grid
+from harness.core.task import Prompt
+from harness.errors import UsageError, WeightsError
+from harness.platform.quiet import quiet
+
+SPARE = 512
+"""Entries that fit beside prompt and picture: the nodes of a last tree."""
+
+Captions = Callable[[str], Float[Tensor, "P C"]]
+
+
+def _loader(kind: str) -> Callable[[Ask], Model]:
+    def load(ask: Ask) -> Model:
+        state = parts.read_state(ask.name, ask.parts["gpt"])
+        vq = decoder(ask, parts.read_state(ask.name, ask.parts["vq"]), normalised=True)
+        shape = shape_of(ask, kind, vq)
+        captions = t5(ask, ask.parts["text"], shape.prompt) if "text" in ask.parts else None
+        return assemble(ask, shape, state, vq, captions)
+
+    return load
+
+
+def shape_of(ask: Ask, kind: str, vq: VQDecoder) -> Shape:
+    """The shape that a preset's net and pixels stand for. UsageError: there is no such net."""
+    size = str(ask.settings["net"])
+    if size not in SIZES:
+        raise UsageError(f"{ask.name}: net is {size!r}; choose one of {', '.join(SIZES)}")
+    return published(kind, size, side(ask.name, ask.settings["pixels"], vq.shape.factor))
+
+
+def assemble(
+    ask: Ask, shape: Shape, state: dict[str, Tensor], vq: VQDecoder, captions: Captions | None = None
+) -> Model:
+    """A model out of a checkpoint's tensors, the pictures' decoder and what encodes captions."""
+    gpt = fit(ask, shape, state)
+    if shape.codes != vq.shape.codes:
+        raise WeightsError(f"{ask.name}: the model has {shape.codes} codes and its tokenizer {vq.shape.codes}")
+
+    def read(net: Net, prompt: Prompt) -> Reading:
+        given = _classes(ask, shape, prompt) if shape.kind == "c2i" else _caption(ask, shape, prompt, captions)
+        ids = shape.codes + given.cpu() if shape.kind == "c2i" else torch.full((len(given),), shape.codes)
+        other = shape.codes + shape.prompt if shape.kind == "c2i" else shape.codes
+        return bound(net, gpt, given, ids.tolist(), [other] * len(ids))
+
+    count = vocabulary(shape)
+    return Model(
+        net=LlamaGenNet(gpt),
+        vocabulary=count,
+        context=(1 if shape.kind == "c2i" else shape.prompt) + shape.side**2 + SPARE,
+        grid=Grid(shape.side, shape.side),
+        codes=code_table(count, dict(enumerate(range(shape.codes))), ask.device),
+        read=read,
+        paint=vq,
+        codebook=vq.codebook.detach(),
+    )
+
+
+def fit(ask: Ask, shape: Shape, state: dict[str, Tensor]) -> GPT:
+    """The module with a checkpoint's tensors."""
+    with torch.device("meta"):
+        gpt = GPT(shape)
+    gpt = gpt.to_empty(device=ask.device).to(ask.dtype)
+    parts.fill(ask.name, ask.parts["gpt"], gpt, state, idle=("freqs_cis",))
+    return gpt.eval().requires_grad_(False)
+
+
+def bound(net: Net, gpt: GPT, given: Tensor, ids: list[int], other: list[int]) -> Reading:
+    """A reading whose two branches stand behind different vectors."""
+    if not isinstance(net, LlamaGenNet):
+        raise TypeError(f"{type(net).__name__} cannot be bound to a prompt")
+    nets = [net.bind(gpt.prompt(each, len(ids))) for each in (given, None)]
+    return Reading(tuple(ids), tuple(other), *nets)
+
+
+def _classes(ask: Ask, shape: Shape, prompt: Prompt) -> Tensor:
+    """The class [1] that a prompt's text begins with: "207", "class 207" or "207 golden retriever"."""
+    found = re.match(r"\s*(?:class\s+)?(\d+)\b", prompt.text or "")
+    if found is None or int(found[1]) >= shape.prompt:
+        raise UsageError(
+            f"{ask.name}: prompt {prompt.id!r} is {prompt.text!r}; this model draws a class: write its number, 0 to "
+            f"{shape.prompt - 1}, first"
+        )
+    return torch.tensor([int(found[1])], device=ask.device)
+
+
+def _caption(ask: Ask, shape: Shape, prompt: Prompt, captions: Captions | None) -> Float[Tensor, "P C"]:
+    """Vectors of a caption: given, with empty ones in front left out, or encoded."""
+    if prompt.condition is None:
+        if captions is None or prompt.text is None:
+            raise UsageError(
+                f"{ask.name}: prompt {prompt.id!r} needs a text and the preset a part `text`, the folder of a T5 "
+                f"encoder; or a condition [n, {shape.features}] with its vectors"
+            )
+        return captions(prompt.text)
+    given = np.asarray(prompt.condition, dtype=np.float32)
+    if given.ndim != 2 or given.shape[1] != shape.features or not 0 < len(given) <= shape.prompt:
+        raise UsageError(
+            f"{ask.name}: prompt {prompt.id!r} has a condition {list(given.shape)}; it must be [n, {shape.features}] "
+            f"with n from 1 to {shape.prompt}"
+        )
+    vectors = torch.from_numpy(given[given.any(1)] if given.any() else given[-1:])
+    return vectors.to(ask.device)
+
+
+def t5(ask: Ask, folder: Path, longest: int) -> Captions:
+    """The encoder of captions: T5, of lower-case text, cut to the longest prompt.
+
+    The published clean-up of web text (links, mark-up, file names) is left out: prompts of benchmarks have none.
+
+    Raises:
+        WeightsError: the folder is damaged or has no tokenizer.
+    """
+    from transformers import T5EncoderModel
+
+    tokenizer: Any = _load.read_tokenizer(folder)
+    if tokenizer is None:
+        raise WeightsError(f"{ask.name}: {folder} has no tokenizer; fetch the whole folder of the T5 encoder")
+    try:
+        with quiet():
+            model = T5EncoderModel.from_pretrained(folder, dtype=ask.dtype, local_files_only=True)
+    except (ValueError, OSError, RuntimeError) as error:
+        raise WeightsError(f"{ask.name}: {folder} cannot be loaded as a T5 encoder ({error})") from error
+    model = model.to(ask.device).eval().requires_grad_(False)
+
+    @torch.inference_mode()
+    def encode(text: str) -> Float[Tensor, "P C"]:
+        words = " ".join(text.lower().split())
+        ids = tokenizer(words, max_length=longest, truncation=True, return_tensors="pt").input_ids
+        hidden: Tensor = model(ids.to(ask.device)).last_hidden_state[0]
+        return hidden
+
+    return encode
+
+
+C2I = Family(_loader("c2i"), ("gpt", "vq"), settings={"net": "L", "pixels": 384})
+T2I = Family(_loader("t2i"), ("gpt", "vq"), optional=("text",), settings={"net": "XL", "pixels": 512})

@@ -1,0 +1,111 @@
+"""SimpleAR: a Qwen2 decoder whose ids behind the text are codes of the Cosmos video tokenizer, one frame each.
+
+Source: Wang et al. 2025, arXiv:2504.11455; prompts as in wdrink/SimpleAR at d56b6e5, ``generate.py``. The
+tokenizer's decoder is NVIDIA's TorchScript file, which takes ids [1, 1, h, w] to pixels [1, 3, 1, H, W] of -1 to 1.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from harness.backbones.image.published.decoder import read_config, read_pretrained
+from harness.backbones.image.published.family import (
+    Ask,
+    Family,
+    Model,
+    Reading,
+    code_table,
+    same,
+    side,
+    text_of,
+    token_ids,
+)
+from harness.backbones.slots.llama import FusedLlama, incompatibility
+from harness.backbones.slots.net import Net
+from harness.backbones.slots.transformers import TransformersNet
+from harness.backbones.text import load
+from harness.core.capabilities import Grid
+from harness.core.task import Prompt
+from harness.errors import WeightsError
+
+BEGIN, BOI = "<|t2i|>", "<|soi|>"
+POSITIVE = "A highly realistic image of "
+NEGATIVE = (
+    "An image of aerial view, overexposed, low quality, deformation, a poor composition, bad hands, bad teeth, "
+    "bad eyes, bad limbs, distortion"
+)
+LEVELS = (8, 8, 8, 5, 5, 5)
+"""Steps of each of a code's six numbers: 64,000 codes."""
+FACTOR = 16
+
+
+def _load_simplear(ask: Ask) -> Model:
+    folder = ask.parts["model"]
+    model = read_pretrained(ask, folder, Qwen2ForCausalLM, read_config(ask, folder, Qwen2Config))
+    return assemble(ask, model, load.read_tokenizer(folder))
+
+
+def assemble(ask: Ask, model: Any, tokenizer: Any, levels: tuple[int, ...] = LEVELS) -> Model:
+    """A model out of one of transformers, its tokenizer of texts and the file of the pictures' decoder."""
+    begin, boi = token_ids(ask.name, tokenizer, [BEGIN, BOI])
+    codebook, first = fsq(levels).to(ask.device), len(tokenizer)
+    vocabulary = int(model.lm_head.weight.shape[0])
+    if first + len(codebook) > vocabulary:
+        raise WeightsError(f"{ask.name}: {first} texts and {len(codebook)} codes do not fit into {vocabulary} ids")
+    cells = side(ask.name, ask.settings["pixels"], FACTOR)
+    vq = read_script(ask, ask.parts["vq"])
+
+    def encode(words: str) -> list[int]:
+        return [begin, *tokenizer(words, add_special_tokens=False).input_ids, boi]
+
+    def read(net: Net, prompt: Prompt) -> Reading:
+        return same(net, encode(POSITIVE + text_of(ask.name, prompt)), encode(NEGATIVE))
+
+    @torch.inference_mode()
+    def paint(codes: Int[Tensor, "h w"]) -> Float[Tensor, "3 H W"]:
+        pixels: Tensor = vq(codes[None, None])[0, :, 0]
+        return pixels
+
+    context = int(model.config.max_position_embeddings)
+    return Model(
+        net=FusedLlama(model) if incompatibility(model) is None else TransformersNet(model),
+        vocabulary=vocabulary,
+        context=context,
+        grid=Grid(cells, cells),
+        codes=code_table(vocabulary, {first + code: code for code in range(len(codebook))}, ask.device),
+        read=read,
+        paint=paint,
+        codebook=codebook,
+    )
+
+
+def fsq(levels: tuple[int, ...]) -> Float[Tensor, "K 6"]:
+    """The codes of finite scalar quantisation (Mentzer et al. 2023, arXiv:2309.15505), about -1 to 1, by id."""
+    ids, columns, step = torch.arange(int(torch.tensor(levels).prod())), [], 1
+    for level in levels:
+        half = level // 2
+        columns.append((ids // step % level - half) / half)
+        step *= level
+    return torch.stack(columns, 1)
+
+
+def read_script(ask: Ask, path: Path) -> Any:
+    """A TorchScript module, in the bf16 that it was made for.
+
+    Raises:
+        WeightsError: the file is no TorchScript.
+    """
+    try:
+        script: Any = torch.jit.load(str(path), map_location=ask.device)  # type: ignore[no-untyped-call]  # torch's own
+    except (RuntimeError, ValueError, OSError) as error:
+        raise WeightsError(f"{ask.name}: {path} is no TorchScript file ({error}); fetch decoder.jit again") from error
+    return script.eval().to(torch.bfloat16)
+
+
+SIMPLEAR = Family(_load_simplear, ("model", "vq"), settings={"pixels": 1024})

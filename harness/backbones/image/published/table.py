@@ -1,0 +1,65 @@
+"""The families of picture models by name, and what a preset may say of one."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from harness.backbones.checkpoints import parts as _real_files
+from harness.backbones.image.published.family import Family
+from harness.backbones.text.hf_causal import TYPES
+from harness.errors import UnknownNameError, UsageError
+
+FAMILIES = {
+    "anole": "chameleon.ANOLE",
+    "lumina": "chameleon.LUMINA",
+    "emu3": "emu3.EMU3",
+    "janus": "janus.JANUS",
+    "llamagen_c2i": "llamagen.C2I",
+    "llamagen_t2i": "llamagen.T2I",
+    "simplear": "simplear.SIMPLEAR",
+    "tar": "tar.TAR",
+}
+"""Where each family is; imported when one is loaded, for transformers' classes take seconds."""
+
+
+def family_of(kind: str) -> Family:
+    """A family by name. UnknownNameError: there is none of that name."""
+    if kind not in FAMILIES:
+        raise UnknownNameError("family of picture models", kind, FAMILIES)
+    module, _, constant = FAMILIES[kind].partition(".")
+    found: Family = getattr(importlib.import_module(f"{__package__}.{module}"), constant)
+    return found
+
+
+@dataclass(frozen=True)
+class Checked:
+    """Parameters of a preset, settings with their defaults."""
+
+    family: Family
+    parts: Mapping[str, _real_files.Part]
+    settings: Mapping[str, Any]
+
+
+def check(name: str, params: Mapping[str, Any], dtype: str) -> Checked:
+    """The parameters of a preset, checked before anything is read.
+
+    Raises:
+        UsageError: one is missing, unknown or of the wrong kind.
+    """
+    kind = str(params.get("family"))
+    family = family_of(kind)
+    rest = {key: value for key, value in params.items() if key not in ("family", "parts", "guidance")}
+    unknown = sorted(set(rest) - set(family.settings))
+    if unknown:
+        known = ", ".join(["family", "parts", "guidance", *sorted(family.settings)])
+        raise UsageError(f"{name}: the family {kind} has no parameter {unknown[0]!r}; it has {known}")
+    scale = params.get("guidance", 1.0)
+    if not isinstance(scale, int | float) or isinstance(scale, bool) or scale < 0:
+        raise UsageError(f"{name}: guidance is {scale!r}; give a number of at least 0")
+    if dtype not in TYPES:
+        raise UsageError(f"{name}: there is no dtype {dtype!r}; choose one of {', '.join(TYPES)}")
+    parts = _real_files.check(name, params.get("parts"), family.parts, family.optional)
+    return Checked(family, parts, {**family.settings, **rest})

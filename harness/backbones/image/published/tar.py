@@ -1,0 +1,132 @@
+"""Tar: a language model writes 729, 169 or 81 semantic codes, its de-tokenizer draws the picture that they describe.
+
+Source: Han et al. 2025, arXiv:2506.18898; run as in csuhan/Tar at 47da8e1, ``t2i_inference.py``. The backbone is the
+de-tokenizer (AR-DTok). The language model and the tokenizer TA-Tok run when a prompt is opened, so their time is apart.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import Qwen2Config, Qwen2ForCausalLM
+
+from harness.backbones.checkpoints import parts
+from harness.backbones.image.published.chameleon import decoder
+from harness.backbones.image.published.decoder import read_config, read_pretrained
+from harness.backbones.image.published.family import Ask, Family, Model, Reading, code_table, text_of, token_ids
+from harness.backbones.image.published.llamagen import SPARE, bound, fit, shape_of
+from harness.backbones.image.published.llamagen_modules import Shape, vocabulary
+from harness.backbones.image.published.llamagen_net import LlamaGenNet
+from harness.backbones.image.published.tatok import Feel, meanings
+from harness.backbones.slots.net import Net
+from harness.backbones.text import load
+from harness.core.capabilities import Grid
+from harness.core.task import Prompt
+from harness.errors import UsageError
+
+LENGTHS = (729, 169, 81)
+"""Semantic codes at scale 0, 1 and 2: 27, 13 and 9 a side."""
+TOP_K, TOP_P = 1200, 0.95
+SYSTEM = "You are a helpful assistant."
+
+Write = Callable[[str], Int[Tensor, " n"]]
+
+
+@dataclass(frozen=True, eq=False)
+class Front:
+    """What stands before the de-tokenizer: a text to codes, codes to vectors; None where its file was not given."""
+
+    write: Write | None
+    feel: Feel | None
+
+
+def _load_tar(ask: Ask) -> Model:
+    state = parts.read_state(ask.name, ask.parts["gpt"])
+    vq = decoder(ask, parts.read_state(ask.name, ask.parts["vq"]), normalised=True)
+    shape = shape_of(ask, "tar", vq)
+    if "abs_pe" in state:
+        shape = replace(shape, prompt=int(state["abs_pe"].shape[1]) - shape.side**2 + 1)
+    feel = meanings(ask, parts.read_state(ask.name, ask.parts["tok"])) if "tok" in ask.parts else None
+    return assemble(ask, shape, state, vq, Front(writer(ask) if "model" in ask.parts else None, feel))
+
+
+def assemble(ask: Ask, shape: Shape, state: dict[str, Tensor], vq: Any, front: Front) -> Model:
+    """A model out of a checkpoint's tensors, the pictures' decoder and what stands in front."""
+    length = ask.settings["length"]
+    if length not in LENGTHS or length > shape.prompt:
+        raise UsageError(f"{ask.name}: length is {length!r}; choose one of {', '.join(map(str, LENGTHS))}")
+    gpt = fit(ask, shape, state)
+
+    def read(net: Net, prompt: Prompt) -> Reading:
+        given = _features(ask, shape, prompt, front)
+        ids = [shape.codes] * len(given)
+        return bound(net, gpt, given, ids, ids)
+
+    count = vocabulary(shape)
+    return Model(
+        net=LlamaGenNet(gpt),
+        vocabulary=count,
+        context=shape.prompt + shape.side**2 + SPARE,
+        grid=Grid(shape.side, shape.side),
+        codes=code_table(count, dict(enumerate(range(shape.codes))), ask.device),
+        read=read,
+        paint=vq,
+        codebook=vq.codebook.detach(),
+    )
+
+
+def _features(ask: Ask, shape: Shape, prompt: Prompt, front: Front) -> Float[Tensor, "n C"]:
+    """Vectors of a prompt: given as such, of codes given, or of codes that the language model writes."""
+    length, given = int(ask.settings["length"]), None
+    if prompt.condition is not None:
+        given = torch.from_numpy(np.ascontiguousarray(prompt.condition)).to(ask.device)
+    elif front.write is not None:
+        given = front.write(text_of(ask.name, prompt))
+    if given is not None and given.is_floating_point() and tuple(given.shape) == (length, shape.features):
+        return given
+    coded = given is not None and not given.is_floating_point() and tuple(given.shape) == (length,)
+    if given is not None and coded and front.feel is not None:
+        return front.feel(given.long())
+    found = "no condition" if prompt.condition is None else f"a condition {list(np.shape(prompt.condition))}"
+    raise UsageError(
+        f"{ask.name}: prompt {prompt.id!r} has {found}; give vectors [{length}, {shape.features}], or codes [{length}] "
+        f"with the preset's part `tok`, or a text with its parts `tok` and `model`"
+    )
+
+
+def writer(ask: Ask) -> Write:
+    """The language model: codes of a text, too few filled with 0, by the published law (T 1, top-k 1200, top-p 0.95).
+
+    They are drawn once a prompt by a seed that is the text's: a condition is an input, the same for every method.
+    """
+    folder, length = ask.parts["model"], int(ask.settings["length"])
+    model = read_pretrained(ask, folder, Qwen2ForCausalLM, read_config(ask, folder, Qwen2Config))
+    tokenizer = load.read_tokenizer(folder)
+    scale = token_ids(ask.name, tokenizer, ["<im_start>", f"<S{LENGTHS.index(length)}>"])
+    known = {token: re.fullmatch(r"<I(\d+)>", word) for word, token in tokenizer.get_vocab().items()}
+    codes = {token: int(match[1]) for token, match in known.items() if match}
+
+    @torch.inference_mode()
+    def write(text: str) -> Int[Tensor, " n"]:
+        turns = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
+        chat = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
+        ids = torch.tensor([[*tokenizer(chat, add_special_tokens=False).input_ids, *scale]], device=ask.device)
+        with torch.random.fork_rng(devices=[] if ask.device == "cpu" else [ask.device]):
+            torch.manual_seed(int(hashlib.sha256(text.encode()).hexdigest()[:8], 16))
+            out = model.generate(ids, max_new_tokens=length, do_sample=True, temperature=1.0, top_p=TOP_P, top_k=TOP_K)
+        written = [codes[token] for token in out[0, ids.shape[1] :].tolist() if token in codes][:length]
+        return torch.tensor(written + [0] * (length - len(written)), device=ask.device)
+
+    return write
+
+
+SETTINGS = {"net": "LP", "pixels": 512, "length": 729, "normalised": True}
+TAR = Family(_load_tar, ("gpt", "vq"), optional=("tok", "model"), settings=SETTINGS)

@@ -1,0 +1,166 @@
+"""Masked diffusion models: LLaDA and Dream, whose rows give the law of their own position and see both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, final
+
+import torch
+from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
+
+from harness.backbones.checkpoints import sources
+from harness.backbones.masked.files import read_config, read_model
+from harness.backbones.slots.cache import Masks, SlotCache
+from harness.backbones.slots.llama import FusedLlama, incompatibility
+from harness.backbones.slots.net import Net
+from harness.backbones.slots.transformers import TransformersNet
+from harness.backbones.text import chat, load
+from harness.backbones.text.hf_causal import TYPES
+from harness.core.backbone import Backbone, EncodedPrompt
+from harness.core.cache import Cache, Rows, Window
+from harness.core.capabilities import Capabilities, Requirement
+from harness.core.task import Prompt
+from harness.errors import ContractError, UsageError
+from harness.registry import BACKBONES
+
+PARAMS = ("source", "template", "chat")
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a masked model has beside its net."""
+
+    capabilities: Capabilities
+    fingerprint: str
+    shifted: bool
+    tokenizer: Any
+    template: str | None
+
+
+@BACKBONES.register("masked")
+@final
+class MaskedModel(Backbone):
+    """A published masked diffusion model and its tokenizer.
+
+    Args (of ``params``):
+        source: where the weights lie: hub or folder, as published. template: its chat template: own (the tokenizer's)
+            or a name of `chat.TEMPLATES`. chat: true sends every text prompt through it, as a user's turn.
+    """
+
+    default_dtype: ClassVar[str] = "bf16"
+
+    def __init__(self, name: str, dtype: str, device: str, net: Net, parts: Parts) -> None:
+        self.name, self.dtype, self.device = name, dtype, device
+        self.capabilities, self.fingerprint = parts.capabilities, parts.fingerprint
+        self._net, self._parts = net, parts
+        self._masks = Masks(self.capabilities.context, TYPES[dtype], torch.device(device))
+
+    @classmethod
+    def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> MaskedModel:
+        """Read weights that are on this machine already; nothing is downloaded (see `presets.fetch`)."""
+        unknown = sorted(set(params) - set(PARAMS))
+        if unknown or "source" not in params or dtype not in TYPES:
+            found = f"parameters {', '.join(params) or 'none'} and dtype {dtype}"
+            raise UsageError(
+                f"{name}: masked has {', '.join(PARAMS)}, needs a source, and runs in {', '.join(TYPES)}; found {found}"
+            )
+        template = chat.check(name, params)
+        folder = sources.locate(name, sources.parse(name, params["source"]))
+        published = read_config(name, folder)
+        model = read_model(name, folder, published, TYPES[dtype]).to(device).eval().requires_grad_(False)
+        tokenizer = _tokenizer(folder, published.family)
+        chat.fit(name, template, tokenizer)
+        config = published.config
+        capabilities = Capabilities(
+            config.vocab_size, config.max_position_embeddings, published.eos, cls.meets({}), mask=published.mask
+        )
+        net: Net = FusedLlama(model) if incompatibility(model) is None else TransformersNet(model)
+        parts = Parts(capabilities, sources.digest(folder), published.shifted, tokenizer, template)
+        return cls(name, dtype, device, net, parts)
+
+    @classmethod
+    def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
+        """A masked model's."""
+        return frozenset({Requirement.BIDIRECTIONAL})
+
+    def cache(self) -> MaskedCache:
+        """Empty slots; they are allocated by the first pass."""
+        slots = SlotCache(self._net, self.capabilities.context, self._masks)
+        return MaskedCache(slots, self.capabilities.mask or 0, self._parts.shifted)
+
+    def open(self, prompt: Prompt) -> EncodedPrompt:
+        """A text is sent as a user's turn where the preset says ``chat: true``; ids are taken as they are."""
+        parts = self._parts
+        if parts.template is None or prompt.tokens is not None:
+            return super().open(prompt)
+        return EncodedPrompt(tuple(chat.turn(parts.template, parts.tokenizer, prompt.text or "")), self.cache)
+
+    def encode(self, text: str) -> list[int]:
+        """As the tokenizer does by itself."""
+        if self._parts.tokenizer is None:
+            return super().encode(text)
+        return list(self._parts.tokenizer(text).input_ids)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Text up to the first id that ends one, without special tokens; empty where there is no tokenizer."""
+        if self._parts.tokenizer is None:
+            return ""
+        ends = (at for at, token in enumerate(tokens) if token in self.capabilities.eos)
+        text: str = self._parts.tokenizer.decode(list(tokens[: next(ends, len(tokens))]), skip_special_tokens=True)
+        return text
+
+
+def _tokenizer(folder: Path, family: str) -> Any:
+    """The folder's; Dream's is Qwen2's under a name of its own, whose code is not run.
+
+    LLaDA's is read by its class: the automatic one first asks config.json, and warns that it does not know it.
+    """
+    if family == "Dream" and (folder / "vocab.json").is_file():
+        return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
+    if family == "LLaDA" and (folder / "tokenizer.json").is_file():
+        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    return load.read_tokenizer(folder)
+
+
+@final
+class MaskedCache(Cache):
+    """One sequence, of which no law gives the mask.
+
+    Args:
+        slots: empty. mask: its id. shifted: the net's row of a position gives the law of the next one (Dream).
+    """
+
+    def __init__(self, slots: SlotCache, mask: int, shifted: bool) -> None:
+        self._slots, self._mask, self._shifted = slots, mask, shifted
+
+    def extend(self, window: Window) -> Rows:
+        """As the contract, a row being the law of its own position.
+
+        Raises:
+            ContractError: entries are to see those before alone; or rows are shifted and an entry's left neighbour is
+                not in the window.
+        """
+        count, rows = len(window.tokens), window.rows
+        if window.sees is None and count > 1:
+            raise ContractError("a masked model has no law of a next token; read the canvas with sees='all'")
+        more = self._shifted and rows < count
+        if self._shifted and not self._whole(window):
+            raise ContractError("a model of shifted rows reads neighbouring positions, from 0 where all rows are asked")
+        asked = Window(window.tokens, window.positions, window.base, window.sees, rows + more)
+        logits = self._slots.extend(asked).logits.clone()
+        if self._shifted and rows:
+            logits = logits[:-1] if more else torch.cat([logits[:1], logits[:-1]])
+        logits[:, self._mask] = float("-inf")
+        return Rows(logits)
+
+    def _whole(self, window: Window) -> bool:
+        """Read from the device once a pass: rows of wrong neighbours would show nowhere else."""
+        places = window.positions
+        near = bool((places[1:] - places[:-1] == 1).all())
+        return near and (window.rows < len(places) or int(places[0]) == 0)
+
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        """As the contract."""
+        self._slots.keep(length, entries)

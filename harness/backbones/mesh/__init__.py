@@ -1,0 +1,5 @@
+"""Mesh token models."""
+
+from harness.deprecated import names_of
+
+__getattr__ = names_of("harness.backbones.mesh")

@@ -1,0 +1,215 @@
+"""BPT's decoder in the layout of its published checkpoint, and its forward over slots for one point cloud.
+
+Source: Weng et al. 2024, arXiv:2411.07025; `model/model.py` of whaohan/bpt at ec80ad9 over x-transformers 1.26.6. What
+that version makes of the options given there: queries and keys are scaled to length 1 and their product by 10, in self-
+and cross-attention alike; only the cross-attention has four learned entries of its own; heads are 64 wide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.backbones.mesh import bpt_tokens as mesh
+from harness.backbones.mesh.michelangelo import Conditioner, EncoderSizes, heads_of, joined
+from harness.backbones.slots.tapped import TappedNet
+from harness.core.backbone import TiedEmbeddings
+
+SCALE = 10.0
+MEMORIES = 4
+Layer = tuple[Any, Any, Any, Any, Any, Any]
+"""Norm and block of self-attention, of cross-attention and of the gated layer."""
+Pair = tuple[Tensor, Tensor]
+"""Keys and values [1, H, K, D] of a cross-attention."""
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a BPT; as published by default.
+
+    Args:
+        dim, depth, heads: of the decoder. codes: the most tokens of a mesh. points: that a shape is read from.
+    """
+
+    dim: int = 1024
+    depth: int = 24
+    heads: int = 16
+    codes: int = 10_000
+    points: int = 4096
+    encoder: EncoderSizes = field(default_factory=EncoderSizes)
+
+    @property
+    def context(self) -> int:
+        """Entries of a cache: the start token and all codes."""
+        return self.codes + 1
+
+
+class BPT(nn.Module):
+    """The parameters, named as in the checkpoint."""
+
+    prompt = mesh.SOS
+    eos = mesh.EOS
+    vocabulary = mesh.VOCABULARY
+
+    def __init__(self, sizes: Sizes) -> None:
+        super().__init__()
+        self.sizes = sizes
+        dim = sizes.dim
+        self.sp_block_embed, self.block_embed, self.offset_embed = (nn.Parameter(torch.randn(1, dim)) for _ in range(3))
+        self.sos_token = nn.Parameter(torch.randn(dim))
+        self.token_embed = nn.Embedding(mesh.EOS + 1, dim)
+        self.abs_pos_emb = nn.Embedding(sizes.codes, dim)
+        self.conditioner = Conditioner(sizes.encoder)
+        kinds = [_self, _cross, _gated] * sizes.depth
+        layers = [nn.ModuleList([nn.ModuleList([nn.LayerNorm(dim)]), kind(sizes)]) for kind in kinds]
+        self.decoder = nn.ModuleDict({"layers": nn.ModuleList(layers), "final_norm": nn.LayerNorm(dim)})
+        self.to_logits = nn.Linear(dim, mesh.EOS + 1)
+
+    def weights(self) -> Weights:
+        """The parameters as the forward reads them; to be called once the model is in its type and on its device."""
+        parts: list[Any] = list(self.decoder["layers"].children())
+        pairs = [part for norms, block in parts for part in (norms[0], block)]
+        layers = [tuple(pairs[place : place + 6]) for place in range(0, len(pairs), 6)]
+        return Weights(self, layers, self.table(), self.places())
+
+    def table(self) -> Float[Tensor, "V E"]:
+        """Embeddings of all ids with those of their kinds; the start token last."""
+        rows = self.token_embed.weight
+        kinds = rows.new_zeros(rows.shape)
+        kinds[: mesh.OFFSETS] = self.block_embed
+        kinds[mesh.OFFSETS : mesh.CENTRES] = self.offset_embed
+        kinds[mesh.CENTRES : mesh.EOS] = self.sp_block_embed
+        return torch.cat([rows + kinds, self.sos_token[None]])
+
+    def places(self) -> Float[Tensor, "T E"]:
+        """Embeddings of positions; the start token stands before the first of them and has none."""
+        rows = self.abs_pos_emb.weight
+        return torch.cat([rows.new_zeros(1, rows.shape[1]), rows])
+
+
+def _projections(sizes: Sizes, context: int) -> nn.ModuleDict:
+    inner = 64 * sizes.heads
+    widths = {
+        "to_q": (sizes.dim, inner),
+        "to_k": (context, inner),
+        "to_v": (context, inner),
+        "to_out": (inner, sizes.dim),
+    }
+    return nn.ModuleDict({name: nn.Linear(*width, bias=False) for name, width in widths.items()})
+
+
+def _self(sizes: Sizes) -> nn.Module:
+    return _projections(sizes, sizes.dim)
+
+
+def _cross(sizes: Sizes) -> nn.Module:
+    block = _projections(sizes, sizes.encoder.out)
+    for name in ("mem_k", "mem_v"):
+        block.register_parameter(name, nn.Parameter(torch.randn(sizes.heads, MEMORIES, 64)))
+    return block
+
+
+def _gated(sizes: Sizes) -> nn.Module:
+    gate = nn.ModuleDict({"proj": nn.Linear(sizes.dim, 8 * sizes.dim)})
+    return nn.ModuleDict({"ff": nn.ModuleList([gate, nn.Identity(), nn.Linear(4 * sizes.dim, sizes.dim)])})
+
+
+def _unit(x: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:
+    return functional.normalize(x, dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """Layers, embeddings [V, E] of ids and [T, E] of positions."""
+
+    model: BPT
+    layers: Sequence[Layer]
+    table: Tensor
+    places: Tensor
+
+    def tied_embeddings(self) -> TiedEmbeddings:
+        """The table, and the head's weights without its bias; the start token's row is zero."""
+        return TiedEmbeddings(self.table, functional.pad(self.model.to_logits.weight, (0, 0, 0, 1)))
+
+    def bind(self, latents: Float[Tensor, "K C"]) -> BPTNet:
+        """The forward for one point cloud, of which these are the latents."""
+        return BPTNet(self, [_consult(layer[3], latents, self.model.sizes.heads) for layer in self.layers])
+
+    def pick(self, layers: Sequence[int]) -> Weights:
+        """The same weights with these layers only."""
+        return replace(self, layers=[self.layers[index] for index in layers])
+
+
+def _consult(block: Any, latents: Float[Tensor, "K C"], heads: int) -> Pair:
+    keys, values = (heads_of(block[name](latents), heads) for name in ("to_k", "to_v"))
+    keys = _unit(torch.cat([block.mem_k[None], keys], 2))
+    return keys, torch.cat([block.mem_v[None], values], 2)
+
+
+@final
+class BPTNet(TappedNet):
+    """The forward for one point cloud.
+
+    Args:
+        weights: of the decoder. cross: keys and values of each layer's cross-attention.
+    """
+
+    kind = "bpt"
+
+    def __init__(self, weights: Weights, cross: Sequence[Pair]) -> None:
+        self._weights, self._cross = weights, cross
+        self.layers = len(cross)
+
+    def tied_embeddings(self) -> TiedEmbeddings:
+        """The weights'."""
+        return self._weights.tied_embeddings()
+
+    def pick(self, layers: Sequence[int]) -> BPTNet:
+        """The same weights with these layers only."""
+        return BPTNet(self._weights.pick(layers), [self._cross[index] for index in layers])
+
+    def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+        out: Tensor = self._weights.model.decoder["final_norm"](x)
+        return out
+
+    def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
+        return functional.pad(self._weights.model.to_logits(last), (0, 1), value=float("-inf"))
+
+    def _through(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Sequence[Any],
+        entering: dict[int, Tensor],
+    ) -> Float[Tensor, "N E"]:
+        """All layers; ``entering`` takes what enters those that it has."""
+        weights, model = self._weights, self._weights.model
+        x = functional.embedding(tokens, weights.table) + functional.embedding(positions, weights.places)
+        for at, (layer, pair, slot) in enumerate(zip(weights.layers, self._cross, slots, strict=True)):
+            if at in entering:
+                entering[at] = x
+            norm, own, norm_cross, cross, norm_feed, feed = layer
+            x = x + _attend(own, norm(x), slot, mask, model.sizes.heads)
+            query = _unit(heads_of(cross["to_q"](norm_cross(x)), model.sizes.heads))
+            found = functional.scaled_dot_product_attention(query, *pair, scale=SCALE)
+            x = x + cross["to_out"](joined(found))
+            value, gate = feed["ff"][0]["proj"](norm_feed(x)).chunk(2, -1)
+            x = x + feed["ff"][2](value * functional.gelu(gate))
+        return x
+
+
+def _attend(block: Any, x: Tensor, slot: Any, mask: Tensor | None, heads: int) -> Float[Tensor, "N E"]:
+    q, k, v = (heads_of(block[name](x), heads) for name in ("to_q", "to_k", "to_v"))
+    keys, values = slot.update(_unit(k), v)
+    found = functional.scaled_dot_product_attention(
+        _unit(q), keys, values, attn_mask=mask, is_causal=mask is None and len(x) > 1, scale=SCALE
+    )
+    out: Tensor = block["to_out"](joined(found))
+    return out

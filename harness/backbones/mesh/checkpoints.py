@@ -1,0 +1,66 @@
+"""Checkpoints of a training run as their authors published them, read without running anything that they pickle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from harness.backbones.checkpoints import digests
+from harness.backbones.checkpoints import parts as _real_files
+from harness.backbones.checkpoints.progress import cache_folder
+from harness.errors import WeightsError
+
+PART = "model"
+"""The one part that a preset's ``parts`` names."""
+
+
+class _Kept:
+    """Stands for an object of DeepSpeed's optimiser that lies in a checkpoint, and is not used."""
+
+
+class _Stage(IntEnum):
+    disabled = 0
+    optimizer_states = 1
+    gradients = 2
+    weights = 3
+
+
+INERT: list[Any] = [
+    (_Kept, "deepspeed.runtime.fp16.loss_scaler.LossScaler"),
+    (_Kept, "deepspeed.utils.tensor_fragment.fragment_address"),
+    (_Stage, "deepspeed.runtime.zero.config.ZeroStageEnum"),
+]
+
+
+def locate(name: str, parts: Any, sha256: str | None) -> Path:
+    """The checkpoint's file.
+
+    Raises:
+        UsageError: ``parts`` is malformed. WeightsError: it is not on this machine, or not the pinned file.
+    """
+    checked = _real_files.check(name, parts, (PART,))
+    path = _real_files.locate(name, checked)[PART]
+    found = digests.remembered(path, cache_folder() / "digests") if sha256 else None
+    if found != sha256:
+        raise WeightsError(f"{name}: {path} is not the pinned file: its sha256 is {found}, wanted {sha256}")
+    return path
+
+
+def fill(name: str, model: nn.Module, path: Path, unused: Sequence[str]) -> None:
+    """Give a model on the meta device the tensors of a file.
+
+    Args:
+        unused: beginnings of names of tensors that the model does without.
+
+    Raises:
+        WeightsError: the file cannot be read, or its tensors are not the model's.
+    """
+    with torch.serialization.safe_globals(INERT):
+        state = _real_files.read_state(name, path)
+    idle = [key for key in state if key.startswith(tuple(unused))]
+    _real_files.fill(name, path, model.to_empty(device="cpu"), state, idle)

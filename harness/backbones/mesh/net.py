@@ -1,0 +1,169 @@
+"""The mesh decoder as a `Net` over slots: one object a condition, whose cross keys and values are made once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from harness.backbones.mesh.decoder import Decoder
+from harness.backbones.mesh.mesh_model import NOWHERE, block_of, is_offset
+from harness.backbones.mesh.parts import EPS, split_heads
+from harness.backbones.slots.net import Net, SlotLayer
+from harness.backbones.slots.packed import Part, last_rows
+from harness.backbones.slots.tapped import TappedNet
+from harness.core.backbone import TiedEmbeddings
+from harness.core.cache import Rows
+
+
+class _Sequence(NamedTuple):
+    """Of a pass: so many rows, their mask, the slots they go to, and the cross keys and values of each layer."""
+
+    rows: int
+    mask: Tensor | None
+    slots: Sequence[SlotLayer]
+    cross: Sequence[tuple[Tensor, Tensor]]
+
+
+@final
+class MeshNet(TappedNet):
+    """The forward for one point cloud.
+
+    Args:
+        decoder: the weights. latents: of the cloud, [K, E].
+
+    The last slot layer holds position, token and place of the entries: so a row knows, in a tree as in a chain, which
+    entry came before it, in which block it lies, and how far back an entry is.
+    """
+
+    kind = "mesh"
+
+    def __init__(self, decoder: Decoder, latents: Float[Tensor, "K E"]) -> None:
+        self.decoder = decoder
+        self.latents = latents
+        self.layers = len(decoder.layers) + 1
+        pairs = [layer.cross_kv(latents)[None].chunk(2, -1) for layer in decoder.layers]
+        heads = decoder.heads
+        self._cross = [(split_heads(k, heads).contiguous(), split_heads(v, heads).contiguous()) for k, v in pairs]
+
+    @property
+    def depth(self) -> int:
+        """Without the layer of slots that holds no keys."""
+        return len(self.decoder.layers)
+
+    def tied_embeddings(self) -> TiedEmbeddings:
+        """The decoder's."""
+        return self.decoder.tied_embeddings()
+
+    def pick(self, layers: Sequence[int]) -> MeshNet:
+        """The same weights with these layers only."""
+        return MeshNet(self.decoder.pick(layers), self.latents)
+
+    def joins(self, other: Net) -> bool:
+        """Of the same weights, whatever the cloud."""
+        return isinstance(other, MeshNet) and other.decoder is self.decoder
+
+    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]) -> Rows:
+        """Several sequences in one pass (see `_kv_batch`), each with its own cloud."""
+        several = [_Sequence(len(p.window.tokens), p.mask, p.slots.layers, _cross(p.net)) for p in parts]
+        rows, taps = last_rows(parts), parts[0].window.taps
+        if taps:
+            return self._shown(tokens, positions, None, several, rows, taps)
+        return Rows(self._logits(self._normed(self._through(tokens, positions, None, several, {})[rows])))
+
+    def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
+        return self.decoder.head(last) if len(last) else last.new_empty(0, len(self.decoder.table))
+
+    def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+        return functional.layer_norm(x, x.shape[1:], self.decoder.norm, None, EPS)
+
+    def _through(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Sequence[Any],
+        entering: dict[int, Tensor],
+    ) -> Float[Tensor, "N E"]:
+        """All layers; ``entering`` takes what enters those that it has. ``slots``: also those of several sequences."""
+        decoder = self.decoder
+        alone = _Sequence(len(tokens), mask, slots, self._cross)
+        several = list(slots) if isinstance(slots[0], _Sequence) else [alone]
+        counts = [each.rows for each in several]
+        each = zip(torch.split(tokens, counts), torch.split(positions, counts), several, strict=True)
+        entered = [self._enter(*one) for one in each]
+        x = torch.cat([rows for rows, _ in entered])
+        several = [one._replace(mask=seen) for one, (_, seen) in zip(several, entered, strict=True)]
+        cos, sin = decoder.cos[positions], decoder.sin[positions]
+        width = x.shape[1:]
+        for at, layer in enumerate(decoder.layers):
+            if at in entering:
+                entering[at] = x
+            qkv = layer.qkv(functional.layer_norm(x, width, layer.norm, None, EPS))
+            x = layer.out(self._attend(at, qkv, cos, sin, several)).add_(x)
+            query = layer.cross_q(functional.layer_norm(x, width, layer.norm_cross, None, EPS))
+            x = layer.cross_out(self._consult(at, query, several)).add_(x)
+            gate, up = layer.gate_up(functional.layer_norm(x, width, layer.norm_mlp, None, EPS)).chunk(2, 1)
+            x = layer.down(functional.silu(gate).mul_(up)).add_(x)
+        return x
+
+    def _attend(
+        self, at: int, qkv: Tensor, cos: Tensor, sin: Tensor, several: Sequence[_Sequence]
+    ) -> Float[Tensor, "N E"]:
+        """Each sequence to its own entries."""
+        heads = self.decoder.heads
+        parts = qkv.view(len(qkv), 3 * heads, -1)
+        turned = parts[:, : 2 * heads]
+        turned = (turned * cos).addcmul_(turned.roll(turned.shape[-1] // 2, -1), sin).transpose(0, 1)[None]
+        values, seen, first = parts[:, 2 * heads :].transpose(0, 1)[None], [], 0
+        for rows, mask, slots, _ in several:
+            own = slice(first, first + rows)
+            held = slots[at].update(turned[:, heads:, own], values[:, :, own])
+            query, causal = turned[:, :heads, own], mask is None and rows > 1
+            seen.append(functional.scaled_dot_product_attention(query, *held, attn_mask=mask, is_causal=causal))
+            first += rows
+        return _rows(seen)
+
+    def _consult(self, at: int, query: Float[Tensor, "N E"], several: Sequence[_Sequence]) -> Float[Tensor, "N E"]:
+        """Each sequence its own cloud."""
+        own = torch.split(split_heads(query[None], self.decoder.heads), [one.rows for one in several], 2)
+        look = functional.scaled_dot_product_attention
+        return _rows([look(rows, *one.cross[at]) for rows, one in zip(own, several, strict=True)])
+
+    def _enter(
+        self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], sequence: _Sequence
+    ) -> tuple[Float[Tensor, "N E"], Tensor | None]:
+        """What the rows of one bring in, and their mask without entries that lie out of reach."""
+        decoder, (count, mask, slots, _) = self.decoder, sequence
+        new = torch.stack([positions, tokens, torch.full_like(tokens, NOWHERE)], 1).float()[None, None]
+        notes = slots[-1].update(new, new)[0][0, 0]
+        place, token = notes[:, 0].long(), notes[:, 1].long()
+        seen = (
+            place.new_ones(count, len(place), dtype=torch.bool).tril(len(place) - count) if mask is None else mask == 0
+        )
+        if decoder.window:
+            seen = seen & (place > positions[:, None] - decoder.window)
+            mask = decoder.table.new_zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+        blocks = block_of(token)
+        named, last = torch.where(seen & (blocks >= 0), place, -1).max(1)
+        within = torch.where(is_offset(tokens) & (named >= 0), blocks[last], NOWHERE)
+        notes[len(place) - count :, 2] = within.to(notes)
+        held, parent = torch.where(seen & (place < positions[:, None]), place, -1).max(1)
+        x = functional.embedding(tokens, decoder.table) + functional.embedding(within, decoder.places)
+        above = functional.embedding(token[parent], decoder.table)
+        above += functional.embedding(notes[:, 2].long()[parent], decoder.places)
+        return x.addcmul_(decoder.before(above), (held >= 0).to(x)[:, None]), mask
+
+
+def _cross(net: Net) -> Sequence[tuple[Tensor, Tensor]]:
+    assert isinstance(net, MeshNet), "what joins says"
+    return net._cross
+
+
+def _rows(seen: Sequence[Float[Tensor, "one H n D"]]) -> Float[Tensor, "N E"]:
+    """Heads side by side, sequences one below the other."""
+    return torch.cat(list(seen), 2)[0].transpose(0, 1).flatten(1)

@@ -1,0 +1,1 @@
+"""Decoders over a preallocated key-value cache."""

@@ -1,0 +1,139 @@
+"""The slot cache: keys and values in preallocated buffers, written in place and cut by a number.
+
+Nothing is ever concatenated: a pass writes its entries behind the ones held, `keep` of a prefix sets a
+length, and `keep` of chosen entries is one index copy per layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import final
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from harness.backbones.slots.net import FIRST, Gates, Net, Slots, Tapped
+from harness.backbones.slots.packed import Part, extend_packed
+from harness.core.cache import Cache, Rows, Window
+from harness.errors import ContractError
+
+KEPT_MASK = 64
+"""Windows up to this many rows take their causal mask from a buffer that is built once."""
+
+
+class Masks:
+    """Additive masks, 0 or -inf; causal ones of small windows are slices of a buffer a size."""
+
+    def __init__(self, context: int, dtype: torch.dtype, device: torch.device) -> None:
+        self._context = context
+        self._like = torch.zeros((), dtype=dtype, device=device)
+        self._causal: dict[int, Tensor] = {}
+
+    def __call__(self, window: Window, held: int) -> Float[Tensor, "N T"] | None:
+        """The mask of a window behind ``held`` entries; None where none is needed."""
+        count = len(window.tokens)
+        if window.sees is not None:
+            return self._tree(window.sees, window.base)
+        if count == 1 or held == 0:
+            return None
+        return self._chain(count, held)
+
+    def _tree(self, sees: Bool[Tensor, "N S"], base: int) -> Float[Tensor, "N T"]:
+        mask = self._like.new_zeros(sees.shape[0], base + sees.shape[1])
+        mask[:, base:].masked_fill_(~sees, float("-inf"))
+        return mask
+
+    def _chain(self, count: int, held: int) -> Float[Tensor, "N T"]:
+        if count > KEPT_MASK:
+            return self._corner(count, held)
+        buffer = self._causal.get(count)
+        if buffer is None or buffer.shape[1] < held + count:
+            buffer = self._corner(count, min(self._context, max(FIRST, 2 * held)))
+            self._causal[count] = buffer
+        mask = buffer[:, buffer.shape[1] - held - count :]
+        return mask if mask.device.type == "cpu" else mask.contiguous()  # GPU kernels want aligned rows
+
+    def _corner(self, count: int, held: int) -> Float[Tensor, "N T"]:
+        mask = self._like.new_full((count, held + count), float("-inf"))
+        return mask.triu_(held + 1)
+
+
+@final
+class SlotCache(Cache):
+    """One sequence over a net.
+
+    Args:
+        net: the forward pass. context: the most entries. masks: shared by the caches of a backbone.
+    """
+
+    def __init__(self, net: Net, context: int, masks: Masks) -> None:
+        self._net = net
+        self._masks = masks
+        self._slots = Slots(net.layers, context)
+
+    @torch.inference_mode()
+    def extend(self, window: Window) -> Rows:
+        """One pass behind the entries held."""
+        rows = self._run(self._part(window))
+        self._slots.length += len(window.tokens)
+        return rows
+
+    @classmethod
+    @torch.inference_mode()
+    def extend_many(cls, caches: Sequence[SlotCache], windows: Sequence[Window]) -> list[Rows | Exception]:
+        """One packed pass where one net serves all of them and can."""
+        try:
+            found = extend_packed([cache._part(window) for cache, window in zip(caches, windows, strict=True)])
+        except Exception:  # no slots have grown yet: read alone, only what cannot be read fails
+            found = None
+        return super().extend_many(caches, windows) if found is None else found
+
+    def _part(self, window: Window) -> Part:
+        """What a pass over the window needs.
+
+        Raises:
+            ContractError: it goes past the context, or its base past the entries held.
+        """
+        slots, count = self._slots, len(window.tokens)
+        if slots.length + count > slots.context:
+            raise ContractError(
+                f"{slots.length} entries are held and {count} more would pass the context of "
+                f"{slots.context}: draft fewer tokens, or give a shorter prompt or budget"
+            )
+        if not 0 <= window.base <= slots.length:
+            raise ContractError(f"a window has base {window.base} and the cache holds {slots.length} entries")
+        return Part(self._gated(window), slots, window, self._masks(window, slots.length))
+
+    def _gated(self, window: Window) -> Net:
+        if window.gate is None:
+            return self._net
+        if not isinstance(self._net, Gates):
+            raise ContractError(f"{type(self._net).__name__} gates no rows; ask a backbone that meets GATE")
+        return self._net.gated(window.adapter, window.gate)
+
+    def _run(self, part: Part) -> Rows:
+        net, slots, window, mask = part
+        if not window.taps:
+            return Rows(net(window.tokens, window.positions, mask, slots, window.rows))
+        if not isinstance(net, Tapped):
+            raise ContractError(f"{type(net).__name__} gives no hidden rows; ask a backbone that meets HIDDEN")
+        return net.tapped(window.tokens, window.positions, mask, slots, window.rows, window.taps)
+
+    @torch.inference_mode()
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        """A number where the entries lie in place, else one index copy a layer."""
+        slots, end = self._slots, length + len(entries)
+        if not 0 <= length <= end <= slots.length or any(not 0 <= e < slots.length - length for e in entries):
+            raise ContractError(
+                f"keep({length}, {tuple(entries)}) names entries that are not among the {slots.length} held"
+            )
+        placed = 0
+        while placed < len(entries) and entries[placed] == placed:
+            placed += 1
+        if placed < len(entries):
+            held = slots.layers[0].keys
+            index = torch.tensor(entries[placed:], device=held.device) + length
+            for layer in slots.layers:
+                layer.gather(length + placed, index)
+        slots.length = end

@@ -1,0 +1,239 @@
+"""A fused forward for decoders shaped like Llama: fewer and larger products, no work per layer beyond them.
+
+The products of q, k and v are one, so are those of gate and up; rotations are looked up; query heads that
+share a key head go through attention as rows of that head.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from harness.backbones.slots import gated as gates
+from harness.backbones.slots.lora import Adapter, LowRank
+from harness.backbones.slots.net import Net
+from harness.backbones.slots.packed import PackedLayer, Part, last_rows, layers
+from harness.backbones.slots.tapped import TappedNet
+from harness.core.backbone import TiedEmbeddings
+from harness.core.cache import Rows
+from harness.core.packed_linear import Product, product
+
+SERVED = (
+    "llama.modeling_llama.LlamaForCausalLM",
+    "mistral.modeling_mistral.MistralForCausalLM",
+    "qwen2.modeling_qwen2.Qwen2ForCausalLM",
+)
+STATIC_ROPE = ("default", "linear", "llama3", "yarn")
+"""Rotations that depend on the position alone; the others depend on how much has been read."""
+
+
+def incompatibility(model: Any) -> str | None:
+    """Why this forward would not compute what the model does; None where it does."""
+    kind = f"{type(model).__module__}.{type(model).__name__}".removeprefix("transformers.models.")
+    if kind not in SERVED:
+        return f"{kind} is not one of {', '.join(SERVED)}"
+    config = model.config
+    if config.hidden_act != "silu":
+        return f"its activation is {config.hidden_act}"
+    if config.rope_parameters["rope_type"] not in STATIC_ROPE:
+        return f"its rotation is {config.rope_parameters['rope_type']}"
+    for layer in model.model.layers:
+        mlp = layer.mlp
+        plain = (layer.self_attn.o_proj, mlp.gate_proj, mlp.up_proj, mlp.down_proj, model.lm_head)
+        if any(linear.bias is not None for linear in plain):
+            return "products other than q, k and v have biases"
+    return None
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Norms [E] and products of a layer: qkv E to (H + 2 H_kv) D, out H D to E, gate_up E to 2 I, down back."""
+
+    norm: Tensor
+    qkv: Product
+    out: Product
+    norm_mlp: Tensor
+    gate_up: Product
+    down: Product
+
+
+FUSED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.o_proj",),
+    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+    "down": ("mlp.down_proj",),
+}
+"""Linear layers that are one product."""
+
+
+@final
+class FusedLlama(TappedNet):
+    """The forward.
+
+    Args:
+        model: one for which `incompatibility` is None. It is emptied layer by layer: weights lie in memory once.
+    """
+
+    kind = "fused"
+
+    def __init__(self, model: Any) -> None:
+        config = model.config
+        attention = model.model.layers[0].self_attn
+        self.layers = int(config.num_hidden_layers)
+        self._heads = int(config.num_attention_heads)
+        self._kv_heads = int(config.num_key_value_heads)
+        self._width = int(attention.head_dim)
+        self._scale = float(attention.scaling)
+        self._eps = float(config.rms_norm_eps)
+        self._embed = model.model.embed_tokens.weight.data
+        self._tied = model.lm_head.weight is model.model.embed_tokens.weight
+        self._vocabulary = len(model.lm_head.weight)
+        self._head = product(model.lm_head.weight.data)
+        self._norm = model.model.norm.weight.data
+        self._shapes = gates.shapes_of(gates.linears(model))
+        self._weights = [_fuse(layer) for layer in model.model.layers]
+        places = torch.arange(config.max_position_embeddings, device=self._embed.device)
+        cos, sin = model.model.rotary_emb(self._embed, places[None])
+        half = self._width // 2
+        self._cos = cos[0][:, None]
+        self._sin = torch.cat([-sin[0, :, :half], sin[0, :, half:]], 1)[:, None]
+
+    def tied_embeddings(self) -> TiedEmbeddings:
+        """Its embedding and unembedding; a packed one is unpacked by its product with the unit vectors."""
+        if self._tied:
+            return TiedEmbeddings(self._embed, self._embed)
+        unit = torch.eye(self._embed.shape[1], dtype=self._embed.dtype, device=self._embed.device)
+        return TiedEmbeddings(self._embed, self._head(unit).T.contiguous())
+
+    def pick(self, layers: Sequence[int]) -> FusedLlama:
+        """The same weights with these layers only."""
+        picked = object.__new__(FusedLlama)
+        picked.__dict__.update(self.__dict__)
+        picked.layers = len(layers)
+        picked._weights = [self._weights[index] for index in layers]
+        return picked
+
+    def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
+        """By layer and fused product. WeightsError: it changes layers that are not there, or of another shape."""
+        gates.check(adapter, self._shapes)
+        return [self._low(adapter, f"model.layers.{index}.") for index in range(self.layers)]
+
+    def _low(self, adapter: Adapter, layer: str) -> dict[str, LowRank]:
+        found = {}
+        for fused, names in FUSED.items():
+            shapes = {name: self._shapes[layer + name] for name in names}
+            parts = [adapter.get(layer + name) or gates.nothing(*shapes[name], self._norm) for name in names]
+            if any(len(part.down) for part in parts):
+                found[fused] = gates.joined(parts)
+        return found
+
+    def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> FusedLlama:
+        """The same weights, with the adapter on in these rows of the next pass."""
+        made, on = copy.copy(self), gate[:, None].to(self._norm.dtype)
+        made._weights = [_adapted(layer, low, on) for layer, low in zip(self._weights, fitted, strict=True)]
+        return made
+
+    def joins(self, other: Net) -> bool:
+        """Only itself."""
+        return other is self
+
+    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]) -> Rows:
+        """Several sequences in one pass (see `_kv_batch`)."""
+        packed, rows = layers(parts, self._heads // self._kv_heads), last_rows(parts)
+        if parts[0].window.taps:
+            return self._shown(tokens, positions, None, packed, rows, parts[0].window.taps)
+        return Rows(self._logits(self._normed(self._through(tokens, positions, None, packed, {})[rows])))
+
+    def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
+        return functional.rms_norm(x, x.shape[1:], self._norm, self._eps)
+
+    def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
+        return self._head(last) if len(last) else last.new_empty(0, self._vocabulary)
+
+    def _through(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Sequence[Any],
+        entering: dict[int, Tensor],
+    ) -> Float[Tensor, "N E"]:
+        """What leaves the last layer; ``entering`` takes what enters the layers that it names."""
+        x = functional.embedding(tokens, self._embed)
+        cos, sin = self._cos[positions], self._sin[positions]
+        if mask is not None:
+            mask = mask.repeat(self._heads // self._kv_heads, 1)
+        width, eps = x.shape[1:], self._eps
+        for index, (layer, slot) in enumerate(zip(self._weights, slots, strict=True)):
+            if index in entering:
+                entering[index] = x
+            qkv = layer.qkv(functional.rms_norm(x, width, layer.norm, eps))
+            x = layer.out(self._attend(qkv, cos, sin, mask, slot)).add_(x)
+            gate, up = layer.gate_up(functional.rms_norm(x, width, layer.norm_mlp, eps)).chunk(2, 1)
+            x = layer.down(functional.silu(gate).mul_(up)).add_(x)
+        return x
+
+    def _attend(self, qkv: Tensor, cos: Tensor, sin: Tensor, mask: Tensor | None, slot: Any) -> Float[Tensor, "N HD"]:
+        count, heads, kv_heads, width = len(qkv), self._heads, self._kv_heads, self._width
+        qkv = qkv.view(count, heads + 2 * kv_heads, width)
+        turned = qkv[:, : heads + kv_heads]
+        turned = (turned * cos).addcmul_(turned.roll(width // 2, -1), sin)
+        query, keys, values = turned[:, :heads], turned[:, heads:], qkv[:, heads + kv_heads :]
+        if not isinstance(slot, PackedLayer):
+            return self._seen(query, keys, values, mask, slot)
+        split = (torch.split(each, slot.counts) for each in (query, keys, values))
+        return torch.cat([self._seen(*each) for each in zip(*split, slot.masks, slot.slots, strict=True)])
+
+    def _seen(
+        self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, slot: Any
+    ) -> Float[Tensor, "N HD"]:
+        """Attention of one sequence, whose new keys and values [N, H_kv, D] go into its slots."""
+        count, heads, kv_heads, width = len(query), self._heads, self._kv_heads, self._width
+        keys, values = slot.update(keys.transpose(0, 1)[None], values.transpose(0, 1)[None])
+        share = heads // kv_heads
+        if mask is None and count > 1:
+            keys, values = (each.repeat_interleave(share, 1) for each in (keys, values))
+            seen = functional.scaled_dot_product_attention(
+                query.transpose(0, 1)[None], keys, values, is_causal=True, scale=self._scale
+            )
+            return seen[0].transpose(0, 1).reshape(count, heads * width)
+        packed = query.view(count, kv_heads, share, width).permute(1, 2, 0, 3)
+        seen = functional.scaled_dot_product_attention(
+            packed.reshape(1, kv_heads, share * count, width), keys, values, attn_mask=mask, scale=self._scale
+        )
+        return seen.view(kv_heads, share, count, width).permute(2, 0, 1, 3).reshape(count, heads * width)
+
+
+def _fuse(layer: Any) -> Layer:
+    attention, mlp = layer.self_attn, layer.mlp
+    return Layer(
+        norm=layer.input_layernorm.weight.data,
+        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
+        out=_joined(attention.o_proj),
+        norm_mlp=layer.post_attention_layernorm.weight.data,
+        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
+        down=_joined(mlp.down_proj),
+    )
+
+
+def _adapted(layer: Layer, low: Mapping[str, LowRank], gate: Float[Tensor, "N 1"]) -> Layer:
+    """The layer whose products add the adapter's where the gate is 1."""
+    on: dict[str, Product] = {name: getattr(layer, name) for name in FUSED}
+    on |= {name: gates.gated(on[name], part, gate) for name, part in low.items()}
+    return Layer(layer.norm, on["qkv"], on["out"], layer.norm_mlp, on["gate_up"], on["down"])
+
+
+def _joined(*linears: Any) -> Product:
+    """One product whose outputs are those of the linears, side by side; the linears lose their weights."""
+    weight = torch.cat([linear.weight.data for linear in linears])
+    biases = [linear.bias.data for linear in linears if linear.bias is not None]
+    for linear in linears:
+        linear.weight.data = linear.weight.new_empty(0)
+    return product(weight, torch.cat(biases) if biases else None)

@@ -1,0 +1,144 @@
+"""What a decoder over slots implements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+from transformers.cache_utils import CacheLayerMixin
+
+from harness.backbones.slots.lora import Adapter
+from harness.core.backbone import TiedEmbeddings
+from harness.core.cache import Rows
+
+FIRST = 512
+"""Entries allocated at first; a fuller buffer doubles, up to the context."""
+
+
+class Slots:
+    """The layers of one sequence and the number of entries that they hold.
+
+    Attributes:
+        length: entries held; what lies behind them in the buffers is free.
+    """
+
+    def __init__(self, layers: int, context: int) -> None:
+        self.length = 0
+        self.context = context
+        self.layers = [SlotLayer(self) for _ in range(layers)]
+
+
+class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types for it
+    """Keys and values of one layer, [1, H, capacity, D] each. The first `update` allocates them."""
+
+    is_sliding = False
+    keys: Tensor
+    values: Tensor
+
+    def __init__(self, slots: Slots) -> None:
+        super().__init__()
+        self._slots = slots
+        self._room = 0
+
+    def lazy_initialization(self, key_states: Tensor, value_states: Tensor | None = None) -> None:
+        """Allocated by `update`, which knows both shapes."""
+
+    def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
+        """Write the N new entries behind those held; returns keys and values of all, as views."""
+        start = self._slots.length
+        end = start + keys.shape[2]
+        if end > self._room:
+            self._grow(end, keys, values)
+        self.keys[:, :, start:end] = keys
+        self.values[:, :, start:end] = values
+        return self.keys[:, :, :end], self.values[:, :, :end]
+
+    def _grow(self, needed: int, keys: Tensor, values: Tensor) -> None:
+        room = max(min(FIRST, self._slots.context), self._room)
+        while room < needed:
+            room = min(2 * room, max(self._slots.context, needed))
+        held = self._slots.length
+        grown = [new.new_zeros(*new.shape[:2], room, new.shape[3]) for new in (keys, values)]
+        if self._room:
+            grown[0][:, :, :held] = self.keys[:, :, :held]
+            grown[1][:, :, :held] = self.values[:, :, :held]
+        self.keys, self.values = grown
+        self._room = room
+        self.is_initialized = True
+
+    def gather(self, start: int, entries: Int[Tensor, " m"]) -> None:
+        """Move the entries at these slots to ``start`` and on."""
+        end = start + len(entries)
+        self.keys[:, :, start:end] = self.keys.index_select(2, entries)
+        self.values[:, :, start:end] = self.values.index_select(2, entries)
+
+    def get_mask_sizes(self, query_length: Any) -> tuple[int, int]:
+        """Entries after the pass, and the offset of the first; older transformers pass positions."""
+        count = query_length if isinstance(query_length, int) else len(query_length)
+        return self._slots.length + count, 0
+
+    def get_seq_length(self) -> int:
+        """Entries held."""
+        return self._slots.length
+
+    def get_max_length(self) -> int:
+        """Entries that fit."""
+        return self._slots.context
+
+    get_max_cache_shape = get_max_length
+
+    def reset(self) -> None:
+        """Forget all entries."""
+        self._slots.length = 0
+
+
+class Net(Protocol):
+    """A forward pass over the slots; it writes N entries behind `slots.length` and leaves the length."""
+
+    kind: str
+    layers: int
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+    ) -> Float[Tensor, "R V"]:
+        """Logits of the last R rows; without a mask N is 1 or the slots are empty, and rows see all before."""
+
+    def pick(self, layers: Sequence[int]) -> Net:
+        """The same weights with these layers only."""
+
+
+@runtime_checkable
+class Tapped(Net, Protocol):
+    """A net that gives hidden rows too, and lends its ends."""
+
+    def tied_embeddings(self) -> TiedEmbeddings:
+        """Its embedding and unembedding."""
+
+    def tapped(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+        taps: Sequence[int],
+    ) -> Rows:
+        """The same pass, and what enters these layers of all N entries, in one branch; L: what the head reads."""
+
+
+@runtime_checkable
+class Gates(Net, Protocol):
+    """A net whose rows read an adapter or not, each for itself."""
+
+    def fitted(self, adapter: Adapter) -> Any:
+        """The adapter as `gated` takes it. WeightsError: it changes layers that are not there, or of another shape."""
+
+    def gated(self, fitted: Any, gate: Bool[Tensor, " N"]) -> Net:
+        """The same weights, with the adapter on in these rows of a pass of N."""

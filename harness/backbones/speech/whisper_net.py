@@ -1,0 +1,268 @@
+"""Whisper's decoder as a net over the slot cache: fused products, and keys and values of the encoder made once.
+
+A `Decoder` is the weights; `Decoder.listen` binds them to what the encoder heard, and that is the net of a prompt.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.backbones.slots import gated as gates
+from harness.backbones.slots.lora import Adapter, LowRank
+from harness.backbones.slots.net import Slots
+from harness.core.packed_linear import Product, product
+from harness.errors import WeightsError
+
+
+class Norm(NamedTuple):
+    """Weight and bias [E] of a layer norm."""
+
+    weight: Tensor
+    bias: Tensor
+
+
+class Heard(NamedTuple):
+    """Keys and values of the encoder for one layer, [1, H, S, D] each, S encoder states."""
+
+    keys: Tensor
+    values: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Norms and products of a layer: qkv E to 3 E, ask and the outs E to E, up E to 4 E, down back.
+
+    Args:
+        hear: weight [2 E, E] and bias [2 E] that make keys and values of encoder states, once a prompt.
+    """
+
+    norm: Norm
+    qkv: Product
+    out: Product
+    norm_ask: Norm
+    ask: Product
+    hear: Norm
+    out_ask: Product
+    norm_mlp: Norm
+    up: Product
+    down: Product
+
+
+FUSED = {
+    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+    "out": ("self_attn.out_proj",),
+    "ask": ("encoder_attn.q_proj",),
+    "out_ask": ("encoder_attn.out_proj",),
+    "up": ("fc1",),
+    "down": ("fc2",),
+}
+"""Linear layers that a row may gate, by the product that they are part of."""
+PREFIX = "model.decoder.layers."
+HEARS = ("encoder_attn.k_proj", "encoder_attn.v_proj")
+
+
+def linears(model: Any) -> dict[str, nn.Linear]:
+    """The linear layers of the decoder that a row may gate, by name; keys and values of the encoder are all rows'."""
+    names = {name for parts in FUSED.values() for name in parts}
+    found = ((name, module) for name, module in gates.linears(model).items() if name.startswith(PREFIX))
+    return {name: module for name, module in found if name.removeprefix(PREFIX).partition(".")[2] in names}
+
+
+@dataclass(frozen=True, eq=False)
+class Grammar:
+    """What the decoder never says: these ids, and as its first token those as well.
+
+    Args:
+        never, first: ids. begin: the position whose row gives the first token: the prompt's last.
+    """
+
+    never: Int[Tensor, " a"]
+    first: Int[Tensor, " b"]
+    begin: int
+
+    def apply(self, logits: Float[Tensor, "R V"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
+        """Set the logits of what is not said to -inf, in place."""
+        logits.index_fill_(1, self.never, float("-inf"))
+        begins = (positions == self.begin)[:, None]
+        logits[:, self.first] = logits[:, self.first].masked_fill(begins, float("-inf"))
+        return logits
+
+
+@final
+class Decoder:
+    """The weights of the decoder.
+
+    Args:
+        model: a `WhisperForConditionalGeneration`; its encoder stays as it is.
+    """
+
+    kind = "fused"
+
+    def __init__(self, model: Any) -> None:
+        decoder = model.model.decoder
+        self.layers = len(decoder.layers)
+        self._heads = int(model.config.decoder_attention_heads)
+        self._embed: Tensor = decoder.embed_tokens.weight.data
+        self._places: Tensor = decoder.embed_positions.weight.data
+        self._norm = _norm(decoder.layer_norm)
+        self._head = product(model.proj_out.weight.data)
+        self._shapes = gates.shapes_of(linears(model))
+        self._weights = [_fuse(layer) for layer in decoder.layers]
+
+    def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
+        """By layer and product.
+
+        Raises:
+            WeightsError: it changes layers that are not there, of another shape, or what is made once a recording.
+        """
+        for name in adapter:
+            if name.startswith("model.encoder.") or name.endswith(HEARS):
+                raise WeightsError(
+                    f"the adapter changes {name}, which is computed once a recording and read by all rows: a row "
+                    f"cannot gate it; train one without the encoder, and without {' and '.join(HEARS)}"
+                )
+        gates.check(adapter, self._shapes)
+        return [self._low(adapter, f"{PREFIX}{index}.") for index in range(self.layers)]
+
+    def _low(self, adapter: Adapter, layer: str) -> dict[str, LowRank]:
+        found = {}
+        for fused, names in FUSED.items():
+            parts = [
+                adapter.get(layer + name) or gates.nothing(*self._shapes[layer + name], self._embed) for name in names
+            ]
+            if any(len(part.down) for part in parts):
+                found[fused] = gates.joined(parts)
+        return found
+
+    def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> Decoder:
+        """The same weights, with the adapter on in these rows of the next pass."""
+        made, on = copy.copy(self), gate[:, None].to(self._embed.dtype)
+        made._weights = [_adapted(layer, low, on) for layer, low in zip(self._weights, fitted, strict=True)]
+        return made
+
+    def pick(self, layers: Sequence[int]) -> Decoder:
+        """The same weights with these layers only."""
+        picked = object.__new__(Decoder)
+        picked.__dict__.update(self.__dict__)
+        picked.layers = len(layers)
+        picked._weights = [self._weights[index] for index in layers]
+        return picked
+
+    def listen(self, states: Float[Tensor, "S E"], grammar: Grammar) -> Listening:
+        """The net for a prompt, after the encoder's states."""
+        heard = []
+        for layer in self._weights:
+            keys, values = functional.linear(states, *layer.hear).chunk(2, 1)
+            heard.append(Heard(self._split(keys).contiguous(), self._split(values).contiguous()))
+        return Listening(self, heard, grammar)
+
+    def forward(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        heard: Sequence[Heard],
+    ) -> Float[Tensor, "N E"]:
+        """Entries after the last layer."""
+        x = functional.embedding(tokens, self._embed) + self._places[positions]
+        width, causal = x.shape[1:], mask is None and len(tokens) > 1
+        for layer, slot, (their_keys, their_values) in zip(self._weights, slots.layers, heard, strict=True):
+            query, keys, values = layer.qkv(functional.layer_norm(x, width, *layer.norm)).chunk(3, 1)
+            held = slot.update(self._split(keys), self._split(values))
+            seen = functional.scaled_dot_product_attention(self._split(query), *held, attn_mask=mask, is_causal=causal)
+            x = layer.out(_joined(seen)).add_(x)
+            query = self._split(layer.ask(functional.layer_norm(x, width, *layer.norm_ask)))
+            seen = functional.scaled_dot_product_attention(query, their_keys, their_values)
+            x = layer.out_ask(_joined(seen)).add_(x)
+            x = layer.down(functional.gelu(layer.up(functional.layer_norm(x, width, *layer.norm_mlp)))).add_(x)
+        return x
+
+    def logits(self, x: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
+        """The unembedding of entries after the last layer."""
+        if not len(x):
+            return x.new_empty(0, len(self._embed))
+        return self._head(functional.layer_norm(x, x.shape[1:], *self._norm))
+
+    def _split(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "1 H N D"]:
+        return x.view(1, len(x), self._heads, -1).transpose(1, 2)
+
+
+@final
+class Listening:
+    """A decoder that hears one recording."""
+
+    kind = "fused"
+
+    def __init__(self, decoder: Decoder, heard: Sequence[Heard], grammar: Grammar) -> None:
+        self.layers = decoder.layers
+        self._decoder, self._heard, self._grammar = decoder, heard, grammar
+
+    def __call__(
+        self,
+        tokens: Int[Tensor, " N"],
+        positions: Int[Tensor, " N"],
+        mask: Float[Tensor, "N T"] | None,
+        slots: Slots,
+        rows: int,
+    ) -> Float[Tensor, "R V"]:
+        """Logits of the last R rows; the other rows are not computed past the last layer."""
+        x = self._decoder.forward(tokens, positions, mask, slots, self._heard)
+        last = slice(len(tokens) - rows, None)
+        return self._grammar.apply(self._decoder.logits(x[last]), positions[last])
+
+    def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
+        """As its decoder takes it (see `Decoder.fitted`)."""
+        return self._decoder.fitted(adapter)
+
+    def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> Listening:
+        """The same recording, with the adapter on in these rows of the next pass."""
+        return Listening(self._decoder.gated(fitted, gate), self._heard, self._grammar)
+
+    def pick(self, layers: Sequence[int]) -> Listening:
+        """The same weights and the same recording with these layers only."""
+        return Listening(self._decoder.pick(layers), [self._heard[index] for index in layers], self._grammar)
+
+
+def _joined(seen: Float[Tensor, "1 H N D"]) -> Float[Tensor, "N HD"]:
+    return seen[0].transpose(0, 1).flatten(1)
+
+
+def _norm(module: Any) -> Norm:
+    return Norm(module.weight.data, module.bias.data)
+
+
+def _stacked(*linears: Any) -> Norm:
+    """Weights and biases one below the other; keys have no bias, which is a bias of zero."""
+    biases = [each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias.data for each in linears]
+    return Norm(torch.cat([each.weight.data for each in linears]), torch.cat(biases))
+
+
+def _adapted(layer: Layer, low: Mapping[str, LowRank], gate: Float[Tensor, "N 1"]) -> Layer:
+    """The layer whose products add the adapter's where the gate is 1."""
+    on: dict[str, Any] = {name: gates.gated(getattr(layer, name), part, gate) for name, part in low.items()}
+    return replace(layer, **on)
+
+
+def _fuse(layer: Any) -> Layer:
+    own, their = layer.self_attn, layer.encoder_attn
+    return Layer(
+        norm=_norm(layer.self_attn_layer_norm),
+        qkv=product(*_stacked(own.q_proj, own.k_proj, own.v_proj)),
+        out=product(*_stacked(own.out_proj)),
+        norm_ask=_norm(layer.encoder_attn_layer_norm),
+        ask=product(*_stacked(their.q_proj)),
+        hear=_stacked(their.k_proj, their.v_proj),
+        out_ask=product(*_stacked(their.out_proj)),
+        norm_mlp=_norm(layer.final_layer_norm),
+        up=product(*_stacked(layer.fc1)),
+        down=product(*_stacked(layer.fc2)),
+    )

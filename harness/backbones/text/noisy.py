@@ -1,0 +1,97 @@
+"""A drafter made worse on purpose: Gaussian noise on the logits of another backbone."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, final
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.core.backbone import Backbone, EncodedPrompt
+from harness.core.cache import Cache, Rows, Window
+from harness.core.capabilities import Requirement
+from harness.core.task import Prompt
+from harness.errors import UsageError
+from harness.record.outputs import Output
+
+
+@final
+class NoisyBackbone(Backbone):
+    """The inner backbone with noise of a fixed scale, the same for the same seed, position and token.
+
+    Args:
+        inner: what is made worse. scale: standard deviation of the noise, in logits. seed: which noise.
+    """
+
+    def __init__(self, inner: Backbone, scale: float, seed: int) -> None:
+        if not 0 <= scale < float("inf") or seed < 0:
+            raise UsageError(f"noise={scale:g}, seed={seed}: the scale of noise and its seed are not negative")
+        self.name = f"{inner.name}+noise={scale:g}"
+        self.dtype, self.device, self.capabilities = inner.dtype, inner.device, inner.capabilities
+        mark = f"{inner.fingerprint} noise={scale!r} seed={seed}"
+        self.fingerprint = hashlib.sha256(mark.encode()).hexdigest()
+        self._inner, self._scale, self._seed = inner, scale, seed
+
+    @classmethod
+    def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> NoisyBackbone:
+        """Not loaded by name: it is what ``noise=`` on a drafter makes."""
+        raise UsageError(f"{name}: noise is written on a drafter, as in `self:noise=0.3`")
+
+    @classmethod
+    def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
+        """Nothing by itself."""
+        return frozenset()
+
+    def cache(self) -> NoisyCache:
+        """A cache of the inner backbone whose logits are disturbed."""
+        return NoisyCache(self._inner.cache(), self._scale, self._seed)
+
+    def open(self, prompt: Prompt) -> EncodedPrompt:
+        """The inner opening, its caches disturbed."""
+        inner = self._inner.open(prompt)
+        return replace(inner, cache=lambda: NoisyCache(inner.cache(), self._scale, self._seed))
+
+    def encode(self, text: str) -> list[int]:
+        """As the inner backbone."""
+        return self._inner.encode(text)
+
+    def decode(self, tokens: Sequence[int]) -> Output:
+        """As the inner backbone."""
+        return self._inner.decode(tokens)
+
+
+@final
+class NoisyCache(Cache):
+    """A cache whose rows carry noise that depends on nothing but seed, position and token."""
+
+    def __init__(self, inner: Cache, scale: float, seed: int) -> None:
+        self._inner, self._scale, self._seed = inner, scale, seed
+
+    def extend(self, window: Window) -> Rows:
+        """The inner logits and their noise."""
+        rows = self._inner.extend(window)
+        logits = rows.logits
+        if not window.rows:
+            return rows
+        last = slice(len(window.tokens) - window.rows, None)
+        noise = self._noise(window.positions[last], window.tokens[last], logits.shape[1])
+        return replace(rows, logits=logits + (self._scale * noise).to(logits))
+
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        """As the inner cache: noise leaves no trace in it."""
+        self._inner.keep(length, entries)
+
+    def _noise(self, positions: Int[Tensor, " R"], tokens: Int[Tensor, " R"], vocabulary: int) -> Float[Tensor, "R V"]:
+        """Standard normal; reads the device, since the noise of a row is keyed by its position and token."""
+        rows = [
+            np.random.Generator(np.random.Philox(key=[self._seed, (place << 32) | token])).standard_normal(
+                vocabulary, dtype=np.float32
+            )
+            for place, token in zip(positions.tolist(), tokens.tolist(), strict=True)
+        ]
+        return torch.from_numpy(np.stack(rows))

@@ -1,0 +1,1 @@
+"""Random models whose output distribution can be enumerated."""

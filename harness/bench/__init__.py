@@ -1,0 +1,1 @@
+"""Timings of our own passes and of peers."""

@@ -1,0 +1,134 @@
+"""What an adapter does layer by layer: rows that read a text without it, and the same entries read with it on.
+
+Source: Abulkhanov et al., Cross-Regression, Fig. 3, "per-layer output from vanilla Llama-2-7B-chat (left) and
+LoRA-tuned (right)", averaged over generations from 50 prompts of GSM8K. The paper does not say which quantity of the
+output it draws, nor what the tuned rows see. Here are three: the L2 norm of a row, its cosine to the row of the layer
+before, and the cosine of both readings of an entry. How often a layer's row already names the last layer's token is
+not among them: the model's head reads normed rows, and no backbone lends its last norm.
+Layers: 0 is the embedding, l what enters layer l, L the normed row that the head reads, so norms there are of another
+scale. Axes: N entries, T of them measured, L layers, E width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn import functional
+
+from harness.core.backbone import Backbone
+from harness.core.cache import Cache, Window
+from harness.core.capabilities import Requirement
+from harness.core.draws import SeededDraws
+from harness.core.sampling import Sampling
+from harness.core.task import Prompt
+from harness.record import stats
+from harness.train.teacher import Passage, Teacher
+
+NEEDS = frozenset({Requirement.HIDDEN, Requirement.GATE, Requirement.TREE_MASK})
+"""What a backbone must meet."""
+MEASURES = ("norm_vanilla", "norm_adapter", "before_vanilla", "before_adapter", "cosine")
+"""Norms; cosines to the layer before, NaN at layer 0; cosine of both readings."""
+
+Reading = Literal["beside", "alone"]
+"""What a row with the adapter on sees. beside: the text as the model reads it without, and itself, as row 0 of a
+decode's predictive stream does. alone: rows with the adapter on, from the prompt's first on: the tuned model itself."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sides:
+    """Rows of the same T entries, without the adapter and with it on."""
+
+    vanilla: Float[Tensor, "T L+1 E"]
+    adapter: Float[Tensor, "T L+1 E"]
+
+
+def measure(backbone: Backbone, adapter: Any, prompts: Sequence[Prompt], new: int, reading: Reading) -> pd.DataFrame:
+    """The measures of each prompt, means over the tokens that the model goes on with by itself, greedily.
+
+    Args:
+        backbone: meets ``NEEDS``. adapter: as it read it. new: tokens a prompt, fewer where the text ends.
+
+    Returns:
+        ``MEASURES`` by (layer, prompt, repetition).
+
+    Raises:
+        UsageError: a prompt leaves no room for a token, or is none that the backbone reads.
+    """
+    draws = SeededDraws(0, "layers", "", 0, backbone.device)
+    passages = Teacher(backbone).continued(prompts, new, Sampling(0.0), draws)
+    found = {
+        (prompt.id, 0): measured(sides(backbone, adapter, passage, reading))
+        for prompt, passage in zip(prompts, passages, strict=True)
+    }
+    return pd.concat(found, names=["prompt", "repetition"]).reorder_levels(["layer", "prompt", "repetition"])
+
+
+@torch.inference_mode()
+def sides(backbone: Backbone, adapter: Any, passage: Passage, reading: Reading) -> Sides:
+    """Both readings of the T entries that gave the tokens behind the prompt: from its last one to the last but one."""
+    ids = torch.tensor(passage.tokens[:-1], device=backbone.device)
+    places, first = torch.arange(len(ids), device=ids.device), passage.start - 1
+    taps = tuple(range(backbone.capabilities.layers + 1))
+    opening = backbone.open(Prompt("", tokens=passage.tokens[: passage.start], condition=passage.condition))
+    text = opening.cache()
+    vanilla = _hidden(text, Window(ids, places, 0, None, 0, taps))[first:]
+    if reading == "alone":
+        on = torch.ones_like(ids, dtype=torch.bool)
+        tuned = _hidden(opening.cache(), Window(ids, places, 0, None, 0, taps, gate=on, adapter=adapter))[first:]
+        return Sides(vanilla, tuned)
+    parts = torch.split(places[first:], backbone.capabilities.context - len(ids))
+    return Sides(vanilla, torch.cat(list(_beside(text, ids, parts, taps, adapter))))
+
+
+def _beside(
+    text: Cache, ids: Int[Tensor, " N"], parts: Sequence[Int[Tensor, " P"]], taps: tuple[int, ...], adapter: Any
+) -> Iterator[Float[Tensor, "P L+1 E"]]:
+    """Second readings of these places behind the text, which stays as it is."""
+    places = torch.arange(len(ids), device=ids.device)
+    for at in parts:
+        on = torch.ones_like(at, dtype=torch.bool)
+        sees = torch.cat([places < at[:, None], on.diag()], 1)
+        yield _hidden(text, Window(ids[at], at, 0, sees, 0, taps, gate=on, adapter=adapter))
+        text.keep(len(ids))
+
+
+def _hidden(cache: Cache, window: Window) -> Float[Tensor, "N L+1 E"]:
+    hidden = cache.extend(window).hidden
+    assert hidden is not None, "the window has taps"
+    return hidden[:, 0]
+
+
+def measured(rows: Sides) -> pd.DataFrame:
+    """``MEASURES`` by layer, means over the entries."""
+    both = {"vanilla": rows.vanilla.double(), "adapter": rows.adapter.double()}
+    found = {"cosine": functional.cosine_similarity(both["vanilla"], both["adapter"], -1)}
+    for side, x in both.items():
+        found[f"norm_{side}"] = x.norm(dim=-1)
+        before = functional.cosine_similarity(x[:, 1:], x[:, :-1], -1)
+        found[f"before_{side}"] = functional.pad(before, (1, 0), value=float("nan"))
+    means = {name: found[name].mean(0).cpu().numpy() for name in MEASURES}
+    return pd.DataFrame(means).rename_axis("layer")
+
+
+def summary(frame: pd.DataFrame) -> pd.DataFrame:
+    """A row a layer: each measure's mean over prompts, and its ``_low``, ``_high``, ``_n`` (see `record.stats`).
+
+    Args:
+        frame: of ``measure``.
+    """
+    rows = []
+    for layer, values in frame.groupby(level="layer"):
+        row: dict[str, Any] = {"layer": layer}
+        for name in MEASURES:
+            held = stats.mean(values[name].droplevel("layer"))
+            ends = {} if held is None else asdict(held)
+            row[name] = ends.get("estimate")
+            row |= {f"{name}_{end}": ends.get(end) for end in ("low", "high", "n")}
+        rows.append(row)
+    return pd.DataFrame(rows).astype({name: float for name in MEASURES})

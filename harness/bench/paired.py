@@ -1,0 +1,139 @@
+"""Pairs of decodes timed in turn in one process, so that a machine's drift hits both sides alike, and their verdict.
+
+Rates are output tokens over the whole call, prefill included, at T = 0, stopping where the model stops. The order
+of a pair alternates.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from typing import Any
+
+import pandas as pd
+
+from harness.core.backbone import Backbone
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.method import Method
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.plan import presets
+from harness.record import stats
+from harness.registry import METHODS, TASKS
+
+PAIRS = 24
+"""Pairs below which a result is called inconclusive."""
+LOOKUP = {"length": 10, "max_ngram": 2}
+
+
+@dataclass(frozen=True)
+class Result:
+    """One benchmark.
+
+    Args:
+        ours, peer: medians of each side, in ``unit``. ratio: median of ours / peer over pairs, with an interval.
+        goal: what is asked of the ratio, such as ">= 0.97"; empty: reported only. verdict: pass, fail or
+        inconclusive; "" without a goal. pairs: how many. note: what else was seen.
+    """
+
+    name: str
+    ours: float
+    peer: float | None
+    ratio: float
+    low: float | None
+    high: float | None
+    unit: str
+    goal: str
+    verdict: str
+    pairs: int
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What to time: a backbone, prompts of HumanEval, tokens a prompt, threads."""
+
+    backbone: str = "smollm2-135m"
+    pairs: int = PAIRS
+    tokens: int = 32
+    threads: int = 2
+
+
+def asked(backbone: Backbone, count: int) -> list[list[int]]:
+    """HumanEval prompts, evenly spread over the set."""
+    found = TASKS.get("humaneval")().prompts()
+    return [backbone.encode(found[(i * len(found)) // count].text or "") for i in range(count)]
+
+
+def decoded(method: Method[Any], backbone: Backbone, ids: list[int], tokens: int, forced: bool) -> Decode:
+    """At T = 0; ``forced``: to the last token of ``tokens``, wherever the model would stop."""
+    run = open_run(backbone, _drafters(backbone), ids, Sampling(0.0), tokens, SeededDraws(0, "bench", "", 0))
+    run.eos = frozenset() if forced else run.eos
+    return decode(method, run)
+
+
+@lru_cache(maxsize=1)
+def _drafters(backbone: Backbone) -> Callable[[str], Backbone]:
+    """Its drafters by name, each loaded once."""
+    return cache(lambda name: presets.drafter(backbone, name))
+
+
+def build(name: str, params: dict[str, Any]) -> Method[Any]:
+    """A method by name."""
+    method: Method[Any] = METHODS.get(name)(**params)
+    return method
+
+
+def in_turn(sides: Sequence[Callable[[list[int]], Sequence[int]]], prompts: list[list[int]]) -> pd.DataFrame:
+    """Both sides on every prompt, the first in turn; a warm-up of each before."""
+    for side in sides:
+        side(prompts[0])
+    rows: list[dict[str, float]] = []
+    for index, ids in enumerate(prompts):
+        row: dict[str, float] = {}
+        for which in (0, 1) if index % 2 == 0 else (1, 0):
+            begin = time.perf_counter()
+            tokens = sides[which](ids)
+            row[f"rate{which}"] = len(tokens) / (time.perf_counter() - begin)
+            row[f"repeats{which}"] = _repeats(tokens)
+            row[f"tokens{which}"] = len(tokens)
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _repeats(tokens: Sequence[int]) -> float:
+    """Share of 4-grams that occurred before in the same output: forced lengths inflate lookup's numbers."""
+    grams = Counter(tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3))
+    total = sum(grams.values())
+    return 1 - len(grams) / total if total else 0.0
+
+
+def compare(name: str, rows: pd.DataFrame, unit: str, goal: float | None) -> Result:
+    """Rates of both sides of ``in_turn``, the median of their ratios, and whether that reaches the goal."""
+    index = pd.MultiIndex.from_product([range(len(rows)), [0]], names=["prompt", "repetition"])
+    above, below = (rows[key].set_axis(index) for key in ("rate0", "rate1"))
+    found = stats.median_ratio(above, below)
+    assert found is not None
+    note = f"median output {rows['tokens0'].median():.0f} tokens, repeated 4-grams {rows['repeats0'].mean():.0%}"
+    ask = "" if goal is None else f">= {goal:g}"
+    verdict = "" if goal is None else at_least(found.low, found.high, goal, len(rows))
+    medians = rows["rate0"].median(), rows["rate1"].median()
+    return Result(name, *medians, found.estimate, found.low, found.high, unit, ask, verdict, len(rows), note)
+
+
+def at_least(low: float | None, high: float | None, goal: float, pairs: int) -> str:
+    """The verdict on an interval that is to lie above the goal."""
+    if pairs < PAIRS or low is None or high is None:
+        return "inconclusive"
+    return "pass" if low >= goal else "fail" if high < goal else "inconclusive"
+
+
+def at_most(low: float | None, high: float | None, goal: float, pairs: int) -> str:
+    """The verdict on an interval that is to lie below the goal."""
+    if pairs < PAIRS or low is None or high is None:
+        return "inconclusive"
+    return "pass" if high <= goal else "fail" if low > goal else "inconclusive"

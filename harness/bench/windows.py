@@ -1,0 +1,65 @@
+"""What a pass costs by its rows, timed in decodes with trees of several sizes; kept for `harness.bench.costs`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from harness.bench import costs
+from harness.bench.paired import Result, Settings, asked, build, decoded
+from harness.bench.trees import Rival
+from harness.core.backbone import Backbone
+from harness.core.costs import Costs
+from harness.core.method import Method
+from harness.errors import UsageError, WeightsError
+from harness.plan import presets
+from harness.record.ledger import Step
+
+NODES = (1, 2, 4, 8, 16, 32, 60)
+"""Of trees; a tree of n is read in n + 1 rows."""
+MEASURED = (("eagle2", "eagle1"), ("eagle3", "eagle3"))
+"""Methods that may size their trees by a table, and the drafter that they read."""
+PROMPTS = 4
+
+
+def windows(dtype: str) -> Callable[[str, Settings], Result]:
+    """Milliseconds of the target's largest window beside those of one row; tables of all drafters at hand are kept.
+
+    Raises:
+        WeightsError: the backbone has no drafter here that trees are grown with.
+    """
+
+    def act(name: str, settings: Settings) -> Result:
+        backbone = presets.load(settings.backbone, dtype)
+        prompts = asked(backbone, min(PROMPTS, settings.pairs))
+        found: dict[str, Costs] = {}
+        missing: WeightsError | UsageError | None = None
+        for method, part in MEASURED:
+            try:
+                Rival(method, {"features": part}).made(backbone)
+            except (WeightsError, UsageError) as error:
+                missing = error
+                continue
+            found[part] = costs.table(timed(backbone, method, part, prompts, settings.tokens))
+            costs.write(costs.place(backbone, part), found[part])
+        if not found:
+            assert missing is not None, "there is a method to look for"
+            raise missing
+        rows, ms = zip(*next(iter(found.values())).target, strict=True)
+        shown = ", ".join(f"{count} rows {each:.1f}" for count, each in zip(rows, ms, strict=True))
+        note = f"ours: {rows[-1]} rows, peer: {rows[0]}; {shown}; kept for {', '.join(found)}"
+        return Result(name, ms[-1], ms[0], ms[-1] / ms[0], None, None, "ms", "", "", len(prompts), note)
+
+    return act
+
+
+def timed(
+    backbone: Backbone, method: str, part: str, prompts: list[list[int]], tokens: int
+) -> Iterator[tuple[int, Step]]:
+    """Steps of decodes with a tree of each size and without one, but for the first of each; see `costs.table`."""
+    plain: list[tuple[int, Method[object]]] = [(0, build("autoregressive", {}))]
+    for nodes in NODES:
+        width = min(nodes, 10)
+        plain.append((width, build(method, {"features": part, "depth": 2, "width": width, "nodes": nodes})))
+    for width, made in plain:
+        for ids in prompts:
+            yield from ((width, step) for step in decoded(made, backbone, ids, tokens, True).steps[1:])

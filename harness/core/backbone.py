@@ -1,0 +1,152 @@
+"""What a backbone is to the harness: offers, caches, a tokenizer, a fingerprint. Knows no method."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from jaxtyping import Float
+from torch import Tensor
+
+from harness import deprecated
+from harness.core.cache import Cache
+from harness.core.capabilities import Capabilities, Requirement
+from harness.core.task import Prompt
+from harness.errors import UsageError
+from harness.record.outputs import Output
+
+DTYPES = ("fp32", "bf16", "fp16", "fp64")
+
+
+@dataclass(frozen=True)
+class EncodedPrompt:
+    """A prompt as a backbone reads it.
+
+    Args:
+        tokens: prompt ids, at least one. cache: makes an empty cache for this prompt, which holds whatever conditions
+            the model beside its tokens: encoder states, a second guidance branch. condition: what the encoder made of
+            the prompt's condition, where the backbone meets CONDITION.
+    """
+
+    tokens: tuple[int, ...]
+    cache: Callable[[], Cache]
+    condition: Float[Tensor, "K C"] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TiedEmbeddings:
+    """The two ends of a model, which drafters over its hidden rows borrow; views where it has them, to be read only.
+
+    Args:
+        embed: row v is what id v enters the first layer as. unembed: raw logits are its products with normed rows.
+    """
+
+    embed: Float[Tensor, "V E"]
+    unembed: Float[Tensor, "V E"]
+
+
+class Backbone(ABC):
+    """A loaded model. One object serves any number of caches; it holds no state of a decode.
+
+    Attributes:
+        name: as the user wrote it. dtype: one of ``DTYPES``. device: a torch device string.
+        default_dtype: what it runs in unless the user says otherwise.
+        offers: vocabulary, context, end-of-text ids and needs met.
+        fingerprint: hex digest of weights and configuration: part of every cell's provenance.
+    """
+
+    default_dtype: ClassVar[str] = "fp32"
+    name: str
+    dtype: str
+    device: str
+    capabilities: Capabilities
+    fingerprint: str
+
+    offers = deprecated.setting("offers", "capabilities")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        deprecated.adopt(cls, {"ends": "tied_embeddings"})
+
+    @classmethod
+    @abstractmethod
+    def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Backbone:
+        """Load it; ``params`` is what the preset says beyond the adapter's name.
+
+        Raises:
+            UsageError: a parameter is unknown or of the wrong type.
+            WeightsError: the weights are missing, damaged or of an architecture this adapter cannot serve.
+        """
+
+    @classmethod
+    @abstractmethod
+    def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
+        """The needs that it would meet, told without loading anything."""
+
+    @classmethod
+    def reads_text(cls, params: Mapping[str, Any]) -> bool:
+        """Whether it would have a tokenizer; where that is not known, yes."""
+        return True
+
+    @classmethod
+    def modality(cls, params: Mapping[str, Any]) -> str:
+        """What its outputs are: text, image, mesh or speech; tasks of another modality are skipped with that reason."""
+        return "text"
+
+    @abstractmethod
+    def cache(self) -> Cache:
+        """A new, empty cache, without a condition.
+
+        Raises:
+            UsageError: the model cannot run without one.
+        """
+
+    def open(self, prompt: Prompt) -> EncodedPrompt:
+        """Read a prompt: ids, and the encoder's pass where there is one (it is timed here, apart from the decode).
+
+        Raises:
+            UsageError: the prompt is not of this backbone's kind, or its condition has the wrong shape.
+        """
+        ids = prompt.tokens if prompt.tokens is not None else tuple(self.encode(prompt.text or ""))
+        return EncodedPrompt(tuple(ids), self.cache)
+
+    def tied_embeddings(self) -> TiedEmbeddings:
+        """Its embedding and unembedding.
+
+        Raises:
+            UsageError: it has none to lend.
+        """
+        raise UsageError(f"the backbone {self.name!r} lends no embedding; take one whose hidden rows a model makes")
+
+    def adapter(self, folder: Path | None) -> Any:
+        """An adapter of these weights, for the gate of a window; a toy one where ``folder`` is None.
+
+        Raises:
+            UsageError: no row of it can be gated. WeightsError: the folder holds none, or one of other weights.
+        """
+        raise UsageError(f"the backbone {self.name!r} gates no rows; take one that meets GATE")
+
+    def encode(self, text: str) -> list[int]:
+        """Token ids of a text, beginning-of-text included where the model wants it."""
+        raise UsageError(f"the backbone {self.name!r} has no tokenizer, so it cannot read a text prompt")
+
+    def decode(self, tokens: Sequence[int]) -> Output:
+        """What output ids stand for: a text (empty where there is no tokenizer), a picture or a mesh.
+
+        Raises:
+            OutputError: they stand for nothing, such as a mesh that cannot be parsed; the sample fails, and is counted.
+        """
+        return ""
+
+    def variant(self, params: Mapping[str, str]) -> Backbone:
+        """A cheaper reading of the same weights, for a self-drafter: ``{"layers": "26"}`` and the like.
+
+        Raises:
+            UsageError: this backbone has no such variant.
+        """
+        if not params:
+            return self
+        raise UsageError(f"the backbone {self.name!r} has no variant with {', '.join(sorted(params))}")

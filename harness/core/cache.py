@@ -1,0 +1,96 @@
+"""The two calls that a backbone adapter implements, and what passes through them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+C = TypeVar("C", bound="Cache")
+
+
+@dataclass(frozen=True)
+class Window:
+    """N entries to append to a cache, and all that a backbone must know of them.
+
+    Args:
+        tokens: ids of the new entries.
+        positions: position of each, prompt included, from 0.
+        base: entries before it are seen by every new one.
+        sees: row n marks which of the S = M + N entries from base on (M held, N new) entry n sees, itself
+            included; None: all earlier ones and itself.
+        rows: R; only the last R entries need logits. 0 in a prefill.
+        taps: layers whose hidden rows are wanted, each from 0 to L (see `Tap`); none: no hidden rows.
+        features: what a feature drafter reads beside each token.
+        gate: marks the entries computed with the adapter on; None: none is.
+        adapter: as the backbone read it (`Backbone.adapter`), where there is a gate.
+    """
+
+    tokens: Int[Tensor, " N"]
+    positions: Int[Tensor, " N"]
+    base: int
+    sees: Bool[Tensor, "N S"] | None
+    rows: int
+    taps: tuple[int, ...] = ()
+    features: Float[Tensor, "N ..."] | None = None
+    gate: Bool[Tensor, " N"] | None = None
+    adapter: Any = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a pass returns.
+
+    Args:
+        logits: raw, of the window's last R entries, in any float type.
+        hidden: of all N entries, the layers in the order of the window's taps; None where it has none.
+    """
+
+    logits: Float[Tensor, "R V"]
+    hidden: Float[Tensor, "N G J E"] | None = None
+
+
+class Cache(ABC):
+    """The two calls that a backbone adapter implements, over one sequence."""
+
+    @abstractmethod
+    def extend(self, window: Window) -> Rows:
+        """Append the window's N entries and return the logits of its last R rows.
+
+        Raises:
+            ContractError: the entries would not fit into the context.
+        """
+
+    @abstractmethod
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        """Keep the first ``length`` entries, then those at ``length + e`` for each listed e, in that order."""
+
+    @classmethod
+    def extend_many(cls: type[C], caches: Sequence[C], windows: Sequence[Window]) -> list[Rows | Exception]:
+        """Extend each cache by its window: in one batched pass where the backbone has one, else one after another.
+
+        Returns:
+            The rows of each, or what its window raised; the others are extended all the same.
+        """
+        return [_attempt(cache, window) for cache, window in zip(caches, windows, strict=True)]
+
+
+def _attempt(cache: Cache, window: Window) -> Rows | Exception:
+    try:
+        return cache.extend(window)
+    except Exception as error:  # whatever a backbone raises is the failure of this sequence
+        return error
+
+
+def extend_all(caches: Sequence[Cache], windows: Sequence[Window]) -> list[Rows | Exception]:
+    """`Cache.extend_many` of each class among the caches."""
+    found: dict[int, Rows | Exception] = {}
+    for kind in {type(cache): None for cache in caches}:
+        chosen = [index for index, cache in enumerate(caches) if type(cache) is kind]
+        rows = kind.extend_many([caches[index] for index in chosen], [windows[index] for index in chosen])
+        found |= dict(zip(chosen, rows, strict=True))
+    return [found[index] for index in range(len(caches))]

@@ -1,0 +1,181 @@
+"""A sequence whose positions are read and filled in any order, over one cache: at most one entry a position.
+
+Symbols: P prompt length, N entries of a pass, F positions filled by a step.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any, Literal, final
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.core.cache import Cache, Window
+from harness.core.capabilities import Capabilities
+from harness.core.clock import Stopwatch
+from harness.core.draft import Fill
+from harness.errors import ContractError
+
+Sees = Literal["before", "all"]
+"""Which entries one sees: those at smaller positions and itself, or all that are held."""
+
+
+@final
+class Canvas:
+    """One sequence of a target.
+
+    Args:
+        cache: empty. offers: of its backbone. prompt: at least one id. length: positions to fill, from P on.
+        device: of the backbone. kind: "target" or "draft": whose time a pass is.
+
+    Attributes:
+        start, end: P, and the position behind the last one to fill.
+        tokens: id at each position, the prompt's and those filled so far.
+        passes: forward passes so far, prefill not counted. rows: entries fed by them.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        capabilities: Capabilities,
+        prompt: Sequence[int],
+        *,
+        length: int,
+        stopwatch: Stopwatch,
+        device: str = "cpu",
+        kind: str = "target",
+    ) -> None:
+        if not prompt or len(prompt) + length > capabilities.context:
+            raise ContractError(
+                f"a canvas of {length} positions behind a prompt of {len(prompt)} tokens: the prompt has at least one, "
+                f"and both fit into the context of {capabilities.context}"
+            )
+        self.capabilities = capabilities
+        self.start, self.end = len(prompt), len(prompt) + length
+        self.tokens = dict(enumerate(prompt))
+        self.passes = self.rows = 0
+        self.device = torch.device(device)
+        self._cache = cache
+        self._stopwatch = stopwatch
+        self._kind = kind
+        self._base = self.start - 1
+        self._ready = False
+        self._at: list[int] = []
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Canvas:
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        twin.tokens, twin._at = dict(self.tokens), list(self._at)
+        twin._cache = copy.deepcopy(self._cache, memo)
+        return twin
+
+    @property
+    def output(self) -> tuple[int, ...]:
+        """Ids of the positions filled so far, in raster order."""
+        return tuple(self.tokens[place] for place in range(self.start, self.end) if place in self.tokens)
+
+    @property
+    def held(self) -> Any:
+        """Positions of the entries behind the prompt and, where they can be compared, what the cache keeps of them."""
+        kept = getattr(self._cache, "entries", ())[self._base :]
+        return sorted(zip(self._at, kept, strict=True)) if kept else sorted(self._at)
+
+    def prefill(self) -> None:
+        """Read all but the prompt's last token, if that was not done yet; asks for no logits and is not a pass."""
+        if not self._ready and self._base:
+            ids = torch.tensor([self.tokens[place] for place in range(self._base)], device=self.device)
+            self._cache.extend(Window(ids, torch.arange(self._base, device=self.device), 0, None, 0))
+        self._ready = True
+
+    def read(
+        self, tokens: Int[Tensor, " N"], positions: Sequence[int], sees: Sees = "before", rows: int | None = None
+    ) -> Float[Tensor, "R V"]:
+        """One pass over N entries; each sees those at smaller positions, or all, those of this pass too, and itself.
+
+        An entry that stood at one of the positions leaves the cache first; who saw it is not read again. Nothing is
+        filled by it, so a token may be one that only stands in for another.
+
+        Args:
+            tokens: ids. positions: of each, ascending; the first pass begins with the prompt's last one, P - 1,
+                or where all are seen with position 0. sees: the same in all passes. rows: R, of the last; None: N.
+
+        Returns: raw logits; those of positions[n] give the law of the position after it, a masked model's of its own.
+
+        Raises:
+            ContractError: the positions are not ascending, not on the canvas, or not one a token; the prompt's last one
+                is missing in the first pass, or is read again; all are to be seen, and the prompt was read causally.
+        """
+        if sees == "all" and not self._ready:
+            self._base, self._ready = 0, True
+        self._check(len(tokens), positions, sees)
+        begin = self._stopwatch.clock.stamp()
+        self.prefill()
+        self._drop(frozenset(positions))
+        held, count = len(self._at), len(positions)
+        places = torch.tensor([*self._at, *positions])
+        seen = (places <= places[held:, None]) | (sees == "all")
+        mask = None if seen.equal(torch.ones_like(seen).tril_(held)) else seen.to(self.device)
+        window = Window(tokens, places[held:].to(self.device), self._base, mask, count if rows is None else rows)
+        logits = self._cache.extend(window).logits
+        self._stopwatch.add(self._kind, begin)
+        self._at.extend(positions)
+        self.passes += 1
+        self.rows += count
+        return logits
+
+    def fill(self, fill: Fill) -> dict[int, int]:
+        """Emit tokens; returns the id at each new position, in raster order. Reads the device once.
+
+        Raises:
+            ContractError: nothing is filled, or a position is outside the canvas or was filled before.
+        """
+        placed = fill.read()
+        for place, token in placed:
+            if place in self.tokens or not self.start <= place < self.end:
+                raise ContractError(
+                    f"a step fills position {place}; give those from {self.start} to {self.end - 1}, each once"
+                )
+            self.tokens[place] = token
+        if not placed:
+            raise ContractError("a step fills no position, and would be taken again for ever; fill at least one")
+        return dict(placed)
+
+    def rewrite(self, tokens: Sequence[int]) -> list[int]:
+        """Fill the first positions with these ids and empty all others; what was read from the first change on leaves.
+
+        Returns: positions whose entries a pass must read, the last one filled always among them, in ascending order.
+        """
+        new = dict(enumerate(tokens, self.start))
+        last = self.start + len(new) - 1
+        first = next((place for place, token in new.items() if self.tokens.get(place) != token), last)
+        self._drop(frozenset(place for place in self._at if place >= first))
+        self.tokens = {place: self.tokens[place] for place in range(self.start)} | new
+        return [place for place in range(self._base, self.start + len(new)) if place not in self._at]
+
+    def _check(self, count: int, positions: Sequence[int], sees: Sees) -> None:
+        found = f"a pass over {count} tokens at positions {list(positions)}"
+        if not count == len(positions) > 0 or any(a >= b for a, b in pairwise(positions)):
+            raise ContractError(f"{found}: give one position a token, at least one, in ascending order")
+        if sees == "all":
+            if self._base or positions[-1] >= self.end or positions[0] < 0 or (not self._at and positions[0]):
+                raise ContractError(
+                    f"{found}: the first begins at 0, nothing being read before; all end at {self.end - 1}"
+                )
+            return
+        first = self._base if not self._at else self.start
+        if positions[0] < first or positions[-1] >= self.end or (not self._at and positions[0] != first):
+            raise ContractError(
+                f"{found}: the first pass begins with the prompt's last token, at {self._base}, and no later one "
+                f"reads it; all others are from {self.start} to {self.end - 1}"
+            )
+
+    def _drop(self, gone: frozenset[int]) -> None:
+        """Close the gaps that the entries at these positions leave: a gather of those behind the first of them."""
+        kept = [index for index, place in enumerate(self._at) if place not in gone]
+        if len(kept) < len(self._at):
+            self._cache.keep(self._base, kept)
+            self._at = [self._at[index] for index in kept]

@@ -1,0 +1,179 @@
+"""The only source of randomness. Every call names its stream.
+
+`SeededDraws` is keyed by (seed, task, prompt, repetition) and stream, never by method, dtype, device or batch,
+so that cells pair; it is counter-based and generated on the CPU, so equal laws give equal draws anywhere.
+`harness.proof.enumerate.EnumeratingDraws` answers the same calls with every outcome and its weight.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from harness.core.draft import Path
+from harness.errors import ContractError
+
+Stream = Literal["init", "draft", "accept", "resid", "noise"]
+LIVE_CLOCKS = 512
+"""Exponential clocks held at once; older keys are made again from their counter when asked for."""
+
+
+class Draws(ABC):
+    """Everything random that a method may ask for."""
+
+    @abstractmethod
+    def integers(self, n: int, high: int, stream: Stream) -> Int[Tensor, " n"]:
+        """n uniform ids in [0, high)."""
+
+    @abstractmethod
+    def categorical(self, probs: Float[Tensor, "N V"], stream: Stream) -> Int[Tensor, " N"]:
+        """N independent tokens, one from each row."""
+
+    @abstractmethod
+    def distinct(self, probs: Float[Tensor, "M V"], k: int, stream: Stream) -> Int[Tensor, "M k"]:
+        """k ordered tokens without replacement from each row: each drawn from what the ones before it left.
+
+        A row of fewer than k possible tokens goes on with those of probability 0, by id.
+
+        Raises:
+            ContractError: k is larger than V.
+        """
+
+    @abstractmethod
+    def path(self, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"] | None = None) -> Path:
+        """Node k is accepted with accept[k] once its parent is reached and its elder siblings refused.
+
+        Args:
+            accept: in [0, 1]. parents: as in a `Draft`; None: a chain.
+        """
+
+    @abstractmethod
+    def couple(self, x: Int[Tensor, " N"], q: Float[Tensor, "N V"], p: Float[Tensor, "N V"]) -> Int[Tensor, " N"]:
+        """For each row a draw of p that equals x ~ q as often as can be: kept with min(1, p/q), else residual."""
+
+    @abstractmethod
+    def race(self, probs: Float[Tensor, "N V"], keys: Sequence[int]) -> Int[Tensor, " N"]:
+        """argmin over tokens of clock / law, with one exponential clock per (key, token) in a decode.
+
+        A key is an absolute position. Rows with equal keys share their noise (Gumbel noise in common).
+        """
+
+
+class SeededDraws(Draws):
+    """Reproducible draws of one decode."""
+
+    def __init__(self, seed: int, task: str, prompt: str, repetition: int, device: str = "cpu") -> None:
+        self._root = f"{seed}|{task}|{prompt}|{repetition}"
+        self._device = torch.device(device)
+        self._generators: dict[str, np.random.Philox] = {}
+        self._clocks: dict[int, Tensor] = {}
+
+    def uniforms(self, n: int, stream: str) -> Float[Tensor, " n"]:
+        """n numbers in [0, 1) with 53 bits, in fp64, on the draws' device."""
+        if stream not in self._generators:
+            self._generators[stream] = _philox(f"{self._root}|{stream}")
+        host = torch.from_numpy(_unit(self._generators[stream], n))
+        if self._device.type != "cuda":
+            return host
+        return host.pin_memory().to(self._device, non_blocking=True)  # pageable memory would wait for the forward
+
+    def integers(self, n: int, high: int, stream: Stream) -> Int[Tensor, " n"]:
+        return (self.uniforms(n, stream) * high).long().clamp_max(high - 1)
+
+    def categorical(self, probs: Float[Tensor, "N V"], stream: Stream) -> Int[Tensor, " N"]:
+        return inverse_cdf(probs, self.uniforms(probs.shape[0], stream))
+
+    def distinct(self, probs: Float[Tensor, "M V"], k: int, stream: Stream) -> Int[Tensor, "M k"]:
+        check_distinct(k, probs.shape[1])
+        left, taken = probs.clone(), torch.zeros_like(probs, dtype=torch.bool)
+        tokens = []
+        for u in self.uniforms(k * len(probs), stream).view(k, -1):
+            drawn = inverse_cdf(left, u)
+            token = torch.where((left > 0).any(-1), drawn, taken.long().argmin(-1))[:, None]
+            left, taken = left.scatter(1, token, 0.0), taken.scatter(1, token, True)
+            tokens.append(token)
+        return torch.cat(tokens, 1) if tokens else taken.new_zeros(len(probs), 0, dtype=torch.long)
+
+    def path(self, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"] | None = None) -> Path:
+        coins = self.uniforms(accept.shape[0], "accept") < accept
+        return chain_path(coins, accept) if parents is None else tree_path(coins, accept, parents)
+
+    def couple(self, x: Int[Tensor, " N"], q: Float[Tensor, "N V"], p: Float[Tensor, "N V"]) -> Int[Tensor, " N"]:
+        u, v = self.uniforms(2 * x.shape[0], "draft").reshape(2, -1)
+        keep = u * q.gather(1, x[:, None])[:, 0] < p.gather(1, x[:, None])[:, 0]
+        left = (p - q).clamp_min(0)  # all zero only where p = q, and there x is always kept
+        return torch.where(keep, x, inverse_cdf(left, v))
+
+    def race(self, probs: Float[Tensor, "N V"], keys: Sequence[int]) -> Int[Tensor, " N"]:
+        clocks = torch.stack([self._clock(key, probs.shape[1]) for key in keys])
+        return (clocks / probs).argmin(-1)
+
+    def _clock(self, key: int, vocabulary: int) -> Float[Tensor, " V"]:
+        if key not in self._clocks:
+            unit = _unit(_philox(f"{self._root}|noise|{key}"), vocabulary)
+            if len(self._clocks) >= LIVE_CLOCKS:
+                self._clocks.pop(next(iter(self._clocks)))
+            self._clocks[key] = torch.from_numpy(-np.log1p(-unit)).float().clamp_min(1e-30).to(self._device)
+        return self._clocks[key]
+
+
+def check_distinct(k: int, vocabulary: int) -> None:
+    """Asks for no more tokens than there are."""
+    if k > vocabulary:
+        raise ContractError(f"{k} distinct tokens were asked of a vocabulary of {vocabulary}; ask for {vocabulary}")
+
+
+def inverse_cdf(probs: Float[Tensor, "N V"], u: Float[Tensor, " N"]) -> Int[Tensor, " N"]:
+    """The token at which each row's running sum passes u times its total; never one of probability 0."""
+    running = probs.cumsum(-1, dtype=torch.float64)
+    total = running[:, -1]
+    below = torch.minimum(u * total, torch.nextafter(total, torch.zeros_like(total)))
+    return torch.searchsorted(running, below[:, None], right=True)[:, 0].clamp_max(probs.shape[-1] - 1)
+
+
+def chain_path(coins: Tensor, accept: Float[Tensor, " K"]) -> Path:
+    """The path down a chain: the leading run of coins that show True."""
+    index = torch.arange(accept.shape[0], device=accept.device)
+    stop = coins.long().cumprod(0).sum()
+    return Path(torch.where(index < stop, index, -1), stop, accept.cumprod(0).sum())
+
+
+def tree_path(coins: Tensor, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"]) -> Path:
+    """The path down a tree, without a loop over nodes: pointers to ancestors double each round.
+
+    Node k is chosen when its coin shows True and no elder sibling's does; it is kept when all its ancestors
+    are chosen too. ``expected`` sums the products of choice probabilities along each node's ancestors.
+    """
+    size = accept.shape[0]
+    index = torch.arange(size, device=accept.device)
+    elder = (parents[:, None] == parents[None, :]) & (index[None, :] < index[:, None])
+    chosen = coins & ~(elder & coins[None, :]).any(1)
+    refused = torch.where(elder, (1 - accept)[None, :], torch.ones_like(accept)[None, :]).prod(1)
+    kept, reach, up = chosen.clone(), accept * refused, parents.clone()
+    for _ in range(max(1, size.bit_length())):
+        has = up >= 0
+        above = up.clamp_min(0)
+        kept = kept & torch.where(has, kept[above], True)
+        reach = reach * torch.where(has, reach[above], torch.ones_like(reach))
+        up = torch.where(has, up[above], up)
+    nodes = torch.where(kept, index, size).sort().values  # parents come first, so the order is the path's
+    last = torch.where(kept, index + 1, 0).max() if size else index.sum()
+    return Path(torch.where(nodes < size, nodes, -1), last, reach.sum())
+
+
+def _philox(key: str) -> np.random.Philox:
+    digest = hashlib.blake2b(key.encode(), digest_size=16).digest()
+    return np.random.Philox(key=np.frombuffer(digest, dtype=np.uint64))
+
+
+def _unit(generator: np.random.Philox, n: int) -> NDArray[np.float64]:
+    raw = generator.random_raw(n) if n else np.zeros(0, dtype=np.uint64)
+    return (raw >> np.uint64(11)).astype(np.float64) * 2.0**-53

@@ -1,0 +1,117 @@
+"""The contract of a method: parameters, a claim, `start` and `step`; and what a step may use."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, ClassVar, Generic, Self, TypeVar
+
+from harness import deprecated
+from harness.core.capabilities import Requirement, Tap
+from harness.core.draft import Acceptance, Fill
+from harness.core.draws import Stream
+from harness.core.run import Run
+from harness.registry import METHODS
+
+S = TypeVar("S")
+
+
+class Claim(Enum):
+    """What a method says of its output, against the target decoded autoregressively."""
+
+    SAME_LAW = "the same law at every temperature"
+    SAME_GREEDY = "the same tokens at T = 0; not run above"
+    APPROXIMATE = "another law, by design"
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """A bug to put into a real function while a check runs, to see that the check catches it.
+
+    Args:
+        where: the function whose source is patched, as "package.module:qualified.name".
+        old: text on exactly one of its lines. new: what stands there instead. why: the mistake in words.
+    """
+
+    where: str
+    old: str
+    new: str
+    why: str
+
+
+class Method(ABC, Generic[S]):
+    """A decoding algorithm: a frozen dataclass whose fields are its parameters.
+
+    Class attributes:
+        source: the paper, down to the algorithm. exact_at: for an approximate method, the setting at which it is exact.
+        mutants: bugs that `stride verify` must catch. pinned: streams whose draws enter no recorded law, so
+        that a run's own proof may answer them by a few seeds, each of which must leave the law as it is.
+    """
+
+    source: ClassVar[str] = ""
+    exact_at: ClassVar[str] = ""
+    mutants: ClassVar[tuple[Mutant, ...]] = ()
+    pinned: ClassVar[frozenset[Stream]] = frozenset()
+
+    needs = deprecated.alias("needs", "requirements")
+    plants = deprecated.alias("plants", "mutants")
+    parts = deprecated.alias("parts", "components")
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        deprecated.adopt(cls, {"needs": "requirements", "plants": "mutants", "parts": "components"})
+
+    @property
+    @abstractmethod
+    def claim(self) -> Claim:
+        """A class attribute in most methods; a property where it depends on a parameter."""
+
+    @property
+    def requirements(self) -> frozenset[Requirement]:
+        """What the backbone must offer; a class attribute where it is always the same."""
+        return frozenset()
+
+    @property
+    def taps(self) -> tuple[Tap, ...]:
+        """Layers whose hidden rows it reads, as ``run.target.hidden``; a class attribute where always the same."""
+        return ()
+
+    @property
+    def reference(self) -> Method[Any] | None:
+        """The setting whose law is what others are held against; None: the target decoded autoregressively."""
+        return None
+
+    @property
+    def components(self) -> Sequence[tuple[str, str]]:
+        """Kind and name of weights that it loads beside a drafter: a cell without them is skipped with that reason."""
+        return ()
+
+    @abstractmethod
+    def start(self, run: Run) -> S:
+        """A new state for one prompt, which must be copyable; ``None`` where there is none."""
+
+    @abstractmethod
+    def step(self, run: Run, state: S) -> Acceptance | Fill:
+        """Draft, score with one ``run.target.forward``, verify; or read ``run.canvas``, and say what to fill."""
+
+    @classmethod
+    def variants(cls) -> Sequence[Self]:
+        """The settings that `stride verify` proves; by default the default one."""
+        return (cls(),)
+
+
+def parameters(method: Method[Any]) -> dict[str, Any]:
+    """Name and value of each parameter."""
+    return {f.name: getattr(method, f.name) for f in fields(method)}  # type: ignore[arg-type]  # a dataclass
+
+
+def label(method: Method[Any]) -> str:
+    """The registered name and the parameters that differ from their defaults."""
+    shown = []
+    for f in fields(method):  # type: ignore[arg-type]  # every method is a dataclass
+        value = getattr(method, f.name)
+        if value != f.default:
+            shown.append(f"{f.name}={value:g}" if isinstance(value, float) else f"{f.name}={value}")
+    return " ".join([METHODS.name_of(type(method)), *shown])

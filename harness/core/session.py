@@ -1,0 +1,302 @@
+"""A sequence being decoded over one cache: what is emitted, what is cached, positions and masks.
+
+Invariant: 0 <= cached < len(tokens). The last emitted token is always fed again with the next pass, whose row 0
+is the law after it. Drafts never change what is emitted until a verdict is committed.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from harness.core.cache import Cache, Window
+from harness.core.capabilities import Capabilities, Tap
+from harness.core.clock import Stopwatch
+from harness.core.draft import Acceptance, Draft
+from harness.core.hidden import HiddenRows, resolve
+from harness.errors import ContractError
+
+
+@final
+class Session:
+    """One sequence of a target or of a drafter.
+
+    Args:
+        cache: empty. offers: of its backbone. tokens: the prompt, at least one id. device: of the backbone.
+        kind: "target" or "draft": whose time a pass is.
+
+    Attributes:
+        passes: forward passes so far, prefill not counted. rows: entries fed by them.
+        draft: the draft of the last pass. adapter: of its gated rows, as the backbone read it; None: no row is gated.
+    """
+
+    def __init__(
+        self,
+        cache: Cache,
+        capabilities: Capabilities,
+        tokens: Sequence[int],
+        *,
+        stopwatch: Stopwatch,
+        device: str = "cpu",
+        kind: str = "target",
+    ) -> None:
+        if not tokens:
+            raise ContractError("a session needs a prompt of at least one token; give a text or a start token")
+        if len(tokens) > capabilities.context:
+            raise ContractError(
+                f"the prompt has {len(tokens)} tokens and the context is {capabilities.context}: shorten it, or take a "
+                f"backbone with a longer context"
+            )
+        self.capabilities = capabilities
+        self.kind = kind
+        self.passes = 0
+        self.rows = 0
+        self.device = torch.device(device)
+        self.draft = Draft(torch.empty(0, dtype=torch.long, device=self.device))
+        self._none = self.draft
+        self._cache = cache
+        self._stopwatch = stopwatch
+        self._host = list(tokens)
+        self._tail = self._none.tokens
+        self._valid = 0
+        self._held = 0
+        self._taps: tuple[int, ...] = ()
+        self._hidden = HiddenRows(capabilities, 0, self.device)
+        self._newest = self._hidden.rows
+        self.adapter: Any = None
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Session:
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        twin._host = list(self._host)
+        twin._cache = copy.deepcopy(self._cache, memo)
+        twin._hidden = copy.deepcopy(self._hidden, memo)
+        return twin
+
+    @property
+    def tokens(self) -> list[int]:
+        """Prompt and emitted ids; reads the device where drafts were appended since the last time."""
+        if len(self._tail):
+            self._host.extend(self._tail.tolist())
+            self._tail = self._none.tokens
+        return self._host
+
+    def __len__(self) -> int:
+        return len(self._host) + len(self._tail)
+
+    @property
+    def cached(self) -> int:
+        """Leading tokens whose entries the cache holds; less than len(self)."""
+        return min(self._valid, len(self) - 1)
+
+    @property
+    def held(self) -> Any:
+        """What the cache keeps of the committed tokens, where that can be compared (a tabular one's hashes)."""
+        return tuple(getattr(self._cache, "entries", ())[: self.cached])
+
+    def tap(self, taps: Sequence[Tap]) -> None:
+        """Keep the hidden rows of these layers, from the first entry on.
+
+        Raises:
+            UsageError: the backbone has no such layer, or serves no hidden rows.
+            ContractError: entries were read before.
+        """
+        if taps and self._held:
+            raise ContractError(f"tapped with {self._held} entries read: their rows are lost; tap before the prefill")
+        self._taps = resolve(taps, self.capabilities)
+        self._hidden = HiddenRows(self.capabilities, len(self._taps), self.device)
+        self._newest = self._hidden.rows
+
+    @property
+    def hidden(self) -> Float[Tensor, "M G J E"]:
+        """Rows of the tapped layers, one an entry, for the M = `cached` leading tokens.
+
+        After a commit or the prefill the last of them is the row that gave the last token.
+        """
+        return self._hidden.rows[: self.cached]
+
+    @property
+    def newest(self) -> Float[Tensor, "R G J E"]:
+        """Rows of the tapped layers for those whose logits the last pass returned."""
+        return self._newest
+
+    def prefill(self, features: Float[Tensor, "N ..."] | None = None) -> None:
+        """Read all but the last token, if that was not done yet; asks for no logits and is not a pass.
+
+        Args:
+            features: of a feature drafter, a row for each token read.
+        """
+        if len(self) - 1 > self.cached:
+            start, tokens = self.cached, self._pending()[:-1]
+            self._extend(tokens, self._after(start, len(tokens)), start, None, 0, features)
+            self._valid = self._held
+
+    def forward(
+        self, draft: Draft | None = None, features: Float[Tensor, "N ..."] | None = None
+    ) -> Float[Tensor, "R V"]:
+        """One pass over the tokens not cached yet and the draft.
+
+        Args:
+            features: of a feature drafter, a row for each entry: the tokens from ``cached`` on, then the nodes.
+
+        Returns:
+            Raw logits; row 0 is after the last emitted token, row k + 1 after node k.
+
+        Raises:
+            ContractError: the draft goes past the context, or is gated and the session has no adapter.
+        """
+        draft = self._none if draft is None else draft
+        pending = self._pending()
+        sees = None if draft.parents is None else _tree_mask(len(pending), draft.parents)
+        tokens = torch.cat([pending, draft.tokens]) if len(draft) else pending
+        start = self.cached
+        places = self._after(start, len(tokens))
+        if draft.parents is not None:
+            places[len(pending) :] = len(self) + depths_of(draft.parents) - _beside(draft.parents).long()
+        gate = None if draft.gate is None else torch.cat([torch.zeros_like(pending, dtype=torch.bool), draft.gate])
+        logits = self._extend(tokens, places, start, sees, len(draft) + 1, features, gate)
+        self.draft = draft
+        self._valid = len(self)
+        return logits
+
+    def grow(self, draft: Draft, features: Float[Tensor, "N ..."] | None = None) -> Float[Tensor, "N V"]:
+        """One pass over more nodes, below those that the window holds already; each node is read once.
+
+        Args:
+            draft: its parents count all nodes of the window, those read before first; -1 is the last emitted token,
+                None a chain below the last node. features: a row for each new node.
+
+        Returns:
+            Raw logits; row k is after new node k.
+
+        Raises:
+            ContractError: no window is open on these tokens, it ends in probes, or the nodes go past the context.
+        """
+        held = len(self.draft)
+        if self._valid != len(self) or self._held != self._valid + held:
+            raise ContractError("grow adds to the window of a pass over the same tokens; call forward first")
+        if self.draft.probes:
+            raise ContractError(f"the window ends in {self.draft.probes} probes, below which nothing grows")
+        joint = self.draft.grown(draft)
+        seen = ancestors(joint.above)[held:]
+        places = len(self) + seen.sum(1) - 1
+        logits = self._extend(draft.tokens, places, len(self), seen, len(draft), features)
+        self.draft = joint
+        return logits
+
+    def commit(self, verdict: Acceptance) -> tuple[int, ...]:
+        """Emit the verdict's path and token; returns them. Reads the verdict, and the ids of the drafts kept."""
+        read = verdict.read()
+        emitted = tuple(self.draft.tokens[list(read.path)].tolist()) if read.path else ()
+        self._cache.keep(self._valid, read.path)
+        self._hidden.keep(self._valid, read.path)
+        self._valid += len(read.path)
+        self._held = self._valid
+        self.tokens.extend((*emitted, read.token))
+        self.draft = self._none
+        return (*emitted, read.token)
+
+    def append(self, tokens: Int[Tensor, " n"]) -> None:
+        """Take tokens as emitted without a pass; they are read with the next one."""
+        self._tail = torch.cat([self._tail, tokens]) if len(self._tail) else tokens
+
+    def rollback(self, length: int) -> None:
+        """Forget all tokens from ``length`` on; at least one stays."""
+        if not 1 <= length <= len(self):
+            raise ContractError(f"rollback to {length} tokens of {len(self)}: keep between 1 and {len(self)}")
+        if length >= len(self._host):
+            self._tail = self._tail[: length - len(self._host)]
+        else:
+            del self._host[length:]
+            self._tail = self._none.tokens
+        self._valid = min(self._valid, length)
+
+    def sync(self, tokens: Sequence[int]) -> None:
+        """Become these tokens: back to the longest common prefix, then on."""
+        if not tokens:
+            raise ContractError("sync to no tokens: a session keeps at least one")
+        mine, shared = self.tokens, min(len(self), len(tokens))
+        if mine[:shared] != list(tokens[:shared]):
+            shared = next(i for i in range(shared) if mine[i] != tokens[i])
+        del mine[shared:]
+        mine.extend(tokens[shared:])
+        self._valid = min(self._valid, shared)
+
+    def _pending(self) -> Int[Tensor, " n"]:
+        start = self.cached
+        host = torch.tensor(self._host[start:], dtype=torch.long, device=self.device)
+        return torch.cat([host, self._tail[max(0, start - len(self._host)) :]]) if len(self._tail) else host
+
+    def _after(self, start: int, count: int) -> Int[Tensor, " N"]:
+        return torch.arange(start, start + count, device=self.device)
+
+    def _extend(
+        self,
+        tokens: Int[Tensor, " N"],
+        places: Int[Tensor, " N"],
+        base: int,
+        sees: Bool[Tensor, "N S"] | None,
+        rows: int,
+        features: Float[Tensor, "N ..."] | None,
+        gate: Bool[Tensor, " N"] | None = None,
+    ) -> Float[Tensor, "R V"]:
+        """N entries behind the S - N from ``base`` on that the cache keeps; with R rows a pass, counted and stamped."""
+        count = len(tokens)
+        begin = self._stopwatch.clock.stamp() if rows else None
+        start = base if sees is None else base + sees.shape[1] - count
+        if start + count > self.capabilities.context:
+            raise ContractError(
+                f"a pass would hold {start + count} entries and the context is {self.capabilities.context}: "
+                f"drafts must be less deep than `run.room`"
+            )
+        if gate is not None and self.adapter is None:
+            raise ContractError("a gated draft needs an adapter; open it with `run.adapt` in the method's start")
+        if self._held > start:
+            self._cache.keep(start)
+        self._held = start + count
+        made = self._cache.extend(Window(tokens, places, base, sees, rows, self._taps, features, gate, self.adapter))
+        if made.hidden is not None:
+            self._hidden.write(start, made.hidden)
+            self._newest = made.hidden[count - rows :]
+        if begin is not None:
+            self._stopwatch.add(self.kind, begin)
+            self.passes += 1
+            self.rows += count
+        return made.logits
+
+
+def ancestors(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
+    """Row k marks node k and those above it; doubles the reach each round instead of looping over nodes."""
+    size = len(parents)
+    index = torch.arange(size, device=parents.device)
+    seen = index[:, None] == index[None, :]
+    up = parents
+    for _ in range(max(1, size.bit_length())):
+        has = up >= 0
+        seen = seen | (has[:, None] & seen[up.clamp_min(0)])
+        up = torch.where(has, up[up.clamp_min(0)], up)
+    return seen
+
+
+def depths_of(parents: Int[Tensor, " K"]) -> Int[Tensor, " K"]:
+    """How far each node of a draft lies below the first ones, which have 0."""
+    return ancestors(parents).sum(1) - 1
+
+
+def _beside(parents: Int[Tensor, " K"]) -> Bool[Tensor, " K"]:
+    """Nodes that stand beside the last emitted token, and those below them."""
+    return (ancestors(parents) & (parents == -2)).any(1)
+
+
+def _tree_mask(pending: int, parents: Int[Tensor, " K"]) -> Bool[Tensor, "N N"]:
+    """Pending tokens see the earlier ones; a node sees its ancestors and all pending ones but one beside it."""
+    size = pending + len(parents)
+    mask = torch.ones(size, size, dtype=torch.bool, device=parents.device).tril()
+    mask[pending:, pending:] = ancestors(parents)
+    mask[pending:, pending - 1] = ~_beside(parents)
+    return mask

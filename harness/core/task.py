@@ -1,0 +1,100 @@
+"""The contract of a task: prompts, and how an output is scored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy.typing as npt
+
+from harness.record.outputs import Output
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """One prompt: text for backbones with a tokenizer, or token ids; with a condition where the model takes one.
+
+    Args:
+        id: unique in its task. text: exactly what is tokenised, or None when ``tokens`` holds the ids.
+        condition: what the model is conditioned on beside its tokens: samples of a waveform, points of a surface.
+        category: for tables by category. data: what the scorer needs (a test, an answer); never shown to a model.
+    """
+
+    id: str
+    text: str | None = None
+    tokens: tuple[int, ...] | None = None
+    condition: npt.NDArray[Any] | None = None
+    category: str = ""
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Task(ABC):
+    """A data set: its prompts in a fixed order and its own score of an output.
+
+    A concrete task is a frozen dataclass whose fields are its parameters, registered with
+    ``TASKS.register(name)``; ``name`` is set by the registry's user from that call.
+    """
+
+    source: ClassVar[str] = ""
+    modality: ClassVar[str] = "text"
+    metrics: ClassVar[tuple[str, ...]] = ()
+    """Names that ``score`` returns; empty: only agreement and log-probability are measured."""
+    runs_code: ClassVar[bool] = False
+    """``score`` executes model output: called only when the user has opted in."""
+    eos: ClassVar[bool] = True
+    """False: fixed-length outputs, end-of-text is an ordinary token."""
+    set_metrics: ClassVar[tuple[str, ...]] = ()
+    """Names that ``score_set`` returns."""
+
+    @abstractmethod
+    def prompts(self) -> Sequence[Prompt]:
+        """All prompts, always in the same order.
+
+        Raises:
+            UsageError: the data is missing; says what to put where.
+        """
+
+    def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
+        """Score one output, decoded and without the prompt; keys are ``metrics``. Pure, never timed."""
+        return {}
+
+    def regions(self, prompt: Prompt, output: Output, cells: tuple[int, int]) -> Sequence[str]:
+        """What lies in each of a picture's rows x columns ``cells``, in raster order; empty where nothing tells."""
+        return ()
+
+    def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
+        """Score all outputs of a cell together (FID, diversity, sub-scores by category). Pure, never timed.
+
+        A metric that the outputs are too few for, or whose weights are absent, is left out of the answer and named in
+        `SetScore.reason` with a value of None; it is never replaced by another.
+        """
+        return {}
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """An output that was scored: prompts and outputs are matched here, by id, and nowhere else."""
+
+    prompt: Prompt
+    repetition: int
+    output: Output
+    scores: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class SetScore:
+    """A figure of a set of outputs.
+
+    Args:
+        value: None where it could not be computed; ``reason`` says why. n: outputs it rests on. failures: outputs
+            that could not be scored. low, high: a 95 % interval, None where there is none.
+    """
+
+    value: float | None
+    n: int
+    failures: int = 0
+    low: float | None = None
+    high: float | None = None
+    reason: str = ""

@@ -1,0 +1,242 @@
+"""Names of version 0.1 that moved. They keep working, with a DeprecationWarning, until 1.0."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "harness.backbone": ("harness.core.backbone",),
+    "harness.backbones.bpt": ("harness.backbones.mesh.bpt",),
+    "harness.backbones.drafter": ("harness.backbones.text.drafter",),
+    "harness.backbones.hf_causal": ("harness.backbones.text.hf_causal",),
+    "harness.backbones.image": ("harness.backbones.image.captions",),
+    "harness.backbones.masked": ("harness.backbones.masked.masked_lm",),
+    "harness.backbones.masked_tabular": ("harness.backbones.toy.masked_tabular",),
+    "harness.backbones.mesh": ("harness.backbones.mesh.points",),
+    "harness.backbones.nets.bpt": ("harness.backbones.mesh.bpt_net",),
+    "harness.backbones.nets.deepmesh": ("harness.backbones.mesh.deepmesh_net",),
+    "harness.backbones.nets.gated": ("harness.backbones.slots.gated",),
+    "harness.backbones.nets.generic": ("harness.backbones.slots.transformers",),
+    "harness.backbones.nets.llama": ("harness.backbones.slots.llama",),
+    "harness.backbones.nets.llamagen": ("harness.backbones.image.published.llamagen_net",),
+    "harness.backbones.nets.mesh": ("harness.backbones.mesh.mesh_model",),
+    "harness.backbones.nets.mesh_net": ("harness.backbones.mesh.net",),
+    "harness.backbones.nets.mesh_points": ("harness.backbones.mesh.encoder",),
+    "harness.backbones.nets.michelangelo": ("harness.backbones.mesh.michelangelo",),
+    "harness.backbones.nets.vq": ("harness.backbones.image.vq",),
+    "harness.backbones.nets.whisper": ("harness.backbones.speech.whisper_net",),
+    "harness.backbones.noisy": ("harness.backbones.text.noisy",),
+    "harness.backbones.real_image": ("harness.backbones.image.published.adapter",),
+    "harness.backbones.tabular": ("harness.backbones.toy.tabular",),
+    "harness.backbones.whisper": ("harness.backbones.speech.whisper",),
+    "harness.benchmark_trees": ("harness.bench.trees",),
+    "harness.benchmark_windows": ("harness.bench.windows",),
+    "harness.benchmarks": ("harness.bench.peers",),
+    "harness.canvas": ("harness.core.canvas",),
+    "harness.clock": ("harness.core.clock",),
+    "harness.contracts": (
+        "harness.core.capabilities",
+        "harness.core.cache",
+        "harness.core.draft",
+        "harness.core.costs",
+    ),
+    "harness.costs": ("harness.bench.costs",),
+    "harness.draws": ("harness.core.draws",),
+    "harness.enumerate": (
+        "harness.proof.enumerate",
+        "harness.proof.simplex",
+    ),
+    "harness.executors": ("harness.run.executors",),
+    "harness.fidelity": (
+        "harness.proof.prove",
+        "harness.proof.cases",
+        "harness.proof.mutants",
+        "harness.proof.divergence",
+    ),
+    "harness.files": ("harness.record.files",),
+    "harness.fit": ("harness.plan.compatibility",),
+    "harness.gang": ("harness.core.batch",),
+    "harness.law": ("harness.core.sampling",),
+    "harness.layers": ("harness.bench.layers",),
+    "harness.ledger": ("harness.record.ledger",),
+    "harness.loop": (
+        "harness.core.loop",
+        "harness.core.open_run",
+    ),
+    "harness.method": (
+        "harness.core.method",
+        "harness.core.run",
+    ),
+    "harness.outputs": ("harness.record.outputs",),
+    "harness.paired": ("harness.bench.paired",),
+    "harness.plan": ("harness.plan.cells",),
+    "harness.presets": ("harness.plan.presets",),
+    "harness.products": ("harness.core.packed_linear",),
+    "harness.provenance": ("harness.record.provenance",),
+    "harness.resolve": (
+        "harness.plan.names",
+        "harness.plan.yaml_lines",
+    ),
+    "harness.runner": ("harness.run.runner",),
+    "harness.session": ("harness.core.session",),
+    "harness.stats": ("harness.record.stats",),
+    "harness.store": ("harness.record.store",),
+    "harness.suite": ("harness.plan.suite",),
+    "harness.taps": ("harness.core.hidden",),
+    "harness.task": ("harness.core.task",),
+    "harness.teacher": ("harness.train.teacher",),
+    "harness.train": ("harness.train.loop",),
+    "harness.verdicts": ("harness.proof.verdicts",),
+    "harness.worlds.code": ("harness.synthetic.code",),
+    "harness.worlds.deepmesh_tokens": ("harness.backbones.mesh.deepmesh_tokens",),
+    "harness.worlds.digits": ("harness.synthetic.digits",),
+    "harness.worlds.emoji": ("harness.synthetic.emoji",),
+    "harness.worlds.mesh_tokens": ("harness.backbones.mesh.bpt_tokens",),
+    "harness.worlds.shapes": ("harness.synthetic.shapes",),
+    "harness.worlds.speech": ("harness.synthetic.speech",),
+    "harness.worlds.sudoku": ("harness.synthetic.sudoku",),
+    "methods.drafters.adjacency": ("methods.drafters.eagle.adaptive_sizing",),
+    "methods.drafters.bands": ("methods.drafters.scales.bands",),
+    "methods.drafters.blocks": ("methods.drafters.jacobi.blocks",),
+    "methods.drafters.branching": ("methods.trees.branching",),
+    "methods.drafters.cells": ("methods.drafters.scales.cells",),
+    "methods.drafters.choices": ("methods.trees.published",),
+    "methods.drafters.codes": ("methods.verifiers.codes",),
+    "methods.drafters.feature_cache": ("methods.drafters.eagle.cache",),
+    "methods.drafters.feature_nets": ("methods.drafters.eagle.net",),
+    "methods.drafters.feature_parts": ("methods.drafters.eagle.parts",),
+    "methods.drafters.feature_trees": ("methods.drafters.eagle.trees",),
+    "methods.drafters.features": ("methods.drafters.eagle.drafter",),
+    "methods.drafters.growth": ("methods.drafters.eagle.growth",),
+    "methods.drafters.head_blocks": ("methods.drafters.heads.blocks",),
+    "methods.drafters.head_nets": ("methods.drafters.heads.nets",),
+    "methods.drafters.heads": ("methods.drafters.heads.drafter",),
+    "methods.drafters.jacobi": ("methods.drafters.jacobi.window",),
+    "methods.drafters.lookahead": ("methods.drafters.jacobi.lookahead",),
+    "methods.drafters.mesh_heads": ("methods.drafters.heads.conditioned",),
+    "methods.drafters.passes": ("methods.drafters.streams.passes",),
+    "methods.drafters.refine": ("methods.drafters.jacobi.refine",),
+    "methods.drafters.reuse": ("methods.drafters.jacobi.reuse",),
+    "methods.drafters.sampler_nets": ("methods.drafters.scales.nets",),
+    "methods.drafters.samplers": ("methods.drafters.scales.samplers",),
+    "methods.drafters.sizes": ("methods.drafters.eagle.sizing",),
+    "methods.drafters.starts": ("methods.drafters.jacobi.starts",),
+    "methods.drafters.streams": ("methods.drafters.streams.streams",),
+    "methods.drafters.templates": ("methods.trees.templates",),
+    "methods.trees": ("methods.trees.ops",),
+    "methods.verifiers.neighbours": ("methods.verifiers.codebook",),
+    "methods.verifiers.plants": ("methods.verifiers.mutants",),
+    "methods.verifiers.relaxed": ("methods.verifiers.lantern",),
+    "methods.verifiers.tree_seq": ("methods.verifiers.k_seq",),
+    "reports.compare": ("reports.gate.compare",),
+    "reports.cost": ("reports.cost.tables",),
+    "reports.cost_cards": ("reports.cost.cards",),
+    "reports.gate": ("reports.gate.gate",),
+    "reports.papers": ("reports.papers.suites",),
+    "reports.scales": ("reports.papers.mulo_sd.stages",),
+}
+"""Each module of 0.1 that moved, and the modules that hold its names today."""
+
+SYMBOLS = {
+    "Ends": "TiedEmbeddings",
+    "Gang": "Batch",
+    "Need": "Requirement",
+    "Offers": "Capabilities",
+    "Opening": "EncodedPrompt",
+    "Plant": "Mutant",
+    "Read": "HostAcceptance",
+    "Seat": "Slot",
+    "Verdict": "Acceptance",
+    "misfit": "incompatibility",
+    "odds": "draft_probs",
+    "part": "component",
+}
+"""Names of 0.1 that changed, wherever they are imported from."""
+
+
+def lookup(module: str, name: str) -> Any:
+    """The object that a module of 0.1 called ``name``.
+
+    Raises:
+        AttributeError: the module had no such name, or the name is gone.
+    """
+    today = SYMBOLS.get(name, name)
+    for place in MODULES[module]:
+        found = getattr(importlib.import_module(place), today, None)
+        if found is not None:
+            warnings.warn(
+                f"{module}.{name} moved: import {today} from {_advised(place, today)}", DeprecationWarning, stacklevel=3
+            )
+            return found
+    raise AttributeError(f"module {module!r} has no attribute {name!r}")
+
+
+def _advised(place: str, name: str) -> str:
+    """``harness.core`` for what the contract exports, else the module itself."""
+    core = importlib.import_module("harness.core")
+    return "harness.core" if name in core.__all__ else place
+
+
+def names_of(module: str) -> Callable[[str], Any]:
+    """A module-level ``__getattr__`` for a package that was a module in 0.1."""
+
+    def find(name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(f"module {module!r} has no attribute {name!r}")
+        return lookup(module, name)
+
+    return find
+
+
+def alias(old: str, new: str) -> property:
+    """A read-only attribute of 0.1 whose name changed."""
+
+    def get(self: Any) -> Any:
+        warnings.warn(f"{type(self).__name__}.{old} is now called {new}", DeprecationWarning, stacklevel=2)
+        return getattr(self, new)
+
+    return property(get, doc=f"The name of ``{new}`` in version 0.1.")
+
+
+def setting(old: str, new: str) -> property:
+    """As `alias`, for an attribute that a class of 0.1 assigns."""
+    read = alias(old, new)
+
+    def set_(self: Any, value: Any) -> None:
+        warnings.warn(f"{type(self).__name__}.{old} is now called {new}", DeprecationWarning, stacklevel=2)
+        setattr(self, new, value)
+
+    return read.setter(set_)
+
+
+def adopt(cls: type, names: dict[str, str]) -> None:
+    """Let a subclass written for 0.1 define attributes under their old names."""
+    for old, new in names.items():
+        if old in vars(cls) and new not in vars(cls):
+            warnings.warn(f"{cls.__qualname__}.{old} is now called {new}", DeprecationWarning, stacklevel=4)
+            setattr(cls, new, vars(cls)[old])
+
+
+class _Moved(MetaPathFinder, Loader):
+    """Finds the modules of 0.1 that are files no more."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return ModuleSpec(fullname, self) if fullname in MODULES else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__dict__["__getattr__"] = names_of(module.__name__)
+
+
+def install() -> None:
+    """Let the old names be imported; they are looked for after everything else."""
+    if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
+        sys.meta_path.append(_Moved())

@@ -1,0 +1,260 @@
+"""From a resolved suite to cells: what will run, what is skipped and why, and what a run is keyed by."""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from harness.core.capabilities import Requirement
+from harness.core.method import Claim, Method, label, parameters
+from harness.core.sampling import Sampling
+from harness.core.task import Prompt
+from harness.errors import DataMissing
+from harness.plan import presets
+from harness.plan.compatibility import incompatibility, vocabulary
+from harness.plan.names import MethodUse, TaskUse
+from harness.plan.suite import Resolved, Suite
+from harness.record.provenance import digest
+from harness.registry import METHODS
+
+BASELINE = "autoregressive"
+MASKED_BASELINE = "masked_diffusion"
+"""Of a masked model, which has no law of a next token: one token a step."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One method on one backbone, type, task and temperature.
+
+    Args:
+        role: "method"; "baseline", what the others pair with; "floor", the baseline again with other seeds.
+        skip: why it will not run; None: it will. batch: prompts decoded in lock step; the last gang may be smaller.
+    """
+
+    method: Method[Any]
+    backbone: str
+    dtype: str
+    task: TaskUse
+    sampling: Sampling
+    max_new_tokens: int
+    stop_at_eos: bool
+    seed: int
+    role: str = "method"
+    skip: str | None = None
+    batch: int = 1
+
+    @property
+    def name(self) -> str:
+        """The method's registered name."""
+        return METHODS.name_of(type(self.method))
+
+    @property
+    def label(self) -> str:
+        """As in tables."""
+        return label(self.method) + (" (other seeds)" if self.role == "floor" else "")
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """Everything that makes it this cell; hashed into its id."""
+        return {
+            "method": self.name,
+            "params": parameters(self.method),
+            "backbone": self.backbone,
+            "dtype": self.dtype,
+            "task": self.task.name,
+            "task_params": self.task.params,
+            "sampling": vars(self.sampling),
+            "max_new_tokens": self.max_new_tokens,
+            "stop_at_eos": self.stop_at_eos,
+            "seed": self.seed,
+            "batch": self.batch,
+            "role": "floor" if self.role == "floor" else "method",
+        }
+
+    @cached_property
+    def id(self) -> str:
+        """Readable, and unique by a hash of ``config``."""
+        words = [self.label, self.backbone, self.dtype, f"T{self.sampling.temperature:g}", self.task.name]
+        words += [f"B{self.batch}"] if self.batch > 1 else []
+        slug = ".".join(re.sub(r"[^\w=+-]+", "-", word, flags=re.ASCII).strip("-") for word in words)
+        return f"{slug[:120]}-{digest(self.config)[:8]}"
+
+    @property
+    def group(self) -> tuple[str, str]:
+        """Cells that share a loaded model."""
+        return self.backbone, self.dtype
+
+    @property
+    def setting(self) -> tuple[str, str, str, Sampling, int]:
+        """Cells that share a baseline."""
+        return self.backbone, self.dtype, self.task.title, self.sampling, self.batch
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All cells of a suite, in the order of its tables, and the prompts of each task."""
+
+    suite: Resolved
+    cells: tuple[Cell, ...]
+    prompts: dict[TaskUse, tuple[Prompt, ...]]
+
+    @property
+    def runnable(self) -> tuple[Cell, ...]:
+        """Cells without a reason to skip."""
+        return tuple(cell for cell in self.cells if cell.skip is None)
+
+    def baseline(self, cell: Cell) -> Cell:
+        """The autoregressive cell that it pairs with."""
+        return next(c for c in self.cells if c.role == "baseline" and c.setting == cell.setting)
+
+    def floor(self, cell: Cell) -> Cell | None:
+        """The second autoregressive set, where T > 0."""
+        return next((c for c in self.cells if c.role == "floor" and c.setting == cell.setting), None)
+
+    def meta(self, cell: Cell) -> dict[str, Any]:
+        """What the store says of a cell before it ran."""
+        floor = self.floor(cell)
+        return {
+            "cell": cell.id,
+            "status": "skipped" if cell.skip else "planned",
+            "reason": cell.skip,
+            **cell.config,
+            "label": cell.label,
+            "claim": cell.method.claim.name,
+            "source": cell.method.source,
+            "modality": cell.task.task.modality,
+            "role": cell.role,
+            "baseline": self.baseline(cell).id,
+            "floor": floor.id if floor else None,
+            "expected": len(self.prompts[cell.task]) * self.suite.suite.repetitions,
+        }
+
+    def manifest(self) -> dict[str, Any]:
+        """``key``: what two runs must share to be mixed or gated; ``cells`` and ``suite`` beside it.
+
+        ``vocabularies``: token ids of every preset that tells them without loading. ``sizes``: what each preset says of
+        its parameters and bytes.
+        """
+        suite = self.suite.suite.model_dump()
+        drop = ("name", "description", "methods", "prove", "greedy_check", "warmup")
+        key = {name: value for name, value in suite.items() if name not in drop}
+        if self.suite.suite.batches == (1,):
+            del key["batch"]  # runs of before there were gangs go on
+        key["methods"] = [_plain(use) for use in self.suite.uses]
+        key["prompts"] = {use.title: digest([_hashable(p) for p in found])[:16] for use, found in self.prompts.items()}
+        sizes = {name: vocabulary(spec) for name, spec in presets.known().items()}
+        return {
+            "key": key,
+            "cells": {cell.id: self.meta(cell) for cell in self.cells},
+            "suite": suite,
+            "vocabularies": {name: size for name, size in sizes.items() if size is not None},
+            "sizes": {name: spec.size for name, spec in presets.known().items() if spec.size},
+        }
+
+
+def _plain(use: MethodUse) -> list[Any]:
+    return [
+        METHODS.name_of(type(use.method)),
+        parameters(use.method),
+        use.at,
+        *([use.backbones] if use.backbones else []),
+    ]
+
+
+def _hashable(prompt: Prompt) -> list[Any]:
+    known = [prompt.id, prompt.text, list(prompt.tokens or ())]
+    if prompt.condition is None:
+        return known
+    return [*known, hashlib.sha256(prompt.condition.tobytes()).hexdigest()[:16]]
+
+
+def expand(resolved: Resolved) -> Plan:
+    """Every combination, baselines first; nothing is loaded but prompts; cells whose prompts are absent are skipped.
+
+    Raises:
+        UsageError: prompts are malformed.
+    """
+    prompts, absent = {}, {}
+    for use in resolved.tasks:
+        try:
+            prompts[use] = tuple(use.task.prompts()[: use.limit])
+        except DataMissing as error:
+            prompts[use], absent[use] = (), str(error)
+    cells: dict[str, Cell] = {}
+    for cell in _combinations(resolved):
+        cells.setdefault(cell.id, replace(cell, skip=_reason(cell) or absent.get(cell.task)))
+    return Plan(resolved, tuple(cells.values()), prompts)
+
+
+def _combinations(resolved: Resolved) -> Iterator[Cell]:
+    suite = resolved.suite
+    for entry in suite.backbones:
+        masked = Requirement.BIDIRECTIONAL in presets.resolve(entry.name).meets()
+        baseline: Method[Any] = METHODS.get(MASKED_BASELINE if masked else BASELINE)()
+        for dtype in entry.dtype:
+            for use in _uses(resolved, entry.name):
+                for batch, sampling in itertools.product(suite.batches, _samplings(suite, use)):
+                    stop = suite.stop_at_eos and use.task.eos
+                    budget = use.max_new_tokens or suite.max_new_tokens
+                    first = Cell(baseline, entry.name, dtype, use, sampling, budget, stop, suite.seed, "baseline")
+                    first = replace(first, batch=batch)
+                    yield first
+                    if sampling.temperature > 0:
+                        yield replace(first, role="floor")
+                    asked = (each.method for each in resolved.uses if each.meets(entry.name, sampling.temperature))
+                    yield from (replace(first, method=m, role="method") for m in asked if m != baseline)
+
+
+def _uses(resolved: Resolved, backbone: str) -> Iterator[TaskUse]:
+    """The tasks that a backbone is put to: those that name it, else those of its modality.
+
+    A task that no backbone of the suite fits goes with every one, and a backbone that no task fits with every task:
+    cells that are skipped with that reason rather than missing.
+    """
+    names = [entry.name for entry in resolved.suite.backbones]
+    idle = not any(fits(use, backbone) for use in resolved.tasks)
+    for use in resolved.tasks:
+        if idle or fits(use, backbone) or not any(fits(use, name) for name in names):
+            yield use
+
+
+def fits(use: TaskUse, backbone: str) -> bool:
+    """Whether a task is put to a backbone: its entry names it, or names none and it makes what the task scores."""
+    if use.backbones:
+        return backbone in use.backbones
+    return modality(use.task.modality) == modality(presets.resolve(backbone).modality())
+
+
+def modality(name: str) -> str:
+    """Prompts of ids and prompts of text are both for models of text."""
+    return "text" if name == "tabular" else name
+
+
+def _samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
+    """Every temperature with every top-k; a task's own values stand for all of the suite's."""
+    rest = {"top_p": suite.top_p, "order": suite.order}
+    for temperature in suite.temperature:
+        for top_k in suite.top_ks:
+            yield Sampling(**{**rest, "temperature": temperature, "top_k": top_k, **dict(use.sampling)})
+
+
+def _reason(cell: Cell) -> str | None:
+    """Why a cell cannot start, as far as that is known without loading anything."""
+    if cell.method.claim is Claim.SAME_GREEDY and cell.sampling.temperature > 0:
+        return "its claim is for T = 0 only"
+    missing = incompatibility(cell.method, presets.resolve(cell.backbone))
+    if missing:
+        return missing
+    if not fits(cell.task, cell.backbone):
+        if cell.task.backbones:
+            return f"the suite keeps the task to {', '.join(cell.task.backbones)}"
+        made = presets.resolve(cell.backbone).modality()
+        return f"the backbone makes {made}, and the task scores {cell.task.task.modality}"
+    if cell.task.task.modality == "text" and not presets.resolve(cell.backbone).reads_text():
+        return "the backbone has no tokenizer, and the task's prompts are text"
+    return None

@@ -1,0 +1,79 @@
+"""Which method runs on which backbone, told without loading any weights."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from harness.backbones.checkpoints import sources
+from harness.core.capabilities import Requirement
+from harness.core.method import Method
+from harness.errors import StrideError
+from harness.plan import presets
+from harness.plan.presets import Spec
+
+LACKS = "the backbone does not offer"
+
+
+def incompatibility(method: Method[Any], backbone: Spec) -> str | None:
+    """Why a method cannot run on a backbone: a need, or its drafter's modality, vocabulary or scale; None: it can.
+
+    A method with a ``factor`` has a drafter whose pictures are that much smaller. A vocabulary or a scale that neither
+    preset, configuration nor weights tell is taken to fit: loading will say.
+    """
+    lacking = sorted(need.name for need in method.requirements - backbone.meets())
+    if lacking:
+        return f"{LACKS} {', '.join(lacking)}"
+    if Requirement.BIDIRECTIONAL in backbone.meets() - method.requirements:
+        return "the backbone is a masked model, whose rows give no law of a next token"
+    named = getattr(method, "drafter", None)
+    if not named or backbone.adapter == "tabular":
+        return None
+    whole = str(named).startswith(("hub:", "gguf:"))
+    name = str(named) if whole else str(named).partition(":")[0]
+    factor = getattr(method, "factor", 1)
+    if factor == 1 and name in ("self", backbone.name):
+        return None
+    try:
+        drafter = presets.resolve(name)
+    except StrideError as error:
+        return f"drafter: {error}"
+    if drafter.modality() != backbone.modality():
+        return f"the drafter {name} makes {drafter.modality()}, and the backbone {backbone.modality()}"
+    theirs, ours = vocabulary(drafter), vocabulary(backbone)
+    if theirs is not None and ours is not None and theirs != ours:
+        return f"the drafter {name} has {theirs} token ids, and the backbone {ours}"
+    small, large = cells(drafter), cells(backbone)
+    if factor > 1 and small and large and tuple(factor * side for side in small) != large:
+        return f"the drafter {name} has {small[0]}x{small[1]} cells, and not 1/{factor} of {large[0]}x{large[1]}"
+    return None
+
+
+def vocabulary(spec: Spec) -> int | None:
+    """Token ids of a backbone as its preset says or, where they are here, its weights; None: not known yet."""
+    return int(spec.params["vocabulary"]) if "vocabulary" in spec.params else _size(_config(spec))
+
+
+def cells(spec: Spec) -> tuple[int, int] | None:
+    """Rows and columns of a picture, as the configuration of a model of ours says; None: not known."""
+    picture = _config(spec).get("picture")
+    return (int(picture["rows"]), int(picture["columns"])) if picture else None
+
+
+def _config(spec: Spec) -> dict[str, Any]:
+    """Of the weights, where they are here; else empty."""
+    given = spec.params.get("source")
+    if given is None:
+        return {}
+    source = sources.parse(spec.name, given)
+    if source.kind == "random":
+        return dict(source.fields["config"])
+    if not sources.ready(source):
+        return {}
+    found: dict[str, Any] = json.loads((sources.locate(spec.name, source) / "config.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _size(config: dict[str, Any]) -> int | None:
+    found = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+    return None if found is None else int(found)

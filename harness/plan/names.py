@@ -1,0 +1,259 @@
+"""Look up every name of a suite, unroll its sweeps, and say everything that is wrong at once."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from pydantic import TypeAdapter, ValidationError
+
+from harness.core.method import Method
+from harness.core.sampling import Sampling
+from harness.core.task import Task
+from harness.errors import StrideError, did_you_mean
+from harness.plan import presets
+from harness.plan.yaml_lines import Lines, Loc
+from harness.registry import BACKBONES, METHODS, TASKS, Registry
+
+Problems = list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskUse:
+    """A task and how a suite uses it.
+
+    Args:
+        name: registered. limit: prompts used; None: all. backbones: those that it is put to; empty: all that fit.
+        sampling: what differs from the suite's, as pairs. max_new_tokens: None: the suite's.
+    """
+
+    name: str
+    task: Task
+    limit: int | None
+    backbones: tuple[str, ...] = ()
+    sampling: tuple[tuple[str, Any], ...] = ()
+    max_new_tokens: int | None = None
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """Its parameters, by name."""
+        task: Any = self.task
+        fields = dataclasses.fields(task) if dataclasses.is_dataclass(task) else ()
+        return {field.name: getattr(task, field.name) for field in fields}
+
+    @property
+    def title(self) -> str:
+        """Its name and parameters: what tells two uses of one task apart."""
+        return f"{self.name} {self.params}"
+
+
+def normal(data: Mapping[str, Any]) -> dict[str, Any]:
+    """Short forms made long: a name for a mapping, a scalar for a list, ``all`` for every name that is at hand."""
+    out = dict(data)
+    for key, names in (("methods", METHODS), ("backbones", presets.known())):
+        if out.get(key) in ("all", ["all"]):
+            out[key] = [name for name in names if key == "methods" or presets.known()[name].ready()]
+    for key in ("methods", "backbones", "tasks"):
+        if key in out:
+            entries = out[key] if isinstance(out[key], list | tuple) else [out[key]]
+            out[key] = [{"name": entry} if isinstance(entry, str) else entry for entry in entries]
+    backbones = []
+    for entry in out.get("backbones", ()):
+        single = isinstance(entry, dict) and isinstance(entry.get("dtype"), str)
+        backbones.append({**entry, "dtype": [entry["dtype"]]} if single else entry)
+    if "backbones" in out:
+        out["backbones"] = backbones
+    if isinstance(out.get("temperature"), int | float):
+        out["temperature"] = [out["temperature"]]
+    return out
+
+
+def companions(data: dict[str, Any], lines: Lines, problems: Problems) -> None:
+    """Take ``beside`` out of a suite's plain data and add what it names to the backbones that are there."""
+    found = data.pop("beside", {})
+    if not isinstance(found, dict) or not all(isinstance(names, list) for names in found.values()):
+        problems.append(
+            f"{lines.at(('beside',))}: beside is {found!r}; map a backbone to a list of those that run whenever it does"
+        )
+        return
+    held = [entry["name"] for entry in _entries(data, "backbones")]
+    added = dict.fromkeys(str(name) for one in held for name in found.get(one, ()) if name not in held)
+    if added:
+        data["backbones"] = [*data["backbones"], *({"name": name} for name in added)]
+
+
+@dataclasses.dataclass(frozen=True)
+class MethodUse:
+    """A method, and the temperatures and backbones of the suite that it runs at (None: all)."""
+
+    method: Method[Any]
+    at: tuple[float, ...] | None = None
+    backbones: tuple[str, ...] | None = None
+
+    def meets(self, backbone: str, temperature: float) -> bool:
+        """Whether the suite asks for it there."""
+        here = self.backbones is None or backbone in self.backbones
+        return here and (self.at is None or temperature in self.at)
+
+
+def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[MethodUse, ...]:
+    """Every method entry as instances, in order, without repeats.
+
+    ``at`` limits an entry to some temperatures of the suite, ``backbones`` to some backbones of it.
+    """
+    found: dict[MethodUse, None] = {}
+    for index, entry in enumerate(_entries(data, "methods")):
+        at = entry.get("at")
+        asked = tuple(at) if isinstance(at, list) else None if at is None else (at,)
+        known = data.get("temperature", (0.0,))
+        for value in asked or ():
+            if "temperature" not in lines.overridden and isinstance(known, list | tuple) and value not in known:
+                problems.append(f"{lines.at(('methods', index, 'at'))}: at {value!r} is no temperature of the suite")
+        names = entry.get("backbones")
+        named = None if names is None else tuple(names) if isinstance(names, list | tuple) else (names,)
+        suite = {each["name"] for each in _entries(data, "backbones")}
+        for name in named or ():
+            if "backbones" not in lines.overridden and name not in suite:
+                problems.append(f"{lines.at(('methods', index, 'backbones'))}: {name!r} is no backbone of the suite")
+        rest = {key: value for key, value in entry.items() if key not in ("at", "backbones")}
+        made = instances(METHODS, ("methods", index), rest, lines, problems)
+        found |= dict.fromkeys(MethodUse(method, asked, named) for method in made)
+    return tuple(found)
+
+
+def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[TaskUse, ...]:
+    """Every task entry; the same task used twice in two ways is refused, since its cells could not be told apart."""
+    out: dict[str, TaskUse] = {}
+    for index, entry in enumerate(_entries(data, "tasks")):
+        faults = [(key, fault) for key in USE_KEYS if (fault := _use_fault(key, entry.get(key)))]
+        problems.extend(f"{lines.at(('tasks', index, key))}: {fault}" for key, fault in faults)
+        if faults:
+            continue
+        rest = {key: value for key, value in entry.items() if key not in USE_KEYS}
+        for task in instances(TASKS, ("tasks", index), rest, lines, problems):
+            use = TaskUse(
+                str(entry["name"]),
+                task,
+                entry.get("limit"),
+                tuple(entry.get("backbones") or ()),
+                tuple(sorted(_numbers(entry.get("sampling") or {}).items())),
+                entry.get("max_new_tokens"),
+            )
+            if out.setdefault(use.title, use) != use:
+                apart = [key for key in USE_KEYS if getattr(use, key) != getattr(out[use.title], key)]
+                problems.append(
+                    f"{lines.at(('tasks', index))}: {use.name} is there twice with the same parameters and another "
+                    f"{', '.join(apart)}; keep one"
+                )
+    return tuple(out.values())
+
+
+USE_KEYS = ("limit", "backbones", "sampling", "max_new_tokens")
+"""Keys of a task's entry that say how it is used; the others are the task's own parameters."""
+
+
+def _use_fault(key: str, value: Any) -> str | None:
+    """What is wrong with such a key; None: nothing."""
+    if value is None:
+        return None
+    if key in ("limit", "max_new_tokens"):
+        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        return None if whole else f"{key} is {value!r}; a whole number from 1"
+    if key == "backbones":
+        known = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+        return None if known else f"backbones is {value!r}; a list of names"
+    if not isinstance(value, Mapping):
+        return f"sampling is {value!r}; a mapping such as {{temperature: 0.5, top_k: 50}}"
+    try:
+        Sampling(**_numbers(value))
+    except (TypeError, ValueError, StrideError) as error:
+        return f"sampling: {error}"
+    return None
+
+
+def _numbers(sampling: Mapping[str, Any]) -> dict[str, Any]:
+    """YAML's whole numbers as the floats that they stand for."""
+    return {key: float(value) if key in ("temperature", "top_p") else value for key, value in sampling.items()}
+
+
+def default_dtypes(data: Mapping[str, Any], lines: Lines, problems: Problems) -> dict[str, str]:
+    """The adapter's own type of each backbone that can be looked up."""
+    out = {}
+    for index, entry in enumerate(_entries(data, "backbones")):
+        try:
+            name = str(entry["name"])
+            out[name] = BACKBONES.get(presets.resolve(name).adapter).default_dtype
+        except StrideError as wrong:
+            problems.append(f"{lines.at(('backbones', index))}: {wrong}")
+    return out
+
+
+def temperatures(data: Mapping[str, Any], lines: Lines, problems: Problems) -> None:
+    """Each must be a number from 0."""
+    values = data.get("temperature", ())
+    for index, value in enumerate(values if isinstance(values, list | tuple) else ()):
+        if isinstance(value, int | float) and not 0 <= value < math.inf:
+            problems.append(f"{lines.at(('temperature', index))}: temperature {value:g} is not a number from 0 on")
+
+
+def _entries(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
+    """Entries that are mappings with a name; what is wrong with the others, the schema says."""
+    return [entry for entry in data.get(key, ()) if isinstance(entry, dict) and entry.get("name")]
+
+
+def instances(
+    registry: Registry[type[Any]], loc: Loc, entry: Mapping[str, Any], lines: Lines, problems: Problems
+) -> list[Any]:
+    """Instances of one entry, its sweeps unrolled."""
+    try:
+        kind = registry.get(str(entry["name"]))
+    except StrideError as wrong:
+        problems.append(f"{lines.at(loc)}: {wrong}")
+        return []
+    params = {name: value for name, value in entry.items() if name != "name"}
+    for name, value in params.items():
+        if value == []:
+            problems.append(f"{lines.at((*loc, name))}: {name} is an empty list; give a value, or several to sweep")
+    sweep = [value if isinstance(value, list) else [value] for value in params.values()]
+    out = []
+    for values in itertools.product(*sweep):
+        made = build(kind, str(entry["name"]), dict(zip(params, values, strict=True)))
+        if isinstance(made, list):
+            problems.extend(f"{lines.at((*loc, name))}: {text}" for name, text in made)
+        else:
+            out.append(made)
+    return out
+
+
+def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[tuple[str, str]]:
+    """An instance of a registered dataclass, or what is wrong as (parameter, text)."""
+    if not dataclasses.is_dataclass(kind):
+        return [("", f"{name} is no dataclass; put @dataclass(frozen=True) under its register(...) line")]
+    accepted = {f.name: f for f in dataclasses.fields(kind) if f.init}
+    wrong = [
+        (
+            key,
+            f"{name} has no parameter {key!r}{did_you_mean(key, accepted)}; it has {', '.join(accepted) or 'none'}",
+        )
+        for key in params
+        if key not in accepted
+    ]
+    if wrong:
+        return wrong
+    try:
+        return TypeAdapter(kind).validate_python(dict(params))
+    except ValidationError as error:
+        return [
+            (
+                str(item["loc"][0]) if item["loc"] else "",
+                f"{name}: {'.'.join(map(str, item['loc']))}: {item['msg']}",
+            )
+            for item in error.errors()
+        ]
+    except StrideError as error:
+        return [("", str(error))]
+    except TypeError as error:  # an abstract class, say
+        return [("", f"{name} cannot be made: {error}")]

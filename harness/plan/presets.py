@@ -1,0 +1,267 @@
+"""Names of backbones: presets, adapters, hub ids, files and folders; and drafters of a loaded target.
+
+A preset is a small YAML file in harness/backbones/presets, or in a folder of $STRIDE_PRESETS.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.backbones.checkpoints import parts, sources
+from harness.backbones.checkpoints.progress import Progress
+from harness.backbones.text.noisy import NoisyBackbone
+from harness.core.backbone import DTYPES, Backbone
+from harness.core.capabilities import Requirement
+from harness.discover import load_adapters
+from harness.errors import UnknownNameError, UsageError
+from harness.registry import BACKBONES
+
+SHIPPED = Path(__file__).parents[1] / "backbones" / "presets"
+TEXTS = ("size", "licence", "note")
+PAIRS = re.compile(r"\w+=[^=,:]*(,\w+=[^=,:]*)*")
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a backbone's name stands for.
+
+    Args:
+        name: as the user wrote it. adapter: a name of ``BACKBONES``. params: what the adapter loads.
+        size: parameters and bytes, for lists. licence: of the weights. note: one line for lists.
+    """
+
+    name: str
+    adapter: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    size: str = ""
+    licence: str = ""
+    note: str = ""
+
+    def meets(self) -> frozenset[Requirement]:
+        """The needs that the backbone would meet, told without loading it."""
+        found: frozenset[Requirement] = BACKBONES.get(self.adapter).meets(self.params)
+        return found
+
+    def reads_text(self) -> bool:
+        """Whether it has a tokenizer, as far as that is known without loading it."""
+        return bool(BACKBONES.get(self.adapter).reads_text(self.params))
+
+    def modality(self) -> str:
+        """What it makes: text, image, mesh or speech."""
+        return str(BACKBONES.get(self.adapter).modality(self.params))
+
+    def ready(self) -> bool:
+        """Whether it can be loaded without a fetch."""
+        if "parts" in self.params:
+            return parts.ready(self.parts())
+        if any(not (sources.SHIPPED / name / "model.safetensors").is_file() for name in self.shipped()):
+            return False
+        return "source" not in self.params or sources.ready(sources.parse(self.name, self.params["source"]))
+
+    def shipped(self) -> list[str]:
+        """Folders of the package's weights that it needs."""
+        named = [value.get("shipped") for value in self.params.values() if isinstance(value, Mapping)]
+        return [str(name) for name in (*named, self.params.get("body")) if name]
+
+    def parts(self) -> dict[str, parts.Part]:
+        """The folders and files that a model is published in, checked; see `_real_files`."""
+        return parts.check(self.name, self.params["parts"], self.params["parts"])
+
+
+def folders() -> list[Path]:
+    """Folders of presets, ours first; a later one of the same name wins."""
+    extra = os.environ.get("STRIDE_PRESETS", "").split(os.pathsep)
+    return [SHIPPED, *(Path(folder).expanduser() for folder in extra if folder)]
+
+
+def known() -> dict[str, Spec]:
+    """All presets by name.
+
+    Raises:
+        UsageError: a file is malformed, or a folder of $STRIDE_PRESETS is not there; all errors at once.
+    """
+    load_adapters()
+    there = [folder for folder in folders() if folder.is_dir()]
+    errors = [
+        f"{folder}: $STRIDE_PRESETS names this folder and it is not there"
+        for folder in folders()
+        if folder not in there
+    ]
+    paths = [path for folder in there for path in sorted(folder.glob("*.yaml"))]
+    found = _read_all(tuple((path, path.stat().st_mtime_ns) for path in paths))
+    if errors or found.errors:
+        raise UsageError("\n".join([*found.errors, *errors]))
+    return dict(found.specs)
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Presets by name, and what is wrong with the files that hold none."""
+
+    specs: Mapping[str, Spec]
+    errors: tuple[str, ...]
+
+
+@lru_cache(maxsize=8)
+def _read_all(stamped: tuple[tuple[Path, int], ...]) -> _Found:
+    """Read once what did not change: a plan asks for presets some times a cell."""
+    errors: list[str] = []
+    specs = [_read(path, errors) for path, _ in stamped]
+    return _Found({spec.name: spec for spec in specs if spec is not None}, tuple(errors))
+
+
+def _read(path: Path, errors: list[str]) -> Spec | None:
+    """The preset of a file; None with its faults appended to ``errors``."""
+    try:
+        node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
+        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
+        errors.append(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}")
+        return None
+    except (OSError, UnicodeDecodeError) as error:
+        errors.append(f"{path}:1: cannot be read: {error}")
+        return None
+    if not isinstance(body, dict):
+        errors.append(f"{path}:1: a preset is a mapping with `adapter`; found {type(body).__name__}")
+        return None
+    lines = {key.value: key.start_mark.line + 1 for key, _ in getattr(node, "value", ())}
+    faults = list(_faults(path.stem, body))
+    errors.extend(f"{path}:{lines.get(key, 1)}: {fault}" for key, fault in faults)
+    if faults:
+        return None
+    params = {key: value for key, value in body.items() if key not in ("adapter", *TEXTS)}
+    return Spec(path.stem, body["adapter"], params, **{key: body.get(key, "") for key in TEXTS})
+
+
+def _faults(name: str, body: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """The key at fault and what is wrong with it."""
+    found = [(key, f"`{key}` is a text; found {body[key]!r}") for key in TEXTS if not _is_text(body, key)]
+    adapter = body.get("adapter")
+    if adapter is None:
+        found.append(("", f"`adapter` is missing; choose one of {', '.join(BACKBONES)}"))
+    elif adapter not in BACKBONES:
+        found.append(("adapter", str(UnknownNameError("adapter", str(adapter), BACKBONES))))
+    if "source" in body:
+        try:
+            sources.parse(name, body["source"])
+        except UsageError as error:
+            found.append(("source", str(error)))
+    return found
+
+
+def _is_text(body: Mapping[str, Any], key: str) -> bool:
+    return isinstance(body.get(key, ""), str)
+
+
+def resolve(name: str) -> Spec:
+    """What a name stands for: a preset, an adapter, hub:ORG/NAME[@REVISION], gguf:PATH or a folder.
+
+    Raises:
+        UnknownNameError: none of these. UsageError: a preset file is malformed.
+    """
+    load_adapters()
+    kind, _, rest = name.partition(":")
+    if kind == "hub" and rest:
+        model, _, revision = rest.partition("@")
+        pin = {"revision": revision} if revision else {}
+        return Spec(name, "hf_causal", {"source": {"hub": {"id": model, **pin}}})
+    if kind == "gguf" and rest:
+        return Spec(name, "hf_causal", {"source": {"gguf": rest}})
+    presets = known()
+    if name in presets:
+        return presets[name]
+    if name in BACKBONES:
+        return Spec(name, name)
+    if name.startswith((".", "/", "~")) or (Path(name) / "config.json").is_file():
+        return Spec(name, "hf_causal", {"source": {"folder": name}})
+    raise UnknownNameError("backbone", name, {*presets, *BACKBONES})
+
+
+def fetch(name: str, progress: Progress = lambda line: None) -> Path | None:
+    """Make the weights of a backbone ready; returns their folder, None where it needs none.
+
+    Raises:
+        WeightsError: they cannot be had, or are not what was pinned.
+    """
+    spec = resolve(name)
+    if "parts" in spec.params:
+        parts.fetch(name, spec.parts(), progress)
+    if "source" not in spec.params:
+        return None
+    return sources.fetch(name, sources.parse(name, spec.params["source"]), progress)
+
+
+_fetch = fetch
+"""Under a name that `load`'s parameter does not hide."""
+
+
+def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Backbone:
+    """Load a backbone by name.
+
+    Args:
+        dtype: one of ``DTYPES``. fetch: download weights that are not there yet.
+
+    Raises:
+        UsageError: an unknown name, dtype or parameter. WeightsError: no weights, or not the pinned ones.
+    """
+    if dtype not in DTYPES:
+        raise UsageError(f"there is no dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
+    spec = resolve(name)
+    if fetch:
+        _fetch(name)
+    backbone: Backbone = BACKBONES.get(spec.adapter).load(name, spec.params, dtype, device)
+    return backbone
+
+
+def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
+    """The drafter that a method names: ``NAME`` or ``self``, then maybe ``:key=value,...``.
+
+    ``noise=SCALE`` and ``seed=N`` disturb it on purpose; other keys make a variant of it (``layers=26``).
+
+    Raises:
+        UsageError: the text is malformed, or the drafter's vocabulary is not the target's.
+    """
+    if text == "self":
+        return target
+    if getattr(target, "toy_drafters", False):
+        return target.variant({"drafter": text})
+    name, params = _split(text)
+    noise, seed = params.pop("noise", None), params.pop("seed", None)
+    if seed is not None and noise is None:
+        raise UsageError(f"drafter {text!r}: seed= belongs to noise=, which is missing")
+    own = name in ("self", target.name)
+    found = (target if own else load(name, target.dtype, target.device, fetch)).variant(params)
+    if found.capabilities.vocabulary != target.capabilities.vocabulary:
+        raise UsageError(
+            f"the drafter {text!r} has a vocabulary of {found.capabilities.vocabulary} tokens and the target "
+            f"{target.name!r} of {target.capabilities.vocabulary}: take a drafter of the same family"
+        )
+    if noise is None:
+        return found
+    return NoisyBackbone(found, _number(text, noise, float), _number(text, seed or "0", int))
+
+
+def _split(text: str) -> tuple[str, dict[str, str]]:
+    """The name, and the pairs behind its last colon if they are pairs."""
+    name, colon, tail = text.rpartition(":")
+    if colon and PAIRS.fullmatch(tail):
+        return name, dict(pair.split("=") for pair in tail.split(","))
+    if not text or "=" in text:
+        raise UsageError(f"drafter {text!r}: write NAME, self, or either with :key=value,key=value")
+    return text, {}
+
+
+def _number(text: str, value: str, kind: Any) -> Any:
+    try:
+        return kind(value)
+    except ValueError as error:
+        raise UsageError(f"drafter {text!r}: {value!r} is not a number") from error

@@ -1,0 +1,202 @@
+"""A suite file: YAML -> a frozen, resolved `Suite`; every error at once, each with its file and line."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+
+from harness.core.method import Method
+from harness.discover import suite_folders
+from harness.errors import UnknownNameError, UsageError, did_you_mean
+from harness.plan import names
+from harness.plan.names import MethodUse, TaskUse
+from harness.plan.yaml_lines import Lines, Loc, repeated_keys
+
+DType = Literal["fp32", "bf16", "fp16", "fp64"]
+
+
+def _has_name(entry: dict[str, Any]) -> dict[str, Any]:
+    if not entry.get("name"):
+        raise ValueError("an entry is a name, or a mapping with `name` and parameters")
+    return entry
+
+
+def _whole(name: str, least: int) -> PlainValidator:
+    """One value, or several to sweep."""
+
+    def check(value: Any) -> int | tuple[int, ...]:
+        values = value if isinstance(value, list | tuple) and value else [value]
+        if not all(isinstance(each, int) and not isinstance(each, bool) and each >= least for each in values):
+            raise ValueError(f"{name} is a whole number from {least}, or a list of them to sweep")
+        return tuple(values) if isinstance(value, list | tuple) else int(value)
+
+    return PlainValidator(check)
+
+
+TopK = Annotated[int | tuple[int, ...], _whole("top_k", 0)]
+Batch = Annotated[int | tuple[int, ...], _whole("batch", 1)]
+Named = Annotated[dict[str, Any], AfterValidator(_has_name)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class BackboneEntry(_Strict):
+    """A backbone and the types to run it in; none named: its adapter's own."""
+
+    name: str
+    dtype: tuple[DType, ...] = ()
+
+
+class GreedyCheck(_Strict):
+    """How much greedy equality in fp32 is looked at on a real backbone; 0 prompts: not at all."""
+
+    prompts: int = Field(2, ge=0)
+    tokens: int = Field(32, ge=1)
+
+
+class Suite(_Strict):
+    """What to run, as written in YAML, but for methods and tasks, which are resolved beside it.
+
+    A list where a scalar is expected is a sweep: every value in turn. ``methods: all`` and ``backbones: all``
+    stand for everything registered, at its defaults. ``at`` in a method's entry limits it to some temperatures.
+    ``beside`` in the file maps a backbone to those that run whenever it does, named on the command line or not.
+    """
+
+    name: str = "adhoc"
+    description: str = ""
+    methods: tuple[Named, ...] = Field(min_length=1)
+    backbones: tuple[BackboneEntry, ...] = Field(min_length=1)
+    tasks: tuple[Named, ...] = Field(min_length=1)
+    temperature: tuple[float, ...] = Field((0.0,), min_length=1)
+    top_k: TopK = 0
+    top_p: float = Field(1.0, gt=0, le=1)
+    order: Literal["temperature_first", "filter_first"] = "temperature_first"
+    max_new_tokens: int = Field(64, ge=1)
+    stop_at_eos: bool = True
+    batch: Batch = 1
+    repetitions: int = Field(1, ge=1)
+    warmup: int = Field(1, ge=0)
+    seed: int = 0
+    prove: bool = True
+    greedy_check: GreedyCheck = Field(default_factory=lambda: GreedyCheck(prompts=2, tokens=32))
+    threads: int | None = Field(None, ge=1)
+
+    @property
+    def top_ks(self) -> tuple[int, ...]:
+        """Every top-k of the suite."""
+        return (self.top_k,) if isinstance(self.top_k, int) else self.top_k
+
+    @property
+    def batches(self) -> tuple[int, ...]:
+        """Every batch of the suite: how many prompts are decoded in lock step (`harness.core.batch`)."""
+        return (self.batch,) if isinstance(self.batch, int) else self.batch
+
+
+@dataclasses.dataclass(frozen=True)
+class Resolved:
+    """A suite with every name looked up and every sweep unrolled."""
+
+    suite: Suite
+    uses: tuple[MethodUse, ...]
+    tasks: tuple[TaskUse, ...]
+
+    @property
+    def methods(self) -> tuple[Method[Any], ...]:
+        """All methods, in order, without repeats."""
+        return tuple(dict.fromkeys(use.method for use in self.uses))
+
+
+def known() -> dict[str, Path]:
+    """Suites that we ship, by name: quick, nightly, all, papers/..."""
+    found = {}
+    for folder in suite_folders():
+        for path in sorted(folder.rglob("*.yaml")):
+            found[path.relative_to(folder).with_suffix("").as_posix()] = path
+    return found
+
+
+def load(name: str, overrides: Mapping[str, Any] | None = None) -> Resolved:
+    """A suite by name or by path.
+
+    Args:
+        overrides: top-level keys to replace, as from the command line; their errors name no line.
+
+    Raises:
+        UsageError: the file is missing or malformed, or names or values are wrong; all of it at once.
+    """
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        shipped = known()
+        if name not in shipped:
+            raise UnknownNameError("suite", name, shipped)
+        path = shipped[name]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"cannot read the suite {path}: {error}") from error
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        data = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = mark.line + 1 if mark else 1
+        raise UsageError(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"{path}:1: a suite is a mapping with methods, backbones and tasks")
+    data.setdefault("name", path.stem if path == Path(name) else name)
+    data.update(overrides or {})
+    twice = [f"{path}:{line}: the key {key!r} is there twice" for line, key in repeated_keys(node)]
+    return resolve(data, Lines(str(path), node, frozenset(overrides or {})), twice)
+
+
+def resolve(data: Mapping[str, Any], lines: Lines, problems: Sequence[str] = ()) -> Resolved:
+    """Check a suite's plain data and look up every name.
+
+    Args:
+        problems: found before, to be told with the rest.
+
+    Raises:
+        UsageError: one line for each thing that is wrong.
+    """
+    wrong = list(problems)
+    plain = names.normal(data)
+    names.companions(plain, lines, wrong)
+    suite: Suite | None = None
+    try:
+        suite = Suite.model_validate(plain)
+    except ValidationError as error:
+        found = error.errors()
+        inside = {item["loc"][0] for item in found if len(item["loc"]) > 1}
+        for item in found:
+            if item["type"] == "too_short" and item["loc"][0] in inside:
+                continue  # short only because the entries in it were refused
+            loc = tuple(part for part in item["loc"] if isinstance(part, int | str))
+            wrong.append(f"{lines.at(loc)}: {'.'.join(map(str, loc))}: {_say(item, loc)}")
+    methods = names.methods(plain, lines, wrong)
+    tasks = names.tasks(plain, lines, wrong)
+    dtypes = names.default_dtypes(plain, lines, wrong)
+    names.temperatures(plain, lines, wrong)
+    if wrong or suite is None:
+        raise UsageError("\n".join(dict.fromkeys(wrong)))
+    entries = (e if e.dtype else e.model_copy(update={"dtype": (dtypes[e.name],)}) for e in suite.backbones)
+    return Resolved(suite.model_copy(update={"backbones": tuple(entries)}), methods, tasks)
+
+
+def resolve_again(data: Mapping[str, Any]) -> Resolved:
+    """Look up the names of a suite that was dumped, as a worker in another process does."""
+    return resolve(data, Lines(str(data["name"]), None))
+
+
+def _say(item: Any, loc: Loc) -> str:
+    if item["type"] == "extra_forbidden":
+        known_keys = Suite.model_fields if len(loc) == 1 else {"name", "dtype", "limit", "prompts", "tokens"}
+        return f"unknown key{did_you_mean(str(loc[-1]), list(known_keys))}"
+    shown = repr(item["input"])
+    return f"{item['msg']}" if item["type"] == "missing" else f"{item['msg']}; found {shown[:80]}"

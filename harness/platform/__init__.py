@@ -1,0 +1,1 @@
+"""Workarounds for one platform or one library version."""

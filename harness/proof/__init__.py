@@ -1,0 +1,1 @@
+"""Whether a method samples what it claims: enumeration, mutants, verdicts."""

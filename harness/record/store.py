@@ -1,0 +1,423 @@
+"""The run folder: atomic, versioned, checksummed; a run killed at any moment resumes and repeats nothing.
+
+    RUN/manifest.json                       written first, once: what the run is
+    RUN/records/CELL/PROMPT-HASH--REP.json  one finished decode each (``-warmup`` before the dot)
+    RUN/cells/CELL/                         a sealed cell: samples.parquet, steps.parquet, cell.json
+    RUN/conditions/CELL/PROMPT-HASH-0.npy   what a baseline's meshes were made from
+
+Every file gets its name by a rename, after its bytes are on the disk; a sealed cell is a folder that gets its
+name so, and its records go only after that. Whatever a kill leaves behind ends in ``~partial``.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import io
+import json
+import os
+import re
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
+from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, lock, make, put, put_folder
+from harness.record.ledger import Record, Sample, Step, check
+from harness.record.outputs import Output, file_name, save
+
+_CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO"
+_NO_ROOM = {getattr(errno, code) for code in _CODES.split()}
+_ABSENT = object()
+_CELL_NAME = re.compile(r"[\w=+,@-][\w=+,@.-]{0,199}", re.ASCII)
+
+_TEXT, _INT, _REAL = pa.string(), pa.int64(), pa.float64()
+_KEY = {"prompt": _TEXT, "repetition": _INT, "warmup": pa.bool_()}
+SAMPLES = pa.schema(
+    _KEY
+    | {"status": _TEXT, "error": _TEXT, "category": _TEXT, "prompt_tokens": _INT, "tokens": pa.list_(_INT)}
+    | {
+        "text": _TEXT,
+        "prefill_ns": _INT,
+        "logprobs": pa.list_(_REAL),
+        "agreement": _REAL,
+        "diverged_at": _INT,
+    }
+    | {"margin": _REAL, "scores": _TEXT, "open_ns": _INT, "output": _TEXT, "regions": pa.list_(_TEXT)}
+    | {"stages": _TEXT, "leading": pa.list_(_REAL), "sha256": _TEXT}
+)
+_KINDS = {"float": _REAL, "tuple[int, ...]": pa.list_(_INT), "tuple[float, ...]": pa.list_(_REAL)}
+_STEP = {f.name: _KINDS.get(str(f.type), _INT) for f in fields(Step)}
+STEPS = pa.schema(_KEY | {"step": _INT} | _STEP)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A sealed cell: what the runner said of it, and its two tables (columns ``SAMPLES`` and ``STEPS``)."""
+
+    name: str
+    meta: dict[str, Any]
+    samples: pd.DataFrame
+    steps: pd.DataFrame
+
+
+@dataclass(frozen=True)
+class Store:
+    """A run folder. One process at a time writes to it; any number may read.
+
+    Args:
+        path: the folder. manifest: as stored: schema, created, key, cells, and whatever else it was given.
+    """
+
+    path: Path
+    manifest: Mapping[str, Any]
+
+    @classmethod
+    def create(cls, path: str | Path, manifest: Mapping[str, Any]) -> Store:
+        """Start a run in a folder that holds none; ``manifest`` needs ``key`` and ``cells``, by cell id.
+
+        Raises:
+            StoreError: the folder holds a run, or cannot be written.
+            ContractError: a cell id does not serve as a folder's name.
+        """
+        run = Path(path)
+        _refuse_bad_names(manifest["cells"])
+        data = encode({"schema": SCHEMA, "created": datetime.now(UTC).isoformat(), **manifest}, indent=1)
+        try:
+            make(run)
+            lock(run)
+            if any((run / name).exists() for name in ("manifest.json", "cells", "records")):
+                raise StoreError(f"{run} already holds a run. Go on with it (--resume), or name another folder.")
+            put(run / "manifest.json", data)
+        except OSError as error:
+            raise StoreError(
+                f"no run can be started in {run}: {error}. Make room there, or name another folder."
+            ) from error
+        return cls.open(run)
+
+    @classmethod
+    def open(cls, path: str | Path) -> Store:
+        """Read a run; changes nothing in the folder.
+
+        Raises:
+            StoreError: the manifest is missing, damaged, or of another schema version.
+        """
+        run = Path(path)
+        file = run / "manifest.json"
+        if not file.exists():
+            raise StoreError(f"{run} holds no run (no manifest.json). Check the path, or start a run there.")
+        return cls(run, load(file, "Restore it from a copy, or run again in another folder."))
+
+    @classmethod
+    def resume(cls, path: str | Path, manifest: Mapping[str, Any]) -> Store:
+        """Open a run to go on with it, and clear away what a kill left half done.
+
+        Raises:
+            StoreError: as ``open``; the keys differ, each named; another process writes there; a cell whose
+                records are still there is damaged.
+            RunIncomplete: the folder cannot be written.
+        """
+        store = cls.open(path)
+        unlike = list(_differences(store.manifest["key"], json.loads(json.dumps(manifest["key"]))))
+        if unlike:
+            raise StoreError(
+                f"{store.path} holds another run, which cannot be mixed with this one: {'; '.join(unlike)}. "
+                f"Ask for what is there, or name another folder."
+            )
+        with store._room():
+            lock(store.path)
+            store._clear()
+        return store
+
+    def write(self, cell: str, record: Record) -> None:
+        """Store one finished decode; durable when this returns.
+
+        Raises:
+            ContractError: the record breaks an identity of the ledger.
+            RunIncomplete: the disk is full or read-only; what was finished before is kept.
+            StoreError: the cell is sealed. UnknownNameError: the manifest has no such cell.
+        """
+        if self.sealed(cell):
+            raise StoreError(f"the cell {cell!r} of {self.path} is sealed: it takes no more records.")
+        _check(cell, record)
+        folder = self.path / "records" / cell
+        with self._room():
+            make(folder)
+            put(folder / _file_name(record.sample), encode({"schema": SCHEMA, "payload": record.plain()}))
+
+    def done(self, cell: str) -> frozenset[tuple[str, int, bool]]:
+        """(prompt, repetition, warmup) of each decode that is stored, failed ones included.
+
+        A record that fails its checksum is set aside as ``*.corrupt``, with a warning, and is not done.
+
+        Raises:
+            StoreError: the sealed cell is damaged, or a record is of another version.
+        """
+        if self.sealed(cell):
+            frame = self.cell(cell).samples
+            return frozenset(zip(*(frame[name].tolist() for name in _KEY), strict=True))
+        finished = set()
+        for path in self._records(cell):
+            try:
+                sample = _record(path).sample
+            except DamagedError as error:
+                warnings.warn(str(error), stacklevel=2)
+                with self._room():
+                    os.replace(path, path.with_name(f"{path.name}.corrupt"))
+                continue
+            finished.add((sample.prompt, sample.repetition, sample.warmup))
+        return frozenset(finished)
+
+    def outputs(self, cell: str) -> dict[tuple[str, int], tuple[int, ...]]:
+        """Output ids of every finished, counted sample, sealed or not; those that failed have none."""
+        if self.sealed(cell):
+            found = self.cell(cell).samples
+            kept = found[(found["status"] == "ok") & ~found["warmup"]]
+            return {
+                (p, int(r)): tuple(t)
+                for p, r, t in zip(kept["prompt"], kept["repetition"], kept["tokens"], strict=True)
+            }
+        samples = [_record(path).sample for path in self._records(cell)]
+        return {(s.prompt, s.repetition): s.tokens for s in samples if s.status == "ok" and not s.warmup}
+
+    def keep_output(self, cell: str, sample: Sample, output: Output) -> str:
+        """Write a picture or mesh below ``outputs/CELL`` and return its path from the run folder; "" for a text.
+
+        Raises:
+            RunIncomplete: the disk is full or read-only.
+        """
+        with self._room():
+            stem = self.path / "outputs" / cell / file_name(sample.prompt, sample.repetition)
+            path = save(output, stem)
+        return "" if path is None else path.relative_to(self.path).as_posix()
+
+    def keep_condition(self, cell: str, prompt: str, condition: npt.NDArray[Any]) -> None:
+        """Write what a prompt's output is conditioned on, for reports to show beside it, to ``condition_file``.
+
+        Raises:
+            RunIncomplete: the disk is full or read-only.
+        """
+        path = condition_file(self.path, cell, prompt)
+        data = io.BytesIO()
+        np.save(data, condition, allow_pickle=False)
+        with self._room():
+            if not path.exists():
+                make(path.parent)
+                put(path, data.getvalue())
+
+    def pending(self, cell: str) -> list[Sample]:
+        """The counted samples of a cell that is not sealed yet, in the order of its table."""
+        samples = [_record(path).sample for path in self._records(cell)]
+        return sorted((s for s in samples if not s.warmup), key=lambda s: (s.prompt, s.repetition))
+
+    def seal(self, cell: str, meta: Mapping[str, Any]) -> None:
+        """Turn the cell's records, if any, into its two tables, sorted by (warmup, prompt, repetition).
+
+        Raises:
+            StoreError: a record is damaged, or the cell is sealed already.
+            ContractError: a record breaks an identity of the ledger.
+            RunIncomplete: the disk is full or read-only; every record is kept.
+        """
+        if self.sealed(cell):
+            raise StoreError(f"the cell {cell!r} of {self.path} is sealed already. Change its meta with update.")
+        records = [_record(path) for path in self._records(cell)]
+        records.sort(key=lambda r: (r.sample.warmup, r.sample.prompt, r.sample.repetition))
+        for record in records:
+            _check(cell, record)
+        samples, steps = _samples(records), _steps(records)
+        files = {"samples.parquet": _parquet(samples), "steps.parquet": _parquet(steps)}
+        body = {
+            "schema": SCHEMA,
+            "cell": cell,
+            "counts": {"samples": samples.num_rows, "steps": steps.num_rows},
+            "files": {name: hashlib.sha256(data).hexdigest() for name, data in files.items()},
+            "meta": dict(meta),
+        }
+        with self._room():
+            put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
+            drop(self.path / "records" / cell)
+
+    def reopen(self, cell: str) -> None:
+        """Forget the seal of a skipped cell, which holds no sample, so that it can run after all."""
+        if self.sealed(cell) and self.cell(cell).meta.get("status") == "skipped":
+            with self._room():
+                drop(self._folder(cell))
+
+    def sealed(self, cell: str) -> bool:
+        """Whether the cell is finished. UnknownNameError: the manifest has no such cell."""
+        return self._folder(cell).is_dir()
+
+    def cells(self) -> list[str]:
+        """All sealed cells, in the manifest's order."""
+        return [cell for cell in self.manifest["cells"] if self.sealed(cell)]
+
+    def cell(self, name: str) -> Cell:
+        """Read a sealed cell; every byte is checked.
+
+        Raises:
+            StoreError: it is not finished, or a file is missing, damaged or of another version.
+            UnknownNameError: the manifest has no such cell.
+        """
+        body = self._body(name)
+        frames = {file: self._table(name, file, digest) for file, digest in body["files"].items()}
+        samples = frames["samples.parquet"].astype({"diverged_at": "Int64"})
+        return Cell(name, body["meta"], samples, frames["steps.parquet"])
+
+    def update(self, cell: str, /, **meta: Any) -> None:
+        """Set entries of a sealed cell's meta: what is known only when other cells are done too.
+
+        Raises:
+            StoreError: it is not finished, or damaged. RunIncomplete: the folder cannot be written.
+        """
+        body = self._body(cell)
+        del body["sha256"]
+        body["meta"] |= meta
+        with self._room():
+            put(self._folder(cell) / "cell.json", encode(body, indent=1))
+
+    def _folder(self, cell: str) -> Path:
+        if cell not in self.manifest["cells"]:
+            raise UnknownNameError("cell", cell, self.manifest["cells"])
+        return self.path / "cells" / cell
+
+    def _records(self, cell: str) -> list[Path]:
+        return sorted((self.path / "records" / cell).glob("*.json"))
+
+    def _body(self, cell: str) -> dict[str, Any]:
+        if not self.sealed(cell):
+            raise StoreError(f"the cell {cell!r} of {self.path} is not finished. Run again with --resume.")
+        return load(self._folder(cell) / "cell.json", self._remedy(cell))
+
+    def _table(self, cell: str, file: str, digest: str) -> pd.DataFrame:
+        path = self._folder(cell) / file
+        data = path.read_bytes() if path.exists() else b""
+        if hashlib.sha256(data).hexdigest() != digest:
+            raise DamagedError(f"{path} is damaged: its sha256 is not the one in cell.json. {self._remedy(cell)}")
+        frame: pd.DataFrame = pq.read_table(pa.BufferReader(data)).to_pandas()
+        return frame
+
+    def _remedy(self, cell: str) -> str:
+        return f"Restore {self._folder(cell)} from a copy, or delete that folder and run again with --resume."
+
+    def _clear(self) -> None:
+        for pattern in ("*", "cells/*", "cells/*/*", "records/*/*", "conditions/*/*"):
+            for path in self.path.glob(pattern + PARTIAL):
+                drop(path)
+        for cell in self.cells():
+            if (self.path / "records" / cell).exists():
+                self.cell(cell)  # the records go only if what replaces them is whole
+                drop(self.path / "records" / cell)
+
+    @contextmanager
+    def _room(self) -> Iterator[None]:
+        """Turn a disk that refuses a write into a run that stopped early."""
+        try:
+            yield
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            raise RunIncomplete(
+                f"{self.path} cannot be written: {error}. All that was finished before is kept there. "
+                f"Free room, or make the folder writable, and run again with --resume."
+            ) from error
+
+
+def condition_file(run: Path, cell: str, prompt: str) -> Path:
+    """Where a run keeps the points that a mesh was made from; under the baseline's cell, for all that pair with it."""
+    return run / "conditions" / cell / f"{file_name(prompt, 0)}.npy"
+
+
+def _refuse_bad_names(cells: Iterable[str]) -> None:
+    seen: dict[str, str] = {}
+    for cell in cells:
+        if not _CELL_NAME.fullmatch(cell) or seen.setdefault(cell.casefold(), cell) != cell:
+            raise ContractError(
+                f"the cell id {cell!r} does not serve as a folder's name: use at most 200 of the characters "
+                f"A-Z a-z 0-9 _ = + , @ . - with no dot in front, unlike every other id in more than case."
+            )
+
+
+def _differences(there: Any, here: Any, path: str = "") -> Iterator[str]:
+    """Each leaf in which two JSON values differ, by dotted path, with both values."""
+    if isinstance(there, dict) and isinstance(here, dict):
+        for name in dict.fromkeys([*there, *here]):
+            left, right = there.get(name, _ABSENT), here.get(name, _ABSENT)
+            yield from _differences(left, right, f"{path}.{name}" if path else name)
+    elif there != here:
+        yield f"{path}: {_show(there)} there, {_show(here)} here"
+
+
+def _show(value: Any) -> str:
+    return "absent" if value is _ABSENT else json.dumps(value)
+
+
+def _file_name(sample: Sample) -> str:
+    """Readable by its front, unique by its hash wherever case, length or Unicode forms are not told apart."""
+    known = hashlib.sha256(sample.prompt.encode()).hexdigest()[:16]
+    warmup = "-warmup" if sample.warmup else ""
+    return f"{quote(sample.prompt, safe='')[:80]}-{known}--{sample.repetition}{warmup}.json"
+
+
+def _check(cell: str, record: Record) -> None:
+    sample = record.sample
+    if sample.status != "ok":
+        return
+    try:
+        check(record.steps, len(sample.tokens))
+    except ContractError as error:
+        raise ContractError(
+            f"cell {cell!r}, prompt {sample.prompt!r}, repetition {sample.repetition}: {error}"
+        ) from error
+
+
+def _record(path: Path) -> Record:
+    body = load(path, "Run again with --resume: it is set aside, and that decode is done again.")
+    try:
+        return Record.of(body["payload"])
+    except (KeyError, TypeError) as error:
+        raise StoreError(
+            f"{path} was written by another version: {error}. Use that version, or run in another folder."
+        ) from error
+
+
+def _utf8(text: str | None) -> str | None:
+    """Lone surrogates escaped: a file's name in an error may hold one, and a table cannot."""
+    return text if text is None else text.encode("utf-8", "backslashreplace").decode()
+
+
+def _samples(records: Sequence[Record]) -> pa.Table:
+    rows = []
+    for sample in (record.sample for record in records):
+        row = asdict(sample)
+        row["text"], row["error"] = _utf8(sample.text), _utf8(sample.error)
+        row["scores"], row["stages"] = (json.dumps(one, sort_keys=True) for one in (sample.scores, sample.stages))
+        row["sha256"] = hashlib.sha256(",".join(map(str, sample.tokens)).encode()).hexdigest()
+        rows.append(row)
+    return pa.Table.from_pylist(rows, schema=SAMPLES)
+
+
+def _steps(records: Sequence[Record]) -> pa.Table:
+    rows = [
+        {name: getattr(record.sample, name) for name in _KEY} | {"step": index} | vars(step)
+        for record in records
+        for index, step in enumerate(record.steps)
+    ]
+    return pa.Table.from_pylist(rows, schema=STEPS)
+
+
+def _parquet(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(table, sink)
+    data: bytes = sink.getvalue().to_pybytes()
+    return data

@@ -1,0 +1,137 @@
+"""Scenes of emoji: one to four real pictures on a smooth or textured background, with an exact caption.
+
+Pictures are derived from Noto Color Emoji (SIL Open Font License 1.1; see data/emoji-licence.txt). Every object lies
+on a lattice of 8 pixels of 64, so that the tokens of a tokenizer that shrinks 4 times (16x16 of a picture of 64
+pixels, 8x8 of one of 32) depend on kind, colour and size, and hardly on the place. What is left open, and so makes
+a token hard to foretell, is: objects and places (tens of bits a scene) and textured backgrounds (every patch).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int8, UInt8
+
+from harness.errors import UsageError
+from harness.synthetic.emoji_ground import Ground, paint
+from harness.synthetic.emoji_layout import RELATIONS, STEP
+from harness.synthetic.emoji_scene import FAMILIES, SPLITS, Scene, Thing, scene
+from harness.synthetic.emoji_sprites import COLOURED, COLOURS, KINDS, sprite
+
+__all__ = [
+    "COLOURED",
+    "COLOURS",
+    "FAMILIES",
+    "KINDS",
+    "OBJECT",
+    "RELATIONS",
+    "SIZES",
+    "SMOOTH",
+    "SPLITS",
+    "TEXTURED",
+    "VOCABULARY",
+    "Ground",
+    "Scene",
+    "Thing",
+    "caption",
+    "regions",
+    "render",
+    "scene",
+    "scenes",
+    "specification",
+]
+
+SIZES = (64, 32)
+NUMBERS = {2: "two", 3: "three", 4: "four"}
+VOCABULARY: tuple[str, ...] = (
+    *("a", "an", "and", "on", "of", "left", "right", "above", "below", "times", *NUMBERS.values()),
+    *("small", "large", "smooth", "rough", *COLOURS, *KINDS),
+)
+"""Every word of every caption; its place in this tuple never changes."""
+
+SMOOTH, TEXTURED, OBJECT = 0, 1, 2
+"""Regions of a picture."""
+
+
+def scenes(seed: int, split: str, count: int, family: str | None = None) -> list[Scene]:
+    """The first ``count`` scenes of a seed, alternating through the families unless one is given."""
+    families = FAMILIES if family is None else (family,)
+    random = np.random.default_rng([seed, SPLITS.index(split) if split in SPLITS else 0])
+    return [scene(random, split, families[i % len(families)]) for i in range(count)]
+
+
+def caption(drawn: Scene) -> str:
+    """The scene in words of ``VOCABULARY``, 16 at most, such as "three times a large cat on rough"."""
+    first = _phrase(drawn, drawn.things[0])
+    if drawn.family == "counting":
+        words = f"{NUMBERS[len(drawn.things)]} times {first}"
+    elif len(drawn.things) == 2:
+        words = f"{first} {drawn.relation or 'and'} {_phrase(drawn, drawn.things[1])}"
+    else:
+        words = first
+    return f"{words} on {'rough' if drawn.ground.textured else 'smooth'}"
+
+
+def _phrase(drawn: Scene, thing: Thing) -> str:
+    size = f"{thing.size} " if drawn.sized else ""
+    colour = f"{thing.colour} " if drawn.family in ("colors", "color_attr") else ""
+    named = f"{size}{colour}{thing.kind}"
+    return f"{'an' if named[0] in 'aeiou' else 'a'} {named}"
+
+
+def specification(drawn: Scene) -> dict[str, Any]:
+    """What a picture of the scene must show, in the layout of GenEval's prompt files: tag, include, exclude.
+
+    In position, the second object of the caption comes first, and the other refers to it by index.
+    """
+    names = drawn.family in ("colors", "color_attr")
+    wanted: list[dict[str, Any]] = [
+        {"class": thing.kind, "count": 1, **({"color": thing.colour} if names else {})} for thing in drawn.things
+    ]
+    found: dict[str, Any] = {"tag": drawn.family, "include": wanted, "exclude": []}
+    if drawn.family == "counting":
+        kind, count = drawn.things[0].kind, len(drawn.things)
+        found["include"] = [{"class": kind, "count": count}]
+        found["exclude"] = [{"class": kind, "count": count + 1}]
+    if drawn.relation:
+        found["include"] = [wanted[1], {**wanted[0], "position": [drawn.relation, 0]}]
+    return found
+
+
+def render(drawn: Scene, size: int = 64) -> UInt8[np.ndarray, "size size 3"]:
+    """Pixels of a scene at 64 or, from sprites of half the side, at 32 pixels.
+
+    Raises:
+        UsageError: another size.
+    """
+    if size not in SIZES:
+        raise UsageError(f"a scene is drawn at {' or '.join(map(str, SIZES))} pixels, not at {size}")
+    pixels = paint(drawn.ground)
+    step = STEP * size // 64
+    if size == 32:
+        pixels = pixels.reshape(32, 2, 32, 2, 3).mean((1, 3))
+    for thing in drawn.things:
+        side, top, left = thing.side * step, thing.row * step, thing.column * step
+        look = sprite(thing.kind, thing.colour, side)
+        patch = pixels[top : top + side, left : left + side]
+        patch *= look.clear
+        patch += look.colour
+    pixels += 0.5
+    return pixels.astype(np.uint8)
+
+
+def regions(drawn: Scene, cells: int = 16) -> Int8[np.ndarray, "cells cells"]:
+    """Region of each token's cell: OBJECT where a quarter of it is covered, else SMOOTH or TEXTURED.
+
+    Args:
+        drawn: the scene. cells: 16 for pictures of 64 pixels, 8 for those of 32.
+    """
+    found = np.full((cells, cells), TEXTURED if drawn.ground.textured else SMOOTH, dtype=np.int8)
+    covered = np.zeros((64, 64), dtype=np.float32)
+    for thing in drawn.things:
+        side, top, left = thing.side * STEP, thing.row * STEP, thing.column * STEP
+        covered[top : top + side, left : left + side] = 1 - sprite(thing.kind, thing.colour, side).clear[..., 0]
+    share = covered.reshape(cells, 64 // cells, cells, 64 // cells).mean((1, 3))
+    found[share >= 0.25] = OBJECT
+    return found

@@ -1,0 +1,151 @@
+"""Recordings in LibriSpeech's folders, SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt and the sound beside it, and what of
+them is asked by a benchmark, so that nothing is trained on it.
+
+Source: Panayotov et al. 2015, "LibriSpeech: an ASR corpus based on public domain audio books"; openslr.org/12.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import wave
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+from jaxtyping import Float
+
+from harness.errors import DataMissing, UsageError
+from harness.synthetic.speech_asked import SENTENCES
+
+RATE = 16_000
+KINDS = (".flac", ".wav")
+ORIGIN = "openslr.org/12"
+VOICES = frozenset({"slt", "rms"})
+"""Of the test split of the task utterances."""
+TEST_CLEAN = """
+61 121 237 260 672 908 1089 1188 1221 1284 1320 1580 1995 2094 2300 2830 2961 3570 3575 3729 4077 4446 4507 4970
+4992 5105 5142 5639 5683 6829 6930 7021 7127 7176 7729 8224 8230 8455 8463 8555
+"""
+READERS = frozenset(TEST_CLEAN.split())
+"""Speakers of LibriSpeech's test-clean."""
+
+
+NAMED = "STRIDE_RECORDINGS"
+PART = "LibriSpeech/train-clean-100"
+
+
+class Utterance(NamedTuple):
+    """A line of a transcript and its recording."""
+
+    id: str
+    speaker: str
+    text: str
+    path: Path
+
+
+def utterances(root: Path) -> list[Utterance]:
+    """By speaker, chapter and number.
+
+    Raises:
+        UsageError: there is no transcript below ``root``, a line is malformed, or a recording is missing.
+    """
+    files = sorted(root.glob("*/*/*.trans.txt"))
+    if not files:
+        raise UsageError(
+            f"{root} has no SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt below it; give a part of LibriSpeech from "
+            f"{ORIGIN}, unpacked, or recordings in such folders"
+        )
+    return [utterance for file in files for utterance in _chapter(file)]
+
+
+def _chapter(file: Path) -> list[Utterance]:
+    try:
+        lines = file.read_text(encoding="utf-8-sig").split("\n")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"{file} cannot be read ({error}). Unpack it again from {ORIGIN}") from error
+    found = []
+    for number, line in enumerate(lines, 1):
+        name, _, text = line.strip().partition(" ")
+        if not name:
+            continue
+        if not text or name.rpartition("-")[0] != file.name.removesuffix(".trans.txt"):
+            raise _fault(file, number, f"a line is SPEAKER-CHAPTER-NUMBER and the words; found {line.strip()[:60]!r}")
+        sounds = [path for kind in KINDS if (path := file.with_name(name + kind)).is_file()]
+        if not sounds:
+            raise _fault(file, number, f"there is no {name}{KINDS[0]} or {KINDS[1]} beside it")
+        found.append(Utterance(name, name.split("-")[0], text, sounds[0]))
+    if not found:
+        raise UsageError(f"{file} is empty. It should be a transcript, from {ORIGIN}")
+    return found
+
+
+def _fault(file: Path, number: int, what: str) -> UsageError:
+    return UsageError(f"{file}:{number}: {what}. Replace the file by the published one, or mend that line")
+
+
+def place() -> Path:
+    """Of recordings to train on: what $STRIDE_RECORDINGS names, else LibriSpeech/train-clean-100 in the data folder.
+
+    Raises:
+        DataMissing: there is no such folder.
+    """
+    cache = os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench"
+    given = os.environ.get(NAMED)
+    root = Path(given).expanduser() if given else Path(cache) / "data" / PART
+    if not root.is_dir():
+        raise DataMissing(
+            f"recordings to train on: {root} is not there. Put a part of LibriSpeech such as train-clean-100 there "
+            f"(from {ORIGIN}, unpacked), or name a folder in ${NAMED} that holds SPEAKER/CHAPTER/SPEAKER-CHAPTER"
+            f".trans.txt, each line SPEAKER-CHAPTER-NUMBER and the words, and beside it "
+            f"SPEAKER-CHAPTER-NUMBER.flac or .wav, mono at {RATE} Hz"
+        )
+    return root
+
+
+def asked(speaker: str, text: str) -> bool:
+    """Whether a benchmark has the voice or the sentence: test of the task utterances, or LibriSpeech's test-clean."""
+    return speaker in VOICES | READERS or mark(text) in SENTENCES
+
+
+def mark(text: str) -> str:
+    """The same for texts that differ in letters' case, marks and spaces alone."""
+    return hashlib.sha256(" ".join(re.findall(r"[a-z0-9']+", text.lower())).encode()).hexdigest()[:10]
+
+
+def read_sound(path: Path) -> Float[np.ndarray, " samples"]:
+    """Samples of a mono recording at 16 kHz, float32 between -1 and 1: 16-bit WAV, or FLAC through soundfile.
+
+    Raises:
+        UsageError: it is damaged, of another rate or has several channels; or soundfile is not installed.
+    """
+    try:
+        samples, rate = _read_wav(path) if path.suffix == ".wav" else _read_flac(path)
+    except (OSError, EOFError, RuntimeError, wave.Error) as error:
+        raise UsageError(f"{path} cannot be read ({error}). Unpack it again") from error
+    if rate != RATE or samples.ndim != 1:
+        channels = 1 if samples.ndim == 1 else samples.shape[1]
+        raise UsageError(f"{path} has {channels} channels at {rate} Hz; convert it to mono at {RATE} Hz")
+    return samples
+
+
+def _read_wav(path: Path) -> tuple[npt.NDArray[np.float32], int]:
+    with wave.open(str(path), "rb") as file:
+        if file.getsampwidth() != 2:
+            raise wave.Error(f"it has {8 * file.getsampwidth()} bits a sample, and 16 are read")
+        raw = np.frombuffer(file.readframes(file.getnframes()), "<i2").astype(np.float32) / np.float32(32768)
+        return raw if file.getnchannels() == 1 else raw.reshape(-1, file.getnchannels()), file.getframerate()
+
+
+def _read_flac(path: Path) -> tuple[npt.NDArray[np.float32], int]:
+    try:
+        import soundfile
+    except ImportError as error:
+        raise UsageError(
+            f"{path.name} is FLAC, which needs the package soundfile ({error}). Install it: "
+            f"pip install 'stridebench[speech]'"
+        ) from error
+    samples, rate = soundfile.read(path, dtype="float32")
+    return samples, rate

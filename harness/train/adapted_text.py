@@ -1,0 +1,87 @@
+"""A frozen model that an adapter learns beside: its linear layers and its logits under a mask. One of text is here."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy.typing as npt
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from harness.backbones.slots import gated
+from harness.backbones.slots.transformers import TransformersNet
+from harness.backbones.text.hf_causal import HFCausal
+from harness.core.backbone import Backbone
+from harness.errors import UsageError
+from harness.train.teacher import Passage
+
+
+class Body(ABC):
+    """The model.
+
+    Attributes:
+        backbone: whose fingerprint the adapter is tied to. model: of transformers. linears: that may have matrices, by
+            name. task: peft's name of it. hears: samples of a recording at most; 0: it hears none.
+    """
+
+    backbone: Backbone
+    model: Any
+    linears: Mapping[str, nn.Linear]
+    task: str | None
+    hears: int
+
+    @abstractmethod
+    def logits(
+        self,
+        ids: Int[Tensor, " N"],
+        mask: Float[Tensor, "N N"],
+        places: Int[Tensor, " N"],
+        condition: npt.NDArray[Any] | None,
+    ) -> Float[Tensor, "N V"]:
+        """One pass; ``condition``: of the passage that the ids are of."""
+
+    @abstractmethod
+    def transcript(self, recording: npt.NDArray[Any]) -> Passage:
+        """What it writes greedily when it hears a recording.
+
+        Raises:
+            UsageError: it hears none.
+        """
+
+
+@final
+class TextBody(Body):
+    """A language model in fp32, through the forward of transformers.
+
+    Args:
+        name: of a preset. params: what its adapter loads.
+    """
+
+    task = "CAUSAL_LM"
+    hears = 0
+
+    def __init__(self, name: str, params: Mapping[str, Any]) -> None:
+        self.backbone = backbone = HFCausal.load(name, {**params, "forward": "transformers"}, "fp32", "cpu")
+        assert isinstance(backbone._net, TransformersNet), "what forward: transformers asks for"
+        self.model = backbone._net.model
+        self.linears = gated.linears(self.model)
+
+    def logits(
+        self,
+        ids: Int[Tensor, " N"],
+        mask: Float[Tensor, "N N"],
+        places: Int[Tensor, " N"],
+        condition: npt.NDArray[Any] | None,
+    ) -> Float[Tensor, "N V"]:
+        """It has no condition."""
+        out = self.model(
+            input_ids=ids[None], attention_mask=mask[None, None], position_ids=places[None], use_cache=False
+        )
+        logits: Tensor = out.logits[0]
+        return logits
+
+    def transcript(self, recording: npt.NDArray[Any]) -> Passage:
+        """None."""
+        raise UsageError(f"{self.backbone.name} reads text; recordings are for a backbone of whisper")

@@ -1,0 +1,1 @@
+"""Recipes of the shipped backbones, one file each."""

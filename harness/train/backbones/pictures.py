@@ -1,0 +1,164 @@
+"""What the recipes of picture models share: prompts, the loss, and a sampler for their figures."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.backbones.image.layout import Layout
+from harness.train.backbones.decoder import Decoder, Memory, Shape
+from harness.train.loop import Recipe
+
+NATS = float(np.log(2))
+PAD = 32
+"""Batches are as long as a multiple of it: few sizes, each of which is compiled once."""
+
+
+class Batch(NamedTuple):
+    """Captions and pictures; and how much each cell counts, where they do not count alike."""
+
+    captions: Sequence[str]
+    cells: Int[Tensor, "B n"]
+    weights: Float[Tensor, "B n"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PictureRecipe(Recipe):
+    """A decoder of captions and pictures.
+
+    Args:
+        width, inner, layers, heads: of the decoder. context: entries that its cache may hold.
+        batch: pictures a step. empty: share of captions left out, for guidance. dropout: of the decoder.
+        compiled: layers are compiled for training; it pays off after a hundred steps or so.
+        summary, steps, hours, rate, average: as `Recipe` has them.
+    """
+
+    width: int
+    inner: int
+    layers: int
+    heads: int
+    context: int
+    batch: int
+    empty: float = 0.1
+    dropout: float = 0.0
+    compiled: bool = False
+    summary: str
+    steps: int
+    hours: float
+    rate: float
+    average: float
+
+    betas = (0.9, 0.95)
+    decay = 0.1
+
+    @property
+    @abstractmethod
+    def layout(self) -> Layout:
+        """Ids and size of the pictures."""
+
+    @abstractmethod
+    def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> Batch:
+        """The pictures of a step."""
+
+    def build(self, parts: Mapping[str, Path]) -> Decoder:
+        sizes = (self.width, self.inner, self.layers, self.heads, self.context)
+        model = Decoder(Shape(self.layout.vocabulary, *sizes), self.layout.config(), self.dropout)
+        if self.compiled:
+            model.quicken()
+        return model
+
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        assert isinstance(model, Decoder)
+        captions, cells, weights = self.draw(model, step, random)
+        left = random.random(len(captions)) < self.empty
+        shown = ["" if out else caption for out, caption in zip(left, captions, strict=True)]
+        found = nats(model, self.layout, Batch(shown, cells))
+        return found.mean() if weights is None else (found * weights).sum() / weights.sum()
+
+    def hidden(self, model: nn.Module) -> list[nn.Parameter]:
+        """Every matrix of the layers."""
+        assert isinstance(model, Decoder)
+        return [weight for weight in model.layers.parameters() if weight.ndim == 2]
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Matrices decay; the embedding, of which most rows are not in a batch, does not."""
+        assert isinstance(model, Decoder)
+        hidden = {id(p) for p in self.hidden(model)}
+        rest = [p for p in model.parameters() if id(p) not in hidden]
+        plain = [p for p in rest if p.ndim < 2 or p is model.embed]
+        matrices = [p for p in rest if p.ndim >= 2 and p is not model.embed]
+        return [{"params": matrices, "weight_decay": self.decay}, {"params": plain, "weight_decay": 0.0}]
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """What is measured afterwards is what is shipped: the model is rounded, too."""
+        assert isinstance(model, Decoder)
+        model.export(folder)
+
+
+def nats(model: Decoder, layout: Layout, batch: Batch) -> Float[Tensor, "B n"]:
+    """Cross-entropy of each cell, in nats, given the caption and the cells before it."""
+    prompts = [layout.prompt("", caption) for caption in batch.captions]
+    written, places = layout.written(batch.cells), layout.places()
+    read = int(places[-1])
+    rows, length = len(prompts), -(-(max(map(len, prompts)) + read) // PAD) * PAD
+    ids = torch.full((rows, length), layout.empty)
+    for row, (prompt, tokens) in enumerate(zip(prompts, written, strict=True)):
+        ids[row, : len(prompt)] = torch.tensor(prompt)
+        ids[row, len(prompt) : len(prompt) + read] = tokens[:read]
+    first = torch.tensor([len(prompt) - 1 for prompt in prompts])
+    states = model(ids)[torch.arange(rows)[:, None], first[:, None] + places]
+    logits = model.logits(states, layout.codes)
+    return functional.cross_entropy(logits.flatten(0, 1), batch.cells.flatten(), reduction="none").view(rows, -1)
+
+
+@torch.no_grad()
+def sample(
+    model: Decoder, layout: Layout, captions: Sequence[str], random: np.random.Generator, scale: float = 1.0
+) -> Int[Tensor, "B n"]:
+    """Pictures of captions at temperature 1, many at once, with guidance of scale s.
+
+    Sequences of a batch must have prompts of one length, so captions are taken in groups of equal length.
+    """
+    groups: dict[int, list[int]] = {}
+    for index, caption in enumerate(captions):
+        groups.setdefault(len(caption.split()), []).append(index)
+    found = torch.zeros(len(captions), layout.cells, dtype=torch.long)
+    for members in groups.values():
+        prompt = torch.tensor([layout.prompt("", captions[index]) for index in members])
+        found[members] = _sample(model, layout, prompt, random, scale)
+    return found
+
+
+def _sample(
+    model: Decoder, layout: Layout, prompt: Int[Tensor, "B P"], random: np.random.Generator, scale: float
+) -> Int[Tensor, "B n"]:
+    branches = [prompt, torch.tensor([layout.prompt("", "")] * len(prompt))][: 1 + (scale != 1.0)]
+    memories = [[Memory() for _ in model.layers] for _ in branches]
+    cells = torch.zeros(len(prompt), layout.cells, dtype=torch.long)
+    places = layout.places().tolist()
+    for place in range(layout.cells):
+        since = places[place - 1] if place else 0
+        new = [layout.written(cells)[:, since : places[place]] if place else branch for branch in branches]
+        rows = [model(ids, memory)[:, -1] for ids, memory in zip(new, memories, strict=True)]
+        logits = [model.logits(row, layout.codes) for row in rows]
+        mixed = logits[0] if scale == 1.0 else torch.lerp(logits[1], logits[0], scale)
+        law = mixed.double().softmax(-1).cumsum(-1)
+        coin = torch.from_numpy(random.random(len(prompt)))[:, None]
+        cells[:, place] = torch.searchsorted(law, coin * law[:, -1:]).clamp_max(layout.codes - 1)[:, 0]
+    return cells
+
+
+def nearest(found: Float[Tensor, "a n"], known: Float[Tensor, "b n"]) -> Float[Tensor, " a"]:
+    """Root mean square difference of each picture to the nearest known one."""
+    apart: Tensor = torch.cdist(found.flatten(1), known.flatten(1)).amin(1)
+    return apart / math.sqrt(found.shape[1])

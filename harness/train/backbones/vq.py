@@ -1,0 +1,117 @@
+"""The tokenizer of emoji scenes: `stride train backbone emoji-vq`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor, nn
+
+from harness.backbones.image.vq import CODES, VQ, to_signed
+from harness.registry import RECIPES
+from harness.synthetic import emoji
+from harness.train.backbones.vq_figures import figures
+from harness.train.loop import Recipe, save_bf16
+
+BATCH = {64: 12, 32: 16}
+KEEP = 0.99
+"""Of the moving sums; a code follows the encodings of about a hundred steps."""
+COMMIT = 0.25
+OBJECT_WEIGHT = 3.0
+"""How much more an object's patch counts than a background's, in the error and in placing codes: half of all
+backgrounds are noise, which would otherwise take most of the codebook."""
+REVIVE_EVERY, REVIVE_UNTIL, DEAD = 25, 0.8, 0.1 / CODES
+
+
+class EmojiVQ(Recipe):
+    """Reconstruct scenes at both sizes; codes are moved, not trained, and dead ones restart at an encoding."""
+
+    summary = "VQ tokenizer of emoji scenes: 1024 codes, a token for 4x4 pixels"
+    source = "harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1)"
+    steps = 8000
+    hours = 0.5
+    rate = 2e-3
+    warmup = 200
+    fall = 0.6
+    decay = 0.0
+
+    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+        model = VQ()
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
+        return model
+
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        assert isinstance(model, VQ)
+        total = torch.zeros(())
+        seen, weights = [], []
+        for size, count in BATCH.items():
+            drawn = [emoji.scene(random, "train") for _ in range(count)]
+            weight = _weights(drawn, size // 4)
+            error, spread = _error(model, to_signed(_pictures(drawn, size)), weight)
+            total = total + error / len(BATCH)
+            seen.append(spread.flatten(0, 2))
+            weights.append(weight.flatten())
+        _follow(model, torch.cat(seen), torch.cat(weights), step, self.steps)
+        return total
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        assert isinstance(model, VQ)
+        return figures(model, emoji.scenes(1, "held-out", 2000))
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Round to bf16 first, so that what is measured is what is shipped."""
+        with torch.no_grad():
+            for tensor in model.state_dict().values():
+                tensor.copy_(tensor.bfloat16())
+        save_bf16(model, folder)
+
+    def load(self, folder: Path) -> VQ:
+        """A finished tokenizer, for recipes that build on this one."""
+        return VQ.load(folder)
+
+
+def _pictures(drawn: Sequence[emoji.Scene], size: int) -> UInt8[Tensor, "B size size 3"]:
+    return torch.from_numpy(np.stack([emoji.render(s, size) for s in drawn]))
+
+
+def _weights(drawn: Sequence[emoji.Scene], cells: int) -> Float[Tensor, "B h w"]:
+    objects = np.stack([emoji.regions(s, cells) for s in drawn]) == emoji.OBJECT
+    return 1 + (OBJECT_WEIGHT - 1) * torch.from_numpy(objects).float()
+
+
+def _error(
+    model: VQ, pixels: Float[Tensor, "B 3 H W"], weight: Float[Tensor, "B h w"]
+) -> tuple[Tensor, Float[Tensor, "B h w C"]]:
+    """Absolute and squared error of the pixels with the commitment's; and the encodings."""
+    with torch.autocast("cpu", torch.bfloat16):
+        spread = model.spread(pixels)
+    # The nearest code is found in fp32: bf16 cannot tell close ones apart.
+    codes = model.codebook[model.nearest(spread.detach())]
+    with torch.autocast("cpu", torch.bfloat16):
+        painted = model.paint(spread + (codes - spread).detach())
+    share = weight / weight.sum()
+    off = (painted.float() - pixels).abs()
+    patch = nn.functional.avg_pool2d((off + 2 * off.square()).mean(1), 4)
+    commit = (spread - codes).square().sum(-1)
+    return (share * (patch + COMMIT * commit)).sum(), spread.detach()
+
+
+@torch.no_grad()
+def _follow(model: VQ, seen: Float[Tensor, "n C"], weight: Float[Tensor, " n"], step: int, steps: int) -> None:
+    """Move each code toward the encodings it got, and put those that get none at one drawn by weight."""
+    if step == 0:
+        model.book.copy_(seen[torch.multinomial(weight, CODES)] / CODES)
+    ids, share = model.nearest(seen), weight / weight.sum()
+    model.used.mul_(KEEP).index_add_(0, ids, share, alpha=1 - KEEP)
+    model.book.mul_(KEEP).index_add_(0, ids, seen * share[:, None], alpha=1 - KEEP)
+    if step % REVIVE_EVERY == 0 and step < REVIVE_UNTIL * steps:
+        dead = (model.used < DEAD).nonzero()[:, 0]
+        if len(dead):
+            model.book[dead] = seen[torch.multinomial(weight, len(dead))] / CODES
+            model.used[dead] = 1 / CODES
+
+
+RECIPES.register("emoji-vq")(EmojiVQ())

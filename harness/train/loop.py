@@ -1,0 +1,294 @@
+"""One seeded, resumable training loop. What it trains is a recipe, registered in `RECIPES`.
+
+The data of step k depend on (seed, k) alone, so an interrupted training goes on exactly where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from harness.backbones.checkpoints.digests import of_file
+from harness.errors import UsageError
+
+CHECKPOINT = "checkpoint.pt"
+SAVE_EVERY_S = 120.0
+CURVE_POINTS = 400
+
+
+class Recipe(ABC):
+    """What is trained, on what, for how long.
+
+    An instance is registered with ``RECIPES.register(name)(recipe)``; it may read the results of other recipes,
+    which it names in ``requires``.
+
+    Attributes:
+        kind: what it makes: backbone, scorer, drafter, heads, samplers or adapter. summary: one line for lists.
+        source: of the data, with its licence. steps: optimiser steps. hours: CPU hours at most, stated in lists.
+        rate: peak learning rate; it rises over ``warmup`` steps and falls as a cosine over the last ``fall`` of all
+        steps. decay: AdamW's weight decay. betas: AdamW's. clip: of the gradient norm.
+        average: decay of the moving average of weights that is exported; 0: the last weights.
+        muon: peak learning rate of the matrices named by ``hidden``, which Muon trains in AdamW's place.
+    """
+
+    kind: str = "backbone"
+    summary: str = ""
+    source: str = ""
+    requires: tuple[str, ...] = ()
+    steps: int = 1000
+    hours: float = 1.0
+    rate: float = 1e-3
+    warmup: int = 100
+    fall: float = 0.5
+    decay: float = 0.05
+    betas: tuple[float, float] = (0.9, 0.98)
+    clip: float = 1.0
+    average: float = 0.0
+    muon: float = 0.02
+
+    @abstractmethod
+    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+        """A new model (the loop has seeded torch); ``parts``: folder of each recipe in ``requires``."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        """The loss of one step, on data drawn with ``random``; a scalar."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Figures on held-out data, for the card."""
+
+    def hidden(self, model: nn.Module) -> list[nn.Parameter]:
+        """Matrices between layers, for Muon (Jordan 2024): their momentum is made orthogonal. By default none."""
+        return []
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """Parameters for AdamW, those of Muon left out; matrices decay, vectors do not."""
+        hidden = {id(p) for p in self.hidden(model)}
+        weights = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden]
+        return [
+            {"params": [p for p in weights if p.ndim >= 2], "weight_decay": self.decay},
+            {"params": [p for p in weights if p.ndim < 2], "weight_decay": 0.0},
+        ]
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Write weights (and configuration) to a folder; by default model.safetensors in bf16."""
+        save_bf16(model, folder)
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a training tells whoever watches."""
+
+    step: int
+    steps: int
+    loss: float
+    rate: float
+    hours: float
+
+
+@dataclass(frozen=True)
+class Trained:
+    """Where the result lies, and whether all steps were made."""
+
+    folder: Path
+    finished: bool
+    step: int
+    hours: float
+
+
+def train(
+    name: str,
+    recipe: Recipe,
+    folder: Path,
+    parts: Mapping[str, Path],
+    seed: int = 0,
+    minutes: float | None = None,
+    watch: Callable[[Progress], None] = lambda progress: None,
+) -> Trained:
+    """Train until the steps are made, the recipe's CPU hours are spent, or ``minutes`` have passed; go on if begun.
+
+    Writes ``checkpoint.pt`` every two minutes and at the end; after the last step weights, configuration and
+    ``card.json`` (figures, loss curve, hours, hashes).
+
+    Raises:
+        UsageError: the checkpoint in ``folder`` is of another recipe or seed, or cannot be read.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = recipe.build(parts)
+    state = _State(name, recipe, model, seed)
+    state.resume(folder / CHECKPOINT)
+    began, saved, busy = time.perf_counter(), time.perf_counter(), time.process_time()
+    before = state.hours
+    model.train()
+    while state.step < recipe.steps:
+        loss = _advance(state)
+        now = time.perf_counter()
+        state.hours = before + (time.process_time() - busy) / 3600
+        watch(Progress(state.step, recipe.steps, loss, state.rate(), state.hours))
+        if state.hours >= recipe.hours or (minutes is not None and now - began >= 60 * minutes):
+            break
+        if now - saved > SAVE_EVERY_S:
+            state.save(folder / CHECKPOINT)
+            saved = now
+    state.save(folder / CHECKPOINT)
+    finished = state.step >= recipe.steps or state.hours >= recipe.hours
+    if finished:
+        _finish(state, folder)
+    return Trained(folder, finished, state.step, state.hours)
+
+
+def _advance(state: _State) -> float:
+    """One step; numbers too small to matter are zero in it, as weights of attention that underflow cost half a step."""
+    torch.set_flush_denormal(True)
+    try:
+        return state.advance()
+    finally:
+        torch.set_flush_denormal(False)
+
+
+class _State:
+    """Model, optimiser, average and curve of one training."""
+
+    def __init__(self, name: str, recipe: Recipe, model: nn.Module, seed: int) -> None:
+        self.name, self.recipe, self.model, self.seed = name, recipe, model, seed
+        self.optimisers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(recipe.groups(model), lr=recipe.rate, betas=recipe.betas)
+        ]
+        if hidden := recipe.hidden(model):
+            self.optimisers.append(torch.optim.Muon(hidden, lr=recipe.muon, weight_decay=0.0))
+        self.step = 0
+        self.hours = 0.0
+        self.curve: list[tuple[int, float]] = []
+        self.smooth: float | None = None
+        self.mean = {k: v.detach().clone() for k, v in model.state_dict().items()} if recipe.average else {}
+
+    def rate(self) -> float:
+        """Learning rate of the next step."""
+        return self.recipe.rate * self._share()
+
+    def _share(self) -> float:
+        """Of the peak learning rates, at the next step."""
+        recipe = self.recipe
+        left = (recipe.steps - self.step) / (recipe.fall * recipe.steps)
+        fall = 0.5 - 0.5 * math.cos(math.pi * min(1.0, left))
+        return min(1.0, (self.step + 1) / recipe.warmup) * max(0.01, fall)
+
+    def advance(self) -> float:
+        """One optimiser step; returns its loss."""
+        random = np.random.default_rng([self.seed, self.step])
+        share = self._share()
+        for optimiser, peak in zip(self.optimisers, (self.recipe.rate, self.recipe.muon), strict=False):
+            for group in optimiser.param_groups:
+                group["lr"] = peak * share * group.get("scale", 1.0)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(random.integers(2**62)))
+            loss = self.recipe.loss(self.model, self.step, random)
+            self.model.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]  # torch annotates it in part
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
+        for optimiser in self.optimisers:
+            optimiser.step()
+        self.step += 1
+        value = float(loss.detach())
+        self._follow(value)
+        return value
+
+    def _follow(self, value: float) -> None:
+        self.smooth = value if self.smooth is None else 0.95 * self.smooth + 0.05 * value
+        if self.step % max(1, self.recipe.steps // CURVE_POINTS) == 0:
+            self.curve.append((self.step, round(self.smooth, 5)))
+        if self.mean:
+            decay = min(self.recipe.average, self.step / (self.step + 9))
+            for key, tensor in self.model.state_dict().items():
+                if tensor.is_floating_point():
+                    self.mean[key].lerp_(tensor, 1 - decay)
+                else:
+                    self.mean[key].copy_(tensor)
+
+    def save(self, path: Path) -> None:
+        """Replace the checkpoint at once, never half of it."""
+        body = {
+            "name": self.name,
+            "seed": self.seed,
+            "step": self.step,
+            "hours": self.hours,
+            "curve": self.curve,
+            "smooth": self.smooth,
+            "model": self.model.state_dict(),
+            "mean": self.mean,
+            "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
+        }
+        part = path.with_suffix(".part")
+        torch.save(body, part)
+        os.replace(part, path)
+
+    def resume(self, path: Path) -> None:
+        """Go on from a checkpoint, if there is one."""
+        if not path.exists():
+            return
+        try:
+            body = torch.load(path, weights_only=True)
+        except Exception as error:  # torch raises many kinds for a damaged file
+            raise UsageError(f"{path} cannot be read as a checkpoint: {error}. Move it away to start anew.") from error
+        if (body["name"], body["seed"]) != (self.name, self.seed):
+            raise UsageError(
+                f"{path} belongs to recipe {body['name']!r} with seed {body['seed']}; found recipe {self.name!r} with "
+                f"seed {self.seed}. Give another --out."
+            )
+        self.model.load_state_dict(body["model"])
+        for optimiser, kept in zip(self.optimisers, body["optimisers"], strict=True):
+            optimiser.load_state_dict(kept)
+        self.mean = body["mean"]
+        self.step, self.hours, self.smooth = body["step"], body["hours"], body["smooth"]
+        self.curve = [(int(step), float(loss)) for step, loss in body["curve"]]
+
+
+def _finish(state: _State, folder: Path) -> None:
+    model = state.model
+    if state.mean:
+        model.load_state_dict(state.mean)
+    model.eval()
+    state.recipe.export(model, folder)
+    with torch.no_grad():
+        figures = state.recipe.evaluate(model)
+    card = {
+        "name": state.name,
+        "summary": state.recipe.summary,
+        "data": state.recipe.source,
+        "seed": state.seed,
+        "steps": state.step,
+        "planned_steps": state.recipe.steps,
+        "hours": round(state.hours, 3),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "figures": {key: round(value, 5) for key, value in figures.items()},
+        "sha256": {path.name: of_file(path) for path in sorted(folder.glob("*.safetensors"))},
+        "curve": state.curve,
+    }
+    (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
+
+
+def save_bf16(model: nn.Module, folder: Path, name: str = "model.safetensors") -> None:
+    """All tensors of a model, floats in bf16, as safetensors; shared tensors once per name."""
+    tensors = {
+        key: (value.detach().to(torch.bfloat16) if value.is_floating_point() else value.detach()).clone().contiguous()
+        for key, value in model.state_dict().items()
+    }
+    save_file(tensors, folder / name, metadata={"format": "pt"})
+    (folder / name).chmod(0o644)  # safetensors writes for the owner alone, and a package is for all

@@ -1,0 +1,1 @@
+"""Feature drafters of EAGLE-1, -2 and -3."""

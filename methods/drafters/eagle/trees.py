@@ -1,0 +1,119 @@
+"""Trees of a feature drafter: of the best candidates, or of a form known beforehand.
+
+Symbols: q drafter's law, K nodes, m nodes of a level and n of the next one, w children of a node, V vocabulary.
+Sources: EAGLE-1, arXiv:2401.15077, section 3.2; EAGLE-2, arXiv:2406.16858, section 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.core.draft import Draft
+from harness.core.run import Run
+from harness.errors import UsageError
+from methods.drafters.eagle.drafter import FeatureDrafter
+from methods.trees.branching import siblings
+from methods.trees.ops import grow_best, rerank, space
+from methods.trees.published import published
+from methods.trees.templates import Shape, branching
+
+DEEPEST = 64
+"""Levels: a feature drafter may go on as long as it likes."""
+
+
+class Ranked(NamedTuple):
+    """A tree, and each node's place among its candidates by score, from 0; a tree of fewer nodes has the first ones."""
+
+    draft: Draft
+    places: Int[Tensor, " K"]
+
+
+def dynamic(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> Draft:
+    """The tree of `ranked`."""
+    return ranked(run, drafter, levels, width, nodes).draft
+
+
+def ranked(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> Ranked:
+    """The best nodes of a tree grown level by level, by the products of the drafter's raw probabilities.
+
+    Args:
+        levels: fewer where less room is left; without a pair to read there is no tree. width: w, no more than V.
+        nodes: K, fewer where there are fewer candidates.
+    """
+    levels, nodes = min(levels, run.room - 1), min(nodes, space(run))
+    reader = drafter.root(run) if levels > 0 and nodes > 0 else None
+    if reader is None:
+        return Ranked(run.nothing, run.nothing.tokens)
+    levels = min(levels, 1 + reader.space // width)
+    candidates = grow_best(reader.first.log_softmax(-1), reader.score, levels, width)
+    best = candidates.scores.sort(descending=True, stable=True).indices[:nodes]
+    return Ranked(rerank(candidates, nodes), best.argsort())
+
+
+@dataclass(frozen=True)
+class StaticDrafter:
+    """A drafter and the form of its trees; ``width``: w, one more than the largest rank among siblings."""
+
+    drafter: FeatureDrafter
+    shape: Shape
+    width: int
+
+    @classmethod
+    def open(cls, run: Run, features: str, tree: str, widths: Sequence[int]) -> StaticDrafter:
+        """Of a tree by name, or of ``widths`` where there are some.
+
+        Raises:
+            UsageError: there is no such tree, or it has more siblings than there are tokens.
+        """
+        vocabulary = run.capabilities.vocabulary
+        if widths and max(widths) > vocabulary:
+            raise UsageError(f"{max(widths)} siblings of a vocabulary of {vocabulary}; give smaller widths")
+        shape = branching(widths) if widths else published(tree, DEEPEST, vocabulary, vocabulary)
+        return cls(FeatureDrafter.open(run, features, "eagle1"), shape.on(run.target.device), shape.width)
+
+
+def static(run: Run, form: StaticDrafter) -> Draft:
+    """A tree of this form, its levels cut to the room that is left.
+
+    Siblings are drawn without replacement; at T = 0 they are the likeliest in order. A node's place is its rank among
+    its siblings, so no child drawn is dropped or moved for its value.
+    """
+    shape, width = form.shape.cut(run.room - 1, space(run)), form.width
+    reader = form.drafter.root(run) if shape.sizes else None
+    if reader is None:
+        return run.nothing
+    shape, logits = shape.cut(len(shape.sizes), reader.space), reader.first
+    levels: list[Level] = []
+    above, first = -1, 0
+    for size in shape.sizes:
+        here = slice(first, first + size)
+        if levels:
+            logits = reader.read(Draft(levels[-1].tokens, parents=shape.parents[above:first]))
+        levels.append(drawn(run, logits, shape.parents[here] - above, shape.ranks[here], width))
+        above, first = first, first + size
+    laws = [level.probs for level in levels if level.probs is not None]
+    tokens = torch.cat([level.tokens for level in levels])
+    return Draft(tokens, torch.cat(laws) if laws else None, shape.parents)
+
+
+class Level(NamedTuple):
+    """Nodes of one level, and the law of each given its elder siblings; None at T = 0."""
+
+    tokens: Int[Tensor, " n"]
+    probs: Float[Tensor, "n V"] | None
+
+
+def drawn(
+    run: Run, logits: Float[Tensor, "m V"], parents: Int[Tensor, " n"], ranks: Int[Tensor, " n"], width: int
+) -> Level:
+    """The children that a form asks for, of ``width`` drawn below each node above."""
+    if run.sampling.temperature == 0:
+        return Level(logits.topk(width).indices[parents, ranks], None)
+    found = siblings(run.probs(logits), width, run.draws, replacement=False)
+    return Level(found.tokens[parents, ranks], found.probs[parents, ranks])

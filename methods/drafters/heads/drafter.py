@@ -1,0 +1,140 @@
+"""Drafts of several levels from one row of the target: each level's candidates are the best tokens of one head.
+
+Symbols: D heads, E width, V vocabulary, W candidates of a level, K nodes.
+Source: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from math import prod
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.core.draft import Draft
+from harness.core.run import Run
+from harness.errors import UsageError
+from methods.drafters.heads.nets import Config, Heads, Unembeds, read_config
+from methods.drafters.tied import check_tied
+from methods.trees.ops import space
+from methods.trees.published import best_tree, published
+from methods.trees.templates import Shape, branching
+
+CANDIDATES = 10
+"""Best tokens of a head that a tree may take, as the released trees do."""
+TOY_HEADS = 4
+"""As deep as the deepest of the published trees."""
+UNKNOWN = tuple(tuple(0.6 * 0.9**depth * 0.4**rank for rank in range(CANDIDATES)) for depth in range(8))
+"""How often candidates are right, for heads that nobody has measured."""
+
+
+@dataclass(frozen=True)
+class HeadDrafter:
+    """Opened anew in every step, from what is kept of the weights.
+
+    Args:
+        heads: of the target. shape: of the tree.
+    """
+
+    heads: Heads
+    shape: Shape
+
+    @classmethod
+    def open(cls, run: Run, name: str, tree: str = "", nodes: int = 12, levels: int = 0) -> HeadDrafter:
+        """The heads of this name, as ``run.component`` finds them.
+
+        Args:
+            tree: a published one, ``chain``, or "" for the best of ``nodes`` nodes by what the heads were right in.
+            levels: heads that are asked, the nearest first; 0: all, or as many as the tree has.
+
+        Raises:
+            WeightsError: they are not there, or made for another backbone. UsageError: they have one branch and the
+                target is guided, or the tree asks for more heads or candidates than there are.
+        """
+        heads = opened(run, "drafter", name)
+        return cls(heads, _shape(heads, tree, nodes, levels, run.target.device))
+
+    def propose(self, run: Run) -> Draft:
+        """A tree of point masses, cut to the room that is left; nothing while there is no row to read."""
+        rows, shape = run.target.hidden, self.shape.cut(run.room - 1, space(run))
+        if not len(rows) or not shape.sizes:
+            return run.nothing
+        best = run.timed(self.best)(rows[-1])
+        levels = zip(best, torch.split(shape.ranks, list(shape.sizes)), strict=False)
+        grid, place = run.capabilities.grid, len(run.target)
+        forced = [None if grid is None else grid.forced(place + level) for level in range(len(shape.sizes))]
+        tokens = [_begun(row, only)[ranks] for (row, ranks), only in zip(levels, forced, strict=True)]
+        return Draft(torch.cat(tokens), parents=shape.parents)
+
+    def best(self, row: Float[Tensor, "G 1 E"]) -> Int[Tensor, "D W"]:
+        """The best ids of each head, the best first."""
+        logits = self.heads(row[None, :, 0])[:, 0]
+        return self.heads.ids[logits.topk(min(CANDIDATES, logits.shape[1])).indices]
+
+
+def opened(run: Run, kind: str, name: str, condition: int = 0) -> Heads:
+    """The heads of this name, as ``run.component`` finds them, tied to the target; read once for all prompts.
+
+    Args:
+        condition: C, of what a toy's heads attend to; 0: to nothing.
+
+    Raises:
+        WeightsError: they are not there, or made for another backbone. UsageError: they have one branch and the target
+            is guided.
+    """
+    folder = run.component(kind, name)
+    if folder is None:
+        return _toy(run.capabilities.vocabulary, run.capabilities.width, condition)
+    check_tied(_config(folder), run)
+    return _load(folder, run.tied_embeddings)
+
+
+def _begun(row: Int[Tensor, " W"], only: int | None) -> Int[Tensor, " W"]:
+    """Candidates of a level where one id may be all that is allowed: then that is the best one."""
+    return row if only is None else torch.cat([row.new_tensor([only]), row[1:]])
+
+
+@lru_cache(maxsize=16)
+def _shape(heads: Heads, tree: str, nodes: int, levels: int, device: torch.device) -> Shape:
+    config, width = heads.config, min(CANDIDATES, len(heads.ids))
+    if levels > config.heads:
+        raise UsageError(f"{levels} levels are asked for and the drafter has {config.heads} heads; ask for no more")
+    most = levels or config.heads
+    if tree == "chain":
+        return branching((1,) * most).on(device)
+    if tree:
+        found = published(tree, config.heads, width)
+        return found.cut(levels or len(found.sizes), len(found.parents)).on(device)
+    ranks = config.ranks or UNKNOWN
+    return best_tree([row[:width] for row in ranks[:most]], nodes).on(device)
+
+
+@lru_cache(maxsize=4)
+def _load(folder: Path, ends: Callable[[], Unembeds]) -> Heads:
+    """Once for all prompts of a backbone."""
+    return Heads.load(folder, ends)
+
+
+@lru_cache(maxsize=4)
+def _config(folder: Path) -> Config:
+    return read_config(folder)
+
+
+@lru_cache(maxsize=8)
+def _toy(vocabulary: int, width: int, condition: int = 0) -> Heads:
+    """Heads of fixed weights, the same for every run."""
+    config = Config("tabular", "", width, TOY_HEADS, layers=0 if condition else 1, condition=condition)
+    toy = Heads(config, _wave(vocabulary, width)).double()
+    for number, weight in enumerate(toy.parameters()):
+        weight.data = _wave(*weight.shape) + 0.1 * number
+    return toy.eval().requires_grad_(False)
+
+
+def _wave(*shape: int) -> Float[Tensor, ...]:
+    """Numbers from -1 to 1 without a pattern that a tree would follow."""
+    return torch.arange(1, 1 + prod(shape), dtype=torch.float64).square().sin().view(shape)

@@ -1,0 +1,145 @@
+"""Heads that guess the tokens behind the next one, from the row that gave it: Medusa's and others'.
+
+Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.1; Stern et al. 2018, arXiv:1811.03115, section 6.
+Symbols: D heads, E width, G branches of guidance, K ids proposed of the vocabulary V; M rows of a condition, C wide.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from jaxtyping import Float, Int
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+from torch.nn import functional
+
+from harness.errors import WeightsError
+from methods.drafters.heads.blocks import CrossAttention, Residual, Seen
+
+
+@dataclass(frozen=True)
+class Config:
+    """What heads are, and what they were made for.
+
+    Args:
+        backbone, fingerprint, guidance: of the target. width: E. heads: D. layers: residual blocks of each. inner: 0 is
+            Medusa's block x + SiLU(Wx), more is blockwise decoding's x + W' ReLU(Wx) through so many. kept: K; 0: all.
+        own: each head has an unembedding of its own, instead of the target's.
+        ranks: how often the r-th best token of each head was right, on text that it was not trained on; () is unknown.
+        condition: C, of what the heads attend to before the blocks; 0: to nothing. attention: heads of that attention.
+    """
+
+    backbone: str
+    fingerprint: str
+    width: int
+    heads: int = 3
+    layers: int = 1
+    inner: int = 0
+    kept: int = 0
+    own: bool = False
+    guidance: float = 1.0
+    ranks: tuple[tuple[float, ...], ...] = ()
+    condition: int = 0
+    attention: int = 1
+
+    @property
+    def branches(self) -> int:
+        """G."""
+        return 1 if self.guidance == 1.0 else 2
+
+    def write(self, folder: Path) -> None:
+        """As config.json, from which `Heads.load` builds."""
+        (folder / "config.json").write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
+
+
+class Unembeds(Protocol):
+    """What a model lends."""
+
+    @property
+    def unembed(self) -> Float[Tensor, "V E"]:
+        """Raw logits are its products with normed rows."""
+
+
+class Heads(nn.Module):
+    """All heads together; new ones say at every depth what the target says of the next token.
+
+    Args:
+        unembed: the target's. ids: those proposed; None: all.
+    """
+
+    ids: Int[Tensor, " K"]
+    shared: Float[Tensor, "K E"]
+
+    def __init__(self, config: Config, unembed: Float[Tensor, "V E"], ids: Int[Tensor, " K"] | None = None) -> None:
+        super().__init__()
+        self.config = config
+        heads, width = config.heads, config.width
+        self.cross = CrossAttention(heads, width, config.condition, config.attention) if config.condition else None
+        self.blocks = nn.ModuleList(Residual(heads, width, config.inner) for _ in range(config.layers))
+        chosen = torch.arange(len(unembed)) if ids is None else ids
+        self.register_buffer("ids", chosen, persistent=ids is not None)
+        rows = unembed if ids is None else unembed[ids.to(unembed.device)]
+        self.register_buffer("shared", rows, persistent=False)
+        self.own = nn.Parameter(rows.float().repeat(config.heads, 1, 1)) if config.own else None
+
+    @classmethod
+    def load(cls, folder: Path, tied_embeddings: Callable[[], Unembeds]) -> Heads:
+        """Those of a folder, on the device and in the type of the target's unembedding.
+
+        Raises:
+            WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of other heads.
+        """
+        try:
+            config = read_config(folder)
+            tensors = load_file(folder / "model.safetensors")
+            unembed = tied_embeddings().unembed
+            made = cls(config, unembed, tensors["ids"].long() if config.kept else None)
+            made.load_state_dict(tensors)
+        except (OSError, SafetensorError, RuntimeError, LookupError) as error:
+            raise _damaged(folder, error) from error
+        made = made.to(unembed.device, unembed.dtype).eval().requires_grad_(False)
+        if made.own is not None:  # a product with one row reads its transpose, three times as fast where that is whole
+            made.own.data = made.own.data.transpose(1, 2).contiguous().transpose(1, 2)
+        return made
+
+    def look(self, condition: Float[Tensor, "M C"] | None) -> Seen | None:
+        """What heads of a condition read of it, once for all rows; None for others."""
+        return None if self.cross is None or condition is None else self.cross.look(condition)
+
+    def forward(self, rows: Float[Tensor, "N G E"], seen: Seen | None = None) -> Float[Tensor, "D N K"]:
+        """Logits of the ids proposed, branches mixed: head d's, from 0, are of the token d + 2 behind a row's own."""
+        count, branches = rows.shape[:2]
+        x = rows.reshape(1, count * branches, -1).expand(self.config.heads, -1, -1)
+        if self.cross is not None and seen is not None:
+            x = self.cross(x, seen)
+        for block in self.blocks:
+            x = block(x)
+        if self.own is None:
+            z = functional.linear(x.reshape(-1, x.shape[-1]), self.shared)
+        else:
+            z = x @ self.own.transpose(1, 2)
+        z = z.view(self.config.heads, count, branches, -1)
+        return z[:, :, 0] if branches == 1 else torch.lerp(z[:, :, 1], z[:, :, 0], self.config.guidance)
+
+
+def read_config(folder: Path) -> Config:
+    """What `Config.write` wrote.
+
+    Raises:
+        WeightsError: it is missing, or of something else.
+    """
+    try:
+        body = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        return Config(**{**body, "ranks": tuple(map(tuple, body["ranks"]))})
+    except (OSError, TypeError, KeyError, ValueError) as error:
+        raise _damaged(folder, error) from error
+
+
+def _damaged(folder: Path, error: Exception) -> WeightsError:
+    return WeightsError(f"{folder} holds no heads ({error}). Make them: `stride train drafter NAME`")

@@ -1,0 +1,5 @@
+"""Jacobi windows."""
+
+from harness.deprecated import names_of
+
+__getattr__ = names_of("methods.drafters.jacobi")

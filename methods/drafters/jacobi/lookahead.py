@@ -1,0 +1,116 @@
+"""Guesses from n-grams that a Jacobi window writes by the way.
+
+Symbols: N n-gram length, W columns of the window, G guesses a token, c column. Row 0 is guessed text behind the last
+token, which is its column 0 and not kept; cell (r, c) is what greedy decoding saw behind (r - 1, c).
+Source: Fu et al. 2024, lookahead decoding, arXiv:2402.02057, and the released loop ``jacobi_greedy_search_multilevel``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.core.draft import Draft
+from harness.core.run import Run
+from methods.trees.ops import space, trie
+
+
+@dataclass
+class LookaheadWindow:
+    """The window and its n-grams, on the host, as the released code has them.
+
+    Args:
+        ngram: N. width: W. guesses: G.
+        rows: of the window; N - 1 of them once it is warm, the first with W - 1 ids and the others with W.
+        pool: continuations of N - 1 tokens by the token before them, the newest last.
+    """
+
+    ngram: int
+    width: int
+    guesses: int
+    rows: list[list[int]]
+    pool: dict[int, list[tuple[int, ...]]] = field(default_factory=dict)
+    reading: bool = False
+
+    @classmethod
+    def begin(cls, run: Run, ngram: int, width: int, guesses: int) -> LookaheadWindow:
+        """Row 0 is drawn from the prompt's ids; the other rows are filled by the first N - 2 passes."""
+        return cls(ngram, width, guesses, [_random(run, width + ngram - 3)])
+
+    def propose(self, run: Run) -> Draft:
+        """The newest guesses behind the last token, merged where they begin alike; then the window, as probes.
+
+        Where the context has no room left for the window, it stands still.
+        """
+        found = self.pool.get(run.target.tokens[-1], [])
+        depth = min(self.ngram - 1, run.room - 1)
+        count = depth * len(found) if depth * len(found) <= space(run) else 0
+        cells = sum(map(len, self.rows))
+        self.reading = count + cells <= space(run)
+        said = [guess[level] for level in range(depth) for guess in found] if count else []
+        parents, repeats = torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.bool)
+        if said:
+            parents, first = trie(torch.tensor(said).view(depth, -1))
+            repeats = first != torch.arange(count)
+        window = self._window(count) if self.reading else []
+        said += [token for row in self.rows for token in row] if self.reading else []
+        on = run.target.device
+        return Draft(
+            torch.tensor(said, dtype=torch.long, device=on),
+            parents=torch.cat([parents, torch.tensor(window, dtype=torch.long)]).to(on),
+            probes=len(window),
+            repeats=torch.cat([repeats, torch.zeros(len(window), dtype=torch.bool)]).to(on),
+        )
+
+    def _window(self, start: int) -> list[int]:
+        """Parents of the cells, of which the first is node ``start``."""
+        above = [-1, *range(start, start + len(self.rows[0]))]
+        parents = above[:-1]
+        begin = start + len(self.rows[0])
+        for row in self.rows[1:]:
+            parents += above[: len(row)]
+            above = list(range(begin, begin + len(row)))
+            begin += len(row)
+        return parents
+
+    def newest(self, logits: Float[Tensor, "R V"]) -> Int[Tensor, " n"]:
+        """What follows each cell of the last row, greedily; none where the window was not read."""
+        return logits[len(logits) - len(self.rows[-1]) * self.reading :].argmax(-1)
+
+    def advance(self, run: Run, last: int, newest: Sequence[int]) -> None:
+        """The window goes on by one column and one row, and its n-grams into the pool.
+
+        Args:
+            last: the last token when the window was read. newest: as above.
+        """
+        if not self.reading:
+            return
+        made = self._without_ends(run, list(newest))
+        if len(self.rows) < self.ngram - 1:
+            grown = made[1:] if len(self.rows) > 1 else made
+            self.rows = [*(row[1:] for row in self.rows), grown]
+            return
+        for column, key in enumerate([last, *self.rows[0]]):
+            self._learn(key, (*(row[column] for row in self.rows[1:]), made[column]))
+        self.rows = [self.rows[1][1:], *self.rows[2:], made]
+
+    def _learn(self, key: int, guess: tuple[int, ...]) -> None:
+        known = [other for other in self.pool.get(key, []) if other != guess]
+        self.pool[key] = [*known, guess][-self.guesses :]
+
+    def _without_ends(self, run: Run, ids: list[int]) -> list[int]:
+        """An end of text in the window becomes a random id of the prompt."""
+        ends = [place for place, token in enumerate(ids) if token in run.eos]
+        for place, token in zip(ends, _random(run, len(ends)), strict=True):
+            ids[place] = token
+        return ids
+
+
+def _random(run: Run, count: int) -> list[int]:
+    """Ids of the prompt; reads the device, at the start and where an end of text came up."""
+    tokens = run.target.tokens[: len(run.target) - run.emitted]
+    return [tokens[place] for place in run.draws.integers(count, len(tokens), "init").tolist()]

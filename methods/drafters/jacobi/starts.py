@@ -1,0 +1,74 @@
+"""How empty places of a Jacobi window are filled: anywhere in the vocabulary, or after a neighbour.
+
+Source: Teng et al. 2025, arXiv:2410.01699, token initialisation; SJD++, Table 8.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.core.capabilities import Grid
+from harness.core.draft import Draft
+from harness.core.run import Run
+from harness.errors import UsageError
+from methods.verifiers.codes import ids_of
+
+Init = Literal["uniform", "random", "h-repeat", "v-repeat", "h-sample", "v-sample"]
+VERTICAL = ("v-repeat", "v-sample")
+
+
+@dataclass(frozen=True, eq=False)
+class Start:
+    """One way, for one run.
+
+    Args:
+        name: see `JacobiWindow.fill`. ids: that a place may take. even: the uniform law over them.
+    """
+
+    name: Init
+    ids: Int[Tensor, " I"]
+    even: Float[Tensor, "1 V"]
+
+    @classmethod
+    def of(cls, run: Run, name: Init) -> Start:
+        """Raises UsageError: it looks at the row above, and the tokens lie in no rows."""
+        if name in VERTICAL and run.capabilities.grid is None:
+            raise UsageError(f"init is {name}, and this backbone's tokens lie in no rows; use h-{name[2:]}")
+        ids = ids_of(run.capabilities, run.target.device)
+        even = torch.zeros(1, run.capabilities.vocabulary, dtype=torch.float64, device=ids.device)
+        return cls(name, ids, even.index_fill_(1, ids, 1 / len(ids)))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Start:
+        return self
+
+    @property
+    def anywhere(self) -> bool:
+        """It looks at no neighbour."""
+        return self.name in ("uniform", "random")
+
+    @property
+    def copies(self) -> bool:
+        """It takes a neighbour's id, not its law."""
+        return self.name.endswith("repeat")
+
+    def beside(self, grid: Grid | None, position: int) -> int | None:
+        """The position that it looks at; None where there is none."""
+        if self.anywhere:
+            return None
+        if grid is None:
+            return position - 1
+        return grid.above(position) if self.name in VERTICAL else grid.left(position)
+
+    def reach(self, grid: Grid | None) -> int:
+        """How many emitted tokens' laws it may look back at."""
+        return {"h-sample": 1, "v-sample": grid.stride if grid else 1}.get(self.name, 0)
+
+    def anything(self, run: Run, count: int) -> Draft:
+        """Uniform ids, recorded as such or as point masses."""
+        tokens = self.ids[run.draws.integers(count, len(self.ids), "init")]
+        return Draft(tokens, self.even.expand(count, -1) if self.name == "uniform" else None)

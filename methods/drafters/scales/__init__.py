@@ -1,0 +1,1 @@
+"""MuLo-SD: drafts at a lower resolution."""

@@ -1,0 +1,29 @@
+"""Adapters of Cross-Regression that change some layers: `stride train adapter cross-regression-l0-1-embedded-code`.
+
+Source: Abulkhanov et al., Cross-Regression, Table 16, whose quarters, halves and three quarters of 32 layers these are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from harness.registry import RECIPES
+from methods.training.adapters.recipes import TrainAdapter
+
+RANGES = {
+    "embedded-code": ((0, 0), (1, 1), (2, 3), (4, 4), (0, 1), (1, 3), (2, 4), (0, 3), (1, 4)),
+    "smollm2-135m": ((0, 7), (8, 14), (15, 22), (23, 29), (0, 14), (8, 22), (15, 29), (0, 22), (8, 29)),
+}
+"""First and last layer of each, of 5 and of 30."""
+
+for _backbone, _ranges in RANGES.items():
+    _whole = RECIPES.get(f"cross-regression-{_backbone}")
+    assert isinstance(_whole, TrainAdapter)
+    for _first, _last in _ranges:
+        RECIPES.register(f"cross-regression-l{_first}-{_last}-{_backbone}")(
+            replace(
+                _whole,
+                summary=f"adapter of layers {_first} to {_last} of {_backbone} for cross_regression",
+                layers=(_first, _last),
+            )
+        )

@@ -1,0 +1,150 @@
+"""Adapters of Cross-Regression: `stride train adapter cross-regression-embedded-code`.
+
+Source: Abulkhanov et al., Cross-Regression, Algorithm 3, appendix D and Table 6.
+Rows of the text are read without the adapter and windows with it, as the joint layout decodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from harness.registry import RECIPES
+from harness.train.adapted import Adapted
+from harness.train.loop import Recipe
+from harness.train.passages import Plan, distilled
+from methods.training.adapters.denoising import Denoising
+from methods.training.adapters.recordings import Recordings, transcribed
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainAdapter(Recipe):
+    """Denoise windows of the backbone's own passages; only the low-rank matrices learn.
+
+    Args:
+        backbone: a preset. plan: of its passages, or of recordings that it writes down. rank, alpha: of the matrices.
+        width: w, the tokens of a window. hop, least: see `Denoising`. layers: first and last that it changes (Table
+            16); None: all. batch: passages of a step.
+    """
+
+    summary: str
+    backbone: str
+    plan: Plan | Recordings
+    rank: int = 32
+    alpha: int = 64
+    width: int = 16
+    hop: int = 0
+    least: float = 0.0
+    layers: tuple[int, int] | None = None
+    batch: int = 4
+
+    kind = "adapter"
+    source: str = "passages of the backbone itself, drawn with a fixed seed"
+    steps: int = 600
+    hours: float = 0.5
+    rate: float = 5e-4
+    warmup: int = 18
+    fall = 0.97
+    decay = 0.0
+    betas = (0.9, 0.999)
+
+    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+        """Draws the backbone's passages first where the cache holds none.
+
+        Raises:
+            WeightsError: the backbone's weights cannot be had. UsageError: it is none of hf_causal or whisper, or there
+                are no recordings.
+        """
+        adapted, plan = Adapted(self.backbone, self.rank, self.alpha, self.layers), self.plan
+        found = transcribed(adapted.body, plan) if isinstance(plan, Recordings) else distilled(self.backbone, plan)
+        return Denoising(adapted, found.train, found.development, self.width, self.hop, self.least)
+
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        assert isinstance(model, Denoising)
+        total = torch.zeros(())
+        for chosen in random.choice(len(model.train_on), size=self.batch, replace=False):
+            with torch.autocast("cpu", torch.bfloat16):
+                total = total + model.denoised(int(chosen), random)
+        return total / self.batch
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Round to bf16 first, so that what is measured is what is shipped."""
+        assert isinstance(model, Denoising)
+        with torch.no_grad():
+            for weight in model.adapted.parameters():
+                weight.copy_(weight.bfloat16())
+        model.adapted.export(folder)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """On development windows of random ids: how often slot k is right, and ``run``, the mean number of right
+        guesses before the first wrong one; beside the ``_untrained`` adapter (the target) and a ``_shuffled`` one.
+        """
+        assert isinstance(model, Denoising)
+        figures: dict[str, float] = {}
+        for key in ("", "_untrained", "_shuffled"):
+            with _control(model.adapted, key):
+                right, inside = (each.double() for each in model.hits())
+            share = right.sum(0) / inside.sum(0).clamp_min(1)
+            figures |= {"windows": float(len(right)), "places": float(inside.sum(1).mean())}
+            figures |= {f"top1_slot{k}{key}": float(share[k - 1]) for k in (1, 2, 4, self.width)}
+            figures[f"run{key}"] = float(right.cumprod(1).sum(1).mean())
+        return figures
+
+
+@contextmanager
+def _control(adapted: Adapted, key: str) -> Iterator[None]:
+    """While inside, products are zero, or the same numbers in another order."""
+    kept = [matrix.detach().clone() for matrix in adapted.up]
+    order = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for matrix in adapted.up if key else ():
+            mixed = matrix.flatten()[torch.randperm(matrix.numel(), generator=order)].view_as(matrix)
+            matrix.copy_(mixed if key == "_shuffled" else torch.zeros_like(matrix))
+        try:
+            yield
+        finally:
+            for matrix, old in zip(adapted.up, kept, strict=True):
+                matrix.copy_(old)
+
+
+BLANK: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}
+"""Of adapters for ``redraft=placeholders``: near slots, whose rows read random ids."""
+RECIPES.register("cross-regression-embedded-code")(
+    TrainAdapter(
+        summary="adapter of embedded-code for cross_regression",
+        backbone="embedded-code",
+        plan=Plan("code", train=8, development=2, new=96),
+        **BLANK,
+        rate=1e-3,
+        steps=800,
+    )
+)
+RECIPES.register("cross-regression-smollm2-135m")(
+    TrainAdapter(
+        summary="adapter of smollm2-135m for cross_regression",
+        backbone="smollm2-135m",
+        plan=Plan("text", train=12, development=1),
+        **BLANK,
+        batch=1,
+        steps=600,
+        hours=2.0,
+    )
+)
+RECIPES.register("cross-regression-whisper-base")(
+    TrainAdapter(
+        summary="adapter of whisper-base for cross_regression",
+        backbone="whisper-base",
+        plan=Recordings(),
+        **BLANK,
+        source="recordings that $STRIDE_RECORDINGS names, in LibriSpeech's folders, as the backbone writes them down",
+        steps=600,
+        hours=2.0,
+    )
+)

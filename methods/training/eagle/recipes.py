@@ -1,0 +1,96 @@
+"""EAGLE's drafters over hidden rows: `stride train drafter eagle1-embedded-image` and its relatives."""
+
+from __future__ import annotations
+
+from harness.registry import RECIPES
+from harness.train.passages import Plan
+from methods.training.eagle.recipe import FeatureRecipe
+
+RECIPES.register("eagle1-embedded-image")(
+    FeatureRecipe(
+        summary="EAGLE-1 drafter of embedded-image, in both branches of guidance",
+        backbone="embedded-image",
+        plan=Plan("scenes", train=8, development=1, new=272),
+        heads=4,
+        kv_heads=4,
+        inner=512,
+        classify=1.0,
+        steps=700,
+    )
+)
+for _size, _heads, _inner in (("s", 3, 256), ("l", 5, 384)):
+    RECIPES.register(f"eagle1-embedded-digits-{_size}")(
+        FeatureRecipe(
+            summary=f"EAGLE-1 drafter of embedded-digits-{_size}",
+            backbone=f"embedded-digits-{_size}",
+            plan=Plan("digits", train=12, development=1, new=65),
+            heads=_heads,
+            kv_heads=_heads,
+            inner=_inner,
+            classify=1.0,
+            steps=600,
+        )
+    )
+RECIPES.register("eagle1-embedded-code")(
+    FeatureRecipe(
+        summary="EAGLE-1 drafter of embedded-code",
+        backbone="embedded-code",
+        plan=Plan("code", train=4, development=1),
+        heads=4,
+        kv_heads=2,
+        inner=384,
+        steps=400,
+    )
+)
+RECIPES.register("eagle3-embedded-code")(
+    FeatureRecipe(
+        summary="EAGLE-3 drafter of embedded-code",
+        backbone="embedded-code",
+        eagle="eagle3",
+        plan=Plan("code", train=4, development=1),
+        heads=4,
+        kv_heads=2,
+        inner=384,
+        kept=256,
+        rounds=3,
+        regress=0.0,
+        classify=1.0,
+        noise=0.0,
+        steps=400,
+    )
+)
+RECIPES.register("eagle1-smollm2-135m")(
+    FeatureRecipe(
+        summary="EAGLE-1 drafter of SmolLM2-135M, over the 8,192 ids that it writes most",
+        backbone="smollm2-135m",
+        plan=Plan("text", train=12, development=1),
+        heads=9,
+        kv_heads=3,
+        inner=1536,
+        theta=100000.0,
+        kept=8192,
+        rows=4,
+        steps=1600,
+        hours=1.0,
+    )
+)
+RECIPES.register("eagle3-smollm2-135m")(
+    FeatureRecipe(
+        summary="EAGLE-3 drafter of SmolLM2-135M, over the 8,192 ids that it writes most",
+        backbone="smollm2-135m",
+        eagle="eagle3",
+        plan=Plan("text", train=12, development=1),
+        heads=9,
+        kv_heads=3,
+        inner=1536,
+        theta=100000.0,
+        kept=8192,
+        rounds=3,
+        rows=4,
+        regress=0.0,
+        classify=1.0,
+        noise=0.0,
+        steps=1600,
+        hours=1.0,
+    )
+)

@@ -1,0 +1,1 @@
+"""Recipes of MuLo-SD's samplers."""

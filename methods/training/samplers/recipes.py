@@ -1,0 +1,139 @@
+"""The samplers of MuLo-SD for emoji scenes: `stride train samplers mulo-2x`.
+
+Source: MuLo-SD, supplement 7, eq. 9: squared error + LPIPS + commitment + 0.25 GAN, the last from 2/15 of the steps on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from harness.registry import RECIPES
+from harness.synthetic import emoji
+from harness.train.loop import Recipe, save_bf16
+from methods.drafters.scales.nets import Pair, Shape, nearest_code, vectors
+from methods.training.samplers.figures import figures
+from methods.training.samplers.losses import Made, adversarial, critic, perceptual
+from methods.training.samplers.model import Beside, Training, make
+from methods.training.samplers.scenes import SIZES, encoded
+
+TOKENIZER = "emoji-vq"
+FACTOR = 2
+HELD = 600
+"""Held-out scenes that the figures rest on."""
+BANDS = 0.5
+"""Share of steps on a few rows of the picture, as a decoder reads it."""
+CRITIC_SCALE = 5 / 3
+"""Learning rate of the discriminators, against the samplers'."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MuLoSamplers(Recipe):
+    """U_r and D_r together, on scenes drawn at both sizes and read by one tokenizer.
+
+    The paper trains 20 M parameters for 150,000 steps of 32 pictures at a rate of 3e-4; these have 0.8 M and 600 steps.
+
+    Args:
+        batch: scenes a step. width, blocks: of the nets. pixel, commit, lpips, gan: weights of the terms of eq. 9
+            beside the squared error of the vectors, which counts once; LPIPS needs the package ``lpips``.
+        gan_from: share of the steps without a discriminator.
+    """
+
+    summary: str
+    batch: int = 32
+    width: int = 128
+    blocks: int = 4
+    pixel: float = 1.0
+    commit: float = 1.0
+    lpips: float = 0.0
+    gan: float = 0.0
+    gan_from: float = 2 / 15
+    steps: int = 600
+    hours: float = 0.4
+    rate: float = 2e-3
+
+    kind = "samplers"
+    source = "harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1), and emoji-vq"
+    requires = (TOKENIZER,)
+    fall = 0.8
+    decay = 0.01
+    average = 0.995
+
+    def build(self, parts: Mapping[str, Path]) -> Training:
+        """A pair that is still the untrained control.
+
+        Raises:
+            UsageError: the LPIPS term is asked for and cannot be computed here.
+        """
+        tokenizer = RECIPES.get(TOKENIZER).load(parts[TOKENIZER]).requires_grad_(False)
+        book: Tensor = tokenizer.codebook
+        pair = Pair(Shape(FACTOR, len(book), book.shape[1], self.width, self.blocks))
+        pair.codebook.copy_(book)
+        critics = nn.ModuleDict({name: critic() for name in SIZES} if self.gan else {})
+        model = Training(pair, critics, Beside(tokenizer, perceptual() if self.lpips else None))
+        model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
+        return model
+
+    def groups(self, model: nn.Module) -> list[dict[str, Any]]:
+        """As ever for the pair; the discriminators learn faster."""
+        assert isinstance(model, Training)
+        critics = {"params": list(model.critics.parameters()), "weight_decay": 0.0, "scale": CRITIC_SCALE}
+        return super().groups(model.pair) + [critics] * bool(model.critics)
+
+    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
+        assert isinstance(model, Training)
+        drawn = [emoji.scene(random, "train") for _ in range(self.batch)]
+        scales = encoded(model.beside.tokenizer, drawn)
+        rows = slice(0, scales["down"].ids.shape[1])
+        if random.random() < BANDS:
+            first, last = sorted(random.choice(rows.stop + 1, 2, replace=False).tolist())
+            rows = slice(first, last)
+        total = torch.zeros(())
+        for name, other in (("up", "down"), ("down", "up")):
+            made = make(model, name, scales[other].band(rows), scales[name].band(rows))
+            total = total + self.terms(model, name, made, step)
+        return total
+
+    def terms(self, model: Training, name: str, made: Made, step: int) -> Tensor:
+        """Eq. 9, and the discriminator's own loss."""
+        book = model.pair.codebook
+        chosen = vectors(book, nearest_code(book, made.vectors.detach()))
+        off = made.vectors - vectors(book, made.wanted)
+        total = off.square().sum(1).mean() + self.commit * (made.vectors - chosen).square().sum(1).mean()
+        total = total + self.pixel * (made.painted - made.pixels).square().mean()
+        whole = made.pixels.shape[2] == made.pixels.shape[3]
+        if model.beside.lpips is not None and whole:  # its net cannot read a band of a few pixels
+            total = total + self.lpips * model.beside.lpips(made.painted, made.pixels).mean()
+        if self.gan and step >= self.gan_from * self.steps:
+            total = total + adversarial(model.critics[name], made, self.gan)
+        return total
+
+    def export(self, model: nn.Module, folder: Path) -> None:
+        """Round to bf16 first, so that what is measured is what is shipped."""
+        assert isinstance(model, Training)
+        with torch.no_grad():
+            for tensor in model.pair.state_dict().values():
+                tensor.copy_(tensor.bfloat16())
+        save_bf16(model.pair, folder)
+        model.pair.write_config(folder)
+
+    def evaluate(self, model: nn.Module) -> dict[str, float]:
+        """Of held-out scenes, beside the untrained samplers and the tokenizer's own ceiling: see `figures`."""
+        assert isinstance(model, Training)
+        return figures(model.pair, model.beside.tokenizer, emoji.scenes(1, "held-out", HELD))
+
+
+RECIPES.register("mulo-2x")(
+    MuLoSamplers(summary="up- and down-sampler of MuLo-SD for emoji scenes, 8x8 and 16x16 tokens")
+)
+RECIPES.register("mulo-2x-gan")(
+    MuLoSamplers(
+        summary="the same with LPIPS and a discriminator, as published; needs lpips", lpips=1.0, gan=0.25, hours=1.5
+    )
+)

@@ -1,0 +1,176 @@
+"""What a training reads, on cards, and what it costs by them: floating-point operations, steps and GPU hours.
+
+Source: "Cross-Regression", appendix C: C = 6 P D (eq. 36), or 2 P_base D + 6 P_aux D with a frozen base (note to
+Table 5); H = C / (3600 U) (eq. 37); S = D / B (eq. 38).
+Symbols: P parameters, D tokens, B tokens of a batch, U sustained FLOP/s of a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from decimal import Decimal, InvalidOperation
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from harness.errors import UsageError
+
+CARDS = Path(__file__).parents[1] / "data" / "training_cost.yaml"
+TERA = 1e12
+
+
+@dataclass(frozen=True)
+class Card:
+    """What a training reads.
+
+    Args:
+        name: as shown. paradigm: in words. source: of its figures. trained: P, or P_aux where a base is frozen.
+        tokens: D, as the paper's formula takes it. frozen: P_base, read forward only; 0: nothing is frozen.
+        batch: B; None where the source has none. epochs: passes over the tokens that D does not count.
+        framework: a key of `Book.frameworks`. printed: for each place its values: tflop, hours, steps, tokens.
+    """
+
+    name: str
+    paradigm: str
+    source: str
+    trained: float
+    tokens: float
+    frozen: float = 0.0
+    batch: float | None = None
+    epochs: float = 1.0
+    framework: str = ""
+    note: str = ""
+    printed: Mapping[str, Mapping[str, Decimal]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Framework:
+    """A way to decode in parallel: names of methods here that follow it, and what it offers, in words."""
+
+    name: str
+    methods: Sequence[str]
+    capabilities: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Book:
+    """Cards and frameworks by key, and U in FLOP/s."""
+
+    utilisation: float
+    cards: Mapping[str, Card]
+    frameworks: Mapping[str, Framework]
+
+
+@dataclass(frozen=True)
+class Cost:
+    """C in FLOP, D in tokens, S, and H in GPU hours."""
+
+    flop: float
+    tokens: float
+    steps: float | None
+    hours: float
+
+
+def cost(card: Card, utilisation: float, epochs: float = 1.0) -> Cost:
+    """By equations 36 to 38, over ``epochs`` passes."""
+    tokens = card.tokens * epochs
+    flop = (2 * card.frozen + 6 * card.trained) * tokens
+    steps = None if card.batch is None else tokens / card.batch
+    return Cost(flop, tokens, steps, flop / (3600 * utilisation))
+
+
+def follows(printed: Decimal, value: float) -> bool:
+    """Whether a value rounds to what is printed, zeros at its end not being digits."""
+    half = Decimal((0, (5,), int(printed.normalize().as_tuple().exponent) - 1))
+    return abs(Decimal(value) - printed) <= half
+
+
+def checks(card: Card, utilisation: float) -> Iterator[str]:
+    """A line for each printed value that its own formula does not give, or that has none."""
+    found = cost(card, utilisation)
+    ours = {"tflop": found.flop / TERA, "hours": found.hours, "steps": found.steps, "tokens": found.tokens}
+    units = {"tflop": " TFLOP", "hours": " h", "steps": " steps", "tokens": " tokens"}
+    for where, values in card.printed.items():
+        for key, value in values.items():
+            mine = ours[key]
+            if mine is None:
+                yield f"{card.name}, {where}: {float(value):.6g}{units[key]} printed; no batch to count them by"
+            elif not follows(value, mine):
+                unit, ratio = units[key], float(value) / mine
+                times = f" (x {ratio:.3g})" if abs(ratio - 1) > 0.01 else ""
+                yield f"{card.name}, {where}: {float(value):.6g}{unit} printed, {mine:.6g} by its formula{times}"
+    if card.epochs != 1:
+        whole = cost(card, utilisation, card.epochs)
+        yield (
+            f"{card.name}: its {card.epochs:g} epochs are not in its tokens; with them {whole.flop / TERA:.2g} TFLOP, "
+            f"{whole.hours:.3g} h"
+        )
+
+
+def read(file: Path = CARDS) -> Book:
+    """Cards from a file.
+
+    Raises:
+        UsageError: it cannot be read, a field is missing, unknown or no number, or a framework has no entry.
+    """
+    try:
+        document: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        raise UsageError(f"cannot read the cards {file}: {error}. {CARDS} is an example") from error
+    if not isinstance(document, dict) or not isinstance(document.get("cards"), dict):
+        raise UsageError(f"{file} holds no `cards`, a map of a key to its fields; {CARDS} is an example")
+    try:
+        frameworks = {key: _framework(entry) for key, entry in (document.get("frameworks") or {}).items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise UsageError(f"{file}: `frameworks` needs name, methods and offers in each entry ({error!r})") from error
+    cards = {str(key): _card(f"{file}: card {key!r}", entry) for key, entry in document["cards"].items()}
+    for key, card in cards.items():
+        if card.framework and card.framework not in frameworks:
+            raise UsageError(f"{file}: card {key!r}: there is no framework {card.framework!r} below `frameworks`")
+    return Book(_positive(f"{file}: utilisation", document.get("utilisation")), cards, frameworks)
+
+
+def _card(where: str, entry: Any) -> Card:
+    names, numbers = [f.name for f in fields(Card)], ("trained", "tokens", "frozen", "batch", "epochs")
+    if not isinstance(entry, dict):
+        raise UsageError(f"{where} is {entry!r}; give {', '.join(names)}")
+    wrong = [key for key in entry if key not in names]
+    lacking = [key for key in names[:5] if key not in entry]
+    if wrong or lacking:
+        said = f"has no field {lacking[0]!r}" if lacking else f"has a field {wrong[0]!r}"
+        raise UsageError(f"{where} {said}; a card has {', '.join(names)}")
+    values: dict[str, Any] = {k: _positive(f"{where}: {k}", entry[k]) for k in numbers if k in entry}
+    values |= {k: str(v) for k, v in entry.items() if k not in (*numbers, "printed")}
+    return Card(**values, printed=_printed(where, entry.get("printed") or {}))
+
+
+def _printed(where: str, entry: Any) -> dict[str, dict[str, Decimal]]:
+    try:
+        found = {str(at): {str(k): Decimal(str(v)) for k, v in values.items()} for at, values in entry.items()}
+    except (AttributeError, InvalidOperation) as error:
+        raise UsageError(f"{where}: printed is {entry!r}; give numbers by place, {{Table 5: {{hours: 18}}}}") from error
+    wrong = [key for values in found.values() for key in values if key not in ("tflop", "hours", "steps", "tokens")]
+    if wrong:
+        raise UsageError(f"{where}: printed has {wrong[0]!r}; a place has tflop, hours, steps and tokens")
+    return found
+
+
+def _positive(where: str, value: Any) -> float:
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        number = -1.0
+    if not 0 < number < float("inf"):
+        raise UsageError(f"{where} is {value!r}; give a number above 0")
+    return number
+
+
+def _framework(entry: Mapping[str, Any]) -> Framework:
+    marks = {True: "yes", False: "no", None: ""}
+    capabilities = {
+        what: ": ".join(part for part in (marks[said.get("offered")], said.get("text", "")) if part)
+        for what, said in entry["offers"].items()
+    }
+    return Framework(str(entry["name"]), tuple(entry["methods"]), capabilities)

@@ -1,0 +1,1 @@
+"""Comparing a run with another, or with a baseline."""

@@ -1,0 +1,157 @@
+"""Two runs side by side: cells of equal configuration, paired by prompt and seed, with intervals."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from harness.record import stats
+from harness.record.ledger import METRICS
+from reports.sheet import number, pipes
+from reports.summary import Held
+
+if TYPE_CHECKING:
+    from harness.record.store import Cell, Store
+
+SEEDING = ("seed", "stop_at_eos", "batch", "role")
+MATCHED = ("method", "params", "backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", *SEEDING)
+COUNTS = ("tau_minus_1", "acceptance")
+SECONDS = "ms_per_token"
+TITLES = {"tau_minus_1": "tau - 1", "ms_per_token": "ms/token", "logprob": "log-prob"}
+DIGITS = {"ms_per_token": 2}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What differs between run a and run b.
+
+    Args:
+        frame: a row a matched cell and metric: cell, label, backbone, dtype, temperature, task, metric, a, b,
+            difference (b - a), low, high, prompts, pairs, equal (pairs whose outputs are the same tokens).
+        only_a, only_b: labels of finished cells without a partner.
+        notes: what was not compared, and why.
+    """
+
+    frame: pd.DataFrame
+    only_a: list[str]
+    only_b: list[str]
+    notes: list[str]
+
+
+def compare(a: Store, b: Store) -> Comparison:
+    """Match the finished cells by configuration, and compare each pair over shared prompts and seeds."""
+    ours, theirs = _by_configuration(a), _by_configuration(b)
+    machines = [dict(store.manifest.get("provenance") or {}).get("fingerprint") for store in (a, b)]
+    timed = machines[0] is not None and machines[0] == machines[1]
+    names = " and ".join(str(one or "unknown") for one in machines)
+    notes = [] if timed else [f"seconds are not compared: the machines differ ({names})"]
+    rows: list[dict[str, Any]] = []
+    for key in (key for key in ours if key in theirs):
+        found = _compare_cells(ours[key], theirs[key], timed)
+        rows += found
+        if not found:
+            notes.append(f"{_name(ours[key])}: the runs share no finished prompt and seed")
+    only_a, only_b = (
+        [_name(cell) for key, cell in mine.items() if key not in others]
+        for mine, others in ((ours, theirs), (theirs, ours))
+    )
+    return Comparison(pd.DataFrame(rows), only_a, only_b, notes)
+
+
+def _by_configuration(store: Store) -> dict[str, Cell]:
+    cells = (store.cell(name) for name in store.cells())
+    return {json.dumps([cell.meta.get(word) for word in MATCHED], sort_keys=True): cell for cell in cells}
+
+
+def _name(cell: Cell) -> str:
+    meta = cell.meta
+    where = f"{meta.get('backbone')} {meta.get('dtype')}, T = {_temperature(meta):g}"
+    return f"{meta.get('label', cell.name)} ({where})"
+
+
+def _temperature(meta: Mapping[str, Any]) -> float:
+    return float((meta.get("sampling") or {}).get("temperature", 0.0))
+
+
+def _compare_cells(a: Cell, b: Cell, timed: bool) -> list[dict[str, Any]]:
+    sides = [Held.of(cell) for cell in (a, b)]
+    shared = sides[0].frame.index.intersection(sides[1].frame.index)
+    if not len(shared):
+        return []
+    before, after = (side.frame.loc[shared].assign(one=1.0) for side in sides)
+    outputs = [side.good.loc[shared, "sha256"] for side in sides]
+    meta = a.meta
+    common = {
+        "cell": a.name,
+        "label": meta.get("label", a.name),
+        **{word: meta.get(word) for word in ("backbone", "dtype", "task")},
+        "temperature": _temperature(meta),
+        "pairs": len(shared),
+        "equal": int((outputs[0] == outputs[1]).sum()),
+    }
+    columns = {name: (METRICS[name].numerator, METRICS[name].denominator) for name in (*COUNTS, SECONDS, "logprob")}
+    columns["agreement"] = ("agreement", "one")
+    rows = []
+    for name, (numerator, denominator) in columns.items():
+        gap = stats.difference(before, after, numerator, denominator)
+        idle = name in COUNTS and not before["drafted"].sum() and not after["drafted"].sum()
+        if gap is None or idle or (name == SECONDS and not timed):
+            continue
+        minus = METRICS[name].minus if name in METRICS else 0.0
+        values = [stats.ratio(frame, numerator, denominator, minus) for frame in (before, after)]
+        levels = {side: found.estimate if found else None for side, found in zip("ab", values, strict=True)}
+        bounds = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "prompts": gap.n}
+        rows.append({**common, "metric": name, **levels, **bounds})
+    return rows
+
+
+def _table(found: Comparison) -> tuple[list[str], list[list[str]]]:
+    titles = ["cell", "dtype", "T", "metric", "a", "b", "b - a", "prompts", "equal outputs"]
+    rows = []
+    for _, row in found.frame.iterrows():
+        digits = DIGITS.get(row["metric"], 3)
+        a, b, gap, low, high = (number(row[key], digits) for key in ("a", "b", "difference", "low", "high"))
+        bounds = f" [{low}, {high}]" if low != high else " (too few prompts)" if low == "-" else ""
+        metric, equal = TITLES.get(row["metric"], row["metric"]), f"{row['equal']}/{row['pairs']}"
+        cell = [str(row["label"]), str(row["dtype"]), f"{row['temperature']:g}", metric]
+        rows.append([*cell, a, b, gap + bounds, str(row["prompts"]), equal])
+    return titles, rows
+
+
+def _remarks(found: Comparison) -> list[str]:
+    return [
+        *found.notes,
+        *(f"only in a: {name}" for name in found.only_a),
+        *(f"only in b: {name}" for name in found.only_b),
+    ]
+
+
+def markdown(found: Comparison) -> str:
+    """The comparison as Markdown."""
+    titles, rows = _table(found)
+    table = pipes(titles, rows) if rows else ["No cell of equal configuration is finished in both runs."]
+    return "\n".join(["# Comparison", "", *table, "", *(f"- {line}" for line in _remarks(found)), ""])
+
+
+def terminal(found: Comparison, console: Console | None = None) -> None:
+    """Print the comparison; an interval that leaves zero out is bold."""
+    console = console or Console()
+    titles, rows = _table(found)
+    table = Table(box=None, pad_edge=False)
+    for i, title in enumerate(titles):
+        table.add_column(title, justify="left" if i in (0, 3) else "right", no_wrap=i > 0)
+    last = ""
+    for row, (_, raw) in zip(rows, found.frame.iterrows(), strict=True):
+        row[0], last = "" if raw["cell"] == last else row[0], raw["cell"]
+        moved = pd.notna(raw["low"]) and not raw["low"] <= 0 <= raw["high"]
+        table.add_row(*map(escape, row), style="bold" if moved else "")
+    console.print(table if rows else "No cell of equal configuration is finished in both runs.")
+    for line in _remarks(found):
+        console.print(f"[yellow]{escape(line)}[/yellow]")

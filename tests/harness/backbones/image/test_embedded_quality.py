@@ -1,0 +1,220 @@
+"""Goals of the models that come with the package, measured on held-out prompts; those not reached are strict failures.
+
+A measurement takes minutes: STRIDE_MEASURE=1 asks for it. What was measured when the weights were made is in DECISIONS.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.core.task import Scored
+from harness.errors import OutputError
+from harness.plan import presets
+from harness.record import stats
+from harness.record.store import Store
+from harness.registry import METHODS
+from reports.papers.xspecmesh.quality import MARGIN
+from reports.summary import Held
+from tasks.scenes import EmojiScenes
+from tasks.shapes import Shapes
+
+GOALS = {"object": 0.8, "colour": 0.7, "count": 0.6, "position": 0.6}
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(not os.environ.get("STRIDE_MEASURE"), reason="takes ten minutes; STRIDE_MEASURE=1 asks for it"),
+]
+
+
+@pytest.fixture(scope="module")
+def scores():
+    model, task = presets.load("embedded-image", "fp32"), EmojiScenes(n=256)
+    found = []
+    with torch.inference_mode():
+        for prompt in task.prompts():
+            draws = SeededDraws(0, "emoji_scenes", prompt.id, 0)
+            run = open_run(model, lambda name: model, prompt, Sampling(1.0), model.capabilities.grid.length, draws)
+            run.eos = frozenset()
+            tokens = decode(METHODS.get("autoregressive")(), run).tokens
+            found.append(task.score(prompt, model.decode(tokens), tokens))
+    return found
+
+
+@pytest.mark.xfail(strict=True, reason="a first version of the weights; see DECISIONS, embedded-image")
+@pytest.mark.parametrize("name", GOALS)
+def test_pictures_show_what_their_captions_ask_for(scores, name):
+    assert np.mean([one[name] for one in scores if name in one]) >= GOALS[name]
+
+
+JACOBI = {
+    "AR": ("autoregressive", {}),
+    "SJD": ("sjd", {"window": 16}),
+    "paper": ("sjdpp", {"window": 16}),
+    "M": ("sjdpp", {"window": 16, "reuse": "M"}),
+    "G": ("sjdpp", {"window": 16, "reuse": "G"}),
+}
+
+
+def jacobi(dtype: str, names: Iterable[str]):
+    """Tokens and target passes of 24 captions by method, one after the other for each caption.
+
+    Sampling and window are those of papers/sjdpp_exact, which makes a page of more captions.
+    """
+    model = presets.load("embedded-image", dtype)
+    rows = {name: [] for name in names}
+    with torch.inference_mode():
+        for prompt in EmojiScenes(n=24).prompts():
+            for name, held in rows.items():
+                method, options = JACOBI[name]
+                draws = SeededDraws(0, "emoji_scenes", prompt.id, 0)
+                asked = (Sampling(1.0, top_k=250), model.capabilities.grid.length, draws)
+                run = open_run(model, lambda name: model, prompt, *asked)
+                run.eos = frozenset()
+                steps = decode(METHODS.get(method)(**options), run).steps
+                totals = {"output": run.emitted, "nfe": sum(s.nfe for s in steps)}
+                held.append({"prompt": prompt.id, "repetition": 0, **totals})
+    return {name: pd.DataFrame(held).set_index(["prompt", "repetition"]) for name, held in rows.items()}
+
+
+@pytest.fixture(scope="module")
+def passes():
+    return jacobi("fp32", JACOBI)
+
+
+def test_sjd_makes_1_8_tokens_a_pass(passes):
+    found = stats.ratio(passes["SJD"], "output", "nfe")
+    print("SJD:", found)
+    assert found.estimate >= 1.8
+
+
+@pytest.mark.parametrize("reuse", ["paper", "M", "G"])
+def test_reuse_makes_more_tokens_a_pass_than_sjd(passes, reuse):
+    """Paired by caption; the lower bound is one-sided at 97.5 %."""
+    found = stats.difference(passes["SJD"], passes[reuse], "output", "nfe")
+    print(f"{reuse} less SJD:", found)
+    assert found.low > 0
+
+
+def summary(folder: Path, *words: str) -> pd.DataFrame:
+    """Of a run, one thread, in a process of its own."""
+    threads = {**os.environ, "OMP_NUM_THREADS": "1"}
+    said = [sys.executable, "-m", "harness.cli.main", "run", *words, "--out", str(folder)]
+    subprocess.run(said, check=True, env=threads)
+    return pd.read_csv(folder / "report" / "summary.csv")
+
+
+FP32 = pytest.mark.xfail(strict=True, reason="1.26 [1.18, 1.44]; see DECISIONS, exact reuse is seen, and the wall")
+
+
+@pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp32", marks=FP32)])
+def test_sjdpp_is_faster_than_one_token_at_a_time(dtype, tmp_path):
+    """Of a machine that does nothing else, in a process of its own: tests check annotations, which takes time too."""
+    asked = {"--method": "{name: sjdpp, window: 16}", "--backbone": "embedded-image", "--dtype": dtype, "-t": "1"}
+    asked |= {"--task": "{name: emoji_scenes, n: 24}", "--max-new-tokens": "8192"}
+    words = [word for pair in asked.items() for word in pair]
+    rows = summary(tmp_path / "run", *words, "--set", "top_k=250", "--set", "prove=false").set_index("label")
+    found = rows.loc["sjdpp", ["speedup", "speedup_low", "speedup_high", "predicted", "scr", "speedup_n"]]
+    print(f"SJD++, wall, {dtype}:", found.to_dict())
+    assert found["speedup"] > 1.3 and found["speedup_n"] == 24
+
+
+@pytest.fixture(scope="module")
+def meshes():
+    """Chamfer distances over 40 test shapes, by the sampling of BPT: of the outputs, and what they are read against."""
+    model, task, found = presets.load("embedded-mesh", "fp32"), Shapes(count=40), []
+    with torch.inference_mode():
+        for prompt in task.prompts():
+            draws = SeededDraws(0, "shapes", prompt.id, 0)
+            bpt = Sampling(0.5, top_k=50, top_p=0.95, order="filter_first")
+            run = open_run(model, lambda name: model, prompt, bpt, 1000, draws)
+            tokens = decode(METHODS.get("autoregressive")(), run).tokens
+            try:
+                output = model.decode(tokens)
+                found.append(Scored(prompt, 0, output, task.score(prompt, output, tokens)))
+            except OutputError:
+                continue
+    around = {name: score.value for name, score in task.score_set(found).items()}
+    return {"chamfer": float(np.mean([one.scores["chamfer"] for one in found])), **around}
+
+
+@pytest.mark.xfail(strict=True, reason="a first version of the weights; see DECISIONS, embedded-mesh")
+def test_meshes_come_nearer_to_their_points_than_the_nearest_training_shape(meshes):
+    assert meshes["chamfer"] < meshes["retrieval_chamfer"]
+
+
+@pytest.mark.xfail(strict=True, reason="a first version of the weights; see DECISIONS, embedded-mesh")
+def test_meshes_are_twice_as_far_from_another_shape(meshes):
+    assert meshes["swapped_chamfer"] > 2 * meshes["chamfer"]
+
+
+@pytest.mark.model
+@pytest.mark.parametrize(
+    ("backbone", "task", "count"),
+    [("smollm2-135m", "{name: humaneval, limit: 8}", 8), ("whisper-base", "utterances", 104)],
+)
+def test_an_adapter_makes_1_3_tokens_a_pass_and_loses_none(backbone: str, task: str, count: int, tmp_path: Path):
+    """In fp32 at T = 0, on prompts, voices and texts that its training never saw: the target's own tokens."""
+    method = "{name: cross_regression, horizon: 8, redraft: placeholders}"
+    words = ["--method", method, "--backbone", backbone, "--task", task, "--dtype", "fp32", "-t", "0"]
+    rows = summary(tmp_path / "run", *words, "--max-new-tokens", "64").set_index("method")
+    found = rows.loc["cross_regression", ["scr", "scr_low", "scr_high", "scr_n", "agreement"]]
+    print(f"Cross-Regression, {backbone}:", found.to_dict())
+    assert found["scr"] >= 1.3 and found["agreement"] == 1 and found["scr_n"] == count
+
+
+XSPECMESH = """
+methods:
+  - {name: multi_head, heads: xspecmesh-cross, backbones: embedded-mesh}
+  - {name: multi_head, heads: xspecmesh-cross-lora, backbones: embedded-mesh-cross-lora}
+backbones: [embedded-mesh, embedded-mesh-cross-lora]
+tasks:
+  - {name: shapes, limit: 25, sampling: {temperature: 0.5, top_k: 50, top_p: 0.95, order: filter_first}}
+max_new_tokens: 1023
+prove: false
+"""
+UNREACHED = pytest.mark.xfail(strict=True, reason="see DECISIONS, stage 2 of XSpecMesh, second attempt")
+
+
+@pytest.fixture(scope="module")
+def mesh_run(tmp_path_factory: pytest.TempPathFactory):
+    """25 shapes by rows D and E of XSpecMesh's Table 3, and by their backbones alone."""
+    folder = tmp_path_factory.mktemp("xspecmesh")
+    (folder / "suite.yaml").write_text(XSPECMESH)
+    rows = summary(folder / "run", str(folder / "suite.yaml"))
+    return Store.open(folder / "run"), rows[rows["role"] == "method"].set_index("backbone")
+
+
+def test_tuned_heads_keep_more_than_those_of_stage_1(mesh_run):
+    _, rows = mesh_run
+    print(rows[["scr", "scr_low", "scr_high", "speedup", "speedup_low", "speedup_high"]])
+    assert rows.loc["embedded-mesh-cross-lora", "scr"] > rows.loc["embedded-mesh", "scr"]
+
+
+@UNREACHED
+@pytest.mark.parametrize(("figure", "goal"), [("scr", 1.6), ("speedup", 1.1)])
+def test_tuned_heads_make_1_6_tokens_a_pass_and_gain_time(mesh_run, figure, goal):
+    assert mesh_run[1].loc["embedded-mesh-cross-lora", figure] >= goal
+
+
+@UNREACHED
+@pytest.mark.parametrize("distance", ["chamfer", "hausdorff"])
+def test_meshes_of_tuned_heads_are_as_near_as_the_bases(mesh_run, distance):
+    """Within the margin of the report, paired by shape."""
+    store, rows = mesh_run
+    cells = {store.cell(name).meta["backbone"]: name for name in store.cells() if "autoregressive." in name}
+    both = (rows.loc["embedded-mesh-cross-lora", "cell"], cells["embedded-mesh"])
+    ours, base = (Held.of(store.cell(name)).scores[distance].dropna() for name in both)
+    asked = ours.index.intersection(base.index)
+    found = stats.equivalence(base[asked], ours[asked], MARGIN * float(base[asked].mean()))
+    print(distance, found)
+    assert found.verdict == "equivalent"

@@ -1,0 +1,613 @@
+"""The published picture models, on random weights of their architectures and on small files of their formats."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import GenerationConfig
+
+from harness.backbones.checkpoints import parts as _real_files
+from harness.backbones.image.published import llamagen, simplear, tar, tatok, vqgan
+from harness.backbones.image.published import llamagen_modules as modules
+from harness.backbones.image.published.adapter import RealImage
+from harness.backbones.image.published.table import FAMILIES, family_of
+from harness.backbones.slots.cache import Masks, SlotCache
+from harness.core.cache import Cache, Window
+from harness.core.capabilities import Grid, Requirement
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draft import Acceptance, Draft
+from harness.core.draft import Path as Walk
+from harness.core.session import Session
+from harness.core.task import Prompt
+from harness.errors import OutputError, UnknownNameError, UsageError, WeightsError
+from harness.plan import presets
+from harness.record.outputs import Picture
+from tests.support import tiny_image as made
+from tests.support.tiny_image import CODES, MAKERS, Tiny
+
+NEAR = 1e-4
+OFFERED = {Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.GRID, Requirement.CODEBOOK, Requirement.ANY_ORDER}
+SCALE = 3.0
+LAYOUTS = Path(__file__).parents[1] / "layouts"
+PRESETS = {
+    "anole-7b": "anole",
+    "lumina-mgpt-7b-768": "lumina",
+    "emu3-gen": "emu3",
+    "janus-pro-1b": "janus",
+    "llamagen-c2i-l": "llamagen_c2i",
+    "llamagen-c2i-xl": "llamagen_c2i",
+    "llamagen-t2i-xl": "llamagen_t2i",
+    "simplear-0.5b": "simplear",
+    "tar-1.5b": "tar",
+    "tar-7b": "tar",
+}
+
+
+@pytest.fixture(scope="module", params=sorted(MAKERS))
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return MAKERS[request.param](SCALE, tmp_path_factory.mktemp("parts"))
+
+
+def grid_of(tiny: Tiny) -> Grid:
+    grid = tiny.backbone.capabilities.grid
+    assert grid is not None
+    return grid
+
+
+def drawn(tiny: Tiny, count: int, seed: int = 0) -> list[int]:
+    """Ids of cells and forced ids, in the order of a picture."""
+    allowed = (tiny.backbone.codes >= 0).nonzero()[:, 0]
+    picks = allowed[torch.randint(len(allowed), (count,), generator=torch.Generator().manual_seed(seed))].tolist()
+    forced = [grid_of(tiny).forced(place) for place in range(count)]
+    return [pick if token is None else token for pick, token in zip(picks, forced, strict=True)]
+
+
+def feed(cache: Cache, tokens: list[int], start: int) -> Tensor:
+    window = Window(torch.tensor(tokens), torch.arange(start, start + len(tokens)), start, None, len(tokens))
+    return cache.extend(window).logits
+
+
+def same(found: Tensor, expected: Tensor) -> None:
+    """Equal but for rounding, -inf at the same ids."""
+    shut = torch.isinf(expected)
+    assert torch.equal(shut, torch.isinf(found)) and not shut.all(1).any()
+    torch.testing.assert_close(found[~shut], expected[~shut], rtol=0, atol=NEAR)
+
+
+def session(tiny: Tiny, tokens: list[int] | None = None) -> Session:
+    opened = tiny.backbone.open(tiny.prompt)
+    start = list(opened.tokens) if tokens is None else tokens
+    return Session(opened.cache(), tiny.backbone.capabilities, start, stopwatch=Stopwatch(CpuClock()))
+
+
+def test_what_it_offers(tiny: Tiny) -> None:
+    capabilities, grid = tiny.backbone.capabilities, grid_of(tiny)
+    assert capabilities.meets == OFFERED and grid.rows == grid.columns == 4
+    assert tiny.backbone.modality({}) == "image" and len(tiny.backbone.codes) == capabilities.vocabulary
+    codes = tiny.backbone.codes
+    assert sorted(codes[codes >= 0].tolist()) == list(range(len(tiny.backbone.codebook)))
+
+
+def test_a_window_gives_what_single_tokens_give(tiny: Tiny) -> None:
+    opened = tiny.backbone.open(tiny.prompt)
+    prompt, picture = len(opened.tokens), drawn(tiny, 16)
+    tokens = [*opened.tokens, *picture]
+    assert len(set(tokens)) >= 8
+    single, window = opened.cache(), opened.cache()
+    one = torch.cat([feed(single, [token], place) for place, token in enumerate(tokens)])
+    cuts = [0, prompt, prompt + 3, len(tokens)]
+    many = torch.cat([feed(window, tokens[a:b], a) for a, b in itertools.pairwise(cuts)])
+    same(many[prompt - 1 :], one[prompt - 1 :])
+
+
+def test_any_history_leaves_the_cache_as_if_started_afresh(tiny: Tiny) -> None:
+    """Chains, trees, gathered commits and rollbacks, into the prompt too; every pass against a fresh cache."""
+    picks, target = drawn(tiny, 9, seed=1), session(tiny)
+    prompt = len(target)
+    tree = Draft(torch.tensor(picks[1:6]), parents=torch.tensor([-1, -1, 0, 1, 3]))
+    for draft, path, back in ((Draft(torch.tensor(picks[1:4])), [0, 1], 0), (tree, [1, 3, 4], 2), (tree, [0, 2], 99)):
+        rows, held = target.forward(draft), list(target.tokens)
+        parents = [-1, 0, 1] if draft.parents is None else draft.parents.tolist()
+        for node in range(-1, len(draft)):
+            above: list[int] = []
+            at = node
+            while at >= 0:
+                above.insert(0, int(draft.tokens[at]))
+                at = parents[at]
+            same(rows[node + 1][None], session(tiny, [*held, *above]).forward())
+        nodes = torch.tensor([*path, *[-1] * (len(draft) - len(path))])
+        target.commit(Acceptance(Walk(nodes, nodes[len(path) - 1] + 1, torch.zeros(())), torch.tensor(picks[7])))
+        target.rollback(max(prompt - 1, 1, len(target) - back))
+        target.append(torch.tensor(picks[:2]) if len(target) >= prompt else torch.tensor(target_prompt(tiny)[-1:]))
+        same(target.forward(), session(tiny, list(target.tokens)).forward())
+
+
+def target_prompt(tiny: Tiny) -> list[int]:
+    return list(tiny.backbone.open(tiny.prompt).tokens)
+
+
+def test_guidance_is_two_separate_passes_mixed(tiny: Tiny) -> None:
+    model = tiny.backbone._model
+    reading, masks = model.read(model.net, tiny.prompt), Masks(model.context, torch.float32, torch.device("cpu"))
+    picture = drawn(tiny, 8)
+    branches = []
+    for net, prompt in ((reading.net, reading.tokens), (reading.other, reading.negative)):
+        logits = feed(SlotCache(net, model.context, masks), [*prompt, *picture], 0)
+        branches.append(logits[len(prompt) - 1 :])
+    assert not torch.allclose(branches[0], branches[1])
+    mixed = branches[1] + SCALE * (branches[0] - branches[1])
+    guided = feed(tiny.backbone.open(tiny.prompt).cache(), [*reading.tokens, *picture], 0)[len(reading.tokens) - 1 :]
+    grid, allowed = grid_of(tiny), tiny.backbone.codes >= 0
+    for place, row in enumerate(guided):
+        forced = grid.forced(place)
+        open_ids = allowed.nonzero()[:, 0] if forced is None else torch.tensor([forced])
+        assert torch.isinf(row).sum() == len(row) - len(open_ids)
+        torch.testing.assert_close(row[open_ids], mixed[place, open_ids], rtol=0, atol=NEAR)
+
+
+def greedy(tiny: Tiny) -> list[int]:
+    target = session(tiny)
+    start = len(target)
+    for _ in range(grid_of(tiny).length):
+        target.append(target.forward()[0].argmax()[None])
+    return list(target.tokens[start:])
+
+
+@pytest.mark.parametrize("family", ["anole", "lumina", "emu3", "simplear"])
+def test_tokens_are_those_of_transformers_generate(family: str, tmp_path: Path) -> None:
+    """Its own guidance and its own constraint; for Chameleon without the ban on picture ids that its class has."""
+    tiny = MAKERS[family](SCALE, tmp_path)
+    model, reading, grid = tiny.origin, tiny.backbone._model.read(tiny.backbone._model.net, tiny.prompt), grid_of(tiny)
+    if hasattr(model.model, "vocabulary_mapping"):
+        model.model.vocabulary_mapping.__dict__["image_tokens"] = []
+    cells = (tiny.backbone.codes >= 0).nonzero()[:, 0].tolist()
+
+    def allowed(batch: int, ids: Tensor) -> list[int]:
+        forced = grid.forced(len(ids) - len(reading.tokens))
+        return cells if forced is None else [forced]
+
+    out = model.generate(
+        torch.tensor([reading.tokens]),
+        generation_config=GenerationConfig(
+            max_new_tokens=grid.length, do_sample=False, guidance_scale=SCALE, pad_token_id=2
+        ),
+        negative_prompt_ids=torch.tensor([reading.negative]),
+        prefix_allowed_tokens_fn=allowed,
+    )
+    tokens = greedy(tiny)
+    assert out[0, len(reading.tokens) :].tolist() == tokens
+    assert len(set(tokens)) > 1
+
+
+def test_tokens_are_those_of_janus_generate(tmp_path: Path) -> None:
+    tiny = MAKERS["janus"](SCALE, tmp_path)
+    words, model = tiny.tokenizer, tiny.origin
+    boi = words.get_vocab()["<begin_of_image>"]
+    ids = [token - CODES for token in tiny.backbone.open(tiny.prompt).tokens]
+    config = GenerationConfig(do_sample=False, guidance_scale=SCALE, bos_token_id=0, pad_token_id=4, max_length=100)
+    config.generation_kwargs = {"boi_token_id": boi}
+    assert words.get_vocab()["<｜▁pad▁｜>"] == 4 and ids[0] == 0 and ids[-1] == boi
+    given = torch.tensor([ids])
+    out = model.generate(
+        given, attention_mask=torch.ones_like(given), generation_mode="image", generation_config=config
+    )
+    assert out[0].tolist() == greedy(tiny)
+
+
+def plain_forward(gpt: modules.GPT, prompt: Tensor, cells: list[int]) -> Tensor:
+    """LlamaGen without a cache, by complex rotations: logits after the prompt and after each cell."""
+    shape = gpt.shape
+    x = torch.cat([prompt, gpt.tok_embeddings.weight[cells]])
+    count, width = len(x), shape.width // shape.heads
+    if shape.kind == "tar":
+        x = x + gpt.abs_pe[0, :count]
+    turns = torch.zeros(count, 1, width // 2, dtype=torch.complex64)
+    rates = 10000.0 ** (-torch.arange(0, width // 2, 2) / (width // 2))
+    for place in range(count - len(prompt)):
+        row, column = divmod(place, shape.side)
+        turns[len(prompt) + place, 0] = torch.exp(1j * torch.cat([row * rates, column * rates]))
+    for layer in gpt.layers:
+        parts: Any = layer
+        q, k, v = parts.attention.wqkv(parts.attention_norm(x)).view(count, 3, shape.heads, width).unbind(1)
+        if shape.kind != "tar":
+            q, k = (
+                torch.view_as_real(torch.view_as_complex(e.view(*e.shape[:2], -1, 2)) * turns).flatten(2)
+                for e in (q, k)
+            )
+        scores = torch.einsum("nhd,mhd->hnm", q, k) / width**0.5
+        scores = scores.masked_fill(torch.ones(count, count).triu(1).bool(), float("-inf"))
+        x = x + parts.attention.wo(torch.einsum("hnm,mhd->nhd", scores.softmax(-1), v).reshape(count, -1))
+        mlp, normed = parts.feed_forward, parts.ffn_norm(x)
+        x = x + mlp.w2(functional.silu(mlp.w1(normed)) * mlp.w3(normed))
+    return gpt.output(gpt.norm(x))[len(prompt) - 1 :]
+
+
+@pytest.mark.parametrize("family", ["llamagen_c2i", "llamagen_t2i", "tar"])
+def test_llamagen_and_tar_compute_what_their_papers_say(family: str, tmp_path: Path) -> None:
+    tiny = MAKERS[family](1.0, tmp_path)
+    reading, cells = tiny.backbone._model.read(tiny.backbone._model.net, tiny.prompt), drawn(tiny, 14)
+    net: Any = reading.net
+    expected = plain_forward(net.gpt, net._prompt, cells)
+    logits = feed(tiny.backbone.open(tiny.prompt).cache(), [*reading.tokens, *cells], 0)[len(reading.tokens) - 1 :]
+    torch.testing.assert_close(logits[:, :CODES], expected, rtol=0, atol=NEAR)
+
+
+def test_a_caption_loses_its_padding_and_keeps_its_place(tmp_path: Path) -> None:
+    """Vectors of zeros in front are hidden from everything as published, so they are not read at all."""
+    tiny = MAKERS["llamagen_t2i"](SCALE, tmp_path)
+    given = tiny.prompt.condition
+    assert given is not None
+    bare = Prompt("p", condition=given[2:])
+    reading, plain = (tiny.backbone._model.read(tiny.backbone._model.net, each) for each in (tiny.prompt, bare))
+    nets: list[Any] = [reading.net, plain.net, reading.other]
+    assert len(reading.tokens) == len(reading.negative) == 4 and torch.equal(nets[0]._prompt, nets[1]._prompt)
+    gpt = nets[0].gpt
+    null = gpt.cls_embedding.uncond_embedding[-4:]
+    torch.testing.assert_close(nets[2]._prompt, gpt.cls_embedding.cap_proj(null))
+
+
+def test_a_picture_has_the_right_size_and_wrong_ids_are_no_picture(tiny: Tiny) -> None:
+    grid, tokens = grid_of(tiny), drawn(tiny, grid_of(tiny).length)
+    picture = tiny.backbone.decode(tokens)
+    assert isinstance(picture, Picture)
+    height = picture.pixels.shape[0]
+    assert height in (8, 32, 64) and picture.pixels.shape == (height, height, 3)
+    other = tiny.backbone.decode(drawn(tiny, grid.length, seed=5))
+    assert not np.array_equal(picture.pixels, other.pixels)
+    with pytest.raises(OutputError, match=rf"{grid.length} tokens .* and {len(tokens) - 1} were made"):
+        tiny.backbone.decode(tokens[:-1])
+    outside = int((tiny.backbone.codes < 0).nonzero()[0])
+    for bad in (outside, -1, tiny.backbone.capabilities.vocabulary):
+        with pytest.raises(OutputError, match="no picture code"):
+            tiny.backbone.decode([bad, *tokens[1:]])
+
+
+@pytest.mark.parametrize("family", ["lumina", "emu3"])
+def test_lines_and_frames_end_where_the_model_ends_them(family: str, tmp_path: Path) -> None:
+    tiny = MAKERS[family](SCALE, tmp_path)
+    grid, tokens = grid_of(tiny), greedy(tiny)
+    assert grid.eol is not None and grid.stride == grid.columns + 1
+    ends = [tokens[row * grid.stride + grid.columns] for row in range(grid.rows)]
+    assert set(ends) == {grid.eol} and tuple(tokens[grid.rows * grid.stride :]) == grid.tail
+    assert len(grid.tail) == {"lumina": 0, "emu3": 3}[family]
+    with pytest.raises(OutputError, match=f"place {grid.columns} .* is id {grid.eol}"):
+        tiny.backbone.decode([*tokens[: grid.columns], tokens[0], *tokens[grid.stride :]])
+
+
+def test_pixels_are_those_of_transformers(tmp_path: Path) -> None:
+    """Janus has LlamaGen's tokenizer: its decoder, under LlamaGen's names, paints with ours."""
+    tiny = MAKERS["janus"](SCALE, tmp_path)
+    vq = tiny.origin.model.vqmodel.eval()
+    state = {key: value for key, value in vq.state_dict().items() if not key.startswith(("encoder", "quant_conv"))}
+    for there, here in (("mid.block_1", "mid.0"), ("mid.attn_1", "mid.1"), ("mid.block_2", "mid.2")):
+        state = {key.replace(there, here): value for key, value in state.items()}
+    state = {
+        key.replace("decoder.up.", "decoder.conv_blocks.").replace(".block.", ".res."): v for key, v in state.items()
+    }
+    ours = vqgan.VQDecoder(vqgan.shape_of(state, normalised=True))
+    ours.load_state_dict(state)
+    ids = torch.arange(16).view(4, 4)
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(ids), vq.decode(ids.view(1, -1))[0], rtol=0, atol=NEAR)
+
+
+def test_codes_of_finite_scalar_quantisation() -> None:
+    codes = simplear.fsq((8, 8, 8, 5, 5, 5))
+    assert codes.shape == (64000, 6) and len(codes.unique(dim=0)) == 64000
+    assert codes[0].tolist() == [-1.0] * 6 and codes[1].tolist() == [-0.75, *[-1.0] * 5]
+    assert codes[-1].tolist() == [0.75, 0.75, 0.75, 1.0, 1.0, 1.0]
+
+
+def layout(name: str) -> dict[str, tuple[int, ...]]:
+    lines = [
+        line.split("\t") for line in (LAYOUTS / f"{name}.tsv").read_text().splitlines() if not line.startswith("#")
+    ]
+    return {key: tuple(int(n) for n in sizes.split(",") if n) for key, sizes in lines}
+
+
+@pytest.mark.parametrize(
+    ("name", "shape"),
+    [
+        ("llamagen_c2i_l", modules.published("c2i", "L", 24)),
+        ("llamagen_c2i_xl", modules.published("c2i", "XL", 24)),
+        ("llamagen_t2i_xl", modules.published("t2i", "XL", 32)),
+        ("tar_ar_dtok_256", modules.published("tar", "LP", 16)),
+        ("tar_ar_dtok_512", modules.published("tar", "LP", 32)),
+        ("tar_ar_dtok_1024", modules.published("tar", "LP", 64)),
+    ],
+)
+def test_our_modules_are_the_published_layout(name: str, shape: modules.Shape) -> None:
+    """0 missing, 0 unexpected, every shape."""
+    with torch.device("meta"):
+        own = modules.GPT(shape).state_dict()
+    assert {key: tuple(value.shape) for key, value in own.items()} == layout(name)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("llamagen_vq16", vqgan.LLAMAGEN), ("chameleon_vqgan", vqgan.CHAMELEON)])
+def test_our_picture_decoder_is_the_published_layout(name: str, shape: vqgan.VQShape) -> None:
+    """Nothing but the encoder's side is left out."""
+    published = {key: torch.empty(sizes, device="meta") for key, sizes in layout(name).items()}
+    own = vqgan.own_names(published)
+    with torch.device("meta"):
+        module = vqgan.VQDecoder(shape).state_dict()
+    assert {key: value.shape for key, value in module.items()} == {key: value.shape for key, value in own.items()}
+    assert vqgan.shape_of(own, shape.normalised) == shape
+    assert all(key.startswith(("encoder.", "quant_conv.", "quantize.codebook_used")) for key in published if idle(key))
+
+
+def idle(key: str) -> bool:
+    return vqgan.UNUSED.match(key) is not None
+
+
+@pytest.mark.parametrize("name", sorted(PRESETS))
+def test_a_preset_says_what_it_needs_and_where_to_put_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    spec = presets.resolve(name)
+    assert (spec.adapter, spec.modality(), spec.params["family"]) == ("real_image", "image", PRESETS[name])
+    assert spec.meets() == OFFERED and spec.licence
+    assert not _real_files.ready(spec.params["parts"])
+    with pytest.raises(WeightsError) as caught:
+        RealImage.load(name, spec.params, "bf16", "cpu")
+    for part in spec.params["parts"].values():
+        said = str(caught.value)
+        assert part["hub"] in said and part.get("file", "") in said and str(_real_files.place(part)) in said
+
+
+def test_every_family_has_a_preset() -> None:
+    assert set(PRESETS.values()) == set(FAMILIES)
+    for kind in FAMILIES:
+        assert family_of(kind).parts
+
+
+def saved(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """Files of the published formats, and a preset's parameters for them."""
+    if family.startswith("llamagen") or family == "tar":
+        return saved_llamagen(family, folder, monkeypatch)
+    if family == "simplear":
+        monkeypatch.setattr(simplear.assemble, "__defaults__", ((4, 4, 2),))
+        model, words, vq = made.simplear_parts(folder)
+        extra: dict[str, Any] = {"pixels": 64}
+    else:
+        makers = {"emu3": made.emu3_parts, "janus": made.janus_parts}
+        model, words = makers[family]() if family in makers else made.chameleon_parts(family == "lumina")
+        vq, extra = folder / "vqgan.ckpt", {"emu3": {"pixels": 8}, "janus": {}}.get(family, {"pixels": 32})
+        if family == "anole":
+            extra = {"pixels": 8}
+        state = made.vq_state(True, levels=4 if family == "lumina" else 2)
+        torch.save({"state_dict": state, "epoch": 1}, vq)
+    model.save_pretrained(folder / "model")
+    words.save_pretrained(folder / "model")
+    parts = {"model": {"path": str(folder / "model")}}
+    if family not in ("emu3", "janus"):
+        parts["vq"] = {"path": str(vq)}
+    return {"family": family, "parts": parts, "guidance": SCALE, **extra}
+
+
+def saved_llamagen(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    kind = family.removeprefix("llamagen_")
+    monkeypatch.setitem(modules.SIZES, "tiny", (2, 2, 16))
+    shape = modules.published(kind, "tiny", 4)
+    torch.save({"model": made.gpt_state(shape), "steps": 3}, folder / "gpt.pt")
+    torch.save({"model": made.vq_state(False, codes=16384)}, folder / "vq.pt")
+    parts = {key: {"path": str(folder / f"{key}.pt")} for key in ("gpt", "vq")}
+    return {"family": family, "parts": parts, "net": "tiny", "pixels": 8, "guidance": SCALE}
+
+
+@pytest.mark.parametrize("family", sorted(MAKERS))
+def test_files_of_the_published_formats_load(family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = saved(family, tmp_path, monkeypatch)
+    loaded = RealImage.load("tiny", params, "fp32", "cpu")
+    prompt = Prompt("p", text="3 a red fox")
+    if family == "llamagen_t2i":
+        prompt = Prompt("p", condition=np.ones((5, 2048), dtype=np.float32))
+    if family == "tar":
+        prompt = Prompt("p", condition=np.ones((729, 1152), dtype=np.float32))
+    logits = feed(loaded.open(prompt).cache(), list(loaded.open(prompt).tokens), 0)
+    assert torch.isfinite(logits[-1]).sum() == (loaded.codes >= 0).sum()
+    assert loaded.fingerprint == RealImage.load("tiny", params, "fp32", "cpu").fingerprint
+    first = next(iter(params["parts"]))
+    Path(params["parts"][first]["path"]).rename(tmp_path / "gone")
+    with pytest.raises(WeightsError, match=rf"{first} is the file or folder .*{first}"):
+        RealImage.load("tiny", params, "fp32", "cpu")
+
+
+def test_loading_keeps_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is loaded from files draws what the model drew that was saved."""
+    loaded = RealImage.load("tiny", saved("emu3", tmp_path, monkeypatch), "fp32", "cpu")
+    tiny = MAKERS["emu3"](SCALE, tmp_path)
+    tokens = [*tiny.backbone.open(tiny.prompt).tokens, *drawn(tiny, 6)]
+    same(
+        feed(loaded.open(tiny.prompt).cache(), tokens, 0)[-6:],
+        feed(tiny.backbone.open(tiny.prompt).cache(), tokens, 0)[-6:],
+    )
+    pictures = [each.decode(drawn(tiny, grid_of(tiny).length)) for each in (loaded, tiny.backbone)]
+    assert np.array_equal(pictures[0].pixels, pictures[1].pixels)
+
+
+def test_a_file_of_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = saved("llamagen_c2i", tmp_path, monkeypatch)
+    path = tmp_path / "gpt.pt"
+    good = torch.load(path)["model"]
+    for change, said in (
+        ({"norm.weight": None}, "lacks norm.weight"),
+        ({"extra.weight": torch.ones(1)}, "has extra.weight"),
+    ):
+        state = {key: value for key, value in {**good, **change}.items() if value is not None}
+        torch.save({"model": state}, path)
+        with pytest.raises(WeightsError, match=said):
+            RealImage.load("tiny", params, "fp32", "cpu")
+    path.write_bytes(b"not weights")
+    with pytest.raises(WeightsError, match="cannot be read as weights"):
+        RealImage.load("tiny", params, "fp32", "cpu")
+    torch.save({"model": {"nothing": 1}}, path)
+    with pytest.raises(WeightsError, match="no tensors by name"):
+        RealImage.load("tiny", params, "fp32", "cpu")
+
+
+def test_a_folder_that_lacks_tensors_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    params = saved("anole", tmp_path, monkeypatch)
+    config = tmp_path / "model" / "config.json"
+    body = json.loads(config.read_text())
+    config.write_text(json.dumps({**body, "num_hidden_layers": 4}))
+    with pytest.raises(WeightsError, match=r"lacks \d+ tensors of the model"):
+        RealImage.load("tiny", params, "fp32", "cpu")
+    (tmp_path / "model" / "tokenizer.json").unlink()
+    (tmp_path / "model" / "tokenizer_config.json").unlink()
+    config.write_text(json.dumps(body))
+    with pytest.raises(WeightsError, match="has no tokenizer"):
+        RealImage.load("tiny", params, "fp32", "cpu")
+
+
+def test_a_map_of_words_that_a_configuration_lacks_is_the_tokenizers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in the published Anole, whose configuration is older than the field."""
+    params = saved("anole", tmp_path, monkeypatch)
+    config = tmp_path / "model" / "config.json"
+    body = json.loads(config.read_text())
+    config.write_text(json.dumps({**body, "vocabulary_map": None}))
+    loaded, tiny = RealImage.load("tiny", params, "fp32", "cpu"), MAKERS["anole"](SCALE, tmp_path)
+    assert torch.equal(loaded.codes, tiny.backbone.codes)
+    words = tiny.tokenizer.get_vocab()
+    assert loaded.codes[words["IMGIMGDBZ"]] == 31 and loaded.codes[words["IMGIMGAZ"]] == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"family": "nothing"}, "no family of picture models 'nothing'"),
+        ({"speed": 3}, "no parameter 'speed'"),
+        ({"guidance": "high"}, "guidance is 'high'"),
+        ({"parts": {}}, "must have gpt, vq"),
+        ({"parts": {"gpt": {"path": "a"}, "vq": {"url": "b"}}}, "`parts` maps names"),
+        ({"net": "XXXXL"}, "net is 'XXXXL'"),
+        ({"pixels": 7}, "whole multiple of 2"),
+    ],
+)
+def test_wrong_parameters(
+    change: Mapping[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    params = {**saved("llamagen_c2i", tmp_path, monkeypatch), **change}
+    with pytest.raises(UsageError, match=said):
+        RealImage.load("tiny", params, "fp32", "cpu")
+    assert issubclass(UnknownNameError, UsageError)
+
+
+@pytest.mark.parametrize(
+    ("family", "prompt", "said"),
+    [
+        ("anole", Prompt("q", tokens=(1, 2)), "'q' has no text"),
+        ("llamagen_c2i", Prompt("q", text="a fox"), "draws a class"),
+        ("llamagen_c2i", Prompt("q", text="10"), "0 to 9, first"),
+        ("llamagen_t2i", Prompt("q", text="a fox"), "a part `text`"),
+        ("llamagen_t2i", Prompt("q", condition=np.ones((11, 12))), "n from 1 to 10"),
+        ("llamagen_t2i", Prompt("q", condition=np.ones((3, 13))), r"condition \[3, 13\]"),
+        ("tar", Prompt("q", text="a fox"), "has no condition"),
+        ("tar", Prompt("q", condition=np.arange(80)), r"condition \[80\]"),
+        ("emu3", Prompt("q", text="fox " * 200), "would pass the context"),
+    ],
+)
+def test_wrong_prompts(family: str, prompt: Prompt, said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=said):
+        MAKERS[family](SCALE, tmp_path).backbone.open(prompt)
+
+
+def test_a_cache_needs_a_prompt_and_a_variant_keeps_layers(tiny: Tiny) -> None:
+    with pytest.raises(UsageError, match="open a prompt"):
+        tiny.backbone.cache()
+    small = tiny.backbone.variant({"layers": "2"})
+    assert (
+        small.fingerprint != tiny.backbone.fingerprint
+        and small.capabilities.vocabulary == tiny.backbone.capabilities.vocabulary
+    )
+    opened = [each.open(tiny.prompt) for each in (tiny.backbone, small)]
+    whole, part = (feed(each.cache(), list(each.tokens), 0)[-1] for each in opened)
+    shown = torch.isfinite(whole)
+    assert torch.equal(shown, torch.isfinite(part)) and not torch.allclose(whole[shown], part[shown])
+    assert tiny.backbone.variant({}) is tiny.backbone
+    with pytest.raises(UsageError, match="no variant with width"):
+        tiny.backbone.variant({"width": "2"})
+
+
+def test_captions_go_through_t5(tmp_path: Path) -> None:
+    """Lower case, single blanks, no padding, cut to the longest prompt."""
+    from transformers import T5Config, T5EncoderModel
+
+    sizes = {"vocab_size": 120, "d_model": 12, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+    torch.manual_seed(0)
+    encoder = T5EncoderModel(T5Config(**sizes)).eval()
+    words = made.tokenizer([])
+    for each in (encoder, words):
+        each.save_pretrained(tmp_path)
+    captions = llamagen.t5(made.ask({}), tmp_path, 5)
+    expected = encoder(words("red f", return_tensors="pt").input_ids).last_hidden_state[0]
+    torch.testing.assert_close(captions("  RED \n Fox"), expected)
+    with pytest.raises(WeightsError, match="no tokenizer"):
+        llamagen.t5(made.ask({}), tmp_path / "empty", 5)
+
+
+def test_tar_writes_codes_once_a_prompt_and_feels_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    words = made.tokenizer(["<im_start>", "<S0>", "<S1>", "<S2>", *(f"<I{code}>" for code in range(500))])
+    words.chat_template = "{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
+    torch.manual_seed(0)
+    Qwen2ForCausalLM(Qwen2Config(**made.TEXT, vocab_size=len(words), eos_token_id=None)).save_pretrained(tmp_path)
+    words.save_pretrained(tmp_path)
+    monkeypatch.setattr(tar, "LENGTHS", (25, 16, 9))
+    ask = made.ask({"length": 9, "normalised": True}, model=tmp_path)
+    write, state = tar.writer(ask), torch.get_rng_state()
+    codes = write("a fox")
+    assert torch.equal(codes, write("a fox")) and not torch.equal(codes, write("a cat"))
+    assert codes.shape == (9,) and len(codes.unique()) > 2 and torch.equal(state, torch.get_rng_state())
+    module = tatok.Meanings(500, 24, 24, 1, 16)
+    file = {
+        f"bottleneck.regularizer.{key}": value for key, value in module.state_dict().items() if "embedding" in key[:9]
+    }
+    file |= {f"bottleneck.{key}": value for key, value in module.state_dict().items() if key.startswith("out_linear")}
+    file |= {key.replace("task.", "decode_task_layer."): v for key, v in module.state_dict().items() if "task." in key}
+    file |= {
+        key.replace("decoder.", "decoder.vision_model.", 1): v
+        for key, v in module.state_dict().items()
+        if "decoder." in key
+    }
+    feel = tatok.meanings(
+        ask, {**file, "encoder.weight": torch.ones(1), "decoder.vision_model.head.probe": torch.ones(1)}
+    )
+    torch.testing.assert_close(feel(codes), module(codes))
+    del file["bottleneck.out_linear.bias"]
+    with pytest.raises(WeightsError, match=r"lacks out_linear\.bias"):
+        tatok.meanings(ask, file)
+
+
+def test_a_part_put_by_hand_is_found_and_one_that_cannot_be_had_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    parts = {"vq": {"hub": "someone/something", "file": "a/b.pt"}, "model": {"hub": "someone/else"}}
+    with pytest.raises(WeightsError, match=r"a/b\.pt of someone/something on the hub cannot be had"):
+        _real_files.fetch("tiny", parts)
+    file = tmp_path / "files" / "someone--something" / "a" / "b.pt"
+    folder = tmp_path / "files" / "someone--else"
+    file.parent.mkdir(parents=True)
+    folder.mkdir()
+    file.write_bytes(b"x")
+    assert _real_files.find(parts["vq"]) == file and not _real_files.ready(parts)
+    (folder / "config.json").write_text("{}")
+    assert _real_files.ready(parts) and _real_files.locate("tiny", parts) == {"vq": file, "model": folder}
+    said: list[str] = []
+    _real_files.fetch("tiny", parts, said.append)
+    assert not said

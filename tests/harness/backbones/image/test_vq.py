@@ -1,0 +1,190 @@
+"""The VQ tokenizer: ids and pixels, what its training does to codes, and the one that is shipped."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from harness.backbones.image.vq import CODES, VQ, WIDTH, to_signed
+from harness.discover import shipped
+from harness.errors import UsageError, WeightsError
+from harness.synthetic import emoji
+from harness.train.backbones import vq as recipe
+from harness.train.backbones.vq_figures import agreement, psnr
+from harness.train.loop import train
+
+FOLDER = shipped("emoji-vq")
+needs_weights = pytest.mark.skipif(not (FOLDER / "model.safetensors").exists(), reason="emoji-vq is not shipped here")
+
+
+@pytest.fixture(scope="module")
+def net() -> VQ:
+    torch.manual_seed(0)
+    return VQ().eval()
+
+
+@pytest.fixture(scope="module")
+def real() -> VQ:
+    return VQ.load(FOLDER)
+
+
+def pictures(count: int, size: int = 64) -> np.ndarray:
+    return np.stack([emoji.render(scene, size) for scene in emoji.scenes(3, "held-out", count)])
+
+
+@pytest.mark.parametrize("size", [64, 32, 8])
+def test_one_id_for_sixteen_pixels(net, size):
+    x = torch.randint(0, 256, (2, size, size, 3), dtype=torch.uint8)
+    ids = net.encode(x)
+    assert ids.shape == (2, size // 4, size // 4) and ids.dtype == torch.long
+    assert ids.min() >= 0 and ids.max() < CODES
+    back = net.decode(ids)
+    assert back.shape == x.shape and back.dtype == torch.uint8
+
+
+def test_encoding_reads_numpy_as_it_reads_tensors(net):
+    x = pictures(2)
+    assert (net.encode(x) == net.encode(torch.from_numpy(x))).all()
+
+
+def test_ids_are_the_nearest_codes(net):
+    spread = net.spread(to_signed(torch.from_numpy(pictures(1))))
+    apart = torch.cdist(spread.flatten(0, 2), net.codebook)
+    assert (net.nearest(spread).flatten() == apart.argmin(1)).all()
+    torch.testing.assert_close(net.codebook.norm(dim=1), torch.ones(CODES))
+    torch.testing.assert_close(spread.norm(dim=-1), torch.ones(1, 16, 16))
+
+
+def test_a_code_is_told_by_its_direction_alone(net):
+    twin = VQ().eval()
+    twin.load_state_dict(net.state_dict())
+    twin.book.mul_(7)
+    x = pictures(1)
+    assert (twin.encode(x) == net.encode(x)).all()
+    assert (twin.decode(net.encode(x)) == net.decode(net.encode(x))).all()
+
+
+def test_a_token_depends_on_its_neighbourhood_alone(net):
+    """Far pixels of a picture never change a token, so an object's tokens cannot tell what else is there."""
+    x = torch.from_numpy(pictures(1))
+    changed = x.clone()
+    changed[:, :, 40:] = 255 - changed[:, :, 40:]
+    before, after = net.spread(to_signed(x)), net.spread(to_signed(changed))
+    torch.testing.assert_close(before[:, :, :8], after[:, :, :8])
+    assert not torch.allclose(before[:, :, 10:], after[:, :, 10:])
+
+
+@pytest.mark.parametrize(
+    ("x", "found"),
+    [
+        (torch.zeros(1, 62, 64, 3, dtype=torch.uint8), r"\[1, 62, 64, 3\]"),
+        (torch.zeros(1, 64, 64, 3), "torch.float32"),
+        (torch.zeros(64, 64, 3, dtype=torch.uint8), r"\[64, 64, 3\]"),
+    ],
+)
+def test_pictures_that_it_cannot_read(net, x, found):
+    with pytest.raises(UsageError, match=found):
+        net.encode(x)
+
+
+@pytest.mark.parametrize("wrong", [-1, CODES])
+def test_ids_outside_the_codebook(net, wrong):
+    with pytest.raises(UsageError, match=f"outside 0..{CODES - 1}: found"):
+        net.decode(torch.full((1, 2, 2), wrong))
+
+
+def test_missing_damaged_and_foreign_weights(tmp_path):
+    with pytest.raises(WeightsError, match="stride train backbone emoji-vq"):
+        VQ.load(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"no header")
+    with pytest.raises(WeightsError, match="is no VQ tokenizer"):
+        VQ.load(tmp_path)
+    save_file({"other": torch.zeros(1)}, tmp_path / "model.safetensors")
+    with pytest.raises(WeightsError, match="is no VQ tokenizer"):
+        VQ.load(tmp_path)
+
+
+def test_a_code_moves_toward_what_it_gets_and_a_dead_one_restarts(net):
+    model = VQ()
+    torch.manual_seed(1)
+    seen = torch.nn.functional.normalize(torch.randn(1200, WIDTH), dim=1)
+    weight = torch.ones(1200)
+    recipe._follow(model, seen, weight, 0, 100)
+    first = (seen * model.codebook[model.nearest(seen)]).sum(-1).mean()
+    for _ in range(30):
+        recipe._follow(model, seen, weight, 1, 100)
+    assert (seen * model.codebook[model.nearest(seen)]).sum(-1).mean() > first
+    model.book[:5] = torch.nn.functional.normalize(-seen.mean(0), dim=0) / CODES
+    model.used[:5] = 0
+    recipe._follow(model, seen, weight, 25, 100)
+    apart = 1 - model.codebook[:5] @ seen.T
+    assert (apart.min(1).values < 1e-5).all() and (model.used[:5] == 1 / CODES).all()
+    model.used[:5] = 0
+    recipe._follow(model, seen, weight, 100, 100)
+    assert (model.used[:5] < 1 / CODES).all()
+
+
+def test_objects_count_more(net):
+    drawn = emoji.scenes(0, "train", 4)
+    weight = recipe._weights(drawn, 16).numpy()
+    assert {1.0, recipe.OBJECT_WEIGHT} == set(np.unique(weight))
+    regions = np.stack([emoji.regions(scene) for scene in drawn])
+    assert ((weight > 1) == (regions == emoji.OBJECT)).all()
+
+
+def test_agreement_counts_the_commonest_token_of_a_place():
+    thing = emoji.Thing("square", "red", "small", 0, 0)
+    drawn = [emoji.Scene("single_object", (thing,), emoji.Ground("gradient", 0, 1, 0, 0))] * 4
+    regions = np.stack([emoji.regions(scene) for scene in drawn])
+    ids = torch.zeros(4, 16, 16, dtype=torch.long)
+    assert agreement(drawn, ids, regions) == 1
+    ids[0] = 5
+    assert agreement(drawn, ids, regions) == 0.75
+    ids[:, 8:] = torch.arange(4)[:, None, None]
+    assert agreement(drawn, ids, regions) == 0.75
+
+
+def test_psnr_by_hand():
+    assert psnr(torch.full((3,), 0.01)) == pytest.approx(20)
+
+
+def test_training_goes_on_where_it_stopped_and_ships_what_it_measured(tmp_path, monkeypatch):
+    short = recipe.EmojiVQ()
+    short.steps = 3
+    monkeypatch.setattr(recipe, "BATCH", {64: 2, 32: 2})
+    monkeypatch.setattr(recipe, "_follow", lambda model, seen, weight, step, steps: model.used.mul_(0.5))
+    monkeypatch.setattr(short, "evaluate", lambda model: {"first": float(model.book[0, 0])})
+    whole = train("vq", short, tmp_path / "whole", {})
+    train("vq", short, tmp_path / "parts", {}, minutes=0)
+    again = train("vq", short, tmp_path / "parts", {})
+    assert whole.finished and again.finished
+    one, other = VQ.load(tmp_path / "whole"), VQ.load(tmp_path / "parts")
+    for name, tensor in one.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+    assert f'"first": {round(float(one.book[0, 0]), 5)}' in (tmp_path / "whole" / "card.json").read_text()
+
+
+@needs_weights
+class TestShipped:
+    def test_it_rebuilds_held_out_scenes(self, real):
+        for size, least in ((64, 28.0), (32, 26.0)):
+            x = pictures(40, size)
+            back = real.decode(real.encode(x)).numpy()
+            error = np.square((back.astype(float) - x) / 255).mean()
+            assert -10 * math.log10(error) > least
+
+    def test_the_codebook_is_used(self, real):
+        ids = real.encode(pictures(120))
+        assert len(ids.unique()) > 0.8 * CODES
+
+    def test_its_ids_say_more_than_the_mean_picture(self, real):
+        """Shuffled ids must look nothing like the picture, or the decoder ignores them."""
+        x = pictures(20)
+        ids = real.encode(x)
+        mixed = real.decode(ids[torch.randperm(20, generator=torch.Generator().manual_seed(0))]).numpy()
+        right = real.decode(ids).numpy()
+        assert np.square(mixed.astype(float) - x).mean() > 5 * np.square(right.astype(float) - x).mean()

@@ -1,0 +1,297 @@
+"""LLaDA and Dream: the published layouts, and tiny models of random weights in the same files."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn import functional
+
+from harness.backbones.masked.files import read_config
+from harness.backbones.masked.masked_lm import MaskedModel
+from harness.core.cache import Window
+from harness.core.canvas import Canvas
+from harness.core.capabilities import Requirement
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.errors import ContractError, UsageError, WeightsError
+from harness.plan import presets
+from methods.masked_diffusion import MaskedDiffusion
+
+LAYOUTS = Path(__file__).parents[1] / "layouts"
+MASK, VOCABULARY = 40, 48
+CONFIGS: dict[str, dict[str, Any]] = {
+    "llada_8b": {
+        "model_type": "llada",
+        "d_model": 4096,
+        "mlp_hidden_size": 12288,
+        "n_layers": 32,
+        "n_heads": 32,
+        "n_kv_heads": 32,
+        "max_sequence_length": 4096,
+        "rms_norm_eps": 1e-05,
+        "rope_theta": 500000.0,
+        "embedding_size": 126464,
+        "vocab_size": 126464,
+        "mask_token_id": 126336,
+        "eos_token_id": 126081,
+        "block_type": "llama",
+        "include_bias": False,
+    },
+    "dream_7b": {
+        "model_type": "Dream",
+        "hidden_size": 3584,
+        "intermediate_size": 18944,
+        "num_hidden_layers": 28,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-06,
+        "rope_theta": 1000000.0,
+        "vocab_size": 152064,
+        "mask_token_id": 151666,
+        "eos_token_id": 151643,
+    },
+}
+TINY = {
+    "llada_8b": {"d_model": 32, "mlp_hidden_size": 48, "n_layers": 2, "n_heads": 4, "n_kv_heads": 4}
+    | {"max_sequence_length": 64, "embedding_size": VOCABULARY, "vocab_size": VOCABULARY},
+    "dream_7b": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    | {"num_key_value_heads": 2, "max_position_embeddings": 64, "vocab_size": VOCABULARY},
+}
+PROMPT = [3, 17, 29, 8]
+CANVAS = [*PROMPT, 1, MASK, 22, MASK, 31, 5, MASK, 12, 27, 9, 36, 14, 20, 33, MASK, 7, 11]
+
+
+def layout(kind: str) -> dict[str, tuple[int, ...]]:
+    lines = (LAYOUTS / f"{kind}.tsv").read_text().splitlines()
+    pairs = [line.split("\t") for line in lines if not line.startswith("#")]
+    return {name: tuple(map(int, shape.split(","))) for name, shape in pairs}
+
+
+def folder_of(kind: str, to: Path, **changed: Any) -> Path:
+    """A tiny checkpoint in two files, under the published names."""
+    to.mkdir(exist_ok=True)
+    config = CONFIGS[kind] | TINY[kind] | {"mask_token_id": MASK, "eos_token_id": 41} | changed
+    (to / "config.json").write_text(json.dumps(config))
+    published = read_config("tiny", to)
+    shapes = {key: tensor.shape for key, tensor in published.empty().state_dict().items()}
+    names = [name for name in layout(kind) if published.name(name) in shapes]
+    random = torch.Generator().manual_seed(7)
+    state = {}
+    for name in names:
+        shape = shapes[published.name(name)]
+        noise = torch.randn(shape, generator=random)
+        state[name] = noise * 0.1 + 1 if (len(shape) == 1 and "norm" in name) or "ln_f" in name else noise * 0.3
+    save_file({name: state[name] for name in names[::2]}, to / "model-00001-of-00002.safetensors")
+    save_file({name: state[name] for name in names[1::2]}, to / "model-00002-of-00002.safetensors")
+    return to
+
+
+def load(folder: Path, **params: Any) -> MaskedModel:
+    return MaskedModel.load("tiny", {"source": {"folder": str(folder)}, **params}, "fp32", "cpu")
+
+
+@pytest.fixture(scope="module", params=list(CONFIGS))
+def kind(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def folder(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return folder_of(kind, tmp_path_factory.mktemp(kind) / "weights")
+
+
+def by_hand(folder: Path, kind: str, tokens: list[int]) -> Tensor:
+    """Logits of a canvas from the published tensors, one head and one pair of a rotation after the other."""
+    state = {k: v for file in folder.glob("*.safetensors") for k, v in load_file(file).items()}
+    config = json.loads((folder / "config.json").read_text())
+    llada = kind == "llada_8b"
+    names = ("attn_norm", "q_proj", "k_proj", "v_proj", "attn_out", "ff_norm", "ff_proj", "up_proj", "ff_out")
+    theirs: tuple[str, ...] = (
+        "input_layernorm",
+        "self_attn.q_proj",
+        "self_attn.k_proj",
+        "self_attn.v_proj",
+        "self_attn.o_proj",
+    )
+    theirs += ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    layers, heads = (2, 4)
+    shared = heads // (config["n_kv_heads"] if llada else config["num_key_value_heads"])
+    stem = "model.transformer.blocks" if llada else "model.layers"
+
+    def linear(x: Tensor, n: int, name: str) -> Tensor:
+        key = f"{stem}.{n}.{name if llada else theirs[names.index(name)]}"
+        return functional.linear(x, state[f"{key}.weight"], state.get(f"{key}.bias"))
+
+    def norm(x: Tensor, key: str) -> Tensor:
+        scale: Tensor = (x.pow(2).mean(-1, keepdim=True) + config["rms_norm_eps"]).rsqrt()
+        return x * scale * state[f"{key}.weight"]
+
+    def rotate(x: Tensor) -> Tensor:
+        half = x.shape[1] // 2
+        out = torch.empty_like(x)
+        for place in range(len(x)):
+            for pair in range(half):
+                angle = place * config["rope_theta"] ** (-pair / half)
+                a, b = x[place, pair], x[place, pair + half]
+                out[place, pair] = a * math.cos(angle) - b * math.sin(angle)
+                out[place, pair + half] = b * math.cos(angle) + a * math.sin(angle)
+        return out
+
+    x = state["model.transformer.wte.weight" if llada else "model.embed_tokens.weight"][torch.tensor(tokens)]
+    for n in range(layers):
+        keys = (f"{stem}.{n}.{name if llada else theirs[names.index(name)]}" for name in ("attn_norm", "ff_norm"))
+        first, second = keys
+        h, mixed = norm(x, first), []
+        q, k, v = (linear(h, n, name) for name in ("q_proj", "k_proj", "v_proj"))
+        for head in range(heads):
+            mine, theirs_at = slice(head * 8, head * 8 + 8), slice(head // shared * 8, head // shared * 8 + 8)
+            scores = rotate(q[:, mine]) @ rotate(k[:, theirs_at]).T / math.sqrt(8)
+            mixed.append(scores.softmax(-1) @ v[:, theirs_at])
+        x = x + linear(torch.cat(mixed, 1), n, "attn_out")
+        h = norm(x, second)
+        x = x + linear(functional.silu(linear(h, n, "ff_proj")) * linear(h, n, "up_proj"), n, "ff_out")
+    x = norm(x, "model.transformer.ln_f" if llada else "model.norm")
+    logits = x @ state["model.transformer.ff_out.weight" if llada else "lm_head.weight"].T
+    logits = logits if llada else torch.cat([logits[:1], logits[:-1]])
+    logits[:, MASK] = float("-inf")
+    return logits
+
+
+@pytest.mark.parametrize(("name", "size"), [("llada_8b", 16_031_162_368), ("dream_7b", 15_231_233_024)])
+def test_the_layouts_are_whole(name: str, size: int) -> None:
+    """Two bytes each: the total_size of LLaDA's published index, and of the one of Qwen2.5-7B."""
+    assert 2 * sum(math.prod(shape) for shape in layout(name).values()) == size
+
+
+def test_the_decoder_has_the_tensors_of_the_published_checkpoint_and_no_other(kind: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIGS[kind]))
+    published = read_config(kind, tmp_path)
+    ours = {name: tuple(tensor.shape) for name, tensor in published.empty().state_dict().items()}
+    assert {published.name(name): shape for name, shape in layout(kind).items()} == ours
+    assert (published.mask, published.shifted) == (CONFIGS[kind]["mask_token_id"], kind == "dream_7b")
+
+
+def test_logits_are_those_of_a_forward_by_hand(folder: Path, kind: str) -> None:
+    model, expected = load(folder), by_hand(folder, kind, CANVAS)
+    assert len(set(CANVAS)) >= 16 and expected[:, :MASK].std() > 0.5
+    target = Canvas(model.cache(), model.capabilities, PROMPT, length=17, stopwatch=Stopwatch(CpuClock()))
+    for rows in (21, 21, 17, 1):
+        found = target.read(torch.tensor(CANVAS), range(21), "all", rows=rows)
+        torch.testing.assert_close(found, expected[21 - rows :], rtol=0, atol=2e-5)
+
+
+def test_a_window_over_kept_entries_sees_both_sides(folder: Path, kind: str) -> None:
+    """The last rows alone are read again: they see what the others were, and unread ones are as they would be."""
+    model = load(folder)
+    target = Canvas(model.cache(), model.capabilities, PROMPT, length=17, stopwatch=Stopwatch(CpuClock()))
+    whole = target.read(torch.tensor(CANVAS), range(21), "all")
+    part = target.read(torch.tensor(CANVAS[15:]), range(15, 21), "all", rows=5)
+    torch.testing.assert_close(part, whole[16:], rtol=0, atol=2e-5)
+    changed = target.read(torch.tensor([*CANVAS[15:20], 30]), range(15, 21), "all", rows=5)
+    assert (changed - whole[16:])[:, :MASK].abs().amax(1).min() > 1e-3
+
+
+@pytest.mark.parametrize("order", ["low_confidence", "entropy"])
+def test_it_decodes_without_a_mask_in_the_output(folder: Path, order: Any) -> None:
+    model = load(folder)
+    draws = SeededDraws(0, "t", "p", 0)
+    found = decode(MaskedDiffusion(order, 4), open_run(model, lambda name: model, PROMPT, Sampling(1.0), 16, draws))
+    assert len(found.tokens) == 16 and MASK not in found.tokens and sum(step.nfe for step in found.steps) == 4
+
+
+def test_rows_that_it_cannot_give(folder: Path, kind: str) -> None:
+    model = load(folder)
+    causal = Window(torch.tensor([1, 2]), torch.arange(2), 0, None, 1)
+    with pytest.raises(ContractError, match="a masked model has no law of a next token"):
+        model.cache().extend(causal)
+    apart = Window(torch.tensor([1, 2]), torch.tensor([0, 2]), 0, torch.ones(2, 2, dtype=torch.bool), 1)
+    if kind == "dream_7b":
+        with pytest.raises(ContractError, match="reads neighbouring positions"):
+            model.cache().extend(apart)
+    else:
+        assert model.cache().extend(apart).logits.shape == (1, VOCABULARY)
+
+
+def tokenizer_files(folder: Path, kind: str) -> None:
+    """Words a to z and the special ids, in the files that the models come with."""
+    vocabulary = {chr(97 + n): n for n in range(26)}
+    if kind == "dream_7b":
+        (folder / "vocab.json").write_text(json.dumps(vocabulary))
+        (folder / "merges.txt").write_text("#version: 0.2\n")
+        config = {"tokenizer_class": "DreamTokenizer", "auto_map": {"AutoTokenizer": ["own.DreamTokenizer", None]}}
+    else:
+        model = {"type": "BPE", "vocab": vocabulary, "merges": []}
+        whole: dict[str, Any] = {
+            "version": "1.0",
+            "truncation": None,
+            "padding": None,
+            "added_tokens": [],
+            "normalizer": None,
+        }
+        whole |= {"pre_tokenizer": None, "post_processor": None, "decoder": None, "model": model}
+        (folder / "tokenizer.json").write_text(json.dumps(whole))
+        config = {"tokenizer_class": "PreTrainedTokenizerFast"}
+    (folder / "tokenizer_config.json").write_text(json.dumps(config))
+
+
+def test_texts_end_at_the_first_id_that_ends_one(kind: str, tmp_path: Path) -> None:
+    made = folder_of(kind, tmp_path / "w", eos_token_id=9)
+    tokenizer_files(made, kind)
+    model = load(made)
+    assert model.encode("cab") == [2, 0, 1] and model.decode([2, 0, 9, 1]).replace(" ", "") == "ca"
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"model_type": "gpt2"}, "is of model_type 'gpt2'; give llada or Dream"),
+        ({"block_type": "sequential"}, "has block_type: 'sequential'; served is 'llama'"),
+        ({"mask_token_id": None}, "has no field 'mask_token_id'"),
+        ({"n_layers": 3}, r"lacks model\.layers\.2\S+ or has it in another shape \(9 tensors missing, 0 unknown\)"),
+        ({"n_layers": 1}, r"has model\.layers\.1\S+ besides \(0 tensors missing, 9 unknown\)"),
+    ],
+)
+def test_folders_of_other_models(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    made = folder_of("llada_8b", tmp_path / "w")
+    config = json.loads((made / "config.json").read_text()) | changed
+    (made / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+    with pytest.raises(WeightsError, match=message) as raised:
+        load(made)
+    assert str(made) in str(raised.value)
+
+
+def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
+    made = folder_of("dream_7b", tmp_path / "w")
+    second = made / "model-00002-of-00002.safetensors"
+    second.write_bytes(second.read_bytes()[:-40])
+    with pytest.raises(WeightsError, match=f"{second} is damaged"):
+        load(made)
+    for file in made.glob("*.safetensors"):
+        file.unlink()
+    with pytest.raises(WeightsError, match=f"no \\*.safetensors in {made}; fetch the whole folder"):
+        load(made)
+    with pytest.raises(UsageError, match="found parameters source, forward and dtype fp32"):
+        load(made, forward="fused")
+
+
+@pytest.mark.parametrize("name", ["llada-8b", "dream-7b"])
+def test_presets_are_off_until_their_weights_are_fetched(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
+    spec = presets.resolve(name)
+    assert spec.meets() == {Requirement.BIDIRECTIONAL} and not spec.ready() and "GB" in spec.size
+    with pytest.raises(
+        WeightsError, match=f"the weights of '{name}' are not on this machine: run `stride fetch {name}"
+    ):
+        presets.load(name, "bf16", fetch=False)

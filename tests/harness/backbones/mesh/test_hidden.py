@@ -1,0 +1,163 @@
+"""Hidden rows and conditions of the mesh decoders: those of the trained module, kept by a session through trees."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from harness.backbones.mesh import bpt_tokens
+from harness.backbones.mesh.bpt import PointMesh
+from harness.backbones.mesh.mesh_model import MeshModel
+from harness.backbones.mesh.parts import Sizes
+from harness.backbones.mesh.points import MeshBackbone
+from harness.backbones.text.noisy import NoisyBackbone
+from harness.backbones.toy.tabular import Tabular
+from harness.core.backbone import Backbone
+from harness.core.cache import Window
+from harness.core.capabilities import Requirement, Tap
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draft import Acceptance, Draft, Path
+from harness.core.draws import SeededDraws
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.core.session import Session
+from harness.core.task import Prompt
+from harness.errors import UsageError
+from harness.synthetic import shapes
+
+SIZES = Sizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=64, window=0)
+NEAR = 1e-4
+TOKENS = (bpt_tokens.SOS, 3, 900, 14, 4700, 31, 31, 2000)
+TREE = Draft(torch.tensor([4, 812, 15, 4616]), parents=torch.tensor([-1, -1, 0, 1]))
+CLOUD = shapes.points(shapes.shape(np.random.default_rng(1), "train", 0).mesh, 40, np.random.default_rng(1))
+
+
+def module() -> MeshModel:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = MeshModel(SIZES)
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.data.mul_(2)
+        return model
+
+
+MODULE = module()
+
+
+def bpt(architecture: str = "bpt") -> PointMesh:
+    sizes = {
+        "bpt": {"dim": 32, "depth": 3, "heads": 2, "codes": 79, "points": 40},
+        "deepmesh": {"width": 32, "heads": 2, "hidden": 48, "layers": [1, 1, 2], "context": 80, "points": 40},
+    }[architecture]
+    encoder = {"width": 24, "heads": 2, "layers": 1, "latents": 7, "octaves": 2, "out": 20}
+    random = {"seed": 1, "sizes": sizes, "encoder": encoder}
+    return PointMesh.load("tiny", {"architecture": architecture, "random": random}, "fp32", "cpu")
+
+
+MODELS: dict[str, Backbone] = {"mesh": MeshBackbone.of(MODULE), "bpt": bpt()}
+PROMPT = Prompt("p", condition=CLOUD)
+both = pytest.mark.parametrize("name", MODELS)
+
+
+def hidden(model: Backbone, tokens: Sequence[int], taps: tuple[int, ...]) -> Tensor:
+    cache = model.open(PROMPT).cache()
+    found = cache.extend(Window(torch.tensor(tokens), torch.arange(len(tokens)), 0, None, 0, taps)).hidden
+    assert found is not None
+    return found
+
+
+def session(model: Backbone, taps: Sequence[Tap]) -> Session:
+    encoded = model.open(PROMPT)
+    made = Session(encoded.cache(), model.capabilities, encoded.tokens, stopwatch=Stopwatch(CpuClock()))
+    made.tap(taps)
+    made.append(torch.tensor(TOKENS[1:]))
+    return made
+
+
+def entering(layers: Sequence[nn.Module]) -> list[Tensor]:
+    """What the module's layers are given, on `TOKENS`."""
+    seen: list[Tensor] = []
+    hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0][0])) for layer in layers]
+    with torch.no_grad():
+        MODULE(torch.tensor([TOKENS]), torch.from_numpy(CLOUD)[None])
+    for hook in hooks:
+        hook.remove()
+    return seen
+
+
+def test_rows_are_what_the_trained_modules_layers_read() -> None:
+    expected = torch.stack(entering([*MODULE.layers, MODULE.norm]), 1)
+    expected[:, 3] = MODULE.norm(expected[:, 3]).detach()
+    found = hidden(MODELS["mesh"], TOKENS, (0, 1, 2, 3))
+    assert expected.std() > 0.1
+    torch.testing.assert_close(found[:, 0], expected, rtol=0, atol=NEAR)
+
+
+@both
+def test_logits_are_the_heads_of_the_last_rows(name: str) -> None:
+    model = MODELS[name]
+    cache = model.open(PROMPT).cache()
+    rows = cache.extend(Window(torch.tensor(TOKENS), torch.arange(8), 0, None, 3, (3,)))
+    assert rows.hidden is not None and rows.logits.shape == (3, model.capabilities.vocabulary)
+    made = rows.hidden[-3:, 0, 0] @ model.tied_embeddings().unembed.T
+    if isinstance(model, PointMesh):
+        made[:, :-1] += model._parts.model.to_logits.bias
+        assert torch.isinf(rows.logits[:, -1]).all()
+    torch.testing.assert_close(made[:, :-1], rows.logits[:, :-1], rtol=0, atol=NEAR)
+    plain = model.open(PROMPT).cache().extend(Window(torch.tensor(TOKENS), torch.arange(8), 0, None, 3))
+    assert plain.hidden is None and torch.equal(plain.logits, rows.logits)
+
+
+@both
+def test_a_session_keeps_the_rows_of_the_path_taken(name: str) -> None:
+    model = MODELS[name]
+    target = session(model, (0, "middle", -1))
+    target.prefill()
+    assert target.hidden.shape == (7, 1, 3, 32)
+    target.forward(TREE)
+    target.grow(Draft(torch.tensor([23, 42]), parents=torch.tensor([3, 4])))
+    assert target.newest.shape == (2, 1, 3, 32)
+    path = Path(torch.tensor([1, 3, 4, -1, -1, -1]), torch.tensor(5), torch.zeros(()))
+    target.commit(Acceptance(path, torch.tensor(1)))
+    expected = hidden(model, [*TOKENS, 812, 4616, 23], (0, 1, 3))
+    torch.testing.assert_close(target.hidden, expected, rtol=0, atol=NEAR)
+
+
+@both
+def test_offers_and_the_condition_of_a_prompt(name: str) -> None:
+    model = MODELS[name]
+    capabilities = model.capabilities
+    assert {Requirement.HIDDEN, Requirement.CONDITION} <= capabilities.meets and (
+        capabilities.layers,
+        capabilities.width,
+    ) == (3, 32)
+    found = model.open(PROMPT).condition
+    assert found is not None and found.shape[1] == capabilities.condition == {"mesh": 32, "bpt": 20}[name]
+    assert model.variant({"layers": "2"}).capabilities.layers == 2
+    other = model.open(Prompt("p", condition=CLOUD[:, [1, 0, 2, 4, 3, 5]])).condition
+    assert other is not None and not torch.allclose(found, other, atol=1e-3)
+
+
+def test_a_run_has_what_its_opening_has() -> None:
+    for model in (MODELS["mesh"], NoisyBackbone(MODELS["mesh"], 0.1, 0)):
+        run = open_run(model, lambda name: MODELS["mesh"], PROMPT, Sampling(0.0), 4, SeededDraws(0, "t", "p", 0))
+        expected = MODELS["mesh"].open(PROMPT).condition
+        assert expected is not None and run.condition is not None and torch.equal(run.condition, expected)
+
+
+def test_a_toy_has_a_condition_and_deepmesh_has_none() -> None:
+    toy = Tabular("tabular", {"vocabulary": 3}).open(Prompt("p", tokens=(0, 1))).condition
+    assert toy is not None and toy.shape == (3, 4)
+    deepmesh = bpt("deepmesh")
+    assert (
+        not {Requirement.HIDDEN, Requirement.CONDITION} & deepmesh.capabilities.meets
+        and deepmesh.capabilities.condition == 0
+    )
+    assert deepmesh.open(PROMPT).condition is None
+    with pytest.raises(UsageError, match="lends no embedding"):
+        deepmesh.tied_embeddings()

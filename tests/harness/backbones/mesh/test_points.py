@@ -1,0 +1,309 @@
+"""The mesh decoder: its fast forward is the trained module's in any window, tree or history; conditions count."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+
+from harness.backbones.mesh import bpt_tokens
+from harness.backbones.mesh.mesh_model import MeshModel
+from harness.backbones.mesh.parts import Sizes
+from harness.backbones.mesh.points import MeshBackbone, read
+from harness.backbones.slots.cache import SlotCache
+from harness.core.cache import Window
+from harness.core.capabilities import Requirement
+from harness.core.task import Prompt
+from harness.errors import OutputError, UsageError, WeightsError
+from harness.record.outputs import Mesh
+from harness.synthetic import shapes
+from harness.train.backbones.cross_entropy import cross_entropy
+from harness.train.backbones.mesh import ShapesMesh
+from harness.train.backbones.mesh_samples import SKIP, batched, sampled
+
+SIZES = Sizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=256, window=0)
+NEAR = 1e-4
+TOKENS = [bpt_tokens.SOS, *np.random.default_rng(0).permutation(bpt_tokens.EOS)[:47].tolist()]
+
+
+def points(seed: int, count: int = 40) -> torch.Tensor:
+    one = shapes.shape(np.random.default_rng(seed), "train", 0)
+    return torch.from_numpy(shapes.points(one.mesh, count, np.random.default_rng(seed)))
+
+
+def make(window: int, seed: int = 0) -> MeshModel:
+    """Random weights, large enough for every part to matter."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        model = MeshModel(dataclasses.replace(SIZES, window=window))
+        for weight in model.parameters():
+            if weight.ndim == 2:
+                weight.data.mul_(2)
+    return model
+
+
+MODELS = {window: make(window) for window in (0, 6)}
+BACKBONES = {window: MeshBackbone.of(model) for window, model in MODELS.items()}
+CLOUD = points(1)
+both = pytest.mark.parametrize("window", MODELS)
+
+
+def feed(cache: SlotCache, tokens: Sequence[int], start: int, rows: int | None = None) -> torch.Tensor:
+    places = torch.arange(start, start + len(tokens))
+    return cache.extend(Window(torch.tensor(tokens), places, start, None, len(tokens) if rows is None else rows)).logits
+
+
+def fresh(window: int, tokens: Sequence[int]) -> torch.Tensor:
+    return feed(BACKBONES[window].bind(CLOUD), tokens, 0)
+
+
+@both
+def test_windows_of_any_size_give_what_the_module_and_single_tokens_give(window: int) -> None:
+    with torch.no_grad():
+        expected = MODELS[window](torch.tensor([TOKENS]), CLOUD[None])[0]
+    torch.testing.assert_close(fresh(window, TOKENS), expected, rtol=0, atol=NEAR)
+    cache = BACKBONES[window].bind(CLOUD)
+    single = torch.cat([feed(cache, [token], place) for place, token in enumerate(TOKENS)])
+    torch.testing.assert_close(single, expected, rtol=0, atol=NEAR)
+    cache, parts = BACKBONES[window].bind(CLOUD), []
+    for begin, end in ((0, 5), (5, 6), (6, 20), (20, 48)):
+        parts.append(feed(cache, TOKENS[begin:end], begin))
+    torch.testing.assert_close(torch.cat(parts), expected, rtol=0, atol=NEAR)
+    assert len(set(TOKENS)) >= 16 and expected.std() > 0.1
+
+
+@both
+def test_a_tree_gives_each_node_the_logits_of_its_own_chain(window: int) -> None:
+    nodes, prefix = [3, 900, 14, 4700, 31], TOKENS[:10]
+    chains = [[0], [1], [0, 2], [0, 3], [0, 2, 4]]
+    cache = BACKBONES[window].bind(CLOUD)
+    feed(cache, prefix, 0, rows=0)
+    sees = torch.eye(6, dtype=torch.bool)
+    sees[:, 0] = True
+    for node, chain in enumerate(chains):
+        sees[node + 1, [above + 1 for above in chain]] = True
+    tokens = torch.tensor([TOKENS[10], *nodes])
+    places = torch.tensor([10, *(10 + len(chain) for chain in chains)])
+    rows = cache.extend(Window(tokens, places, 10, sees, 6)).logits
+    for node, chain in enumerate(chains):
+        expected = fresh(window, [*prefix, TOKENS[10], *(nodes[i] for i in chain)])[-1]
+        torch.testing.assert_close(rows[node + 1], expected, rtol=0, atol=NEAR)
+    cache.keep(11, (0, 2, 4))
+    after = feed(cache, [1, 2], 14)
+    expected = fresh(window, [*prefix, TOKENS[10], nodes[0], nodes[2], nodes[4], 1, 2])[-2:]
+    torch.testing.assert_close(after, expected, rtol=0, atol=NEAR)
+
+
+@both
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_any_history_leaves_the_cache_as_if_started_afresh(window: int, data: st.DataObject) -> None:
+    cache = BACKBONES[window].bind(CLOUD)
+    held: list[int] = []
+    for _ in range(data.draw(st.integers(1, 5))):
+        new = data.draw(st.lists(st.integers(0, bpt_tokens.SOS), min_size=1, max_size=7))
+        feed(cache, new, len(held), rows=data.draw(st.integers(0, len(new))))
+        stay = data.draw(st.integers(max(0, len(held) - 3), len(held)))
+        more = data.draw(st.integers(0, len(held) + len(new) - stay))
+        cache.keep(stay, range(more))
+        held = (held + new)[: stay + more]
+    last = feed(cache, [7], len(held))
+    torch.testing.assert_close(last[-1], fresh(window, [*held, 7])[-1], rtol=0, atol=NEAR)
+
+
+def test_a_window_hides_what_lies_before_it() -> None:
+    """One layer of window 6: five entries back is seen, and what that entry brings in: the entry before it, and the
+    block of that one, named up to five entries earlier: eleven back at most."""
+    cut = MeshBackbone.of(make(6))
+    cut._decoder = cut._decoder.pick((0,))
+    base = feed(cut.bind(CLOUD), TOKENS[:20], 0)[-1]
+    for back, same in ((12, True), (5, False)):
+        row = list(TOKENS[:20])
+        row[19 - back] = 77
+        found = feed(cut.bind(CLOUD), row, 0)[-1]
+        assert torch.allclose(found, base, atol=1e-6) is same
+
+
+def test_the_condition_matters_and_its_order_does_not() -> None:
+    backbone = BACKBONES[0]
+    base = feed(backbone.bind(CLOUD), TOKENS[:4], 0)
+    assert (feed(backbone.bind(points(2)), TOKENS[:4], 0) - base).abs().max() > 0.01
+    torch.testing.assert_close(feed(backbone.bind(CLOUD.flip(0)), TOKENS[:4], 0), base, rtol=0, atol=NEAR)
+
+
+def test_a_prompt_opens_with_its_points_and_each_cache_is_empty() -> None:
+    encoded = BACKBONES[0].open(Prompt("p", condition=CLOUD.numpy()))
+    assert encoded.tokens == (bpt_tokens.SOS,)
+    for _ in range(2):
+        found = encoded.cache().extend(Window(torch.tensor(TOKENS[:3]), torch.arange(3), 0, None, 3)).logits
+        torch.testing.assert_close(found, fresh(0, TOKENS[:3]), rtol=0, atol=NEAR)
+
+
+@pytest.mark.parametrize(
+    ("condition", "says"),
+    [
+        (None, "no condition"),
+        (np.zeros((9, 3), np.float32), r"shape \(9, 3\)"),
+        (np.zeros((0, 6), np.float32), r"shape \(0, 6\)"),
+        (np.zeros(6, np.float32), r"shape \(6,\)"),
+        (np.full((4, 6), np.nan, np.float32), "not all finite"),
+    ],
+)
+def test_a_wrong_condition_is_a_usage_error(condition: np.ndarray | None, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        BACKBONES[0].open(Prompt("p", condition=condition))
+
+
+def test_what_it_is() -> None:
+    backbone = BACKBONES[0]
+    assert (
+        backbone.capabilities.eos == {5120}
+        and backbone.capabilities.vocabulary == 5122
+        and backbone.capabilities.context == 256
+    )
+    met = {Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, Requirement.CONDITION}
+    assert backbone.capabilities.meets == met == MeshBackbone.meets({})
+    assert MeshBackbone.modality({}) == "mesh" and not MeshBackbone.reads_text({})
+    with pytest.raises(UsageError, match="point cloud"):
+        backbone.cache()
+
+
+def test_output_is_a_mesh_or_a_failure_with_a_reason() -> None:
+    one = shapes.shape(np.random.default_rng(0), "test")
+    row = bpt_tokens.encode(one.mesh)
+    found = BACKBONES[0].decode(row)
+    assert isinstance(found, Mesh) and len(found.faces) == len(bpt_tokens.quantise(one.mesh).faces)
+    with pytest.raises(OutputError, match="no end token"):
+        BACKBONES[0].decode(row[:-1])
+
+
+def test_a_variant_skips_layers_and_leaves_the_original_as_it_was() -> None:
+    before = fresh(0, TOKENS[:6])
+    half = BACKBONES[0].variant({"layers": "2"})
+    assert half.fingerprint != BACKBONES[0].fingerprint and half.name == "mesh/layers=2"
+    assert (feed(half.bind(CLOUD), TOKENS[:6], 0) - before).abs().max() > 1e-3
+    torch.testing.assert_close(fresh(0, TOKENS[:6]), before)
+    assert BACKBONES[0].variant({}) is BACKBONES[0]
+    for params in ({"layers": "1"}, {"depth": "2"}):
+        with pytest.raises(UsageError, match=r"layers"):
+            BACKBONES[0].variant(params)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the recipe exports."""
+    path = tmp_path_factory.mktemp("mesh")
+    ShapesMesh(sizes=SIZES).export(MODELS[0], path)
+    return path
+
+
+def test_what_a_recipe_exports_loads(folder: Path) -> None:
+    backbone = MeshBackbone.load("mine", {"source": {"folder": str(folder)}}, "fp32", "cpu")
+    assert len(backbone.fingerprint) == 64
+    found = feed(backbone.bind(CLOUD), TOKENS[:9], 0)
+    rounded = make(0)
+    for weight in rounded.parameters():
+        weight.data = weight.data.bfloat16().float()
+    expected = feed(MeshBackbone.of(rounded).bind(CLOUD), TOKENS[:9], 0)
+    torch.testing.assert_close(found, expected, rtol=0, atol=NEAR)
+    low = MeshBackbone.load("mine", {"source": {"folder": str(folder)}}, "bf16", "cpu")
+    encoded = low.open(Prompt("p", condition=CLOUD.numpy()))
+    row = encoded.cache().extend(Window(torch.tensor([bpt_tokens.SOS]), torch.arange(1), 0, None, 1)).logits
+    assert row.dtype == torch.bfloat16 and bool(row.isfinite().all())
+
+
+def damage_config(path: Path) -> None:
+    (path / "config.json").write_text(json.dumps({"width": 32}))
+
+
+def damage_tensors(path: Path) -> None:
+    tensors = load_file(path / "model.safetensors")
+    del tensors["norm.weight"]
+    save_file(tensors, path / "model.safetensors")
+
+
+def damage_file(path: Path) -> None:
+    (path / "model.safetensors").write_bytes(b"nothing")
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [(damage_config, "whole numbers"), (damage_tensors, "norm.weight"), (damage_file, "does not hold a mesh model")],
+)
+def test_a_damaged_folder_says_what_is_wrong(folder: Path, tmp_path: Path, damage: object, says: str) -> None:
+    assert callable(damage)
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    damage(tmp_path)
+    with pytest.raises(WeightsError, match=says):
+        read("mine", tmp_path)
+
+
+def test_parameters_are_checked(folder: Path) -> None:
+    with pytest.raises(UsageError, match="one parameter source"):
+        MeshBackbone.load("mine", {"source": {"folder": str(folder)}, "layers": 3}, "fp32", "cpu")
+    with pytest.raises(UsageError, match="no dtype"):
+        MeshBackbone.load("mine", {"source": {"folder": str(folder)}}, "int8", "cpu")
+
+
+def test_the_loss_in_pieces_is_torchs() -> None:
+    """450 rows: two whole pieces and a part; gradients are rounded to bf16, 0.4 % each."""
+    torch.manual_seed(0)
+    states, table = torch.randn(450, 32, requires_grad=True), (0.3 * torch.randn(700, 32)).requires_grad_()
+    labels = torch.randint(0, 700, (450,))
+    found = cross_entropy(states, table, labels)
+    expected = torch.nn.functional.cross_entropy(states @ table.T, labels, reduction="sum")
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
+    for mine, theirs in zip(
+        torch.autograd.grad(2 * found, (states, table)), torch.autograd.grad(2 * expected, (states, table)), strict=True
+    ):
+        assert (mine - theirs).norm() < 0.01 * theirs.norm()
+
+
+@pytest.mark.parametrize("window", (0, 32))
+def test_batches_are_sequences_or_pieces_of_them(window: int) -> None:
+    random = np.random.default_rng(0)
+    drawn = [shapes.shape(random, "train", 0) for _ in range(3)]
+    rows = [[bpt_tokens.SOS, *bpt_tokens.encode(one.mesh)] for one in drawn]
+    starts = set()
+    for _ in range(40 if window else 1):
+        batch = batched(drawn, random, window)
+        assert batch.tokens.shape[1] % 32 == 0 and batch.points.shape == (3, 1024, 6)
+        for row, tokens, labels in zip(rows, batch.tokens.tolist(), batch.labels.tolist(), strict=True):
+            count = sum(label != SKIP for label in labels)
+            assert labels[count:] == [SKIP] * (len(labels) - count)
+            assert count == (window or len(row) - 1)
+            start = next(i for i in range(len(row)) if row[i : i + count] == tokens[:count])
+            assert labels[:count] == row[start + 1 : start + 1 + count]
+            starts.add((start, len(row) - 1 - count))
+    if window:
+        assert any(start == 0 for start, last in starts) and any(start == last for start, last in starts)
+
+
+def test_a_training_in_pieces_goes_on_from_the_whole_model(folder: Path) -> None:
+    recipe = ShapesMesh(sizes=dataclasses.replace(SIZES, window=5), requires=("shapes-mesh",))
+    model = recipe.build({"shapes-mesh": folder})
+    assert isinstance(model, MeshModel) and model.sizes.window == 5
+    held = {name: value.bfloat16() for name, value in MODELS[0].state_dict().items() if value.is_floating_point()}
+    assert all(torch.equal(model.state_dict()[name].bfloat16(), value) for name, value in held.items())
+
+
+def test_a_step_moves_every_weight_and_figures_are_taken() -> None:
+    recipe = ShapesMesh(sizes=dataclasses.replace(SIZES, context=40), together=1, passes=1)
+    model = recipe.build({})
+    loss = recipe.loss(model, 0, np.random.default_rng(0))
+    loss.backward()  # type: ignore[no-untyped-call]  # torch annotates it in part
+    assert 8 < float(loss.detach()) < 11  # ln 5122 = 8.5
+    still = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
+    assert not still
+    assert isinstance(model, MeshModel)
+    figures = sampled(model, [shapes.shape(np.random.default_rng(0), "test")], np.random.default_rng(0))
+    assert figures["samples"] == 1 and figures["valid"] == 0  # 40 tokens of noise are no mesh

@@ -1,0 +1,351 @@
+"""BPT and DeepMesh: the published layouts, and models of random weights and the same architecture."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import zlib
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from harness.backbones.checkpoints import parts as _real_files
+from harness.backbones.mesh import bpt, checkpoints
+from harness.backbones.mesh import deepmesh_tokens as dm
+from harness.backbones.mesh.bpt import FAMILIES, PointMesh
+from harness.backbones.mesh.michelangelo import UNUSED, EncoderSizes
+from harness.core.cache import Cache, Window
+from harness.core.task import Prompt
+from harness.errors import ContractError, OutputError, UsageError, WeightsError
+from harness.plan import presets
+
+LAYOUTS = Path(__file__).parents[1] / "layouts"
+ENCODER = {"width": 24, "heads": 2, "layers": 1, "latents": 7, "octaves": 2, "out": 20}
+SIZES: dict[str, dict[str, Any]] = {
+    "bpt": {"dim": 32, "depth": 3, "heads": 2, "codes": 79, "points": 40},
+    "deepmesh": {"width": 32, "heads": 2, "hidden": 48, "layers": [1, 1, 2], "context": 80, "points": 40},
+}
+KINDS = sorted(SIZES)
+TOKENS = np.random.default_rng(3).integers(0, 4700, 60).tolist()
+POINTS = np.random.default_rng(4).normal(size=(40, 6)).astype(np.float32)
+NEAR = 1e-4
+
+
+def tiny(kind: str, dtype: str = "fp32") -> PointMesh:
+    random = {"seed": 1, "sizes": SIZES[kind], "encoder": ENCODER}
+    return PointMesh.load("tiny", {"architecture": kind, "random": random}, dtype, "cpu")
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def model(request: pytest.FixtureRequest) -> PointMesh:
+    return tiny(request.param)
+
+
+def start(model: PointMesh, points: Any = POINTS) -> tuple[Cache, list[int]]:
+    encoded = model.open(Prompt("p", condition=points))
+    return encoded.cache(), list(encoded.tokens)
+
+
+def feed(cache: Cache, tokens: Sequence[int], at: int, rows: int | None = None) -> Tensor:
+    ids = torch.tensor(tokens)
+    window = Window(ids, torch.arange(at, at + len(ids)), at, None, len(ids) if rows is None else rows)
+    return cache.extend(window).logits
+
+
+def fresh(model: PointMesh, tokens: Sequence[int]) -> Tensor:
+    cache, _ = start(model)
+    return torch.cat([feed(cache, [token], at) for at, token in enumerate(tokens)])
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=0, atol=NEAR)
+
+
+def layout(kind: str) -> dict[str, tuple[int, ...]]:
+    lines = (LAYOUTS / f"{kind}.tsv").read_text().splitlines()
+    pairs = [line.split("\t") for line in lines if not line.startswith("#")]
+    return {name: tuple(map(int, shape.split(","))) for name, shape in pairs}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_model_has_the_tensors_of_the_published_checkpoint_and_no_other(kind: str) -> None:
+    with torch.device("meta"):
+        made = FAMILIES[kind].model(FAMILIES[kind].sizes())
+    ours = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
+    published = layout(kind)
+    assert {name: shape for name, shape in published.items() if not name.startswith(UNUSED)} == ours
+    assert all(any(name.startswith(part) for name in published) for part in UNUSED)
+    assert not any(name.startswith(UNUSED) for name in ours)
+
+
+@pytest.mark.parametrize(("kind", "parameters"), [("bpt", 711_445_122), ("deepmesh", 908_149_121)])
+def test_the_layouts_are_whole(kind: str, parameters: int) -> None:
+    """Four bytes each, DeepMesh's make the published file but for 84,214 bytes of names."""
+    assert sum(int(np.prod(shape)) for shape in layout(kind).values()) == parameters
+    assert (LAYOUTS / f"{kind}.tsv").read_text().splitlines()[1].startswith("# commit\t")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_logits_are_those_of_the_published_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Made once with the authors' classes at the commits of the layouts; weights follow from the tensors' names."""
+
+    def named(*_: Any) -> torch.nn.Module:
+        sizes = {key: tuple(value) if isinstance(value, list) else value for key, value in SIZES[kind].items()}
+        made: torch.nn.Module = FAMILIES[kind].model(FAMILIES[kind].sizes(**sizes, encoder=EncoderSizes(**ENCODER)))
+        for name, tensor in made.state_dict().items():
+            noise = np.random.default_rng(zlib.crc32(name.encode())).normal(size=tuple(tensor.shape))
+            one = tensor.ndim == 1 and name.endswith("weight")
+            tensor.copy_(torch.from_numpy(noise * (0.2 if tensor.ndim >= 2 else 0.1) + one))
+        return made
+
+    monkeypatch.setattr(bpt, "_random", named)
+    cache, prompt = start(tiny(kind))
+    expected = torch.tensor(json.loads((Path(__file__).parent / "real_mesh_reference.json").read_text())[kind])
+    found = feed(cache, [*prompt, *TOKENS[:30]], 0)[:, ::640][:, : expected.shape[1]]
+    assert expected.std() > 0.5
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("cuts", [[0, 60], [0, 1, 8, 9, 31, 60], [0, 2, 4, 7, 11, 60]])
+def test_windows_give_the_logits_of_single_steps(model: PointMesh, cuts: list[int]) -> None:
+    cache, prompt = start(model)
+    tokens = [*prompt, *TOKENS[:59]]
+    assert len(set(tokens)) >= 16
+    parts = [feed(cache, tokens[a:b], a) for a, b in pairwise(cuts)]
+    expected = fresh(model, tokens)
+    assert expected.shape == (60, model.capabilities.vocabulary)
+    close(torch.cat(parts), expected)
+
+
+def test_a_later_token_changes_nothing_before_it_and_an_earlier_one_all_behind(model: PointMesh) -> None:
+    """Every position from 0 to 11 in turn: an hourglass must not leak within its groups of three or nine."""
+    tokens = TOKENS[:14]
+    base = fresh(model, tokens)
+    for at in range(12):
+        other = fresh(model, [*tokens[:at], 17, *tokens[at + 1 :]])
+        close(other[:at], base[:at])
+        assert ((other[at:] - base[at:]).abs().nan_to_num(0).amax(1) > NEAR).all()
+
+
+def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: PointMesh) -> None:
+    """Eight levels deep, so that nodes of all remainders by 3 and 9 stand in it, on two branches."""
+    parents = [-1, -1, 0, 1, 2, 3, 4, 5, 6, 7]
+    prefix, nodes = TOKENS[:11], TOKENS[20:30]
+    cache, _ = start(model)
+    feed(cache, prefix[:-1], 0, rows=0)
+    sees = torch.eye(11, dtype=torch.bool)
+    sees[:, 0] = True
+    chains: list[list[int]] = []
+    depths = []
+    for node, parent in enumerate(parents):
+        chain = [*(chains[parent] if parent >= 0 else []), node]
+        for above in chain:
+            sees[node + 1, above + 1] = True
+        chains.append(chain)
+        depths.append(len(chain))
+    positions = torch.tensor([10, *(10 + depth for depth in depths)])
+    rows = cache.extend(Window(torch.tensor([prefix[-1], *nodes]), positions, 10, sees, 11)).logits
+    for node, chain in enumerate(chains):
+        close(rows[node + 1], fresh(model, [*prefix, *(nodes[i] for i in chain)])[-1])
+    cache.keep(11, (1, 3, 5, 7))
+    after = feed(cache, TOKENS[30:35], 15)
+    close(after, fresh(model, [*prefix, *(nodes[i] for i in (1, 3, 5, 7)), *TOKENS[30:35]])[-5:])
+
+
+@settings(max_examples=12)
+@given(data=st.data())
+def test_any_history_leaves_the_cache_as_if_started_afresh(model: PointMesh, data: st.DataObject) -> None:
+    cache, held = start(model)[0], list[int]()
+    for _ in range(data.draw(st.integers(1, 6))):
+        new = data.draw(st.lists(st.integers(0, 4600), min_size=1, max_size=7))
+        feed(cache, new, len(held), rows=data.draw(st.integers(0, len(new))))
+        stay = data.draw(st.integers(max(0, len(held) - 4), len(held)))
+        count = data.draw(st.integers(0, len(held) + len(new) - stay))
+        cache.keep(stay, tuple(range(count)))
+        held = (held + new)[: stay + count]
+    close(feed(cache, [7], len(held))[-1], fresh(model, [*held, 7])[-1])
+
+
+def test_the_points_matter_and_openings_share_nothing(model: PointMesh) -> None:
+    cache, prompt = start(model)
+    other, _ = start(model, POINTS[::-1] * 0.5)
+    one, two = feed(cache, prompt, 0), feed(other, prompt, 0)
+    assert (one - two).abs().nan_to_num(0).max() > NEAR
+    feed(other, TOKENS[:5], 1)
+    close(feed(cache, TOKENS[:3], 1), fresh(model, [*prompt, *TOKENS[:3]])[1:])
+
+
+@pytest.mark.parametrize(
+    "points", [None, POINTS[:, :3], POINTS[:39], POINTS[None], np.full((40, 6), np.nan, np.float32)]
+)
+def test_other_points_than_the_models_are_refused(model: PointMesh, points: Any) -> None:
+    with pytest.raises(UsageError, match="point"):
+        model.open(Prompt("p", condition=points))
+    with pytest.raises(UsageError, match="point cloud"):
+        model.cache()
+
+
+def test_the_context_and_foreign_entries_are_refused(model: PointMesh) -> None:
+    cache, _ = start(model)
+    feed(cache, TOKENS[:20], 0)
+    with pytest.raises(ContractError, match="context"):
+        feed(cache, TOKENS * 2, 20)
+    with pytest.raises(ContractError, match="keep"):
+        cache.keep(19, (3,))
+    with pytest.raises(ContractError, match="base"):
+        cache.extend(Window(torch.tensor([1]), torch.tensor([20]), 21, None, 1))
+
+
+def test_bpt_never_gives_the_start_token_and_keeps_layers() -> None:
+    model = tiny("bpt")
+    assert fresh(model, [*start(model)[1], 5])[:, model.open(Prompt("p", condition=POINTS)).tokens[0]].isneginf().all()
+    fewer = model.variant({"layers": "2"})
+    assert fewer.fingerprint != model.fingerprint and fewer.name == "tiny/layers=2"
+    assert (fresh(fewer, TOKENS[:4])[:, :-1] - fresh(model, TOKENS[:4])[:, :-1]).abs().max() > NEAR
+    for params in ({"layers": "9"}, {"width": "2"}):
+        with pytest.raises(UsageError):
+            model.variant(params)
+    with pytest.raises(UsageError, match="none"):
+        tiny("deepmesh").variant({"layers": "2"})
+
+
+def test_bf16_runs(model: PointMesh) -> None:
+    low = tiny("bpt" if model.capabilities.vocabulary > 5000 else "deepmesh", "bf16")
+    found, expected = fresh(low, TOKENS[:6]), fresh(model, TOKENS[:6])
+    keep = ~expected.isinf()
+    assert found.dtype == torch.bfloat16 and (found.float() - expected)[keep].abs().max() < 0.3
+
+
+@pytest.mark.parametrize("name", ["bpt", "deepmesh-0.5b"])
+def test_missing_weights_say_which_file_from_where_and_where_to_put_it(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    monkeypatch.setattr(_real_files, "_hub", lambda part, local: None)
+    fields = presets.resolve(name).params["parts"]["model"]
+    with pytest.raises(WeightsError) as told:
+        presets.load(name, "fp32")
+    for part in (fields["file"], fields["hub"], str(tmp_path / "files")):
+        assert part in str(told.value)
+
+
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"architecture": "bpt"},
+        {"architecture": "gpt", "random": {}},
+        {"architecture": "bpt", "random": {}, "layers": 3},
+        {"architecture": "bpt", "random": {"sizes": {"width": 3}}},
+        {"architecture": "bpt", "parts": {"other": {"path": "a"}}},
+        {"architecture": "bpt", "parts": {"model": {"file": "c.pt", "size": 3}}},
+    ],
+)
+def test_wrong_parameters_are_refused(params: Mapping[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        PointMesh.load("x", params, "fp32", "cpu")
+
+
+def test_a_training_state_is_read_without_the_classes_that_it_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("deepspeed.runtime.fp16.loss_scaler")
+    scaler = type("LossScaler", (), {"__module__": module.__name__})
+    module.LossScaler = scaler  # type: ignore[attr-defined]  # a module made here
+    parts = module.__name__.split(".")
+    for count in range(1, len(parts)):
+        monkeypatch.setitem(sys.modules, ".".join(parts[:count]), ModuleType(".".join(parts[:count])))
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    state = tiny("bpt")._parts.model.state_dict()
+    unused = {f"{UNUSED[1]}weight": torch.ones(2)}
+    torch.save({"model": {**state, **unused}, "optimiser": scaler()}, tmp_path / "a.pt")
+    monkeypatch.delitem(sys.modules, module.__name__)
+    sizes = FAMILIES["bpt"].sizes(**SIZES["bpt"], encoder=EncoderSizes(**ENCODER))
+    with torch.device("meta"):
+        made = FAMILIES["bpt"].model(sizes)
+    checkpoints.fill("x", made, tmp_path / "a.pt", UNUSED)
+    torch.testing.assert_close(made.state_dict(), state)
+
+
+def test_a_file_of_other_tensors_a_damaged_one_and_one_that_would_run_code_are_refused(tmp_path: Path) -> None:
+    model = torch.nn.Linear(2, 3)
+    state = model.state_dict()
+    path = tmp_path / "a.pt"
+    for wrong in ({"weight": state["weight"]}, {**state, "more": torch.ones(1)}, {**state, "bias": torch.ones(4)}):
+        torch.save(wrong, path)
+        with pytest.raises(WeightsError, match="another model"):
+            checkpoints.fill("x", model, path, ("unused.",))
+    path.write_bytes(b"no weights")
+    with pytest.raises(WeightsError, match="cannot be read"):
+        checkpoints.fill("x", model, path, ())
+    torch.save({"model": _Runs()}, path)
+    with pytest.raises(WeightsError, match="cannot be read"):
+        checkpoints.fill("x", model, path, ())
+    assert "ran" not in os.environ
+
+
+class _Runs:
+    def __reduce__(self) -> Any:
+        return exec, ("import os; os.environ['ran'] = '1'",)
+
+
+def test_another_file_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    path = tmp_path / "files" / "a--b" / "c.pt"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(pickle.dumps(1))
+    parts = {"model": {"hub": "a/b", "file": "c.pt"}}
+    assert checkpoints.locate("x", parts, None) == path
+    with pytest.raises(WeightsError, match="pinned"):
+        checkpoints.locate("x", parts, "0" * 64)
+
+
+def vertex(x: int, y: int, z: int, centre: bool = False) -> list[int]:
+    """All three ids of a vertex at these of 512 steps."""
+    patch, block, offset = (
+        sum((value // width % base) * base ** (2 - axis) for axis, value in enumerate((x, y, z)))
+        for width, base in ((128, 4), (16, 8), (1, 16))
+    )
+    return [patch + (dm.FIRST_CENTRE if centre else 0), block + dm.FIRST_BLOCK, offset + dm.FIRST_OFFSET]
+
+
+def test_deepmesh_tokens_stand_for_fans_around_centres() -> None:
+    """Two faces around a first centre, one around a second; ids that repeat are left out, as its writer does."""
+    first = [*vertex(0, 0, 0), *vertex(0, 0, 1)[2:], *vertex(0, 17, 1)[1:], *vertex(300, 17, 1)]
+    second = [*vertex(511, 511, 511, True), *vertex(0, 0, 0), *vertex(0, 0, 1)[2:]]
+    mesh = dm.decode([*first, *second, dm.EOS, 5])
+    steps = np.rint((mesh.vertices + 1) / 2 * 512 - 0.5).astype(int)[:, [0, 2, 1]]
+    faces = {frozenset(map(tuple, steps[face].tolist())) for face in mesh.faces}
+    a, b, c, d, e = (0, 0, 0), (0, 0, 1), (0, 17, 1), (300, 17, 1), (511, 511, 511)
+    assert faces == {frozenset({a, b, c}), frozenset({a, c, d}), frozenset({e, a, b})}
+    assert len(mesh.faces) == 3 and len(mesh.vertices) == 5
+
+
+@pytest.mark.parametrize(
+    ("tokens", "why"),
+    [
+        ([*vertex(0, 0, 0), *vertex(1, 1, 1), *vertex(2, 2, 2)], "no end token"),
+        ([dm.EOS], "has to stand"),
+        ([*vertex(0, 0, 0), *vertex(1, 1, 1), dm.EOS], "needs three"),
+        ([*vertex(0, 0, 0), *vertex(1, 1, 1), *vertex(2, 2, 2)[:2], dm.EOS], "an offset has to stand"),
+        ([700, 70, dm.EOS], "a patch has to stand"),
+        ([3, 700, dm.EOS], "a block has to stand"),
+        ([*vertex(0, 0, 0), *vertex(1, 1, 1), dm.SOS, dm.EOS], "has to stand"),
+        ([*vertex(0, 0, 0) * 3, dm.EOS], "no face"),
+    ],
+)
+def test_deepmesh_tokens_that_stand_for_nothing_are_failures(tokens: list[int], why: str) -> None:
+    with pytest.raises(OutputError, match=why):
+        dm.decode(tokens)
+    with pytest.raises(OutputError):
+        tiny("deepmesh").decode(tokens)

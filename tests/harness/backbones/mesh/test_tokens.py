@@ -1,0 +1,155 @@
+"""Meshes as tokens: exact both ways, laid out as published, and strict about what stands for no mesh."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.backbones.mesh import bpt_tokens as tokens
+from harness.errors import OutputError, UsageError
+from harness.record.outputs import Mesh
+from harness.synthetic.fans import patches
+
+Corner = tuple[int, int, int]
+STEPS = st.integers(0, tokens.SIZE - 1)
+
+
+def place(steps: Sequence[Sequence[int]]) -> np.ndarray:
+    """Coordinates in the middle of steps."""
+    return (np.asarray(steps, float) + 0.5) / tokens.SIZE * 2 - 1
+
+
+def faces_of(mesh: Mesh) -> set[tuple[Corner, ...]]:
+    """Faces as corner steps, turned so that the lowest corner is first."""
+    exact = tokens.quantise(mesh)
+    found = set()
+    for face in exact.vertices[exact.faces].tolist():
+        corners = [(x, y, z) for x, y, z in face]
+        first = corners.index(min(corners))
+        found.add(tuple(corners[first:] + corners[:first]))
+    return found
+
+
+def test_the_vocabulary_is_the_published_one() -> None:
+    assert (tokens.OFFSETS, tokens.CENTRES, tokens.EOS, tokens.SOS, tokens.VOCABULARY) == (512, 4608, 5120, 5121, 5122)
+
+
+def test_one_triangle_by_hand() -> None:
+    """Block of (x, y, z) = 64 bx + 8 by + bz, offset = 512 + 256 ox + 16 oy + oz; the lowest z is first.
+
+    Vertices by z: (0, 0, 0), (17, 0, 1) and (1, 2, 19); all lie in one face, so the first is the centre.
+    """
+    mesh = Mesh(place([(0, 0, 0), (17, 0, 1), (1, 2, 19)]), np.array([[0, 1, 2]]))
+    assert tokens.encode(mesh) == [0, 512, 64, 512 + 256 + 1, 1, 512 + 256 + 32 + 3, 5120]
+
+
+def test_blocks_are_left_out_where_they_repeat_and_centres_marked_from_the_second_patch_on() -> None:
+    """Two triangles apart: in the first patch the block is written once, in the second its centre is 4608 + block and
+    the vertex after it names the block again."""
+    far = [(16, 0, 0), (17, 0, 0), (16, 1, 0)]
+    mesh = Mesh(place([(0, 0, 0), (1, 0, 0), (0, 1, 0), *far]), np.array([[0, 1, 2], [3, 4, 5]]))
+    near = [0, 512, 768, 528]
+    assert tokens.encode(mesh) == [*near, 4608 + 64, 512, 64, 768, 528, 5120]
+
+
+def test_a_closed_fan_is_one_patch_around_the_vertex_of_most_faces() -> None:
+    faces = [(0, 1, 4), (1, 2, 4), (2, 3, 4), (0, 4, 3)]
+    assert list(patches(sorted(faces), 5)) == [[4, 0, 1, 2, 3, 0]]
+
+
+def test_a_fan_stops_where_orientation_turns() -> None:
+    assert sorted(map(tuple, patches([(0, 1, 2), (0, 3, 2)], 4))) == [(0, 1, 2), (0, 3, 2)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(STEPS, STEPS, STEPS), min_size=3, max_size=14, unique=True),
+    st.lists(st.tuples(*[st.integers(0, 13)] * 3), min_size=1, max_size=40),
+)
+def test_any_mesh_comes_back_with_the_same_faces_and_orientation(
+    steps: list[Corner], drawn: list[tuple[int, int, int]]
+) -> None:
+    """Whatever the faces share: open, closed, several fans at a vertex, more than two faces at an edge."""
+    faces = [tuple(corner % len(steps) for corner in face) for face in drawn]
+    faces = [face for face in faces if len(set(face)) == 3]
+    if not faces:
+        return
+    mesh = Mesh(place(steps), np.array(faces))
+    row = tokens.encode(mesh)
+    assert row[-1] == tokens.EOS and all(0 <= token < tokens.EOS for token in row[:-1])
+    assert faces_of(tokens.decode(row)) == faces_of(mesh)
+
+
+def test_each_face_is_covered_once() -> None:
+    random = np.random.default_rng(0)
+    faces = {tuple(random.permutation(9)[:3].tolist()) for _ in range(60)}
+    found = [fan for fan in patches(sorted(faces), 9)]
+    assert sum(len(fan) - 2 for fan in found) == len(faces)
+
+
+def test_quantising_merges_drops_and_orders() -> None:
+    """Equal steps become one vertex, a collapsed and a repeated face go, vertices are sorted by z before y before x."""
+    steps = [(3, 0, 1), (3, 0, 1), (0, 5, 0), (9, 4, 0)]
+    exact = tokens.quantise(Mesh(place(steps), np.array([[0, 2, 3], [2, 3, 1], [0, 1, 2]])))
+    assert exact.vertices.tolist() == [[9, 4, 0], [0, 5, 0], [3, 0, 1]]
+    assert exact.faces.tolist() == [[0, 2, 1]]
+
+
+def test_normalising_centres_and_scales_the_longest_side() -> None:
+    mesh = tokens.normalise(Mesh(np.array([[0.0, 0, 0], [8, 0, 0], [0, 2, 1]]), np.array([[0, 1, 2]])))
+    np.testing.assert_allclose(mesh.vertices.min(0), [-0.95, -0.2375, -0.11875])
+    np.testing.assert_allclose(mesh.vertices.max(0), [0.95, 0.2375, 0.11875])
+
+
+@pytest.mark.parametrize(
+    ("vertices", "says"),
+    [
+        ([[0, 0, 0], [2, 0, 0], [0, 1, 0]], "outside"),
+        ([[0, 0, 0], [float("nan"), 0, 0], [0, 1, 0]], "outside"),
+        ([[0, 0, 0], [1e-4, 0, 0], [0, 1e-4, 0]], "no face"),
+    ],
+)
+def test_meshes_without_tokens_are_refused(vertices: list[list[float]], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        tokens.encode(Mesh(np.array(vertices), np.array([[0, 1, 2]])))
+
+
+def test_a_point_cannot_be_normalised() -> None:
+    with pytest.raises(UsageError, match="no finite size"):
+        tokens.normalise(Mesh(np.ones((3, 3)), np.array([[0, 1, 2]])))
+
+
+GOOD = [0, 512, 768, 528, 4672, 512, 64, 768, 528]
+
+
+def test_what_follows_the_end_is_ignored_and_a_first_centre_may_be_marked() -> None:
+    plain = faces_of(tokens.decode([*GOOD, 5120]))
+    assert len(plain) == 2
+    assert faces_of(tokens.decode([*GOOD, 5120, 3, 5121])) == plain
+    assert faces_of(tokens.decode([4608, *GOOD[1:], 5120])) == plain
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ([], "no end token"),
+        (GOOD, "no end token in 9"),
+        ([5120], "0 vertices"),
+        ([*GOOD[:3], 5120], "2 vertices"),
+        ([*GOOD[:-1], 5120], "2 vertices"),
+        ([*GOOD[:3], *GOOD[4:], 5120], "before token 3"),
+        ([*GOOD, 64, 5120], "ends behind the block 64"),
+        ([512, *GOOD, 5120], "before any block"),
+        ([0, *GOOD, 5120], "right behind another block"),
+        ([*GOOD[:4], 5121, *GOOD[4:], 5120], "token 4 of the mesh is 5121"),
+        ([*GOOD[:4], -1, 5120], "token 4 of the mesh is -1"),
+        ([0, 512, 512, 528, 5120], "no face"),
+    ],
+)
+def test_what_stands_for_no_mesh_says_why(row: list[int], says: str) -> None:
+    with pytest.raises(OutputError, match=says):
+        tokens.decode(row)

@@ -1,0 +1,240 @@
+"""Guidance over two caches equals two separate passes mixed by hand, after any history; and what a grid allows."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from harness.backbones.slots.guided import GridGrammar, GuidedCache
+from harness.backbones.text.hf_causal import HFCausal
+from harness.backbones.toy.tabular import Tabular
+from harness.core.cache import Cache, Rows, Window
+from harness.core.capabilities import Capabilities, Grid
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draft import Acceptance, Draft, Path
+from harness.core.session import Session
+from harness.errors import ContractError
+
+MODEL = Tabular("tabular", {"vocabulary": 4, "context": 64})
+SCALE = 2.5
+NEGATIVES = [(3,), (2, 3), (1, 0, 2, 1, 3)]
+
+
+def feed(cache: Cache, tokens: Sequence[int], base: int, rows: int | None = None) -> Tensor:
+    ids = torch.tensor(tokens)
+    window = Window(ids, torch.arange(base, base + len(ids)), base, None, len(ids) if rows is None else rows)
+    return cache.extend(window).logits
+
+
+def guided(prompt: int, negative: Sequence[int], scale: float = SCALE) -> GuidedCache:
+    other = MODEL.cache()
+    return GuidedCache(MODEL.cache(), prompt, scale=scale, unconditional=other, negative=negative)
+
+
+def mixed(tokens: Sequence[int], prompt: int, negative: Sequence[int]) -> Tensor:
+    """Rows from the prompt's last token on, from two passes over everything."""
+    conditional = feed(MODEL.cache(), tokens, 0)[prompt - 1 :]
+    other = feed(MODEL.cache(), [*negative, *tokens[prompt:]], 0)[len(negative) - 1 :]
+    return other + SCALE * (conditional - other)
+
+
+@pytest.mark.parametrize("negative", NEGATIVES)
+@pytest.mark.parametrize("prompt", [1, 3, 6])
+@pytest.mark.parametrize("cut", [1, 2, 3, 5, 9])
+def test_equals_two_passes_mixed_by_hand(prompt: int, negative: tuple[int, ...], cut: int) -> None:
+    tokens = [0, 2, 1, 1, 3, 0, 2, 3, 1, 0]
+    cache = guided(prompt, negative)
+    rows = torch.cat([feed(cache, tokens[:cut], 0), feed(cache, tokens[cut:], cut)])
+    torch.testing.assert_close(rows[prompt - 1 :], mixed(tokens, prompt, negative), rtol=0, atol=1e-12)
+    alone = feed(MODEL.cache(), tokens, 0)[: prompt - 1]
+    torch.testing.assert_close(rows[: prompt - 1], alone, rtol=0, atol=0)
+
+
+def test_equals_two_passes_of_a_real_net() -> None:
+    config = {
+        "vocab_size": 40,
+        "hidden_size": 32,
+        "intermediate_size": 48,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "max_position_embeddings": 48,
+        "initializer_range": 0.3,
+        "bos_token_id": None,
+        "eos_token_id": None,
+    }
+    source = {"random": {"model_type": "llama", "config": config, "seed": 4}}
+    net = HFCausal.load("tiny", {"source": source}, "fp32", "cpu")
+    tokens, negative = [5, 9, 22, 31, 7, 7, 19, 2], [38, 31]
+    cache = GuidedCache(net.cache(), 4, scale=3.0, unconditional=net.cache(), negative=negative)
+    feed(cache, tokens[:3], 0, rows=0)
+    rows = torch.cat([feed(cache, tokens[3:6], 3), feed(cache, tokens[6:], 6)])
+    conditional = feed(net.cache(), tokens, 0)[3:]
+    other = feed(net.cache(), [*negative, *tokens[4:]], 0)[1:]
+    torch.testing.assert_close(rows, other + 3.0 * (conditional - other), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("scale", [0.0, 1.0])
+def test_scales_of_none_and_one_are_the_branches_alone(scale: float) -> None:
+    tokens = [0, 2, 1, 1, 3]
+    rows = feed(guided(3, [2, 3], scale), tokens, 0)[2:]
+    alone = feed(MODEL.cache(), tokens, 0)[2:] if scale else feed(MODEL.cache(), [2, 3, *tokens[3:]], 0)[1:]
+    torch.testing.assert_close(rows, alone, rtol=0, atol=0)
+
+
+def test_at_scale_one_only_one_branch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    other = MODEL.cache()
+    monkeypatch.setattr(other, "extend", lambda window: pytest.fail("it ran"))
+    feed(GuidedCache(MODEL.cache(), 1, scale=1.0, unconditional=other, negative=[3]), [0, 1], 0)
+
+
+def test_its_own_prompt_is_read_with_the_first_shared_entry_and_once() -> None:
+    reads: list[int] = []
+
+    class Watching(Cache):
+        def __init__(self) -> None:
+            self.inner = MODEL.cache()
+
+        def extend(self, window: Window) -> Rows:
+            reads.append(len(window.tokens))
+            return self.inner.extend(window)
+
+        def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+            self.inner.keep(length, entries)
+
+    cache = GuidedCache(MODEL.cache(), 3, scale=2.0, unconditional=Watching(), negative=[1, 0, 3])
+    feed(cache, [0, 1], 0, rows=0)
+    assert reads == []
+    feed(cache, [2], 2)
+    assert reads == [2, 1]
+    feed(cache, [2, 1], 3)
+    assert reads == [2, 1, 2]
+
+
+PROMPT = [0, 2, 1]
+
+
+def session(tokens: Sequence[int], negative: tuple[int, ...]) -> Session:
+    cache = guided(len(PROMPT), negative)
+    return Session(cache, Capabilities(4, 48), tokens, stopwatch=Stopwatch(CpuClock()))
+
+
+def chains(draft: Draft) -> list[list[int]]:
+    """Nodes from the root's child down to each node."""
+    parents = range(-1, len(draft) - 1) if draft.parents is None else draft.parents.tolist()
+    found: list[list[int]] = []
+    for node, parent in enumerate(parents):
+        found.append([*(found[parent] if parent >= 0 else []), node])
+    return found
+
+
+@st.composite
+def drafts(draw: st.DrawFn) -> Draft:
+    size = draw(st.integers(0, 6))
+    tokens = torch.tensor([draw(st.integers(0, 3)) for _ in range(size)], dtype=torch.long)
+    if draw(st.booleans()):
+        return Draft(tokens)
+    return Draft(tokens, parents=torch.tensor([draw(st.integers(-1, k - 1)) for k in range(size)], dtype=torch.long))
+
+
+@settings(max_examples=40)
+@given(data=st.data(), negative=st.sampled_from(NEGATIVES), prefill=st.booleans())
+def test_any_history_leaves_it_as_if_started_afresh(
+    data: st.DataObject, negative: tuple[int, ...], prefill: bool
+) -> None:
+    """Chains, trees, refused drafts, rollbacks to the prompt's last token and other continuations."""
+    target = session(PROMPT, negative)
+    if prefill:
+        target.prefill()
+    for _ in range(data.draw(st.integers(1, 5))):
+        tokens, draft = list(target.tokens), data.draw(drafts())
+        rows, walks, said = target.forward(draft), chains(draft), draft.tokens.tolist()
+        for node in range(-1, len(draft)):
+            above = [said[k] for k in walks[node]] if node >= 0 else []
+            expected = mixed([*tokens, *above], len(PROMPT), negative)[-1]
+            torch.testing.assert_close(rows[node + 1], expected, rtol=0, atol=1e-12)
+        if data.draw(st.booleans()):
+            path = data.draw(st.sampled_from([[], *walks]))
+            nodes = torch.tensor([*path, *[-1] * (len(draft) - len(path))], dtype=torch.long)
+            stop = torch.tensor(path[-1] + 1 if path else 0)
+            target.commit(Acceptance(Path(nodes, stop, torch.zeros(())), torch.tensor(data.draw(st.integers(0, 3)))))
+        if data.draw(st.booleans()):
+            target.rollback(data.draw(st.integers(len(PROMPT), len(target))))
+        if data.draw(st.booleans()):
+            target.sync([*PROMPT, *data.draw(st.lists(st.integers(0, 3), max_size=4))])
+        twin = copy.deepcopy(target)
+        expected = mixed(twin.tokens, len(PROMPT), negative)[-1]
+        torch.testing.assert_close(twin.forward()[0], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("back", [1, 2])
+def test_a_rollback_into_the_prompt_and_on_again(back: int) -> None:
+    target = session([*PROMPT, 3, 0], (2, 3))
+    target.forward(Draft(torch.tensor([1, 2])))
+    target.rollback(back)
+    target.sync([*PROMPT, 1])
+    expected = mixed([*PROMPT, 1], len(PROMPT), (2, 3))[-1]
+    torch.testing.assert_close(target.forward()[0], expected, rtol=0, atol=1e-12)
+
+
+def test_a_stale_entry_of_the_other_branch_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison above has teeth."""
+    cache = guided(len(PROMPT), (2, 3))
+    monkeypatch.setattr(cache._unconditional, "keep", lambda length, entries=(): None)
+    feed(cache, [*PROMPT, 1, 2], 0)
+    cache.keep(4)
+    last = feed(cache, [0], 4)[-1]
+    assert not torch.allclose(last, mixed([*PROMPT, 1, 0], len(PROMPT), (2, 3))[-1])
+
+
+class TestWrongUse:
+    def test_a_tree_that_hangs_inside_the_prompt(self) -> None:
+        cache = guided(4, [3])
+        sees = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool()
+        with pytest.raises(ContractError, match="hangs from entry 0 and the prompt ends with entry 3"):
+            cache.extend(Window(torch.tensor([0, 1, 2]), torch.tensor([0, 1, 1]), 0, sees, 3))
+
+    def test_entries_of_the_prompt_kept_behind_it(self) -> None:
+        cache = guided(3, [3])
+        feed(cache, [0, 1, 2, 3], 0)
+        with pytest.raises(ContractError, match="moves entries of the prompt behind its end"):
+            cache.keep(0, (2, 1, 0))
+
+    @pytest.mark.parametrize(("prompt", "negative"), [(0, [1]), (2, [])])
+    def test_a_side_without_a_prompt(self, prompt: int, negative: list[int]) -> None:
+        with pytest.raises(ContractError, match="needs a prompt on both sides"):
+            guided(prompt, negative)
+
+
+class TestGridGrammar:
+    GRID = Grid(2, 3, eol=7, tail=(8, 9), start=11)
+    ALLOWED = torch.arange(10) < 5
+
+    def open_ids(self, place: int) -> list[int]:
+        row = GridGrammar(self.GRID, self.ALLOWED)(torch.tensor([place]))[0]
+        assert set(row.tolist()) <= {0.0, float("-inf")}
+        return (row == 0).nonzero()[:, 0].tolist()
+
+    def test_cells_take_what_is_allowed_and_ends_their_one_id(self) -> None:
+        cells = list(range(5))
+        found = [self.open_ids(place) for place in range(-1, 11)]
+        assert found == [cells, cells, cells, cells, [7], cells, cells, cells, [7], [8], [9], cells]
+
+    def test_rows_of_a_cache_are_those_of_the_places_they_lead_to(self) -> None:
+        """Prompt of three: its last entry gives the law of place 0."""
+        grammar = GridGrammar(Grid(2, 2, eol=3), torch.arange(4) < 3)
+        plain, cut = guided(3, [3]), guided(3, [3])
+        masked = GuidedCache(MODEL.cache(), 3, scale=SCALE, unconditional=MODEL.cache(), negative=[3], grammar=grammar)
+        tokens = [0, 1, 2, 0, 1, 3, 2]
+        rows, expected = feed(masked, tokens, 0)[2:], feed(plain, tokens, 0)[2:]
+        ends = torch.tensor([False, False, True, False, False])
+        assert torch.equal(rows[~ends][:, :3], expected[~ends][:, :3])
+        assert torch.isinf(rows[~ends][:, 3]).all()
+        assert torch.equal(rows[ends][:, 3], expected[ends][:, 3])
+        assert torch.isinf(rows[ends][:, :3]).all()
+        assert feed(cut, tokens[:2], 0, rows=0).shape[0] == 0

@@ -1,0 +1,258 @@
+"""Rows that read an adapter and rows that do not, in one pass: against peft's own forward, and against two passes."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from harness import discover
+from harness.backbones.text import load
+from harness.backbones.text.hf_causal import HFCausal
+from harness.core.cache import Window
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draft import Draft
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.core.session import Session
+from harness.errors import UsageError, WeightsError
+from harness.registry import METHODS
+from methods.cross_regression import CrossRegression
+
+peft = pytest.importorskip("peft")
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 96,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+FIELDS = {"model_type": "llama", "config": SIZES, "seed": 1}
+TOKENS = (3, 14, 15, 9, 26, 5, 35, 8)
+PEFT = 1e-5
+"""The model of transformers takes its norms in fp32, whatever the type of its weights."""
+FORWARDS = ("fused", "transformers")
+
+
+def tiny(forward: str = "fused", seed: int = 1) -> HFCausal:
+    source = {"random": {**FIELDS, "seed": seed}}
+    return HFCausal.load("tiny", {"source": source, "forward": forward}, "fp64", "cpu")
+
+
+def adapted(**how: Any) -> Any:
+    """peft's model, whose low-rank products are not zero as they begin."""
+    model = load.make_random("tiny", FIELDS, "sdpa").double().eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        made = peft.get_peft_model(
+            model, peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": "all-linear", **how})
+        )
+        for name, weight in made.named_parameters():
+            if "lora_B" in name:
+                torch.nn.init.normal_(weight, std=0.2)
+    return made
+
+
+def write(folder: Path, made: Any, fingerprint: str) -> Path:
+    made.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps({"backbone": "tiny", "fingerprint": fingerprint}))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole() -> Any:
+    return adapted()
+
+
+@pytest.fixture(scope="module")
+def folder(whole: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("adapter"), whole, tiny().fingerprint)
+
+
+@torch.no_grad()
+def peft_rows(model: Any, tokens: tuple[int, ...] = TOKENS) -> Tensor:
+    rows: Tensor = model(input_ids=torch.tensor([tokens]), position_ids=torch.arange(len(tokens))[None]).logits[0]
+    return rows
+
+
+def rows(model: HFCausal, gate: list[bool] | None, adapter: Any, taps: tuple[int, ...] = ()) -> Any:
+    marks = None if gate is None else torch.tensor(gate)
+    ids, count = torch.tensor(TOKENS), len(TOKENS)
+    return model.cache().extend(Window(ids, torch.arange(count), 0, None, count, taps, gate=marks, adapter=adapter))
+
+
+@pytest.mark.parametrize("forward", FORWARDS)
+class TestRows:
+    def test_rows_with_the_gate_are_pefts_own(self, forward: str, whole: Any, folder: Path) -> None:
+        model = tiny(forward)
+        found = rows(model, [True] * 8, model.adapter(folder)).logits
+        torch.testing.assert_close(found, peft_rows(whole), atol=PEFT, rtol=0)
+        assert (found - rows(model, None, None).logits).abs().max() > 0.1, "the adapter changes something"
+
+    def test_rows_without_it_are_the_bases_to_the_bit(self, forward: str, folder: Path) -> None:
+        model = tiny(forward)
+        found = rows(model, [False] * 8, model.adapter(folder)).logits
+        assert torch.equal(found, rows(model, None, None).logits)
+
+    @pytest.mark.parametrize("first", [1, 4, 7])
+    def test_a_gate_behind_a_prefix_leaves_the_prefix_alone(self, forward: str, folder: Path, first: int) -> None:
+        """And its rows read the base's keys and values, as two passes would have it."""
+        model = tiny(forward)
+        adapter = model.adapter(folder)
+        joint = rows(model, [place >= first for place in range(8)], adapter).logits
+        cache, ids, places = model.cache(), torch.tensor(TOKENS), torch.arange(8)
+        base = cache.extend(Window(ids[:first], places[:first], 0, None, first)).logits
+        gate = torch.ones(8 - first, dtype=torch.bool)
+        more = Window(ids[first:], places[first:], first, None, 8 - first, gate=gate, adapter=adapter)
+        torch.testing.assert_close(joint, torch.cat([base, cache.extend(more).logits]), atol=1e-9, rtol=0)
+
+    def test_hidden_rows_are_gated_too(self, forward: str, folder: Path) -> None:
+        model = tiny(forward)
+        gate = [place >= 5 for place in range(8)]
+        found, plain = rows(model, gate, model.adapter(folder), (2,)).hidden, rows(model, None, None, (2,)).hidden
+        torch.testing.assert_close(found[:5], plain[:5], atol=1e-12, rtol=0)
+        assert (found[5:] - plain[5:]).abs().amax((1, 2, 3)).min() > 1e-3
+
+    @pytest.mark.parametrize(
+        "how",
+        [
+            {"target_modules": ["q_proj", "v_proj"]},
+            {"target_modules": ["up_proj", "o_proj"], "use_rslora": True},
+            {"target_modules": ["q_proj", "down_proj"], "layers_to_transform": [1, 2], "r": 2},
+        ],
+        ids=str,
+    )
+    def test_some_layers_alone(self, forward: str, how: dict[str, Any], tmp_path: Path) -> None:
+        made, model = adapted(**how), tiny(forward)
+        found = rows(model, [True] * 8, model.adapter(write(tmp_path, made, model.fingerprint))).logits
+        torch.testing.assert_close(found, peft_rows(made), atol=PEFT, rtol=0)
+
+
+MODELS = {forward: tiny(forward) for forward in FORWARDS}
+
+
+@settings(max_examples=40)
+@given(
+    forward=st.sampled_from(FORWARDS),
+    prefix=st.lists(st.integers(0, 60), min_size=1, max_size=8),
+    carried=st.lists(st.integers(0, 60), max_size=4),
+    held=st.lists(st.integers(0, 60), max_size=4),
+)
+def test_one_joint_pass_is_two_sequential_ones(
+    folder: Path, forward: str, prefix: list[int], carried: list[int], held: list[int]
+) -> None:
+    model = MODELS[forward]
+
+    def session() -> Session:
+        made = Session(model.cache(), model.capabilities, prefix, stopwatch=Stopwatch(CpuClock()))
+        made.adapter = model.adapter(folder)
+        made.prefill()
+        return made
+
+    stream = torch.tensor([prefix[-1], *held])
+    beside = torch.arange(-1, len(held))
+    beside[0] = -2
+    alone = session().forward(Draft(stream, parents=beside, gate=torch.ones_like(stream, dtype=torch.bool)))
+    text = session().forward(Draft(torch.tensor(carried, dtype=torch.long)))
+    root = len(carried)
+    at = torch.arange(root + len(stream))
+    joint = session().forward(
+        Draft(
+            torch.cat([torch.tensor(carried, dtype=torch.long), stream]),
+            parents=torch.where(at == root, -2, at - 1),
+            gate=at >= root,
+            probes=len(stream),
+        )
+    )
+    torch.testing.assert_close(joint[: root + 1], text, atol=1e-9, rtol=0)
+    torch.testing.assert_close(joint[root + 1 :], alone[1:], atol=1e-9, rtol=0)
+
+
+def decoded(method: Any, model: HFCausal, budget: int = 30) -> Decode:
+    run = open_run(model, lambda name: model, TOKENS, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
+    return decode(method, run)
+
+
+@pytest.mark.parametrize("layout", ["joint", "sequential"])
+def test_decodes_are_those_of_the_base_whatever_the_adapter_says(layout: Any, folder: Path) -> None:
+    model = tiny()
+    made = decoded(CrossRegression(adapter=str(folder), horizon=5, layout=layout), model)
+    assert made.tokens == decoded(METHODS.get("autoregressive")(), model).tokens
+
+
+@pytest.mark.parametrize("layout", ["joint", "sequential"])
+def test_an_adapter_that_says_nothing_drafts_the_next_token_right(layout: Any, whole: Any, tmp_path: Path) -> None:
+    """Products of zero: the stream's first new row is then the target's own, so each step keeps a draft or more."""
+    model, made = tiny(), write(tmp_path, whole, tiny().fingerprint)
+    path = made / "adapter_model.safetensors"
+    save_file({name: torch.zeros_like(tensor) for name, tensor in load_file(path).items()}, path)
+    steps = decoded(CrossRegression(adapter=str(made), horizon=5, layout=layout), model).steps
+    for step in (step for step in steps if step.drafted):
+        assert step.accepted > step.reused or step.tested <= step.reused
+
+
+class TestRefusals:
+    def test_an_adapter_of_other_weights(self, folder: Path) -> None:
+        with pytest.raises(
+            WeightsError, match=r"was trained for tiny \(.*train one for it with `stride train adapter`"
+        ):
+            tiny(seed=7).adapter(folder)
+
+    def test_through_a_method(self, folder: Path) -> None:
+        with pytest.raises(WeightsError, match="the adapter was trained for"):
+            decoded(CrossRegression(adapter=str(folder)), tiny(seed=7))
+
+    def test_one_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with pytest.raises(WeightsError, match="stride train adapter nowhere-tiny"):
+            decoded(CrossRegression(adapter="nowhere"), tiny())
+        assert not discover.shipped("nowhere-tiny").exists()
+
+    @pytest.mark.parametrize(
+        ("how", "said"),
+        [
+            ({"use_dora": True}, "use_dora is True"),
+            ({"bias": "all"}, "bias is 'all'"),
+            ({"rank_pattern": {"q_proj": 2}}, "rank_pattern"),
+        ],
+        ids=str,
+    )
+    def test_another_kind_of_adapter(self, how: dict[str, Any], said: str, tmp_path: Path) -> None:
+        model = tiny()
+        with pytest.raises(WeightsError, match=f"{said}.*rows read plain LoRA alone"):
+            model.adapter(write(tmp_path, adapted(**how), model.fingerprint))
+
+    @pytest.mark.parametrize("forward", FORWARDS)
+    def test_layers_that_are_not_there(self, forward: str, whole: Any, tmp_path: Path) -> None:
+        model = tiny(forward)
+        made = write(tmp_path, whole, model.fingerprint)
+        path = made / "adapter_model.safetensors"
+        save_file({name.replace("layers.1.", "layers.9."): t for name, t in load_file(path).items()}, path)
+        with pytest.raises(WeightsError, match=r"changes model\.layers\.9\.\S+ by .*made for another model"):
+            model.adapter(made)
+
+    def test_a_damaged_folder(self, whole: Any, tmp_path: Path) -> None:
+        model = tiny()
+        made = write(tmp_path, whole, model.fingerprint)
+        (made / "adapter_model.safetensors").write_bytes(b"not tensors")
+        with pytest.raises(WeightsError, match="no adapter can be read there"):
+            model.adapter(made)
+
+    def test_a_backbone_without_gates(self) -> None:
+        from harness.backbones.toy.masked_tabular import MaskedTabular
+
+        with pytest.raises(UsageError, match="gates no rows; take one that meets GATE"):
+            MaskedTabular("masked", {}).adapter(None)

@@ -1,0 +1,472 @@
+"""The slot cache, both forwards and the variants of hf_causal, on random weights and on a real model."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from harness.backbones.slots import cache as _kv
+from harness.backbones.slots.llama import FusedLlama
+from harness.backbones.text import load
+from harness.backbones.text.hf_causal import HFCausal, spread
+from harness.backbones.text.noisy import NoisyBackbone
+from harness.core import packed_linear
+from harness.core.backbone import Backbone
+from harness.core.cache import Cache, Window
+from harness.errors import ContractError, UsageError, WeightsError
+from harness.plan import presets
+
+SIZES = {
+    "vocab_size": 61,
+    "hidden_size": 48,
+    "intermediate_size": 80,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 6,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.2,
+    "bos_token_id": None,
+    "eos_token_id": None,
+}
+LLAMA3 = {
+    "rope_type": "llama3",
+    "rope_theta": 10000.0,
+    "factor": 4.0,
+    "low_freq_factor": 1.0,
+    "high_freq_factor": 4.0,
+    "original_max_position_embeddings": 32,
+}
+
+
+def tiny(
+    model_type: str = "llama",
+    forward: str = "fused",
+    dtype: str = "fp64",
+    config: Mapping[str, Any] | None = None,
+    **params: Any,
+) -> HFCausal:
+    source = {"random": {"model_type": model_type, "config": {**SIZES, **(config or {})}, "seed": 1}}
+    return HFCausal.load("tiny", {"source": source, "forward": forward, **params}, dtype, "cpu")
+
+
+def feed(cache: Cache, tokens: Sequence[int], base: int, rows: int | None = None) -> Tensor:
+    ids = torch.tensor(tokens)
+    window = Window(ids, torch.arange(base, base + len(ids)), base, None, len(ids) if rows is None else rows)
+    return cache.extend(window).logits
+
+
+def fresh(model: Backbone, tokens: Sequence[int]) -> Tensor:
+    return feed(model.cache(), tokens, 0)
+
+
+TOKENS = [int(t) for t in torch.randint(0, 61, (40,), generator=torch.Generator().manual_seed(3))]
+BOTH = ("fused", "transformers")
+NEAR = 1e-5
+"""Even in fp64: transformers takes its norms in fp32."""
+
+
+@pytest.fixture(scope="module", params=BOTH)
+def model(request: pytest.FixtureRequest) -> HFCausal:
+    found = tiny(forward=request.param)
+    assert found.forward_kind == request.param
+    return found
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("llama", {}),
+        ("llama", {"tie_word_embeddings": True, "head_dim": 16}),
+        ("llama", {"rope_parameters": LLAMA3}),
+        ("llama", {"rope_parameters": {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}}),
+        ("llama", {"num_key_value_heads": 6}),
+        ("mistral", {"sliding_window": 32}),
+        ("qwen2", {}),
+    ],
+)
+@pytest.mark.parametrize("dtype", ["fp32", "fp64"])
+def test_the_fused_forward_computes_what_transformers_does(model_type: str, config: dict[str, Any], dtype: str) -> None:
+    fused, plain = (tiny(model_type, forward, dtype, config) for forward in BOTH)
+    assert fused.forward_kind == "fused"
+    assert fused.fingerprint == plain.fingerprint
+    for cut in (1, 17):
+        outs = []
+        for each in (fused, plain):
+            cache = each.cache()
+            outs.append(torch.cat([feed(cache, TOKENS[:cut], 0), feed(cache, TOKENS[cut:30], cut)]))
+        torch.testing.assert_close(*outs, rtol=0, atol=1e-4 if dtype == "fp32" else NEAR)
+
+
+def test_biases_of_q_k_and_v_are_fused_with_them() -> None:
+    """Freshly made biases are zero, so they are set by hand before the fusing."""
+    config = {**SIZES, "num_hidden_layers": 1}
+    made = load.make_random("x", {"model_type": "qwen2", "config": config, "seed": 0}, "sdpa").double()
+    attention = made.model.layers[0].self_attn
+    for index, linear in enumerate((attention.q_proj, attention.k_proj, attention.v_proj)):
+        torch.nn.init.constant_(linear.bias, 0.3 * (index + 1))
+    ids = torch.tensor(TOKENS[:9])
+    with torch.inference_mode():
+        expected = made(ids[None]).logits[0]
+        logits = FusedLlama(made)(ids, torch.arange(9), None, _kv.Slots(1, 64), 9)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config"),
+    [
+        ("llama", {"mlp_bias": True}),
+        ("llama", {"attention_bias": True}),
+        ("llama", {"hidden_act": "gelu"}),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}}),
+        ("qwen3", {}),
+        ("gpt2", {"n_embd": 48, "n_head": 6, "n_layer": 3, "n_positions": 64}),
+    ],
+)
+def test_what_the_fused_forward_does_not_know_runs_through_transformers(
+    model_type: str, config: dict[str, Any]
+) -> None:
+    drop = {"vocab_size": 61, "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.2}
+    sizes = {**drop, **config} if model_type == "gpt2" else {**SIZES, **config}
+    source = {"random": {"model_type": model_type, "config": sizes, "seed": 1}}
+    found = HFCausal.load("tiny", {"source": source}, "fp64", "cpu")
+    assert found.forward_kind == "transformers"
+    cache = found.cache()
+    parts = torch.cat([feed(cache, TOKENS[:9], 0), feed(cache, TOKENS[9:20], 9)])
+    torch.testing.assert_close(parts, fresh(found, TOKENS[:20]), rtol=0, atol=NEAR)
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_history_leaves_the_cache_as_if_started_afresh(model: HFCausal, data: st.DataObject) -> None:
+    cache = model.cache()
+    held: list[int] = []
+    for _ in range(data.draw(st.integers(1, 6))):
+        new = data.draw(st.lists(st.integers(0, 60), min_size=1, max_size=7))
+        if len(held) + len(new) + 1 > model.capabilities.context:
+            break
+        feed(cache, new, len(held), rows=data.draw(st.integers(0, len(new))))
+        stay = data.draw(st.integers(max(0, len(held) - 3), len(held)))
+        tail = (held + new)[stay:]
+        picks = data.draw(st.lists(st.integers(0, len(tail) - 1), unique=True, max_size=3).map(sorted))
+        whole = picks == list(range(len(picks)))  # another choice leaves keys at positions that are no chain
+        cache.keep(stay, picks if whole else ())
+        held = held[:stay] + [tail[i] for i in (picks if whole else ())]
+    last = feed(cache, [7], len(held))
+    torch.testing.assert_close(last[-1], fresh(model, [*held, 7])[-1], rtol=0, atol=NEAR)
+
+
+def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: HFCausal) -> None:
+    parents, depth = [-1, -1, 0, 0, 1, 2], [1, 1, 2, 2, 2, 3]
+    nodes, prefix = [3, 9, 14, 5, 5, 31], TOKENS[:10]
+    cache = model.cache()
+    feed(cache, prefix, 0, rows=0)
+    sees = torch.eye(7, dtype=torch.bool)
+    sees[:, 0] = True
+    chains = []
+    for node, parent in enumerate(parents):
+        chain = [node]
+        while parent >= 0:
+            sees[node + 1, parent + 1] = True
+            chain.insert(0, parent)
+            parent = parents[parent]
+        chains.append(chain)
+    tokens = torch.tensor([TOKENS[10], *nodes])
+    positions = torch.tensor([10, *(10 + d for d in depth)])
+    rows = cache.extend(Window(tokens, positions, 10, sees, 7)).logits
+    for node, chain in enumerate(chains):
+        expected = fresh(model, [*prefix, TOKENS[10], *(nodes[i] for i in chain)])[-1]
+        torch.testing.assert_close(rows[node + 1], expected, rtol=0, atol=NEAR)
+    cache.keep(11, (0, 2, 5))
+    after = feed(cache, [1, 2], 14)
+    expected = fresh(model, [*prefix, TOKENS[10], nodes[0], nodes[2], nodes[5], 1, 2])[-2:]
+    torch.testing.assert_close(after, expected, rtol=0, atol=NEAR)
+
+
+def test_a_window_sees_the_entries_held_since_its_base_as_it_says(model: HFCausal) -> None:
+    """A second level of a tree: node 12 hangs below node 3 of the first window and must not see node 9."""
+    cache = model.cache()
+    feed(cache, TOKENS[:5], 0, rows=0)
+    level = torch.eye(2, dtype=torch.bool)
+    cache.extend(Window(torch.tensor([3, 9]), torch.tensor([5, 5]), 5, level, 2))
+    below = torch.tensor([[True, False, True]])
+    row = cache.extend(Window(torch.tensor([12]), torch.tensor([6]), 5, below, 1)).logits
+    torch.testing.assert_close(row[0], fresh(model, [*TOKENS[:5], 3, 12])[-1], rtol=0, atol=NEAR)
+
+
+def test_buffers_grow_and_a_prefix_stays_where_it_is(monkeypatch: pytest.MonkeyPatch, model: HFCausal) -> None:
+    monkeypatch.setattr(_kv, "FIRST", 4)
+    cache = model.cache()
+    parts = [feed(cache, TOKENS[i : i + 3], i) for i in range(0, 30, 3)]
+    torch.testing.assert_close(torch.cat(parts), fresh(model, TOKENS[:30]), rtol=0, atol=NEAR)
+    layer = cache._slots.layers[0]
+    assert layer.keys.shape[2] == 32
+    before = layer.keys.data_ptr()
+    cache.keep(7)
+    cache.keep(5, (0, 1))
+    feed(cache, TOKENS[7:20], 7)
+    assert cache._slots.layers[0].keys.data_ptr() == before
+
+
+def test_keep_of_entries_in_place_moves_nothing(monkeypatch: pytest.MonkeyPatch, model: HFCausal) -> None:
+    moved: list[int] = []
+    plain = _kv.SlotLayer.gather
+
+    def counted(layer: _kv.SlotLayer, start: int, entries: Tensor) -> None:
+        moved.append(start)
+        plain(layer, start, entries)
+
+    monkeypatch.setattr(_kv.SlotLayer, "gather", counted)
+    cache = model.cache()
+    feed(cache, TOKENS[:9], 0)
+    cache.keep(4, (0, 1, 2))
+    assert not moved
+    cache.keep(3, (0, 2))
+    assert len(moved) == 3
+
+
+def test_a_prefill_returns_no_rows_and_no_mask_is_made_for_one_token(model: HFCausal) -> None:
+    cache = model.cache()
+    assert feed(cache, TOKENS[:6], 0, rows=0).shape == (0, 61)
+    assert model._masks(Window(torch.tensor([1]), torch.tensor([6]), 6, None, 1), 6) is None
+
+
+@pytest.mark.parametrize("held", [1, 5, 40])
+@pytest.mark.parametrize("count", [2, 3, 65])
+def test_causal_masks_are_what_they_say(held: int, count: int) -> None:
+    masks = _kv.Masks(128, torch.float32, torch.device("cpu"))
+    window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), held, None, count)
+    seen = torch.arange(held + count)[None] <= held + torch.arange(count)[:, None]
+    for _ in range(2):  # built, then sliced from what was built
+        mask = masks(window, held)
+        assert mask is not None
+        assert torch.equal(mask == 0, seen)
+        assert torch.equal(mask == float("-inf"), ~seen)
+
+
+def test_past_the_context_and_unheld_entries_are_contract_errors(model: HFCausal) -> None:
+    cache = model.cache()
+    feed(cache, TOKENS[:10], 0)
+    with pytest.raises(ContractError, match="10 entries are held and 60 more would pass the context of 64"):
+        feed(cache, [1] * 60, 10)
+    for length, entries in ((11, ()), (-1, ()), (8, (2,)), (8, (0, 1, 1)), (9, (-1,))):
+        with pytest.raises(ContractError, match="names entries that are not among the 10 held"):
+            cache.keep(length, entries)
+    with pytest.raises(ContractError, match="base 12 and the cache holds 10"):
+        feed(cache, [1], 12)
+    torch.testing.assert_close(feed(cache, TOKENS[10:12], 10), fresh(model, TOKENS[:12])[-2:], rtol=0, atol=1e-9)
+
+
+def test_two_caches_do_not_touch_each_other(model: HFCausal) -> None:
+    one, two = model.cache(), model.cache()
+    feed(one, TOKENS[:6], 0)
+    feed(two, TOKENS[20:26], 0)
+    torch.testing.assert_close(feed(one, [4], 6), fresh(model, [*TOKENS[:6], 4])[-1:], rtol=0, atol=NEAR)
+
+
+def test_a_variant_skips_layers_and_leaves_the_original_as_it_was(model: HFCausal) -> None:
+    before = fresh(model, TOKENS[:12])
+    small = model.variant({"layers": "2"})
+    found = fresh(small, TOKENS[:12])
+    assert not torch.allclose(found, before)
+    assert torch.equal(fresh(model, TOKENS[:12]), before)
+    assert small.fingerprint != model.fingerprint
+    assert model.variant({}) is model
+    assert torch.allclose(fresh(model.variant({"layers": "3"}), TOKENS[:12]), before)
+    other = tiny(forward=BOTH[model.forward_kind == "fused"]).variant({"layers": "2"})
+    torch.testing.assert_close(found, fresh(other, TOKENS[:12]), rtol=0, atol=NEAR)
+    cache = small.cache()
+    parts = torch.cat([feed(cache, TOKENS[:5], 0), feed(cache, TOKENS[5:12], 5)])
+    torch.testing.assert_close(parts, found, rtol=0, atol=NEAR)
+
+
+@pytest.mark.parametrize("text", ["0", "1", "4", "-2", "two", "", "2.5"])
+def test_silly_numbers_of_layers_are_refused(model: HFCausal, text: str) -> None:
+    with pytest.raises(UsageError, match="keep a whole number from 2 to 3"):
+        model.variant({"layers": text})
+    with pytest.raises(UsageError, match="has no variant with width"):
+        model.variant({"width": text})
+
+
+@pytest.mark.parametrize("count", [2, 3, 15, 26, 30])
+def test_spread_keeps_the_ends_and_as_many_as_asked(count: int) -> None:
+    kept = spread(30, str(count), "x")
+    assert len(set(kept)) == count
+    assert kept[0] == 0 and kept[-1] == 29
+    assert list(kept) == sorted(kept)
+
+
+def test_weights_are_the_same_each_time_and_no_generator_moves() -> None:
+    state = torch.get_rng_state()
+    one, two = tiny(), tiny()
+    assert torch.equal(torch.get_rng_state(), state)
+    assert one.fingerprint == two.fingerprint
+    assert torch.equal(fresh(one, TOKENS[:4]), fresh(two, TOKENS[:4]))
+    source = {"random": {"model_type": "llama", "config": SIZES, "seed": 2}}
+    assert HFCausal.load("tiny", {"source": source}, "fp64", "cpu").fingerprint != one.fingerprint
+
+
+def test_packed_products_equal_plain_ones() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.float32, torch.bfloat16, torch.float64):
+        weight = torch.randn(300, 256, generator=generator).to(dtype)
+        bias = torch.randn(300, generator=generator).to(dtype)
+        assert weight.numel() >= packed_linear.SMALL
+        for rows in (1, 2, 33):
+            x = torch.randn(rows, 256, generator=generator).to(dtype)
+            found = packed_linear.product(weight, bias)(x).double()
+            expected = x.double() @ weight.double().T + bias.double()
+            scale = {torch.float32: 1e-4, torch.bfloat16: 0.3, torch.float64: 1e-11}[dtype]
+            torch.testing.assert_close(found, expected, rtol=0, atol=scale)
+
+
+def test_a_sliding_window_ends_the_context() -> None:
+    assert tiny("mistral", config={"sliding_window": 24}).capabilities.context == 24
+    assert tiny("mistral", config={"sliding_window": None}).capabilities.context == 64
+
+
+@pytest.mark.parametrize(
+    ("model_type", "config", "says"),
+    [
+        ("t5", {}, "encoder-decoder"),
+        ("mamba", {"hidden_size": 32, "num_hidden_layers": 2}, "cannot be rolled back"),
+        ("qwen3_next", {}, "linear_attention"),
+        ("vit", {}, "no causal language model"),
+        ("no_such_type", {}, "cannot configure no_such_type"),
+    ],
+)
+def test_architectures_that_cannot_be_served_say_why(model_type: str, config: dict[str, Any], says: str) -> None:
+    source = {"random": {"model_type": model_type, "config": config, "seed": 0}}
+    with pytest.raises(WeightsError, match=says):
+        HFCausal.load("x", {"source": source}, "fp32", "cpu")
+
+
+def test_a_model_that_ignores_its_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from transformers.models.llama import modeling_llama
+
+    monkeypatch.setattr(modeling_llama, "create_causal_mask", lambda **given: None)
+    with pytest.raises(WeightsError, match="does not follow the attention mask"):
+        tiny(forward="transformers")
+
+
+def test_parameters_are_checked() -> None:
+    source = {"random": {"model_type": "llama", "config": SIZES, "seed": 1}}
+    for params, says in (
+        ({"source": source, "atn": "sdpa"}, "no parameter 'atn'"),
+        ({"source": source, "attn": "flash"}, "attn is 'flash'; choose one of sdpa, eager"),
+        ({}, "needs a source of weights"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            HFCausal.load("x", params, "fp32", "cpu")
+    with pytest.raises(UsageError, match="no dtype 'int4'"):
+        HFCausal.load("x", {"source": source}, "int4", "cpu")
+
+
+def test_a_backbone_without_tokenizer_reads_no_text(model: HFCausal) -> None:
+    assert model.decode([1, 2]) == ""
+    with pytest.raises(UsageError, match="no tokenizer"):
+        model.encode("x")
+
+
+def test_drafters_are_found_by_name_variant_and_noise() -> None:
+    target = presets.load("random-llama-1m", "fp32")
+    assert presets.drafter(target, "self") is target
+    assert presets.drafter(target, "random-llama-1m") is target
+    small = presets.drafter(target, "self:layers=3")
+    assert small.name == "random-llama-1m/layers=3"
+    other = presets.drafter(target, "random-llama-5m:noise=0.5,layers=4,seed=2")
+    assert isinstance(other, NoisyBackbone)
+    assert other.capabilities.vocabulary == target.capabilities.vocabulary
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("self:seed=3", "noise=, which is missing"),
+        ("self:noise=loud", "'loud' is not a number"),
+        ("self:noise=-1", "not negative"),
+        ("self:depth=3", "has no variant with depth"),
+        ("random-lama-1m", "did you mean 'random-llama-1m'"),
+    ],
+)
+def test_drafters_that_cannot_be_had_say_why(text: str, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        presets.drafter(presets.load("random-llama-5m", "fp32"), text)
+
+
+def test_a_drafter_of_another_vocabulary_is_refused() -> None:
+    with pytest.raises(UsageError, match="vocabulary of 512 tokens and the target 'tiny' of 61"):
+        presets.drafter(tiny(), "random-llama-1m")
+
+
+def test_a_tabular_target_makes_its_own_drafters() -> None:
+    target = presets.load("tabular", "fp64")
+    assert presets.drafter(target, "anything:noise=0.1").capabilities.vocabulary == target.capabilities.vocabulary
+
+
+def test_noise_is_keyed_by_seed_position_and_token_alone(model: HFCausal) -> None:
+    noisy, again = NoisyBackbone(model, 0.5, 0), NoisyBackbone(model, 0.5, 0)
+    plain, whole = fresh(model, TOKENS[:12]), fresh(noisy, TOKENS[:12])
+    cache = again.cache()
+    assert feed(cache, TOKENS[:4], 0, rows=0).shape == (0, 61)
+    feed(cache, [1, 2, 3], 4)
+    cache.keep(4)
+    torch.testing.assert_close(feed(cache, TOKENS[4:12], 4), whole[4:], rtol=0, atol=1e-6)
+    noise = whole - plain
+    assert 0.45 < float(noise.std()) < 0.55
+    assert len({round(float(row[0]), 9) for row in noise}) == 12
+    assert not torch.allclose(fresh(NoisyBackbone(model, 0.5, 1), TOKENS[:12]), whole)
+    assert torch.equal(fresh(NoisyBackbone(model, 0.0, 1), TOKENS[:12]), plain)
+
+
+TEXT = "def fibonacci(n):\n    "
+
+
+@pytest.mark.model
+def test_the_real_model_is_fused_and_knows_its_ends(smollm2: Backbone) -> None:
+    assert isinstance(smollm2, HFCausal)
+    assert smollm2.forward_kind == "fused"
+    assert (smollm2.capabilities.vocabulary, smollm2.capabilities.context) == (49152, 8192)
+    assert smollm2.decode(smollm2.encode(TEXT)) == TEXT
+    assert smollm2.capabilities.eos == {2}
+    assert smollm2.decode([2]) == ""
+
+
+@pytest.mark.model
+def test_greedy_tokens_equal_those_of_generate(smollm2: Backbone) -> None:
+    spec = presets.resolve("smollm2-135m")
+    plain = HFCausal.load(spec.name, {**spec.params, "forward": "transformers"}, "fp32", "cpu")
+    ids = smollm2.encode(TEXT)
+    reference = plain._net.model  # type: ignore[attr-defined]
+    made = reference.generate(
+        torch.tensor([ids]), max_new_tokens=32, min_new_tokens=32, do_sample=False, pad_token_id=2
+    )
+    expected = made[0, len(ids) :].tolist()
+    for model in (smollm2, plain):
+        cache, tokens = model.cache(), list(ids)
+        feed(cache, tokens[:-1], 0, rows=0)
+        for _ in range(32):
+            logits = feed(cache, tokens[-1:], len(tokens) - 1)[0].clone()
+            logits[2] = float("-inf")  # as min_new_tokens does
+            tokens.append(int(logits.argmax()))
+        assert tokens[len(ids) :] == expected
+
+
+@pytest.mark.model
+def test_on_the_real_model_trees_and_windows_agree_with_chains(smollm2: Backbone) -> None:
+    ids = smollm2.encode(TEXT * 3)
+    whole = fresh(smollm2, ids)
+    cache = smollm2.cache()
+    parts = torch.cat([feed(cache, ids[:5], 0), feed(cache, ids[5:6], 5), feed(cache, ids[6:], 6)])
+    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-3)
+    cache.keep(8)
+    sees = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool()
+    window = Window(torch.tensor([ids[8], 11, ids[9]]), torch.tensor([8, 9, 9]), 8, sees, 3)
+    torch.testing.assert_close(cache.extend(window).logits[2], whole[9], rtol=0, atol=1e-3)
+    cache.keep(9, (1,))
+    torch.testing.assert_close(feed(cache, ids[10:12], 10), whole[10:12], rtol=0, atol=1e-3)

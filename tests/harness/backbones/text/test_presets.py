@@ -1,0 +1,254 @@
+"""Text presets: what they pin, the chat templates as they were published, and their architectures at a small size."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
+
+from harness.backbones.text import chat
+from harness.backbones.text.hf_causal import HFCausal
+from harness.core.cache import Cache, Window
+from harness.core.task import Prompt
+from harness.errors import UsageError, WeightsError
+from harness.plan import presets
+
+Shape = dict[str, Any]
+
+
+def shape(kind: str, width: int, inner: int, layers: int, heads: int, kv_heads: int, vocabulary: int) -> Shape:
+    return {
+        "model_type": kind,
+        "hidden_size": width,
+        "intermediate_size": inner,
+        "num_hidden_layers": layers,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "vocab_size": vocabulary,
+        "tie_word_embeddings": False,
+        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
+    }
+
+
+SHAPES = {
+    "llama2-7b": shape("llama", 4096, 11008, 32, 32, 32, 32000),
+    "llama2-13b": shape("llama", 5120, 13824, 40, 40, 40, 32000),
+    "llama2-70b": shape("llama", 8192, 28672, 80, 64, 8, 32000),
+    "llama3-8b": shape("llama", 4096, 14336, 32, 32, 8, 128256),
+    "qwen2.5-7b": shape("qwen2", 3584, 18944, 28, 28, 4, 152064),
+    "deepseek-r1-distill-1.5b": shape("qwen2", 1536, 8960, 28, 12, 2, 151936),
+    "deepseek-r1-distill-7b": shape("qwen2", 3584, 18944, 28, 28, 4, 152064),
+    "deepseek-r1-distill-8b": shape("llama", 4096, 14336, 32, 32, 8, 128256),
+    "deepseek-r1-distill-14b": shape("qwen2", 5120, 13824, 48, 40, 8, 152064),
+    "deepseek-r1-distill-32b": shape("qwen2", 5120, 27648, 64, 40, 8, 152064),
+    "vicuna-7b": shape("llama", 4096, 11008, 32, 32, 32, 32000),
+    "vicuna-33b": shape("llama", 6656, 17920, 60, 52, 52, 32000),
+    "abel-7b": shape("llama", 4096, 11008, 32, 32, 32, 32000),
+}
+"""The published configurations: how many parameters a preset states follows from them."""
+
+
+def parameters(fields: Shape) -> int:
+    """Of two models of one and two layers, built without memory: one layer, and the rest."""
+    counts = []
+    for layers in (1, 2):
+        config = AutoConfig.for_model(**{**fields, "num_hidden_layers": layers})
+        with torch.device("meta"):
+            counts.append(sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters()))
+    return counts[0] + (fields["num_hidden_layers"] - 1) * (counts[1] - counts[0])
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_preset_names_hub_pin_template_and_the_size_that_its_architecture_has(name: str) -> None:
+    spec = presets.known()[name]
+    hub = spec.params["source"]["hub"]
+    assert spec.params["template"] in chat.TEMPLATES and spec.params["chat"] is False
+    assert len(hub.get("revision", "")) == (0 if name == "abel-7b" else 40)
+    count = parameters(SHAPES[name])
+    assert spec.size == f"{count / 1e9:.2f} B, {2 * count / 1e9:.1f} GB"
+    assert spec.params.get("vocabulary", 32000) == SHAPES[name]["vocab_size"]
+    assert spec.licence and spec.note and spec.modality() == "text" and spec.reads_text()
+
+
+def test_weights_that_are_not_here_say_what_to_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(WeightsError, match="not on this machine: run `stride fetch vicuna-7b`"):
+        presets.load("vicuna-7b", "fp32", fetch=False)
+    with pytest.raises(WeightsError, match=r"meta-llama/Llama-2-7b-chat-hf at revision f5db02\w+ .* your token"):
+        presets.fetch("llama2-7b")
+
+
+ASKED = "What is 2+3?"
+PUBLISHED = {
+    "llama2": "[INST] What is 2+3? [/INST]",
+    "llama3": "<|start_header_id|>user<|end_header_id|>\n\nWhat is 2+3?<|eot_id|>"
+    "<|start_header_id|>assistant<|end_header_id|>\n\n",
+    "qwen": "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>\n"
+    "<|im_start|>user\nWhat is 2+3?<|im_end|>\n<|im_start|>assistant\n",
+    "deepseek": "<｜User｜>What is 2+3?<｜Assistant｜><think>\n",
+    "vicuna": "A chat between a curious user and an artificial intelligence assistant. The assistant gives helpful, "
+    "detailed, and polite answers to the user's questions. USER: What is 2+3? ASSISTANT:",
+    "abel": "Question:\nWhat is 2+3?\nAnswer:\nLet's think step by step.\n",
+}
+OWN = "{% for m in messages %}<u>{{ m['content'] }}</u>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
+
+
+def tokenizer(bos: bool, marks: tuple[str, ...] = (), template: str | None = None) -> PreTrainedTokenizerFast:
+    """A tokenizer of bytes, which loses nothing, with a token for each mark."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<s>", "</s>", *marks])
+    if bos:
+        made.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 256)])
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>" if bos else None, eos_token="</s>")
+    wrapped.chat_template = template
+    return wrapped
+
+
+def folder(path: Path, tok: PreTrainedTokenizerFast) -> Path:
+    """A tiny model of random weights and a tokenizer, as a folder of transformers."""
+    config = AutoConfig.for_model(**{**TINY["llama"], "vocab_size": len(tok)})
+    torch.manual_seed(0)
+    AutoModelForCausalLM.from_config(config).save_pretrained(path)
+    tok.save_pretrained(path)
+    return path
+
+
+def opened(path: Path, prompt: Prompt, **params: Any) -> tuple[int, ...]:
+    model = HFCausal.load("tiny", {"source": {"folder": str(path)}, **params}, "fp32", "cpu")
+    return model.open(prompt).tokens
+
+
+TINY: dict[str, Shape] = {
+    "llama": {**shape("llama", 48, 80, 3, 6, 2, 97), "max_position_embeddings": 256, "initializer_range": 0.2},
+    "qwen2": {**shape("qwen2", 48, 80, 3, 6, 2, 97), "max_position_embeddings": 256, "initializer_range": 0.2},
+}
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_a_turn_is_wrapped_as_published_when_it_is_asked_for(name: str, tmp_path: Path) -> None:
+    marks, bos = chat.TEMPLATES[name].marks, name != "qwen"
+    tok = tokenizer(bos, marks)
+    path, prompt = folder(tmp_path, tok), Prompt("1", ASKED)
+    wrapped = opened(path, prompt, template=name, chat=True)
+    assert tok.decode(wrapped, clean_up_tokenization_spaces=False) == "<s>" * bos + PUBLISHED[name]
+    for mark in marks:
+        assert tok.convert_tokens_to_ids(mark) in wrapped
+    assert list(opened(path, prompt, template=name, chat=False)) == tok(ASKED).input_ids
+    assert list(opened(path, prompt, template=name)) == tok(ASKED).input_ids
+    assert opened(path, Prompt("1", tokens=(5, 6)), template=name, chat=True) == (5, 6)
+
+
+def test_every_template_has_its_published_string_here() -> None:
+    assert set(PUBLISHED) == set(chat.TEMPLATES)
+
+
+def test_white_space_around_a_turn_goes_only_where_the_family_drops_it() -> None:
+    for name, template in chat.TEMPLATES.items():
+        assert (f" {ASKED}\n" in template(f" {ASKED}\n")) == (name not in ("llama2", "llama3"))
+
+
+def test_a_beginning_token_that_the_tokenizer_does_not_add_is_added_once() -> None:
+    tok = tokenizer(bos=False)
+    tok.bos_token = "<s>"
+    assert chat.turn("abel", tok, ASKED)[0] == 256 == chat.turn("abel", tokenizer(bos=True), ASKED)[0]
+    assert chat.turn("abel", tok, ASKED).count(256) == 1
+
+
+def test_the_tokenizers_own_template_is_used_where_the_preset_says_own(tmp_path: Path) -> None:
+    tok = tokenizer(bos=True, template=OWN)
+    ids = opened(folder(tmp_path, tok), Prompt("1", ASKED), template="own", chat=True)
+    assert tok.decode(ids, clean_up_tokenization_spaces=False) == f"<u>{ASKED}</u><a>"
+
+
+@pytest.mark.parametrize(
+    ("params", "says"),
+    [
+        ({"template": "lama2", "chat": True}, "no template 'lama2'; choose one of own, llama2"),
+        ({"chat": True}, "chat is true and there is no template"),
+        ({"template": "llama2", "chat": "yes"}, "chat is 'yes'; true sends"),
+        ({"template": "llama3", "chat": True}, r"needs the token '<\|start_header_id\|>', which the tokenizer lacks"),
+        ({"template": "own", "chat": True}, "the tokenizer brings no template"),
+    ],
+)
+def test_templates_that_cannot_work_are_refused_at_load(params: Shape, says: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=says):
+        opened(folder(tmp_path, tokenizer(bos=True)), Prompt("1", ASKED), **params)
+
+
+def test_a_model_without_a_tokenizer_takes_no_turns() -> None:
+    config = {key: value for key, value in TINY["llama"].items() if key != "model_type"}
+    source = {"random": {"model_type": "llama", "config": config, "seed": 0}}
+    with pytest.raises(UsageError, match="the weights come without a tokenizer"):
+        HFCausal.load("x", {"source": source, "template": "llama2", "chat": True}, "fp32", "cpu")
+
+
+def test_a_variant_keeps_the_template_and_another_vocabulary_is_another_model(tmp_path: Path) -> None:
+    path = folder(tmp_path, tokenizer(bos=True))
+    params = {"source": {"folder": str(path)}, "template": "abel", "chat": True}
+    model = HFCausal.load("tiny", params, "fp32", "cpu")
+    assert model.variant({"layers": "2"}).open(Prompt("1", ASKED)).tokens == model.open(Prompt("1", ASKED)).tokens
+    with pytest.raises(WeightsError, match="says vocabulary: 32000 and the weights have 258"):
+        HFCausal.load("tiny", {**params, "vocabulary": 32000}, "fp32", "cpu")
+
+
+def test_the_own_template_of_a_real_tokenizer(tmp_path: Path) -> None:
+    """SmolLM2's, where its weights are here."""
+    spec = presets.resolve("smollm2-135m")
+    if not spec.ready():
+        pytest.skip("smollm2-135m is not on this machine")
+    model = HFCausal.load("s", {**spec.params, "template": "own", "chat": True}, "bf16", "cpu")
+    text = model._parts.tokenizer.decode(model.open(Prompt("1", ASKED)).tokens)
+    assert text.endswith(f"<|im_start|>user\n{ASKED}<|im_end|>\n<|im_start|>assistant\n")
+
+
+def rows(cache: Cache, tokens: list[int], base: int) -> torch.Tensor:
+    window = Window(torch.tensor(tokens), torch.arange(base, base + len(tokens)), base, None, len(tokens))
+    return cache.extend(window).logits
+
+
+@pytest.mark.parametrize("forward", ["fused", "transformers"])
+@pytest.mark.parametrize("kind", TINY)
+def test_small_models_of_each_architecture_decode_as_generate_does(kind: str, forward: str) -> None:
+    """Llama with shared key heads, Qwen2 with biases that are not zero; windows of any size give the same logits."""
+    torch.manual_seed(1)
+    reference = AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY[kind])).eval()
+    for name, tensor in reference.named_parameters():
+        if name.endswith("bias"):
+            torch.nn.init.normal_(tensor, std=0.5)
+    assert (kind == "qwen2") == any(name.endswith("bias") for name, _ in reference.named_parameters())
+    prompt = [int(t) for t in torch.randperm(90)[:24]]
+    ids = torch.tensor([prompt])
+    seen = torch.ones_like(ids)
+    made = reference.generate(ids, attention_mask=seen, max_new_tokens=24, do_sample=False)[0].tolist()
+    assert len(set(made)) >= 16
+    with torch.inference_mode():
+        whole = reference(torch.tensor([made])).logits[0]
+    model = served(reference, forward)
+    cache, parts, base = model.cache(), [], 0
+    for size in (1, 5, 17, 2, 1, 22):
+        parts.append(rows(cache, made[base : base + size], base))
+        base += size
+    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-4)
+    assert torch.cat(parts)[23:-1].argmax(-1).tolist() == made[24:]
+
+
+def served(reference: Any, forward: str) -> HFCausal:
+    """The model behind an adapter, through a folder, as any other."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as place:
+        reference.save_pretrained(place)
+        config = json.loads((Path(place) / "config.json").read_text())
+        assert config["model_type"] in TINY
+        return HFCausal.load("tiny", {"source": {"folder": place}, "forward": forward}, "fp32", "cpu")

@@ -1,0 +1,435 @@
+"""Every verb from the command line: what it prints, its one JSON document, its exit code, its one line of error."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+import pytest
+
+from harness.cli.main import VERBS, main
+from harness.record.ledger import Record, Sample
+from harness.record.store import Store
+from harness.registry import METHODS
+
+SMALL = ("--backbone", "tabular", "--task", "tabular", "--max-new-tokens", "6", "--set", "prove=false")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """Standard output, which must be one strict JSON document."""
+        return json.loads(self.out, parse_constant=_not_json)
+
+
+def _not_json(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+def stride(*words: object) -> Outcome:
+    """The command in this process, as from a shell: what it lets through as a traceback fails the test."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    argv = ["stride", *map(str, words)]
+    with (
+        mock.patch.object(sys, "argv", argv),
+        mock.patch.dict(os.environ, {"COLUMNS": "160"}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def refused(*words: object, code: int = 2) -> str:
+    """The one message of a command that must fail."""
+    found = stride(*words)
+    assert found.code == code and found.out == "", found
+    assert found.err.startswith("stride: ") and "Traceback" not in found.err, found
+    return found.err
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A small finished run: two methods, T = 0 and 1."""
+    path = tmp_path_factory.mktemp("cli") / "run"
+    found = stride(
+        "run", "--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", path, "--json"
+    )
+    assert found.code == 0, found
+    assert found.document == {"run": str(path), "cells": 7, "done": 7, "failed": 0, "malformed": 0, "skipped": 0}
+    return path
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_every_verb_has_examples_in_its_help(verb):
+    found = stride(verb, "--help")
+    assert found.code == 0 and f"stride {verb}" in found.out
+
+
+def test_exit_codes_and_messages_reach_the_shell(stride_env, tmp_path):
+    """Once through a real process; the other tests call the same function."""
+    command = [sys.executable, "-m", "harness.cli.main", "run", "--method", "sdj", *SMALL]
+    done = subprocess.run(command, env=stride_env, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and done.stdout == ""
+    assert done.stderr.count("\n") == 1 and "did you mean 'sjd'?" in done.stderr
+
+
+FIELDS = {"name", "kind", "claim", "needs", "source"}
+LISTED = {
+    "methods": ("method", {"claims", "exact_at", "params", "from"}),
+    "tasks": ("task", {"params", "metrics", "runs_code"}),
+    "backbones": ("backbone", {"meets", "ready", "licence"}),
+    "suites": ("suite", {"backbones", "tasks"}),
+}
+
+
+@pytest.mark.parametrize("kind", LISTED)
+def test_list_gives_the_promised_fields(kind):
+    word, more = LISTED[kind]
+    rows = stride("list", kind, "--json").document
+    assert rows and all(row["kind"] == word and set(row) >= FIELDS | more for row in rows)
+    shown = stride("list", kind).out
+    assert all(row["name"] in shown for row in rows)
+
+
+def test_list_alone_gives_all_but_the_matrix():
+    assert {row["kind"] for row in stride("list", "--json").document} == {word for word, _ in LISTED.values()}
+
+
+def test_the_matrix_has_a_row_a_pair_and_no_third_outcome():
+    rows = stride("list", "matrix", "--json").document
+    backbones = {row["name"] for row in stride("list", "backbones", "--json").document}
+    assert {(row["name"], row["backbone"]) for row in rows} == {(m, b) for m in METHODS for b in backbones}
+    assert all((row["outcome"] == "runs") == (row["reason"] is None) for row in rows)
+    assert {row["outcome"] for row in rows} <= {"runs", "skipped"}
+    assert "runs" in stride("list", "matrix").out
+
+
+UNKNOWN = {
+    "suite": ("run", "quikc"),
+    "method": ("run", "--method", "sdj", *SMALL),
+    "parameter": ("run", "--method", "{name: sjd, windw: 3}", *SMALL),
+    "backbone": ("run", "--method", "sjd", "--backbone", "tabulr", "--task", "tabular"),
+    "task": ("run", "--method", "sjd", "--backbone", "tabular", "--task", "tabulr"),
+    "key": ("run", "--method", "sjd", *SMALL, "--set", "temprature=0"),
+    "verified method": ("verify", "sdj"),
+    "verified parameter": ("verify", "sjd", "-p", "windw=3"),
+    "fetched": ("fetch", "smollm2-135n"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_an_unknown_name_is_one_line_that_proposes_another(case):
+    message = refused(*UNKNOWN[case])
+    assert message.count("\n") == 1 and "did you mean" in message
+
+
+USAGE = {
+    "nothing asked": ("run",),
+    "half asked": ("run", "--method", "sjd"),
+    "a set without a value": ("run", "--method", "sjd", *SMALL, "--set", "seed"),
+    "broken YAML": ("run", "--method", "{name: sjd", *SMALL),
+    "limit 0": ("run", "--method", "sjd", *SMALL, "--limit", "0"),
+    "limit 0 of a suite": ("run", "quick", "--limit", "0", "--dry-run"),
+    "limit below 0": ("run", "quick", "--limit", "-1", "--dry-run"),
+    "a type of none": ("run", "--method", "sjd", *SMALL, "--dtype", "fp8"),
+    "a temperature below 0": ("run", "--method", "sjd", *SMALL, "-t", "-1"),
+    "no run": ("report", "absent"),
+    "no run to show": ("show", "absent"),
+    "no run to compare": ("compare", "absent", "absent"),
+    "no run to keep": ("baseline", "make", "absent"),
+    "no run to gate": ("gate", "absent", "--baseline", "absent.json"),
+}
+
+
+@pytest.mark.parametrize("case", USAGE)
+def test_a_request_that_makes_no_sense_is_one_line_and_exit_2(case, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert refused(*USAGE[case]).count("\n") == 1
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("device", ["cuda:7", "nowhere"])
+@pytest.mark.parametrize("backbone", ["tabular", "random-llama-1m"])
+def test_a_device_that_is_not_there_is_named(device, backbone, tmp_path):
+    words = ("--backbone", backbone, *SMALL[2:], "--device", device, "--out", tmp_path / "run")
+    assert device.partition(":")[0] in refused("run", "--method", "sjd", *words)
+
+
+def test_all_is_understood_on_the_command_line_too():
+    found = stride("run", "--method", "all", *SMALL, "--dry-run", "--json")
+    assert found.code == 0, found.err
+    assert {row["method"] for row in found.document["cells"]} == set(METHODS)
+
+
+def test_a_dry_run_lists_cells_and_reasons_and_writes_nothing(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    words = ("run", "--method", "sjd", "--backbone", "tabular", "--task", "tabular", "--task", "continuation")
+    rows = stride(*words, "--dry-run", "--json").document["cells"]
+    assert [(row["task"], row["status"]) for row in rows] == [
+        ("tabular", "planned"),
+        ("tabular", "planned"),
+        ("continuation", "skipped"),
+        ("continuation", "skipped"),
+    ]
+    shown = stride(*words, "--dry-run").out
+    assert all(row["cell"] in shown for row in rows) and "no tokenizer" in shown
+    assert not list(tmp_path.iterdir())
+
+
+def test_an_infinite_threshold_takes_a_limit_too(tmp_path):
+    path = tmp_path / "inf.yaml"
+    path.write_text("methods: [{name: sjdpp, tau: .inf}]\nbackbones: tabular\ntasks: tabular\n")
+    rows = stride("run", path, "--limit", 1, "--dry-run", "--json").document["cells"]
+    assert [row["expected"] for row in rows] == [1, 1]
+
+
+def outputs(path: Path) -> dict[str, list[list[int]]]:
+    store = Store.open(path)
+    return {name: [list(ids) for ids in store.cell(name).samples["tokens"]] for name in store.cells()}
+
+
+def test_limit_seed_and_temperature_do_what_they_say(tmp_path):
+    def made(name: str, seed: int) -> dict[str, list[list[int]]]:
+        words = ("--method", "sjd", *SMALL, "--limit", 3, "--seed", seed, "-t", 1, "--out", tmp_path / name)
+        assert stride("run", *words, "--json").code == 0
+        return outputs(tmp_path / name)
+
+    first, again, other = made("a", 0), made("b", 0), made("c", 1)
+    assert first == again
+    assert all(len(found) == 3 + 1 for found in first.values())  # a warm-up decode beside them
+    assert list(first.values()) != list(other.values())
+    baseline, floor, _ = first.values()
+    assert baseline != floor
+
+
+def test_a_run_reports_its_progress_and_its_files(tmp_path):
+    found = stride("run", "--method", "sjd", *SMALL, "--out", tmp_path / "run", "--append", tmp_path / "history.jsonl")
+    assert found.code == 0
+    assert "16/16 decodes" in found.err and "sjd" in found.out and "2 cells done" in found.out
+    for line in found.out.splitlines():
+        if line.startswith("wrote "):
+            assert Path(line.removeprefix("wrote ")).stat().st_size > 0
+    history = (tmp_path / "history.jsonl").read_text().splitlines()
+    rows = [json.loads(line, parse_constant=_not_json) for line in history]
+    assert [row["label"] for row in rows] == ["autoregressive", "sjd"]
+
+
+def test_a_folder_that_holds_a_run_is_not_written_over(run):
+    before = outputs(run)
+    words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
+    assert "--resume" in refused("run", *words)
+    assert outputs(run) == before
+
+
+RESUMED = {
+    "seed": ("--seed", "3"),
+    "max_new_tokens": ("--max-new-tokens", "5"),
+    "tasks": ("--limit", "2"),
+    "temperature": ("-t", "0.5"),
+    "methods": ("--method", "jacobi"),
+}
+
+
+@pytest.mark.parametrize("key", RESUMED)
+def test_going_on_with_another_run_names_the_key_that_differs(run, key):
+    words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
+    assert f" {key}: " in refused("run", *words, *RESUMED[key], "--resume")
+
+
+def test_going_on_with_a_finished_run_repeats_nothing(run):
+    files = {path: path.stat().st_mtime_ns for path in (run / "cells").rglob("*") if path.is_file()}
+    words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
+    found = stride("run", *words, "--resume", "--json")
+    assert (found.code, found.document["done"]) == (0, 7)
+    assert files == {path: path.stat().st_mtime_ns for path in files}
+
+
+def test_nothing_to_resume_is_said(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "--out" in refused("run", "--method", "sjd", *SMALL, "--resume")
+
+
+@pytest.mark.parametrize("place", ["a file", "below a file"])
+def test_a_run_folder_that_cannot_be_made_is_named(tmp_path, place):
+    (tmp_path / "file").write_text("")
+    path = tmp_path / "file" if place == "a file" else tmp_path / "file" / "run"
+    assert str(path) in refused("run", "--method", "sjd", *SMALL, "--out", path)
+
+
+def test_report_writes_tables_and_plots(run, tmp_path):
+    found = stride("report", run, "--out", tmp_path)
+    assert found.code == 0 and "sjd" in found.out and "unverified" in found.out
+    kinds = {path.suffix for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 0}
+    assert kinds >= {".md", ".csv", ".tex", ".png", ".svg"}
+
+
+def test_report_gives_a_row_a_cell(run, tmp_path):
+    rows = stride("report", run, "--json", "--out", tmp_path).document
+    assert [row["cell"] for row in rows] == list(Store.open(run).manifest["cells"])
+    assert all(row["n_ok"] == 8 and row["n_failed"] == 0 for row in rows)
+
+
+def test_compare_finds_a_run_equal_to_itself(run, tmp_path):
+    found = stride("compare", run, run, "--json", "--out", tmp_path / "compare.md").document
+    assert found["rows"] and not found["only_a"] and not found["only_b"]
+    assert all(row["difference"] == 0 and row["equal"] == row["pairs"] for row in found["rows"])
+    assert (tmp_path / "compare.md").stat().st_size > 0
+    assert "sjd" in stride("compare", run, run).out
+
+
+def test_show_goes_from_the_run_to_one_output(run):
+    cells = stride("show", run, "--json").document
+    assert cells == Store.open(run).cells() and stride("show", run).out.split() == cells
+    name = next(cell for cell in cells if cell.startswith("sjd"))
+    document = stride("show", run, name, "--json").document
+    assert document["meta"]["cell"] == name and document["metrics"]["tau"] >= 1 and document["depths"]
+    shown = stride("show", run, name)
+    assert shown.code == 0 and "acceptance by depth" in shown.out
+    found = stride("show", run, name, "--prompt", "tabular/1", "--json").document
+    (sample,) = found["samples"]
+    assert sample["status"] == "ok" and all(isinstance(token, int) for token in sample["tokens"])
+    assert sum(step["emitted"] - step["overshoot"] for step in found["steps"]) == len(sample["tokens"])
+    assert sample["text"] in stride("show", run, name, "--prompt", "tabular/1").out
+
+
+def test_show_names_what_it_cannot_find(run):
+    assert "sjd" in refused("show", run, "nothing-of-the-kind")
+    assert "T0" in refused("show", run, "sjd.")  # at T = 0 and at T = 1
+    assert "tabular/0" in refused("show", run, "sjd.tabular.fp64.T0.tabular", "--prompt", "tabular/99")
+
+
+def test_outputs_that_look_like_markup_are_shown_as_they_are(tmp_path):
+    """A model's text is no formatting: ``[/b]`` closes nothing, and ``[red]`` is no colour."""
+    meta = {"label": "sjd", "backbone": "b", "dtype": "fp32", "task": "t", "method": "sjd"}
+    store = Store.create(tmp_path / "run", {"key": {}, "cells": {"one": meta}, "provenance": {}})
+    store.write("one", Record(Sample("p[/q]", 0, False, "failed", error="KeyError: x[/i] [red]"), ()))
+    store.write("one", Record(Sample("p", 0, False, "ok", text="a[/b] [red]c"), ()))
+    store.seal("one", meta)
+    found = stride("show", tmp_path / "run", "one")
+    assert found.code == 0
+    assert "a[/b] [red]c" in found.out and "x[/i] [red]" in found.out
+
+
+def test_doctor_says_what_is_here():
+    found = stride("doctor", "--json")
+    assert found.code in (0, 1)
+    document = found.document
+    assert set(document) == {"machine", "versions", "checks"}
+    checks = {check["what"]: check for check in document["checks"]}
+    assert checks["registries"]["ok"] and "backbone tabular" in checks
+    assert "registries" in stride("doctor").out
+
+
+def test_verify_gives_the_promised_fields():
+    found = stride("verify", "speculative", "--quick", "--json")
+    assert found.code == 0
+    for row in found.document:
+        assert set(row) >= {"method", "params", "claim", "total_variation", "verdict", "planted"}
+        assert row["verdict"] == "exact" and row["total_variation"] < 1e-12 and row["planted"] is True
+
+
+def test_verify_prints_strict_json_where_a_parameter_is_infinite():
+    found = stride("verify", "sjdpp", "-p", "tau=inf", "-p", "window=3", "--quick", "--json")
+    assert found.code == 0 and found.document[0]["verdict"] == "exact"
+
+
+def test_verify_shows_its_table_and_its_floor():
+    found = stride("verify", "autoregressive", "--quick")
+    assert found.code == 0 and "exact" in found.out and "Noise floor" in found.out and "caught" in found.out
+
+
+def test_verify_names_settings_and_verdicts_whole_on_a_narrow_terminal(stride_env):
+    words = ("verify", "sjd", "-p", "window=3", "--quick")
+    narrow = {**stride_env, "COLUMNS": "80"}
+    command = [sys.executable, "-m", "harness.cli.main", *words]
+    found = subprocess.run(command, env=narrow, capture_output=True, text=True, check=True)
+    assert re.search(r"^sjd window=3 +exact +\S+e-1\d ", found.stdout, re.MULTILINE)
+    assert max(map(len, found.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("report", "RUN", "--out", "FILE/below"),
+        ("compare", "RUN", "RUN", "--out", "FILE/below"),
+        ("baseline", "make", "RUN", "--out", "FILE/below"),
+    ],
+)
+def test_an_output_that_cannot_be_written_is_one_message(run, tmp_path, words):
+    (tmp_path / "file").write_text("")
+    places = {"RUN": str(run), "FILE/below": str(tmp_path / "file" / "below")}
+    found = stride(*(places.get(word, word) for word in words))
+    assert found.code == 2 and found.err.startswith("stride: ") and str(tmp_path / "file") in found.err
+
+
+def test_a_history_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+    words = (
+        "--method",
+        "sjd",
+        *SMALL,
+        "--out",
+        tmp_path / "run",
+        "--append",
+        tmp_path / "absent" / "history.jsonl",
+    )
+    assert "absent" in refused("run", *words)
+    assert not (tmp_path / "run" / "cells").exists()
+
+
+def broken_copy(run: Path, to: Path, file: str) -> Path:
+    """A copy of the run in which the first file of that name has lost its end."""
+    for path in run.rglob("*"):
+        target = to / path.relative_to(run)
+        if path.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(path.read_bytes())
+    victim = sorted(to.rglob(file))[0]
+    victim.write_bytes(victim.read_bytes()[:-20])
+    return victim
+
+
+@pytest.mark.parametrize("file", ["samples.parquet", "steps.parquet", "cell.json", "manifest.json"])
+@pytest.mark.parametrize("verb", ["report", "resume", "compare", "baseline"])
+def test_a_truncated_file_of_a_store_is_named(run, tmp_path, file, verb):
+    victim = broken_copy(run, tmp_path / "copy", file)
+    asked = (
+        "--method",
+        "sjd",
+        "--method",
+        "speculative",
+        *SMALL,
+        "-t",
+        0,
+        "-t",
+        1,
+        "--out",
+        victim.parents[0],
+    )
+    words = {
+        "report": ("report", tmp_path / "copy"),
+        "compare": ("compare", tmp_path / "copy", run),
+        "baseline": ("baseline", "make", tmp_path / "copy", "--out", tmp_path / "b.json"),
+        "resume": ("run", *asked[:-1], tmp_path / "copy", "--resume"),
+    }
+    found = stride(*words[verb])
+    assert found.code == 2 and str(victim) in found.err and "Traceback" not in found.err

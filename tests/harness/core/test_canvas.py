@@ -1,0 +1,355 @@
+"""A canvas in any order: who sees whom, what is replaced, what is counted, and what the loop makes of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from harness.backbones.slots.guided import GridGrammar, GuidedCache
+from harness.backbones.text.hf_causal import HFCausal
+from harness.backbones.toy.tabular import Tabular, _mix
+from harness.core.cache import Cache, Rows, Window
+from harness.core.canvas import Canvas
+from harness.core.capabilities import Capabilities, Grid, Requirement
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draft import Fill
+from harness.core.draws import Draws, SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.method import Claim, Method
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.core.session import Session
+from harness.errors import ContractError
+from harness.proof.enumerate import _freeze, output_law
+from harness.record.ledger import check
+
+MODEL = Tabular("tabular", {"vocabulary": 4, "context": 40})
+PROMPT = (0, 2, 1)
+P, LENGTH = len(PROMPT), 8
+SCALE = 2.5
+
+
+def canvas(
+    cache: Cache | None = None, prompt: Sequence[int] = PROMPT, capabilities: Capabilities = MODEL.capabilities
+) -> Canvas:
+    made = MODEL.cache() if cache is None else cache
+    return Canvas(made, capabilities, prompt, length=LENGTH, stopwatch=Stopwatch(CpuClock()))
+
+
+def read(target: Canvas, *pairs: tuple[int, int]) -> Tensor:
+    """Pairs of position and token."""
+    return target.read(torch.tensor([token for _, token in pairs]), [place for place, _ in pairs])
+
+
+def fill(*pairs: tuple[int, int]) -> Fill:
+    return Fill(torch.tensor([place for place, _ in pairs]), torch.tensor([token for _, token in pairs]))
+
+
+@dataclass
+class ByHand:
+    """The rule in words, without windows, masks or caches: an entry is mixed from those at smaller positions."""
+
+    prompt: Sequence[int]
+    shift: int = 0
+    entries: dict[int, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.read(list(enumerate(self.prompt[:-1], -self.shift)))
+
+    def read(self, pairs: Sequence[tuple[int, int]]) -> list[Tensor]:
+        for place, _ in pairs:
+            self.entries.pop(place, None)
+        for place, token in sorted(pairs):
+            seen = sum(entry for other, entry in self.entries.items() if other < place) % 2**64
+            self.entries[place] = _mix(token, place + self.shift, seen)
+        return [MODEL.row(self.entries[place]) for place, _ in sorted(pairs)]
+
+
+PASSES = st.lists(
+    st.dictionaries(st.integers(P, P + LENGTH - 1), st.integers(0, 3), min_size=1, max_size=4), max_size=7
+)
+
+
+class TestWhoSeesWhom:
+    @settings(max_examples=30)
+    @given(passes=PASSES, first=st.dictionaries(st.integers(P, P + 5), st.integers(0, 3), max_size=3))
+    def test_any_history_is_the_rule_done_by_hand(self, passes: list[dict[int, int]], first: dict[int, int]) -> None:
+        target, ours = canvas(), ByHand(PROMPT)
+        for pairs in [{P - 1: PROMPT[-1], **first}, *passes]:
+            given_pairs = sorted(pairs.items())
+            twin = copy.deepcopy(target)
+            rows = read(target, *given_pairs)
+            assert torch.equal(rows, torch.stack(ours.read(given_pairs)))
+            assert torch.equal(read(twin, *given_pairs), rows), "a copy shares what it holds"
+            assert target.held == sorted((place, e) for place, e in ours.entries.items() if place >= P - 1)
+
+    @settings(max_examples=20)
+    @given(passes=PASSES, negative=st.lists(st.integers(0, 3), min_size=1, max_size=5))
+    def test_guidance_does_the_same_in_both_branches(self, passes: list[dict[int, int]], negative: list[int]) -> None:
+        cache = GuidedCache(MODEL.cache(), P, scale=SCALE, unconditional=MODEL.cache(), negative=negative)
+        target, ours, other = canvas(cache), ByHand(PROMPT), ByHand(negative, len(negative) - P)
+        read(target, (P - 1, PROMPT[-1]))
+        ours.read([(P - 1, PROMPT[-1])])
+        other.read([(P - 1, negative[-1])])
+        for pairs in passes:
+            rows = read(target, *sorted(pairs.items()))
+            conditional, free = (torch.stack(side.read(sorted(pairs.items()))) for side in (ours, other))
+            torch.testing.assert_close(rows, free + SCALE * (conditional - free), rtol=0, atol=1e-12)
+
+    def test_the_rule_would_see_an_entry_that_sees_too_much(self) -> None:
+        """Read out of order, the first row differs from what it would be if it saw all that is held."""
+        target = canvas()
+        read(target, (P - 1, 1), (P + 2, 3))
+        late = read(target, (P, 2))[0]
+        alone = canvas()
+        assert torch.equal(read(alone, (P - 1, 1), (P, 2))[1], late)
+        assert not torch.equal(read(alone, (P + 1, 3))[0], late)
+
+    def test_in_order_it_is_a_session_and_needs_no_mask(self) -> None:
+        windows: list[Window] = []
+
+        class Watching(Cache):
+            inner = MODEL.cache()
+
+            def extend(self, window: Window) -> Rows:
+                windows.append(window)
+                return self.inner.extend(window)
+
+            def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+                pytest.fail("nothing was replaced")
+
+        target = canvas(Watching())
+        target.prefill()
+        target.prefill()
+        rows = torch.cat([read(target, (P - 1, 1)), read(target, (P, 3), (P + 1, 0))])
+        session = Session(MODEL.cache(), MODEL.capabilities, [*PROMPT, 3, 0], stopwatch=Stopwatch(CpuClock()))
+        assert torch.equal(rows[-1], session.forward()[0])
+        assert [(len(w.tokens), w.rows, w.sees is None) for w in windows] == [(2, 0, True), (1, 1, True), (2, 2, True)]
+        assert (target.passes, target.rows) == (2, 3), "the prefill is not a pass"
+        read(target, (P + 4, 1))
+        assert windows[-1].sees is None, "a position left out changes nothing for those in order"
+
+
+def test_a_stand_in_leaves_no_trace_in_a_real_net_under_guidance_and_a_grammar() -> None:
+    """Read ahead at position P + 3, then replaced: the rows are those of plain decoding, forced ends included."""
+    sizes = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
+    rest = {"num_attention_heads": 4, "max_position_embeddings": 48, "initializer_range": 0.3, "bos_token_id": None}
+    source = {"random": {"model_type": "llama", "config": {**sizes, **rest}, "seed": 4}}
+    net = HFCausal.load("tiny", {"source": source}, "fp32", "cpu")
+    grammar = GridGrammar(Grid(2, 3, eol=39), torch.arange(40) < 30)
+
+    def cache() -> Cache:
+        both = net.cache(), net.cache()
+        return GuidedCache(both[0], P, scale=3.0, unconditional=both[1], negative=[38, 31], grammar=grammar)
+
+    tokens = [*PROMPT, 5, 9, 22, 39, 7, 19]
+    plain = [Session(cache(), net.capabilities, tokens[: P + n], stopwatch=Stopwatch(CpuClock())) for n in range(7)]
+    wanted = [one.forward()[0] for one in plain]
+    target = canvas(cache(), capabilities=net.capabilities)
+    first = read(target, (P - 1, 1), (P + 3, 17))
+    found = [first[0], *read(target, (P, 5), (P + 1, 9)), *read(target, (P + 2, 22)), *read(target, (P + 3, 39))]
+    found += [*read(target, (P + 4, 7), (P + 5, 19))]
+    for ours, theirs in zip(found, wanted, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+    assert [int(row.isfinite().sum()) for row in found] == [30, 30, 30, 1, 30, 30, 30]
+    assert len(first) == 2 and not torch.allclose(first[1], found[4], atol=1e-2, equal_nan=True)
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("before", "pairs", "said"),
+        [
+            ((), (), "at least one"),
+            ((), ((P, 1),), "the first pass begins with the prompt's last token, at 2"),
+            ((), ((P - 2, 1), (P - 1, 1)), "the first pass begins"),
+            (((P - 1, 1),), ((P - 1, 1),), "no later one reads it"),
+            (((P - 1, 1),), ((P + 1, 1), (P, 1)), "ascending"),
+            (((P - 1, 1),), ((P, 1), (P, 2)), "ascending"),
+            (((P - 1, 1),), ((P + LENGTH, 1),), f"from {P} to {P + LENGTH - 1}"),
+        ],
+    )
+    def test_positions_that_cannot_be_read(self, before: Any, pairs: Any, said: str) -> None:
+        target = canvas()
+        if before:
+            read(target, *before)
+        with pytest.raises(ContractError, match=said):
+            target.read(torch.tensor([token for _, token in pairs], dtype=torch.long), [place for place, _ in pairs])
+
+    def test_as_many_tokens_as_positions(self) -> None:
+        with pytest.raises(ContractError, match="a pass over 2 tokens at positions"):
+            canvas().read(torch.tensor([1, 2]), [P - 1])
+
+    @pytest.mark.parametrize("place", [P - 1, P + LENGTH])
+    def test_positions_that_are_not_to_be_filled(self, place: int) -> None:
+        with pytest.raises(ContractError, match=f"fills position {place}; give those from {P} to {P + LENGTH - 1}"):
+            canvas().fill(fill((place, 1)))
+
+    def test_a_position_is_filled_once(self) -> None:
+        target = canvas()
+        target.fill(fill((P, 1)))
+        with pytest.raises(ContractError, match=f"fills position {P};"):
+            target.fill(fill((P + 1, 1), (P, 1)))
+        with pytest.raises(ContractError, match=f"fills position {P + 2};"):
+            target.fill(fill((P + 2, 1), (P + 2, 1)))
+
+    def test_nothing_is_no_fill(self) -> None:
+        with pytest.raises(ContractError, match="fills no position"):
+            canvas().fill(Fill(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long)))
+
+    @pytest.mark.parametrize("prompt", [(), (0,) * 33])
+    def test_what_does_not_fit(self, prompt: tuple[int, ...]) -> None:
+        with pytest.raises(ContractError, match="both fit into the context of 40"):
+            canvas(prompt=prompt)
+
+
+@dataclass(frozen=True)
+class Painter(Method[list[tuple[tuple[int, int], ...]]]):
+    """Fills what it is told in each step, after ``passes`` passes."""
+
+    script: tuple[tuple[tuple[int, int], ...], ...]
+    passes: int = 1
+
+    claim = Claim.APPROXIMATE
+    requirements = frozenset({Requirement.ANY_ORDER})
+    source = "this test"
+
+    def start(self, run: Run) -> list[tuple[tuple[int, int], ...]]:
+        return list(self.script)
+
+    def step(self, run: Run, state: list[tuple[tuple[int, int], ...]]) -> Fill:
+        first = not run.canvas.passes
+        for number in range(self.passes):
+            read(run.canvas, (P - 1, PROMPT[-1]) if first and not number else (P, 1))
+        pairs = state.pop(0)
+        return Fill(
+            torch.tensor([place for place, _ in pairs], dtype=torch.long),
+            torch.tensor([token for _, token in pairs], dtype=torch.long),
+        )
+
+
+def painted(*script: tuple[tuple[int, int], ...], budget: int = 5, passes: int = 1, **params: Any) -> Decode:
+    model = Tabular("tabular", {"vocabulary": 4, "context": 40, **params})
+    run = open_run(model, lambda name: model, PROMPT, Sampling(1.0), budget, SeededDraws(0, "t", "p", 0))
+    return decode(Painter(script, passes), run)
+
+
+SCRIPT = (((P + 4, 3),), ((P + 1, 2), (P, 1)), ((P + 3, 0), (P + 2, 3)))
+
+
+class TestInTheLoop:
+    def test_the_output_is_in_raster_order_and_every_step_counts_what_it_filled(self) -> None:
+        result = painted(*SCRIPT, grid=(2, 2, 3))
+        assert result.tokens == (1, 2, 3, 0, 3)
+        facts = [(s.nfe, s.rows, s.emitted, s.forced, s.overshoot, s.drafted, s.accepted) for s in result.steps]
+        assert facts == [(1, 1, 1, 0, 0, 0, 0), (1, 1, 2, 0, 0, 0, 0), (1, 1, 2, 1, 0, 0, 0)]
+        assert all(step.target_ns > 0 and step.tested == step.forced_drafted == 0 for step in result.steps)
+        check(result.steps, 5)
+
+    def test_two_passes_a_step_are_two(self) -> None:
+        assert [step.nfe for step in painted(*SCRIPT, passes=2).steps] == [2, 2, 2]
+
+    def test_an_end_of_text_token_does_not_end_it(self) -> None:
+        assert painted(*SCRIPT, eos=(3,)).tokens == (1, 2, 3, 0, 3)
+
+    def test_the_context_is_the_end_of_a_larger_budget(self) -> None:
+        assert painted(*SCRIPT, budget=99, context=P + 5).tokens == (1, 2, 3, 0, 3)
+
+    @pytest.mark.parametrize(
+        ("script", "passes", "said"),
+        [
+            (((P, 1),), 0, "made no target pass; .* or run.canvas.read"),
+            (((P, 9),), 1, r"emitted \(9,\), outside the vocabulary of 4"),
+            (((P + 5, 1),), 1, "fills position 8"),
+            ((), 1, "fills no position"),
+        ],
+    )
+    def test_a_step_that_breaks_the_contract(self, script: Any, passes: int, said: str) -> None:
+        with pytest.raises(ContractError, match=said):
+            painted(script, passes=passes)
+
+
+@dataclass(frozen=True)
+class EitherWay(Method[list[int]]):
+    """Reads and fills two positions in an order that a coin decides, then reads both again."""
+
+    claim = Claim.APPROXIMATE
+    requirements = frozenset({Requirement.ANY_ORDER})
+    source = "this test"
+
+    def start(self, run: Run) -> list[int]:
+        return []
+
+    def step(self, run: Run, state: list[int]) -> Fill:
+        if not run.canvas.passes:
+            p = run.probs(read(run.canvas, (P - 1, PROMPT[-1])))
+            state.append(int(run.draws.integers(1, 2, "init")))
+            return Fill(torch.tensor([P + state[0]]), run.draws.categorical(p, "draft"))
+        done = state.pop() if state else 2
+        if done == 2:
+            p = run.probs(read(run.canvas, (P, run.canvas.tokens[P]), (P + 1, run.canvas.tokens[P + 1])))
+            return Fill(torch.tensor([P + 2]), run.draws.categorical(p[1:], "draft"))
+        read(run.canvas, (P + done, run.canvas.tokens[P + done]))
+        return fill((P + 1 - done, 1))
+
+
+class TestEnumeration:
+    def test_the_law_is_the_fills_in_raster_order(self) -> None:
+        """Marginals by hand: one of two places is drawn from the law after the prompt, the other is 1."""
+        model = Tabular("tabular", {"vocabulary": 2})
+
+        def opened(draws: Draws) -> Run:
+            return open_run(model, lambda name: model, PROMPT, Sampling(1.0), 3, draws)
+
+        probs = output_law(EitherWay(), opened)
+        run = opened(SeededDraws(0, "t", "p", 0))
+        p = run.probs(run.target.forward())[0].tolist()
+        pairs = {(a, b): sum(w for out, w in probs.items() if out[:2] == (a, b)) for a in (0, 1) for b in (0, 1)}
+        wanted = {(0, 0): 0.0, (0, 1): p[0] / 2, (1, 0): p[0] / 2, (1, 1): p[1]}
+        assert pairs == pytest.approx(wanted, abs=1e-12)
+
+    def test_equal_contents_merge_whatever_their_order_in_the_cache(self) -> None:
+        """Both hold P and P + 1, which saw it; one has them the other way round in the cache."""
+        one, other, third = canvas(), canvas(), canvas()
+        for target in (one, other, third):
+            read(target, (P - 1, 1))
+        read(one, (P, 2))
+        read(one, (P + 1, 3))
+        read(other, (P, 2))
+        read(other, (P + 1, 3))
+        read(other, (P, 2))
+        read(third, (P + 1, 3))
+        read(third, (P, 2))
+        assert _freeze(one) == _freeze(other) != _freeze(third), "in the third P + 1 was read before P"
+        one.fill(fill((P, 2)))
+        assert _freeze(one) != _freeze(other)
+
+
+class TestRewrite:
+    def test_what_follows_the_first_change_is_read_again(self) -> None:
+        """Entries before it stay; a pass over the positions named gives the laws of a canvas that read all anew."""
+        target, fresh = canvas(), canvas()
+        assert target.rewrite([]) == [P - 1]
+        read(target, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 2), (P + 2, 3), (P + 4, 0))
+        assert target.rewrite([1, 2, 3]) == [P, P + 1, P + 2], "nothing was filled yet"
+        read(target, (P, 1), (P + 1, 2), (P + 2, 3))
+        places = target.rewrite([1, 0, 3, 2])
+        assert places == [P + 1, P + 2, P + 3] and target.output == (1, 0, 3, 2)
+        laws = read(target, *((place, target.tokens[place]) for place in places))
+        wanted = read(fresh, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 0), (P + 2, 3), (P + 3, 2))
+        assert torch.equal(laws, wanted[2:]) and target.held == fresh.held
+
+    def test_the_last_one_is_read_again_for_the_law_behind_it(self) -> None:
+        target = canvas()
+        target.rewrite([1, 2])
+        read(target, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 2), (P + 2, 3))
+        assert target.rewrite([1, 2]) == [P + 1] and target.output == (1, 2)
+        assert target.rewrite([1]) == [P] and target.output == (1,)

@@ -1,0 +1,87 @@
+"""Clocks: what a stamp costs and holds, and what durations are made of."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.core.clock import CpuClock, EventClock, Span, Stamp, Stopwatch, clock_for
+
+
+class FakeEvent:
+    """An event at a time set by hand."""
+
+    def __init__(self, at_ms: float) -> None:
+        self.at_ms = at_ms
+        self.recorded = 0
+
+    def record(self) -> None:
+        self.recorded += 1
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        return end.at_ms - self.at_ms
+
+
+def test_an_event_clock_records_one_event_a_stamp_and_waits_only_when_told() -> None:
+    times = iter([1.0, 3.5])
+    made: list[FakeEvent] = []
+    waits: list[None] = []
+
+    def event() -> FakeEvent:
+        made.append(FakeEvent(next(times)))
+        return made[-1]
+
+    clock = EventClock(event, lambda: waits.append(None))
+    begin, end = clock.stamp(), clock.stamp()
+    assert [e.recorded for e in made] == [1, 1]
+    assert (begin.event, end.event) == (made[0], made[1])
+    assert clock.device_ns(begin, end) == 2_500_000
+    assert clock.wall_ns(begin, end) == end.host_ns - begin.host_ns >= 0
+    assert waits == []
+    clock.finish()
+    assert len(waits) == 1
+
+
+@pytest.mark.parametrize(("ms", "ns"), [(0.0, 0), (0.0000004, 0), (0.0000006, 1), (1234.5678, 1_234_567_800)])
+def test_device_time_is_rounded_to_nanoseconds(ms: float, ns: int) -> None:
+    clock = EventClock(lambda: FakeEvent(0.0), lambda: None)
+    assert clock.device_ns(Stamp(0, FakeEvent(0.0)), Stamp(0, FakeEvent(ms))) == ns
+
+
+def test_a_cpu_stamp_has_no_event_and_the_host_is_the_device() -> None:
+    clock = CpuClock()
+    first, second = clock.stamp(), clock.stamp()
+    assert first.event is None
+    assert second.host_ns >= first.host_ns
+    assert clock.device_ns(Stamp(5), Stamp(12)) == clock.wall_ns(Stamp(5), Stamp(12)) == 7
+    clock.finish()
+
+
+def test_a_stopwatch_keeps_spans_in_order() -> None:
+    watch = Stopwatch(CpuClock())
+    a = watch.clock.stamp()
+    watch.add("draft", a)
+    b = watch.clock.stamp()
+    watch.add("target", b)
+    assert [span.kind for span in watch.spans] == ["draft", "target"]
+    assert watch.spans[0] == Span("draft", a, watch.spans[0].end)
+    assert watch.spans[0].end.host_ns <= watch.spans[1].begin.host_ns
+
+
+@pytest.mark.parametrize(("device", "kind"), [("cpu", CpuClock), ("cuda", EventClock), ("cuda:1", EventClock)])
+def test_the_clock_of_a_device(device: str, kind: type) -> None:
+    assert type(clock_for(device)) is kind
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
+def test_events_on_a_real_device() -> None:
+    clock = clock_for("cuda")
+    work = torch.randn(2048, 2048, device="cuda")
+    begin = clock.stamp()
+    for _ in range(20):
+        work = work @ work / 2048
+    middle, end = clock.stamp(), clock.stamp()
+    clock.finish()
+    assert clock.device_ns(begin, middle) > 0
+    assert clock.device_ns(begin, end) >= clock.device_ns(begin, middle)

@@ -1,0 +1,324 @@
+"""Seeded draws: repeatable, keyed by what they say, and of the law that they were asked for.
+
+Chi-square tests have a fixed seed; with a correct sampler one reseeding in a million fails each of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from harness.core.draft import Path
+from harness.core.draws import LIVE_CLOCKS, SeededDraws, chain_path, inverse_cdf, tree_path
+from harness.errors import ContractError
+from harness.proof.enumerate import EnumeratingDraws
+
+FALSE_ALARM = 1e-6
+plainly = settings(deadline=None, derandomize=True)
+TINY = torch.finfo(torch.float64).tiny
+
+
+def seeded(seed: int = 0) -> SeededDraws:
+    return SeededDraws(seed, "task", "prompt", 0)
+
+
+def fits(counts: Counter[Any], probs: dict[Any, float], draws: int) -> None:
+    """The counts are of that law; what has probability 0 never came."""
+    possible = [value for value, weight in probs.items() if weight > 0]
+    assert set(counts) <= set(possible)
+    observed = [counts[value] for value in possible]
+    assert sum(observed) == draws
+    expected = np.array([probs[value] for value in possible])
+    found = stats.chisquare(observed, draws * expected / expected.sum())
+    assert found.pvalue > FALSE_ALARM
+
+
+def outcomes(act: Callable[[EnumeratingDraws], Any]) -> Iterator[tuple[float, Any]]:
+    draws = EnumeratingDraws()
+    stack: list[list[int]] = [[]]
+    while stack:
+        draws.replay(stack.pop(), stack, {})
+        value = act(draws)
+        yield draws.weight, value
+
+
+def path_law(accept: torch.Tensor, parents: torch.Tensor | None) -> dict[tuple[int, ...], float]:
+    probs: dict[tuple[int, ...], float] = {}
+    for weight, nodes in outcomes(lambda draws: kept(draws.path(accept, parents))):
+        probs[nodes] = probs.get(nodes, 0.0) + weight
+    return probs
+
+
+def kept(path: Path) -> tuple[int, ...]:
+    return tuple(node for node in path.nodes.tolist() if node >= 0)
+
+
+class TestKeys:
+    def test_equal_keys_repeat_bit_for_bit(self) -> None:
+        probs = torch.rand(50, 20, generator=torch.Generator().manual_seed(0))
+        for _ in range(2):
+            a, b = seeded(), seeded()
+            assert torch.equal(a.uniforms(9, "accept"), b.uniforms(9, "accept"))
+            assert torch.equal(a.integers(9, 1000, "init"), b.integers(9, 1000, "init"))
+            assert torch.equal(a.categorical(probs, "draft"), b.categorical(probs, "draft"))
+            assert torch.equal(a.race(probs, range(50)), b.race(probs, range(50)))
+
+    def test_the_numbers_are_the_same_on_every_machine_and_in_every_release(self) -> None:
+        found = SeededDraws(0, "humaneval", "HumanEval/0", 0).uniforms(3, "accept").tolist()
+        assert found == GOLDEN
+
+    @pytest.mark.parametrize(
+        "other",
+        [(1, "task", "prompt", 0), (0, "tasks", "prompt", 0), (0, "task", "p", 0), (0, "task", "prompt", 1)],
+        ids=["seed", "task", "prompt", "repetition"],
+    )
+    def test_each_part_of_the_key_changes_every_stream(self, other: tuple[int, str, str, int]) -> None:
+        ours, theirs = seeded(), SeededDraws(*other)
+        probs = torch.full((16, 64), 1 / 64)
+        for stream in ("init", "draft", "accept", "resid"):
+            assert not torch.equal(ours.uniforms(8, stream), theirs.uniforms(8, stream))
+        assert not torch.equal(ours.race(probs, range(16)), theirs.race(probs, range(16)))
+
+    def test_streams_differ_and_do_not_disturb_one_another(self) -> None:
+        plain = seeded()
+        wanted = plain.uniforms(6, "resid")
+        busy = seeded()
+        busy.integers(100, 7, "init")
+        busy.path(torch.full((5,), 0.5))
+        busy.race(torch.full((1, 4), 0.25), [3])
+        assert torch.equal(busy.uniforms(6, "resid"), wanted)
+        assert not torch.equal(seeded().uniforms(6, "init"), wanted)
+
+    def test_asking_in_pieces_gives_the_same_numbers(self) -> None:
+        whole = seeded().uniforms(10, "draft")
+        pieces = seeded()
+        parts = [pieces.uniforms(n, "draft") for n in (3, 0, 1, 6)]
+        assert torch.equal(torch.cat(parts), whole)
+
+    def test_the_type_of_a_law_does_not_change_its_draws(self) -> None:
+        probs = torch.tensor([[0.125, 0.5, 0.25, 0.125]]).expand(200, -1)
+        draws = [seeded().categorical(probs.to(t), "draft") for t in (torch.float32, torch.float64, torch.bfloat16)]
+        assert torch.equal(draws[0], draws[1])
+        assert torch.equal(draws[0], draws[2])
+
+    def test_a_clock_made_again_is_the_same_clock(self) -> None:
+        probs = torch.full((1, 30), 1 / 30)
+        draws = seeded()
+        before = draws.race(probs, [0])
+        draws.race(probs.expand(LIVE_CLOCKS, -1), range(1, LIVE_CLOCKS + 1))
+        assert len(draws._clocks) == LIVE_CLOCKS
+        assert 0 not in draws._clocks
+        assert torch.equal(draws.race(probs, [0]), before)
+
+
+GOLDEN = [0.18851852492007182, 0.5099339441565417, 0.8128803842206742]
+
+
+class TestInverseCdf:
+    @plainly
+    @given(
+        weights=st.lists(st.sampled_from([0.0, 0.0, 1e-30, 0.1, 1.0, 3.0]), min_size=1, max_size=12),
+        u=st.sampled_from([0.0, 2.0**-53, 0.5, 1 - 2.0**-53]) | st.floats(0, 1, exclude_max=True),
+        dtype=st.sampled_from([torch.float32, torch.float64]),
+    )
+    def test_never_a_token_of_probability_zero(self, weights: list[float], u: float, dtype: torch.dtype) -> None:
+        probs = torch.tensor([weights], dtype=dtype)
+        if float(probs.sum()) > 0:
+            token = inverse_cdf(probs, torch.tensor([u], dtype=torch.float64))
+            assert float(probs[0, token]) > 0
+
+    def test_the_largest_uniform_in_a_wide_law_with_a_dead_tail(self) -> None:
+        probs = torch.rand(8, 49_152, generator=torch.Generator().manual_seed(0))
+        probs[:, 30_000:] = 0
+        tokens = inverse_cdf(probs, torch.full((8,), 1 - 2.0**-53, dtype=torch.float64))
+        assert tokens.tolist() == [29_999] * 8
+
+    def test_cuts_are_where_the_running_sum_passes_u(self) -> None:
+        probs = torch.tensor([[0.25, 0.0, 0.5, 0.25]], dtype=torch.float64).expand(5, -1)
+        u = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75], dtype=torch.float64)
+        assert inverse_cdf(probs, u).tolist() == [0, 0, 2, 2, 3]
+
+    def test_a_law_of_any_total_is_normalised(self) -> None:
+        u = torch.rand(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+        probs = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64).expand(100, -1)
+        assert torch.equal(inverse_cdf(probs, u), inverse_cdf(probs * TINY * 2**20, u))
+
+
+class TestLaws:
+    def test_categorical(self) -> None:
+        weights = [0.5, 0.0, 0.3, 0.15, 0.05]
+        tokens = seeded(1).categorical(torch.tensor([weights]).expand(20_000, -1), "resid")
+        fits(Counter(tokens.tolist()), dict(enumerate(weights)), 20_000)
+
+    @pytest.mark.parametrize("high", [2, 7])
+    def test_integers(self, high: int) -> None:
+        tokens = seeded(2).integers(20_000, high, "init")
+        fits(Counter(tokens.tolist()), dict.fromkeys(range(high), 1 / high), 20_000)
+
+    def test_integers_below_one_are_zero(self) -> None:
+        assert seeded().integers(50, 1, "init").tolist() == [0] * 50
+
+    @pytest.mark.parametrize("parents", [None, [-1, -1, 0, 0, 2, 1, -1]], ids=["chain", "tree"])
+    def test_path(self, parents: list[int] | None) -> None:
+        accept = torch.tensor([0.6, 0.8, 0.0, 0.5, 1.0, 0.3, 0.9], dtype=torch.float64)
+        above = None if parents is None else torch.tensor(parents)
+        draws = seeded(3)
+        counts = Counter(kept(draws.path(accept, above)) for _ in range(2_000))
+        fits(counts, path_law(accept, above), 2_000)
+
+    def test_couple_keeps_as_often_as_can_be_and_leaves_the_law_p(self) -> None:
+        q, p = [0.1, 0.5, 0.4, 0.0], [0.3, 0.2, 0.1, 0.4]
+        draws, n = seeded(4), 20_000
+        before = SeededDraws(4, "task", "another", 0).categorical(torch.tensor([q]).expand(n, -1), "draft")
+        after = draws.couple(before, torch.tensor([q]).expand(n, -1), torch.tensor([p]).expand(n, -1))
+        left = [max(0.0, b - a) for a, b in zip(q, p, strict=True)]
+        same = sum(min(a, b) for a, b in zip(q, p, strict=True))
+        joint = {
+            (x, y): (min(q[x], p[x]) if x == y else 0.0) + max(0.0, q[x] - p[x]) * left[y] / (1 - same)
+            for x in range(4)
+            for y in range(4)
+        }
+        fits(Counter(zip(before.tolist(), after.tolist(), strict=True)), joint, n)
+        fits(Counter(after.tolist()), dict(enumerate(p)), n)
+
+    def test_couple_of_equal_laws_changes_nothing(self) -> None:
+        probs = torch.rand(500, 6, generator=torch.Generator().manual_seed(0)).softmax(-1)
+        x = seeded(5).categorical(probs, "init")
+        assert torch.equal(seeded(6).couple(x, probs, probs.clone()), x)
+
+    def test_race_has_the_law(self) -> None:
+        weights = [0.45, 0.0, 0.35, 0.2]
+        tokens = seeded(7).race(torch.tensor([weights]).expand(4_000, -1), range(4_000))
+        fits(Counter(tokens.tolist()), dict(enumerate(weights)), 4_000)
+
+    def test_equal_keys_share_their_noise_and_others_do_not(self) -> None:
+        draws = seeded(8)
+        probs = torch.full((400, 50), 1 / 50)
+        once = draws.race(probs, range(400))
+        assert torch.equal(draws.race(probs, range(400)), once)
+        assert torch.equal(draws.race(probs, [17] * 400), once[17].expand(400))
+        assert len(set(once.tolist())) > 40
+
+    def test_two_laws_in_one_race_agree_as_gumbel_noise_in_common_does(self) -> None:
+        a, b = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
+        draws, n = seeded(9), 4_000
+        pairs = torch.tensor([a, b])
+        both = [tuple(draws.race(pairs, [key, key]).tolist()) for key in range(n)]
+        equal = {i: 1 / sum(max(a[k] / a[i], b[k] / b[i]) for k in range(3)) for i in range(3)}
+        counts = Counter(x if x == y else -1 for x, y in both)
+        fits(counts, {**equal, -1: 1 - sum(equal.values())}, n)
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> tuple[list[int], list[float], list[bool]]:
+    size = draw(st.integers(0, 12))
+    parents = [draw(st.integers(-1, k - 1)) for k in range(size)]
+    accept = [draw(st.sampled_from([0.0, 0.25, 0.5, 0.9, 1.0])) for _ in range(size)]
+    coins = [draw(st.booleans()) for _ in range(size)]
+    return parents, accept, coins
+
+
+def walk(parents: Sequence[int], coins: Sequence[bool]) -> tuple[int, ...]:
+    """From the root: the first child in order whose coin shows True, until none does."""
+    at = -1
+    nodes: list[int] = []
+    while True:
+        children = [k for k, parent in enumerate(parents) if parent == at]
+        chosen = [k for k in children if coins[k]]
+        if not chosen:
+            return tuple(nodes)
+        at = chosen[0]
+        nodes.append(at)
+
+
+class TestPaths:
+    @plainly
+    @given(tree=trees())
+    def test_tree_path_is_the_plain_walk(self, tree: tuple[list[int], list[float], list[bool]]) -> None:
+        parents, accept, coins = tree
+        above = torch.tensor(parents, dtype=torch.long)
+        path = tree_path(torch.tensor(coins, dtype=torch.bool), torch.tensor(accept), above)
+        nodes = walk(parents, coins)
+        assert kept(path) == nodes
+        assert path.nodes.tolist() == [*nodes, *[-1] * (len(parents) - len(nodes))]
+        assert int(path.stop) == (nodes[-1] + 1 if nodes else 0)
+
+    @plainly
+    @given(tree=trees())
+    def test_a_chain_is_a_tree(self, tree: tuple[list[int], list[float], list[bool]]) -> None:
+        _, accept, coins = tree
+        odds = torch.tensor(accept, dtype=torch.float64)
+        flips = torch.tensor(coins, dtype=torch.bool)
+        chain, same = chain_path(flips, odds), tree_path(flips, odds, torch.arange(len(odds)) - 1)
+        assert torch.equal(chain.nodes, same.nodes)
+        assert int(chain.stop) == int(same.stop)
+        torch.testing.assert_close(chain.expected, same.expected, rtol=0, atol=1e-12)
+
+    @plainly
+    @given(tree=trees())
+    def test_expected_is_the_mean_over_all_coins(self, tree: tuple[list[int], list[float], list[bool]]) -> None:
+        parents, accept, _ = tree
+        odds, above = torch.tensor(accept, dtype=torch.float64), torch.tensor(parents, dtype=torch.long)
+        probs = path_law(odds, above)
+        assert sum(probs.values()) == pytest.approx(1, abs=1e-12)
+        mean = sum(weight * len(nodes) for nodes, weight in probs.items())
+        path = tree_path(torch.zeros(len(odds), dtype=torch.bool), odds, above)
+        assert float(path.expected) == pytest.approx(mean, abs=1e-12)
+
+    def test_a_deep_chain_as_a_tree(self) -> None:
+        """Pointer doubling reaches the root of 300 nodes."""
+        odds = torch.full((300,), 0.99, dtype=torch.float64)
+        coins = torch.ones(300, dtype=torch.bool)
+        path = tree_path(coins, odds, torch.arange(300) - 1)
+        assert int(path.stop) == 300
+        assert float(path.expected) == pytest.approx(sum(0.99**k for k in range(1, 301)), rel=1e-12)
+
+
+def ordered_law(probs: Sequence[float], k: int) -> dict[tuple[int, ...], float]:
+    """Of k draws without replacement; derived again, over all permutations."""
+    found: dict[tuple[int, ...], float] = {}
+    for tokens in itertools.permutations(range(len(probs)), k):
+        weight, left = 1.0, 1.0
+        for token in tokens:
+            weight, left = weight * probs[token] / left, left - probs[token]
+        found[tokens] = weight
+    return found
+
+
+class TestDistinct:
+    LAW = (0.5, 0.25, 0.15, 0.1)
+
+    def test_ordered_draws_have_their_law(self) -> None:
+        draws = 4000
+        found = seeded().distinct(torch.tensor([self.LAW]).expand(draws, -1), 2, "draft")
+        fits(Counter(tuple(row) for row in found.tolist()), ordered_law(self.LAW, 2), draws)
+
+    def test_enumerated_it_is_every_ordered_subset(self) -> None:
+        probs = torch.tensor([self.LAW, (0.0, 0.7, 0.3, 0.0)], dtype=torch.float64)
+        found: dict[tuple[int, ...], float] = {}
+        for weight, rows in outcomes(lambda d: d.distinct(probs, 2, "draft")):
+            key = tuple(rows.reshape(-1).tolist())
+            found[key] = found.get(key, 0.0) + weight
+        first, second = ordered_law(self.LAW, 2), {(1, 2): 0.7, (2, 1): 0.3}
+        expected = {(*a, *b): p * q for a, p in first.items() for b, q in second.items()}
+        assert found == pytest.approx(expected, abs=1e-12)
+
+    def test_a_row_that_runs_out_goes_on_with_impossible_tokens_by_id(self) -> None:
+        probs = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
+        assert seeded().distinct(probs, 4, "draft")[0].tolist() == [2, 0, 1, 3]
+        assert [rows[0].tolist() for _, rows in outcomes(lambda d: d.distinct(probs[:1], 3, "draft"))] == [[2, 0, 1]]
+        assert sorted(seeded().distinct(probs, 4, "draft")[1].tolist()) == [0, 1, 2, 3]
+
+    @pytest.mark.parametrize("draws", [seeded(), EnumeratingDraws()])
+    def test_no_more_than_there_are(self, draws: SeededDraws | EnumeratingDraws) -> None:
+        with pytest.raises(ContractError, match="5 distinct tokens were asked of a vocabulary of 4"):
+            draws.distinct(torch.tensor([self.LAW]), 5, "draft")

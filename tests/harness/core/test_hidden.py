@@ -1,0 +1,157 @@
+"""Hidden rows of real nets: those of transformers, kept by a session through trees, in both branches of guidance."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from test_hf_causal import SIZES
+from torch import Tensor
+
+from harness.backbones.image.captions import ImageModel
+from harness.backbones.slots.guided import GuidedCache
+from harness.backbones.text.hf_causal import HFCausal
+from harness.backbones.toy.tabular import Tabular
+from harness.core.backbone import Backbone
+from harness.core.cache import Cache, Rows, Window, extend_all
+from harness.core.capabilities import Capabilities, Requirement, Tap
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draft import Acceptance, Draft, Path
+from harness.core.hidden import resolve
+from harness.core.session import Session
+from harness.core.task import Prompt
+from harness.errors import ContractError
+from harness.plan import presets
+
+TOKENS = (5, 9, 22, 31, 7, 7, 19, 2)
+NEAR = 1e-5
+TREE = Draft(torch.tensor([4, 8, 15, 16]), parents=torch.tensor([-1, -1, 0, 1]))
+
+
+def tiny(forward: str) -> HFCausal:
+    source = {"random": {"model_type": "llama", "config": SIZES, "seed": 1}}
+    return HFCausal.load("tiny", {"source": source, "forward": forward}, "fp64", "cpu")
+
+
+def hidden(cache: Cache, tokens: Sequence[int], taps: tuple[int, ...]) -> Tensor:
+    found = cache.extend(Window(torch.tensor(tokens), torch.arange(len(tokens)), 0, None, 0, taps)).hidden
+    assert found is not None
+    return found
+
+
+def session(cache: Cache, capabilities: Capabilities, tokens: Sequence[int], taps: Sequence[Tap]) -> Session:
+    made = Session(cache, capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
+    made.tap(taps)
+    return made
+
+
+def take(target: Session, nodes: list[int], token: int) -> None:
+    padded = torch.tensor([*nodes, *[-1] * (len(target.draft) - len(nodes))], dtype=torch.long)
+    target.commit(Acceptance(Path(padded, torch.tensor(nodes[-1] + 1), torch.zeros(())), torch.tensor(token)))
+
+
+def test_both_forwards_give_the_hidden_states_of_transformers() -> None:
+    net, fused = tiny("transformers"), tiny("fused")
+    taps = (0, 1, 2, 3)
+    assert fused.forward_kind == "fused"
+    states = net._net.model(torch.tensor([TOKENS]), output_hidden_states=True).hidden_states
+    expected = torch.stack([state[0] for state in states], 1)[:, None]
+    torch.testing.assert_close(hidden(net.cache(), TOKENS, taps), expected, rtol=0, atol=NEAR)
+    torch.testing.assert_close(hidden(fused.cache(), TOKENS, taps), expected, rtol=0, atol=NEAR)
+    head = net._net.model.lm_head
+    logits = fused.cache().extend(Window(torch.tensor(TOKENS), torch.arange(8), 0, None, 8)).logits
+    torch.testing.assert_close(head(expected[:, 0, -1]), logits, rtol=0, atol=NEAR)
+
+
+@pytest.mark.parametrize("forward", ["fused", "transformers"])
+def test_a_session_keeps_the_rows_of_the_path_taken(forward: str) -> None:
+    model = tiny(forward)
+    target = session(model.cache(), model.capabilities, TOKENS, (0, "middle", -1))
+    target.prefill()
+    assert target.hidden.shape == (7, 1, 3, 48)
+    target.forward(TREE)
+    target.grow(Draft(torch.tensor([23, 42]), parents=torch.tensor([3, 4])))
+    assert target.newest.shape == (2, 1, 3, 48)
+    take(target, [1, 3, 4], 1)
+    expected = hidden(model.cache(), [*TOKENS, 8, 16, 23], (0, 1, 3))
+    torch.testing.assert_close(target.hidden, expected, rtol=0, atol=NEAR)
+
+
+def test_a_variant_counts_its_own_layers() -> None:
+    model = tiny("fused")
+    assert (model.capabilities.layers, model.capabilities.width, model.capabilities.branches) == (3, 48, 1)
+    assert Requirement.HIDDEN in model.capabilities.meets
+    fewer = model.variant({"layers": "2"})
+    assert fewer.capabilities.layers == 2
+    assert hidden(fewer.cache(), TOKENS, resolve([-1], fewer.capabilities)).shape == (8, 1, 1, 48)
+
+
+@pytest.mark.parametrize("forward", ["fused", "transformers"])
+def test_sequences_read_together_show_the_rows_of_each(forward: str) -> None:
+    """Taps that all have, in one pass of the fused forward; different ones are read alone."""
+    model = tiny(forward)
+    texts = (TOKENS, TOKENS[:3], TOKENS[2:])
+    for taps in (((0, 3),) * 3, ((0, 3), (1,), ())):
+        windows = [
+            Window(torch.tensor(text), torch.arange(len(text)), 0, None, min(1, index), taps[index])
+            for index, text in enumerate(texts)
+        ]
+        found = extend_all([model.cache() for _ in texts], windows)
+        for rows, window in zip(found, windows, strict=True):
+            alone = model.cache().extend(window)
+            assert isinstance(rows, Rows) and (rows.hidden is None) == (not window.taps)
+            torch.testing.assert_close(rows.logits, alone.logits, rtol=0, atol=NEAR)
+            torch.testing.assert_close(rows.hidden, alone.hidden, rtol=0, atol=NEAR)
+
+
+class Mute:
+    """A net without hidden rows."""
+
+    kind, layers = "mute", 1
+
+    def __call__(self, *_: object) -> Tensor:
+        raise AssertionError("it has nothing to say")
+
+
+def test_a_net_that_gives_none_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    cache = tiny("fused").cache()
+    monkeypatch.setattr(cache, "_net", Mute())
+    with pytest.raises(ContractError, match="Mute gives no hidden rows; ask a backbone that meets HIDDEN"):
+        hidden(cache, TOKENS, (0,))
+
+
+def both(model: Backbone, prompt: Sequence[int], negative: Sequence[int], behind: Sequence[int]) -> Tensor:
+    """Two passes of their own; inside the prompt the first one's rows stand for the other's."""
+    last = model.capabilities.layers
+    ours = hidden(model.cache(), [*prompt, *behind], (last,))
+    theirs = hidden(model.cache(), [*negative, *behind], (last,))[len(negative) - 1 :]
+    inside = len(prompt) - 1
+    return torch.cat([ours, torch.cat([ours[:inside], theirs])], 1)
+
+
+@pytest.mark.parametrize("negative", [(3,), (1, 0, 2, 3)])
+@pytest.mark.parametrize("prefill", [False, True])
+def test_guidance_has_a_branch_for_each_prompt(negative: tuple[int, ...], prefill: bool) -> None:
+    model, prompt = Tabular("tabular", {"vocabulary": 17}), [0, 2, 1]
+    cache = GuidedCache(model.cache(), 3, scale=2.0, unconditional=model.cache(), negative=negative)
+    target = session(cache, model.capabilities, prompt, (-1,))
+    if prefill:
+        target.prefill()
+        assert torch.equal(target.hidden, both(model, prompt, negative, [])[:2])
+    target.forward(TREE)
+    take(target, [1, 3], 5)
+    assert torch.equal(target.hidden, both(model, prompt, negative, [8, 16]))
+
+
+def test_a_picture_model_offers_its_branches() -> None:
+    model = presets.load("embedded-image-8x8", "fp32")
+    assert isinstance(model, ImageModel)
+    plain, guided = (model.variant({"guidance": scale}) for scale in ("1", "3"))
+    assert (plain.capabilities.branches, guided.capabilities.branches) == (1, 2)
+    for each in (plain, guided):
+        encoded = each.open(Prompt("p", tokens=tuple(model.encode(""))))
+        target = session(encoded.cache(), each.capabilities, encoded.tokens, (-1,))
+        assert target.hidden.shape == (0, each.capabilities.branches, 1, each.capabilities.width)
+        target.forward()
+        assert target.hidden.shape[1:] == (each.capabilities.branches, 1, each.capabilities.width)

@@ -1,0 +1,314 @@
+"""The loop on scripted methods whose every step can be counted by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.clock import Event, EventClock, Stopwatch
+from harness.core.draft import Acceptance, Draft, Path
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode, truncate
+from harness.core.method import Claim, Method
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.errors import ContractError
+from harness.record.ledger import check
+
+V = 6
+
+
+@dataclass(frozen=True)
+class Act:
+    """One scripted step: what is drafted, which nodes are kept, the token after them."""
+
+    token: int
+    drafted: tuple[int, ...] = ()
+    path: tuple[int, ...] = ()
+    parents: tuple[int, ...] | None = None
+    reused: tuple[bool, ...] | None = None
+    passes: int = 1
+    drafter_before: int = 0
+    drafter_after: int = 0
+
+
+@dataclass(frozen=True)
+class Scripted(Method[Iterator[Act]]):
+    """Does what it is told, whatever the target says."""
+
+    acts: tuple[Act, ...]
+
+    claim = Claim.APPROXIMATE
+    source = "this test"
+
+    def start(self, run: Run) -> Iterator[Act]:
+        return iter(self.acts)
+
+    def step(self, run: Run, state: Iterator[Act]) -> Acceptance:
+        act = next(state)
+        drafter = run.open("toy") if act.drafter_before or act.drafter_after else None
+        for _ in range(act.drafter_before):
+            assert drafter is not None
+            drafter.forward()
+        draft = Draft(
+            torch.tensor(act.drafted, dtype=torch.long),
+            parents=None if act.parents is None else torch.tensor(act.parents, dtype=torch.long),
+            reused=None if act.reused is None else torch.tensor(act.reused),
+        )
+        for _ in range(act.passes):
+            run.target.forward(draft)
+        for _ in range(act.drafter_after):
+            assert drafter is not None
+            drafter.forward()
+        nodes = torch.tensor([*act.path, *[-1] * (len(draft) - len(act.path))], dtype=torch.long)
+        stop = torch.tensor(act.path[-1] + 1 if act.path else 0)
+        expected = torch.tensor(0.5 * len(draft), dtype=torch.float64)
+        return Acceptance(Path(nodes, stop, expected), torch.tensor(act.token))
+
+
+def play(
+    *acts: Act,
+    budget: int = 10,
+    eos: Sequence[int] = (),
+    context: int = 64,
+    prompt: Sequence[int] = (0, 1),
+    stopwatch: Stopwatch | None = None,
+) -> Decode:
+    model = Tabular("tabular", {"vocabulary": V, "eos": eos, "context": context})
+    draws = SeededDraws(0, "t", "p", 0)
+    opener = lambda name: model.variant({"drafter": name})  # noqa: E731  # shorter than a function here
+    run = open_run(model, opener, prompt, Sampling(1.0), budget, draws, stopwatch)
+    return decode(Scripted(acts), run)
+
+
+COUNTS = (
+    "nfe",
+    "draft_nfe",
+    "rows",
+    "drafted",
+    "tested",
+    "accepted",
+    "expected",
+    "emitted",
+    "forced",
+    "overshoot",
+    "reused",
+)
+
+
+def counts(result: Decode) -> list[tuple[Any, ...]]:
+    return [tuple(getattr(step, name) for name in COUNTS) for step in result.steps]
+
+
+class TestCounts:
+    def test_a_trace_counted_by_hand(self) -> None:
+        result = play(
+            Act(2),
+            Act(3, drafted=(4, 5, 4), path=(0, 1)),
+            Act(1, drafted=(2, 2), path=(), reused=(True, True)),
+            Act(0, drafted=(5, 3), path=(0, 1), reused=(True, False)),
+            budget=8,
+        )
+        assert result.tokens == (2, 4, 5, 3, 1, 5, 3, 0)
+        # the order of COUNTS; rows: the last token fed again and the draft
+        assert counts(result) == [
+            (1, 0, 1, 0, 0, 0, 0.0, 1, 0, 0, 0),
+            (1, 0, 4, 3, 3, 2, 1.5, 3, 0, 0, 0),
+            (1, 0, 3, 2, 1, 0, 1.0, 1, 0, 0, 2),
+            (1, 0, 3, 2, 2, 2, 1.0, 3, 0, 0, 1),
+        ]
+        check(result.steps, len(result.tokens))
+
+    def test_a_scheme_of_two_passes_is_charged_two(self) -> None:
+        first = play(Act(2, drafted=(3,), passes=2), budget=1).steps[0]
+        assert (first.nfe, first.rows, first.drafted, first.emitted) == (2, 4, 1, 1)
+
+    def test_drafter_passes_are_counted_apart(self) -> None:
+        result = play(Act(2, drafter_before=2, drafter_after=1), Act(2), budget=2)
+        assert [(step.nfe, step.draft_nfe) for step in result.steps] == [(1, 3), (1, 0)]
+
+    def test_the_prefill_is_no_pass_and_no_row(self) -> None:
+        result = play(Act(2), budget=1, prompt=[0, 1, 2, 3, 4])
+        assert (result.steps[0].nfe, result.steps[0].rows) == (1, 1)
+        assert result.prefill_ns > 0
+
+    def test_a_tree_counts_the_level_where_it_stopped(self) -> None:
+        tree = Act(2, drafted=(1, 2, 3, 4), parents=(-1, -1, 0, 0), path=(0,))
+        first = play(tree, Act(0), Act(0), budget=4).steps[0]
+        assert (first.drafted, first.tested, first.accepted, first.emitted) == (4, 2, 1, 2)
+
+    def test_a_walk_that_ends_at_a_leaf_refused_nothing(self) -> None:
+        tree = Act(2, drafted=(1, 2, 3, 4), parents=(-1, -1, 0, 0), path=(0, 3))
+        first = play(tree, Act(0), budget=4).steps[0]
+        assert (first.tested, first.accepted, first.emitted) == (2, 2, 3)
+
+
+class TestStop:
+    def test_end_of_text_closes_the_output_and_is_part_of_it(self) -> None:
+        result = play(Act(2), Act(5), eos=[5])
+        assert result.tokens == (2, 5)
+        assert [step.overshoot for step in result.steps] == [0, 0]
+
+    def test_end_of_text_inside_a_path_cuts_what_follows(self) -> None:
+        result = play(Act(2), Act(3, drafted=(1, 5, 4, 4), path=(0, 1, 2, 3)), eos=[5])
+        assert result.tokens == (2, 1, 5)
+        last = result.steps[-1]
+        assert (last.emitted, last.accepted, last.overshoot) == (5, 4, 3)
+        check(result.steps, len(result.tokens))
+
+    def test_without_its_id_the_same_token_is_ordinary(self) -> None:
+        assert play(Act(5), Act(5), Act(2), budget=3).tokens == (5, 5, 2)
+
+    def test_the_budget_cuts_and_the_rest_is_overshoot(self) -> None:
+        result = play(Act(2), Act(3, drafted=(1, 2, 4), path=(0, 1, 2)), budget=3)
+        assert result.tokens == (2, 1, 2)
+        assert (result.steps[-1].emitted, result.steps[-1].overshoot) == (4, 2)
+        check(result.steps, 3)
+
+    def test_end_of_text_behind_the_budget_does_not_count(self) -> None:
+        result = play(Act(5, drafted=(1,), path=(0,)), budget=1, eos=[5])
+        assert (result.tokens, result.steps[0].overshoot) == ((1,), 1)
+
+    def test_a_budget_of_one_is_one_step(self) -> None:
+        result = play(Act(4), budget=1)
+        assert (result.tokens, len(result.steps)) == ((4,), 1)
+
+    def test_a_budget_of_nothing_is_no_step(self) -> None:
+        assert play(budget=0).tokens == ()
+
+    def test_the_context_ends_a_decode(self) -> None:
+        result = play(Act(1), Act(2), Act(3), Act(4), context=5)
+        assert result.tokens == (1, 2, 3)
+
+    def test_a_draft_past_the_context_is_a_contract_error(self) -> None:
+        with pytest.raises(ContractError, match=r"run\.room"):
+            play(Act(1, drafted=(0,) * 5), context=6)
+
+    @pytest.mark.parametrize(
+        ("emitted", "room", "kept", "ended"),
+        [
+            ((1, 2), 5, (1, 2), False),
+            ((1, 2), 1, (1,), False),
+            ((1, 9, 2), 5, (1, 9), True),
+            ((1, 9, 2), 2, (1, 9), True),
+            ((1, 9, 2), 1, (1,), False),
+            ((9, 9), 5, (9,), True),
+            ((), 5, (), False),
+        ],
+    )
+    def test_truncate(self, emitted: tuple[int, ...], room: int, kept: tuple[int, ...], ended: bool) -> None:
+        assert truncate(emitted, room, frozenset({9})) == (kept, ended)
+
+
+class TestBrokenMethods:
+    def test_a_step_without_a_pass(self) -> None:
+        with pytest.raises(ContractError, match=r"Scripted\.step made no target pass"):
+            play(Act(1, passes=0))
+
+    def test_a_second_step_without_a_pass(self) -> None:
+        with pytest.raises(ContractError, match="made no target pass"):
+            play(Act(1), Act(1, passes=0))
+
+    @pytest.mark.parametrize("token", [-1, V, V + 100])
+    def test_a_token_outside_the_vocabulary(self, token: int) -> None:
+        with pytest.raises(ContractError, match=f"outside the vocabulary of {V}"):
+            play(Act(token))
+
+    def test_a_draft_outside_the_vocabulary_that_is_accepted(self) -> None:
+        with pytest.raises(ContractError, match="outside the vocabulary"):
+            play(Act(1, drafted=(V,), path=(0,)))
+
+    def test_identities_that_do_not_hold(self) -> None:
+        steps = play(Act(1), Act(2, drafted=(3, 3), path=(0,)), budget=3).steps
+        check(steps, 3)
+        with pytest.raises(ContractError, match="not the output's 4"):
+            check(steps, 4)
+        for broken in ({"accepted": 3}, {"tested": 0}, {"tested": 3}, {"accepted": -1, "emitted": 0}):
+            bad = [steps[0], replace(steps[1], **{"overshoot": 0, **broken})]
+            with pytest.raises(ContractError):
+                check(bad, sum(step.emitted for step in bad))
+
+
+class FakeDevice:
+    """Each event comes a millisecond after the one before, and none can be read unfinished."""
+
+    def __init__(self) -> None:
+        self.now = 0
+        self.log: list[str] = []
+
+    def event(self) -> Event:
+        return FakeEvent(self)
+
+    def synchronize(self) -> None:
+        self.log.append("synchronize")
+
+
+class FakeEvent:
+    def __init__(self, device: FakeDevice) -> None:
+        self.device = device
+        self.at = -1
+
+    def record(self) -> None:
+        self.device.now += 1
+        self.at = self.device.now
+        self.device.log.append("record")
+
+    def elapsed_time(self, end: FakeEvent) -> float:
+        assert "synchronize" in self.device.log, "an event was read before the device had finished"
+        self.device.log.append("read")
+        return float(end.at - self.at)
+
+
+MS = 1_000_000
+
+
+class TestStamps:
+    """A step's stamps: begin, then begin and end of each pass, then end; a millisecond apart."""
+
+    def played(self, *acts: Act, budget: int) -> tuple[Decode, FakeDevice]:
+        device = FakeDevice()
+        clock = EventClock(device.event, device.synchronize)
+        return play(*acts, budget=budget, stopwatch=Stopwatch(clock)), device
+
+    def test_nothing_waits_between_the_prefill_and_the_end_of_the_decode(self) -> None:
+        _, device = self.played(Act(1), Act(2, drafted=(3,), path=(0,), drafter_before=2), budget=3)
+        prefill, last = (at for at, entry in enumerate(device.log) if entry == "synchronize")
+        assert device.log[:prefill] == ["record"]
+        assert set(device.log[prefill + 1 : last]) == {"record"}
+        assert set(device.log[last + 1 :]) == {"read"}
+
+    def test_a_plain_step(self) -> None:
+        result, _ = self.played(Act(1), budget=1)
+        step = result.steps[0]
+        assert step.device_ns == 3 * MS
+        assert (step.draft_ns, step.target_ns, step.verify_ns) == (0, 1 * MS, 1 * MS)
+
+    def test_a_drafter_before_the_target(self) -> None:
+        result, _ = self.played(Act(0), Act(1, drafter_before=2), budget=2)
+        step = result.steps[1]
+        assert step.device_ns == 7 * MS
+        assert (step.draft_ns, step.target_ns, step.verify_ns) == (2 * MS, 1 * MS, 1 * MS)
+
+    def test_a_drafter_after_the_target_is_drafting_not_verifying(self) -> None:
+        result, _ = self.played(Act(0), Act(1, drafter_after=1), budget=2)
+        step = result.steps[1]
+        assert step.device_ns == 5 * MS
+        assert (step.draft_ns, step.target_ns, step.verify_ns) == (1 * MS, 1 * MS, 2 * MS)
+
+    def test_two_target_passes_are_both_target(self) -> None:
+        result, _ = self.played(Act(1, passes=2), budget=1)
+        step = result.steps[0]
+        assert (step.device_ns, step.target_ns, step.verify_ns) == (5 * MS, 2 * MS, 1 * MS)
+
+    def test_on_a_cpu_the_parts_make_up_the_whole(self) -> None:
+        for step in play(Act(0), Act(1, drafter_before=2), Act(2, drafter_after=1), budget=3).steps:
+            assert step.device_ns == step.wall_ns
+            parts = step.draft_ns + step.target_ns + step.verify_ns + step.host_ns
+            assert parts == step.wall_ns
+            assert min(step.draft_ns, step.target_ns, step.verify_ns, step.host_ns) >= 0

@@ -1,0 +1,190 @@
+"""From logits to laws, against a second implementation in numpy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from harness.core.sampling import Sampling, nucleus_floor, warp
+from harness.errors import UsageError
+
+plainly = settings(deadline=None, derandomize=True)
+ORDERS = ("temperature_first", "filter_first")
+VECTOR = NDArray[np.float64]
+
+
+def softmax(z: VECTOR) -> VECTOR:
+    weights = np.exp(z - z.max())
+    probs: VECTOR = weights / weights.sum()
+    return probs
+
+
+def nucleus(p: VECTOR, top_p: float) -> tuple[NDArray[np.bool_], float]:
+    """The smallest set of mass top_p, ties with its last included; and how near a cut is to top_p."""
+    ordered = np.sort(p)[::-1]
+    mass = 0.0
+    gap = 1.0
+    floor = ordered[-1]
+    for probability in ordered:
+        mass += probability
+        gap = min(gap, abs(mass - top_p))
+        if mass >= top_p:
+            floor = probability
+            break
+    return p >= floor, gap
+
+
+def expected_law(logits: list[float], sampling: Sampling) -> tuple[VECTOR, float]:
+    z = np.array(logits)
+    gap = 1.0
+    if sampling.order == "temperature_first":
+        z = z / sampling.temperature
+    if 0 < sampling.top_k < len(z):
+        z = np.where(z >= sorted(z)[-sampling.top_k], z, -np.inf)
+    if sampling.top_p < 1:
+        keep, gap = nucleus(softmax(z), sampling.top_p)
+        z = np.where(keep, z, -np.inf)
+    if sampling.order == "filter_first":
+        z = z / sampling.temperature
+    return softmax(z), gap
+
+
+# Eighths between -4 and 4: ties are frequent, and equal logits are equal in every type.
+LOGITS = st.lists(st.integers(-32, 32).map(lambda n: n / 8), min_size=1, max_size=40)
+SAMPLINGS = st.builds(
+    Sampling,
+    temperature=st.sampled_from([0.5, 0.7, 1.0, 1.5]),
+    top_k=st.integers(0, 12),
+    top_p=st.sampled_from([0.1, 0.37, 0.61, 0.8, 0.95, 1.0]),
+    order=st.sampled_from(ORDERS),
+)
+
+
+@plainly
+@given(logits=LOGITS, sampling=SAMPLINGS)
+def test_warp_equals_a_second_implementation_in_both_orders(logits: list[float], sampling: Sampling) -> None:
+    found = warp(torch.tensor([logits], dtype=torch.float64), sampling)[0].numpy()
+    wanted, gap = expected_law(logits, sampling)
+    assume(gap > 1e-9)  # where a sum equals top_p to rounding, either side of the cut is right
+    np.testing.assert_array_equal(found > 0, wanted > 0)
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14)
+
+
+@plainly
+@given(rows=st.lists(st.lists(st.integers(-2, 2), min_size=6, max_size=6), min_size=1, max_size=4))
+def test_temperature_zero_is_one_hot_on_the_lowest_id_of_a_tie(rows: list[list[int]]) -> None:
+    found = warp(torch.tensor(rows, dtype=torch.float32), Sampling(0.0, top_k=2, top_p=0.5))
+    for row, probabilities in zip(rows, found.tolist(), strict=True):
+        lowest = row.index(max(row))
+        assert probabilities == [float(token == lowest) for token in range(6)]
+
+
+def test_temperature_zero_takes_the_lowest_id_in_a_wide_vocabulary() -> None:
+    logits = torch.zeros(2, 49_152)
+    logits[0, [40_000, 30_001]] = 7.0
+    found = warp(logits, Sampling(0.0))
+    assert found.argmax(-1).tolist() == [30_001, 0]
+    assert found.sum(-1).tolist() == [1.0, 1.0]
+
+
+def test_the_two_orders_differ_where_temperature_moves_mass_over_the_cut() -> None:
+    logits = torch.tensor([[2.0, 1.0, 0.0]], dtype=torch.float64)  # at T = 1: 0.665, 0.245, 0.090
+    first = warp(logits, Sampling(0.5, top_p=0.8))  # at T = 0.5 the first holds 0.867
+    late = warp(logits, Sampling(0.5, top_p=0.8, order="filter_first"))
+    assert (first > 0).tolist() == [[True, False, False]]
+    assert (late > 0).tolist() == [[True, True, False]]
+
+
+def test_ties_at_a_cut_are_all_kept() -> None:
+    logits = torch.tensor([[3.0, 1.0, 1.0, 1.0, 0.0]])
+    assert (warp(logits, Sampling(1.0, top_k=2)) > 0).tolist() == [[True, True, True, True, False]]
+    # softmax: 0.690, 0.093 three times, 0.034; the second token already completes 0.75
+    assert (warp(logits, Sampling(1.0, top_p=0.75)) > 0).tolist() == [[True, True, True, True, False]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_narrow_logits_give_laws_in_fp32_that_sum_to_one(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 500, generator=generator).to(dtype)
+    found = warp(logits, Sampling(0.8, top_k=50, top_p=0.9))
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.sum(-1), torch.ones(3), rtol=0, atol=1e-6)
+
+
+def wide_laws() -> torch.Tensor:
+    """Flat, almost flat, heavy-tailed and peaked laws over 5,000 tokens, whose nuclei are large and small."""
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(4, 5_000, generator=generator)
+    scales = torch.tensor([[0.0], [0.01], [4.0], [30.0]])
+    return (noise * scales).softmax(-1)
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
+def test_the_nucleus_shortcut_equals_the_full_sort(top_p: float) -> None:
+    """fp64 goes through the sort; the same numbers in fp32 through sums by their upper bits."""
+    p = wide_laws()
+    short = nucleus_floor(p, top_p)
+    each = torch.cat([nucleus_floor(row[None], top_p) for row in p])
+    torch.testing.assert_close(short, nucleus_floor(p.double(), top_p).float(), rtol=0, atol=0)
+    torch.testing.assert_close(short, each, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
+def test_the_nucleus_is_the_smallest_set_that_holds_the_mass(top_p: float) -> None:
+    p = wide_laws()
+    floor = nucleus_floor(p, top_p)
+    kept = p.double().where(p >= floor, 0.0).sum(-1)
+    above = p.double().where(p > floor, 0.0).sum(-1)
+    assert bool((kept >= top_p - 1e-5).all())
+    assert bool((above < top_p + 1e-5).all())
+
+
+@pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
+def test_the_nucleus_of_the_best_k_is_that_of_the_whole_row(top_p: float) -> None:
+    """With ties at the cut of k, which are all kept."""
+    logits = wide_laws().log().mul(4).round().div(4).clamp_min(-20)
+    best = logits.masked_fill(logits < logits.topk(30).values[:, -1:], -torch.inf)
+    p = best.softmax(-1)
+    expected = best.masked_fill(p < nucleus_floor(p, top_p), -torch.inf).softmax(-1)
+    found = warp(logits, Sampling(1.0, top_k=30, top_p=top_p))
+    assert bool(((logits >= logits.topk(30).values[:, -1:]).sum(1) > 30).any())
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+
+
+def test_a_flat_law_keeps_every_token_of_its_tie() -> None:
+    found = warp(torch.zeros(1, 5_000), Sampling(1.0, top_p=0.5))
+    assert bool((found > 0).all())
+
+
+@pytest.mark.parametrize("top_k", [40, 41, 4_000])
+def test_top_k_of_the_vocabulary_or_more_keeps_all(top_k: int) -> None:
+    logits = torch.arange(40.0)[None] / 10
+    torch.testing.assert_close(warp(logits, Sampling(1.0, top_k=top_k)), logits.softmax(-1))
+
+
+@pytest.mark.parametrize(
+    ("bad", "said"),
+    [
+        ({"temperature": -0.1}, "temperature -0.1"),
+        ({"temperature": float("nan")}, "temperature nan"),
+        ({"top_k": -1}, "top_k -1"),
+        ({"top_p": 0.0}, "top_p 0"),
+        ({"top_p": 1.01}, "top_p 1.01"),
+    ],
+)
+def test_bad_values_are_usage_errors_that_name_them(bad: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Sampling(**bad)
+
+
+def test_an_unknown_order_is_a_usage_error() -> None:
+    sampling = Sampling()
+    object.__setattr__(sampling, "order", "whatever")  # past the type checks that run with the tests
+    with pytest.raises(UsageError, match="'whatever'"):
+        sampling.__post_init__()

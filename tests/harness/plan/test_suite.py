@@ -1,0 +1,348 @@
+"""Suite files: every error at once with its line, sweeps unrolled, cells told apart by what they run."""
+
+from __future__ import annotations
+
+import pickle
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.core.method import label
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from harness.plan import presets, suite
+from harness.plan.cells import Cell, Plan, expand
+from harness.registry import METHODS
+
+BASE = "methods: [sjd]\nbackbones: [tabular]\ntasks: [tabular]\n"
+
+
+@pytest.fixture()
+def write(tmp_path: Path):
+    def to(text: str, name: str = "mine.yaml") -> str:
+        path = tmp_path / name
+        path.write_text(text, encoding="utf-8")
+        return str(path)
+
+    return to
+
+
+def refused(name: str, overrides: dict[str, Any] | None = None) -> str:
+    with pytest.raises(UsageError) as caught:
+        suite.load(name, overrides)
+    return str(caught.value)
+
+
+def lines_of(message: str, path: str) -> dict[int, str]:
+    """What the message says of each line of the file."""
+    found: dict[int, str] = {}
+    for row in message.splitlines():
+        match = re.fullmatch(rf"{re.escape(path)}:(\d+): (.*)", row)
+        assert match, f"no file and line in {row!r}"
+        found[int(match[1])] = found.get(int(match[1]), "") + match[2]
+    return found
+
+
+def planned(**data: Any) -> Plan:
+    full = {"methods": ["sjd"], "backbones": ["tabular"], "tasks": ["tabular"], **data}
+    return expand(suite.resolve(full, suite.Lines("test", None)))
+
+
+MALFORMED = {
+    "unclosed": ("methods: [sjd\nbackbones: tabular\n", 2),
+    "tab": ("methods:\n\t- sjd\n", 2),
+    "not a mapping": ("- sjd\n", 1),
+    "empty": ("", 1),
+    "control character": ("methods: \x01\n", 1),
+}
+
+
+@pytest.mark.parametrize("case", MALFORMED)
+def test_a_malformed_file_is_named_with_its_line(write, case):
+    text, line = MALFORMED[case]
+    path = write(text)
+    assert refused(path).startswith(f"{path}:{line}: ")
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    (tmp_path / "folder.yaml").mkdir()
+    (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
+    for name in ("absent.yaml", "folder.yaml", "bytes.yaml"):
+        assert str(tmp_path / name) in refused(str(tmp_path / name))
+
+
+def test_a_key_given_twice_is_refused(write):
+    """YAML forbids it; taking the last one would drop methods without a word."""
+    path = write("methods: [sjd]\nmethods: [jacobi]\nbackbones: [tabular]\ntasks: [tabular]\n")
+    assert "methods" in lines_of(refused(path), path)[2]
+
+
+def test_every_error_comes_at_once_with_its_own_line(write):
+    path = write(
+        "methods:\n"
+        "  - sjd\n"
+        "  - sjdd\n"
+        "  - {name: sjdpp, windo: 3}\n"
+        "backbones: [tabular, tabulr]\n"
+        "tasks:\n"
+        "  - tabular\n"
+        "  - {name: tabular, promptscount: 2}\n"
+        "  - humanevl\n"
+    )
+    found = lines_of(refused(path), path)
+    assert {line: next(iter(re.findall(r"did you mean '(.*?)'", text)), "") for line, text in found.items()} == {
+        3: "sjd",
+        4: "window",
+        5: "tabular",
+        8: "prompts_count",
+        9: "humaneval",
+    }
+
+
+def test_wrong_keys_and_wrong_names_come_in_one_message(write):
+    path = write("methods: [sjdd]\nbackbones: [tabular]\ntasks: [tabular]\ntemprature: 0\nmax_new_tokens: 0\n")
+    assert set(lines_of(refused(path), path)) == {1, 4, 5}
+
+
+def test_a_wrong_temperature_is_found_on_its_line(write):
+    path = write(BASE + "temperature:\n  - 0\n  - -1\n")
+    assert "-1" in lines_of(refused(path), path)[6]
+
+
+def test_an_entry_without_a_name_is_told_so(write):
+    path = write("methods:\n  - {window: 4}\nbackbones: [tabular]\ntasks: [tabular]\n")
+    text = lines_of(refused(path), path)[2]
+    assert "name" in text and "None" not in text
+
+
+UNKNOWN = {
+    "top": ("temprature: [0]\n", "temperature"),
+    "nested": ("greedy_check: {prompt: 2}\n", "prompts"),
+}
+
+
+@pytest.mark.parametrize("case", UNKNOWN)
+def test_an_unknown_key_is_answered_with_the_nearest(write, case):
+    extra, meant = UNKNOWN[case]
+    path = write(BASE + extra)
+    assert f"did you mean {meant!r}" in lines_of(refused(path), path)[4]
+
+
+def test_a_missing_key_is_named(write):
+    path = write("methods: [sjd]\nbackbones: [tabular]\n")
+    assert "tasks" in refused(path)
+
+
+BAD = {
+    "max_new_tokens: 0",
+    "max_new_tokens: many",
+    "repetitions: 0",
+    "warmup: -1",
+    "seed: x",
+    "top_p: 0",
+    "top_p: 1.5",
+    "top_k: -1",
+    "order: sideways",
+    "threads: 0",
+    "temperature: -1",
+    "temperature: .nan",
+    "temperature: hot",
+    "temperature: []",
+    "greedy_check: {tokens: 0}",
+    "stop_at_eos: perhaps",
+}
+
+
+@pytest.mark.parametrize("text", sorted(BAD))
+def test_a_bad_value_is_refused_on_its_line(write, text):
+    path = write(BASE + text + "\n")
+    assert text.partition(":")[0] in lines_of(refused(path), path)[4]
+
+
+BAD_ENTRIES = {
+    "methods: [{name: sjd, window: 1}]": "window",
+    "methods: [{name: sjd, window: wide}]": "window",
+    "methods: [{name: sjd, init: {a: 1}}]": "init",
+    "methods: [{name: sjdpp, tau: []}]": "tau",
+    "methods: [3]": "methods",
+    "methods:": "methods",
+    "backbones: [{name: tabular, dtype: fp8}]": "dtype",
+    "backbones: [{dtype: fp64}]": "name",
+    "backbones: []": "backbones",
+    "tasks: [{name: tabular, limit: 0}]": "limit",
+    "tasks: [{name: tabular, limit: two}]": "limit",
+    "tasks: [{name: tabular, length: 0}]": "length",
+    "tasks: []": "tasks",
+}
+
+
+@pytest.mark.parametrize("text", sorted(BAD_ENTRIES))
+def test_a_bad_entry_is_refused_on_its_line(write, text):
+    key = text.partition(":")[0]
+    rest = [line for line in BASE.splitlines() if not line.startswith(key)]
+    path = write("\n".join([*rest, text]) + "\n")
+    assert BAD_ENTRIES[text] in lines_of(refused(path), path)[3]
+
+
+def test_an_error_of_an_override_names_no_line(write):
+    message = refused(write(BASE + "seed: 1\n"), {"seed": "x"})
+    assert "seed" in message and not re.search(r":\d+:", message)
+
+
+def test_sweeps_are_unrolled_in_order_and_duplicates_dropped(write):
+    path = write(
+        "methods:\n"
+        "  - {name: sjdpp, tau: [0.25, 0.75], reuse: [paper, C]}\n"
+        "  - {name: sjdpp, tau: 0.25, reuse: paper}\n"
+        "backbones: tabular\n"
+        "tasks: {name: tabular, length: [2, 3], limit: 1}\n"
+    )
+    found = suite.load(path)
+    assert [(method.tau, method.reuse) for method in found.methods] == [
+        (0.25, "paper"),
+        (0.25, "C"),
+        (0.75, "paper"),
+        (0.75, "C"),
+    ]
+    assert [(use.task.length, use.limit) for use in found.tasks] == [(2, 1), (3, 1)]
+
+
+def test_all_stands_for_every_method_and_every_backbone_at_hand(write):
+    found = suite.load(write("methods: all\nbackbones: all\ntasks: tabular\n"))
+    assert [METHODS.name_of(type(method)) for method in found.methods] == list(METHODS)
+    assert {entry.name for entry in found.suite.backbones} == {
+        name for name, spec in presets.known().items() if spec.ready()
+    }
+
+
+def test_defaults_are_those_of_the_adapters(write):
+    found = suite.load(write(BASE))
+    assert found.suite.name == "mine"
+    assert found.suite.backbones[0].dtype == ("fp64",)
+    assert found.suite.temperature == (0.0,)
+    assert found.methods == (METHODS.get("sjd")(),)
+
+
+@pytest.mark.parametrize("name", sorted(suite.known()))
+def test_a_shipped_suite_resolves_and_expands(name):
+    plan = expand(suite.load(name))
+    assert plan.cells and len({cell.id for cell in plan.cells}) == len(plan.cells)
+    assert all(plan.baseline(cell).role == "baseline" for cell in plan.cells)
+
+
+def test_the_quick_suite_has_what_a_pareto_front_needs():
+    labels = {label(method) for method in suite.load("quick").methods}
+    assert {f"sjdpp window=8 tau={tau}" for tau in ("0.25", "0.75", "1")} <= labels
+
+
+def test_every_method_is_in_a_suite_that_names_it():
+    ours = {METHODS.get(name) for name in METHODS if METHODS.source(name).startswith("methods.")}
+    named = {type(method) for name in suite.known() if name != "all" for method in suite.load(name).methods}
+    assert named >= ours - {METHODS.get("autoregressive")}
+
+
+@pytest.mark.parametrize("text", ["0.25", ".inf"])
+def test_a_suite_survives_the_way_to_another_process(write, text):
+    """As to a Ray worker, and as a suite does when --limit is put into it."""
+    found = suite.load(write(f"methods: [{{name: sjdpp, tau: {text}}}]\nbackbones: tabular\ntasks: tabular\n"))
+    assert suite.resolve_again(pickle.loads(pickle.dumps(found.suite.model_dump()))).methods == found.methods
+
+
+def cell(**changes: Any) -> Cell:
+    return replace(planned().cells[1], **changes)
+
+
+CHANGES = {
+    "backbone": "random-llama-1m",
+    "dtype": "fp32",
+    "sampling": Sampling(1.0),
+    "max_new_tokens": 5,
+    "stop_at_eos": False,
+    "seed": 1,
+    "role": "floor",
+    "method": METHODS.get("sjd")(window=5),
+}
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+def test_a_cell_of_another_setting_has_another_id(name):
+    assert cell(**{name: CHANGES[name]}).id != cell().id
+
+
+def test_the_order_of_methods_and_other_cells_change_no_id():
+    first = {c.id for c in planned(methods=["sjd", "jacobi"]).cells}
+    assert first == {c.id for c in planned(methods=["jacobi", "sjd"]).cells}
+    assert first < {c.id for c in planned(methods=["jacobi", "sjd"], temperature=[0, 1]).cells}
+
+
+def test_each_setting_above_zero_has_a_second_baseline():
+    plan = planned(temperature=[0, 1])
+    assert [(c.role, c.sampling.temperature) for c in plan.cells] == [
+        ("baseline", 0),
+        ("method", 0),
+        ("baseline", 1),
+        ("floor", 1),
+        ("method", 1),
+    ]
+    assert [plan.floor(c) is None for c in plan.cells] == [True, True, False, False, False]
+
+
+def test_autoregressive_named_among_the_methods_runs_once():
+    assert [c.role for c in planned(methods=["autoregressive", "sjd"]).cells] == ["baseline", "method"]
+
+
+SKIPS = {
+    "drafter": (
+        {"methods": [{"name": "speculative", "drafter": "nope"}], "backbones": ["random-llama-1m"]},
+        "nope",
+    ),
+    "text": ({"tasks": ["continuation"]}, "tokenizer"),
+}
+
+
+@pytest.mark.parametrize("case", SKIPS)
+def test_what_cannot_start_is_skipped_with_its_reason(case):
+    data, word = SKIPS[case]
+    reasons = [c.skip for c in planned(**data).cells if c.role == "method"]
+    assert reasons and all(reason is not None and word in reason for reason in reasons)
+
+
+def test_methods_that_differ_in_the_seventh_digit_make_another_run():
+    """The manifest's key is what --resume and the gate go by."""
+    keys = [planned(methods=[{"name": "sjdpp", "tau": tau}]).manifest()["key"] for tau in (0.12345671, 0.12345672)]
+    assert keys[0] != keys[1]
+
+
+def test_each_prompt_of_a_swept_task_is_part_of_the_key(tmp_path):
+    first, second = tmp_path / "a.txt", tmp_path / "b.txt"
+    second.write_text("the same words again and again " * 40)
+    keys = []
+    for text in ("one text of some length ", "other words in their place "):
+        first.write_text(text * 40)
+        tasks = [{"name": "continuation", "file": [str(first), str(second)]}]
+        keys.append(planned(backbones=["random-llama-1m"], tasks=tasks).manifest()["key"])
+    assert keys[0] != keys[1]
+
+
+def test_an_entry_of_no_file_that_is_wrong_as_a_whole_is_named_by_its_place():
+    with pytest.raises(UsageError, match=r"\(methods\.0\): multi_head: delta is 1\.5"):
+        planned(methods=[{"name": "multi_head", "delta": 1.5}])
+
+
+def test_a_task_asked_for_twice_with_other_limits_is_refused():
+    with pytest.raises(UsageError, match="another limit; keep one"):
+        planned(tasks=[{"name": "tabular", "limit": 1}, {"name": "tabular", "limit": 4}])
+
+
+def test_an_entry_can_be_kept_to_some_temperatures(write):
+    found = suite.load(
+        write("methods: [prompt_lookup, {name: sjd, at: 1}]\nbackbones: tabular\ntasks: tabular\ntemperature: [0, 1]\n")
+    )
+    cells = [(cell.name, cell.sampling.temperature) for cell in expand(found).cells if cell.role == "method"]
+    assert cells == [("prompt_lookup", 0), ("prompt_lookup", 1), ("sjd", 1)]
+    assert "at 2 is no temperature of the suite" in refused(
+        write("methods: [{name: sjd, at: 2}]\nbackbones: tabular\ntasks: tabular\n")
+    )

@@ -1,0 +1,313 @@
+"""Enumeration: every outcome once, with its weight; races by area; limits that name the draw."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy import integrate
+
+from harness.core.draft import Acceptance, Draft, Path
+from harness.core.draws import Draws
+from harness.core.method import Claim, Method
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.errors import ContractError, EnumerationLimit
+from harness.proof import enumerate as enumeration
+from harness.proof import prove as fidelity
+from harness.proof.cases import Case
+from harness.proof.enumerate import EnumeratingDraws, output_law
+from harness.proof.prove import reference_law, total_variation, toy_drafter
+from harness.registry import METHODS
+from methods.drafters.jacobi.window import JacobiWindow
+
+Outcomes = list[tuple[float, Any]]
+SMALL = Case(2, 3, 10, Sampling(1.0))
+
+
+def outcomes(act: Callable[[EnumeratingDraws], Any]) -> Outcomes:
+    draws, found = EnumeratingDraws(), []
+    stack: list[list[int]] = [[]]
+    while stack:
+        draws.replay(stack.pop(), stack, {})
+        value = act(draws)
+        found.append((draws.weight, value))
+    return found
+
+
+def law_of(found: Outcomes) -> dict[Any, float]:
+    law: dict[Any, float] = {}
+    for weight, value in found:
+        law[value] = law.get(value, 0.0) + weight
+    return law
+
+
+def opener(case: Case) -> Callable[[Draws], Run]:
+    backbone = case.backbone()
+
+    def opened(draws: Draws) -> Run:
+        return open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
+
+    return opened
+
+
+def rows(*weights: list[float]) -> torch.Tensor:
+    return torch.tensor(weights, dtype=torch.float64)
+
+
+class TestOutcomes:
+    def test_weights_sum_to_one_over_all_kinds_of_draws(self) -> None:
+        p, q = rows([0.2, 0.3, 0.5]), rows([0.6, 0.4, 0.0])
+
+        def act(draws: EnumeratingDraws) -> tuple[int, ...]:
+            first = draws.integers(2, 3, "init").tolist()
+            x = draws.categorical(q, "draft")
+            y = draws.couple(x, q, p)
+            path = draws.path(rows([0.3, 0.9, 1.0])[0], torch.tensor([-1, 0, 0]))
+            return (*first, int(x), int(y), int(draws.race(p, [4])), int(path.stop))
+
+        found = outcomes(act)
+        assert sum(weight for weight, _ in found) == pytest.approx(1, abs=1e-12)
+        assert len({value for _, value in found}) == len(found)
+        assert all(weight > 0 for weight, _ in found)
+
+    def test_impossible_outcomes_are_not_visited(self) -> None:
+        assert len(outcomes(lambda d: int(d.categorical(rows([0.0, 1.0, 0.0]), "resid")))) == 1
+        assert len(outcomes(lambda d: int(d.path(rows([1.0, 0.0, 0.5])[0]).stop))) == 1
+        same = rows([0.5, 0.5])
+        assert len(outcomes(lambda d: int(d.couple(torch.tensor([1]), same, same)))) == 1
+
+    def test_couple_has_the_joint_law_of_maximal_coupling(self) -> None:
+        q, p = [0.1, 0.5, 0.4], [0.3, 0.2, 0.5]
+
+        def act(draws: EnumeratingDraws) -> tuple[int, int]:
+            x = draws.categorical(rows(q), "draft")
+            return int(x), int(draws.couple(x, rows(q), rows(p)))
+
+        law = law_of(outcomes(act))
+        assert sum(law.get((v, v), 0) for v in range(3)) == pytest.approx(sum(map(min, p, q)), abs=1e-12)
+        for v in range(3):
+            assert sum(law.get((x, v), 0) for x in range(3)) == pytest.approx(p[v], abs=1e-12)
+
+
+def joint_winner(a: list[float], b: list[float], i: int, j: int) -> float:
+    """P(i wins E / a and j wins E / b) over exponential clocks E; derived again, by integration.
+
+    For i = j it is 1 / sum max(a_k / a_i, b_k / b_i). Else, with r = E_j / E_i and the scale of E_i
+    integrated out, it is the integral of 1 / c(r)^2, where c is 1 + r and the others' sum of
+    max(a_k / a_i, r b_k / b_j).
+    """
+    if i == j:
+        return 1 / sum(max(a[k] / a[i], b[k] / b[i]) for k in range(len(a)))
+    low, high = a[j] / a[i], b[j] / b[i]
+    others = [k for k in range(len(a)) if k not in (i, j)]
+
+    def density(r: float) -> float:
+        return 1 / (1 + r + sum(max(a[k] / a[i], r * b[k] / b[j]) for k in others)) ** 2
+
+    kinks = [k for k in ((a[o] / a[i]) * (b[j] / b[o]) for o in others) if low < k < high]
+    return integrate.quad(density, low, high, points=kinks, epsabs=1e-12)[0] if low < high else 0.0
+
+
+PAIRS = [
+    ([0.3, 0.7], [0.8, 0.2]),
+    ([0.5, 0.3, 0.2], [0.2, 0.3, 0.5]),
+    ([0.1, 0.6, 0.3], [0.15, 0.25, 0.6]),
+    ([0.9, 0.05, 0.05], [0.02, 0.49, 0.49]),
+]
+
+
+class TestRaces:
+    @pytest.mark.parametrize("weights", [[0.3, 0.7], [1.0, 0.0], [0.2, 0.5, 0.3], [0.0, 0.4, 0.6], [0.0, 0.0, 1.0]])
+    def test_one_race_has_the_law(self, weights: list[float]) -> None:
+        law = law_of(outcomes(lambda d: int(d.race(rows(weights), [7]))))
+        for token, weight in enumerate(weights):
+            assert law.get(token, 0.0) == pytest.approx(weight, abs=1e-12)
+
+    @pytest.mark.parametrize(("a", "b"), PAIRS)
+    def test_two_races_on_one_key_have_gumbel_noise_in_common(self, a: list[float], b: list[float]) -> None:
+        law = law_of(outcomes(lambda d: (int(d.race(rows(a), [7])), int(d.race(rows(b), [7])))))
+        for i, j in itertools.product(range(len(a)), repeat=2):
+            assert law.get((i, j), 0.0) == pytest.approx(joint_winner(a, b, i, j), abs=1e-9)
+
+    def test_the_integral_agrees_with_clocks(self) -> None:
+        """The reference of the test above, once, by Monte-Carlo: six standard errors at a fixed seed."""
+        a, b = PAIRS[2]
+        clocks = np.random.default_rng(0).exponential(size=(200_000, 3))
+        wins = list(zip((clocks / a).argmin(1), (clocks / b).argmin(1), strict=True))
+        for i, j in itertools.product(range(3), repeat=2):
+            p = joint_winner(a, b, i, j)
+            assert abs(wins.count((i, j)) / 200_000 - p) <= 6 * (p * (1 - p) / 200_000) ** 0.5 + 1e-9
+
+    def test_other_keys_are_independent(self) -> None:
+        a, b = PAIRS[1]
+        law = law_of(outcomes(lambda d: tuple(d.race(rows(a, b), [1, 2]).tolist())))
+        for i, j in itertools.product(range(3), repeat=2):
+            assert law[i, j] == pytest.approx(a[i] * b[j], abs=1e-12)
+
+    def test_a_law_raced_again_wins_again(self) -> None:
+        a, b = PAIRS[1]
+        found = outcomes(lambda d: tuple(d.race(rows(a, b, a), [5, 5, 5]).tolist()))
+        assert all(value[0] == value[2] for _, value in found)
+
+    def test_every_race_of_many_on_a_key_has_its_law(self) -> None:
+        laws = [[0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [0.34, 0.33, 0.33], [0.1, 0.8, 0.1]]
+        found = outcomes(lambda d: tuple(d.race(rows(*laws), [5] * 4).tolist()))
+        for place, weights in enumerate(laws):
+            marginal = law_of([(weight, value[place]) for weight, value in found])
+            assert [marginal[v] for v in range(3)] == pytest.approx(weights, abs=1e-10)
+
+    def test_four_tokens_are_beyond_the_regions(self) -> None:
+        with pytest.raises(EnumerationLimit, match="vocabulary of 2 or 3; this one has 4"):
+            outcomes(lambda d: int(d.race(torch.full((1, 4), 0.25), [0])))
+
+
+@dataclass(frozen=True)
+class Holding(Method[Any]):
+    """Autoregressive, with a state of the caller's choice."""
+
+    state: Any
+
+    claim = Claim.SAME_LAW
+    source = "this test"
+
+    def start(self, run: Run) -> Any:
+        return self.state
+
+    def step(self, run: Run, state: Any) -> Acceptance:
+        p = run.law(run.target.forward())
+        return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])
+
+
+@dataclass(frozen=True)
+class Remembering(Method[dict[str, int]]):
+    """Drafts a constant and remembers, in its state alone, whether that was accepted."""
+
+    claim = Claim.SAME_LAW
+    source = "this test"
+
+    def start(self, run: Run) -> dict[str, int]:
+        return {"hits": 0}
+
+    def step(self, run: Run, state: dict[str, int]) -> Acceptance:
+        if state["hits"] % 2 or run.room < 2:
+            p = run.law(run.target.forward())
+            state["hits"] += 1
+            return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])
+        p = run.law(run.target.forward(Draft(torch.tensor([1]))))
+        path = run.draws.path(p[:1, 1])
+        state["hits"] += int(path.stop)
+        left = p[0].clone()
+        left[1] = 0
+        law = p[1] if int(path.stop) else left
+        return Acceptance(path, run.draws.categorical(law[None], "resid")[0])
+
+
+class TestOutputLaw:
+    @pytest.mark.parametrize("case", [SMALL, Case(3, 2, 3, Sampling(0.7), eos=(2,))], ids=str)
+    def test_a_method_with_memory_has_its_law(self, case: Case) -> None:
+        reference = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+        assert total_variation(output_law(Remembering(), opener(case)), reference) < 1e-12
+
+    @pytest.mark.parametrize("name", ["jacobi", "sjd", "sjdpp", "speculative"])
+    def test_merging_does_not_change_the_law(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        method = METHODS.get(name).variants()[0]
+        merged = output_law(method, opener(SMALL))
+        serial = itertools.count()
+        monkeypatch.setattr(enumeration, "_freeze", lambda thing: next(serial))
+        assert total_variation(output_law(method, opener(SMALL)), merged) < 1e-13
+
+    def test_the_law_sums_to_one_and_has_no_shorter_output_without_an_end(self) -> None:
+        law = output_law(METHODS.get("sjd").variants()[0], opener(SMALL))
+        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+        assert {len(output) for output in law} == {SMALL.length}
+        assert len(law) == SMALL.vocabulary**SMALL.length
+
+    def test_the_state_handed_in_is_not_touched(self) -> None:
+        """Each outcome works on copies; the shared start state stays as it was."""
+        state = JacobiWindow.empty(opener(SMALL)(EnumeratingDraws()), 2, "uniform")
+        output_law(Holding(state), opener(SMALL))
+        assert len(state.tokens) == 0
+
+
+@dataclass(frozen=True)
+class Guessing(Method[list[int]]):
+    """Draws four ids of which it makes no use."""
+
+    claim = Claim.SAME_LAW
+    source = "this test"
+
+    def start(self, run: Run) -> list[int]:
+        return run.draws.integers(4, 2, "init").tolist()
+
+    def step(self, run: Run, state: list[int]) -> Acceptance:
+        p = run.law(run.target.forward())
+        return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])
+
+
+class Opaque:
+    __slots__ = ("x",)
+
+
+def unfreezable() -> Iterator[Any]:
+    yield pytest.param(lambda: iter([1, 2]), id="iterator")
+    yield pytest.param(lambda: np.zeros(2), id="numpy array")
+    yield pytest.param(lambda: {"nested": [{1, 2}]}, id="nested set")
+    yield pytest.param(Opaque, id="slots")
+    yield pytest.param(lambda: np.random.default_rng(0), id="numpy generator")
+    yield pytest.param(lambda: random.Random(0), id="python generator")
+    yield pytest.param(lambda: lambda: 1, id="function")
+
+
+class TestLimits:
+    @pytest.mark.parametrize("make", list(unfreezable()))
+    def test_a_state_that_cannot_be_compared_is_a_contract_error(self, make: Callable[[], Any]) -> None:
+        with pytest.raises(ContractError, match=r"a state holds a .*cannot be compared"):
+            output_law(Holding(make()), opener(SMALL))
+
+    @pytest.mark.parametrize("limit", ["STEP_LIMIT", "TOTAL_LIMIT"])
+    def test_too_many_outcomes_name_the_draw_that_branches_most(
+        self, limit: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(enumeration, limit, 12)
+        with pytest.raises(EnumerationLimit, match=r"12 .*branches most is integers/init"):
+            output_law(Guessing(), opener(SMALL))
+
+    def test_the_limits_are_those_of_the_design(self) -> None:
+        assert (enumeration.STEP_LIMIT, enumeration.TOTAL_LIMIT) == (200_000, 2_000_000)
+
+    def test_a_step_whose_draws_promise_too_much_ends_at_once(self) -> None:
+        with pytest.raises(EnumerationLimit, match=r"promise over 8 outcomes, integers/init"):
+            output_law(Guessing(), opener(SMALL), EnumeratingDraws(widest=8))
+
+
+class TestPins:
+    def test_a_pinned_stream_has_one_answer_alike_in_every_step(self) -> None:
+        def act(draws: EnumeratingDraws) -> tuple[int, ...]:
+            return tuple(draws.integers(12, 3, "init").tolist())
+
+        answers = []
+        for start in (0, 0, 1):
+            draws, stack = EnumeratingDraws(pinned=frozenset({"init"}), start=start), []  # type: ignore[var-annotated]
+            draws.replay([], stack, {})
+            first = act(draws)
+            draws.replay([], stack, {})
+            assert (act(draws), stack, draws.weight) == (first, [], 1.0)
+            answers.append(first)
+        assert answers[0] == answers[1] != answers[2]
+        assert set(answers[0]) == {0, 1, 2}
+
+    def test_a_stream_that_enters_a_recorded_law_may_not_be_pinned(self) -> None:
+        """SJD's fresh drafts are judged by the law they came from, so one fixed draft in its place shows."""
+        case = fidelity.CASES[0]
+        method = METHODS.get("sjd").variants()[0]
+        pinned = EnumeratingDraws(pinned=frozenset({"init"}))
+        assert method.pinned == frozenset()
+        assert fidelity.distance(method, case) < 1e-12 < 1e-3 < fidelity.distance(method, case, pinned)

@@ -1,0 +1,380 @@
+"""The verdicts: every method of the registry against its claim, its planted bugs, its samples, a real model.
+
+A method that is registered is tested here without another line.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from harness.core.backbone import Backbone
+from harness.core.capabilities import Requirement
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.method import Claim, Method, Mutant, label
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.core.session import Session
+from harness.discover import load_all
+from harness.errors import ContractError
+from harness.plan import presets
+from harness.proof import prove as fidelity
+from harness.proof.cases import CASES, GRID_CASES, Case, cases_of
+from harness.proof.divergence import diverge
+from harness.proof.enumerate import Law
+from harness.proof.mutants import planted
+from harness.proof.prove import (
+    CAUGHT,
+    EXACT,
+    Caught,
+    Proof,
+    distance,
+    method_law,
+    prove,
+    prove_plants,
+    reference_law,
+    total_variation,
+    toy_drafter,
+    word,
+)
+from harness.registry import METHODS, TASKS
+
+load_all()
+SMALLEST = 32
+SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST)
+LONGER = ("lookahead",)
+"""Whose guesses are from earlier in a text, so that some bugs show in longer ones only."""
+SAMPLED = SMALL[0]
+DRAWS, FEWER = 2_000, 300
+FALSE_ALARM = 1e-6
+
+
+def variants() -> list[Any]:
+    found = [method for name in METHODS for method in METHODS.get(name).variants()]
+    return [pytest.param(method, id=label(method).replace(" ", ",")) for method in found]
+
+
+def claiming(*claims: Claim) -> list[Any]:
+    return [param for param in variants() if param.values[0].claim in claims]
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestProofs:
+    @pytest.mark.parametrize("method", variants())
+    def test_enumeration_says_what_the_claim_says(self, method: Method[Any]) -> None:
+        proof = prove(method, cases_of(method, SMALLEST), mutants=False)
+        assert proof.verdict == ("approximate" if method.claim is Claim.APPROXIMATE else "exact")
+        if method.claim is Claim.APPROXIMATE:
+            assert proof.total_variation > CAUGHT, "it is exact on these models: a claim of its own"
+        else:
+            assert proof.total_variation < EXACT
+
+    @pytest.mark.parametrize("name", sorted(METHODS))
+    def test_every_planted_bug_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        if name not in LONGER:
+            monkeypatch.setattr(fidelity, "CASES", SMALL)
+        kind = METHODS.get(name)
+        found = prove_plants(kind, kind.variants())
+        assert [(mutant.why, mutant.caught) for mutant in found] == [(mutant.why, True) for mutant in kind.mutants]
+
+    @pytest.mark.parametrize("name", sorted(METHODS))
+    def test_a_method_that_claims_exactness_has_a_planted_bug(self, name: str) -> None:
+        kind = METHODS.get(name)
+        if any(method.claim is not Claim.APPROXIMATE for method in kind.variants()):
+            assert kind.mutants
+
+    def test_a_proof_with_plants_stops_at_the_first_that_shows(self) -> None:
+        kind = METHODS.get("speculative")
+        proof = prove(kind.variants()[0], SMALL[:2])
+        assert proof.planted
+        assert proof.verdict == "exact"
+        assert len(proof.mutants) == 1
+        plain = proof.plain("speculative")
+        wanted = {"method", "params", "claim", "total_variation", "verdict", "planted"}
+        assert wanted <= set(plain)
+        assert (plain["claim"], plain["planted"]) == ("SAME_LAW", True)
+
+    def test_what_claims_greedy_equality_is_asked_at_temperature_zero_only(self) -> None:
+        class Greedy(METHODS.get("sjdpp")):  # type: ignore[misc]  # a class found at run time
+            claim = Claim.SAME_GREEDY
+
+        proof = prove(Greedy(window=3), SMALL, mutants=False)  # lossy above T = 0
+        assert (proof.verdict, proof.total_variation) == ("exact", 0.0)
+
+    def test_a_false_claim_is_broken(self) -> None:
+        class Boasting(METHODS.get("sjdpp")):  # type: ignore[misc]  # a class found at run time
+            claim = Claim.SAME_LAW
+
+        proof = prove(Boasting(window=3), SMALL, mutants=False)
+        assert proof.verdict == "broken"
+        assert proof.total_variation > 0.01
+        assert proof.case in {str(case) for case in SMALL}
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestSamples:
+    """What the seeded draws emit, end to end, is what enumeration says they emit."""
+
+    @pytest.mark.parametrize("method", variants())
+    def test_seeded_decodes_have_the_enumerated_law(self, method: Method[Any]) -> None:
+        """A correct method fails one reseeding in a million; later variants are drawn less often."""
+        first = METHODS.get(METHODS.name_of(type(method))).variants()[0] == method
+        size = DRAWS if first else FEWER
+        case = cases_of(method, SMALLEST)[0]
+        backbone = case.backbone()
+        law = method_law(method, case)
+        counts: Counter[tuple[int, ...]] = Counter()
+        for repetition in range(size):
+            draws = SeededDraws(1, "tabular", "p", repetition)
+            run = open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
+            counts[decode(method, run).tokens] += 1
+        assert set(counts) <= set(law)
+        outputs = sorted(law)
+        expected = np.array([law[output] for output in outputs])
+        observed = [counts[output] for output in outputs]
+        alone = len(outputs) == 1  # nothing is left to chance, so there is no statistic
+        assert alone or stats.chisquare(observed, size * expected / expected.sum()).pvalue > FALSE_ALARM
+
+    def test_the_test_above_would_see_a_planted_bug(self) -> None:
+        """2,000 draws tell a residual forgotten from the law: the samples' check has power too."""
+        method = METHODS.get("speculative").variants()[0]
+        reference = reference_law(SAMPLED.backbone(), SAMPLED.prompt, SAMPLED.length, SAMPLED.sampling)
+        with planted(method.mutants[0]):
+            biased = method_law(method, SAMPLED)
+        outputs = sorted(reference)
+        observed = np.array([biased[output] for output in outputs]) * DRAWS
+        expected = np.array([reference[output] for output in outputs]) * DRAWS
+        assert stats.chisquare(observed, expected).pvalue < FALSE_ALARM
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestReference:
+    @pytest.mark.parametrize("case", CASES + GRID_CASES, ids=str)
+    def test_sums_to_one_and_ends_where_it_should(self, case: Case) -> None:
+        law = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+        for output in law:
+            assert len(output) == case.length or output[-1] in case.eos
+            assert not set(output[:-1]) & set(case.eos)
+            if len(case.grid) == 3:
+                assert [token == case.grid[2] for token in output] == [False, False, True] * 2
+        assert not case.grid or len(law) == (case.outputs if case.sampling.temperature else 1)
+
+    def test_greedy_is_one_output(self) -> None:
+        cold = [case for case in CASES if case.sampling.temperature == 0]
+        assert cold
+        for case in cold:
+            law = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+            assert list(law.values()) == [1.0]
+
+    def test_the_cases_cover_what_the_design_asks_for(self) -> None:
+        assert {case.sampling.temperature for case in CASES} >= {0.0, 0.5, 1.0}
+        assert {(case.vocabulary, case.length) for case in CASES} >= {(2, 5), (3, 4)}
+        assert any(case.eos for case in CASES) and any(not case.eos for case in CASES)
+        assert any(case.sampling.top_k for case in CASES)
+        assert len({case.seed for case in CASES}) == len(CASES)
+
+    def test_total_variation(self) -> None:
+        a: Law = {(0,): 0.5, (1,): 0.5}
+        b: Law = {(0,): 0.2, (2,): 0.8}
+        assert total_variation(a, b) == pytest.approx(0.8)
+        assert total_variation(a, a) == 0
+
+    def test_a_toy_drafter_named_self_is_the_model(self) -> None:
+        backbone = SAMPLED.backbone()
+        assert toy_drafter(backbone)("self") is backbone
+        assert toy_drafter(backbone)("other").fingerprint != backbone.fingerprint
+
+
+SOURCE = '''
+def twice(x):
+    """Not four times."""
+    doubled = x + x
+    return doubled
+
+
+class Holder:
+    def method(self, x):
+        return x * 3
+
+    @staticmethod
+    def fixed(x):
+        return x * 5
+
+
+NOT_A_FUNCTION = 3
+'''
+
+
+@pytest.fixture()
+def patient(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    (tmp_path / "patient_of_the_tests.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    yield importlib.import_module("patient_of_the_tests")
+    sys.modules.pop("patient_of_the_tests", None)
+
+
+def mutant(where: str, old: str, new: str) -> Mutant:
+    return Mutant(f"patient_of_the_tests:{where}", old, new, "a bug")
+
+
+class TestPlanting:
+    def test_the_code_is_swapped_for_everyone_and_put_back(self, patient: ModuleType) -> None:
+        imported_before = patient.twice
+        with planted(mutant("twice", "x + x", "x + x + 1")):
+            assert patient.twice(2) == imported_before(2) == 5
+        assert patient.twice(2) == imported_before(2) == 4
+
+    def test_it_is_put_back_when_the_body_raises(self, patient: ModuleType) -> None:
+        with pytest.raises(ZeroDivisionError), planted(mutant("twice", "x + x", "x / 0")):
+            patient.twice(2)
+        assert patient.twice(2) == 4
+
+    def test_methods_and_static_methods(self, patient: ModuleType) -> None:
+        with planted(mutant("Holder.method", "* 3", "* 30")), planted(mutant("Holder.fixed", "* 5", "* 50")):
+            assert (patient.Holder().method(1), patient.Holder.fixed(1)) == (30, 50)
+        assert (patient.Holder().method(1), patient.Holder.fixed(1)) == (3, 5)
+
+    @pytest.mark.parametrize(("old", "lines"), [("x - x", 0), ("doubled", 2)])
+    def test_text_that_is_not_on_one_line_is_refused(self, patient: ModuleType, old: str, lines: int) -> None:
+        with (
+            pytest.raises(ContractError, match=f"'{old}' on one line .* finds it on {lines}; bring the Plant"),
+            planted(mutant("twice", old, "0")),
+        ):
+            pass
+        assert patient.twice(2) == 4
+
+    def test_only_functions_take_a_bug(self, patient: ModuleType) -> None:
+        with (
+            pytest.raises(ContractError, match="not a Python function"),
+            planted(mutant("NOT_A_FUNCTION", "3", "4")),
+        ):
+            pass
+
+    def test_a_bug_that_the_contract_itself_sees_counts_as_caught(self) -> None:
+        kind = METHODS.get("autoregressive")
+
+        class Passless(kind):  # type: ignore[misc, valid-type]  # a class found at run time
+            mutants = (
+                Mutant(
+                    "methods.autoregressive:Autoregressive.step",
+                    "run.draws.categorical(p,",
+                    "99 + run.draws.categorical(p,",
+                    "outside the vocabulary",
+                ),
+            )
+
+        assert [found.total_variation for found in prove_plants(Passless, [kind()])] == [1.0]
+
+    def test_a_harmless_change_is_not_caught(self) -> None:
+        kind = METHODS.get("autoregressive")
+
+        class Harmless(kind):  # type: ignore[misc, valid-type]  # a class found at run time
+            mutants = (
+                Mutant("harness.core.sampling:warp", "(-1, keepdim=True)", "(1, keepdim=True)", "the same axis"),
+            )
+
+        assert [found.caught for found in prove_plants(Harmless, [kind()])] == [False]
+
+    def test_caught_is_above_its_limit(self) -> None:
+        assert Caught("w", "m:f", CAUGHT * 1.01, "case").caught
+        assert not Caught("w", "m:f", CAUGHT, "case").caught
+
+
+@pytest.mark.parametrize(
+    ("claim", "tv", "said"),
+    [
+        (Claim.SAME_LAW, 0.0, "exact"),
+        (Claim.SAME_LAW, EXACT / 2, "exact"),
+        (Claim.SAME_LAW, EXACT, "broken"),
+        (Claim.SAME_GREEDY, 0.5, "broken"),
+        (Claim.SAME_GREEDY, 0.0, "exact"),
+        (Claim.APPROXIMATE, 0.0, "approximate"),
+        (Claim.APPROXIMATE, 0.9, "approximate"),
+    ],
+)
+def test_the_word_for_a_claim_and_a_distance(claim: Claim, tv: float, said: str) -> None:
+    assert word(claim, tv) == said
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "at", "agreement"),
+    [
+        ((), (), None, 1.0),
+        ((1, 2, 3), (1, 2, 3), None, 1.0),
+        ((1, 2, 3), (1, 2, 4), 2, 2 / 3),
+        ((9, 2), (1, 2), 0, 0.0),
+        ((1, 2), (1, 2, 3, 4), 2, 0.5),
+        ((1, 2, 3, 4), (1, 2), 2, 0.5),
+        ((), (1,), 0, 0.0),
+    ],
+)
+def test_where_two_outputs_part(ours: Sequence[int], theirs: Sequence[int], at: int | None, agreement: float) -> None:
+    found = diverge(ours, theirs)
+    assert found.at == at
+    assert found.agreement == pytest.approx(agreement)
+
+
+def test_an_exact_method_is_at_no_distance_and_its_proof_is_plain() -> None:
+    method = METHODS.get("autoregressive")()
+    assert distance(method, SAMPLED) < EXACT
+    assert Proof(method, method.claim, 0.0, "", "exact").planted is False
+
+
+TOKENS = 24
+MARGIN = 1e-3
+
+
+def greedy(method: Method[Any], backbone: Backbone, prompt: Sequence[int]) -> tuple[int, ...]:
+    """A toy drafter's name opens the target with some of its layers."""
+
+    def opened(name: str) -> Backbone:
+        return presets.drafter(backbone, name if name == "self" else "self:layers=24")
+
+    draws = SeededDraws(0, "humaneval", "p", 0)
+    return decode(method, open_run(backbone, opened, prompt, Sampling(0.0), TOKENS, draws)).tokens
+
+
+def margin(backbone: Backbone, tokens: Sequence[int], ours: int, theirs: int) -> float:
+    session = Session(backbone.cache(), backbone.capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
+    logits = session.forward()[0].double()
+    return abs(float(logits[theirs] - logits[ours]))
+
+
+@pytest.fixture(scope="session")
+def baselines(smollm2: Backbone) -> list[tuple[list[int], tuple[int, ...]]]:
+    prompts = [prompt.text for prompt in TASKS.get("humaneval")().prompts()[:2]]
+    encoded = [smollm2.encode(text) for text in prompts]
+    return [(prompt, greedy(METHODS.get("autoregressive")(), smollm2, prompt)) for prompt in encoded]
+
+
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "method",
+    [
+        p
+        for p in claiming(Claim.SAME_LAW, Claim.SAME_GREEDY)
+        if not p.values[0].requirements - {Requirement.TREE_MASK, Requirement.DRAFTER}
+    ],
+)
+def test_greedy_on_a_real_model_equals_autoregressive_greedy(
+    method: Method[Any], smollm2: Backbone, baselines: list[tuple[list[int], tuple[int, ...]]]
+) -> None:
+    for prompt, wanted in baselines:
+        ours = greedy(method, smollm2, prompt)
+        at = diverge(ours, wanted).at
+        if at is not None:
+            assert at < min(len(ours), len(wanted)), "one ended where the other went on with the same tokens"
+            tie = margin(smollm2, [*prompt, *wanted[:at]], ours[at], wanted[at])
+            assert tie < MARGIN, f"token {at}: {ours[at]} for {wanted[at]} at a logit margin of {tie:.3g}"

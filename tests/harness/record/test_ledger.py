@@ -1,0 +1,221 @@
+"""Every metric's convention, on a trace countable by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from harness.errors import ContractError
+from harness.record.ledger import (
+    METRICS,
+    STEP_FIELDS,
+    Record,
+    Sample,
+    Step,
+    acceptance_by_depth,
+    check,
+    totals,
+    value,
+)
+
+
+def step(drafted: int, accepted: int, **other: Any) -> Step:
+    counted = {
+        "nfe": 1,
+        "draft_nfe": drafted,
+        "rows": drafted + 1,
+        "drafted": drafted,
+        "tested": min(accepted + 1, drafted),
+        "accepted": accepted,
+        "expected": accepted + 0.25 if drafted else 0.0,
+        "emitted": accepted + 1,
+        "forced": 0,
+        "overshoot": 0,
+        "reused": 0,
+        "wall_ns": 2_000_000,
+        "device_ns": 1_500_000,
+        "draft_ns": 300_000,
+        "target_ns": 1_000_000,
+        "verify_ns": 200_000,
+        "host_ns": 500_000,
+        "levels": (drafted + 1) // 2,
+    }
+    return Step(**{**counted, **other})
+
+
+A = (step(4, 4), step(4, 2, reused=1), step(3, 0, reused=2), step(0, 0, nfe=2))
+B = (step(4, 1), step(4, 3, overshoot=2, wall_ns=5_000_000))
+WARMUP = (step(4, 4, wall_ns=9_000_000_000), step(4, 4, wall_ns=9_000_000_000))
+FAILED = (step(2, 1),)
+
+
+def output(steps: tuple[Step, ...]) -> tuple[int, ...]:
+    length = sum(s.emitted - s.overshoot for s in steps)
+    return tuple(range(length))
+
+
+def sample(prompt: str, steps: tuple[Step, ...], **other: Any) -> Sample:
+    tokens = output(steps)
+    fields = {"repetition": 0, "warmup": False, "status": "ok", "prefill_ns": 4_000_000, "agreement": 0.5}
+    return Sample(**{"prompt": prompt, "tokens": tokens, "logprobs": (-0.5,) * len(tokens), **fields, **other})
+
+
+RECORDS = (
+    Record(sample("a", WARMUP, warmup=True), WARMUP),
+    Record(sample("a", A), A),
+    Record(sample("b", B, agreement=None), B),
+    Record(sample("c", FAILED, status="failed", error="boom", tokens=(), logprobs=()), FAILED),
+)
+
+
+def frames(records: tuple[Record, ...] = RECORDS) -> tuple[pd.DataFrame, pd.DataFrame]:
+    samples = pd.DataFrame([asdict(record.sample) for record in records])
+    key = ("prompt", "repetition", "warmup")
+    steps = [
+        {**{name: getattr(record.sample, name) for name in key}, "step": index, **asdict(one)}
+        for record in records
+        for index, one in enumerate(record.steps)
+    ]
+    return samples, pd.DataFrame(steps)
+
+
+# a: 4 steps, 5 passes, 5 + 3 + 1 + 1 = 10 tokens; b: 2 steps, 2 passes, 2 + 4 - 2 = 4 tokens.
+# drafted 11 + 8 = 19; tested 4 + 3 + 1 + 0 and 2 + 4: 14; accepted 6 + 4 = 10; wall 4 x 2 + 2 + 5 = 15 ms.
+# expected: 4.25 + 2.25 + 0.25 + 0 and 1.25 + 3.25: 11.25; reused 3; drafter passes as drafted.
+BY_HAND = {
+    "scr": 14 / 7,
+    "tau": 14 / 6,
+    "tau_minus_1": 14 / 6 - 1,
+    "acceptance": 10 / 14,
+    "acceptance_per_node": 10 / 19,
+    "expected_per_node": 11.25 / 19,
+    "nfe_per_output": 7 / 14,
+    "reused": 3 / 6,
+    "unique_drafted": 16 / 6,
+    "mean_tree_depth": 10 / 6,
+    "draft_nfe": 19 / 6,
+    "logprob": -0.5,
+    "step_ms": 15 / 6,
+    "ms_per_token": 15 / 14,
+    "tokens_per_second": 14 / 0.015,
+    "throughput": 14 / 0.015,
+}
+
+
+class TestMetrics:
+    def test_every_metric_is_pinned_here(self) -> None:
+        assert set(METRICS) == set(BY_HAND)
+
+    @pytest.mark.parametrize("name", sorted(METRICS))
+    def test_by_hand(self, name: str) -> None:
+        assert value(METRICS[name], totals(*frames())) == pytest.approx(BY_HAND[name], rel=1e-12)
+
+    @pytest.mark.parametrize("name", sorted(METRICS))
+    def test_a_metric_is_the_ratio_of_two_columns(self, name: str) -> None:
+        metric = METRICS[name]
+        frame = totals(*frames())
+        ratio = frame[metric.numerator].sum() / frame[metric.denominator].sum() - metric.minus
+        assert value(metric, frame) == pytest.approx(ratio)
+        assert metric.name == name
+
+    @pytest.mark.parametrize(
+        "metric", ["acceptance", "acceptance_per_node", "expected_per_node"], ids=lambda name: name
+    )
+    def test_where_nothing_was_drafted_there_is_no_acceptance(self, metric: str) -> None:
+        plain = (step(0, 0), step(0, 0))
+        frame = totals(*frames((Record(sample("a", plain), plain),)))
+        assert value(METRICS[metric], frame) is None
+        assert value(METRICS["scr"], frame) == 1
+
+    def test_warm_up_and_failures_are_not_counted(self) -> None:
+        assert totals(*frames()).index.tolist() == [("a", 0), ("b", 0)]
+
+    def test_columns_of_totals(self) -> None:
+        row: Any = totals(*frames()).loc[("a", 0)]
+        assert row["emitted"] - row["overshoot"] == row["output"] == 10
+        assert (row["steps"], row["nfe"], row["wall_ms"], row["wall_s"]) == (4, 5, 8.0, 0.008)
+        assert (row["logprob"], row["agreement"], row["prefill_ms"]) == (-5.0, 0.5, 4.0)
+
+    def test_repetitions_are_rows_of_their_own(self) -> None:
+        twice = (*RECORDS, Record(sample("a", B, repetition=1), B))
+        frame = totals(*frames(twice))
+        assert frame.loc[("a", 1), "output"] == 4
+        assert frame.loc[("a", 0), "output"] == 10
+
+    def test_a_store_without_a_counted_sample_has_no_totals(self) -> None:
+        frame = totals(*frames(RECORDS[:1]))
+        assert len(frame) == 0
+        assert value(METRICS["scr"], frame) is None
+
+
+class TestDepth:
+    def test_by_hand(self) -> None:
+        _, steps = frames(RECORDS[1:3])
+        rows = acceptance_by_depth(steps)
+        assert [(row.depth, row.marginal, row.conditional) for row in rows] == [
+            (1, 4 / 6, 4 / 5),  # five steps drafted a node at depth 1
+            (2, 3 / 6, 3 / 4),
+            (3, 2 / 6, 2 / 3),
+            (4, 1 / 6, 1 / 2),
+        ]
+
+    def test_one_and_all_marginals_are_what_a_step_emits(self) -> None:
+        _, steps = frames(RECORDS[1:3])
+        marginals = sum(row.marginal for row in acceptance_by_depth(steps))
+        assert 1 + marginals == pytest.approx(steps["emitted"].sum() / len(steps), rel=1e-12)
+
+    def test_a_short_draft_is_not_a_refusal(self) -> None:
+        """Depth 2 was reached twice and drafted once: kept there, it is 1 in 1 and not 1 in 2."""
+        trace = (step(2, 2), step(1, 1))
+        _, steps = frames((Record(sample("a", trace), trace),))
+        assert [row.conditional for row in acceptance_by_depth(steps)] == [1.0, 1.0]
+        assert [row.marginal for row in acceptance_by_depth(steps)] == [1.0, 0.5]
+
+    def test_nothing_accepted_and_nothing_at_all(self) -> None:
+        _, steps = frames(RECORDS[1:3])
+        assert acceptance_by_depth(steps[steps["accepted"] == 0]) == []
+        assert acceptance_by_depth(steps[steps["accepted"] > 99]) == []
+
+
+class TestIdentities:
+    @pytest.mark.parametrize("trace", [A, B, WARMUP], ids=["a", "b", "warmup"])
+    def test_hold_on_the_traces_above(self, trace: tuple[Step, ...]) -> None:
+        check(trace, len(output(trace)))
+
+    def test_emitted_less_overshoot_is_the_output(self) -> None:
+        with pytest.raises(ContractError, match="emitted 6 - overshoot 2 is not the output's 5 tokens"):
+            check(B, 5)
+
+    @pytest.mark.parametrize(
+        "broken",
+        [
+            step(2, 3),
+            step(2, 1, tested=0),
+            step(2, 1, tested=3),
+            step(2, 1, emitted=1),
+            step(2, 1, emitted=3),
+        ],
+        ids=[
+            "accepted > drafted",
+            "tested < accepted",
+            "tested > drafted",
+            "no closing token",
+            "one too many",
+        ],
+    )
+    def test_a_broken_step_is_named(self, broken: Step) -> None:
+        with pytest.raises(ContractError, match="step 1: accepted"):
+            check((step(1, 1), broken), 2 + broken.emitted)
+
+
+class TestRecord:
+    @pytest.mark.parametrize("record", RECORDS, ids=["warmup", "a", "b", "failed"])
+    def test_comes_back_from_json_unchanged(self, record: Record) -> None:
+        assert Record.of(json.loads(json.dumps(record.plain()))) == record
+
+    def test_step_fields_are_the_fields_of_a_step(self) -> None:
+        assert tuple(asdict(A[0])) == STEP_FIELDS

@@ -1,0 +1,61 @@
+"""Pictures and meshes: what they refuse, and that files give back what was written."""
+
+import numpy as np
+import pytest
+
+from harness.errors import ContractError, StoreError
+from harness.record.outputs import Mesh, Picture, as_mesh, as_picture, as_text, file_name, load, save
+
+TRIANGLE = Mesh(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0.25]]), np.array([[0, 1, 2]]))
+
+
+def test_a_picture_comes_back_pixel_for_pixel(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
+    path = save(Picture(pixels), tmp_path / "deep" / "p.1")
+    assert path is not None and path.name == "p.1.png"
+    assert (as_picture(load(path)).pixels == pixels).all()
+
+
+def test_a_mesh_comes_back_vertex_for_vertex(tmp_path):
+    path = save(TRIANGLE, tmp_path / "m")
+    assert path is not None
+    found = as_mesh(load(path))
+    np.testing.assert_allclose(found.vertices, TRIANGLE.vertices)
+    assert found.faces.tolist() == [[0, 1, 2]]
+
+
+def test_a_text_is_kept_in_its_sample(tmp_path):
+    assert save("words", tmp_path / "t") is None and not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "pixels", [np.zeros((2, 2, 3)), np.zeros((2, 2), np.uint8), np.zeros((2, 2, 4), np.uint8)], ids=str
+)
+def test_a_picture_of_another_type_or_shape_is_refused(pixels):
+    with pytest.raises(ContractError, match="uint8"):
+        Picture(pixels)
+
+
+@pytest.mark.parametrize("faces", [np.zeros((0, 3), int), np.array([[0, 1, 3]]), np.array([[-1, 1, 2]])], ids=str)
+def test_a_mesh_without_a_face_or_with_a_wrong_index_is_refused(faces):
+    with pytest.raises(ContractError):
+        Mesh(TRIANGLE.vertices, faces)
+
+
+def test_a_damaged_file_is_named(tmp_path):
+    (tmp_path / "a.png").write_bytes(b"\x89PNG no")
+    (tmp_path / "b.ply").write_text("ply\nelement vertex 3\nelement face 1\nend_header\n0 0 0\n")
+    for name in ("a.png", "b.ply", "c.ply"):
+        with pytest.raises(StoreError, match=name):
+            load(tmp_path / name)
+
+
+def test_file_names_tell_prompts_and_repetitions_apart():
+    names = [file_name(p, r) for p in ("a/b", "a_b", "a b", "A/b" * 80) for r in (0, 1)]
+    assert len(set(names)) == 8 and all("/" not in name and len(name) < 80 for name in names)
+
+
+def test_an_output_of_another_modality_is_a_contract_error():
+    for narrow, other in ((as_text, TRIANGLE), (as_picture, "text"), (as_mesh, "text")):
+        with pytest.raises(ContractError, match="the task scores"):
+            narrow(other)

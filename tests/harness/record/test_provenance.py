@@ -1,0 +1,173 @@
+"""Provenance: complete, free of secrets, and a fingerprint that means what it says."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import harness
+from harness.errors import ContractError
+from harness.record import provenance
+from harness.record.provenance import PACKAGES, collect, digest, fingerprint, git_commit, machine, redact, versions
+
+HERE = {
+    "cpu": "X", "arch": "x86_64", "cores": 2, "memory_bytes": 2**34, "platform": "Linux-6.1", "threads": 2,
+    "gpus": [{"name": "G", "memory_bytes": 80 * 2**30}],
+}  # fmt: skip
+
+
+def test_machine_is_described() -> None:
+    import torch
+
+    found = machine()
+    assert found["cpu"] and found["arch"] and found["platform"]
+    assert found["cores"] >= 1 and found["memory_bytes"] > 2**28
+    assert found["threads"] == torch.get_num_threads()
+    assert len(found["gpus"]) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"cpu": "Y"},
+        {"cores": 4},
+        {"threads": 1},
+        {"arch": "arm64"},
+        {"gpus": []},
+        {"gpus": [{"name": "G", "memory_bytes": 40 * 2**30}]},
+    ],
+)
+def test_what_bears_on_seconds_changes_the_fingerprint(change: dict[str, object]) -> None:
+    assert fingerprint(HERE | change) != fingerprint(HERE)
+
+
+def test_what_differs_between_equal_machines_does_not() -> None:
+    later = {"platform": "Linux-6.2", "memory_bytes": 2**34 + 4096}
+    gpu = [{"name": "G", "memory_bytes": 80 * 2**30 - 2**20}]
+    assert fingerprint(HERE | later | {"gpus": gpu}) == fingerprint(HERE)
+    assert len(fingerprint(HERE)) == 12
+
+
+def test_versions_name_every_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = versions()
+    assert set(found) == {"python", *PACKAGES}
+    assert found["python"] == sys.version.split()[0] and found["numpy"]
+    monkeypatch.setattr(provenance, "PACKAGES", ("no-such-package",))
+    assert versions()["no-such-package"] is None
+
+
+def tree(path: Path) -> Path:
+    """A checkout with one commit."""
+    (path / "harness").mkdir(parents=True)
+    (path / "harness" / "a.py").write_text("a = 1\n")
+    who = ["-c", "user.name=n", "-c", "user.email=e@x.org", "-c", "commit.gpgsign=false"]
+    for words in (["init", "-q"], ["add", "-A"], [*who, "commit", "-q", "-m", "m"]):
+        subprocess.run(["git", "-C", str(path), *words], check=True, capture_output=True)
+    return path
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout that the harness believes to run from."""
+    monkeypatch.setattr(provenance, "__file__", str(tmp_path / "tree" / "harness" / "record" / "provenance.py"))
+    return tree(tmp_path / "tree")
+
+
+def test_the_commit_of_the_source_tree(here: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    head = subprocess.run(["git", "-C", str(here), "rev-parse", "HEAD"], capture_output=True, text=True, check=True)
+    monkeypatch.setenv("GIT_DIR", str(tmp_path / "elsewhere"))
+    assert git_commit() == {"commit": head.stdout.strip(), "dirty": False}
+    (here / "results").mkdir()
+    (here / "results" / "run.json").write_text("{}")
+    found = git_commit()
+    assert found is not None and not found["dirty"], "what a run leaves in the checkout is not a change of the code"
+    (here / "harness" / "b.py").write_text("b = 1\n")
+    found = git_commit()
+    assert found is not None and found["dirty"], "a new module is a change of the code"
+
+
+def test_an_installed_wheel_has_no_commit(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    inside = here / "venv" / "site-packages" / "harness" / "record" / "provenance.py"
+    monkeypatch.setattr(provenance, "__file__", str(inside))
+    assert git_commit() is None
+
+
+def test_no_git_and_no_commit_yet_are_no_error(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setenv("PATH", "")
+        assert git_commit() is None
+    subprocess.run(["git", "-C", str(here), "update-ref", "-d", "HEAD"], check=True)
+    assert git_commit() is None
+
+
+@pytest.mark.parametrize(
+    ("argv", "shown"),
+    [
+        (["run", "--max-tokens", "64", "--monkey", "5"], ["run", "--max-tokens", "64", "--monkey", "5"]),
+        (["max_tokens=64"], ["max_tokens=64"]),
+        (["--token", "s3", "quick"], ["--token", "***", "quick"]),
+        (["--hf-token", "s3", "quick"], ["--hf-token", "***", "quick"]),
+        (["--token=s3", "HF_TOKEN=s3", "api_key=s 3"], ["--token=***", "HF_TOKEN=***", "api_key=***"]),
+        (["PASSWORD: s3", "x?a=1&key=s3&b=2"], ["PASSWORD:***", "x?a=1&key=***"]),
+        (["https://me:s3@host/x", "me@host"], ["https://***@host/x", "me@host"]),
+        (["hf_" + "a" * 30], ["***"]),
+    ],
+)
+def test_secrets_are_taken_out(argv: list[str], shown: list[str]) -> None:
+    assert redact(argv) == shown
+
+
+def test_collect_is_json_and_keeps_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "OMP_NUM_THREADS": "3",
+        "TORCH_LOGS": "x",
+        "HF_TOKEN": "s3cret",
+        "TORCH_X": "key=s3cret",
+    }.items():
+        monkeypatch.setenv(name, value)
+    found = json.loads(json.dumps(collect(["stride", "--token", "s3cret"])))
+    assert set(found) == {"argv", "machine", "fingerprint", "versions", "git", "environment"}
+    assert found["environment"]["OMP_NUM_THREADS"] == "3" and found["environment"]["TORCH_LOGS"] == "x"
+    assert "s3cret" not in json.dumps(found)
+    assert found["fingerprint"] == fingerprint(found["machine"])
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=50, deadline=None, derandomize=True)
+@given(st.dictionaries(st.text(max_size=5), values, max_size=4))
+def test_a_digest_does_not_depend_on_order_and_survives_json(value: dict[str, object]) -> None:
+    turned = dict(reversed(value.items()))
+    assert digest(turned) == digest(value) == digest(json.loads(json.dumps(value)))
+
+
+def test_digests_of_known_and_of_unlike_values() -> None:
+    assert digest({"b": [1, (2.5,)], "a": None}) == hashlib.sha256(b'{"a":null,"b":[1,[2.5]]}').hexdigest()
+    unlike = [1, 1.0, "1", True, None, [1], {"1": 1}, 0.1, 0.1 + 2**-56, 0.30000000000000004, 0.3, -0.0, 0.0]
+    assert len({digest(value) for value in unlike}) == len(unlike)
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, {1: 0, "a": 1}, b"x"])
+def test_what_is_not_json_has_no_digest(value: object) -> None:
+    with pytest.raises(ContractError, match="no digest"):
+        digest(value)
+
+
+def test_importing_it_imports_no_torch() -> None:
+    root = str(Path(harness.__file__).parents[1])
+    code = "import sys, harness.record.provenance; sys.exit('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": root}, check=False)
+    assert done.returncode == 0

@@ -1,0 +1,637 @@
+"""The run folder: what is written comes back, damage is named, and no kill loses what was finished."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import harness
+from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
+from harness.record.ledger import LISTS, STEP_FIELDS, Record, Sample, Step, totals
+from harness.record.store import Store
+
+CELLS = ["sjd-0a1b", "ar-2c3d"]
+KEY = {"T": 0, "model": {"name": "tabular", "dtype": "fp32"}, "methods": ["sjd", "ar"]}
+MANIFEST = {
+    "key": KEY,
+    "cells": {cell: {"method": cell[:2]} for cell in CELLS},
+    "suite": {},
+    "provenance": {},
+}
+PLANNED = [
+    ("HumanEval/0", 0, True),
+    ("HumanEval/0", 0, False),
+    ("HumanEval/0", 1, False),
+    ("HumanEval/1", 0, False),
+]
+
+
+def step(accepted: int = 1, overshoot: int = 0) -> Step:
+    """A step of a draft of three, of which ``accepted`` are kept."""
+    counts: dict[str, Any] = dict.fromkeys(STEP_FIELDS, 0)
+    counts |= {"nfe": 1, "rows": 4, "drafted": 3, "wall_ns": 1000 + accepted, "expected": 0.5}
+    counts |= {"ranks": (0,), "energies": (-0.25, -1e30)}
+    counts |= {"accepted": accepted, "tested": min(accepted + 1, 3), "emitted": accepted + 1}
+    return Step(**counts | {"overshoot": overshoot})
+
+
+def record(prompt: str, repetition: int = 0, warmup: bool = False) -> Record:
+    """Two steps and four tokens, which depend on the arguments alone."""
+    tokens = tuple(range(repetition, repetition + 4))
+    sample = Sample(
+        prompt,
+        repetition,
+        warmup,
+        "ok",
+        tokens=tokens,
+        text="é\x00 ok",
+        prefill_ns=7,
+        logprobs=(-0.1, -0.2, -0.3, -0.4),
+        agreement=0.5,
+        diverged_at=2,
+        margin=-0.25,
+        scores={"pass": 1.0},
+    )
+    return Record(sample, (step(1), step(2, overshoot=1)))
+
+
+def fill(store: Store, cell: str) -> list[tuple[str, int, bool]]:
+    """Do what is not done in the cell, seal it, and say what was done."""
+    if store.sealed(cell):
+        return []
+    missing = [key for key in PLANNED if key not in store.done(cell)]
+    for prompt, repetition, warmup in missing:
+        store.write(cell, record(prompt, repetition, warmup))
+    store.seal(cell, {"state": "done"})
+    return missing
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.create(tmp_path / "a" / "run", MANIFEST)
+
+
+def assert_same(left: Store, right: Store) -> None:
+    assert left.cells() == right.cells() == CELLS
+    for cell in CELLS:
+        one, other = left.cell(cell), right.cell(cell)
+        assert one.meta == other.meta
+        pd.testing.assert_frame_equal(one.samples, other.samples)
+        pd.testing.assert_frame_equal(one.steps, other.steps)
+        for file in ("samples.parquet", "steps.parquet"):
+            assert (left.path / "cells" / cell / file).read_bytes() == (right.path / "cells" / cell / file).read_bytes()
+
+
+def leftovers(run: Path) -> list[str]:
+    return [path.name for path in run.rglob("*") if "partial" in path.name]
+
+
+# What is written comes back.
+
+
+def test_a_sealed_cell_holds_what_was_written(store: Store) -> None:
+    for prompt, repetition, warmup in reversed(PLANNED):
+        store.write(CELLS[0], record(prompt, repetition, warmup))
+    failed = Record(Sample("HumanEval/2", 0, False, "failed", error="out of room \udcff"), ())
+    store.write(CELLS[0], failed)
+    assert store.done(CELLS[0]) == {*PLANNED, ("HumanEval/2", 0, False)}
+    store.seal(CELLS[0], {"note": [1]})
+    store = Store.open(store.path)
+    assert store.done(CELLS[0]) == {*PLANNED, ("HumanEval/2", 0, False)}
+    assert not (store.path / "records" / CELLS[0]).exists()
+    cell = store.cell(CELLS[0])
+    assert cell.meta == {"note": [1]}
+    keys = list(zip(cell.samples["warmup"], cell.samples["prompt"], cell.samples["repetition"], strict=True))
+    assert keys == sorted(keys) and len(keys) == 5
+    first, last = cell.samples.iloc[0], cell.samples.iloc[3]
+    assert (first["prompt"], first["repetition"], list(first["tokens"])) == ("HumanEval/0", 0, [0, 1, 2, 3])
+    assert first["text"] == "é\x00 ok" and json.loads(first["scores"]) == {"pass": 1.0}
+    assert first["sha256"] == hashlib.sha256(b"0,1,2,3").hexdigest()
+    assert (first["diverged_at"], first["margin"], first["agreement"]) == (2, -0.25, 0.5)
+    assert last["status"] == "failed" and last["error"] == "out of room \\udcff" and last["diverged_at"] is pd.NA
+    assert list(cell.steps.columns) == ["prompt", "repetition", "warmup", "step", *STEP_FIELDS]
+    assert list(cell.steps["step"][:4]) == [0, 1, 0, 1] and list(cell.steps["accepted"][:2]) == [1, 2]
+    assert cell.steps["expected"].dtype == "float64" and len(cell.steps) == 8
+    frame = totals(cell.samples, cell.steps)
+    assert len(frame) == 3 and frame["output"].sum() == 12 and frame["emitted"].sum() == 15
+
+
+def test_an_empty_cell_has_every_column(store: Store) -> None:
+    store.seal(CELLS[1], {"skipped": "needs a tree mask"})
+    full = Store.open(store.path)
+    fill(full, CELLS[0])
+    empty, filled = full.cell(CELLS[1]), full.cell(CELLS[0])
+    assert list(empty.samples.columns) == list(filled.samples.columns) and empty.samples.empty
+    assert list(empty.steps.columns) == list(filled.steps.columns) and empty.steps.empty
+    assert dict(empty.steps.dtypes) == dict(filled.steps.dtypes)
+    assert totals(empty.samples, empty.steps).empty
+    assert full.cells() == CELLS, "in the manifest's order, not that of sealing"
+
+
+def test_update_changes_the_meta_and_nothing_else(store: Store) -> None:
+    fill(store, CELLS[0])
+    before = store.cell(CELLS[0])
+    store.update(CELLS[0], verdict="exact", cell=1)
+    after = Store.open(store.path).cell(CELLS[0])
+    assert after.meta == {"state": "done", "verdict": "exact", "cell": 1}
+    pd.testing.assert_frame_equal(before.samples, after.samples)
+
+
+numbers = st.integers(0, 2**40)
+texts = st.text(max_size=8)
+reals = st.floats(allow_nan=False)
+maybe_real = st.none() | reals
+few = st.lists(numbers, max_size=4).map(tuple)
+by_type = {"int": numbers, "float": reals, "tuple[int, ...]": few}  # the ledger's annotations are strings
+by_type["tuple[float, ...]"] = st.lists(reals, max_size=3).map(tuple)
+plain_steps = st.builds(Step, **{f.name: by_type[str(f.type)] for f in fields(Step)})
+plain_samples = st.builds(
+    Sample,
+    prompt=texts,
+    repetition=numbers,
+    warmup=st.booleans(),
+    status=st.just("failed"),
+    error=st.none() | texts,
+    category=texts,
+    prompt_tokens=numbers,
+    tokens=few,
+    text=texts,
+    prefill_ns=numbers,
+    logprobs=st.lists(reals, max_size=4).map(tuple),
+    agreement=maybe_real,
+    diverged_at=st.none() | numbers,
+    margin=maybe_real,
+    scores=st.dictionaries(texts, reals, max_size=3),
+)
+records = st.builds(Record, plain_samples, st.lists(plain_steps, max_size=3).map(tuple))
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(records)
+def test_a_record_survives_json(value: Record) -> None:
+    assert Record.of(json.loads(json.dumps(value.plain()))) == value
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@given(st.lists(records, max_size=4, unique_by=lambda r: r.sample.prompt))
+def test_a_cell_survives_the_disk(tmp_path_factory: pytest.TempPathFactory, values: list[Record]) -> None:
+    store = Store.create(tmp_path_factory.mktemp("run") / "r", MANIFEST)
+    for value in values:
+        store.write(CELLS[0], value)
+    store.seal(CELLS[0], {})
+    cell = store.cell(CELLS[0])
+    values.sort(key=lambda r: (r.sample.warmup, r.sample.prompt, r.sample.repetition))
+    for name in ("prompt", "repetition", "category", "text", "prompt_tokens", "prefill_ns"):
+        assert cell.samples[name].tolist() == [getattr(value.sample, name) for value in values]
+    for name in ("tokens", "logprobs"):
+        assert [tuple(row) for row in cell.samples[name]] == [getattr(value.sample, name) for value in values]
+    steps = cell.steps.assign(**{name: cell.steps[name].map(tuple) for name in LISTS})
+    for name in STEP_FIELDS:
+        assert steps[name].tolist() == [getattr(s, name) for value in values for s in value.steps]
+
+
+def test_ids_that_a_file_system_may_confuse_stay_apart(store: Store) -> None:
+    ids = [
+        "a/b",
+        "a%2Fb",
+        "A/B",
+        "é",
+        "e\u0301",
+        "..",
+        "",
+        "x" * 400,
+        "x" * 401,
+        "a\\b",
+        "a b\n",
+        "manifest.json~partial",
+    ]
+    for prompt in ids:
+        store.write(CELLS[0], record(prompt))
+    names = os.listdir(store.path / "records" / CELLS[0])
+    assert len({name.casefold() for name in names}) == len(ids)
+    assert all(name.isascii() and len(name) < 200 for name in names)
+    resumed = Store.resume(store.path, MANIFEST)
+    assert resumed.done(CELLS[0]) == {(prompt, 0, False) for prompt in ids}
+
+
+def test_reading_imports_no_torch() -> None:
+    code = "import sys, harness.record.store; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], env=environment(), check=False).returncode == 0
+
+
+# Refusals.
+
+
+def test_create_refuses_a_folder_that_holds_a_run(store: Store) -> None:
+    with pytest.raises(StoreError, match=r"already holds a run.*--resume.*another folder"):
+        Store.create(store.path, MANIFEST)
+    (store.path / "manifest.json").unlink()
+    (store.path / "records").mkdir()
+    with pytest.raises(StoreError, match="already holds a run"):
+        Store.create(store.path, MANIFEST)
+
+
+def test_create_refuses_a_path_that_is_a_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="no run can be started"):
+        Store.create(tmp_path / "file", MANIFEST)
+
+
+@pytest.mark.parametrize("names", [["a/b"], [".."], ["a~partial"], ["x", "X"], [""], ["é"]])
+def test_create_refuses_ids_that_are_no_folder_names(tmp_path: Path, names: list[str]) -> None:
+    with pytest.raises(ContractError, match="does not serve as a folder's name"):
+        Store.create(tmp_path / "run", {"key": {}, "cells": dict.fromkeys(names)})
+
+
+def test_open_says_that_there_is_no_run(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no run"):
+        Store.open(tmp_path)
+
+
+def test_resume_names_every_key_that_differs(store: Store) -> None:
+    other = {"T": 1, "model": {"name": "tabular", "device": "cpu"}, "methods": ("sjd", "ar")}
+    with pytest.raises(StoreError) as caught:
+        Store.resume(store.path, MANIFEST | {"key": other})
+    text = str(caught.value)
+    assert "T: 0 there, 1 here" in text
+    assert 'model.dtype: "fp32" there, absent here' in text and 'model.device: absent there, "cpu" here' in text
+    assert "methods" not in text and "model.name" not in text
+    assert Store.resume(store.path, MANIFEST | {"key": KEY | {"methods": ("sjd", "ar")}}).manifest == store.manifest
+
+
+def test_unknown_and_unfinished_cells(store: Store) -> None:
+    for call in (store.cell, store.done, store.sealed, lambda name: store.write(name, record("a"))):
+        with pytest.raises(UnknownNameError, match="sjd-0a1b"):
+            call("sjd-0a1c")
+    with pytest.raises(StoreError, match=r"not finished.*--resume"):
+        store.cell(CELLS[0])
+    with pytest.raises(StoreError, match=r"not finished.*--resume"):
+        store.update(CELLS[0], a=1)
+    fill(store, CELLS[0])
+    with pytest.raises(StoreError, match="sealed"):
+        store.write(CELLS[0], record("a"))
+    with pytest.raises(StoreError, match="sealed"):
+        store.seal(CELLS[0], {})
+
+
+def test_a_record_that_breaks_an_identity_is_refused(store: Store) -> None:
+    good = record("a")
+    with pytest.raises(ContractError, match=r"'a'.*emitted 5 - overshoot 1"):
+        store.write(CELLS[0], replace(good, sample=replace(good.sample, tokens=(1,))))
+    assert store.done(CELLS[0]) == frozenset()
+
+
+def test_sealing_checks_the_identities_again(store: Store) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("harness.record.store.check", lambda steps, output: None)
+        good = record("a")
+        store.write(CELLS[0], replace(good, sample=replace(good.sample, tokens=(1,))))
+    with pytest.raises(ContractError, match="emitted 5"):
+        store.seal(CELLS[0], {})
+    assert not store.sealed(CELLS[0])
+
+
+def test_a_second_writer_is_refused(store: Store) -> None:
+    code = "import sys; from harness.record.store import Store as S; r = sys.argv[1]; S.resume(r, S.open(r).manifest)"
+    Store.resume(store.path, MANIFEST)
+    command = [sys.executable, "-c", code, str(store.path)]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 1 and "is being written by another process" in done.stderr
+
+
+# Damage.
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    place = data.find(b'"T": 0') + 5 if path.name == "manifest.json" else len(data) // 2
+    data[place] ^= 1
+    path.write_bytes(data)
+
+
+def newer(path: Path) -> None:
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+DAMAGE = [truncate, empty, flip]
+
+
+@pytest.mark.parametrize("damage", [*DAMAGE, newer])
+def test_a_damaged_manifest(store: Store, damage: Callable[[Path], None]) -> None:
+    damage(store.path / "manifest.json")
+    named = r"manifest\.json is .*(version 2|truncated|sha256).*another folder"
+    with pytest.raises(StoreError, match=named):
+        Store.open(store.path)
+    with pytest.raises(StoreError, match=named):
+        Store.resume(store.path, MANIFEST)
+
+
+@pytest.mark.parametrize("file", ["cell.json", "samples.parquet", "steps.parquet"])
+@pytest.mark.parametrize("damage", [*DAMAGE, remove])
+def test_a_damaged_cell(store: Store, file: str, damage: Callable[[Path], None]) -> None:
+    fill(store, CELLS[0])
+    folder = store.path / "cells" / CELLS[0]
+    damage(folder / file)
+    for call in (store.cell, store.done):
+        with pytest.raises(StoreError, match=rf"{file} is .*delete that folder and run again with --resume"):
+            call(CELLS[0])
+
+
+def test_a_newer_cell(store: Store) -> None:
+    fill(store, CELLS[0])
+    newer(store.path / "cells" / CELLS[0] / "cell.json")
+    with pytest.raises(StoreError, match="schema version 2"):
+        store.cell(CELLS[0])
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_record_is_set_aside_and_done_again(store: Store, damage: Callable[[Path], None]) -> None:
+    for key in PLANNED:
+        store.write(CELLS[0], record(*key))
+    path = next((store.path / "records" / CELLS[0]).glob("*--1.json"))
+    damage(path)
+    with pytest.raises(StoreError, match="--resume"):
+        store.seal(CELLS[0], {})
+    resumed = Store.resume(store.path, MANIFEST)
+    with pytest.warns(UserWarning, match="set aside"):
+        assert len(resumed.done(CELLS[0])) == len(PLANNED) - 1
+    assert path.with_name(path.name + ".corrupt").exists()
+    assert len(fill(resumed, CELLS[0])) == 1
+    assert len(resumed.cell(CELLS[0]).samples) == len(PLANNED)
+
+
+def test_a_newer_record_is_not_taken_for_damage(store: Store) -> None:
+    store.write(CELLS[0], record("a"))
+    path = next((store.path / "records" / CELLS[0]).glob("*.json"))
+    newer(path)
+    with pytest.raises(StoreError, match="schema version 2"):
+        store.done(CELLS[0])
+    assert path.exists()
+
+
+def test_resume_clears_what_a_kill_left(store: Store) -> None:
+    store.write(CELLS[1], record("a"))
+    fill(store, CELLS[0])
+    litter = [
+        "manifest.json~partial",
+        f"records/{CELLS[1]}/x.json~partial",
+        f"cells/{CELLS[0]}/cell.json~partial",
+    ]
+    litter += [f"cells/{CELLS[1]}~partial/steps.parquet", f"records/{CELLS[0]}/old--0.json"]
+    for name in litter:
+        (store.path / name).parent.mkdir(exist_ok=True)
+        (store.path / name).write_bytes(b"{")
+    assert Store.open(store.path).done(CELLS[1]) == {("a", 0, False)}
+    assert leftovers(store.path), "reading changes nothing"
+    Store.resume(store.path, MANIFEST)
+    assert not leftovers(store.path) and not (store.path / "records" / CELLS[0]).exists()
+
+
+def test_records_outlive_a_damaged_cell_that_should_replace_them(store: Store) -> None:
+    fill(store, CELLS[0])
+    kept = store.path / "records" / CELLS[0] / "x.json"
+    kept.parent.mkdir()
+    kept.write_bytes(b"{}")
+    flip(store.path / "cells" / CELLS[0] / "steps.parquet")
+    with pytest.raises(StoreError, match=r"steps\.parquet is damaged"):
+        Store.resume(store.path, MANIFEST)
+    assert kept.exists()
+
+
+# A disk that refuses.
+
+
+class Refusal:
+    """Makes the n-th call of some functions of ``os`` fail."""
+
+    def __init__(self, patch: pytest.MonkeyPatch, names: list[str], code: int, nth: int) -> None:
+        self.left, self.code = nth, code
+        for name in names:
+            patch.setattr(os, name, self.wrap(getattr(os, name)))
+
+    def wrap(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            self.left -= 1
+            if self.left == -1:
+                raise OSError(self.code, os.strerror(self.code))
+            return real(*args, **kwargs)
+
+        return call
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS, errno.EIO])
+@pytest.mark.parametrize("name", ["fsync", "replace", "mkdir"])
+def test_a_full_disk_ends_a_write_cleanly(store: Store, monkeypatch: pytest.MonkeyPatch, code: int, name: str) -> None:
+    with monkeypatch.context() as patch:
+        Refusal(patch, [name], code, 0)
+        with pytest.raises(RunIncomplete, match=r"kept.*--resume") as caught:
+            store.write(CELLS[0], record("a"))
+    assert caught.value.exit_code == 3
+    assert not leftovers(store.path)
+    resumed = Store.resume(store.path, MANIFEST)
+    assert resumed.done(CELLS[0]) == frozenset()
+
+
+@pytest.mark.parametrize("nth", range(12))
+def test_a_full_disk_ends_a_seal_cleanly(store: Store, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
+    for key in PLANNED:
+        store.write(CELLS[0], record(*key))
+    with monkeypatch.context() as patch:
+        Refusal(patch, ["fsync", "replace"], errno.ENOSPC, nth)
+        with pytest.raises(RunIncomplete, match="--resume"):
+            store.seal(CELLS[0], {})
+    assert not leftovers(store.path)
+    resumed = Store.resume(store.path, MANIFEST)
+    assert resumed.done(CELLS[0]) == set(PLANNED)
+    fill(resumed, CELLS[0])
+    assert len(resumed.cell(CELLS[0]).samples) == len(PLANNED)
+
+
+def test_a_full_disk_while_a_table_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    store.write(CELLS[0], record("a"))
+    real = Path.open
+
+    def refuse(path: Path, *args: Any, **kwargs: Any) -> Any:
+        if path.name.startswith("steps.parquet"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(path, *args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "open", refuse)
+        with pytest.raises(RunIncomplete, match="No space left"):
+            store.seal(CELLS[0], {})
+    assert not leftovers(store.path) and store.done(CELLS[0]) == {("a", 0, False)}
+
+
+@pytest.mark.skipif(not os.access("/dev/full", os.W_OK), reason="needs a device that is always full")
+def test_a_device_that_is_really_full(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *a, **k: real(Path("/dev/full"), *a, **k))
+    with pytest.raises(RunIncomplete, match="No space left"):
+        store.write(CELLS[0], record("a"))
+
+
+def test_a_folder_in_which_no_run_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Refusal(monkeypatch, ["replace"], errno.ENOSPC, 0)
+    with pytest.raises(StoreError, match=r"no run can be started.*No space left.*another folder"):
+        Store.create(tmp_path / "run", MANIFEST)
+    assert not leftovers(tmp_path)
+
+
+def test_other_errors_pass_as_they_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    Refusal(monkeypatch, ["fsync"], errno.EBADF, 0)
+    with pytest.raises(OSError, match="Bad file"):
+        store.write(CELLS[0], record("a"))
+
+
+# A kill.
+
+
+def environment() -> dict[str, str]:
+    """The environment of a child that imports this harness."""
+    return os.environ | {"PYTHONPATH": str(Path(harness.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
+
+
+def go_on(run: Path, journal: Path, plan: int = len(PLANNED)) -> None:
+    """Start or resume the run and do the rest of it; a line of the journal for each decode stored."""
+    store = Store.resume(run, MANIFEST) if (run / "manifest.json").exists() else Store.create(run, MANIFEST)
+    finished = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
+    with journal.open("a") as notes:
+        for cell in CELLS:
+            done = store.done(cell)
+            assert all(tuple(key) in done for where, *key in finished if where == cell), "a finished decode is lost"
+            for key in PLANNED[:plan]:
+                if key not in done:
+                    store.write(cell, record(*key))
+                    line = json.dumps([cell, *key])
+                    notes.write(line + "\n")
+                    notes.flush()
+                    print(line, flush=True)
+            if not store.sealed(cell):
+                store.seal(cell, {"state": "done"})
+
+
+def die_at(nth: int) -> None:
+    """Have this process killed just before its n-th call that changes a disk."""
+    left = nth
+
+    def wrap(real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return real(*args, **kwargs)
+
+        return call
+
+    for name in ("fsync", "replace", "mkdir", "unlink", "rmdir"):
+        setattr(os, name, wrap(getattr(os, name)))
+
+
+def fork(run: Path, journal: Path, die: int | None) -> bool:
+    """``go_on`` in a child that dies at a call, or does not; whether it got to the end."""
+    child = os.fork()
+    if child == 0:
+        try:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+            if die is not None:
+                die_at(die)
+            go_on(run, journal, plan=2)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert status in (0, signal.SIGKILL), f"the child of {run} failed"
+    return status == 0
+
+
+def every_kill(root: Path) -> int:
+    """For each call of a run in turn: kill it there, kill some of the resumed ones, resume.
+
+    Runs in a process of its own, which starts no threads, so that it can fork.
+
+    Returns:
+        The number of calls, each of which the run was killed at.
+    """
+    for nth in range(1000):
+        run, journal = root / str(nth), root / f"{nth}.journal"
+        if fork(run, journal, nth):
+            return nth
+        if nth % 3 == 0:
+            fork(run, journal, random.Random(nth).randrange(24))
+        assert fork(run, journal, None)
+    raise AssertionError("a run that never ends")
+
+
+def test_a_kill_between_any_two_calls_loses_nothing(tmp_path: Path) -> None:
+    go_on(tmp_path / "reference", tmp_path / "journal", plan=2)
+    reference = Store.open(tmp_path / "reference")
+    (tmp_path / "kills").mkdir()
+    command = [sys.executable, __file__, "every", str(tmp_path / "kills")]
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    kills = int(done.stdout)
+    assert kills > 40
+    for nth in range(kills):
+        killed = Store.open(tmp_path / "kills" / str(nth))
+        assert_same(killed, reference)
+        assert not leftovers(killed.path) and not os.listdir(killed.path / "records")
+        notes = (tmp_path / "kills" / f"{nth}.journal").read_text().splitlines()
+        assert len(notes) == len(set(notes)), f"kill {nth}: something finished was repeated"
+
+
+def test_kills_at_random_moments_of_one_run(tmp_path: Path) -> None:
+    """A moment is a seeded number of decodes that the child said it stored, and then wherever it is."""
+    go_on(tmp_path / "reference", tmp_path / "reference.journal")
+    reference = Store.open(tmp_path / "reference")
+    run, journal = tmp_path / "run", tmp_path / "journal"
+    command = [sys.executable, __file__, "go", str(run), str(journal)]
+    for seed in range(3):
+        child = subprocess.Popen(command, env=environment(), stdout=subprocess.PIPE)
+        assert child.stdout is not None
+        for _ in range(random.Random(seed).randrange(1, 3)):
+            child.stdout.readline()
+        child.kill()
+        child.communicate()
+    done = subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert_same(Store.open(run), reference)
+    stored = journal.read_text().splitlines()
+    assert len(stored) == len(set(stored))
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "every":
+        print(every_kill(Path(sys.argv[2])))
+    else:
+        go_on(Path(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,435 @@
+"""A run of real cells: what runs and what is skipped, what fails and what that leaves, which verdict is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_cli import stride
+
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance
+from harness.core.draft import Path as TokenPath
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.method import Claim, Method, parameters
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.core.task import Prompt, Task
+from harness.discover import component
+from harness.errors import StoreError, WeightsError
+from harness.plan import presets, suite
+from harness.plan.cells import Plan, expand
+from harness.plan.compatibility import incompatibility
+from harness.record.store import Cell, Store
+from harness.registry import METHODS, TASKS, Registry
+from harness.run import runner
+from harness.run.executors import groups, serial
+
+
+def plan_of(**data: Any) -> Plan:
+    small = {"backbones": ["tabular"], "tasks": ["tabular"], "max_new_tokens": 6, "prove": False}
+    return expand(suite.resolve({**small, **data}, suite.Lines("test", None)))
+
+
+def start(path: Path, plan: Plan) -> Store:
+    return Store.create(path, {**plan.manifest(), "provenance": {}})
+
+
+def finished(path: Path, **data: Any) -> dict[str, Cell]:
+    """Run to the end; the sealed cells by label and temperature."""
+    plan = plan_of(**data)
+    store = start(path, plan)
+    serial(plan, store, runner.Options())
+    return by_label(store)
+
+
+def by_label(store: Store) -> dict[str, Cell]:
+    cells = map(store.cell, store.cells())
+    return {f"{cell.meta['label']} T={cell.meta['sampling']['temperature']:g}": cell for cell in cells}
+
+
+class Stop(runner.Progress):
+    """Ends a run after so many decodes."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def done(self, cell: Any, prompt: Prompt) -> None:
+        self.left -= 1
+        if not self.left:
+            raise StoreError("stop here")
+
+
+def in_parts(plan: Plan, store: Store, afters: Sequence[int]) -> None:
+    """Run to the end, stopped after so many decodes each time."""
+    for after in afters:
+        with pytest.raises(StoreError):
+            serial(plan, store, runner.Options(progress=Stop(after)))
+    serial(plan, store, runner.Options())
+
+
+def counted(cell: Cell) -> Any:
+    return cell.samples[~cell.samples["warmup"].astype(bool)].set_index("prompt")
+
+
+@pytest.fixture()
+def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[[Registry[Any], str, type[Any]], None]:
+    """Register a class for one test."""
+
+    def add(registry: Registry[Any], name: str, item: type[Any]) -> None:
+        assert name not in registry
+        monkeypatch.setitem(registry._found, name, item)
+        monkeypatch.setitem(registry._source, name, "this test")
+
+    return add
+
+
+@dataclass(frozen=True)
+class OneByOne(Method[None]):
+    """Autoregressive decoding; what is wrong with each of its children stands in ``token``."""
+
+    claim = Claim.SAME_LAW
+    source = "this test"
+
+    def start(self, run: Run) -> None:
+        return None
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        p = run.law(run.target.forward())
+        return Acceptance(TokenPath.root(p), self.token(run, p))
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return run.draws.categorical(p, "resid")[0]
+
+
+FAILING = tuple(TASKS.get("tabular")().prompts()[1].tokens or ())
+
+
+class Stumbles(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        if tuple(run.target.tokens[: len(FAILING)]) == FAILING and run.emitted == 2:
+            raise RuntimeError("the third token of that prompt")
+        return super().token(run, p)
+
+
+class StumblesAtOnce(OneByOne):
+    def start(self, run: Run) -> None:
+        raise KeyError("nothing works")
+
+
+class Biased(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return p[0].argmax()
+
+
+class BiasedOnLargeModels(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return super().token(run, p) if p.shape[-1] < 100 else p[0].argmin()
+
+
+class OutOfVocabulary(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(p.shape[-1])
+
+
+class NeedsAGrid(OneByOne):
+    requirements = frozenset({Requirement.GRID})
+
+
+class GreedyOnly(OneByOne):
+    claim = Claim.SAME_GREEDY
+
+
+READY = [spec.name for spec in presets.known().values() if spec.ready()]
+PARTS = [(name, backbone) for name in METHODS for backbone in READY]
+
+
+@pytest.fixture(scope="module")
+def loaded() -> Callable[[str], Any]:
+    """Backbones that need no download, each loaded once."""
+    held: dict[str, Any] = {}
+
+    def get(name: str) -> Any:
+        if name not in held:
+            tabular = "tabular" in presets.resolve(name).adapter
+            held[name] = presets.load(name, "fp64" if tabular else "fp32", fetch=False)
+        return held[name]
+
+    return get
+
+
+def prompt_of(backbone):
+    """A prompt of the kind that a backbone reads."""
+    spec = presets.resolve(backbone)
+    tasks = {"mesh": "shapes", "speech": "utterances", "image": "digits" if "digits" in backbone else "emoji_scenes"}
+    name = tasks.get(spec.modality())
+    return TASKS.get(name)().prompts()[0] if name else Prompt("p", tokens=(1, 2, 1))
+
+
+@pytest.mark.parametrize(("name", "backbone"), PARTS)
+def test_what_the_matrix_says_runs_does_run(name, backbone, loaded):
+    method, model = METHODS.get(name)(), loaded(backbone)
+    reason = incompatibility(method, presets.resolve(backbone))
+    if reason is not None:
+        assert all(need.name in reason for need in method.requirements - model.capabilities.meets)
+        return
+    draws = SeededDraws(0, "matrix", "prompt", 0, model.device)
+    with torch.inference_mode():
+        run = open_run(model, lambda text: presets.drafter(model, text), prompt_of(backbone), Sampling(1.0), 4, draws)
+        if not run.toys and any(untrained(kind, component, model) for kind, component in method.parts):
+            with pytest.raises(WeightsError, match="stride train"):
+                decode(method, run)
+            return
+        assert len(decode(method, run).tokens) == 4 or model.capabilities.eos
+
+
+def untrained(kind, name, model):
+    """Whether a part is not there for this backbone; a run skips such a cell with the error as its reason."""
+    try:
+        component(kind, name, model.name, model.fingerprint)
+    except WeightsError:
+        return True
+    return False
+
+
+@pytest.mark.parametrize("name", READY)
+def test_a_backbone_meets_what_it_promises_before_it_is_loaded(name, loaded):
+    assert loaded(name).capabilities.meets == presets.resolve(name).meets()
+
+
+def test_an_unmet_need_is_a_skip_that_names_it(tmp_path, plug):
+    plug(METHODS, "needs_a_grid", NeedsAGrid)
+    rows = {row["name"]: row for row in stride("list", "matrix", "--json").document if row["backbone"] == "tabular"}
+    assert rows["needs_a_grid"]["outcome"] == "skipped" and "GRID" in rows["needs_a_grid"]["reason"]
+    words = ("--method", "needs_a_grid", "--method", "sjd", "--backbone", "tabular", "--task", "tabular")
+    found = stride("run", *words, "--set", "prove=false", "--limit", 2, "--out", tmp_path / "run", "--json")
+    assert (found.code, found.document["done"], found.document["skipped"]) == (0, 2, 1)
+    rows = stride("report", tmp_path / "run", "--json").document
+    assert [(row["label"], row["reason"]) for row in rows if row["status"] != "done"] == [
+        ("needs_a_grid", "the backbone does not offer GRID")
+    ]
+
+
+def test_a_greedy_claim_is_skipped_above_zero_with_that_reason(tmp_path, plug):
+    plug(METHODS, "greedy_only", GreedyOnly)
+    plan = plan_of(methods=["greedy_only"], temperature=[0, 1])
+    reasons = {cell.sampling.temperature: cell.skip for cell in plan.cells if cell.role == "method"}
+    assert reasons[0] is None and "T = 0" in str(reasons[1])
+
+
+def test_a_text_task_on_a_backbone_without_a_tokenizer_is_skipped_with_that_reason(tmp_path):
+    plan = plan_of(methods=["sjd"], backbones=["random-llama-1m"], tasks=[{"name": "continuation", "limit": 2}])
+    store = start(tmp_path / "run", plan)
+    serial(plan, store, runner.Options())
+    reasons = [cell.skip or store.cell(cell.id).meta["reason"] for cell in plan.cells]
+    assert all(reason and "tokenizer" in reason for reason in reasons)
+
+
+@pytest.mark.parametrize("drafter", ["smollm2-135m:layers", "tabular", "self:layers=99", "self:noise=loud"])
+def test_a_drafter_that_cannot_be_had_skips_its_cell_alone(tmp_path, drafter):
+    methods = ["prompt_lookup", {"name": "speculative", "drafter": drafter}]
+    plan = plan_of(methods=methods, backbones=["random-llama-1m"], tasks=[{"name": "tabular", "limit": 2}])
+    store = start(tmp_path / "run", plan)
+    serial(plan, store, runner.Options(fetch=False))
+    rows = [(c.name, c.skip or store.cell(c.id).meta["reason"]) for c in plan.cells]
+    assert [name for name, reason in rows if reason is None] == ["autoregressive", "prompt_lookup"]
+    assert "drafter" in rows[-1][1]
+
+
+def test_cells_that_lack_the_same_are_told_once(tmp_path):
+    said = []
+
+    class Told(runner.Progress):
+        def say(self, text: str) -> None:
+            said.append(text)
+
+    methods = [{"name": "speculative", "drafter": "tabular"}]
+    plan = plan_of(methods=methods, backbones=["random-llama-1m"], temperature=[0, 1])
+    serial(plan, start(tmp_path / "run", plan), runner.Options(fetch=False, progress=Told()))
+    assert [text.partition(": ")[0] for text in said if text.startswith("skipped")] == ["skipped 2 cells"]
+
+
+def test_one_bad_prompt_is_one_failed_row_and_the_others_finish(tmp_path, plug):
+    plug(METHODS, "stumbles", Stumbles)
+    words = ("--method", "stumbles", "--method", "sjd", "--backbone", "tabular", "--task", "tabular")
+    found = stride("run", *words, "--max-new-tokens", 6, "--set", "prove=false", "--out", tmp_path / "run", "--json")
+    assert found.code == 1
+    assert found.document == {
+        "run": str(tmp_path / "run"),
+        "cells": 3,
+        "done": 3,
+        "failed": 1,
+        "malformed": 0,
+        "skipped": 0,
+    }
+    cells = by_label(Store.open(tmp_path / "run"))
+    rows = counted(cells["stumbles T=0"])
+    assert rows["status"].to_dict() == {f"tabular/{i}": "failed" if i == 1 else "ok" for i in range(8)}
+    assert "RuntimeError: the third token of that prompt" in rows.loc["tabular/1", "error"]
+    assert "\n" not in rows.loc["tabular/1", "error"]
+    assert set(counted(cells["sjd T=0"])["status"]) == {"ok"}
+
+
+def test_failed_samples_are_counted_without_the_warm_up(tmp_path, plug):
+    plug(METHODS, "stumbles_at_once", StumblesAtOnce)
+    words = ("--method", "stumbles_at_once", "--backbone", "tabular", "--task", "tabular", "--limit", 2)
+    found = stride("run", *words, "--set", "prove=false", "--out", tmp_path / "run", "--json")
+    assert (found.code, found.document["failed"]) == (1, 2)
+
+
+def test_a_token_outside_the_vocabulary_is_a_failed_row(tmp_path, plug):
+    plug(METHODS, "out_of_vocabulary", OutOfVocabulary)
+    cells = finished(tmp_path / "run", methods=["out_of_vocabulary"])
+    rows = counted(cells["out_of_vocabulary T=0"])
+    assert set(rows["status"]) == {"failed"} and rows["error"].str.contains("vocabulary").all()
+
+
+def test_a_failed_baseline_leaves_the_others_without_agreement(tmp_path, monkeypatch):
+    """And the same after a resume: nothing was agreed or disagreed with."""
+    baseline = METHODS.get("autoregressive")
+    sound = baseline.step
+
+    def step(self: Any, run: Run, state: None) -> Acceptance:
+        if tuple(run.target.tokens[: len(FAILING)]) == FAILING:
+            raise RuntimeError("that prompt")
+        return sound(self, run, state)
+
+    monkeypatch.setattr(baseline, "step", step)
+    cells = finished(tmp_path / "run", methods=["sjd"])
+    assert counted(cells["autoregressive T=0"]).loc["tabular/1", "status"] == "failed"
+    rows = counted(cells["sjd T=0"])
+    assert set(rows["status"]) == {"ok"} and rows["agreement"].notna().sum() == 7
+    assert rows.loc[["tabular/1"], ["agreement", "diverged_at"]].isna().all(axis=None)
+
+
+def test_a_method_that_claims_the_law_and_is_biased_is_broken(tmp_path, plug):
+    plug(METHODS, "biased", Biased)
+    words = ("--method", "biased", "--backbone", "tabular", "--task", "tabular", "--limit", 2, "-t", 1)
+    found = stride("run", *words, "--max-new-tokens", 6, "--out", tmp_path / "run", "--json")
+    assert found.code == 1 and found.document["failed"] == 0
+    rows = stride("report", tmp_path / "run", "--json").document
+    assert [(row["label"], row["verdict"]) for row in rows] == [
+        ("autoregressive", "exact"),
+        ("autoregressive (other seeds)", "exact"),
+        ("biased", "broken"),
+    ]
+    assert rows[-1]["total_variation"] > 1e-3
+    assert "broken" in stride("report", tmp_path / "run").out
+
+
+def test_a_method_exact_on_small_models_only_is_broken_by_greedy_outputs(tmp_path, plug):
+    plug(METHODS, "biased_on_large", BiasedOnLargeModels)
+    tasks = [{"name": "tabular", "limit": 2}]
+    cells = finished(
+        tmp_path / "run",
+        methods=["biased_on_large"],
+        backbones=["random-llama-1m"],
+        tasks=tasks,
+        prove=True,
+        greedy_check={"prompts": 2, "tokens": 4},
+    )
+    verdicts = {label: cell.meta["verdict"] for label, cell in cells.items()}
+    assert verdicts["autoregressive T=0"]["word"] == "exact"
+    assert verdicts["autoregressive T=0"]["greedy"].startswith("2/2 equal")
+    assert verdicts["biased_on_large T=0"]["word"] == "broken"
+    assert verdicts["biased_on_large T=0"]["total_variation"] < 1e-12
+
+
+def test_every_method_gets_the_verdict_of_its_claim(tmp_path):
+    ours = [name for name in METHODS if METHODS.source(name).startswith("methods.")]
+    firsts = [METHODS.get(name).variants()[0] for name in ours]
+    methods = [entry(first) for first in firsts if not first.requirements - presets.resolve("tabular").meets()]
+    cells = finished(tmp_path / "run", methods=methods, prove=True, tasks=[{"name": "tabular", "limit": 1}])
+    for label, cell in cells.items():
+        word = "approximate" if cell.meta["claim"] == "APPROXIMATE" else "exact"
+        assert cell.meta["verdict"]["word"] == word, label
+
+
+def entry(method):
+    """As a suite has it; a list there is a sweep."""
+    found = {key: [value] if isinstance(value, tuple) else value for key, value in parameters(method).items()}
+    return {"name": METHODS.name_of(type(method)), **found}
+
+
+@dataclass(frozen=True)
+class Unscorable(Task):
+    source = "this test"
+    modality = "tabular"
+    metrics = ("right",)
+
+    def prompts(self) -> Sequence[Prompt]:
+        return tuple(Prompt(f"p/{index}", tokens=(0, 1, 2)) for index in range(3))
+
+    def score(self, prompt: Prompt, text: str, tokens: Sequence[int]) -> dict[str, float]:
+        if prompt.id == "p/1":
+            raise ValueError("cannot be scored")
+        return {"right": 1.0}
+
+
+def test_a_scorer_that_fails_is_a_failed_row_too(tmp_path, plug):
+    plug(TASKS, "unscorable", Unscorable)
+    cells = finished(tmp_path / "run", methods=["sjd"], tasks=["unscorable"])
+    for cell in cells.values():
+        rows = counted(cell)
+        assert rows["status"].to_dict() == {"p/0": "ok", "p/1": "failed", "p/2": "ok"}
+        assert "cannot be scored" in rows.loc["p/1", "error"]
+
+
+def test_prompts_longer_than_the_context_fail_and_the_others_finish(tmp_path):
+    tasks = [{"name": "tabular", "length": [3, 80], "limit": 1}]
+    cells = finished(tmp_path / "run", methods=["sjd"], tasks=tasks)
+    store = Store.open(tmp_path / "run")
+    states = {store.cell(name).meta["task_params"]["length"]: counted(store.cell(name)) for name in store.cells()}
+    assert cells and set(states[3]["status"]) == {"ok"} and set(states[80]["status"]) == {"failed"}
+
+
+def test_cells_pair_by_seed_and_warm_ups_are_kept_apart(tmp_path):
+    cells = finished(tmp_path / "run", methods=["sjd"], temperature=[0, 1], repetitions=2, warmup=1)
+    for cell in cells.values():
+        assert len(cell.samples) == 8 * 2 + 1 and cell.samples["warmup"].sum() == 1
+        rows = cell.samples[~cell.samples["warmup"].astype(bool)]
+        assert sorted(set(rows["repetition"])) == [0, 1]
+        assert rows["logprobs"].map(len).equals(rows["tokens"].map(len))
+    greedy = counted(cells["sjd T=0"])
+    assert set(greedy["agreement"]) == {1.0} and greedy["diverged_at"].isna().all()
+    assert counted(cells["sjd T=1"])["agreement"].isna().all()
+    one = cells["autoregressive T=1"].samples
+    pairs = one[~one["warmup"].astype(bool)].groupby("prompt")["sha256"].nunique()
+    assert pairs.max() == 2  # a repetition has seeds of its own
+
+
+def test_what_a_run_leaves_open_another_finishes_to_the_same_counts(tmp_path, plug):
+    """Each cell may be sealed while its baseline is, too: outputs are then read from the seal."""
+    data: dict[str, Any] = {"methods": ["sjd", "speculative"], "temperature": [0, 1]}
+    whole = finished(tmp_path / "whole", **data)
+    plan = plan_of(**data)
+    store = start(tmp_path / "parts", plan)
+
+    in_parts(plan, store, (1, 9, 20))
+    parts = by_label(store)
+    assert parts.keys() == whole.keys()
+    for label, cell in whole.items():
+        kept = ["prompt", "repetition", "warmup", "status", "tokens", "agreement", "diverged_at", "sha256"]
+        ours, theirs = parts[label].samples[kept], cell.samples[kept]
+        assert ours.astype(str).equals(theirs.astype(str)), label
+
+
+def test_groups_are_backbones_and_types_in_order():
+    plan = plan_of(methods=["sjd"], backbones=["tabular", {"name": "random-llama-1m", "dtype": ["fp32", "bf16"]}])
+    assert groups(plan) == [("tabular", "fp64"), ("random-llama-1m", "fp32"), ("random-llama-1m", "bf16")]
+
+
+def test_a_part_that_is_tied_to_other_weights_is_refused_where_weights_are_named(tmp_path):
+    (tmp_path / "config.json").write_text('{"fingerprint": "aaaa"}')
+    found = component("heads", str(tmp_path), "b", "aaaa")
+    assert found == component("heads", str(tmp_path)) == tmp_path
+    with pytest.raises(WeightsError, match=r"trained for other weights \(aaaa\) than those of b \(cccc\)"):
+        component("heads", str(tmp_path), "b", "cccc")
+    (tmp_path / "config.json").write_text("{}")
+    assert component("heads", str(tmp_path), "b", "cccc") == tmp_path

@@ -1,0 +1,118 @@
+"""The world of code: programs are Python, pass their own tests, and fall on one side of the split."""
+
+from __future__ import annotations
+
+import doctest
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from harness.core.backbone import Backbone
+from harness.core.cache import Window
+from harness.core.task import Prompt
+from harness.plan import presets
+from harness.synthetic import code
+from harness.synthetic.code_rules import RULES
+from harness.train.backbones.code import Code
+from harness.train.loop import train
+
+TINY = Code(vocabulary=300, width=32, layers=2, heads=2, inner=48, length=64, batch=4, steps=25)
+
+
+def written(count: int, seed: int = 0) -> list[code.Program]:
+    random = np.random.default_rng(seed)
+    return [code.program(random) for _ in range(count)]
+
+
+def passes(program: code.Program, body: str) -> bool:
+    scope: dict[str, object] = {}
+    exec(f"{program.head}{body}\n\n{program.test}\ntest_{program.name}()", scope)
+    return True
+
+
+def test_programs_pass_their_own_tests_and_their_docstrings_say_what_they_return() -> None:
+    for program in written(300):
+        assert passes(program, program.body)
+        scope: dict[str, object] = {}
+        exec(program.head + program.body, scope)
+        example = doctest.DocTestParser().get_examples(program.head.split('"""')[1])[0]
+        assert repr(eval(example.source, scope)) == example.want.strip()
+
+
+def test_a_body_that_does_nothing_fails() -> None:
+    failed = 0
+    for program in written(100):
+        try:
+            passes(program, "    return None\n")
+        except AssertionError:
+            failed += 1
+    assert failed == 100
+
+
+def test_every_rule_is_drawn_and_heads_seldom_repeat() -> None:
+    programs = written(2000)
+    assert len({program.head for program in programs}) > 1900
+    bodies = {program.name: program.body for program in programs}
+    starts = {body.split()[0] for body in bodies.values()}
+    assert {"return", "for", "if"} <= {word for body in bodies.values() for word in body.split()}
+    assert len(bodies) > 5 * len(RULES) and len(starts) >= 6
+
+
+def test_the_same_seed_writes_the_same_and_another_writes_others() -> None:
+    assert written(20) == written(20)
+    assert written(20) != written(20, seed=1)
+
+
+def test_sides_are_told_by_the_head_alone_and_share_no_program() -> None:
+    sides = [list(islice(code.programs(np.random.default_rng(0), side), 40)) for side in (False, True)]
+    assert [program.held_out for side in sides for program in side] == [False] * 40 + [True] * 40
+    assert not {p.head for p in sides[0]} & {p.head for p in sides[1]}
+
+
+def test_the_recipe_trains_resumes_and_loads_as_a_backbone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    losses: list[float] = []
+    done = train("code", TINY, tmp_path / "one", {}, watch=lambda progress: losses.append(progress.loss))
+    assert done.finished and losses[-1] < losses[0] - 0.3
+    model = presets.load(str(tmp_path / "one"), "fp32")
+    text = written(1)[0].head
+    ids = model.encode(text)
+    assert model.decode(ids) == text
+    assert model.capabilities.vocabulary == 300 and model.capabilities.eos == {0}
+    assert max(ids) < 300 and len(ids) < len(text)
+
+
+def test_rows_depend_on_the_generator_alone_and_hold_whole_programs_first() -> None:
+    rows = [TINY._rows(np.random.default_rng(3), 2, held_out=False) for _ in range(2)]
+    assert torch.equal(*rows) and rows[0].shape == (2, 65)
+    assert rows[0][0, 0] == 0
+    shown = TINY.tokenizer.decode(rows[0].flatten().tolist())
+    assert shown.startswith("def ")
+
+
+@pytest.fixture(scope="module")
+def shipped() -> Backbone:
+    return presets.load("embedded-code", "fp32", fetch=False)
+
+
+def complete(model: Backbone, text: str, most: int = 40) -> str:
+    encoded = model.open(Prompt("x", text))
+    cache, tokens = encoded.cache(), list(encoded.tokens)
+    made: list[int] = []
+    base = 0
+    while len(made) < most and not (made and made[-1] in model.capabilities.eos):
+        new = tokens[base:]
+        window = Window(torch.tensor(new), torch.arange(base, len(tokens)), base, None, 1)
+        made.append(int(cache.extend(window).logits[0].argmax()))
+        base = len(tokens)
+        tokens.append(made[-1])
+    return str(model.decode(made))
+
+
+def test_the_shipped_model_completes_held_out_functions(shipped: Backbone) -> None:
+    """Greedily, 10 of 16 bodies are the grammar's to the letter, names that it draws at random included."""
+    programs = list(islice(code.programs(np.random.default_rng(5), held_out=True), 16))
+    right = sum(complete(shipped, p.head.rstrip()).startswith(f"\n{p.body}") for p in programs)
+    assert right >= 8

@@ -1,0 +1,208 @@
+"""CLLM's training: trajectories of Jacobi decoding, both losses by hand, one pass for texts and states, its export."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from test_train_adapters import TINY
+from torch.nn import functional
+
+from harness.core.draws import SeededDraws
+from harness.errors import UsageError
+from harness.plan import presets
+from harness.registry import RECIPES
+from harness.synthetic.code import programs
+from harness.train.backbones.cllm import Batch, Consistent, TrainCllm, inner, losses, pace, packed, states_of
+from harness.train.backbones.trajectories import Plan, States, Trajectory, followed, repeats, trajectories
+from harness.train.loop import train
+from harness.train.teacher import Passage, Teacher
+from harness.train.tuned_mesh import Rank
+from harness.train.tuned_text import Tuned, backbone
+
+MADE = Trajectory(
+    (7, 8, 1, 2, 3, 4, 5, 6),
+    2,
+    (States(1, ((8, 7, 7, 8), (8, 1, 9, 9), (8, 1, 2, 3))), States(4, ((3, 4, 5, 6),))),
+)
+"""A prompt of two tokens, a block that stands in the third pass and one that stood at once."""
+
+
+@pytest.fixture(autouse=True)
+def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "tiny-llama.yaml").write_text(TINY)
+    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path / "presets"))
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
+
+
+def law(name: str, tokens: tuple[int, ...]) -> torch.Tensor:
+    """Logits of all rows of a text alone."""
+    return Teacher.load(name, "fp32").read(Passage(tokens, 1), (), logits=True).logits
+
+
+class TestTuned:
+    @pytest.mark.parametrize("rank", [0, 4])
+    def test_it_begins_as_the_base_whose_rows_give_its_logits(self, rank: int) -> None:
+        pytest.importorskip("peft")
+        tuned, tokens = Tuned("tiny-llama", Rank(rank, 8)), torch.tensor([[3, 1, 4, 1, 5]])
+        read = tuned(tokens)
+        torch.testing.assert_close(read.logits[0], law("tiny-llama", (3, 1, 4, 1, 5)), rtol=0, atol=1e-5)
+        assert torch.equal(read.logits, tuned.base(tokens))
+        unembed = presets.load("tiny-llama", "fp32").tied_embeddings().unembed
+        torch.testing.assert_close(read.rows @ unembed.T, read.logits, rtol=0, atol=1e-5)
+
+    def test_low_rank_matrices_alone_learn_and_the_base_stays(self) -> None:
+        pytest.importorskip("peft")
+        tuned, tokens = Tuned("tiny-llama", Rank(4, 8)), torch.tensor([[3, 1, 4]])
+        names = [name for name, weight in tuned.named_parameters() if weight.requires_grad]
+        assert len(names) == 2 * 7 * 2 and all("lora_" in name for name in names)
+        before = tuned.base(tokens)
+        for name, weight in tuned.named_parameters():
+            if "lora_B" in name:
+                weight.data.normal_(std=0.3)
+        assert torch.equal(tuned.base(tokens), before) and not torch.allclose(tuned(tokens).logits, before, atol=0.1)
+
+    @pytest.mark.parametrize("rank", [0, 4])
+    def test_what_is_exported_is_what_learned_and_reads_text(self, rank: int, tmp_path: Path) -> None:
+        pytest.importorskip("peft")
+        tuned = Tuned("embedded-code", Rank(rank, 8))
+        with torch.no_grad():
+            for name, weight in tuned.named_parameters():
+                if "lora_B" in name or (not rank and "q_proj" in name):
+                    weight.add_(torch.randn_like(weight), alpha=0.05)
+        tuned.export(tmp_path / "out")
+        made, old = backbone("made", tmp_path / "out"), presets.load("embedded-code", "fp32")
+        tokens = made.encode("def f(x):\n")
+        assert tokens == old.encode("def f(x):\n") and made.decode(tokens) == "def f(x):\n"
+        assert made.capabilities == old.capabilities and made.fingerprint != old.fingerprint
+        found = Teacher(made).read(Passage(tuple(tokens), 1), (), logits=True).logits.log_softmax(-1)
+        expected = tuned(torch.tensor([tokens])).logits[0].log_softmax(-1)
+        near = (found - expected).abs().max()
+        far = (tuned.base(torch.tensor([tokens]))[0].log_softmax(-1) - expected).abs().max()
+        assert near < 0.15 and near < 0.25 * far, "bf16 rounds, and no more"
+
+    def test_another_kind_of_backbone_is_refused(self) -> None:
+        with pytest.raises(UsageError, match="tabular is a backbone of tabular"):
+            Tuned("tabular", Rank(0))
+
+
+class TestTrajectories:
+    def test_each_state_is_what_the_model_predicts_from_the_one_before(self) -> None:
+        model = presets.load("tiny-llama", "fp32")
+        found = followed(model, (2, 9, 4), 20, 6, SeededDraws(0, "t", "p", 0))
+        assert len(found.tokens) == 23 and found.blocks[0].place == 2
+        alone = law("tiny-llama", found.tokens).argmax(-1).tolist()
+        assert list(found.tokens[3:]) == alone[2:-1], "greedy decoding"
+        for block, right in states_of(found):
+            assert block.states[0][0] == right[0] and block.states[-1] == right
+            for one, other in zip(block.states, block.states[1:], strict=False):
+                predicted = law("tiny-llama", (*found.tokens[: block.place], *one)).argmax(-1)[block.place : -1]
+                assert (one[0], *predicted.tolist()) == other
+        assert {token for token in found.blocks[0].states[0][1:]} <= {2, 9, 4}
+        assert pace([found]) == 20 / found.passes and found.passes <= 20
+
+    def test_a_text_that_ends_ends_its_last_block(self) -> None:
+        model = presets.load("embedded-code", "fp32")
+        head = next(programs(np.random.default_rng(0), False)).head
+        found = followed(model, model.encode(head), 200, 16, SeededDraws(0, "t", "p", 0))
+        assert found.tokens[-1] in model.capabilities.eos and len(found.tokens) < 200 + found.start
+        last, right = states_of(found)[-1]
+        assert {len(state) for state in last.states} == {len(found.tokens) - last.place} == {len(right)}
+
+    def test_they_are_made_once_of_prompts_of_their_side(self, capsys: pytest.CaptureFixture[str]) -> None:
+        teacher, plan = Teacher.load("embedded-code", "fp32"), Plan(prompts=1, new=6, block=4)
+        first = trajectories(teacher, plan, held_out=True)
+        assert "1 Jacobi trajectories (held-out)" in capsys.readouterr().err
+        assert trajectories(teacher, plan, held_out=True) == first and capsys.readouterr().err == ""
+        head = next(programs(np.random.default_rng(0), True)).head
+        assert list(first[0].tokens[: first[0].start]) == teacher.backbone.encode(head)
+
+    def test_texts_in_which_a_token_follows_itself_ten_times_are_dropped(self) -> None:
+        assert repeats([1, *[5] * 10, 2]) and not repeats([*[5] * 9, 2, *[5] * 9]) and not repeats([])
+
+
+class TestLosses:
+    def test_a_state_is_read_as_if_it_stood_in_the_text(self) -> None:
+        """Beside a longer text, so that rows are padded."""
+        long = replace_tokens(MADE, (*MADE.tokens, 9, 9, 9))
+        batch = packed([MADE, long], np.random.default_rng(0))
+        logits = Tuned("tiny-llama", Rank(0))(batch.tokens, batch.places, batch.mask()).logits[0]
+        count = len(MADE.tokens)
+        torch.testing.assert_close(logits[:count], law("tiny-llama", MADE.tokens), rtol=0, atol=1e-5)
+        state = tuple(batch.tokens[0, 11:15].tolist())
+        assert state in inner(states_of(MADE)[0]) and batch.tokens.shape == (2, 15)
+        expected = law("tiny-llama", (7, *state))[1:]
+        torch.testing.assert_close(logits[11:], expected, rtol=0, atol=1e-5)
+
+    def test_rows_learn_from_the_first_wrong_token_on(self) -> None:
+        """Its row still reads what the text's does; the last row of a block is of the next one's first token."""
+        for seed in range(8):
+            batch = packed([MADE], np.random.default_rng(seed))
+            state = tuple(batch.tokens[0, 8:].tolist())
+            wanted = {(8, 7, 7, 8): [1, 2, 3, -1], (8, 1, 9, 9): [-1, 2, 3, -1]}
+            assert batch.of[0].tolist() == [-1] * 8 + wanted[state]
+            assert batch.own[0].tolist() == [True] * 8 + [False] * 4
+
+    def test_both_by_hand(self) -> None:
+        torch.manual_seed(0)
+        logits = torch.randn(1, 4, 5, requires_grad=True)
+        blank = torch.zeros(1, 4, dtype=torch.long)
+        sees = torch.zeros(1, 4, 4, dtype=torch.bool)
+        batch = Batch(blank, blank, sees, torch.tensor([[True, True, False, False]]), torch.tensor([[-1, -1, -1, 1]]))
+        base = torch.randn(1, 3, 5)
+        near, own = losses(logits, batch, base)
+        logs, laws = logits.log_softmax(-1)[0], base.softmax(-1)[0]
+        torch.testing.assert_close(own, -(laws[:2] * logs[:2]).sum() / 2)
+        torch.testing.assert_close(near, -(logs[1].exp() * logs[3]).sum())
+        (slope,) = torch.autograd.grad(near, logits)
+        assert not slope[0, :3].any() and slope[0, 3].any(), "the fixed point's laws are given"
+
+    def test_the_loss_is_the_consistency_and_ten_times_the_texts_own(self) -> None:
+        recipe = TrainCllm(summary="", backbone="tiny-llama", together=1)
+        model = Consistent(Tuned("tiny-llama", Rank(0)), [MADE])
+        state = tuple(packed([MADE], after_choice(0)).tokens[0, 8:].tolist())
+        right, wrong = law("tiny-llama", MADE.tokens), law("tiny-llama", (7, *state))
+        first = 1 if state[1] == 7 else 2
+        near = functional.cross_entropy(wrong[first:4], right[first:4].softmax(-1))
+        own = functional.cross_entropy(right, right.softmax(-1))
+        found = float(recipe.loss(model, 0, np.random.default_rng(0)).detach())
+        assert found == pytest.approx(float(near + 10 * own), rel=0.02), "but for bf16"
+
+
+def replace_tokens(found: Trajectory, tokens: tuple[int, ...]) -> Trajectory:
+    return found._replace(tokens=tokens)
+
+
+def after_choice(seed: int) -> np.random.Generator:
+    """As the generator stands when the step's text was chosen."""
+    random = np.random.default_rng(seed)
+    random.choice(1, size=1, replace=False)
+    return random
+
+
+def test_it_learns_and_is_exported_as_a_backbone_with_its_figures(tmp_path: Path) -> None:
+    recipe = replace(RECIPES.get("cllm-embedded-code"), plan=Plan(prompts=3, new=20), checks=2, steps=8, rate=3e-3)
+    model = recipe.build({})
+    before = float(recipe.loss(model, 0, np.random.default_rng(0)).detach())
+    done = train("cllm-embedded-code", recipe, tmp_path / "out", {})
+    made, old = backbone("made", done.folder), presets.load("embedded-code", "fp32")
+    assert done.finished and made.fingerprint != old.fingerprint and made.capabilities == old.capabilities
+    assert json.loads((done.folder / "card.json").read_text())["curve"][-1][1] < before
+    figures = json.loads((done.folder / "card.json").read_text())["figures"]
+    few = replace(recipe.plan, prompts=2)
+    assert figures["tokens_a_pass_base"] == pytest.approx(pace(trajectories(Teacher(old), few, True)), abs=1e-5)
+    assert figures["tokens_a_pass"] == pytest.approx(pace(trajectories(Teacher(made), few, True)), abs=1e-5)
+    assert figures["divergence"] > 1e-4 and figures["bits"] != figures["bits_base"]
+
+
+def test_the_preset_says_how_its_weights_are_made() -> None:
+    spec = presets.resolve("embedded-code-cllm")
+    assert (
+        spec.params["source"] == {"shipped": "cllm-embedded-code"}
+        and RECIPES.get("cllm-embedded-code").kind == "backbone"
+    )

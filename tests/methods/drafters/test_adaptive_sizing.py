@@ -1,0 +1,118 @@
+"""Sizes of ADT-Tree's trees: the step of eq. 2, its bounds, and from which cell a tree begins."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from methods.drafters.eagle.adaptive_sizing import Adjacency, Init, Rule, Size
+from tests.support.feature_toys import run_on
+
+RULE = Rule("horizontal", (4, 10), (1, 9), (4, 13), 1, 3, 1.0, "loops", 2.0, False, False)
+MODEL = Tabular("tabular", {"vocabulary": 30, "grid": (4, 4)})
+PROMPT = (0, 1, 2)
+
+
+def sizes(init: Init, cells: dict[tuple[int, int], Size], last: Size, **changes: object) -> Adjacency:
+    """As if these cells had been made; a picture of four columns behind a prompt of three tokens."""
+    rule = replace(RULE, init=init, **changes)  # type: ignore[arg-type]
+    return Adjacency(rule, {3 + 4 * row + column: size for (row, column), size in cells.items()}, last)
+
+
+def chosen(state: Adjacency, cell: tuple[int, int]) -> Size:
+    run = run_on(MODEL, Sampling(1.0), 16, PROMPT)
+    run.target.sync([*PROMPT, *[0] * (4 * cell[0] + cell[1])])
+    return state.choose(run)
+
+
+class TestTheStep:
+    @pytest.mark.parametrize(
+        ("base", "alpha", "wanted"),
+        [
+            (Size(4, 10), 1.0, Size(5, 7)),
+            (Size(4, 10), 0.99, Size(3, 13)),
+            (Size(9, 5), 1.0, Size(9, 4)),
+            (Size(1, 12), 0.0, Size(1, 13)),
+        ],
+    )
+    def test_deeper_and_narrower_or_the_other_way(self, base: Size, alpha: float, wanted: Size) -> None:
+        assert RULE.moved(base, alpha, 100) == wanted
+
+    def test_widths_are_free_at_depth_one_if_asked(self) -> None:
+        free = replace(RULE, deep_only=True)
+        assert free.moved(Size(1, 12), 0.0, 100) == Size(1, 15)
+        assert free.moved(Size(1, 15), 0.0, 16) == Size(1, 16)
+        assert free.moved(Size(1, 18), 1.0, 100) == Size(2, 13)
+
+    def test_no_more_children_than_tokens(self) -> None:
+        assert RULE.moved(Size(4, 10), 0.0, 6).width == 6
+
+    @pytest.mark.parametrize(("alpha", "used"), [("loops", 0.75), ("levels", 0.6), ("printed", 1.0)])
+    def test_the_share_used(self, alpha: str, used: float) -> None:
+        assert replace(RULE, alpha=alpha).used(Size(4, 10), 3) == pytest.approx(used)  # type: ignore[arg-type]
+
+
+class TestTheStart:
+    def test_the_first_tree(self) -> None:
+        run = run_on(MODEL, Sampling(1.0), 16, PROMPT)
+        assert Adjacency(RULE).choose(run) == Size(4, 10)
+
+    @pytest.mark.parametrize(
+        ("init", "cell", "wanted"),
+        [
+            ("horizontal", (1, 2), Size(3, 13)),  # of (1, 1): 4, 10
+            ("vertical", (1, 2), Size(6, 8)),  # of (0, 2): 7, 5
+            ("horizontal", (2, 0), Size(1, 7)),  # no cell to the left: the last one, 2, 4
+            ("vertical", (0, 3), Size(1, 7)),
+        ],
+    )
+    def test_a_neighbours_tree(self, init: Init, cell: tuple[int, int], wanted: Size) -> None:
+        cells = {(1, 1): Size(4, 10, 1.0), (0, 2): Size(7, 5, 1.0)}
+        assert chosen(sizes(init, cells, Size(2, 4, 0.5)), cell) == wanted
+
+    def test_the_share_of_the_cell_above_if_asked(self) -> None:
+        state = sizes("vertical", {(0, 2): Size(7, 10, 1.0)}, Size(2, 4, 0.5), of_neighbour=True)
+        assert chosen(state, (1, 2)) == Size(8, 7)
+
+    def test_the_flock_by_hand(self) -> None:
+        """Cells within 2 of (1, 2): (1, 1) weighs 3/2, (0, 2) weighs 1; (0, 0) is too far away."""
+        cells = {(1, 1): Size(2, 10), (0, 2): Size(7, 5), (0, 0): Size(9, 13)}
+        base_d, base_k = round((1.5 * 2 + 7) / 2.5), round((1.5 * 10 + 5) / 2.5)
+        state = sizes("flock", cells, Size(5, 5, 1.0))
+        assert chosen(state, (1, 2)) == Size(base_d + 1, base_k - 3)
+
+    def test_a_flock_of_none_is_the_last_tree(self) -> None:
+        assert chosen(sizes("flock", {}, Size(5, 9, 0.0)), (2, 2)) == Size(4, 12)
+
+    def test_random_ones_lie_within_the_bounds(self) -> None:
+        run = run_on(MODEL, Sampling(1.0), 16, PROMPT)
+        state = sizes("random", {}, Size(5, 9, 1.0), step_d=0, step_k=0)
+        found = [state.choose(run) for _ in range(300)]
+        assert {size.depth for size in found} == set(range(1, 10))
+        assert {size.width for size in found} == set(range(4, 14))
+
+
+def test_a_step_marks_all_that_it_emitted() -> None:
+    state = Adjacency(RULE)
+    state.follow(7, Size(4, 10), accepted=2)
+    assert state.last == Size(4, 10, 0.5)
+    assert state.cells == dict.fromkeys((7, 8, 9), state.last)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"depths": (0, 9)}, "depths are 0 to 9"),
+        ({"widths": (5, 4)}, "widths are 5 to 4"),
+        ({"step_k": -1}, "steps are 1 and -1"),
+        ({"radius": 0.0}, "radius 0"),
+        ({"first": (0, 4)}, r"first \(0, 4\)"),
+    ],
+)
+def test_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        replace(RULE, **changes).check("adt_tree")  # type: ignore[arg-type]

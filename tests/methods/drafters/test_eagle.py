@@ -1,0 +1,210 @@
+"""The feature drafter: what it reads, that its cache is as reading afresh, and which drafters are refused."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.backbone import Backbone
+from harness.core.draft import Draft
+from harness.core.loop import advance, decode
+from harness.core.sampling import Sampling
+from harness.core.session import Session
+from harness.errors import UsageError, WeightsError
+from harness.plan import presets
+from methods.autoregressive import Autoregressive
+from methods.drafters.eagle import trees
+from methods.drafters.eagle.net import FeatureNet, Shape
+from methods.drafters.eagle.parts import rotate
+from methods.eagle1 import Eagle1
+from methods.eagle2 import Eagle2
+from methods.eagle3 import Eagle3
+from tests.support.feature_toys import PROMPT, folder_for, run_on, started, tiny, with_oracle
+
+THIRD = {"kind": "eagle3", "taps": 3, "kept": 30}
+
+
+class TestADrafterThatIsTheTarget:
+    @pytest.mark.parametrize("method", [Eagle2(depth=2, width=2, nodes=8), Eagle3(depth=3), Eagle1(widths=(2, 1, 1))])
+    def test_accepts_all_of_its_own_path_at_t_0(self, method: Eagle1 | Eagle2 | Eagle3) -> None:
+        steps = with_oracle(method, Sampling(0.0)).steps[1:]
+        assert sum(step.accepted for step in steps) == sum(step.tested for step in steps) > 20
+
+    def test_accepts_all_of_a_sampled_chain_at_t_1(self) -> None:
+        """q is p at each node, so no draft is refused, whatever the coins."""
+        steps = with_oracle(Eagle1(widths=(1, 1, 1)), Sampling(1.0)).steps
+        assert sum(step.accepted for step in steps) == sum(step.drafted for step in steps) > 20
+
+    def test_another_drafter_does_not(self) -> None:
+        model = Tabular("tabular", {"vocabulary": 5, "context": 200})
+        steps = decode(Eagle2(depth=2, width=2, nodes=8), run_on(model, Sampling(0.0), 40, (0, 1, 2))).steps
+        assert sum(step.accepted for step in steps) < sum(step.tested for step in steps)
+
+
+def drafted(method: Eagle2 | Eagle3, model: Backbone, prompt: tuple[int, ...], steps: int) -> tuple[Draft, Draft]:
+    """The next draft after some steps, and that of a drafter which reads the same tokens for the first time."""
+    old, new = (run_on(model, Sampling(1.0), 40, prompt) for _ in range(2))
+    state = started(method, old)
+    for _ in range(steps):
+        old.emitted += len(advance(method, old, state).emitted)
+    fresh = started(method, new)
+    new.target.sync(old.target.tokens)
+    new.target.prefill()
+    new.emitted = old.emitted
+    first, second = (trees.dynamic(run, each.drafter, 4, 3, 10) for run, each in ((old, state), (new, fresh)))
+    return first, second
+
+
+class TestItsCache:
+    @pytest.mark.parametrize("steps", [0, 1, 6])
+    @pytest.mark.parametrize(("method", "changes"), [(Eagle2, {}), (Eagle3, THIRD)])
+    def test_drafts_as_an_uncached_one(
+        self, method: type[Eagle2], changes: dict[str, object], steps: int, tmp_path: Path
+    ) -> None:
+        model = tiny()
+        folder = folder_for(model, tmp_path, **changes)
+        ours, theirs = drafted(method(features=folder, depth=2, width=3, nodes=9), model, PROMPT, steps)
+        assert ours.tokens.tolist() == theirs.tokens.tolist()
+        assert ours.above.tolist() == theirs.above.tolist()
+
+    @pytest.mark.parametrize("scale", ["1", "3"])
+    def test_in_both_branches_of_guidance(self, scale: str, tmp_path: Path) -> None:
+        model = presets.load("embedded-image-8x8", "fp32").variant({"guidance": scale})
+        folder = folder_for(model, tmp_path)
+        prompt = (*model.encode("")[:1] * 3, *model.encode(""))
+        ours, theirs = drafted(Eagle2(features=folder, depth=2, width=3, nodes=9), model, prompt, 5)
+        assert ours.tokens.tolist() == theirs.tokens.tolist()
+
+    def test_emptied_of_a_tree_it_draws_the_same_again(self, tmp_path: Path) -> None:
+        model = tiny()
+        run = run_on(model, Sampling(1.0), 40)
+        drafter = started(Eagle2(features=folder_for(model, tmp_path)), run).drafter
+        first, second = (trees.dynamic(run, drafter, 3, 3, 9) for _ in range(2))
+        assert first.tokens.tolist() == second.tokens.tolist()
+        assert run.opened[drafter.name].tokens == run.target.tokens[1:]
+
+
+class TestWhatItReads:
+    def test_each_node_reads_its_parents_own_feature(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        model = Tabular("tabular", {"vocabulary": 5})
+        run = run_on(model, Sampling(1.0), 20, (0, 1, 2))
+        drafter = started(Eagle2(), run).drafter
+        seen: list[tuple[Tensor, Tensor]] = []
+        grow = Session.grow
+
+        def spied(self: Session, draft: Draft, features: Tensor | None = None) -> Tensor:
+            assert features is not None
+            seen.append((draft.above, features))
+            return grow(self, draft, features)
+
+        monkeypatch.setattr(Session, "grow", spied)
+        reader = drafter.root(run)
+        assert reader is not None
+        session = run.opened["eagle1"]
+        root = session.newest
+        reader.read(Draft(torch.tensor([1, 3]), parents=torch.tensor([-1, -1])))
+        level = session.newest
+        reader.read(Draft(torch.tensor([0, 4, 2]), parents=torch.tensor([1, 0, 1])))
+        assert torch.equal(seen[0][1], root.expand(2, -1, -1, -1))
+        assert torch.equal(seen[1][1], level[[1, 0, 1]])
+
+    def test_a_prompt_of_one_token_has_no_pair_until_a_token_is_there(self) -> None:
+        model = Tabular("tabular", {"vocabulary": 4})
+        steps = decode(Eagle2(depth=1, width=2, nodes=3), run_on(model, Sampling(1.0), 12, (1,))).steps
+        assert [step.drafted for step in steps[:2]] == [0, 3]
+
+    def test_ends_of_rows_are_drafted_as_they_are_forced(self) -> None:
+        model = Tabular("tabular", {"vocabulary": 4, "grid": (3, 2, 3)})
+        steps = decode(Eagle2(depth=2, width=1, nodes=3), run_on(model, Sampling(1.0), 9, (0, 1))).steps
+        assert sum(step.forced for step in steps) == 3
+        assert sum(step.forced_drafted for step in steps) > 0
+
+    @pytest.mark.parametrize("room", [1, 2, 3, 40])
+    def test_a_tree_is_as_deep_as_the_room_that_is_left(self, room: int) -> None:
+        model = Tabular("tabular", {"vocabulary": 4})
+        step = decode(Eagle2(depth=5, width=2, nodes=50), run_on(model, Sampling(1.0), room, (0, 1))).steps[0]
+        assert step.levels == min(6, room - 1)
+
+    def test_a_context_that_is_nearly_full_cuts_the_tree(self) -> None:
+        model = Tabular("tabular", {"vocabulary": 4, "context": 12})
+        run = run_on(model, Sampling(1.0), 40, (0, 1, 2))
+        assert len(decode(Eagle2(depth=5, width=3, nodes=50), run).tokens) == 9
+
+    def test_more_nodes_than_candidates_are_all_of_them(self) -> None:
+        """width + (levels - 1) width^2 candidates."""
+        model = Tabular("tabular", {"vocabulary": 4})
+        step = decode(Eagle2(depth=2, width=3, nodes=60), run_on(model, Sampling(1.0), 40, (0, 1))).steps[0]
+        assert step.drafted == 3 + 2 * 9
+
+
+class TestRealNets:
+    @pytest.mark.parametrize(("method", "changes"), [(Eagle1, {}), (Eagle2, {}), (Eagle3, THIRD)])
+    def test_greedy_output_is_the_targets(
+        self, method: type[Eagle1], changes: dict[str, object], tmp_path: Path
+    ) -> None:
+        model = tiny("fp32")
+        made = decode(method(features=folder_for(model, tmp_path, **changes)), run_on(model, Sampling(0.0), 40))
+        plain = decode(Autoregressive(), run_on(model, Sampling(0.0), 40))
+        assert made.tokens == plain.tokens
+        assert all(step.nfe == 1 for step in made.steps)
+
+    def test_ids_without_a_row_of_the_head_are_never_drafted(self, tmp_path: Path) -> None:
+        model = tiny()
+        run = run_on(model, Sampling(1.0), 40)
+        drafter = started(Eagle3(features=folder_for(model, tmp_path, **THIRD)), run).drafter
+        tokens = trees.dynamic(run, drafter, 3, 4, 30).tokens
+        assert len(tokens) == 30
+        assert bool((tokens % 2 == 0).all())
+
+    def test_rotations_are_those_of_llama(self) -> None:
+        x = torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(0))
+        turned = rotate(x, torch.tensor([0, 1, 5]), 10000.0)
+        torch.testing.assert_close(turned[0, 0, 0], x[0, 0, 0])
+        angle = torch.tensor(5.0)
+        expected = x[0, 0, 2, 0] * angle.cos() - x[0, 0, 2, 2] * angle.sin()
+        torch.testing.assert_close(turned[0, 0, 2, 0], expected)
+
+
+class TestRefused:
+    def test_a_drafter_of_another_backbone(self, tmp_path: Path) -> None:
+        folder = folder_for(tiny(), tmp_path)
+        with pytest.raises(WeightsError, match=r"the drafter was trained for tiny .* and the target is"):
+            decode(Eagle2(features=folder), run_on(tiny(seed=2), Sampling(0.0), 8))
+
+    def test_a_drafter_of_another_kind(self, tmp_path: Path) -> None:
+        model = tiny()
+        with pytest.raises(WeightsError, match="holds a drafter of kind eagle1, and this method reads eagle3"):
+            decode(Eagle3(features=folder_for(model, tmp_path)), run_on(model, Sampling(0.0), 8))
+
+    def test_a_guided_target_and_a_drafter_without_guidance(self, tmp_path: Path) -> None:
+        model = presets.load("embedded-image-8x8", "fp32")
+        folder, prompt = folder_for(model, tmp_path, branches=1), model.encode("")
+        with pytest.raises(UsageError, match="is guided and its drafter was trained without guidance"):
+            decode(Eagle2(features=folder), run_on(model, Sampling(0.0), 8, prompt))
+
+    def test_one_that_is_not_there(self) -> None:
+        with pytest.raises(WeightsError, match="stride train drafter"):
+            decode(Eagle2(features="no-such"), run_on(tiny(), Sampling(0.0), 8))
+
+    @pytest.mark.parametrize("text", ["{}", "nonsense", '{"kind": "eagle1", "width": 8}'])
+    def test_a_folder_that_holds_something_else(self, text: str, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text(text)
+        with pytest.raises(WeightsError, match="holds no feature drafter"):
+            FeatureNet.load(tmp_path)
+
+    def test_a_shape_of_another_size(self, tmp_path: Path) -> None:
+        folder_for(tiny(), tmp_path)
+        net = FeatureNet.load(tmp_path)
+        FeatureNet(replace(net.shape, inner=8)).write_config(tmp_path)
+        with pytest.raises(WeightsError, match="holds no feature drafter"):
+            FeatureNet.load(tmp_path)
+
+
+def test_a_net_without_kept_ids_has_no_head_of_its_own() -> None:
+    net = FeatureNet(Shape("eagle1", 8, 2, 1, 16))
+    assert not any(name.startswith("unembed") for name, _ in net.named_parameters())

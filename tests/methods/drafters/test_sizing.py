@@ -1,0 +1,144 @@
+"""Trees sized by a cost table: what pays best, by hand; the law stays; a table is measured once and read again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.backbones.toy.tabular import Tabular
+from harness.bench import costs
+from harness.bench.windows import NODES, timed
+from harness.core.costs import Costs
+from harness.core.loop import decode
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from harness.proof.cases import CASES, GRID_CASES
+from harness.proof.prove import distance
+from methods.drafters.eagle import sizing
+from methods.drafters.eagle.sizing import Accepted, Growing, Size
+from methods.eagle2 import Eagle2
+from methods.eagle3 import Eagle3
+from tests.support.feature_toys import folder_for, run_on, tiny, with_oracle
+
+FLAT = Costs(((1, 1.0), (9, 1.0)), ((1, 0.01), (9, 0.01)))
+STEEP = Costs(((1, 1.0), (9, 9.0)), ((1, 0.01), (9, 0.01)))
+
+
+def after(table: Costs, taken: dict[tuple[int, int], float], cycles: int = 9) -> Accepted:
+    """Ten trees of two levels and four nodes, and how many of them had a candidate accepted."""
+    found = Accepted(table, 2, torch.full((2, 4), 10.0).double(), torch.zeros(2, 4).double(), cycles)
+    for where, count in taken.items():
+        found.taken[where] = count
+    return found
+
+
+class TestChoice:
+    def test_a_line_between_sizes_and_beyond(self) -> None:
+        known = ((1, 2.0), (5, 4.0), (9, 10.0))
+        assert [Costs.at(rows, known) for rows in (1, 3, 5, 7, 9, 11)] == [2.0, 3.0, 4.0, 7.0, 10.0, 13.0]
+
+    @pytest.mark.parametrize(
+        ("table", "taken", "size"),
+        [
+            (FLAT, {(0, 0): 9, (1, 2): 5}, Size(2, 3)),
+            (FLAT, {(0, 0): 9}, Size(1, 1)),
+            (STEEP, {(0, 0): 9, (1, 2): 5}, Size(0, 0)),  # 1.9 tokens in 2.01 ms are less than one in 1 ms
+            (FLAT, {}, Size(0, 0)),
+        ],
+    )
+    def test_by_hand(self, table: Costs, taken: dict[tuple[int, int], float], size: Size) -> None:
+        assert after(table, taken).best() == size
+
+    @pytest.mark.parametrize("cycles", [0, sizing.FIRST - 1, sizing.AGAIN])
+    def test_the_largest_tree_shows_what_smaller_ones_left_out(self, cycles: int) -> None:
+        assert after(STEEP, {}, cycles).best() == Size(2, 4)
+
+    def test_a_cycle_counts_where_its_tree_had_a_place(self) -> None:
+        found = after(FLAT, {})
+        found.note(Size(1, 3), [(0, 2)])
+        assert (found.seen - 10).tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
+        assert found.taken.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
+        assert found.cycles == 10
+
+
+class TestDecodes:
+    def test_a_drafter_that_is_the_target_keeps_its_chain(self) -> None:
+        steps = with_oracle(Eagle2(depth=3, width=1, nodes=4, sizing="measured"), Sampling(0.0), 100).steps
+        assert [(step.drafted, step.levels, step.accepted) for step in steps[:-1]] == [(4, 4, 4)] * 19
+
+    def test_one_that_foretells_nothing_drafts_at_times_only(self) -> None:
+        run = run_on(Tabular("tabular", {"vocabulary": 300, "context": 200}), Sampling(0.0), 60, (0, 1, 2))
+        steps = decode(Eagle2(depth=1, width=2, nodes=4, sizing="measured"), run).steps
+        drafted = [index for index, step in enumerate(steps) if step.drafted]
+        assert sum(step.accepted for step in steps) == 0
+        assert drafted == [*range(sizing.FIRST), 16, 32, 48]
+
+    def test_what_was_accepted_is_counted_where_it_stood(self) -> None:
+        """A tree of one level and one node is the likeliest token: accepted, or not."""
+        run = run_on(Tabular("tabular", {"vocabulary": 3}), Sampling(1.0), 12, (0, 1, 2))
+        method = Eagle2(depth=0, width=1, nodes=1, sizing="measured")
+        states: list[Growing] = []
+
+        class Watched(Eagle2):
+            def start(self, run: Run) -> Growing:
+                states.append(super().start(run))
+                return states[0]
+
+        steps = decode(Watched(**vars(method)), run).steps
+        history = states[0].history
+        assert history is not None
+        assert history.taken.sum() == sum(step.accepted for step in steps)
+        assert history.seen.sum() == sum(step.drafted for step in steps)
+
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("kind", [Eagle2, Eagle3])
+    def test_the_law_is_the_targets_while_sizes_differ(
+        self, kind: type[Eagle2] | type[Eagle3], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """One cycle of the largest tree, then the choice: several sizes are met in one enumeration."""
+        monkeypatch.setattr(sizing, "FIRST", 1)
+        chosen, best = set(), Accepted.best
+
+        def watched(self: Accepted) -> Size:
+            chosen.add(best(self))
+            return best(self)
+
+        monkeypatch.setattr(Accepted, "best", watched)
+        method = kind(depth=1, width=2, nodes=4, sizing="measured")
+        for case in (CASES[1], replace(CASES[0], length=5), *GRID_CASES):
+            assert distance(method, case) < 1e-12, str(case)
+        assert len(chosen) >= 3
+
+
+class TestTable:
+    def test_one_that_was_not_measured(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+        model = tiny()
+        method = Eagle2(features=folder_for(model, tmp_path / "eagle"), sizing="measured")
+        with pytest.raises(UsageError, match="stride bench windows --backbone tiny"):
+            decode(method, run_on(model, Sampling(0.0), 8))
+
+    def test_is_measured_kept_and_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+        model = tiny("fp32")
+        component = folder_for(model, tmp_path / "eagle")
+        found = costs.table(timed(model, "eagle2", component, [[5, 9, 22]], 8))
+        assert [rows for rows, _ in found.target] == [1, *(nodes + 1 for nodes in NODES)]
+        assert [rows for rows, _ in found.draft] == [1, 2, 4, 8, 10]
+        assert min(ms for side in (found.target, found.draft) for _, ms in side) > 0
+        costs.write(costs.place(model, component), found)
+        assert costs.of(model, component) == found
+        steps = decode(Eagle2(features=component, sizing="measured"), run_on(model, Sampling(0.0), 20)).steps
+        assert steps[0].drafted == 12
+        costs.place(model, component).write_text('{"target": []}')
+        costs._read.cache_clear()
+        with pytest.raises(UsageError, match="is no table of costs"):
+            costs.of(model, component)
+
+    def test_one_size_is_no_table(self) -> None:
+        with pytest.raises(UsageError, match="two or more"):
+            costs.table([])

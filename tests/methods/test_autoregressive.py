@@ -1,0 +1,52 @@
+"""One token a pass, each a draw of the target's warped law."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.proof.prove import reference_law
+from methods.autoregressive import Autoregressive
+
+MODEL = Tabular("tabular", {"vocabulary": 5})
+PROMPT = (0, 1, 2)
+
+
+def decoded(sampling: Sampling, budget: int = 12, seed: int = 0, model: Tabular = MODEL) -> Decode:
+    draws = SeededDraws(seed, "t", "p", 0)
+    return decode(Autoregressive(), open_run(model, lambda name: model, PROMPT, sampling, budget, draws))
+
+
+def test_one_pass_one_row_one_token_and_no_draft() -> None:
+    result = decoded(Sampling(1.0))
+    assert len(result.tokens) == len(result.steps) == 12
+    for step in result.steps:
+        assert (step.nfe, step.rows, step.emitted, step.draft_nfe) == (1, 1, 1, 0)
+        assert (step.drafted, step.tested, step.accepted, step.overshoot, step.expected) == (0, 0, 0, 0, 0.0)
+
+
+def test_greedy_is_the_chain_of_argmaxes() -> None:
+    wanted = next(iter(reference_law(MODEL, PROMPT, 12, Sampling(0.0))))
+    assert decoded(Sampling(0.0)).tokens == wanted
+    assert decoded(Sampling(0.0), seed=5).tokens == wanted
+
+
+def test_a_seed_repeats_and_another_differs() -> None:
+    assert decoded(Sampling(1.0), 40).tokens == decoded(Sampling(1.0), 40).tokens
+    assert decoded(Sampling(1.0), 40).tokens != decoded(Sampling(1.0), 40, seed=1).tokens
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0, top_k=1), Sampling(1.0, top_p=1e-6)])
+def test_the_law_is_warped(sampling: Sampling) -> None:
+    assert decoded(sampling).tokens == decoded(Sampling(0.0)).tokens
+
+
+def test_end_of_text_ends_it() -> None:
+    model = Tabular("tabular", {"vocabulary": 2, "eos": (1,)})
+    result = decoded(Sampling(1.0), 60, model=model)
+    assert result.tokens[-1] == 1
+    assert 1 not in result.tokens[:-1]

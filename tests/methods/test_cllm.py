@@ -1,0 +1,115 @@
+"""CLLM's decoding: the target's own greedy text, block by block, each block until it stands."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, advance, decode, start
+from harness.core.method import Claim
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from harness.proof.cases import CASES, GRID_CASES
+from harness.proof.prove import EXACT, distance, prove_plants
+from harness.registry import METHODS
+from methods.cllm import Cllm
+from methods.drafters.jacobi.blocks import Block
+
+GREEDY = [case for case in (*CASES, *GRID_CASES) if case.sampling.temperature == 0]
+
+
+def opened(prompt: tuple[int, ...], budget: int, **params: object) -> Run:
+    model = Tabular("tabular", params)
+    return open_run(model, lambda name: model, prompt, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
+
+
+def decoded(block: int, budget: int, prompt: tuple[int, ...] = (0, 1), **params: object) -> Decode:
+    return decode(Cllm(block), opened(prompt, budget, **params))
+
+
+@pytest.mark.parametrize("method", Cllm.variants(), ids=lambda method: f"n={method.block}")
+@pytest.mark.parametrize("case", GREEDY, ids=str)
+def test_it_is_exact_for_every_start(method: Cllm, case) -> None:  # type: ignore[no-untyped-def]  # a Case
+    """All guesses that a prompt's ids allow are enumerated."""
+    assert method.claim is Claim.SAME_GREEDY and distance(method, case) < EXACT
+
+
+def test_every_planted_bug_is_caught() -> None:
+    found = prove_plants(Cllm, Cllm.variants())
+    assert len(found) == 3 and all(mutant.caught for mutant in found), found
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(
+    block=st.integers(2, 9),
+    vocabulary=st.integers(2, 6),
+    seed=st.integers(0, 1000),
+    budget=st.integers(1, 30),
+    eos=st.sampled_from([(), (1,)]),
+)
+def test_it_is_autoregressive_greedy_in_no_more_passes_than_tokens(
+    block: int, vocabulary: int, seed: int, budget: int, eos: tuple[int, ...]
+) -> None:
+    how = {"vocabulary": vocabulary, "seed": seed, "eos": eos}
+    ours = decoded(block, budget, **how)
+    plain = decode(METHODS.get("autoregressive")(), opened((0, 1), budget, **how))
+    assert ours.tokens == plain.tokens
+    assert sum(step.nfe for step in ours.steps) <= len(ours.tokens)
+
+
+@pytest.mark.parametrize("block", [2, 5])
+def test_a_block_is_read_until_it_stands_and_then_gives_the_next_ones_first_token(block: int) -> None:
+    """Rows of a pass are what is left of the block; after the pass that keeps them all, a whole block is read."""
+    steps = decoded(block, 60, vocabulary=3).steps
+    assert steps[0].rows == block and any(step.accepted for step in steps)
+    for step, after in pairwise(steps[:20]):
+        left = step.rows - step.emitted
+        assert step.rows == step.drafted + 1 and after.rows == (left or block)
+        assert (left == 0) == (step.accepted == step.drafted)
+
+
+def test_guesses_are_drawn_from_the_prompt_and_then_from_the_models_own_predictions() -> None:
+    run = opened((4, 2, 4), 40, vocabulary=7)
+    method, seen = Cllm(12), set()
+    state = start(method, run)
+    for _ in range(6):
+        before = state.tokens
+        assert isinstance(state, Block)
+        took = advance(method, run, state)
+        run.emitted += len(took.emitted)
+        if before is None:
+            seen |= set(took.draft.tokens.tolist())
+        else:
+            assert torch.equal(before, took.draft.tokens)
+    assert seen == {2, 4}
+
+
+def test_predictions_of_the_rows_behind_the_kept_ones_are_the_next_guesses() -> None:
+    p = torch.eye(6)[[3, 1, 5, 0, 2]]
+    state = Block(5, torch.tensor([0]), torch.tensor([3, 0, 0, 0]))
+    state.advance(p, 1)
+    assert state.tokens is not None and state.tokens.tolist() == [5, 0]
+    state.advance(p[2:], 1)
+    assert state.tokens.tolist() == []
+    state.advance(p[4:], 0)
+    assert state.tokens is None
+
+
+def test_a_block_shrinks_at_the_end_of_the_budget() -> None:
+    steps = decoded(16, 6, vocabulary=9).steps
+    assert steps[0].rows == 6 and sum(step.emitted for step in steps) == 6
+    assert [step.rows for step in decoded(16, 1, vocabulary=9).steps] == [1]
+
+
+@pytest.mark.parametrize("block", [1, 0])
+def test_a_block_without_a_guess_is_a_usage_error(block: int) -> None:
+    with pytest.raises(UsageError, match=f"block is {block}"):
+        Cllm(block)

@@ -1,0 +1,327 @@
+"""Cross-Regression: the test that is exact, what the printed ones cost, and that both streams read what they should."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import pairwise
+from math import exp, log
+from typing import Any
+
+import pytest
+import torch
+
+from harness.backbones.toy.tabular import GATED, Tabular
+from harness.core.cache import Window
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draft import Draft
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.method import Claim, Method
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.core.session import Session
+from harness.errors import ContractError, UsageError
+from harness.proof.cases import CASES, Case
+from harness.proof.mutants import planted
+from harness.proof.prove import EXACT, distance
+from harness.registry import METHODS
+from methods.cross_regression import CrossRegression, Layout
+from methods.verifiers.energy import NEVER, EnergyRule, energies, smoothed
+
+A, B = Case(2, 4, 40, Sampling(1.0)), Case(3, 3, 41, Sampling(1.0))
+GREEDY = next(case for case in CASES if (case.length, case.sampling.temperature, case.eos) == (5, 0.0, (1,)))
+LAYOUTS: tuple[Layout, ...] = ("sequential", "joint")
+SEQUENTIAL, JOINT = CrossRegression(horizon=2, layout="sequential"), CrossRegression(horizon=2)
+PRINTED = CrossRegression(horizon=2, layout="alg1_as_printed")
+
+
+def cost(method: Method[Any], case: Case = A) -> float:
+    return distance(method, case)
+
+
+def alg2(tau: float, noise: Any = "logU") -> CrossRegression:
+    return replace(SEQUENTIAL, mode="alg2", tau=tau, noise=noise)
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestExact:
+    @pytest.mark.parametrize(
+        "method",
+        [
+            JOINT,
+            CrossRegression(horizon=3),
+            replace(JOINT, redraft="drafts"),
+            replace(JOINT, redraft="placeholders"),
+            CrossRegression(horizon=3, redraft="drafts"),
+            SEQUENTIAL,
+            replace(SEQUENTIAL, horizon=3, carry=False),
+            replace(SEQUENTIAL, bonus=False),
+            replace(SEQUENTIAL, carry=False, bonus=False),
+        ],
+        ids=str,
+    )
+    def test_std_without_memory_is_exact_with_and_without_carry_over(self, method: CrossRegression) -> None:
+        assert method.claim is Claim.SAME_LAW
+        assert cost(method) < EXACT
+
+    def test_drafts_of_the_likeliest_tokens_alone_carry_the_law_that_they_have(self) -> None:
+        assert cost(replace(JOINT, draft_top=2), B) < EXACT
+
+    @pytest.mark.parametrize(
+        "changed",
+        [{"beta": 0.5}, {"mode": "alg2", "tau": -4.0, "noise": "uni"}, {"mode": "det", "tau": -14.0, "clip": True}],
+        ids=str,
+    )
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_every_mode_is_exact_at_t_0(self, layout: Layout, changed: dict[str, Any]) -> None:
+        assert cost(CrossRegression(horizon=3, layout=layout, **changed), GREEDY) < EXACT
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestCosts:
+    """Pinned: another number is another algorithm."""
+
+    @pytest.mark.parametrize(
+        ("method", "tv"),
+        [
+            (alg2(0.0), 0.796698505),
+            (alg2(-0.5), 0.681558563),
+            (alg2(-1.0), 0.276041867),
+            (alg2(-4.0), 0.013733897),
+            (alg2(-12.0), 4.502616e-6),
+            (alg2(-0.5, "uni"), 0.681558563),
+            (alg2(-1.0, "uni"), 0.193396140),
+            (alg2(-2.0, "uni"), 0.143568987),
+            (alg2(-4.0, "uni"), 0.340826498),
+            (alg2(-12.0, "uni"), 0.444503493),
+            (replace(SEQUENTIAL, beta=0.05), 0.006688558),
+            (replace(SEQUENTIAL, beta=0.2), 0.025972134),
+            (replace(SEQUENTIAL, beta=0.5), 0.059418219),
+            (replace(SEQUENTIAL, beta=0.9), 0.091159900),
+            (replace(SEQUENTIAL, mode="det"), 0.796698505),
+            (replace(SEQUENTIAL, mode="det", tau=-1.0), 0.459633985),
+            (PRINTED, 0.250491747),
+            (replace(PRINTED, carry=False), 0.257161147),
+            (replace(PRINTED, mode="alg2"), 0.848625650),
+        ],
+        ids=str,
+    )
+    def test_total_variation_on_two_tokens(self, method: CrossRegression, tv: float) -> None:
+        assert method.claim is Claim.APPROXIMATE
+        assert cost(method) == pytest.approx(tv, abs=1e-6, rel=1e-3 if tv < 1e-5 else 0)
+
+    @pytest.mark.parametrize(
+        ("method", "tv"),
+        [
+            (alg2(0.0), 0.596285415),
+            (alg2(-1.0), 0.193272510),
+            (alg2(-4.0), 0.009083974),
+            (replace(SEQUENTIAL, beta=0.5), 0.050786366),
+            (PRINTED, 0.180345886),
+        ],
+        ids=str,
+    )
+    def test_total_variation_on_three(self, method: CrossRegression, tv: float) -> None:
+        assert cost(method, B) == pytest.approx(tv, abs=1e-6)
+
+    def test_the_log_uniform_threshold_becomes_exact_as_tau_falls_and_tau_0_is_the_worst(self) -> None:
+        found = [cost(alg2(tau)) for tau in (0.0, -0.5, -1.0, -4.0, -12.0, -30.0)]
+        assert all(before > after for before, after in pairwise(found))
+        assert found[-1] < EXACT < 1e-6 < found[-2]
+
+    def test_the_uniform_threshold_never_does(self) -> None:
+        found = [cost(alg2(tau, "uni")) for tau in (-0.5, -1.0, -2.0, -4.0, -12.0)]
+        assert min(found) == found[2] > 0.1
+        assert found[0] > found[1] > found[2] < found[3] < found[4]
+
+    def test_memory_costs_more_the_longer_it_is(self) -> None:
+        found = [cost(replace(SEQUENTIAL, beta=beta)) for beta in (0.0, 0.05, 0.2, 0.5, 0.9)]
+        assert all(before < after for before, after in pairwise(found))
+
+    @pytest.mark.parametrize(
+        ("number", "method", "tv"),
+        [(0, JOINT, 0.235506062), (1, JOINT, 0.290670244), (2, JOINT, 0.061819531), (3, SEQUENTIAL, 0.059257039)],
+    )
+    def test_mistakes_that_the_paper_invites(self, number: int, method: CrossRegression, tv: float) -> None:
+        """A plain correction, q evaluated anew, a refused draft carried over, one threshold for a sum of energies."""
+        with planted(CrossRegression.mutants[number]):
+            assert cost(method) == pytest.approx(tv, abs=1e-6)
+
+
+X = torch.tensor([0, 1, 2, 1])
+P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.6, 0.3], [0.4, 0.5, 0.1], [0.7, 0.0, 0.3], [0.2, 0.3, 0.5]]).double()
+Q = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.3, 0.5], [0.1, 0.3, 0.6], [0.5, 0.25, 0.25]]).double()
+
+
+class TestRule:
+    @pytest.mark.parametrize("beta", [0.0, 0.05, 0.5, 0.9])
+    def test_the_mean_is_that_of_the_printed_recursion(self, beta: float) -> None:
+        rho, wanted = 0.0, []
+        for k, energy in enumerate(energies(X, Q, P).tolist(), 1):
+            rho = beta * rho + (1 - beta) * energy
+            wanted.append(rho / (1 - beta**k))
+        torch.testing.assert_close(smoothed(energies(X, Q, P), beta), torch.tensor(wanted).double())
+
+    @pytest.mark.parametrize("beta", [0.0, 0.5])
+    @pytest.mark.parametrize("noise", ["logU", "uni"])
+    @pytest.mark.parametrize("tau", [-0.3, -1.0, -5.0])
+    def test_thresholds_are_integrated_out(self, noise: Any, tau: float, beta: float) -> None:
+        """10,000 thresholds evenly spread over their law, held against rho as Algorithm 2 prints it."""
+        share = (torch.arange(10_000).double() + 0.5) / 10_000
+        u = tau * (1 - share) if noise == "uni" else (exp(tau) + (1 - exp(tau)) * share).log()
+        rho = smoothed(energies(X, Q, P), beta)
+        bound = tau * (torch.arange(1, 5).double() / 16).sqrt()
+        wanted = (rho[None] >= torch.maximum(bound[None], u[:, None])).double().mean(0)
+        found = EnergyRule("alg2", beta, tau, noise).passes(energies(X, Q, P))
+        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
+
+    def test_std_is_the_ratio_and_det_a_bound(self) -> None:
+        ratio = [0.5 / 0.8, 1.0, 0.1 / 0.6, 0.0]
+        torch.testing.assert_close(EnergyRule().passes(energies(X, Q, P)), torch.tensor(ratio).double())
+        assert EnergyRule("det", tau=log(0.5)).passes(energies(X, Q, P)).tolist() == [1, 1, 0, 0]
+
+    def test_clipped_energies_make_up_for_nothing(self) -> None:
+        """Energies log .625, log 2: their mean passes -0.1; clipped it is log(.625) / 3 = -0.157 with beta .5."""
+        assert EnergyRule("det", 0.5, -0.1).passes(energies(X[:2], Q[:2], P)).tolist() == [0, 1]
+        assert EnergyRule("det", 0.5, -0.1, clip=True).passes(energies(X[:2], Q[:2], P)).tolist() == [0, 0]
+
+    def test_a_token_that_the_target_cannot_emit_has_a_finite_energy(self) -> None:
+        assert energies(X, Q, P)[3] == NEVER
+        assert EnergyRule("det", 0.9, -1000.0).passes(energies(X, Q, P)).tolist() == [1, 1, 1, 0]
+
+
+def decoded(method: CrossRegression, temperature: float = 1.0, budget: int = 40, context: int = 200) -> Decode:
+    model = Tabular("tabular", {"vocabulary": 4, "context": context})
+    run = open_run(model, lambda name: model, (0, 1), Sampling(temperature), budget, SeededDraws(0, "t", "p", 0))
+    return decode(method, run)
+
+
+class TestCounts:
+    def test_joint_is_one_pass_a_step_over_text_and_stream(self) -> None:
+        steps, left, carried = decoded(CrossRegression(horizon=6)).steps, 40, 0
+        for step in steps:
+            slots = min(6, left)
+            assert (step.nfe, step.reused) == (1, carried)
+            assert step.rows == 1 + carried + slots
+            whole = step.tested == carried + 1
+            assert step.drafted == carried + whole
+            assert step.emitted == min(step.accepted + 1, carried + 1)
+            left -= step.emitted
+            carried = min(slots - step.emitted, left - 1)
+        assert left == 0
+        assert any(step.emitted == step.accepted > 1 for step in steps), "a draft that no pass had read closes a step"
+
+    @pytest.mark.parametrize("bonus", [True, False])
+    def test_sequential_is_two(self, bonus: bool) -> None:
+        steps, left = decoded(CrossRegression(horizon=4, layout="sequential", bonus=bonus)).steps, 40
+        for step in steps:
+            slots = min(4, left - bonus)
+            assert step.drafted in (slots, slots - (not bonus))
+            assert step.nfe == 2 or left <= 4, "at the end all slots may hold drafts, and none is drafted anew"
+            assert step.emitted <= slots + bonus
+            left -= step.emitted
+        assert sum(step.reused for step in steps) > 0
+
+    def test_without_carry_over_nothing_is_tested_twice(self) -> None:
+        steps = decoded(CrossRegression(horizon=4, layout="sequential", carry=False)).steps
+        assert not any(step.reused for step in steps)
+
+    @pytest.mark.parametrize("layout", [*LAYOUTS, "alg1_as_printed"])
+    @pytest.mark.parametrize("context", [12, 13])
+    def test_the_stream_shrinks_where_the_context_ends(self, layout: Layout, context: int) -> None:
+        made = decoded(CrossRegression(horizon=8, layout=layout), budget=40, context=context)
+        assert len(made.tokens) == context - 2
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_greedy_is_autoregressive_greedy(self, layout: Layout) -> None:
+        model = Tabular("tabular", {"vocabulary": 4, "context": 200})
+        run = open_run(model, lambda name: model, (0, 1), Sampling(0.0), 40, SeededDraws(0, "t", "p", 0))
+        plain = decode(METHODS.get("autoregressive")(), run)
+        assert decoded(CrossRegression(horizon=6, layout=layout), 0.0).tokens == plain.tokens
+
+    @pytest.mark.parametrize("layout", LAYOUTS)
+    def test_an_adapter_that_changes_nothing_drafts_what_the_target_says(
+        self, layout: Layout, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Then q is p for the nearest new draft, so it always passes: position, mask and row are right."""
+        monkeypatch.setattr(Tabular, "adapter", lambda self, folder: 0)
+        steps = decoded(CrossRegression(horizon=3, layout=layout)).steps
+        for step in (step for step in steps if step.drafted):
+            assert step.accepted > step.reused or step.tested <= step.reused
+
+
+def held(cache_of: Tabular, tokens: Sequence[int]) -> Any:
+    cache = cache_of.cache()
+    cache.extend(Window(torch.tensor(tokens), torch.arange(len(tokens)), 0, None, 0))
+    return cache
+
+
+class TestStreams:
+    MODEL = Tabular("tabular", {"vocabulary": 4})
+
+    def session(self, tokens: Sequence[int]) -> Session:
+        made = Session(self.MODEL.cache(), self.MODEL.capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
+        made.adapter = GATED
+        return made
+
+    def stream(self, tokens: Sequence[int], nodes: Sequence[int]) -> torch.Tensor:
+        """Rows of gated entries behind a prefix, in a cache of their own: the last token again, then nodes."""
+        cache = held(self.MODEL, tokens[:-1])
+        fed, base = torch.tensor([tokens[-1], *nodes]), len(tokens) - 1
+        gate = torch.ones(len(fed), dtype=torch.bool)
+        places = torch.arange(base, base + len(fed))
+        rows: torch.Tensor = cache.extend(Window(fed, places, base, None, len(fed), gate=gate, adapter=GATED)).logits
+        return rows
+
+    @pytest.mark.parametrize("pending", [1, 3])
+    def test_a_node_beside_the_last_token_reads_it_again_without_seeing_it(self, pending: int) -> None:
+        tokens = [0, 1, 2, 3, 1]
+        made = self.session(tokens[: 5 - pending + 1])
+        made.prefill()
+        made.append(torch.tensor(tokens[5 - pending + 1 :], dtype=torch.long))
+        draft = Draft(
+            torch.tensor([2, 3, 1, 0, 3]),
+            parents=torch.tensor([-1, 0, -2, 2, 3]),
+            gate=torch.arange(5) >= 2,
+            probes=3,
+        )
+        rows = made.forward(draft)
+        assert torch.equal(rows[:3], self.session(tokens).forward(Draft(torch.tensor([2, 3]))))
+        assert torch.equal(rows[3:], self.stream(tokens, [0, 3]))
+
+    def test_a_gate_without_an_adapter_is_a_contract_error(self) -> None:
+        made = self.session([0, 1])
+        made.adapter = None
+        with pytest.raises(ContractError, match=r"needs an adapter; open it with `run\.adapt`"):
+            made.forward(Draft(torch.tensor([1]), gate=torch.tensor([True])))
+
+
+class TestParameters:
+    @pytest.mark.parametrize(
+        ("changed", "said"),
+        [
+            ({"beta": 1.0}, r"beta is 1; it is the memory of a running mean, from 0 to below 1"),
+            ({"beta": -0.1}, r"beta is -0\.1"),
+            ({"beta": float("nan")}, r"beta is nan"),
+            ({"mode": "alg2", "tau": 0.5}, r"tau is 0\.5; it bounds energies from below"),
+            ({"mode": "det", "tau": float("-inf")}, r"tau is -inf; .* a number up to 0"),
+            ({"tau": -1.0}, r"tau is -1 and mode std has no threshold"),
+            ({"horizon": 0}, r"horizon is 0 and draft_top 0; give 1 and 0 or more"),
+            ({"carry": False}, r"joint tests drafts of an earlier step; take layout=sequential"),
+        ],
+    )
+    def test_bad_settings_are_refused(self, changed: dict[str, Any], said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            CrossRegression(**changed)
+
+    def test_a_horizon_beyond_the_context(self) -> None:
+        with pytest.raises(UsageError, match=r"horizon is 16 and the context of tabular 16; take a shorter one"):
+            decoded(CrossRegression(), context=16)
+
+    @pytest.mark.parametrize("layout", [*LAYOUTS, "alg1_as_printed"])
+    def test_the_claim_is_that_of_rule_and_layout(self, layout: Layout) -> None:
+        exact = CrossRegression(layout=layout).claim is Claim.SAME_LAW
+        assert exact is (layout != "alg1_as_printed")
+        assert CrossRegression(layout=layout, beta=0.1).claim is Claim.APPROXIMATE
+        assert CrossRegression(layout=layout, mode="alg2", tau=-9.0).claim is Claim.APPROXIMATE

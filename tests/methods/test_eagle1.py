@@ -1,0 +1,74 @@
+"""EAGLE: exact trees of sampled tokens, of a known form."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.loop import decode
+from harness.core.sampling import Sampling
+from harness.errors import UnknownNameError, UsageError
+from harness.proof.cases import CASES, GRID_CASES
+from harness.proof.prove import prove, prove_plants
+from methods.eagle1 import Eagle1
+from methods.trees.published import published
+from tests.support.feature_toys import run_on
+
+SMALL = (*CASES[:3], GRID_CASES[0])
+
+
+class TestLaw:
+    @pytest.mark.parametrize("widths", [(2, 1), (1, 2), (2,)])
+    def test_is_the_targets(self, widths: tuple[int, ...]) -> None:
+        proof = prove(Eagle1(widths=widths), SMALL, mutants=False)
+        assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
+
+    def test_every_planted_bug_shows(self) -> None:
+        for caught in prove_plants(Eagle1, [Eagle1(widths=(2, 1))]):
+            assert caught.caught, caught.why
+
+
+class TestForm:
+    def test_the_released_tree(self) -> None:
+        """The 25 nodes that the released code calls mc_sim_7b_63."""
+        assert published("eagle_25", 9, 9).sizes == (4, 8, 8, 3, 2)
+
+    def test_a_step_reads_the_whole_tree(self) -> None:
+        model = Tabular("tabular", {"vocabulary": 6, "context": 200})
+        steps = decode(Eagle1(tree="eagle_25"), run_on(model, Sampling(1.0), 60, (0, 1))).steps
+        assert steps[0].drafted == 25
+        assert steps[0].rows == 26
+        assert (steps[0].nfe, steps[0].draft_nfe) == (1, 5)
+
+    def test_at_t_0_its_children_are_the_likeliest(self) -> None:
+        """Greedy drafts of the four best: all siblings differ, and nothing is drawn for them."""
+        model = Tabular("tabular", {"vocabulary": 6, "context": 200})
+        warm, cold = (
+            decode(Eagle1(tree="eagle_25"), run_on(model, Sampling(0.0), 40, (0, 1), seed=seed)) for seed in (0, 1)
+        )
+        assert warm.tokens == cold.tokens
+        assert [step.accepted for step in warm.steps] == [step.accepted for step in cold.steps]
+
+    def test_a_vocabulary_cuts_the_ranks_that_it_lacks_from_a_published_tree(self) -> None:
+        """Ranks 0 to 2 of the 25 nodes; every step proposes them all while there is room."""
+        small = published("eagle_25", 9, 3, 3)
+        assert int(small.ranks.max()) == 2
+        model = Tabular("tabular", {"vocabulary": 3, "context": 60})
+        steps = decode(Eagle1(tree="eagle_25"), run_on(model, Sampling(0.0), 40, (0, 1))).steps
+        assert steps[0].drafted == sum(small.sizes) < 25
+
+
+class TestRefused:
+    def test_a_tree_that_there_is_not(self) -> None:
+        with pytest.raises(UnknownNameError, match="eagle_25"):
+            decode(Eagle1(tree="eagle_24"), run_on(Tabular("tabular", {}), Sampling(1.0), 8, (0, 1)))
+
+    def test_a_tree_larger_than_its_candidates(self) -> None:
+        with pytest.raises(UsageError, match="takes the 4 best tokens"):
+            published("eagle_25", 9, 3)
+        with pytest.raises(UsageError, match="4 siblings of a vocabulary of 3"):
+            decode(Eagle1(widths=(4,)), run_on(Tabular("tabular", {"vocabulary": 3}), Sampling(1.0), 8, (0, 1)))
+
+    def test_a_level_without_children(self) -> None:
+        with pytest.raises(UsageError, match="give a child or more for each level"):
+            Eagle1(widths=(2, 0))

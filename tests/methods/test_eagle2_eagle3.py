@@ -1,0 +1,108 @@
+"""EAGLE-2 and EAGLE-3, whose trees are the same: exact ones of the drafter's best nodes."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.draft import Draft
+from harness.core.loop import decode
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from harness.proof.cases import CASES, GRID_CASES
+from harness.proof.prove import prove, prove_plants
+from methods.drafters.eagle import trees
+from methods.eagle2 import Eagle2
+from methods.eagle3 import Eagle3
+from tests.support.feature_toys import run_on, started
+
+SMALL = tuple(case for case in CASES + GRID_CASES if case.outputs <= 27)
+
+
+KINDS = (Eagle2, Eagle3)
+EAGLE = type[Eagle2] | type[Eagle3]
+each = pytest.mark.parametrize("kind", KINDS)
+
+
+class TestLaw:
+    @pytest.mark.parametrize("method", [method for kind in KINDS for method in kind.variants()])
+    def test_is_the_targets(self, method: Eagle2 | Eagle3) -> None:
+        proof = prove(method, SMALL, mutants=False)
+        assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
+
+    @each
+    def test_every_planted_bug_shows(self, kind: EAGLE) -> None:
+        for caught in prove_plants(kind, [kind(depth=1, width=2, nodes=6)]):
+            assert caught.caught, caught.why
+
+
+class TestTree:
+    @each
+    def test_its_nodes_are_the_best_of_all_candidates(self, kind: EAGLE) -> None:
+        """Two levels of all four tokens: the seven paths with the largest products of q."""
+        run = run_on(Tabular("tabular", {"vocabulary": 4}), Sampling(1.0), 40, (0, 1, 2))
+        drafter = started(kind(), run).drafter
+        reader = drafter.root(run)
+        assert reader is not None
+        first = reader.first.log_softmax(-1)[0]
+        second = reader.score(Draft(torch.arange(4), parents=torch.full((4,), -1))) + first[:, None]
+        scores: dict[tuple[int, ...], float] = {(a,): float(first[a]) for a in range(4)}
+        scores |= {(a, b): float(second[a, b]) for a in range(4) for b in range(4)}
+        draft = trees.dynamic(run, drafter, 2, 4, 7)
+        best = sorted(scores, key=lambda tokens: -scores[tokens])[:7]
+        assert {path(draft, node) for node in range(7)} == set(best)
+
+    @each
+    def test_counts_of_a_step(self, kind: EAGLE) -> None:
+        model = Tabular("tabular", {"vocabulary": 20, "context": 200})
+        step = decode(kind(depth=4, width=10, nodes=59), run_on(model, Sampling(1.0), 60, (0, 1))).steps[0]
+        assert (step.nfe, step.draft_nfe, step.drafted, step.rows) == (1, 5, 59, 60)
+        assert step.levels <= 5
+
+    @each
+    def test_the_drafters_confidence_is_that_of_temperature_one(self, kind: EAGLE) -> None:
+        """So that a greedy decode has a tree, too."""
+        model = Tabular("tabular", {"vocabulary": 4})
+        drafts = []
+        for warm in (0.0, 1.0):
+            run = run_on(model, Sampling(warm), 40, (0, 1, 2))
+            drafts.append(trees.dynamic(run, started(kind(), run).drafter, 3, 2, 6).tokens.tolist())
+        assert drafts[0] == drafts[1]
+
+
+@each
+def test_a_step_tells_which_of_its_siblings_an_accepted_node_was(kind: EAGLE) -> None:
+    """The loop's ranks against the likeliest children of each node, asked of a drafter that reads the same text."""
+    model = Tabular("tabular", {"vocabulary": 6, "context": 200})
+    run, again = (run_on(model, Sampling(1.0), 40, (0, 1, 2)) for _ in range(2))
+    method = kind(depth=0, width=4, nodes=4)
+    decoded = decode(method, run)
+    fresh = started(method, again)
+    text, found = [0, 1, 2], []
+    for step in decoded.steps:
+        again.target.sync(text)
+        again.target.prefill()
+        reader = fresh.drafter.root(again)
+        assert reader is not None
+        if step.accepted:
+            token = decoded.tokens[len(text) - 3]
+            found.append((step.ranks, (reader.first[0].argsort(descending=True).tolist().index(token),)))
+        else:
+            assert step.ranks == ()
+        text += decoded.tokens[len(text) - 3 :][: step.emitted]
+    assert len({ranks for ranks, _ in found}) > 1
+    assert all(ranks == wanted for ranks, wanted in found)
+
+
+def path(draft: Draft, node: int) -> tuple[int, ...]:
+    """Tokens from the root down to a node."""
+    above = int(draft.above[node])
+    return (*(path(draft, above) if above >= 0 else ()), int(draft.tokens[node]))
+
+
+@each
+@pytest.mark.parametrize("changes", [{"depth": -1}, {"width": 0}, {"nodes": 0}])
+def test_a_tree_without_a_node(kind: EAGLE, changes: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="give a depth from 0, a width and nodes from 1"):
+        kind(**changes)  # type: ignore[arg-type]  # all of these are numbers

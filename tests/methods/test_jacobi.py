@@ -1,0 +1,84 @@
+"""Jacobi decoding: a fixed point of the argmax, never slower than one token a pass."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.method import Method
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from harness.registry import METHODS
+from methods.jacobi import Jacobi
+
+Init = Literal["random", "h-repeat"]
+
+
+def decoded(method: Method[Any], sampling: Sampling, budget: int, **params: Any) -> Decode:
+    model = Tabular("tabular", params)
+    run = open_run(model, lambda name: model, (0, 1), sampling, budget, SeededDraws(0, "t", "p", 0))
+    return decode(method, run)
+
+
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(
+    window=st.integers(2, 8),
+    init=st.sampled_from(["random", "h-repeat"]),
+    vocabulary=st.integers(2, 6),
+    seed=st.integers(0, 1000),
+    budget=st.integers(1, 20),
+    eos=st.sampled_from([(), (1,)]),
+)
+def test_greedy_is_autoregressive_greedy_in_no_more_passes_than_tokens(
+    window: int, init: Init, vocabulary: int, seed: int, budget: int, eos: tuple[int, ...]
+) -> None:
+    how = {"vocabulary": vocabulary, "seed": seed, "eos": eos}
+    ours = decoded(Jacobi(window, init), Sampling(0.0), budget, **how)
+    plain = decoded(METHODS.get("autoregressive")(), Sampling(0.0), budget, **how)
+    assert ours.tokens == plain.tokens
+    assert sum(step.nfe for step in ours.steps) <= len(ours.tokens)
+
+
+@pytest.mark.parametrize("window", [2, 5])
+def test_the_window_holds_the_token_that_is_fed_again(window: int) -> None:
+    steps = decoded(Jacobi(window), Sampling(1.0), 50, vocabulary=5).steps
+    assert {(step.rows, step.drafted) for step in steps[:9]} == {(window, window - 1)}
+    assert all(step.nfe == 1 and step.draft_nfe == 0 for step in steps)
+
+
+def test_the_window_shrinks_near_the_end() -> None:
+    steps = decoded(Jacobi(8), Sampling(1.0), 6, vocabulary=9).steps
+    left = 6
+    for step in steps:
+        assert step.drafted == min(7, left - 1)
+        left -= step.emitted
+    assert left == 0
+
+
+def test_the_law_of_the_next_token_does_not_depend_on_the_guess() -> None:
+    """With a vocabulary of two, a guess is right with its own probability: the mean kept is a mean of p."""
+    steps = decoded(Jacobi(2), Sampling(1.0), 40, vocabulary=2).steps
+    assert all(0 <= step.expected <= 1 for step in steps)
+    drafted = [step for step in steps if step.drafted]
+    assert sum(step.accepted for step in drafted) == pytest.approx(
+        sum(step.expected for step in drafted), abs=4 * 0.5 * len(drafted) ** 0.5
+    )
+
+
+@pytest.mark.parametrize("window", [1, 0, -4])
+def test_a_window_without_a_guess_is_a_usage_error(window: int) -> None:
+    with pytest.raises(UsageError, match=f"window is {window}"):
+        Jacobi(window)
+
+
+def test_ends_of_rows_stand_where_they_must() -> None:
+    found = decoded(Jacobi(9), Sampling(1.0), 42, vocabulary=7, grid=[6, 6, 6])
+    assert [place for place, token in enumerate(found.tokens) if token == 6] == [6, 13, 20, 27, 34, 41]
+    assert sum(step.forced for step in found.steps) == 6

@@ -1,0 +1,57 @@
+"""LANTERN++: EAGLE without neighbours, another law with them."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.loop import decode
+from harness.core.method import Claim
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from harness.proof.cases import GRID_CASES
+from harness.proof.prove import distance, prove, prove_plants
+from methods.lanternpp import LanternPlusPlus
+from methods.trees.published import published
+from methods.verifiers.lantern import Residual
+from tests.support.feature_toys import run_on
+
+MODEL = Tabular("tabular", {"vocabulary": 9, "grid": (4, 4, 8), "sharpness": 2.0})
+WIDTHS = (2, 1)
+
+
+class TestLaw:
+    @pytest.mark.parametrize("resid", ["code", "relaxed", "p_minus_q"])
+    def test_without_neighbours_mass_it_is_the_targets(self, resid: Residual) -> None:
+        proof = prove(LanternPlusPlus(widths=WIDTHS, factor=0.0, resid=resid), mutants=False)
+        assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
+
+    def test_every_planted_bug_shows(self) -> None:
+        for caught in prove_plants(LanternPlusPlus, [LanternPlusPlus(widths=WIDTHS, factor=0.0)]):
+            assert caught.caught, caught.why
+
+    def test_with_it_the_law_is_another(self) -> None:
+        assert distance(LanternPlusPlus(widths=WIDTHS, k=1), GRID_CASES[0]) > 1e-3
+
+    def test_the_claim_is_that_of_the_factor(self) -> None:
+        assert LanternPlusPlus().claim is Claim.APPROXIMATE
+        assert LanternPlusPlus(factor=0.0).claim is Claim.SAME_LAW
+
+
+def test_more_is_accepted_with_a_larger_factor() -> None:
+    def accepted(factor: float) -> float:
+        method = LanternPlusPlus(tree="eagle_25", k=3, factor=factor)
+        decodes = [decode(method, run_on(MODEL, Sampling(1.0), 20, (0, 1), seed)) for seed in range(4)]
+        return sum(step.accepted for made in decodes for step in made.steps) / sum(len(made.steps) for made in decodes)
+
+    assert accepted(0.0) < accepted(4.0) <= accepted(50.0)
+
+
+def test_the_released_tree() -> None:
+    assert published("naive_extend_57", 9, 9).sizes == (5, 13, 16, 14, 9)
+
+
+@pytest.mark.parametrize("changes", [{"k": -1}, {"factor": -0.1}])
+def test_refused(changes: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="give neighbours and a mass, 0 or more"):
+        LanternPlusPlus(**changes)  # type: ignore[arg-type]  # a number either way

@@ -1,0 +1,160 @@
+"""Lookahead: what the window reads and writes, against a reading of each cell alone; and what guesses bring."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.capabilities import Requirement
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, advance, decode, start
+from harness.core.method import Method
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.core.session import Session
+from harness.errors import UsageError
+from harness.proof.cases import GRID_CASES, Case
+from harness.proof.mutants import planted
+from harness.proof.prove import QUICK, distance, measure, toy_drafter
+from harness.registry import METHODS
+from methods.lookahead import Lookahead
+
+MODEL = Tabular("tabular", {"vocabulary": 3, "seed": 5, "context": 400})
+PROMPT = (0, 1, 2, 1)
+METHOD = Lookahead(ngram=4, window=3, guesses=2)
+
+
+def opened(sampling: Sampling, budget: int = 60, model: Tabular = MODEL, seed: int = 0) -> Run:
+    return open_run(model, toy_drafter(model), PROMPT, sampling, budget, SeededDraws(seed, "t", "p", 0))
+
+
+def decoded(method: Method[Any], sampling: Sampling, **how: Any) -> Decode:
+    return decode(method, opened(sampling, **how))
+
+
+def greedy(tokens: list[int]) -> int:
+    session = Session(MODEL.cache(), MODEL.capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
+    return int(session.forward()[0].argmax())
+
+
+class Reference:
+    """The window by its definition: a cell holds a path of ids behind the last token, and is read alone."""
+
+    def __init__(self, row: list[int]) -> None:
+        self.rows = [row]
+        self.pool: dict[int, list[tuple[int, ...]]] = {}
+
+    def cell(self, r: int, c: int) -> list[int]:
+        """Ids from the last token's successor down to cell (r, c); (0, c) is the c-th id of row 0, from 1."""
+        return self.rows[0][:c] + [row[c] for row in self.rows[1 : r + 1]]
+
+    def step(self, tokens: list[int]) -> None:
+        last = len(self.rows) - 1
+        if last == 0:
+            made = [greedy([*tokens, *self.rows[0][: c + 1]]) for c in range(len(self.rows[0]))]
+            self.rows = [self.rows[0][1:], made]
+        elif last < METHOD.ngram - 2:
+            made = [greedy([*tokens, *self.cell(last, c)]) for c in range(len(self.rows[last]))]
+            self.rows = [*(row[1:] for row in self.rows), made[1:]]
+        else:
+            made = [greedy([*tokens, *self.cell(last, c)]) for c in range(METHOD.window)]
+            for c, key in enumerate([tokens[-1], *self.rows[0]]):
+                gram = (*(row[c] for row in self.rows[1:]), made[c])
+                known = [other for other in self.pool.get(key, []) if other != gram]
+                self.pool[key] = [*known, gram][-METHOD.guesses :]
+            self.rows = [self.rows[1][1:], *self.rows[2:], made]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_the_window_and_its_ngrams_are_those_of_the_definition(temperature: float) -> None:
+    run = opened(Sampling(temperature))
+    state = start(METHOD, run)
+    expected = Reference(list(state.rows[0]))
+    assert len(state.rows[0]) == METHOD.window + METHOD.ngram - 3
+    for step in range(14):
+        tokens = list(run.target.tokens)
+        took = advance(METHOD, run, state)
+        run.emitted += len(took.emitted)
+        expected.step(tokens)
+        assert state.rows == expected.rows, f"step {step}"
+        assert state.pool == expected.pool
+    assert [len(row) for row in state.rows] == [2, 3, 3]
+    assert state.pool
+
+
+def test_counts_of_a_step() -> None:
+    """The first N - 2 passes fill the window; then (N - 1) W - 1 probes, and guesses of N - 1 ids."""
+    steps = decoded(METHOD, Sampling(0.0)).steps
+    assert [step.rows for step in steps[:2]] == [1 + 4, 1 + 3 + 4]
+    for step in steps[2:]:
+        assert step.nfe == 1
+        assert step.rows in {9, 9 + 3, 9 + 6}
+        assert step.drafted <= 6
+        assert step.accepted <= 3
+    assert max(step.accepted for step in steps) == 3, "a guess kept whole is followed by a token of its own"
+
+
+def test_greedy_is_the_targets_greedy_in_fewer_passes() -> None:
+    plain = decoded(METHODS.get("autoregressive")(), Sampling(0.0))
+    ours = decoded(METHOD, Sampling(0.0))
+    assert ours.tokens == plain.tokens
+    assert len(ours.steps) < 0.8 * len(plain.steps)
+
+
+@pytest.mark.parametrize("case", [Case(3, 4, 15, Sampling(1.0, top_k=2)), Case(2, 5, 17, Sampling(1.0))])
+def test_it_is_exact_with_a_longer_window(case: Case) -> None:
+    assert distance(Lookahead(ngram=3, window=3, guesses=2), case) < 1e-12
+
+
+def test_an_end_of_text_in_the_window_becomes_an_id_of_the_prompt() -> None:
+    model = Tabular("tabular", {"vocabulary": 3, "seed": 5, "context": 400, "eos": (0,)})
+    run = open_run(model, toy_drafter(model), (1, 2, 1), Sampling(0.0), 8, SeededDraws(0, "t", "p", 0))
+    state = start(METHOD, run)
+    for _ in range(6):
+        run.emitted += len(advance(METHOD, run, state).emitted)
+        assert 0 not in {token for row in state.rows for token in row}
+
+
+def test_near_the_end_of_the_context_the_window_stands_still() -> None:
+    model = Tabular("tabular", {"vocabulary": 3, "seed": 5, "context": 16})
+    result = decoded(METHOD, Sampling(0.0), model=model)
+    assert len(result.tokens) == 12
+    assert result.steps[-1].rows < 9
+    assert result.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), model=model).tokens
+
+
+def test_probes_are_beside_the_guesses() -> None:
+    run = opened(Sampling(0.0))
+    state = start(METHOD, run)
+    state.pool = {1: [(0, 1, 2), (0, 1, 1)]}
+    draft = state.propose(run)
+    assert (draft.proposed, draft.probes) == (6, 4)
+    assert draft.above.tolist() == [-1, -1, 0, 0, 2, 2, -1, 6, 7, 8]
+    assert draft.repeats is not None
+    assert draft.repeats.tolist() == [False, True, False, True, False, False, *[False] * 4]
+    assert torch.equal(draft.tokens[:6], torch.tensor([0, 0, 1, 1, 2, 1]))
+
+
+@pytest.mark.parametrize("wrong", [{"ngram": 2}, {"window": 1}, {"guesses": 0}])
+def test_silly_sizes_are_usage_errors(wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="give an ngram from 3, a window from 2 and a guess or more"):
+        Lookahead(**wrong)
+
+
+def test_it_needs_trees() -> None:
+    assert Lookahead().requirements == {Requirement.TREE_MASK}
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_its_own_size_is_proved_from_fixed_starts_and_bugs_of_its_guesses_show() -> None:
+    """All starts of 9 ids are 19,683 outcomes; guesses of 4 tokens are tested from the fifth step on."""
+    method, case = Lookahead(), GRID_CASES[0]
+    assert measure(method, case, QUICK).total_variation < 1e-12
+    for mutant in method.mutants[:2]:
+        with planted(mutant):
+            assert measure(method, case, QUICK).total_variation > 1e-3, mutant.why

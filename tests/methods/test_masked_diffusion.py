@@ -1,0 +1,337 @@
+"""Masked diffusion: laws by hand, what each number of steps costs, passes, blocks, planted bugs, a whole run."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.backbones.toy.masked_tabular import MaskedTabular
+from harness.backbones.toy.tabular import _mix
+from harness.core.cache import Window
+from harness.core.canvas import Canvas
+from harness.core.capabilities import Requirement
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, advance, decode
+from harness.core.method import Mutant, label
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling, warp
+from harness.errors import ContractError, UsageError
+from harness.plan import presets
+from harness.plan.cells import expand
+from harness.plan.suite import resolve
+from harness.plan.yaml_lines import Lines
+from harness.proof.cases import MASKED_CASES, Case, cases_of
+from harness.proof.enumerate import Law
+from harness.proof.mutants import planted
+from harness.proof.prove import distance, method_law, total_variation
+from harness.record.store import Store
+from harness.registry import METHODS
+from harness.run import runner
+from harness.run.executors import serial
+from methods.drafters.unmasking import DREAM, LLADA, Order, confidence, fraction, surest
+from methods.masked_diffusion import MaskedDiffusion
+
+T1, T0, HALF, TOP_P = MASKED_CASES
+Spot = tuple[int, ...]
+
+
+def rows_of(model: MaskedTabular, canvas: Spot) -> Tensor:
+    """Logits at every position of a canvas read whole, without caches, windows or masks."""
+    leaves = [_mix(token, place, 0) for place, token in enumerate(canvas)]
+    total = sum(leaves)
+    found = [model.row(_mix(token, place, (total - leaves[place]) % 2**64)) for place, token in enumerate(canvas)]
+    return torch.stack(found)
+
+
+def sure(order: Order, logits: Tensor, x: Sequence[int], sampling: Sampling) -> list[float]:
+    """How sure a model is of each drawn token, written out anew."""
+    if order == "low_confidence":
+        return [float(row.softmax(-1)[token]) for row, token in zip(logits, x, strict=True)]
+    p = [warp(row[None], Sampling(sampling.temperature or 1, top_p=sampling.top_p))[0] for row in logits]
+    if order == "maskgit_plus":
+        return [float(row[token]) for row, token in zip(p, x, strict=True)]
+    if order == "topk_margin":
+        return [float(row.sort().values[-1] - row.sort().values[-2]) for row in p]
+    return [sum(float(v * v.log()) for v in row if v > 0) for row in p]
+
+
+def one_a_step(order: Order, case: Case) -> Law:
+    """The reference by hand: canvases and their weights, one position after the other."""
+    model = MaskedTabular("masked_tabular", {"vocabulary": case.vocabulary, "seed": case.seed})
+    mask, first = case.vocabulary - 1, len(case.prompt)
+    held: dict[Spot, float] = {(*case.prompt, *[mask] * case.length): 1.0}
+    for _ in range(case.length):
+        after: dict[Spot, float] = defaultdict(float)
+        for canvas, weight in held.items():
+            masked = [place for place in range(first, len(canvas)) if canvas[place] == mask]
+            logits = rows_of(model, canvas)[masked]
+            laws = warp(logits, case.sampling)
+            for x in itertools.product(range(mask), repeat=len(masked)):
+                odds = weight * float(laws.gather(1, torch.tensor(x)[:, None]).prod())
+                even = order in ("random", "origin")
+                scores = [0.0] * len(masked) if even else sure(order, logits, x, case.sampling)
+                best = [n for n, score in enumerate(scores) if even or score == max(scores)]
+                for n in best if even else best[:1]:
+                    place = masked[n]
+                    after[(*canvas[:place], x[n], *canvas[place + 1 :])] += odds / (len(best) if even else 1)
+        held = after
+    return {canvas[first:]: weight for canvas, weight in held.items() if weight > 0}
+
+
+@cache
+def cost(method: MaskedDiffusion, case: Case = T1) -> float:
+    return distance(method, case)
+
+
+def decoded(method: MaskedDiffusion, length: int, temperature: float = 1.0, seed: int = 0) -> Decode:
+    model = MaskedTabular("masked_tabular", {"vocabulary": 9, "context": 99})
+    draws = SeededDraws(seed, "t", "p", 0)
+    return decode(method, open_run(model, lambda name: model, (0, 1), Sampling(temperature), length, draws))
+
+
+def filled(method: MaskedDiffusion, length: int) -> list[list[int]]:
+    """Places filled by each step, from 0."""
+    model = MaskedTabular("masked_tabular", {"vocabulary": 9, "context": 99})
+    run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), length, SeededDraws(0, "t", "p", 0))
+    state, steps = method.start(run), []
+    while run.room:
+        places = advance(method, run, state).places
+        run.emitted += len(places)
+        steps.append([place - 2 for place in places])
+    return steps
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestLaw:
+    @pytest.mark.parametrize("case", MASKED_CASES, ids=str)
+    @pytest.mark.parametrize("order", (*LLADA, *DREAM))
+    def test_one_token_a_step_is_the_reference_by_hand(self, order: Order, case: Case) -> None:
+        assert total_variation(method_law(MaskedDiffusion(order), case), one_a_step(order, case)) < 1e-12
+
+    @pytest.mark.parametrize("order", LLADA)
+    def test_as_many_steps_as_positions_are_one_token_a_step(self, order: Order) -> None:
+        assert cost(MaskedDiffusion(order, steps=4)) < 1e-12
+
+    @pytest.mark.parametrize("order", (*LLADA, *DREAM))
+    def test_one_step_is_the_product_of_the_laws_under_a_whole_mask(self, order: Order) -> None:
+        model = T1.backbone()
+        assert isinstance(model, MaskedTabular)
+        laws = warp(rows_of(model, (*T1.prompt, 2, 2, 2, 2)), T1.sampling)[3:].tolist()
+        product = {x: math.prod(laws[n][t] for n, t in enumerate(x)) for x in WORDS}
+        assert total_variation(method_law(MaskedDiffusion(order, steps=1), T1), product) < 1e-12
+
+    @pytest.mark.parametrize(
+        ("order", "costs"),
+        [
+            ("low_confidence", (0.378667, 0.499422)),
+            ("random", (0.318335, 0.200316)),
+            ("origin", (0.318335, 0.151134)),
+            ("maskgit_plus", (0.378667, 0.466779)),
+            ("topk_margin", (0.435803, 0.526471)),
+            ("entropy", (0.435803, 0.526471)),
+        ],
+    )
+    def test_what_one_and_two_steps_cost(self, order: Order, costs: tuple[float, ...]) -> None:
+        """Total variation to one token a step, pinned."""
+        found = [cost(MaskedDiffusion(order, steps=steps)) for steps in (1, 2)]
+        assert found == pytest.approx(costs, abs=1e-6)
+
+    def test_the_choice_at_an_alg_temp_of_zero_is_its_limit(self) -> None:
+        cold, none = MaskedDiffusion("entropy", 2, alg_temp=1e-4), MaskedDiffusion("entropy", 2)
+        assert total_variation(method_law(cold, T1), method_law(none, T1)) < 1e-12
+        assert total_variation(method_law(MaskedDiffusion("entropy", 2, alg_temp=1.0), T1), method_law(none, T1)) > 1e-3
+
+    @pytest.mark.parametrize(
+        ("where", "old", "new", "method"),
+        [
+            (
+                "harness.core.canvas:Canvas.read",
+                '(sees == "all")',
+                '(places < self.end - 1) * (sees == "all")',
+                "random",
+            ),
+            ("harness.core.canvas:Canvas.read", "self._drop(frozenset(positions))", "None", "random"),
+            ("methods.masked_diffusion:MaskedDiffusion._read", "canvas.tokens.get(place, mask)", "mask", "random"),
+            ("methods.masked_diffusion:MaskedDiffusion._masked", "+ 1) * block", "+ 2) * block", "blocks"),
+            ("methods.masked_diffusion:MaskedDiffusion._count", "length // self.steps", "1", "random"),
+            ("methods.drafters.unmasking:confidence", "softmax(-1).gather(1, x[:, None])[:, 0]", "amax(-1)", "llada"),
+            ("methods.drafters.unmasking:surest", "descending=True", "descending=False", "entropy"),
+            ("methods.drafters.unmasking:fraction", "else 1 - s / t", "else s / t", "origin"),
+        ],
+    )
+    def test_planted_bugs_change_the_law(self, where: str, old: str, new: str, method: str) -> None:
+        asked = {
+            "blocks": MaskedDiffusion("random", 2, 2),
+            "llada": MaskedDiffusion(steps=2),
+            "random": MaskedDiffusion("random", 2),
+            "entropy": MaskedDiffusion("entropy", 2),
+            "origin": MaskedDiffusion("origin", 3),
+        }[method]
+        clean = method_law(asked, T1)
+        with planted(Mutant(where, old, new, "a bug")):
+            try:
+                assert total_variation(method_law(asked, T1), clean) > 1e-3
+            except ContractError as error:
+                assert "do not fit" in str(error), "stale entries pile up until the context is full"
+
+    def test_variants_are_told_apart_by_their_cost(self) -> None:
+        assert len({label(method) for method in MaskedDiffusion.variants()}) == 8
+        assert all(cost(method) > 1e-3 for method in MaskedDiffusion.variants())
+        assert cases_of(MaskedDiffusion()) == MASKED_CASES and all(case.masked for case in MASKED_CASES)
+
+
+WORDS = list(itertools.product(range(2), repeat=4))
+
+
+class TestSteps:
+    @pytest.mark.parametrize("order", LLADA)
+    @pytest.mark.parametrize("steps", [1, 2, 4, 8, 16])
+    def test_passes_and_tokens_a_pass(self, order: Order, steps: int) -> None:
+        found = decoded(MaskedDiffusion(order, steps), 16)
+        assert [step.nfe for step in found.steps] == [1] * steps
+        assert [step.emitted for step in found.steps] == [16 // steps] * steps
+        assert len(found.tokens) == 16 and max(found.tokens) < 8 and len(set(found.tokens)) > 2
+
+    @pytest.mark.parametrize("order", DREAM[1:])
+    def test_a_step_of_dreams_schedule_may_fill_nothing_and_is_charged(self, order: Order) -> None:
+        """m (1 - s/t) of m = 4, 4, 3, 2 is 0.999, 1.33, 1.497 and all."""
+        found = decoded(MaskedDiffusion(order, 4), 4)
+        assert [(step.nfe, step.emitted) for step in found.steps] == [(2, 1), (1, 1), (1, 2)]
+
+    def test_origin_fills_what_is_left_in_the_last_pass(self) -> None:
+        for seed in range(6):
+            found = decoded(MaskedDiffusion("origin", 3), 8, seed=seed)
+            assert len(found.tokens) == 8 and sum(step.nfe for step in found.steps) <= 3
+
+    def test_blocks_are_filled_from_left_to_right(self) -> None:
+        steps = filled(MaskedDiffusion("random", 4, 4), 8)
+        assert sorted(steps[0] + steps[1]) == [0, 1, 2, 3] and sorted(steps[2] + steps[3]) == [4, 5, 6, 7]
+        assert filled(MaskedDiffusion(block=1), 5) == [[0], [1], [2], [3], [4]]
+
+    def test_greedy_tokens_do_not_depend_on_the_seed(self) -> None:
+        method = MaskedDiffusion(steps=4)
+        assert decoded(method, 16, 0.0, 1).tokens == decoded(method, 16, 0.0, 2).tokens
+        assert decoded(method, 16, 1.0, 1).tokens != decoded(method, 16, 1.0, 2).tokens
+
+    def test_the_schedule(self) -> None:
+        assert [fraction(step, 4) for step in range(4)] == pytest.approx([0.24975, 0.332889, 0.499001, 1.0], abs=1e-6)
+
+
+class TestConfidence:
+    LOGITS = torch.tensor([[0.0, 2.0, 1.0], [1.0, 1.0, 0.0]]).double()
+    X = torch.tensor([2, 0])
+
+    @pytest.mark.parametrize(
+        ("order", "temperature", "expected"),
+        [
+            ("low_confidence", 0.5, [0.244728, 0.422319]),
+            ("maskgit_plus", 0.0, [0.244728, 0.422319]),
+            ("maskgit_plus", 0.5, [0.117310, 0.468310]),
+            ("topk_margin", 0.0, [0.420512, 0.0]),
+            ("entropy", 1.0, [-0.832396, -1.017357]),
+        ],
+    )
+    def test_by_hand(self, order: Order, temperature: float, expected: list[float]) -> None:
+        found = confidence(order, self.LOGITS, self.X, Sampling(temperature))
+        assert found.tolist() == pytest.approx(expected, abs=1e-5)
+
+    def test_ties_go_to_the_first(self) -> None:
+        draws = SeededDraws(0, "t", "p", 0)
+        assert surest(torch.tensor([0.1, 0.4, 0.4, 0.2]), 3, 0.0, draws).tolist() == [1, 2, 3]
+
+
+class TestCanvas:
+    def test_an_entry_read_again_sees_all_others_as_they_were(self) -> None:
+        model = MaskedTabular("masked_tabular", {"vocabulary": 4})
+        target = Canvas(model.cache(), model.capabilities, (0, 1), length=2, stopwatch=Stopwatch(CpuClock()))
+        whole = target.read(torch.tensor([0, 1, 3, 3]), range(4), "all")
+        assert whole.equal(rows_of(model, (0, 1, 3, 3)))
+        leaves = [_mix(token, place, 0) for place, token in enumerate((0, 1, 3, 3))]
+        stale = [_mix(t, place, (sum(leaves) - leaves[place]) % 2**64) for place, t in enumerate((0, 1, 3, 3))]
+        again = target.read(torch.tensor([2]), [2], "all")
+        assert again[0].equal(model.row(_mix(2, 2, (stale[0] + stale[1] + stale[3]) % 2**64)))
+        assert target.read(torch.tensor([0, 1, 2, 3]), range(4), "all", rows=1).shape == (1, 4)
+        assert (target.passes, target.rows) == (3, 9)
+
+    @pytest.mark.parametrize("positions", [[1, 2], [0, 1, 2, 4]])
+    def test_positions_that_are_not_on_it(self, positions: list[int]) -> None:
+        model = MaskedTabular("masked_tabular", {})
+        target = Canvas(model.cache(), model.capabilities, (0, 1), length=2, stopwatch=Stopwatch(CpuClock()))
+        with pytest.raises(ContractError, match="the first begins at 0, nothing being read before; all end at 3"):
+            target.read(torch.zeros(len(positions), dtype=torch.long), positions, "all")
+
+    def test_a_masked_model_refuses_causal_rows(self) -> None:
+        model = MaskedTabular("masked_tabular", {})
+        with pytest.raises(ContractError, match="a masked model has no law of a next token"):
+            model.cache().extend(Window(torch.tensor([0, 1]), torch.arange(2), 0, None, 1))
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        ("params", "message"),
+        [
+            ({"steps": -1}, "steps, block and alg_temp are 0 or more"),
+            ({"order": "entropy", "block": 2}, "blocks are LLaDA's; order entropy fills the whole canvas"),
+            ({"alg_temp": 0.5}, "alg_temp is for maskgit_plus, topk_margin, entropy; order is low_confidence"),
+        ],
+    )
+    def test_parameters(self, params: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            MaskedDiffusion(**params)
+
+    @pytest.mark.parametrize(
+        ("steps", "block", "message"),
+        [
+            (5, 0, r"5 steps do not divide the canvas of 8 positions in 1 block"),
+            (16, 0, r"16 steps do not divide the canvas of 8 positions"),
+            (2, 2, r"2 steps do not divide the canvas of 8 positions in 4 block"),
+            (4, 3, r"blocks of 3 do not divide the canvas of 8 positions"),
+        ],
+    )
+    def test_steps_and_blocks_that_do_not_divide_the_canvas(self, steps: int, block: int, message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            decoded(MaskedDiffusion(steps=steps, block=block), 8)
+
+    def test_a_toy_without_ids_beside_the_mask(self) -> None:
+        with pytest.raises(
+            UsageError, match="a vocabulary of 2; it has vocabulary, seed, context, sharpness, of 3 ids"
+        ):
+            MaskedTabular("masked_tabular", {"vocabulary": 2})
+
+
+def test_a_run_pairs_with_one_token_a_step_and_skips_causal_methods(tmp_path: Path) -> None:
+    asked = {
+        "methods": [{"name": "masked_diffusion", "order": "random", "steps": 4}, "sjd"],
+        "backbones": ["masked-tabular", "tabular"],
+        "tasks": [{"name": "tabular", "limit": 2, "vocabulary": 2}],
+    }
+    plan = expand(resolve({**asked, "max_new_tokens": 8, "temperature": [1.0], "prove": False}, Lines("test", None)))
+    why = {(cell.label.split()[0], cell.backbone): cell.skip for cell in plan.cells if cell.role == "method"}
+    assert why["sjd", "masked-tabular"] == "the backbone is a masked model, whose rows give no law of a next token"
+    assert "BIDIRECTIONAL" in (why["masked_diffusion", "tabular"] or "") and why["sjd", "tabular"] is None
+    store = Store.create(tmp_path / "run", {**plan.manifest(), "provenance": {}})
+    serial(plan, store, runner.Options())
+    cells = [store.cell(name) for name in store.cells()]
+    ours = next(cell for cell in cells if cell.meta["label"].startswith("masked_diffusion order"))
+    base = next(cell for cell in cells if cell.meta["cell"] == ours.meta["baseline"])
+    assert base.meta["method"] == "masked_diffusion" and base.meta["params"]["steps"] == 0
+    for cell, passes in ((ours, 4), (base, 8)):
+        counted = cell.steps[~cell.steps["warmup"].astype(bool)]
+        assert set(cell.samples["status"]) == {"ok"} and counted.groupby("prompt")["nfe"].sum().tolist() == [passes] * 2
+
+
+def test_it_is_registered_and_its_toy_too() -> None:
+    assert METHODS.get("masked_diffusion") is MaskedDiffusion and MaskedDiffusion().requirements == {
+        Requirement.BIDIRECTIONAL
+    }
+    assert presets.resolve("masked-tabular").meets() == {Requirement.BIDIRECTIONAL}

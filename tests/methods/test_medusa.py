@@ -1,0 +1,208 @@
+"""Medusa: the law it emits under each acceptance, what its tree asks of the heads, and what heads are refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.backbone import Backbone
+from harness.core.capabilities import Capabilities
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode, start
+from harness.core.method import Claim, Method
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.core.task import Prompt
+from harness.discover import component, shipped
+from harness.errors import UnknownNameError, UsageError, WeightsError
+from harness.plan import presets
+from harness.proof.cases import CASES, GRID_CASES
+from harness.proof.prove import EXACT, distance, prove_plants
+from harness.registry import METHODS
+from harness.synthetic.code import programs
+from harness.train.loop import save_bf16
+from methods.drafters.heads.drafter import HeadDrafter, _toy
+from methods.drafters.heads.nets import Heads, read_config
+from methods.medusa import Medusa
+from methods.trees.templates import Shape, branching
+
+CODE = shipped("medusa-embedded-code")
+needs_heads = pytest.mark.skipif(not (CODE / "model.safetensors").is_file(), reason="no heads are shipped here")
+SMALL = Medusa(nodes=6, levels=3)
+GREEDY = [case for case in CASES if case.sampling.temperature == 0]
+
+
+def opened(model: Backbone, prompt: Prompt | Sequence[int], sampling: Sampling, budget: int) -> Run:
+    return open_run(model, lambda name: model, prompt, sampling, budget, SeededDraws(0, "t", "p", 0))
+
+
+def decoded(method: Method[Any], sampling: Sampling, budget: int = 30, **params: Any) -> Decode:
+    return decode(method, opened(Tabular("tabular", params), (0, 1), sampling, budget))
+
+
+class TestLaw:
+    @pytest.mark.parametrize("case", [*CASES, *GRID_CASES], ids=str)
+    def test_exact_acceptance_is_exact(self, case: Any) -> None:
+        assert distance(SMALL, case) < EXACT
+
+    def test_and_it_accepts_drafts_where_that_is_shown(self) -> None:
+        for vocabulary, seed in ((2, 10), (3, 18)):
+            steps = decoded(SMALL, Sampling(1.0), vocabulary=vocabulary, seed=seed).steps
+            assert sum(step.accepted for step in steps) > 5 and max(step.accepted for step in steps) > 1
+
+    def test_every_planted_bug_is_caught(self) -> None:
+        found = prove_plants(Medusa, [SMALL])
+        assert len(found) == 3 and all(mutant.caught for mutant in found), found
+
+    @pytest.mark.parametrize("acceptance", ["typical", "nucleus"])
+    def test_the_biased_rules_cost_what_they_cost(self, acceptance: Any) -> None:
+        """At V = 2, length 3, T = 1; nothing at T = 0."""
+        method = Medusa(nodes=3, levels=2, acceptance=acceptance)
+        assert method.claim is Claim.APPROXIMATE
+        assert distance(method, CASES[0]) > 0.05
+        assert all(distance(method, case) < EXACT for case in GREEDY)
+
+    def test_closing_with_a_draw_is_nearer_than_with_the_likeliest_token(self) -> None:
+        typical = Medusa(nodes=3, levels=2, acceptance="typical")
+        assert distance(replace(typical, greedy=False), CASES[0]) < distance(typical, CASES[0]) - 0.05
+
+
+class Fixed(Heads):
+    """Heads that say 10 d, 10 d + 1, ... in this order, whatever they read."""
+
+    def __init__(self, vocabulary: int) -> None:
+        toy = _toy(vocabulary, 4)
+        super().__init__(toy.config, toy.shared)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        ids = torch.arange(len(self.ids))
+        return torch.stack([-((ids - 10 * (head + 1)) % len(ids)).double() for head in range(4)])[:, None]
+
+
+def tree(shape: Shape, run: Run) -> Any:
+    run.target.prefill()
+    return HeadDrafter(Fixed(50), shape).propose(run)
+
+
+def tapped(budget: int = 20, **params: Any) -> Run:
+    run = opened(Tabular("tabular", {"vocabulary": 50, **params}), (0, 1), Sampling(1.0), budget)
+    run.target.tap((-1,))
+    return run
+
+
+class TestDrafts:
+    def test_a_node_is_the_candidate_of_its_rank_from_the_head_of_its_level(self) -> None:
+        draft = tree(branching((2, 2)), tapped())
+        assert draft.tokens.tolist() == [10, 11, 20, 21, 20, 21]
+        assert draft.above.tolist() == [-1, -1, 0, 0, 1, 1] and draft.probs is None
+
+    def test_levels_are_cut_to_the_room_and_the_context(self) -> None:
+        assert len(tree(branching((2, 2)), tapped(budget=2))) == 2
+        assert len(tree(branching((2, 2)), tapped(budget=1))) == 0
+        assert len(tree(branching((2, 2)), tapped(context=7))) == 2
+
+    def test_the_end_of_a_row_is_drafted_first_where_it_is_forced(self) -> None:
+        """Two tokens of prompt, a picture of two columns: the third token from here is the end of a row."""
+        run = tapped(grid=(4, 2, 49))
+        assert tree(branching((1, 1, 1, 1)), run).tokens.tolist() == [10, 20, 49, 40]
+
+    def test_a_prompt_of_one_token_has_no_row_to_read_yet(self) -> None:
+        run = opened(Tabular("tabular", {"vocabulary": 3}), (1,), Sampling(0.0), 6)
+        steps = decode(SMALL, run).steps
+        assert steps[0].drafted == 0 and steps[1].drafted == 6
+
+    def test_counts_of_a_step(self) -> None:
+        for step in decoded(SMALL, Sampling(1.0), vocabulary=5).steps[:-3]:
+            assert (step.nfe, step.draft_nfe, step.drafted, step.rows, step.levels) == (1, 0, 6, 7, 3)
+
+    def test_the_tree_that_was_published_by_name(self) -> None:
+        steps = decoded(Medusa(tree="mc_sim_7b_63"), Sampling(1.0), vocabulary=40, context=200).steps
+        assert steps[0].drafted == 63 and steps[0].levels == 4
+        cut = decoded(Medusa(tree="mc_sim_7b_63", levels=1), Sampling(1.0), vocabulary=40, context=200).steps
+        assert cut[0].drafted == 10
+
+
+class TestRefused:
+    @pytest.mark.parametrize(
+        ("how", "said"),
+        [
+            ({"nodes": 0}, "nodes is 0"),
+            ({"levels": -1}, "levels -1"),
+            ({"epsilon": 1.0}, "epsilon is 1"),
+            ({"alpha": 0.0}, "alpha 0"),
+        ],
+    )
+    def test_parameters_out_of_range(self, how: dict[str, Any], said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            Medusa(**how)
+
+    def test_more_levels_or_candidates_than_the_heads_have(self) -> None:
+        with pytest.raises(UsageError, match="5 levels are asked for and the drafter has 4 heads"):
+            decoded(Medusa(levels=5), Sampling(1.0))
+        with pytest.raises(UsageError, match="takes the 10 best tokens, and the drafter has 4 levels of 3 candidates"):
+            decoded(Medusa(tree="mc_sim_7b_63"), Sampling(1.0))
+        with pytest.raises(UnknownNameError, match="vicuna"):
+            decoded(Medusa(tree="vicuna"), Sampling(1.0))
+
+    def test_heads_that_are_not_there(self) -> None:
+        with pytest.raises(WeightsError, match=r"with the package for embedded-code, .*drafter nowhere-embedded-code"):
+            component("drafter", "nowhere", "embedded-code")
+
+    @needs_heads
+    def test_heads_of_another_backbone_or_without_guidance(self, tmp_path: Path) -> None:
+        shutil.copytree(CODE, tmp_path / "heads")
+        config = replace(read_config(CODE), fingerprint="0123456789abcdef")
+        config.write(tmp_path / "heads")
+        code = presets.load("embedded-code", "fp32")
+        method = Medusa(heads=str(tmp_path / "heads"))
+        with pytest.raises(WeightsError, match=r"trained for embedded-code \(0123456789ab\), and the target is"):
+            start(method, opened(code, (1, 2), Sampling(0.0), 4))
+        picture = presets.load("embedded-image-8x8", "fp32")
+        assert picture.capabilities.branches == 2
+        with pytest.raises(UsageError, match="embedded-image-8x8 is guided and its drafter was trained without"):
+            start(method, opened(picture, Prompt("p", ""), Sampling(1.0), 4))
+
+
+def texts(count: int) -> list[Prompt]:
+    """Programs that no training saw."""
+    held = islice(programs(np.random.default_rng(5), held_out=True), count)
+    return [Prompt(str(number), program.head) for number, program in enumerate(held)]
+
+
+def mal(method: Method[Any], model: Backbone, count: int, tokens: int) -> float:
+    """Output tokens over steps, greedy, and the output checked against autoregressive decoding."""
+    total = steps = 0
+    for prompt in texts(count):
+        plain = decode(METHODS.get("autoregressive")(), opened(model, prompt, Sampling(0.0), tokens))
+        ours = decode(method, opened(model, prompt, Sampling(0.0), tokens))
+        assert ours.tokens == plain.tokens
+        total, steps = total + len(ours.tokens), steps + len(ours.steps)
+    return total / steps
+
+
+@needs_heads
+def test_trained_heads_emit_the_models_own_text_in_half_the_steps(tmp_path: Path) -> None:
+    """Heads whose levels are one off have 1.2 or less."""
+    model = presets.load("embedded-code", "fp32")
+    assert mal(Medusa(), model, 3, 48) > 1.9
+    late = Heads.load(CODE, model.tied_embeddings)
+    order = torch.tensor([1, 2, 3, 0])
+    late.load_state_dict({key: value[order] for key, value in late.state_dict().items()})
+    shutil.copytree(CODE, tmp_path / "late")
+    save_bf16(late, tmp_path / "late")
+    assert mal(Medusa(heads=str(tmp_path / "late")), model, 3, 48) < 1.4
+
+
+def test_the_offers_of_a_picture_model_say_its_guidance() -> None:
+    found: Capabilities = presets.load("embedded-image-8x8", "fp32").capabilities
+    assert (found.guidance, found.branches) == (3.0, 2)

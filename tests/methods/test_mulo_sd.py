@@ -1,0 +1,529 @@
+"""MuLo-SD: bands counted by hand, the exact law where no draft stays, two real scales, and what it refuses."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import inf
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pandas as pd
+import pytest
+import torch
+import yaml
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.backbone import Backbone, EncodedPrompt
+from harness.core.cache import Cache, Rows, Window
+from harness.core.canvas import Canvas
+from harness.core.capabilities import Requirement
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draws import SeededDraws, Stream
+from harness.core.loop import Decode, advance, decode
+from harness.core.method import Claim
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.core.session import Session
+from harness.core.task import Prompt
+from harness.errors import ContractError, UsageError, WeightsError
+from harness.plan import presets
+from harness.plan.cells import expand
+from harness.plan.suite import Lines, resolve
+from harness.proof.cases import GRID_CASES
+from harness.proof.prove import CAUGHT, EXACT, distance, prove, prove_plants
+from harness.record.ledger import totals
+from harness.record.store import Store
+from harness.registry import METHODS
+from harness.run import runner
+from harness.run.executors import serial
+from harness.train.loop import save_bf16
+from methods.drafters.scales.nets import Pair, Shape
+from methods.drafters.scales.samplers import Samplers
+from methods.mulo_sd import MuLoSD, neighbours
+from reports.papers.mulo_sd.stages import predicted
+
+PROMPT = (0, 1)
+PLAIN, CLOSED = (4, 4), (4, 4, 4)
+GRIDS = pytest.mark.parametrize("grid", [PLAIN, CLOSED], ids=["plain", "closed"])
+
+
+class Told(Cache):
+    """Uniform laws but at one place, where one id alone may stand; notes which places each pass reads."""
+
+    def __init__(self, model: Tabular, only: tuple[int, int] | None) -> None:
+        self.model, self.only, self.windows = model, only, list[list[int]]()
+
+    def extend(self, window: Window) -> Rows:
+        assert self.model.grammar is not None
+        places = [place - len(PROMPT) for place in window.positions.tolist()]
+        self.windows += [places] if window.rows else []
+        logits = self.model.grammar(window.positions[len(places) - window.rows :] + 1 - len(PROMPT))
+        for row, place in zip(logits, places[len(places) - window.rows :], strict=True):
+            if self.only and self.only[0] == place + 1:
+                row[torch.arange(len(row)) != self.only[1]] = -inf
+        return Rows(logits)
+
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        """There is nothing to keep."""
+
+
+def tabular(grid: Sequence[int], seed: int = 0) -> Tabular:
+    return Tabular("tabular", {"vocabulary": 5, "grid": grid, "context": 400, "seed": seed})
+
+
+class Decoded(NamedTuple):
+    """A decode and the places that its passes read."""
+
+    found: Decode
+    windows: list[list[int]]
+
+
+def told(
+    method: MuLoSD, grid: Sequence[int], only: tuple[int, int] | None = None, budget: int | None = None
+) -> Decoded:
+    """Of a target that refuses nothing but a draft at one place that is not the id told."""
+    model = tabular(grid)
+    assert model.capabilities.grid is not None
+    cache, length = Told(model, only), model.capabilities.grid.length if budget is None else budget
+    opening, draws = EncodedPrompt(PROMPT, lambda: cache), SeededDraws(0, "t", "p", 0)
+    run = open_run(model, model_of(model), PROMPT, Sampling(1.0), length, draws, opening=opening)
+    return Decoded(decode(method, run), cache.windows)
+
+
+def model_of(model: Backbone) -> Any:
+    """Opens any drafter as the model itself; a toy is then made smaller."""
+    return lambda name: model
+
+
+class TestBands:
+    @GRIDS
+    def test_at_tau_zero_every_draft_stays(self, grid: tuple[int, ...]) -> None:
+        """Two bands of two rows: a pass each, and one pass of the drafter for each of 2 small cells."""
+        found, windows = told(MuLoSD(band=2, tau=0.0), grid)
+        assert [(s.nfe, s.draft_nfe, s.resampled) for s in found.steps] == [(1, 2, 0)] * 2
+        assert [s.emitted for s in found.steps] == [len(found.tokens) // 2] * 2
+        if grid == PLAIN:
+            assert windows == [list(range(-1, 7)), list(range(7, 15))]
+        else:
+            assert windows == [list(range(-1, 8)), list(range(8, 18))]
+            assert found.tokens[4::5] == (4,) * 4 and [s.forced for s in found.steps] == [2, 2]
+
+    @GRIDS
+    def test_a_draft_of_repeat_is_a_block(self, grid: tuple[int, ...]) -> None:
+        tokens, stride = told(MuLoSD(tau=0.0), grid).found.tokens, 4 + (grid == CLOSED)
+        rows = [tokens[first : first + 4] for first in range(0, 4 * stride, stride)]
+        assert rows[0] == rows[1] and rows[2] == rows[3] and rows[0] != rows[2]
+        assert all(row[0] == row[1] and row[2] == row[3] for row in rows)
+
+    @GRIDS
+    def test_at_tau_inf_none_stays_and_a_cell_takes_a_pass(self, grid: tuple[int, ...]) -> None:
+        found, windows = told(MuLoSD(band=2, tau=inf), grid)
+        assert [(s.nfe, s.draft_nfe, s.resampled) for s in found.steps] == [(8, 2, 8)] * 2
+        again = [[n] for n in range(6)] if grid == PLAIN else [[0], [1], [2], [3, 4], [5], [6], [7]]
+        assert windows[1:7] == again[:6]
+
+    def test_a_refusal_spreads_over_its_surroundings(self) -> None:
+        """Cell (1, 1) of 4 x 4 with radius 1: three rows of three; each new token is read before the next is drawn."""
+        for grid, place, fed in (
+            (PLAIN, 5, [[0], [1], [2, 3], [4], [5], [6, 7], [8], [9]]),
+            (CLOSED, 6, [[0], [1], [2, 4], [5], [6], [7, 9], [10], [11]]),
+        ):
+            method = MuLoSD(radius=1, delta=0.0)
+            draft = told(method, grid).found.tokens
+            wanted = (draft[place] + 1) % 4
+            found, windows = told(method, grid, (place, wanted))
+            assert [(s.nfe, s.draft_nfe, s.resampled) for s in found.steps] == [(9, 4, 9)]
+            assert windows[1:] == fed and found.tokens[place] == wanted
+            stride = 4 + (grid == CLOSED)
+            kept = [n for n in range(len(draft)) if n // stride == 3 or n % stride == 3]
+            assert [found.tokens[n] for n in kept] == [draft[n] for n in kept]
+
+    @pytest.mark.parametrize(
+        ("window", "fed"),
+        [
+            (1, [[0, 3], [1, 4], [2, 5], [3, 6]]),
+            (2, [[0], [1, 3], [2, 4], [3, 5], [6]]),
+            (4, [[n] for n in range(7)]),
+        ],
+    )
+    def test_rows_are_drawn_again_side_by_side(self, window: int, fed: list[list[int]]) -> None:
+        """A band of 2 x 4, none of which stays: row 1 follows w cells behind row 0; at w = 4 it is raster order.
+
+        The band's own pass gives the law of the first cell; every later pass reads what was drawn and what stands
+        before its cells, such as the last draft of row 0 before row 1.
+        """
+        found, windows = told(MuLoSD(band=2, tau=inf, window=window), PLAIN)
+        assert windows[1 : len(fed) + 1] == fed
+        assert [s.resampled for s in found.steps] == [8, 8]
+        assert [s.nfe for s in found.steps] == [len(fed) + 1] * 2
+
+    @GRIDS
+    @pytest.mark.parametrize(("window", "passes"), [(0, 4), (1, 3), (2, 4)])
+    def test_the_drafters_rows_are_drawn_side_by_side(self, grid: tuple[int, ...], window: int, passes: int) -> None:
+        """A band of two small rows of two: the second row's first cell behind one cell of the first, or behind both."""
+        found = told(MuLoSD(tau=0.0, draft_window=window), grid).found
+        assert [(s.nfe, s.draft_nfe) for s in found.steps] == [(1, passes)]
+
+    @pytest.mark.parametrize(("radius", "resampled"), [(0, 1), (1, 6), (2, 8), (3, 8)])
+    def test_it_stays_in_its_band(self, radius: int, resampled: int) -> None:
+        """Cell (1, 1) of a band of two rows: 1; 2 x 3; 2 x 4 and no more. The first redrawn cell takes no pass."""
+        method = MuLoSD(band=2, radius=radius, delta=0.0)
+        draft = told(method, PLAIN).found.tokens
+        steps = told(method, PLAIN, (5, (draft[5] + 1) % 4)).found.steps
+        assert [(s.nfe, s.resampled) for s in steps] == [(resampled, resampled), (1, 0)]
+
+    @pytest.mark.parametrize(("recompute", "read"), [(False, [6, 7]), (True, list(range(8)))])
+    def test_the_next_band_reads_what_is_new_or_all_that_follows(self, recompute: bool, read: list[int]) -> None:
+        method = MuLoSD(band=2, radius=1, delta=0.0, recompute=recompute)
+        draft = told(method, PLAIN).found.tokens
+        windows = told(method, PLAIN, (5, (draft[5] + 1) % 4)).windows
+        assert windows[-1] == [*read, *range(8, 15)] and len(windows) == 7
+
+    @GRIDS
+    @pytest.mark.parametrize("budget", [1, 3, 4, 5, 8, 9, 13])
+    @pytest.mark.parametrize("tau", [0.0, inf])
+    def test_a_smaller_budget_is_the_first_places_of_the_picture(
+        self, grid: tuple[int, ...], budget: int, tau: float
+    ) -> None:
+        found = told(MuLoSD(band=2, tau=tau), grid, budget=budget).found
+        assert len(found.tokens) == budget and sum(s.overshoot for s in found.steps) == 0
+        assert sum(s.resampled for s in found.steps) == (0 if tau == 0 else budget - sum(s.forced for s in found.steps))
+
+    def test_a_band_higher_than_what_is_left(self) -> None:
+        found = told(MuLoSD(band=4, tau=0.0), (6, 4)).found
+        assert [(s.emitted, s.draft_nfe) for s in found.steps] == [(16, 4), (8, 2)]
+
+
+class Noting(SeededDraws):
+    """Notes what is drawn, from which law."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, "t", "p", 0)
+        self.noted: list[tuple[str, Tensor, int]] = []
+
+    def categorical(self, probs: Float[Tensor, "N V"], stream: Stream) -> Int[Tensor, " N"]:
+        drawn = super().categorical(probs, stream)
+        self.noted += [(stream, row, int(token)) for row, token in zip(probs, drawn, strict=True)]
+        return drawn
+
+
+@dataclass
+class Walk:
+    """A decode, with what was drawn."""
+
+    run: Run
+    tokens: tuple[int, ...]
+    draws: Noting
+
+    def laws(self, stream: str) -> list[Tensor]:
+        return [probs for kind, probs, _ in self.draws.noted if kind == stream]
+
+
+def walk(method: MuLoSD, model: Backbone, drafter: Backbone, prompt: Prompt, seed: int) -> Walk:
+    assert model.capabilities.grid is not None
+    draws = Noting(seed)
+    run = open_run(model, model_of(drafter), prompt, Sampling(1.0), model.capabilities.grid.length, draws)
+    return Walk(run, decode(method, run).tokens, draws)
+
+
+def true_laws(model: Backbone, prompt: Prompt, tokens: Sequence[int]) -> list[Tensor]:
+    """Of each cell given all before it, from one pass of a session of its own."""
+    opening, grid = model.open(prompt), model.capabilities.grid
+    assert grid is not None
+    session = Session(opening.cache(), model.capabilities, [*opening.tokens], stopwatch=Stopwatch(CpuClock()))
+    laws = []
+    for place, token in enumerate(tokens):
+        probs = session.forward()[0].softmax(-1)
+        laws += [probs] if grid.forced(grid.start + place) is None else []
+        session.append(torch.tensor([token]))
+    return laws
+
+
+class TestLaw:
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("case", GRID_CASES, ids=str)
+    def test_where_no_draft_stays_it_is_the_targets(self, case: Any) -> None:
+        assert distance(MuLoSD(tau=inf), case) < EXACT
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_planted_bugs_are_seen(self) -> None:
+        found = prove_plants(MuLoSD, [MuLoSD(tau=inf)])
+        assert len(found) == 2 and all(bug.total_variation > CAUGHT for bug in found)
+
+    def test_as_published_it_is_another_law_and_says_so(self) -> None:
+        proof = prove(MuLoSD(), GRID_CASES[:2], mutants=False)
+        assert proof.total_variation > CAUGHT and proof.verdict == "approximate"
+        assert {m.tau == inf: m.claim for m in MuLoSD.variants()} == {
+            False: Claim.APPROXIMATE,
+            True: Claim.SAME_LAW,
+        }
+
+    @pytest.mark.parametrize("grid", [(6, 4), (6, 4, 4)], ids=["plain", "closed"])
+    @pytest.mark.parametrize("recompute", [False, True])
+    def test_over_three_bands_every_draw_is_from_the_true_law(self, grid: tuple[int, ...], recompute: bool) -> None:
+        """Pictures too large to enumerate; so each law that is drawn from is looked at on one path."""
+        model, prompt = tabular(grid, 3), Prompt("p", tokens=PROMPT)
+        done = walk(MuLoSD(band=2, tau=inf, recompute=recompute), model, model, prompt, 5)
+        torch.testing.assert_close(
+            torch.stack(done.laws("resid")), torch.stack(true_laws(model, prompt, done.tokens)), rtol=0, atol=1e-15
+        )
+
+    def test_recomputed_entries_are_true_and_stale_ones_are_not(self) -> None:
+        """After the second band: those of the first, against a canvas that read the picture in order."""
+        same: dict[bool, list[bool]] = {False: [], True: []}
+        for recompute, seed in itertools.product(same, range(4)):
+            model = tabular(PLAIN, 3)
+            run = open_run(model, model_of(model), PROMPT, Sampling(1.0), 16, SeededDraws(seed, "t", "p", 0))
+            method = MuLoSD(band=2, tau=0.12, radius=0, delta=0.0, recompute=recompute)
+            state = method.start(run)
+            for _ in range(2):
+                advance(method, run, state)
+            cache = model.open(Prompt("p", tokens=PROMPT)).cache()
+            fresh = Canvas(cache, model.capabilities, PROMPT, length=16, stopwatch=Stopwatch(CpuClock()))
+            fresh.read(torch.tensor([PROMPT[-1], *run.canvas.output[:8]]), range(1, 10))
+            same[recompute].append([entry for entry in run.canvas.held if entry[0] < 10] == fresh.held)
+        assert all(same[True]) and not all(same[False])
+
+    def test_the_drafter_reads_the_rows_above_as_its_own_scale(self) -> None:
+        """Before the third band: D_r of two bands, which with these samplers is the mean's nearest code."""
+        model = tabular((6, 4, 4), 3)
+        run = open_run(model, model_of(model), PROMPT, Sampling(1.0), 30, SeededDraws(0, "t", "p", 0))
+        method = MuLoSD(band=2, tau=inf)
+        state = method.start(run)
+        for _ in range(3):
+            advance(method, run, state)
+        assert model.capabilities.codebook is not None
+        above = torch.tensor(run.canvas.output).view(6, 5)[:4, :4]
+        y = Samplers.untrained("repeat", model.capabilities.codebook).down(above)
+        expected = [token for row in y.tolist() for token in (*row, 4)]
+        small = run.pictures[method.drafter]
+        assert (
+            list(small.output) == expected
+            and small.capabilities.grid is not None
+            and small.capabilities.grid.columns == 2
+        )
+
+
+CODES, WORDS = 6, ("a", "cat")
+CAPTION = Prompt("p", "a cat")
+
+
+def preset(folder: Path, name: str, side: int, **changes: Any) -> None:
+    """Writes a guided picture model with random weights."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 4}
+    picture = {"rows": side, "columns": side, "codes": CODES, "words": list(WORDS), "closed": True, **changes}
+    vocabulary = CODES + len(WORDS) + 2 + bool(picture["closed"])
+    config = {**sizes, "vocab_size": vocabulary, "max_position_embeddings": 100, "picture": picture}
+    config |= {"initializer_range": 0.5, "bos_token_id": None, "eos_token_id": None}
+    body = {"adapter": "image", "guidance": 2.0, "licence": "Apache-2.0", "note": "a test"}
+    body["source"] = {"random": {"model_type": "llama", "config": config, "seed": side}}
+    (folder / f"{name}.yaml").write_text(yaml.safe_dump(body))
+
+
+@pytest.fixture()
+def scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with presets ``large`` of 4 x 4 cells, ``small`` of 2 x 2 and samplers ``pair`` for their codes."""
+    preset(tmp_path, "large", 4)
+    preset(tmp_path, "small", 2)
+    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
+    torch.manual_seed(0)
+    pair = Pair(Shape(2, CODES, 1, 8, 1))
+    pair.codebook.copy_(torch.linspace(0, 1, CODES)[:, None])
+    (tmp_path / "pair").mkdir()
+    save_bf16(pair, tmp_path / "pair")
+    pair.write_config(tmp_path / "pair")
+    return tmp_path
+
+
+class TestTwoModels:
+    @pytest.mark.parametrize("recompute", [False, True])
+    def test_guided_models_draw_from_the_true_law_where_no_draft_stays(self, scales: Path, recompute: bool) -> None:
+        large, small = (presets.load(name, "fp32") for name in ("large", "small"))
+        method = MuLoSD("small", str(scales / "pair"), band=2, tau=inf, recompute=recompute)
+        done = walk(method, large, small, CAPTION, 1)
+        with torch.inference_mode():
+            wanted = true_laws(large, CAPTION, done.tokens)
+        torch.testing.assert_close(torch.stack(done.laws("resid")).float(), torch.stack(wanted), rtol=0, atol=1e-5)
+        assert len(done.laws("draft")) == 4
+
+    def test_the_drafter_draws_from_its_own_law(self, scales: Path) -> None:
+        large, small = (presets.load(name, "fp32") for name in ("large", "small"))
+        done = walk(MuLoSD("small", "repeat", tau=0.0), large, small, CAPTION, 1)
+        y = [token for kind, _, token in done.draws.noted if kind == "draft"]
+        with torch.inference_mode():
+            wanted = true_laws(small, CAPTION, [y[0], y[1], CODES + 4, y[2], y[3], CODES + 4])
+        torch.testing.assert_close(torch.stack(done.laws("draft")).float(), torch.stack(wanted), rtol=0, atol=1e-5)
+
+    @pytest.mark.parametrize("closed", [True, False])
+    def test_side_by_side_the_drafter_reads_what_stands_before_a_row(self, scales: Path, closed: bool) -> None:
+        """The first cell of the second row is drawn behind one cell of the first: after an end of row, or it."""
+        preset(scales, "large", 4, closed=closed)
+        preset(scales, "small", 2, closed=closed)
+        large, small = (presets.load(name, "fp32") for name in ("large", "small"))
+        done = walk(MuLoSD("small", "repeat", tau=0.0, draft_window=1), large, small, CAPTION, 1)
+        y = [token for kind, _, token in done.draws.noted if kind == "draft"]
+        assert len(y) == 4 and done.run.pictures["small"].passes == 3
+        opening = small.open(CAPTION)
+        canvas = Canvas(opening.cache(), small.capabilities, opening.tokens, length=6, stopwatch=Stopwatch(CpuClock()))
+        first, row = canvas.start, 2 + closed
+        fed = torch.tensor([opening.tokens[-1], y[0], CODES + 4 if closed else y[0]])
+        with torch.inference_mode():
+            wanted = canvas.read(fed, [first - 1, first, first + row - 1]).softmax(-1)
+        torch.testing.assert_close(torch.stack(done.laws("draft")[:3]).float(), wanted, rtol=0, atol=1e-5)
+
+    def test_samplers_are_timed_as_drafting(self, scales: Path) -> None:
+        large, small = (presets.load(name, "fp32") for name in ("large", "small"))
+        draws = SeededDraws(0, "t", "p", 0)
+        run = open_run(large, model_of(small), CAPTION, Sampling(1.0), 20, draws)
+        method = MuLoSD("small", str(scales / "pair"), band=2)
+        state = method.start(run)
+        for calls in (3, 4):
+            run.stopwatch.spans = []
+            advance(method, run, state)
+            kinds = [span.kind for span in run.stopwatch.spans if span.kind in ("draft", "target")]
+            assert kinds[: calls + 1] == ["draft"] * calls + ["target"], "U_r and two small cells; then D_r too"
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_a_run_ends_with_its_counts_and_a_verdict(self, scales: Path) -> None:
+        method = {"name": "mulo_sd", "drafter": "small", "tau": 0.0}
+        store = ran(scales, [{**method, "samplers": str(scales / "pair")}, {**method, "samplers": "nowhere"}])
+        cells = [cell for cell in map(store.cell, store.cells()) if "mulo" in cell.meta["label"]]
+        missing, done = sorted(cells, key=lambda cell: cell.meta["status"] == "done")
+        assert missing.meta["status"] == "skipped"
+        assert "no samplers 'nowhere'" in missing.meta["reason"]
+        assert set(done.samples["status"]) == {"ok"} and done.meta["verdict"]["word"] == "approximate"
+        stages = [json.loads(one) for one in done.samples["stages"]]
+        assert all(min(one.values()) > 0 and {"up", "score", "judge", "redraw"} <= set(one) for one in stages)
+        counted = done.steps[~done.steps["warmup"].astype(bool)]
+        assert (counted["resampled"].tolist(), counted["draft_nfe"].tolist()) == ([0], [4])
+
+
+def ran(folder: Path, methods: list[dict[str, Any]]) -> Store:
+    (folder / "PartiPrompts.tsv").write_text("Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\t\t\n")
+    asked = {
+        "methods": methods,
+        "backbones": ["large"],
+        "tasks": [{"name": "partiprompts", "file": str(folder / "PartiPrompts.tsv")}],
+        "max_new_tokens": 99,
+        "temperature": [1.0],
+        "warmup": 1,
+        "greedy_check": {"prompts": 0},
+    }
+    plan = expand(resolve(asked, Lines("test", None)))
+    store = Store.create(folder / "run", {**plan.manifest(), "provenance": {}})
+    serial(plan, store, runner.Options(fetch=False))
+    return store
+
+
+class TestBadInput:
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            *({"factor": 1}, {"band": 3}, {"band": 0}, {"k": -1}, {"radius": -1}, {"window": -1}),
+            {"draft_window": -1},
+            *({"tau": -1.0}, {"tau": float("nan")}, {"delta": -0.1}),
+        ],
+    )
+    def test_settings(self, bad: dict[str, Any]) -> None:
+        with pytest.raises(UsageError, match=f"mulo_sd: .*{next(iter(bad))}"):
+            MuLoSD(**bad)
+
+    @pytest.mark.parametrize("grid", [(3, 4), (4, 3), (1, 2)])
+    def test_a_picture_that_is_no_multiple_of_the_drafters(self, grid: tuple[int, ...]) -> None:
+        with pytest.raises(UsageError, match=rf"the target {grid[0]} x {grid[1]}: at factor 2 the drafter's are 1/2"):
+            told(MuLoSD(), grid)
+
+    def test_a_drafter_of_another_size_or_other_codes(self, scales: Path) -> None:
+        large = presets.load("large", "fp32")
+        with pytest.raises(UsageError, match=r"the drafter 'self' makes pictures of 4 x 4 cells and the target 4 x 4"):
+            walk(MuLoSD("self", "repeat"), large, large, CAPTION, 0)
+        small = presets.load("small", "fp32")
+        assert small.capabilities.codebook is not None
+        small.capabilities = replace(small.capabilities, codebook=small.capabilities.codebook.flip(0))
+        with pytest.raises(UsageError, match="the drafter 'small' has other codes than the target"):
+            walk(MuLoSD("small", "repeat"), large, small, CAPTION, 0)
+        small.capabilities = replace(small.capabilities, grid=None)
+        with pytest.raises(UsageError, match="the drafter 'small' makes no pictures"):
+            walk(MuLoSD("small", "repeat"), large, small, CAPTION, 0)
+
+    def test_samplers_that_are_missing_or_do_not_fit(self, scales: Path) -> None:
+        large, small = (presets.load(name, "fp32") for name in ("large", "small"))
+        with pytest.raises(
+            WeightsError, match=r"no samplers 'mulo-9x' .*to train: stride train samplers mulo-9x --out"
+        ):
+            walk(MuLoSD("small", "mulo-9x"), large, small, CAPTION, 0)
+        other = Pair(Shape(2, CODES + 1, 1, 8, 1))
+        save_bf16(other, scales / "pair")
+        other.write_config(scales / "pair")
+        with pytest.raises(WeightsError, match="was trained for a codebook of 7 codes"):
+            walk(MuLoSD("small", str(scales / "pair")), large, small, CAPTION, 0)
+
+    def test_samplers_of_another_factor(self, scales: Path) -> None:
+        preset(scales, "tall", 8)
+        tall, small = (presets.load(name, "fp32") for name in ("tall", "small"))
+        with pytest.raises(UsageError, match="are of factor 2, and the method's is 4"):
+            walk(MuLoSD("small", str(scales / "pair"), factor=4), tall, small, CAPTION, 0)
+
+    def test_more_than_a_picture(self) -> None:
+        with pytest.raises(ContractError, match="asked for 17 tokens of a picture of 16"):
+            told(MuLoSD(), PLAIN, budget=17)
+
+    @pytest.mark.parametrize(("name", "window", "most"), [("window", 5, 4), ("draft_window", 3, 2)])
+    def test_a_window_wider_than_a_row(self, name: str, window: int, most: int) -> None:
+        with pytest.raises(UsageError, match=f"mulo_sd: {name} is {window} and rows have {most} cells"):
+            told(MuLoSD(**{name: window}), PLAIN)
+
+    def test_the_default_k_is_the_papers_share(self) -> None:
+        assert [neighbours(0, codes) for codes in (16384, 1024, 64, 5, 2, 1)] == [1000, 62, 4, 1, 1, 0]
+        assert (neighbours(7, 16384), neighbours(7, 5)) == (7, 4)
+
+    def test_what_it_needs(self) -> None:
+        assert METHODS.get("mulo_sd") is MuLoSD
+        assert MuLoSD().requirements == {
+            Requirement.GRID,
+            Requirement.CODEBOOK,
+            Requirement.ANY_ORDER,
+            Requirement.DRAFTER,
+        }
+        assert not MuLoSD().requirements - Tabular.meets({"grid": (2, 2)})
+        assert MuLoSD().components == (("samplers", "mulo-2x"),) and MuLoSD(samplers="bilinear").components == ()
+
+
+class TestEquationTen:
+    def frame(self, grid: Sequence[int], refuses: bool) -> pd.DataFrame:
+        """Totals of a picture in two bands; in the first, cell (1, 1) is refused."""
+        method = MuLoSD(band=2, radius=1, delta=0.0)
+        draft = told(method, grid).found.tokens
+        steps = told(method, grid, (5, (draft[5] + 1) % 4) if refuses else None).found.steps
+        key = {"prompt": "p", "repetition": 0, "warmup": False}
+        sample = {**key, "status": "ok", "tokens": draft, "logprobs": (), "agreement": None, "prefill_ns": 0}
+        return totals(pd.DataFrame([sample]), pd.DataFrame([{**key, **asdict(step)} for step in steps]))
+
+    def test_by_hand(self) -> None:
+        """16 cells, 4 drafter passes, 2 bands; the first redraws 6 cells in 6 passes, the second none in one."""
+        found = predicted(self.frame(PLAIN, True), 2)
+        assert found is not None
+        assert (found.acceptance, found.eq10) == (1 - 6 / 16, 16 / (6 + 4))
+        assert (found.corrected, found.counted) == (16 / (6 + 4 + 2), 16 / (6 + 1 + 4))
+
+    def test_cells_drafted_side_by_side_share_passes_in_the_count_alone(self) -> None:
+        """Of 4 small cells in 3 passes; eq. 10 knows no parallel decoding."""
+        plain, beside = (predicted(self.frame(PLAIN, False).assign(draft_nfe=passes), 2) for passes in (4, 3))
+        assert plain is not None and beside is not None
+        assert (beside.eq10, beside.corrected) == (plain.eq10, plain.corrected) == (4, 16 / 6)
+        assert (plain.counted, beside.counted) == (16 / 6, 16 / 5)
+
+    def test_ends_of_rows_are_no_cells(self) -> None:
+        found = predicted(self.frame(CLOSED, False), 2)
+        assert found is not None
+        assert (found.acceptance, found.eq10, found.corrected, found.counted) == (1, 4, 16 / 6, 16 / 6)
+
+    def test_nothing_without_a_drafter(self) -> None:
+        frame = self.frame(PLAIN, False)
+        assert predicted(frame.assign(draft_nfe=0), 2) is None

@@ -1,0 +1,314 @@
+"""Multi-head decoding: its law by enumeration and by hand, how drafts are drawn and judged, what it is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.backbone import Backbone, EncodedPrompt, TiedEmbeddings
+from harness.core.cache import Cache
+from harness.core.capabilities import Requirement
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode, start
+from harness.core.method import Claim, Method, Mutant
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling, warp
+from harness.core.task import Prompt
+from harness.errors import UsageError, WeightsError
+from harness.proof.cases import CASES, GRID_CASES, Case
+from harness.proof.enumerate import EnumeratingDraws
+from harness.proof.mutants import planted
+from harness.proof.prove import CAUGHT, EXACT, distance
+from harness.train.loop import save_bf16
+from methods.drafters.heads.blocks import CrossAttention
+from methods.drafters.heads.conditioned import PRUNED, ConditionedHeads, independent, whole_path
+from methods.drafters.heads.drafter import _toy
+from methods.drafters.heads.nets import Config, Heads
+from methods.multi_head import MultiHead
+from methods.verifiers.threshold import above, among_best, keep_passing
+
+SMALL = MultiHead(levels=2)
+GREEDY = [case for case in (*CASES, *GRID_CASES) if case.sampling.temperature == 0]
+ONE = [Case(vocabulary, 2, seed, Sampling(1.0)) for vocabulary in (2, 3) for seed in range(5)]
+"""Two tokens: the first step drafts one, the second none, so that all of the bias is the first token's."""
+
+
+def opened(model: Any, prompt: Sequence[int], sampling: Sampling, budget: int) -> Run:
+    return open_run(model, lambda name: model, prompt, sampling, budget, SeededDraws(0, "t", "p", 0))
+
+
+def decoded(method: Method[Any], sampling: Sampling, budget: int = 30, **params: Any) -> Decode:
+    return decode(method, opened(Tabular("tabular", params), (0, 1), sampling, budget))
+
+
+def first_laws(case: Case) -> tuple[Tensor, Tensor]:
+    """The toy head's law q of the second token, and the target's p of it after each first token."""
+    model = case.backbone()
+    run = opened(model, case.prompt, case.sampling, 9)
+    start(MultiHead(levels=1), run)
+    drafter = ConditionedHeads.open(run, "any", 1)
+    q = warp(drafter.heads(run.target.hidden[-1:, :, 0], drafter.look(run))[0], case.sampling)[0]
+    return q, warp(run.target.forward(), case.sampling)[0]
+
+
+class TestLaw:
+    @pytest.mark.parametrize("delta", [0.1, 0.3, 0.5, 0.7])
+    def test_the_bias_of_one_draft_is_the_derived_one(self, delta: float) -> None:
+        """METHODS.md 3.20: out = q 1_A + (1 - q(A)) p; where one token passes, q(A) (1 - p(A))."""
+        found = []
+        for case in ONE:
+            q, p = first_laws(case)
+            passes = p > delta
+            out = torch.where(passes, q, 0.0) + (1 - q[passes].sum()) * p
+            derived = 0.5 * float((out - p).abs().sum())
+            if passes.sum() == 1:
+                assert derived == pytest.approx(float(q[passes] * (1 - p[passes])), abs=1e-12)
+            found.append(distance(MultiHead(levels=1, delta=delta), case))
+            assert found[-1] == pytest.approx(derived, abs=1e-12)
+        assert max(found) > 0.02
+
+    def test_a_threshold_of_a_half_lets_one_token_pass_and_costs_no_more_than_half_of_its_draft(self) -> None:
+        for case in ONE:
+            q, p = first_laws(case)
+            assert (p > 0.5).sum() <= 1
+            assert distance(MultiHead(levels=1), case) <= 0.5 * float(q.max()) + 1e-12
+
+    @pytest.mark.parametrize("law", ["warped", "raw"])
+    @pytest.mark.parametrize(
+        "how",
+        [{}, {"delta": 0.7}, {"acceptance": "top"}, {"drafts": "tree"}],
+        ids=lambda how: " ".join(how) or "default",
+    )
+    def test_greedy_decoding_is_exact(self, how: dict[str, Any], probs: Any) -> None:
+        method = replace(SMALL, law=probs, **how)
+        assert all(distance(method, case) < EXACT for case in GREEDY)
+
+    @pytest.mark.parametrize("how", [{"delta": 0.1}, {"acceptance": "top", "accept_top": 2}])
+    def test_below_a_half_the_raw_law_costs_what_the_warped_one_does_not(self, how: dict[str, Any]) -> None:
+        method = replace(SMALL, **how)
+        assert all(distance(method, case) < EXACT for case in GREEDY)
+        assert max(distance(replace(method, law="raw"), case) for case in GREEDY) > 0.5
+
+    def test_it_claims_no_more_than_that(self) -> None:
+        assert all(method.claim is Claim.APPROXIMATE for method in MultiHead.variants())
+        assert max(distance(SMALL, case) for case in CASES[:2]) > 0.02
+
+    @pytest.mark.parametrize("plant", MultiHead.mutants, ids=lambda mutant: mutant.why)
+    def test_every_planted_bug_is_caught(self, mutant: Mutant) -> None:
+        cases = CASES[:4]
+        clean = [distance(SMALL, case) for case in cases]
+        with planted(mutant):
+            broken = [distance(SMALL, case) for case in cases]
+        assert max(abs(one - other) for one, other in zip(clean, broken, strict=True)) > CAUGHT
+
+    def test_every_variant_can_be_enumerated(self) -> None:
+        for method in MultiHead.variants():
+            assert 0 <= distance(method, CASES[0]) < 1
+
+
+P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.4, 0.3, 0.3]]).double()
+
+
+class TestRules:
+    def test_above_means_strictly_above(self) -> None:
+        x = torch.tensor([0, 1])
+        assert above(x, P, 0.5).tolist() == [0, 1] and above(x, P, 0.49).tolist() == [1, 1]
+
+    def test_the_best_tokens_and_ties_and_impossible_ones(self) -> None:
+        assert among_best(torch.tensor([1, 0]), P, 1).tolist() == [0, 0]
+        assert among_best(torch.tensor([1, 0]), P, 2).tolist() == [1, 1]  # 0.1 twice: both are second
+        greedy = torch.tensor([[0.0, 1.0, 0.0]] * 2).double()
+        assert among_best(torch.tensor([0]), greedy, 3).tolist() == [0]
+
+    def test_a_refused_draft_is_drawn_again_from_the_whole_law(self) -> None:
+        """0.5 and 0.3 and 0.2 again, the refused token among them; with both kept the last row."""
+        for passes, row in (([0.0, 1.0], 0), ([1.0, 0.0], 1), ([1.0, 1.0], 2)):
+            weights = [0.0] * 3
+            stack: list[list[int]] = [[]]
+            draws = EnumeratingDraws()
+            while stack:
+                draws.replay(stack.pop(), stack, {})
+                read = keep_passing(torch.tensor(passes).double(), P, draws).read()
+                assert len(read.path) == row
+                weights[read.token] += draws.weight
+            assert weights == pytest.approx(P[row].tolist())
+
+
+def paths(q: Tensor, best: int) -> dict[tuple[int, ...], float]:
+    """Every path and its weight."""
+    found: dict[tuple[int, ...], float] = {}
+    draws, stack = EnumeratingDraws(), [[]]  # type: ignore[var-annotated]  # lists of choices
+    while stack:
+        draws.replay(stack.pop(), stack, {})
+        path = tuple(whole_path(best)(q, draws).tolist())
+        found[path] = found.get(path, 0.0) + draws.weight
+    return found
+
+
+class TestDrafts:
+    def test_whole_paths_by_hand(self) -> None:
+        """0.5 and 0.3 of the first level, 0.8 and one 0.1 of the second: 0.4, 0.05, 0.24, 0.03 of 0.72."""
+        q = torch.tensor([[0.3, 0.5, 0.2], [0.8, 0.15, 0.05]]).double()
+        total = 0.8 * 0.95
+        expected = {(1, 0): 0.4, (1, 1): 0.075, (0, 0): 0.24, (0, 1): 0.045}
+        assert paths(q, 2) == pytest.approx({path: weight / total for path, weight in expected.items()})
+
+    def test_paths_of_small_weight_are_pruned_and_one_is_always_left(self) -> None:
+        q = torch.tensor([[0.999, 0.001], [0.995, 0.005]]).double()
+        assert PRUNED > 0.001 * 0.005
+        assert set(paths(q, 2)) == {(0, 0), (0, 1), (1, 0)}
+        flat = torch.full((2, 400), 1 / 400).double()
+        flat[:, 7] += 1e-9
+        assert set(paths(flat, 2)) == {(7, 7)}
+
+    def test_independent_draws_are_of_each_level(self) -> None:
+        q = torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]]).double()
+        assert independent(q, SeededDraws(0, "t", "p", 0)).tolist() == [1, 2]
+
+    def test_level_d_reads_head_d_on_the_row_that_gave_the_last_token(self) -> None:
+        run = opened(Tabular("tabular", {"vocabulary": 50}), (0, 1, 2), Sampling(0.0), 9)
+        state = start(SMALL, run)
+        heads = _toy(50, 4, 4)
+        said = heads(run.target.hidden[1:2, :, 0], state)[:, 0].argmax(-1)
+        assert ConditionedHeads(heads, 4).propose(run, state, independent).tokens.tolist() == said.tolist()
+        assert len(set(said.tolist())) > 1
+
+    def test_without_a_row_codes_are_uniform_below_the_end_token(self) -> None:
+        """Three drafts an opening, 40 openings: all of 0 to 4, and never the end token or what lies behind it."""
+        model, seen = Tabular("tabular", {"vocabulary": 9, "eos": (5,)}), set()
+        for seed in range(40):
+            run = open_run(model, lambda name: model, (8,), Sampling(1.0), 6, SeededDraws(seed, "t", "p", 0))
+            start(SMALL, run)
+            drafted = ConditionedHeads(_toy(9, 4, 4), 3).propose(run, None, independent).tokens.tolist()
+            assert len(drafted) == 3
+            seen |= set(drafted)
+        assert seen == {0, 1, 2, 3, 4}
+
+    def test_drafts_are_cut_to_the_room_and_the_steps_counted(self) -> None:
+        steps = decoded(MultiHead(), Sampling(1.0), vocabulary=4).steps
+        for step in steps[:-4]:
+            assert (step.nfe, step.draft_nfe, step.drafted, step.rows, step.levels) == (1, 0, 4, 5, 4)
+            assert step.emitted == step.accepted + 1
+        assert decoded(MultiHead(), Sampling(1.0), budget=1, vocabulary=4).steps[0].drafted == 0
+
+    def test_drafts_are_accepted_and_fewer_with_a_higher_threshold(self) -> None:
+        counts = []
+        for delta in (0.1, 0.5, 0.9):
+            steps = decoded(MultiHead(delta=delta), Sampling(1.0), budget=60, vocabulary=3).steps
+            counts.append(sum(step.accepted for step in steps))
+        assert counts[0] > counts[1] > counts[2] and counts[1] > 3
+
+
+class TestCondition:
+    def test_what_heads_say_depends_on_the_condition(self) -> None:
+        heads, row = _toy(9, 4, 4), torch.ones(1, 1, 4).double()
+        one, other = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).double()
+        assert not torch.allclose(heads(row, heads.look(one)), heads(row, heads.look(other)), atol=1e-3)
+        torch.testing.assert_close(heads(row, heads.look(one)), heads(row, heads.look(one.flip(0))))
+
+    def test_the_attention_is_the_one_of_torch(self) -> None:
+        torch.manual_seed(0)
+        cross = CrossAttention(2, 8, 6, 4)
+        cross.out.data = torch.randn(2, 8, 8)
+        x, condition = torch.randn(2, 3, 8), torch.randn(5, 6)
+        found = cross(x, cross.look(condition))
+        for head in range(2):
+            exact = torch.nn.MultiheadAttention(8, 4, bias=False, kdim=6, vdim=6)
+            exact.q_proj_weight.data, exact.k_proj_weight.data = cross.query.data[head].T, cross.key.data[head].T
+            exact.v_proj_weight.data, exact.out_proj.weight.data = cross.value.data[head].T, cross.out.data[head].T
+            normed = torch.nn.functional.layer_norm(x[head], (8,))
+            expected = x[head] + exact(normed, condition, condition)[0]
+            torch.testing.assert_close(found[head], expected)
+
+    def test_new_heads_say_what_the_target_says_of_the_next_token(self) -> None:
+        unembed, rows = torch.randn(7, 4), torch.randn(5, 1, 4)
+        heads = Heads(Config("toy", "", 4, layers=0, own=True, condition=6, attention=2), unembed)
+        said = heads(rows, heads.look(torch.randn(9, 6)))
+        torch.testing.assert_close(said, (rows[:, 0] @ unembed.T).expand(3, -1, -1))
+
+
+class Told(Backbone):
+    """A toy whose parts are loaded, as a real backbone's are.
+
+    Args:
+        wide: C, of its condition.
+    """
+
+    name, dtype, device, fingerprint = "told", "fp64", "cpu", "abcdef0123456789"
+
+    def __init__(self, wide: int = 4) -> None:
+        self.inner = Tabular("tabular", {"vocabulary": 7})
+        self.capabilities = replace(self.inner.capabilities, condition=wide)
+        self.wide = wide
+
+    @classmethod
+    def load(cls, name: str, params: Any, dtype: str, device: str) -> Backbone:
+        return cls()
+
+    @classmethod
+    def meets(cls, params: Any) -> frozenset[Requirement]:
+        return Tabular.meets(params)
+
+    def cache(self) -> Cache:
+        return self.inner.cache()
+
+    def open(self, prompt: Prompt) -> EncodedPrompt:
+        return replace(self.inner.open(prompt), condition=torch.ones(3, self.wide).double())
+
+    def tied_embeddings(self) -> TiedEmbeddings:
+        return TiedEmbeddings(torch.ones(7, 4).double(), torch.ones(7, 4).double())
+
+
+def folder(path: Path, **how: Any) -> str:
+    heads = Heads(Config("told", "abcdef0123456789", 4, layers=0, **how), torch.ones(7, 4))
+    save_bf16(heads, path)
+    heads.config.write(path)
+    return str(path)
+
+
+class TestRefused:
+    @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.5, float("nan")])
+    def test_a_threshold_that_is_no_probability_between(self, delta: float) -> None:
+        with pytest.raises(UsageError, match=r"delta is .* between 0 and 1"):
+            MultiHead(delta=delta)
+
+    @pytest.mark.parametrize(
+        ("how", "said"),
+        [({"levels": -1}, "levels is -1"), ({"accept_top": 0}, "accept_top 0"), ({"draft_top": 0}, "draft_top 0")],
+    )
+    def test_parameters_out_of_range(self, how: dict[str, Any], said: str) -> None:
+        with pytest.raises(UsageError, match=said):
+            MultiHead(**how)
+
+    def test_more_tokens_levels_or_paths_than_there_are(self) -> None:
+        with pytest.raises(UsageError, match="accept_top is 4 and tabular has 3 tokens"):
+            decoded(MultiHead(accept_top=4), Sampling(1.0))
+        with pytest.raises(UsageError, match="5 levels are asked for and there are 4 heads"):
+            decoded(MultiHead(levels=5), Sampling(1.0))
+        with pytest.raises(UsageError, match="the 4 best of 3 tokens at 4 levels are too many"):
+            decoded(MultiHead(drafts="tree", draft_top=4), Sampling(1.0))
+
+    def test_a_condition_of_another_width(self, tmp_path: Path) -> None:
+        method = MultiHead(heads=folder(tmp_path, condition=6))
+        with pytest.raises(UsageError, match="attend to a condition of width 6, and that of told has 4"):
+            start(method, opened(Told(), (0, 1), Sampling(1.0), 4))
+        right = opened(Told(6), (0, 1), Sampling(1.0), 4)
+        assert start(method, right) is not None
+
+    def test_heads_without_a_condition_need_none(self, tmp_path: Path) -> None:
+        run = opened(Told(), (0, 1), Sampling(1.0), 9)
+        method = MultiHead(heads=folder(tmp_path))
+        assert start(method, run) is None
+        assert len(method.step(run, None).read().path) <= 3
+
+    def test_heads_that_are_not_there_say_how_they_are_made(self) -> None:
+        with pytest.raises(WeightsError, match="stride train heads xspecmesh-nowhere"):
+            start(MultiHead(heads="xspecmesh-nowhere"), opened(Told(), (0, 1), Sampling(1.0), 4))

@@ -1,0 +1,138 @@
+"""Prompt lookup: which copy is found, against lists made by hand and two other implementations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from transformers.generation.candidate_generator import PromptLookupCandidateGenerator
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.method import Method
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from harness.registry import METHODS
+from methods.drafters.ngram import NgramDrafter
+from methods.prompt_lookup import PromptLookup
+
+MODEL = Tabular("tabular", {"vocabulary": 10, "context": 500})
+TEXTS = st.lists(st.integers(0, 3), min_size=1, max_size=40)
+
+
+def copied(method: PromptLookup, tokens: Sequence[int], budget: int = 400) -> list[int]:
+    run = open_run(MODEL, lambda name: MODEL, tokens, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0))
+    return method.start(run).propose(run).tokens.tolist()
+
+
+def original(tokens: Sequence[int], max_ngram: int, length: int) -> list[int]:
+    """First earlier occurrence of the longest suffix that ``length`` tokens follow."""
+    for size in range(max_ngram, 0, -1):
+        suffix = list(tokens[-size:])
+        for start in range(len(tokens) - size + 1):
+            behind = start + size
+            whole = behind + length <= len(tokens) and behind < len(tokens) - size
+            if size < len(tokens) and list(tokens[start:behind]) == suffix and whole:
+                return list(tokens[behind : behind + length])
+    return []
+
+
+class TestByHand:
+    TEXT = (1, 2, 3, 4, 1, 2, 5, 6, 9, 1, 2)
+
+    @pytest.mark.parametrize(
+        ("method", "wanted"),
+        [
+            (PromptLookup(length=3), [3, 4, 1]),
+            (PromptLookup(length=3, prefer="last"), [5, 6, 9]),
+            (PromptLookup(length=20), [3, 4, 1, 2, 5, 6, 9, 1, 2]),
+            (PromptLookup(length=3, variant="original"), [3, 4, 1]),
+            (PromptLookup(length=3, variant="original", prefer="last"), [5, 6, 9]),
+            (PromptLookup(length=9, variant="original", prefer="last"), [3, 4, 1, 2, 5, 6, 9, 1, 2]),
+            (PromptLookup(length=10, variant="original"), []),
+        ],
+    )
+    def test_which_copy_and_how_long(self, method: PromptLookup, wanted: list[int]) -> None:
+        assert copied(method, self.TEXT) == wanted
+
+    def test_the_longest_suffix_wins_over_an_earlier_shorter_one(self) -> None:
+        text = (2, 7, 0, 1, 2, 8, 0, 1, 2)
+        assert copied(PromptLookup(length=1, max_ngram=3), text) == [8]
+        assert copied(PromptLookup(length=1, max_ngram=1), text) == [7]
+
+    def test_no_earlier_occurrence_is_no_draft(self) -> None:
+        assert copied(PromptLookup(), (1, 2, 3, 4)) == []
+        assert copied(PromptLookup(), (1,)) == []
+
+    def test_a_copy_may_run_into_the_suffix_itself(self) -> None:
+        assert copied(PromptLookup(length=4, max_ngram=1), (5, 5, 5)) == [5, 5]
+
+    @pytest.mark.parametrize(("budget", "drafts"), [(1, 0), (2, 1), (3, 2), (9, 3)])
+    def test_a_copy_is_less_deep_than_the_room(self, budget: int, drafts: int) -> None:
+        assert len(copied(PromptLookup(length=3), self.TEXT, budget)) == drafts
+
+    def test_a_prompt_shorter_than_the_longest_suffix(self) -> None:
+        """The suffix of two is looked up before that of one, whatever the longest would have been."""
+        assert copied(PromptLookup(length=5, max_ngram=4), (5, 5, 5)) == [5]
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@example(text=[5, 5, 5], length=5, max_ngram=4)
+@given(text=TEXTS, length=st.integers(1, 12), max_ngram=st.integers(1, 4))
+def test_the_transformers_variant_is_transformers(text: list[int], length: int, max_ngram: int) -> None:
+    theirs = PromptLookupCandidateGenerator(
+        num_output_tokens=length, max_matching_ngram_size=max_ngram, max_length=len(text) + 400
+    )
+    found, _ = theirs.get_candidates(torch.tensor([text]))
+    assert copied(PromptLookup(length, max_ngram), text) == found[0, len(text) :].tolist()
+
+
+@settings(deadline=None, derandomize=True, max_examples=300)
+@given(text=TEXTS, max_ngram=st.integers(1, 3), more=st.integers(1, 8))
+def test_the_original_variant_wants_a_whole_copy(text: list[int], max_ngram: int, more: int) -> None:
+    """Copies longer than the suffix, as the published settings have them (3 and 10)."""
+    length = max_ngram + more
+    assert copied(PromptLookup(length, max_ngram, variant="original"), text) == original(text, max_ngram, length)
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("last", [False, True])
+@settings(deadline=None, derandomize=True, max_examples=50)
+@given(text=TEXTS, cuts=st.lists(st.integers(0, 40), max_size=4))
+def test_reading_in_pieces_finds_what_reading_at_once_finds(
+    whole: bool, last: bool, text: list[int], cuts: list[int]
+) -> None:
+    def drafter() -> NgramDrafter:
+        return NgramDrafter((3, 2, 1), 2, whole, last)
+
+    pieces, once = drafter(), drafter()
+    for cut in sorted(cuts):
+        pieces._learn(text[:cut])
+    pieces._learn(text)
+    once._learn(text)
+    assert pieces.index == once.index
+
+
+@pytest.mark.parametrize("method", PromptLookup.variants(), ids=lambda method: method.variant)
+def test_greedy_is_autoregressive_greedy_in_fewer_passes_where_the_text_repeats(method: PromptLookup) -> None:
+    model = Tabular("tabular", {"vocabulary": 2, "context": 200, "seed": 3})
+
+    def decoded(how: Method[Any]) -> Decode:
+        run = open_run(model, lambda name: model, (0, 1), Sampling(0.0), 60, SeededDraws(0, "t", "p", 0))
+        return decode(how, run)
+
+    ours, plain = decoded(method), decoded(METHODS.get("autoregressive")())
+    assert ours.tokens == plain.tokens
+    assert len(ours.steps) < len(plain.steps)
+
+
+@pytest.mark.parametrize("bad", [{"length": 0}, {"max_ngram": 0}, {"length": -1}])
+def test_bad_parameters(bad: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="both start at 1"):
+        PromptLookup(**bad)

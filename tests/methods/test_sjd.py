@@ -1,0 +1,280 @@
+"""SJD: laws on record are the laws that drafts were drawn from."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.method import Method
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from harness.proof.cases import CASES
+from harness.proof.enumerate import EnumeratingDraws
+from harness.proof.prove import method_law, reference_law, total_variation
+from harness.registry import METHODS
+from methods.drafters.jacobi.refine import discard, redraw
+from methods.drafters.jacobi.starts import Init
+from methods.drafters.jacobi.window import JacobiWindow
+from methods.sjd import SJD
+
+INITS: tuple[Init, ...] = ("uniform", "random", "h-repeat", "h-sample")
+LEFT = torch.tensor([0.2, 0.5, 0.3], dtype=torch.float64)
+
+
+def decoded(method: Method[Any], sampling: Sampling, budget: int, **params: Any) -> Decode:
+    model = Tabular("tabular", params)
+    run = open_run(model, lambda name: model, (0, 1), sampling, budget, SeededDraws(0, "t", "p", 0))
+    return decode(method, run)
+
+
+def dishonesty(act: Callable[[EnumeratingDraws], tuple[torch.Tensor, torch.Tensor]]) -> float:
+    """The largest difference between P(draft | drafts and records before it, its own record) and its record.
+
+    Args:
+        act: returns drafts and their recorded laws; run over every outcome of its draws.
+    """
+    seen: dict[Any, dict[int, float]] = {}
+    records: dict[Any, list[float]] = {}
+    draws, stack = EnumeratingDraws(), [[]]  # type: ignore[var-annotated]  # lists of choices
+    while stack:
+        draws.replay(stack.pop(), stack, {})
+        tokens, probs = act(draws)
+        for place, token in enumerate(tokens.tolist()):
+            upto = [round(value, 10) for value in probs[: place + 1].flatten().tolist()]
+            key = (place, tuple(tokens[:place].tolist()), tuple(upto))
+            records[key] = probs[place].tolist()
+            group = seen.setdefault(key, {})
+            group[token] = group.get(token, 0.0) + draws.weight
+    return max(
+        abs(weight / sum(group.values()) - records[key][token])
+        for key, group in seen.items()
+        for token, weight in group.items()
+    )
+
+
+def window(draws: EnumeratingDraws, init: Init) -> tuple[JacobiWindow, Any]:
+    model = Tabular("tabular", {"vocabulary": 3})
+    run = open_run(model, lambda name: model, (0, 2), Sampling(1.0), 9, draws)
+    return JacobiWindow.empty(run, 3, init), run
+
+
+class TestInits:
+    @pytest.mark.parametrize("init", INITS)
+    @pytest.mark.parametrize("left", [None, LEFT], ids=["start", "later"])
+    def test_a_fresh_window_has_honest_laws(self, init: Init, left: torch.Tensor | None) -> None:
+        def fill(draws: EnumeratingDraws) -> tuple[torch.Tensor, torch.Tensor]:
+            made, run = window(draws, init)
+            made.past = made.past if left is None else left[None]
+            made.fill(run, 3)
+            return made.tokens, made.probs
+
+        assert dishonesty(fill) < 1e-12
+
+    @pytest.mark.parametrize("init", INITS)
+    def test_what_is_added_behind_refined_drafts_is_honest(self, init: Init) -> None:
+        def fill(draws: EnumeratingDraws) -> tuple[torch.Tensor, torch.Tensor]:
+            made, run = window(draws, init)
+            fresh = redraw(draws)(made.tokens, made.probs, LEFT[None], 2)
+            made.tokens, made.probs, made.kept = fresh
+            made.fill(run, 3)
+            return made.tokens, made.probs
+
+        assert dishonesty(fill) < 1e-12
+
+    def test_the_check_sees_a_neighbours_law_recorded_for_a_copy(self) -> None:
+        """The known mistake: copy the neighbour's token and record the neighbour's law."""
+
+        def copy(draws: EnumeratingDraws) -> tuple[torch.Tensor, torch.Tensor]:
+            token = draws.categorical(LEFT[None], "draft")
+            return token.repeat(2), LEFT.expand(2, -1)
+
+        assert dishonesty(copy) > 0.1
+
+    @pytest.mark.parametrize(
+        ("init", "wanted"),
+        [
+            ("uniform", [1 / 3] * 3),
+            ("random", None),
+            ("h-repeat", [0.0, 0.0, 1.0]),
+            ("h-sample", LEFT.tolist()),
+        ],
+    )
+    def test_which_law_is_recorded(self, init: Init, wanted: list[float] | None) -> None:
+        draws = EnumeratingDraws()
+        draws.replay([], [], {})
+        made, run = window(draws, init)
+        made.past = LEFT[None]
+        made.fill(run, 2)
+        for token, probs in zip(made.tokens.tolist(), made.probs.tolist(), strict=True):
+            assert probs == (wanted or [float(v == token) for v in range(3)])
+        assert not bool(made.kept.any())
+
+    def test_without_a_law_on_the_left_a_sample_is_a_random_id_and_the_next_one_copies_it(self) -> None:
+        """What was drawn at random is recorded as a point mass, and a draw from that is a copy."""
+        draws = EnumeratingDraws()
+        draws.replay([1], [], {})
+        made, run = window(draws, "h-sample")
+        made.fill(run, 2)
+        assert made.tokens.tolist() == [1, 1]
+        assert made.probs.tolist() == [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
+
+
+def picture(eol: bool, init: Init, size: int = 8) -> tuple[JacobiWindow, Any]:
+    """A picture of 2 rows and 3 columns behind a prompt of two tokens, ids 0 to 3 and 4 for the ends of rows."""
+    model = Tabular("tabular", {"vocabulary": 5, "grid": [2, 3, 4] if eol else [2, 3]})
+    draws = EnumeratingDraws()
+    draws.replay([], [], {})
+    run = open_run(model, lambda name: model, (0, 2), Sampling(1.0), 8 if eol else 6, draws)
+    return JacobiWindow.empty(run, size, init), run
+
+
+class TestGrids:
+    @pytest.mark.parametrize("init", [*INITS, "v-repeat", "v-sample"])
+    def test_ends_of_rows_are_drafted_as_they_must_be(self, init: Init) -> None:
+        made, run = picture(True, init)
+        draft = made.propose(run)
+        assert len(draft) == 7, "the last place is left to the token that closes the step"
+        assert [token == 4 for token in draft.tokens.tolist()] == [False] * 3 + [True] + [False] * 3
+        assert draft.probs is not None and draft.probs[3].tolist() == [0, 0, 0, 0, 1]
+
+    @pytest.mark.parametrize(
+        ("init", "source"),
+        [("h-repeat", [None, 0, 1, None, None, 4, 5]), ("v-repeat", [None, None, None, None, 0, 1, 2])],
+    )
+    def test_a_copy_is_of_the_neighbour_in_the_picture(self, init: Init, source: list[int | None]) -> None:
+        """Ids 3 2 1, an end, then what the neighbours say; a cell without a neighbour is drawn (id 0 here)."""
+        made, run = picture(True, init)
+        given = torch.tensor([3, 2, 1, 4])
+        run.target.append(given)
+        run.emitted = 4
+        tokens = [*given.tolist(), *made.propose(run).tokens.tolist()]
+        wanted = [0 if at is None else tokens[at] for at in source]
+        assert tokens[4:] == wanted[4:]
+        assert made.probs.argmax(1).tolist() == tokens[4:]
+
+    def test_a_vertical_sample_comes_from_the_law_above_and_records_it(self) -> None:
+        made, run = picture(False, "v-sample")
+        laws = torch.softmax(torch.arange(30.0, dtype=torch.float64).view(6, 5).sin(), -1)
+        made.fill(run, 3)
+        made.advance(run, laws[:4], 2, redraw(run.draws))  # a row is emitted, its laws are remembered
+        run.target.append(torch.tensor([0, 1, 2]))
+        made.fill(run, 2)
+        torch.testing.assert_close(made.probs, laws[[3, 1]], rtol=0, atol=0)
+
+    @pytest.mark.parametrize("init", [*INITS, "v-repeat", "v-sample"])
+    @pytest.mark.parametrize("eol", [False, True])
+    def test_a_whole_picture_at_temperature_zero_is_the_greedy_one(self, init: Init, eol: bool) -> None:
+        grid = [3, 4, 5] if eol else [3, 4]
+        how = {"vocabulary": 6, "seed": 8, "grid": grid}
+        ours = decoded(SJD(6, init), Sampling(0.0), 15 if eol else 12, **how)
+        assert ours.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), 15 if eol else 12, **how).tokens
+        assert sum(step.forced for step in ours.steps) == (3 if eol else 0)
+
+    def test_forced_drafts_stay_out_of_acceptance(self) -> None:
+        steps = decoded(SJD(9, "random"), Sampling(1.0), 20, vocabulary=6, seed=2, grid=[4, 4, 5]).steps
+        assert sum(step.forced_accepted for step in steps) > 0
+        for step in steps:
+            assert step.forced_accepted <= step.forced_tested <= step.forced_drafted
+            assert step.forced_accepted <= step.accepted and step.forced_tested <= step.tested
+
+    @pytest.mark.parametrize("init", ["v-repeat", "v-sample"])
+    def test_a_text_has_nothing_above(self, init: Init) -> None:
+        with pytest.raises(UsageError, match=f"init is {init}, and this backbone's tokens lie in no rows; use h-"):
+            decoded(SJD(4, init), Sampling(1.0), 5)
+
+    def test_a_window_larger_than_the_picture_is_cut_to_it(self) -> None:
+        how = {"vocabulary": 4, "grid": [2, 2]}
+        assert decoded(SJD(50), Sampling(1.0), 4, **how).tokens == decoded(SJD(4), Sampling(1.0), 4, **how).tokens
+
+    def test_without_refinement_nothing_of_the_window_is_left(self) -> None:
+        made, run = picture(False, "uniform")
+        made.fill(run, 5)
+        probs = made.probs.clone()
+        made.advance(run, probs.new_full((6, 5), 0.2), 1, discard)
+        assert len(made.tokens) == len(made.probs) == len(made.kept) == 0
+
+
+@settings(deadline=None, derandomize=True, max_examples=40)
+@given(
+    width=st.integers(2, 7),
+    init=st.sampled_from(INITS),
+    vocabulary=st.integers(2, 6),
+    seed=st.integers(0, 1000),
+    budget=st.integers(1, 16),
+)
+def test_greedy_is_autoregressive_greedy_in_no_more_passes_than_tokens(
+    width: int, init: Init, vocabulary: int, seed: int, budget: int
+) -> None:
+    how = {"vocabulary": vocabulary, "seed": seed}
+    ours = decoded(SJD(width, init), Sampling(0.0), budget, **how)
+    assert ours.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), budget, **how).tokens
+    assert len(ours.steps) <= len(ours.tokens)
+
+
+@pytest.mark.parametrize(("counts", "drafts"), [(True, 3), (False, 4)])
+def test_whether_the_window_counts_the_token_that_is_fed_again(counts: bool, drafts: int) -> None:
+    steps = decoded(SJD(4, window_counts_refed=counts), Sampling(1.0), 60, vocabulary=5).steps
+    assert {(step.drafted, step.rows) for step in steps[:9]} == {(drafts, drafts + 1)}
+
+
+def test_the_window_may_be_one_draft_when_the_fed_token_does_not_count() -> None:
+    method = SJD(1, window_counts_refed=False)
+    probs = method_law(method, CASES[0])
+    case = CASES[0]
+    reference = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+    assert total_variation(probs, reference) < 1e-12
+
+
+def test_refined_drafts_are_accepted_more_often_than_fresh_ones() -> None:
+    """What SJD is for: it needs fewer passes than Jacobi on the same flat model."""
+    passes = {
+        kind: len(decoded(METHODS.get(kind)(window=8), Sampling(1.0), 200, vocabulary=6, context=400).steps)
+        for kind in ("sjd", "jacobi")
+    }
+    assert passes["sjd"] < passes["jacobi"]
+
+
+@pytest.mark.parametrize("bad", [{"window": 1}, {"window": 0, "window_counts_refed": False}, {"window": -5}])
+def test_a_window_without_a_draft_is_a_usage_error(bad: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match=r"sjd: window is .* leaves no draft"):
+        SJD(**bad)
+
+
+WORDS = {
+    "jacobi": {"init": "v-repeat"},
+    "sjd": {"init": "diagonal"},
+    "gsd": {"init": "diagonal"},
+    "sjdpp": {"reuse": "Z"},
+    "zipar": {"schedule": "foo"},
+}
+SCRIPT = f"""
+from harness.discover import load_all
+from harness.errors import UsageError
+from harness.registry import METHODS
+
+load_all()
+for name, words in {WORDS}.items():
+    try:
+        METHODS.get(name)(**words)
+    except UsageError as error:
+        print(error)
+"""
+
+
+def test_a_word_that_is_none_of_its_choices() -> None:
+    """In a process of its own, since these tests check every annotation."""
+    found = subprocess.run([sys.executable, "-c", SCRIPT], capture_output=True, text=True, check=True).stdout
+    for line, (name, words) in zip(found.splitlines(), WORDS.items(), strict=True):
+        parameter, word = next(iter(words.items()))
+        assert line.startswith(f"{name}: {parameter} is {word!r}; choose one of ")

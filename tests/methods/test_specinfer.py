@@ -1,0 +1,126 @@
+"""SpecInfer: trees of one drafter or several, cut to the room, counted without repeats."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.capabilities import Requirement
+from harness.core.draft import Draft
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.method import Method
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from harness.proof.cases import Case
+from harness.proof.prove import distance, toy_drafter
+from harness.registry import METHODS
+from methods.specinfer import SpecInfer
+from methods.trees.branching import BranchingDrafter
+
+MODEL = Tabular("tabular", {"vocabulary": 5, "context": 80})
+PROMPT = (0, 1, 2, 3)
+
+
+def opened(sampling: Sampling, budget: int = 30, seed: int = 0, model: Tabular = MODEL) -> Run:
+    return open_run(model, toy_drafter(model), PROMPT, sampling, budget, SeededDraws(seed, "t", "p", 0))
+
+
+def decoded(method: Method[Any], sampling: Sampling, **how: Any) -> Decode:
+    return decode(method, opened(sampling, **how))
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.0), Sampling(0.7, top_k=3)])
+def test_a_drafter_that_is_the_target_is_believed_at_once(sampling: Sampling, replacement: bool) -> None:
+    """The first child of every node: whatever stands beside it is never tried."""
+    result = decoded(SpecInfer("self", widths=(2, 2), replacement=replacement), sampling, budget=30)
+    assert [(step.accepted, step.levels) for step in result.steps] == [(2, 2)] * 10
+    assert all(step.expected >= 2 - 1e-12 for step in result.steps)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        SpecInfer("toy", widths=(2, 2)),
+        SpecInfer("toy", widths=(1, 2), replacement=False),
+        SpecInfer("toy", ("other",), widths=(1, 1)),
+    ],
+)
+def test_trees_of_two_levels_are_exact(method: SpecInfer) -> None:
+    """Settings too large for `stride verify`, on its smallest model."""
+    assert distance(method, Case(2, 3, 10, Sampling(1.0))) < 1e-12
+
+
+def test_counts_of_a_step() -> None:
+    """Three nodes of a level below each of two, and two drafters; both read every level but the last."""
+    method = SpecInfer("toy", ("other",), widths=(1, 2), replacement=False)
+    for step in decoded(method, Sampling(1.0), budget=20).steps[:-2]:
+        assert (step.nfe, step.draft_nfe, step.rows, step.levels) == (1, 4, 1 + 2 + 8, 2)
+        assert 2 <= step.drafted <= 10
+
+
+def test_repeats_are_read_and_not_counted() -> None:
+    """Greedy siblings with replacement are all the same token."""
+    steps = decoded(SpecInfer("toy", widths=(3, 1)), Sampling(0.0)).steps
+    assert {(step.rows, step.drafted) for step in steps[:-2]} == {(7, 2)}
+
+
+class Watched(BranchingDrafter):
+    """Looks at what the drafters' sessions hold once a draft is made."""
+
+    def propose(self, run: Run) -> Draft:
+        draft = super().propose(run)
+        inner = self.shape.inner - 1
+        for session in self.sessions:
+            assert session.tokens == run.target.tokens
+            assert session.draft.tokens.tolist() == draft.tokens[:inner].tolist()
+            assert session.draft.above.tolist() == draft.above[:inner].tolist()
+        return draft
+
+
+def test_drafters_read_the_tree_that_the_target_reads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("methods.specinfer.BranchingDrafter", Watched)
+    result = decoded(SpecInfer("toy", ("other",), widths=(1, 1, 1)), Sampling(1.0))
+    assert {step.accepted for step in result.steps} > {0, 1}
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 4])
+def test_a_tree_is_less_deep_than_the_room_that_is_left(budget: int) -> None:
+    result = decoded(SpecInfer("self", widths=(1, 2, 2, 1)), Sampling(1.0), budget=budget)
+    assert [step.levels for step in result.steps] == [budget - 1]
+    assert len(result.tokens) == budget
+    assert sum(step.overshoot for step in result.steps) == 0
+
+
+def test_the_context_bounds_a_trees_nodes_too() -> None:
+    model = Tabular("tabular", {"vocabulary": 5, "context": 12})
+    result = decoded(SpecInfer("toy", widths=(2, 2)), Sampling(1.0), budget=50, model=model)
+    assert len(result.tokens) == 8
+    assert max(step.rows for step in result.steps) <= 8
+    assert result.steps[-1].drafted <= 2
+
+
+def test_greedy_is_the_targets_greedy() -> None:
+    plain = decoded(METHODS.get("autoregressive")(), Sampling(0.0)).tokens
+    for method in (SpecInfer("toy", widths=(2, 2, 1)), SpecInfer("toy", widths=(3, 2), replacement=False)):
+        assert decoded(method, Sampling(0.0)).tokens == plain
+
+
+@pytest.mark.parametrize("widths", [(), (2, 0)])
+def test_no_children_are_a_usage_error(widths: tuple[int, ...]) -> None:
+    with pytest.raises(UsageError, match="give a child or more for each of one or more levels"):
+        SpecInfer(widths=widths)
+
+
+def test_more_distinct_siblings_than_tokens_are_a_usage_error() -> None:
+    with pytest.raises(UsageError, match="6 siblings without replacement and a vocabulary of 5"):
+        decoded(SpecInfer("toy", widths=(6,), replacement=False), Sampling(1.0))
+
+
+def test_it_needs_a_drafter_and_trees() -> None:
+    assert SpecInfer().requirements == {Requirement.DRAFTER, Requirement.TREE_MASK}

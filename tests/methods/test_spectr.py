@@ -1,0 +1,95 @@
+"""SpecTr: continuations that share a beginning share its node, and each further draft helps."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.method import Method
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+from harness.proof.cases import CASES, Case
+from harness.proof.mutants import planted
+from harness.proof.prove import QUICK, distance, measure, toy_drafter
+from harness.registry import METHODS
+from methods.spectr import SpecTr
+from methods.speculative import Speculative
+
+MODEL = Tabular("tabular", {"vocabulary": 5, "context": 400})
+
+
+def decoded(method: Method[Any], sampling: Sampling, budget: int = 30, model: Tabular = MODEL) -> Decode:
+    run = open_run(model, toy_drafter(model), (0, 1, 2, 3), sampling, budget, SeededDraws(0, "t", "p", 0))
+    return decode(method, run)
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.0), Sampling(0.7, top_k=3)])
+def test_a_drafter_that_is_the_target_is_believed_at_once(sampling: Sampling) -> None:
+    result = decoded(SpecTr("self", k=3, gamma=2), sampling)
+    assert [(step.accepted, step.levels) for step in result.steps] == [(2, 2)] * 10
+
+
+@pytest.mark.parametrize("method", [SpecTr("toy", k=3, gamma=1), SpecTr("toy", k=2, gamma=2)])
+def test_it_is_exact(method: SpecTr) -> None:
+    assert distance(method, Case(2, 3, 10, Sampling(1.0))) < 1e-12
+    assert distance(method, Case(3, 3, 20, Sampling(1.0, top_k=2))) < 1e-12
+
+
+def test_one_continuation_is_chain_speculation() -> None:
+    """The same draws of the same odds, so the same tokens."""
+    ours, chain = (decoded(method, Sampling(1.0), 60) for method in (SpecTr("toy", 1, 4), Speculative("toy", 4)))
+    assert ours.tokens == chain.tokens
+    assert [step.accepted for step in ours.steps] == [step.accepted for step in chain.steps]
+
+
+def test_more_continuations_are_expected_to_keep_more() -> None:
+    """Means over 60 tokens at a fixed seed."""
+    means = []
+    for k in (1, 4):
+        steps = decoded(SpecTr("toy", k, 2), Sampling(1.0), 60).steps
+        means.append(sum(step.expected for step in steps) / len(steps))
+    assert means[0] + 0.2 < means[1], means
+
+
+def test_counts_of_a_step() -> None:
+    """Greedy continuations are all the same, so a step drafts gamma nodes and reads k times as many."""
+    for step in decoded(SpecTr("toy", k=3, gamma=2), Sampling(0.0)).steps[:-2]:
+        assert (step.nfe, step.draft_nfe, step.rows, step.drafted) == (1, 2, 7, 2)
+    drafted = {step.drafted for step in decoded(SpecTr("toy", k=3, gamma=2), Sampling(1.0)).steps[:-2]}
+    assert drafted <= set(range(2, 7))
+    assert len(drafted) > 1
+
+
+def test_greedy_is_the_targets_greedy() -> None:
+    plain = decoded(METHODS.get("autoregressive")(), Sampling(0.0)).tokens
+    assert decoded(SpecTr("toy", k=3, gamma=3), Sampling(0.0)).tokens == plain
+
+
+def test_budget_and_context_bound_the_trie() -> None:
+    model = Tabular("tabular", {"vocabulary": 5, "context": 12})
+    result = decoded(SpecTr("toy", k=3, gamma=4), Sampling(1.0), 50, model)
+    assert len(result.tokens) == 8
+    assert sum(step.overshoot for step in result.steps) == 0
+
+
+@pytest.mark.parametrize(("k", "gamma"), [(0, 2), (2, 0)])
+def test_no_drafts_are_a_usage_error(k: int, gamma: int) -> None:
+    with pytest.raises(UsageError, match="draft one continuation of one token or more"):
+        SpecTr("self", k, gamma)
+
+
+@pytest.mark.usefixtures("unchecked")
+def test_its_own_size_is_proved_on_a_shorter_output_and_bugs_show_there() -> None:
+    """Four drafts of two tokens are 6,561 outcomes before any is tested; of one token they are 81."""
+    method, eos = SpecTr("toy"), CASES[1]
+    found = measure(method, eos, QUICK)
+    assert (eos.length, found.case.length) == (3, 2)
+    assert found.total_variation < 1e-12
+    for mutant in method.mutants:
+        with planted(mutant):
+            assert measure(method, found.case, QUICK).total_variation > 1e-3, mutant.why

@@ -1,0 +1,123 @@
+"""Speculative sampling: what the drafter is told, how often it is asked, how often it is believed."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance, Draft
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, decode
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.errors import ContractError, UsageError
+from harness.plan import presets
+from harness.proof.prove import toy_drafter
+from harness.registry import METHODS
+from methods.drafters.model import ModelDrafter
+from methods.speculative import Speculative
+
+MODEL = Tabular("tabular", {"vocabulary": 4})
+PROMPT = (0, 1, 2, 3)
+
+
+def opened(sampling: Sampling, budget: int = 20, seed: int = 0, model: Tabular = MODEL) -> Run:
+    draws = SeededDraws(seed, "t", "p", 0)
+    return open_run(model, toy_drafter(model), PROMPT, sampling, budget, draws)
+
+
+def decoded(method: Speculative, sampling: Sampling, **how: Any) -> Decode:
+    return decode(method, opened(sampling, **how))
+
+
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.0), Sampling(0.7, top_k=3), Sampling(1.0, top_p=0.8)])
+def test_a_drafter_that_is_the_target_is_always_believed(sampling: Sampling) -> None:
+    result = decoded(Speculative("self", 3), sampling, budget=40)
+    drafted = sum(step.drafted for step in result.steps)
+    assert sum(step.accepted for step in result.steps) == drafted == 30
+    assert sum(step.expected for step in result.steps) == drafted
+    assert all(step.emitted == step.drafted + 1 for step in result.steps)
+
+
+def test_the_name_self_opens_the_target_in_a_run() -> None:
+    """As in the class's docstring, on every backbone."""
+    assert presets.drafter(MODEL, "self").fingerprint == MODEL.fingerprint
+
+
+def test_counts_of_a_step() -> None:
+    result = decoded(Speculative("toy", 3), Sampling(1.0))
+    for step in result.steps[:-2]:
+        assert (step.nfe, step.draft_nfe, step.drafted, step.rows) == (1, 3, 3, 4)
+        assert step.tested == min(step.accepted + 1, 3)
+        assert 0 <= step.expected <= 3
+    assert {step.accepted for step in result.steps} > {0}
+
+
+@pytest.mark.parametrize("budget", [1, 2, 3, 4])
+def test_drafts_are_less_deep_than_the_room_that_is_left(budget: int) -> None:
+    result = decoded(Speculative("self", 5), Sampling(1.0), budget=budget)
+    assert len(result.tokens) == budget
+    assert [step.drafted for step in result.steps] == [budget - 1]
+    assert sum(step.overshoot for step in result.steps) == 0
+
+
+def test_the_context_bounds_drafts_too() -> None:
+    model = Tabular("tabular", {"vocabulary": 4, "context": 9})
+    result = decoded(Speculative("self", 5), Sampling(1.0), budget=50, model=model)
+    assert len(result.tokens) == 5
+    assert sum(step.drafted for step in result.steps) == 4
+
+
+class Watched(ModelDrafter):
+    """Notes what the drafter's session holds when a draft was made."""
+
+    def propose(self, run: Run) -> Draft:
+        draft = super().propose(run)
+        assert self.session.tokens == [*run.target.tokens, *draft.tokens.tolist()]
+        return draft
+
+
+def test_the_drafter_holds_the_targets_tokens_and_its_own_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("methods.speculative.ModelDrafter", Watched)
+    run = opened(Sampling(1.0), budget=30)
+    method = Speculative("toy", 4)
+    result = decode(method, run)
+    assert any(step.accepted == 4 for step in result.steps), "the case in which the drafter is a token behind"
+    assert any(step.accepted == 0 for step in result.steps)
+    drafter = run.opened["toy"]
+    drafter.sync(run.target.tokens)
+    assert drafter.tokens == run.target.tokens == [*PROMPT, *result.tokens]
+
+
+def test_greedy_with_a_stranger_for_a_drafter_is_the_targets_greedy() -> None:
+    plain = decode(METHODS.get("autoregressive")(), opened(Sampling(0.0))).tokens
+    assert decoded(Speculative("toy", 4), Sampling(0.0)).tokens == plain
+
+
+def test_a_draft_that_its_law_excludes_is_a_contract_error() -> None:
+    class Lying(Speculative):
+        def step(self, run: Run, state: ModelDrafter) -> Acceptance:
+            from methods.verifiers.rejection import verify_chain
+
+            draft = state.propose(run)
+            assert draft.probs is not None
+            probs = draft.probs.clone()
+            probs[1] = probs[1].new_zeros(4)
+            return verify_chain(draft.tokens, probs, run.probs(run.target.forward(draft)), run.draws)
+
+    with pytest.raises(ContractError, match=r"drafted token \d at position 1 has q = 0"):
+        decode(Lying("toy", 3), opened(Sampling(1.0)))
+
+
+@pytest.mark.parametrize("gamma", [0, -3])
+def test_no_drafts_are_a_usage_error(gamma: int) -> None:
+    with pytest.raises(UsageError, match=f"gamma is {gamma}; draft at least one token"):
+        Speculative("self", gamma)
+
+
+def test_it_needs_a_drafter() -> None:
+    assert Speculative().requirements == {Requirement.DRAFTER}

@@ -1,0 +1,262 @@
+"""ZipAR: which pass fills what, how many passes that takes, what it costs in law, and a whole run of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.backbone import Backbone, EncodedPrompt
+from harness.core.cache import Cache, Rows, Window
+from harness.core.capabilities import Requirement
+from harness.core.draws import SeededDraws
+from harness.core.loop import Decode, advance, decode
+from harness.core.method import Mutant
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.core.task import Prompt
+from harness.errors import UsageError
+from harness.plan import presets
+from harness.plan.cells import expand
+from harness.plan.suite import resolve
+from harness.plan.yaml_lines import Lines
+from harness.proof.cases import Case
+from harness.proof.mutants import planted
+from harness.proof.prove import distance, method_law, reference_law, total_variation
+from harness.record.store import Store
+from harness.registry import METHODS
+from harness.run import runner
+from harness.run.executors import serial
+from methods.zipar import ZipAR, lead
+
+PLAIN = Case(2, 6, 31, Sampling(1.0), grid=(2, 3))
+CLOSED = Case(3, 8, 32, Sampling(1.0), grid=(2, 3, 2))
+STEEP = Case(2, 6, 33, Sampling(1.0), grid=(3, 2))
+
+
+class Blank(Cache):
+    """All laws are uniform, but for the grammar of a picture; counts the entries that it holds."""
+
+    def __init__(self, model: Tabular, prompt: int) -> None:
+        self.model, self.prompt, self.held, self.most = model, prompt, 0, 0
+
+    def extend(self, window: Window) -> Rows:
+        self.held += len(window.tokens)
+        self.most = max(self.most, self.held)
+        assert self.model.grammar is not None
+        return Rows(self.model.grammar(window.positions[len(window.tokens) - window.rows :] + 1 - self.prompt))
+
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        self.held = length + len(entries)
+
+
+def drawn(method: ZipAR, grid: Sequence[int], budget: int | None = None, seed: int = 0) -> tuple[Decode, Blank]:
+    model = Tabular("tabular", {"vocabulary": 5, "grid": grid, "context": 2500})
+    assert model.capabilities.grid is not None
+    cache = Blank(model, 2)
+    size = model.capabilities.grid.length if budget is None else budget
+    opening = EncodedPrompt((0, 1), lambda: cache)
+    draws = SeededDraws(seed, "t", "p", 0)
+    return decode(
+        method, open_run(model, lambda name: model, (0, 1), Sampling(1.0), size, draws, opening=opening)
+    ), cache
+
+
+def filled(method: ZipAR, grid: Sequence[int]) -> list[list[int]]:
+    """Places of the picture filled by each step, from 0."""
+    model = Tabular("tabular", {"vocabulary": 5, "grid": grid})
+    assert model.capabilities.grid is not None
+    draws = SeededDraws(0, "t", "p", 0)
+    run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), model.capabilities.grid.length, draws)
+    state, steps = method.start(run), []
+    while run.room:
+        places = advance(method, run, state).places
+        run.emitted += len(places)
+        steps.append([place - 2 for place in places])
+    return steps
+
+
+@cache
+def cost(method: ZipAR, case: Case) -> float:
+    """Total variation to the target."""
+    return distance(method, case)
+
+
+class TestSchedule:
+    def test_rows_grow_side_by_side(self) -> None:
+        """3 x 3 without ends of rows, w = 2: row r begins two passes after row r - 1."""
+        assert filled(ZipAR(2), (3, 3)) == [[0], [1], [2, 3], [4], [5, 6], [7], [8]]
+
+    def test_an_end_of_line_is_filled_when_the_next_row_begins(self) -> None:
+        """2 x 3 and ends, w = 1: place 3 closes the first row, 7 the last; that one is drawn in its turn."""
+        assert filled(ZipAR(1), (2, 3, 4)) == [[0], [1, 3, 4], [2, 5], [6], [7]]
+
+    def test_the_first_row_may_be_finished_alone(self) -> None:
+        assert filled(ZipAR(1, first_row_alone=True), (3, 2)) == [[0], [1], [2], [3, 4], [5]]
+        assert filled(ZipAR(1, first_row_alone=True), (2, 2, 4)) == [[0], [1], [2], [3], [4], [5]]
+
+    def test_at_the_pictures_width_one_row_follows_the_other(self) -> None:
+        assert filled(ZipAR(3), (2, 3)) == [[0], [1], [2], [3], [4], [5]]
+        assert filled(ZipAR(2), (2, 2, 4)) == [[0], [1], [2, 3], [4], [5]], "an end that is known takes no pass"
+
+    @pytest.mark.parametrize("eol", [(), (4,)], ids=["plain", "closed"])
+    @pytest.mark.parametrize(("rows", "columns"), [(1, 4), (4, 3), (5, 6), (3, 1)])
+    @pytest.mark.parametrize("alone", [False, True])
+    @pytest.mark.usefixtures("unchecked")
+    def test_passes_are_as_predicted(self, rows: int, columns: int, eol: tuple[int, ...], alone: bool) -> None:
+        for window in {1, 2, columns} - {columns + 1}:
+            found, entries = drawn(ZipAR(window, first_row_alone=alone), (rows, columns, *eol))
+            row = columns + len(eol)
+            rest = row + (rows - 2) * window if rows > 1 else 0
+            assert len(found.steps) == (row + rest if alone else row + (rows - 1) * window)
+            assert all(step.nfe == 1 for step in found.steps)
+            assert max(step.rows for step in found.steps) <= -(-row // window) + 2
+            assert sum(step.emitted for step in found.steps) == len(found.tokens) == rows * row
+            assert sum(step.forced for step in found.steps) == rows * len(eol)
+            assert entries.most <= 2 + rows * row, "a stand-in stays beside the true entry"
+
+    @pytest.mark.parametrize(
+        ("method", "grid", "passes"), [(ZipAR(16), (48, 48, 4), 801), (ZipAR(8, first_row_alone=True), (24, 24), 224)]
+    )
+    @pytest.mark.usefixtures("unchecked")
+    def test_passes_at_the_published_sizes(self, method: ZipAR, grid: tuple[int, ...], passes: int) -> None:
+        assert len(drawn(method, grid)[0].steps) == passes
+
+    @pytest.mark.parametrize("grid", [(4, 5), (4, 5, 4)], ids=["plain", "closed"])
+    def test_an_adaptive_row_begins_between_the_window_and_a_whole_row(self, grid: tuple[int, ...]) -> None:
+        row = grid[1] + len(grid[2:])
+        counts = {len(drawn(ZipAR(2, "adaptive"), grid, seed=seed)[0].steps) for seed in range(3)}
+        assert min(counts) >= row + 3 * 3 and max(counts) <= row + 3 * grid[1]
+
+    @pytest.mark.parametrize("budget", [1, 4, 6, 7, 11])
+    @pytest.mark.parametrize("schedule", ["fixed", "adaptive"])
+    def test_a_smaller_budget_is_the_first_places_of_the_picture(self, budget: int, schedule: Any) -> None:
+        found, _ = drawn(ZipAR(1, schedule), (2, 5, 4), budget)
+        assert len(found.tokens) == budget and found.tokens[5:6] == (4,)[: budget - 5 if budget > 5 else 0]
+        assert sum(step.overshoot for step in found.steps) == 0
+
+
+class TestLead:
+    def test_what_stands_before_a_row(self) -> None:
+        """3 x 3, w = 1: the newest token of the row above the unfinished one, its own in the first row."""
+        model = Tabular("tabular", {"vocabulary": 5, "grid": (3, 3)})
+        draws = SeededDraws(0, "t", "p", 0)
+        run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), 9, draws)
+        grid = run.capabilities.grid
+        assert grid is not None
+        run.canvas.tokens |= {2: 4, 3: 3, 5: 2}
+        assert (lead(run.canvas, grid, 5), lead(run.canvas, grid, 8)) == (4 - 1, 3)
+        run.canvas.tokens |= {4: 1}
+        assert lead(run.canvas, grid, 8) == 1
+
+    def test_an_end_of_line_where_rows_have_one(self) -> None:
+        model = Tabular("tabular", {"vocabulary": 5, "grid": (2, 3, 4)})
+        run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), 8, SeededDraws(0, "t", "p", 0))
+        assert run.capabilities.grid is not None and lead(run.canvas, run.capabilities.grid, 6) == 4
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestLaw:
+    @pytest.mark.parametrize("case", [PLAIN, CLOSED], ids=["plain", "closed"])
+    @pytest.mark.parametrize("schedule", ["fixed", "adaptive"])
+    def test_at_the_pictures_width_it_is_the_targets(self, case: Case, schedule: Any) -> None:
+        assert cost(ZipAR(3, schedule), case) < 1e-12
+
+    @pytest.mark.parametrize("case", [PLAIN, CLOSED], ids=["plain", "closed"])
+    def test_a_narrower_window_costs_more_and_an_adaptive_one_less(self, case: Case) -> None:
+        narrow, wide, adaptive = (cost(ZipAR(*how), case) for how in ((1,), (2,), (1, "adaptive")))
+        assert narrow > wide > 1e-3 and narrow > adaptive > 1e-3
+
+    def test_the_first_row_alone_makes_two_rows_exact(self) -> None:
+        assert cost(ZipAR(1, first_row_alone=True), PLAIN) < 1e-12
+
+    @pytest.mark.parametrize("window", [1, 2])
+    def test_adaptive_with_one_test_left_is_exact(self, window: int) -> None:
+        """At w = columns - 1 the only later k is the whole row, whose law the coupled token has."""
+        found = cost(ZipAR(window, "adaptive"), PLAIN)
+        assert found < 1e-12 if window == 2 else found > 1e-3
+
+    def test_a_first_row_is_as_the_target_draws_it(self) -> None:
+        """The loss lies below the first row alone."""
+        ours = method_law(ZipAR(1), CLOSED)
+        theirs = reference_law(CLOSED.backbone(), CLOSED.prompt, 8, CLOSED.sampling)
+        rows = [
+            {out[:4]: sum(w for o, w in probs.items() if o[:4] == out[:4]) for out in probs} for probs in (ours, theirs)
+        ]
+        assert total_variation(*rows) < 1e-12 < 1e-3 < total_variation(ours, theirs)
+
+    @pytest.mark.parametrize(
+        ("where", "old", "new", "method", "case"),
+        [
+            (
+                "harness.core.canvas:Canvas.read",
+                "places <= places[held:, None]",
+                "places + 0 * places[held:, None] >= 0",
+                ZipAR(1),
+                PLAIN,
+            ),
+            ("harness.core.canvas:Canvas.read", "frozenset(positions)", "frozenset()", ZipAR(2), PLAIN),
+            ("methods.zipar:ZipAR._first", "old.q(p.shape[-1], p), p)", "p, p)", ZipAR(1, "adaptive"), PLAIN),
+            ("methods.zipar:lead", "opening - 2 * grid.stride", "opening - grid.stride", ZipAR(1), STEEP),
+        ],
+    )
+    def test_planted_bugs_change_the_law(self, where: str, old: str, new: str, method: ZipAR, case: Case) -> None:
+        clean = method_law(method, case)
+        with planted(Mutant(where, old, new, "a bug")):
+            assert total_variation(method_law(method, case), clean) > 1e-3
+
+
+class TestBadInput:
+    @pytest.mark.parametrize("window", [0, -1])
+    def test_a_window_of_nothing(self, window: int) -> None:
+        with pytest.raises(UsageError, match=f"window is {window}; a row begins behind 1 or more"):
+            ZipAR(window)
+
+    @pytest.mark.parametrize("grid", [(2, 3), (2, 3, 4)])
+    def test_a_window_wider_than_the_picture(self, grid: tuple[int, ...]) -> None:
+        with pytest.raises(UsageError, match=r"window is 4 and the picture's rows have 3 cells, .*; choose 1 to 3"):
+            drawn(ZipAR(4), grid)
+
+    def test_it_needs_a_grid_and_any_order(self) -> None:
+        assert ZipAR().requirements == {Requirement.GRID, Requirement.ANY_ORDER} and METHODS.get("zipar") is ZipAR
+        assert not ZipAR().requirements - Tabular.meets({"grid": (2, 2)})
+        assert ZipAR().requirements - Tabular.meets({}) == {Requirement.GRID}
+
+
+def scored(backbone: Backbone, tokens: Sequence[int], prompt: Sequence[int]) -> list[float]:
+    """log p of each token, from a cache of its own for every prefix."""
+    opening = backbone.open(Prompt("", tokens=tuple(prompt)))
+    out = []
+    for at, token in enumerate(tokens):
+        ids = torch.tensor([*prompt, *tokens[:at]])
+        logits = opening.cache().extend(Window(ids, torch.arange(len(ids)), 0, None, 1)).logits
+        out.append(float(logits.log_softmax(-1)[0, token]))
+    return out
+
+
+def test_a_run_scores_the_very_tokens_under_the_causal_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "framed.yaml").write_text("adapter: tabular\ngrid: [3, 4, 2]\nlicence: Apache-2.0\nnote: a test\n")
+    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
+    asked = {
+        "methods": [{"name": "zipar", "window": 1}],
+        "backbones": ["framed"],
+        "tasks": [{"name": "tabular", "limit": 2}],
+    }
+    plan = expand(resolve({**asked, "max_new_tokens": 99, "temperature": [1.0], "prove": False}, Lines("test", None)))
+    store = Store.create(tmp_path / "run", {**plan.manifest(), "provenance": {}})
+    serial(plan, store, runner.Options())
+    cell = next(found for found in map(store.cell, store.cells()) if found.meta["label"].startswith("zipar"))
+    counted = cell.samples[~cell.samples["warmup"].astype(bool)]
+    prompts = {prompt.id: prompt.tokens for found in plan.prompts.values() for prompt in found}
+    backbone = presets.load("framed", "fp64")
+    assert len(counted) == 2 and set(counted["status"]) == {"ok"}
+    for sample in counted.to_dict("records"):
+        wanted = scored(backbone, sample["tokens"], prompts[sample["prompt"]] or ())
+        assert list(sample["logprobs"]) == pytest.approx(wanted, abs=1e-9) and len(wanted) == 15
+        steps = cell.steps[(cell.steps["prompt"] == sample["prompt"]) & ~cell.steps["warmup"].astype(bool)]
+        assert (len(steps), int(steps["nfe"].sum()), int(steps["forced"].sum())) == (7, 7, 3)

@@ -1,0 +1,329 @@
+"""Tables and figures of ADT-Tree: printed numbers as they are, measured ones read back from a store."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from harness.bench.trees import TRIALS, _halves
+from harness.cli.main import stride
+from harness.plan import suite
+from harness.plan.cells import expand
+from harness.record.store import Store
+from reports.papers import suites
+from reports.papers.adt_tree import (
+    costs,
+    drafters,
+    ranks,
+    regions,
+)
+from reports.papers.adt_tree import (
+    figures as papers_adt_figures,
+)
+from reports.papers.adt_tree import (
+    laws as papers_adt_laws,
+)
+from reports.papers.adt_tree.tables import LAYOUTS, ROWS, meaning, table
+from reports.papers.measured import measured
+from reports.papers.printed import printed
+from reports.sheet import UNMEASURED, Sheet
+from tests.support.fake_store import FakeStore, empty, meta, record, step
+
+GRID = {"rows": 4, "columns": 4, "stride": 4}
+ADT = {"acceptance": "exact", "init": "horizontal", "depths": [1, 9], "widths": [2, 8], "step_k": 2}
+FIXED = {"depth": 2, "width": 2, "nodes": 6}
+SUITES = [name for name in suite.known() if name == "trees" or name.startswith("papers/adt_tree")]
+
+
+def picture(prompt: str, accepted: tuple[int, ...], levels: int = 3, ms: float = 10.0, **changes: Any) -> Any:
+    """16 tokens; each cycle drafted a tree of so many levels, of two nodes each, in as many drafter passes."""
+    steps = [step(one, 2 * levels, ms=ms, levels=levels, draft_nfe=levels, ranks=tuple(range(one))) for one in accepted]
+    assert sum(one.emitted for one in steps) == 16
+    return record(prompt, steps, agreement=None, **changes)
+
+
+def paper_run(name: str = "papers/adt_tree", prompts: int = 2, **changes: Any) -> FakeStore:
+    """T = 0 and 1: a baseline, EAGLE-2, ADT-Tree and that with LANTERN's rule; at T = 1 EAGLE-2 accepts less."""
+    store = empty()
+    store.manifest["suite"] = {"name": name}
+    relaxed = {**ADT, "acceptance": "lantern"}
+    for t in (0.0, 1.0):
+        same = {"backbone": "embedded-image", "task": "emoji_scenes", "grid": GRID, "baseline": f"ar{t:g}", **changes}
+        same["sampling"] = {"temperature": t, "top_k": 0, "top_p": 1.0}
+        cells = (
+            ("ar", "autoregressive", (0,) * 16, 0, 10.0, {}),
+            ("eagle2", "eagle2", (1,) * 8 if t else (3,) * 4, 3, 20.0, FIXED),
+            ("adt", "adt_tree", (1,) * 8, 2, 12.0, ADT),
+            ("both", "adt_tree", (7, 7), 9, 10.0, relaxed),
+        )
+        for cell, method, accepted, levels, ms, params in cells:
+            role = "baseline" if cell == "ar" else "method"
+            held = meta(f"{cell}{t:g}", method=method, label=cell, params=params, role=role, **same)
+            store.add(held, [picture(f"p{i}", accepted, levels, ms) for i in range(prompts)])
+    return store
+
+
+def lines(sheet: Sheet, labels: int = 1) -> pd.DataFrame:
+    titles = [column.title for column in sheet.columns]
+    return pd.DataFrame(sheet.rows, columns=titles).set_index(titles[:labels])
+
+
+def filled(store: FakeStore, fill: Callable[..., list[Sheet]], labels: int = 1) -> list[pd.DataFrame]:
+    return [lines(sheet, labels) for sheet in fill(store, measured(store))]  # type: ignore[arg-type]  # as reports read
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_names_columns_that_are_printed_and_every_row(name: str) -> None:
+    layout, rows = LAYOUTS[name], printed(name).rows
+    wanted = {layout.column(figure, t) for t in layout.temperatures for figure in layout.figures}
+    assert wanted == set(rows.columns) - {"Model", "Method", "notes"}
+    assert set(rows["Method"]) <= set(ROWS)
+
+
+def test_printed_numbers_are_the_papers() -> None:
+    """Picked by hand from the pages."""
+    two = printed("adt_tree_table2").rows.set_index("Method")
+    assert two.loc["ADT-Tree+LANTERN", ["T=1 SR [x]", "T=0 mean tree depth d_bar"]].tolist() == ["2.20", "4.31"]
+    five = printed("adt_tree_table5").rows.set_index(["Model", "Method"])
+    assert five.loc[("XL 775M", "ADT-Tree"), ["SR [x]", "tau [tokens/cycle]"]].tolist() == ["1.39", "2.53"]
+
+
+def test_both_temperatures_stand_in_one_row() -> None:
+    (found,) = filled(paper_run(), table("adt_tree_table1"))
+    row = found.loc["EAGLE-2"]
+    assert row["T=0 tau [tokens/cycle], printed"] == "2.91"
+    assert [row[f"T={t} tau [tokens/cycle], measured"][:4] for t in (0, 1)] == ["4.00", "2.00"]
+    assert [row[f"T={t} SR [x], measured"][:4] for t in (0, 1)] == ["2.00", "1.00"]  # 160 / 80 and 160 / 160 ms
+    assert found.loc["ADT-Tree", "T=1 mean tree depth d_bar, measured"].startswith("2.00")
+    assert found.loc["ADT-Tree+LANTERN", "T=0 tau [tokens/cycle], measured"].startswith("8.00")
+    assert set(found["T=0 HPSv2, measured"]) == set(found.loc["LANTERN", found.columns[1::2]]) == {UNMEASURED}
+
+
+def test_a_setting_that_the_paper_has_not_follows_and_a_benchmark_fills_its_own_table() -> None:
+    store = paper_run()
+    store.add({**store.cell("adt0").meta, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}, [])
+    held = store.records["adt0"]
+    store.add({**store.cell("v").meta}, held)
+    (found,) = filled(store, table("adt_tree_table1"))
+    assert found.index[-1] == "v" and found.loc["v", "T=0 tau [tokens/cycle], printed"] == "-"
+    assert filled(paper_run(task="partiprompts"), table("adt_tree_table1")) == []
+
+
+def test_models_of_table_v_are_paired_in_order_and_fixed_bases_told_apart() -> None:
+    store = empty()
+    store.manifest["suite"] = {"name": "papers/adt_tree_base"}
+    fixed = {"a": {"depths": [1, 2]}, "b": {"widths": [3, 7], "step_k": 4}, "c": {"init": "flock"}, "d": {}}
+    for i, backbone in enumerate(("embedded-digits-s", "embedded-digits-l")):
+        same = {"backbone": backbone, "task": "digits", "baseline": f"ar{i}", "grid": GRID}
+        same["sampling"] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
+        store.add(meta(f"ar{i}", **same, role="baseline"), [picture("p", (0,) * 16, 0)])
+        for j, (name, options) in enumerate(fixed.items(), 1):
+            held = meta(f"{name}{i}", **same, method="adt_tree", params={**ADT, **options})
+            store.add(held, [picture("p", (1,) * 8, j)])
+    (found,) = filled(store, table("adt_tree_table5"), labels=2)
+    depth = found["d_bar (paper header: d~), measured"].str[:4]
+    assert depth["L 775M"].tolist() == ["3.00", "1.00", "2.00", UNMEASURED[:4], "4.00"]
+    assert depth["XL 775M", "ADT-Tree"] == "4.00"
+
+
+def test_the_suite_of_table_v_holds_each_of_its_rows() -> None:
+    cells = expand(suite.load("papers/adt_tree_base")).cells
+    held = {meaning(cell.name, cell.config["params"]) for cell in cells}
+    assert held == {ROWS[name] for name in printed("adt_tree_table5").rows["Method"]} | {("autoregressive",)}
+
+
+def test_the_overview_counts_by_hand() -> None:
+    first, _ = filled(paper_run(), costs.overview)
+    row = first.loc["eagle2"]
+    assert row["mean depth"].startswith("3.00") and row["utilisation"].startswith("1.00")  # 3 of 3 levels
+    assert first.loc["adt", "utilisation"].startswith("0.50") and first.loc["ar", "utilisation"] == "-"
+    sheet, _ = costs.overview(paper_run(), measured(paper_run()))  # type: ignore[arg-type]
+    assert any(note.startswith("tau, adt less eagle2: -2.00") for note in sheet.notes)
+
+
+def test_costs_leave_out_cycles_without_room() -> None:
+    """16 tokens in cycles of four: the last begins at 12 and has room for three levels and one token."""
+    cell = paper_run().cell("eagle20")
+    found = costs.cost(cell)  # type: ignore[arg-type]
+    assert found == costs.Cost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
+    deep = {**cell.meta, "params": {**FIXED, "depth": 15}}
+    assert costs.cost(Cellular(deep, cell)) is None  # type: ignore[arg-type]
+
+
+class Cellular:
+    """A cell under other parameters."""
+
+    def __init__(self, held: dict[str, Any], cell: Any) -> None:
+        self.meta, self.samples, self.steps = held, cell.samples, cell.steps
+
+
+def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
+    """Drafting takes 0.5 ms a level and 0.1 ms a node."""
+    store = paper_run("papers/adt_tree_fixed", prompts=1)
+    for depth, nodes in ((0, 2), (1, 5), (2, 9), (3, 4)):
+        ns = round((0.5 * (depth + 1) + 0.1 * nodes) * 1e6)
+        steps = [step(0, nodes, levels=depth + 1, draft_nfe=depth + 1, draft_ns=ns) for _ in range(16)]
+        held = {**store.cell("eagle21").meta, "cell": f"e{depth}", "label": f"e{depth}"}
+        store.add({**held, "params": {"depth": depth, "width": 4, "nodes": nodes}}, [record("p0", steps)])
+    for name in ("eagle20", "eagle21"):
+        store.manifest["cells"].pop(name)
+        store.held.pop(name)
+    (sheet,) = costs.costs(store, measured(store))  # type: ignore[arg-type]
+    assert any("T_S 0.500 ms" in note and "T_N 0.1000 ms" in note for note in sheet.notes)
+    assert lines(sheet).loc["e2", "drafter ms, eq. 4 fitted"] == "2.40"
+    assert lines(sheet).loc["e3", ["candidates, eq. 5", "nodes read, counted"]].tolist() == ["52", "4.00"]
+
+
+def test_gains_are_paired_with_the_tree_of_the_same_rule() -> None:
+    store = paper_run()
+    (group, _) = measured(store)  # type: ignore[arg-type]
+    found = costs.gains(store, group, "adt0")  # type: ignore[arg-type]
+    assert found is not None and found["gain"].tolist() == [pytest.approx(80 / 96)] * 2
+    assert found["variance"].tolist() == [0.0] * 2
+    assert costs.gains(store, group, "both0") is None  # type: ignore[arg-type]  # LANTERN was not run
+
+
+def test_a_perfect_order_has_rank_correlation_one() -> None:
+    index = pd.MultiIndex.from_product([[f"p{i}" for i in range(6)], [0]], names=["prompt", "repetition"])
+    found = pd.DataFrame({"variance": [1.0, 2, 3, 4, 5, 6], "gain": [1.0, 4, 9, 16, 25, 36]}, index=index)
+    assert (one := costs.correlation(found)) is not None and one.estimate == pytest.approx(1.0)
+    flipped = costs.correlation(found.assign(gain=-found["gain"]))
+    assert flipped is not None and flipped.estimate == pytest.approx(-1.0)
+
+
+def grounds(deep: int, pictures: int = 5) -> FakeStore:
+    """Pictures of smooth ground with trees of ``deep`` levels, and as many of textured ground with trees of one."""
+    store = paper_run(prompts=2)
+    made = [
+        picture(f"{ground}{i}", (1,) * 8, levels, regions=(ground,) * 15 + ("object",))
+        for ground, levels in (("smooth", deep), ("textured", 1))
+        for i in range(pictures)
+    ]
+    store.add({**store.cell("adt0").meta, "cell": "located", "label": "located"}, made)
+    return store
+
+
+@pytest.mark.parametrize(("deep", "variation", "sure"), [(3, "1.000", True), (1, "0.000", False)])
+def test_depths_are_told_apart_by_ground(deep: int, variation: str, sure: bool) -> None:
+    store = grounds(deep)
+    sheet = next(s for s in regions.sheet(store, measured(store)))  # type: ignore[arg-type]
+    found = lines(sheet, 2)
+    assert found.loc[("located", "smooth"), "mean depth"].startswith(f"{deep}.00")
+    assert found.loc[("located", "smooth"), "cycles"] == "40"
+    (note,) = [note for note in sheet.notes if note.startswith("located")]
+    assert f"total variation of the depths {variation}" in note
+    p = float(note.split("p = ")[1].split()[0])
+    assert p < 0.05 if sure else p == 1.0
+
+
+def test_pictures_of_one_ground_cannot_be_compared() -> None:
+    found = regions.located(grounds(3).cell("located"))  # type: ignore[arg-type]
+    assert regions.apart(found[found["region"] == "smooth"]) == "pictures of one ground only"
+    assert "too few" in regions.apart(found[found["prompt"].isin(["smooth0", "textured0"])])
+
+
+def test_levels_of_tokens_and_trees_lie_on_the_grid() -> None:
+    found = pd.DataFrame({"kept": [1, 3, 4, 8], "levels": [0, 2, 5, 9]})
+    assert papers_adt_figures.token_depths(found).tolist() == [1, 1, 2, 3, 1, 2, 3, 4, *range(1, 9)]
+    assert papers_adt_figures.tree_depths(found).tolist() == [0, *[2] * 3, *[5] * 4, *[9] * 8]
+
+
+def with_laws(store: FakeStore, folder: Path) -> FakeStore:
+    """Baselines that were sure of the first cell and not of the last, and a picture for each sample."""
+    store.path = folder
+    matplotlib.image.imsave(folder / "out.png", np.full((8, 8, 3), 0.5))
+    leading = [x for i in range(16) for x in (0.9 - 0.05 * i, 0.05)]
+    for cell in store.held.values():
+        cell.samples["output"] = "out.png"
+        cell.samples["regions"] = [["smooth"] * 8 + ["object"] * 8] * len(cell.samples)
+        cell.samples["leading"] = [leading if cell.meta["role"] == "baseline" else []] * len(cell.samples)
+    return store
+
+
+def test_the_most_and_least_certain_cells_are_found(tmp_path: Path) -> None:
+    store = with_laws(paper_run(), tmp_path)
+    found = list(papers_adt_laws.pictures(store.cell("ar1")))  # type: ignore[arg-type]
+    assert found[0].sureness(GRID)[1].tolist() == pytest.approx([0.7, 0.65, 0.6, 0.55])
+    least, _, most = papers_adt_laws.extremes(found, GRID)
+    assert (least.row, least.column, most.row, most.column) == (3, 3, 0, 0)
+    assert most.law.tolist() == [0.9, 0.05]
+    assert list(papers_adt_laws.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
+    (sheet,) = papers_adt_laws.sheet(store, measured(store))  # type: ignore[arg-type]
+    assert lines(sheet, 2).loc[("embedded-image, T = 1", "smooth"), "median"] == "0.725"
+
+
+def test_a_run_stores_the_laws_of_its_baseline(tmp_path: Path) -> None:
+    """At T = 0 the token is the likeliest one, so the first of each row is its own probability."""
+    what = ["--method", "autoregressive", "--backbone", "embedded-digits-s", "--task", "{name: digits, n: 1}"]
+    rest = ["--set", "prove=false", "--set", "greedy_check={prompts: 0}", "--out", str(tmp_path / "run"), "--offline"]
+    done = CliRunner().invoke(stride, ["run", *what, *rest], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    store = Store.open(tmp_path / "run")
+    (cell,) = (store.cell(name) for name in store.cells())
+    sample = cell.samples[~cell.samples["warmup"]].iloc[0]
+    laws = np.asarray(sample["leading"]).reshape(64, -1)
+    np.testing.assert_allclose(laws[:, 0], np.exp(sample["logprobs"]))
+    assert laws.shape[1] == 16 and (np.diff(laws) <= 0).all() and (laws.sum(1) <= 1 + 1e-9).all()
+
+
+def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
+    figures = {"top1_head1": 0.5, "top3_head1": 0.7, "top1_head2": 0.1, "top1_head1_shuffled": 0.02}
+    for name, held in (("medusa-a", figures), ("eagle1-b", {"top1_1": 0.6, "top3_1": 0.8}), ("vq", {"loss": 1.0})):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "card.json").write_text(json.dumps({"name": name, "figures": held}))
+    eagle, medusa = drafters.accuracies(tmp_path)
+    assert eagle == ("eagle1-b", {"": 0.6}, {"": 0.8})
+    assert medusa == ("medusa-a", {"": 0.5, "_shuffled": 0.02}, {"": 0.7})
+
+
+def test_places_of_accepted_nodes_and_runs_without_them() -> None:
+    """At T = 0 EAGLE-2 accepts three a cycle, of places 1, 2 and 3; at T = 1 the likeliest alone."""
+    (found,) = filled(paper_run(), ranks.sheet)
+    assert found.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]
+    assert found.loc["eagle2, T = 1"].tolist() == ["100%", "0%", "100%"]
+    store = paper_run()
+    for cell in store.held.values():
+        del cell.steps["ranks"]
+    assert filled(store, ranks.sheet) == []
+
+
+DRAWN = {
+    "papers/adt_tree": ["fig1", "fig2", "fig3", "fig3b", "gain"],
+    "papers/adt_tree_inits": ["fig8"],
+    "papers/adt_tree_fixed": ["fig3", "gain"],
+    "papers/adt_tree_laws": ["fig9", "fig9-2", "fig5", "fig5-2"],
+    "trees": ["fig1", "fig2", "fig2-2"],
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) -> None:
+    store: Any = paper_run(name, prompts=2)
+    held = {**store.cell("adt0").meta, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}
+    store.add(held, store.records["adt0"])
+    written = suites.write(with_laws(store, tmp_path), tmp_path / "out")
+    drawn = [path.stem.removeprefix("papers-") for path in written if path.suffix == ".png"]
+    assert set(DRAWN[name]) <= set(drawn)
+    assert (tmp_path / "out" / "papers.md").stat().st_size > 0
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_suite_is_read_and_has_a_report(name: str) -> None:
+    plan = expand(suite.load(name))
+    assert plan.runnable and name in suites.SUITES
+
+
+def test_prompts_to_choose_on_are_not_timed_again() -> None:
+    prompts = [[i] for i in range(28)]
+    chosen, rest = _halves(prompts)
+    assert len(chosen) == TRIALS and sorted(chosen + rest) == prompts
+    assert math.ceil(len(rest) / 2) > 10

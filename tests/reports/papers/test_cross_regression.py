@@ -1,0 +1,380 @@
+"""Cross-Regression's report: printed numbers as they are, measured ones read back from a store that is made up here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import accumulate
+from math import exp
+from operator import mul
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+import yaml
+from click.testing import CliRunner
+from safetensors.torch import save_file
+
+from harness import discover
+from harness.cli.main import stride
+from harness.plan import presets, suite
+from harness.plan.cells import expand
+from harness.record.store import Store
+from harness.registry import RECIPES
+from reports.papers import suites
+from reports.papers.cross_regression import energies as papers_cross_energies
+from reports.papers.cross_regression import figures as papers_cross_figures
+from reports.papers.cross_regression.energies import energies
+from reports.papers.cross_regression.facts import MODELS, beside, cells, layers_of, parameters, preset
+from reports.papers.cross_regression.tables import LAYOUTS, table
+from reports.papers.measured import measured
+from reports.papers.printed import printed
+from reports.sheet import UNMEASURED
+from tests.support.fake_store import FakeStore, empty, meta, record, step
+
+OPTIONS = {
+    **{"adapter": "cross-regression", "horizon": 32, "layout": "joint", "mode": "std", "beta": 0.0, "tau": 0.0},
+    **{"noise": "logU", "clip": False, "carry": True, "redraft": "none", "bonus": True, "draft_top": 0},
+}
+SUITES = [name for name in suite.known() if name.startswith("papers/cross_regression")]
+IMPOSSIBLE = -1e30
+
+
+def made(accepted: tuple[int, ...], ms: float, passes: int = 1, score: str = "", right: int = 3) -> list[Any]:
+    """Twelve tokens of each of six prompts; the first ``right`` of them are scored 1."""
+    rows = []
+    for i in range(6):
+        energy = (-1.0 + 0.1 * i, -3.0, IMPOSSIBLE)
+        steps = [replace(step(one, 4, ms=ms, energies=energy), nfe=passes) for one in accepted]
+        scores = {score: float(i < right)} if score else {}
+        rows.append(record(f"p{i}", steps, agreement=None, scores=scores))
+    return rows
+
+
+def run(suite_name: str = "cross_regression", t: float = 0.6) -> FakeStore:
+    store = empty()
+    store.manifest["suite"] = {"name": f"papers/{suite_name}"}
+    store.manifest["sizes"] = {name: spec.size for name, spec in presets.known().items()}
+    store.manifest["temperature"] = t
+    return store
+
+
+def add(store: FakeStore, backbone: str, task: str, records: list[Any], method: str = "", **changes: Any) -> str:
+    """A cell of Cross-Regression with these options, or of another method; its baseline where there is none yet."""
+    t = store.manifest["temperature"]
+    base = f"{backbone}-{task}-{t:g}"
+    sampling = {"temperature": t, "top_k": 0, "top_p": 1.0}
+    same = {"backbone": backbone, "task": task, "sampling": sampling, "baseline": base}
+    if base not in store.held:
+        plain = made((0,) * 12, 10.0, score=SCORES.get(task, ""))
+        plain = [replace(one, steps=tuple(replace(each, energies=()) for each in one.steps)) for one in plain]
+        store.add(meta(base, role="baseline", **same), plain)
+    params = {} if method else {**OPTIONS, **changes}
+    name = f"{base}-{method}{'-'.join(f'{key}={value}' for key, value in changes.items())}"
+    store.add(meta(name, method=method or "cross_regression", params=params, **same), records)
+    return name
+
+
+SCORES = {"gsm8k": "exact_match", "humaneval": "pass@1"}
+
+
+def sheets(store: FakeStore, name: str) -> list[Any]:
+    """Frames by the first two columns, and the notes and title of each."""
+    found = []
+    for sheet in table(name)(store, measured(store)):  # type: ignore[arg-type]  # what reports read of a store
+        frame = pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns])
+        found.append((frame.set_index(["row", "figure"]).sort_index(), sheet))
+    return found
+
+
+def test_slots_drawn_anew_have_rows_and_whisper_its_errors() -> None:
+    store = run()
+    name = add(store, "whisper-base", "utterances", made((3, 3, 3), 5.0), redraft="placeholders")
+    wer = {"value": 0.03, "low": 0.02, "high": 0.05, "n": 6}
+    store.held[name].meta["set_scores"] = {"corpus_wer": wer}
+    [(frame, _)] = sheets(store, "cross_regression_table4")
+    row = frame.loc[(f"whisper-base, {name}", "utterances, T = 0.6")]
+    assert row["tokens, measured"] == "4.00" and row["score, measured"] == "0.030 [0.020, 0.050]"
+
+
+def test_every_printed_model_is_a_preset() -> None:
+    assert set(MODELS.values()) <= set(presets.known())
+    assert preset("DS LLaMa 3 8B") == preset("DeepSeek-R1-Distill-Llama-8B") == "deepseek-r1-distill-8b"
+    with pytest.raises(KeyError):
+        preset("LLaMA-3 70B")
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_every_printed_number_is_a_fact(name: str) -> None:
+    """All figures of a printed row but means, what is relative to another row, and what names the row."""
+    rows = printed(name).rows
+    said = [fact for row in rows.to_dict("records") for fact in LAYOUTS[name].facts(row)]  # type: ignore[arg-type]
+    facts = [text for fact in said for text in (fact.value, fact.quality) if text]
+    labels = ("Model", "Size", "Temp", "Base", "Framework", "Method", "Sampling", "Threshold", "Smoothing", "Benchmark")
+    skipped = (*labels, "Layer", "#Layers", "Mean", "notes")
+    figures = [c for c in rows.columns if not c.startswith(skipped) and "Rel." not in c]
+    wanted = [str(row[c]) for _, row in rows.iterrows() for c in figures]
+    assert sorted(facts) == sorted(wanted) and len(facts) > 5
+    assert {fact.backbone for fact in said} <= set(presets.known())
+
+
+def test_table_17_stands_by_model_temperature_and_benchmark() -> None:
+    store = run()
+    add(store, "qwen2.5-7b", "gsm8k", made((3,) * 3, 12.0))
+    add(store, "qwen2.5-7b", "gsm8k", made((5, 5), 12.0), layout="sequential")
+    add(store, "smollm2-135m", "gsm8k", made((1,) * 6, 12.0))
+    add(store, "embedded-code", "continuation", made((2,) * 4, 12.0))
+    add(store, "whisper-base", "utterances", made((2,) * 4, 12.0))
+    ((frame, _),) = sheets(store, "cross_regression_table17")
+    row = frame.loc[("Qwen 2.5 7B", "GSM8K, T = 0.6")]
+    assert row["tokens, printed"] == "4.66" and row["tokens, measured"].startswith("4.00")
+    assert row["wall speed-up"].startswith("3.33") and row["n"] == "6"  # 10 ms against 12 / 4
+    assert frame.loc[("Qwen 2.5 7B", "GSM8K, T = 0"), "tokens, measured"] == UNMEASURED
+    assert frame.loc[("Qwen 2.5 7B", "HumanEval, T = 0.6"), "tokens, measured"] == UNMEASURED
+    ours = frame[frame["tokens, printed"] == "-"]["tokens, measured"]
+    assert [text[:4] for text in ours] == ["3.00", "2.00"], "our own backbones, the sequential layout and speech not"
+
+
+def test_whisper_is_in_table_4_alone() -> None:
+    store = run(t=1.0)
+    add(store, "whisper-small-hub", "librispeech", made((1,) * 6, 12.0))
+    add(store, "whisper-base", "utterances", made((2,) * 4, 12.0))
+    ((frame, _),) = sheets(store, "cross_regression_table4")
+    assert frame.loc[("Whisper Small", "T = 1"), "tokens, printed"] == "2.1"
+    assert frame.loc[("Whisper Small", "T = 1"), "tokens, measured"].startswith("2.00")
+    assert frame["tokens, measured"].str.startswith("3.00").sum() == 1
+    assert sheets(store, "cross_regression_table17") == []
+
+
+def test_table_3_has_every_framework_and_scores_as_shares() -> None:
+    store = run()
+    add(store, "llama3-8b", "gsm8k", made((3,) * 3, 12.0, score="exact_match", right=3))
+    relaxed: dict[str, Any] = {"mode": "det", "clip": True, "tau": -14.0, "beta": 0.05}
+    add(store, "llama3-8b", "gsm8k", made((5,) * 2, 12.0, score="exact_match", right=2), **relaxed)
+    add(store, "llama3-8b", "gsm8k", made((0, 1) * 4, 12.0), "prompt_lookup")
+    diffusion = meta("d", backbone="llada-8b", method="masked_diffusion", params={"steps": 128}, task="gsm8k")
+    store.add({**diffusion, "sampling": {"temperature": 0.6}}, made((2,) * 4, 10.0, score="exact_match", right=1))
+    ((frame, sheet),) = sheets(store, "cross_regression_table3")
+    assert "of llama3-8b | measured on llama3-8b" in sheet.title and len(frame) == 20
+    for row, tokens, score in (
+        *(("Lossless", "4.00", "0.500"), ("Lossy (dE<= 14)", "6.00", "0.333")),
+        *(("PLD", "1.50", UNMEASURED), ("LLaDA (T=128)", "3.00", "0.167"), ("Baseline", "1.00", "0.500")),
+    ):
+        found = frame.loc[(row, "GSM8K")]
+        assert found["tokens, measured"].startswith(tokens) and found["score, measured"].startswith(score)
+        assert frame.loc[(row, "HumanEval"), "tokens, measured"] == UNMEASURED
+    assert frame.loc[("Lossy (dE<= 14)", "GSM8K"), ["tokens, printed", "score, printed"]].tolist() == ["5.03", "0.66"]
+    assert any("another law" in note for note in sheet.notes)
+
+
+def test_scores_are_per_cent_where_they_are_printed_so() -> None:
+    store = run(t=0.0)
+    add(store, "llama3-8b", "gsm8k", made((3,) * 3, 12.0, score="exact_match", right=3))
+    ((frame, _),) = sheets(store, "cross_regression_table7")
+    row = frame.loc[("LLaMA-3 8B", "T = 0")]
+    assert row["score, printed"] == "60.0" and row["score, measured"].startswith("50.0 [")
+
+
+def grid(task: str = "continuation", backbone: str = "embedded-code") -> FakeStore:
+    store = run("cross_regression_thresholds", t=0.1)
+    for tau, accepted in ((0.0, (1,) * 6), (-4.0, (2,) * 4), (-8.0, (3,) * 3)):
+        for beta in (0.05, 0.2):
+            add(store, backbone, task, made(accepted, 12.0), mode="det", clip=True, tau=tau, beta=beta)
+    return store
+
+
+def test_our_own_grid_stands_beside_llama_3s() -> None:
+    ((twelve, sheet),) = sheets(grid(), "cross_regression_table12")
+    assert "printed of llama3-8b | measured on embedded-code" in sheet.title
+    assert twelve.loc[("threshold 4, smoothing 0.2", ""), "tokens, printed"] == "4.32"
+    assert twelve.loc[("threshold 4, smoothing 0.2", ""), "tokens, measured"].startswith("3.00")
+    assert twelve.loc[("threshold 12, smoothing 0.05", ""), "tokens, measured"] == UNMEASURED
+    assert (twelve["tokens, printed"] == "-").sum() == 1, "threshold 0 at smoothing 0.2 is printed in no row"
+    assert any("4.4" in note and "falls" in note for note in sheet.notes)
+    ((thirteen, _),) = sheets(grid(), "cross_regression_table13")
+    assert thirteen.loc[("threshold 0, smoothing 0.5", ""), "tokens, printed"] == "3.01"
+
+
+def test_a_published_model_has_its_own_rows() -> None:
+    ((frame, sheet),) = sheets(grid("gsm8k", "qwen2.5-7b"), "cross_regression_table12")
+    assert "printed of qwen2.5-7b" in sheet.title
+    assert frame.loc[("threshold 8, smoothing 0.05", ""), "tokens, printed"] == "5.46"
+    assert sheets(grid("gsm8k", "qwen2.5-7b"), "cross_regression_table13") == [], "GSM8K is not HumanEval"
+
+
+def test_table_15_is_of_steps_and_of_passes() -> None:
+    store = run()
+    add(store, "llama2-7b", "gsm8k", made((5, 5), 20.0, passes=2), layout="sequential")
+    add(store, "llama2-7b", "gsm8k", made((3,) * 3, 12.0))
+    ((frame, _),) = sheets(store, "cross_regression_table15")
+    found = frame.loc["GSM8K"]["tokens, measured"].str[:4].to_dict()
+    assert found == {
+        "sequential, tokens a step": "6.00",
+        "sequential, tokens a pass": "3.00",
+        "joint, tokens a pass": "4.00",
+    }
+    printed_of = frame.loc["GSM8K"]["tokens, printed"].to_dict()
+    assert list(printed_of.values()) == ["3.47", "2.54", "5.07"]
+
+
+def layered() -> FakeStore:
+    store = run("cross_regression_layers", t=0.0)
+    for which, accepted in (("", (5, 5)), ("-l0-0", (0,) * 12), ("-l1-3", (2,) * 4), ("-l1-4", (3,) * 3)):
+        for layout in ("sequential", "joint"):
+            changes = {"layout": layout, "adapter": f"cross-regression{which}"}
+            add(store, "embedded-code", "continuation", made(accepted, 12.0), **changes)
+    return store
+
+
+def test_layers_stand_beside_the_nearest_share() -> None:
+    """Of five layers: 0 is a fifth, as 0-7 of 32 is a quarter; 1-3 is 8-23, and 1-4 is 8-31."""
+    ((frame, _),) = sheets(layered(), "cross_regression_table16")
+    found = frame.xs("joint", level=1)["tokens, measured"].str[:4]
+    at = {"Full (baseline), 32 of 32": "6.00", "Layers 0-7, 8 of 32": "1.00", "Layers 8-23, 16 of 32": "3.00"}
+    at["Layers 8-31, 24 of 32"] = "4.00"
+    assert {row: found[row] for row in at} == at
+    assert (found == UNMEASURED[:4]).sum() == 14
+    rows = cells(measured(layered()))  # type: ignore[arg-type]  # what reports read of a store
+    assert beside(rows, (0, 3)) is None and beside(rows, (8, 23)) == (1, 3)
+    assert layers_of("Layers 12-15, 4 of 32") == (12, 15) and layers_of("Full (baseline)") is None
+
+
+def test_energies_of_a_cell_by_hand() -> None:
+    """Six prompts of three steps: E_1 = -1 + i / 10, E_2 = -3, and one draft that the target cannot emit."""
+    store = run()
+    name = add(store, "embedded-code", "continuation", made((3,) * 3, 12.0))
+    found = energies(store.cell(name))  # type: ignore[arg-type]  # what reports read of a store
+    assert len(found) == 54 and found["place"].tolist()[:3] == [1, 2, 3]
+    assert found["following"].tolist()[0] == -3.0 and found["following"].isna().sum() == 18
+    first = np.array([-1.0 + 0.1 * i for i in range(6)])
+    values = np.concatenate([np.repeat(first, 3), np.full(18, -3.0)])
+    (sheet,) = papers_cross_energies.sheet(store, measured(store))  # type: ignore[arg-type]
+    line = dict(zip([column.title for column in sheet.columns], sheet.rows[0], strict=True))
+    assert line["drafts tested"] == "54" and line["impossible"] == "33.3%"
+    assert line["mu, nat"].startswith(f"{values.mean():.3f}") and line["sigma, nat"] == f"{values.std():.3f}"
+    assert line["L, accepted a step"].startswith("3.00") and line["L_beta / L_0"] == "1"
+
+
+def test_the_gain_of_smoothing_is_against_the_cell_that_differs_in_beta_alone() -> None:
+    store = run("cross_regression_smoothing")
+    add(store, "embedded-code", "continuation", made((2,) * 4, 12.0))
+    add(store, "embedded-code", "continuation", made((3,) * 3, 12.0), beta=0.5)
+    add(store, "embedded-code", "continuation", made((1,) * 6, 12.0), beta=0.5, layout="sequential")
+    (sheet,) = papers_cross_energies.sheet(store, measured(store))  # type: ignore[arg-type]
+    gains = [row[-2:] for row in sheet.rows]
+    assert gains[0] == ["1", "-"] and gains[1][0].startswith("1.50") and gains[2] == [UNMEASURED] * 2
+    values = np.concatenate([np.repeat(-1.0 + 0.1 * np.arange(6), 4), np.full(24, -3.0)])
+    assert float(gains[1][1]) == pytest.approx(0.5 * abs(values.mean()) / (values.std() * 0.5), rel=0.05)
+
+
+def test_runs_without_energies_have_no_such_sheet(tmp_path: Path) -> None:
+    store = run()
+    name = add(store, "embedded-code", "continuation", made((3,) * 3, 12.0))
+    del store.cell(name).steps["energies"]
+    groups = measured(store)  # type: ignore[arg-type]  # what reports read of a store
+    assert papers_cross_energies.sheet(store, groups) == []  # type: ignore[arg-type]
+    assert papers_cross_energies.figure(store, groups, tmp_path) == []  # type: ignore[arg-type]
+
+
+def test_sweeps_differ_in_one_option() -> None:
+    (group,) = measured(grid())  # type: ignore[arg-type]  # what reports read of a store
+    found = papers_cross_figures.swept(group, "tau", "beta")
+    assert {line: rows["x"].tolist() for line, rows in found.items()} == {
+        line: [-8.0, -4.0, 0.0] for line in ("beta 0.05", "beta 0.2")
+    }
+    assert papers_cross_figures.swept(group, "horizon") == {}
+
+
+def test_sizes_are_read_from_the_run() -> None:
+    store: Any = run()
+    assert parameters(store, "llama2-70b") == pytest.approx(68.98e9)
+    assert parameters(store, "embedded-code") == pytest.approx(1.05e6)
+    assert parameters(store, "tabular") is None
+
+
+@pytest.mark.parametrize(
+    ("store", "drawn"),
+    [(grid(), {"thresholds", "smoothing"}), (layered(), {"layers"})],
+    ids=["thresholds", "layers"],
+)
+def test_a_suite_ends_with_its_figures(store: Any, drawn: set[str], tmp_path: Path) -> None:
+    written = suites.write(store, tmp_path)
+    assert {path.stem.removeprefix("papers-") for path in written if path.suffix == ".png"} == drawn
+    assert "Cross-Regression, Table 1" in (tmp_path / "papers.md").read_text()
+
+
+def test_fig_1_has_a_point_a_backbone(tmp_path: Path) -> None:
+    store: Any = run("cross_regression_scaling")
+    for backbone, accepted in (("smollm2-135m", (1,) * 6), ("llama2-7b", (3,) * 3)):
+        add(store, backbone, "gsm8k", made(accepted, 12.0))
+    (path,) = papers_cross_figures.scaling(store, measured(store), tmp_path)
+    assert path.name == "papers-fig1.png" and path.stat().st_size > 10_000
+    assert papers_cross_figures.scaling(run("cross_regression_scaling"), [], tmp_path) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_a_suite_names_what_exists_and_its_report_is_known(name: str) -> None:
+    discover.load_all()
+    plan = expand(suite.load(name))
+    assert name in suites.SUITES and any(cell.name == "cross_regression" for cell in plan.cells)
+    adapters = {cell.config["params"].get("adapter") for cell in plan.cells} - {None, "cross-regression"}
+    discover.load_recipes()
+    for cell in plan.cells:
+        wanted = cell.config["params"].get("adapter")
+        if wanted in adapters:
+            assert f"{wanted}-{cell.backbone}" in RECIPES and cell.backbone in ("embedded-code", "smollm2-135m")
+    assert len(adapters) == (18 if name.endswith("layers") else 0)
+
+
+def untrained(folder: Path) -> Path:
+    """An adapter of random numbers on one projection of embedded-code."""
+    backbone = presets.load("embedded-code", "fp32")
+    folder.mkdir()
+    random = torch.Generator().manual_seed(0)
+    key = "base_model.model.model.layers.2.self_attn.q_proj.lora_"
+    tensors = {
+        f"{key}{side}.weight": torch.randn(shape, generator=random)
+        for side, shape in (("A", (4, 128)), ("B", (128, 4)))
+    }
+    save_file(tensors, folder / "adapter_model.safetensors")
+    how = {"peft_type": "LORA", "r": 4, "lora_alpha": 8, "target_modules": ["q_proj"]}
+    (folder / "adapter_config.json").write_text(json.dumps(how))
+    (folder / "config.json").write_text(json.dumps({"backbone": backbone.name, "fingerprint": backbone.fingerprint}))
+    return folder
+
+
+def test_a_real_run_keeps_energies_that_explain_what_it_accepted(tmp_path: Path) -> None:
+    """With beta = 0 the chance to keep k drafts is the product of min(1, exp E); ``expected`` is their sum."""
+    same = {"name": "cross_regression", "adapter": str(untrained(tmp_path / "adapter")), "horizon": 4}
+    plan = {
+        "name": "papers/cross_regression_smoothing",
+        "methods": [{**same, "layout": "sequential", "beta": [0.0, 0.5]}, {**same, "layout": "joint"}],
+        "backbones": ["embedded-code"],
+        "tasks": [{"name": "continuation", "limit": 2}],
+        "temperature": [1.0],
+        "max_new_tokens": 16,
+        "prove": False,
+        "greedy_check": {"prompts": 0},
+        "warmup": 0,
+    }
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(plan))
+    what = ["run", str(tmp_path / "suite.yaml"), "--offline", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(stride, what, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    store = Store.open(tmp_path / "run")
+    seen = 0
+    for cell in map(store.cell, store.cells()):
+        options = cell.meta["params"]
+        for _, one in cell.steps.iterrows():
+            found = list(one["energies"])
+            assert len(found) >= one["tested"] and bool(found) == bool(one["tested"])
+            if found and options["beta"] == 0:
+                chances = accumulate((min(1.0, exp(energy)) for energy in found), mul)
+                assert one["expected"] == pytest.approx(sum(chances), abs=1e-4)
+                seen += any(energy < -0.1 for energy in found)
+    assert seen > 4
+    written = {path.name for path in (tmp_path / "run").rglob("papers-*")}
+    assert {"papers-cross_regression_energies.csv", "papers-energies.png", "papers-smoothing.png"} <= written

@@ -1,0 +1,230 @@
+"""MuLo-SD's figures, sheets of pictures and printed numbers: what they show is what the cells were given."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from harness.record.ledger import totals
+from reports.papers import suites
+from reports.papers.measured import measured
+from reports.papers.mulo_sd import pareto, sheets, stages
+from reports.papers.mulo_sd import text as papers_mulo_text
+from reports.sheet import UNMEASURED
+from tests.reports.papers.test_papers import paper_run, picture, stored, with_pictures
+from tests.support.fake_store import FakeStore, record, step
+
+SPEEDS = {1e-3: 12.0, 1e-4: 10.0, 1e-5: 8.0}
+"""Milliseconds of a step, of which a picture takes 8; AR takes 16 of 10."""
+
+
+def swept(prompts: int = 2) -> FakeStore:
+    """MuLo-SD over tau at two radii, untrained and side by side; ZipAR at two windows, and EAGLE-2; three qualities."""
+    store = paper_run("papers/mulo_sd", prompts=prompts)
+    for name in ("sjd", "sjdpp", "M"):
+        del store.held[name], store.manifest["cells"][name]
+    base = store.cell("ar").meta
+
+    def add(name: str, method: str, params: dict[str, Any], ms: float, quality: float) -> None:
+        scores = {"geneval_overall": quality, "fid": 30 + quality, "dpg_bench": 80 + quality}
+        found = {key: {"value": v, "low": v, "high": v, "n": prompts, "reason": ""} for key, v in scores.items()}
+        held = {**base, "cell": name, "label": name, "role": "method", "method": method, "params": params}
+        store.add({**held, "set_scores": found}, [picture(f"p{i}", (1,) * 8, ms) for i in range(prompts)])
+
+    old = {"samplers": "mulo-2x", "window": 0}  # as runs of before draft_window stored them
+    kinds: dict[str, dict[str, Any]] = {
+        "r3": {**old, "radius": 3},
+        "r1": {**old, "radius": 1, "draft_window": 0},
+        "repeat": {**old, "radius": 3, "samplers": "repeat", "draft_window": 0},
+        "beside": {**old, "radius": 3, "window": 4, "draft_window": 4},
+    }
+    for i, (kind, params) in enumerate(kinds.items()):
+        for tau, ms in SPEEDS.items():
+            add(f"{kind} {tau:g}", "mulo_sd", {**params, "tau": tau}, ms / (i + 1), 0.1 * i - 100 * tau)
+    add("zipar window=16", "zipar", {"window": 16}, 16.0, 0.7)
+    add("zipar window=4", "zipar", {"window": 4}, 4.0, 0.5)
+    add("eagle2", "eagle2", {}, 20.0, 0.8)
+    return store
+
+
+def test_mulo_sd_is_swept_by_tau_and_by_radius() -> None:
+    (group,) = measured(swept())  # type: ignore[arg-type]  # what reports read of a store
+    by_tau, by_radius = pareto.taus(group), pareto.radii(group)
+    assert {line.label: list(line.rows.index) for line in by_tau} == {
+        "samplers mulo-2x": ["r3 1e-05", "r3 0.0001", "r3 0.001"],
+        "samplers repeat": ["repeat 1e-05", "repeat 0.0001", "repeat 0.001"],
+        "samplers mulo-2x, window 4, draft_window 4": ["beside 1e-05", "beside 0.0001", "beside 0.001"],
+    }
+    assert {line.label: list(line.rows.index) for line in by_radius} == {
+        "radius 3": ["r3 1e-05", "r3 0.0001", "r3 0.001"],
+        "radius 1": ["r1 1e-05", "r1 0.0001", "r1 0.001"],
+    }
+    assert {line.marks for line in (*by_tau, *by_radius)} == {("1e-05", "0.0001", "0.001")}
+
+
+def test_figs_8_and_9_draw_the_speeds_and_qualities_of_the_cells() -> None:
+    """Read back from the axes: 160 ms of AR over 8 steps, and what each cell was given."""
+    (group,) = measured(swept())  # type: ignore[arg-type]
+    figure = pareto.figure(group, "fig8", pareto.taus(group))
+    assert figure is not None
+    labels = [axes.get_ylabel() for axes in figure.axes]
+    assert labels[0] == "GenEval" and {"DPG-Bench", "FID, lower is better"} <= set(labels)
+    axes = figure.axes[0]
+    curves = {str(held.get_label()): held[0].get_xydata() for held in axes.containers}
+    for i, name in ((0, "samplers mulo-2x"), (2, "samplers repeat"), (3, "samplers mulo-2x, window 4, draft_window 4")):
+        found = [(160 / (8 * ms / (i + 1)), 0.1 * i - 100 * tau) for tau, ms in sorted(SPEEDS.items())]
+        np.testing.assert_allclose(curves[name], found, rtol=1e-5)
+    np.testing.assert_allclose(curves["zipar"], [(160 / (8 * 16), 0.7), (160 / (8 * 4), 0.5)], rtol=1e-5)
+    points = {str(line.get_label()): tuple(line.get_xydata()[0]) for line in axes.lines if line.get_marker() == "D"}
+    assert points["eagle2"] == (pytest.approx(1.0), pytest.approx(0.8)) and "AR" in points
+    assert {text.get_text() for text in axes.texts} == {"1e-05", "0.0001", "0.001", "window=4", "window=16"}
+    figure = pareto.figure(group, "fig9", pareto.radii(group))
+    assert figure is not None
+    curves = {str(held.get_label()): held[0].get_xydata() for held in figure.axes[0].containers}
+    assert {"radius 1", "radius 3", "zipar"} == set(curves)
+    speeds = [160 / (8 * SPEEDS[tau] / 2) for tau in sorted(SPEEDS)]
+    np.testing.assert_allclose(curves["radius 1"][:, 0], speeds, rtol=1e-5)
+
+
+def test_the_sheets_of_figs_8_and_9_hold_what_is_drawn() -> None:
+    store: Any = swept()
+    groups = measured(store)
+    (by_tau,), (by_radius,) = pareto.by_tau(store, groups), pareto.by_radius(store, groups)
+    heads = [column.title for column in by_tau.columns]
+    table = {(row[0], row[1]): dict(zip(heads, row, strict=True)) for row in by_tau.rows}
+    row = table["samplers mulo-2x", "0.001"]
+    assert row["wall speed-up"].startswith("1.667") and row["GenEval"] == "-0.1000" and row["DPG-Bench"] == "79.9000"
+    assert len(table) == 9 + 2 + 1 + 1 and table["eagle2", "-"]["FID, lower is better"] == "30.8000"
+    radii = {(row[0], row[1]): row[2] for row in by_radius.rows}
+    assert radii["radius 1", "1e-05"].startswith("5.000")
+    contents = suites.SUITES["papers/mulo_sd"]
+    assert contents.sheets["mulo_sd_fig8"] is pareto.by_tau
+    assert {pareto.draw_by_tau, pareto.draw_by_radius} <= set(contents.figures)
+
+
+def test_pictures_carry_their_own_speed_up(tmp_path: Path) -> None:
+    """Prompt p1 of one cell took twice as long as the others: it alone is stamped so."""
+    store: Any = swept(3)
+    store.add(store.cell("r3 0.0001").meta, [picture(f"p{i}", (1,) * 8, 20.0 if i == 1 else 10.0) for i in range(3)])
+    store = with_pictures(store, tmp_path)
+    (group,) = measured(store)
+    line = pareto.taus(group)[0]
+    cells = {mark: str(cell) for mark, cell in zip(line.marks, line.rows.index, strict=True)}
+    figure = sheets.sheet(store, group, cells, "a title", 2)
+    assert figure is not None and len(figure.axes) == 2 * 4
+    stamps = [[text.get_text() for text in axes.texts] for axes in figure.axes]
+    assert stamps == [[], ["2.50x"], ["2.00x"], ["1.67x"], [], ["2.50x"], ["1.00x"], ["1.67x"]]
+    assert [axes.get_title() for axes in figure.axes[:4]] == ["AR", "1e-05", "0.0001", "0.001"]
+    assert [len(axes.images) for axes in figure.axes] == [1] * 8
+
+
+def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store: Any = with_pictures(swept(), tmp_path)
+    drawn: dict[str, list[str]] = {}
+
+    def seen(store: Any, group: Any, columns: Any, title: str, most: int) -> None:
+        drawn[title] = list(columns.values())
+
+    monkeypatch.setattr(sheets, "sheet", seen)
+    assert sheets.sweeps(store, measured(store), tmp_path) == []
+    mulo = [name for name in store.held if store.cell(name).meta["method"] == "mulo_sd"]
+    assert sorted(cell for cells in drawn.values() for cell in cells) == sorted(mulo) and len(drawn) == 4
+    assert drawn["Fig. 13: tau, samplers mulo-2x"] == ["r3 0.001", "r3 0.0001", "r3 1e-05"]
+    drawn.clear()
+    sheets.comparison(store, measured(store), tmp_path)
+    (columns,) = drawn.values()
+    assert columns == ["r3 0.0001", "repeat 0.0001", "beside 0.0001", "zipar window=16", "zipar window=4", "eagle2"]
+
+
+def test_a_sheet_of_pictures_is_written_where_there_are_pictures(tmp_path: Path) -> None:
+    store: Any = bands(2)
+    store.held["mulo"].meta["params"] = {"tau": 1e-3}
+    assert sheets.sweeps(store, measured(store), tmp_path) == []
+    store = with_pictures(store, tmp_path)
+    (path,) = sheets.sweeps(store, measured(store), tmp_path)
+    assert path.name == "papers-fig13.png" and path.stat().st_size > 5_000
+    assert sheets.comparison(store, measured(store), tmp_path) == []  # no cell at the paper's tau
+
+
+STAGES = {"up": 2_000_000, "down": 1_000_000, "score": 12_000_000, "judge": 1_000_000, "redraw": 20_000_000}
+
+
+def bands(prompts: int = 5, draft_nfe: tuple[int, int] = (2, 2), **changes: Any) -> FakeStore:
+    """MuLo-SD on 16 cells in two bands: the first redraws 6 cells in 6 passes, the second none in one."""
+    store = paper_run("papers/mulo_sd", prompts=prompts)
+    first, second = ({"drafted": 0, "draft_nfe": passes, "emitted": 8} for passes in draft_nfe)
+    steps = [step(ms=40.0, **first, nfe=6, resampled=6), step(ms=20.0, **second, nfe=1)]
+    held = {**store.cell("sjd").meta, "cell": "mulo", "label": "m", "method": "mulo_sd"}
+    held |= {"params": {"tau": 1e-4, "radius": 3, "samplers": "mulo-2x", "window": 0}}
+    return store.add(held, [record(f"p{i}", steps, agreement=None, **changes) for i in range(prompts)])
+
+
+EQ10 = """\
+| backbone | setting | acceptance a | eq. 10 | corrected | counted | wall speed-up |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: |
+| embedded-image | m | 0.625 | 1.60 | 1.33 | 1.45 | 2.67 |
+"""
+FIG7 = """\
+| backbone | setting | all steps | 1 drafter | 2 up-sampling | 3 target pass | 4-5 judging | 6 redraws \
+| 7 down-sampling | rest |
+| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |
+| embedded-image | m | 0.060 | 0.003 (5%) | 0.002 (3%) | 0.012 (20%) | 0.001 (2%) | 0.020 (33%) | 0.001 (2%) \
+| 0.021 (35%) |
+"""
+
+
+def test_the_passes_of_mulo_sd_and_its_seconds_by_step_are_read_back(tmp_path: Path) -> None:
+    """A tenth of each step's time is drafting: 6 ms, of which 3 are the samplers'; 16 / (6 + 4), / 12 and / 11."""
+    names = suites.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
+    page = names[0].read_text()
+    assert EQ10 in page and FIG7 in page
+    tables = ["papers-mulo_sd_text.csv", "papers-mulo_sd_eq10.csv", "papers-mulo_sd_fig7.csv"]
+    assert [path.name for path in names[1:4]] == tables
+    assert "papers-fig7.png" in page and (tmp_path / "out" / "papers-fig7.png").exists()
+    assert list(pd.read_csv(names[3])["6 redraws"]) == ["0.020 (33%)"]
+
+
+def test_a_run_without_stages_has_no_breakdown() -> None:
+    groups = measured(bands(2))  # type: ignore[arg-type]
+    assert stages.stages(bands(2), groups) == []  # type: ignore[arg-type]
+    assert len(stages.speedups(bands(2), groups)) == 1  # type: ignore[arg-type]
+
+
+def test_the_numbers_of_the_text_stand_beside_what_was_measured(tmp_path: Path) -> None:
+    """Of 60 ms, 3 draft and 20 redraw: 61.7 % is neither, 3 ms are the samplers'; 160 ms of AR over 60."""
+    suites.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
+    table = pd.read_csv(tmp_path / "out" / "papers-mulo_sd_text.csv", dtype=str).set_index("What")
+    overhead = table.loc["Overhead of drafting on another scale, 2x"]
+    assert (overhead["Printed"], overhead["Measured"]) == ("about 5%", "61.7%, of which the samplers 5.0%")
+    assert "section 7" in str(overhead["Where"])
+    bound = table.loc["Speed-up where no draft is refused, 2x"]
+    assert (bound["Printed"], bound["Measured"]) == ("4", "eq. 10 1.60 at a = 0.625, wall 2.67")
+    assert set(table[table.index.str.contains("4x")]["Measured"]) == {UNMEASURED}
+    said = {word: table["Measured"].filter(like=word).tolist() for word in ("sweep", "before", "at a time", "slower")}
+    assert said["sweep"] == ["2.67 - 2.67"] and said["before"] == ["0.005"]
+    assert said["at a time"] == ["0.165 of 16 tokens"] and said["slower"] == [UNMEASURED]
+
+
+def test_pictures_slower_than_ar_at_the_strictest_tau_are_counted() -> None:
+    store: Any = swept(4)
+    store.add(store.cell("r3 0.001").meta, [picture(f"p{i}", (1,) * 8, 30.0 if i else 5.0) for i in range(4)])
+    (sheet,) = papers_mulo_text.sheet(store, measured(store))
+    assert {row[0]: row[2] for row in sheet.rows}["Prompts that tau = 1e-3 makes slower than AR"] == "3 of 4 pictures"
+
+
+def test_eq_10_counts_the_small_cells_however_few_passes_drew_them() -> None:
+    """Side by side the drafter makes 3 passes for the 4 small cells of 16: only the count of passes changes."""
+    alone, beside = (stages.predicted(totals_of(bands(2, passes)), 2) for passes in ((2, 2), (2, 1)))
+    assert alone is not None and beside is not None
+    assert alone.eq10 == beside.eq10 == 16 / (6 + 4) and alone.corrected == beside.corrected == 16 / (6 + 4 + 2)
+    assert (alone.counted, beside.counted) == (16 / (7 + 4), 16 / (7 + 3))
+    wide = stages.predicted(totals_of(bands(2)), 4)
+    assert wide is not None and wide.eq10 == 16 / (6 + 1)
+
+
+def totals_of(store: FakeStore) -> pd.DataFrame:
+    return totals(store.cell("mulo").samples, store.cell("mulo").steps)

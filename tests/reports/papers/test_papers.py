@@ -1,0 +1,470 @@
+"""Tables and figures of papers: printed numbers as they are, measured ones as the store holds them, none guessed."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from harness.errors import UnknownNameError, UsageError
+from harness.plan import suite
+from harness.plan.cells import expand
+from harness.record import stats
+from harness.record.ledger import METRICS, Record, totals, value
+from harness.record.store import Store
+from reports.papers import printed, suites, tables
+from reports.papers.measured import Wanted, measured
+from reports.papers.sjdpp import figures, maps, regions
+from reports.sheet import UNMEASURED
+from tests.support.fake_store import FakeStore, empty, meta, record, step
+
+GRID = {"rows": 4, "columns": 4, "stride": 4}
+SAMPLED = {"temperature": 1.0, "top_k": 250, "top_p": 1.0}
+PUBLISHED = {"window": 16, "reuse": "paper", "tau": 0.5}
+SCORES = {"families": (0.5, 0.4, 0.6), "counting": (0.25, 0.1, 0.4)}
+
+
+def set_scores() -> dict[str, Any]:
+    scores = {name: {"value": v, "low": a, "high": b, "n": 5, "reason": ""} for name, (v, a, b) in SCORES.items()}
+    return scores | {"fid": {"value": None, "low": None, "high": None, "n": 0, "reason": "weights are missing"}}
+
+
+def picture(prompt: str, accepted: tuple[int, ...], ms: float, repetition: int = 0, **changes: Any) -> Record:
+    """16 tokens in steps that accept so many; later runs are likelier."""
+    steps = [step(one, max(one, 3), ms=ms) for one in accepted]
+    emitted = sum(one.emitted for one in steps)
+    steps[-1] = step(accepted[-1], max(accepted[-1], 3), ms=ms, overshoot=max(0, emitted - 16))
+    return record(prompt, steps, repetition, logprobs=tuple(-2 + 0.1 * i for i in range(16)), agreement=None, **changes)
+
+
+def paper_run(
+    name: str = "papers/sjdpp", backbone: str = "embedded-image", task: str = "emoji_scenes", prompts: int = 5
+) -> FakeStore:
+    """A baseline and the cells of one suite, each of so many pictures of 16 tokens."""
+    store = empty()
+    store.manifest["suite"] = {"name": name}
+    same = {"backbone": backbone, "task": task, "sampling": SAMPLED, "grid": GRID, "set_scores": set_scores()}
+    names = [f"p{i}" for i in range(prompts)]
+
+    def add(cell: str, method: str, accepted: tuple[int, ...], ms: float = 12.0, **changes: Any) -> None:
+        store.add(meta(cell, method=method, **{**same, **changes}), [picture(p, accepted, ms) for p in names])
+
+    add("ar", "autoregressive", (0,) * 16, 10.0, role="baseline")
+    add("sjd", "sjd", (1,) * 8, params={"window": 16, "init": "uniform", "refine": True})
+    add("sjdpp", "sjdpp", (3,) * 4, params=PUBLISHED)
+    add("M", "sjdpp", (1, 1, 3, 3, 3), params={**PUBLISHED, "reuse": "M"})
+    return store
+
+
+def cells(store: FakeStore, table: str) -> pd.DataFrame:
+    """The table of the run's only group, by its labels."""
+    (sheet,) = tables.tables(table, measured(store))  # type: ignore[arg-type]  # what reports read of a store
+    titles = [column.title for column in sheet.columns]
+    return pd.DataFrame(sheet.rows, columns=titles).set_index(titles[: len(tables.LAYOUTS[table].labels)])
+
+
+@pytest.mark.parametrize("name", printed.names())
+def test_printed_tables_are_whole(name: str) -> None:
+    held = printed.printed(name)
+    assert held.paper and held.where and held.caption
+    assert len(held.rows) > 1 and not held.rows.drop(columns="notes").eq("").any(axis=None)
+
+
+def test_every_printed_file_is_in_the_index() -> None:
+    assert {path.stem for path in printed.FOLDER.glob("*.csv")} == set(printed.names())
+
+
+def test_printed_numbers_are_the_papers() -> None:
+    """Picked by hand from the pages."""
+    one = printed.printed("sjdpp_table1").rows.set_index(["Model", "Method"])
+    assert one.loc[("Lumina-mGPT (7B)", "SJD++"), ["Step acceleration [x]", "FID"]].tolist() == ["6.44", "31.48"]
+    ten = printed.printed("sjdpp_table10").rows.set_index("WS [tokens]")
+    assert ten.loc["96"].tolist()[:3] == ["0.7248", "189.71", "0.3294"]
+    mesh = printed.printed("xspecmesh_table3").rows.set_index("ID")
+    assert mesh.loc["E", ["SCR [tokens/step]", "Speedup [x]"]].tolist() == ["2.021", "1.71"]
+    assert printed.printed("mulo_sd_table2").rows["Seq. Length [tokens]"].tolist() == ["256", "1024", "4096"]
+
+
+def test_an_unknown_table_is_named() -> None:
+    with pytest.raises(UnknownNameError, match="sjdpp_table10"):
+        printed.printed("sjdpp_table11")
+
+
+@pytest.mark.parametrize("table", tables.LAYOUTS)
+def test_a_layout_names_columns_that_are_printed_and_every_row_it_wants(table: str) -> None:
+    layout, rows = tables.LAYOUTS[table], printed.printed(table).rows
+    assert {*layout.labels, *(figure.title for figure in layout.figures)} <= set(rows.columns)
+    assert all(layout.wants(row).method for row in rows.to_dict("records"))
+
+
+def test_a_table_holds_what_the_store_holds(tmp_path: Path) -> None:
+    """Read back from a real store and computed here from its files alone."""
+    real = stored(paper_run("papers/sjdpp"), tmp_path / "run")
+    (page, *_) = suites.write(real, tmp_path / "report")
+    table = pd.read_csv(tmp_path / "report" / "papers-sjdpp_table2.csv").set_index(["Model", "Method"])
+    held = real.cell("sjdpp")
+    frame = totals(held.samples, held.steps)
+    row = table.loc[("Lumina-mGPT (7B)", "SJD++")]
+    assert float(row["Step acceleration [x], printed"]) == 6.44
+    assert float(row["Step acceleration [x], measured"]) == value(METRICS["scr"], frame) == 4.0
+    seconds = (frame["wall_s"] + frame["prefill_ms"] / 1e3).mean()  # 4 steps of 12 ms and 5 ms
+    assert float(row["Avg. Latency [s], measured"]) == pytest.approx(seconds) == 0.053
+    assert float(row["Latency acceleration [x], measured"]) == round(160 / 48, 2)
+    assert row["Overall Score, measured"] == "0.5000 [0.4000, 0.6000]"
+    assert row["Counting, measured"] == "0.2500 [0.1000, 0.4000]" and row["Counting, printed"] == "0.3625"
+    assert row["Colors, measured"] == UNMEASURED
+    assert "embedded-image bf16, T = 1, top-k 250, emoji_scenes, n = 5" in page.read_text()
+
+
+def test_rows_stand_in_the_papers_order_and_what_it_has_not_follows() -> None:
+    table = cells(paper_run("papers/sjdpp"), "sjdpp_table1")
+    theirs = printed.printed("sjdpp_table1").rows[["Model", "Method"]]
+    assert list(table.index[:15]) == list(theirs.itertuples(index=False, name=None))
+    assert list(table.index[15:]) == [("embedded-image", "M")]
+    assert table.iloc[15]["Step acceleration [x], printed"] == "-"
+    assert table.iloc[15]["Step acceleration [x], measured"] == "3.20"  # 16 tokens in 5 passes
+    assert set(table["FID, measured"]) == {UNMEASURED}
+
+
+def test_a_published_models_figures_stand_beside_its_own_rows_alone() -> None:
+    column = cells(paper_run("papers/sjdpp", "janus-pro-1b", "coco"), "sjdpp_table1")["Step acceleration [x], measured"]
+    assert column[("Janus-Pro (1B)", "SJD")] == "2.00"
+    others = [model != "Janus-Pro (1B)" for model, _ in column.index]
+    assert set(column[others][:12]) == {UNMEASURED}
+
+
+def test_a_benchmark_fills_its_own_table_alone() -> None:
+    groups = measured(paper_run("papers/sjdpp", task="coco"))  # type: ignore[arg-type]
+    assert len(tables.tables("sjdpp_table1", groups)) == 1
+    assert tables.tables("sjdpp_table2", groups) == []
+
+
+def test_log_probabilities_are_of_the_tokens() -> None:
+    table = cells(paper_run("papers/sjdpp"), "sjdpp_table9")
+    values = [-2 + 0.1 * i for i in range(16)]
+    shown = [f"{np.mean(values):.4f}", f"{np.std(values * 5, ddof=1):.4f}"]
+    assert table.loc["SJD", ["log p average [nats], measured", "log p standard deviation, measured"]].tolist() == shown
+    assert table.loc["SJD", "log p average [nats], printed"] == "-4.9007"
+
+
+def windows(prompts: int = 5) -> FakeStore:
+    store = paper_run("papers/sjdpp_windows", prompts=prompts)
+    same = store.cell("sjdpp").meta
+    for window, accepted in ((4, (1,) * 8), (32, (7, 7))):
+        held = {**same, "cell": f"w{window}", "label": f"w{window}", "params": {**PUBLISHED, "window": window}}
+        store.add(held, [picture(f"p{i}", accepted, 15.0) for i in range(prompts)])
+    return store
+
+
+def test_windows_are_matched_by_their_size() -> None:
+    table = cells(windows(), "sjdpp_table10")
+    assert table.loc["16", "NFE (lower better), measured"] == "4.00"
+    assert table.loc["32", "Step Compression = NFE/576 (lower better; inverse of S), measured"] == "0.1250"
+    assert table.loc["512", "NFE (lower better), measured"] == UNMEASURED
+    assert table.loc["w4", "NFE (lower better), measured"] == "8.00"
+
+
+def top_ks(prompts: int = 5) -> FakeStore:
+    store = paper_run("papers/sjdpp_topk", prompts=prompts)
+    for name in list(store.held):
+        for k in (1, 10, 100):
+            held = {**store.cell(name).meta, "cell": f"{name}-{k}", "sampling": {**SAMPLED, "top_k": k}}
+            store.add({**held, "baseline": f"ar-{k}"}, store.records[name])
+    return store
+
+
+def test_a_top_k_stands_beside_the_one_it_stands_for_and_says_so() -> None:
+    (sheet,) = tables.tables("sjdpp_table6", measured(top_ks(prompts=2)))  # type: ignore[arg-type]
+    assert "the paper's Top-2000 stands beside top-k 250 here" in sheet.notes
+    assert [row[:2] for row in sheet.rows[:4]] == [["Auto-regression", f"Top-{k}"] for k in (1, 10, 100, 2000)]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "found"),
+    [
+        ([1, 10, 100, 2000], [1, 10, 100, 250], {1: 1, 10: 10, 100: 100, 2000: 250}),
+        ([1, 10, 100, 2000], [250], {}),
+        ([1, 2000], [0, 1, 2000], {1: 1, 2000: 2000}),
+    ],
+)
+def test_values_are_paired_only_where_it_is_plain(theirs: list[int], ours: list[int], found: dict[int, int]) -> None:
+    assert tables.pair(theirs, ours) == found
+
+
+def test_initialisations_and_the_lack_of_refinement_are_told_apart() -> None:
+    store = paper_run("papers/sjdpp_refine", prompts=2)
+    same = store.cell("sjd").meta
+    for refine, accepted in ((True, (1,) * 8), (False, (0,) * 14 + (1,))):
+        held = {**same, "cell": f"r{refine}", "params": {"window": 16, "init": "random", "refine": refine}}
+        store.add(held, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
+    table = cells(store, "sjdpp_fig12")
+    assert table.loc["random", "Steps, measured"] == "15 (n=2)"
+    assert table.loc["random", "Steps, printed"] == "2356.20"  # the mean of five pictures
+    assert table.loc["horizontal repeat", "Steps, measured"] == UNMEASURED
+    assert cells(store, "sjdpp_table8").shape[0] >= 5
+
+
+def test_lengths_are_matched_by_tokens_over_all_backbones() -> None:
+    store = empty()
+    store.manifest["suite"] = {"name": "papers/mulo_sd_lengths"}
+    for backbone, tokens in (("embedded-image-8x8", 64), ("embedded-image", 256)):
+        held = meta(backbone, role="baseline", backbone=backbone, task="emoji_scenes", baseline=backbone)
+        store.add(held, [record(f"p{i}", [step(ms=10.0)] * tokens) for i in range(4)])
+    table = cells(store, "mulo_sd_table2")
+    assert table.loc["256p", ["Latency [s], printed", "Latency [s], measured"]].tolist()[0] == "5"
+    assert table.loc["256p", "Latency [s], measured"].startswith("2.5")  # 256 steps of 10 ms
+    assert table.loc["1024p", "Latency [s], measured"] == UNMEASURED
+    assert table.loc["embedded-image-8x8", "Seq. Length [tokens], measured"] == "64"
+
+
+def test_the_first_cell_that_fits_is_found() -> None:
+    (group,) = measured(paper_run("papers/sjdpp"))  # type: ignore[arg-type]
+    assert group.find(Wanted("sjdpp", {"reuse": "M"})) == "M"
+    assert group.find(Wanted("sjdpp", {"reuse": "G"})) is None
+    assert group.find(Wanted("sjd", top_k=1)) is None and group.find(Wanted("sjd", top_k=250)) == "sjd"
+
+
+GOLDEN = """\
+| Decoding Methods | log p average [nats], printed | log p average [nats], measured \
+| log p standard deviation, printed | log p standard deviation, measured |
+| --- | ---: | ---: | ---: | ---: |
+| Auto-regression | -4.8950 | -1.2500 | 2.3457 | 0.4639 |
+| SJD | -4.9007 | -1.2500 | 2.3275 | 0.4639 |
+| sjdpp | - | -1.2500 | - | 0.4639 |
+| M | - | -1.2500 | - | 0.4639 |
+
+- Table 9: The comparison of token statistics on Lumina-mGPT
+- printed: SJD++ is not reported in this table
+"""
+
+
+def test_a_page_is_what_it_was() -> None:
+    (sheet,) = tables.tables("sjdpp_table9", measured(paper_run("papers/sjdpp")))  # type: ignore[arg-type]
+    page = suites.markdown([sheet], [Path("papers-fig11.png")])
+    assert GOLDEN in page and "![papers-fig11](papers-fig11.png)" in page
+    heading = "## SJD++, Table 9: printed of Lumina-mGPT (7B) \\| measured on embedded-image bf16, T = 1, top-k 250"
+    assert heading.replace("\\|", "|") in page
+
+
+@pytest.mark.parametrize("width", [80, 120, 200])
+def test_the_terminal_tables_fit(width: int) -> None:
+    out = io.StringIO()
+    suites.terminal(paper_run("papers/sjdpp"), Console(file=out, width=width))  # type: ignore[arg-type]
+    assert "SJD++" in out.getvalue() and max(map(len, out.getvalue().splitlines())) <= width
+
+
+def test_other_suites_and_empty_runs_have_no_page(tmp_path: Path) -> None:
+    assert suites.write(paper_run("quick"), tmp_path) == []  # type: ignore[arg-type]
+    nothing = empty()
+    nothing.manifest["suite"] = {"name": "papers/sjdpp"}
+    assert suites.write(nothing, tmp_path) == [] and list(tmp_path.iterdir()) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in suite.known() if name in suites.SUITES))
+def test_a_papers_suite_is_named_as_it_is_asked_for(name: str) -> None:
+    assert suite.load(name).suite.name == name
+
+
+def test_a_sweep_over_top_k_has_a_baseline_at_each() -> None:
+    plan = expand(suite.load("papers/sjdpp_topk"))
+    assert {cell.sampling.top_k for cell in plan.cells if cell.role == "baseline"} == {1, 10, 100, 250}
+    assert all(plan.baseline(cell).sampling == cell.sampling for cell in plan.cells)
+    assert len({cell.id for cell in plan.cells}) == len(plan.cells) == 4 * 5  # and the second autoregressive set
+
+
+def test_a_backbone_named_on_the_command_line_replaces_the_suites() -> None:
+    plan = expand(suite.load("papers/sjdpp", {"backbones": ["embedded-image-8x8"]}))
+    assert {cell.backbone for cell in plan.runnable} == {"embedded-image-8x8"}
+    with pytest.raises(UsageError, match="did you mean 'embedded-image'"):
+        suite.load("papers/sjdpp", {"backbones": ["embedded-imag"]})
+
+
+@pytest.mark.parametrize("top_k", ["-1", "[]", "[1, -1]", "true"])
+def test_a_bad_top_k_says_what_is_expected(top_k: str, tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"methods: sjd\nbackbones: tabular\ntasks: tabular\ntop_k: {top_k}\n")
+    with pytest.raises(UsageError, match="a whole number from 0, or a list of them to sweep"):
+        suite.load(str(path))
+
+
+def test_runs_tile_their_picture_and_carry_its_log_probabilities() -> None:
+    store = paper_run("papers/sjdpp")
+    found = maps.runs(store.cell("M"))  # type: ignore[arg-type]
+    one = found[found["prompt"] == "p0"]
+    assert one["begin"].tolist() == [0, 2, 4, 8, 12] and one["length"].tolist() == [2, 2, 4, 4, 4]
+    assert one["logprob"].iloc[2] == pytest.approx(-2 + 0.1 * 5.5)
+    on_grid = maps.lengths_on_grid(one, GRID)
+    assert on_grid.tolist() == [[2, 2, 2, 2], [4] * 4, [4] * 4, [4] * 4]
+
+
+def test_ends_of_rows_are_left_out_of_a_map() -> None:
+    found = pd.DataFrame({"length": [3, 1, 4]})
+    assert maps.lengths_on_grid(found, {"rows": 2, "columns": 3, "stride": 4}).tolist() == [[3, 3, 3], [4, 4, 4]]
+
+
+def test_an_overshoot_is_not_on_the_map() -> None:
+    store = paper_run("papers/sjdpp").add(
+        meta("cut", method="sjd", grid=GRID), [picture("p0", (4, 4, 4, 4), 10.0, tokens=tuple(range(16)))]
+    )
+    found = maps.runs(store.cell("cut"))  # type: ignore[arg-type]
+    assert found["length"].tolist() == [5, 5, 5, 1]
+
+
+def test_the_worst_are_long_and_unlikely_and_one_a_picture() -> None:
+    rows = [("a", 0, 0, 9, -3.0), ("a", 0, 9, 9, -5.0), ("b", 0, 0, 9, -4.0), ("c", 0, 0, 2, -9.0)]
+    found = pd.DataFrame(rows, columns=["prompt", "repetition", "begin", "length", "logprob"])
+    worst = maps.worst_runs(found)
+    assert list(zip(worst["prompt"], worst["logprob"], strict=True)) == [("a", -5.0), ("b", -4.0)]
+
+
+def with_pictures(store: FakeStore, folder: Path) -> FakeStore:
+    """Give every sample a file, as the runner does."""
+    store.path = folder
+    matplotlib.image.imsave(folder / "out.png", np.full((8, 8, 3), 0.5))
+    for name in list(store.held):
+        store.held[name].samples["output"] = "out.png"
+    return store
+
+
+DRAWN = {
+    "papers/sjdpp": ["papers-fig11.png", "papers-fig14.png", "papers-fig14-worst.png"],
+    "papers/sjdpp_windows": ["papers-table10.png"],
+    "papers/sjdpp_topk": ["papers-fig5.png"],
+}
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) -> None:
+    """Two prompts: no interval anywhere."""
+    held = {"papers/sjdpp": paper_run, "papers/sjdpp_windows": windows, "papers/sjdpp_topk": top_ks}[name]
+    store: Any = with_pictures(held(prompts=2), tmp_path)
+    assert [path.name for path in suites.write(store, tmp_path / "out") if path.suffix == ".png"] == DRAWN[name]
+
+
+def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
+    store: Any = with_pictures(paper_run(prompts=1), tmp_path)
+    first, again = (suites.write(store, tmp_path / side) for side in "ab")
+    assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
+
+
+def test_curves_show_the_rows_of_the_table() -> None:
+    (group,) = measured(windows())  # type: ignore[arg-type]
+    swept = figures.sweep(group, "window")
+    assert swept["x"].tolist() == [4, 16, 32] and swept["passes_per_token"].tolist() == [0.5, 0.25, 0.125]
+
+
+def test_a_threshold_of_infinity_is_the_last(tmp_path: Path) -> None:
+    store = paper_run("papers/sjdpp_tau", prompts=2)
+    for tau in (0.0, math.inf):
+        word = {"word": "approximate", "total_variation": 0.1 * (tau == 0), "greedy": None, "note": ""}
+        params = json.loads(json.dumps({**PUBLISHED, "tau": tau}))
+        held = {**store.cell("sjdpp").meta, "cell": f"tau{tau}", "params": params, "verdict": word}
+        store.add(held, [picture(f"p{i}", (1,) * 8, 12.0) for i in range(2)])
+    (group,) = measured(store)  # type: ignore[arg-type]
+    swept = figures.sweep(group, "tau")
+    assert swept["x"].tolist() == [0.0, 0.5, math.inf] and swept["total_variation"].tolist() == [0.1, 0.0, 0.0]
+    store.held["M"].meta["verdict"] = {"word": "unverified", "total_variation": None}
+    assert [path.name for path in suites.write(store, tmp_path)] == ["papers-tau.png"]  # type: ignore[arg-type]
+
+
+def stored(fake: FakeStore, folder: Path) -> Store:
+    """The same run on the disk."""
+    real = Store.create(folder, fake.manifest)
+    for name, records in fake.records.items():
+        for one in records:
+            real.write(name, one)
+        real.seal(name, fake.cell(name).meta)
+    return Store.open(folder)
+
+
+def rivals(prompts: int = 6, **changes: Any) -> FakeStore:
+    """SJD draws every other picture right and M all of them, in 8 and 5 passes; G is not run."""
+    store = paper_run("papers/sjdpp_exact", prompts=prompts)
+    for name, right in (("sjd", 0), ("M", 1)):
+        made = [
+            replace(one, sample=replace(one.sample, scores={"overall": float(i % 2 or right)}, **changes))
+            for i, one in enumerate(store.records[name])
+        ]
+        store.add(store.cell(name).meta, made)
+    lossy = {"word": "approximate", "total_variation": 0.0401, "greedy": None, "note": ""}
+    store.cell("sjdpp").meta["verdict"] = lossy
+    return store
+
+
+def test_exact_reuse_is_paired_with_sjd(tmp_path: Path) -> None:
+    path = suites.write(stored(rivals(), tmp_path / "run"), tmp_path / "out")[1]
+    table = pd.read_csv(path, dtype=str, keep_default_na=False).set_index("decoding")
+    assert list(table.index) == ["AR", "SJD", "SJD++ as published", "reuse M, maximal coupling"]
+    published, m = (table.loc[name] for name in table.index[2:])
+    assert (published["verdict"], published["total variation"], m["total variation"]) == ("approximate", "0.04", "0")
+    assert (published["tokens a pass, less SJD"], m["tokens a pass, less SJD"]) == ("2.00", "1.20")
+    assert published["seconds, SJD / this"] == "2.00"  # 96 ms and 48 ms
+    assert m["share of right pictures"].startswith("1.000")
+    gap = stats.difference(*(frame_of(right) for right in ([0, 1] * 3, [1] * 6)), "value", "one")
+    assert gap is not None and gap.low is not None and gap.high is not None
+    assert m["share of right pictures, less SJD"] == f"0.500 [{gap.low:.3f}, {gap.high:.3f}]"
+    assert published["share of right pictures, less SJD"] == UNMEASURED and set(
+        table.loc["SJD"].filter(like=" SJD")
+    ) == {"-"}
+    assert (tmp_path / "out" / "papers-exact.png").exists()
+
+
+def frame_of(values: list[int]) -> pd.DataFrame:
+    index = pd.MultiIndex.from_tuples([(f"p{i}", 0) for i in range(len(values))], names=["prompt", "repetition"])
+    return pd.DataFrame({"value": values, "one": 1.0}, index=index)
+
+
+def test_a_pass_is_shared_by_the_regions_of_its_tokens(tmp_path: Path) -> None:
+    """M accepts 2, 2, 4, 4 and 4 tokens: the upper half takes 3 passes and the lower half 2; together 16 in 5."""
+    store = stored(rivals(regions=("smooth",) * 8 + ("object",) * 8), tmp_path / "run")
+    found = regions.by_region(store.cell("M"))
+    assert found["smooth"].drop_duplicates().to_dict("records") == [{"tokens": 8.0, "passes": 3.0}]
+    assert sum(frame.sum() for frame in found.values()).to_dict() == {"tokens": 16.0 * 6, "passes": 5.0 * 6}
+    (sheet,) = regions.sheet(store, measured(store))
+    rows = {row[0]: row[1:] for row in sheet.rows}
+    assert [column.title for column in sheet.columns[1:]] == [
+        "object",
+        "object, less SJD",
+        "smooth",
+        "smooth, less SJD",
+    ]
+    assert rows == {"sjd": ["2.00", "-", "2.00", "-"], "M": ["4.00", "2.00", "2.67", "0.67"]}
+    assert sheet.notes[-1] == "cells of all pictures: object 50%, smooth 50%"
+
+
+def test_pictures_lack_regions_alone_or_all() -> None:
+    store = rivals(regions=("smooth",) * 16)
+    samples = store.cell("M").samples
+    samples.at[0, "regions"] = ()
+    found = regions.by_region(store.cell("M"))  # type: ignore[arg-type]
+    assert len(found["smooth"]) == len(samples) - 1
+    del samples["regions"]
+    assert regions.by_region(store.cell("M")) == {}  # type: ignore[arg-type]
+    assert regions.sheet(paper_run(), measured(paper_run())) == []  # type: ignore[arg-type]
+
+
+def test_resolutions_stand_under_the_papers(tmp_path: Path) -> None:
+    store = empty()
+    store.manifest["suite"] = {"name": "papers/sjdpp_resolution"}
+    store.path = tmp_path
+    for backbone, side, accepted in (("embedded-image-8x8", 32, (1,) * 8), ("lumina-mgpt-7b-768", 768, (3,) * 4)):
+        matplotlib.image.imsave(tmp_path / f"{side}.png", np.full((side, side, 3), 0.5))
+        held = {"method": "sjdpp", "backbone": backbone, "params": PUBLISHED, "sampling": SAMPLED}
+        made = [picture(f"p{i}", accepted, 12.0, output=f"{side}.png") for i in range(2)]
+        store.add(meta(backbone, **held, task="emoji_scenes"), made)
+    table = cells(store, "sjdpp_fig6")["Step acceleration [x], measured"]
+    assert table.to_dict() == {
+        **{("SJD++", "512"): UNMEASURED, ("SJD++", "768"): "4.00 (n=2)", ("SJD++", "1024"): UNMEASURED},
+        ("embedded-image-8x8, embedded-image-8x8", "32"): "2.00 (n=2)",
+    }
+    (sheet,) = tables.tables("sjdpp_table7", measured(store))  # type: ignore[arg-type]
+    assert sheet.rows[1][:4] == ["Auto-regression", "768", "32.00", UNMEASURED] and len(sheet.rows) == 10

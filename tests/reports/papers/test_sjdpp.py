@@ -1,0 +1,495 @@
+"""Reports of SJD++: same-seed sheets, diversity, scores of the run's own task, and every figure read back as drawn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import matplotlib.image
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from harness.errors import UsageError
+from harness.plan import suite
+from harness.plan.cells import expand
+from harness.plan.names import TaskUse
+from harness.record import stats
+from harness.record.provenance import digest
+from harness.registry import TASKS
+from reports.papers import drawing, printed, suites, tables
+from reports.papers.measured import Measured, measured
+from reports.papers.printed import model_of
+from reports.papers.sjdpp import diversity, figures, maps
+from reports.sheet import UNMEASURED
+from tests.reports.papers.test_papers import (
+    GRID,
+    PUBLISHED,
+    SAMPLED,
+    paper_run,
+    picture,
+    top_ks,
+    windows,
+    with_pictures,
+)
+from tests.support.fake_store import FakeStore, empty, meta, record, step
+
+Drawn = dict[str, Figure]
+
+
+@pytest.fixture
+def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
+    """Figures by name, as they are about to be saved, which they are not; of several of one name, numbered from 2."""
+    found: Drawn = {}
+
+    def keep(figure: Figure, outdir: Path, name: str, before: int = 0) -> Path:
+        found[f"{name}-{before + 1}" if before else name] = figure
+        return outdir / name
+
+    for module in (drawing, figures, maps, diversity):
+        monkeypatch.setattr(module, "save", keep)
+    return found
+
+
+def report(store: FakeStore, folder: Path) -> None:
+    suites.write(with_pictures(store, folder), folder / "out")  # type: ignore[arg-type]  # what reports read of a store
+
+
+def curves(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
+    """x and y of each curve with error bars, by its label."""
+    return {
+        str(held.get_label()): (np.asarray(held.lines[0].get_xdata()).tolist(), list(held.lines[0].get_ydata()))
+        for held in axes.containers
+    }
+
+
+def dots(axes: Axes) -> dict[str, tuple[list[float], float]]:
+    """Values of the dots of each row, and of its bar, by the row's name."""
+    names = [tick.get_text() for tick in axes.get_yticklabels()]
+    rows = [line for line in axes.lines if line.get_marker() == "o"]
+    bars = [line for line in axes.lines if line.get_marker() == "|"]
+    return {
+        name: (np.asarray(row.get_xdata()).tolist(), float(bar.get_xdata()[0]))
+        for name, row, bar in zip(names, rows, bars, strict=True)
+    }
+
+
+# Figs. 2 and 10
+
+
+SEEDS, KS = 3, (10, 1)
+SIZES = {"ar": 0.2, "sjd": 0.3, "sjdpp": 0.25}
+"""Of the decodings' diversity, times the logarithm of K."""
+
+
+def colour(cell: str, prompt: int, seed: int, k: int) -> tuple[float, float, float]:
+    return list(SIZES).index(cell) / 4, (4 * prompt + seed) / 16, KS.index(k) / 4
+
+
+def seeded(folder: Path, prompts: int = 4, scored: bool = True) -> FakeStore:
+    """Three decodings at two K, out of order; each picture's colour says of which cell, prompt and seed it is."""
+    store = empty()
+    store.manifest["suite"] = {"name": "papers/sjdpp_diversity"}
+    store.path = folder
+    plain = paper_run()
+    for k in KS:
+        for name, size in SIZES.items():
+            cell, value = f"{name}-{k}", size * np.log10(k)
+            one = {"value": value, "low": value - 0.01, "high": value + 0.01, "n": prompts * SEEDS, "reason": ""}
+            lacking = {"value": None, "low": None, "high": None, "n": 0, "reason": "no weights"}
+            sets = {"diversity_efflite0": one, "diversity_lpips": lacking} if scored else {}
+            records = []
+            for prompt in range(prompts):
+                for seed in range(SEEDS):
+                    output = f"{cell}-{prompt}-{seed}.png"
+                    matplotlib.image.imsave(folder / output, np.full((2, 2, 3), colour(name, prompt, seed, k)))
+                    records.append(picture(f"p{prompt}", (1,) * 8, 12.0, seed, output=output))
+            held = {**plain.cell(name).meta, "cell": cell, "baseline": f"ar-{k}", "label": name, "set_scores": sets}
+            store.add({**held, "sampling": {**SAMPLED, "top_k": k}}, records)
+    return store
+
+
+def test_a_column_is_a_seed_and_a_row_a_decoding_and_k(tmp_path: Path, drawn: Drawn) -> None:
+    store: Any = seeded(tmp_path)
+    diversity.same_seed(store, measured(store), tmp_path)
+    assert sorted(drawn) == ["fig10", "fig10-2", "fig10-3"]  # three prompts, as in the paper
+    for prompt, name in enumerate(("fig10", "fig10-2", "fig10-3")):
+        figure = drawn[name]
+        assert figure.get_suptitle().startswith(f"Figs. 2 and 10: one seed a column, p{prompt}\n")
+        assert [axes.get_title() for axes in figure.axes[:SEEDS]] == ["seed 0", "seed 1", "seed 2"]
+        rows = [(cell, k) for cell in SIZES for k in sorted(KS)]
+        told = [figure.axes[row * SEEDS].texts[0].get_text().replace("\n", " ") for row in range(len(rows))]
+        assert told == [f"{cell}, top-k {k}" for cell, k in rows]
+        for place, axes in enumerate(figure.axes):
+            cell, k = rows[place // SEEDS]
+            shown = axes.images[0].get_array()[0, 0, :3]
+            np.testing.assert_allclose(shown, colour(cell, prompt, place % SEEDS, k), atol=1 / 255)
+
+
+def test_a_seed_that_failed_leaves_its_place_empty(tmp_path: Path, drawn: Drawn) -> None:
+    store: Any = seeded(tmp_path, prompts=1)
+    samples = store.cell("ar-1").samples
+    samples.loc[samples["repetition"] == 1, ["output", "status", "error"]] = ["", "failed", "out of memory"]
+    diversity.same_seed(store, measured(store), tmp_path)
+    empty_, filled = drawn["fig10"].axes[1], drawn["fig10"].axes[2]
+    assert not empty_.images and empty_.texts[0].get_text() == "out of memory"
+    np.testing.assert_allclose(filled.images[0].get_array()[0, 0, :3], colour("ar", 0, 2, 1), atol=1 / 255)
+
+
+def test_diversity_is_read_back_with_its_interval_and_counts(tmp_path: Path, drawn: Drawn) -> None:
+    store: Any = seeded(tmp_path, prompts=2)
+    suites.write(store, tmp_path / "out")
+    assert sorted(drawn) == ["diversity", "fig10", "fig10-2"]
+    table = pd.read_csv(tmp_path / "out" / "papers-sjdpp_diversity.csv", dtype=str).set_index(["decoding", "top-k"])
+    assert list(table.index) == [(cell, str(k)) for cell in SIZES for k in sorted(KS)]
+    cosine = table["diversity, cosine of EfficientNet-Lite0"]
+    assert cosine["sjd", "10"] == "0.3000 [0.2900, 0.3100]" and cosine["ar", "1"] == "0.0000 [-0.0100, 0.0100]"
+    assert set(table["diversity, LPIPS"]) == {UNMEASURED}
+    assert table.loc[("sjd", "10"), ["prompts", "pictures"]].tolist() == ["2", "6"]
+    (axes,) = drawn["diversity"].axes
+    found = curves(axes)
+    assert list(found) == list(SIZES) and axes.get_title() == "2 prompts, 6 pictures a point"
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "10"]
+    for cell, size in SIZES.items():
+        assert found[cell] == ([0, 1], pytest.approx([0, size]))
+    ends = axes.containers[1].lines[2][0].get_segments()[1]
+    np.testing.assert_allclose([end[1] for end in ends], [0.29, 0.31])
+
+
+def test_a_run_without_the_scorer_has_sheets_alone(tmp_path: Path) -> None:
+    store: Any = seeded(tmp_path, prompts=1, scored=False)
+    assert diversity.sheet(store, measured(store)) == []
+    assert diversity.figure(store, measured(store), tmp_path) == []
+
+
+def test_one_seed_has_no_sheet(tmp_path: Path) -> None:
+    store: Any = with_pictures(paper_run("papers/sjdpp_diversity", prompts=1), tmp_path)
+    assert diversity.same_seed(store, measured(store), tmp_path) == []
+
+
+# scores of the run's own task
+
+
+SCORED = [name for name, layout in tables.LAYOUTS.items() if layout.own]
+
+
+def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("sjd",)) -> FakeStore:
+    """Every picture of the cells in ``right`` is right, of the others every second."""
+    for cell in store.held.values():
+        cell.samples["scores"] = [
+            json.dumps({name: float(cell.name in right or i % 2)}) for i in range(len(cell.samples))
+        ]
+    return store
+
+
+def sheet(store: FakeStore, table: str) -> pd.DataFrame:
+    return sheet_of(measured(store), table)  # type: ignore[arg-type]
+
+
+def sheet_of(groups: Sequence[Measured], table: str) -> pd.DataFrame:
+    (found,) = tables.tables(table, groups)
+    return pd.DataFrame(found.rows, columns=[column.title for column in found.columns])
+
+
+@cache
+def unscored_groups() -> Sequence[Measured]:
+    return measured(paper_run())  # type: ignore[arg-type]
+
+
+@cache
+def scored_groups() -> Sequence[Measured]:
+    return measured(scored(paper_run(prompts=6)))  # type: ignore[arg-type]
+
+
+def test_the_tables_that_no_scorer_fills_here_show_the_tasks_own_scores() -> None:
+    assert set(SCORED) == {f"sjdpp_table{i}" for i in (1, 3, 4, 5, 6, 7, 8)}
+
+
+@pytest.mark.parametrize("table", SCORED)
+def test_own_scores_stand_apart_from_the_published(table: str) -> None:
+    layout = tables.LAYOUTS[table]
+    bare, full = (sheet_of(groups, table) for groups in (unscored_groups(), scored_groups()))
+    added = ["Share of right pictures, printed", "Share of right pictures, measured"]
+    assert list(full.columns) == [*bare.columns, *added]
+    assert set(full[added[0]]) == {"-"}
+    published = {title for name in printed.names() for title in printed.printed(name).rows.columns}
+    assert not {figure.title for figure in layout.own} & published
+    quality = [figure.title for figure in layout.figures if all(key.startswith("set.") for key in figure.keys)]
+    assert quality and set(full[[f"{title}, measured" for title in quality]].to_numpy().ravel()) == {UNMEASURED}
+
+
+def test_own_scores_are_those_of_the_pictures() -> None:
+    table = sheet_of(scored_groups(), "sjdpp_table5").set_index("Configuration")
+    column = table["Share of right pictures, measured"]
+    half, all_ = (stats.score(pd.Series(one, index_of(6))) for one in ([0.0, 1.0] * 3, [1.0] * 6))
+    assert half is not None and all_ is not None
+    assert column["Autoregressive Decoding"] == f"0.500 [{half.low:.3f}, {half.high:.3f}]"
+    assert column["SJD"] == f"1.000 [{all_.low:.3f}, {all_.high:.3f}]"
+    assert column["EAGLE"] == UNMEASURED
+    digits = sheet(scored(paper_run(), "named"), "sjdpp_table7")
+    assert [title for title in digits if "Share" in title] == [
+        f"Share of digits named as asked, {side}" for side in ("printed", "measured")
+    ]
+
+
+def index_of(prompts: int) -> pd.MultiIndex:
+    return pd.MultiIndex.from_product([[f"p{i}" for i in range(prompts)], [0]], names=["prompt", "repetition"])
+
+
+def test_figures_of_another_detector_are_said_to_be() -> None:
+    (found,) = tables.tables("sjdpp_table2", measured(paper_run()))  # type: ignore[arg-type]
+    said = "measured Overall Score, Counting: of emoji_scenes by a detector of its own, not the benchmark's"
+    assert said in found.notes
+    real = paper_run(task="geneval")
+    for cell in real.held.values():
+        cell.meta["set_scores"] = {"geneval_overall": {"value": 0.7, "low": 0.6, "high": 0.8, "n": 5, "reason": ""}}
+    (found,) = tables.tables("sjdpp_table2", measured(real))  # type: ignore[arg-type]
+    assert not any("detector" in note for note in found.notes)
+
+
+def test_the_rivals_of_table_5_fill_their_rows() -> None:
+    store = paper_run()
+    same = store.cell("sjd").meta
+    for name, accepted in (("eagle1", (3,) * 4), ("lantern", (7, 7))):
+        held = {**same, "cell": name, "label": name, "method": name, "params": {}}
+        store.add(held, [picture(f"p{i}", accepted, 16.0) for i in range(5)])
+    table = sheet(store, "sjdpp_table5").set_index("Configuration")
+    steps = table["Acceleration Step [x], measured"]
+    assert (steps["EAGLE"], steps["LANTERN"], steps["ZipAR"]) == ("4.00", "8.00", UNMEASURED)
+    assert table.loc["EAGLE", "Acceleration Step [x], printed"] == "2.94"
+    assert float(table.loc["LANTERN", "Acceleration Latency [x], measured"]) == 5.0  # 160 ms and 32 ms
+
+
+# one prompt, many seeds
+
+
+def inits(seeds: int = 10) -> FakeStore:
+    """One prompt: SJD by two initialisations, the second of 4 or 8 passes in turn."""
+    store = paper_run("papers/sjdpp_inits", prompts=1)
+    same = {**store.cell("sjd").meta, "expected": seeds}
+    for init, kinds in (("random", ((1,) * 8,)), ("h-repeat", ((3,) * 4, (1,) * 8))):
+        held = {**same, "cell": init, "label": init, "params": {"window": 16, "init": init, "refine": True}}
+        store.add(held, [picture("p0", kinds[i % len(kinds)], 12.0, i) for i in range(seeds)])
+    base = store.cell("ar").meta
+    store.add(base, [picture("p0", (0,) * 16, 10.0, i) for i in range(seeds)])
+    for name in ("sjd", "sjdpp", "M"):
+        del store.held[name], store.records[name], store.manifest["cells"][name]
+    return store
+
+
+def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path, drawn: Drawn) -> None:
+    report(scored(inits(), right=("random",)), tmp_path)
+    page = (tmp_path / "out" / "papers.md").read_text()
+    assert "- one prompt: intervals are over its 10 seeds" in page
+    assert "of one prompt alone over its repetitions (the seeds)" in page
+    table = pd.read_csv(tmp_path / "out" / "papers-sjdpp_table8.csv", dtype=str).set_index("Token Initialization")
+    half = stats.score(pd.Series([0.0, 1.0] * 5, index_of(10)))
+    assert half is not None
+    expected = f"0.500 [{half.low:.3f}, {half.high:.3f}]"
+    assert table.loc["Horizontal Repeat", "Share of right pictures, measured"] == expected
+    (axes,) = drawn["fig13"].axes
+    assert axes.get_title() == "one prompt: intervals are over its 10 seeds"
+    assert dots(axes) == {"random": ([2.0] * 10, 2.0), "h-repeat": ([4.0, 2.0] * 5, pytest.approx(160 / 60))}
+    spans = [np.asarray(line.get_xdata()) for line in axes.lines if line.get_marker() == "None"]
+    found = stats.ratio(pd.DataFrame({"output": 16.0, "nfe": [4.0, 8.0] * 5}, index_of(10)), "output", "nfe")
+    assert found is not None and len(spans) == 2
+    np.testing.assert_allclose(spans[1], [found.low, found.high])
+
+
+def test_several_prompts_say_nothing_of_seeds() -> None:
+    (found,) = tables.tables("sjdpp_table8", measured(paper_run()))  # type: ignore[arg-type]
+    assert not any("seeds" in note for note in found.notes)
+
+
+# figures read back
+
+
+def refined() -> FakeStore:
+    store = paper_run("papers/sjdpp_refine", prompts=2)
+    same = store.cell("sjd").meta
+    del store.held["sjd"], store.manifest["cells"]["sjd"]
+    for refine, accepted in ((True, (1,) * 8), (False, (0,) * 14 + (1,))):
+        params = {"window": 16, "init": "random", "refine": refine}
+        held = {**same, "cell": f"r{refine}", "label": f"r{refine}", "params": params}
+        store.add(held, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
+    return store
+
+
+def test_fig_12_shows_passes_a_token_of_each_picture(tmp_path: Path, drawn: Drawn) -> None:
+    report(refined(), tmp_path)
+    (axes,) = drawn["fig12"].axes
+    assert dots(axes) == {"random, refined": ([0.5] * 2, 0.5), "random, thrown away": ([15 / 16] * 2, 15 / 16)}
+    assert "random 2356" in axes.get_title()
+
+
+def resolutions() -> FakeStore:
+    """Pictures of 16 tokens by one backbone and of 32 by another, each in four passes."""
+    store = empty()
+    store.manifest["suite"] = {"name": "papers/sjdpp_resolution"}
+    for backbone, kept in (("embedded-image-8x8", 3), ("embedded-image", 7)):
+        held = {"method": "sjdpp", "backbone": backbone, "params": PUBLISHED, "sampling": SAMPLED, "label": "SJD++"}
+        made = [record(f"p{i}", [step(kept, kept)] * 4) for i in range(2)]
+        store.add(meta(backbone, **held, task="emoji_scenes"), made)
+    return store
+
+
+FIGURES = {
+    "fig6": resolutions,
+    "fig12": refined,
+    "fig13": inits,
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_figures_are_drawn(name: str, tmp_path: Path) -> None:
+    written = suites.write(with_pictures(FIGURES[name](), tmp_path), tmp_path / "out")  # type: ignore[arg-type]
+    (path,) = (path for path in written if path.name == f"papers-{name}.png")
+    assert matplotlib.image.imread(path).std() > 0.01
+
+
+def test_sheets_and_diversity_are_drawn(tmp_path: Path) -> None:
+    written = suites.write(seeded(tmp_path, prompts=1), tmp_path / "out")  # type: ignore[arg-type]
+    names = [path.name for path in written if path.suffix == ".png"]
+    assert names == ["papers-diversity.png", "papers-fig10.png"]
+    assert matplotlib.image.imread(tmp_path / "out" / names[1]).std() > 0.01
+
+
+def test_fig_6_shows_a_point_a_backbone_against_its_tokens(tmp_path: Path, drawn: Drawn) -> None:
+    report(resolutions(), tmp_path)
+    (axes,) = drawn["fig6"].axes
+    assert curves(axes) == {"SJD++, emoji_scenes": ([16.0, 32.0], [4.0, 8.0])}
+    assert [(text.get_text(), text.xy) for text in axes.texts] == [
+        ("embedded-image-8x8", (16.0, 4.0)),
+        ("embedded-image", (32.0, 8.0)),
+    ]
+
+
+def test_fig_5_shows_tokens_a_pass_and_seconds_at_each_k(tmp_path: Path, drawn: Drawn) -> None:
+    store = top_ks(prompts=2)
+    greedy = store.cell("sjd-1").meta
+    store.add(greedy, [picture(f"p{i}", (7, 7), 12.0) for i in range(2)])
+    report(store, tmp_path)
+    passes, seconds = drawn["fig5"].axes
+    assert [tick.get_text() for tick in passes.get_xticklabels()] == ["1", "10", "100", "250"]
+    places = [0, 1, 2, 3]
+    assert curves(passes) == {
+        **{"ar": (places, [1.0] * 4), "sjd": (places, [8.0, 2.0, 2.0, 2.0])},
+        **{"sjdpp": (places, [4.0] * 4), "M": (places, [3.2] * 4)},
+    }
+    found = curves(seconds)["sjd"][1]
+    assert found == pytest.approx([0.029, 0.101, 0.101, 0.101])  # steps of 12 ms, and 5 ms
+
+
+def test_fig_11_lays_the_lengths_of_runs_on_the_picture(tmp_path: Path, drawn: Drawn) -> None:
+    report(paper_run(prompts=1), tmp_path)
+    panels = drawn["fig11"].axes
+    by_name = {axes.get_title(): axes.images[-1].get_array().tolist() for axes in panels[1:6:2]}
+    rows = GRID["rows"] * [[4] * 4]
+    assert by_name == {"sjd": 4 * [[2] * 4], "sjdpp": rows, "M": [[2] * 4, *rows[1:]]}
+    assert [axes.get_title() for axes in panels[0:6:2]] == ["p0"] * 3
+
+
+def test_fig_14_shows_the_log_probability_of_runs_by_their_length(tmp_path: Path, drawn: Drawn) -> None:
+    """Tokens lie from -2 up by 0.1: those of M's runs of two are 0 to 3, of four 4 to 15."""
+    report(paper_run(prompts=2), tmp_path)
+    (axes,) = drawn["fig14"].axes
+    found = curves(axes)
+    assert found["M"] == ([2, 4], pytest.approx([-1.85, -1.05]))
+    assert found["sjdpp"] == ([4], pytest.approx([-1.25])) and found["sjd"] == ([2], pytest.approx([-1.25]))
+    (line,) = (line for line in axes.lines if line.get_label() == "AR, all tokens")
+    assert list(line.get_ydata()) == pytest.approx([-1.25] * 2)
+
+
+def test_the_worst_runs_are_framed_where_they_lie(tmp_path: Path, drawn: Drawn) -> None:
+    """M's least likely long run is its first of four tokens, the second row of the picture."""
+    report(paper_run(prompts=1), tmp_path)
+    panels = drawn["fig14-worst"].axes
+    worst = panels[2 * maps.WORST]
+    assert worst.get_ylabel() == "M" and worst.get_title() == "p0: 4 tokens, -1.45"
+    (box,) = worst.patches
+    assert (box.get_xy(), box.get_width(), box.get_height()) == ((0, 1), 4, 1)
+
+
+def test_the_sweep_over_tau_is_drawn_as_measured(tmp_path: Path, drawn: Drawn) -> None:
+    store = paper_run("papers/sjdpp_tau", prompts=2)
+    for tau, accepted, variation in ((0.0, (7, 7), 0.2), (float("inf"), (1,) * 8, 0.0)):
+        word = {"word": "approximate", "total_variation": variation, "greedy": None, "note": ""}
+        held = {**store.cell("sjdpp").meta, "cell": f"tau{tau}", "params": {**PUBLISHED, "tau": tau}, "verdict": word}
+        store.add(held, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
+    store.cell("sjdpp").meta["verdict"] = {"word": "approximate", "total_variation": 0.04, "greedy": None, "note": ""}
+    report(store, tmp_path)
+    passes, quality, variation = drawn["tau"].axes
+    assert [tick.get_text() for tick in passes.get_xticklabels()] == ["0", "0.5", "inf"]
+    assert curves(passes) == {"as published": ([0, 1, 2], [8.0, 4.0, 2.0])}
+    assert curves(variation) == {"as published": ([0, 1, 2], [0.2, 0.04, 0.0])}
+    assert curves(quality) == {"as published": ([0, 1, 2], [0.5] * 3)}
+    levels = {str(line.get_label()): line.get_ydata()[0] for line in passes.lines if line.get_label() in ("sjd", "M")}
+    assert levels == {"sjd": 2.0, "M": 3.2}
+
+
+def test_table_10_is_drawn_beside_the_printed_values(tmp_path: Path, drawn: Drawn) -> None:
+    report(windows(prompts=2), tmp_path)
+    passes, _ = drawn["table10"].axes
+    assert curves(passes)["measured"] == ([4, 16, 32], [0.5, 0.25, 0.125])
+    (line,) = (line for line in passes.lines if str(line.get_label()).startswith("printed"))
+    held = printed.printed("sjdpp_table10").rows
+    assert list(line.get_xdata()) == held["WS [tokens]"].astype(float).tolist()
+    assert line.get_ydata()[3] == 0.3294  # 64, 128, ... of the paper, the window of 96
+
+
+# suites
+
+
+def test_the_suite_has_every_rival_of_table_5() -> None:
+    plan = expand(suite.load("papers/sjdpp"))
+    asked = {tables.LAYOUTS["sjdpp_table5"].wants(row).method for row in rows_of("sjdpp_table5")}
+    assert asked <= {cell.name for cell in plan.runnable}
+
+
+def rows_of(table: str) -> list[dict[str, str]]:
+    return [{str(k): str(v) for k, v in row.items()} for row in printed.printed(table).rows.to_dict("records")]
+
+
+def test_diversity_is_asked_for_over_seeds_and_at_each_k() -> None:
+    held = suite.load("papers/sjdpp_diversity")
+    assert held.suite.repetitions > 1 and held.tasks[0].params["scorers"] == "diversity"
+    assert set(held.suite.top_ks) == {1, 10, 100, 250}
+
+
+WINDOWS = {"lumina-mgpt-7b-768": 96, "emu3-gen": 96, "simplear-0.5b": 32, "llamagen-t2i-xl": 32, "janus-pro-1b": 250}
+"""Section 4.2 of the paper."""
+
+
+def test_the_papers_own_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every model at its own window, on each benchmark; what has no file here is skipped with that reason."""
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    held = {"images": [], "annotations": [{"id": 5, "image_id": 1, "caption": "a cat"}]}
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "captions_val2017.json").write_text(json.dumps(held))
+    plan = expand(suite.load("papers/sjdpp_real"))
+    cells = [cell for cell in plan.cells if cell.role == "method"]
+    found = {(cell.backbone, cell.name): cell.config["params"]["window"] for cell in cells}
+    assert found == {(name, method): size for name, size in WINDOWS.items() for method in ("sjd", "sjdpp")}
+    assert {(cell.sampling.top_k, cell.sampling.temperature) for cell in plan.cells} == {(2000, 1.0)}
+    assert {cell.task.name for cell in plan.cells} == {"coco", "geneval", "partiprompts", "t2i_compbench"}
+    models = {row["Model"] for table in range(1, 5) for row in rows_of(f"sjdpp_table{table}")}
+    assert {model_of(name) for name in WINDOWS} == models
+    assert {cell.task.name for cell in plan.runnable} == {"coco"}
+    reasons = {cell.task.name: str(cell.skip) for cell in plan.cells if cell.skip}
+    assert all("is not there" in why and str(tmp_path) in why for why in reasons.values()) and len(reasons) == 3
+    assert [len(plan.prompts[use]) for use in plan.suite.tasks] == [1, 0, 0, 0]
+    (tmp_path / "data" / "captions_val2017.json").write_text("{")
+    with pytest.raises(UsageError, match=r"captions_val2017\.json"):
+        expand(suite.load("papers/sjdpp_real"))
+
+
+@pytest.mark.parametrize("name", ["coco", "geneval", "partiprompts", "t2i_compbench", "dpg_bench"])
+def test_parameters_of_a_benchmark_can_be_kept(name: str) -> None:
+    """Its class's own scorers are no parameters: a run is keyed by these."""
+    params = TaskUse(name, TASKS.get(name)(), None).params
+    assert digest(params) and "own" not in params and params["n"] == 0

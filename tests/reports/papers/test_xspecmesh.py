@@ -1,0 +1,320 @@
+"""XSpecMesh's report: printed numbers as they are, measured ones read back from a store that is made up here."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from harness.cli.main import stride
+from harness.errors import StoreError, UsageError
+from harness.plan import presets, suite
+from harness.plan.cells import expand
+from harness.record import stats
+from harness.record.outputs import Mesh, save
+from harness.record.store import Store, condition_file
+from harness.registry import TASKS
+from harness.synthetic import shapes
+from reports import meshes
+from reports.papers import suites
+from reports.papers.measured import measured
+from reports.papers.printed import printed
+from reports.papers.xspecmesh import quality, tables
+from reports.papers.xspecmesh.configs import CONFIGS, PUBLISHED, settings
+from reports.papers.xspecmesh.figures import sweep
+from reports.papers.xspecmesh.tables import LAYOUTS, table
+from reports.sheet import UNMEASURED, Sheet
+from tests.support.fake_store import FakeStore, empty, meta, record, step
+
+LEVELS = ("level-1", "level-2", "level-0", "level-2", "level-1", "level-2")
+CUBE = Mesh(
+    np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)]),
+    np.array([[0, 1, 3], [0, 3, 2], [4, 6, 7], [4, 7, 5], [0, 4, 5], [0, 5, 1], [2, 3, 7], [2, 7, 6]]),
+)
+OPTIONS = {**PUBLISHED, "accept_top": 1, "draft_top": 2}
+
+
+def made(accepted: tuple[int, ...], ms: float, chamfer: float, drafted: int = 4, lost: int | None = None) -> list[Any]:
+    """Twelve tokens a shape; a shape's distance is off by its number's cosine, the same in every cell."""
+    rows = []
+    for i, level in enumerate(LEVELS):
+        steps = [step(one, drafted, ms=ms) for one in accepted]
+        scores = {"chamfer": chamfer + 0.01 * np.cos(i), "hausdorff": 2 * chamfer, "faces": 8.0}
+        more: dict[str, Any] = {"scores": scores, "output": f"{chamfer}.ply"}
+        if i == lost:
+            more = {"status": "failed", "error": "output: cut inside a patch", "scores": {}, "output": ""}
+        rows.append(record(f"shapes/{i}", steps, category=level, agreement=None, **more))
+    return rows
+
+
+def mesh_run(rows: tuple[str, ...] = ("A", "B", "D", "E"), sweep: bool = False, count: int = 6) -> FakeStore:
+    """Row A takes 12 passes of 10 ms; B 8, D 6 and E 4 of 12 ms; E loses a shape of the six or fewer."""
+    store = empty()
+    store.manifest["suite"] = {"name": "papers/xspecmesh"}
+    store.manifest["vocabularies"] = {"llama3-8b": 128256}
+    sampling = {"temperature": 0.5, "top_k": 50, "top_p": 0.95}
+    same = {"task": "shapes", "dtype": "fp32", "sampling": sampling, "vocabulary": 5121}
+
+    def add(cell: str, key: str, records: list[Any], **changes: Any) -> None:
+        config = CONFIGS[key]
+        params = {"heads": config.heads, **OPTIONS, **changes} if config.heads else {}
+        method, role = ("multi_head", "method") if config.heads else ("autoregressive", "baseline")
+        base = f"{config.backbone}-ar"
+        held = meta(cell, backbone=config.backbone, method=method, role=role, params=params, baseline=base, **same)
+        store.add(held, records[:count])
+
+    for backbone in dict.fromkeys(CONFIGS[key].backbone for key in ("A", *rows)):
+        key = next(key for key, config in CONFIGS.items() if config.backbone == backbone and not config.heads)
+        add(f"{backbone}-ar", key, made((0,) * 12, 10.0, 0.2, drafted=0))
+    speed = {"B": (1, 1, 1, 1, 0, 0, 0, 0), "C": (1,) * 6, "D": (1,) * 6, "E": (2,) * 4}
+    for key in rows:
+        if key in speed:
+            add(key, key, made(speed[key], 12.0, 0.25 if key == "B" else 0.201, lost=0 if key == "E" else None))
+    for delta, chamfer in ((0.1, 0.3), (0.3, 0.22), (0.7, 0.2)) if sweep else ():
+        add(f"delta={delta}", "E", made((2,) * 4, 12.0, chamfer), delta=delta)
+        levels = round(10 * delta) // 3 + 1
+        add(f"levels={levels}", "E", made((1,) * 6, 11.0, 0.2, levels), levels=levels)
+        add(f"top={levels}", "E", made((1,) * 6, 11.0, chamfer), acceptance="top", accept_top=levels)
+        add(f"tree={levels}", "E", made((2,) * 4, 13.0, chamfer), drafts="tree", draft_top=levels + 1)
+    return store
+
+
+def lines(sheet: Sheet, labels: int = 1) -> Any:
+    titles = [column.title for column in sheet.columns]
+    return pd.DataFrame(sheet.rows, columns=titles).set_index(titles[:labels])
+
+
+@cache
+def finished() -> FakeStore:
+    """One for all tests that only read it."""
+    return mesh_run()
+
+
+@cache
+def swept() -> FakeStore:
+    """The same with every setting of Figs. 5 and 6."""
+    return mesh_run(sweep=True)
+
+
+_GROUPS: dict[int, tuple[FakeStore, Any]] = {}
+
+
+def grouped(store: FakeStore) -> Any:
+    """``measured``, once a store."""
+    if id(store) not in _GROUPS:
+        _GROUPS[id(store)] = store, measured(store)  # type: ignore[arg-type]  # what reports read of a store
+    return _GROUPS[id(store)][1]
+
+
+def only(store: FakeStore, fill: Any, labels: int = 1) -> Any:
+    (sheet,) = fill(store, grouped(store))
+    return lines(sheet, labels)
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_names_columns_that_are_printed_and_every_row(name: str) -> None:
+    layout, rows = LAYOUTS[name], printed(name).rows
+    assert {*layout.labels, *(figure.title for figure in layout.figures)} == set(rows.columns) - {"notes"}
+    (setting,) = settings(finished(), grouped(finished()))  # type: ignore[arg-type]
+    assert len(layout.rows(setting)) == len(rows)
+
+
+def test_each_row_of_table_3_is_its_own_cell() -> None:
+    found = only(finished(), table("xspecmesh_table3"))
+    assert found.loc["E", "SCR [tokens/step], printed"] == "2.021"
+    scr = found["SCR [tokens/step], measured"]
+    assert scr[list("ABDE")].str[:5].tolist() == ["1.000", "1.500", "2.000", "3.000"] and scr["C"] == UNMEASURED
+    assert found.loc["E", "Step Latency [ms], measured"].startswith("12.00")
+    assert found.loc["E", "Speedup [x], measured"] == "2.50"  # 3 x 10 / 12
+    assert found.loc["E", "wall speed-up"].startswith("2.50")
+    assert found.loc["B", "CD, measured"].startswith(f"{0.25 + 0.01 * np.cos(np.arange(6)).mean():.4f}")
+    assert found["failed"][["A", "E"]].tolist() == ["0/6", "1/6"]
+    assert found.loc["E-tuned", "SCR [tokens/step], measured"].startswith("1.000")
+
+
+def test_a_row_that_did_not_run_says_why() -> None:
+    store = mesh_run()
+    planned = meta("t", backbone="embedded-mesh-truncated", role="baseline", task="shapes")
+    store.skip(planned, "WeightsError: they do not come with this version")
+    (sheet,) = table("xspecmesh_table2")(store, grouped(store))  # type: ignore[arg-type]
+    found = lines(sheet)
+    column = found["CD (lower better), measured"]
+    assert column["DeepMesh*"] == UNMEASURED and column["Ours"].startswith("0.1985") and len(column) == 4
+    assert found.loc["BPT", "Avg. Lat. [s] (lower better), measured"].startswith("0.12")  # 12 x 10 ms and 5 ms
+    reason = "skipped: WeightsError: they do not come with this version"
+    assert f"DeepMesh* not measured: {reason}" in sheet.notes
+    (sheet,) = table("xspecmesh_table3")(store, grouped(store))  # type: ignore[arg-type]
+    assert "C, full, C-tuned, full-tuned not measured: not in this run" in sheet.notes
+
+
+def test_trees_are_matched_by_their_width_on_the_best_heads_there_are() -> None:
+    found = only(swept(), table("xspecmesh_table4"))
+    latency = found["Step Latency [ms], measured"].str[:5]
+    assert latency.tolist() == ["12.00", "13.00", "13.00", "13.00"]
+    found = only(mesh_run(("D",)), table("xspecmesh_table4"))
+    assert found["SCR [tokens/step], measured"].str[:5].tolist() == ["2.000", *[UNMEASURED[:5]] * 3]
+
+
+def test_vocabularies_are_of_the_run_and_of_what_is_registered() -> None:
+    column = only(finished(), tables.vocabularies)["token ids, measured"]
+    assert column[["LLaMa 3", "BPT", "embedded-mesh"]].tolist() == ["128256", UNMEASURED, "5121"]
+
+
+def test_levels_share_out_the_shapes_and_their_failures() -> None:
+    found = only(finished(), tables.levels, labels=2)
+    assert found.loc["E", "failed"].to_dict() == {"level-0": "0/1", "level-1": "1/2", "level-2": "0/3"}
+    assert found.loc[("A", "level-0"), "CD"] == f"{0.2 + 0.01 * np.cos(2):.4f} (n=1)"
+    assert found.loc[("D", "level-2"), "wall speed-up"] == "1.67 (n=3)"
+
+
+def test_quality_is_tested_against_both_references() -> None:
+    found = only(finished(), quality.sheet, labels=3)
+    row = found.loc[("E", "A", "CD")]
+    assert (row["shapes"], row["failed"], row["difference"], row["verdict"]) == (
+        "5",
+        "1 and 0 of 6",
+        "+0.0010",
+        "equivalent",
+    )
+    assert found.loc[("B", "A", "CD"), "verdict"] == "different"
+    assert {("E", "E-tuned", "HD"), ("E-tuned", "A", "HD")} <= set(found.index)
+    assert (
+        "floor" not in mesh_run().cell("embedded-mesh-ar").meta["role"]
+        and ("A, other seeds", "A", "CD") not in found.index
+    )
+
+
+def test_the_baseline_with_other_seeds_is_the_control() -> None:
+    store = mesh_run()
+    base = store.cell("embedded-mesh-ar")
+    base.meta["floor"] = "again"
+    store.add({**base.meta, "cell": "again", "role": "floor"}, made((0,) * 12, 10.0, 0.21))
+    found = only(store, quality.sheet, labels=3)
+    row = found.loc[("A, other seeds", "A", "CD")]
+    assert (row["difference"], row["margin"], row["verdict"]) == ("+0.0100", "0.0100", "different")
+
+
+def series(values: list[float]) -> pd.Series[float]:
+    index = pd.MultiIndex.from_product([[f"p{i}" for i in range(len(values))], [0]], names=["prompt", "repetition"])
+    return pd.Series(values, index, dtype=float)
+
+
+def test_equivalence_is_the_interval_within_the_margin() -> None:
+    """By hand: differences 0.1, 0.3 have mean 0.2; with n = 16 their standard error is 0.1 / sqrt(15)."""
+    zeros, gaps = series([0.0] * 16), series([0.1, 0.3] * 8)
+    found = stats.equivalence(zeros, gaps, margin=0.25)
+    assert found is not None and found.low is not None and found.high is not None
+    assert found.high - found.low == pytest.approx(2 * 1.7530503556925547 * 0.1 / np.sqrt(15))  # t(0.95; 15)
+    assert (found.verdict, found.n) == ("equivalent", 16) and found.high < 0.25
+    barely = stats.equivalence(zeros, gaps, margin=found.high)
+    assert barely is not None and barely.p == pytest.approx(0.05)
+    verdicts = [stats.equivalence(zeros, gaps, margin).verdict for margin in (0.24, 0.2, 0.1)]  # type: ignore[union-attr]
+    assert verdicts == ["inconclusive", "inconclusive", "different"]
+
+
+def test_an_absent_difference_is_no_equivalence() -> None:
+    """Two shapes in three differ by five margins, one way as often as the other."""
+    noisy = stats.equivalence(series([0.0] * 6), series([0.5, -0.5, 0.0] * 2), margin=0.1)
+    assert noisy is not None and noisy.difference == pytest.approx(0) and noisy.verdict == "inconclusive"
+
+
+def test_equivalence_at_the_edges() -> None:
+    few = stats.equivalence(series([0.0] * 3), series([0.0] * 3), 0.1)
+    assert few is not None and (few.p, few.verdict) == (None, "inconclusive")
+    same = stats.equivalence(series([1.0] * 4), series([1.05] * 4), 0.1)
+    assert same is not None and (same.p, same.verdict) == (0.0, "equivalent")
+    assert stats.equivalence(series([1.0]), series([float("nan")]), 0.1) is None
+    with pytest.raises(UsageError, match="margin=0"):
+        stats.equivalence(series([1.0]), series([1.0]), 0)
+
+
+def test_equivalence_is_claimed_wrongly_one_time_in_twenty() -> None:
+    """The truth lies on the margin; 500 draws: the share of 5 % is off by 5 points five times in ten million."""
+    drawn = np.random.default_rng(0).normal(0.1, 0.05, size=(500, 12))
+    claimed = [stats.equivalence(series([0.0] * 12), series(list(row)), 0.1) for row in drawn]
+    share = np.mean([one is not None and one.verdict == "equivalent" for one in claimed])
+    assert abs(share - 0.05) < 0.05
+
+
+def with_files(store: FakeStore, folder: Path) -> FakeStore:
+    """Outputs and conditions as a run keeps them."""
+    store.path = folder
+    for cell in store.held.values():
+        for name in set(cell.samples["output"]) - {""}:
+            save(CUBE, folder / name.removesuffix(".ply"))
+    for i in range(len(LEVELS)):
+        file = condition_file(folder, "embedded-mesh-ar", f"shapes/{i}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, shapes.points(CUBE, 64, np.random.default_rng(i)))
+    return store
+
+
+def test_the_suite_ends_with_tables_figures_and_sheets(tmp_path: Path) -> None:
+    store: Any = with_files(mesh_run(("A", "E"), sweep=True, count=3), tmp_path)
+    written = suites.write(store, tmp_path / "out")
+    drawn = {path.stem.removeprefix("papers-") for path in written if path.suffix == ".png"}
+    assert drawn == {"fig5a", "fig5b", "fig6", "fig7", "comparison", "fig6-meshes"}
+    page = (tmp_path / "out" / "papers.md").read_text()
+    assert all(f"XSpecMesh, Table {i}" in page for i in range(1, 5))
+
+
+def test_a_run_of_the_backbone_alone_has_tables_and_no_empty_figure(tmp_path: Path) -> None:
+    store: Any = with_files(mesh_run((), count=3), tmp_path)
+    written = suites.write(store, tmp_path / "out")
+    assert [path.stem for path in written if path.suffix == ".png"] == ["papers-fig7"]
+    assert UNMEASURED in (tmp_path / "out" / "papers.md").read_text()
+
+
+def test_sweeps_differ_in_one_option() -> None:
+    (setting,) = settings(swept(), grouped(swept()))  # type: ignore[arg-type]
+    assert sorted(sweep(setting, "delta")["x"]) == [0.1, 0.3, 0.5, 0.7]
+    assert sorted(sweep(setting, "levels")["drafts"]) == [1, 2, 3, 4]
+    assert sorted(sweep(setting, "accept_top", acceptance="top")["x"]) == [1, 2, 3]
+
+
+def test_a_file_without_points_is_named(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"none\.npy cannot be drawn as points"):
+        meshes.cloud(None, tmp_path / "none.npy")
+
+
+def test_the_suite_holds_every_row_and_its_companions_follow_the_command_line() -> None:
+    plan = expand(suite.load("papers/xspecmesh", {"backbones": ["embedded-mesh"]}))
+    held = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
+    assert held == {(config.backbone, config.heads) for config in CONFIGS.values()}
+    levels = pd.Series([prompt.category for prompt in next(iter(plan.prompts.values()))]).value_counts(normalize=True)
+    assert levels.to_dict() == {"level-0": 0.2, "level-1": 0.4, "level-2": 0.4}
+    assert plan.manifest()["vocabularies"]["llama3-8b"] == 128256
+
+
+def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbones() -> None:
+    plan = expand(suite.load("papers/xspecmesh_quality", {"backbones": ["embedded-mesh"]}))
+    held = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
+    wanted = {key: config for key, config in CONFIGS.items() if key not in ("B", "truncated")}
+    assert held == {(config.backbone, config.heads) for config in wanted.values()}
+    assert len(next(iter(plan.prompts.values()))) == 200
+    assert set(suites.SUITES["papers/xspecmesh_quality"].sheets) < set(suites.SUITES["papers/xspecmesh"].sheets)
+
+
+def test_companions_that_are_no_lists_are_refused() -> None:
+    with pytest.raises(UsageError, match="beside is 'embedded-mesh'; map a backbone to a list"):
+        suite.load("papers/xspecmesh", {"beside": "embedded-mesh"})
+    with pytest.raises(UsageError, match="'embedded-mesh-mlp-lora' is no backbone of the suite"):
+        suite.load("papers/xspecmesh", {"beside": {}})
+
+
+def test_a_run_keeps_the_points_that_its_meshes_were_made_from(tmp_path: Path) -> None:
+    """Eight tokens make no mesh: the points are kept all the same."""
+    what = ["--method", "autoregressive", "--backbone", "embedded-mesh", "--task", "{name: shapes, limit: 1}"]
+    rest = ["--set", "prove=false", "--set", "greedy_check={prompts: 0}", "--max-new-tokens", "8", "--offline"]
+    done = CliRunner().invoke(stride, ["run", *what, *rest, "--out", str(tmp_path / "run")], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    store = Store.open(tmp_path / "run")
+    (cell,) = (store.cell(name) for name in store.cells())
+    kept = np.load(condition_file(store.path, cell.name, "shapes/0"))
+    np.testing.assert_array_equal(kept, TASKS.get("shapes")().prompts()[0].condition)
+    assert cell.meta["vocabulary"] == presets.load("embedded-mesh", "fp32").capabilities.vocabulary

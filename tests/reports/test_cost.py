@@ -1,0 +1,140 @@
+"""What training costs: the published figures by hand, the rows that do not follow, cards that cannot be read."""
+
+from __future__ import annotations
+
+import csv
+from decimal import Decimal
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UsageError
+from reports.cost.cards import CARDS, checks, cost, follows, read
+from reports.cost.tables import cost_sheet, framework_sheet, markdown, rows
+from tests.harness.cli.test_cli import stride
+
+BOOK = read()
+MINE = "utilisation: 1e12\ncards:\n  a: {name: A, paradigm: p, source: s, trained: 1e9, tokens: 3e9, batch: 2e6}\n"
+
+
+@pytest.mark.parametrize(
+    ("key", "flop", "steps", "hours"),
+    [
+        ("baseline", 8.4e22, None, 114942.53),
+        ("llada", 1.104e23, 442307.69, 151067.32),
+        ("dream", 2.52e22, 150000, 34482.76),
+        ("tidar", 7.2e21, 75000, 9852.22),
+        ("sbd", 3.36e21, 35000, 4597.70),
+        ("eagle3", 9.264e18, None, 12.6765),
+        ("eagle", 1.0808e18, None, 1.478927),
+        ("cross_regression", 4.14128e18, 17456.05, 5.66678),
+    ],
+)
+def test_the_formula_on_published_inputs(key: str, flop: float, steps: float | None, hours: float) -> None:
+    found = cost(BOOK.cards[key], BOOK.utilisation)
+    assert found.flop == pytest.approx(flop, rel=1e-9) and found.hours == pytest.approx(hours, rel=1e-5)
+    assert found.steps == (None if steps is None else pytest.approx(steps, rel=1e-6))
+
+
+def test_frozen_layers_cost_two_operations_a_token_and_trained_ones_six() -> None:
+    card = BOOK.cards["eagle"]
+    assert cost(card, 1.0, epochs=3).flop == 3 * 70e6 * (2 * 7e9 + 6 * 0.24e9)
+
+
+@pytest.mark.parametrize(
+    ("printed", "value", "expected"),
+    [
+        ("9900", 9852.2, True),
+        ("9900", 9849, False),
+        ("18", 18.5, True),
+        ("18", 5.67, False),
+        ("1.1e6", 1.0808e6, True),
+        ("1.1e6", 1.04e6, False),
+        ("150000", 146000, True),
+        ("0.3e9", 286e6, True),
+        ("442308", 442307.4, False),
+    ],
+)
+def test_a_value_follows_where_it_rounds_to_what_is_printed(printed: str, value: float, expected: bool) -> None:
+    assert follows(Decimal(printed), value) is expected
+
+
+def test_the_rows_that_do_not_follow_from_their_own_formula() -> None:
+    marked = {row["key"]: row["follows"] for row in rows(BOOK, BOOK.utilisation)}
+    assert [key for key, word in marked.items() if word == "no"] == ["eagle3", "eagle", "cross_regression"]
+    assert list(checks(BOOK.cards["cross_regression"], BOOK.utilisation)) == [
+        "Cross-Regression, Table 5: 18 h printed, 5.66678 by its formula (x 3.18)",
+        "Cross-Regression, Table 1: 20 h printed, 5.66678 by its formula (x 3.53)",
+    ]
+    assert list(checks(BOOK.cards["eagle3"], BOOK.utilisation)) == [
+        "EAGLE-3, Table 5: 900 h printed, 12.6765 by its formula (x 71)",
+        "EAGLE-3, Table 5: 800000 steps printed; no batch to count them by",
+        "EAGLE-3: its 10 epochs are not in its tokens; with them 9.3e+07 TFLOP, 127 h",
+    ]
+    assert not list(checks(BOOK.cards["llada"], BOOK.utilisation))
+
+
+def test_another_utilisation_moves_our_hours_and_not_the_flags() -> None:
+    theirs, fast = rows(BOOK, BOOK.utilisation), rows(BOOK, 2 * BOOK.utilisation)
+    assert [row["hours"] for row in fast] == pytest.approx([row["hours"] / 2 for row in theirs])
+    assert [row["flags"] for row in fast] == [row["flags"] for row in theirs]
+
+
+def test_the_frameworks_come_from_the_cards() -> None:
+    sheet = framework_sheet(BOOK, {"speculative": "SAME_LAW", "absent": "APPROXIMATE"})
+    found = {row[0]: row[1:] for row in sheet.rows}
+    assert len(found) == 8 and [column.title for column in sheet.columns[1:]] == [
+        framework.name for framework in BOOK.frameworks.values()
+    ]
+    assert found["KV caching"] == ["yes", "yes", "no"] and found["causality"][1] == "fully causal"
+    assert found["trained"] == ["Cross-Regression", "EAGLE-3, EAGLE", "LLaDA, Dream"]
+    assert sheet.notes == ["Speculative decoding, claimed here: speculative SAME_LAW"]
+
+
+def test_the_verb_prints_and_writes_both_tables(tmp_path: Path) -> None:
+    page, table = tmp_path / "cost.md", tmp_path / "cost.csv"
+    found = stride("cost", "--markdown", page, "--csv", table)
+    assert found.code == 0 and "151,067" in found.out and "no: locked by schedule" in found.out
+    assert "Cross-Regression, Table 1: 20 h printed" in found.out
+    sheets = [cost_sheet(BOOK, BOOK.utilisation), framework_sheet(BOOK, {})]
+    assert page.read_text().startswith(markdown(sheets[:1]).rstrip()) and sheets[1].title in page.read_text()
+    written = list(csv.DictReader(table.open()))
+    assert len(written) == 8 and float(written[-1]["hours"]) == pytest.approx(5.66678, rel=1e-5)
+    assert "20 h printed" in written[-1]["flags"]
+    document = stride("cost", "--utilisation", "406e12", "--json").document
+    assert document["cost"][1]["hours"] == pytest.approx(151067.32 / 2, rel=1e-5) and len(document["frameworks"]) == 3
+
+
+def test_cards_of_a_user(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").write_text(MINE)
+    (row,) = stride("cost", "--cards", tmp_path / "mine.yaml", "--json").document["cost"]
+    assert (row["tflop"], row["steps"], row["hours"], row["follows"]) == (1.8e7, 1500, pytest.approx(5000), "yes")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("trained: 1e9", "trained: none", "card 'a': trained is 'none'; give a number above 0"),
+        ("trained: 1e9, ", "", "card 'a' has no field 'trained'; a card has name, paradigm"),
+        ("batch", "size", "card 'a' has a field 'size'; a card has"),
+        ("utilisation: 1e12", "", "utilisation is None; give a number above 0"),
+        ("batch: 2e6", "framework: f", "there is no framework 'f' below `frameworks`"),
+        ("batch: 2e6", "printed: {Table 5: {hours: few}}", "give numbers by place"),
+        ("batch: 2e6", "printed: {Table 5: {days: 2}}", "printed has 'days'; a place has tflop"),
+        ("cards:", "card:", "holds no `cards`"),
+        ("cards:", "frameworks: {f: {name: F}}\ncards:", "needs name, methods and offers"),
+        ("cards:", "cards: [", "cannot read the cards"),
+    ],
+)
+def test_cards_that_cannot_be_read_are_one_message(tmp_path: Path, old: str, new: str, message: str) -> None:
+    file = tmp_path / "cards.yaml"
+    file.write_text(MINE.replace(old, new))
+    with pytest.raises(UsageError) as raised:
+        read(file)
+    assert message in str(raised.value) and str(file) in str(raised.value)
+    assert stride("cost", "--cards", file).code == 2
+
+
+def test_a_file_that_is_not_there() -> None:
+    found = stride("cost", "--cards", "nowhere.yaml")
+    assert found.code == 2 and "cannot read the cards nowhere.yaml" in found.err and str(CARDS) in found.err

@@ -1,0 +1,121 @@
+"""The curve of masked diffusion against its twin, on records whose figures can be counted by hand."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.record.ledger import Record
+from reports import step_counts
+from reports.papers import suites
+from reports.papers.measured import measured
+from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step
+
+PROMPTS, TOKENS = 8, 16
+
+
+def records(passes: int, right: int, ms: float) -> list[Record]:
+    """``passes`` steps of so many milliseconds that fill 16 tokens; the first ``right`` prompts are solved."""
+    one = step(ms=ms, emitted=TOKENS // passes)
+    return [
+        record(f"p{n}", [one] * passes, scores={"nats": 0.5, "solved": float(n < right)}, prefill_ns=0)
+        for n in range(PROMPTS)
+    ]
+
+
+def cell(store: FakeStore, name: str, made: list[Record], ppl: float, **changes: Any) -> None:
+    sets = {"generative_perplexity": (ppl, ppl - 0.1, ppl + 0.1), "distinct_10": (0.9, None, None)}
+    sets |= {"distinct_2": (0.25, None, None)}
+    found = {
+        key: {"value": value, "n": PROMPTS, "failures": 0, "low": low, "high": high, "reason": ""}
+        for key, (value, low, high) in sets.items()
+    }
+    store.add(meta(name, set_scores=found, task="sudoku", **changes), made)
+
+
+@pytest.fixture
+def store() -> FakeStore:
+    """A masked model at 1, 4 and 16 passes in two orders; its twin at 16 steps of 5 ms, and one of its own methods."""
+    made = empty()
+    made.manifest["suite"] = {"name": "masked"}
+    ours = {"backbone": "m", "method": "masked_diffusion", "baseline": "m-base", "claim": "APPROXIMATE"}
+    cell(made, "m-base", records(16, 8, 10), 1.1, **ours, role="baseline", params={"order": "random", "steps": 0})
+    for order in ("random", "entropy"):
+        for passes, right in ((1, 0), (4, 4), (16, 8)):
+            params = {"order": order, "steps": passes, "block": 0, "alg_temp": 0.0}
+            ppl = 1 + 1 / passes
+            label = f"masked_diffusion order={order} steps={passes}"
+            cell(made, f"{order}-{passes}", records(passes, right, 10), ppl, **ours, params=params, label=label)
+    twin = {"backbone": "twin", "baseline": "t-base"}
+    cell(made, "t-base", records(16, 6, 5), 1.2, **twin, role="baseline", label="autoregressive")
+    cell(made, "t-sjd", records(8, 6, 5), 1.2, **twin, method="sjd", params={"window": 8}, label="sjd window=8")
+    return made
+
+
+def test_the_sheet_by_hand(store: FakeStore) -> None:
+    (sheet,) = step_counts.sheet(store, measured(store))
+    titles = [column.title for column in sheet.columns]
+    assert titles[:5] == ["cell", "passes", "speed-up over the twin", "solved", "solved less the twin's"]
+    assert titles[5:] == ["perplexity", "distinct-2", "distinct-10"], "by n, not by name"
+    rows = {row[0]: dict(zip(titles, row, strict=True)) for row in sheet.rows}
+    four, sjd = rows["masked_diffusion order=random steps=4"], rows["twin: sjd window=8"]
+    assert four["passes"] == "4.0" and four["speed-up over the twin"].startswith("2.00"), "80 ms over 40"
+    assert four["solved"].startswith("0.500 [") and four["solved less the twin's"].startswith("-0.250 [")
+    assert four["perplexity"] == "1.250 [1.150, 1.350]" and four["distinct-2"] == "0.250"
+    assert sjd["speed-up over the twin"].startswith("2.00") and sjd["solved less the twin's"].startswith("0.000")
+    assert list(rows)[-2:] == ["twin: autoregressive", "twin: sjd window=8"] and len(rows) == 9
+    assert rows["twin: autoregressive"]["speed-up over the twin"] == "1"
+    assert sheet.title.endswith("against twin")
+
+
+def test_prefill_is_in_the_speed_up_of_whole_outputs(store: FakeStore) -> None:
+    with_prefill = empty()
+    with_prefill.manifest["suite"] = {"name": "masked"}
+    for name, held in store.held.items():
+        made = store.records[name]
+        if name == "t-base":  # 80 ms of steps and as much prefill
+            made = [
+                record(one.sample.prompt, one.steps, scores=one.sample.scores, prefill_ns=80_000_000) for one in made
+            ]
+        with_prefill.add(held.meta, made)
+    (sheet,) = step_counts.sheet(with_prefill, measured(with_prefill))
+    assert [row[2][:4] for row in sheet.rows if row[0].endswith("order=random steps=4")] == ["4.00"]
+
+
+def test_settings_without_a_twin_have_no_sheet(store: FakeStore) -> None:
+    alone = empty()
+    for name, held in store.held.items():
+        if not name.startswith("t-"):
+            alone.add(held.meta, store.records[name])
+    warm = {**GREEDY, "temperature": 1.0}
+    cell(alone, "t-warm", records(16, 8, 5), 1.1, backbone="twin", baseline="t-warm", role="baseline", sampling=warm)
+    assert list(step_counts.pairs(measured(alone))) == [], "the twin ran at another temperature"
+
+
+def test_the_suite_ends_with_the_sheet_and_the_figure(store: FakeStore, tmp_path: Path) -> None:
+    written = suites.write(store, tmp_path)  # type: ignore[arg-type]
+    names = [path.name for path in written]
+    assert names == ["papers.md", "papers-step_counts.csv", "papers-step-counts.png"]
+    assert re.search(r"\| masked_diffusion order=entropy steps=1 \| 1.0 \| 8.00", (tmp_path / "papers.md").read_text())
+
+
+def test_lines_and_the_twin_are_drawn(store: FakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn: list[Any] = []
+    monkeypatch.setattr("reports.papers.drawing.save", lambda figure, *_: drawn.append(figure) or tmp_path)
+    step_counts.figure(store, measured(store), tmp_path)
+    (figure,) = drawn
+    quality, speed, perplexity, distinct = figure.axes
+    assert [axes.get_yscale() for axes in figure.axes] == ["linear", "linear", "log", "linear"]
+    assert [axes.get_ylabel() for axes in figure.axes] == ["solved"] * 2 + ["generative perplexity", "distinct 10"]
+    labels = quality.get_legend_handles_labels()[1]
+    assert labels == ["twin, AR", "random", "entropy"]
+    line = next(one for one in quality.containers if one.get_label() == "random")[0]
+    assert np.allclose(line.get_xydata(), [(1, 0), (4, 0.5), (16, 1)])
+    line = next(one for one in speed.containers if one.get_label() == "random")[0]
+    assert np.allclose(line.get_xydata(), [(0.5, 1), (2, 0.5), (8, 0)])
+    line = next(one for one in perplexity.containers if one.get_label() == "entropy")[0]
+    assert np.allclose(line.get_ydata(), [2, 1.25, 1.0625]) and distinct.get_xlabel() == step_counts.PASSES

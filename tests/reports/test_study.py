@@ -1,0 +1,151 @@
+"""A user study of made-up meshes: what the page hides, the order it has, and its votes counted by hand."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from harness.cli.main import stride
+from harness.errors import UsageError
+from harness.record.outputs import Mesh, save
+from harness.record.store import Store, condition_file
+from harness.synthetic import shapes
+from reports import study
+from tests.support.fake_store import empty, meta, record, step
+
+SOLID = Mesh(
+    np.array([[0.5, 0, 0], [-0.5, 0.4, 0], [-0.5, -0.4, 0], [0, 0, 0.6]]),
+    np.array([[0, 1, 2], [0, 1, 3], [1, 2, 3], [2, 0, 3]]),
+)
+CELLS = ("alpha", "beta", "gamma")
+LOST = 4
+"""The shape that gamma made no mesh of."""
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Store:
+    """Six shapes by three cells, on the disk."""
+    fake, folder = empty(), tmp_path_factory.mktemp("study") / "run"
+    for cell in CELLS:
+        fake.add(meta(cell, baseline="alpha", label=f"the {cell}", backbone="mesh"), [])
+    real = Store.create(folder, fake.manifest)
+    for cell in CELLS:
+        for i in range(6):
+            held: dict[str, Any] = {"output": "mesh.ply"}
+            if (cell, i) == ("gamma", LOST):
+                held = {"output": "", "status": "failed", "error": "cut"}
+            real.write(cell, record(f"s{i}", [step()], **held))
+        real.seal(cell, fake.cell(cell).meta)
+    save(SOLID, folder / "mesh")
+    for i in range(6):
+        file = condition_file(folder, "alpha", f"s{i}")
+        file.parent.mkdir(parents=True, exist_ok=True)
+        np.save(file, shapes.points(SOLID, 64, np.random.default_rng(i)))
+    return Store.open(folder)
+
+
+@pytest.fixture(scope="module")
+def exported(run: Store, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    page, key = study.export(run, CELLS, tmp_path_factory.mktemp("out"), cases=5, seed=0)
+    return page.read_text(), key
+
+
+def answers(folder: Path, key: Path, name: str, chosen: dict[int, str], **changes: Any) -> Path:
+    """A participant's file, who chose these cells."""
+    known = json.loads(key.read_text())
+    letters = {
+        str(n): next(a for a, cell in known["cases"][n - 1]["cells"].items() if cell == wish)
+        for n, wish in chosen.items()
+    }
+    path = folder / f"{name}.json"
+    path.write_text(json.dumps({"study": known["study"], "participant": name, "answers": letters, **changes}))
+    return path
+
+
+def test_the_page_shows_every_choice_and_names_no_cell(exported: tuple[str, Path]) -> None:
+    page, key = exported
+    assert page.count("<fieldset>") == 5 and page.count('type="radio"') == 15
+    assert page.count("data:image/png;base64,") == 20  # three meshes and the points
+    words = re.sub(r"base64,[^\"]*", "", page)
+    assert not [cell for cell in CELLS if cell in words] and "mesh.ply" not in words
+    assert not re.search(r"(src|href)=\"(?!data:)", words)  # nothing is loaded from elsewhere
+    assert not re.search(r"\$\w", words)
+    assert set(json.loads(key.read_text())["labels"].values()) == {f"the {cell} on mesh" for cell in CELLS}
+
+
+def test_the_order_is_shuffled_and_the_seeds(run: Store, exported: tuple[str, Path], tmp_path: Path) -> None:
+    page, key = exported
+    again = study.export(run, CELLS, tmp_path / "again", cases=5, seed=0)
+    assert (again[0].read_text(), again[1].read_text()) == (page, key.read_text())
+    other = json.loads(study.export(run, CELLS, tmp_path / "other", cases=5, seed=1)[1].read_text())
+    known = json.loads(key.read_text())
+    assert other["cases"] != known["cases"] and other["study"] != known["study"]
+    assert len({tuple(case["cells"].values()) for case in known["cases"]}) > 1
+    assert {case["prompt"] for case in known["cases"]} == {f"s{i}" for i in range(6) if i != LOST}
+    assert known["left_out"] == 1
+
+
+def test_votes_are_counted_by_hand(exported: tuple[str, Path], tmp_path: Path) -> None:
+    """Four participants of five cases; the last leaves two open: 9 votes of 18 for alpha."""
+    _, key = exported
+    chosen = [("beta", "alpha", "beta", "alpha", "beta")] * 3 + [("alpha", "alpha", "alpha")]
+    files = [answers(tmp_path, key, f"p{i}", dict(enumerate(one, 1))) for i, one in enumerate(chosen)]
+    found = study.tally(key, files)
+    assert [one.votes for one in found.votes] == [9, 9, 0]
+    assert (found.participants, found.unanswered) == (4, 2)
+    share = found.votes[0].share
+    assert share is not None and share.estimate == 0.5 and share.n == 4 and share.low is not None and share.low < 0.5
+    alone = study.tally(key, files[:1]).votes[0].share
+    assert alone is not None and (alone.n, alone.low) == (1, None)  # the cases of one person are one cluster
+
+
+def test_both_verbs_from_the_command_line(run: Store, tmp_path: Path) -> None:
+    out = ["--out", str(tmp_path), "--cases", "2"]
+    done = CliRunner().invoke(stride, ["study", "export", str(run.path), "alph", "beta", *out], catch_exceptions=False)
+    assert done.exit_code == 0 and (tmp_path / "questionnaire.html").exists()
+    file = answers(tmp_path, tmp_path / "key.json", "one", {1: "alpha", 2: "beta"})
+    words = ["study", "tally", str(tmp_path / "key.json"), str(file)]
+    done = CliRunner().invoke(stride, words, catch_exceptions=False)
+    assert "the alpha on mesh" in done.output and "0.500 (n=1)" in done.output
+    done = CliRunner().invoke(stride, [*words, "--json"], catch_exceptions=False)
+    assert json.loads(done.output)["votes"][1]["votes"] == 1
+
+
+@pytest.mark.parametrize(
+    ("cells", "cases", "said"),
+    [
+        (("alpha",), 2, "2 to 8 different cells; found alpha"),
+        (("alpha", "alpha"), 2, "2 to 8 different cells"),
+        (CELLS, 6, "6 cases were asked for, and 5 of 6 shapes became a mesh in all of"),
+    ],
+)
+def test_a_study_that_cannot_be_made_is_refused(
+    run: Store, tmp_path: Path, cells: tuple[str, ...], cases: int, said: str
+) -> None:
+    with pytest.raises(UsageError, match=said):
+        study.export(run, cells, tmp_path / "no", cases)
+    assert not (tmp_path / "no").exists()
+
+
+def test_answers_that_cannot_be_counted_are_refused(exported: tuple[str, Path], tmp_path: Path) -> None:
+    _, key = exported
+    good = answers(tmp_path, key, "p", {1: "alpha"})
+    other = answers(tmp_path, key, "q", {1: "alpha"}, study="0")
+    wrong = answers(tmp_path, key, "r", {}, answers={"1": "D", "9": "A"})
+    (tmp_path / "text.json").write_text("[]")
+    for files, said in (
+        ([good, good], "counted already"),
+        ([other], "answers the study 0, and the key is of"),
+        ([wrong], "does not offer: 1: 'D', 9: 'A'"),
+        ([tmp_path / "text.json"], "holds no answers"),
+    ):
+        with pytest.raises(UsageError, match=said):
+            study.tally(key, files)
+    with pytest.raises(UsageError, match="is no key of a study"):
+        study.tally(good, [good])

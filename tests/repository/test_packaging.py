@@ -1,0 +1,157 @@
+"""The wheel, and packages of third parties: built, installed and run as a user would, without a network."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from email import message_from_string
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import harness
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = {"harness", "methods", "tasks", "reports"}
+PLUGINS = ROOT / "tests" / "plugins"
+STRIDE = "import sys; from harness.cli.main import main; sys.exit(main())"
+OFFLINE = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
+
+
+def call(*command: str | Path, cwd: Path, path: tuple[Path, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run with nothing on PYTHONPATH but ``path``."""
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    if path:
+        environment["PYTHONPATH"] = os.pathsep.join(map(str, path))
+    return subprocess.run(
+        [str(part) for part in command], cwd=cwd, env=environment, capture_output=True, text=True, timeout=300
+    )
+
+
+def succeed(*command: str | Path, cwd: Path, path: tuple[Path, ...] = ()) -> str:
+    done = call(*command, cwd=cwd, path=path)
+    assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def run_of(method: str) -> tuple[str, ...]:
+    """Arguments of the smallest run of a method."""
+    where = ("--backbone", "tabular", "--task", "tabular", "--limit", "2", "--max-new-tokens", "4")
+    return ("run", "--method", method, *where, "--json")
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("wheel")
+    succeed(sys.executable, "-m", "pip", "wheel", *OFFLINE, "--wheel-dir", folder, ROOT, cwd=folder)
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+def members(wheel: Path) -> set[str]:
+    with zipfile.ZipFile(wheel) as archive:
+        return set(archive.namelist())
+
+
+def metadata(wheel: Path, name: str) -> str:
+    with zipfile.ZipFile(wheel) as archive:
+        (member,) = [entry for entry in archive.namelist() if entry.endswith(f".dist-info/{name}")]
+        return archive.read(member).decode()
+
+
+def test_wheel_holds_the_four_packages_and_nothing_else(wheel):
+    tops = {member.split("/")[0] for member in members(wheel)}
+    assert tops == PACKAGES | {f"stridebench-{harness.__version__}.dist-info"}
+
+
+def test_wheel_holds_every_file_of_the_packages(wheel):
+    """Presets, suites, data and decisions too: a file that git ignores by mistake shows here."""
+    here = {
+        path.relative_to(ROOT).as_posix()
+        for package in PACKAGES
+        for path in (ROOT / package).rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
+    }
+    assert {member for member in members(wheel) if ".dist-info/" not in member} == here
+
+
+def test_metadata_says_what_is_needed(wheel):
+    described = message_from_string(metadata(wheel, "METADATA"))
+    assert described["Name"] == "stridebench"
+    assert described["Version"] == harness.__version__
+    assert described["Requires-Python"] == ">=3.11"
+    assert described["License-Expression"] == "Apache-2.0"
+    assert set(described.get_all("Provides-Extra", [])) == {"dev", "image", "speech", "train", "ray"}
+    assert "stride = harness.cli.main:main" in metadata(wheel, "entry_points.txt")
+    assert "Apache License" in metadata(wheel, "licenses/LICENSE")
+
+
+def test_wheel_runs_from_an_empty_environment_and_another_folder(wheel, tmp_path):
+    """Dependencies are lent through a .pth file, which does not follow the .pth files of what it names."""
+    home, elsewhere = tmp_path / "venv", tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    succeed(sys.executable, "-m", "venv", "--without-pip", home, cwd=tmp_path)
+    python = home / "bin" / "python"
+    succeed(sys.executable, "-m", "pip", "--python", python, "install", *OFFLINE, wheel, cwd=elsewhere)
+    site = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(home)}))
+    lent = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    (site / "lent.pth").write_text("\n".join(sorted(lent)) + "\n")
+
+    where = succeed(python, "-c", "import harness, tasks; print(harness.__file__, tasks.__file__)", cwd=elsewhere)
+    assert all(Path(file).is_relative_to(site) for file in where.split())
+    listed = json.loads(succeed(home / "bin" / "stride", "list", "--json", cwd=elsewhere))
+    kinds = {entry["kind"] for entry in listed}
+    assert {"method", "task", "backbone", "suite"} <= kinds
+    assert "autoregressive" in {entry["name"] for entry in listed}
+    assert list(elsewhere.iterdir()) == []
+    ran = json.loads(succeed(home / "bin" / "stride", *run_of("autoregressive"), cwd=elsewhere))
+    assert (ran["failed"], ran["skipped"]) == (0, 0)
+    assert ran["done"] >= 1
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A folder for each plugin, with the plugin installed in it by pip."""
+    folders = {}
+    for plugin in ("one_by_one", "second_jacobi"):
+        folder = folders[plugin] = tmp_path_factory.mktemp(plugin)
+        source = PLUGINS / plugin
+        succeed(sys.executable, "-m", "pip", "install", *OFFLINE, "--target", folder, source, cwd=folder)
+    return folders
+
+
+def stride(*arguments: str, cwd: Path, plugin: Path) -> subprocess.CompletedProcess[str]:
+    return call(sys.executable, "-c", STRIDE, *arguments, cwd=cwd, path=(plugin, ROOT))
+
+
+def document(done: subprocess.CompletedProcess[str]) -> Any:
+    assert done.returncode == 0, done.stdout + done.stderr
+    return json.loads(done.stdout)
+
+
+def test_list_shows_a_method_of_another_package_and_whence_it_came(installed, tmp_path):
+    listed = document(stride("list", "methods", "--json", cwd=tmp_path, plugin=installed["one_by_one"]))
+    (found,) = [entry for entry in listed if entry["name"] == "one_by_one"]
+    assert found["kind"] == "method"
+    assert "stride-one-by-one 1.2.3" in json.dumps(found)
+    assert "autoregressive" in {entry["name"] for entry in listed}
+
+
+def test_run_runs_a_method_of_another_package(installed, tmp_path):
+    result = document(stride(*run_of("one_by_one"), cwd=tmp_path, plugin=installed["one_by_one"]))
+    assert result["done"] >= 1
+    assert result["failed"] == result["skipped"] == 0
+
+
+def test_a_plugin_that_takes_a_name_is_one_clear_error(installed, tmp_path):
+    done = stride("list", "methods", "--json", cwd=tmp_path, plugin=installed["second_jacobi"])
+    assert done.returncode == 2, done.stdout + done.stderr
+    assert done.stdout == ""
+    assert "two methods are called 'jacobi'" in done.stderr
+    assert "stride-second-jacobi" in done.stderr or "stride_second_jacobi" in done.stderr
+    assert "Traceback" not in done.stderr

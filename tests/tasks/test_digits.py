@@ -1,0 +1,90 @@
+"""The handwritten digits: data, the task that scores them, and the shipped models."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.discover import shipped
+from harness.errors import ContractError, OutputError, UsageError
+from harness.plan import presets
+from harness.record.outputs import Picture
+from harness.registry import METHODS, TASKS
+from harness.synthetic import digits
+from tasks.digits import DigitPictures, classify
+
+
+class TestData:
+    def test_every_digit_is_in_one_split(self) -> None:
+        known, held = digits.load("train"), digits.load("held-out")
+        assert (len(known.labels), len(held.labels)) == (1498, 299)
+        assert known.levels.shape[1:] == (8, 8) and known.levels.max() == 16
+        assert set(known.labels.tolist()) == set(held.labels.tolist()) == set(range(10))
+
+    def test_an_unknown_split(self) -> None:
+        with pytest.raises(UsageError, match="no split 'test' of the digits; choose one of train, held-out"):
+            digits.load("test")
+
+    def test_levels_survive_being_shown(self) -> None:
+        held = digits.load("held-out").levels[:20]
+        assert all(np.array_equal(digits.levels(digits.picture(one)), one) for one in held)
+
+    def test_every_word_of_a_caption_is_known(self) -> None:
+        words = {word for label in range(10) for word in digits.caption(label).split()}
+        assert words == set(digits.VOCABULARY)
+
+    def test_a_picture_of_another_size(self) -> None:
+        with pytest.raises(OutputError, match="8x8 pixels and this picture 8x9"):
+            digits.levels(Picture(np.zeros((8, 9, 3), dtype=np.uint8)))
+
+
+class TestTask:
+    def test_prompts_are_balanced_and_stable(self) -> None:
+        task = TASKS.get("digits")(30)
+        labels = [prompt.data["label"] for prompt in task.prompts()]
+        assert labels == list(range(10)) * 3
+        assert list(task.prompts()) == list(task.prompts())
+        assert task.prompts()[13].text == "digit 3"
+        assert (task.modality, task.eos) == ("image", False)
+
+    def test_real_held_out_digits_are_named_as_the_task_says(self) -> None:
+        held = digits.load("held-out")
+        assert round(float((classify(held.levels) == held.labels).mean()), 3) == 0.983
+
+    def test_the_score_is_one_for_its_class_alone(self) -> None:
+        held, prompts = digits.load("held-out"), DigitPictures(10).prompts()
+        first = int(np.flatnonzero(classify(held.levels) == 4)[0])
+        shown = digits.picture(held.levels[first])
+        scores = [DigitPictures(10).score(prompt, shown, ())["named"] for prompt in prompts]
+        assert scores == [0.0] * 4 + [1.0] + [0.0] * 5
+
+    def test_wrong_input(self) -> None:
+        task = DigitPictures()
+        with pytest.raises(UsageError, match="n=0; it must be 1 or more"):
+            DigitPictures(0)
+        with pytest.raises(ContractError, match="scores pictures"):
+            task.score(task.prompts()[0], "a text", ())
+        with pytest.raises(OutputError, match="this picture 64x64"):
+            task.score(task.prompts()[0], Picture(np.zeros((64, 64, 3), dtype=np.uint8)), ())
+
+
+@pytest.mark.parametrize("name", ["digits-s", "digits-l"])
+def test_the_shipped_model_draws_the_digits_it_is_asked_for(name: str) -> None:
+    """40 drawn at temperature 1; more than 80 % must be named right."""
+    if not (shipped(name) / "model.safetensors").exists():
+        pytest.skip(f"{name} is not shipped")
+    model, task = presets.load(f"embedded-{name}", "fp32"), DigitPictures(40)
+    found = []
+    for prompt in task.prompts():
+        draws = SeededDraws(0, "digits", prompt.id, 0)
+        run = open_run(
+            model, lambda _: model, prompt, Sampling(temperature=1.0), 64, draws, stopwatch=Stopwatch(CpuClock())
+        )
+        tokens = decode(METHODS.get("autoregressive")(), run).tokens
+        found.append(task.score(prompt, model.decode(tokens), tokens)["named"])
+    assert sum(found) / len(found) > 0.8

@@ -1,0 +1,38 @@
+"""Held-out functions as a task: none was trained on, and only the grammar's own body counts."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import numpy as np
+import pytest
+
+from harness.errors import UsageError
+from harness.synthetic.code import programs
+from harness.train.passages import Plan, prompts
+from tasks.programs import Programs
+
+
+def test_heads_are_different_held_out_and_the_same_for_a_seed() -> None:
+    asked = Programs(n=80).prompts()
+    heads = [prompt.text for prompt in asked]
+    assert len(set(heads)) == 80 and heads == [prompt.text for prompt in Programs(n=80).prompts()]
+    assert heads != [prompt.text for prompt in Programs(n=80, seed=1).prompts()]
+    known = {program.head for program in islice(programs(np.random.default_rng(0), held_out=False), 2000)}
+    assert not known & set(heads)
+    plan = Plan("code", train=4, development=1)
+    assert not set(heads) & {*prompts("code", 0, "train", plan.train * plan.rows)}
+
+
+def test_only_the_grammars_body_counts() -> None:
+    task = Programs(n=1)
+    (prompt,) = task.prompts()
+    body = prompt.data["body"]
+    assert task.score(prompt, body + "\n\ndef test():\n", ()) == {"body": 1.0}
+    assert task.score(prompt, body[:-2], ()) == task.score(prompt, " " + body, ()) == {"body": 0.0}
+
+
+@pytest.mark.parametrize("wrong", [{"n": 0}, {"n": 501}, {"seed": -1}])
+def test_parameters_are_checked(wrong: dict[str, int]) -> None:
+    with pytest.raises(UsageError, match="programs was given"):
+        Programs(**wrong)

@@ -1,0 +1,294 @@
+"""Scenes as a task: GenEval's arithmetic on objects found, the detector that finds them, prompts and set scores."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+
+from harness.core.task import Scored
+from harness.discover import load_recipes
+from harness.errors import OutputError, UsageError, WeightsError
+from harness.record.outputs import Picture
+from harness.registry import RECIPES, TASKS
+from harness.synthetic import emoji
+from harness.train.loop import train
+from tasks.metrics import detector
+from tasks.metrics._scene_truth import exact, shares, truth
+from tasks.metrics.attributes import Seen, judge, regions
+from tasks.scenes import EmojiScenes
+
+needs_weights = pytest.mark.skipif(
+    not (detector.WEIGHTS / "model.safetensors").exists(), reason="the detector is not shipped here"
+)
+
+
+def seen(kind: str, x: float = 10, y: float = 10, colour: str = "", score: float = 1.0) -> Seen:
+    return Seen(kind, colour, x, y, 16, score)
+
+
+SINGLE = {"tag": "single_object", "include": [{"class": "cat", "count": 1}], "exclude": []}
+PAIR = {"tag": "two_object", "include": [{"class": "cat", "count": 1}, {"class": "fox", "count": 1}]}
+THREE = {
+    "tag": "counting",
+    "include": [{"class": "cat", "count": 3}],
+    "exclude": [{"class": "cat", "count": 4}],
+}
+RED = {"tag": "colors", "include": [{"class": "heart", "count": 1, "color": "red"}]}
+BESIDE = {
+    "tag": "position",
+    "include": [{"class": "fox", "count": 1}, {"class": "cat", "count": 1, "position": ["left of", 0]}],
+}
+
+
+class TestJudge:
+    def test_an_object(self):
+        assert judge([seen("cat"), seen("fox")], SINGLE) == {"object": 1, "overall": 1}
+        assert judge([seen("fox")], SINGLE) == {"object": 0, "overall": 0}
+        assert judge([], SINGLE) == {"object": 0, "overall": 0}
+
+    def test_two_objects(self):
+        assert judge([seen("cat"), seen("fox")], PAIR)["overall"] == 1
+        assert judge([seen("cat"), seen("cat")], PAIR) == {"object": 0, "overall": 0}
+
+    @pytest.mark.parametrize(("count", "right"), [(0, 0), (2, 0), (3, 1), (4, 0)])
+    def test_a_count_is_exact(self, count, right):
+        found = judge([seen("cat")] * count + [seen("fox")] * 2, THREE)
+        assert found == {"object": float(count > 0), "count": right, "overall": right}
+
+    def test_a_colour_is_that_of_the_most_confident(self):
+        red, blue = seen("heart", colour="red", score=0.9), seen("heart", colour="blue", score=0.8)
+        assert judge([blue, red], RED) == {"object": 1, "colour": 1, "overall": 1}
+        surer = seen("heart", colour="blue", score=0.95)
+        assert judge([red, surer], RED) == {"object": 1, "colour": 0, "overall": 0}
+        assert judge([seen("circle", colour="red")], RED) == {"object": 0, "colour": 0, "overall": 0}
+
+    def test_each_object_keeps_its_own_colour(self):
+        asked = {"include": [*RED["include"], {"class": "book", "count": 1, "color": "blue"}]}
+        right = [seen("heart", colour="red"), seen("book", colour="blue")]
+        crossed = [seen("heart", colour="blue"), seen("book", colour="red")]
+        assert judge(right, asked)["colour"] == 1
+        assert judge(crossed, asked) == {"object": 1, "colour": 0, "overall": 0}
+
+    def test_a_position_is_to_the_object_named(self):
+        right, wrong = ([seen("cat", x, 30), seen("fox", 25, 30)] for x in (0, 50))
+        assert judge(right, BESIDE) == {"object": 1, "position": 1, "overall": 1}
+        assert judge(wrong, BESIDE) == {"object": 1, "position": 0, "overall": 0}
+        assert judge([seen("cat", 10, 30)], BESIDE) == {"object": 0, "position": 0, "overall": 0}
+
+    def test_only_counts_forbid_more(self):
+        found = [seen("cat", 10, 30), seen("fox", 40, 30), seen("cat", 60, 30, score=0.6)]
+        assert judge(found, BESIDE)["overall"] == 1
+
+    def test_every_scene_meets_its_own_specification_and_not_anothers(self):
+        drawn = emoji.scenes(0, "held-out", 240)
+        for scene in drawn:
+            assert set(judge(truth(scene), emoji.specification(scene)).values()) == {1.0}
+        crossed = [judge(truth(a), emoji.specification(b))["overall"] for a, b in zip(drawn, drawn[6:], strict=False)]
+        assert np.mean(crossed) < 0.1
+
+
+def test_regions_of_a_made_picture():
+    found = regions([seen("cat", 16, 16)], textured=True)
+    assert (found[2:6, 2:6] == emoji.OBJECT).all() and (found == emoji.OBJECT).sum() == 16
+    assert (found[6:] == emoji.TEXTURED).all() and (regions([], textured=False, cells=8) == emoji.SMOOTH).all()
+
+
+@needs_weights
+def test_the_task_names_the_regions_of_a_picture():
+    task = EmojiScenes(n=12, family="single_object")
+    grounds = set()
+    for prompt, scene in zip(task.prompts(), task.scenes(), strict=True):
+        found = task.regions(prompt, Picture(emoji.render(scene, 64)), (16, 16))
+        truth = emoji.regions(scene).ravel() == emoji.OBJECT
+        ground = "textured" if scene.ground.textured else "smooth"
+        assert len(found) == 256 and set(found) == {"object", ground}
+        assert np.mean((np.array(found) == "object") == truth) > 0.9
+        grounds.add(ground)
+    assert grounds == {"smooth", "textured"}
+
+
+class TestDetector:
+    def test_sizes_other_than_a_scenes_are_failed_samples(self):
+        with pytest.raises(OutputError, match="48x64 pixels cannot be scored"):
+            detector.find(detector.Detector(), np.zeros((1, 64, 48, 3), dtype=np.uint8))
+
+    def test_missing_and_foreign_weights(self, tmp_path):
+        with pytest.raises(WeightsError, match="stride train scorer emoji-detector"):
+            detector.load(tmp_path)
+        save_file({"other": torch.zeros(1)}, tmp_path / "model.safetensors")
+        with pytest.raises(WeightsError, match="is no detector"):
+            detector.load(tmp_path)
+
+    def test_an_untrained_net_finds_nothing(self):
+        assert detector.find(detector.Detector(), np.zeros((2, 64, 64, 3), dtype=np.uint8)) == [[], []]
+
+    @pytest.mark.parametrize(
+        ("change", "wrong"),
+        [
+            (lambda found: found, set()),
+            (lambda found: found[1:], {"object", "count", "colour", "position"}),
+            (lambda found: [*found, found[0]], {"count", "colour", "position"}),
+            (lambda found: [Seen(s.kind, "", s.x, s.y, s.side) for s in found], {"colour"}),
+            (lambda found: [Seen(s.kind, s.colour, s.x + 8, s.y, s.side) for s in found], {"position"}),
+        ],
+    )
+    def test_exactness_by_part(self, change, wrong):
+        scene = next(s for s in emoji.scenes(0, "train", 60) if s.family == "color_attr")
+        found = exact(change(truth(scene)), scene)
+        assert {name for name, right in found.items() if not right} == wrong
+
+    def test_shares_count_scenes(self):
+        drawn = emoji.scenes(0, "held-out", 12)
+        found = shares([truth(scene) for scene in drawn[:6]] + [[]] * 6, drawn)
+        assert set(found.values()) == {0.5}
+        assert {"object", "count", "colour", "position", "asked_count", "asked_overall"} <= set(found)
+
+    def test_exactness_finds_swapped_places(self):
+        scene = next(s for s in emoji.scenes(0, "train", 60) if s.family == "two_object")
+        a, b = truth(scene)
+        swapped = [Seen(a.kind, a.colour, b.x, b.y, a.side), Seen(b.kind, b.colour, a.x, a.y, b.side)]
+        found = exact(swapped, scene)
+        assert found == {"object": True, "count": True, "colour": True, "position": False}
+
+    def test_a_short_training_learns_and_resumes(self, tmp_path, monkeypatch):
+        from harness.backbones.image.vq import VQ
+        from tasks.training import detector as recipe
+
+        load_recipes()
+        monkeypatch.setattr(RECIPES.get("emoji-vq"), "load", lambda folder: VQ().eval(), raising=False)
+        monkeypatch.setattr(recipe, "BATCH", 5)
+        short = recipe.EmojiDetector()
+        short.steps = 4
+        monkeypatch.setattr(short, "evaluate", lambda model: {})
+        parts = {"emoji-vq": tmp_path}
+        train("detector", short, tmp_path / "whole", parts)
+        train("detector", short, tmp_path / "parts", parts, minutes=0)
+        train("detector", short, tmp_path / "parts", parts)
+        one, other = detector.load(tmp_path / "whole"), detector.load(tmp_path / "parts")
+        for name, tensor in one.state_dict().items():
+            assert torch.equal(tensor, other.state_dict()[name]), name
+        curve = json.loads((tmp_path / "whole" / "card.json").read_text())["curve"]
+        assert curve[-1][1] < curve[0][1]
+
+    def test_targets_follow_the_shift(self):
+        from tasks.training import detector as recipe
+
+        scene = emoji.scenes(0, "train", 1)[0]
+        still, moved = (recipe._targets([scene], shift)[0] for shift in ((0, 0), (1, -1)))
+        assert (moved - still).tolist() == [0, 1, -1, 0, 0, 0]
+        pixels = detector.prepare(emoji.render(scene)[None])
+        assert torch.equal(recipe._moved(pixels, (1, -1))[:, :, 4:, :-4], pixels[:, :, :-4, 4:])
+
+    @needs_weights
+    @pytest.mark.parametrize(("size", "least"), [(64, 0.97), (32, 0.9)])
+    def test_the_shipped_one_is_right_on_held_out_scenes(self, size, least):
+        drawn = emoji.scenes(77, "held-out", 120)
+        found = detector.find(detector.shipped(), np.stack([emoji.render(scene, size) for scene in drawn]))
+        parts = [exact(one, scene) for one, scene in zip(found, drawn, strict=True)]
+        for name in ("object", "count", "colour", "position"):
+            assert np.mean([part[name] for part in parts]) >= least, name
+
+    @needs_weights
+    def test_the_shipped_one_finds_nothing_on_bare_ground(self):
+        from harness.synthetic.emoji_ground import paint
+
+        bare = np.stack([paint(scene.ground) for scene in emoji.scenes(5, "held-out", 60)]).astype(np.uint8)
+        assert sum(map(len, detector.find(detector.shipped(), bare))) <= 1
+
+
+class TestTask:
+    def test_prompts_are_held_out_and_in_a_fixed_order(self):
+        task = EmojiScenes(n=60)
+        prompts = task.prompts()
+        assert list(prompts) == list(task.prompts())
+        assert len({prompt.id for prompt in prompts}) == 60
+        assert [prompt.category for prompt in prompts[:6]] == list(emoji.FAMILIES)
+        assert prompts[0] == EmojiScenes(n=6).prompts()[0] != EmojiScenes(n=6, seed=1).prompts()[0]
+        json.dumps([dict(prompt.data) for prompt in prompts])
+        train_scenes = {repr(s.things) + repr(s.ground) for s in emoji.scenes(1000, "train", 500)}
+        assert not train_scenes & {repr(s.things) + repr(s.ground) for s in task.scenes()}
+
+    def test_one_family_alone(self):
+        assert {prompt.category for prompt in EmojiScenes(n=5, family="position").prompts()} == {"position"}
+
+    def test_it_is_registered_with_what_it_is(self):
+        task = TASKS.get("emoji_scenes")
+        assert task.modality == "image" and task.eos is False
+        assert task.metrics == ("object", "count", "colour", "position", "overall")
+
+    @pytest.mark.parametrize("wrong", [{"n": 0}, {"seed": -1}, {"family": "colour"}, {"size": 48}, {"scorers": "fd"}])
+    def test_wrong_parameters(self, wrong):
+        with pytest.raises(UsageError, match=next(iter(wrong)).rstrip("s")):
+            EmojiScenes(**wrong)
+
+    def test_a_picture_of_the_wrong_size_and_a_text_are_failed_samples(self):
+        task = EmojiScenes(n=1)
+        prompt = task.prompts()[0]
+        with pytest.raises(OutputError, match="32x32 pixels and the task asks for 64x64"):
+            task.score(prompt, Picture(np.zeros((32, 32, 3), dtype=np.uint8)), ())
+        with pytest.raises(OutputError, match="is a str"):
+            task.score(prompt, "a cat", ())
+
+    def test_references_are_other_scenes(self):
+        task = EmojiScenes(n=8, size=32)
+        real = task.reference(8)
+        assert [picture.pixels.shape for picture in real] == [(32, 32, 3)] * 8
+        own = [emoji.render(scene, 32) for scene in task.scenes()]
+        assert not any((a.pixels == b).all() for a in real for b in own)
+
+    def test_distances_are_to_real_scenes_and_absent_weights_are_a_reason(self, monkeypatch, tmp_path):
+        from tasks import scenes
+
+        class Mean(scenes.EffLite0):
+            enough, width = 4, 4
+
+            def __init__(self):
+                pass
+
+            @classmethod
+            def found(cls, folder=""):
+                return cls()
+
+            def features(self, pictures):
+                return np.stack([picture.pixels.reshape(-1, 3)[::31].ravel()[:4] for picture in pictures]) / 255.0
+
+        task = EmojiScenes(n=6, scorers="fd_efflite0, fid", weights=str(tmp_path))
+        monkeypatch.setitem(scenes.NETS, "fd_efflite0", Mean)
+        monkeypatch.setattr(EmojiScenes, "_swapped", lambda self, outputs: None)
+        real = task.reference(6)
+        outputs = [Scored(p, 0, picture, {"overall": 1.0}) for p, picture in zip(task.prompts(), real, strict=True)]
+        found = task.score_set(outputs)
+        assert found["fd_efflite0"].value == pytest.approx(0, abs=1e-5)
+        assert found["fid"].value is None and str(tmp_path) in found["fid"].reason
+        black = [Scored(one.prompt, 0, Picture(one.output.pixels * 0), one.scores) for one in outputs]
+        assert task.score_set(black)["fd_efflite0"].value > 0.1
+
+    @needs_weights
+    @pytest.mark.parametrize("size", emoji.SIZES)
+    def test_real_scenes_score_and_swapped_prompts_do_not(self, size):
+        task = EmojiScenes(n=36, size=size)
+        drawn = {prompt.id: scene for prompt, scene in zip(task.prompts(), task.scenes(), strict=True)}
+        outputs = []
+        for prompt in task.prompts():
+            picture = Picture(emoji.render(drawn[prompt.id], size))
+            scores = task.score(prompt, picture, ())
+            asked = {"counting": {"count"}, "colors": {"colour"}, "color_attr": {"colour"}, "position": {"position"}}
+            assert set(scores) == {"object", "overall"} | asked.get(prompt.category, set())
+            outputs.append(Scored(prompt, 0, picture, scores))
+        found = task.score_set(outputs)
+        assert found["families"].value >= 0.9 and found["families"].n == 36
+        assert found["swapped"].value <= 0.1
+        assert found == task.score_set(outputs[::-1])
+
+    def test_families_count_alike_however_many_prompts_they_have(self, monkeypatch):
+        monkeypatch.setattr(EmojiScenes, "_swapped", lambda self, outputs: None)
+        prompts = EmojiScenes(n=12).prompts()
+        outputs = [Scored(p, 0, "", {"overall": float(p.category == "colors")}) for p in prompts[:7]]
+        found = EmojiScenes().score_set(outputs)
+        assert (found["families"].value, found["families"].n) == (pytest.approx(1 / 6), 7)
+        assert (found["colors"].value, found["single_object"].value, found["single_object"].n) == (1, 0, 2)
+        assert EmojiScenes().score_set(outputs[:5])["families"].value is None

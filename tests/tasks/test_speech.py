@@ -1,0 +1,265 @@
+"""The shipped utterances, their compressed sound, and folders of LibriSpeech."""
+
+from __future__ import annotations
+
+import json
+import re
+import struct
+import sys
+import wave
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from harness.core.task import Prompt, Scored
+from harness.errors import OutputError, UsageError
+from harness.record.outputs import Picture
+from harness.registry import TASKS
+from harness.synthetic import speech
+from harness.synthetic.speech import read_sound
+from tasks import _adpcm, utterances
+from tasks.librispeech import LibriSpeech
+from tasks.utterances import SHIPPED, Utterances
+
+RATE = 16_000
+
+
+def test_the_splits_share_neither_sentence_nor_voice() -> None:
+    test, train = Utterances().prompts(), Utterances("train").prompts()
+    assert (len(test), len(train)) == (104, 28)
+    assert len({prompt.id for prompt in (*test, *train)}) == 132
+    texts = [{prompt.data["reference"] for prompt in split} for split in (test, train)]
+    assert (len(texts[0]), len(texts[1])) == (104, 28) and not texts[0] & texts[1]
+    assert {prompt.category for prompt in test} == {"slt", "rms"}
+    assert {prompt.category for prompt in train} == {"awb", "kal16"}
+    assert [prompt.category for prompt in test[:4]] == ["slt", "rms", "slt", "rms"]
+
+
+@pytest.mark.parametrize("split", utterances.SPLITS)
+def test_every_utterance_is_a_waveform_of_a_few_seconds(split: str) -> None:
+    for prompt in Utterances(split).prompts():
+        sound = prompt.condition
+        assert prompt.text is None and prompt.tokens is None
+        assert sound is not None and sound.dtype == np.float32 and sound.ndim == 1
+        assert 1.5 < len(sound) / RATE < 5
+        assert 0.1 < np.abs(sound).max() <= 1 and 0.01 < sound.std() < 0.3
+        assert re.fullmatch(r"[A-Z][A-Za-z' ,]+\.", prompt.data["reference"])
+
+
+def test_what_is_shipped_is_listed_and_no_more_than_four_megabytes() -> None:
+    listed = {json.loads(line)["file"] for line in (SHIPPED / "utterances.jsonl").read_text().splitlines()}
+    assert listed == {str(path.relative_to(SHIPPED)) for path in SHIPPED.rglob("*.wav")}
+    assert sum(path.stat().st_size for path in SHIPPED.rglob("*")) < 4_000_000
+    assert "Carnegie Mellon University" in (SHIPPED / "README.md").read_text()
+
+
+def test_a_block_is_decoded_as_counted_by_hand() -> None:
+    """Steps are 7, 9, 8 and 7: code 4 adds a step and moves on by two; 0 adds an eighth; 12 takes a step away."""
+    header = struct.pack("<hBB", 100, 0, 0)
+    found = _adpcm.decode(np.frombuffer(header + bytes([0x04, 0xC0]), np.uint8)[None])
+    assert found.tolist() == [[100, 107, 108, 109, 102]]
+    loud = _adpcm.decode(np.frombuffer(struct.pack("<hBB", 32000, 88, 0) + bytes([0x77, 0xFF]), np.uint8)[None])
+    assert loud.tolist() == [[32000, 32767, 32767, -28669, -32768]]
+
+
+def test_all_files_are_decoded_as_the_sound_file_library_does() -> None:
+    soundfile = pytest.importorskip("soundfile")
+    for name in ("000-slt", "053-rms", "104-awb", "131-kal16"):
+        path = SHIPPED / "audio" / f"{name}.wav"
+        expected, rate = soundfile.read(path, dtype="float32")
+        assert rate == RATE
+        assert np.array_equal(_adpcm.read([path])[0], expected)
+
+
+def test_files_are_decoded_together_as_alone() -> None:
+    paths = sorted((SHIPPED / "audio").glob("*.wav"))[:3]
+    for one, together in zip(paths, _adpcm.read(paths), strict=True):
+        assert np.array_equal(_adpcm.read([one])[0], together)
+    assert _adpcm.read([]) == []
+
+
+def test_sound_of_another_kind_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.wav"
+    with pytest.raises(UsageError, match=r"x\.wav cannot be read as a WAV file"):
+        _adpcm.read([path])
+    path.write_bytes(b"RIFF")
+    with pytest.raises(UsageError, match=r"x\.wav cannot be read as a WAV file"):
+        _adpcm.read([path])
+    write_wav(path, np.zeros(100))
+    with pytest.raises(UsageError, match=r"WAV format 0x1, 1 channels at 16000 Hz"):
+        _adpcm.read([path])
+    path.write_bytes((SHIPPED / "audio" / "000-slt.wav").read_bytes()[:-100])
+    with pytest.raises(UsageError, match="no whole blocks of 512"):
+        _adpcm.read([path])
+
+
+def test_damaged_data_says_where(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"utterances\.jsonl is not there"):
+        utterances._prompts(tmp_path, "test")
+    (tmp_path / "utterances.jsonl").write_text('{"id": "1", "split": "test"}\n')
+    with pytest.raises(UsageError, match=r"utterances\.jsonl:1: an utterance has the texts id, split"):
+        utterances._prompts(tmp_path, "test")
+    with pytest.raises(UsageError, match="choose one of test, train"):
+        Utterances("dev")
+
+
+@pytest.mark.parametrize("name", ["utterances", "librispeech"])
+def test_speech_tasks_say_what_they_score(name: str) -> None:
+    task = TASKS.get(name)
+    assert task.modality == "speech" and task.source and not task.runs_code
+    assert task.metrics == ("wer", "wer_no_spelling")
+    assert task.set_metrics == ("corpus_wer", "corpus_wer_no_spelling")
+
+
+def test_transcripts_are_scored_one_by_one_and_together() -> None:
+    task = Utterances()
+    prompts = task.prompts()[:5]
+    right = [str(prompt.data["reference"]) for prompt in prompts]
+    heard = [right[0], right[1].upper(), "", *right[3:]]
+    scores = [task.score(prompt, text, ()) for prompt, text in zip(prompts, heard, strict=True)]
+    assert [score["wer_no_spelling"] for score in scores] == [0, 0, 1, 0, 0]
+    scored = [Scored(p, 0, text, score) for p, text, score in zip(prompts, heard, scores, strict=True)]
+    found = task.score_set(scored)["corpus_wer_no_spelling"]
+    words = [len(text.split()) for text in right]
+    assert found.value == words[2] / sum(words) and found.n == 5
+    assert found.low == 0 and found.high is not None and found.high > found.value
+
+
+def test_a_picture_is_no_transcript() -> None:
+    task = Utterances()
+    with pytest.raises(OutputError, match="is a Picture; a transcript is a text"):
+        task.score(task.prompts()[0], Picture(np.zeros((2, 2, 3), np.uint8)), ())
+
+
+def write_wav(path: Path, samples: Any, rate: int = RATE, channels: int = 1, width: int = 2) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(width)
+        file.setframerate(rate)
+        file.writeframes(np.asarray(32767 * samples).astype("<i2").tobytes())
+
+
+def tone(seed: int, length: int = 800) -> Any:
+    return 0.3 * np.sin(np.arange(length) / (5 + seed))
+
+
+@pytest.fixture()
+def libri(tmp_path: Path) -> Path:
+    """Two speakers, three chapters, six utterances, as LibriSpeech lays them out; the recordings are WAV."""
+    root = tmp_path / "test-clean"
+    for speaker, chapter, count in (("1089", "134686", 3), ("1089", "134691", 1), ("61", "70968", 2)):
+        place = root / speaker / chapter
+        names = [f"{speaker}-{chapter}-{k:04d}" for k in range(count)]
+        for k, name in enumerate(names):
+            write_wav(place / f"{name}.wav", tone(k))
+        text = "".join(f"{name} HE SAID WORD {k}\n" for k, name in enumerate(names))
+        (place / f"{speaker}-{chapter}.trans.txt").write_text(text)
+    return root
+
+
+def test_a_part_of_librispeech_is_read_in_order(libri: Path) -> None:
+    prompts = LibriSpeech(str(libri)).prompts()
+    assert [prompt.id for prompt in prompts] == [
+        "librispeech/1089-134686-0000",
+        "librispeech/1089-134686-0001",
+        "librispeech/1089-134686-0002",
+        "librispeech/1089-134691-0000",
+        "librispeech/61-70968-0000",
+        "librispeech/61-70968-0001",
+    ]
+    assert [prompt.category for prompt in prompts] == ["1089"] * 4 + ["61"] * 2
+    assert prompts[1].data["reference"] == "HE SAID WORD 1"
+    sound = prompts[1].condition
+    assert sound is not None and sound.dtype == np.float32
+    np.testing.assert_allclose(sound, tone(1), atol=1e-4)
+    assert LibriSpeech(str(libri)).score(prompts[1], "He said, word one.", ())["wer_no_spelling"] == 0
+
+
+def test_fewer_utterances_are_spread_over_the_part(libri: Path) -> None:
+    chosen = LibriSpeech(str(libri), count=3).prompts()
+    assert [prompt.id[12:] for prompt in chosen] == ["1089-134686-0000", "1089-134686-0002", "61-70968-0000"]
+    assert len(LibriSpeech(str(libri), count=0).prompts()) == 6
+
+
+def test_flac_is_read_where_soundfile_is_installed(libri: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    soundfile = pytest.importorskip("soundfile")
+    place = libri / "61" / "70968"
+    (place / "61-70968-0001.wav").unlink()
+    soundfile.write(place / "61-70968-0001.flac", tone(1), RATE)
+    sound = LibriSpeech(str(libri)).prompts()[-1].condition
+    assert sound is not None and sound.dtype == np.float32
+    np.testing.assert_allclose(sound, tone(1), atol=1e-4)
+    soundfile.write(place / "61-70968-0001.flac", tone(1), 8000)
+    with pytest.raises(UsageError, match="1 channels at 8000 Hz"):
+        LibriSpeech(str(libri)).prompts()
+    (place / "61-70968-0001.flac").write_bytes(b"fLaC")
+    with pytest.raises(UsageError, match="cannot be read"):
+        LibriSpeech(str(libri)).prompts()
+    monkeypatch.setitem(sys.modules, "soundfile", None)
+    with pytest.raises(UsageError, match=r"pip install 'stridebench\[speech\]'"):
+        LibriSpeech(str(libri)).prompts()
+
+
+def test_a_missing_folder_says_where_the_data_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    with pytest.raises(UsageError, match=r"data/LibriSpeech/test-clean is not there.*openslr\.org/12"):
+        LibriSpeech().prompts()
+    with pytest.raises(UsageError, match=r"has no SPEAKER/CHAPTER/SPEAKER-CHAPTER\.trans\.txt"):
+        LibriSpeech(str(tmp_path)).prompts()
+    with pytest.raises(UsageError, match="count=-1"):
+        LibriSpeech(count=-1)
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ("61-70968-0002", r"trans\.txt:3: a line is SPEAKER-CHAPTER-NUMBER and the words"),
+        ("1089-134686-0000 HE SAID", r"trans\.txt:3: a line is SPEAKER-CHAPTER-NUMBER and the words"),
+        ("61-70968-0009 HE SAID", r"trans\.txt:3: there is no 61-70968-0009\.flac or \.wav beside it"),
+    ],
+)
+def test_malformed_lines_and_missing_recordings_say_which(libri: Path, line: str, says: str) -> None:
+    with open(libri / "61" / "70968" / "61-70968.trans.txt", "a") as file:
+        file.write(line + "\n")
+    with pytest.raises(UsageError, match=says):
+        LibriSpeech(str(libri)).prompts()
+
+
+@pytest.mark.parametrize(
+    ("sound", "says"),
+    [
+        ({"rate": 8000}, "1 channels at 8000 Hz; convert it to mono at 16000 Hz"),
+        ({"channels": 2}, "2 channels at 16000 Hz"),
+        ({"width": 1}, "8 bits a sample"),
+    ],
+)
+def test_sound_of_another_rate_or_shape_is_refused(tmp_path: Path, sound: dict[str, int], says: str) -> None:
+    write_wav(tmp_path / "x.wav", tone(0), **sound)
+    with pytest.raises(UsageError, match=says):
+        read_sound(tmp_path / "x.wav")
+
+
+def test_a_wav_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.wav").write_bytes(b"RIFF")
+    with pytest.raises(UsageError, match="cannot be read"):
+        read_sound(tmp_path / "x.wav")
+
+
+def test_a_prompt_carries_its_waveform_beside_what_the_scorer_needs() -> None:
+    prompt = Utterances().prompts()[0]
+    assert isinstance(prompt, Prompt) and set(prompt.data) == {"reference"}
+
+
+def test_no_recording_of_a_benchmark_is_trained_on() -> None:
+    """The marks are those of the shipped test split, which the harness may not read itself."""
+    test, train = Utterances().prompts(), Utterances("train").prompts()
+    assert {speech.mark(prompt.data["reference"]) for prompt in test} == speech.SENTENCES
+    assert {prompt.category for prompt in test} == speech.VOICES and len(speech.READERS) == 40
+    for prompt in test:
+        said = str(prompt.data["reference"])
+        assert speech.asked("awb", said.upper().replace(".", "")) and speech.asked(prompt.category, "Another sentence.")
+    assert not any(speech.asked(prompt.category, prompt.data["reference"]) for prompt in train)
+    assert speech.asked("1089", "HE HOPED THERE WOULD BE STEW FOR DINNER") and not speech.asked("19", "CHAPTER ONE")

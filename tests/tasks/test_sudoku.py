@@ -1,0 +1,301 @@
+"""The puzzles of several answers: world, task, perplexity and distinct-n, and the recipes of the two models."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from hashlib import sha256
+from itertools import islice
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers.utils import logging
+
+from harness.backbones.masked.masked_lm import MaskedModel
+from harness.backbones.text.hf_causal import HFCausal
+from harness.core.cache import Window
+from harness.core.canvas import Canvas
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.open_run import open_run
+from harness.core.sampling import Sampling
+from harness.core.task import Prompt, Scored
+from harness.discover import shipped
+from harness.errors import ContractError, UsageError, WeightsError
+from harness.plan import presets
+from harness.registry import METHODS, RECIPES, TASKS
+from harness.synthetic import sudoku
+from harness.train.backbones import sudoku as recipe
+from harness.train.backbones.sudoku import CONTEXT, IDS, PROMPT, SCHEDULES, Sudoku, laws, rows
+from harness.train.loop import train
+from methods.masked_diffusion import MaskedDiffusion
+from tasks.metrics.perplexity import Judge, distinct, perplexity
+from tasks.sudoku import SudokuTask
+
+GRID = "1234341221434321"
+TINY: dict[str, Any] = {"summary": "tiny", "width": 16, "layers": 2, "heads": 2, "inner": 24, "batch": 4, "steps": 2}
+SHIPPED = {
+    name: f"embedded-{name}"
+    for name in ("sudoku-masked", "sudoku-masked-cosine", "sudoku-masked-log-linear", "sudoku-ar")
+}
+SOLVED = {"sudoku-masked": 0.95, "sudoku-masked-cosine": 0.95, "sudoku-masked-log-linear": 0.2, "sudoku-ar": 0.75}
+"""At least, by the cards, greedily. The twin must write early cells before it has seen what they lead to."""
+
+
+class TestWorld:
+    def test_there_are_288_grids_and_all_are_right(self) -> None:
+        texts = {"".join(map(str, grid)) for grid in sudoku.grids()}
+        assert len(texts) == len(sudoku.grids()) == 288 and GRID in texts
+        assert all(sudoku.faults(text) == 0 for text in texts)
+
+    @pytest.mark.parametrize(
+        ("text", "faults"),
+        [
+            (GRID, 0),
+            ("2134" + GRID[4:], 2),  # two columns hold a digit twice; row and box are the same sets
+            ("1324" + GRID[4:], 4),  # and so do both upper boxes
+            (GRID[:-1] + ".", 3),
+            (GRID[:-1], 3),
+            ("1" * 16, 12),
+            ("", 12),
+        ],
+    )
+    def test_rows_columns_and_boxes_at_fault(self, text: str, faults: int) -> None:
+        assert sudoku.faults(text) == faults
+
+    def test_an_answer_keeps_what_is_shown(self) -> None:
+        assert sudoku.solves("1...............", GRID) and sudoku.solves("." * 16, GRID)
+        assert not sudoku.solves("2...............", GRID)
+        assert not sudoku.solves("1...............", GRID[:-1]) and not sudoku.solves("." * 16, GRID + "1")
+
+    def test_how_many_grids_a_puzzle_allows(self) -> None:
+        assert [sudoku.answers(shown) for shown in ("." * 16, "1" + "." * 15, GRID, "11" + "." * 14)] == [288, 72, 1, 0]
+
+    def test_the_split_is_by_the_text_of_the_puzzle(self) -> None:
+        known, held = (
+            list(islice(sudoku.puzzles(np.random.default_rng(seed), held_out), 3000))
+            for seed, held_out in ((0, False), (1, True))
+        )
+        assert not {puzzle.shown for puzzle in known} & {puzzle.shown for puzzle in held}
+        assert all(sudoku.solves(puzzle.shown, puzzle.answer) for puzzle in (*known, *held))
+        given = {sudoku.CELLS - puzzle.shown.count(sudoku.HIDDEN) for puzzle in known}
+        assert given == set(sudoku.GIVEN)
+        again = islice(sudoku.puzzles(np.random.default_rng(0), held_out=False), 3000)
+        assert known == list(again)
+
+
+class TestTask:
+    def test_prompts_are_held_out_different_and_stable(self) -> None:
+        task: SudokuTask = TASKS.get("sudoku")(200)
+        prompts = task.prompts()
+        assert len({prompt.text for prompt in prompts}) == 200 and prompts == task.prompts()
+        assert prompts[:50] == SudokuTask(50).prompts() != SudokuTask(50, seed=1).prompts()
+        assert all(sudoku.Puzzle(prompt.data["shown"], GRID).held_out for prompt in prompts)
+        kinds = {prompt.category: sudoku.answers(prompt.data["shown"]) for prompt in prompts}
+        assert kinds["one answer"] == 1 and 2 <= kinds["2 to 6 answers"] <= 6 < kinds["over 6 answers"]
+
+    def test_the_score_by_hand(self, judged: str) -> None:
+        task = SudokuTask(1, judge=judged)
+        prompt = Prompt("sudoku/0", "1" + "." * 15 + "=", data={"shown": "1" + "." * 15})
+        right, wrong = task.score(prompt, GRID, ()), task.score(prompt, "2134" + GRID[4:], ())
+        assert (right["solved"], right["units"]) == (1, 1) and (wrong["solved"], wrong["units"]) == (0, 1 - 2 / 12)
+        assert right["nats"] > 0 and task.score(prompt, "", ()) == {"solved": 0, "units": 0}
+        outputs = [Scored(prompt, n, text, {"nats": nats}) for n, (text, nats) in enumerate([(GRID, 1.0), (GRID, 3.0)])]
+        found = task.score_set([*outputs, Scored(prompt, 2, "", {})])
+        assert found["generative_perplexity"].value == pytest.approx(math.exp(2)) and set(found) == set(
+            task.set_metrics
+        )
+        assert (found["generative_perplexity"].n, found["generative_perplexity"].failures) == (2, 1)
+        assert found["distinct_8"].value == 9 / 18
+
+    @pytest.mark.parametrize("changed", [{"n": 0}, {"n": 2001}, {"seed": -1}])
+    def test_wrong_parameters(self, changed: dict[str, int]) -> None:
+        with pytest.raises(UsageError, match="n must be 1 to 2000 and seed 0 or more"):
+            SudokuTask(**changed)
+
+    def test_output_of_another_kind(self) -> None:
+        with pytest.raises(ContractError, match="scores texts"):
+            SudokuTask().score(SudokuTask(1).prompts()[0], np.zeros(3), ())  # type: ignore[arg-type]
+
+
+class TestPerplexity:
+    def test_it_loads_without_a_bar_and_leaves_the_users_setting(self, capfd: pytest.CaptureFixture[str]) -> None:
+        logging.enable_progress_bar()
+        Judge("sudoku-ar")
+        assert capfd.readouterr().err == "" and logging.is_progress_bar_enabled()
+
+    def test_nats_are_those_of_the_model_on_the_text_alone(self, judged: str) -> None:
+        found, model = Judge(judged).nats("12..=", "341"), Judge(judged)._model
+        ids = torch.tensor([[IDS.index(one) for one in "12..=341"]])
+        by_hand = -model(input_ids=ids).logits.log_softmax(-1)[0]
+        assert found.tolist() == pytest.approx([float(by_hand[4 + n, IDS.index(x)]) for n, x in enumerate("341")])
+
+    def test_perplexity_resamples_prompts(self) -> None:
+        same, apart = perplexity(["a", "b"], [2.0, 2.0]), perplexity(["a", "b"], [1.0, 3.0])
+        assert same.value == same.low == same.high == pytest.approx(math.exp(2))
+        assert apart.value == pytest.approx(math.exp(2)) and apart.low == pytest.approx(math.e)
+        assert perplexity([], []).reason == "no output has a token"
+
+    def test_distinct_by_hand(self) -> None:
+        texts = {"a": ["abab", "abcd"], "b": ["x"]}
+        assert distinct(texts, 2).value == 4 / 6 and distinct(texts, 1).value == 5 / 9
+        assert distinct(texts, 5).value is None and "no output has 5 characters" in distinct(texts, 5).reason
+
+    def test_no_judge(self, tmp_path: Path) -> None:
+        with pytest.raises(WeightsError, match="there is no judge 'nobody'"):
+            Judge("nobody")
+        with pytest.raises(WeightsError, match="cannot be read from"):
+            Judge(str(tmp_path))
+
+
+class TestNoise:
+    @pytest.mark.parametrize("name", SCHEDULES)
+    @pytest.mark.parametrize("count", [1, 2, 5, 8])
+    def test_every_schedule_weights_a_number_of_masked_cells_alike(self, name: Any, count: int) -> None:
+        """The integral over t of weight p^m (1 - p)^(L - m) is that of 1 / p over p: the beta function B(m, L - m + 1).
+
+        With m = L = 8 the log-linear schedule, which ends at p = 0.999, lacks 0.8 %; with m = 1 the first 1e-3 of t
+        is missing too: about L times as much of p there.
+        """
+        t = torch.linspace(1e-3, 1, 400_001, dtype=torch.float64)[:-1]
+        p, weight = SCHEDULES[name](t)
+        found = torch.trapezoid(weight * p**count * (1 - p) ** (8 - count), t)
+        beta = math.gamma(count) * math.gamma(9 - count) / math.gamma(9)
+        assert float(found) == pytest.approx(beta, rel=0.06 if count == 1 else 0.01)
+
+    def test_by_hand(self) -> None:
+        t = torch.tensor([0.5])
+        assert [float(x) for x in SCHEDULES["linear"](t)] == pytest.approx([0.5, 2])
+        assert [float(x) for x in SCHEDULES["cosine"](t)] == pytest.approx([0.5, math.pi])
+        assert [float(x) for x in SCHEDULES["log_linear"](t)] == pytest.approx(
+            [1 - 1000**-0.5, math.log(1000) / (1000**0.5 - 1)]
+        )
+
+    @pytest.mark.parametrize("name", SCHEDULES)
+    def test_the_bound_of_a_model_that_knows_nothing(self, name: Any) -> None:
+        """Seven ids alike, the mask never: log 7 a token, by 16,384 answers at a fixed seed, within 3 %."""
+        ids = rows(np.random.default_rng(0), 512, held_out=False).repeat(32, 1)
+        found = Sudoku(schedule=name, summary="").nats(Level(), ids, np.random.default_rng(1))
+        assert float(found.mean()) == pytest.approx(math.log(7), rel=0.03)
+
+    def test_the_twin_pays_for_the_answer_alone(self) -> None:
+        ids = rows(np.random.default_rng(0), 3, held_out=False)
+        found = Sudoku(schedule=None, summary="").nats(Level(), ids, np.random.default_rng(1))
+        assert found.tolist() == pytest.approx([math.log(7)] * 3)
+
+
+class Level(nn.Module):
+    """The same logit for every id."""
+
+    def forward(self, input_ids: Tensor, **_: Any) -> Any:
+        return SimpleNamespace(logits=torch.zeros(*input_ids.shape, len(IDS)))
+
+
+class TestModels:
+    def test_the_masked_model_sees_both_sides_and_the_twin_the_left(self) -> None:
+        torch.manual_seed(0)
+        model = Sudoku(schedule=None, **TINY).build({}).eval()
+        ids = rows(np.random.default_rng(0), 1, held_out=False)
+        other = ids.clone()
+        other[0, -1] = ids[0, -1] % 4 + 1
+        moved = [
+            (laws(model, ids, side) - laws(model, other, side))[0, :-1, 1:5].abs().amax(1) for side in (True, False)
+        ]
+        assert moved[0].max() == 0 and moved[1].min() > 0
+        assert laws(model, ids, True)[..., IDS.index("<|mask|>")].eq(float("-inf")).all()
+
+    @pytest.mark.parametrize("name", ["sudoku-masked", "sudoku-ar"])
+    def test_what_is_exported_is_what_was_trained(self, name: str, tmp_path: Path) -> None:
+        tiny = replace(RECIPES.get(name), **TINY)
+        train(name, tiny, tmp_path, {})
+        torch.manual_seed(0)
+        model = tiny.build({}).eval()
+        body = torch.load(tmp_path / "checkpoint.pt", weights_only=True)["mean"]
+        model.load_state_dict({key: value.bfloat16().float() for key, value in body.items()})
+        ids = rows(np.random.default_rng(0), 1, held_out=True)[0]
+        ids[-5:] = IDS.index("<|mask|>") if tiny.schedule else ids[-5:]
+        expected = laws(model, ids[None], causal=tiny.schedule is None)[0]
+        kind = MaskedModel if tiny.schedule else HFCausal
+        loaded = kind.load(name, {"source": {"folder": str(tmp_path)}}, "fp32", "cpu")
+        assert found_laws(loaded, ids)[:, :-1].sub(expected[:, :-1]).abs().max() < 1e-4
+        assert loaded.capabilities.context == CONTEXT and loaded.capabilities.eos == {0}
+        assert loaded.encode("1.4=") == [1, 5, 4, 6] and loaded.decode([4, 3, 2, 1]) == "4321"
+
+    def test_the_judge_that_nothing_names_is_the_twin(self) -> None:
+        assert SudokuTask().judge in SHIPPED and RECIPES.get(SudokuTask().judge).schedule is None
+
+
+def found_laws(model: MaskedModel | HFCausal, ids: Tensor) -> Tensor:
+    """Logits of every position, from one pass."""
+    places = torch.arange(len(ids))
+    if isinstance(model, HFCausal):
+        return model.cache().extend(Window(ids, places, 0, None, len(ids))).logits
+    watch = Stopwatch(CpuClock())
+    board = Canvas(
+        model.cache(), model.capabilities, tuple(ids[:PROMPT].tolist()), length=sudoku.CELLS, stopwatch=watch
+    )
+    return board.read(ids, range(len(ids)), "all")
+
+
+def solved(name: str, method: Any, temperature: float, prompts: Sequence[Prompt]) -> float:
+    """The share of puzzles that a shipped model solves."""
+    model, task = presets.load(name, "fp32"), SudokuTask(1)
+    right = 0
+    for prompt in prompts:
+        draws = SeededDraws(0, "sudoku", prompt.id, 0)
+        run = open_run(model, lambda _: model, model.encode(prompt.text or ""), Sampling(temperature), 16, draws)
+        right += sudoku.solves(prompt.data["shown"], str(model.decode(decode(method, run).tokens)))
+    assert task.eos is False
+    return right / len(prompts)
+
+
+@pytest.fixture(scope="module")
+def judged(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A twin that was trained for two steps."""
+    folder = tmp_path_factory.mktemp("judge")
+    train("sudoku-ar", replace(RECIPES.get("sudoku-ar"), **TINY), folder, {})
+    return str(folder)
+
+
+def test_the_world_is_named_where_the_recipe_says() -> None:
+    assert recipe.sudoku is sudoku and METHODS.get("masked_diffusion") is MaskedDiffusion
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_the_shipped_models_have_what_their_cards_say(name: str) -> None:
+    model, card = presets.load(SHIPPED[name], "fp32"), json.loads((shipped(name) / "card.json").read_text())
+    made = RECIPES.get(name)
+    assert (card["name"], card["steps"], card["data"]) == (name, made.steps, made.source)
+    assert card["sha256"]["model.safetensors"] == sha256((shipped(name) / "model.safetensors").read_bytes()).hexdigest()
+    assert model.capabilities.vocabulary == len(IDS) and card["figures"]["solved_greedy"] > SOLVED[name]
+
+
+def test_the_shipped_model_solves_by_many_passes_and_not_by_one() -> None:
+    """40 held-out puzzles at T = 1, each at a fixed seed."""
+    prompts = SudokuTask(40).prompts()
+    shares = [solved("embedded-sudoku-masked", MaskedDiffusion(steps=steps), 1.0, prompts) for steps in (1, 4, 16)]
+    assert shares[0] < 0.1 and shares[0] + 0.2 < shares[1] < shares[2] and shares[2] > 0.9
+
+
+def test_the_shipped_twin_solves() -> None:
+    method = METHODS.get("autoregressive")()
+    assert solved("embedded-sudoku-ar", method, 1.0, SudokuTask(40).prompts()) > 0.65
+
+
+def test_the_twins_perplexity_finds_right_answers_likelier() -> None:
+    task, prompt = SudokuTask(), SudokuTask(1).prompts()[0]
+    right = next(
+        text
+        for text in ("".join(map(str, grid)) for grid in sudoku.grids())
+        if sudoku.solves(prompt.data["shown"], text)
+    )
+    turned = right[1:] + right[:1]
+    assert task.score(prompt, right, ())["nats"] + 0.5 < task.score(prompt, turned, ())["nats"]

