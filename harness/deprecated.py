@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
@@ -188,7 +189,8 @@ def names_of(module: str) -> Callable[[str], Any]:
     """A module-level ``__getattr__`` for a package that was a module in 0.1."""
 
     def find(name: str) -> Any:
-        if name.startswith("__"):
+        package = "__path__" in vars(sys.modules[module])
+        if name.startswith("__") or (package and find_spec(f"{module}.{name}")):  # a submodule is loaded after this
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return lookup(module, name)
 

@@ -91,8 +91,8 @@ def told(
     model = tabular(grid)
     assert model.capabilities.grid is not None
     cache, length = Told(model, only), model.capabilities.grid.length if budget is None else budget
-    opening, draws = EncodedPrompt(PROMPT, lambda: cache), SeededDraws(0, "t", "p", 0)
-    run = open_run(model, model_of(model), PROMPT, Sampling(1.0), length, draws, opening=opening)
+    encoded, draws = EncodedPrompt(PROMPT, lambda: cache), SeededDraws(0, "t", "p", 0)
+    run = open_run(model, model_of(model), PROMPT, Sampling(1.0), length, draws, encoded=encoded)
     return Decoded(decode(method, run), cache.windows)
 
 
@@ -234,9 +234,9 @@ def walk(method: MuLoSD, model: Backbone, drafter: Backbone, prompt: Prompt, see
 
 def true_laws(model: Backbone, prompt: Prompt, tokens: Sequence[int]) -> list[Tensor]:
     """Of each cell given all before it, from one pass of a session of its own."""
-    opening, grid = model.open(prompt), model.capabilities.grid
+    encoded, grid = model.open(prompt), model.capabilities.grid
     assert grid is not None
-    session = Session(opening.cache(), model.capabilities, [*opening.tokens], stopwatch=Stopwatch(CpuClock()))
+    session = Session(encoded.cache(), model.capabilities, [*encoded.tokens], stopwatch=Stopwatch(CpuClock()))
     laws = []
     for place, token in enumerate(tokens):
         probs = session.forward()[0].softmax(-1)
@@ -369,10 +369,10 @@ class TestTwoModels:
         done = walk(MuLoSD("small", "repeat", tau=0.0, draft_window=1), large, small, CAPTION, 1)
         y = [token for kind, _, token in done.draws.noted if kind == "draft"]
         assert len(y) == 4 and done.run.pictures["small"].passes == 3
-        opening = small.open(CAPTION)
-        canvas = Canvas(opening.cache(), small.capabilities, opening.tokens, length=6, stopwatch=Stopwatch(CpuClock()))
+        encoded = small.open(CAPTION)
+        canvas = Canvas(encoded.cache(), small.capabilities, encoded.tokens, length=6, stopwatch=Stopwatch(CpuClock()))
         first, row = canvas.start, 2 + closed
-        fed = torch.tensor([opening.tokens[-1], y[0], CODES + 4 if closed else y[0]])
+        fed = torch.tensor([encoded.tokens[-1], y[0], CODES + 4 if closed else y[0]])
         with torch.inference_mode():
             wanted = canvas.read(fed, [first - 1, first, first + row - 1]).softmax(-1)
         torch.testing.assert_close(torch.stack(done.laws("draft")[:3]).float(), wanted, rtol=0, atol=1e-5)

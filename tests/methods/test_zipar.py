@@ -60,10 +60,10 @@ def drawn(method: ZipAR, grid: Sequence[int], budget: int | None = None, seed: i
     assert model.capabilities.grid is not None
     cache = Blank(model, 2)
     size = model.capabilities.grid.length if budget is None else budget
-    opening = EncodedPrompt((0, 1), lambda: cache)
+    encoded = EncodedPrompt((0, 1), lambda: cache)
     draws = SeededDraws(seed, "t", "p", 0)
     return decode(
-        method, open_run(model, lambda name: model, (0, 1), Sampling(1.0), size, draws, opening=opening)
+        method, open_run(model, lambda name: model, (0, 1), Sampling(1.0), size, draws, encoded=encoded)
     ), cache
 
 
@@ -230,11 +230,11 @@ class TestBadInput:
 
 def scored(backbone: Backbone, tokens: Sequence[int], prompt: Sequence[int]) -> list[float]:
     """log p of each token, from a cache of its own for every prefix."""
-    opening = backbone.open(Prompt("", tokens=tuple(prompt)))
+    encoded = backbone.open(Prompt("", tokens=tuple(prompt)))
     out = []
     for at, token in enumerate(tokens):
         ids = torch.tensor([*prompt, *tokens[:at]])
-        logits = opening.cache().extend(Window(ids, torch.arange(len(ids)), 0, None, 1)).logits
+        logits = encoded.cache().extend(Window(ids, torch.arange(len(ids)), 0, None, 1)).logits
         out.append(float(logits.log_softmax(-1)[0, token]))
     return out
 

@@ -80,12 +80,12 @@ def test_a_narrow_terminal_folds_names_and_headings_and_keeps_what_was_measured(
     columns = (*columns, Column("m", "a figure, measured", rank=2))
     name = "multi_head heads=some-heads (levels=3) delta=0.7"
     rows = [[name, "2.02", "1.35 [1.05, 1.76]"], ["other", "-", UNMEASURED]]
-    sheet = Sheet("t", columns, rows, [])
-    assert [title for title, *_ in sheet.fitting(sheet, 100).values()] == [column.title for column in columns]
-    assert sheet.fitting(sheet, 100)[2][1:] == ["1.35 [1.05, 1.76]", UNMEASURED]
-    narrow = sheet.fitting(sheet, 35)  # 16 for the longest word of a name, 7 and 8 for those of headings, and gaps
+    table = Sheet("t", columns, rows, [])
+    assert [title for title, *_ in sheet.fitting(table, 100).values()] == [column.title for column in columns]
+    assert sheet.fitting(table, 100)[2][1:] == ["1.35 [1.05, 1.76]", UNMEASURED]
+    narrow = sheet.fitting(table, 35)  # 16 for the longest word of a name, 7 and 8 for those of headings, and gaps
     assert list(narrow) == [0, 1, 2] and narrow[0][1] == name and narrow[2] == ["a\nfigure,\nmeasured", "1.35", "-"]
-    assert list(sheet.fitting(sheet, 34)) == [0, 2]
+    assert list(sheet.fitting(table, 34)) == [0, 2]
 
 
 def test_a_legend_of_long_names_stays_inside_its_figure() -> None:

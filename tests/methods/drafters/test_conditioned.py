@@ -115,8 +115,8 @@ class TestData:
         third = meshes.of(2)
         assert third.after[:, 0].tolist() == list(passages[2].tokens[2:])
         assert third.after[:-1, 1].tolist() == list(passages[2].tokens[3:]) and third.after[-1, 1] == -1
-        opening = teacher.backbone.open(Prompt("p", condition=passages[2].condition))
-        assert opening.condition is not None and torch.equal(meshes.conditions[2], opening.condition)
+        encoded = teacher.backbone.open(Prompt("p", condition=passages[2].condition))
+        assert encoded.condition is not None and torch.equal(meshes.conditions[2], encoded.condition)
 
     def test_a_backbone_without_a_condition_cannot_teach_them(self) -> None:
         toy = Tabular("tabular", {"vocabulary": 4})

@@ -27,7 +27,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
 def test_pytorch_fid_and_open_clip_import_after_ensure():
     done = python(
         """
-        from harness import _torchvision
+        from harness.platform import torchvision
         torchvision.ensure()
         torchvision.ensure()
         import open_clip, torchvision
@@ -45,7 +45,7 @@ def test_pytorch_fid_and_open_clip_import_after_ensure():
 def test_transforms_work_and_a_missing_operator_says_so():
     done = python(
         """
-        from harness import _torchvision
+        from harness.platform import torchvision
         torchvision.ensure()
         import torch, torchvision
         from torchvision.transforms.functional import resize
@@ -70,7 +70,7 @@ def test_frechet_distance_of_two_gaussians():
     """Unit covariances whose means are three apart: the squared distance is nine."""
     done = python(
         """
-        from harness import _torchvision
+        from harness.platform import torchvision
         torchvision.ensure()
         import numpy
         from pytorch_fid.fid_score import calculate_frechet_distance as distance
