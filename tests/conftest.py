@@ -13,14 +13,12 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
-CHECKED = ("cache", "canvas", "capabilities", "costs", "draft", "draws", "sampling", "session")
-"""Modules of the contract whose annotated shapes are checked while tests run."""
-
 if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
     from jaxtyping import install_import_hook
 
+    SHAPES = ("cache", "canvas", "capabilities", "costs", "draft", "draws", "sampling", "session")
     install_import_hook(
-        [*(f"harness.core.{name}" for name in CHECKED), "methods"],
+        [*(f"harness.core.{name}" for name in SHAPES), "methods"],
         "beartype.beartype",
     )
 
