@@ -16,8 +16,8 @@ import numpy.typing as npt
 from harness.backbones.mesh.bpt_tokens import normalise
 from harness.errors import UsageError
 from harness.record.outputs import Mesh
-from harness.synthetic import shapes_kinds as straight
 from harness.synthetic import shapes_round as curved
+from harness.synthetic import shapes_straight as straight
 from harness.synthetic.shapes_parts import SHARES, Dice, joined
 
 KINDS: Mapping[str, Callable[[Dice, int], list[Mesh]]] = MappingProxyType(

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from jaxtyping import Float
 
 from harness.errors import DataMissing, UsageError
-from harness.synthetic.speech_asked import SENTENCES
+from harness.synthetic.speech_benchmark import SENTENCES
 
 RATE = 16_000
 KINDS = (".flac", ".wav")

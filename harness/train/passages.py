@@ -26,7 +26,7 @@ from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.synthetic import digits, emoji
 from harness.synthetic.code import programs
-from harness.train.prefixes import prefixes
+from harness.train.prompts import prefixes
 from harness.train.teacher import Passage, Teacher
 
 Side = Literal["train", "development"]

@@ -24,7 +24,7 @@ from harness.backbones.checkpoints import sources
 from harness.backbones.checkpoints.progress import cache_folder
 from harness.backbones.text import load
 from harness.errors import UsageError
-from harness.train.prefixes import held_out, prefixes
+from harness.train.prompts import held_out, prefixes
 
 LOG = logging.getLogger(__name__)
 TEMPERATURES = (0.0, 0.7, 1.0)

@@ -22,11 +22,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.registry import RECIPES
-from harness.train.backbones.trajectories import Plan, States, Trajectory, trajectories, written
+from harness.train.backbones.jacobi_trajectories import Plan, States, Trajectory, trajectories, written
+from harness.train.finetuned_mesh import Tuning
+from harness.train.finetuned_text import FinetunedText, load_backbone
 from harness.train.loop import Recipe
 from harness.train.teacher import Passage, Teacher
-from harness.train.tuned_mesh import Rank
-from harness.train.tuned_text import Tuned, backbone
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +62,7 @@ class TrainCllm(Recipe):
             WeightsError: the backbone's weights cannot be had. UsageError: it is none of hf_causal.
         """
         teacher = Teacher.load(self.backbone, "fp32")
-        model = Consistent(Tuned(self.backbone, Rank(0)), trajectories(teacher, self.plan, held_out=False))
+        model = Consistent(FinetunedText(self.backbone, Tuning(0)), trajectories(teacher, self.plan, held_out=False))
         model.base = teacher
         return model
 
@@ -79,7 +79,7 @@ class TrainCllm(Recipe):
     def export(self, model: nn.Module, folder: Path) -> None:
         assert isinstance(model, Consistent)
         model.tuned.export(folder)
-        model.made = Teacher(backbone("cllm", folder))
+        model.made = Teacher(load_backbone("cllm", folder))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """On held-out programs, of the model and the ``_base`` that it was tuned from: ``tokens_a_pass`` of ``cllm``,
@@ -103,7 +103,7 @@ class Consistent(nn.Module):
         found: trajectories. base, made: as it was, and as it was exported.
     """
 
-    def __init__(self, tuned: Tuned, found: Sequence[Trajectory]) -> None:
+    def __init__(self, tuned: FinetunedText, found: Sequence[Trajectory]) -> None:
         super().__init__()
         self.tuned, self.found = tuned, [each for each in found if any(map(inner, states_of(each)))]
         self.base: Teacher | None = None

@@ -12,7 +12,7 @@ from harness.backbones.image.layout import Layout
 from harness.registry import RECIPES
 from harness.synthetic import digits
 from harness.train.backbones.decoder import Decoder
-from harness.train.backbones.pictures import NATS, Batch, PictureRecipe, nats, nearest, sample
+from harness.train.backbones.image_recipe import NATS_PER_BIT, Batch, PictureRecipe, nats, nearest, sample
 
 LAYOUT = Layout(digits.SIDE, digits.SIDE, digits.LEVELS, digits.VOCABULARY)
 CHECKED = 200
@@ -46,7 +46,7 @@ class DigitRecipe(PictureRecipe):
         labels = {"train": known.labels[: len(held.labels)], "held_out": held.labels}
         found = {
             f"bits_{name}": float(
-                nats(model, LAYOUT, Batch([digits.caption(c) for c in labels[name]], x)).mean() / NATS
+                nats(model, LAYOUT, Batch([digits.caption(c) for c in labels[name]], x)).mean() / NATS_PER_BIT
             )
             for name, x in cells.items()
         }

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from harness.train.adapted import Adapted
+from harness.train.gated_lora import GatedLora
 from harness.train.teacher import Passage
 
 
@@ -39,7 +39,7 @@ class Denoising(nn.Module):
 
     def __init__(
         self,
-        adapted: Adapted,
+        adapted: GatedLora,
         train_on: Sequence[Passage],
         check_on: Sequence[Passage],
         width: int,

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from harness.registry import RECIPES
-from harness.train.adapted import Adapted
+from harness.train.gated_lora import GatedLora
 from harness.train.loop import Recipe
 from harness.train.passages import Plan, distilled
 from methods.training.adapters.denoising import Denoising
@@ -62,7 +62,7 @@ class TrainAdapter(Recipe):
             WeightsError: the backbone's weights cannot be had. UsageError: it is none of hf_causal or whisper, or there
                 are no recordings.
         """
-        adapted, plan = Adapted(self.backbone, self.rank, self.alpha, self.layers), self.plan
+        adapted, plan = GatedLora(self.backbone, self.rank, self.alpha, self.layers), self.plan
         found = transcribed(adapted.body, plan) if isinstance(plan, Recordings) else distilled(self.backbone, plan)
         return Denoising(adapted, found.train, found.development, self.width, self.hop, self.least)
 
@@ -99,7 +99,7 @@ class TrainAdapter(Recipe):
 
 
 @contextmanager
-def _control(adapted: Adapted, key: str) -> Iterator[None]:
+def _control(adapted: GatedLora, key: str) -> Iterator[None]:
     """While inside, products are zero, or the same numbers in another order."""
     kept = [matrix.detach().clone() for matrix in adapted.up]
     order = torch.Generator().manual_seed(0)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from harness.errors import UsageError
 from harness.synthetic import speech
-from harness.train.adapted import Body
+from harness.train.gated_lora import FrozenModel
 from harness.train.passages import side_of
 from harness.train.teacher import Passage
 
@@ -37,7 +37,7 @@ class Transcribed:
         self.left[why] = self.left.get(why, 0) + 1
 
 
-def transcribed(body: Body, plan: Recordings) -> Transcribed:
+def transcribed(body: FrozenModel, plan: Recordings) -> Transcribed:
     """The backbone's own transcripts; says on standard error what was left out.
 
     Raises:
@@ -61,7 +61,7 @@ def transcribed(body: Body, plan: Recordings) -> Transcribed:
     return found
 
 
-def _add(found: Transcribed, body: Body, one: speech.Utterance) -> None:
+def _add(found: Transcribed, body: FrozenModel, one: speech.Utterance) -> None:
     sound = speech.read_sound(one.path)
     if len(sound) > body.hears > 0:
         found.leave("are too long")

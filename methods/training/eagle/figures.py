@@ -10,11 +10,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.train.ngram import NGram
+from harness.train.ngram_control import NGram
 from methods.drafters.eagle.net import FeatureNet
-from methods.training.eagle.data import Example, collate
-from methods.training.eagle.model import Student
-from methods.training.eagle.unroll import unroll
+from methods.training.eagle.examples import Example, collate
+from methods.training.eagle.student import Student
+from methods.training.eagle.training_time_test import unroll
 from methods.training.heads.examples import lower_end
 
 DEPTHS = 3

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from harness.registry import RECIPES
 from harness.train.passages import Plan
-from methods.training.eagle.recipe import FeatureRecipe
+from methods.training.eagle.feature_recipe import FeatureRecipe
 
 RECIPES.register("eagle1-embedded-image")(
     FeatureRecipe(

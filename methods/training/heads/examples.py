@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from harness.train.ngram import NGram
+from harness.train.ngram_control import NGram
 from harness.train.teacher import Passage, Teacher
 from methods.drafters.heads.blocks import Seen
 from methods.drafters.heads.nets import Heads

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from harness.train.loop import save_bf16
 from methods.training.heads.examples import Examples, hits, lead, shares
-from methods.training.heads.model import Training
+from methods.training.heads.heads_in_training import Training
 
 
 @torch.no_grad()

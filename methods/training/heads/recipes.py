@@ -23,7 +23,7 @@ from harness.train.passages import Plan, distilled
 from methods.drafters.heads.nets import Config, Heads
 from methods.training.heads.examples import counted, examples
 from methods.training.heads.figures import figures, save
-from methods.training.heads.model import Training, frequent
+from methods.training.heads.heads_in_training import Training, frequent
 
 FADING = 0.8
 """Of the heads' weights in the loss, with their depth."""

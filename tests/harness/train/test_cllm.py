@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from test_train_adapters import TINY
 from torch.nn import functional
 
 from harness.core.draws import SeededDraws
@@ -18,11 +17,12 @@ from harness.plan import presets
 from harness.registry import RECIPES
 from harness.synthetic.code import programs
 from harness.train.backbones.cllm import Batch, Consistent, TrainCllm, inner, losses, pace, packed, states_of
-from harness.train.backbones.trajectories import Plan, States, Trajectory, followed, repeats, trajectories
+from harness.train.backbones.jacobi_trajectories import Plan, States, Trajectory, followed, repeats, trajectories
+from harness.train.finetuned_mesh import Tuning
+from harness.train.finetuned_text import FinetunedText, load_backbone
 from harness.train.loop import train
 from harness.train.teacher import Passage, Teacher
-from harness.train.tuned_mesh import Rank
-from harness.train.tuned_text import Tuned, backbone
+from tests.support.tiny_llama import TINY
 
 MADE = Trajectory(
     (7, 8, 1, 2, 3, 4, 5, 6),
@@ -49,7 +49,7 @@ class TestTuned:
     @pytest.mark.parametrize("rank", [0, 4])
     def test_it_begins_as_the_base_whose_rows_give_its_logits(self, rank: int) -> None:
         pytest.importorskip("peft")
-        tuned, tokens = Tuned("tiny-llama", Rank(rank, 8)), torch.tensor([[3, 1, 4, 1, 5]])
+        tuned, tokens = FinetunedText("tiny-llama", Tuning(rank, 8)), torch.tensor([[3, 1, 4, 1, 5]])
         read = tuned(tokens)
         torch.testing.assert_close(read.logits[0], law("tiny-llama", (3, 1, 4, 1, 5)), rtol=0, atol=1e-5)
         assert torch.equal(read.logits, tuned.base(tokens))
@@ -58,7 +58,7 @@ class TestTuned:
 
     def test_low_rank_matrices_alone_learn_and_the_base_stays(self) -> None:
         pytest.importorskip("peft")
-        tuned, tokens = Tuned("tiny-llama", Rank(4, 8)), torch.tensor([[3, 1, 4]])
+        tuned, tokens = FinetunedText("tiny-llama", Tuning(4, 8)), torch.tensor([[3, 1, 4]])
         names = [name for name, weight in tuned.named_parameters() if weight.requires_grad]
         assert len(names) == 2 * 7 * 2 and all("lora_" in name for name in names)
         before = tuned.base(tokens)
@@ -70,13 +70,13 @@ class TestTuned:
     @pytest.mark.parametrize("rank", [0, 4])
     def test_what_is_exported_is_what_learned_and_reads_text(self, rank: int, tmp_path: Path) -> None:
         pytest.importorskip("peft")
-        tuned = Tuned("embedded-code", Rank(rank, 8))
+        tuned = FinetunedText("embedded-code", Tuning(rank, 8))
         with torch.no_grad():
             for name, weight in tuned.named_parameters():
                 if "lora_B" in name or (not rank and "q_proj" in name):
                     weight.add_(torch.randn_like(weight), alpha=0.05)
         tuned.export(tmp_path / "out")
-        made, old = backbone("made", tmp_path / "out"), presets.load("embedded-code", "fp32")
+        made, old = load_backbone("made", tmp_path / "out"), presets.load("embedded-code", "fp32")
         tokens = made.encode("def f(x):\n")
         assert tokens == old.encode("def f(x):\n") and made.decode(tokens) == "def f(x):\n"
         assert made.capabilities == old.capabilities and made.fingerprint != old.fingerprint
@@ -88,7 +88,7 @@ class TestTuned:
 
     def test_another_kind_of_backbone_is_refused(self) -> None:
         with pytest.raises(UsageError, match="tabular is a backbone of tabular"):
-            Tuned("tabular", Rank(0))
+            FinetunedText("tabular", Tuning(0))
 
 
 class TestTrajectories:
@@ -131,7 +131,7 @@ class TestLosses:
         """Beside a longer text, so that rows are padded."""
         long = replace_tokens(MADE, (*MADE.tokens, 9, 9, 9))
         batch = packed([MADE, long], np.random.default_rng(0))
-        logits = Tuned("tiny-llama", Rank(0))(batch.tokens, batch.places, batch.mask()).logits[0]
+        logits = FinetunedText("tiny-llama", Tuning(0))(batch.tokens, batch.places, batch.mask()).logits[0]
         count = len(MADE.tokens)
         torch.testing.assert_close(logits[:count], law("tiny-llama", MADE.tokens), rtol=0, atol=1e-5)
         state = tuple(batch.tokens[0, 11:15].tolist())
@@ -164,7 +164,7 @@ class TestLosses:
 
     def test_the_loss_is_the_consistency_and_ten_times_the_texts_own(self) -> None:
         recipe = TrainCllm(summary="", backbone="tiny-llama", together=1)
-        model = Consistent(Tuned("tiny-llama", Rank(0)), [MADE])
+        model = Consistent(FinetunedText("tiny-llama", Tuning(0)), [MADE])
         state = tuple(packed([MADE], after_choice(0)).tokens[0, 8:].tolist())
         right, wrong = law("tiny-llama", MADE.tokens), law("tiny-llama", (7, *state))
         first = 1 if state[1] == 7 else 2
@@ -190,7 +190,7 @@ def test_it_learns_and_is_exported_as_a_backbone_with_its_figures(tmp_path: Path
     model = recipe.build({})
     before = float(recipe.loss(model, 0, np.random.default_rng(0)).detach())
     done = train("cllm-embedded-code", recipe, tmp_path / "out", {})
-    made, old = backbone("made", done.folder), presets.load("embedded-code", "fp32")
+    made, old = load_backbone("made", done.folder), presets.load("embedded-code", "fp32")
     assert done.finished and made.fingerprint != old.fingerprint and made.capabilities == old.capabilities
     assert json.loads((done.folder / "card.json").read_text())["curve"][-1][1] < before
     figures = json.loads((done.folder / "card.json").read_text())["figures"]

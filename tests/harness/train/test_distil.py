@@ -23,10 +23,10 @@ from harness.core.cache import Window
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
 from harness.synthetic.code import program
-from harness.train import prefixes, teacher_passages
-from harness.train.backbones.distil import Distil, Student, likeliest
+from harness.train import prompts, teacher_passages
+from harness.train.backbones.smollm2_drafter import Distil, Student, likeliest
 from harness.train.loop import train
-from harness.train.ngram import NGram
+from harness.train.ngram_control import NGram
 
 PLAN = teacher_passages.Plan(rows=4, few=2, new=10, most=40, top=5, batches=2, checks=1)
 SIZES = {
@@ -132,9 +132,9 @@ def test_prefixes_are_heads_of_documented_functions_and_prose_but_no_benchmark()
     head = 'def f(self):\n    """Say."""'
     inner = "".join(f"    {line}\n" for line in [*head.splitlines(), "    return 1"])
     source = '"""' + "Words of a module. " * 30 + f'"""\n\nclass A:\n{inner}'
-    prose, found = prefixes.of_source(source)
+    prose, found = prompts.of_source(source)
     assert found == head and len(prose.split()) == 40
-    assert list(prefixes.of_source("def g():\n    return 2\n")) == []
+    assert list(prompts.of_source("def g():\n    return 2\n")) == []
     asked = {problem["prompt"].split('"""')[0].strip() for problem in read_problems().values()}
     heads = [program(np.random.default_rng(seed)).head for seed in range(200)]
     assert len(asked) > 100 and not asked & {text.split('"""')[0].strip() for text in [head, *heads]}

@@ -24,14 +24,14 @@ from harness.core.task import Prompt
 from harness.discover import load_recipes
 from harness.errors import UsageError, WeightsError
 from harness.registry import RECIPES
-from harness.train.backbones.mesh import ShapesMesh
+from harness.train.backbones.shapes_mesh import ShapesMesh
+from harness.train.finetuned_mesh import FinetunedMesh, Tuning, load_backbone
 from harness.train.loop import train
 from harness.train.teacher import Passage, Teacher
-from harness.train.tuned_mesh import Rank, Tuned, backbone
 from methods.drafters.heads.nets import Heads, read_config
 from methods.multi_head import MultiHead
-from methods.training.heads.mesh_model import MeshTraining, divergence, drift, faded, head_loss, joint_loss
-from methods.training.heads.mesh_passages import Meshes, Shapes, drawn
+from methods.training.heads.xspecmesh_losses import MeshTraining, divergence, drift, faded, head_loss, joint_loss
+from methods.training.heads.xspecmesh_passages import Meshes, Shapes, drawn
 
 load_recipes()
 SIZES = Sizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=24, window=0)
@@ -79,8 +79,8 @@ def figures(folder: Path) -> dict[str, float]:
     return found
 
 
-def tuning(base: Path, crossed: Path, how: str = "lora") -> MeshTraining:
-    model = STAGE_2[how].build({"shapes-mesh": base, "xspecmesh-cross": crossed})
+def tuning(base: Path, crossed: Path, variant: str = "lora") -> MeshTraining:
+    model = STAGE_2[variant].build({"shapes-mesh": base, "xspecmesh-cross": crossed})
     assert isinstance(model, MeshTraining)
     return model
 
@@ -94,7 +94,7 @@ class TestData:
     def test_meshes_are_the_backbones_own_and_are_made_once(
         self, base: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        teacher = Teacher(backbone("tiny", base))
+        teacher = Teacher(load_backbone("tiny", base))
         first = drawn(teacher, "other", 2, 6)
         assert "other shapes from 0 of 2" in capsys.readouterr().err
         more = drawn(teacher, "other", 3, 6)
@@ -107,7 +107,7 @@ class TestData:
         assert not same(first[0], drawn(teacher, "train", 1, 6)[0])
 
     def test_rows_and_tokens_of_each_passage_with_its_own_condition(self, base: Path) -> None:
-        teacher = Teacher(backbone("tiny", base))
+        teacher = Teacher(load_backbone("tiny", base))
         passages = drawn(teacher, "train", 3, 20)
         short = passages[1]._replace(tokens=passages[1].tokens[:2])
         meshes = Meshes.read(teacher, [passages[0], short, passages[2]], 2)
@@ -142,7 +142,7 @@ class TestLosses:
         heads = float(head_loss(model, [0, 2]).detach())
         own = []
         for number in (0, 2):
-            rows = Teacher(backbone("tiny", base)).read(model.train_on.passages[number], (-1,), logits=True)
+            rows = Teacher(load_backbone("tiny", base)).read(model.train_on.passages[number], (-1,), logits=True)
             laws = rows.logits[:-1].softmax(-1)
             own.append(functional.cross_entropy(rows.logits[:-1], laws))
         expected = 50 * float(sum(own)) / 2 + heads
@@ -163,7 +163,7 @@ class TestStageOne:
         assert isinstance(model, MeshTraining)
         before = float(head_loss(model, [0, 1, 2]).detach())
         done = train(f"xspecmesh-{name}", recipe, tmp_path, parts)
-        target = backbone("embedded-mesh", base)
+        target = load_backbone("embedded-mesh", base)
         model.heads = Heads.load(done.folder, target.tied_embeddings)
         assert done.finished and float(head_loss(model, [0, 1, 2]).detach()) < 0.97 * before
         config = read_config(done.folder)
@@ -199,12 +199,12 @@ class TestStageTwo:
         """alpha / rank = 2; and the merged model says what the tuned one says."""
         pytest.importorskip("peft")
         torch.manual_seed(0)
-        tuned = Tuned(base, Rank())
+        tuned = FinetunedMesh(base, Tuning())
         for name, weight in tuned.named_parameters():
             if "lora_B" in name:
                 weight.data.normal_(std=0.05)
         layer: Any = tuned._mesh.layers[1].qkv
-        kept = first_weight(Tuned(base, Rank(0)).merged())
+        kept = first_weight(FinetunedMesh(base, Tuning(0)).merged())
         product = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
         merged = tuned.merged()
         torch.testing.assert_close(first_weight(merged), kept + 2 * product)
@@ -214,14 +214,14 @@ class TestStageTwo:
         torch.testing.assert_close(merged.states(tokens[None], cloud[None], table)[0], expected, rtol=0, atol=1e-4)
         assert not torch.allclose(first_weight(merged), kept)
 
-    @pytest.mark.parametrize("how", STAGE_2)
+    @pytest.mark.parametrize("variant", STAGE_2)
     def test_it_exports_heads_tied_to_the_merged_backbone(
-        self, base: Path, crossed: Path, tmp_path: Path, how: str
+        self, base: Path, crossed: Path, tmp_path: Path, variant: str
     ) -> None:
         pytest.importorskip("peft")
         parts = {"shapes-mesh": base, "xspecmesh-cross": crossed}
-        done = train(f"xspecmesh-cross-{how}", STAGE_2[how], tmp_path, parts)
-        merged, old = backbone("merged", done.folder / "backbone"), backbone("embedded-mesh", base)
+        done = train(f"xspecmesh-cross-{variant}", STAGE_2[variant], tmp_path, parts)
+        merged, old = load_backbone("merged", done.folder / "backbone"), load_backbone("embedded-mesh", base)
         assert done.finished and read_config(done.folder).fingerprint == merged.fingerprint != old.fingerprint
         passages = drawn(Teacher(old), "development", 2, 20)
         far = drift(Teacher(old), Teacher(merged), passages)

@@ -18,9 +18,9 @@ from harness.synthetic import emoji
 from harness.train.loop import save_bf16, train
 from methods.drafters.scales.nets import Pair, Shape, nearest_code
 from methods.drafters.scales.samplers import Samplers
-from methods.training.samplers import losses
-from methods.training.samplers import recipes as recipe
-from methods.training.samplers.figures import figures
+from methods.training.scales import losses
+from methods.training.scales import recipes as recipe
+from methods.training.scales.figures import figures
 
 load_recipes()
 LINE = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [4.0, 1.0]])

@@ -21,7 +21,7 @@ from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.plan import presets
 from harness.registry import METHODS, RECIPES
-from harness.train.adapted import Adapted
+from harness.train.gated_lora import GatedLora
 from harness.train.loop import train
 from harness.train.passages import Distilled, Plan
 from harness.train.teacher import Passage, Teacher
@@ -29,19 +29,8 @@ from methods.cross_regression import CrossRegression
 from methods.training.adapters import denoising, recipes
 from methods.training.adapters.denoising import Denoising, noised, roots, seen, wanted, weights
 from methods.training.adapters.recipes import TrainAdapter
+from tests.support.tiny_llama import TINY
 
-TINY = """
-adapter: hf_causal
-source:
-  random:
-    model_type: llama
-    seed: 1
-    config: {vocab_size: 31, hidden_size: 32, intermediate_size: 48, num_hidden_layers: 2, num_attention_heads: 4,
-             num_key_value_heads: 2, max_position_embeddings: 64, initializer_range: 0.3, bos_token_id: null,
-             eos_token_id: null}
-licence: none
-note: a test
-"""
 PASSAGE = Passage(tuple(range(2, 22)), 5)
 RECIPE = TrainAdapter(
     summary="a test", backbone="tiny-llama", plan=Plan("code"), rank=4, alpha=8, width=4, batch=2, steps=60, rate=1e-2
@@ -105,7 +94,7 @@ class TestWindows:
 class TestStreams:
     def test_windows_are_read_as_the_joint_layout_reads_them(self, tmp_path: Path) -> None:
         """Windows of one pass against a gated draft in a session of each prefix, through the exported adapter."""
-        adapted = Adapted("tiny-llama", 4, 8)
+        adapted = GatedLora("tiny-llama", 4, 8)
         with torch.no_grad():
             for matrix in (*adapted.down, *adapted.up):
                 matrix.copy_(torch.linspace(-1, 1, matrix.numel()).sin().view_as(matrix).bfloat16() / 4)
@@ -128,7 +117,7 @@ class TestStreams:
 
     def test_peft_reads_what_is_exported(self, tmp_path: Path) -> None:
         peft = pytest.importorskip("peft")
-        adapted = Adapted("tiny-llama", 4, 8, layers=(1, 1))
+        adapted = GatedLora("tiny-llama", 4, 8, layers=(1, 1))
         with torch.no_grad():
             for matrix in adapted.up:
                 matrix.copy_(torch.linspace(-1, 1, matrix.numel()).view_as(matrix).bfloat16())
@@ -143,19 +132,19 @@ class TestStreams:
         assert {name.split(".")[2] for name in adapted._linears} == {"1"}
 
     def test_only_low_rank_matrices_are_part_of_the_state(self) -> None:
-        assert {name.split(".")[0] for name in Adapted("tiny-llama", 4, 8).state_dict()} == {"down", "up"}
+        assert {name.split(".")[0] for name in GatedLora("tiny-llama", 4, 8).state_dict()} == {"down", "up"}
 
     def test_what_cannot_have_an_adapter(self) -> None:
         with pytest.raises(UsageError, match="tabular is a backbone of tabular"):
-            Adapted("tabular", 4, 8)
+            GatedLora("tabular", 4, 8)
         with pytest.raises(UsageError, match=r"no linear layers in \(7, 9\); it has 2 layers"):
-            Adapted("tiny-llama", 4, 8, layers=(7, 9))
+            GatedLora("tiny-llama", 4, 8, layers=(7, 9))
 
 
 class TestTraining:
     def test_the_loss_is_algorithm_3_and_the_buffer_takes_the_guesses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(denoising, "noised", lambda slots, vocabulary, random, least: slots)
-        model = Denoising(Adapted("tiny-llama", 4, 8), [PASSAGE], [PASSAGE], 4)
+        model = Denoising(GatedLora("tiny-llama", 4, 8), [PASSAGE], [PASSAGE], 4)
         text, at, x = torch.tensor(PASSAGE.tokens), roots(PASSAGE, 4), wanted(PASSAGE, 4)
         assert torch.equal(model.replay, x)
         made = model.adapted(text, seen(text, at, x), at)

@@ -20,7 +20,7 @@ from harness.discover import shipped
 from harness.plan import presets
 from harness.registry import RECIPES
 from harness.train.loop import train
-from harness.train.ngram import NGram
+from harness.train.ngram_control import NGram
 from harness.train.passages import Plan
 from harness.train.teacher import Passage, Teacher
 from methods.drafters.eagle.drafter import FeatureDrafter
@@ -28,11 +28,11 @@ from methods.drafters.eagle.net import FeatureNet
 from methods.eagle1 import Eagle1
 from methods.eagle2 import Eagle2
 from methods.eagle3 import Eagle3
-from methods.training.eagle.data import Example, collate, commonest, examples
+from methods.training.eagle.examples import Example, collate, commonest, examples
+from methods.training.eagle.feature_recipe import FeatureRecipe
 from methods.training.eagle.figures import by_counts, figures, measured, shuffled
-from methods.training.eagle.model import Student
-from methods.training.eagle.recipe import FeatureRecipe
-from methods.training.eagle.unroll import unroll
+from methods.training.eagle.student import Student
+from methods.training.eagle.training_time_test import unroll
 from tests.support.feature_toys import folder_for, run_on, started, tiny
 
 TOKENS = (5, 9, 22, 31, 7, 40, 11, 3, 3, 58)

@@ -19,21 +19,25 @@ from harness.discover import load_recipes, shipped
 from harness.errors import WeightsError
 from harness.plan import presets
 from harness.registry import RECIPES
+from harness.train.finetuned_mesh import Tuning
+from harness.train.finetuned_text import load_backbone
 from harness.train.loop import train
 from harness.train.passages import Plan
 from harness.train.teacher import Teacher
-from harness.train.tuned_mesh import Rank
-from harness.train.tuned_text import backbone
 from methods.drafters.heads.nets import Heads, read_config
 from methods.medusa import Medusa
-from methods.training.heads.mesh_model import drift
-from methods.training.heads.tuned_heads import Joint
+from methods.training.heads.medusa2 import Joint
+from methods.training.heads.xspecmesh_losses import drift
 
 pytest.importorskip("peft")
 load_recipes()
 PARTS = {"medusa-embedded-code": shipped("medusa-embedded-code")}
 RECIPE = replace(
-    RECIPES.get("medusa2-embedded-code"), plan=Plan("code", 1, 1, rows=6, new=12), how=Rank(4, 8), steps=6, together=3
+    RECIPES.get("medusa2-embedded-code"),
+    plan=Plan("code", 1, 1, rows=6, new=12),
+    tuning=Tuning(4, 8),
+    steps=6,
+    together=3,
 )
 
 
@@ -80,7 +84,7 @@ def test_the_heads_learn_four_times_as_fast_and_the_backbone_by_low_rank_matrice
     assert len(slow["params"]) == 2 * 7 * 5 and fast["scale"] == 4.0
     assert {id(weight) for weight in fast["params"]} == {id(weight) for weight in model.heads.heads.parameters()}
     known = RECIPES.get("medusa2-smollm2-135m")
-    assert (known.how, known.fixed, known.requires) == (Rank(32, 16), 0.2, ("medusa-smollm2-135m",))
+    assert (known.tuning, known.fixed, known.requires) == (Tuning(32, 16), 0.2, ("medusa-smollm2-135m",))
 
 
 def test_a_law_that_moved_costs(model: Joint) -> None:
@@ -94,7 +98,7 @@ def test_a_law_that_moved_costs(model: Joint) -> None:
 
 def test_it_exports_heads_tied_to_the_merged_backbone(tmp_path: Path) -> None:
     done = train("medusa2-embedded-code", replace(RECIPE, rate=5e-3), tmp_path / "out", PARTS)
-    merged, old = backbone("merged", done.folder / "backbone"), presets.load("embedded-code", "fp32")
+    merged, old = load_backbone("merged", done.folder / "backbone"), presets.load("embedded-code", "fp32")
     config = read_config(done.folder)
     assert done.finished and config.fingerprint == merged.fingerprint != old.fingerprint
     assert len(config.ranks) == config.heads == 4

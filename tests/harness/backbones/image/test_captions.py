@@ -33,9 +33,9 @@ from harness.errors import ContractError, OutputError, UsageError, WeightsError
 from harness.plan import presets
 from harness.record.outputs import Picture
 from harness.registry import METHODS, RECIPES
-from harness.train.backbones import decoder, pictures
-from harness.train.backbones import image as recipes
-from harness.train.backbones.pictures import Batch, nats, nearest, sample
+from harness.train.backbones import decoder, image_recipe
+from harness.train.backbones import emoji_image as recipes
+from harness.train.backbones.image_recipe import Batch, nats, nearest, sample
 from harness.train.loop import save_bf16
 
 WORDS = ("a", "cat", "dog", "left", "of")
@@ -397,7 +397,7 @@ class TestTraining:
             optimiser.step()
             losses.append(float(loss.detach()))
         assert losses[-1] < losses[0] - 0.3
-        assert pytest.approx(0.6931, abs=1e-4) == pictures.NATS
+        assert pytest.approx(0.6931, abs=1e-4) == image_recipe.NATS_PER_BIT
 
 
 def test_the_adapter_is_registered_under_its_name() -> None:

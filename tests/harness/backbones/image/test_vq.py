@@ -13,8 +13,8 @@ from harness.backbones.image.vq import CODES, VQ, WIDTH, to_signed
 from harness.discover import shipped
 from harness.errors import UsageError, WeightsError
 from harness.synthetic import emoji
-from harness.train.backbones import vq as recipe
-from harness.train.backbones.vq_figures import agreement, psnr
+from harness.train.backbones import emoji_vq as recipe
+from harness.train.backbones.emoji_vq_figures import agreement, psnr
 from harness.train.loop import train
 
 FOLDER = shipped("emoji-vq")

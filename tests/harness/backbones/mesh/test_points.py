@@ -26,8 +26,8 @@ from harness.errors import OutputError, UsageError, WeightsError
 from harness.record.outputs import Mesh
 from harness.synthetic import shapes
 from harness.train.backbones.cross_entropy import cross_entropy
-from harness.train.backbones.mesh import ShapesMesh
-from harness.train.backbones.mesh_samples import SKIP, batched, sampled
+from harness.train.backbones.shapes_mesh import ShapesMesh
+from harness.train.backbones.shapes_mesh_data import SKIP, batched, sampled
 
 SIZES = Sizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=256, window=0)
 NEAR = 1e-4

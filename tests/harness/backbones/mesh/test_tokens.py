@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from harness.backbones.mesh import bpt_tokens as tokens
+from harness.backbones.mesh.patches import patches
 from harness.errors import OutputError, UsageError
 from harness.record.outputs import Mesh
-from harness.synthetic.fans import patches
 
 Corner = tuple[int, int, int]
 STEPS = st.integers(0, tokens.SIZE - 1)

@@ -25,7 +25,7 @@ from harness.errors import DataMissing, UsageError, WeightsError
 from harness.plan import presets
 from harness.registry import METHODS, RECIPES
 from harness.synthetic import speech
-from harness.train.adapted import Adapted
+from harness.train.gated_lora import GatedLora
 from harness.train.loop import train
 from methods.cross_regression import CrossRegression
 from methods.training.adapters.denoising import Denoising, inside, roots, seen, wanted
@@ -229,7 +229,7 @@ class TestRecordings:
     def test_transcripts_are_the_backbones_and_none_is_a_benchmarks(
         self, spoken: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        body = Adapted("tiny-whisper", 4, 8).body
+        body = GatedLora("tiny-whisper", 4, 8).body
         found = transcribed(body, Recordings())
         said = capsys.readouterr().err
         assert "of 18 recordings 2 are a benchmark's, 16 were heard" in said
@@ -249,9 +249,9 @@ class TestRecordings:
             assert passage.tokens[-1] in model.capabilities.eos
 
     def test_each_is_heard_once(self, spoken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = transcribed(Adapted("tiny-whisper", 4, 8).body, Recordings())
+        first = transcribed(GatedLora("tiny-whisper", 4, 8).body, Recordings())
         monkeypatch.setattr(Whisper, "hear", lambda *_: pytest.fail("it is heard again"))
-        body = Adapted("tiny-whisper", 4, 8).body
+        body = GatedLora("tiny-whisper", 4, 8).body
         again = transcribed(body, Recordings())
         assert [each.tokens for each in again.train] == [each.tokens for each in first.train]
         assert {path.suffix for path in body._home.iterdir()} == {".safetensors"}  # type: ignore[attr-defined]
@@ -259,7 +259,7 @@ class TestRecordings:
     def test_a_sentence_of_a_benchmark_is_known_by_what_is_heard_too(
         self, spoken: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        body = Adapted("tiny-whisper", 4, 8).body
+        body = GatedLora("tiny-whisper", 4, 8).body
         monkeypatch.setattr(Whisper, "decode", lambda *_: "the old ferry leaves the island before the sun comes up")
         with pytest.raises(UsageError, match=r"are heard as a benchmark's.*: 0 are left to train on"):
             transcribed(body, Recordings())
@@ -273,7 +273,7 @@ class TestRecordings:
             speech.place()
 
     def test_text_hears_nothing(self, spoken: Path) -> None:
-        body = Adapted("embedded-code", 4, 8).body
+        body = GatedLora("embedded-code", 4, 8).body
         with pytest.raises(UsageError, match="embedded-code reads text; recordings are for a backbone of whisper"):
             body.transcript(sound())
 
@@ -283,7 +283,7 @@ class TestTraining:
         self, spoken: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """Windows of one pass against a gated draft in a session of each prefix, through the exported adapter."""
-        made = Adapted("tiny-whisper", 4, 8)
+        made = GatedLora("tiny-whisper", 4, 8)
         with torch.no_grad():
             for matrix in (*made.down, *made.up):
                 matrix.copy_(torch.linspace(-1, 1, matrix.numel()).sin().view_as(matrix).bfloat16() / 4)
@@ -311,7 +311,7 @@ class TestTraining:
         assert bool((found.control[0, 0, FIRST] < -9e3).all() and (found.control[1, 0, FIRST] > -9e3).all())
 
     def test_a_window_behind_the_end_counts_nothing(self, spoken: Path) -> None:
-        made = Adapted("tiny-whisper", 4, 8)
+        made = GatedLora("tiny-whisper", 4, 8)
         passage = replace_condition(made)
         assert inside(passage, 4, 3).tolist() == [[True] * 4, [True] * 4, [True, False, False, False]]
         assert wanted(passage, 4, 3)[2].tolist() == [passage.tokens[8]] * 4
@@ -368,7 +368,7 @@ def astray(model: Denoising) -> torch.Tensor:
     return torch.cat(found).mean()
 
 
-def replace_condition(made: Adapted) -> Any:
+def replace_condition(made: GatedLora) -> Any:
     """Nine tokens behind a recording."""
     passage = made.body.transcript(sound(3))
     return passage._replace(tokens=TOKENS)

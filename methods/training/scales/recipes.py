@@ -18,10 +18,10 @@ from harness.registry import RECIPES
 from harness.synthetic import emoji
 from harness.train.loop import Recipe, save_bf16
 from methods.drafters.scales.nets import Pair, Shape, nearest_code, vectors
-from methods.training.samplers.figures import figures
-from methods.training.samplers.losses import Made, adversarial, critic, perceptual
-from methods.training.samplers.model import Beside, Training, make
-from methods.training.samplers.scenes import SIZES, encoded
+from methods.training.scales.figures import figures
+from methods.training.scales.losses import Made, adversarial, critic, perceptual
+from methods.training.scales.model import Beside, Training, make
+from methods.training.scales.scenes import SIZES, encoded
 
 TOKENIZER = "emoji-vq"
 FACTOR = 2

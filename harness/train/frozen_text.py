@@ -18,7 +18,7 @@ from harness.errors import UsageError
 from harness.train.teacher import Passage
 
 
-class Body(ABC):
+class FrozenModel(ABC):
     """The model.
 
     Attributes:
@@ -52,7 +52,7 @@ class Body(ABC):
 
 
 @final
-class TextBody(Body):
+class FrozenText(FrozenModel):
     """A language model in fp32, through the forward of transformers.
 
     Args:

@@ -19,7 +19,7 @@ from harness.backbones.image.layout import Layout
 from harness.train.backbones.decoder import Decoder, Memory, Shape
 from harness.train.loop import Recipe
 
-NATS = float(np.log(2))
+NATS_PER_BIT = float(np.log(2))
 PAD = 32
 """Batches are as long as a multiple of it: few sizes, each of which is compiled once."""
 

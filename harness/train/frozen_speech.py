@@ -23,7 +23,7 @@ from harness.backbones.speech.whisper_parts import FRAME
 from harness.core.cache import Window
 from harness.core.task import Prompt
 from harness.errors import UsageError
-from harness.train.adapted_text import Body
+from harness.train.frozen_text import FrozenModel
 from harness.train.teacher import Passage
 
 LONGEST = 160
@@ -33,7 +33,7 @@ FLOOR = -1e4
 
 
 @final
-class SpeechBody(Body):
+class FrozenSpeech(FrozenModel):
     """A Whisper in fp32 for the adapter to learn beside, and in bf16 to hear and to write.
 
     Args:

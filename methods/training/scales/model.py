@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from methods.drafters.scales.nets import Pair, nearest_code, vectors
-from methods.training.samplers.losses import Made
-from methods.training.samplers.scenes import Scale
+from methods.training.scales.losses import Made
+from methods.training.scales.scenes import Scale
 
 
 class Training(nn.Module):

@@ -24,31 +24,31 @@ LINEARS = r"layers\.\d+\.(qkv|out|cross_q|cross_kv|cross_out|mlp\.gate_up|mlp\.d
 
 
 @dataclass(frozen=True)
-class Rank:
+class Tuning:
     """Of the matrices, and what their product is scaled by: alpha / rank. Rank 0: all weights of the decoder learn."""
 
     rank: int = 16
     alpha: int = 32
 
 
-class Tuned(nn.Module):
+class FinetunedMesh(nn.Module):
     """A model from a recipe's folder; the encoder stays as it is, so that what heads attend to does.
 
     Raises:
         WeightsError: the folder holds no mesh model. UsageError: peft is asked for and not here.
     """
 
-    def __init__(self, folder: Path, how: Rank) -> None:
+    def __init__(self, folder: Path, tuning: Tuning) -> None:
         super().__init__()
         base = read(folder.name, folder)
         self.sizes = base.sizes
-        self.how = how
-        self.model: nn.Module = _low_rank(base, how) if how.rank else base
+        self.tuning = tuning
+        self.model: nn.Module = _low_rank(base, tuning) if tuning.rank else base
         base.encoder.requires_grad_(False)
 
     @property
     def _mesh(self) -> MeshModel:
-        found = self.model.get_base_model() if self.how.rank else self.model  # type: ignore[operator]  # of peft's model
+        found = self.model.get_base_model() if self.tuning.rank else self.model  # type: ignore[operator]  # of peft's model
         assert isinstance(found, MeshModel)
         return found
 
@@ -66,7 +66,7 @@ class Tuned(nn.Module):
     def merged(self) -> MeshModel:
         """A copy with the products of its matrices added to its weights."""
         twin = copy.deepcopy(self.model)
-        found = twin.merge_and_unload() if self.how.rank else twin  # type: ignore[operator]  # of peft's model
+        found = twin.merge_and_unload() if self.tuning.rank else twin  # type: ignore[operator]  # of peft's model
         assert isinstance(found, MeshModel)
         return found
 
@@ -77,15 +77,15 @@ class Tuned(nn.Module):
         (folder / "config.json").write_text(json.dumps(asdict(self.sizes), indent=1) + "\n", encoding="utf-8")
 
 
-def backbone(name: str, folder: Path) -> MeshBackbone:
+def load_backbone(name: str, folder: Path) -> MeshBackbone:
     """A recipe's folder, as decodes load it."""
     return MeshBackbone.load(name, {"source": {"folder": str(folder)}}, "fp32", "cpu")
 
 
-def _low_rank(base: MeshModel, how: Rank) -> nn.Module:
+def _low_rank(base: MeshModel, tuning: Tuning) -> nn.Module:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise UsageError("low-rank training needs peft: pip install 'stridebench[train]'") from error
-    made: nn.Module = get_peft_model(base, LoraConfig(r=how.rank, lora_alpha=how.alpha, target_modules=LINEARS))
+    made: nn.Module = get_peft_model(base, LoraConfig(r=tuning.rank, lora_alpha=tuning.alpha, target_modules=LINEARS))
     return made

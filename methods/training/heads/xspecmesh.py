@@ -15,12 +15,12 @@ import numpy as np
 from torch import Tensor, nn
 
 from harness.registry import RECIPES
+from harness.train.finetuned_mesh import FinetunedMesh, Tuning, load_backbone
 from harness.train.loop import Recipe
 from harness.train.teacher import Teacher
-from harness.train.tuned_mesh import Rank, Tuned, backbone
 from methods.drafters.heads.nets import Config, Heads
-from methods.training.heads.mesh_model import MeshTraining, drift, figures, head_loss, joint_loss
-from methods.training.heads.mesh_passages import Meshes, Shapes
+from methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, head_loss, joint_loss
+from methods.training.heads.xspecmesh_passages import Meshes, Shapes
 
 BASE = "shapes-mesh"
 NAME = "embedded-mesh"
@@ -55,7 +55,7 @@ class TrainMeshHeads(Recipe):
 
     def build(self, parts: Mapping[str, Path]) -> nn.Module:
         """Makes the backbone's meshes first where the cache holds none."""
-        target = backbone(NAME, parts[BASE])
+        target = load_backbone(NAME, parts[BASE])
         capabilities, blocks = target.capabilities, 0 if self.cross else 1
         config = Config(target.name, target.fingerprint, capabilities.width, self.heads, layers=blocks, own=True)
         if self.cross:
@@ -89,7 +89,7 @@ class TuneMeshHeads(Recipe):
 
     summary: str
     requires: tuple[str, ...]
-    how: Rank = field(default_factory=Rank)
+    tuning: Tuning = field(default_factory=Tuning)
     fixed: float = 50.0
     plan: Shapes = field(default_factory=Shapes)
     together: int = 2
@@ -107,10 +107,10 @@ class TuneMeshHeads(Recipe):
     def build(self, parts: Mapping[str, Path]) -> nn.Module:
         """The same meshes as in stage 1."""
         base, after = (parts[name] for name in self.requires)
-        target = backbone(NAME, base)
+        target = load_backbone(NAME, base)
         heads = Heads.load(after, target.tied_embeddings).float().requires_grad_()
         sides = self.plan.sides(Teacher(target), heads.config.heads)
-        model = MeshTraining(heads, *sides, Tuned(base, self.how))
+        model = MeshTraining(heads, *sides, FinetunedMesh(base, self.tuning))
         model.base = Teacher(target)
         return model
 
@@ -123,7 +123,7 @@ class TuneMeshHeads(Recipe):
         """The heads are tied to the merged backbone."""
         assert isinstance(model, MeshTraining) and model.tuned is not None
         model.tuned.export(folder / "backbone")
-        merged = backbone(f"{NAME} merged", folder / "backbone")
+        merged = load_backbone(f"{NAME} merged", folder / "backbone")
         model.heads.config = replace(model.heads.config, backbone=merged.name, fingerprint=merged.fingerprint)
         model.merged = Teacher(merged)
         model.save(folder)
@@ -145,6 +145,8 @@ for _block, _row in (("mlp", "C"), ("cross", "E")):
     RECIPES.register(f"{_name}-lora")(TuneMeshHeads(summary=_said, requires=(BASE, _name)))
 RECIPES.register("xspecmesh-cross-full")(
     TuneMeshHeads(
-        summary="section 7.6: row E with all weights of the decoder", requires=(BASE, "xspecmesh-cross"), how=Rank(0)
+        summary="section 7.6: row E with all weights of the decoder",
+        requires=(BASE, "xspecmesh-cross"),
+        tuning=Tuning(0),
     )
 )

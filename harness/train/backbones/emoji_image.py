@@ -20,7 +20,7 @@ from harness.backbones.image.vq import CODES, PATCH, VQ
 from harness.registry import RECIPES
 from harness.synthetic import emoji
 from harness.train.backbones.decoder import Decoder
-from harness.train.backbones.pictures import NATS, Batch, PictureRecipe, nats, sample
+from harness.train.backbones.image_recipe import NATS_PER_BIT, Batch, PictureRecipe, nats, sample
 
 TOKENIZER = "emoji-vq"
 HELD = 360
@@ -94,7 +94,7 @@ class SceneRecipe(PictureRecipe):
         bits = torch.cat(
             [nats(model, self.layout, Batch([*map(emoji.caption, part)], self.cells(model, part))) for part in parts]
         )
-        bits = bits / NATS
+        bits = bits / NATS_PER_BIT
         regions = torch.from_numpy(np.stack([emoji.regions(scene, self.size // PATCH) for scene in scenes])).flatten(1)
         found = {f"bits_{name}": float(bits[regions == region].mean()) for name, region in REGIONS.items()}
         return {"bits": float(bits.mean()), **found, **self._copies(model, scenes)}

@@ -22,7 +22,7 @@ from harness.backbones.text.hf_causal import HFCausal
 from harness.errors import UsageError
 from harness.plan import presets
 from harness.platform.quiet import quiet
-from harness.train.tuned_mesh import Rank
+from harness.train.finetuned_mesh import Tuning
 
 TOKENIZER = (
     "tokenizer.json",
@@ -36,14 +36,14 @@ TOKENIZER = (
 )
 
 
-class HostAcceptance(NamedTuple):
+class TextPass(NamedTuple):
     """Of a pass over whole texts: normed rows, as heads read them, and logits."""
 
     rows: Float[Tensor, "B N E"]
     logits: Float[Tensor, "B N V"]
 
 
-class Tuned(nn.Module):
+class FinetunedText(nn.Module):
     """A backbone that learns, and beside it the same one as it was, which is no part of the state.
 
     Args:
@@ -53,7 +53,7 @@ class Tuned(nn.Module):
         UsageError: another kind of backbone, or peft is needed and not here. WeightsError: its weights cannot be had.
     """
 
-    def __init__(self, name: str, how: Rank) -> None:
+    def __init__(self, name: str, tuning: Tuning) -> None:
         super().__init__()
         presets.fetch(name)
         spec = presets.resolve(name)
@@ -62,10 +62,10 @@ class Tuned(nn.Module):
         self.backbone = HFCausal.load(name, {**spec.params, "forward": "transformers"}, "fp32", "cpu")
         net = self.backbone._net
         assert isinstance(net, TransformersNet), "what forward: transformers asks for"
-        self.how = how
+        self.tuning = tuning
         self._base = (net.model,)  # in a tuple, which torch takes for no part of this module
         twin = copy.deepcopy(net.model)
-        self.model: Any = _low_rank(twin, how) if how.rank else twin.requires_grad_(True)
+        self.model: Any = _low_rank(twin, tuning) if tuning.rank else twin.requires_grad_(True)
         source = sources.parse(name, spec.params["source"])
         self._folder = None if source.kind == "random" else sources.locate(name, source)
 
@@ -74,7 +74,7 @@ class Tuned(nn.Module):
         tokens: Int[Tensor, "B N"],
         places: Int[Tensor, "B N"] | None = None,
         mask: Float[Tensor, "B one N N"] | None = None,
-    ) -> HostAcceptance:
+    ) -> TextPass:
         """One pass, with gradients.
 
         Args:
@@ -90,7 +90,7 @@ class Tuned(nn.Module):
     def merged(self) -> Any:
         """A copy with the products of its matrices added to its weights."""
         twin = copy.deepcopy(self.model)
-        return twin.merge_and_unload() if self.how.rank else twin
+        return twin.merge_and_unload() if self.tuning.rank else twin
 
     def export(self, folder: Path) -> None:
         """The merged model in bf16 as a folder of transformers, with the tokenizer of the one that it was."""
@@ -104,21 +104,21 @@ class Tuned(nn.Module):
                 shutil.copyfile(self._folder / name, folder / name)
 
 
-def backbone(name: str, folder: Path) -> HFCausal:
+def load_backbone(name: str, folder: Path) -> HFCausal:
     """An exported folder, as decodes load it."""
     return HFCausal.load(name, {"source": {"folder": str(folder)}}, "fp32", "cpu")
 
 
 def _read(
     model: Callable[..., Any], tokens: Tensor, places: Tensor | None = None, mask: Tensor | None = None
-) -> HostAcceptance:
+) -> TextPass:
     out = model(input_ids=tokens, position_ids=places, attention_mask=mask, use_cache=False, output_hidden_states=True)
-    return HostAcceptance(out.hidden_states[-1], out.logits)
+    return TextPass(out.hidden_states[-1], out.logits)
 
 
-def _low_rank(model: Any, how: Rank) -> Any:
+def _low_rank(model: Any, tuning: Tuning) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
         raise UsageError("low-rank training needs peft: pip install 'stridebench[train]'") from error
-    return get_peft_model(model, LoraConfig(r=how.rank, lora_alpha=how.alpha, target_modules="all-linear"))
+    return get_peft_model(model, LoraConfig(r=tuning.rank, lora_alpha=tuning.alpha, target_modules="all-linear"))

@@ -15,7 +15,7 @@ from torch.nn import functional
 from harness.synthetic import emoji
 from methods.drafters.scales.nets import Pair
 from methods.drafters.scales.samplers import Samplers
-from methods.training.samplers.scenes import CELL, encoded
+from methods.training.scales.scenes import CELL, encoded
 
 REGIONS = {"smooth": emoji.SMOOTH, "textured": emoji.TEXTURED, "object": emoji.OBJECT}
 PART = 50

@@ -17,17 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from harness.registry import RECIPES
+from harness.train.finetuned_mesh import Tuning
+from harness.train.finetuned_text import FinetunedText, load_backbone
 from harness.train.loop import Recipe
 from harness.train.passages import Distilled, Plan, distilled
 from harness.train.teacher import Passage, Teacher
-from harness.train.tuned_mesh import Rank
-from harness.train.tuned_text import Tuned, backbone
 from methods.drafters.heads.nets import Heads
 from methods.training.heads.examples import counted, examples
 from methods.training.heads.figures import figures, save
-from methods.training.heads.mesh_model import divergence, drift, faded
-from methods.training.heads.model import Training
+from methods.training.heads.heads_in_training import Training
 from methods.training.heads.recipes import MADE
+from methods.training.heads.xspecmesh_losses import divergence, drift, faded
 
 FASTER = 4.0
 """The heads' rate is so many times the backbone's."""
@@ -41,7 +41,7 @@ class Joint(nn.Module):
             training's side that have rows.
     """
 
-    def __init__(self, heads: Training, tuned: Tuned, found: Distilled) -> None:
+    def __init__(self, heads: Training, tuned: FinetunedText, found: Distilled) -> None:
         super().__init__()
         self.heads, self.tuned, self.found = heads, tuned, found
         self.chosen = sorted(set(heads.train_on.passage.tolist()))
@@ -73,7 +73,7 @@ class TuneHeads(Recipe):
     backbone: str
     plan: Plan
     requires: tuple[str, ...]
-    how: Rank = field(default_factory=lambda: Rank(32, 16))
+    tuning: Tuning = field(default_factory=lambda: Tuning(32, 16))
     fixed: float = 0.2
     together: int = 4
 
@@ -100,7 +100,7 @@ class TuneHeads(Recipe):
         told, asked = (examples(found.teacher, passages, count) for passages in (found.train, found.development))
         by_counts = counted(found.teacher, found.train, found.development, count)
         training = Training(heads, found.teacher.capabilities.vocabulary, told, asked, by_counts)
-        return Joint(training, Tuned(self.backbone, self.how), found)
+        return Joint(training, FinetunedText(self.backbone, self.tuning), found)
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """The backbone's matrices, and those of the heads."""
@@ -121,7 +121,7 @@ class TuneHeads(Recipe):
         """The heads are tied to the merged backbone; what they were right in is counted on its rows."""
         assert isinstance(model, Joint)
         model.tuned.export(folder / "backbone")
-        merged = backbone(f"{self.backbone} merged", folder / "backbone")
+        merged = load_backbone(f"{self.backbone} merged", folder / "backbone")
         model.merged, known = Teacher(merged), model.heads
         config = replace(known.heads.config, backbone=merged.name, fingerprint=merged.fingerprint)
         known.heads.config = config

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from harness.backbones.image.vq import CODES, VQ, to_signed
 from harness.registry import RECIPES
 from harness.synthetic import emoji
-from harness.train.backbones.vq_figures import figures
+from harness.train.backbones.emoji_vq_figures import figures
 from harness.train.loop import Recipe, save_bf16
 
 BATCH = {64: 12, 32: 16}

@@ -14,14 +14,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.train.finetuned_mesh import FinetunedMesh
 from harness.train.loop import save_bf16
 from harness.train.teacher import Passage, Teacher
-from harness.train.tuned_mesh import Tuned
 from methods.drafters.heads.nets import Heads
 from methods.training.heads.examples import hits
 from methods.training.heads.figures import beside
-from methods.training.heads.mesh_passages import Meshes
-from methods.training.heads.model import Training
+from methods.training.heads.heads_in_training import Training
+from methods.training.heads.xspecmesh_passages import Meshes
 
 FADING = 0.8
 """w(d) is its d-th power."""
@@ -34,7 +34,7 @@ class MeshTraining(nn.Module):
         base, merged: the backbone that learns, as it was and as it was exported.
     """
 
-    def __init__(self, heads: Heads, train_on: Meshes, check_on: Meshes, tuned: Tuned | None = None) -> None:
+    def __init__(self, heads: Heads, train_on: Meshes, check_on: Meshes, tuned: FinetunedMesh | None = None) -> None:
         super().__init__()
         self.heads, self.tuned = heads, tuned
         self.train_on, self.check_on = train_on, check_on

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from harness.train.teacher import Teacher
 from methods.drafters.eagle.net import FeatureNet
-from methods.training.eagle.data import Example
+from methods.training.eagle.examples import Example
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from harness.backbones.text import drafter_files, load
 from harness.plan import presets
 from harness.registry import RECIPES
 from harness.train.loop import Recipe
-from harness.train.ngram import NGram
+from harness.train.ngram_control import NGram
 from harness.train.teacher_passages import Batch, Plan, Texts, texts
 
 

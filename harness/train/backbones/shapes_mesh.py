@@ -18,7 +18,7 @@ from harness.backbones.mesh.points import read
 from harness.registry import RECIPES
 from harness.synthetic import shapes
 from harness.train.backbones.cross_entropy import cross_entropy
-from harness.train.backbones.mesh_samples import SKIP, Batch, batched, length, nats, sampled
+from harness.train.backbones.shapes_mesh_data import SKIP, Batch, batched, length, nats, sampled
 from harness.train.loop import Recipe, save_bf16
 
 EASY = (0.6, 0.3, 0.1)

@@ -21,10 +21,10 @@ from harness.core.capabilities import Tap
 from harness.train.loop import Recipe, save_bf16
 from harness.train.passages import Plan, distilled
 from methods.drafters.eagle.net import FeatureNet, Kind, Shape
-from methods.training.eagle.data import Batch, collate, commonest, examples
+from methods.training.eagle.examples import Batch, collate, commonest, examples
 from methods.training.eagle.figures import figures
-from methods.training.eagle.model import Beside, Student
-from methods.training.eagle.unroll import unroll
+from methods.training.eagle.student import Beside, Student
+from methods.training.eagle.training_time_test import unroll
 
 
 @dataclass(frozen=True, kw_only=True)

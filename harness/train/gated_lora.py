@@ -22,11 +22,11 @@ from harness.backbones.slots import gated
 from harness.backbones.slots.lora import PREFIX, LowRank
 from harness.errors import UsageError
 from harness.plan import presets
-from harness.train.adapted_speech import SpeechBody
-from harness.train.adapted_text import Body as Body
-from harness.train.adapted_text import TextBody
+from harness.train.frozen_speech import FrozenSpeech
+from harness.train.frozen_text import FrozenModel as FrozenModel
+from harness.train.frozen_text import FrozenText
 
-BODIES: dict[str, type[TextBody] | type[SpeechBody]] = {"hf_causal": TextBody, "whisper": SpeechBody}
+BODIES: dict[str, type[FrozenText] | type[FrozenSpeech]] = {"hf_causal": FrozenText, "whisper": FrozenSpeech}
 """By the adapter of a backbone."""
 
 
@@ -37,7 +37,7 @@ class Streams(NamedTuple):
     predictive: Float[Tensor, "n W V"]
 
 
-class Adapted(nn.Module):
+class GatedLora(nn.Module):
     """The adapter; the model that it belongs to is no part of its state.
 
     Args:
@@ -56,7 +56,7 @@ class Adapted(nn.Module):
             raise UsageError(
                 f"{name} is a backbone of {spec.adapter}; adapters are trained for those of {', '.join(BODIES)}"
             )
-        self.body: Body = BODIES[spec.adapter](name, spec.params)
+        self.body: FrozenModel = BODIES[spec.adapter](name, spec.params)
         self.backbone, self.rank, self.alpha = self.body.backbone, rank, alpha
         self._linears = {key: layer for key, layer in self.body.linears.items() if _within(key, layers)}
         if not self._linears:
