@@ -99,7 +99,10 @@ MODULES: dict[str, tuple[str, ...]] = {
     "harness.worlds.deepmesh_tokens": ("harness.backbones.mesh.deepmesh_tokens",),
     "harness.worlds.digits": ("harness.synthetic.digits",),
     "harness.worlds.emoji": ("harness.synthetic.emoji",),
-    "harness.worlds.mesh_tokens": ("harness.backbones.mesh.bpt_tokens",),
+    "harness.worlds.mesh_tokens": (
+        "harness.backbones.mesh.bpt_tokens",
+        "harness.synthetic.shapes",
+    ),
     "harness.worlds.shapes": ("harness.synthetic.shapes",),
     "harness.worlds.speech": ("harness.synthetic.speech",),
     "harness.worlds.sudoku": ("harness.synthetic.sudoku",),

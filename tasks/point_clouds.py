@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from harness.backbones.mesh import bpt_tokens
 from harness.core.task import Prompt, Task
 from harness.errors import UsageError
 from harness.record.outputs import Mesh, Output, as_mesh
@@ -111,7 +110,7 @@ def read(path: Path, points: int, random: np.random.Generator) -> npt.NDArray[np
     except Exception as error:  # readers of foreign formats raise anything; say which file it was and stop
         raise UsageError(f"{path} cannot be read as a shape: {type(error).__name__}: {error}") from error
     if isinstance(found, Mesh):
-        return shapes.points(bpt_tokens.normalise(found, LONGEST), points, random)
+        return shapes.points(shapes.normalise(found, LONGEST), points, random)
     return _thinned(path, found, points, random)
 
 

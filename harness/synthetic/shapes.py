@@ -13,7 +13,6 @@ from types import MappingProxyType
 import numpy as np
 import numpy.typing as npt
 
-from harness.backbones.mesh.bpt_tokens import normalise
 from harness.errors import UsageError
 from harness.record.outputs import Mesh
 from harness.synthetic import shapes_round as curved
@@ -74,6 +73,19 @@ def made(kind: str, level: int, dice: Dice) -> Mesh:
     for _ in range(dice.count(0, 3)):
         places = np.stack([-places[:, 1], places[:, 0], places[:, 2]], 1)
     return normalise(Mesh(places, mesh.faces))
+
+
+def normalise(mesh: Mesh, longest: float = 1.9) -> Mesh:
+    """Centre the bounding box at the origin and scale its longest side.
+
+    Raises:
+        UsageError: a coordinate is not finite, or the mesh is a point.
+    """
+    low, high = mesh.vertices.min(0), mesh.vertices.max(0)
+    extent = float((high - low).max())
+    if not np.isfinite(mesh.vertices).all() or extent <= 0:
+        raise UsageError("the mesh has no finite size, so it cannot be scaled to the unit box; leave it out")
+    return Mesh((mesh.vertices - (low + high) / 2) * (longest / extent), mesh.faces)
 
 
 def points(mesh: Mesh, n: int, random: np.random.Generator) -> npt.NDArray[np.float32]:

@@ -3,8 +3,7 @@
 Symbols: x drafted tokens, q the law each was drawn from given its elder siblings (a point for chosen nodes), p target's
 law, p~ that law with the mass of x's neighbours moved to x; K nodes, R = K + 1 rows, I first rows, which parents are
 among, w children a row, k neighbours a code.
-Sources: Jang et al. 2024, LANTERN, arXiv:2410.03355, section 4; Park et al. 2025, LANTERN++, arXiv:2502.06352; their
-released code.
+Sources: Jang et al. 2024, LANTERN, arXiv:2410.03355, 4; Park et al. 2025, LANTERN++, arXiv:2502.06352; released code.
 """
 
 from __future__ import annotations
@@ -39,8 +38,7 @@ class Relaxed:
         code: of each id, 0 where it is none. cells: marks the ids that are codes; others are judged by p(x) alone.
         bound: most mass that neighbours lend; with ``factor`` in units of p(x), as LANTERN++ has it.
         resid: what a refusal leaves of p: relaxed: (p~ - q)+; p_minus_q: (p - q)+; code: as released, with all k + 1
-            nearest of x taken out where any lent: of p where nodes were chosen
-            (nothing left: uniform), of q where they were drawn.
+            nearest of x taken out where any lent: of p where nodes were chosen (nothing left: uniform), else of q.
     """
 
     near: Int[Tensor, "I J"]

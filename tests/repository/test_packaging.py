@@ -92,14 +92,14 @@ def test_metadata_says_what_is_needed(wheel):
 
 
 def test_wheel_runs_from_an_empty_environment_and_another_folder(wheel, tmp_path):
-    """Dependencies are lent through a .pth file, which does not follow the .pth files of what it names."""
+    """Dependencies are lent by a .pth file, which names folders and does not follow the .pth files in them."""
     home, elsewhere = tmp_path / "venv", tmp_path / "elsewhere"
     elsewhere.mkdir()
     succeed(sys.executable, "-m", "venv", "--without-pip", home, cwd=tmp_path)
     python = home / "bin" / "python"
     succeed(sys.executable, "-m", "pip", "--python", python, "install", *OFFLINE, wheel, cwd=elsewhere)
     site = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(home)}))
-    lent = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib")}
+    lent = {folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")}
     (site / "lent.pth").write_text("\n".join(sorted(lent)) + "\n")
 
     where = succeed(python, "-c", "import harness, tasks; print(harness.__file__, tasks.__file__)", cwd=elsewhere)

@@ -39,19 +39,6 @@ ORDER = 32
 """Vertices are sorted by cubes of this many steps before z, y and x: faces near one another stay so."""
 
 
-def normalise(mesh: Mesh, longest: float = 1.9) -> Mesh:
-    """Centre the bounding box at the origin and scale its longest side.
-
-    Raises:
-        UsageError: a coordinate is not finite, or the mesh is a point.
-    """
-    low, high = mesh.vertices.min(0), mesh.vertices.max(0)
-    extent = float((high - low).max())
-    if not np.isfinite(mesh.vertices).all() or extent <= 0:
-        raise UsageError("the mesh has no finite size, so it cannot be scaled to the unit box; leave it out")
-    return Mesh((mesh.vertices - (low + high) / 2) * (longest / extent), mesh.faces)
-
-
 def quantise(mesh: Mesh) -> Mesh:
     """Vertices as steps int64 in 0 to 127, merged and sorted; faces without repeats, lowest vertex first, sorted.
 

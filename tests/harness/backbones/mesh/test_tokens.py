@@ -13,6 +13,7 @@ from harness.backbones.mesh import bpt_tokens as tokens
 from harness.backbones.mesh.patches import patches
 from harness.errors import OutputError, UsageError
 from harness.record.outputs import Mesh
+from harness.synthetic import shapes
 
 Corner = tuple[int, int, int]
 STEPS = st.integers(0, tokens.SIZE - 1)
@@ -100,7 +101,7 @@ def test_quantising_merges_drops_and_orders() -> None:
 
 
 def test_normalising_centres_and_scales_the_longest_side() -> None:
-    mesh = tokens.normalise(Mesh(np.array([[0.0, 0, 0], [8, 0, 0], [0, 2, 1]]), np.array([[0, 1, 2]])))
+    mesh = shapes.normalise(Mesh(np.array([[0.0, 0, 0], [8, 0, 0], [0, 2, 1]]), np.array([[0, 1, 2]])))
     np.testing.assert_allclose(mesh.vertices.min(0), [-0.95, -0.2375, -0.11875])
     np.testing.assert_allclose(mesh.vertices.max(0), [0.95, 0.2375, 0.11875])
 
@@ -120,7 +121,7 @@ def test_meshes_without_tokens_are_refused(vertices: list[list[float]], says: st
 
 def test_a_point_cannot_be_normalised() -> None:
     with pytest.raises(UsageError, match="no finite size"):
-        tokens.normalise(Mesh(np.ones((3, 3)), np.array([[0, 1, 2]])))
+        shapes.normalise(Mesh(np.ones((3, 3)), np.array([[0, 1, 2]])))
 
 
 GOOD = [0, 512, 768, 528, 4672, 512, 64, 768, 528]
