@@ -15,11 +15,11 @@ PACKAGES = ("methods", "tasks")
 """Packages in which every module without a leading underscore registers one method or task."""
 
 ADAPTERS = (
-    "harness.backbones.image.captions",
+    "harness.backbones.image.adapter",
     "harness.backbones.image.published.adapter",
-    "harness.backbones.masked.masked_lm",
-    "harness.backbones.mesh.bpt",
-    "harness.backbones.mesh.points",
+    "harness.backbones.masked.adapter",
+    "harness.backbones.mesh.published.adapter",
+    "harness.backbones.mesh.adapter",
     "harness.backbones.speech.whisper",
     "harness.backbones.text.drafter",
     "harness.backbones.text.hf_causal",

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
 
-from harness.backbones.checkpoints.progress import cache_folder
+from harness.backbones.checkpoints.downloads import cache_folder
 from harness.core.backbone import Backbone
 from harness.core.costs import Costs
 from harness.errors import UsageError

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from harness.backbones.checkpoints.progress import cache_folder
+from harness.backbones.checkpoints.downloads import cache_folder
 from harness.cli.main import emit
 from harness.discover import load_all, sandbox
 from harness.errors import StrideError

@@ -15,8 +15,8 @@ from typing import Any
 
 import yaml
 
-from harness.backbones.checkpoints import parts, sources
-from harness.backbones.checkpoints.progress import Progress
+from harness.backbones.checkpoints import components, sources
+from harness.backbones.checkpoints.downloads import Progress
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.core.backbone import DTYPES, Backbone
 from harness.core.capabilities import Requirement
@@ -61,7 +61,7 @@ class Spec:
     def ready(self) -> bool:
         """Whether it can be loaded without a fetch."""
         if "parts" in self.params:
-            return parts.ready(self.parts())
+            return components.ready(self.parts())
         if any(not (sources.SHIPPED / name / "model.safetensors").is_file() for name in self.shipped()):
             return False
         return "source" not in self.params or sources.ready(sources.parse(self.name, self.params["source"]))
@@ -71,9 +71,9 @@ class Spec:
         named = [value.get("shipped") for value in self.params.values() if isinstance(value, Mapping)]
         return [str(name) for name in (*named, self.params.get("body")) if name]
 
-    def parts(self) -> dict[str, parts.Part]:
-        """The folders and files that a model is published in, checked; see `_real_files`."""
-        return parts.check(self.name, self.params["parts"], self.params["parts"])
+    def parts(self) -> dict[str, components.Component]:
+        """The folders and files that a model is published in, checked; see `components`."""
+        return components.check(self.name, self.params["parts"], self.params["parts"])
 
 
 def folders() -> list[Path]:
@@ -194,7 +194,7 @@ def fetch(name: str, progress: Progress = lambda line: None) -> Path | None:
     """
     spec = resolve(name)
     if "parts" in spec.params:
-        parts.fetch(name, spec.parts(), progress)
+        components.fetch(name, spec.parts(), progress)
     if "source" not in spec.params:
         return None
     return sources.fetch(name, sources.parse(name, spec.params["source"]), progress)

@@ -14,8 +14,8 @@ from pathlib import Path
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from harness.backbones.mesh.mesh_model import MeshModel
-from harness.backbones.mesh.points import MeshBackbone, read
+from harness.backbones.mesh.adapter import MeshBackbone, read
+from harness.backbones.mesh.model import MeshModel
 from harness.errors import UsageError
 from harness.train.loop import save_bf16
 

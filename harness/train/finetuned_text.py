@@ -17,7 +17,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from harness.backbones.checkpoints import sources
-from harness.backbones.slots.transformers import TransformersNet
+from harness.backbones.slots.transformers_net import TransformersNet
 from harness.backbones.text.hf_causal import HFCausal
 from harness.errors import UsageError
 from harness.plan import presets

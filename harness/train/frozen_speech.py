@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from harness.backbones.checkpoints.progress import cache_folder
+from harness.backbones.checkpoints.downloads import cache_folder
 from harness.backbones.speech.whisper import Whisper, read
-from harness.backbones.speech.whisper_net import linears
-from harness.backbones.speech.whisper_parts import FRAME
+from harness.backbones.speech.whisper_audio import FRAME
+from harness.backbones.speech.whisper_decoder import linears
 from harness.core.cache import Window
 from harness.core.task import Prompt
 from harness.errors import UsageError

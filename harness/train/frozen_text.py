@@ -11,7 +11,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from harness.backbones.slots import gated
-from harness.backbones.slots.transformers import TransformersNet
+from harness.backbones.slots.transformers_net import TransformersNet
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core.backbone import Backbone
 from harness.errors import UsageError

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.checkpoints.progress import cache_folder
+from harness.backbones.checkpoints.downloads import cache_folder
 from harness.core.backbone import Backbone, EncodedPrompt
 from harness.core.cache import Cache, Rows, Window, extend_all
 from harness.core.capabilities import Capabilities, Tap

@@ -20,9 +20,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import DynamicCache
 
-from harness.backbones.checkpoints import sources
-from harness.backbones.checkpoints.progress import cache_folder
-from harness.backbones.text import load
+from harness.backbones.checkpoints import sources, transformers_models
+from harness.backbones.checkpoints.downloads import cache_folder
 from harness.errors import UsageError
 from harness.train.prompts import held_out, prefixes
 
@@ -95,8 +94,10 @@ def texts(name: str, source: Any, plan: Plan) -> Texts:
 
 
 def _generate(name: str, folder: Path, plan: Plan, home: Path) -> None:
-    tokenizer = load.read_tokenizer(folder)
-    model = load.read_model(name, folder, load.read_config(name, folder), "sdpa", torch.bfloat16)
+    tokenizer = transformers_models.read_tokenizer(folder)
+    model = transformers_models.read_model(
+        name, folder, transformers_models.read_config(name, folder), "sdpa", torch.bfloat16
+    )
     model = model.eval().requires_grad_(False)
     found = prefixes(plan.seed, plan.procedural)
     for side, count in (("check", plan.checks), ("train", plan.batches)):

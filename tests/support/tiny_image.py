@@ -25,24 +25,12 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
-from harness.backbones.image.published import (
-    chameleon as _real_chameleon,
-)
-from harness.backbones.image.published import (
-    emu3 as _real_emu3,
-)
-from harness.backbones.image.published import (
-    janus as _real_janus,
-)
-from harness.backbones.image.published import (
-    llamagen as _real_llamagen,
-)
-from harness.backbones.image.published import (
-    simplear as _real_simplear,
-)
-from harness.backbones.image.published import (
-    tar,
-)
+from harness.backbones.image.published import chameleon as chameleon_family
+from harness.backbones.image.published import emu3 as emu3_family
+from harness.backbones.image.published import janus as janus_family
+from harness.backbones.image.published import llamagen as llamagen_family
+from harness.backbones.image.published import simplear as simplear_family
+from harness.backbones.image.published import tar as tar_family
 from harness.backbones.image.published.adapter import Parts, RealImage
 from harness.backbones.image.published.family import Ask, Model
 from harness.backbones.image.published.llamagen_modules import GPT, Shape
@@ -111,8 +99,8 @@ def backbone(model: Model, guidance: float) -> RealImage:
 def chameleon_parts(lines: bool) -> tuple[Any, Any]:
     """Chameleon and its tokenizer; with `lines`, the words of Lumina-mGPT."""
     torch.manual_seed(1)
-    special = [letters(code) for code in reversed(range(CODES))] + [_real_chameleon.BOI, _real_chameleon.EOT]
-    special += [_real_chameleon.LINE, "<reserved08801>", "<reserved08802>"] if lines else []
+    special = [letters(code) for code in reversed(range(CODES))] + [chameleon_family.BOI, chameleon_family.EOT]
+    special += [chameleon_family.LINE, "<reserved08801>", "<reserved08802>"] if lines else []
     words = tokenizer(special)
     config = ChameleonConfig(
         **TEXT,
@@ -126,10 +114,10 @@ def chameleon_parts(lines: bool) -> tuple[Any, Any]:
 
 def chameleon(guidance: float, lines: bool) -> Tiny:
     model, words = chameleon_parts(lines)
-    prompts = _real_chameleon.PROMPTS["lumina" if lines else "anole"]
+    prompts = chameleon_family.PROMPTS["lumina" if lines else "anole"]
     settings = {"pixels": 32 if lines else 8}
     state = vq_state(True, levels=4 if lines else 2)
-    made = _real_chameleon.assemble(ask(settings), model, words, state, prompts)
+    made = chameleon_family.assemble(ask(settings), model, words, state, prompts)
     return Tiny(backbone(made, guidance), PROMPT, model, words)
 
 
@@ -137,7 +125,7 @@ def emu3_parts() -> tuple[Any, Any]:
     """Emu3 and its tokenizer."""
     torch.manual_seed(1)
     special = [f"<|visual token {code:06d}|>" for code in range(CODES)]
-    names = (_real_emu3.BOI, _real_emu3.IMAGE, _real_emu3.EOI, _real_emu3.LINE, _real_emu3.FRAME, _real_emu3.EOS)
+    names = (emu3_family.BOI, emu3_family.IMAGE, emu3_family.EOI, emu3_family.LINE, emu3_family.FRAME, emu3_family.EOS)
     words = tokenizer([*special, *names, "<image>"])
     vq = {"codebook_size": CODES, "base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}
     config = Emu3Config(
@@ -150,13 +138,13 @@ def emu3_parts() -> tuple[Any, Any]:
 
 def emu3(guidance: float) -> Tiny:
     model, words = emu3_parts()
-    return Tiny(backbone(_real_emu3.assemble(ask({"pixels": 8}), model, words), guidance), PROMPT, model, words)
+    return Tiny(backbone(emu3_family.assemble(ask({"pixels": 8}), model, words), guidance), PROMPT, model, words)
 
 
 def janus_parts() -> tuple[Any, Any]:
     """Janus and its tokenizer."""
     torch.manual_seed(1)
-    words = tokenizer([_real_janus.BOI, _real_janus.PAD], opens=True)
+    words = tokenizer([janus_family.BOI, janus_family.PAD], opens=True)
     config = JanusConfig(
         text_config={"model_type": "llama", **TEXT, "vocab_size": len(words)},
         vision_config={**DECODER, "image_size": 16, "patch_size": 4, "projection_dim": 32, "num_image_tokens": 16},
@@ -170,7 +158,7 @@ def janus_parts() -> tuple[Any, Any]:
 def janus(guidance: float) -> Tiny:
     model, words = janus_parts()
     origin = copy.deepcopy(model)
-    return Tiny(backbone(_real_janus.assemble(ask({}), model, words), guidance), PROMPT, origin, words)
+    return Tiny(backbone(janus_family.assemble(ask({}), model, words), guidance), PROMPT, origin, words)
 
 
 def gpt_state(shape: Shape) -> dict[str, Tensor]:
@@ -181,14 +169,14 @@ def gpt_state(shape: Shape) -> dict[str, Tensor]:
 
 def llamagen(guidance: float, kind: str) -> Tiny:
     shape = Shape(kind, 3, 4, 32, 4, codes=CODES, prompt=10, features=12, mlp=48)
-    vq = _real_chameleon.decoder(ask({}), vq_state(False), normalised=True)
+    vq = chameleon_family.decoder(ask({}), vq_state(False), normalised=True)
     if kind == "tar":
         settings = {"length": 81}
         shape = Shape(kind, 3, 4, 32, 4, codes=CODES, prompt=81, features=12, mlp=48)
-        front = tar.Front(None, lambda codes: torch.sin(torch.arange(12) * (1.0 + codes[:, None])))
-        made = tar.assemble(ask(settings), shape, gpt_state(shape), vq, front)
+        front = tar_family.Front(None, lambda codes: torch.sin(torch.arange(12) * (1.0 + codes[:, None])))
+        made = tar_family.assemble(ask(settings), shape, gpt_state(shape), vq, front)
         return Tiny(backbone(made, guidance), Prompt("p", condition=np.arange(81)))
-    made = _real_llamagen.assemble(ask({}), shape, gpt_state(shape), vq)
+    made = llamagen_family.assemble(ask({}), shape, gpt_state(shape), vq)
     if kind == "c2i":
         return Tiny(backbone(made, guidance), Prompt("p", text="class 7"))
     given = np.random.default_rng(0).normal(size=(6, 12)).astype(np.float32)
@@ -212,7 +200,7 @@ class Painter(torch.nn.Module):
 def simplear_parts(folder: Path) -> tuple[Any, Any, Path]:
     """SimpleAR, its tokenizer and a decoder's file."""
     torch.manual_seed(1)
-    words = tokenizer([_real_simplear.BEGIN, _real_simplear.BOI])
+    words = tokenizer([simplear_family.BEGIN, simplear_family.BOI])
     config = Qwen2Config(**TEXT, vocab_size=len(words) + CODES + 8)
     path = folder / "decoder.jit"
     torch.jit.script(Painter()).save(str(path))
@@ -223,7 +211,7 @@ def simplear(guidance: float, folder: Path) -> Tiny:
     model, words, path = simplear_parts(folder)
     origin = Qwen2ForCausalLM(model.config).eval()
     origin.load_state_dict(model.state_dict())
-    made = _real_simplear.assemble(ask({"pixels": 64}, vq=path), model, words, (4, 4, 2))
+    made = simplear_family.assemble(ask({"pixels": 64}, vq=path), model, words, (4, 4, 2))
     return Tiny(backbone(made, guidance), PROMPT, origin, words)
 
 

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from transformers.utils import logging
 
-from harness.backbones.masked.masked_lm import MaskedModel
+from harness.backbones.masked.adapter import MaskedModel
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core.cache import Window
 from harness.core.canvas import Canvas

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from harness.backbones.checkpoints import digests
-from harness.backbones.checkpoints.progress import Progress, cache_folder
+from harness.backbones.checkpoints.downloads import Progress, cache_folder
 from harness.discover import load_recipes
 from harness.errors import UsageError, WeightsError
 from harness.registry import RECIPES
@@ -167,7 +167,7 @@ def fetch(name: str, source: Source, progress: Progress = lambda line: None) -> 
 
 
 def _build(name: str, source: Source, progress: Progress) -> Path:
-    from harness.backbones.checkpoints import gguf, wheels
+    from harness.backbones.checkpoints import convert, wheels
 
     home = _home(source)
     with tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
@@ -178,7 +178,7 @@ def _build(name: str, source: Source, progress: Progress) -> Path:
         else:
             file = Path(source.fields["path"]).expanduser()
         progress(f"{name}: converting to safetensors (once)")
-        gguf.to_folder(name, file, work / "ready")
+        convert.to_folder(name, file, work / "ready")
         digest(work / "ready")
         (work / "ready").rename(home)
     shutil.rmtree(downloads(source), ignore_errors=True)

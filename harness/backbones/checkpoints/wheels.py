@@ -11,7 +11,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, Any
 
 from harness.backbones.checkpoints import digests
-from harness.backbones.checkpoints.progress import Progress
+from harness.backbones.checkpoints.downloads import Progress
 from harness.errors import WeightsError
 
 

@@ -12,12 +12,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.checkpoints import digests, sources
+from harness.backbones.checkpoints import digests, sources, transformers_models
 from harness.backbones.slots import lora
 from harness.backbones.slots.cache import Masks, SlotCache
-from harness.backbones.speech.whisper_net import Decoder, Grammar
-from harness.backbones.speech.whisper_parts import SUPPRESSED, Ears, make_random, prompt_ids, read_model, suppressed
-from harness.backbones.text import load
+from harness.backbones.speech.whisper_audio import AudioEncoder
+from harness.backbones.speech.whisper_decoder import Decoder, Grammar
+from harness.backbones.speech.whisper_model import SUPPRESSED, make_random, prompt_ids, read_model, suppressed
 from harness.backbones.text.hf_causal import TYPES, spread
 from harness.core.backbone import Backbone, EncodedPrompt
 from harness.core.capabilities import Capabilities, Requirement
@@ -40,7 +40,7 @@ class Parts:
     capabilities: Capabilities
     fingerprint: str
     tokenizer: Any
-    ears: Ears
+    ears: AudioEncoder
     prompt: tuple[int, ...]
     never: torch.Tensor
     first: torch.Tensor
@@ -141,14 +141,14 @@ class Whisper(Backbone):
         return Whisper(name, self.dtype, self.device, self._decoder.pick(kept), replace(self._parts, fingerprint=mark))
 
 
-class HostAcceptance(NamedTuple):
+class LoadedWhisper(NamedTuple):
     """A Whisper of transformers, and what it has beside its decoder."""
 
     model: Any
     parts: Parts
 
 
-def read(name: str, params: Mapping[str, Any], dtype: str, device: str) -> HostAcceptance:
+def read(name: str, params: Mapping[str, Any], dtype: str, device: str) -> LoadedWhisper:
     """As `Whisper.load`, before the decoder is fused.
 
     Raises:
@@ -162,15 +162,15 @@ def read(name: str, params: Mapping[str, Any], dtype: str, device: str) -> HostA
     else:
         folder = sources.locate(name, source)
         model = read_model(name, folder, TYPES[dtype])
-        tokenizer, fingerprint = load.read_tokenizer(folder), sources.digest(folder)
+        tokenizer, fingerprint = transformers_models.read_tokenizer(folder), sources.digest(folder)
     model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
     generation = model.generation_config
     prompt = prompt_ids(name, generation, params.get("language", "en"))
     never, first = (suppressed(generation, key, model.config.vocab_size) for key in SUPPRESSED)
     mark = hashlib.sha256(f"{fingerprint} prompt={prompt} never={never} first={first}".encode()).hexdigest()
     ids = [torch.tensor(each, dtype=torch.long, device=device) for each in (never, first)]
-    return HostAcceptance(
-        model, Parts(_offers(model, Whisper.meets(params)), mark, tokenizer, Ears(model), prompt, *ids)
+    return LoadedWhisper(
+        model, Parts(_offers(model, Whisper.meets(params)), mark, tokenizer, AudioEncoder(model), prompt, *ids)
     )
 
 

@@ -15,11 +15,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.backbones.checkpoints import sources
+from harness.backbones.checkpoints import sources, transformers_models
 from harness.backbones.slots.cache import Masks, SlotCache
-from harness.backbones.slots.llama import FusedLlama
+from harness.backbones.slots.fused_llama import FusedLlama
 from harness.backbones.slots.net import Net, Slots
-from harness.backbones.text import drafter_files, load
+from harness.backbones.text import drafter_files
 from harness.backbones.text.hf_causal import TYPES
 from harness.core.backbone import Backbone
 from harness.core.capabilities import Capabilities, Requirement
@@ -58,11 +58,11 @@ class Drafter(Backbone):
         model, kept = drafter_files.read(name, target, body)
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
         capabilities = replace(
-            load.capabilities(model, cls.meets(params)), vocabulary=len(model.model.embed_tokens.weight)
+            transformers_models.capabilities(model, cls.meets(params)), vocabulary=len(model.model.embed_tokens.weight)
         )
         mark = hashlib.sha256(f"{sources.digest(target)} {sources.digest(body)}".encode()).hexdigest()
         net = Spread(FusedLlama(model), kept.to(device), capabilities.vocabulary)
-        return cls(name, dtype, device, net, mark, capabilities, load.read_tokenizer(target))
+        return cls(name, dtype, device, net, mark, capabilities, transformers_models.read_tokenizer(target))
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:

@@ -10,13 +10,13 @@ from typing import Any, final
 
 import torch
 
-from harness.backbones.checkpoints import digests, sources
+from harness.backbones.checkpoints import digests, sources, transformers_models
 from harness.backbones.slots import lora
 from harness.backbones.slots.cache import Masks, SlotCache
-from harness.backbones.slots.llama import FusedLlama, incompatibility
+from harness.backbones.slots.fused_llama import FusedLlama, incompatibility
 from harness.backbones.slots.net import Gates, Net, Tapped
-from harness.backbones.slots.transformers import TransformersNet, honours_masks
-from harness.backbones.text import chat, load
+from harness.backbones.slots.transformers_net import TransformersNet, honours_masks
+from harness.backbones.text import chat
 from harness.core.backbone import Backbone, EncodedPrompt, TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
 from harness.core.task import Prompt
@@ -62,15 +62,15 @@ class HFCausal(Backbone):
         attn = params.get("attn", "sdpa")
         source = sources.parse(name, params["source"])
         if source.kind == "random":
-            model, tokenizer = load.make_random(name, source.fields, attn), None
+            model, tokenizer = transformers_models.make_random(name, source.fields, attn), None
             fingerprint = digests.of_tensors(model)
         else:
             folder = sources.locate(name, source)
-            config = load.read_config(name, folder)
-            model = load.read_model(name, folder, config, attn, TYPES[dtype])
-            tokenizer, fingerprint = load.read_tokenizer(folder), sources.digest(folder)
+            config = transformers_models.read_config(name, folder)
+            model = transformers_models.read_model(name, folder, config, attn, TYPES[dtype])
+            tokenizer, fingerprint = transformers_models.read_tokenizer(folder), sources.digest(folder)
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
-        capabilities = load.capabilities(model, cls.meets(params))
+        capabilities = transformers_models.capabilities(model, cls.meets(params))
         _agree(name, params, capabilities)
         template = chat.check(name, params)
         chat.fit(name, template, tokenizer)

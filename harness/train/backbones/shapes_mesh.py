@@ -12,9 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.backbones.mesh.mesh_model import MeshModel
-from harness.backbones.mesh.parts import Sizes
-from harness.backbones.mesh.points import read
+from harness.backbones.mesh.adapter import read
+from harness.backbones.mesh.layers import Sizes
+from harness.backbones.mesh.model import MeshModel
 from harness.registry import RECIPES
 from harness.synthetic import shapes
 from harness.train.backbones.cross_entropy import cross_entropy

@@ -14,8 +14,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.backbones.mesh import bpt_tokens
-from harness.backbones.mesh.mesh_model import MeshModel
-from harness.backbones.mesh.points import MeshBackbone
+from harness.backbones.mesh.adapter import MeshBackbone
+from harness.backbones.mesh.model import MeshModel
 from harness.core.cache import Window
 from harness.core.sampling import Sampling, warp
 from harness.errors import OutputError

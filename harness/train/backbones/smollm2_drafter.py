@@ -15,8 +15,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
-from harness.backbones.checkpoints import sources
-from harness.backbones.text import drafter_files, load
+from harness.backbones.checkpoints import sources, transformers_models
+from harness.backbones.text import drafter_files
 from harness.plan import presets
 from harness.registry import RECIPES
 from harness.train.loop import Recipe
@@ -109,7 +109,7 @@ class Student(nn.Module):
     def __init__(self, recipe: Distil, folder: Path, found: Texts) -> None:
         super().__init__()
         self.folder, self.texts = folder, found
-        config = load.read_config(recipe.teacher, folder)
+        config = transformers_models.read_config(recipe.teacher, folder)
         fields = {**config.to_dict(), "num_hidden_layers": len(recipe.layers), "tie_word_embeddings": False}
         embedding = drafter_files.read_embedding(recipe.teacher, folder)
         ids = likeliest(found.training, len(embedding), recipe.kept)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from harness.backbones.masked.files import BLOCK, LLADA, PLAIN
+from harness.backbones.masked.llada_dream import BLOCK, LLADA, PLAIN
 from harness.registry import RECIPES
 from harness.synthetic import sudoku
 from harness.train.loop import Recipe, save_bf16

@@ -16,13 +16,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_hf_causal import tiny
-from test_mesh_backbone import BACKBONES, points
 from test_runner import by_label, counted, finished, in_parts, plan_of, start
 
 from harness.backbones.slots.cache import SlotCache
+from harness.backbones.slots.fused_llama import FusedLlama
 from harness.backbones.slots.guided import GuidedCache
-from harness.backbones.slots.llama import FusedLlama
 from harness.backbones.toy.tabular import Tabular, TabularCache
 from harness.core.backbone import Backbone
 from harness.core.batch import Batch, Slot
@@ -53,6 +51,8 @@ from reports.papers.sjdpp import batch as papers_batch
 from reports.summary import summarise
 from reports.tables import sheets
 from tests.support.fake_store import FakeStore, empty, meta, record, step
+from tests.support.tiny_mesh import BACKBONES, points
+from tests.support.tiny_text import tiny
 
 TEXT = Tabular("tabular", {"vocabulary": 5, "eos": (4,), "sharpness": 0.7})
 PICTURE = Tabular("tabular", {"vocabulary": 5, "grid": (4, 4, 4)})

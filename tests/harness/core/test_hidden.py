@@ -6,10 +6,9 @@ from collections.abc import Sequence
 
 import pytest
 import torch
-from test_hf_causal import SIZES
 from torch import Tensor
 
-from harness.backbones.image.captions import ImageModel
+from harness.backbones.image.adapter import ImageModel
 from harness.backbones.slots.guided import GuidedCache
 from harness.backbones.text.hf_causal import HFCausal
 from harness.backbones.toy.tabular import Tabular
@@ -23,6 +22,7 @@ from harness.core.session import Session
 from harness.core.task import Prompt
 from harness.errors import ContractError
 from harness.plan import presets
+from tests.support.tiny_text import SIZES
 
 TOKENS = (5, 9, 22, 31, 7, 7, 19, 2)
 NEAR = 1e-5

@@ -15,7 +15,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from harness.backbones.checkpoints.progress import cache_folder
+from harness.backbones.checkpoints.downloads import cache_folder
 from harness.backbones.text import drafter_files
 from harness.backbones.text.drafter import Drafter
 from harness.core.backbone import Backbone

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch.nn import functional
 
-from harness.backbones.mesh.mesh_model import MeshModel
-from harness.backbones.mesh.parts import Sizes
+from harness.backbones.mesh.layers import Sizes
+from harness.backbones.mesh.model import MeshModel
 from harness.backbones.toy.tabular import Tabular
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode

@@ -15,10 +15,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.backbones.checkpoints import parts as _real_files
+from harness.backbones.checkpoints import components
 from harness.backbones.image.layout import cells
+from harness.backbones.image.published.families import check
 from harness.backbones.image.published.family import Ask, Model
-from harness.backbones.image.published.table import check
 from harness.backbones.slots.cache import Masks, SlotCache
 from harness.backbones.slots.guided import GridGrammar, GuidedCache
 from harness.backbones.text.hf_causal import TYPES, spread
@@ -46,7 +46,7 @@ class RealImage(Backbone):
     """A published picture model.
 
     Args (of ``params``):
-        family: a name of ``_real_table.FAMILIES``. parts: its files (see `_real_files`). guidance: scale s, 1 for none.
+        family: a name of ``_real_table.FAMILIES``. parts: its files (see `components`). guidance: scale s, 1 for none.
         Others: settings of the family, such as pixels.
 
     Attributes:
@@ -72,9 +72,9 @@ class RealImage(Backbone):
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> RealImage:
         """Read files that are on this machine already."""
         asked = check(name, params, dtype)
-        paths = _real_files.locate(name, asked.parts)
+        paths = components.locate(name, asked.parts)
         model = asked.family.load(Ask(name, paths, asked.settings, TYPES[dtype], device))
-        mark = hashlib.sha256(f"{_real_files.digest(paths)} {sorted(asked.settings.items())}".encode()).hexdigest()
+        mark = hashlib.sha256(f"{components.digest(paths)} {sorted(asked.settings.items())}".encode()).hexdigest()
         return cls(name, dtype, device, Parts(model, float(params.get("guidance", 1.0)), mark))
 
     @classmethod

@@ -13,9 +13,8 @@ from typing import Any
 from torch import Tensor
 from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
-from harness.backbones.checkpoints import parts
+from harness.backbones.checkpoints import components, transformers_models
 from harness.backbones.image.published import vqgan
-from harness.backbones.image.published.decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.image.published.family import (
     Ask,
     Family,
@@ -27,8 +26,8 @@ from harness.backbones.image.published.family import (
     text_of,
     token_ids,
 )
+from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.slots.net import Net
-from harness.backbones.text import load as _load
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 from harness.errors import WeightsError
@@ -39,10 +38,10 @@ UNIT = 32
 """Pixels of Lumina-mGPT's size tokens."""
 DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
 
-HostAcceptance = Callable[[Net, Prompt], Reading]
+PromptReader = Callable[[Net, Prompt], Reading]
 
 
-def _anole(ask: Ask, tokenizer: Any, pixels: int) -> tuple[HostAcceptance, int | None]:
+def _anole(ask: Ask, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
     """<s> text <end of turn> <begin of picture>; unconditional: <s> <begin of picture>. No ends of lines."""
     boi, eot = token_ids(ask.name, tokenizer, [BOI, EOT])
     bos = int(tokenizer.bos_token_id)
@@ -54,7 +53,7 @@ def _anole(ask: Ask, tokenizer: Any, pixels: int) -> tuple[HostAcceptance, int |
     return read, None
 
 
-def _lumina(ask: Ask, tokenizer: Any, pixels: int) -> tuple[HostAcceptance, int | None]:
+def _lumina(ask: Ask, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
     """<s> request <end of turn> <begin of picture> <height> <width>; unconditional: the last three of them."""
     units = side(ask.name, pixels, UNIT)
     boi, eot, line, size = token_ids(ask.name, tokenizer, [BOI, EOT, LINE, f"<reserved{8800 + units:05d}>"])
@@ -68,15 +67,15 @@ def _lumina(ask: Ask, tokenizer: Any, pixels: int) -> tuple[HostAcceptance, int 
     return read, line
 
 
-def _loader(prompts: Callable[[Ask, Any, int], tuple[HostAcceptance, int | None]]) -> Callable[[Ask], Model]:
+def _loader(prompts: Callable[[Ask, Any, int], tuple[PromptReader, int | None]]) -> Callable[[Ask], Model]:
     def load(ask: Ask) -> Model:
         folder = ask.parts["model"]
         config = read_config(ask, folder, ChameleonConfig)
-        tokenizer = _load.read_tokenizer(folder)
+        tokenizer = transformers_models.read_tokenizer(folder)
         if config.vocabulary_map is None and tokenizer is not None:
             config.vocabulary_map = tokenizer.get_vocab()
         model = read_pretrained(ask, folder, ChameleonForConditionalGeneration, config, ("model.vqmodel.",))
-        state = parts.read_state(ask.name, ask.parts["vq"])
+        state = components.read_state(ask.name, ask.parts["vq"])
         return assemble(ask, model, tokenizer, state, prompts)
 
     return load
@@ -87,7 +86,7 @@ def assemble(
     model: Any,
     tokenizer: Any,
     state: dict[str, Tensor],
-    prompts: Callable[[Ask, Any, int], tuple[HostAcceptance, int | None]],
+    prompts: Callable[[Ask, Any, int], tuple[PromptReader, int | None]],
 ) -> Model:
     """A model out of its parts: one of transformers, and the tensors of the VQGAN."""
     base, config = model.model, model.config
@@ -117,7 +116,7 @@ def decoder(ask: Ask, state: dict[str, Tensor], part: str = "vq", normalised: bo
         vq = vqgan.VQDecoder(vqgan.shape_of(own, normalised))
     except (KeyError, ValueError) as error:
         raise WeightsError(f"{ask.name}: {ask.parts[part]} is no VQGAN tokenizer; it lacks {error}") from error
-    parts.fill(ask.name, ask.parts[part], vq, own)
+    components.fill(ask.name, ask.parts[part], vq, own)
     return vq.to(ask.device).eval().requires_grad_(False)
 
 
@@ -137,6 +136,6 @@ def picture_codes(name: str, words: dict[str, int], count: int) -> dict[int, int
     return found
 
 
-PROMPTS: dict[str, Callable[[Ask, Any, int], tuple[HostAcceptance, int | None]]] = {"anole": _anole, "lumina": _lumina}
+PROMPTS: dict[str, Callable[[Ask, Any, int], tuple[PromptReader, int | None]]] = {"anole": _anole, "lumina": _lumina}
 ANOLE = Family(_loader(_anole), ("model", "vq"), settings={"pixels": 512})
 LUMINA = Family(_loader(_lumina), ("model", "vq"), settings={"pixels": 768})

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Emu3Config, Emu3ForConditionalGeneration
 
-from harness.backbones.image.published.decoder import DecoderNet, checked, read_config, read_pretrained
+from harness.backbones.checkpoints import transformers_models
 from harness.backbones.image.published.family import (
     Ask,
     Family,
@@ -25,8 +25,8 @@ from harness.backbones.image.published.family import (
     text_of,
     token_ids,
 )
+from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.slots.net import Net
-from harness.backbones.text import load
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 from harness.errors import WeightsError
@@ -43,7 +43,7 @@ NEGATIVE = (
 
 def _load_emu3(ask: Ask) -> Model:
     folder = ask.parts["model"]
-    config, tokenizer = read_config(ask, folder, Emu3Config), load.read_tokenizer(folder)
+    config, tokenizer = read_config(ask, folder, Emu3Config), transformers_models.read_tokenizer(folder)
     if config.vocabulary_map is None and tokenizer is not None:
         config.vocabulary_map = tokenizer.get_vocab()
     return assemble(ask, read_pretrained(ask, folder, Emu3ForConditionalGeneration, config), tokenizer)

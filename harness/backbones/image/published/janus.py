@@ -13,10 +13,10 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import JanusConfig, JanusForConditionalGeneration
 
-from harness.backbones.image.published.decoder import DecoderNet, checked, read_config, read_pretrained
+from harness.backbones.checkpoints import transformers_models
 from harness.backbones.image.published.family import Ask, Family, Model, Reading, code_table, same, text_of, token_ids
+from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.slots.net import Net
-from harness.backbones.text import load
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 
@@ -27,7 +27,7 @@ def _load_janus(ask: Ask) -> Model:
     folder = ask.parts["model"]
     config = read_config(ask, folder, JanusConfig)
     model = read_pretrained(ask, folder, JanusForConditionalGeneration, config, ("lm_head.",))
-    return assemble(ask, model, load.read_tokenizer(folder))
+    return assemble(ask, model, transformers_models.read_tokenizer(folder))
 
 
 def assemble(ask: Ask, model: Any, tokenizer: Any) -> Model:

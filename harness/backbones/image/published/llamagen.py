@@ -16,14 +16,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.checkpoints import parts
+from harness.backbones.checkpoints import components, transformers_models
 from harness.backbones.image.published.chameleon import decoder
 from harness.backbones.image.published.family import Ask, Family, Model, Reading, code_table, side
 from harness.backbones.image.published.llamagen_modules import GPT, SIZES, Shape, published, vocabulary
 from harness.backbones.image.published.llamagen_net import LlamaGenNet
 from harness.backbones.image.published.vqgan import VQDecoder
 from harness.backbones.slots.net import Net
-from harness.backbones.text import load as _load
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
@@ -37,8 +36,8 @@ Captions = Callable[[str], Float[Tensor, "P C"]]
 
 def _loader(kind: str) -> Callable[[Ask], Model]:
     def load(ask: Ask) -> Model:
-        state = parts.read_state(ask.name, ask.parts["gpt"])
-        vq = decoder(ask, parts.read_state(ask.name, ask.parts["vq"]), normalised=True)
+        state = components.read_state(ask.name, ask.parts["gpt"])
+        vq = decoder(ask, components.read_state(ask.name, ask.parts["vq"]), normalised=True)
         shape = shape_of(ask, kind, vq)
         captions = t5(ask, ask.parts["text"], shape.prompt) if "text" in ask.parts else None
         return assemble(ask, shape, state, vq, captions)
@@ -86,7 +85,7 @@ def fit(ask: Ask, shape: Shape, state: dict[str, Tensor]) -> GPT:
     with torch.device("meta"):
         gpt = GPT(shape)
     gpt = gpt.to_empty(device=ask.device).to(ask.dtype)
-    parts.fill(ask.name, ask.parts["gpt"], gpt, state, idle=("freqs_cis",))
+    components.fill(ask.name, ask.parts["gpt"], gpt, state, idle=("freqs_cis",))
     return gpt.eval().requires_grad_(False)
 
 
@@ -138,7 +137,7 @@ def t5(ask: Ask, folder: Path, longest: int) -> Captions:
     """
     from transformers import T5EncoderModel
 
-    tokenizer: Any = _load.read_tokenizer(folder)
+    tokenizer: Any = transformers_models.read_tokenizer(folder)
     if tokenizer is None:
         raise WeightsError(f"{ask.name}: {folder} has no tokenizer; fetch the whole folder of the T5 encoder")
     try:

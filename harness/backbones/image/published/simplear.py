@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from harness.backbones.image.published.decoder import read_config, read_pretrained
+from harness.backbones.checkpoints import transformers_models
 from harness.backbones.image.published.family import (
     Ask,
     Family,
@@ -26,10 +26,10 @@ from harness.backbones.image.published.family import (
     text_of,
     token_ids,
 )
-from harness.backbones.slots.llama import FusedLlama, incompatibility
+from harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
+from harness.backbones.slots.fused_llama import FusedLlama, incompatibility
 from harness.backbones.slots.net import Net
-from harness.backbones.slots.transformers import TransformersNet
-from harness.backbones.text import load
+from harness.backbones.slots.transformers_net import TransformersNet
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 from harness.errors import WeightsError
@@ -48,7 +48,7 @@ FACTOR = 16
 def _load_simplear(ask: Ask) -> Model:
     folder = ask.parts["model"]
     model = read_pretrained(ask, folder, Qwen2ForCausalLM, read_config(ask, folder, Qwen2Config))
-    return assemble(ask, model, load.read_tokenizer(folder))
+    return assemble(ask, model, transformers_models.read_tokenizer(folder))
 
 
 def assemble(ask: Ask, model: Any, tokenizer: Any, levels: tuple[int, ...] = LEVELS) -> Model:

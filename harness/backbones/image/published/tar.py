@@ -18,16 +18,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
-from harness.backbones.checkpoints import parts
+from harness.backbones.checkpoints import components, transformers_models
 from harness.backbones.image.published.chameleon import decoder
-from harness.backbones.image.published.decoder import read_config, read_pretrained
 from harness.backbones.image.published.family import Ask, Family, Model, Reading, code_table, text_of, token_ids
 from harness.backbones.image.published.llamagen import SPARE, bound, fit, shape_of
 from harness.backbones.image.published.llamagen_modules import Shape, vocabulary
 from harness.backbones.image.published.llamagen_net import LlamaGenNet
 from harness.backbones.image.published.tatok import Feel, meanings
+from harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
 from harness.backbones.slots.net import Net
-from harness.backbones.text import load
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 from harness.errors import UsageError
@@ -49,12 +48,12 @@ class Front:
 
 
 def _load_tar(ask: Ask) -> Model:
-    state = parts.read_state(ask.name, ask.parts["gpt"])
-    vq = decoder(ask, parts.read_state(ask.name, ask.parts["vq"]), normalised=True)
+    state = components.read_state(ask.name, ask.parts["gpt"])
+    vq = decoder(ask, components.read_state(ask.name, ask.parts["vq"]), normalised=True)
     shape = shape_of(ask, "tar", vq)
     if "abs_pe" in state:
         shape = replace(shape, prompt=int(state["abs_pe"].shape[1]) - shape.side**2 + 1)
-    feel = meanings(ask, parts.read_state(ask.name, ask.parts["tok"])) if "tok" in ask.parts else None
+    feel = meanings(ask, components.read_state(ask.name, ask.parts["tok"])) if "tok" in ask.parts else None
     return assemble(ask, shape, state, vq, Front(writer(ask) if "model" in ask.parts else None, feel))
 
 
@@ -109,7 +108,7 @@ def writer(ask: Ask) -> Write:
     """
     folder, length = ask.parts["model"], int(ask.settings["length"])
     model = read_pretrained(ask, folder, Qwen2ForCausalLM, read_config(ask, folder, Qwen2Config))
-    tokenizer = load.read_tokenizer(folder)
+    tokenizer = transformers_models.read_tokenizer(folder)
     scale = token_ids(ask.name, tokenizer, ["<im_start>", f"<S{LENGTHS.index(length)}>"])
     known = {token: re.fullmatch(r"<I(\d+)>", word) for word, token in tokenizer.get_vocab().items()}
     codes = {token: int(match[1]) for token, match in known.items() if match}

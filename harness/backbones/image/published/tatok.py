@@ -14,7 +14,7 @@ from torch.nn import functional
 from transformers import Siglip2VisionConfig
 from transformers.models.siglip2.modeling_siglip2 import Siglip2VisionModel
 
-from harness.backbones.checkpoints import parts
+from harness.backbones.checkpoints import components
 from harness.backbones.image.published.family import Ask
 from harness.errors import WeightsError
 
@@ -90,7 +90,7 @@ def meanings(ask: Ask, state: dict[str, Tensor]) -> Feel:
         module = Meanings(codes, width, own["task.0.bias"].shape[0], layers, inner)
     except (KeyError, ValueError) as error:
         raise WeightsError(f"{ask.name}: {ask.parts['tok']} is no TA-Tok file; it lacks {error}") from error
-    parts.fill(ask.name, ask.parts["tok"], module, own)
+    components.fill(ask.name, ask.parts["tok"], module, own)
     normalised = bool(ask.settings["normalised"])
     module = module.to(device=ask.device, dtype=ask.dtype).eval().requires_grad_(False)
     return lambda given: module(given, normalised)

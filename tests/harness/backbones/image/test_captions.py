@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.backbones.image import captions as image
-from harness.backbones.image.captions import ImageModel
+from harness.backbones.image import adapter as image
+from harness.backbones.image.adapter import ImageModel
 from harness.backbones.image.layout import Layout
 from harness.backbones.image.vq import VQ
 from harness.core.cache import Cache, Window

@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.nn import functional
 from transformers import GenerationConfig
 
-from harness.backbones.checkpoints import parts as _real_files
+from harness.backbones.checkpoints import components
 from harness.backbones.image.published import llamagen, simplear, tar, tatok, vqgan
 from harness.backbones.image.published import llamagen_modules as modules
 from harness.backbones.image.published.adapter import RealImage
-from harness.backbones.image.published.table import FAMILIES, family_of
+from harness.backbones.image.published.families import FAMILIES, family_of
 from harness.backbones.slots.cache import Masks, SlotCache
 from harness.core.cache import Cache, Window
 from harness.core.capabilities import Grid, Requirement
@@ -357,12 +357,12 @@ def test_a_preset_says_what_it_needs_and_where_to_put_it(
     spec = presets.resolve(name)
     assert (spec.adapter, spec.modality(), spec.params["family"]) == ("real_image", "image", PRESETS[name])
     assert spec.meets() == OFFERED and spec.licence
-    assert not _real_files.ready(spec.params["parts"])
+    assert not components.ready(spec.params["parts"])
     with pytest.raises(WeightsError) as caught:
         RealImage.load(name, spec.params, "bf16", "cpu")
     for part in spec.params["parts"].values():
         said = str(caught.value)
-        assert part["hub"] in said and part.get("file", "") in said and str(_real_files.place(part)) in said
+        assert part["hub"] in said and part.get("file", "") in said and str(components.place(part)) in said
 
 
 def test_every_family_has_a_preset() -> None:
@@ -599,15 +599,15 @@ def test_a_part_put_by_hand_is_found_and_one_that_cannot_be_had_is_named(
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     parts = {"vq": {"hub": "someone/something", "file": "a/b.pt"}, "model": {"hub": "someone/else"}}
     with pytest.raises(WeightsError, match=r"a/b\.pt of someone/something on the hub cannot be had"):
-        _real_files.fetch("tiny", parts)
+        components.fetch("tiny", parts)
     file = tmp_path / "files" / "someone--something" / "a" / "b.pt"
     folder = tmp_path / "files" / "someone--else"
     file.parent.mkdir(parents=True)
     folder.mkdir()
     file.write_bytes(b"x")
-    assert _real_files.find(parts["vq"]) == file and not _real_files.ready(parts)
+    assert components.find(parts["vq"]) == file and not components.ready(parts)
     (folder / "config.json").write_text("{}")
-    assert _real_files.ready(parts) and _real_files.locate("tiny", parts) == {"vq": file, "model": folder}
+    assert components.ready(parts) and components.locate("tiny", parts) == {"vq": file, "model": folder}
     said: list[str] = []
-    _real_files.fetch("tiny", parts, said.append)
+    components.fetch("tiny", parts, said.append)
     assert not said

@@ -13,8 +13,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from torch.nn import functional
 
-from harness.backbones.masked.files import read_config
-from harness.backbones.masked.masked_lm import MaskedModel
+from harness.backbones.masked.adapter import MaskedModel
+from harness.backbones.masked.llada_dream import read_config
 from harness.core.cache import Window
 from harness.core.canvas import Canvas
 from harness.core.capabilities import Requirement

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.backbones.mesh import bpt_tokens
-from harness.backbones.mesh.bpt import PointMesh
-from harness.backbones.mesh.mesh_model import MeshModel
-from harness.backbones.mesh.parts import Sizes
-from harness.backbones.mesh.points import MeshBackbone
+from harness.backbones.mesh.adapter import MeshBackbone
+from harness.backbones.mesh.layers import Sizes
+from harness.backbones.mesh.model import MeshModel
+from harness.backbones.mesh.published.adapter import PointMesh
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.backbones.toy.tabular import Tabular
 from harness.core.backbone import Backbone

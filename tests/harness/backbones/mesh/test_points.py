@@ -15,9 +15,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 
 from harness.backbones.mesh import bpt_tokens
-from harness.backbones.mesh.mesh_model import MeshModel
-from harness.backbones.mesh.parts import Sizes
-from harness.backbones.mesh.points import MeshBackbone, read
+from harness.backbones.mesh.adapter import MeshBackbone, read
+from harness.backbones.mesh.model import MeshModel
 from harness.backbones.slots.cache import SlotCache
 from harness.core.cache import Window
 from harness.core.capabilities import Requirement
@@ -28,30 +27,12 @@ from harness.synthetic import shapes
 from harness.train.backbones.cross_entropy import cross_entropy
 from harness.train.backbones.shapes_mesh import ShapesMesh
 from harness.train.backbones.shapes_mesh_data import SKIP, batched, sampled
+from tests.support.tiny_mesh import BACKBONES, MODELS, SIZES, points, tiny_mesh
 
-SIZES = Sizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=256, window=0)
 NEAR = 1e-4
 TOKENS = [bpt_tokens.SOS, *np.random.default_rng(0).permutation(bpt_tokens.EOS)[:47].tolist()]
 
 
-def points(seed: int, count: int = 40) -> torch.Tensor:
-    one = shapes.shape(np.random.default_rng(seed), "train", 0)
-    return torch.from_numpy(shapes.points(one.mesh, count, np.random.default_rng(seed)))
-
-
-def make(window: int, seed: int = 0) -> MeshModel:
-    """Random weights, large enough for every part to matter."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        model = MeshModel(dataclasses.replace(SIZES, window=window))
-        for weight in model.parameters():
-            if weight.ndim == 2:
-                weight.data.mul_(2)
-    return model
-
-
-MODELS = {window: make(window) for window in (0, 6)}
-BACKBONES = {window: MeshBackbone.of(model) for window, model in MODELS.items()}
 CLOUD = points(1)
 both = pytest.mark.parametrize("window", MODELS)
 
@@ -122,7 +103,7 @@ def test_any_history_leaves_the_cache_as_if_started_afresh(window: int, data: st
 def test_a_window_hides_what_lies_before_it() -> None:
     """One layer of window 6: five entries back is seen, and what that entry brings in: the entry before it, and the
     block of that one, named up to five entries earlier: eleven back at most."""
-    cut = MeshBackbone.of(make(6))
+    cut = MeshBackbone.of(tiny_mesh(6))
     cut._decoder = cut._decoder.pick((0,))
     base = feed(cut.bind(CLOUD), TOKENS[:20], 0)[-1]
     for back, same in ((12, True), (5, False)):
@@ -209,7 +190,7 @@ def test_what_a_recipe_exports_loads(folder: Path) -> None:
     backbone = MeshBackbone.load("mine", {"source": {"folder": str(folder)}}, "fp32", "cpu")
     assert len(backbone.fingerprint) == 64
     found = feed(backbone.bind(CLOUD), TOKENS[:9], 0)
-    rounded = make(0)
+    rounded = tiny_mesh(0)
     for weight in rounded.parameters():
         weight.data = weight.data.bfloat16().float()
     expected = feed(MeshBackbone.of(rounded).bind(CLOUD), TOKENS[:9], 0)

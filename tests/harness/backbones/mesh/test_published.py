@@ -20,11 +20,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.backbones.checkpoints import parts as _real_files
-from harness.backbones.mesh import bpt, checkpoints
+from harness.backbones.checkpoints import components
 from harness.backbones.mesh import deepmesh_tokens as dm
-from harness.backbones.mesh.bpt import FAMILIES, PointMesh
-from harness.backbones.mesh.michelangelo import UNUSED, EncoderSizes
+from harness.backbones.mesh.published import adapter, checkpoint
+from harness.backbones.mesh.published.adapter import FAMILIES, PointMesh
+from harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
 from harness.core.cache import Cache, Window
 from harness.core.task import Prompt
 from harness.errors import ContractError, OutputError, UsageError, WeightsError
@@ -109,7 +109,7 @@ def test_logits_are_those_of_the_published_code(kind: str, monkeypatch: pytest.M
             tensor.copy_(torch.from_numpy(noise * (0.2 if tensor.ndim >= 2 else 0.1) + one))
         return made
 
-    monkeypatch.setattr(bpt, "_random", named)
+    monkeypatch.setattr(adapter, "_random", named)
     cache, prompt = start(tiny(kind))
     expected = torch.tensor(json.loads((Path(__file__).parent / "real_mesh_reference.json").read_text())[kind])
     found = feed(cache, [*prompt, *TOKENS[:30]], 0)[:, ::640][:, : expected.shape[1]]
@@ -232,7 +232,7 @@ def test_missing_weights_say_which_file_from_where_and_where_to_put_it(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-    monkeypatch.setattr(_real_files, "_hub", lambda part, local: None)
+    monkeypatch.setattr(components, "_hub", lambda part, local: None)
     fields = presets.resolve(name).params["parts"]["model"]
     with pytest.raises(WeightsError) as told:
         presets.load(name, "fp32")
@@ -273,7 +273,7 @@ def test_a_training_state_is_read_without_the_classes_that_it_names(
     sizes = FAMILIES["bpt"].sizes(**SIZES["bpt"], encoder=EncoderSizes(**ENCODER))
     with torch.device("meta"):
         made = FAMILIES["bpt"].model(sizes)
-    checkpoints.fill("x", made, tmp_path / "a.pt", UNUSED)
+    checkpoint.fill("x", made, tmp_path / "a.pt", UNUSED)
     torch.testing.assert_close(made.state_dict(), state)
 
 
@@ -284,13 +284,13 @@ def test_a_file_of_other_tensors_a_damaged_one_and_one_that_would_run_code_are_r
     for wrong in ({"weight": state["weight"]}, {**state, "more": torch.ones(1)}, {**state, "bias": torch.ones(4)}):
         torch.save(wrong, path)
         with pytest.raises(WeightsError, match="another model"):
-            checkpoints.fill("x", model, path, ("unused.",))
+            checkpoint.fill("x", model, path, ("unused.",))
     path.write_bytes(b"no weights")
     with pytest.raises(WeightsError, match="cannot be read"):
-        checkpoints.fill("x", model, path, ())
+        checkpoint.fill("x", model, path, ())
     torch.save({"model": _Runs()}, path)
     with pytest.raises(WeightsError, match="cannot be read"):
-        checkpoints.fill("x", model, path, ())
+        checkpoint.fill("x", model, path, ())
     assert "ran" not in os.environ
 
 
@@ -305,9 +305,9 @@ def test_another_file_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch
     path.parent.mkdir(parents=True)
     path.write_bytes(pickle.dumps(1))
     parts = {"model": {"hub": "a/b", "file": "c.pt"}}
-    assert checkpoints.locate("x", parts, None) == path
+    assert checkpoint.locate("x", parts, None) == path
     with pytest.raises(WeightsError, match="pinned"):
-        checkpoints.locate("x", parts, "0" * 64)
+        checkpoint.locate("x", parts, "0" * 64)
 
 
 def vertex(x: int, y: int, z: int, centre: bool = False) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from harness import discover
-from harness.backbones.text import load
+from harness.backbones.checkpoints import transformers_models
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core.cache import Window
 from harness.core.clock import CpuClock, Stopwatch
@@ -27,6 +26,7 @@ from harness.core.session import Session
 from harness.errors import UsageError, WeightsError
 from harness.registry import METHODS
 from methods.cross_regression import CrossRegression
+from tests.support.peft_adapter import write_adapter
 
 peft = pytest.importorskip("peft")
 SIZES = {
@@ -55,7 +55,7 @@ def tiny(forward: str = "fused", seed: int = 1) -> HFCausal:
 
 def adapted(**how: Any) -> Any:
     """peft's model, whose low-rank products are not zero as they begin."""
-    model = load.make_random("tiny", FIELDS, "sdpa").double().eval()
+    model = transformers_models.make_random("tiny", FIELDS, "sdpa").double().eval()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         made = peft.get_peft_model(
@@ -67,12 +67,6 @@ def adapted(**how: Any) -> Any:
     return made
 
 
-def write(folder: Path, made: Any, fingerprint: str) -> Path:
-    made.save_pretrained(folder)
-    (folder / "config.json").write_text(json.dumps({"backbone": "tiny", "fingerprint": fingerprint}))
-    return folder
-
-
 @pytest.fixture(scope="module")
 def whole() -> Any:
     return adapted()
@@ -80,7 +74,7 @@ def whole() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(whole: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("adapter"), whole, tiny().fingerprint)
+    return write_adapter(tmp_path_factory.mktemp("adapter"), whole, tiny().fingerprint)
 
 
 @torch.no_grad()
@@ -138,7 +132,7 @@ class TestRows:
     )
     def test_some_layers_alone(self, forward: str, how: dict[str, Any], tmp_path: Path) -> None:
         made, model = adapted(**how), tiny(forward)
-        found = rows(model, [True] * 8, model.adapter(write(tmp_path, made, model.fingerprint))).logits
+        found = rows(model, [True] * 8, model.adapter(write_adapter(tmp_path, made, model.fingerprint))).logits
         torch.testing.assert_close(found, peft_rows(made), atol=PEFT, rtol=0)
 
 
@@ -197,7 +191,7 @@ def test_decodes_are_those_of_the_base_whatever_the_adapter_says(layout: Any, fo
 @pytest.mark.parametrize("layout", ["joint", "sequential"])
 def test_an_adapter_that_says_nothing_drafts_the_next_token_right(layout: Any, whole: Any, tmp_path: Path) -> None:
     """Products of zero: the stream's first new row is then the target's own, so each step keeps a draft or more."""
-    model, made = tiny(), write(tmp_path, whole, tiny().fingerprint)
+    model, made = tiny(), write_adapter(tmp_path, whole, tiny().fingerprint)
     path = made / "adapter_model.safetensors"
     save_file({name: torch.zeros_like(tensor) for name, tensor in load_file(path).items()}, path)
     steps = decoded(CrossRegression(adapter=str(made), horizon=5, layout=layout), model).steps
@@ -233,12 +227,12 @@ class TestRefusals:
     def test_another_kind_of_adapter(self, how: dict[str, Any], said: str, tmp_path: Path) -> None:
         model = tiny()
         with pytest.raises(WeightsError, match=f"{said}.*rows read plain LoRA alone"):
-            model.adapter(write(tmp_path, adapted(**how), model.fingerprint))
+            model.adapter(write_adapter(tmp_path, adapted(**how), model.fingerprint))
 
     @pytest.mark.parametrize("forward", FORWARDS)
     def test_layers_that_are_not_there(self, forward: str, whole: Any, tmp_path: Path) -> None:
         model = tiny(forward)
-        made = write(tmp_path, whole, model.fingerprint)
+        made = write_adapter(tmp_path, whole, model.fingerprint)
         path = made / "adapter_model.safetensors"
         save_file({name.replace("layers.1.", "layers.9."): t for name, t in load_file(path).items()}, path)
         with pytest.raises(WeightsError, match=r"changes model\.layers\.9\.\S+ by .*made for another model"):
@@ -246,7 +240,7 @@ class TestRefusals:
 
     def test_a_damaged_folder(self, whole: Any, tmp_path: Path) -> None:
         model = tiny()
-        made = write(tmp_path, whole, model.fingerprint)
+        made = write_adapter(tmp_path, whole, model.fingerprint)
         (made / "adapter_model.safetensors").write_bytes(b"not tensors")
         with pytest.raises(WeightsError, match="no adapter can be read there"):
             model.adapter(made)

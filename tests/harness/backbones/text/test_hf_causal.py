@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,9 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.backbones.slots import cache as _kv
-from harness.backbones.slots.llama import FusedLlama
-from harness.backbones.text import load
+from harness.backbones.checkpoints import transformers_models
+from harness.backbones.slots import net
+from harness.backbones.slots.cache import Masks
+from harness.backbones.slots.fused_llama import FusedLlama
+from harness.backbones.slots.net import SlotLayer, Slots
 from harness.backbones.text.hf_causal import HFCausal, spread
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.core import packed_linear
@@ -21,19 +23,8 @@ from harness.core.backbone import Backbone
 from harness.core.cache import Cache, Window
 from harness.errors import ContractError, UsageError, WeightsError
 from harness.plan import presets
+from tests.support.tiny_text import SIZES, tiny
 
-SIZES = {
-    "vocab_size": 61,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "initializer_range": 0.2,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
 LLAMA3 = {
     "rope_type": "llama3",
     "rope_theta": 10000.0,
@@ -42,17 +33,6 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-
-
-def tiny(
-    model_type: str = "llama",
-    forward: str = "fused",
-    dtype: str = "fp64",
-    config: Mapping[str, Any] | None = None,
-    **params: Any,
-) -> HFCausal:
-    source = {"random": {"model_type": model_type, "config": {**SIZES, **(config or {})}, "seed": 1}}
-    return HFCausal.load("tiny", {"source": source, "forward": forward, **params}, dtype, "cpu")
 
 
 def feed(cache: Cache, tokens: Sequence[int], base: int, rows: int | None = None) -> Tensor:
@@ -106,14 +86,14 @@ def test_the_fused_forward_computes_what_transformers_does(model_type: str, conf
 def test_biases_of_q_k_and_v_are_fused_with_them() -> None:
     """Freshly made biases are zero, so they are set by hand before the fusing."""
     config = {**SIZES, "num_hidden_layers": 1}
-    made = load.make_random("x", {"model_type": "qwen2", "config": config, "seed": 0}, "sdpa").double()
+    made = transformers_models.make_random("x", {"model_type": "qwen2", "config": config, "seed": 0}, "sdpa").double()
     attention = made.model.layers[0].self_attn
     for index, linear in enumerate((attention.q_proj, attention.k_proj, attention.v_proj)):
         torch.nn.init.constant_(linear.bias, 0.3 * (index + 1))
     ids = torch.tensor(TOKENS[:9])
     with torch.inference_mode():
         expected = made(ids[None]).logits[0]
-        logits = FusedLlama(made)(ids, torch.arange(9), None, _kv.Slots(1, 64), 9)
+        logits = FusedLlama(made)(ids, torch.arange(9), None, Slots(1, 64), 9)
     torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
 
 
@@ -200,7 +180,7 @@ def test_a_window_sees_the_entries_held_since_its_base_as_it_says(model: HFCausa
 
 
 def test_buffers_grow_and_a_prefix_stays_where_it_is(monkeypatch: pytest.MonkeyPatch, model: HFCausal) -> None:
-    monkeypatch.setattr(_kv, "FIRST", 4)
+    monkeypatch.setattr(net, "FIRST", 4)
     cache = model.cache()
     parts = [feed(cache, TOKENS[i : i + 3], i) for i in range(0, 30, 3)]
     torch.testing.assert_close(torch.cat(parts), fresh(model, TOKENS[:30]), rtol=0, atol=NEAR)
@@ -215,13 +195,13 @@ def test_buffers_grow_and_a_prefix_stays_where_it_is(monkeypatch: pytest.MonkeyP
 
 def test_keep_of_entries_in_place_moves_nothing(monkeypatch: pytest.MonkeyPatch, model: HFCausal) -> None:
     moved: list[int] = []
-    plain = _kv.SlotLayer.gather
+    plain = SlotLayer.gather
 
-    def counted(layer: _kv.SlotLayer, start: int, entries: Tensor) -> None:
+    def counted(layer: SlotLayer, start: int, entries: Tensor) -> None:
         moved.append(start)
         plain(layer, start, entries)
 
-    monkeypatch.setattr(_kv.SlotLayer, "gather", counted)
+    monkeypatch.setattr(SlotLayer, "gather", counted)
     cache = model.cache()
     feed(cache, TOKENS[:9], 0)
     cache.keep(4, (0, 1, 2))
@@ -239,7 +219,7 @@ def test_a_prefill_returns_no_rows_and_no_mask_is_made_for_one_token(model: HFCa
 @pytest.mark.parametrize("held", [1, 5, 40])
 @pytest.mark.parametrize("count", [2, 3, 65])
 def test_causal_masks_are_what_they_say(held: int, count: int) -> None:
-    masks = _kv.Masks(128, torch.float32, torch.device("cpu"))
+    masks = Masks(128, torch.float32, torch.device("cpu"))
     window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), held, None, count)
     seen = torch.arange(held + count)[None] <= held + torch.arange(count)[:, None]
     for _ in range(2):  # built, then sliced from what was built

@@ -13,15 +13,14 @@ from typing import Any, final
 
 import torch
 
-from harness.backbones.checkpoints import digests, sources
+from harness.backbones.checkpoints import digests, sources, transformers_models
 from harness.backbones.image.layout import Layout, Palette
 from harness.backbones.image.vq import VQ
 from harness.backbones.slots.cache import Masks, SlotCache
+from harness.backbones.slots.fused_llama import FusedLlama, incompatibility
 from harness.backbones.slots.guided import Grammar, GridGrammar, GuidedCache
-from harness.backbones.slots.llama import FusedLlama, incompatibility
 from harness.backbones.slots.net import Net, Tapped
-from harness.backbones.slots.transformers import TransformersNet
-from harness.backbones.text import load
+from harness.backbones.slots.transformers_net import TransformersNet
 from harness.backbones.text.hf_causal import TYPES, spread
 from harness.core.backbone import Backbone, EncodedPrompt, TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
@@ -215,11 +214,11 @@ def _model(name: str, params: Mapping[str, Any], dtype: str) -> tuple[Any, str]:
     """The decoder as transformers has it, and a digest of its weights and configuration."""
     source = sources.parse(name, params["source"])
     if source.kind == "random":
-        model = load.make_random(name, source.fields, "sdpa")
+        model = transformers_models.make_random(name, source.fields, "sdpa")
         return model, digests.of_tensors(model)
     folder = sources.locate(name, source)
-    config = load.read_config(name, folder)
-    return load.read_model(name, folder, config, "sdpa", TYPES[dtype]), sources.digest(folder)
+    config = transformers_models.read_config(name, folder)
+    return transformers_models.read_model(name, folder, config, "sdpa", TYPES[dtype]), sources.digest(folder)
 
 
 def _palette(name: str, params: Mapping[str, Any], layout: Layout) -> Palette:

@@ -10,9 +10,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.backbones.mesh.decoder import Decoder
-from harness.backbones.mesh.mesh_model import NOWHERE, block_of, is_offset
-from harness.backbones.mesh.parts import EPS, split_heads
+from harness.backbones.mesh.fused_weights import Decoder
+from harness.backbones.mesh.layers import EPS, split_heads
+from harness.backbones.mesh.model import NOWHERE, block_of, is_offset
 from harness.backbones.slots.net import Net, SlotLayer
 from harness.backbones.slots.packed import Part, last_rows
 from harness.backbones.slots.tapped import TappedNet

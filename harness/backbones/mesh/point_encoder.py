@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from harness.backbones.mesh.parts import Gated, Sizes, consult, norm, split_heads
+from harness.backbones.mesh.layers import Gated, Sizes, consult, norm, split_heads
 
 POINT = 6
 """Numbers a point: position and unit normal."""

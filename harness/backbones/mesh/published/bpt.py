@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.backbones.mesh import bpt_tokens as mesh
-from harness.backbones.mesh.michelangelo import Conditioner, EncoderSizes, heads_of, joined
+from harness.backbones.mesh.published.michelangelo import Conditioner, EncoderSizes, heads_of, joined
 from harness.backbones.slots.tapped import TappedNet
 from harness.core.backbone import TiedEmbeddings
 

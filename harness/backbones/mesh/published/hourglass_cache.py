@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.mesh.deepmesh_net import FACTOR, DeepMesh, Pair
+from harness.backbones.mesh.published.deepmesh import FACTOR, DeepMesh, Pair
 from harness.backbones.slots.net import Slots
 from harness.core.cache import Cache, Rows, Window
 from harness.errors import ContractError

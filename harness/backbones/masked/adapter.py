@@ -10,13 +10,13 @@ from typing import Any, ClassVar, final
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
-from harness.backbones.checkpoints import sources
-from harness.backbones.masked.files import read_config, read_model
+from harness.backbones.checkpoints import sources, transformers_models
+from harness.backbones.masked.llada_dream import read_config, read_model
 from harness.backbones.slots.cache import Masks, SlotCache
-from harness.backbones.slots.llama import FusedLlama, incompatibility
+from harness.backbones.slots.fused_llama import FusedLlama, incompatibility
 from harness.backbones.slots.net import Net
-from harness.backbones.slots.transformers import TransformersNet
-from harness.backbones.text import chat, load
+from harness.backbones.slots.transformers_net import TransformersNet
+from harness.backbones.text import chat
 from harness.backbones.text.hf_causal import TYPES
 from harness.core.backbone import Backbone, EncodedPrompt
 from harness.core.cache import Cache, Rows, Window
@@ -121,7 +121,7 @@ def _tokenizer(folder: Path, family: str) -> Any:
         return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
     if family == "LLaDA" and (folder / "tokenizer.json").is_file():
         return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
-    return load.read_tokenizer(folder)
+    return transformers_models.read_tokenizer(folder)
 
 
 @final

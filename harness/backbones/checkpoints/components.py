@@ -18,17 +18,17 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from harness.backbones.checkpoints import digests, sources
-from harness.backbones.checkpoints.progress import Progress, cache_folder
+from harness.backbones.checkpoints.downloads import Progress, cache_folder
 from harness.errors import UsageError, WeightsError
 
 FIELDS = ({"hub"}, {"hub", "file"}, {"hub", "revision"}, {"hub", "file", "revision"}, {"path"})
 NESTED = ("state_dict", "model", "module", "sd")
 """Where trainers put the tensors in a checkpoint."""
 
-Part = Mapping[str, str]
+Component = Mapping[str, str]
 
 
-def check(name: str, parts: Any, needed: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Part]:
+def check(name: str, parts: Any, needed: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Component]:
     """The ``parts`` of a preset.
 
     Raises:
@@ -48,7 +48,7 @@ def check(name: str, parts: Any, needed: Iterable[str], optional: Iterable[str] 
     return {key: {field: str(value) for field, value in part.items()} for key, part in parts.items()}
 
 
-def place(part: Part) -> Path:
+def place(part: Component) -> Path:
     """Where a part may be put by hand."""
     if "path" in part:
         return Path(part["path"]).expanduser()
@@ -56,7 +56,7 @@ def place(part: Part) -> Path:
     return home / part["file"] if "file" in part else home
 
 
-def find(part: Part) -> Path | None:
+def find(part: Component) -> Path | None:
     """A part on this machine: put there by hand, or fetched from the hub; None where it is not."""
     put = place(part)
     if put.is_file() if "file" in part else put.is_file() or (put / "config.json").is_file():
@@ -64,12 +64,12 @@ def find(part: Part) -> Path | None:
     return None if "path" in part else _hub(part, local=True)
 
 
-def ready(parts: Mapping[str, Part]) -> bool:
+def ready(parts: Mapping[str, Component]) -> bool:
     """Whether all parts are here."""
     return all(find(part) is not None for part in parts.values())
 
 
-def locate(name: str, parts: Mapping[str, Part]) -> dict[str, Path]:
+def locate(name: str, parts: Mapping[str, Component]) -> dict[str, Path]:
     """The parts that are here.
 
     Raises:
@@ -85,7 +85,7 @@ def locate(name: str, parts: Mapping[str, Part]) -> dict[str, Path]:
     return {key: path for key, path in found.items() if path is not None}
 
 
-def fetch(name: str, parts: Mapping[str, Part], progress: Progress = lambda line: None) -> None:
+def fetch(name: str, parts: Mapping[str, Component], progress: Progress = lambda line: None) -> None:
     """Download the parts that are not here.
 
     Raises:
@@ -98,13 +98,13 @@ def fetch(name: str, parts: Mapping[str, Part], progress: Progress = lambda line
     locate(name, parts)
 
 
-def _origin(part: Part) -> str:
+def _origin(part: Component) -> str:
     if "path" in part:
         return f"the file or folder {part['path']} that the preset names"
     return f"{part['file']} of {part['hub']} on the hub" if "file" in part else f"{part['hub']} on the hub"
 
 
-def _hub(part: Part, local: bool) -> Path | None:
+def _hub(part: Component, local: bool) -> Path | None:
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 

@@ -16,11 +16,11 @@ from torch import Tensor
 
 from harness.backbones.checkpoints import sources
 from harness.backbones.mesh import bpt_tokens
-from harness.backbones.mesh.decoder import Decoder
-from harness.backbones.mesh.encoder import POINT, PointEncoder
-from harness.backbones.mesh.mesh_model import MeshModel
-from harness.backbones.mesh.net import MeshNet
-from harness.backbones.mesh.parts import Sizes
+from harness.backbones.mesh.fused_net import MeshNet
+from harness.backbones.mesh.fused_weights import Decoder
+from harness.backbones.mesh.layers import Sizes
+from harness.backbones.mesh.model import MeshModel
+from harness.backbones.mesh.point_encoder import POINT, PointEncoder
 from harness.backbones.slots.cache import Masks, SlotCache
 from harness.backbones.text.hf_causal import TYPES, spread
 from harness.core.backbone import Backbone, EncodedPrompt, TiedEmbeddings

@@ -10,10 +10,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from harness.backbones.checkpoints import parts as _real_files
-from harness.backbones.mesh import bpt_net, bpt_tokens, checkpoints, deepmesh_net, deepmesh_tokens
-from harness.backbones.mesh.hourglass import Conditioned, HourglassCache
-from harness.backbones.mesh.michelangelo import POINT, UNUSED, EncoderSizes
+from harness.backbones.checkpoints import components
+from harness.backbones.mesh import bpt_tokens, deepmesh_tokens
+from harness.backbones.mesh.published import bpt, checkpoint, deepmesh
+from harness.backbones.mesh.published.hourglass_cache import Conditioned, HourglassCache
+from harness.backbones.mesh.published.michelangelo import POINT, UNUSED, EncoderSizes
 from harness.backbones.slots.cache import Masks, SlotCache
 from harness.backbones.text.hf_causal import TYPES, spread
 from harness.core.backbone import Backbone, EncodedPrompt, TiedEmbeddings
@@ -38,8 +39,8 @@ class Family:
 
 
 FAMILIES = {
-    "bpt": Family(bpt_net.Sizes, bpt_net.BPT, bpt_tokens.decode),
-    "deepmesh": Family(deepmesh_net.Sizes, deepmesh_net.DeepMesh, deepmesh_tokens.decode),
+    "bpt": Family(bpt.Sizes, bpt.BPT, bpt_tokens.decode),
+    "deepmesh": Family(deepmesh.Sizes, deepmesh.DeepMesh, deepmesh_tokens.decode),
 }
 
 
@@ -51,7 +52,7 @@ class Parts:
     fingerprint: str
     family: Family
     model: Any
-    weights: bpt_net.Weights | None
+    weights: bpt.Weights | None
     caches: Caches
 
 
@@ -79,13 +80,13 @@ class PointMesh(Backbone):
             model = _random(name, family, params["random"])
             mark = hashlib.sha256(repr([params["architecture"], model.sizes, params["random"]]).encode()).hexdigest()
         else:
-            path = checkpoints.locate(name, params["parts"], params.get("sha256"))
+            path = checkpoint.locate(name, params["parts"], params.get("sha256"))
             with torch.device("meta"):
                 model = family.model(family.sizes())
-            checkpoints.fill(name, model, path, UNUSED)
-            mark = _real_files.digest({checkpoints.PART: path})
+            checkpoint.fill(name, model, path, UNUSED)
+            mark = components.digest({checkpoint.PART: path})
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
-        weights = model.weights() if isinstance(model, bpt_net.BPT) else None
+        weights = model.weights() if isinstance(model, bpt.BPT) else None
         capabilities = Capabilities(
             family.model.vocabulary, model.sizes.context, frozenset({family.model.eos}), cls.meets(params)
         )
@@ -170,21 +171,21 @@ class PointMesh(Backbone):
         return PointMesh(f"{self.name}/layers={len(kept)}", self.dtype, self.device, parts)
 
 
-def _slots(weights: bpt_net.Weights, masks: Masks) -> Caches:
+def _slots(weights: bpt.Weights, masks: Masks) -> Caches:
     def bound(points: Tensor) -> EncodedPrompt:
         latents = weights.model.conditioner(points)
         net = weights.bind(latents)
-        return EncodedPrompt((bpt_net.BPT.prompt,), lambda: SlotCache(net, weights.model.sizes.context, masks), latents)
+        return EncodedPrompt((bpt.BPT.prompt,), lambda: SlotCache(net, weights.model.sizes.context, masks), latents)
 
     return bound
 
 
-def _hourglasses(model: deepmesh_net.DeepMesh) -> Caches:
+def _hourglasses(model: deepmesh.DeepMesh) -> Caches:
     rotations = model.rotations()
 
     def bound(points: Tensor) -> EncodedPrompt:
         net = Conditioned.of(model, rotations, points)
-        return EncodedPrompt((deepmesh_net.DeepMesh.prompt,), lambda: HourglassCache(net))
+        return EncodedPrompt((deepmesh.DeepMesh.prompt,), lambda: HourglassCache(net))
 
     return bound
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from harness.backbones.checkpoints import parts as _real_files
+from harness.backbones.checkpoints import components
 from harness.backbones.image.published.family import Family
 from harness.backbones.text.hf_causal import TYPES
 from harness.errors import UnknownNameError, UsageError
@@ -39,7 +39,7 @@ class Checked:
     """Parameters of a preset, settings with their defaults."""
 
     family: Family
-    parts: Mapping[str, _real_files.Part]
+    parts: Mapping[str, components.Component]
     settings: Mapping[str, Any]
 
 
@@ -61,5 +61,5 @@ def check(name: str, params: Mapping[str, Any], dtype: str) -> Checked:
         raise UsageError(f"{name}: guidance is {scale!r}; give a number of at least 0")
     if dtype not in TYPES:
         raise UsageError(f"{name}: there is no dtype {dtype!r}; choose one of {', '.join(TYPES)}")
-    parts = _real_files.check(name, params.get("parts"), family.parts, family.optional)
+    parts = components.check(name, params.get("parts"), family.parts, family.optional)
     return Checked(family, parts, {**family.settings, **rest})

@@ -10,9 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from harness.backbones.checkpoints import digests
-from harness.backbones.checkpoints import parts as _real_files
-from harness.backbones.checkpoints.progress import cache_folder
+from harness.backbones.checkpoints import components, digests
+from harness.backbones.checkpoints.downloads import cache_folder
 from harness.errors import WeightsError
 
 PART = "model"
@@ -43,8 +42,8 @@ def locate(name: str, parts: Any, sha256: str | None) -> Path:
     Raises:
         UsageError: ``parts`` is malformed. WeightsError: it is not on this machine, or not the pinned file.
     """
-    checked = _real_files.check(name, parts, (PART,))
-    path = _real_files.locate(name, checked)[PART]
+    checked = components.check(name, parts, (PART,))
+    path = components.locate(name, checked)[PART]
     found = digests.remembered(path, cache_folder() / "digests") if sha256 else None
     if found != sha256:
         raise WeightsError(f"{name}: {path} is not the pinned file: its sha256 is {found}, wanted {sha256}")
@@ -61,6 +60,6 @@ def fill(name: str, model: nn.Module, path: Path, unused: Sequence[str]) -> None
         WeightsError: the file cannot be read, or its tensors are not the model's.
     """
     with torch.serialization.safe_globals(INERT):
-        state = _real_files.read_state(name, path)
+        state = components.read_state(name, path)
     idle = [key for key in state if key.startswith(tuple(unused))]
-    _real_files.fill(name, path, model.to_empty(device="cpu"), state, idle)
+    components.fill(name, path, model.to_empty(device="cpu"), state, idle)

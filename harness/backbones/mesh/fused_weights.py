@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
-from harness.backbones.mesh.mesh_model import Block, MeshModel
-from harness.backbones.mesh.parts import angles
+from harness.backbones.mesh.layers import angles
+from harness.backbones.mesh.model import Block, MeshModel
 from harness.core.backbone import TiedEmbeddings
 from harness.core.packed_linear import Product, product
 

@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache as TransformersCache
 
 from harness.backbones.image.published.family import Ask
 from harness.backbones.slots.net import Slots
-from harness.backbones.slots.transformers import honours_masks, pick_layers
+from harness.backbones.slots.transformers_net import honours_masks, pick_layers
 from harness.errors import WeightsError
 from harness.platform.quiet import quiet
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.backbones.mesh import bpt_tokens as mesh
-from harness.backbones.mesh.encoder import PointEncoder
-from harness.backbones.mesh.parts import Gated, Sizes, angles, attend, consult, norm, split_heads, turn
+from harness.backbones.mesh.layers import Gated, Sizes, angles, attend, consult, norm, split_heads, turn
+from harness.backbones.mesh.point_encoder import PointEncoder
 
 NOWHERE = mesh.OFFSETS
 """The place of an entry that is no offset: one behind the blocks."""

@@ -1,0 +1,1 @@
+"""Published mesh models: BPT and DeepMesh."""

@@ -1,0 +1,65 @@
+"""From a recording to the states of Whisper's encoder.
+
+Source: Radford et al. 2022, arXiv:2212.04356; the log-mel features are those of transformers.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformers import WhisperFeatureExtractor
+
+from harness.core.task import Prompt
+from harness.errors import UsageError
+
+RATE = 16_000
+"""Samples a second."""
+FRAME = 320
+"""Samples that become one state of the encoder."""
+LOUDEST = 1.5
+"""A waveform lies within -1 and 1; resampling may pass that a little, unscaled integers by far."""
+
+
+class AudioEncoder:
+    """From a waveform to the encoder's states.
+
+    Args:
+        model: a Whisper; its encoder is used as it is.
+    """
+
+    def __init__(self, model: Any) -> None:
+        self._encoder = model.model.encoder
+        self._most = FRAME * int(model.config.max_source_positions)
+        self._features = WhisperFeatureExtractor(feature_size=model.config.num_mel_bins, sampling_rate=RATE)
+
+    def samples(self, name: str, prompt: Prompt) -> np.ndarray[Any, np.dtype[np.float32]]:
+        """The waveform of a prompt, checked.
+
+        Raises:
+            UsageError: there is none, or it is empty, too long, not mono, not float, not finite or not scaled.
+        """
+        wave, where = prompt.condition, f"{name}: the prompt {prompt.id!r}"
+        wanted = f"a float waveform [samples] at {RATE} Hz between -1 and 1"
+        if wave is None:
+            raise UsageError(f"{where} has no recording; Whisper needs {wanted} as its condition")
+        if wave.ndim != 1 or not np.issubdtype(wave.dtype, np.floating):
+            raise UsageError(f"{where} holds {wave.dtype} {wave.shape}; Whisper needs {wanted}")
+        if not 0 < len(wave) <= self._most:
+            seconds = f"{len(wave) / RATE:.2f} s of sound"
+            raise UsageError(f"{where} holds {seconds}; Whisper hears up to {self._most / RATE:g} s: cut it in pieces")
+        loudest = float(np.abs(wave).max())
+        if not loudest <= LOUDEST:  # not a number fails too
+            raise UsageError(f"{where} has a sample of {loudest:g}; Whisper needs {wanted}")
+        return wave.astype(np.float32)
+
+    @torch.inference_mode()
+    def hear(self, wave: np.ndarray[Any, np.dtype[np.float32]]) -> Float[Tensor, "S E"]:
+        """The encoder's states of a waveform, padded with silence to the length that the model takes."""
+        mel = self._features(wave, sampling_rate=RATE, max_length=self._most, return_tensors="pt").input_features
+        like = self._encoder.conv1.weight
+        states: Tensor = self._encoder(mel.to(like)).last_hidden_state[0]
+        return states
