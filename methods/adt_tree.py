@@ -16,17 +16,17 @@ from harness.core.draft import Acceptance
 from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.registry import METHODS
-from methods.drafters.eagle.adaptive_sizing import Adjacency, Alpha, Init, Rule
+from methods.drafters.eagle.adjacency_sizing import Adjacency, Alpha, Init, Rule
 from methods.drafters.eagle.drafter import FeatureDrafter
 from methods.drafters.eagle.growth import check_growth, check_relaxed
-from methods.drafters.eagle.trees import dynamic
+from methods.drafters.eagle.trees import grow_dynamic
 from methods.verifiers.lantern import Relaxed, Residual, verify_relaxed
 from methods.verifiers.mutants import POINT_MASSES
 from methods.verifiers.tree import verify_delta
 
 
 @dataclass
-class Adapting:
+class AdaptingState:
     """A drafter, the sizes of its trees, and the rule that judges them; None: as point masses."""
 
     drafter: FeatureDrafter
@@ -36,7 +36,7 @@ class Adapting:
 
 @METHODS.register("adt_tree")
 @dataclass(frozen=True)
-class ADTTree(Method[Adapting]):
+class ADTTree(Method[AdaptingState]):
     """Choose d and k for the cell at hand, grow and verify the tree, note how much of it was used.
 
     Args:
@@ -103,26 +103,26 @@ class ADTTree(Method[Adapting]):
     def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
 
-    def start(self, run: Run) -> Adapting:
+    def start(self, run: Run) -> AdaptingState:
         rule = None
         if self.acceptance == "lantern":
             rule = Relaxed.over(run.capabilities, run.target.device, self.k, self.delta, False, self.resid)
-        return Adapting(FeatureDrafter.open(run, self.features, "eagle1"), Adjacency(self._rule()), rule)
+        return AdaptingState(FeatureDrafter.open(run, self.features, "eagle1"), Adjacency(self._rule()), rule)
 
-    def step(self, run: Run, state: Adapting) -> Acceptance:
+    def step(self, run: Run, state: AdaptingState) -> Acceptance:
         first, size = len(run.target), state.sizes.choose(run)
-        draft = dynamic(run, state.drafter, size.depth + 1, size.width, self.nodes)
+        draft = grow_dynamic(run, state.drafter, size.depth + 1, size.width, self.nodes)
         logits = run.target.forward(draft)
         p = run.probs(logits)
         if state.rule is None:
-            verdict = verify_delta(draft, p, run.draws)
+            acceptance = verify_delta(draft, p, run.draws)
         else:
             greedy, inner = run.sampling.temperature == 0, len(draft) + 1
-            verdict = verify_relaxed(
+            acceptance = verify_relaxed(
                 draft, logits, p, run.draws, state.rule, inner=inner, width=size.width, greedy=greedy
             )
-        state.sizes.follow(first, size, len(verdict.read().path))
-        return verdict
+        state.sizes.follow(first, size, len(acceptance.read().path))
+        return acceptance
 
     @classmethod
     def variants(cls) -> Sequence[ADTTree]:

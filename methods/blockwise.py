@@ -23,7 +23,7 @@ from harness.errors import UsageError
 from harness.registry import METHODS
 from methods.drafters.heads.drafter import HeadDrafter
 from methods.verifiers.mutants import PLAIN_CORRECTION
-from methods.verifiers.rejection import acceptance, judge
+from methods.verifiers.rejection import acceptance_probs, judge
 
 Rule = Literal["exact", "top", "distance"]
 
@@ -57,8 +57,8 @@ class Blockwise(Method[None]):
         PLAIN_CORRECTION,
         Mutant(
             "methods.blockwise:Blockwise.accepted",
-            "accept_probs = acceptance(x, None, p)",
-            "accept_probs = acceptance(x, None, p.roll(1, 0))",
+            "accept_probs = acceptance_probs(x, None, p)",
+            "accept_probs = acceptance_probs(x, None, p.roll(1, 0))",
             "proposals are compared with the row of their neighbour",
         ),
     )
@@ -93,7 +93,7 @@ class Blockwise(Method[None]):
         """Odds of each proposal, once those before it are kept."""
         zx = z[: len(x)].gather(1, x[:, None])
         if self.rule == "exact":
-            accept_probs = acceptance(x, None, p)
+            accept_probs = acceptance_probs(x, None, p)
         elif self.rule == "top":
             accept_probs = ((z[: len(x)] > zx).sum(1) < self.top).to(p.dtype)
         else:

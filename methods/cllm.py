@@ -16,7 +16,7 @@ from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
-from methods.drafters.jacobi.blocks import Block
+from methods.drafters.jacobi.cllm_block import Block
 from methods.verifiers.rejection import verify_chain
 
 JUDGED = "methods.verifiers.rejection"
@@ -40,13 +40,13 @@ class Cllm(Method[Block]):
     source = "arXiv:2403.00835, sections 3.1 and 3.3"
     mutants = (
         Mutant(
-            f"{JUDGED}:acceptance",
+            f"{JUDGED}:acceptance_probs",
             "return px",
             "return torch.ones_like(px)",
             "a block is committed before it stands",
         ),
         Mutant(
-            f"{JUDGED}:acceptance",
+            f"{JUDGED}:acceptance_probs",
             "px = p[: len(x)]",
             "px = p[1 : 1 + len(x)]",
             "guesses are compared with the row of their neighbour",
@@ -69,9 +69,9 @@ class Cllm(Method[Block]):
     def step(self, run: Run, state: Block) -> Acceptance:
         draft = state.propose(run)
         p = run.probs(run.target.forward(draft))
-        verdict = verify_chain(draft.tokens, None, p, run.draws)
-        state.advance(p, len(verdict.read().path))
-        return verdict
+        acceptance = verify_chain(draft.tokens, None, p, run.draws)
+        state.advance(p, len(acceptance.read().path))
+        return acceptance
 
     @classmethod
     def variants(cls) -> Sequence[Cllm]:

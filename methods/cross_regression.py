@@ -18,8 +18,8 @@ from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
-from methods.drafters.streams.passes import Redraft, Tested, as_printed, joint, sequential
-from methods.drafters.streams.streams import PredictiveStream
+from methods.drafters.adapters.layouts import Redraft, Tested, as_printed, joint, sequential
+from methods.drafters.adapters.predictive_stream import PredictiveStream
 from methods.verifiers.energy import EnergyRule, Mode, Noise, verify_energy
 from methods.verifiers.mutants import PLAIN_CORRECTION
 
@@ -62,13 +62,13 @@ class CrossRegression(Method[PredictiveStream]):
     mutants = (
         PLAIN_CORRECTION,
         Mutant(
-            "methods.drafters.streams.passes:joint",
+            "methods.drafters.adapters.layouts:joint",
             "nearest = slice(carried, carried + 1)",
             "nearest, q = slice(carried, carried + 1), run.probs(z[1 + carried : 1 + 2 * carried])",
             "drafts carried over are judged by a probs that they were not drawn from",
         ),
         Mutant(
-            "methods.drafters.streams.streams:PredictiveStream.advance",
+            "methods.drafters.adapters.predictive_stream:PredictiveStream.advance",
             "self.tokens[emitted:], self.probs[emitted:]",
             "self.tokens[emitted - 1:], self.probs[emitted - 1:]",
             "the refused draft is carried over",
@@ -118,11 +118,11 @@ class CrossRegression(Method[PredictiveStream]):
 
     def step(self, run: Run, state: PredictiveStream) -> Acceptance:
         if self.layout == "alg1_as_printed":
-            verdict = as_printed(run, state, self.horizon, self.rule)
+            acceptance = as_printed(run, state, self.horizon, self.rule)
         else:
-            verdict = verify_energy(*self._tested(run, state), run.draws, self.rule)
-        state.advance(len(verdict.read().path) + 1, self.carry)
-        return verdict
+            acceptance = verify_energy(*self._tested(run, state), run.draws, self.rule)
+        state.advance(len(acceptance.read().path) + 1, self.carry)
+        return acceptance
 
     def _tested(self, run: Run, state: PredictiveStream) -> Tested:
         if self.layout == "joint":

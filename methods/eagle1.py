@@ -15,7 +15,7 @@ from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
-from methods.drafters.eagle.trees import StaticDrafter, static
+from methods.drafters.eagle.trees import StaticDrafter, grow_static
 from methods.verifiers.mutants import EARLY_CLOSING, ELDERS_FORGOTTEN
 from methods.verifiers.tree import verify_multi_step
 
@@ -51,7 +51,7 @@ class Eagle1(Method[StaticDrafter]):
             "sampled siblings are put in the order of their confidence",
         ),
         Mutant(
-            "methods.trees.branching:siblings",
+            "methods.trees.sampled:siblings",
             "tokens = draws.distinct(q, count, ",
             "tokens = q.topk(count).indices if count else draws.distinct(q, count, ",
             "the ratio test on the k best tokens, which nobody drew",
@@ -71,7 +71,7 @@ class Eagle1(Method[StaticDrafter]):
         return StaticDrafter.open(run, self.features, self.tree, self.widths)
 
     def step(self, run: Run, state: StaticDrafter) -> Acceptance:
-        draft = static(run, state)
+        draft = grow_static(run, state)
         p = run.probs(run.target.forward(draft))
         return verify_multi_step(draft, p, run.draws, inner=state.shape.inner, width=state.width)
 

@@ -17,21 +17,21 @@ from harness.core.run import Run
 from harness.registry import METHODS
 from methods.drafters.eagle.drafter import FeatureDrafter
 from methods.drafters.eagle.growth import check_growth
-from methods.drafters.eagle.sizing import Growing, Size, Sizing
+from methods.drafters.eagle.measured_sizing import Size, Sizing, TreeSizer
 from methods.verifiers.mutants import POINT_MASSES
 from methods.verifiers.tree import verify_delta
 
 
 @METHODS.register("eagle2")
 @dataclass(frozen=True)
-class Eagle2(Method[Growing]):
+class Eagle2(Method[TreeSizer]):
     """Grow a tree level by level by the products of q; read its N best nodes, walk down them as point masses.
 
     Args:
         features: the drafter, of the package for the backbone at hand (NAME-BACKBONE), or a folder.
         depth: E; a tree has E + 1 levels. width: k. nodes: N; where there are fewer candidates, all of them.
             Published: 7, 10, 60 for texts (5 by default in the class), 4, 10, 59 for pictures.
-        sizing: given; or measured: depth and nodes are the most, and each cycle has those that pay best (`Growing`).
+        sizing: given; or measured: depth and nodes are the most, and each cycle has those that pay best (`TreeSizer`).
     """
 
     features: str = "eagle1"
@@ -53,16 +53,16 @@ class Eagle2(Method[Growing]):
     def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
 
-    def start(self, run: Run) -> Growing:
+    def start(self, run: Run) -> TreeSizer:
         drafter = FeatureDrafter.open(run, self.features, "eagle1")
-        return Growing.open(run, drafter, Size(self.depth + 1, self.nodes), self.width, self.sizing)
+        return TreeSizer.open(run, drafter, Size(self.depth + 1, self.nodes), self.width, self.sizing)
 
-    def step(self, run: Run, state: Growing) -> Acceptance:
+    def step(self, run: Run, state: TreeSizer) -> Acceptance:
         tree = state.propose(run)
         p = run.probs(run.target.forward(tree.draft))
-        verdict = verify_delta(tree.draft, p, run.draws, state.extra_ids(tree))
-        state.follow(verdict.read())
-        return verdict
+        acceptance = verify_delta(tree.draft, p, run.draws, state.extra_ids(tree))
+        state.follow(acceptance.read())
+        return acceptance
 
     @classmethod
     def variants(cls) -> Sequence[Eagle2]:

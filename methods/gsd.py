@@ -20,11 +20,11 @@ from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError, one_of
 from harness.registry import METHODS
+from methods.drafters.jacobi.initialisation import Init
 from methods.drafters.jacobi.refine import redraw
-from methods.drafters.jacobi.starts import Init
 from methods.drafters.jacobi.window import JacobiWindow
-from methods.verifiers.codes import codes_of
-from methods.verifiers.grouped import group, group_acceptance, within
+from methods.verifiers.grouped import group, group_acceptance, near_codes
+from methods.verifiers.image_codes import codes_of
 from methods.verifiers.mutants import PLAIN_CORRECTION
 from methods.verifiers.rejection import judge
 
@@ -76,16 +76,16 @@ class GSD(Method[JacobiWindow]):
         p = run.probs(run.target.forward(draft))
         x, q, judged = draft.tokens, draft.q(p.shape[1], p), p[:-1]
         groups = group(x, judged, self._near(run, state.init.ids, x), self.width, self.gap)
-        verdict = judge(group_acceptance(x, q, judged, groups), x, q, p, run.draws)
-        state.advance(run, p, len(verdict.read().path), redraw(run.draws))
-        return verdict
+        acceptance = judge(group_acceptance(x, q, judged, groups), x, q, p, run.draws)
+        state.advance(run, p, len(acceptance.read().path), redraw(run.draws))
+        return acceptance
 
     def _near(self, run: Run, ids: Int[Tensor, " I"], x: Int[Tensor, " K"]) -> Bool[Tensor, "K V"]:
         """By embeddings; where an end of row is forced no other id has any probability, so nothing stands for it."""
         vocabulary, book = run.capabilities.vocabulary, run.capabilities.codebook
         assert book is not None
         near = x.new_zeros(len(x), vocabulary, dtype=torch.bool)
-        near[:, ids] = within(book, codes_of(ids, x, vocabulary), self.reach)
+        near[:, ids] = near_codes(book, codes_of(ids, x, vocabulary), self.reach)
         return near
 
     @classmethod

@@ -39,7 +39,7 @@ class Jacobi(Method[JacobiWindow]):
     source = "arXiv:2305.10427, Algorithm 1"
     mutants = (
         Mutant(
-            "methods.verifiers.rejection:acceptance",
+            "methods.verifiers.rejection:acceptance_probs",
             "return px",
             "return px.sqrt()",
             "a guess is kept more often than a fresh draw equals it",
@@ -57,9 +57,9 @@ class Jacobi(Method[JacobiWindow]):
     def step(self, run: Run, state: JacobiWindow) -> Acceptance:
         draft = state.propose(run)
         p = run.probs(run.target.forward(draft))
-        verdict = verify_chain(draft.tokens, None, p, run.draws)
-        state.advance(run, p, len(verdict.read().path), redraw(run.draws))
-        return verdict
+        acceptance = verify_chain(draft.tokens, None, p, run.draws)
+        state.advance(run, p, len(acceptance.read().path), redraw(run.draws))
+        return acceptance
 
     @classmethod
     def variants(cls) -> Sequence[Jacobi]:

@@ -17,7 +17,7 @@ from harness.core.run import Run
 from harness.registry import METHODS
 from methods.drafters.eagle.drafter import FeatureDrafter
 from methods.drafters.eagle.growth import check_growth, check_relaxed
-from methods.drafters.eagle.trees import dynamic
+from methods.drafters.eagle.trees import grow_dynamic
 from methods.verifiers.lantern import Relaxed, Residual, verify_relaxed
 from methods.verifiers.mutants import RELAXED
 
@@ -73,7 +73,7 @@ class Lantern(Method[Relaxing]):
         return Relaxing(FeatureDrafter.open(run, self.features, "eagle1"), rule)
 
     def step(self, run: Run, state: Relaxing) -> Acceptance:
-        draft = dynamic(run, state.drafter, self.depth + 1, self.width, self.nodes)
+        draft = grow_dynamic(run, state.drafter, self.depth + 1, self.width, self.nodes)
         logits = run.target.forward(draft)
         greedy = run.sampling.temperature == 0
         inner, width = len(draft) + 1, min(self.width, run.capabilities.vocabulary)

@@ -16,7 +16,7 @@ from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.registry import METHODS
 from methods.drafters.eagle.growth import check_relaxed
-from methods.drafters.eagle.trees import StaticDrafter, static
+from methods.drafters.eagle.trees import StaticDrafter, grow_static
 from methods.verifiers.lantern import Relaxed, Residual, verify_relaxed
 from methods.verifiers.mutants import RELAXED
 
@@ -68,7 +68,7 @@ class LanternPlusPlus(Method[Relaxing]):
         return Relaxing(StaticDrafter.open(run, self.features, self.tree, self.widths), rule)
 
     def step(self, run: Run, state: Relaxing) -> Acceptance:
-        form, draft = state.drafter, static(run, state.drafter)
+        form, draft = state.drafter, grow_static(run, state.drafter)
         logits = run.target.forward(draft)
         greedy = run.sampling.temperature == 0
         return verify_relaxed(

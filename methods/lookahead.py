@@ -65,9 +65,9 @@ class Lookahead(Method[LookaheadWindow]):
         draft, last = state.propose(run), run.target.tokens[-1]
         logits = run.target.forward(draft)
         p = run.probs(logits[: 1 + draft.proposed])
-        verdict = verify_delta(draft, p, run.draws, state.newest(logits))
-        state.advance(run, last, verdict.read().extra_ids)
-        return verdict
+        acceptance = verify_delta(draft, p, run.draws, state.newest(logits))
+        state.advance(run, last, acceptance.read().extra_ids)
+        return acceptance
 
     @classmethod
     def variants(cls) -> Sequence[Lookahead]:

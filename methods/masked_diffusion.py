@@ -23,7 +23,7 @@ from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import ContractError, UsageError
 from harness.registry import METHODS
-from methods.drafters.unmasking import BY_TOKEN, DREAM, LLADA, Order, confidence, fraction, surest
+from methods.drafters.unmasking import BY_TOKEN, DREAM, LLADA, Order, confidence, most_confident, unmasked_fraction
 
 
 @dataclass
@@ -114,7 +114,7 @@ class MaskedDiffusion(Method[Progress]):
             return 1.0
         if self.order in LLADA:
             return float(length // self.steps)
-        part = fraction(done, self.steps)
+        part = unmasked_fraction(done, self.steps)
         return part * masked if self.order == "origin" else float(int(part * masked))
 
     def _chosen(self, run: Run, logits: Float[Tensor, "M V"], count: float) -> Fill:
@@ -122,7 +122,7 @@ class MaskedDiffusion(Method[Progress]):
         p = run.probs(logits)
         if count and self.order in BY_TOKEN:
             x = run.draws.categorical(p, "draft")
-            at = surest(confidence(self.order, logits, x, run.sampling), int(count), self.alg_temp, run.draws)
+            at = most_confident(confidence(self.order, logits, x, run.sampling), int(count), self.alg_temp, run.draws)
             return Fill(at, x[at])
         at = self._places(run, logits, count)
         return Fill(at, run.draws.categorical(p[at], "draft"))
@@ -136,7 +136,7 @@ class MaskedDiffusion(Method[Progress]):
             accept_probs = logits.new_tensor([1 - count / size, count / size]).clamp(0, 1)
             return run.draws.categorical(accept_probs.expand(size, 2), "accept").nonzero()[:, 0]
         x = torch.zeros(size, dtype=torch.long, device=logits.device)
-        return surest(confidence(self.order, logits, x, run.sampling), int(count), self.alg_temp, run.draws)
+        return most_confident(confidence(self.order, logits, x, run.sampling), int(count), self.alg_temp, run.draws)
 
     @classmethod
     def variants(cls) -> Sequence[MaskedDiffusion]:

@@ -24,16 +24,16 @@ from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import ContractError, UsageError
 from harness.registry import METHODS
-from methods.drafters.scales.bands import UNTRAINED, BandDrafter
-from methods.drafters.scales.cells import Band, draw_cells
-from methods.verifiers.codebook import cluster_mass, dilate, nearest, neighbours
-from methods.verifiers.codes import codes_of, ids_of
+from methods.drafters.scales.band import Band, draw_cells
+from methods.drafters.scales.drafter import UNTRAINED, BandDrafter
+from methods.verifiers.codebook import cluster_mass, dilate, nearest, neighbour_count
+from methods.verifiers.image_codes import codes_of, ids_of
 
 NEAR = lru_cache(maxsize=4)(nearest)
 
 
 @dataclass
-class Grown:
+class Progress:
     """How far a picture is.
 
     Args:
@@ -46,7 +46,7 @@ class Grown:
 
 @METHODS.register("mulo_sd")
 @dataclass(frozen=True)
-class MuLoSD(Method[Grown]):
+class MuLoSD(Method[Progress]):
     """Draft a band on the other scale, judge it by clusters of codes, draw the surroundings of each refusal again.
 
     Args:
@@ -54,7 +54,7 @@ class MuLoSD(Method[Grown]):
         samplers: of the package by name, a folder, or the untrained ``repeat`` or ``bilinear``.
         factor: r. band: rows of a band, some times r; the last band of a picture may have fewer.
         tau: a draft stays where it and its neighbours have more mass; 1e-3 is strict, 1e-5 loose, at inf none stays.
-        k: most neighbours of a code; 0: the paper's share of the codebook (`neighbours`).
+        k: most neighbours of a code; 0: the paper's share of the codebook (`neighbour_count`).
         delta: most mass that neighbours lend. radius: l, in cells.
         recompute: the next band's pass also reads again all that follows the first cell of R; by default the entries
             of drafts that stay are those made among refused ones.
@@ -78,7 +78,7 @@ class MuLoSD(Method[Grown]):
     source = "MuLo-SD, supplement 7, Algorithm 1"
     exact_at = "tau = inf, window = 0"
     mutants = (
-        Mutant("methods.drafters.scales.cells:draw_cells", "{*late, ", "{", "a redrawn token is never read"),
+        Mutant("methods.drafters.scales.band:draw_cells", "{*late, ", "{", "a redrawn token is never read"),
         Mutant("harness.core.canvas:Canvas.read", "frozenset(positions)", "frozenset()", "the draft's entry stays"),
     )
 
@@ -98,7 +98,7 @@ class MuLoSD(Method[Grown]):
     def components(self) -> Sequence[tuple[str, str]]:
         return () if self.samplers in UNTRAINED else (("samplers", self.samplers),)
 
-    def start(self, run: Run) -> Grown:
+    def start(self, run: Run) -> Progress:
         BandDrafter.open(run, self.drafter, self.samplers, self.factor)
         grid, asked = run.capabilities.grid, run.canvas.end - run.canvas.start
         assert grid is not None
@@ -109,9 +109,9 @@ class MuLoSD(Method[Grown]):
                 raise UsageError(
                     f"mulo_sd: {name} is {getattr(self, name)} and rows have {most} cells; choose 0 to {most}"
                 )
-        return Grown(0, [run.canvas.start - 1])
+        return Progress(0, [run.canvas.start - 1])
 
-    def step(self, run: Run, state: Grown) -> Fill:
+    def step(self, run: Run, state: Progress) -> Fill:
         canvas, band = run.canvas, Band.of(run.canvas, state.row, self.band)
         drafter = BandDrafter.open(run, self.drafter, self.samplers, self.factor)
         x, at = drafter.propose(run, band, self.draft_window), band.at(canvas.device)
@@ -130,7 +130,7 @@ class MuLoSD(Method[Grown]):
         """R: which cells of the band are to be drawn again, in raster order. Reads the device once."""
         book, ids = run.capabilities.codebook, ids_of(run.capabilities, x.device)
         assert book is not None
-        k = neighbours(self.k, len(book))
+        k = neighbour_count(self.k, len(book))
         mass = cluster_mass(p[:, ids], codes_of(ids, x, run.capabilities.vocabulary), NEAR(book, k), self.delta, k)
         bad = torch.zeros(band.rows * band.columns, dtype=torch.bool, device=x.device)
         bad[: len(x)] = ~(mass > self.tau)

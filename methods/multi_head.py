@@ -19,8 +19,8 @@ from harness.core.run import Run
 from harness.core.sampling import Sampling, warp
 from harness.errors import UsageError
 from harness.registry import METHODS
-from methods.drafters.heads.blocks import Seen
-from methods.drafters.heads.conditioned import ConditionedHeads, independent, whole_path
+from methods.drafters.heads.conditioned_drafter import ConditionedHeads, independent, whole_path
+from methods.drafters.heads.layers import ConditionKV
 from methods.verifiers.threshold import above, among_best, keep_passing
 
 RAW = Sampling(1.0)
@@ -28,7 +28,7 @@ RAW = Sampling(1.0)
 
 @METHODS.register("multi_head")
 @dataclass(frozen=True)
-class MultiHead(Method[Seen | None]):
+class MultiHead(Method[ConditionKV | None]):
     """Draft a token from each head; keep those before the first that the target does not find likely enough.
 
     Args:
@@ -88,7 +88,7 @@ class MultiHead(Method[Seen | None]):
     def components(self) -> Sequence[tuple[str, str]]:
         return (("heads", self.heads),)
 
-    def start(self, run: Run) -> Seen | None:
+    def start(self, run: Run) -> ConditionKV | None:
         if self.accept_top > run.capabilities.vocabulary:
             raise UsageError(
                 f"multi_head: accept_top is {self.accept_top} and {run.backbone} has "
@@ -97,7 +97,7 @@ class MultiHead(Method[Seen | None]):
             )
         return self._drafter(run).look(run)
 
-    def step(self, run: Run, state: Seen | None) -> Acceptance:
+    def step(self, run: Run, state: ConditionKV | None) -> Acceptance:
         choose = independent if self.drafts == "independent" else whole_path(self.draft_top)
         draft = self._drafter(run).propose(run, state, choose)
         z = run.target.forward(draft)

@@ -17,8 +17,8 @@ from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import UsageError, one_of
 from harness.registry import METHODS
+from methods.drafters.jacobi.initialisation import VERTICAL, Init
 from methods.drafters.jacobi.refine import discard, redraw
-from methods.drafters.jacobi.starts import VERTICAL, Init
 from methods.drafters.jacobi.window import JacobiWindow
 from methods.verifiers.mutants import PLAIN_CORRECTION
 from methods.verifiers.rejection import verify_chain
@@ -67,9 +67,9 @@ class SJD(Method[JacobiWindow]):
     def step(self, run: Run, state: JacobiWindow) -> Acceptance:
         draft = state.propose(run)
         p = run.probs(run.target.forward(draft))
-        verdict = verify_chain(draft.tokens, draft.probs, p, run.draws)
-        state.advance(run, p, len(verdict.read().path), redraw(run.draws) if self.refine else discard)
-        return verdict
+        acceptance = verify_chain(draft.tokens, draft.probs, p, run.draws)
+        state.advance(run, p, len(acceptance.read().path), redraw(run.draws) if self.refine else discard)
+        return acceptance
 
     @classmethod
     def variants(cls) -> Sequence[SJD]:

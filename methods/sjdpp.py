@@ -18,8 +18,8 @@ from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import UsageError, one_of
 from harness.registry import METHODS
+from methods.drafters.jacobi.initialisation import VERTICAL, Init
 from methods.drafters.jacobi.reuse import Reuse, carry_over
-from methods.drafters.jacobi.starts import VERTICAL, Init
 from methods.drafters.jacobi.window import JacobiWindow
 from methods.verifiers.mutants import PLAIN_CORRECTION
 from methods.verifiers.rejection import verify_chain
@@ -94,10 +94,10 @@ class SJDPlusPlus(Method[JacobiWindow]):
     def step(self, run: Run, state: JacobiWindow) -> Acceptance:
         draft = state.propose(run)
         p = run.probs(run.target.forward(draft))
-        verdict = verify_chain(draft.tokens, draft.probs, p, run.draws)
+        acceptance = verify_chain(draft.tokens, draft.probs, p, run.draws)
         refine = carry_over(run.draws, self.reuse, self.tau)
-        state.advance(run, p, len(verdict.read().path), refine)
-        return verdict
+        state.advance(run, p, len(acceptance.read().path), refine)
+        return acceptance
 
     @classmethod
     def variants(cls) -> Sequence[SJDPlusPlus]:

@@ -16,7 +16,7 @@ from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
-from methods.trees.branching import BranchingDrafter
+from methods.trees.sampled import BranchingDrafter
 from methods.verifiers.mutants import EARLY_CLOSING, ELDERS_FORGOTTEN
 from methods.verifiers.tree import verify_multi_step
 
@@ -43,19 +43,19 @@ class SpecInfer(Method[BranchingDrafter]):
     mutants = (
         ELDERS_FORGOTTEN,
         Mutant(
-            "methods.trees.branching:siblings",
+            "methods.trees.sampled:siblings",
             "left = q[:, None].where(said.cumsum(1) - said == 0, 0.0)",
             "left = q[:, None].expand_as(said)",
             "siblings without replacement are recorded with the whole probs",
         ),
         Mutant(
-            "methods.trees.branching:siblings",
+            "methods.trees.sampled:siblings",
             'draws.distinct(q, count, "draft")',
             "q.topk(count).indices",
             "the ratio test on the k best tokens, which nobody drew",
         ),
         Mutant(
-            "methods.trees.branching:siblings",
+            "methods.trees.sampled:siblings",
             'draws.distinct(q, count, "draft")',
             '(lambda t: t.gather(1, q.gather(1, t).argsort(1, descending=True)))(draws.distinct(q, count, "draft"))',
             "sampled siblings are put in the order of their confidence",

@@ -17,8 +17,8 @@ from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
-from methods.trees.branching import BranchingDrafter
-from methods.trees.ops import trie
+from methods.trees.sampled import BranchingDrafter
+from methods.trees.structure import trie
 from methods.verifiers.k_seq import verify_k_seq
 from methods.verifiers.mutants import EARLY_CLOSING
 

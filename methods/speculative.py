@@ -15,7 +15,7 @@ from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
-from methods.drafters.model import ModelDrafter
+from methods.drafters.draft_model import ModelDrafter
 from methods.verifiers.rejection import verify_chain
 
 VERIFIER = "methods.verifiers.rejection:"
@@ -46,13 +46,13 @@ class Speculative(Method[ModelDrafter]):
             "the correction is drawn from p",
         ),
         Mutant(
-            VERIFIER + "acceptance",
+            VERIFIER + "acceptance_probs",
             "(px / draft_probs(x, q).to(p.dtype))",
             "(px / draft_probs(x, q).to(p.dtype)).sqrt()",
             "accepts more than p / q",
         ),
         Mutant(
-            "methods.drafters.model:ModelDrafter.propose",
+            "methods.drafters.draft_model:ModelDrafter.propose",
             "laws.append(q)",
             "laws.append((q + 0.1) / (q + 0.1).sum())",
             "the recorded probs is not the one that was sampled",
@@ -69,9 +69,9 @@ class Speculative(Method[ModelDrafter]):
     def step(self, run: Run, state: ModelDrafter) -> Acceptance:
         draft = state.propose(run)  # x ~ q, gamma times
         p = run.probs(run.target.forward(draft))  # gamma + 1 laws in one pass
-        verdict = verify_chain(draft.tokens, draft.probs, p, run.draws)
-        state.follow(verdict)
-        return verdict
+        acceptance = verify_chain(draft.tokens, draft.probs, p, run.draws)
+        state.follow(acceptance)
+        return acceptance
 
     @classmethod
     def variants(cls) -> Sequence[Speculative]:

@@ -46,14 +46,14 @@ def confidence(
     return -torch.special.entr(p).sum(-1) if order == "entropy" else p.gather(1, x[:, None])[:, 0]
 
 
-def surest(sure: Float[Tensor, " M"], k: int, alg_temp: float, draws: Draws) -> Int[Tensor, " k"]:
+def most_confident(sure: Float[Tensor, " M"], k: int, alg_temp: float, draws: Draws) -> Int[Tensor, " k"]:
     """The k surest places, ties to the first; with ``alg_temp`` > 0 drawn from softmax(sure / alg_temp), none twice."""
     if alg_temp > 0:
         return draws.distinct((sure / alg_temp).softmax(-1)[None], k, "noise")[0]
     return sure.sort(descending=True, stable=True).indices[:k]
 
 
-def fraction(step: int, steps: int) -> float:
+def unmasked_fraction(step: int, steps: int) -> float:
     """1 - s / t, the part of what is masked that Dream fills in a step, from 0; all in the last.
 
     Source: Dream, ``_sample``: t runs evenly from 1 to 0.001 in S steps.

@@ -6,7 +6,6 @@ Source: LANTERN (Jang et al. 2024, arXiv:2410.03355), relaxed acceptance; MuLo-S
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -81,17 +80,19 @@ def cluster_mass(
             f"the laws cover {p.shape[-1]} codes, and k is {k}; the table has {codes} codes with {columns - 1} "
             f"neighbours each. Make it of the same codebook with nearest(codebook, {k})"
         )
-    return lend(p, x, near[x, 1:reach], torch.full_like(p[:, 0], delta)).mass
+    return aggregate(p, x, near[x, 1:reach], torch.full_like(p[:, 0], delta)).mass
 
 
-class Lent(NamedTuple):
+class Aggregated(NamedTuple):
     """What neighbours lend to each token: its probability with theirs, and how many of them lend any."""
 
     mass: Float[Tensor, " L"]
     lenders: Int[Tensor, " L"]
 
 
-def lend(p: Float[Tensor, "L V"], x: Int[Tensor, " L"], near: Int[Tensor, "L k"], bound: Float[Tensor, " L"]) -> Lent:
+def aggregate(
+    p: Float[Tensor, "L V"], x: Int[Tensor, " L"], near: Int[Tensor, "L k"], bound: Float[Tensor, " L"]
+) -> Aggregated:
     """As many of the nearest neighbours as have no more than a bound together lend their mass.
 
     Args:
@@ -101,7 +102,7 @@ def lend(p: Float[Tensor, "L V"], x: Int[Tensor, " L"], near: Int[Tensor, "L k"]
     within = lent <= bound[:, None]
     most = functional.pad(lent.where(within, 0.0), (1, 0)).amax(1)
     own = p.gather(1, x[:, None])[:, 0]
-    return Lent(own + most.to(p.dtype), torch.where(most > 0, within.sum(1), 0))
+    return Aggregated(own + most.to(p.dtype), torch.where(most > 0, within.sum(1), 0))
 
 
 def dilate(mask: Bool[Tensor, "h w"], radius: int) -> Bool[Tensor, "h w"]:
@@ -117,22 +118,6 @@ def dilate(mask: Bool[Tensor, "h w"], radius: int) -> Bool[Tensor, "h w"]:
     return functional.max_pool2d(mask[None, None].float(), 2 * radius + 1, stride=1, padding=radius)[0, 0] > 0
 
 
-def neighbours(k: int, codes: int) -> int:
+def neighbour_count(k: int, codes: int) -> int:
     """k, or where it is 0 MuLo-SD's 1000 of 16,384 codes scaled to ``codes``; never more than the other codes."""
     return min(k or max(1, round(codes * 1000 / 16384)), codes - 1)
-
-
-def leads(left: Sequence[int], columns: int, window: int) -> list[int]:
-    """Cells to draw again at once: the first, and with a window each row's first that is so far behind the row above.
-
-    Args:
-        left: cells to draw again, ascending. columns: of a row. window: ZipAR's, in cells; 0: one cell at a time.
-    """
-    first = {n // columns: n for n in reversed(left)}
-    now: list[int] = []
-    ahead = 0
-    for n in sorted(first.values()):
-        if not now or 0 < window <= ahead - n % columns:
-            now.append(n)
-        ahead = n % columns
-    return now

@@ -118,22 +118,24 @@ def verify_energy(
     """
     found = energies(x, q, p)
     if len(p) > len(x):
-        return noted(judge(rule.passes(found), x, q, p, draws), found)
-    return noted(closed(judge(rule.passes(found), x, q, torch.cat([p, point(x[-1:], p)]), draws)), found)
+        return with_energies(judge(rule.passes(found), x, q, p, draws), found)
+    return with_energies(
+        without_last_node(judge(rule.passes(found), x, q, torch.cat([p, point_mass(x[-1:], p)]), draws)), found
+    )
 
 
-def noted(verdict: Acceptance, energy: Float[Tensor, " K"]) -> Acceptance:
+def with_energies(acceptance: Acceptance, energy: Float[Tensor, " K"]) -> Acceptance:
     """The same, with energies for the record."""
-    return Acceptance(verdict.path, verdict.token, passed=verdict.passed, energies=energy)
+    return Acceptance(acceptance.path, acceptance.token, passed=acceptance.passed, energies=energy)
 
 
-def point(x: Int[Tensor, " 1"], p: Float[Tensor, "R V"]) -> Float[Tensor, "1 V"]:
+def point_mass(x: Int[Tensor, " 1"], p: Float[Tensor, "R V"]) -> Float[Tensor, "1 V"]:
     """The law of which x is the only token, so that drawing from it costs no chance."""
     return torch.zeros_like(p[:1]).index_fill_(1, x, 1.0)
 
 
-def closed(verdict: Acceptance) -> Acceptance:
+def without_last_node(acceptance: Acceptance) -> Acceptance:
     """Of a path whose last draft was not read: it is no node, and passed where the path is whole."""
-    path, count = verdict.path, len(verdict.path.nodes)
+    path, count = acceptance.path, len(acceptance.path.nodes)
     short = Path(path.nodes[: count - 1], path.stop.clamp_max(count - 1), path.expected)
-    return Acceptance(short, verdict.token, passed=path.stop == count)
+    return Acceptance(short, acceptance.token, passed=path.stop == count)

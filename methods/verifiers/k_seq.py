@@ -13,9 +13,9 @@ from torch import Tensor
 
 from harness.core.draft import Acceptance, Draft
 from harness.core.draws import Draws
-from methods.trees.ops import Trie, children, elder_siblings, trie
+from methods.trees.structure import Trie, children, earlier_siblings, trie
 from methods.verifiers.rejection import draft_probs, residual
-from methods.verifiers.tree import Judged, verify_delta, walk
+from methods.verifiers.tree import TreeJudgement, verify_delta, walk
 
 HALVINGS = 16
 """Of the bracket of rho; its upper end is exact after any number of them, and within 1e-5 k of the best after these."""
@@ -39,7 +39,7 @@ def verify_k_seq(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, k: int) ->
 
 def k_seq(
     x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"], tree: Trie, kids: Int[Tensor, "I k"]
-) -> Judged:
+) -> TreeJudgement:
     """Each of a row's n candidates, repeats too, is taken with min(1, p / (rho q)); rho is solved for each row.
 
     All refused, the law is p - min(q, p / rho) (1 - (1 - beta)^n) / beta, renormalised.
@@ -53,12 +53,12 @@ def k_seq(
     left = residual(rows, capped * used)
     at = tree.parents + 1
     taken = (rows[at, x] / (rho[at, 0] * draft_probs(x, q))).clamp_max(1.0)
-    return Judged(merge(taken, tree), left)
+    return TreeJudgement(merge(taken, tree), left)
 
 
 def merge(taken: Float[Tensor, " K"], tree: Trie) -> Float[Tensor, " K"]:
     """Odds of the nodes that stand for themselves, where a repeat that is taken means the node it repeats; else 0."""
-    elder, index = elder_siblings(tree.parents), torch.arange(len(taken), device=taken.device)
+    elder, index = earlier_siblings(tree.parents), torch.arange(len(taken), device=taken.device)
     come = taken * torch.where(elder, (1 - taken)[None, :], 1.0).prod(1)
     whole = torch.zeros_like(taken).index_add(0, tree.first, come)
     rest = 1 - elder.to(whole.dtype) @ whole

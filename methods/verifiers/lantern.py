@@ -19,11 +19,11 @@ from torch import Tensor
 from harness.core.capabilities import Capabilities
 from harness.core.draft import Acceptance, Draft
 from harness.core.draws import Draws
-from methods.trees.ops import children
-from methods.verifiers.codebook import Lent, lend, nearest, neighbours
-from methods.verifiers.codes import codes_of, ids_of
+from methods.trees.structure import children
+from methods.verifiers.codebook import Aggregated, aggregate, nearest, neighbour_count
+from methods.verifiers.image_codes import codes_of, ids_of
 from methods.verifiers.rejection import draft_probs, residual
-from methods.verifiers.tree import Judged, verify_delta, walk
+from methods.verifiers.tree import TreeJudgement, verify_delta, walk
 
 Residual = Literal["relaxed", "p_minus_q", "code"]
 NEAR = lru_cache(maxsize=4)(nearest)
@@ -53,21 +53,21 @@ class Relaxed:
     def over(
         cls, capabilities: Capabilities, device: torch.device, k: int, bound: float, factor: bool, resid: Residual
     ) -> Relaxed:
-        """The codebook of a backbone; k = 0 is a share of it (see `neighbours`)."""
+        """The codebook of a backbone; k = 0 is a share of it (see `neighbour_count`)."""
         assert capabilities.codebook is not None, "the method needs a codebook"
-        ids, count = ids_of(capabilities, device), neighbours(k, len(capabilities.codebook))
+        ids, count = ids_of(capabilities, device), neighbour_count(k, len(capabilities.codebook))
         near = ids[NEAR(capabilities.codebook, count + 1)[:, 1:].to(device)]
         every = torch.arange(capabilities.vocabulary, device=device)
         code = codes_of(ids, every, capabilities.vocabulary)
         return cls(near, count, code, torch.isin(every, ids), bound, factor, resid)
 
-    def lent(self, p: Float[Tensor, "I V"], x: Int[Tensor, " I"]) -> Lent:
+    def lent(self, p: Float[Tensor, "I V"], x: Int[Tensor, " I"]) -> Aggregated:
         """p~(x) in each row."""
         most = self.bound * (p.gather(1, x[:, None])[:, 0] if self.factor else torch.ones_like(p[:, 0]))
-        return lend(p, x, self.near[self.code[x], : self.k], most.where(self.cells[x], -1.0))
+        return aggregate(p, x, self.near[self.code[x], : self.k], most.where(self.cells[x], -1.0))
 
     def left(
-        self, p: Float[Tensor, "I V"], q: Float[Tensor, "I V"], x: Int[Tensor, " I"], lent: Lent, chosen: bool
+        self, p: Float[Tensor, "I V"], q: Float[Tensor, "I V"], x: Int[Tensor, " I"], lent: Aggregated, chosen: bool
     ) -> Float[Tensor, "I V"]:
         """What is tried next in each row once x is refused; ``chosen``: q are points."""
         if self.resid == "p_minus_q":
@@ -117,7 +117,7 @@ def judge(
     p: Float[Tensor, "R V"],
     kids: Int[Tensor, "I w"],
     rule: Relaxed,
-) -> Judged:
+) -> TreeJudgement:
     """min(1, p~_t(x) / q(x)) of the t-th child of each row, where p_{t+1} is what its refusal leaves of p_t."""
     left, accept = p[: len(kids)], p.new_zeros(len(x) + 1)
     qx = None if q is None else draft_probs(x, q).to(p.dtype)
@@ -129,7 +129,7 @@ def judge(
         accept[torch.where(has, node, len(x))] = tried.clamp_max(1.0)
         drawn = torch.zeros_like(left).scatter(1, token[:, None], 1.0) if q is None else q[node].to(p.dtype)
         left = torch.where(has[:, None], rule.left(left, drawn, token, lent, q is None), left)
-    return Judged(accept[:-1], left)
+    return TreeJudgement(accept[:-1], left)
 
 
 def judge_greedy(
@@ -138,7 +138,7 @@ def judge_greedy(
     p: Float[Tensor, "R V"],
     kids: Int[Tensor, "I w"],
     rule: Relaxed,
-) -> Judged:
+) -> TreeJudgement:
     """1 for the likeliest token, and where p~(x) passes all of ``probs``; elder siblings go first."""
     rows, accept = probs[: len(kids)], p.new_zeros(len(x) + 1)
     for nodes in kids.T:
@@ -147,4 +147,4 @@ def judge_greedy(
         likeliest = p[: len(kids)].gather(1, token[:, None])[:, 0] > 0
         passes = likeliest | (rule.lent(rows, token).mass > rows.amax(1))
         accept[torch.where(has, node, len(x))] = passes.to(p.dtype)
-    return Judged(accept[:-1], p[: len(kids)])
+    return TreeJudgement(accept[:-1], p[: len(kids)])

@@ -36,7 +36,7 @@ def verify_chain(
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
     """
-    return judge(acceptance(x, q, p), x, q, p, draws)
+    return judge(acceptance_probs(x, q, p), x, q, p, draws)
 
 
 def judge(
@@ -46,7 +46,7 @@ def judge(
     p: Float[Tensor, "K+1 V"],
     draws: Draws,
 ) -> Acceptance:
-    """The walk of `verify_chain` for any probabilities of acceptance; lossless for those of `acceptance` alone."""
+    """`verify_chain` for any acceptance probabilities; lossless for those of `acceptance_probs` alone."""
     if len(x) == 0:
         return Acceptance(Path.root(p), draws.categorical(p, "resid")[0])
     path = draws.path(accept)
@@ -61,7 +61,9 @@ def judge(
     return Acceptance(path, draws.categorical(probs, "resid")[0])
 
 
-def acceptance(x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Tensor, "K+1 V"]) -> Float[Tensor, " K"]:
+def acceptance_probs(
+    x: Int[Tensor, " K"], q: Float[Tensor, "K V"] | None, p: Float[Tensor, "K+1 V"]
+) -> Float[Tensor, " K"]:
     """min(1, p(x) / q(x)) at each draft, given that it is reached."""
     px = p[: len(x)].gather(1, x[:, None])[:, 0]
     if q is None:

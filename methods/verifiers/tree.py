@@ -16,11 +16,11 @@ from torch import Tensor
 
 from harness.core.draft import Acceptance, Draft, Path
 from harness.core.draws import Draws
-from methods.trees.ops import children, elder_siblings
+from methods.trees.structure import children, earlier_siblings
 from methods.verifiers.rejection import draft_probs, residual
 
 
-class Judged(NamedTuple):
+class TreeJudgement(NamedTuple):
     """What a rule says of a tree.
 
     Args:
@@ -56,7 +56,7 @@ def verify_delta(
 
 def delta_acceptance(x: Int[Tensor, " K"], parents: Int[Tensor, " K"], p: Float[Tensor, "R V"]) -> Float[Tensor, " K"]:
     """p(x) / (1 - sum of p over elder siblings) of each node; 0 for a token that an elder sibling has."""
-    elder = elder_siblings(parents)
+    elder = earlier_siblings(parents)
     twice = (elder & (x[:, None] == x[None, :])).any(1)
     px = p[parents + 1, x].where(~twice, 0.0)
     rest = 1 - elder.to(px.dtype) @ px
@@ -84,7 +84,7 @@ def verify_multi_step(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, *, in
 
 def multi_step(
     x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"], kids: Int[Tensor, "I w"]
-) -> Judged:
+) -> TreeJudgement:
     """Odds min(1, p_t(x) / q(x)) of the t-th child, where p_0 is p and p_{t+1} the residual of p_t and its q."""
     left, qx = p[: len(kids)], draft_probs(x, q).to(p.dtype)
     accept = p.new_zeros(len(x) + 1)
@@ -93,10 +93,10 @@ def multi_step(
         tried = left.gather(1, x[node][:, None])[:, 0] / qx[node]
         accept[torch.where(has, node, len(x))] = tried.clamp_max(1.0)
         left = torch.where(has[:, None], residual(left, q[node].to(p.dtype)), left)
-    return Judged(accept[:-1], left)
+    return TreeJudgement(accept[:-1], left)
 
 
-def walk(judged: Judged, parents: Int[Tensor, " K"], p: Float[Tensor, "R V"], draws: Draws) -> Acceptance:
+def walk(judged: TreeJudgement, parents: Int[Tensor, " K"], p: Float[Tensor, "R V"], draws: Draws) -> Acceptance:
     """The path, and a closing token from what is left where it stops."""
     path = draws.path(judged.accept, parents)
     row, inner = path.stop.reshape(1), len(judged.left)

@@ -13,7 +13,7 @@ from torch import Tensor
 from harness.core.draft import Acceptance, Draft, Path
 from harness.core.draws import Draws
 from harness.core.session import ancestors
-from methods.trees.ops import paths
+from methods.trees.structure import paths
 
 
 def threshold(p: Float[Tensor, "R V"], epsilon: float, alpha: float) -> Float[Tensor, " R"]:

@@ -21,7 +21,7 @@ from harness.proof.cases import CASES, GRID_CASES
 from harness.proof.prove import EXACT, distance, prove_plants
 from harness.registry import METHODS
 from methods.cllm import Cllm
-from methods.drafters.jacobi.blocks import Block
+from methods.drafters.jacobi.cllm_block import Block
 
 GREEDY = [case for case in (*CASES, *GRID_CASES) if case.sampling.temperature == 0]
 

@@ -18,7 +18,7 @@ from harness.proof.cases import GRID_CASES
 from harness.proof.prove import distance
 from methods.gsd import GSD
 from methods.sjd import SJD
-from methods.verifiers.grouped import group, group_acceptance, mean_distance, within
+from methods.verifiers.grouped import group, group_acceptance, mean_distance, near_codes
 
 load_all()
 P = torch.tensor([[0.05, 0.4, 0.3, 0.15, 0.1]], dtype=torch.float64)
@@ -59,7 +59,7 @@ class TestGroups:
         mean = torch.cdist(CODEBOOK, CODEBOOK).square().mean().sqrt()
         torch.testing.assert_close(mean_distance(CODEBOOK), mean)
         share = 1.5 / float(mean)
-        assert within(CODEBOOK, torch.tensor([0, 2]), share).tolist() == [
+        assert near_codes(CODEBOOK, torch.tensor([0, 2]), share).tolist() == [
             [True, True, False, True, False],
             [False, False, True, False, False],
         ]

@@ -38,7 +38,7 @@ from harness.record.store import Store
 from harness.registry import METHODS
 from harness.run import runner
 from harness.run.executors import serial
-from methods.drafters.unmasking import DREAM, LLADA, Order, confidence, fraction, surest
+from methods.drafters.unmasking import DREAM, LLADA, Order, confidence, most_confident, unmasked_fraction
 from methods.masked_diffusion import MaskedDiffusion
 
 T1, T0, HALF, TOP_P = MASKED_CASES
@@ -165,8 +165,8 @@ class TestLaw:
             ("methods.masked_diffusion:MaskedDiffusion._masked", "+ 1) * block", "+ 2) * block", "blocks"),
             ("methods.masked_diffusion:MaskedDiffusion._count", "length // self.steps", "1", "random"),
             ("methods.drafters.unmasking:confidence", "softmax(-1).gather(1, x[:, None])[:, 0]", "amax(-1)", "llada"),
-            ("methods.drafters.unmasking:surest", "descending=True", "descending=False", "entropy"),
-            ("methods.drafters.unmasking:fraction", "else 1 - s / t", "else s / t", "origin"),
+            ("methods.drafters.unmasking:most_confident", "descending=True", "descending=False", "entropy"),
+            ("methods.drafters.unmasking:unmasked_fraction", "else 1 - s / t", "else s / t", "origin"),
         ],
     )
     def test_planted_bugs_change_the_law(self, where: str, old: str, new: str, method: str) -> None:
@@ -224,7 +224,9 @@ class TestSteps:
         assert decoded(method, 16, 1.0, 1).tokens != decoded(method, 16, 1.0, 2).tokens
 
     def test_the_schedule(self) -> None:
-        assert [fraction(step, 4) for step in range(4)] == pytest.approx([0.24975, 0.332889, 0.499001, 1.0], abs=1e-6)
+        assert [unmasked_fraction(step, 4) for step in range(4)] == pytest.approx(
+            [0.24975, 0.332889, 0.499001, 1.0], abs=1e-6
+        )
 
 
 class TestConfidence:
@@ -247,7 +249,7 @@ class TestConfidence:
 
     def test_ties_go_to_the_first(self) -> None:
         draws = SeededDraws(0, "t", "p", 0)
-        assert surest(torch.tensor([0.1, 0.4, 0.4, 0.2]), 3, 0.0, draws).tolist() == [1, 2, 3]
+        assert most_confident(torch.tensor([0.1, 0.4, 0.4, 0.2]), 3, 0.0, draws).tolist() == [1, 2, 3]
 
 
 class TestCanvas:

@@ -32,9 +32,9 @@ from harness.registry import METHODS
 from harness.synthetic.code import programs
 from harness.train.loop import save_bf16
 from methods.drafters.heads.drafter import HeadDrafter, _toy
-from methods.drafters.heads.nets import Heads, read_config
+from methods.drafters.heads.net import Heads, read_config
 from methods.medusa import Medusa
-from methods.trees.templates import Shape, branching
+from methods.trees.shapes import Shape, branching
 
 CODE = shipped("medusa-embedded-code")
 needs_heads = pytest.mark.skipif(not (CODE / "model.safetensors").is_file(), reason="no heads are shipped here")

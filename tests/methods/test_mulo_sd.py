@@ -43,9 +43,9 @@ from harness.registry import METHODS
 from harness.run import runner
 from harness.run.executors import serial
 from harness.train.loop import save_bf16
-from methods.drafters.scales.nets import Pair, Shape
+from methods.drafters.scales.net import Pair, Shape
 from methods.drafters.scales.samplers import Samplers
-from methods.mulo_sd import MuLoSD, neighbours
+from methods.mulo_sd import MuLoSD, neighbour_count
 from reports.papers.mulo_sd.stages import predicted
 
 PROMPT = (0, 1)
@@ -480,8 +480,8 @@ class TestBadInput:
             told(MuLoSD(**{name: window}), PLAIN)
 
     def test_the_default_k_is_the_papers_share(self) -> None:
-        assert [neighbours(0, codes) for codes in (16384, 1024, 64, 5, 2, 1)] == [1000, 62, 4, 1, 1, 0]
-        assert (neighbours(7, 16384), neighbours(7, 5)) == (7, 4)
+        assert [neighbour_count(0, codes) for codes in (16384, 1024, 64, 5, 2, 1)] == [1000, 62, 4, 1, 1, 0]
+        assert (neighbour_count(7, 16384), neighbour_count(7, 5)) == (7, 4)
 
     def test_what_it_needs(self) -> None:
         assert METHODS.get("mulo_sd") is MuLoSD

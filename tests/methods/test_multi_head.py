@@ -28,10 +28,10 @@ from harness.proof.enumerate import EnumeratingDraws
 from harness.proof.mutants import planted
 from harness.proof.prove import CAUGHT, EXACT, distance
 from harness.train.loop import save_bf16
-from methods.drafters.heads.blocks import CrossAttention
-from methods.drafters.heads.conditioned import PRUNED, ConditionedHeads, independent, whole_path
+from methods.drafters.heads.conditioned_drafter import PRUNED, ConditionedHeads, independent, whole_path
 from methods.drafters.heads.drafter import _toy
-from methods.drafters.heads.nets import Config, Heads
+from methods.drafters.heads.layers import CrossAttention
+from methods.drafters.heads.net import Config, Heads
 from methods.multi_head import MultiHead
 from methods.verifiers.threshold import above, among_best, keep_passing
 
@@ -87,8 +87,8 @@ class TestLaw:
         [{}, {"delta": 0.7}, {"acceptance": "top"}, {"drafts": "tree"}],
         ids=lambda how: " ".join(how) or "default",
     )
-    def test_greedy_decoding_is_exact(self, how: dict[str, Any], probs: Any) -> None:
-        method = replace(SMALL, law=probs, **how)
+    def test_greedy_decoding_is_exact(self, how: dict[str, Any], law: Any) -> None:
+        method = replace(SMALL, law=law, **how)
         assert all(distance(method, case) < EXACT for case in GREEDY)
 
     @pytest.mark.parametrize("how", [{"delta": 0.1}, {"acceptance": "top", "accept_top": 2}])

@@ -23,8 +23,8 @@ from harness.proof.cases import CASES
 from harness.proof.enumerate import EnumeratingDraws
 from harness.proof.prove import method_law, reference_law, total_variation
 from harness.registry import METHODS
+from methods.drafters.jacobi.initialisation import Init
 from methods.drafters.jacobi.refine import discard, redraw
-from methods.drafters.jacobi.starts import Init
 from methods.drafters.jacobi.window import JacobiWindow
 from methods.sjd import SJD
 

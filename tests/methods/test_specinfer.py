@@ -20,7 +20,7 @@ from harness.proof.cases import Case
 from harness.proof.prove import distance, toy_drafter
 from harness.registry import METHODS
 from methods.specinfer import SpecInfer
-from methods.trees.branching import BranchingDrafter
+from methods.trees.sampled import BranchingDrafter
 
 MODEL = Tabular("tabular", {"vocabulary": 5, "context": 80})
 PROMPT = (0, 1, 2, 3)

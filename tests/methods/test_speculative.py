@@ -18,7 +18,7 @@ from harness.errors import ContractError, UsageError
 from harness.plan import presets
 from harness.proof.prove import toy_drafter
 from harness.registry import METHODS
-from methods.drafters.model import ModelDrafter
+from methods.drafters.draft_model import ModelDrafter
 from methods.speculative import Speculative
 
 MODEL = Tabular("tabular", {"vocabulary": 4})

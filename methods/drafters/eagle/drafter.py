@@ -21,8 +21,8 @@ from harness.core.session import Session
 from harness.errors import WeightsError
 from methods.drafters.eagle.cache import FeatureCache
 from methods.drafters.eagle.net import FeatureNet, Kind
-from methods.drafters.tied import check_tied
-from methods.verifiers.codes import ids_of
+from methods.drafters.target_check import check_target
+from methods.verifiers.image_codes import ids_of
 
 
 @dataclass(frozen=True)
@@ -63,7 +63,7 @@ class FeatureDrafter:
         assert folder is not None, "toys have caches of their own"
         ends = run.tied_embeddings()
         net = _load(folder, ends.embed.dtype, ends.embed.device)
-        check_tied(net.shape, run)
+        check_target(net.shape, run)
         if net.shape.kind != self.kind:
             raise WeightsError(f"{folder} holds a drafter of kind {net.shape.kind}, and this method reads {self.kind}")
         return FeatureCache(net, ends.embed, ends.unembed, run.capabilities, self.prompt)

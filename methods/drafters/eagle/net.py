@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.errors import WeightsError
-from methods.drafters.eagle.parts import Norm, Packed, rotate
+from methods.drafters.eagle.layers import Norm, Packed, rotate
 
 Kind = Literal["eagle1", "eagle3"]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]

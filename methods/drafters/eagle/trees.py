@@ -18,28 +18,29 @@ from harness.core.draft import Draft
 from harness.core.run import Run
 from harness.errors import UsageError
 from methods.drafters.eagle.drafter import FeatureDrafter
-from methods.trees.branching import siblings
-from methods.trees.ops import grow_best, rerank, space
+from methods.trees.growth import grow_best, rerank
 from methods.trees.published import published
-from methods.trees.templates import Shape, branching
+from methods.trees.sampled import siblings
+from methods.trees.shapes import Shape, branching
+from methods.trees.structure import space
 
 DEEPEST = 64
 """Levels: a feature drafter may go on as long as it likes."""
 
 
-class Ranked(NamedTuple):
+class RankedTree(NamedTuple):
     """A tree, and each node's place among its candidates by score, from 0; a tree of fewer nodes has the first ones."""
 
     draft: Draft
     places: Int[Tensor, " K"]
 
 
-def dynamic(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> Draft:
+def grow_dynamic(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> Draft:
     """The tree of `ranked`."""
     return ranked(run, drafter, levels, width, nodes).draft
 
 
-def ranked(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> Ranked:
+def ranked(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> RankedTree:
     """The best nodes of a tree grown level by level, by the products of the drafter's raw probabilities.
 
     Args:
@@ -49,11 +50,11 @@ def ranked(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: in
     levels, nodes = min(levels, run.room - 1), min(nodes, space(run))
     reader = drafter.root(run) if levels > 0 and nodes > 0 else None
     if reader is None:
-        return Ranked(run.nothing, run.nothing.tokens)
+        return RankedTree(run.nothing, run.nothing.tokens)
     levels = min(levels, 1 + reader.space // width)
     candidates = grow_best(reader.first.log_softmax(-1), reader.score, levels, width)
     best = candidates.scores.sort(descending=True, stable=True).indices[:nodes]
-    return Ranked(rerank(candidates, nodes), best.argsort())
+    return RankedTree(rerank(candidates, nodes), best.argsort())
 
 
 @dataclass(frozen=True)
@@ -78,7 +79,7 @@ class StaticDrafter:
         return cls(FeatureDrafter.open(run, features, "eagle1"), shape.on(run.target.device), shape.width)
 
 
-def static(run: Run, form: StaticDrafter) -> Draft:
+def grow_static(run: Run, form: StaticDrafter) -> Draft:
     """A tree of this form, its levels cut to the room that is left.
 
     Siblings are drawn without replacement; at T = 0 they are the likeliest in order. A node's place is its rank among

@@ -19,11 +19,11 @@ from torch import Tensor
 from harness.core.draft import Draft
 from harness.core.run import Run
 from harness.errors import UsageError
-from methods.drafters.heads.nets import Config, Heads, Unembeds, read_config
-from methods.drafters.tied import check_tied
-from methods.trees.ops import space
+from methods.drafters.heads.net import Config, Heads, Unembeds, read_config
+from methods.drafters.target_check import check_target
 from methods.trees.published import best_tree, published
-from methods.trees.templates import Shape, branching
+from methods.trees.shapes import Shape, branching
+from methods.trees.structure import space
 
 CANDIDATES = 10
 """Best tokens of a head that a tree may take, as the released trees do."""
@@ -90,7 +90,7 @@ def opened(run: Run, kind: str, name: str, condition: int = 0) -> Heads:
     folder = run.component(kind, name)
     if folder is None:
         return _toy(run.capabilities.vocabulary, run.capabilities.width, condition)
-    check_tied(_config(folder), run)
+    check_target(_config(folder), run)
     return _load(folder, run.tied_embeddings)
 
 

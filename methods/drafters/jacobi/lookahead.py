@@ -16,7 +16,7 @@ from torch import Tensor
 
 from harness.core.draft import Draft
 from harness.core.run import Run
-from methods.trees.ops import space, trie
+from methods.trees.structure import space, trie
 
 
 @dataclass

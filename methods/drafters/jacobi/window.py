@@ -14,8 +14,8 @@ from torch import Tensor
 
 from harness.core.draft import Draft
 from harness.core.run import Run
+from methods.drafters.jacobi.initialisation import Init, Initialiser
 from methods.drafters.jacobi.refine import Refine
-from methods.drafters.jacobi.starts import Init, Start
 
 
 @dataclass
@@ -29,7 +29,7 @@ class JacobiWindow:
     """
 
     size: int
-    init: Start
+    init: Initialiser
     tokens: Int[Tensor, " L"]
     probs: Float[Tensor, "L V"]
     kept: Bool[Tensor, " L"]
@@ -44,7 +44,7 @@ class JacobiWindow:
         """
         tokens = run.nothing.tokens
         probs = tokens.new_zeros(0, run.capabilities.vocabulary, dtype=torch.float64)
-        return cls(size, Start.of(run, init), tokens, probs, tokens.bool(), probs)
+        return cls(size, Initialiser.of(run, init), tokens, probs, tokens.bool(), probs)
 
     def propose(self, run: Run) -> Draft:
         """The window, filled up or cut to the room that is left."""

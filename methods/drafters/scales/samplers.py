@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.errors import ContractError, UsageError, WeightsError
-from methods.drafters.scales.nets import Pair, between, nearest_code, vectors
+from methods.drafters.scales.net import Pair, between, nearest_code, vectors
 
 CLOSE = 0.01
 """How far an entry of a codebook may lie from the one trained for, as a share of the largest: weights are bf16."""

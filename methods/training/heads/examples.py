@@ -16,8 +16,8 @@ from torch import Tensor
 
 from harness.train.ngram_control import NGram
 from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.blocks import Seen
-from methods.drafters.heads.nets import Heads
+from methods.drafters.heads.layers import ConditionKV
+from methods.drafters.heads.net import Heads
 
 BEST = 10
 """R."""
@@ -81,7 +81,7 @@ def counted(
 
 
 @torch.no_grad()
-def hits(heads: Heads, found: Examples, seen: Seen | None = None) -> Bool[Tensor, "N D R"]:
+def hits(heads: Heads, found: Examples, seen: ConditionKV | None = None) -> Bool[Tensor, "N D R"]:
     """Which of the best tokens of each head was right; none where there is no token to guess.
 
     Args:

@@ -13,7 +13,7 @@ from jaxtyping import Bool, Int
 from torch import Tensor, nn
 
 from harness.train.teacher import Passage
-from methods.drafters.heads.nets import Heads
+from methods.drafters.heads.net import Heads
 from methods.training.heads.examples import Examples
 
 

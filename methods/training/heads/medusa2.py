@@ -22,7 +22,7 @@ from harness.train.finetuned_text import FinetunedText, load_backbone
 from harness.train.loop import Recipe
 from harness.train.passages import Distilled, Plan, distilled
 from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.nets import Heads
+from methods.drafters.heads.net import Heads
 from methods.training.heads.examples import counted, examples
 from methods.training.heads.figures import figures, save
 from methods.training.heads.heads_in_training import Training

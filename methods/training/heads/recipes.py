@@ -20,7 +20,7 @@ from torch.nn import functional
 from harness.registry import RECIPES
 from harness.train.loop import Recipe
 from harness.train.passages import Plan, distilled
-from methods.drafters.heads.nets import Config, Heads
+from methods.drafters.heads.net import Config, Heads
 from methods.training.heads.examples import counted, examples
 from methods.training.heads.figures import figures, save
 from methods.training.heads.heads_in_training import Training, frequent

@@ -18,7 +18,7 @@ from harness.registry import RECIPES
 from harness.train.finetuned_mesh import FinetunedMesh, Tuning, load_backbone
 from harness.train.loop import Recipe
 from harness.train.teacher import Teacher
-from methods.drafters.heads.nets import Config, Heads
+from methods.drafters.heads.net import Config, Heads
 from methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, head_loss, joint_loss
 from methods.training.heads.xspecmesh_passages import Meshes, Shapes
 

@@ -17,7 +17,7 @@ from torch.nn import functional
 from harness.train.finetuned_mesh import FinetunedMesh
 from harness.train.loop import save_bf16
 from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.nets import Heads
+from methods.drafters.heads.net import Heads
 from methods.training.heads.examples import hits
 from methods.training.heads.figures import beside
 from methods.training.heads.heads_in_training import Training

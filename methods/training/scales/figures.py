@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.synthetic import emoji
-from methods.drafters.scales.nets import Pair
+from methods.drafters.scales.net import Pair
 from methods.drafters.scales.samplers import Samplers
 from methods.training.scales.scenes import CELL, encoded
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from methods.drafters.scales.nets import Pair, nearest_code, vectors
+from methods.drafters.scales.net import Pair, nearest_code, vectors
 from methods.training.scales.losses import Made
 from methods.training.scales.scenes import Scale
 

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from harness.registry import RECIPES
 from harness.synthetic import emoji
 from harness.train.loop import Recipe, save_bf16
-from methods.drafters.scales.nets import Pair, Shape, nearest_code, vectors
+from methods.drafters.scales.net import Pair, Shape, nearest_code, vectors
 from methods.training.scales.figures import figures
 from methods.training.scales.losses import Made, adversarial, critic, perceptual
 from methods.training.scales.model import Beside, Training, make

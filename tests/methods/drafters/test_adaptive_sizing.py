@@ -9,7 +9,7 @@ import pytest
 from harness.backbones.toy.tabular import Tabular
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
-from methods.drafters.eagle.adaptive_sizing import Adjacency, Init, Rule, Size
+from methods.drafters.eagle.adjacency_sizing import Adjacency, Init, Rule, Size
 from tests.support.feature_toys import run_on
 
 RULE = Rule("horizontal", (4, 10), (1, 9), (4, 13), 1, 3, 1.0, "loops", 2.0, False, False)

@@ -28,7 +28,7 @@ from harness.train.backbones.shapes_mesh import ShapesMesh
 from harness.train.finetuned_mesh import FinetunedMesh, Tuning, load_backbone
 from harness.train.loop import train
 from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.nets import Heads, read_config
+from methods.drafters.heads.net import Heads, read_config
 from methods.multi_head import MultiHead
 from methods.training.heads.xspecmesh_losses import MeshTraining, divergence, drift, faded, head_loss, joint_loss
 from methods.training.heads.xspecmesh_passages import Meshes, Shapes, drawn

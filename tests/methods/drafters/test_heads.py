@@ -29,11 +29,11 @@ from harness.train import passages as _distilled
 from harness.train.loop import save_bf16, train
 from harness.train.passages import Plan, distilled, prompts, side_of
 from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.nets import Config, Heads
+from methods.drafters.heads.net import Config, Heads
 from methods.training.heads.examples import Examples, counted, examples, hits, lead, shares
 from methods.training.heads.heads_in_training import Training, frequent
 from methods.trees.published import best_tree, choices, published
-from methods.trees.templates import template
+from methods.trees.shapes import template
 from methods.verifiers.typical import threshold, verify_redrawn, verify_typical
 from tasks.scenes import EmojiScenes
 

@@ -16,7 +16,7 @@ from harness.errors import ContractError, UsageError, WeightsError
 from harness.registry import RECIPES
 from harness.synthetic import emoji
 from harness.train.loop import save_bf16, train
-from methods.drafters.scales.nets import Pair, Shape, nearest_code
+from methods.drafters.scales.net import Pair, Shape, nearest_code
 from methods.drafters.scales.samplers import Samplers
 from methods.training.scales import losses
 from methods.training.scales import recipes as recipe

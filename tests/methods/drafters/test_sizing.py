@@ -18,8 +18,7 @@ from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import CASES, GRID_CASES
 from harness.proof.prove import distance
-from methods.drafters.eagle import sizing
-from methods.drafters.eagle.sizing import Accepted, Growing, Size
+from methods.drafters.eagle.measured_sizing import AcceptanceHistory, Size, TreeSizer
 from methods.eagle2 import Eagle2
 from methods.eagle3 import Eagle3
 from tests.support.feature_toys import folder_for, run_on, tiny, with_oracle
@@ -28,9 +27,9 @@ FLAT = Costs(((1, 1.0), (9, 1.0)), ((1, 0.01), (9, 0.01)))
 STEEP = Costs(((1, 1.0), (9, 9.0)), ((1, 0.01), (9, 0.01)))
 
 
-def after(table: Costs, taken: dict[tuple[int, int], float], cycles: int = 9) -> Accepted:
+def after(table: Costs, taken: dict[tuple[int, int], float], cycles: int = 9) -> AcceptanceHistory:
     """Ten trees of two levels and four nodes, and how many of them had a candidate accepted."""
-    found = Accepted(table, 2, torch.full((2, 4), 10.0).double(), torch.zeros(2, 4).double(), cycles)
+    found = AcceptanceHistory(table, 2, torch.full((2, 4), 10.0).double(), torch.zeros(2, 4).double(), cycles)
     for where, count in taken.items():
         found.taken[where] = count
     return found
@@ -81,10 +80,10 @@ class TestDecodes:
         """A tree of one level and one node is the likeliest token: accepted, or not."""
         run = run_on(Tabular("tabular", {"vocabulary": 3}), Sampling(1.0), 12, (0, 1, 2))
         method = Eagle2(depth=0, width=1, nodes=1, sizing="measured")
-        states: list[Growing] = []
+        states: list[TreeSizer] = []
 
         class Watched(Eagle2):
-            def start(self, run: Run) -> Growing:
+            def start(self, run: Run) -> TreeSizer:
                 states.append(super().start(run))
                 return states[0]
 
@@ -101,13 +100,13 @@ class TestDecodes:
     ) -> None:
         """One cycle of the largest tree, then the choice: several sizes are met in one enumeration."""
         monkeypatch.setattr(sizing, "FIRST", 1)
-        chosen, best = set(), Accepted.best
+        chosen, best = set(), AcceptanceHistory.best
 
-        def watched(self: Accepted) -> Size:
+        def watched(self: AcceptanceHistory) -> Size:
             chosen.add(best(self))
             return best(self)
 
-        monkeypatch.setattr(Accepted, "best", watched)
+        monkeypatch.setattr(AcceptanceHistory, "best", watched)
         method = kind(depth=1, width=2, nodes=4, sizing="measured")
         for case in (CASES[1], replace(CASES[0], length=5), *GRID_CASES):
             assert distance(method, case) < 1e-12, str(case)

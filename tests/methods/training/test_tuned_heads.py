@@ -24,7 +24,7 @@ from harness.train.finetuned_text import load_backbone
 from harness.train.loop import train
 from harness.train.passages import Plan
 from harness.train.teacher import Teacher
-from methods.drafters.heads.nets import Heads, read_config
+from methods.drafters.heads.net import Heads, read_config
 from methods.medusa import Medusa
 from methods.training.heads.medusa2 import Joint
 from methods.training.heads.xspecmesh_losses import drift

@@ -15,8 +15,9 @@ from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draft import Draft
 from harness.core.session import Session
 from harness.errors import UsageError
-from methods.trees.ops import Candidates, children, grow_best, paths, repeats, rerank, trie
-from methods.trees.templates import branching, template
+from methods.trees.growth import Candidates, grow_best, rerank
+from methods.trees.shapes import branching, template
+from methods.trees.structure import children, paths, repeats, trie
 
 MODEL = Tabular("tabular", {"vocabulary": 7, "seed": 3, "context": 64})
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from harness.core.capabilities import Capabilities, Grid
 from harness.core.draft import Draft
 from harness.proof.enumerate import EnumeratingDraws
-from methods.trees.ops import children
+from methods.trees.structure import children
 from methods.verifiers.lantern import Relaxed, Residual, judge, judge_greedy, verify_relaxed
 from methods.verifiers.rejection import residual
 from methods.verifiers.tree import delta_acceptance, multi_step

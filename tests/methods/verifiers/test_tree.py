@@ -14,10 +14,10 @@ from harness.core.draft import Acceptance, Draft
 from harness.core.draws import Draws
 from harness.errors import ContractError
 from harness.proof.enumerate import EnumeratingDraws
-from methods.trees.branching import siblings
-from methods.trees.ops import children, trie
+from methods.trees.sampled import siblings
+from methods.trees.structure import children, trie
 from methods.verifiers.k_seq import k_seq, merge, verify_k_seq
-from methods.verifiers.rejection import acceptance
+from methods.verifiers.rejection import acceptance_probs
 from methods.verifiers.tree import delta_acceptance, multi_step, verify_delta, verify_multi_step
 
 V = 4
@@ -103,7 +103,7 @@ def test_with_one_candidate_every_rule_is_the_chains() -> None:
     both = torch.cat([p, p])
     for token in range(V):
         x = torch.tensor([token])
-        expected = acceptance(x, q, both)
+        expected = acceptance_probs(x, q, both)
         kids = children(torch.tensor([-1]), 1, 1)
         torch.testing.assert_close(multi_step(x, q, both, kids).accept, expected)
         torch.testing.assert_close(k_seq(x, q, both, trie(x[None]), kids).accept, expected)

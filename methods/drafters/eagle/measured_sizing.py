@@ -20,7 +20,7 @@ from harness.core.draft import Draft, HostAcceptance
 from harness.core.run import Run
 from harness.core.session import depths_of
 from methods.drafters.eagle.drafter import FeatureDrafter
-from methods.drafters.eagle.trees import Ranked, ranked
+from methods.drafters.eagle.trees import RankedTree, ranked
 
 Sizing = Literal["given", "measured"]
 FIRST, AGAIN = 8, 16
@@ -35,7 +35,7 @@ class Size(NamedTuple):
 
 
 @dataclass
-class Accepted:
+class AcceptanceHistory:
     """What trees of this decode were good for.
 
     Args:
@@ -75,7 +75,7 @@ class Accepted:
 
 
 @dataclass
-class Growing:
+class TreeSizer:
     """A drafter and the sizes of its trees.
 
     The size of a cycle follows from what earlier cycles proposed and accepted and from a table that stays as it is. It
@@ -89,14 +89,14 @@ class Growing:
     drafter: FeatureDrafter
     most: Size
     width: int
-    history: Accepted | None
+    history: AcceptanceHistory | None
     chosen: Size = field(init=False)
 
     def __post_init__(self) -> None:
         self.chosen = self.most
 
     @classmethod
-    def open(cls, run: Run, drafter: FeatureDrafter, most: Size, width: int, sizing: Sizing) -> Growing:
+    def open(cls, run: Run, drafter: FeatureDrafter, most: Size, width: int, sizing: Sizing) -> TreeSizer:
         """The same drafter for either sizing.
 
         Raises:
@@ -105,14 +105,14 @@ class Growing:
         if sizing == "given":
             return cls(drafter, most, width, None)
         none = torch.zeros(most.levels, most.nodes, dtype=torch.float64)
-        return cls(drafter, most, width, Accepted(run.costs(drafter.name), width, none, none.clone()))
+        return cls(drafter, most, width, AcceptanceHistory(run.costs(drafter.name), width, none, none.clone()))
 
-    def propose(self, run: Run) -> Ranked:
+    def propose(self, run: Run) -> RankedTree:
         """The tree of the size that is chosen."""
         self.chosen = self.most if self.history is None else self.history.best()
         return ranked(run, self.drafter, self.chosen.levels, self.width, self.chosen.nodes)
 
-    def extra_ids(self, tree: Ranked) -> Tensor | None:
+    def extra_ids(self, tree: RankedTree) -> Tensor | None:
         """What the verdict is to bring of each node: its place, and its depth."""
         draft: Draft = tree.draft
         if self.history is None or not len(draft):

@@ -18,9 +18,9 @@ from harness.core.canvas import Canvas
 from harness.core.capabilities import Capabilities
 from harness.core.run import Run
 from harness.errors import UsageError
-from methods.drafters.scales.cells import Band, draw_cells
+from methods.drafters.scales.band import Band, draw_cells
 from methods.drafters.scales.samplers import Samplers
-from methods.verifiers.codes import codes_of, ids_of
+from methods.verifiers.image_codes import codes_of, ids_of
 
 UNTRAINED = ("repeat", "bilinear")
 
@@ -57,7 +57,7 @@ class BandDrafter:
         those that were drawn before. U_r reads the new rows alone.
 
         Args:
-            window: see `leads`; 0: one pass a small cell, and no window makes it a row.
+            window: see `parallel_cells`; 0: one pass a small cell, and no window makes it a row.
         """
         canvas, grid = run.canvas, run.capabilities.grid
         assert grid is not None

@@ -9,7 +9,7 @@ from harness.errors import UsageError, WeightsError
 
 
 @runtime_checkable
-class Tied(Protocol):
+class MadeFor(Protocol):
     """What the configuration of a drafter says of its target: name, hash of the weights, branches of guidance."""
 
     @property
@@ -25,7 +25,7 @@ class Tied(Protocol):
         """Of guidance: 1 or 2."""
 
 
-def check_tied(made_for: Tied, run: Run) -> None:
+def check_target(made_for: MadeFor, run: Run) -> None:
     """Refuse a drafter of another backbone.
 
     Raises:

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from harness.core.draft import Acceptance, Draft
 from harness.core.run import Run
-from methods.drafters.streams.streams import PredictiveStream
-from methods.trees.ops import space
-from methods.verifiers.energy import EnergyRule, closed, energies, noted, point
+from methods.drafters.adapters.predictive_stream import PredictiveStream
+from methods.trees.structure import space
+from methods.verifiers.energy import EnergyRule, energies, point_mass, with_energies, without_last_node
 from methods.verifiers.rejection import residual
 
 Redraft = Literal["none", "drafts", "placeholders"]
@@ -84,5 +84,5 @@ def as_printed(run: Run, state: PredictiveStream, horizon: int, rule: EnergyRule
     )
     rows = run.probs(run.target.forward(again))  # line 10
     right = residual(rows.index_select(0, kept.clamp_max(slots - 1)), rows[-1:])
-    probs = torch.where(kept < slots, right, point(x[-1:], rows))
-    return noted(closed(Acceptance(path, run.draws.categorical(probs, "resid")[0])), energy)
+    probs = torch.where(kept < slots, right, point_mass(x[-1:], rows))
+    return with_energies(without_last_node(Acceptance(path, run.draws.categorical(probs, "resid")[0])), energy)

@@ -17,8 +17,8 @@ from harness.core.draft import Draft
 from harness.core.draws import Draws
 from harness.core.run import Run
 from harness.core.session import Session
-from methods.trees.ops import repeats, space
-from methods.trees.templates import Shape, branching
+from methods.trees.shapes import Shape, branching
+from methods.trees.structure import repeats, space
 
 
 class Siblings(NamedTuple):

@@ -16,14 +16,14 @@ from harness.core.capabilities import Grid
 from harness.core.draft import Draft
 from harness.core.run import Run
 from harness.errors import UsageError
-from methods.verifiers.codes import ids_of
+from methods.verifiers.image_codes import ids_of
 
 Init = Literal["uniform", "random", "h-repeat", "v-repeat", "h-sample", "v-sample"]
 VERTICAL = ("v-repeat", "v-sample")
 
 
 @dataclass(frozen=True, eq=False)
-class Start:
+class Initialiser:
     """One way, for one run.
 
     Args:
@@ -35,7 +35,7 @@ class Start:
     even: Float[Tensor, "1 V"]
 
     @classmethod
-    def of(cls, run: Run, name: Init) -> Start:
+    def of(cls, run: Run, name: Init) -> Initialiser:
         """Raises UsageError: it looks at the row above, and the tokens lie in no rows."""
         if name in VERTICAL and run.capabilities.grid is None:
             raise UsageError(f"init is {name}, and this backbone's tokens lie in no rows; use h-{name[2:]}")
@@ -43,7 +43,7 @@ class Start:
         even = torch.zeros(1, run.capabilities.vocabulary, dtype=torch.float64, device=ids.device)
         return cls(name, ids, even.index_fill_(1, ids, 1 / len(ids)))
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Start:
+    def __deepcopy__(self, memo: dict[int, Any]) -> Initialiser:
         return self
 
     @property

@@ -17,9 +17,9 @@ from harness.core.draft import Draft
 from harness.core.draws import Draws
 from harness.core.run import Run
 from harness.errors import UsageError
-from methods.drafters.heads.blocks import Seen
 from methods.drafters.heads.drafter import opened
-from methods.drafters.heads.nets import Heads
+from methods.drafters.heads.layers import ConditionKV
+from methods.drafters.heads.net import Heads
 
 PRUNED = 1e-5
 """Paths of a smaller weight are not drawn."""
@@ -64,11 +64,11 @@ class ConditionedHeads:
             )
         return cls(heads, levels or config.heads)
 
-    def look(self, run: Run) -> Seen | None:
+    def look(self, run: Run) -> ConditionKV | None:
         """What they read of the prompt's condition, once a prompt; None for heads that read none."""
         return self.heads.look(run.condition)
 
-    def propose(self, run: Run, seen: Seen | None, choose: Choose) -> Draft:
+    def propose(self, run: Run, seen: ConditionKV | None, choose: Choose) -> Draft:
         """A chain of point masses, cut to the room that is left; uniform while there is no row to read.
 
         Uniform ids lie below the first that ends a text, as the codes of a mesh do.

@@ -7,71 +7,19 @@ loops over nodes or reads the device.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Int
 from torch import Tensor
 
-from harness.core.draft import Draft
 from harness.core.run import Run
 from harness.core.session import ancestors
-
-ReadNodes = Callable[[Draft], Float[Tensor, "n V"]]
-"""Reads nodes, whose parents count those read before, and returns the scores (log q) of what may follow each."""
 
 
 def space(run: Run) -> int:
     """Nodes that the target's context has room for, behind the last emitted token."""
     return run.target.capabilities.context - len(run.target)
-
-
-class Candidates(NamedTuple):
-    """Nodes to choose from, level by level; a score is the sum of log q from the root down."""
-
-    tokens: Int[Tensor, " C"]
-    parents: Int[Tensor, " C"]
-    scores: Float[Tensor, " C"]
-
-
-def grow_best(first: Float[Tensor, "1 V"], read: ReadNodes, levels: int, width: int) -> Candidates:
-    """The best children of the best nodes, level by level: C = w + (levels - 1) w^2.
-
-    Args:
-        first: log q after the last emitted token. read: asked once a level but for the last, for its w best nodes.
-        levels, width: 1 or more; a width above V is V.
-
-    Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, section 4.1; the released ``topK_genrate``.
-    """
-    width = min(width, first.shape[1])
-    best = first[0].topk(width)
-    tokens, scores = best.indices, best.values
-    places = torch.arange(width, device=first.device)
-    parents, window = torch.full_like(places, -1), torch.full_like(places, -1)
-    found = [Candidates(tokens, parents, scores)]
-    for level in range(1, levels):
-        below = read(Draft(tokens, parents=window)).topk(width)
-        joint = (scores[:, None] + below.values.clamp_max(0.0)).reshape(-1)
-        found.append(Candidates(below.indices.reshape(-1), places.repeat_interleave(width), joint))
-        ordered = joint.sort(descending=True, stable=True)
-        chosen, scores = ordered.indices[:width], ordered.values[:width]
-        tokens = found[-1].tokens[chosen]
-        places = chosen + width + (level - 1) * width * width
-        window = chosen // width + (level - 1) * width
-    return Candidates(*(torch.cat(each) for each in zip(*found, strict=True)))
-
-
-def rerank(candidates: Candidates, size: int) -> Draft:
-    """The tree of the ``size`` best candidates. Scores choose it, so its nodes are point masses.
-
-    Of equal scores the shallower and elder goes first, so a node is never kept without its parent.
-    """
-    tokens, parents, scores = candidates
-    kept = scores.sort(descending=True, stable=True).indices[:size].sort().values
-    place = torch.full_like(parents, -1).scatter(0, kept, torch.arange(len(kept), device=kept.device))
-    above = parents[kept]
-    return Draft(tokens[kept], parents=torch.where(above < 0, -1, place[above.clamp_min(0)]))
 
 
 class Trie(NamedTuple):
@@ -97,7 +45,7 @@ def trie(tokens: Int[Tensor, "L k"]) -> Trie:
     return Trie(torch.cat([torch.full_like(index, -1), *firsts[:-1]]), torch.cat(firsts))
 
 
-def elder_siblings(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
+def earlier_siblings(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
     """Row k marks the nodes before k with the same parent."""
     index = torch.arange(len(parents), device=parents.device)
     return (parents[:, None] == parents[None, :]) & (index[None, :] < index[:, None])
@@ -105,7 +53,7 @@ def elder_siblings(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
 
 def repeats(tokens: Int[Tensor, " K"], parents: Int[Tensor, " K"]) -> Bool[Tensor, " K"]:
     """Marks nodes with the token of an elder sibling, and those below them."""
-    twice = (elder_siblings(parents) & (tokens[:, None] == tokens[None, :])).any(1)
+    twice = (earlier_siblings(parents) & (tokens[:, None] == tokens[None, :])).any(1)
     return (ancestors(parents) & twice[None, :]).any(1)
 
 
@@ -115,7 +63,7 @@ def children(parents: Int[Tensor, " K"], rows: int, width: int) -> Int[Tensor, "
     Args:
         width: no row has more children.
     """
-    rank = elder_siblings(parents).sum(1)
+    rank = earlier_siblings(parents).sum(1)
     table = torch.full((len(parents) + 1, width), -1, device=parents.device)
     table[parents + 1, rank] = torch.arange(len(parents), device=parents.device)
     return table[:rows]

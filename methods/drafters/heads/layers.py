@@ -36,7 +36,7 @@ class Residual(nn.Module):
         return x + inside @ self.last.transpose(1, 2) + self.bias
 
 
-class Seen(NamedTuple):
+class ConditionKV(NamedTuple):
     """Keys and values of a condition, of each head."""
 
     keys: Float[Tensor, "D A M W"]
@@ -59,11 +59,11 @@ class CrossAttention(nn.Module):
         self.value = nn.Parameter(torch.randn(heads, condition, width) * condition**-0.5)
         self.out = nn.Parameter(torch.zeros(heads, width, width))
 
-    def look(self, condition: Float[Tensor, "M C"]) -> Seen:
+    def look(self, condition: Float[Tensor, "M C"]) -> ConditionKV:
         """Once for a condition."""
-        return Seen(self._split(condition @ self.key), self._split(condition @ self.value))
+        return ConditionKV(self._split(condition @ self.key), self._split(condition @ self.value))
 
-    def forward(self, x: Float[Tensor, "D N E"], seen: Seen) -> Float[Tensor, "D N E"]:
+    def forward(self, x: Float[Tensor, "D N E"], seen: ConditionKV) -> Float[Tensor, "D N E"]:
         """Each head's own rows."""
         query = self._split((functional.layer_norm(x, x.shape[-1:]) * self.norm) @ self.query)
         scores = (query * query.shape[-1] ** -0.5) @ seen.keys.transpose(-1, -2)

@@ -25,15 +25,15 @@ class ModelDrafter:
     def propose(self, run: Run) -> Draft:
         """gamma passes of the drafter; the law of each draft is kept whole."""
         self.session.sync(run.target.tokens)
-        tokens, laws = [], []
+        tokens, probs = [], []
         left = self.session.capabilities.context - len(self.session)
         for _ in range(min(self.gamma, run.room - 1, left)):
             q = run.probs(self.session.forward())
             x = run.draws.categorical(q, "draft")
             self.session.append(x)
             tokens.append(x)
-            laws.append(q)
-        return Draft(torch.cat(tokens), torch.cat(laws)) if tokens else run.nothing
+            probs.append(q)
+        return Draft(torch.cat(tokens), torch.cat(probs)) if tokens else run.nothing
 
     def follow(self, verdict: Acceptance) -> None:
         """Nothing to do: the next `propose` goes back to what the target emitted."""

@@ -16,7 +16,6 @@ from torch import Tensor
 from harness.core.canvas import Canvas
 from harness.core.draws import Stream
 from harness.core.run import Run
-from methods.verifiers.codebook import leads
 
 
 @dataclass(frozen=True)
@@ -58,6 +57,22 @@ class Band:
         return torch.tensor([grid.forced(p) or 0 for p in range(self.first, self.stop)], device=canvas.device)
 
 
+def parallel_cells(left: Sequence[int], columns: int, window: int) -> list[int]:
+    """Cells to draw again at once: the first, and with a window each row's first that is so far behind the row above.
+
+    Args:
+        left: cells to draw again, ascending. columns: of a row. window: ZipAR's, in cells; 0: one cell at a time.
+    """
+    first = {n // columns: n for n in reversed(left)}
+    now: list[int] = []
+    ahead = 0
+    for n in sorted(first.values()):
+        if not now or 0 < window <= ahead - n % columns:
+            now.append(n)
+        ahead = n % columns
+    return now
+
+
 def draw_cells(
     run: Run,
     canvas: Canvas,
@@ -74,14 +89,17 @@ def draw_cells(
     A pass reads the token before each cell, which may be an end of row, and the new ones not read yet.
 
     Args:
-        x: of its positions. r: ascending. window: see `leads`. p: laws of its cells, where a pass over x gave them:
-            those of cells before any new token are drawn from. Without it nothing stands in the cells r yet: where a
-            row begins before the one above has ended, the newest token of that row is read in its last one's place.
+        x: ids at the band's positions.
+        r: cells to draw, ascending.
+        window: see `parallel_cells`.
+        p: distributions of the band's cells, where a pass over x gave them. Cells before any new token are drawn from
+            these. Without ``p`` the cells r are still empty: where a row begins before the one above has ended, the
+            newest token of that row is read in place of its last one.
         unread: positions that the first pass must read.
     """
     left, late = r, list(unread)
     while left:
-        now = leads(left, band.columns, window)
+        now = parallel_cells(left, band.columns, window)
         places = [band.cells[n] for n in now]
         if p is not None and len(left) == len(r):
             probs = p[now]

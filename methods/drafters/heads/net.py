@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.errors import WeightsError
-from methods.drafters.heads.blocks import CrossAttention, Residual, Seen
+from methods.drafters.heads.layers import ConditionKV, CrossAttention, Residual
 
 
 @dataclass(frozen=True)
@@ -108,11 +108,11 @@ class Heads(nn.Module):
             made.own.data = made.own.data.transpose(1, 2).contiguous().transpose(1, 2)
         return made
 
-    def look(self, condition: Float[Tensor, "M C"] | None) -> Seen | None:
+    def look(self, condition: Float[Tensor, "M C"] | None) -> ConditionKV | None:
         """What heads of a condition read of it, once for all rows; None for others."""
         return None if self.cross is None or condition is None else self.cross.look(condition)
 
-    def forward(self, rows: Float[Tensor, "N G E"], seen: Seen | None = None) -> Float[Tensor, "D N K"]:
+    def forward(self, rows: Float[Tensor, "N G E"], seen: ConditionKV | None = None) -> Float[Tensor, "D N K"]:
         """Logits of the ids proposed, branches mixed: head d's, from 0, are of the token d + 2 behind a row's own."""
         count, branches = rows.shape[:2]
         x = rows.reshape(1, count * branches, -1).expand(self.config.heads, -1, -1)

@@ -1,0 +1,1 @@
+"""Cross-Regression: drafts of the target with a gated adapter."""

@@ -1,0 +1,66 @@
+"""Trees of the most probable drafts: growth by the products of q, and the best nodes of what was grown.
+
+Symbols: K nodes, C candidates, V vocabulary, w children of a node.
+Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, sections 4.1 and 4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.core.draft import Draft
+
+ReadNodes = Callable[[Draft], Float[Tensor, "n V"]]
+"""Reads nodes, whose parents count those read before, and returns the scores (log q) of what may follow each."""
+
+
+class Candidates(NamedTuple):
+    """Nodes to choose from, level by level; a score is the sum of log q from the root down."""
+
+    tokens: Int[Tensor, " C"]
+    parents: Int[Tensor, " C"]
+    scores: Float[Tensor, " C"]
+
+
+def grow_best(first: Float[Tensor, "1 V"], read: ReadNodes, levels: int, width: int) -> Candidates:
+    """The best children of the best nodes, level by level: C = w + (levels - 1) w^2.
+
+    Args:
+        first: log q after the last emitted token. read: asked once a level but for the last, for its w best nodes.
+        levels, width: 1 or more; a width above V is V.
+
+    Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, section 4.1; the released ``topK_genrate``.
+    """
+    width = min(width, first.shape[1])
+    best = first[0].topk(width)
+    tokens, scores = best.indices, best.values
+    places = torch.arange(width, device=first.device)
+    parents, window = torch.full_like(places, -1), torch.full_like(places, -1)
+    found = [Candidates(tokens, parents, scores)]
+    for level in range(1, levels):
+        below = read(Draft(tokens, parents=window)).topk(width)
+        joint = (scores[:, None] + below.values.clamp_max(0.0)).reshape(-1)
+        found.append(Candidates(below.indices.reshape(-1), places.repeat_interleave(width), joint))
+        ordered = joint.sort(descending=True, stable=True)
+        chosen, scores = ordered.indices[:width], ordered.values[:width]
+        tokens = found[-1].tokens[chosen]
+        places = chosen + width + (level - 1) * width * width
+        window = chosen // width + (level - 1) * width
+    return Candidates(*(torch.cat(each) for each in zip(*found, strict=True)))
+
+
+def rerank(candidates: Candidates, size: int) -> Draft:
+    """The tree of the ``size`` best candidates. Scores choose it, so its nodes are point masses.
+
+    Of equal scores the shallower and elder goes first, so a node is never kept without its parent.
+    """
+    tokens, parents, scores = candidates
+    kept = scores.sort(descending=True, stable=True).indices[:size].sort().values
+    place = torch.full_like(parents, -1).scatter(0, kept, torch.arange(len(kept), device=kept.device))
+    above = parents[kept]
+    return Draft(tokens[kept], parents=torch.where(above < 0, -1, place[above.clamp_min(0)]))
