@@ -101,7 +101,7 @@ class TestLaw:
         assert all(method.claim is Claim.APPROXIMATE for method in MultiHead.variants())
         assert max(distance(SMALL, case) for case in CASES[:2]) > 0.02
 
-    @pytest.mark.parametrize("plant", MultiHead.mutants, ids=lambda mutant: mutant.why)
+    @pytest.mark.parametrize("mutant", MultiHead.mutants, ids=lambda mutant: mutant.why)
     def test_every_planted_bug_is_caught(self, mutant: Mutant) -> None:
         cases = CASES[:4]
         clean = [distance(SMALL, case) for case in cases]

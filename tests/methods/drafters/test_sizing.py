@@ -18,6 +18,7 @@ from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import CASES, GRID_CASES
 from harness.proof.prove import distance
+from methods.drafters.eagle import measured_sizing
 from methods.drafters.eagle.measured_sizing import AcceptanceHistory, Size, TreeSizer
 from methods.eagle2 import Eagle2
 from methods.eagle3 import Eagle3
@@ -52,7 +53,7 @@ class TestChoice:
     def test_by_hand(self, table: Costs, taken: dict[tuple[int, int], float], size: Size) -> None:
         assert after(table, taken).best() == size
 
-    @pytest.mark.parametrize("cycles", [0, sizing.FIRST - 1, sizing.AGAIN])
+    @pytest.mark.parametrize("cycles", [0, measured_sizing.FIRST - 1, measured_sizing.AGAIN])
     def test_the_largest_tree_shows_what_smaller_ones_left_out(self, cycles: int) -> None:
         assert after(STEEP, {}, cycles).best() == Size(2, 4)
 
@@ -74,7 +75,7 @@ class TestDecodes:
         steps = decode(Eagle2(depth=1, width=2, nodes=4, sizing="measured"), run).steps
         drafted = [index for index, step in enumerate(steps) if step.drafted]
         assert sum(step.accepted for step in steps) == 0
-        assert drafted == [*range(sizing.FIRST), 16, 32, 48]
+        assert drafted == [*range(measured_sizing.FIRST), 16, 32, 48]
 
     def test_what_was_accepted_is_counted_where_it_stood(self) -> None:
         """A tree of one level and one node is the likeliest token: accepted, or not."""
@@ -99,7 +100,7 @@ class TestDecodes:
         self, kind: type[Eagle2] | type[Eagle3], monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """One cycle of the largest tree, then the choice: several sizes are met in one enumeration."""
-        monkeypatch.setattr(sizing, "FIRST", 1)
+        monkeypatch.setattr(measured_sizing, "FIRST", 1)
         chosen, best = set(), AcceptanceHistory.best
 
         def watched(self: AcceptanceHistory) -> Size:
