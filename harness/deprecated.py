@@ -147,9 +147,14 @@ MODULES: dict[str, tuple[str, ...]] = {
     "reports.compare": ("reports.gate.compare",),
     "reports.cost": ("reports.cost.tables",),
     "reports.cost_cards": ("reports.cost.cards",),
+    "reports.figures": ("reports.pareto", "reports.plot_style"),
     "reports.gate": ("reports.gate.gate",),
+    "reports.layers_figure": ("reports.adapter_layers",),
     "reports.papers": ("reports.papers.suites",),
     "reports.scales": ("reports.papers.mulo_sd.stages",),
+    "reports.sheet": ("reports.text_table",),
+    "reports.sheets": ("reports.contact_sheets",),
+    "reports.study": ("reports.user_study",),
 }
 """Each module of 0.1 that moved, and the modules that hold its names today."""
 
@@ -165,6 +170,7 @@ SYMBOLS = {
     "Read": "HostAcceptance",
     "Ranked": "RankedTree",
     "Seat": "Slot",
+    "Sheet": "TextTable",
     "Seen": "ConditionKV",
     "Start": "Initialiser",
     "Tied": "MadeFor",

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from mpl_toolkits.mplot3d.art3d import Poly3DCollection  # type: ignore[import-untyped]  # it has no stubs
 
 from harness.errors import StoreError
-from reports.figures import STYLE
+from reports.plot_style import STYLE
 
 ELEVATION, AZIMUTH = 22.0, -52.0
 """Of the camera, in degrees."""

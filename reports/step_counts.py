@@ -17,11 +17,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.record import stats
-from reports.figures import DASHES
 from reports.papers.drawing import COLOURS, curve, legend, save_each, side_by_side
 from reports.papers.measured import Measured, shown, written
-from reports.sheet import UNMEASURED, Column, Sheet, number
-from reports.summary import Held
+from reports.plot_style import DASHES
+from reports.summary import FinishedCell
+from reports.text_table import UNMEASURED, Column, TextTable, number
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -76,12 +76,12 @@ def pairs(groups: Sequence[Measured]) -> Iterator[Pair]:
                 yield Pair(group, twin, known[0])
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """A table for each pair: a row an order and number of steps, then the twin's rows."""
     return [_sheet(store, pair) for pair in pairs(groups)]
 
 
-def _sheet(store: Store, pair: Pair) -> Sheet:
+def _sheet(store: Store, pair: Pair) -> TextTable:
     distinct = _distinct(pair)
     columns = (
         Column("label", "cell", rank=0),
@@ -92,11 +92,11 @@ def _sheet(store: Store, pair: Pair) -> Sheet:
         Column("perplexity", "perplexity", 3, 5),
         *(Column(key, key.removeprefix("set.").replace("_", "-"), 3, 6) for key in distinct),
     )
-    base = Held.of(store.cell(str(pair.reference.name)))
+    base = FinishedCell.of(store.cell(str(pair.reference.name)))
     rows = []
     for group, mark in ((pair.masked, ""), (pair.twin, "twin: ")):
         for name, row in group.rows.iterrows():
-            held = Held.of(store.cell(str(name)))
+            held = FinishedCell.of(store.cell(str(name)))
             apart = stats.difference(_scores(base, pair.name), _scores(held, pair.name), "value", "one")
             own = name == pair.reference.name
             rows.append(
@@ -110,7 +110,9 @@ def _sheet(store: Store, pair: Pair) -> Sheet:
                     *(number(row.get(key), 3) for key in distinct),
                 ]
             )
-    return Sheet(f"Speed and quality: {pair.masked.title}, against {pair.twin.backbone}", columns, rows, list(NOTES))
+    return TextTable(
+        f"Speed and quality: {pair.masked.title}, against {pair.twin.backbone}", columns, rows, list(NOTES)
+    )
 
 
 def figure(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -125,8 +127,8 @@ def figure(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]
 
 def _draw(store: Store, pair: Pair) -> Figure:
     rows = pair.masked.rows[pair.masked.rows["role"] == "method"]
-    base = _token_s(Held.of(store.cell(str(pair.reference.name))))
-    ratios = [stats.median_ratio(base, _token_s(Held.of(store.cell(str(name))))) for name in rows.index]
+    base = _token_s(FinishedCell.of(store.cell(str(pair.reference.name))))
+    ratios = [stats.median_ratio(base, _token_s(FinishedCell.of(store.cell(str(name))))) for name in rows.index]
     rows = rows.assign(
         line=[_line(one) for one in rows["options"]], faster=[r.estimate if r else math.nan for r in ratios]
     )
@@ -177,11 +179,11 @@ def _distinct(pair: Pair) -> list[str]:
     return sorted(found, key=lambda key: int(key.removeprefix(DISTINCT)))
 
 
-def _scores(held: Held, name: str) -> pd.DataFrame:
+def _scores(held: FinishedCell, name: str) -> pd.DataFrame:
     return pd.DataFrame({"value": held.scores[name], "one": 1.0})
 
 
-def _token_s(held: Held) -> pd.Series[float]:
+def _token_s(held: FinishedCell) -> pd.Series[float]:
     """Seconds an output token by sample, prefill and all."""
-    frame = held.frame
+    frame = held.totals
     return (frame["wall_s"] + frame["prefill_ms"].fillna(0) / 1e3) / frame["output"]

@@ -33,21 +33,21 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Held:
+class FinishedCell:
     """A finished cell, its counted samples by (prompt, repetition), and their totals."""
 
     cell: Cell
-    good: pd.DataFrame
-    frame: pd.DataFrame
+    samples: pd.DataFrame
+    totals: pd.DataFrame
 
     @staticmethod
-    def of(cell: Cell) -> Held:
+    def of(cell: Cell) -> FinishedCell:
         """Totals are ``ledger.totals``, less the log-probability where the output's was not measured."""
         samples = cell.samples
         good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
         frame = totals(samples, cell.steps)
         measured = good["logprobs"].map(len).eq(good["tokens"].map(len))
-        return Held(cell, good, frame.assign(logprob=frame["logprob"].astype(float).where(measured)))
+        return FinishedCell(cell, good, frame.assign(logprob=frame["logprob"].astype(float).where(measured)))
 
     @property
     def temperature(self) -> float:
@@ -57,8 +57,8 @@ class Held:
     @property
     def scores(self) -> pd.DataFrame:
         """The task's scores of each sample, a column a name."""
-        rows = [json.loads(one) if one else {} for one in self.good["scores"]]
-        return pd.DataFrame(rows, index=self.good.index).astype(float)
+        rows = [json.loads(one) if one else {} for one in self.samples["scores"]]
+        return pd.DataFrame(rows, index=self.samples.index).astype(float)
 
     @property
     def role(self) -> str:
@@ -69,7 +69,7 @@ class Held:
 def summarise(store: Store) -> pd.DataFrame:
     """One row a cell of the manifest, in its order; skipped and unfinished ones too, with the reason."""
     sealed = set(store.cells())
-    read = cache(lambda name: Held.of(store.cell(name)))
+    read = cache(lambda name: FinishedCell.of(store.cell(name)))
     rows = []
     for name, planned in store.manifest["cells"].items():
         if name in sealed:
@@ -85,13 +85,13 @@ def summarise(store: Store) -> pd.DataFrame:
 def by_category(store: Store) -> pd.DataFrame:
     """One row a cell and category of its prompts; empty where the tasks name no category."""
     sealed = set(store.cells())
-    read = cache(lambda name: Held.of(store.cell(name)))
+    read = cache(lambda name: FinishedCell.of(store.cell(name)))
     rows = []
     for name in store.cells():
         held = read(name)
         base = held.cell.meta.get("baseline")
-        for category in sorted(set(held.good["category"]) - {""}):
-            frame = held.frame[held.good["category"] == category]
+        for category in sorted(set(held.samples["category"]) - {""}):
+            frame = held.totals[held.samples["category"] == category]
             row = {**_identity(name, held.cell.meta), "category": category, "n_ok": len(frame)}
             for metric in ("scr", "tau", "acceptance"):
                 put(row, metric, metric_interval(metric, frame))
@@ -112,9 +112,9 @@ def put(row: Row, name: str, interval: stats.Interval | None) -> None:
         row[f"{name}_n"] = interval.n
 
 
-def measure(held: Held, base: Held | None, floor: Held | None) -> Row:
+def measure(held: FinishedCell, base: FinishedCell | None, floor: FinishedCell | None) -> Row:
     """The row of a finished cell, against its baseline and the second autoregressive set of its run."""
-    cell, frame = held.cell, held.frame
+    cell, frame = held.cell, held.totals
     row = _identity(cell.name, cell.meta) | _numbers_of_samples(cell) | {"nfe": float(frame["nfe"].sum())}
     for name in INTERVALS:
         put(row, name, metric_interval(name, frame))
@@ -167,12 +167,12 @@ def _latency(steps: pd.DataFrame, frame: pd.DataFrame) -> Row:
     return {"step_p50_ms": wall.loc[0.5], "step_p95_ms": wall.loc[0.95], **parts, "prefill_ms": prefill}
 
 
-def _speed(frame: pd.DataFrame, base: Held | None) -> Row:
+def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:
     """Measured speed-up, and the one that tokens a step and the mean steps of both predict."""
     if base is None or frame.empty:
         return {}
     row: Row = {}
-    theirs = base.frame[base.frame.index.isin(frame.index)]
+    theirs = base.totals[base.totals.index.isin(frame.index)]
     put(row, "speedup", stats.median_ratio(token_ms(theirs), token_ms(frame)))
     tokens, after = (value(METRICS[name], frame) for name in ("tau", "step_ms"))
     before = value(METRICS["step_ms"], theirs)
@@ -187,14 +187,14 @@ def token_ms(frame: pd.DataFrame) -> pd.Series[float]:
     return frame[metric.numerator] / frame[metric.denominator]
 
 
-def _quality(held: Held, base: Held | None) -> Row:
+def _quality(held: FinishedCell, base: FinishedCell | None) -> Row:
     row: Row = {}
     if not held.temperature:
-        put(row, "agreement", stats.mean(held.frame["agreement"]))
-    each = held.good["logprobs"].explode().dropna().astype(float)
+        put(row, "agreement", stats.mean(held.totals["agreement"]))
+    each = held.samples["logprobs"].explode().dropna().astype(float)
     row["logprob_std"] = float(each.std()) if len(each) > 1 else None
     if base is not None:
-        put(row, "logprob_diff", stats.difference(base.frame, held.frame, "logprob", "output"))
+        put(row, "logprob_diff", stats.difference(base.totals, held.totals, "logprob", "output"))
     for name, values in held.scores.items():
         put(row, f"score.{name}", stats.score(values))
     return row | _sets(held.cell.meta)
@@ -215,14 +215,14 @@ def _unmeasured(meta: Mapping[str, Any]) -> list[str]:
     return [f"{name} not measured: {score['reason']}" for name, score in found if score["value"] is None]
 
 
-def _two_sample(held: Held, base: Held, floor: Held | None) -> Row:
+def _two_sample(held: FinishedCell, base: FinishedCell, floor: FinishedCell | None) -> Row:
     """Is it the baseline's law? Tokens and log-probabilities, beside autoregressive against itself."""
     row: Row = {}
-    found = stats.unigram_test(base.good["tokens"], held.good["tokens"])
+    found = stats.unigram_test(base.samples["tokens"], held.samples["tokens"])
     row |= {"tv": found.statistic, "tv_p": found.p} if found else {}
-    again = stats.unigram_test(base.good["tokens"], floor.good["tokens"]) if floor is not None else None
+    again = stats.unigram_test(base.samples["tokens"], floor.samples["tokens"]) if floor is not None else None
     row |= {"tv_floor": again.statistic, "tv_floor_p": again.p} if again else {}
-    ours, theirs = (one.frame["logprob"] / one.frame["output"] for one in (held, base))
+    ours, theirs = (one.totals["logprob"] / one.totals["output"] for one in (held, base))
     ks = stats.ks_test(theirs, ours)
     return row | ({"ks": ks.statistic, "ks_p": ks.p} if ks else {})
 

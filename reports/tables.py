@@ -10,8 +10,8 @@ import pandas as pd
 from rich.console import Console
 
 from harness.record.ledger import METRICS
-from reports.sheet import Column, Sheet, _plain, interval, number, pipes, show
 from reports.summary import by_category, summarise
+from reports.text_table import Column, TextTable, _plain, interval, markdown_lines, number, print_table
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -66,7 +66,7 @@ def text(row: pd.Series[Any], column: Column) -> str:
     return interval(row, key, digits) if f"{key}_low" in row.index else number(row.get(key), digits)
 
 
-def sheets(frame: pd.DataFrame) -> Iterator[Sheet]:
+def sheets(frame: pd.DataFrame) -> Iterator[TextTable]:
     """A sheet for each backbone, dtype, temperature, task and budget, in the summary's order.
 
     A batch has a column only where it differs, and throughput only where there are gangs.
@@ -86,7 +86,7 @@ def sheets(frame: pd.DataFrame) -> Iterator[Sheet]:
         columns = tuple(column for column in wanted if set(cells[column]) - {"-"} or column.rank == 0)
         columns = tuple(column for column in columns if column.key not in needless)
         table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
-        yield Sheet(title, columns, table, _notes(rows))
+        yield TextTable(title, columns, table, _notes(rows))
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:
@@ -113,14 +113,14 @@ def terminal(frame: pd.DataFrame, console: Console | None = None) -> None:
     """Print every sheet, with the columns that the console is wide enough for."""
     console = console or Console()
     for sheet in sheets(frame):
-        show(sheet, console)
+        print_table(sheet, console)
 
 
 def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None) -> str:
     """All sheets, the table by category where there is one, and the legend."""
     parts = ["# Results", ""]
     for sheet in sheets(frame):
-        table = pipes([c.title for c in sheet.columns], sheet.rows) if sheet.rows else []
+        table = markdown_lines([c.title for c in sheet.columns], sheet.rows) if sheet.rows else []
         parts += [f"## {sheet.title}", "", *table, *([""] if table else [])]
         parts += [*(f"- {_plain(note)}" for note in sheet.notes), *([""] if sheet.notes else [])]
     if categories is not None and len(categories):
@@ -131,7 +131,7 @@ def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None) -> str
             for _, row in categories.iterrows()
         ]
         titles = ["group", "category", *(column.title for column in columns)]
-        parts += ["## By category", "", *pipes(titles, rows), ""]
+        parts += ["## By category", "", *markdown_lines(titles, rows), ""]
     return "\n".join([*parts, "## Legend", "", *(f"- {line}" for line in legend()), ""])
 
 

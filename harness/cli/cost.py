@@ -52,7 +52,7 @@ def command(
         offered = [vars(framework) for framework in book.frameworks.values()]
         emit({"cost": rows, "frameworks": offered})
         return
-    report("sheet").show(sheets[0], Console())
+    report("text_table").print_table(sheets[0], Console())
     for sheet in sheets[1:]:
         table = Table(*(column.title for column in sheet.columns), title=sheet.title, title_justify="left")
         for row in sheet.rows:

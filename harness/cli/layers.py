@@ -78,12 +78,12 @@ def command(
     title = f"{backbone} {model.dtype} and {adapter}, {reading}: {task}, {len(asked)} prompts, {tokens} tokens at most"
     with (out / CSV).open("x", encoding="utf-8", newline="") as file:
         found.to_csv(file, index=False)
-    drawing = report("layers_figure")
+    drawing = report("adapter_layers")
     drawing.draw(found, title, out / PNG)
     if as_json:
         emit(found.to_dict("records"))
         return
-    report("sheet").show(drawing.sheet(found, title), Console())
+    report("text_table").print_table(drawing.table(found, title), Console())
     click.echo(f"wrote {out / CSV}\nwrote {out / PNG}")
 
 

@@ -26,10 +26,11 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
     stride report runs/mine --json | jq '.[] | {label, speedup, verdict}'
     """
     store = Store.open(run)
-    tables, figures = report("tables"), report("figures")
+    tables, pareto = report("tables"), report("pareto")
     frame = report("summary").summarise(store)
     folder = out or run / "report"
-    written = [*tables.write(store, folder), *figures.pareto(frame, folder), *report("sheets").write(store, folder)]
+    written = [*tables.write(store, folder), *pareto.write(frame, folder)]
+    written += report("contact_sheets").write(store, folder)
     written += report("papers").write(store, folder)
     if as_json:
         emit(frame.astype(object).where(frame.notna(), None).to_dict("records"))

@@ -203,7 +203,7 @@ def _dry(plan: Plan, as_json: bool) -> None:
 
 def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
     counts = runner.summary(plan, store)
-    tables, figures, frames = report("tables"), report("figures"), report("summary")
+    tables, pareto, frames = report("tables"), report("pareto"), report("summary")
     frame = frames.summarise(store)
     if not counts["done"]:
         reasons = [str(reason) for reason in frame["reason"].dropna()]
@@ -211,7 +211,8 @@ def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
     if asked["append"]:
         _append(asked["append"], frame, store)
     folder = store.path / "report"
-    written = [*tables.write(store, folder), *figures.pareto(frame, folder), *report("sheets").write(store, folder)]
+    written = [*tables.write(store, folder), *pareto.write(frame, folder)]
+    written += report("contact_sheets").write(store, folder)
     written += report("papers").write(store, folder)
     if asked["as_json"]:
         emit(counts)

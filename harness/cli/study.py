@@ -43,7 +43,7 @@ def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path |
     """
     store = Store.open(run)
     found = [match_cell(store, cell) for cell in cells]
-    paths = report("study").export(store, found, out or run / "study", cases, seed)
+    paths = report("user_study").export(store, found, out or run / "study", cases, seed)
     click.echo("\n".join(f"wrote {path}" for path in paths))
 
 
@@ -57,9 +57,9 @@ def tally(key: Path, answers: tuple[Path, ...], as_json: bool) -> None:
     \b
     stride study tally runs/mine/study/key.json answers-*.json
     """
-    module = report("study")
+    module = report("user_study")
     found = module.tally(key, answers)
     if as_json:
         emit(asdict(found))
         return
-    report("sheet").show(module.sheet(found), Console())
+    report("text_table").print_table(module.table(found), Console())

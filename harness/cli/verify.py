@@ -113,22 +113,22 @@ def _unproved(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, cases: tuple[Case, ...]) -> None:
-    console, sheet = Console(), report("sheet")
-    columns = [sheet.Column(key, key, rank=rank) for key, rank in LAWS.items()]
+    console, text_table = Console(), report("text_table")
+    columns = [text_table.Column(key, key, rank=rank) for key, rank in LAWS.items()]
     lines = []
     for row in rows:
         tv = "" if row["total_variation"] is None else f"{row['total_variation']:.3g}"
         missed = "NOT caught" if row["verdict"] == "exact" else "none applies"
         seen = "caught" if row["planted"] else (missed if row["plants"] else "none planted")
         lines.append([row["label"], row["verdict"], tv, row["claim"], seen, row["case"]])
-    sheet.show(sheet.Sheet("exact laws", tuple(columns), lines, _unproved(rows)), console)
+    text_table.print_table(text_table.TextTable("exact laws", tuple(columns), lines, _unproved(rows)), console)
     if bugs:
-        columns = [sheet.Column(key, key, rank=rank) for key, rank in BUGS.items()]
+        columns = [text_table.Column(key, key, rank=rank) for key, rank in BUGS.items()]
         lines = []
         for bug in bugs:
             seen = "caught" if bug["caught"] else "NOT caught"
             lines.append([bug["why"], bug["method"], f"{bug['total_variation']:.3g}", seen, bug["case"], bug["where"]])
-        sheet.show(sheet.Sheet("planted bugs", tuple(columns), lines, []), console)
+        text_table.print_table(text_table.TextTable("planted bugs", tuple(columns), lines, []), console)
     console.print(
         f"{len(cases)} models. Noise floor (autoregressive by the same enumeration): {floor:.2g}. "
         f"exact: below {EXACT:g}; a planted bug is caught above {CAUGHT:g}."

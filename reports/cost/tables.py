@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.cost.cards import TERA, Book, checks, cost
-from reports.sheet import Column, Sheet, pipes
+from reports.text_table import Column, TextTable, markdown_lines
 
 UNITS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3}
 COLUMNS = (
@@ -48,16 +48,16 @@ def rows(book: Book, utilisation: float) -> list[dict[str, Any]]:
     return out
 
 
-def cost_sheet(book: Book, utilisation: float) -> Sheet:
+def cost_sheet(book: Book, utilisation: float) -> TextTable:
     """Table 5 with the hours of Table 1, ours beside, and notes on what does not follow."""
     found = rows(book, utilisation)
     table = [[_shown(c.key, row[c.key]) for c in COLUMNS] for row in found]
     notes = [flag for row in found for flag in row["flags"]]
     notes += [f"{row['name']}: {row['note']}" for row in found if row["note"]]
-    return Sheet(f"Training cost at {utilisation / TERA:g} TFLOP/s a GPU", COLUMNS, table, notes)
+    return TextTable(f"Training cost at {utilisation / TERA:g} TFLOP/s a GPU", COLUMNS, table, notes)
 
 
-def framework_sheet(book: Book, claims: Mapping[str, str]) -> Sheet:
+def framework_sheet(book: Book, claims: Mapping[str, str]) -> TextTable:
     """Table 2, whose trainings are the cards', and what the methods here claim.
 
     Args:
@@ -72,7 +72,7 @@ def framework_sheet(book: Book, claims: Mapping[str, str]) -> Sheet:
         f.name: [f"{name} {claims[name]}" for name in f.methods if name in claims] for f in book.frameworks.values()
     }
     notes = [f"{name}, claimed here: {', '.join(found)}" for name, found in known.items() if found]
-    return Sheet("What each framework offers (Table 2)", columns, table, notes)
+    return TextTable("What each framework offers (Table 2)", columns, table, notes)
 
 
 def _shown(key: str, value: Any) -> str:
@@ -84,10 +84,10 @@ def _shown(key: str, value: Any) -> str:
     return f"{value:.2g}" if key.startswith("tflop") else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def markdown(sheets: Sequence[Sheet]) -> str:
+def markdown(sheets: Sequence[TextTable]) -> str:
     """The tables whole, with their notes."""
     parts = ["# Training cost", ""]
     for sheet in sheets:
-        parts += [f"## {sheet.title}", "", *pipes([column.title for column in sheet.columns], sheet.rows), ""]
+        parts += [f"## {sheet.title}", "", *markdown_lines([column.title for column in sheet.columns], sheet.rows), ""]
         parts += [*(f"- {note}" for note in sheet.notes), *([""] if sheet.notes else [])]
     return "\n".join(parts)

@@ -14,8 +14,8 @@ from rich.table import Table
 
 from harness.record import stats
 from harness.record.ledger import METRICS
-from reports.sheet import number, pipes
-from reports.summary import Held
+from reports.summary import FinishedCell
+from reports.text_table import markdown_lines, number
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -81,12 +81,12 @@ def _temperature(meta: Mapping[str, Any]) -> float:
 
 
 def _compare_cells(a: Cell, b: Cell, timed: bool) -> list[dict[str, Any]]:
-    sides = [Held.of(cell) for cell in (a, b)]
-    shared = sides[0].frame.index.intersection(sides[1].frame.index)
+    sides = [FinishedCell.of(cell) for cell in (a, b)]
+    shared = sides[0].totals.index.intersection(sides[1].totals.index)
     if not len(shared):
         return []
-    before, after = (side.frame.loc[shared].assign(one=1.0) for side in sides)
-    outputs = [side.good.loc[shared, "sha256"] for side in sides]
+    before, after = (side.totals.loc[shared].assign(one=1.0) for side in sides)
+    outputs = [side.samples.loc[shared, "sha256"] for side in sides]
     meta = a.meta
     common = {
         "cell": a.name,
@@ -136,7 +136,7 @@ def _remarks(found: Comparison) -> list[str]:
 def markdown(found: Comparison) -> str:
     """The comparison as Markdown."""
     titles, rows = _table(found)
-    table = pipes(titles, rows) if rows else ["No cell of equal configuration is finished in both runs."]
+    table = markdown_lines(titles, rows) if rows else ["No cell of equal configuration is finished in both runs."]
     return "\n".join(["# Comparison", "", *table, "", *(f"- {line}" for line in _remarks(found)), ""])
 
 

@@ -26,7 +26,7 @@ from scipy.stats import t
 from harness.errors import StoreError, UsageError
 from harness.record import stats
 from harness.record.ledger import METRICS, totals
-from reports.sheet import number, pipes
+from reports.text_table import markdown_lines, number
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -267,7 +267,7 @@ def markdown(result: Result) -> str:
     ]
     note = "change: relative, with one-sided 95 % bounds; p: of no drop, Holm; visible drop: seen 4 times in 5"
     head = f"# Gate: {result.verdict} (margin {result.margin:.0%})"
-    return "\n".join([head, "", *pipes(titles, rows), "", note, ""])
+    return "\n".join([head, "", *markdown_lines(titles, rows), "", note, ""])
 
 
 def _percent(value: float | None) -> str:

@@ -12,8 +12,8 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.figures import STYLE
 from reports.papers.measured import Measured
+from reports.plot_style import STYLE
 
 QUALITIES = {
     "set.geneval_overall": "GenEval",

@@ -10,8 +10,8 @@ import matplotlib.image
 import pandas as pd
 
 from harness.record import stats
-from reports.sheet import UNMEASURED, interval
-from reports.summary import Held, Row, metric_interval, put, summarise
+from reports.summary import FinishedCell, Row, metric_interval, put, summarise
+from reports.text_table import UNMEASURED, interval
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -93,10 +93,10 @@ def measured(store: Store) -> list[Measured]:
 
 
 def _whole(store: Store, cell: Cell) -> Row:
-    held = Held.of(cell)
-    frame = held.frame
+    held = FinishedCell.of(cell)
+    frame = held.totals
     row: Row = {"options": dict(cell.meta.get("params") or {}), "tokens": float(frame["output"].mean())}
-    pictures = [name for name in held.good["output"].fillna("") if name.endswith(".png")]
+    pictures = [name for name in held.samples["output"].fillna("") if name.endswith(".png")]
     row["pixels"] = float(len(matplotlib.image.imread(store.path / pictures[0]))) if pictures else None
     put(row, "seconds", stats.mean(frame["wall_s"] + frame["prefill_ms"] / 1e3))
     put(row, "passes", stats.mean(frame["nfe"].astype(float)))

@@ -30,12 +30,12 @@ from reports.papers.xspecmesh import figures as mesh_figures
 from reports.papers.xspecmesh import quality as mesh_quality
 from reports.papers.xspecmesh import sheet as mesh_sheet
 from reports.papers.xspecmesh import tables as mesh
-from reports.sheet import Sheet, pipes, show
+from reports.text_table import TextTable, markdown_lines, print_table
 
 if TYPE_CHECKING:
     from harness.record.store import Store
 
-Fill = Callable[["Store", Sequence[Measured]], list[Sheet]]
+Fill = Callable[["Store", Sequence[Measured]], list[TextTable]]
 Draw = Callable[["Store", Sequence[Measured], Path], list[Path]]
 
 
@@ -182,14 +182,14 @@ def write(store: Store, outdir: Path) -> list[Path]:
 def terminal(store: Store, console: Console) -> None:
     """Print the paper's tables, with the columns that the console is wide enough for."""
     for _, _, sheet in _sheets(_contents(store), store, measured(store)):
-        show(sheet, console)
+        print_table(sheet, console)
 
 
-def markdown(sheets: Sequence[Sheet], drawn: Sequence[Path]) -> str:
+def markdown(sheets: Sequence[TextTable], drawn: Sequence[Path]) -> str:
     """All tables whole, the figures, and the legend."""
     parts = ["# Printed and measured", ""]
     for sheet in sheets:
-        parts += [f"## {sheet.title}", "", *pipes([column.title for column in sheet.columns], sheet.rows), ""]
+        parts += [f"## {sheet.title}", "", *markdown_lines([column.title for column in sheet.columns], sheet.rows), ""]
         parts += [*(f"- {note}" for note in sheet.notes), ""]
     for path in drawn:
         parts += [f"![{path.stem}]({path.name})", ""]
@@ -200,7 +200,7 @@ def _contents(store: Store) -> Contents:
     return SUITES.get(str((store.manifest.get("suite") or {}).get("name")), Contents())
 
 
-def _sheets(contents: Contents, store: Store, groups: Sequence[Measured]) -> Iterator[tuple[str, int, Sheet]]:
+def _sheets(contents: Contents, store: Store, groups: Sequence[Measured]) -> Iterator[tuple[str, int, TextTable]]:
     """Each with the name of its file and its place among those of the same name."""
     filled = [(name, tables(name, groups)) for name in contents.tables]
     filled += [(name, fill(store, groups)) for name, fill in contents.sheets.items()]
@@ -209,7 +209,7 @@ def _sheets(contents: Contents, store: Store, groups: Sequence[Measured]) -> Ite
             yield name, i, sheet
 
 
-def _csv(name: str, i: int, sheet: Sheet, outdir: Path) -> Path:
+def _csv(name: str, i: int, sheet: TextTable, outdir: Path) -> Path:
     path = outdir / f"papers-{name}{f'-{i + 1}' if i else ''}.csv"
     pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns]).to_csv(path, index=False)
     return path

@@ -16,7 +16,7 @@ import pandas as pd
 
 from reports.papers.measured import Measured, Wanted, over_seeds, shown
 from reports.papers.printed import Printed, model_of, printed
-from reports.sheet import UNMEASURED, Column, Sheet, number
+from reports.text_table import UNMEASURED, Column, TextTable, number
 
 BENCHMARKS = ("coco", "geneval", "partiprompts", "t2i_compbench", "dpg_bench")
 PUBLISHED = {"reuse": "paper", "tau": 0.5}
@@ -188,7 +188,7 @@ LAYOUTS = {
 }
 
 
-def tables(name: str, groups: Sequence[Measured]) -> list[Sheet]:
+def tables(name: str, groups: Sequence[Measured]) -> list[TextTable]:
     """The printed table beside each group that may fill it.
 
     Raises:
@@ -209,7 +209,7 @@ def _stands_for(group: Measured, tasks: tuple[str, ...]) -> bool:
     return group.task in tasks or group.task not in BENCHMARKS
 
 
-def _fill(layout: Layout, held: Printed, group: Measured) -> Sheet:
+def _fill(layout: Layout, held: Printed, group: Measured) -> TextTable:
     rows = _printed_rows(layout, held)
     layout = layout.within(group)
     wanted = [layout.wants(row) for row in rows]
@@ -227,7 +227,7 @@ def _fill(layout: Layout, held: Printed, group: Measured) -> Sheet:
     body = [[*label, *line] for label, line in zip(labels, lines, strict=True)]
     of = f" of {held.model}" if held.model else ""
     title = f"{held.paper.split(':')[0]}, {held.where}: printed{of} | measured on {group.title}"
-    return Sheet(title, _columns(layout, lines), body, _notes(layout, held, group, ours))
+    return TextTable(title, _columns(layout, lines), body, _notes(layout, held, group, ours))
 
 
 def pair(theirs: Sequence[int], ours: Sequence[int]) -> dict[int, int]:

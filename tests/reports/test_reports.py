@@ -18,11 +18,11 @@ from rich.console import Console
 from harness.record.ledger import METRICS as LEDGER
 from harness.record.ledger import STEP_FIELDS, value
 from harness.record.store import Store
-from reports import figures, sheet, tables
+from reports import pareto, tables, text_table
 from reports.gate import compare
 from reports.papers.drawing import legend
-from reports.sheet import UNMEASURED, Column, Sheet
-from reports.summary import Held, by_category, summarise
+from reports.summary import FinishedCell, by_category, summarise
+from reports.text_table import UNMEASURED, Column, TextTable
 from tests.support.fake_store import GREEDY, FakeStore, Sim, empty, meta, record, simulate, step, suite
 
 
@@ -70,7 +70,7 @@ def test_two_passes_a_step_are_timed_once_in_the_prediction() -> None:
 def test_a_metric_is_the_ledgers(frame: pd.DataFrame) -> None:
     cell = suite(6).cell("t0-spec")
     row = frame.set_index("cell").loc["t0-spec"]
-    held = Held.of(cell).frame
+    held = FinishedCell.of(cell).totals
     for name in ("scr", "tau", "acceptance", "acceptance_per_node", "nfe_per_output", "logprob"):
         assert row[name] == pytest.approx(value(LEDGER[name], held))
 
@@ -80,12 +80,13 @@ def test_a_narrow_terminal_folds_names_and_headings_and_keeps_what_was_measured(
     columns = (*columns, Column("m", "a figure, measured", rank=2))
     name = "multi_head heads=some-heads (levels=3) delta=0.7"
     rows = [[name, "2.02", "1.35 [1.05, 1.76]"], ["other", "-", UNMEASURED]]
-    table = Sheet("t", columns, rows, [])
-    assert [title for title, *_ in sheet.fitting(table, 100).values()] == [column.title for column in columns]
-    assert sheet.fitting(table, 100)[2][1:] == ["1.35 [1.05, 1.76]", UNMEASURED]
-    narrow = sheet.fitting(table, 35)  # 16 for the longest word of a name, 7 and 8 for those of headings, and gaps
+    table = TextTable("t", columns, rows, [])
+    assert [title for title, *_ in text_table.fit_columns(table, 100).values()] == [column.title for column in columns]
+    assert text_table.fit_columns(table, 100)[2][1:] == ["1.35 [1.05, 1.76]", UNMEASURED]
+    # 16 for the longest word of a name, 7 and 8 for those of headings, and gaps
+    narrow = text_table.fit_columns(table, 35)
     assert list(narrow) == [0, 1, 2] and narrow[0][1] == name and narrow[2] == ["a\nfigure,\nmeasured", "1.35", "-"]
-    assert list(sheet.fitting(table, 34)) == [0, 2]
+    assert list(text_table.fit_columns(table, 34)) == [0, 2]
 
 
 def test_a_legend_of_long_names_stays_inside_its_figure() -> None:
@@ -183,9 +184,9 @@ def test_categories() -> None:
 
 def test_numbers_are_written_one_way() -> None:
     row = pd.Series({"x": 1.4249, "x_low": 1.31, "x_high": 1.551, "x_n": 9})
-    assert sheet.interval(row, "x") == "1.42 [1.31, 1.55]"
-    assert sheet.interval(row, "y") == "-"
-    assert sheet.interval(pd.Series({"x": 1.4, "x_low": None, "x_n": 3}), "x") == "1.40 (n=3)"
+    assert text_table.interval(row, "x") == "1.42 [1.31, 1.55]"
+    assert text_table.interval(row, "y") == "-"
+    assert text_table.interval(pd.Series({"x": 1.4, "x_low": None, "x_n": 3}), "x") == "1.40 (n=3)"
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
@@ -221,19 +222,19 @@ def test_markdown_escapes_pipes() -> None:
 
 def test_the_front_by_hand() -> None:
     x, y = [1.0, 2.0, 3.0, 2.0, 0.5], [1.0, 0.9, 0.2, 0.5, 1.0]
-    assert figures.front(x, y) == [0, 1, 2]
+    assert pareto.front(x, y) == [0, 1, 2]
 
 
 def test_a_sweep_is_one_number_of_one_method(frame: pd.DataFrame) -> None:
     cells = frame[(frame["temperature"] == 0) & (frame["status"] == "done")].reset_index(drop=True)
-    (sweep,) = figures.sweeps(cells)
+    (sweep,) = pareto.sweeps(cells)
     assert (sweep.parameter, sweep.values) == ("tau", [0.25, 0.5, 0.75, 1.0])
 
 
 def test_figures_repeat_byte_for_byte_and_leave_matplotlib_alone(frame: pd.DataFrame, tmp_path: Path) -> None:
     before = dict(matplotlib.rcParams)
     greedy = frame[frame["temperature"] == 0]
-    one, two = (figures.pareto(greedy, tmp_path / name) for name in "ab")
+    one, two = (pareto.write(greedy, tmp_path / name) for name in "ab")
     assert [p.name for p in one] == ["pareto.png", "pareto.svg"]
     assert [p.read_bytes() for p in one] == [p.read_bytes() for p in two]
     assert dict(matplotlib.rcParams) == before
@@ -241,10 +242,10 @@ def test_figures_repeat_byte_for_byte_and_leave_matplotlib_alone(frame: pd.DataF
 
 
 def test_panels_hold_the_quality_that_was_measured(frame: pd.DataFrame) -> None:
-    held = [(panel.title.split(", ")[1], panel.quality) for panel in figures.panels(frame)]
+    held = [(panel.title.split(", ")[1], panel.quality) for panel in pareto.panels(frame)]
     greedy, sampled = ("agreement", "score.pass@1"), ("logprob_diff", "score.pass@1")
     assert held == [("T = 0", one) for one in greedy] + [("T = 1", one) for one in sampled]
-    assert figures.pareto(summarise(empty()), Path("unused")) == []
+    assert pareto.write(summarise(empty()), Path("unused")) == []
 
 
 def test_cells_of_one_configuration_match_whatever_they_are_called() -> None:
@@ -301,7 +302,7 @@ def test_a_real_store_gives_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_reports_do_not_import_torch() -> None:
-    names = [f"reports.{one}" for one in ("summary", "tables", "figures", "compare", "gate")]
+    names = [f"reports.{one}" for one in ("summary", "tables", "pareto", "gate.compare", "gate.gate")]
     code = f"import sys, harness.record.stats, {', '.join(names)}; "
     code += "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0

@@ -14,8 +14,8 @@ import pandas as pd
 
 from harness.record import stats
 from reports.papers.measured import Measured, Wanted, shown, written
-from reports.sheet import Column, Sheet, number
-from reports.summary import Held, metric_interval, token_ms
+from reports.summary import FinishedCell, metric_interval, token_ms
+from reports.text_table import Column, TextTable, number
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -51,7 +51,7 @@ def columns(*titles: str) -> tuple[Column, ...]:
     return tuple(Column(title, title, rank=i) for i, title in enumerate(titles))
 
 
-def overview(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def overview(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Tokens a pass and a cycle, depth and use of trees, speed-up and verdict of every method of a group."""
     heads = (
         "decoding",
@@ -65,25 +65,25 @@ def overview(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
     )
     sheets = []
     for group in groups:
-        held = {str(name): Held.of(store.cell(str(name))) for name in group.rows.index}
+        held = {str(name): FinishedCell.of(store.cell(str(name))) for name in group.rows.index}
         rows = [_use(group, name, one) for name, one in held.items()]
         title = f"Trees: depth, use and speed | measured on {group.title}"
         notes = ["mean depth: levels of the drafts as read / cycles; utilisation: accepted drafts / levels"]
         notes += [
             f"tau, {group.row(a)['label']} less {group.row(b)['label']}: {written(gap)}"
             for a, b in _pairs(group)
-            if (gap := stats.difference(held[b].frame, held[a].frame, "output", "steps"))
+            if (gap := stats.difference(held[b].totals, held[a].totals, "output", "steps"))
         ]
-        sheets.append(Sheet(title, columns(*heads), rows, notes))
+        sheets.append(TextTable(title, columns(*heads), rows, notes))
     return sheets
 
 
-def _use(group: Measured, name: str, held: Held) -> list[str]:
+def _use(group: Measured, name: str, held: FinishedCell) -> list[str]:
     row = group.row(name)
     figures = [shown(row, (key,), 2) for key in ("tau", "speedup", "scr")]
     depth, used = (
-        written(metric_interval("mean_tree_depth", held.frame)),
-        written(stats.ratio(held.frame, "accepted", "levels")) if held.frame["levels"].sum() else "-",
+        written(metric_interval("mean_tree_depth", held.totals)),
+        written(stats.ratio(held.totals, "accepted", "levels")) if held.totals["levels"].sum() else "-",
     )
     return [str(row["label"]), str(row["verdict"]), *figures, depth, used, number(row["draft_nfe"])]
 
@@ -131,7 +131,7 @@ def cost(cell: Cell) -> Cost | None:
     return Cost(d, k, most, k * k * (d - 1) + k, drafted, passes, targets, ns / 1e6)
 
 
-def costs(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def costs(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Eqs. 4 and 5 beside what was counted, a row a fixed tree; T_S and T_N fitted where there are three trees."""
     sheets = []
     for group in groups:
@@ -148,7 +148,9 @@ def costs(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
         if each is not None:
             notes.append(f"least squares: T_S {each[0]:.3f} ms a drafter pass, T_N {each[1]:.4f} ms a node")
         if rows:
-            sheets.append(Sheet(f"ADT-Tree, eqs. 4 and 5 | measured on {group.title}", columns(*COSTS), rows, notes))
+            sheets.append(
+                TextTable(f"ADT-Tree, eqs. 4 and 5 | measured on {group.title}", columns(*COSTS), rows, notes)
+            )
     return sheets
 
 
@@ -164,12 +166,12 @@ def gains(store: Store, group: Measured, name: str) -> pd.DataFrame | None:
         return None
     cell = store.cell(str(fixed["ms_per_token"].astype(float).idxmin()))
     spread = cycles(cell).groupby(KEYS)["emitted"].var()
-    gain = token_ms(Held.of(cell).frame) / token_ms(Held.of(store.cell(name)).frame)
+    gain = token_ms(FinishedCell.of(cell).totals) / token_ms(FinishedCell.of(store.cell(name)).totals)
     found = pd.DataFrame({"variance": spread, "gain": gain}).dropna()
     return None if found.empty else found
 
 
-def limitation(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def limitation(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """The stated limitation: what adapting gains against how much acceptance lengths of the fixed tree vary."""
     heads = ("decoding", "variance, mean", "gain, pictures of less", "gain, pictures of more", "rank correlation")
     rows = []
@@ -185,7 +187,7 @@ def limitation(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
         "gain: ms/token of the fixed tree over ADT-Tree's, by picture; variance: of the fixed tree's tokens a cycle"
     ]
     title = "ADT-Tree, section VI: gain against the variance of acceptance length"
-    return [Sheet(title, columns(*heads), rows, notes)] if rows else []
+    return [TextTable(title, columns(*heads), rows, notes)] if rows else []
 
 
 def correlation(found: pd.DataFrame) -> stats.Interval | None:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, NamedTuple
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from reports.figures import STYLE
 from reports.papers.adt_tree.costs import columns
 from reports.papers.drawing import COLOURS, legend, save
 from reports.papers.measured import Measured
-from reports.sheet import UNMEASURED, Sheet
+from reports.plot_style import STYLE
+from reports.text_table import UNMEASURED, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -56,7 +56,7 @@ def accuracies(cards: Path) -> list[Accuracy]:
     return found
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Fig. 1 as a table."""
     rows = [
         [one.drafter, *(_share(side, control) for control in CONTROLS for side in (one.top1, one.top3))]
@@ -65,7 +65,7 @@ def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
     heads = [f"top-{k}, {control}" for control in CONTROLS.values() for k in (1, 3)]
     notes = ["of held-out tokens where the backbone's likeliest is the drafter's first, or among its three; from cards"]
     title = "ADT-Tree, Fig. 1: accuracy of drafters on the next token"
-    return [Sheet(title, columns("drafter", *heads), rows, notes)] if rows else []
+    return [TextTable(title, columns("drafter", *heads), rows, notes)] if rows else []
 
 
 def _share(side: dict[str, float], control: str) -> str:

@@ -13,13 +13,13 @@ from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
-from reports.figures import STYLE
 from reports.papers.adt_tree.costs import FIXED, columns, cycles, gains, named
 from reports.papers.drawing import COLOURS, legend, save, save_each, side_by_side
 from reports.papers.measured import Measured, shown
 from reports.papers.sjdpp.maps import Ints, blank, on_grid, show_output
-from reports.sheet import Sheet
-from reports.summary import Held, metric_interval, put
+from reports.plot_style import STYLE
+from reports.summary import FinishedCell, metric_interval, put
+from reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -102,7 +102,7 @@ def lengths(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path
         return [save(figure, outdir, "fig3")]
 
 
-def length_sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def length_sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Fig. 3 (a) as a table: the share of cycles that emitted so many tokens, of each fixed tree."""
     rows = []
     for group in groups:
@@ -112,7 +112,7 @@ def length_sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
             label = f"{group.row(name)['label']}, T = {group.temperature:g}"
             rows.append([label, f"{emitted.mean():.2f}", f"{emitted.var(ddof=1):.2f}", shares, str(len(emitted))])
     heads = ("decoding", "mean", "variance", "cycles by tokens, from 1", "cycles")
-    return [Sheet("ADT-Tree, Fig. 3: acceptance lengths", columns(*heads), rows, [])] if rows else []
+    return [TextTable("ADT-Tree, Fig. 3: acceptance lengths", columns(*heads), rows, [])] if rows else []
 
 
 def starts(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -145,11 +145,11 @@ def _starts(store: Store, group: Measured) -> pd.DataFrame:
         title = INITS[str(row["options"]["init"])]
         if title not in found and row["options"]["acceptance"] == "exact":
             found[title] = {str(key): value for key, value in row.items()}
-            put(found[title], "depth", metric_interval("mean_tree_depth", Held.of(store.cell(name)).frame))
+            put(found[title], "depth", metric_interval("mean_tree_depth", FinishedCell.of(store.cell(name)).totals))
     return pd.DataFrame.from_dict(found, orient="index")
 
 
-def start_sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def start_sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Fig. 8 as a table."""
     sheets = []
     for group in groups:
@@ -157,7 +157,7 @@ def start_sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
         if len(rows):
             lines = [[str(title), *(shown(row, (key,), 2) for key in STARTS)] for title, row in rows.iterrows()]
             title = f"ADT-Tree, Fig. 8: initialisation of trees | measured on {group.title}"
-            sheets.append(Sheet(title, columns("initialisation", *STARTS.values()), lines, []))
+            sheets.append(TextTable(title, columns("initialisation", *STARTS.values()), lines, []))
     return sheets
 
 

@@ -21,7 +21,7 @@ from reports.papers.adt_tree.regions import GROUNDS
 from reports.papers.drawing import COLOURS, save, save_each, side_by_side
 from reports.papers.measured import Measured
 from reports.papers.sjdpp.maps import blank, on_grid, show_output
-from reports.sheet import Sheet
+from reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -125,7 +125,7 @@ def laws(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
     return save_each(groups, outdir, "fig5", draw)
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Top-1 probability by region; the paper says that it is low on smooth ground and high on detail."""
     rows: list[list[str]] = []
     for group, cell, found in _baselines(store, groups):
@@ -139,4 +139,4 @@ def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
             quartiles = [f"{q:.3f}" for q in np.quantile(values[region], (0.25, 0.5, 0.75))]
             rows.append([f"{group.backbone}, T = {group.temperature:g}", region, *quartiles, str(len(values[region]))])
     heads = ("model", "region", "lower quartile", "median", "upper quartile", "cells")
-    return [Sheet("ADT-Tree, Figs. 4 and 9: top-1 probability", columns(*heads), rows, [])] if rows else []
+    return [TextTable("ADT-Tree, Figs. 4 and 9: top-1 probability", columns(*heads), rows, [])] if rows else []

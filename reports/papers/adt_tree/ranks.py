@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 from reports.papers.adt_tree.costs import columns, cycles, named
 from reports.papers.drawing import COLOURS, save_each, side_by_side
 from reports.papers.measured import Measured
-from reports.sheet import Sheet
+from reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -30,7 +30,7 @@ def shares(store: Store, name: str) -> npt.NDArray[Any] | None:
     return counts / counts.sum() if counts.sum() else None
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Fig. 3 (b) as a table: accepted nodes by their place among their siblings."""
     rows = []
     for group in groups:
@@ -42,7 +42,7 @@ def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
                 rows.append([label, f"{found[0]:.0%}", beyond, " ".join(f"{share:.0%}" for share in found)])
     heads = ("decoding", "the likeliest", "any other", "accepted nodes by place among siblings, from 1")
     notes = ["ends of rows, of which there is one candidate, are among the first; runs without ranks are left out"]
-    return [Sheet("ADT-Tree, Fig. 3 (b): places of accepted nodes", columns(*heads), rows, notes)] if rows else []
+    return [TextTable("ADT-Tree, Fig. 3 (b): places of accepted nodes", columns(*heads), rows, notes)] if rows else []
 
 
 def figure(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:

@@ -16,7 +16,7 @@ import pandas as pd
 from harness.record import stats
 from reports.papers.adt_tree.costs import KEYS, columns, cycles, named
 from reports.papers.measured import Measured, written
-from reports.sheet import UNMEASURED, Sheet
+from reports.text_table import UNMEASURED, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -46,7 +46,7 @@ def located(cell: Cell) -> pd.DataFrame:
     return found.assign(region=names)
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Depth, use and histogram of depths in each region, a row a method and region."""
     heads = ("decoding", "region", "mean depth", "tau", "utilisation", "trees by levels", "cycles")
     sheets = []
@@ -61,7 +61,7 @@ def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
             notes.append(f"{label}, smooth against textured: {apart(found)}")
         if rows:
             title = f"Depth of trees by region | measured on {group.title}"
-            sheets.append(Sheet(title, columns(*heads), rows, notes))
+            sheets.append(TextTable(title, columns(*heads), rows, notes))
     return sheets
 
 

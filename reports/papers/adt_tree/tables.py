@@ -16,8 +16,8 @@ from reports.papers.adt_tree.costs import columns
 from reports.papers.measured import Measured, shown
 from reports.papers.printed import printed
 from reports.papers.tables import BENCHMARKS, Figure
-from reports.sheet import Sheet
-from reports.summary import Held, metric_interval, put
+from reports.summary import FinishedCell, metric_interval, put
+from reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -87,11 +87,11 @@ ROWS: Mapping[str, Name] = {
 }
 
 
-def table(name: str) -> Callable[[Store, Sequence[Measured]], list[Sheet]]:
+def table(name: str) -> Callable[[Store, Sequence[Measured]], list[TextTable]]:
     """Fills one of LAYOUTS: a sheet for each backbone and task, or for each task where the paper has several models."""
     layout = LAYOUTS[name]
 
-    def fill(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+    def fill(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
         by_model = "Model" in printed(name).rows
         held: dict[tuple[str, ...], list[Measured]] = {}
         for group in groups:
@@ -109,12 +109,12 @@ def _cells(store: Store, groups: Sequence[Measured]) -> pd.DataFrame:
     more = []
     for name, row in rows.iterrows():
         found: dict[str, Any] = {"meaning": meaning(str(row["method"]), row["options"])}
-        put(found, DEPTH, metric_interval("mean_tree_depth", Held.of(store.cell(str(name))).frame))
+        put(found, DEPTH, metric_interval("mean_tree_depth", FinishedCell.of(store.cell(str(name))).totals))
         more.append(found)
     return rows.join(pd.DataFrame(more, index=rows.index))
 
 
-def _sheet(name: str, layout: Layout, cells: pd.DataFrame) -> Sheet:
+def _sheet(name: str, layout: Layout, cells: pd.DataFrame) -> TextTable:
     held, ours = printed(name), list(dict.fromkeys(cells["backbone"]))
     theirs = list(dict.fromkeys(held.rows["Model"])) if "Model" in held.rows else [held.model]
     stands = dict(zip(theirs, ours, strict=False))
@@ -139,7 +139,7 @@ def _sheet(name: str, layout: Layout, cells: pd.DataFrame) -> Sheet:
     notes += [f"printed: {note}" for note in dict.fromkeys(held.rows["notes"]) if note]
     task = ", ".join(dict.fromkeys(cells["task"]))
     title = f"ADT-Tree, {held.where}: printed | measured on {', '.join(ours)}, {task}"
-    return Sheet(title, columns(*heads), body, notes)
+    return TextTable(title, columns(*heads), body, notes)
 
 
 def _line(layout: Layout, row: Mapping[Any, Any], found: pd.DataFrame) -> list[str]:

@@ -23,8 +23,8 @@ from reports.papers.adt_tree.costs import KEYS, columns, cycles, named
 from reports.papers.cross_regression.facts import METHOD, paired_ratio
 from reports.papers.drawing import COLOURS, legend, save_each, side_by_side
 from reports.papers.measured import Measured, written
-from reports.sheet import UNMEASURED, Sheet, number
-from reports.summary import Held
+from reports.summary import FinishedCell
+from reports.text_table import UNMEASURED, TextTable, number
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -64,14 +64,14 @@ def energies(cell: Cell) -> pd.DataFrame:
     return frame.assign(place=place.astype(int), energy=joined, following=after)
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Statistics of energies, a row a cell."""
     sheets = []
     for group in groups:
         rows = [line for name in named(group, (METHOD,)) if (line := _line(store, group, name)) is not None]
         if rows:
             title = f"Cross-Regression, Assumption 4.3 and Theorem 4.4 | measured on {group.title}"
-            sheets.append(Sheet(title, columns(*HEADS), rows, list(NOTES)))
+            sheets.append(TextTable(title, columns(*HEADS), rows, list(NOTES)))
     return sheets
 
 
@@ -82,7 +82,7 @@ def _line(store: Store, group: Measured, name: str) -> list[str] | None:
     possible = found[found["energy"] > IMPOSSIBLE]
     mu, sigma = _moments(possible)
     both = possible[possible["following"] > IMPOSSIBLE]
-    frame = Held.of(store.cell(name)).frame
+    frame = FinishedCell.of(store.cell(name)).totals
     gains = _gain(store, group, name, frame)
     return [
         *(str(group.row(name)["label"]), str(len(found)), f"{1 - len(possible) / len(found):.1%}"),
@@ -112,7 +112,7 @@ def _gain(store: Store, group: Measured, name: str, frame: pd.DataFrame) -> tupl
     base = next((str(n) for n, one in _others(group, options) if not float(one["beta"])), None)
     if base is None:
         return UNMEASURED, UNMEASURED
-    ratio = paired_ratio(frame, Held.of(store.cell(base)).frame, "accepted", "steps")
+    ratio = paired_ratio(frame, FinishedCell.of(store.cell(base)).totals, "accepted", "steps")
     possible = energies(store.cell(base))
     mu, sigma = _moments(possible[possible["energy"] > IMPOSSIBLE])
     if ratio is None or not sigma:

@@ -14,7 +14,6 @@ from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.figures import DASHES, OFFSET, STYLE
 from reports.papers.cross_regression.facts import (
     JOINT,
     METHOD,
@@ -29,7 +28,8 @@ from reports.papers.cross_regression.facts import (
 from reports.papers.drawing import COLOURS, SCR, curve, legend, save, save_each, side_by_side
 from reports.papers.measured import Measured, Wanted
 from reports.papers.printed import printed
-from reports.sheet import UNMEASURED
+from reports.plot_style import DASHES, OFFSET, STYLE
+from reports.text_table import UNMEASURED
 
 if TYPE_CHECKING:
     from harness.record.store import Store

@@ -36,7 +36,7 @@ from reports.papers.cross_regression.facts import (
 )
 from reports.papers.measured import Measured, Wanted, shown
 from reports.papers.printed import printed
-from reports.sheet import UNMEASURED, Column, Sheet
+from reports.text_table import UNMEASURED, Column, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -202,12 +202,12 @@ LAYOUTS = {
 }
 
 
-def table(name: str) -> Callable[[Store, Sequence[Measured]], list[Sheet]]:
+def table(name: str) -> Callable[[Store, Sequence[Measured]], list[TextTable]]:
     """Fills one of LAYOUTS: a sheet a type, and for tables of one model a backbone and temperature too."""
     return lambda store, groups: list(_sheets(name, groups))
 
 
-def _sheets(name: str, groups: Sequence[Measured]) -> Iterator[Sheet]:
+def _sheets(name: str, groups: Sequence[Measured]) -> Iterator[TextTable]:
     layout, held, rows = LAYOUTS[name], printed(name), cells(groups)
     facts = [fact for row in held.rows.to_dict("records") for fact in layout.facts(cast("Row", row))]
     tasks = {fact.task for fact in facts}
@@ -220,7 +220,7 @@ def _sheets(name: str, groups: Sequence[Measured]) -> Iterator[Sheet]:
             yield _sheet(name, layout, rows, ours, facts)
 
 
-def _sheet(name: str, layout: Layout, rows: pd.DataFrame, ours: pd.DataFrame, facts: Sequence[Fact]) -> Sheet:
+def _sheet(name: str, layout: Layout, rows: pd.DataFrame, ours: pd.DataFrame, facts: Sequence[Fact]) -> TextTable:
     held, first = printed(name), ours.iloc[0]
     of = str(first["backbone"])
     if layout.reference:
@@ -237,7 +237,7 @@ def _sheet(name: str, layout: Layout, rows: pd.DataFrame, ours: pd.DataFrame, fa
         theirs = next(fact.backbone for fact in facts)
         title = f"Cross-Regression, {held.where}: printed of {theirs} | measured on {of} {first['dtype']}, {sampled}"
     columns = tuple(Column(head, head, rank=rank) for head, rank in HEADS.items())
-    return Sheet(title, columns, body, [f"{held.where}: {held.caption}", *_notes(layout, held.rows)])
+    return TextTable(title, columns, body, [f"{held.where}: {held.caption}", *_notes(layout, held.rows)])
 
 
 def _find(fact: Fact, rows: pd.DataFrame, ours: pd.DataFrame, alone: bool) -> pd.Series[Any] | None:

@@ -16,11 +16,11 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.figures import OFFSET
 from reports.papers.drawing import COLOURS, QUALITIES, curve, legend, save_each, side_by_side
 from reports.papers.measured import Measured, shown
 from reports.papers.mulo_sd.stages import FACTOR, columns
-from reports.sheet import Sheet
+from reports.plot_style import OFFSET
+from reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -49,12 +49,12 @@ class Line:
     swept: bool = True
 
 
-def by_tau(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def by_tau(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """The values of Fig. 8."""
     return [found for group in groups for found in _sheet(group, "fig8", taus(group))]
 
 
-def by_radius(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def by_radius(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """The values of Fig. 9."""
     return [found for group in groups for found in _sheet(group, "fig9", radii(group))]
 
@@ -128,7 +128,7 @@ def qualities(group: Measured) -> list[str]:
     return [key for key in QUALITIES if key in group.rows and group.rows[key].notna().sum() > 1]
 
 
-def _sheet(group: Measured, name: str, lines: Sequence[Line]) -> list[Sheet]:
+def _sheet(group: Measured, name: str, lines: Sequence[Line]) -> list[TextTable]:
     keys, lines = qualities(group), [line for line in lines if timed(line.rows).any()]
     if not lines or not keys:
         return []
@@ -139,7 +139,7 @@ def _sheet(group: Measured, name: str, lines: Sequence[Line]) -> list[Sheet]:
     ]
     heads = columns(("line", "tau, or setting", "wall speed-up", *(QUALITIES[key] for key in keys)))
     notes = ["the values that the figure draws; the paper prints none of its own; curves go from small tau to large"]
-    return [Sheet(f"MuLo-SD, supplement, {TITLES[name]} | {group.title}", heads, rows, notes)]
+    return [TextTable(f"MuLo-SD, supplement, {TITLES[name]} | {group.title}", heads, rows, notes)]
 
 
 def timed(rows: pd.DataFrame) -> pd.Series[bool]:

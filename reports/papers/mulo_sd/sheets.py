@@ -18,7 +18,7 @@ from reports.papers.drawing import save
 from reports.papers.measured import Measured
 from reports.papers.mulo_sd.pareto import DECODING, PUBLISHED, families
 from reports.papers.sjdpp.maps import blank, show_output
-from reports.summary import Held, token_ms
+from reports.summary import FinishedCell, token_ms
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -71,7 +71,7 @@ def sheet(store: Store, group: Measured, columns: Mapping[str, str], title: str,
     if base is None or not columns or not store.cell(str(base)).meta.get("grid"):
         return None
     ar = store.cell(str(base))
-    made = Held.of(ar).good["output"].fillna("").str.endswith(".png")
+    made = FinishedCell.of(ar).samples["output"].fillna("").str.endswith(".png")
     first: dict[str, int] = {}
     for prompt, repetition in made.index[made]:
         first.setdefault(str(prompt), int(repetition))
@@ -95,7 +95,7 @@ def sheet(store: Store, group: Measured, columns: Mapping[str, str], title: str,
 
 def ratios(base: Cell, cell: Cell) -> dict[tuple[str, int], float]:
     """Wall speed-up of each picture that both decoded, by prompt and repetition: ms a token, AR's over this."""
-    paired = (token_ms(Held.of(base).frame) / token_ms(Held.of(cell).frame)).dropna()
+    paired = (token_ms(FinishedCell.of(base).totals) / token_ms(FinishedCell.of(cell).totals)).dropna()
     keys = ((str(prompt), int(repetition)) for prompt, repetition in paired.index)
     return dict(zip(keys, paired.astype(float), strict=True))
 

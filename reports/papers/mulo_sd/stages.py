@@ -17,8 +17,8 @@ from matplotlib.figure import Figure
 
 from reports.papers.drawing import COLOURS, legend, save_each, side_by_side
 from reports.papers.measured import Measured, shown
-from reports.sheet import Column, Sheet, number
-from reports.summary import Held
+from reports.summary import FinishedCell
+from reports.text_table import Column, TextTable, number
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -65,12 +65,12 @@ def predicted(frame: pd.DataFrame, factor: int) -> Predicted | None:
     )
 
 
-def speedups(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def speedups(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Eq. 10, its corrected form and the count of passes beside the wall's speed-up, a row a cell of MuLo-SD."""
     rows = []
     for group, name in cells(groups):
         row = group.row(name)
-        found = predicted(Held.of(store.cell(name)).frame, int(row["options"].get("factor", FACTOR)))
+        found = predicted(FinishedCell.of(store.cell(name)).totals, int(row["options"].get("factor", FACTOR)))
         if found:
             counts = [number(each) for each in (found.eq10, found.corrected, found.counted)]
             rows.append([group.backbone, str(row["label"]), number(found.acceptance, 3), *counts])
@@ -86,7 +86,7 @@ def speedups(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
         "pass for each of them too",
     ]
     title = "MuLo-SD, supplement, eq. 10: speed-up over AR by passes, and measured"
-    return [Sheet(title, columns(heads), rows, notes)] if rows else []
+    return [TextTable(title, columns(heads), rows, notes)] if rows else []
 
 
 def breakdown(cell: Cell) -> pd.Series[float] | None:
@@ -94,10 +94,10 @@ def breakdown(cell: Cell) -> pd.Series[float] | None:
 
     A part's time (steps 2 and 7) is in the drafter's of the steps; here it is taken out again.
     """
-    held = Held.of(cell)
-    if "stages" not in held.good or held.good.empty:
+    held = FinishedCell.of(cell)
+    if "stages" not in held.samples or held.samples.empty:
         return None
-    spent = pd.DataFrame([json.loads(one) for one in held.good["stages"]], index=held.good.index)
+    spent = pd.DataFrame([json.loads(one) for one in held.samples["stages"]], index=held.samples.index)
     if not {"up", "score", "judge", "redraw"} <= set(spent):
         return None
     kept = cell.steps[~cell.steps["warmup"].astype(bool)]
@@ -105,11 +105,11 @@ def breakdown(cell: Cell) -> pd.Series[float] | None:
     spent = spent.reindex(columns=["up", "score", "judge", "redraw", "down"]).fillna(0.0)
     spent.insert(0, "drafter", draft - spent["up"] - spent["down"])
     means = spent.mean() / 1e9
-    rest = max(0.0, float(held.frame["wall_s"].mean() - means.sum()))
+    rest = max(0.0, float(held.totals["wall_s"].mean() - means.sum()))
     return pd.Series([*means, rest], index=STEPS)
 
 
-def stages(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def stages(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Fig. 7 as a table: seconds of a picture and the share of each step."""
     rows = []
     for group, name in cells(groups):
@@ -120,7 +120,7 @@ def stages(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
             rows.append([group.backbone, str(group.row(name)["label"]), number(whole, 3), *shares])
     notes = ["seconds of a picture, prefill not counted, and their share; steps as numbered in the paper's Fig. 2"]
     heads = columns(("backbone", "setting", "all steps", *STEPS))
-    return [Sheet("MuLo-SD, supplement, Fig. 7: latency by step", heads, rows, notes)] if rows else []
+    return [TextTable("MuLo-SD, supplement, Fig. 7: latency by step", heads, rows, notes)] if rows else []
 
 
 def latency(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
@@ -139,7 +139,9 @@ def latency(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path
             axes.barh(range(len(held)), seconds, left=begin, color=colour, label=step)
             begin = [a + b for a, b in zip(begin, seconds, strict=True)]
         for name in group.rows.index[group.rows["role"] == "baseline"]:
-            axes.axvline(Held.of(store.cell(str(name))).frame["wall_s"].mean(), color="0.3", lw=1, ls="--", label="AR")
+            axes.axvline(
+                FinishedCell.of(store.cell(str(name))).totals["wall_s"].mean(), color="0.3", lw=1, ls="--", label="AR"
+            )
         axes.set_yticks(range(len(held)), [str(group.row(name)["label"]) for name in held], fontsize=7)
         axes.set(xlabel="seconds of a picture, prefill not counted", ylim=(len(held) - 0.5, -0.5))
         legend(figure, axes)

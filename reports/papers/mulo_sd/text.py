@@ -11,8 +11,8 @@ from reports.papers.mulo_sd.pareto import PUBLISHED, Line, option, radii, timed
 from reports.papers.mulo_sd.sheets import ratios
 from reports.papers.mulo_sd.stages import breakdown, predicted
 from reports.papers.printed import printed
-from reports.sheet import UNMEASURED, Column, Sheet
-from reports.summary import Held
+from reports.summary import FinishedCell
+from reports.text_table import UNMEASURED, Column, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -42,12 +42,12 @@ class Swept:
         return self.store.cell(str(names[tau])) if tau in names else None
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """A sheet a group with cells of MuLo-SD: what, printed, measured, where."""
     return [_sheet(store, group) for group in groups if (group.rows["method"] == "mulo_sd").any()]
 
 
-def _sheet(store: Store, group: Measured) -> Sheet:
+def _sheet(store: Store, group: Measured) -> TextTable:
     held, rows = printed("mulo_sd_text"), []
     base = next((str(name) for name in group.rows.index[group.rows["role"] == "baseline"]), None)
     for row in held.rows.to_dict("records"):
@@ -60,7 +60,7 @@ def _sheet(store: Store, group: Measured) -> Sheet:
         "over prompts; the paper's times are of an A100"
     ]
     columns = tuple(Column(title, title, rank=min(i, 3)) for i, title in enumerate(titles))
-    return Sheet(f"MuLo-SD, the text: printed of {held.model} | measured on {group.title}", columns, rows, notes)
+    return TextTable(f"MuLo-SD, the text: printed of {held.model} | measured on {group.title}", columns, rows, notes)
 
 
 def _line(group: Measured, factor: int) -> Line | None:
@@ -85,7 +85,7 @@ def _overhead(swept: Swept) -> str | None:
 def _bound(swept: Swept) -> str | None:
     """What the run came to, by eq. 10 and by the wall."""
     cell = swept.cell(TAU)
-    found = None if cell is None else predicted(Held.of(cell).frame, swept.factor)
+    found = None if cell is None else predicted(FinishedCell.of(cell).totals, swept.factor)
     if cell is None or found is None:
         return None
     wall = shown(swept.group.row(cell.name), ("speedup",), 2)
@@ -111,7 +111,7 @@ def _before(swept: Swept) -> str | None:
     """Mean seconds of opening and reading the prompt, of the autoregressive cell."""
     if swept.base is None:
         return None
-    good = Held.of(swept.store.cell(swept.base)).good
+    good = FinishedCell.of(swept.store.cell(swept.base)).samples
     return f"{float((good['open_ns'] + good['prefill_ns']).mean()) / 1e9:.3f}"
 
 

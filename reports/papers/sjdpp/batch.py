@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports.figures import DASHES
 from reports.papers.drawing import COLOURS, curve, legend, save_each, side_by_side
 from reports.papers.measured import Measured, shown
-from reports.sheet import Column, Sheet, number
+from reports.plot_style import DASHES
+from reports.text_table import Column, TextTable, number
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -55,10 +55,10 @@ def break_even(batches: Sequence[int], speedups: Sequence[float]) -> float | Non
     return float(2 ** points[0][0])
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """A table for each group: a row a cell and B."""
     return [
-        Sheet(
+        TextTable(
             f"Batch sweep: {group.title}", COLUMNS, [line for rows in _labels(group) for line in _lines(rows)], [NOTE]
         )
         for group in groups

@@ -15,11 +15,11 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from reports.figures import STYLE
+from reports.contact_sheets import COLUMNS, name_row, sample, tile
 from reports.papers.drawing import COLOURS, QUALITIES, curve, legend, quality_of, save, save_each, side_by_side
 from reports.papers.measured import Measured, shown
-from reports.sheet import Column, Sheet
-from reports.sheets import COLUMNS, name_row, sample, tile
+from reports.plot_style import STYLE
+from reports.text_table import Column, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -37,7 +37,7 @@ NOTES = (
 )
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """A table for each group in which diversity was asked for: a row a decoding and K."""
     found = []
     for group in groups:
@@ -53,7 +53,7 @@ def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
                 for _, row in _ordered(group).iterrows()
             ]
             found.append(
-                Sheet(f"SJD++, Figs. 2 and 10: diversity | measured on {group.title}", columns, rows, [*NOTES])
+                TextTable(f"SJD++, Figs. 2 and 10: diversity | measured on {group.title}", columns, rows, [*NOTES])
             )
     return found
 

@@ -18,9 +18,9 @@ from harness.record import stats
 from reports.papers.drawing import COLOURS, QUALITIES, SCR, legend, save_each, side_by_side
 from reports.papers.measured import Measured, Wanted, shown, written
 from reports.papers.tables import PUBLISHED
-from reports.sheet import UNMEASURED, Column, Sheet
-from reports.summary import Held, token_ms
+from reports.summary import FinishedCell, token_ms
 from reports.tables import text
+from reports.text_table import UNMEASURED, Column, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -40,17 +40,17 @@ NOTES = (
 )
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """A table for each group in which SJD was run: speed, law and quality of each method, and less SJD's."""
     found = []
     for group in groups:
         names = _names(group)
         if "SJD" in names and len(names) > 1:
-            held = {name: Held.of(store.cell(cell)) for name, cell in names.items()}
+            held = {name: FinishedCell.of(store.cell(cell)) for name, cell in names.items()}
             lines = [_line(group, names, held, name) for name in names]
             columns = tuple(Column(title, title, rank=i) for i, title in enumerate(lines[0]))
             title = f"SJD++ beyond the paper: exact reuse | measured on {group.title}"
-            found.append(Sheet(title, columns, [list(line.values()) for line in lines], list(NOTES)))
+            found.append(TextTable(title, columns, [list(line.values()) for line in lines], list(NOTES)))
     return found
 
 
@@ -60,7 +60,7 @@ def _names(group: Measured) -> dict[str, str]:
     return {name: cell for name, cell in found.items() if cell is not None}
 
 
-def _line(group: Measured, names: Mapping[str, str], held: Mapping[str, Held], name: str) -> dict[str, str]:
+def _line(group: Measured, names: Mapping[str, str], held: Mapping[str, FinishedCell], name: str) -> dict[str, str]:
     """One row, by heading."""
     row, ours, base = group.row(names[name]), held[name], held["SJD"]
     other = name != "SJD"
@@ -69,10 +69,10 @@ def _line(group: Measured, names: Mapping[str, str], held: Mapping[str, Held], n
         "verdict": str(row["verdict"]),
         "total variation": _variation(row),
         "tokens a pass": shown(row, ("scr",), 2),
-        "tokens a pass, less SJD": _gap(base.frame, ours.frame, "output", "nfe") if other else "-",
+        "tokens a pass, less SJD": _gap(base.totals, ours.totals, "output", "nfe") if other else "-",
         "wall speed-up": shown(row, ("speedup",), 2),
         "seconds, SJD / this": (
-            written(stats.median_ratio(token_ms(base.frame), token_ms(ours.frame))) if other else "-"
+            written(stats.median_ratio(token_ms(base.totals), token_ms(ours.totals))) if other else "-"
         ),
     }
     for key in _qualities(group):
@@ -91,10 +91,10 @@ def _qualities(group: Measured) -> list[str]:
     return [key for key in QUALITIES if key in group.rows and not key.startswith("set.")]
 
 
-def _values(held: Held, key: str) -> pd.DataFrame:
+def _values(held: FinishedCell, key: str) -> pd.DataFrame:
     """Numerator and denominator of a quality, by sample."""
     if key == "logprob":
-        return held.frame[["logprob", "output"]].set_axis(["value", "one"], axis=1)
+        return held.totals[["logprob", "output"]].set_axis(["value", "one"], axis=1)
     return held.scores.reindex(columns=[key.removeprefix("score.")]).set_axis(["value"], axis=1).assign(one=1.0)
 
 

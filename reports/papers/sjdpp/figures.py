@@ -16,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.record.ledger import METRICS
-from reports.figures import DASHES, OFFSET, STYLE
 from reports.papers.drawing import (
     COLOURS,
     QUALITIES,
@@ -33,8 +32,9 @@ from reports.papers.drawing import (
 from reports.papers.measured import Measured, over_seeds
 from reports.papers.printed import printed
 from reports.papers.tables import PUBLISHED
-from reports.sheet import UNMEASURED
-from reports.summary import Held
+from reports.plot_style import DASHES, OFFSET, STYLE
+from reports.summary import FinishedCell
+from reports.text_table import UNMEASURED
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -174,7 +174,7 @@ def _dots(store: Store, axes: Axes, rows: pd.DataFrame, name: str, labels: Seque
     """A row a cell: a metric of the ledger, a dot a picture, and a bar for all together with its interval."""
     metric = METRICS[name]
     for place, (cell, row) in enumerate(rows.iterrows()):
-        frame = Held.of(store.cell(str(cell))).frame
+        frame = FinishedCell.of(store.cell(str(cell))).totals
         values = frame[metric.numerator] / frame[metric.denominator]
         axes.plot(values, place + spread(len(values)), "o", ms=4, mfc="none", color=COLOURS[0], alpha=0.7)
         axes.plot(row[name], place, "|", ms=18, mew=2, color=COLOURS[1])

@@ -22,9 +22,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from harness.record import stats
-from reports.figures import STYLE
 from reports.papers.drawing import COLOURS, save
 from reports.papers.measured import Measured
+from reports.plot_style import STYLE
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store

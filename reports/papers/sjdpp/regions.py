@@ -13,7 +13,7 @@ import pandas as pd
 from harness.record import stats
 from reports.papers.measured import Measured, Wanted, written
 from reports.papers.sjdpp.maps import RASTER, lengths_on_grid, runs
-from reports.sheet import Column, Sheet
+from reports.text_table import Column, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -48,7 +48,7 @@ def by_region(cell: Cell) -> dict[str, pd.DataFrame]:
     return {region: sums.loc[region] for region in sorted(set(sums.index.get_level_values("region")))}
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Tokens a pass of each method in each region, beside SJD's, for groups whose pictures have regions."""
     found = []
     for group in groups:
@@ -60,7 +60,7 @@ def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
     return found
 
 
-def _fill(group: Measured, held: Mapping[str, Mapping[str, pd.DataFrame]]) -> Sheet:
+def _fill(group: Measured, held: Mapping[str, Mapping[str, pd.DataFrame]]) -> TextTable:
     regions = sorted({region for frames in held.values() for region in frames})
     base = group.find(Wanted("sjd")) or ""
     titles = ["decoding", *(title for region in regions for title in (region, f"{region}, less SJD"))]
@@ -76,4 +76,4 @@ def _fill(group: Measured, held: Mapping[str, Mapping[str, pd.DataFrame]]) -> Sh
     shares = ", ".join(f"{region} {count / sum(tokens.values()):.0%}" for region, count in tokens.items())
     title = f"Tokens a pass by region of the picture | measured on {group.title}"
     columns = tuple(Column(title, title, rank=i) for i, title in enumerate(titles))
-    return Sheet(title, columns, rows, [*NOTES, f"cells of all pictures: {shares}"])
+    return TextTable(title, columns, rows, [*NOTES, f"cells of all pictures: {shares}"])

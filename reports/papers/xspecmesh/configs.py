@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import pandas as pd
 
 from reports.papers.measured import Measured
-from reports.summary import Held
+from reports.summary import FinishedCell
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -74,10 +74,10 @@ class Setting:
         """A cell's figures."""
         return None if cell is None else cast("pd.Series[Any]", self.rows.loc[cell])
 
-    def held(self, config: Config, **changes: Any) -> Held | None:
+    def held(self, config: Config, **changes: Any) -> FinishedCell | None:
         """The outputs of the cell of a row."""
         cell = self.find(config, **changes)
-        return None if cell is None else Held.of(self.store.cell(cell))
+        return None if cell is None else FinishedCell.of(self.store.cell(cell))
 
     @property
     def ours(self) -> str:

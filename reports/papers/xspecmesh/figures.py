@@ -16,11 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.record.store import condition_file
-from reports.figures import DASHES, OFFSET, STYLE
 from reports.meshes import cloud
 from reports.papers.drawing import COLOURS, curve, legend, save
 from reports.papers.measured import Measured
 from reports.papers.xspecmesh.configs import CONFIGS, PUBLISHED, Setting, settings
+from reports.plot_style import DASHES, OFFSET, STYLE
 
 if TYPE_CHECKING:
     from harness.record.store import Store

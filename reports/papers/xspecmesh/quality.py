@@ -14,8 +14,8 @@ import pandas as pd
 from harness.record import stats
 from reports.papers.measured import Measured
 from reports.papers.xspecmesh.configs import CONFIGS, DISTANCES, Setting, settings
-from reports.sheet import Column, Sheet
-from reports.summary import Held
+from reports.summary import FinishedCell
+from reports.text_table import Column, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -50,14 +50,14 @@ NOTES = (
 )
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """A row for each pair and distance."""
     sheets = []
     for setting in settings(store, groups):
         rows = [line for name, one, other in _pairs(setting) for line in _lines(name, one, other)]
         if rows:
             title = f"XSpecMesh: quality as equivalence | measured on {setting.title}"
-            sheets.append(Sheet(title, _columns(), rows, list(NOTES)))
+            sheets.append(TextTable(title, _columns(), rows, list(NOTES)))
     return sheets
 
 
@@ -66,23 +66,23 @@ def _columns() -> tuple[Column, ...]:
     return tuple(Column(title, title, rank=0 if title == "verdict" else i) for i, title in enumerate(HEADS))
 
 
-def _pairs(setting: Setting) -> Iterator[tuple[tuple[str, str], Held, Held]]:
+def _pairs(setting: Setting) -> Iterator[tuple[tuple[str, str], FinishedCell, FinishedCell]]:
     base = setting.held(CONFIGS["A"])
     floor = base.cell.meta.get("floor") if base else None
     if base and floor in setting.store.cells():
-        yield ("A, other seeds", "A"), Held.of(setting.store.cell(str(floor))), base
+        yield ("A, other seeds", "A"), FinishedCell.of(setting.store.cell(str(floor))), base
     for one, other in PAIRS:
         held, reference = setting.held(CONFIGS[one]), setting.held(CONFIGS[other])
         if held and reference:
             yield (one, other), held, reference
 
 
-def _lines(name: tuple[str, str], held: Held, reference: Held) -> Iterator[list[str]]:
+def _lines(name: tuple[str, str], held: FinishedCell, reference: FinishedCell) -> Iterator[list[str]]:
     decoded = [_decoded(one) for one in (held, reference)]
     asked = decoded[0].intersection(decoded[1])
-    lost = [len(asked.difference(one.good.index)) for one in (held, reference)]
+    lost = [len(asked.difference(one.samples.index)) for one in (held, reference)]
     failed = f"{lost[0]} and {lost[1]} of {len(asked)}"
-    both = held.good.index.intersection(reference.good.index)
+    both = held.samples.index.intersection(reference.samples.index)
     for score, title in DISTANCES.items():
         if not {score} <= set(held.scores) & set(reference.scores):
             continue
@@ -95,7 +95,7 @@ def _lines(name: tuple[str, str], held: Held, reference: Held) -> Iterator[list[
         yield [*name, title, *_figures(found, failed)]
 
 
-def _decoded(held: Held) -> pd.Index[Any]:
+def _decoded(held: FinishedCell) -> pd.Index[Any]:
     """(prompt, repetition) of all that was decoded and counted, well or not."""
     run = held.cell.samples[~held.cell.samples["warmup"].astype(bool)]
     return run.set_index(["prompt", "repetition"]).index

@@ -14,13 +14,13 @@ from matplotlib import rc_context
 from matplotlib.figure import Figure
 
 from harness.record.store import condition_file
-from reports.figures import STYLE
 from reports.meshes import cloud, draw
 from reports.papers.drawing import save
 from reports.papers.measured import Measured
 from reports.papers.xspecmesh.configs import CONFIGS, Setting, settings
 from reports.papers.xspecmesh.figures import sweep
-from reports.summary import Held
+from reports.plot_style import STYLE
+from reports.summary import FinishedCell
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 OF_LEVEL = 2
 """Shapes of each level."""
 COLUMNS = {"truncated": "truncated context", "A": "backbone", "D": "heads alone (D)", "E": "with LoRA (E)"}
-Columns = Mapping[str, Held]
+Columns = Mapping[str, FinishedCell]
 """Outputs by the title of their column."""
 SIDE_IN = 2.7
 EDGE = 0.5
@@ -58,7 +58,7 @@ def acceptance(store: Store, groups: Sequence[Measured], outdir: Path) -> list[P
         columns = {"backbone": held} if (held := setting.held(CONFIGS["A"])) else {}
         for title, rows in swept.items():
             for cell, row in rows.sort_values("x").iterrows():
-                columns[title.format(row["x"])] = Held.of(store.cell(str(cell)))
+                columns[title.format(row["x"])] = FinishedCell.of(store.cell(str(cell)))
         if len(columns) > 2 and "backbone" in columns:
             figure = _figure(setting, columns, 1, f"Fig. 6: acceptance rules, row {setting.ours} of Table 3")
             written.append(save(figure, outdir, "fig6-meshes", len(written)))
@@ -91,19 +91,19 @@ def _points(figure: Figure, place: tuple[int, int, int], file: Path, title: str)
     axes.set_title(title, fontsize=7)
 
 
-def _mesh(figure: Figure, place: tuple[int, int, int], run: Path, held: Held, name: tuple[str, str]) -> None:
+def _mesh(figure: Figure, place: tuple[int, int, int], run: Path, held: FinishedCell, name: tuple[str, str]) -> None:
     prompt, title = name
     samples = held.cell.samples[~held.cell.samples["warmup"].astype(bool)]
     found = samples[samples["prompt"] == prompt].sort_values("repetition")
     key = (prompt, int(found["repetition"].iloc[0])) if len(found) else None
-    if key is None or key not in held.good.index or not str(held.good.loc[key, "output"]).endswith(".ply"):
+    if key is None or key not in held.samples.index or not str(held.samples.loc[key, "output"]).endswith(".ply"):
         reason = "not decoded" if key is None else str(found["error"].iloc[0] or "no mesh")
         _words(figure, place, reason).set_title(f"{title}: no mesh", fontsize=7)
         return
     axes: Any = figure.add_subplot(*place, projection="3d")
-    draw(axes, run / str(held.good.loc[key, "output"]), EDGE)
+    draw(axes, run / str(held.samples.loc[key, "output"]), EDGE)
     axes.set_box_aspect((1, 1, 1), zoom=ZOOM)
-    scores, total = (cast("pd.Series[Any]", frame.loc[key]) for frame in (held.scores, held.frame))
+    scores, total = (cast("pd.Series[Any]", frame.loc[key]) for frame in (held.scores, held.totals))
     said = [f"CD {scores['chamfer']:.3f}"] if "chamfer" in scores else []
     said += [f"{scores['faces']:.0f} faces"] if "faces" in scores else []
     axes.set_title(f"{title}\n{', '.join([*said, f'{total.wall_s:.2f} s'])}", fontsize=7)

@@ -18,8 +18,8 @@ from reports.papers.measured import Measured, shown, written
 from reports.papers.printed import model_of, printed
 from reports.papers.tables import Figure
 from reports.papers.xspecmesh.configs import CONFIGS, DISTANCES, Setting, settings, why
-from reports.sheet import UNMEASURED, Column, Sheet
-from reports.summary import Held, metric_interval, token_ms
+from reports.summary import FinishedCell, metric_interval, token_ms
+from reports.text_table import UNMEASURED, Column, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -87,12 +87,12 @@ LAYOUTS = {
 }
 
 
-def table(name: str) -> Callable[[Store, Sequence[Measured]], list[Sheet]]:
+def table(name: str) -> Callable[[Store, Sequence[Measured]], list[TextTable]]:
     """Fills one of LAYOUTS: a sheet for each type, temperature and task."""
     return lambda store, groups: [_sheet(name, setting) for setting in settings(store, groups)]
 
 
-def _sheet(name: str, setting: Setting) -> Sheet:
+def _sheet(name: str, setting: Setting) -> TextTable:
     layout, held = LAYOUTS[name], printed(name)
     theirs = held.rows.to_dict("records")
     wanted = [*zip(theirs, layout.rows(setting), strict=True), *(({}, (key, {})) for key in layout.beyond)]
@@ -112,7 +112,7 @@ def _sheet(name: str, setting: Setting) -> Sheet:
     title = f"XSpecMesh, {held.where}: printed | measured on {setting.title}"
     if name == "xspecmesh_table4":
         title += f", row {setting.ours} of Table 3"
-    return Sheet(title, _columns([*heads, WALL, "failed"]), body, notes)
+    return TextTable(title, _columns([*heads, WALL, "failed"]), body, notes)
 
 
 ORDER = ("SCR [tokens/step]", "failed", WALL, "CD", "CD (lower better)", "HD", "HD (lower better)")
@@ -138,7 +138,7 @@ def _line(layout: Layout, theirs: Mapping[str, str], row: pd.Series[Any] | None)
     return [*(text for both in pairs for text in both), shown(row, ("speedup",), 2), failed]
 
 
-def vocabularies(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def vocabularies(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Table 1: token ids of the paper's models and of the backbones that are registered or were run."""
     held = printed("xspecmesh_table1")
     sizes = dict(store.manifest.get("vocabularies", {}))
@@ -153,13 +153,13 @@ def vocabularies(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
     rows += [[name, "-", str(size)] for name, size in sizes.items()]
     heads = columns("Model", "Vocab Size [tokens], printed", "token ids, measured")
     notes = [f"{held.where}: {held.caption}", *(f"printed: {note}" for note in held.rows["notes"] if note)]
-    return [Sheet(f"XSpecMesh, {held.where}: printed | registered here", heads, rows, notes)]
+    return [TextTable(f"XSpecMesh, {held.where}: printed | registered here", heads, rows, notes)]
 
 
 LEVELS = ("configuration", "level", "failed", "CD", "HD", "SCR", WALL)
 
 
-def levels(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
+def levels(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
     """Section 7.2: results of every configuration by the difficulty of the shapes."""
     sheets = []
     for setting in settings(store, groups):
@@ -173,18 +173,18 @@ def levels(store: Store, groups: Sequence[Measured]) -> list[Sheet]:
             "level-0: simple, level-1: some detail, level-2: rich; 20, 40 and 40 % of the paper's 200 shapes",
             *NOTES,
         ]
-        sheets.append(Sheet(f"XSpecMesh by level | measured on {setting.title}", columns(*LEVELS), rows, notes))
+        sheets.append(TextTable(f"XSpecMesh by level | measured on {setting.title}", columns(*LEVELS), rows, notes))
     return sheets
 
 
 def _by_level(store: Store, cell: Cell) -> Iterator[list[str]]:
-    held, base = Held.of(cell), Held.of(store.cell(str(cell.meta["baseline"])))
+    held, base = FinishedCell.of(cell), FinishedCell.of(store.cell(str(cell.meta["baseline"])))
     run = cell.samples[~cell.samples["warmup"].astype(bool)]
     for level in sorted(set(run["category"]) - {""}):
-        mine = held.good["category"] == level
-        frame, scores = held.frame[mine], held.scores[mine]
+        mine = held.samples["category"] == level
+        frame, scores = held.totals[mine], held.scores[mine]
         distances = [written(stats.mean(scores[name]), 4) if name in scores else UNMEASURED for name in DISTANCES]
         all_of_level = run[run["category"] == level]
         failed = f"{int((all_of_level['status'] != 'ok').sum())}/{len(all_of_level)}"
-        speed = stats.median_ratio(token_ms(base.frame), token_ms(frame))
+        speed = stats.median_ratio(token_ms(base.totals), token_ms(frame))
         yield [str(level), failed, *distances, written(metric_interval("scr", frame)), written(speed)]

@@ -12,7 +12,7 @@ from harness.plan import suite
 from harness.plan.cells import expand
 from harness.record.outputs import Picture, load
 from harness.record.store import Store
-from reports.sheets import spread
+from reports.contact_sheets import spread
 from tasks.digits import DigitPictures
 
 DIGITS = ("--backbone", "embedded-digits-s", "--task", "{name: digits, n: 2}", "--max-new-tokens", 64, "-t", 1)

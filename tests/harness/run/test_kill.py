@@ -21,7 +21,7 @@ from harness.record.store import Store
 
 LAUNCHER = """
 import json, os, resource, signal, sys
-import harness.cli.run, harness.backbones.text.hf_causal, reports.figures, reports.summary, reports.tables
+import harness.cli.run, harness.backbones.text.hf_causal, reports.pareto, reports.summary, reports.tables
 from harness.cli.main import main
 for line in sys.stdin:
     ask = json.loads(line)

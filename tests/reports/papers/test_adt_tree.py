@@ -35,7 +35,7 @@ from reports.papers.adt_tree import (
 from reports.papers.adt_tree.tables import LAYOUTS, ROWS, meaning, table
 from reports.papers.measured import measured
 from reports.papers.printed import printed
-from reports.sheet import UNMEASURED, Sheet
+from reports.text_table import UNMEASURED, TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 GRID = {"rows": 4, "columns": 4, "stride": 4}
@@ -72,12 +72,12 @@ def paper_run(name: str = "papers/adt_tree", prompts: int = 2, **changes: Any) -
     return store
 
 
-def lines(sheet: Sheet, labels: int = 1) -> pd.DataFrame:
+def lines(sheet: TextTable, labels: int = 1) -> pd.DataFrame:
     titles = [column.title for column in sheet.columns]
     return pd.DataFrame(sheet.rows, columns=titles).set_index(titles[:labels])
 
 
-def filled(store: FakeStore, fill: Callable[..., list[Sheet]], labels: int = 1) -> list[pd.DataFrame]:
+def filled(store: FakeStore, fill: Callable[..., list[TextTable]], labels: int = 1) -> list[pd.DataFrame]:
     return [lines(sheet, labels) for sheet in fill(store, measured(store))]  # type: ignore[arg-type]  # as reports read
 
 

@@ -32,7 +32,7 @@ from reports.papers.cross_regression.facts import MODELS, beside, cells, layers_
 from reports.papers.cross_regression.tables import LAYOUTS, table
 from reports.papers.measured import measured
 from reports.papers.printed import printed
-from reports.sheet import UNMEASURED
+from reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 OPTIONS = {

@@ -14,7 +14,7 @@ from reports.papers import suites
 from reports.papers.measured import measured
 from reports.papers.mulo_sd import pareto, sheets, stages
 from reports.papers.mulo_sd import text as papers_mulo_text
-from reports.sheet import UNMEASURED
+from reports.text_table import UNMEASURED
 from tests.reports.papers.test_papers import paper_run, picture, stored, with_pictures
 from tests.support.fake_store import FakeStore, record, step
 

@@ -24,7 +24,7 @@ from harness.record.store import Store
 from reports.papers import printed, suites, tables
 from reports.papers.measured import Wanted, measured
 from reports.papers.sjdpp import figures, maps, regions
-from reports.sheet import UNMEASURED
+from reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 GRID = {"rows": 4, "columns": 4, "stride": 4}

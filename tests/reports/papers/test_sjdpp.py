@@ -26,7 +26,7 @@ from reports.papers import drawing, printed, suites, tables
 from reports.papers.measured import Measured, measured
 from reports.papers.printed import model_of
 from reports.papers.sjdpp import diversity, figures, maps
-from reports.sheet import UNMEASURED
+from reports.text_table import UNMEASURED
 from tests.reports.papers.test_papers import (
     GRID,
     PUBLISHED,

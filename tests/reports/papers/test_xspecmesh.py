@@ -28,7 +28,7 @@ from reports.papers.xspecmesh import quality, tables
 from reports.papers.xspecmesh.configs import CONFIGS, PUBLISHED, settings
 from reports.papers.xspecmesh.figures import sweep
 from reports.papers.xspecmesh.tables import LAYOUTS, table
-from reports.sheet import UNMEASURED, Sheet
+from reports.text_table import UNMEASURED, TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 LEVELS = ("level-1", "level-2", "level-0", "level-2", "level-1", "level-2")
@@ -84,7 +84,7 @@ def mesh_run(rows: tuple[str, ...] = ("A", "B", "D", "E"), sweep: bool = False, 
     return store
 
 
-def lines(sheet: Sheet, labels: int = 1) -> Any:
+def lines(sheet: TextTable, labels: int = 1) -> Any:
     titles = [column.title for column in sheet.columns]
     return pd.DataFrame(sheet.rows, columns=titles).set_index(titles[:labels])
 

@@ -25,7 +25,7 @@ from harness.record import stats
 from harness.record.store import Store
 from harness.registry import METHODS
 from reports.papers.xspecmesh.quality import MARGIN
-from reports.summary import Held
+from reports.summary import FinishedCell
 from tasks.scenes import EmojiScenes
 from tasks.shapes import Shapes
 
@@ -213,7 +213,7 @@ def test_meshes_of_tuned_heads_are_as_near_as_the_bases(mesh_run, distance):
     store, rows = mesh_run
     cells = {store.cell(name).meta["backbone"]: name for name in store.cells() if "autoregressive." in name}
     both = (rows.loc["embedded-mesh-cross-lora", "cell"], cells["embedded-mesh"])
-    ours, base = (Held.of(store.cell(name)).scores[distance].dropna() for name in both)
+    ours, base = (FinishedCell.of(store.cell(name)).scores[distance].dropna() for name in both)
     asked = ours.index.intersection(base.index)
     found = stats.equivalence(base[asked], ours[asked], MARGIN * float(base[asked].mean()))
     print(distance, found)

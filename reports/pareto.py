@@ -25,17 +25,9 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 from matplotlib.transforms import Bbox
 
+from reports.plot_style import DASHES, OFFSET, STYLE
 from reports.tables import GROUP
 
-STYLE: Any = {
-    "svg.hashsalt": "stridebench",
-    "svg.fonttype": "path",
-    "font.size": 10,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-}
-DASHES = (0, (4, 2))
-OFFSET: Any = "offset points"
 MARKERS = {"exact": "o", "approximate": "o", "broken": "X", "unverified": "s"}
 
 
@@ -101,7 +93,7 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
     return kept[::-1]
 
 
-def pareto(frame: pd.DataFrame, outdir: Path) -> list[Path]:
+def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
     """Write pareto.png and pareto.svg; returns their paths, or none where no cell has a speed-up.
 
     Args:

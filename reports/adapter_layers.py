@@ -10,9 +10,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from reports.figures import DASHES, STYLE
-from reports.sheet import Column, Sheet
+from reports.plot_style import DASHES, STYLE
 from reports.tables import text
+from reports.text_table import Column, TextTable
 
 COLUMNS = (
     Column("layer", "layer", 0, rank=0),
@@ -30,21 +30,21 @@ SPREAD = 10
 """Norms whose largest is so many times the smallest are drawn on a logarithmic axis."""
 
 
-def sheet(frame: pd.DataFrame, title: str) -> Sheet:
+def table(frame: pd.DataFrame, title: str) -> TextTable:
     """A row a layer.
 
     Args:
         frame: column ``layer``, and of each key in ``COLUMNS`` a mean with ``_low``, ``_high`` and ``_n``.
     """
     rows = [[text(row, column) for column in COLUMNS] for _, row in frame.iterrows()]
-    return Sheet(title, COLUMNS, rows, NOTES)
+    return TextTable(title, COLUMNS, rows, NOTES)
 
 
 def draw(frame: pd.DataFrame, title: str, path: Path) -> None:
     """Write the picture: norms above, cosines below, by layer; the vanilla norm again behind the adapter's.
 
     Args:
-        frame: as `sheet` takes it.
+        frame: as `table` takes it.
     """
     norms = frame[["norm_vanilla", "norm_adapter"]]
     scale = "log" if norms.min().min() > 0 and norms.max().max() > SPREAD * norms.min().min() else "linear"

@@ -18,9 +18,9 @@ import pandas as pd
 from matplotlib import rc_context
 from matplotlib.figure import Figure
 
-from reports.figures import STYLE
 from reports.meshes import draw
-from reports.sheet import pipes
+from reports.plot_style import STYLE
+from reports.text_table import markdown_lines
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -143,7 +143,7 @@ def tile(store: Store, figure: Figure, place: tuple[int, int, int], sample: pd.S
 
 def _transcripts(group: Group) -> str:
     titles = ["prompt", *(str(cell.meta["label"]) for cell in group.cells)]
-    return "\n".join([f"# {group.title}", "", *pipes(titles, list(_lines(group))), ""])
+    return "\n".join([f"# {group.title}", "", *markdown_lines(titles, list(_lines(group))), ""])
 
 
 def _lines(group: Group) -> Iterator[Sequence[str]]:

@@ -16,7 +16,7 @@ from harness.errors import UsageError
 from harness.record.outputs import Mesh, save
 from harness.record.store import Store, condition_file
 from harness.synthetic import shapes
-from reports import study
+from reports import user_study as study
 from tests.support.fake_store import empty, meta, record, step
 
 SOLID = Mesh(

@@ -23,11 +23,11 @@ from matplotlib.figure import Figure
 from harness.errors import UsageError
 from harness.record import stats
 from harness.record.store import condition_file
-from reports.figures import STYLE
 from reports.meshes import cloud, draw
 from reports.papers.measured import written
-from reports.sheet import Column, Sheet
-from reports.summary import Held
+from reports.plot_style import STYLE
+from reports.summary import FinishedCell
+from reports.text_table import Column, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -76,7 +76,7 @@ def export(store: Store, cells: Sequence[str], folder: Path, cases: int = 20, se
     """
     if not 2 <= len(set(cells)) == len(cells) <= len(LETTERS):
         raise UsageError(f"a study compares 2 to {len(LETTERS)} different cells; found {', '.join(cells) or 'none'}")
-    held = {cell: Held.of(store.cell(cell)) for cell in cells}
+    held = {cell: FinishedCell.of(store.cell(cell)) for cell in cells}
     files = {cell: _meshes(store.path, one) for cell, one in held.items()}
     everywhere = [prompt for prompt in files[cells[0]] if all(prompt in found for found in files.values())]
     asked = {str(prompt) for one in held.values() for prompt in one.cell.samples["prompt"]}
@@ -102,10 +102,10 @@ def export(store: Store, cells: Sequence[str], folder: Path, cases: int = 20, se
     return paths
 
 
-def _meshes(run: Path, held: Held) -> dict[str, Path]:
+def _meshes(run: Path, held: FinishedCell) -> dict[str, Path]:
     """The first mesh of each prompt."""
     found: dict[str, Path] = {}
-    outputs = held.good["output"].sort_index()
+    outputs = held.samples["output"].sort_index()
     for prompt, output in zip(outputs.index.get_level_values("prompt"), outputs, strict=True):
         if str(output).endswith(".ply"):
             found.setdefault(str(prompt), run / str(output))
@@ -215,9 +215,9 @@ def _choices(cases: Mapping[str, Case], number: str) -> Mapping[str, str]:
     return cases[number].cells if number in cases else {}
 
 
-def sheet(found: Tally) -> Sheet:
+def table(found: Tally) -> TextTable:
     """Votes as a table."""
     heads = (Column("label", "decoding", rank=0), Column("votes", "votes"), Column("share", "share of votes"))
     rows = [[one.label, str(one.votes), written(one.share, 3)] for one in found.votes]
     notes = [f"{found.unanswered} cases were left open", "[low, high]: 95 % interval over participants"]
-    return Sheet(f"User study, {found.participants} participants", heads, rows, notes)
+    return TextTable(f"User study, {found.participants} participants", heads, rows, notes)

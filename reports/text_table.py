@@ -29,7 +29,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Sheet:
+class TextTable:
     """One group's table as text: headings, rows of cells, and a note for each cell that has no row."""
 
     title: str
@@ -53,7 +53,7 @@ def interval(row: pd.Series[Any], key: str, digits: int = 2) -> str:
     return value if low == high else f"{value} [{low}, {high}]"
 
 
-def fitting(sheet: Sheet, width: int) -> dict[int, list[str]]:
+def fit_columns(sheet: TextTable, width: int) -> dict[int, list[str]]:
     """The columns that fit, by rank; those of rank 0 and 1 always. Intervals are cut before columns are.
 
     The first column names the row; it may fold into two fifths of the width. Headings fold before anything is cut.
@@ -98,9 +98,9 @@ def _brief(cell: str, column: Column) -> str:
     return "-" if cell == UNMEASURED else cell.split(" [")[0].split(" (")[0]
 
 
-def show(sheet: Sheet, console: Console) -> None:
+def print_table(sheet: TextTable, console: Console) -> None:
     """Print one sheet, with the columns that the console is wide enough for."""
-    kept = fitting(sheet, console.width) if sheet.rows else {}
+    kept = fit_columns(sheet, console.width) if sheet.rows else {}
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for i, (title, *_) in kept.items():
         table.add_column(escape(title), justify="left" if i < 2 else "right", no_wrap=i > 0)
@@ -120,7 +120,7 @@ def _coloured(cell: str) -> str:
     return f"[{colour}]{escape(cell)}[/{colour}]" if colour else escape(cell)
 
 
-def pipes(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_lines(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Lines of a Markdown table."""
     ruler = ["---", *("---:" for _ in titles[1:])]
     return ["| " + " | ".join(map(_plain, row)) + " |" for row in (titles, ruler, *rows)]
