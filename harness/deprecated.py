@@ -48,7 +48,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "harness.core.draft",
         "harness.core.costs",
     ),
-    "harness.costs": ("harness.bench.costs",),
+    "harness.costs": ("harness.core.costs", "harness.bench.costs"),
     "harness.draws": ("harness.core.draws",),
     "harness.enumerate": (
         "harness.proof.enumerate",
@@ -183,8 +183,11 @@ SYMBOLS = {
     "misfit": "incompatibility",
     "odds": "draft_probs",
     "part": "component",
+    "harness.costs.of": "measured",
+    "harness.costs.place": "costs_file",
+    "harness.costs.write": "write_costs",
 }
-"""Names of 0.1 that changed, wherever they are imported from."""
+"""Names of 0.1 that changed: wherever they are imported from, or of one module where the module is named."""
 
 
 def lookup(module: str, name: str) -> Any:
@@ -193,7 +196,7 @@ def lookup(module: str, name: str) -> Any:
     Raises:
         AttributeError: the module had no such name, or the name is gone.
     """
-    today = SYMBOLS.get(name, name)
+    today = SYMBOLS.get(f"{module}.{name}", SYMBOLS.get(name, name))
     for place in MODULES[module]:
         found = getattr(importlib.import_module(place), today, None)
         if found is not None:

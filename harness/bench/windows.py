@@ -1,4 +1,4 @@
-"""What a pass costs by its rows, timed in decodes with trees of several sizes; kept for `harness.bench.costs`."""
+"""What a pass costs by its rows, timed in decodes with trees of several sizes; kept for `harness.core.costs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from harness.bench import costs
 from harness.bench.paired import Result, Settings, asked, build, decoded
 from harness.bench.trees import Rival
 from harness.core.backbone import Backbone
-from harness.core.costs import Costs
+from harness.core.costs import Costs, costs_file, write_costs
 from harness.core.method import Method
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
@@ -40,7 +40,7 @@ def windows(dtype: str) -> Callable[[str, Settings], Result]:
                 missing = error
                 continue
             found[part] = costs.table(timed(backbone, method, part, prompts, settings.tokens))
-            costs.write(costs.place(backbone, part), found[part])
+            write_costs(costs_file(backbone, part), found[part])
         if not found:
             assert missing is not None, "there is a method to look for"
             raise missing

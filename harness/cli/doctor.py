@@ -9,11 +9,11 @@ from typing import Any
 
 import click
 
-from harness.backbones.checkpoints.downloads import cache_folder
 from harness.cli.main import emit
 from harness.discover import load_all, sandbox
 from harness.errors import StrideError
 from harness.plan import presets
+from harness.platform.folders import cache_folder
 from harness.record import provenance
 from harness.registry import METHODS, TASKS
 

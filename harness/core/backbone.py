@@ -54,16 +54,20 @@ class Backbone(ABC):
     Attributes:
         name: as the user wrote it. dtype: one of ``DTYPES``. device: a torch device string.
         default_dtype: what it runs in unless the user says otherwise.
-        offers: vocabulary, context, end-of-text ids and needs met.
+        toy_drafters: it makes a toy of any drafter and component, so none is loaded.
+        capabilities: vocabulary, context, end-of-text ids and requirements met.
         fingerprint: hex digest of weights and configuration: part of every cell's provenance.
+        forward_kind: the implementation that computes its passes, as the record says it; empty: the class's name.
     """
 
     default_dtype: ClassVar[str] = "fp32"
+    toy_drafters: ClassVar[bool] = False
     name: str
     dtype: str
     device: str
     capabilities: Capabilities
     fingerprint: str
+    forward_kind: str = ""
 
     offers = deprecated.setting("offers", "capabilities")
 

@@ -55,7 +55,13 @@ class Rows:
 
 
 class Cache(ABC):
-    """The two calls that a backbone adapter implements, over one sequence."""
+    """The two calls that a backbone adapter implements, over one sequence.
+
+    Attributes:
+        entries: what is kept of each entry, where that can be compared (hashes of a tabular model); else empty.
+    """
+
+    entries: Sequence[Any] = ()
 
     @abstractmethod
     def extend(self, window: Window) -> Rows:

@@ -81,7 +81,7 @@ class Canvas:
     @property
     def held(self) -> Any:
         """Positions of the entries behind the prompt and, where they can be compared, what the cache keeps of them."""
-        kept = getattr(self._cache, "entries", ())[self._base :]
+        kept = self._cache.entries[self._base :]
         return sorted(zip(self._at, kept, strict=True)) if kept else sorted(self._at)
 
     def prefill(self) -> None:

@@ -97,7 +97,7 @@ class Session:
     @property
     def held(self) -> Any:
         """What the cache keeps of the committed tokens, where that can be compared (a tabular one's hashes)."""
-        return tuple(getattr(self._cache, "entries", ())[: self.cached])
+        return tuple(self._cache.entries[: self.cached])
 
     def tap(self, taps: Sequence[Tap]) -> None:
         """Keep the hidden rows of these layers, from the first entry on.

@@ -232,7 +232,7 @@ def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
     """
     if text == "self":
         return target
-    if getattr(target, "toy_drafters", False):
+    if target.toy_drafters:
         return target.variant({"drafter": text})
     name, params = _split(text)
     noise, seed = params.pop("noise", None), params.pop("seed", None)

@@ -1,1 +1,1 @@
-"""Workarounds for one platform or one library version."""
+"""What depends on the platform: folders, and workarounds for one platform or one library version."""

@@ -11,7 +11,8 @@ from harness.core.batch import Batch, Slot
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
 from harness.core.method import Claim, Method
-from harness.core.open_run import open_run
+from harness.core.models import Models
+from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.errors import EnumerationLimit
@@ -134,7 +135,7 @@ class Verdicts:
     ) -> tuple[int, ...]:
         model = self._model()
         draws = SeededDraws(0, "greedy", "check", 0, model.device)
-        run = open_run(model, self._open, prompt, Sampling(0.0), budget, draws, encoded=encoded, slot=slot)
+        run = Run.of(Models(model, self._open, prompt, None, encoded, slot), Sampling(0.0), budget, draws)
         return decode(method, run).tokens
 
     def _margin(self, encoded: EncodedPrompt, ours: tuple[int, ...], theirs: tuple[int, ...], at: int) -> float:
@@ -144,9 +145,8 @@ class Verdicts:
         model = self._model()
         draws = SeededDraws(0, "greedy", "check", 0, model.device)
         ids = (*encoded.tokens, *theirs[:at])
-        run = open_run(
-            model, lambda name: model, ids, Sampling(0.0), 1, draws, encoded=EncodedPrompt(ids, encoded.cache)
-        )
+        models = Models(model, lambda name: model, ids, encoded=EncodedPrompt(ids, encoded.cache))
+        run = Run.of(models, Sampling(0.0), 1, draws)
         run.target.prefill()
         row = run.target.forward()[0]
         return float(row[theirs[at]] - row[ours[at]])

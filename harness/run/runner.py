@@ -17,7 +17,7 @@ from harness.core.clock import Stopwatch, clock_for
 from harness.core.draft import Draft
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
-from harness.core.open_run import open_run
+from harness.core.models import Models
 from harness.core.run import Run
 from harness.core.task import Prompt, Scored, SetScore
 from harness.discover import component
@@ -120,10 +120,10 @@ class _Group:
         for cell in self.cells:
             verdict = verdicts.of(cell)
             meta = {**self.plan.meta(cell), "status": "done", "fingerprint": self.backbone.fingerprint}
-            kind = getattr(self.backbone, "forward_kind", type(self.backbone).__name__)
+            kind = self.backbone.forward_kind or type(self.backbone).__name__
             drafter = self.drafters.get(str(getattr(cell.method, "drafter", "")))
             weights = drafter.fingerprint if drafter else None
-            place = {"device": self.options.device, "drafter_fingerprint": weights, "forward": kind}
+            place: dict[str, Any] = {"device": self.options.device, "drafter_fingerprint": weights, "forward": kind}
             grid = self.backbone.capabilities.grid
             place |= {"vocabulary": self.backbone.capabilities.vocabulary}
             place |= {"grid": {"rows": grid.rows, "columns": grid.columns, "stride": grid.stride} if grid else None}
@@ -168,7 +168,7 @@ class _Group:
         except (WeightsError, UsageError) as error:
             return f"drafter: {error}"
         try:
-            for kind, name in () if getattr(self.backbone, "toy_drafters", False) else cell.method.components:
+            for kind, name in () if self.backbone.toy_drafters else cell.method.components:
                 component(kind, name, self.backbone.name, self.backbone.fingerprint)
         except WeightsError as error:
             return str(error)
@@ -249,8 +249,8 @@ class _Group:
             draws = SeededDraws(cell.seed, stream, prompt.id, repetition, self.backbone.device)
             grid = self.backbone.capabilities.grid
             budget = min(cell.max_new_tokens, grid.length) if grid else cell.max_new_tokens
-            args = (cell.sampling, budget, draws, stopwatch, encoded, slot)
-            run = open_run(self.backbone, self._drafter, prompt, *args)
+            models = Models(self.backbone, self._drafter, prompt, stopwatch, encoded, slot)
+            run = Run.of(models, cell.sampling, budget, draws)
             if slot is not None:
                 slot.ready()  # no prefill waits for another prompt's encoder
             if not cell.stop_at_eos:

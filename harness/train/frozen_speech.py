@@ -16,13 +16,13 @@ from jaxtyping import Bool, Float, Int
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from harness.backbones.checkpoints.downloads import cache_folder
 from harness.backbones.speech.whisper import Whisper, read
 from harness.backbones.speech.whisper_audio import FRAME
 from harness.backbones.speech.whisper_decoder import linears
 from harness.core.cache import Window
 from harness.core.task import Prompt
 from harness.errors import UsageError
+from harness.platform.folders import cache_folder
 from harness.train.frozen_text import FrozenModel
 from harness.train.teacher import Passage
 

@@ -15,7 +15,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.checkpoints.downloads import cache_folder
 from harness.core.backbone import Backbone, EncodedPrompt
 from harness.core.cache import Cache, Rows, Window, extend_all
 from harness.core.capabilities import Capabilities, Tap
@@ -25,6 +24,7 @@ from harness.core.sampling import Sampling, warp
 from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.plan import presets
+from harness.platform.folders import cache_folder
 
 
 class Passage(NamedTuple):

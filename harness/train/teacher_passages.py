@@ -21,8 +21,8 @@ from torch import Tensor
 from transformers import DynamicCache
 
 from harness.backbones.checkpoints import sources, transformers_models
-from harness.backbones.checkpoints.downloads import cache_folder
 from harness.errors import UsageError
+from harness.platform.folders import cache_folder
 from harness.train.prompts import held_out, prefixes
 
 LOG = logging.getLogger(__name__)

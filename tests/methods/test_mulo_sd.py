@@ -26,6 +26,7 @@ from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draws import SeededDraws, Stream
 from harness.core.loop import Decode, advance, decode
 from harness.core.method import Claim
+from harness.core.models import Models
 from harness.core.open_run import open_run
 from harness.core.run import Run
 from harness.core.sampling import Sampling
@@ -91,8 +92,8 @@ def told(
     model = tabular(grid)
     assert model.capabilities.grid is not None
     cache, length = Told(model, only), model.capabilities.grid.length if budget is None else budget
-    encoded, draws = EncodedPrompt(PROMPT, lambda: cache), SeededDraws(0, "t", "p", 0)
-    run = open_run(model, model_of(model), PROMPT, Sampling(1.0), length, draws, encoded=encoded)
+    models = Models(model, model_of(model), PROMPT, encoded=EncodedPrompt(PROMPT, lambda: cache))
+    run = Run.of(models, Sampling(1.0), length, SeededDraws(0, "t", "p", 0))
     return Decoded(decode(method, run), cache.windows)
 
 

@@ -17,7 +17,9 @@ from harness.core.capabilities import Requirement
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, advance, decode
 from harness.core.method import Mutant
+from harness.core.models import Models
 from harness.core.open_run import open_run
+from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.errors import UsageError
@@ -60,11 +62,9 @@ def drawn(method: ZipAR, grid: Sequence[int], budget: int | None = None, seed: i
     assert model.capabilities.grid is not None
     cache = Blank(model, 2)
     size = model.capabilities.grid.length if budget is None else budget
-    encoded = EncodedPrompt((0, 1), lambda: cache)
-    draws = SeededDraws(seed, "t", "p", 0)
-    return decode(
-        method, open_run(model, lambda name: model, (0, 1), Sampling(1.0), size, draws, encoded=encoded)
-    ), cache
+    models = Models(model, lambda name: model, (0, 1), encoded=EncodedPrompt((0, 1), lambda: cache))
+    run = Run.of(models, Sampling(1.0), size, SeededDraws(seed, "t", "p", 0))
+    return decode(method, run), cache
 
 
 def filled(method: ZipAR, grid: Sequence[int]) -> list[list[int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
 from harness.core.open_run import open_run
@@ -82,9 +81,7 @@ def test_the_shipped_model_draws_the_digits_it_is_asked_for(name: str) -> None:
     found = []
     for prompt in task.prompts():
         draws = SeededDraws(0, "digits", prompt.id, 0)
-        run = open_run(
-            model, lambda _: model, prompt, Sampling(temperature=1.0), 64, draws, stopwatch=Stopwatch(CpuClock())
-        )
+        run = open_run(model, lambda _: model, prompt, Sampling(temperature=1.0), 64, draws)
         tokens = decode(METHODS.get("autoregressive")(), run).tokens
         found.append(task.score(prompt, model.decode(tokens), tokens)["named"])
     assert sum(found) / len(found) > 0.8

@@ -18,8 +18,9 @@ from safetensors import SafetensorError
 from torch import Tensor, nn
 
 from harness.backbones.checkpoints import digests, sources
-from harness.backbones.checkpoints.downloads import Progress, cache_folder
+from harness.backbones.checkpoints.downloads import Progress
 from harness.errors import UsageError, WeightsError
+from harness.platform.folders import cache_folder
 
 FIELDS = ({"hub"}, {"hub", "file"}, {"hub", "revision"}, {"hub", "file", "revision"}, {"path"})
 NESTED = ("state_dict", "model", "module", "sd")

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from harness.backbones.checkpoints import digests
-from harness.backbones.checkpoints.downloads import Progress, cache_folder
+from harness.backbones.checkpoints.downloads import Progress
 from harness.discover import load_recipes
 from harness.errors import UsageError, WeightsError
+from harness.platform.folders import cache_folder
 from harness.registry import RECIPES
 
 WHEEL_FIELDS = ("package", "version", "sha256", "file", "file_sha256")

@@ -95,7 +95,7 @@ class MaskedTabularCache(Cache):
 
     def __init__(self, model: MaskedTabular, entries: list[int] | None = None) -> None:
         self.model = model
-        self.entries = entries or []
+        self.entries: list[int] = entries or []
 
     def extend(self, window: Window) -> Rows:
         """As the contract.

@@ -159,7 +159,7 @@ class TabularCache(Cache):
 
     def __init__(self, model: Tabular, entries: list[int] | None = None, prompt: int = 1) -> None:
         self.model = model
-        self.entries = entries or []
+        self.entries: list[int] = entries or []
         self.prompt = prompt
 
     def extend(self, window: Window) -> Rows:

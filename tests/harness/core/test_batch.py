@@ -31,7 +31,7 @@ from harness.core.draft import Path as TokenPath
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
 from harness.core.method import Method
-from harness.core.open_run import open_run
+from harness.core.models import Models
 from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.core.session import ancestors
@@ -209,7 +209,8 @@ def decodes(
         draws = SeededDraws(0, "gang", str(index), 0)
         opener = toy_drafter(backbone) if isinstance(backbone, Tabular) else lambda name: backbone
         prompt = Prompt(str(index), tokens=prompts[index])
-        return decode(method, open_run(backbone, opener, prompt, sampling, budgets[index], draws, slot=slot))
+        models = Models(backbone, opener, prompt, slot=slot)
+        return decode(method, Run.of(models, sampling, budgets[index], draws))
 
     return Batch[Decode](batch).run([partial(job, index) for index in range(len(prompts))])
 

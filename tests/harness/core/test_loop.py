@@ -15,7 +15,7 @@ from harness.core.draft import Acceptance, Draft, Path
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode, truncate
 from harness.core.method import Claim, Method
-from harness.core.open_run import open_run
+from harness.core.models import Models
 from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.errors import ContractError
@@ -83,7 +83,7 @@ def play(
     model = Tabular("tabular", {"vocabulary": V, "eos": eos, "context": context})
     draws = SeededDraws(0, "t", "p", 0)
     opener = lambda name: model.variant({"drafter": name})  # noqa: E731  # shorter than a function here
-    run = open_run(model, opener, prompt, Sampling(1.0), budget, draws, stopwatch)
+    run = Run.of(Models(model, opener, prompt, stopwatch), Sampling(1.0), budget, draws)
     return decode(Scripted(acts), run)
 
 

@@ -15,13 +15,13 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from harness.backbones.checkpoints.downloads import cache_folder
 from harness.backbones.text import drafter_files
 from harness.backbones.text.drafter import Drafter
 from harness.core.backbone import Backbone
 from harness.core.cache import Window
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
+from harness.platform.folders import cache_folder
 from harness.synthetic.code import program
 from harness.train import prompts, teacher_passages
 from harness.train.backbones.smollm2_drafter import Distil, Student, likeliest

@@ -11,7 +11,8 @@ import torch
 from harness.backbones.toy.tabular import Tabular
 from harness.bench import costs
 from harness.bench.windows import NODES, timed
-from harness.core.costs import Costs
+from harness.core import costs as core_costs
+from harness.core.costs import Costs, costs_file, measured, write_costs
 from harness.core.loop import decode
 from harness.core.run import Run
 from harness.core.sampling import Sampling
@@ -130,14 +131,14 @@ class TestTable:
         assert [rows for rows, _ in found.target] == [1, *(nodes + 1 for nodes in NODES)]
         assert [rows for rows, _ in found.draft] == [1, 2, 4, 8, 10]
         assert min(ms for side in (found.target, found.draft) for _, ms in side) > 0
-        costs.write(costs.place(model, component), found)
-        assert costs.of(model, component) == found
+        write_costs(costs_file(model, component), found)
+        assert measured(model, component) == found
         steps = decode(Eagle2(features=component, sizing="measured"), run_on(model, Sampling(0.0), 20)).steps
         assert steps[0].drafted == 12
-        costs.place(model, component).write_text('{"target": []}')
-        costs._read.cache_clear()
+        costs_file(model, component).write_text('{"target": []}')
+        core_costs._read.cache_clear()
         with pytest.raises(UsageError, match="is no table of costs"):
-            costs.of(model, component)
+            measured(model, component)
 
     def test_one_size_is_no_table(self) -> None:
         with pytest.raises(UsageError, match="two or more"):

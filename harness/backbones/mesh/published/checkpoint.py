@@ -11,8 +11,8 @@ import torch
 from torch import nn
 
 from harness.backbones.checkpoints import components, digests
-from harness.backbones.checkpoints.downloads import cache_folder
 from harness.errors import WeightsError
+from harness.platform.folders import cache_folder
 
 PART = "model"
 """The one part that a preset's ``parts`` names."""

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from harness.backbones.checkpoints import convert, digests, sources, wheels
-from harness.backbones.checkpoints.downloads import cache_folder
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core.cache import Window
 from harness.errors import UnknownNameError, UsageError, WeightsError
 from harness.plan import presets
+from harness.platform.folders import cache_folder
 
 WIDTH, VOCABULARY = 32, 40
 

@@ -1,0 +1,155 @@
+"""The models of one decode: the target, and what a method opens beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, final
+
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.core.backbone import Backbone, EncodedPrompt
+from harness.core.batch import Slot
+from harness.core.cache import Cache
+from harness.core.canvas import Canvas
+from harness.core.capabilities import Capabilities
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.costs import Costs, measured
+from harness.core.session import Session
+from harness.core.task import Prompt
+from harness.discover import component
+from harness.errors import UsageError
+
+
+@final
+class Models:
+    """Opens sessions and canvases on one prompt. It holds no state of the decode.
+
+    Args:
+        backbone: the target.
+        load_drafter: loads a drafter by name; called when a method opens it.
+        prompt: or bare token ids.
+        stopwatch: shared by the target and the drafters; by default a new one on the CPU's clock.
+        encoded: the prompt as ``backbone`` has read it already.
+        slot: the place of the decode in a batch; None: it decodes alone.
+
+    Attributes:
+        capabilities: of the target; its grid begins behind the prompt.
+    """
+
+    def __init__(
+        self,
+        backbone: Backbone,
+        load_drafter: Callable[[str], Backbone],
+        prompt: Prompt | Sequence[int],
+        stopwatch: Stopwatch | None = None,
+        encoded: EncodedPrompt | None = None,
+        slot: Slot | None = None,
+    ) -> None:
+        self.backbone = backbone
+        self.stopwatch = Stopwatch(CpuClock()) if stopwatch is None else stopwatch
+        self.slot = slot
+        self._load_drafter = load_drafter
+        self._prompt = prompt if isinstance(prompt, Prompt) else Prompt("", tokens=tuple(prompt))
+        self._encoded = backbone.open(self._prompt) if encoded is None else encoded
+        self.capabilities = _placed(backbone.capabilities, len(self._encoded.tokens))
+
+    @property
+    def toys(self) -> bool:
+        """Whether the backbone makes a toy of any drafter and component."""
+        return self.backbone.toy_drafters
+
+    @property
+    def condition(self) -> Float[Tensor, "K C"] | None:
+        """Rows that the target's encoder made of the prompt's condition, where it meets CONDITION."""
+        return self._encoded.condition
+
+    def room(self, budget: int) -> int:
+        """Output tokens that the budget and the context leave."""
+        return min(budget, self.capabilities.context - len(self._encoded.tokens))
+
+    def target(self) -> Session:
+        """A session of the target."""
+        return self._session(self.backbone, self._encoded, "target")
+
+    def canvas(self, length: int) -> Canvas:
+        """A canvas of the target with ``length`` positions to fill."""
+        return self._canvas(self.backbone, self._encoded, length, "target")
+
+    def drafter(self, name: str, shrink: int) -> Session:
+        """A session of a drafter; see `Run.open`."""
+        return self._session(*self._drafter(name, shrink), "draft")
+
+    def picture(self, name: str, shrink: int) -> Canvas:
+        """A canvas that holds one picture of a drafter; see `Run.picture`."""
+        model, encoded = self._drafter(name, shrink)
+        if model.capabilities.grid is None:
+            raise UsageError(f"the drafter {name!r} makes no pictures; choose one that does")
+        return self._canvas(model, encoded, model.capabilities.grid.length, "draft")
+
+    def features(self, name: str, make_cache: Callable[[], Cache], tokens: Sequence[int]) -> Session:
+        """A session of a feature drafter over ``tokens``; see `Run.features`."""
+        if self.toys:
+            model = self._load_drafter(name)
+            cache = model.open(Prompt("", tokens=self._encoded.tokens[1:])).cache()
+        else:
+            model, cache = self.backbone, make_cache()
+        return Session(
+            self._in_batch(cache, "draft"),
+            model.capabilities,
+            tokens,
+            stopwatch=self.stopwatch,
+            device=self.backbone.device,
+            kind="draft",
+        )
+
+    def component(self, kind: str, name: str) -> Path | None:
+        """The folder of a component's weights; None where a toy stands in for it."""
+        return None if self.toys else component(kind, name, self.backbone.name)
+
+    def adapter(self, name: str) -> Any:
+        """An adapter of the target, as the backbone reads it."""
+        return self.backbone.adapter(self.component("adapter", name))
+
+    def costs(self, drafter: str) -> Costs:
+        """What passes of the target and of a drafter cost on this machine."""
+        return measured(self.backbone, drafter)
+
+    def _drafter(self, name: str, shrink: int) -> tuple[Backbone, EncodedPrompt]:
+        model = self._load_drafter(name)
+        if self.toys and shrink > 1:
+            model = model.variant({"drafter": name, "shrink": str(shrink)})
+        return model, self._encoded if model is self.backbone else model.open(self._prompt)
+
+    def _session(self, model: Backbone, encoded: EncodedPrompt, kind: str) -> Session:
+        return Session(
+            self._in_batch(encoded.cache(), kind),
+            model.capabilities,
+            self._encoded.tokens,
+            stopwatch=self.stopwatch,
+            device=model.device,
+            kind=kind,
+        )
+
+    def _canvas(self, model: Backbone, encoded: EncodedPrompt, length: int, kind: str) -> Canvas:
+        return Canvas(
+            self._in_batch(encoded.cache(), kind),
+            _placed(model.capabilities, len(encoded.tokens)),
+            encoded.tokens,
+            length=length,
+            stopwatch=self.stopwatch,
+            device=model.device,
+            kind=kind,
+        )
+
+    def _in_batch(self, cache: Cache, kind: str) -> Cache:
+        return cache if self.slot is None else self.slot.cache(cache, kind)
+
+
+def _placed(capabilities: Capabilities, prompt_length: int) -> Capabilities:
+    """The same capabilities, with a grid that begins behind the prompt."""
+    if capabilities.grid is None:
+        return capabilities
+    return replace(capabilities, grid=replace(capabilities.grid, start=prompt_length))

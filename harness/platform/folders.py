@@ -1,0 +1,11 @@
+"""The folder that downloads and measurements are kept in."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def cache_folder() -> Path:
+    """$STRIDE_CACHE, or ~/.cache/stridebench."""
+    return Path(os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench")
