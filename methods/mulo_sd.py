@@ -98,6 +98,10 @@ class MuLoSD(Method[Progress]):
     def components(self) -> Sequence[tuple[str, str]]:
         return () if self.samplers in UNTRAINED else (("samplers", self.samplers),)
 
+    @property
+    def drafter_shrink(self) -> int:
+        return self.factor
+
     def start(self, run: Run) -> Progress:
         BandDrafter.open(run, self.drafter, self.samplers, self.factor)
         grid, asked = run.capabilities.grid, run.canvas.end - run.canvas.start

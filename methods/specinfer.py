@@ -69,13 +69,16 @@ class SpecInfer(Method[BranchingDrafter]):
                 f"specinfer: widths are {self.widths}; give a child or more for each of one or more levels"
             )
 
+    def drafters(self) -> Sequence[str]:
+        return (self.drafter, *self.others)
+
     def start(self, run: Run) -> BranchingDrafter:
         if not self.replacement and max(self.widths) > run.capabilities.vocabulary:
             raise UsageError(
                 f"specinfer: {max(self.widths)} siblings without replacement and a vocabulary of "
                 f"{run.capabilities.vocabulary}; give smaller widths"
             )
-        sessions = [run.open(name) for name in (self.drafter, *self.others)]
+        sessions = [run.open(name) for name in self.drafters()]
         return BranchingDrafter(sessions, self.widths, self.replacement)
 
     def step(self, run: Run, state: BranchingDrafter) -> Acceptance:

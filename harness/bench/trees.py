@@ -31,8 +31,7 @@ class Rival(NamedTuple):
         method = build(self.method, dict(self.params))
         for kind, name in method.components:
             component(kind, name, backbone.name)
-        drafter = getattr(method, "drafter", None)
-        if drafter:
+        for drafter in method.drafters():
             presets.drafter(backbone, drafter, fetch=False)
         return method
 

@@ -88,6 +88,16 @@ class Method(ABC, Generic[S]):
         """Kind and name of weights that it loads beside a drafter: a cell without them is skipped with that reason."""
         return ()
 
+    def drafters(self) -> Sequence[str]:
+        """Names of the models that it opens as drafters; by default that of its field ``drafter``, where it has one."""
+        name = vars(self).get("drafter")
+        return (name,) if isinstance(name, str) and name else ()
+
+    @property
+    def drafter_shrink(self) -> int:
+        """How many times smaller a drafter's pictures are than the target's, along each side; 1: as large."""
+        return 1
+
     @abstractmethod
     def start(self, run: Run) -> S:
         """A new state for one prompt, which must be copyable; ``None`` where there is none."""

@@ -16,23 +16,25 @@ LACKS = "the backbone does not offer"
 
 
 def incompatibility(method: Method[Any], backbone: Spec) -> str | None:
-    """Why a method cannot run on a backbone: a need, or its drafter's modality, vocabulary or scale; None: it can.
-
-    A method with a ``factor`` has a drafter whose pictures are that much smaller. A vocabulary or a scale that neither
-    preset, configuration nor weights tell is taken to fit: loading will say.
-    """
+    """Why a method cannot run on a backbone: a requirement or one of its drafters; None: it can."""
     lacking = sorted(need.name for need in method.requirements - backbone.meets())
     if lacking:
         return f"{LACKS} {', '.join(lacking)}"
     if Requirement.BIDIRECTIONAL in backbone.meets() - method.requirements:
         return "the backbone is a masked model, whose rows give no law of a next token"
-    named = getattr(method, "drafter", None)
-    if not named or backbone.adapter == "tabular":
+    if backbone.adapter == "tabular":
         return None
-    whole = str(named).startswith(("hub:", "gguf:"))
-    name = str(named) if whole else str(named).partition(":")[0]
-    factor = getattr(method, "factor", 1)
-    if factor == 1 and name in ("self", backbone.name):
+    reasons = (_drafter_mismatch(name, method.drafter_shrink, backbone) for name in method.drafters())
+    return next((reason for reason in reasons if reason is not None), None)
+
+
+def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
+    """Why a drafter does not fit a backbone: its modality, vocabulary or scale; None: it does.
+
+    A vocabulary or a scale that neither preset, configuration nor weights tell is taken to fit: loading will say.
+    """
+    name = name if name.startswith(("hub:", "gguf:")) else name.partition(":")[0]
+    if shrink == 1 and name in ("self", backbone.name):
         return None
     try:
         drafter = presets.resolve(name)
@@ -44,8 +46,8 @@ def incompatibility(method: Method[Any], backbone: Spec) -> str | None:
     if theirs is not None and ours is not None and theirs != ours:
         return f"the drafter {name} has {theirs} token ids, and the backbone {ours}"
     small, large = cells(drafter), cells(backbone)
-    if factor > 1 and small and large and tuple(factor * side for side in small) != large:
-        return f"the drafter {name} has {small[0]}x{small[1]} cells, and not 1/{factor} of {large[0]}x{large[1]}"
+    if shrink > 1 and small and large and tuple(shrink * side for side in small) != large:
+        return f"the drafter {name} has {small[0]}x{small[1]} cells, and not 1/{shrink} of {large[0]}x{large[1]}"
     return None
 
 

@@ -121,7 +121,7 @@ class _Group:
             verdict = verdicts.of(cell)
             meta = {**self.plan.meta(cell), "status": "done", "fingerprint": self.backbone.fingerprint}
             kind = self.backbone.forward_kind or type(self.backbone).__name__
-            drafter = self.drafters.get(str(getattr(cell.method, "drafter", "")))
+            drafter = next((self.drafters[name] for name in cell.method.drafters()), None)
             weights = drafter.fingerprint if drafter else None
             place: dict[str, Any] = {"device": self.options.device, "drafter_fingerprint": weights, "forward": kind}
             grid = self.backbone.capabilities.grid
@@ -163,8 +163,8 @@ class _Group:
     def _lacks(self, cell: Cell) -> str:
         """Why the cell's drafter or one of its parts cannot be opened; empty: all can."""
         try:
-            if drafter := getattr(cell.method, "drafter", None):
-                self._drafter(str(drafter))
+            for drafter in cell.method.drafters():
+                self._drafter(drafter)
         except (WeightsError, UsageError) as error:
             return f"drafter: {error}"
         try:

@@ -1,0 +1,63 @@
+"""What a method declares beside `start` and `step`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from harness.core.capabilities import Requirement
+from harness.core.method import Claim, Method
+from harness.plan import presets
+from harness.plan.compatibility import incompatibility
+from harness.registry import METHODS
+from methods.mulo_sd import MuLoSD
+from methods.specinfer import SpecInfer
+from methods.speculative import Speculative
+
+
+@dataclass(frozen=True)
+class OfVersion01(Method[None]):
+    """A plugin of version 0.1, which declares its drafter by a field of that name and nothing else."""
+
+    drafter: str = "smollm2-drafter"
+    factor: float = 2.0
+
+    claim = Claim.SAME_LAW
+    requirements = frozenset({Requirement.DRAFTER})
+
+    def start(self, run: Any) -> None:
+        return None
+
+    def step(self, run: Any, state: None) -> Any:
+        raise NotImplementedError
+
+
+@pytest.mark.parametrize(
+    ("method", "drafters", "shrink"),
+    [
+        (OfVersion01(), ("smollm2-drafter",), 1),
+        (OfVersion01(drafter=""), (), 1),
+        (Speculative("self:layers=2"), ("self:layers=2",), 1),
+        (SpecInfer("self", others=("toy", "other")), ("self", "toy", "other"), 1),
+        (MuLoSD(factor=2), ("embedded-image-8x8",), 2),
+        (METHODS.get("autoregressive")(), (), 1),
+        (METHODS.get("lanternpp")(), (), 1),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Method) else None,
+)
+def test_a_method_names_the_models_that_it_opens(method: Method[Any], drafters: tuple[str, ...], shrink: int) -> None:
+    assert tuple(method.drafters()) == drafters
+    assert method.drafter_shrink == shrink
+
+
+@pytest.mark.parametrize("method", [OfVersion01("no-such-model"), SpecInfer("self", others=("no-such-model",))])
+def test_each_drafter_is_looked_at_before_a_run(method: Method[Any]) -> None:
+    reason = incompatibility(method, presets.resolve("smollm2-135m"))
+    assert reason is not None and reason.startswith("drafter: ") and "no-such-model" in reason
+
+
+def test_a_drafter_of_another_modality_is_refused_before_a_run() -> None:
+    reason = incompatibility(OfVersion01("embedded-image"), presets.resolve("smollm2-135m"))
+    assert reason == "the drafter embedded-image makes image, and the backbone text"
