@@ -1,0 +1,84 @@
+"""Runs stored by version 0.1 are read, and their reports say what they said then.
+
+Each folder of ``golden`` holds a store made by commit f31d04a (``stride run SUITE --limit N``, N = 2 for quick
+and 1 for the others, without its report), what ``stride report`` of that commit printed at 160 columns, and its tables.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tarfile
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+from harness.cli.report import command
+
+GOLDEN = Path(__file__).parent / "golden"
+QUICK = "quick"
+RUNS = [
+    name if name == QUICK else pytest.param(name, marks=pytest.mark.slow)
+    for name in sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
+]
+WORDING: dict[str, str] = {}
+"""Words of version 0.1 that reports say otherwise today; figures are never in this table."""
+
+
+def reworded(text: str) -> str:
+    """Today's wording, with runs of spaces and line breaks as one space: columns may be wider or narrower."""
+    for old, new in WORDING.items():
+        text = text.replace(old, new)
+    return re.sub(r"\s+", " ", text)
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, str]:
+    """Name of a stored run, a copy of it with a new report, and what `stride report` printed; plots are not drawn."""
+    folder = tmp_path_factory.mktemp("golden")
+    with tarfile.open(GOLDEN / request.param / "store.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "160")
+        patch.chdir(folder)
+        patch.setattr("matplotlib.figure.Figure.savefig", lambda figure, path, **options: Path(path).touch())
+        patch.setattr(
+            "reports.pareto.write", lambda frame, outdir: [outdir / f"pareto.{kind}" for kind in ("png", "svg")]
+        )
+        result = CliRunner().invoke(command, [request.param], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return request.param, folder / request.param, result.output
+
+
+def test_the_terminal_says_the_same(reported: tuple[str, Path, str]) -> None:
+    name, _, printed = reported
+    expected = (GOLDEN / name / "report.txt").read_text(encoding="utf-8")
+    assert reworded(printed) == reworded(expected)
+
+
+def test_every_column_of_the_summary_has_the_same_values(reported: tuple[str, Path, str]) -> None:
+    name, run, _ = reported
+    before = pd.read_csv(GOLDEN / name / "summary.csv")
+    after = pd.read_csv(run / "report" / "summary.csv")
+    pd.testing.assert_frame_equal(after[before.columns], before, check_exact=False, rtol=1e-12)
+
+
+def test_the_papers_tables_have_the_same_rows(reported: tuple[str, Path, str]) -> None:
+    name, run, _ = reported
+    golden = GOLDEN / name / "papers.md"
+    if not golden.exists():
+        assert not (run / "report" / "papers.md").exists()
+        return
+    assert reworded((run / "report" / "papers.md").read_text("utf-8")) == reworded(golden.read_text("utf-8"))
+
+
+def test_a_changed_figure_is_seen(tmp_path: Path) -> None:
+    """The comparison has power: one digit of one stored table is another."""
+    shutil.copy(GOLDEN / "quick" / "report.txt", tmp_path)
+    text = (tmp_path / "report.txt").read_text("utf-8")
+    digit = re.search(r"\d\.(\d)", text)
+    assert digit is not None
+    changed = text[: digit.start(1)] + str((int(digit[1]) + 1) % 10) + text[digit.end(1) :]
+    assert reworded(changed) != reworded(text)
