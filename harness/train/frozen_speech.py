@@ -43,10 +43,10 @@ class FrozenSpeech(FrozenModel):
     task = None
 
     def __init__(self, name: str, params: Mapping[str, Any]) -> None:
-        found = read(name, params, "fp32", "cpu")
-        self.model, self._whisper = found.model, Whisper.load(name, params, "bf16", "cpu")
+        loaded = read(name, params, "fp32", "cpu")
+        self.model, self._whisper = loaded.model, Whisper.load(name, params, "bf16", "cpu")
         self.backbone = self._whisper
-        self.linears, self._parts = linears(self.model), found.parts
+        self.linears, self._setup = linears(self.model), loaded.setup
         self.hears = FRAME * int(self.model.config.max_source_positions)
         self._home = cache_folder() / "distilled" / f"{name}-{self.backbone.fingerprint[:12]}" / "heard"
 
@@ -69,16 +69,16 @@ class FrozenSpeech(FrozenModel):
         return self._said(self.model.proj_out(rows), places)
 
     def _said(self, logits: Float[Tensor, "N V"], places: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
-        parts = self._parts
+        setup = self._setup
         silent: Bool[Tensor, "N V"] = torch.zeros(logits.shape, dtype=torch.bool)
-        silent[:, parts.first] = (places == len(parts.prompt) - 1)[:, None]
-        silent[:, parts.never] = True
+        silent[:, setup.first] = (places == len(setup.prompt) - 1)[:, None]
+        silent[:, setup.never] = True
         return logits.masked_fill(silent, FLOOR)
 
     def transcript(self, recording: npt.NDArray[Any]) -> Passage:
         """What it writes greedily; it ends with the end of text unless it is ``LONGEST`` tokens long."""
         tokens = self._heard(recording)["tokens"].tolist()
-        return Passage(tuple(tokens), len(self._parts.prompt), recording)
+        return Passage(tuple(tokens), len(self._setup.prompt), recording)
 
     def _heard(self, recording: npt.NDArray[Any] | None) -> dict[str, Tensor]:
         """States and tokens of a recording, of the cache once they are there."""

@@ -25,14 +25,15 @@ from transformers import (
     Qwen2ForCausalLM,
 )
 
+from harness.backbones.base import Identity
 from harness.backbones.image.published import chameleon as chameleon_family
 from harness.backbones.image.published import emu3 as emu3_family
 from harness.backbones.image.published import janus as janus_family
 from harness.backbones.image.published import llamagen as llamagen_family
 from harness.backbones.image.published import simplear as simplear_family
 from harness.backbones.image.published import tar as tar_family
-from harness.backbones.image.published.adapter import Parts, RealImage
-from harness.backbones.image.published.family import Ask, Model
+from harness.backbones.image.published.adapter import RealImage, capabilities
+from harness.backbones.image.published.family import Model, Request
 from harness.backbones.image.published.llamagen_modules import GPT, Shape
 from harness.backbones.image.published.vqgan import VQDecoder, VQShape
 from harness.core.task import Prompt
@@ -85,15 +86,16 @@ class Tiny:
     tokenizer: Any = None
 
 
-def ask(settings: dict[str, Any], **parts: Path) -> Ask:
+def request(settings: dict[str, Any], **parts: Path) -> Request:
     """What a family loads from, in fp32 on the CPU."""
     named = {key: Path(f"{key}.pt") for key in ("model", "vq", "gpt", "tok", "text")}
-    return Ask("tiny", {**named, **parts}, settings, torch.float32, "cpu")
+    return Request("tiny", {**named, **parts}, settings, torch.float32, "cpu")
 
 
 def backbone(model: Model, guidance: float) -> RealImage:
     """The adapter around a model."""
-    return RealImage("tiny", "fp32", "cpu", Parts(model, guidance, "0" * 64))
+    identity = Identity("tiny", "fp32", "cpu", capabilities(model, RealImage.meets({})), "0" * 64)
+    return RealImage(identity, model, guidance)
 
 
 def chameleon_parts(lines: bool) -> tuple[Any, Any]:
@@ -117,7 +119,7 @@ def chameleon(guidance: float, lines: bool) -> Tiny:
     prompts = chameleon_family.PROMPTS["lumina" if lines else "anole"]
     settings = {"pixels": 32 if lines else 8}
     state = vq_state(True, levels=4 if lines else 2)
-    made = chameleon_family.assemble(ask(settings), model, words, state, prompts)
+    made = chameleon_family.assemble(request(settings), model, words, state, prompts)
     return Tiny(backbone(made, guidance), PROMPT, model, words)
 
 
@@ -138,7 +140,7 @@ def emu3_parts() -> tuple[Any, Any]:
 
 def emu3(guidance: float) -> Tiny:
     model, words = emu3_parts()
-    return Tiny(backbone(emu3_family.assemble(ask({"pixels": 8}), model, words), guidance), PROMPT, model, words)
+    return Tiny(backbone(emu3_family.assemble(request({"pixels": 8}), model, words), guidance), PROMPT, model, words)
 
 
 def janus_parts() -> tuple[Any, Any]:
@@ -158,7 +160,7 @@ def janus_parts() -> tuple[Any, Any]:
 def janus(guidance: float) -> Tiny:
     model, words = janus_parts()
     origin = copy.deepcopy(model)
-    return Tiny(backbone(janus_family.assemble(ask({}), model, words), guidance), PROMPT, origin, words)
+    return Tiny(backbone(janus_family.assemble(request({}), model, words), guidance), PROMPT, origin, words)
 
 
 def gpt_state(shape: Shape) -> dict[str, Tensor]:
@@ -169,14 +171,14 @@ def gpt_state(shape: Shape) -> dict[str, Tensor]:
 
 def llamagen(guidance: float, kind: str) -> Tiny:
     shape = Shape(kind, 3, 4, 32, 4, codes=CODES, prompt=10, features=12, mlp=48)
-    vq = chameleon_family.decoder(ask({}), vq_state(False), normalised=True)
+    vq = chameleon_family.decoder(request({}), vq_state(False), normalised=True)
     if kind == "tar":
         settings = {"length": 81}
         shape = Shape(kind, 3, 4, 32, 4, codes=CODES, prompt=81, features=12, mlp=48)
         front = tar_family.Front(None, lambda codes: torch.sin(torch.arange(12) * (1.0 + codes[:, None])))
-        made = tar_family.assemble(ask(settings), shape, gpt_state(shape), vq, front)
+        made = tar_family.assemble(request(settings), shape, gpt_state(shape), vq, front)
         return Tiny(backbone(made, guidance), Prompt("p", condition=np.arange(81)))
-    made = llamagen_family.assemble(ask({}), shape, gpt_state(shape), vq)
+    made = llamagen_family.assemble(request({}), shape, gpt_state(shape), vq)
     if kind == "c2i":
         return Tiny(backbone(made, guidance), Prompt("p", text="class 7"))
     given = np.random.default_rng(0).normal(size=(6, 12)).astype(np.float32)
@@ -211,7 +213,7 @@ def simplear(guidance: float, folder: Path) -> Tiny:
     model, words, path = simplear_parts(folder)
     origin = Qwen2ForCausalLM(model.config).eval()
     origin.load_state_dict(model.state_dict())
-    made = simplear_family.assemble(ask({"pixels": 64}, vq=path), model, words, (4, 4, 2))
+    made = simplear_family.assemble(request({"pixels": 64}, vq=path), model, words, (4, 4, 2))
     return Tiny(backbone(made, guidance), PROMPT, origin, words)
 
 

@@ -124,12 +124,16 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
-    ends = frozenset(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
     return Capabilities(
         model.get_output_embeddings().weight.shape[0],
         min(known, default=2048),
-        ends,
+        end_ids(eos),
         meets,
         layers=int(config.num_hidden_layers) if Requirement.HIDDEN in meets else 0,
         width=int(config.hidden_size),
     )
+
+
+def end_ids(eos: Any) -> frozenset[int]:
+    """Ids that end a text, from a configuration's one id, list of ids or None."""
+    return frozenset(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))

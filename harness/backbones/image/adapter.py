@@ -1,75 +1,78 @@
-"""Decoders of pictures in raster order, conditioned on a caption: a Llama over a slot cache, guided, one id a cell.
+"""Our own picture models: a Llama that writes one id a cell in raster order, guided by a caption.
 
-The folder of such a model is one of transformers whose config.json has an entry ``picture`` (see `_layout`).
+The folder of such a model is one of transformers whose config.json has an entry ``picture`` (see `Layout`).
 """
 
 from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, final
 
 import torch
 
+from harness.backbones.base import TYPES, Adapter, Identity, spread
 from harness.backbones.checkpoints import digests, sources, transformers_models
 from harness.backbones.image.layout import Layout, Palette
 from harness.backbones.image.vq import VQ
-from harness.backbones.slots.cache import Masks, SlotCache
-from harness.backbones.slots.fused_llama import FusedLlama, incompatibility
-from harness.backbones.slots.guided import Grammar, GridGrammar, GuidedCache
+from harness.backbones.slots.fused_llama import forward_of
+from harness.backbones.slots.guided import GridGrammar, GuidedCache
 from harness.backbones.slots.net import Net, Tapped
-from harness.backbones.slots.transformers_net import TransformersNet
-from harness.backbones.text.hf_causal import TYPES, spread
-from harness.core.backbone import Backbone, EncodedPrompt, TiedEmbeddings
+from harness.core.backbone import EncodedPrompt, TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
 from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
 from harness.record.outputs import Picture
 from harness.registry import BACKBONES
 
-PARAMS = ("source", "pixels", "guidance")
-
 
 @BACKBONES.register("image")
 @final
-class ImageModel(Backbone):
+class ImageModel(Adapter):
     """A model of pictures from captions of a closed vocabulary, one token a word.
 
     Args (of ``params``):
-        source: of the decoder: shipped, folder or random. pixels: of the VQ tokenizer, in the same form; without it the
-            codes are levels of grey. guidance: scale s of z_u + s (z_c - z_u); 1, the default, is none.
+        source: of the decoder: shipped, folder or random.
+        pixels: of the VQ tokenizer, in the same form; without it the codes are levels of grey.
+        guidance: scale s of z_u + s (z_c - z_u); 1, the default, is none.
 
-    What its offers have as codebook is a vector of the VQ for each code, or a grey from 0 to 1.
+    The codebook of its capabilities has a vector of the VQ for each code, or a grey from 0 to 1.
     """
 
-    def __init__(self, name: str, dtype: str, device: str, net: Net, parts: Parts) -> None:
-        self.name, self.dtype, self.device = name, dtype, device
-        self.fingerprint, self.capabilities = parts.fingerprint, parts.capabilities
-        self._net, self._parts = net, parts
-        self._masks = Masks(self.capabilities.context, TYPES[dtype], torch.device(device))
+    kind = "image"
+    parameters = ("source", "pixels", "guidance")
+    advice = "name a preset such as embedded-image"
+
+    def __init__(self, identity: Identity, net: Net, layout: Layout, palette: Palette) -> None:
+        super().__init__(identity)
+        self._net, self._layout, self._palette = net, layout, palette
+        allowed = torch.arange(layout.vocabulary, device=identity.device) < layout.codes
+        self._grammar = GridGrammar(layout.grid, allowed)
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> ImageModel:
         """Read weights that are there already."""
-        scale = _check(name, params, dtype)
-        model, mark = _model(name, params, dtype)
+        cls.check(name, params, dtype)
+        scale = _scale(name, params.get("guidance", 1.0))
+        model, weights_digest = _model(name, params, dtype)
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
         layout = Layout.read(name, model.config)
         palette = _palette(name, params, layout)
-        grid = layout.grid
-        context = int(model.config.max_position_embeddings)
-        vectors = palette.codebook.to(device)
-        sizes = {"layers": int(model.config.num_hidden_layers), "width": int(model.config.hidden_size)}
-        capabilities = Capabilities(layout.vocabulary, context, frozenset(), cls.meets(params), grid, vectors, **sizes)
-        capabilities = replace(capabilities, branches=_branches(scale), guidance=scale)
-        allowed = torch.arange(layout.vocabulary, device=device) < layout.codes
-        fingerprint = _mark(f"{mark} {palette.mark} guidance={scale!r}")
-        parts = Parts(capabilities, fingerprint, layout, palette, scale, GridGrammar(grid, allowed))
-        return cls(
-            name, dtype, device, FusedLlama(model) if incompatibility(model) is None else TransformersNet(model), parts
+        capabilities = Capabilities(
+            layout.vocabulary,
+            int(model.config.max_position_embeddings),
+            meets=cls.meets(params),
+            grid=layout.grid,
+            codebook=palette.codebook.to(device),
+            layers=int(model.config.num_hidden_layers),
+            width=int(model.config.hidden_size),
+            branches=_branches(scale),
+            guidance=scale,
         )
+        fingerprint = _sha256(f"{weights_digest} {palette.fingerprint} guidance={scale!r}")
+        return cls(Identity(name, dtype, device, capabilities, fingerprint), forward_of(model), layout, palette)
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
@@ -108,26 +111,23 @@ class ImageModel(Backbone):
                 f"prompt {prompt.id!r} has ids {ids}; {self.name!r} reads one or more from 0 to "
                 f"{self.capabilities.vocabulary - 1}"
             )
-        length = self._parts.layout.grid.length
+        length = self._layout.grid.length
         if len(ids) + length > self.capabilities.context:
             raise UsageError(
                 f"prompt {prompt.id!r} has {len(ids)} tokens; with {length} of a picture they would pass the context "
                 f"of {self.capabilities.context}: shorten the caption"
             )
-        return EncodedPrompt(tuple(ids), lambda: self._cache(len(ids), self._parts.scale))
+        return EncodedPrompt(tuple(ids), lambda: self._cache(len(ids), self.capabilities.guidance))
 
     def _cache(self, prompt: int, scale: float) -> GuidedCache:
         return GuidedCache(
-            self._slots(),
+            self._slots(self._net),
             prompt,
             scale=scale,
-            unconditional=None if scale == 1.0 else self._slots(),
+            unconditional=None if scale == 1.0 else self._slots(self._net),
             negative=self.encode(""),
-            grammar=self._parts.grammar,
+            grammar=self._grammar,
         )
-
-    def _slots(self) -> SlotCache:
-        return SlotCache(self._net, self.capabilities.context, self._masks)
 
     def tied_embeddings(self) -> TiedEmbeddings:
         """Those of its net."""
@@ -139,7 +139,7 @@ class ImageModel(Backbone):
         Raises:
             UsageError: a word that the model was not trained on.
         """
-        return self._parts.layout.prompt(self.name, text)
+        return self._layout.prompt(self.name, text)
 
     def decode(self, tokens: Sequence[int]) -> Picture:
         """The picture of a whole grid of codes.
@@ -147,7 +147,7 @@ class ImageModel(Backbone):
         Raises:
             OutputError: too few or too many tokens, or one that is no code.
         """
-        return self._parts.palette.paint(self.name, self._parts.layout, tokens)
+        return self._palette.paint(self.name, self._layout, tokens)
 
     def variant(self, params: Mapping[str, str]) -> ImageModel:
         """``layers``: how many are kept, as in `hf_causal`; ``guidance``: another scale.
@@ -162,46 +162,27 @@ class ImageModel(Backbone):
         if not params:
             return self
         net = self._net
-        scale = _scale(self.name, params.get("guidance", self._parts.scale))
+        scale = _scale(self.name, params.get("guidance", self.capabilities.guidance))
         if "layers" in params:
             net = net.pick(spread(net.layers, params["layers"], self.name))
-        said = ",".join(f"{key}={params[key]}" for key in sorted(params))
-        mark = _mark(f"{self.fingerprint} {said}")
-        capabilities = replace(self.capabilities, layers=net.layers, branches=_branches(scale), guidance=scale)
-        parts = replace(self._parts, fingerprint=mark, scale=scale, capabilities=capabilities)
-        return ImageModel(f"{self.name}/{said}", self.dtype, self.device, net, parts)
+        changes = ",".join(f"{key}={params[key]}" for key in sorted(params))
+        identity = replace(
+            self._identity,
+            name=f"{self.name}/{changes}",
+            capabilities=replace(self.capabilities, layers=net.layers, branches=_branches(scale), guidance=scale),
+            fingerprint=_sha256(f"{self.fingerprint} {changes}"),
+        )
+        return ImageModel(identity, net, self._layout, self._palette)
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """What a backbone has beside its net."""
-
-    capabilities: Capabilities
-    fingerprint: str
-    layout: Layout
-    palette: Palette
-    scale: float
-    grammar: Grammar
-
-
-def _check(name: str, params: Mapping[str, Any], dtype: str) -> float:
-    """The scale of guidance, once the other parameters are found right."""
-    if unknown := sorted(set(params) - set(PARAMS)):
-        raise UsageError(f"{name}: image has no parameter {unknown[0]!r}; it has {', '.join(PARAMS)}")
-    if "source" not in params:
-        raise UsageError(f"{name}: image needs a source of weights; name a preset such as embedded-image")
-    if dtype not in TYPES:
-        raise UsageError(f"{name}: there is no dtype {dtype!r}; choose one of {', '.join(TYPES)}")
-    return _scale(name, params.get("guidance", 1.0))
-
-
-def _scale(name: str, given: Any) -> float:
+def _scale(name: str, value: Any) -> float:
+    """A checked scale of guidance."""
     try:
-        scale = float(given)
+        scale = float(value)
     except (TypeError, ValueError):
         scale = float("nan")
     if not 0 <= scale < float("inf"):
-        raise UsageError(f"{name}: guidance is {given!r}; give a number from 0 (1: none, 2 to 5 are usual)")
+        raise UsageError(f"{name}: guidance is {value!r}; give a number from 0 (1: none, 2 to 5 are usual)")
     return scale
 
 
@@ -234,5 +215,5 @@ def _palette(name: str, params: Mapping[str, Any], layout: Layout) -> Palette:
     return Palette(layout.codes, vq, digests.of_file(folder / "model.safetensors"))
 
 
-def _mark(text: str) -> str:
+def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()

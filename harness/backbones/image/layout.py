@@ -121,11 +121,12 @@ class Palette:
     """What codes look like: levels of grey, or the patches of a VQ.
 
     Attributes:
-        codebook: a grey from 0 to 1, or a vector of the VQ, for each code. mark: which palette, for fingerprints.
+        codebook: a grey from 0 to 1, or a vector of the VQ, for each code.
+        fingerprint: of the VQ's weights; "grey" without one.
     """
 
-    def __init__(self, codes: int, vq: VQ | None = None, mark: str = "grey") -> None:
-        self.mark = mark
+    def __init__(self, codes: int, vq: VQ | None = None, fingerprint: str = "grey") -> None:
+        self.fingerprint = fingerprint
         self._vq = vq
         grey = torch.linspace(0, 1, codes)[:, None]
         self.codebook: Float[Tensor, "codes C"] = grey if vq is None else vq.codebook.detach()

@@ -3,69 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, final
 
 import torch
 from transformers import PreTrainedTokenizerFast, Qwen2Tokenizer
 
+from harness.backbones.base import TYPES, Identity
 from harness.backbones.checkpoints import sources, transformers_models
-from harness.backbones.masked.llada_dream import read_config, read_model
-from harness.backbones.slots.cache import Masks, SlotCache
-from harness.backbones.slots.fused_llama import FusedLlama, incompatibility
+from harness.backbones.masked.llada_dream import Published, read_config, read_model
+from harness.backbones.slots.cache import SlotCache
+from harness.backbones.slots.fused_llama import forward_of
 from harness.backbones.slots.net import Net
-from harness.backbones.slots.transformers_net import TransformersNet
 from harness.backbones.text import chat
-from harness.backbones.text.hf_causal import TYPES
-from harness.core.backbone import Backbone, EncodedPrompt
+from harness.backbones.text.tokenized import TokenizedAdapter
 from harness.core.cache import Cache, Rows, Window
 from harness.core.capabilities import Capabilities, Requirement
-from harness.core.task import Prompt
-from harness.errors import ContractError, UsageError
+from harness.errors import ContractError
 from harness.registry import BACKBONES
-
-PARAMS = ("source", "template", "chat")
-
-
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """What a masked model has beside its net."""
-
-    capabilities: Capabilities
-    fingerprint: str
-    shifted: bool
-    tokenizer: Any
-    template: str | None
 
 
 @BACKBONES.register("masked")
 @final
-class MaskedModel(Backbone):
+class MaskedModel(TokenizedAdapter):
     """A published masked diffusion model and its tokenizer.
 
     Args (of ``params``):
-        source: where the weights lie: hub or folder, as published. template: its chat template: own (the tokenizer's)
-            or a name of `chat.TEMPLATES`. chat: true sends every text prompt through it, as a user's turn.
+        source: where the weights lie: hub or folder, as published.
+        template: its chat template: own (the tokenizer's) or a name of `chat.TEMPLATES`.
+        chat: true sends every text prompt through the template, as a user's turn.
     """
 
     default_dtype: ClassVar[str] = "bf16"
+    kind = "masked"
+    parameters = ("source", "template", "chat")
+    advice = "name a preset such as llada-8b"
 
-    def __init__(self, name: str, dtype: str, device: str, net: Net, parts: Parts) -> None:
-        self.name, self.dtype, self.device = name, dtype, device
-        self.capabilities, self.fingerprint = parts.capabilities, parts.fingerprint
-        self._net, self._parts = net, parts
-        self._masks = Masks(self.capabilities.context, TYPES[dtype], torch.device(device))
+    def __init__(
+        self, identity: Identity, net: Net, published: Published, tokenizer: Any, template: str | None
+    ) -> None:
+        super().__init__(identity, tokenizer, template)
+        self._net, self._published = net, published
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> MaskedModel:
         """Read weights that are on this machine already; nothing is downloaded (see `presets.fetch`)."""
-        unknown = sorted(set(params) - set(PARAMS))
-        if unknown or "source" not in params or dtype not in TYPES:
-            found = f"parameters {', '.join(params) or 'none'} and dtype {dtype}"
-            raise UsageError(
-                f"{name}: masked has {', '.join(PARAMS)}, needs a source, and runs in {', '.join(TYPES)}; found {found}"
-            )
+        cls.check(name, params, dtype)
         template = chat.check(name, params)
         folder = sources.locate(name, sources.parse(name, params["source"]))
         published = read_config(name, folder)
@@ -76,9 +59,8 @@ class MaskedModel(Backbone):
         capabilities = Capabilities(
             config.vocab_size, config.max_position_embeddings, published.eos, cls.meets({}), mask=published.mask
         )
-        net: Net = FusedLlama(model) if incompatibility(model) is None else TransformersNet(model)
-        parts = Parts(capabilities, sources.digest(folder), published.shifted, tokenizer, template)
-        return cls(name, dtype, device, net, parts)
+        identity = Identity(name, dtype, device, capabilities, sources.digest(folder))
+        return cls(identity, forward_of(model), published, tokenizer, template)
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
@@ -86,30 +68,13 @@ class MaskedModel(Backbone):
         return frozenset({Requirement.BIDIRECTIONAL})
 
     def cache(self) -> MaskedCache:
-        """Empty slots; they are allocated by the first pass."""
-        slots = SlotCache(self._net, self.capabilities.context, self._masks)
-        return MaskedCache(slots, self.capabilities.mask or 0, self._parts.shifted)
-
-    def open(self, prompt: Prompt) -> EncodedPrompt:
-        """A text is sent as a user's turn where the preset says ``chat: true``; ids are taken as they are."""
-        parts = self._parts
-        if parts.template is None or prompt.tokens is not None:
-            return super().open(prompt)
-        return EncodedPrompt(tuple(chat.turn(parts.template, parts.tokenizer, prompt.text or "")), self.cache)
-
-    def encode(self, text: str) -> list[int]:
-        """As the tokenizer does by itself."""
-        if self._parts.tokenizer is None:
-            return super().encode(text)
-        return list(self._parts.tokenizer(text).input_ids)
+        """Empty slots."""
+        return MaskedCache(self._slots(self._net), self._published.mask, self._published.shifted)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text up to the first id that ends one, without special tokens; empty where there is no tokenizer."""
-        if self._parts.tokenizer is None:
-            return ""
         ends = (at for at, token in enumerate(tokens) if token in self.capabilities.eos)
-        text: str = self._parts.tokenizer.decode(list(tokens[: next(ends, len(tokens))]), skip_special_tokens=True)
-        return text
+        return self._text(tokens[: next(ends, len(tokens))])
 
 
 def _tokenizer(folder: Path, family: str) -> Any:

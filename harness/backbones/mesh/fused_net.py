@@ -10,7 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
-from harness.backbones.mesh.fused_weights import Decoder
+from harness.backbones.mesh.fused_weights import FusedWeights
 from harness.backbones.mesh.layers import EPS, split_heads
 from harness.backbones.mesh.model import NOWHERE, block_of, is_offset
 from harness.backbones.slots.net import Net, SlotLayer
@@ -42,7 +42,7 @@ class MeshNet(TappedNet):
 
     kind = "mesh"
 
-    def __init__(self, decoder: Decoder, latents: Float[Tensor, "K E"]) -> None:
+    def __init__(self, decoder: FusedWeights, latents: Float[Tensor, "K E"]) -> None:
         self.decoder = decoder
         self.latents = latents
         self.layers = len(decoder.layers) + 1

@@ -30,7 +30,7 @@ class Layer:
 
 
 @dataclass(frozen=True, eq=False)
-class Decoder:
+class FusedWeights:
     """Weights as they are run: table [V, E], places [P, E], rotations [T, 1, D], layers.
 
     Args:
@@ -49,12 +49,12 @@ class Decoder:
     window: int
 
     @staticmethod
-    def of(model: MeshModel) -> Decoder:
+    def of(model: MeshModel) -> FusedWeights:
         """From a trained model, in its type and on its device."""
         sizes, table = model.sizes, model.codes().detach()
         cos, sin = (part[:, None].to(table) for part in angles(sizes.context, sizes.width // sizes.heads))
         layers = tuple(_layer(block) for block in model.layers if isinstance(block, Block))
-        return Decoder(
+        return FusedWeights(
             table=table,
             places=model.codes.places().detach(),
             before=product(model.before.weight.data),
@@ -71,7 +71,7 @@ class Decoder:
         """The table, as both."""
         return TiedEmbeddings(self.table, self.table)
 
-    def pick(self, layers: Sequence[int]) -> Decoder:
+    def pick(self, layers: Sequence[int]) -> FusedWeights:
         """The same weights with these layers only."""
         return replace(self, layers=tuple(self.layers[index] for index in layers))
 

@@ -7,9 +7,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from harness.backbones.mesh.layers import Gated, Sizes, consult, norm, split_heads
+from harness.backbones.mesh.point_cloud import POINT
 
-POINT = 6
-"""Numbers a point: position and unit normal."""
 OCTAVES = 6
 """Frequencies of a position's sines: pi to 32 pi."""
 REACH = (0.1, 0.2, 0.4, 0.8)

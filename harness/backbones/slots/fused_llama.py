@@ -21,6 +21,7 @@ from harness.backbones.slots.lora import Adapter, LowRank
 from harness.backbones.slots.net import Net
 from harness.backbones.slots.packed import PackedLayer, Part, last_rows, layers
 from harness.backbones.slots.tapped import TappedNet
+from harness.backbones.slots.transformers_net import TransformersNet
 from harness.core.backbone import TiedEmbeddings
 from harness.core.cache import Rows
 from harness.core.packed_linear import Product, product
@@ -209,6 +210,11 @@ class FusedLlama(TappedNet):
             packed.reshape(1, kv_heads, share * count, width), keys, values, attn_mask=mask, scale=self._scale
         )
         return seen.view(kv_heads, share, count, width).permute(2, 0, 1, 3).reshape(count, heads * width)
+
+
+def forward_of(model: Any) -> Net:
+    """The fused forward where it computes what the model does, else the model's own."""
+    return FusedLlama(model) if incompatibility(model) is None else TransformersNet(model)
 
 
 def _fuse(layer: Any) -> Layer:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, final
 
@@ -12,35 +12,33 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from harness.backbones.base import TYPES, Identity, LayeredAdapter
 from harness.backbones.checkpoints import digests, sources, transformers_models
-from harness.backbones.slots import lora
-from harness.backbones.slots.cache import Masks, SlotCache
+from harness.backbones.slots.cache import SlotCache
 from harness.backbones.speech.whisper_audio import AudioEncoder
 from harness.backbones.speech.whisper_decoder import Decoder, Grammar
 from harness.backbones.speech.whisper_model import SUPPRESSED, make_random, prompt_ids, read_model, suppressed
-from harness.backbones.text.hf_causal import TYPES, spread
-from harness.core.backbone import Backbone, EncodedPrompt
+from harness.core.backbone import EncodedPrompt
 from harness.core.capabilities import Capabilities, Requirement
 from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.registry import BACKBONES
 
-FIELDS = ("source", "language")
-
 
 @dataclass(frozen=True, eq=False)
-class Parts:
-    """What a Whisper has beside its decoder.
+class Setup:
+    """What a Whisper has around its decoder.
 
     Args:
-        offers: of the decoder. fingerprint: of weights, prompt and grammar. tokenizer: None for random weights.
-        ears: features and encoder. prompt: the ids that every decode starts from. never, first: suppressed ids.
+        tokenizer: None for random weights.
+        audio: features and encoder.
+        prompt: the ids that every decode starts from.
+        never: ids that are suppressed everywhere.
+        first: ids that are suppressed as the first token.
     """
 
-    capabilities: Capabilities
-    fingerprint: str
     tokenizer: Any
-    ears: AudioEncoder
+    audio: AudioEncoder
     prompt: tuple[int, ...]
     never: torch.Tensor
     first: torch.Tensor
@@ -48,7 +46,7 @@ class Parts:
 
 @BACKBONES.register("whisper")
 @final
-class Whisper(Backbone):
+class Whisper(LayeredAdapter):
     """A Whisper and its tokenizer; prompts are recordings of up to 30 s, mono at 16 kHz.
 
     Args (of ``params``):
@@ -59,20 +57,19 @@ class Whisper(Backbone):
     """
 
     forward_kind = "fused"
+    kind = "whisper"
+    parameters = ("source", "language")
+    advice = "name a preset such as whisper-base"
 
-    def __init__(self, name: str, dtype: str, device: str, decoder: Decoder, parts: Parts) -> None:
-        self.name, self.dtype, self.device = name, dtype, device
-        self.capabilities, self.fingerprint = parts.capabilities, parts.fingerprint
-        self._decoder = decoder
-        self._parts = parts
-        self._adapters: dict[Path, Any] = {}
-        self._masks = Masks(self.capabilities.context, TYPES[dtype], torch.device(device))
+    def __init__(self, identity: Identity, decoder: Decoder, setup: Setup) -> None:
+        super().__init__(identity)
+        self._decoder, self._setup = decoder, setup
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Whisper:
         """Read weights that are in the cache already; nothing is downloaded (see `presets.fetch`)."""
-        found = read(name, params, dtype, device)
-        return cls(name, dtype, device, Decoder(found.model), found.parts)
+        loaded = read(name, params, dtype, device)
+        return cls(loaded.identity, Decoder(loaded.model), loaded.setup)
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
@@ -103,88 +100,74 @@ class Whisper(Backbone):
 
     def hear(self, prompt: Prompt) -> Float[Tensor, "S E"]:
         """The encoder's states of a prompt's recording; raises as `open` does."""
-        return self._parts.ears.hear(self._parts.ears.samples(self.name, prompt))
+        return self._setup.audio.hear(self._setup.audio.samples(self.name, prompt))
 
     def listen(self, states: Float[Tensor, "S E"], tokens: tuple[int, ...] | None = None) -> EncodedPrompt:
         """The prompt of a recording that was heard already; without ids it is Whisper's own."""
-        parts = self._parts
-        ids = tokens or parts.prompt
+        setup = self._setup
+        ids = tokens or setup.prompt
         with torch.inference_mode():
-            net = self._decoder.listen(states, Grammar(parts.never, parts.first, len(ids) - 1))
-        return EncodedPrompt(ids, lambda: SlotCache(net, self.capabilities.context, self._masks))
+            net = self._decoder.listen(states, Grammar(setup.never, setup.first, len(ids) - 1))
+        return EncodedPrompt(ids, lambda: self._slots(net))
 
     def adapter(self, folder: Path | None) -> Any:
-        """Read once; see `lora.read`."""
-        assert folder is not None, "it is no toy"
-        if folder not in self._adapters:
-            self._adapters[folder] = self._decoder.fitted(lora.read(folder, self, TYPES[self.dtype]))
-        return self._adapters[folder]
+        """Read once."""
+        return self._fit_adapter(folder, self._decoder.fitted)
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text without special tokens; empty where there is no tokenizer."""
-        if self._parts.tokenizer is None:
+        if self._setup.tokenizer is None:
             return ""
-        text: str = self._parts.tokenizer.decode(list(tokens), skip_special_tokens=True)
-        return text.strip()
+        return str(self._setup.tokenizer.decode(list(tokens), skip_special_tokens=True)).strip()
 
-    def variant(self, params: Mapping[str, str]) -> Whisper:
-        """``layers``: how many of the decoder are kept, as in `hf_causal`; the encoder stays whole.
+    def _layer_count(self) -> int:
+        return self._decoder.layers
 
-        Raises:
-            UsageError: another parameter, or a number of layers outside 2 to all of them.
-        """
-        if set(params) != {"layers"}:
-            return self if not params else super().variant(params)  # type: ignore[return-value]  # it raises
-        kept = spread(self._decoder.layers, params["layers"], self.name)
-        mark = hashlib.sha256(f"{self.fingerprint} layers={kept}".encode()).hexdigest()
-        name = f"{self.name}/layers={len(kept)}"
-        return Whisper(name, self.dtype, self.device, self._decoder.pick(kept), replace(self._parts, fingerprint=mark))
+    def _keep_layers(self, layers: Sequence[int], identity: Identity) -> Whisper:
+        """Of the decoder; the encoder stays whole."""
+        return Whisper(identity, self._decoder.pick(layers), self._setup)
 
 
 class LoadedWhisper(NamedTuple):
-    """A Whisper of transformers, and what it has beside its decoder."""
+    """A Whisper of transformers, and what it has around its decoder."""
 
     model: Any
-    parts: Parts
+    identity: Identity
+    setup: Setup
 
 
 def read(name: str, params: Mapping[str, Any], dtype: str, device: str) -> LoadedWhisper:
     """As `Whisper.load`, before the decoder is fused.
 
     Raises:
-        UsageError: an unknown parameter, type or language. WeightsError: weights are missing, damaged or no Whisper's.
+        UsageError: an unknown parameter, type or language.
+        WeightsError: weights are missing, damaged or no Whisper's.
     """
-    _check(name, params, dtype)
+    Whisper.check(name, params, dtype)
     source = sources.parse(name, params["source"])
     if source.kind == "random":
         model, tokenizer = make_random(name, source.fields), None
-        fingerprint = digests.of_tensors(model)
+        weights_digest = digests.of_tensors(model)
     else:
         folder = sources.locate(name, source)
         model = read_model(name, folder, TYPES[dtype])
-        tokenizer, fingerprint = transformers_models.read_tokenizer(folder), sources.digest(folder)
+        tokenizer, weights_digest = transformers_models.read_tokenizer(folder), sources.digest(folder)
     model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
-    generation = model.generation_config
+    generation, config = model.generation_config, model.config
     prompt = prompt_ids(name, generation, params.get("language", "en"))
-    never, first = (suppressed(generation, key, model.config.vocab_size) for key in SUPPRESSED)
-    mark = hashlib.sha256(f"{fingerprint} prompt={prompt} never={never} first={first}".encode()).hexdigest()
-    ids = [torch.tensor(each, dtype=torch.long, device=device) for each in (never, first)]
-    return LoadedWhisper(
-        model, Parts(_offers(model, Whisper.meets(params)), mark, tokenizer, AudioEncoder(model), prompt, *ids)
+    never, first = (suppressed(generation, key, config.vocab_size) for key in SUPPRESSED)
+    fingerprint = hashlib.sha256(f"{weights_digest} prompt={prompt} never={never} first={first}".encode()).hexdigest()
+    capabilities = Capabilities(
+        config.vocab_size,
+        config.max_target_positions,
+        transformers_models.end_ids(generation.eos_token_id),
+        Whisper.meets(params),
     )
-
-
-def _check(name: str, params: Mapping[str, Any], dtype: str) -> None:
-    unknown = sorted(set(params) - set(FIELDS))
-    if unknown:
-        raise UsageError(f"{name}: whisper has no parameter {unknown[0]!r}; it has {', '.join(FIELDS)}")
-    if "source" not in params:
-        raise UsageError(f"{name}: whisper needs a source of weights; name a preset such as whisper-base")
-    if dtype not in TYPES:
-        raise UsageError(f"{name}: there is no dtype {dtype!r}; choose one of {', '.join(TYPES)}")
-
-
-def _offers(model: Any, meets: frozenset[Requirement]) -> Capabilities:
-    eos = model.generation_config.eos_token_id
-    ends = frozenset(eos if isinstance(eos, list | tuple) else () if eos is None else (eos,))
-    return Capabilities(model.config.vocab_size, model.config.max_target_positions, ends, meets)
+    setup = Setup(
+        tokenizer,
+        AudioEncoder(model),
+        prompt,
+        torch.tensor(never, dtype=torch.long, device=device),
+        torch.tensor(first, dtype=torch.long, device=device),
+    )
+    return LoadedWhisper(model, Identity(name, dtype, device, capabilities, fingerprint), setup)

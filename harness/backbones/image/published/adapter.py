@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar, final
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from harness.backbones.base import TYPES, Identity, LayeredAdapter
 from harness.backbones.checkpoints import components
 from harness.backbones.image.layout import cells
 from harness.backbones.image.published.families import check
-from harness.backbones.image.published.family import Ask, Model
-from harness.backbones.slots.cache import Masks, SlotCache
+from harness.backbones.image.published.family import Model, Request
+from harness.backbones.slots.cache import SlotCache
 from harness.backbones.slots.guided import GridGrammar, GuidedCache
-from harness.backbones.text.hf_causal import TYPES, spread
-from harness.core.backbone import Backbone, EncodedPrompt
+from harness.core.backbone import EncodedPrompt
 from harness.core.cache import Cache
 from harness.core.capabilities import Capabilities, Requirement
 from harness.core.task import Prompt
@@ -31,51 +31,40 @@ from harness.record.outputs import Picture
 from harness.registry import BACKBONES
 
 
-@dataclass(frozen=True, eq=False)
-class Parts:
-    """A loaded model, its guidance scale and the digest of its files."""
-
-    model: Model
-    guidance: float
-    fingerprint: str
-
-
 @BACKBONES.register("real_image")
 @final
-class RealImage(Backbone):
+class RealImage(LayeredAdapter):
     """A published picture model.
 
     Args (of ``params``):
-        family: a name of ``_real_table.FAMILIES``. parts: its files (see `components`). guidance: scale s, 1 for none.
+        family: a name of `families.FAMILIES`.
+        parts: the files or folders it is published in (see `components`).
+        guidance: scale s, 1 for none.
         Others: settings of the family, such as pixels.
 
     Attributes:
-        codes: the picture code of each id, -1 where it has none. codebook: the vector of each code.
+        codes: the picture code of each id, -1 where it has none.
+        codebook: the vector of each code.
     """
 
     default_dtype: ClassVar[str] = "bf16"
+    kind = "real_image"
 
-    def __init__(self, name: str, dtype: str, device: str, parts: Parts) -> None:
-        model = parts.model
-        self.name, self.dtype, self.device = name, dtype, device
-        self.fingerprint = parts.fingerprint
-        ids = (model.codes >= 0).nonzero()[:, 0]
-        grid, vectors = replace(model.grid, ids=tuple(ids.tolist())), model.codebook[model.codes[ids]]
-        self.capabilities = Capabilities(
-            model.vocabulary, model.context, meets=self.meets({}), grid=grid, codebook=vectors
-        )
-        self._parts, self._model = parts, model
+    def __init__(self, identity: Identity, model: Model, guidance: float) -> None:
+        super().__init__(identity)
+        self._model, self._guidance = model, guidance
         self._grammar = GridGrammar(model.grid, model.codes >= 0)
-        self._masks = Masks(model.context, TYPES[dtype], torch.device(device))
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> RealImage:
         """Read files that are on this machine already."""
-        asked = check(name, params, dtype)
-        paths = components.locate(name, asked.parts)
-        model = asked.family.load(Ask(name, paths, asked.settings, TYPES[dtype], device))
-        mark = hashlib.sha256(f"{components.digest(paths)} {sorted(asked.settings.items())}".encode()).hexdigest()
-        return cls(name, dtype, device, Parts(model, float(params.get("guidance", 1.0)), mark))
+        checked = check(name, params, dtype)
+        paths = components.locate(name, checked.files)
+        model = checked.family.load(Request(name, paths, checked.settings, TYPES[dtype], device))
+        weights_digest = components.digest(paths)
+        fingerprint = hashlib.sha256(f"{weights_digest} {sorted(checked.settings.items())}".encode()).hexdigest()
+        identity = Identity(name, dtype, device, capabilities(model, cls.meets(params)), fingerprint)
+        return cls(identity, model, float(params.get("guidance", 1.0)))
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
@@ -106,7 +95,7 @@ class RealImage(Backbone):
     def open(self, prompt: Prompt) -> EncodedPrompt:
         """Read a prompt: a text encoder or language model in front runs here, once."""
         model, reading = self._model, self._model.read(self._model.net, prompt)
-        count, scale = len(reading.tokens), self._parts.guidance
+        count, scale = len(reading.tokens), self._guidance
         room = model.context + max(0, len(reading.negative) - count)
         if count + model.grid.length > model.context:
             raise UsageError(
@@ -116,7 +105,7 @@ class RealImage(Backbone):
 
         def cache() -> Cache:
             return GuidedCache(
-                SlotCache(reading.net, model.context, self._masks),
+                self._slots(reading.net),
                 count,
                 scale=scale,
                 unconditional=SlotCache(reading.other, room, self._masks),
@@ -139,18 +128,15 @@ class RealImage(Backbone):
         pixels = self._model.paint(codes[ids].view(grid.rows, grid.columns)).float().permute(1, 2, 0)
         return Picture(((pixels + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).cpu().numpy())
 
-    def variant(self, params: Mapping[str, str]) -> RealImage:
-        """``layers``: how many are kept, evenly spread, the first and the last always; tensors are shared.
+    def _layer_count(self) -> int:
+        return self._model.net.layers
 
-        Raises:
-            UsageError: another parameter, or a number of layers outside 2 to all of them.
-        """
-        if not params:
-            return self
-        if set(params) != {"layers"}:
-            raise UsageError(f"{self.name!r} has no variant with {', '.join(sorted(params))}; it has layers=N")
-        kept = spread(self._model.net.layers, params["layers"], self.name)
-        mark = hashlib.sha256(f"{self.fingerprint} layers={kept}".encode()).hexdigest()
-        model = replace(self._model, net=self._model.net.pick(kept))
-        parts = Parts(model, self._parts.guidance, mark)
-        return RealImage(f"{self.name}/layers={len(kept)}", self.dtype, self.device, parts)
+    def _keep_layers(self, layers: Sequence[int], identity: Identity) -> RealImage:
+        return RealImage(identity, replace(self._model, net=self._model.net.pick(layers)), self._guidance)
+
+
+def capabilities(model: Model, meets: frozenset[Requirement]) -> Capabilities:
+    """What a published model is; a cell of its grid may take every id that stands for a code."""
+    ids = (model.codes >= 0).nonzero()[:, 0]
+    grid, vectors = replace(model.grid, ids=tuple(ids.tolist())), model.codebook[model.codes[ids]]
+    return Capabilities(model.vocabulary, model.context, meets=meets, grid=grid, codebook=vectors)

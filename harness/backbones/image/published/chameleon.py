@@ -16,10 +16,10 @@ from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 from harness.backbones.checkpoints import components, transformers_models
 from harness.backbones.image.published import vqgan
 from harness.backbones.image.published.family import (
-    Ask,
     Family,
     Model,
     Reading,
+    Request,
     code_table,
     same,
     side,
@@ -41,83 +41,85 @@ DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
 PromptReader = Callable[[Net, Prompt], Reading]
 
 
-def _anole(ask: Ask, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
+def _anole(request: Request, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
     """<s> text <end of turn> <begin of picture>; unconditional: <s> <begin of picture>. No ends of lines."""
-    boi, eot = token_ids(ask.name, tokenizer, [BOI, EOT])
+    boi, eot = token_ids(request.name, tokenizer, [BOI, EOT])
     bos = int(tokenizer.bos_token_id)
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        words = tokenizer(text_of(ask.name, prompt), add_special_tokens=False).input_ids
+        words = tokenizer(text_of(request.name, prompt), add_special_tokens=False).input_ids
         return same(net, [bos, *words, eot, boi], [bos, boi])
 
     return read, None
 
 
-def _lumina(ask: Ask, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
+def _lumina(request: Request, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
     """<s> request <end of turn> <begin of picture> <height> <width>; unconditional: the last three of them."""
-    units = side(ask.name, pixels, UNIT)
-    boi, eot, line, size = token_ids(ask.name, tokenizer, [BOI, EOT, LINE, f"<reserved{8800 + units:05d}>"])
+    units = side(request.name, pixels, UNIT)
+    boi, eot, line, size = token_ids(request.name, tokenizer, [BOI, EOT, LINE, f"<reserved{8800 + units:05d}>"])
     bos = int(tokenizer.bos_token_id)
-    request = f"Generate an image of {pixels}x{pixels} according to the following prompt:\n"
+    instruction = f"Generate an image of {pixels}x{pixels} according to the following prompt:\n"
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        words = tokenizer(request + text_of(ask.name, prompt), add_special_tokens=False).input_ids
+        words = tokenizer(instruction + text_of(request.name, prompt), add_special_tokens=False).input_ids
         return same(net, [bos, *words, eot, boi, size, size], [boi, size, size])
 
     return read, line
 
 
-def _loader(prompts: Callable[[Ask, Any, int], tuple[PromptReader, int | None]]) -> Callable[[Ask], Model]:
-    def load(ask: Ask) -> Model:
-        folder = ask.parts["model"]
-        config = read_config(ask, folder, ChameleonConfig)
+def _loader(prompts: Callable[[Request, Any, int], tuple[PromptReader, int | None]]) -> Callable[[Request], Model]:
+    def load(request: Request) -> Model:
+        folder = request.components["model"]
+        config = read_config(request, folder, ChameleonConfig)
         tokenizer = transformers_models.read_tokenizer(folder)
         if config.vocabulary_map is None and tokenizer is not None:
             config.vocabulary_map = tokenizer.get_vocab()
-        model = read_pretrained(ask, folder, ChameleonForConditionalGeneration, config, ("model.vqmodel.",))
-        state = components.read_state(ask.name, ask.parts["vq"])
-        return assemble(ask, model, tokenizer, state, prompts)
+        model = read_pretrained(request, folder, ChameleonForConditionalGeneration, config, ("model.vqmodel.",))
+        state = components.read_state(request.name, request.components["vq"])
+        return assemble(request, model, tokenizer, state, prompts)
 
     return load
 
 
 def assemble(
-    ask: Ask,
+    request: Request,
     model: Any,
     tokenizer: Any,
     state: dict[str, Tensor],
-    prompts: Callable[[Ask, Any, int], tuple[PromptReader, int | None]],
+    prompts: Callable[[Request, Any, int], tuple[PromptReader, int | None]],
 ) -> Model:
     """A model out of its parts: one of transformers, and the tensors of the VQGAN."""
     base, config = model.model, model.config
     base.vqmodel = None  # the original tokenizer is used instead
-    net = checked(ask.name, DecoderNet(base, base.embed_tokens, model.lm_head), ask.device, ask.dtype)
-    vq = decoder(ask, state)
-    pixels = ask.settings["pixels"]
-    cells = side(ask.name, pixels, vq.shape.factor)
-    read, line = prompts(ask, tokenizer, pixels)
-    codes = picture_codes(ask.name, config.vocabulary_map or {}, vq.shape.codes)
+    net = checked(request.name, DecoderNet(base, base.embed_tokens, model.lm_head), request.device, request.dtype)
+    vq = decoder(request, state)
+    pixels = request.settings["pixels"]
+    cells = side(request.name, pixels, vq.shape.factor)
+    read, line = prompts(request, tokenizer, pixels)
+    codes = picture_codes(request.name, config.vocabulary_map or {}, vq.shape.codes)
     return Model(
         net=net,
         vocabulary=int(model.lm_head.weight.shape[0]),
         context=int(config.max_position_embeddings),
         grid=Grid(cells, cells, eol=line),
-        codes=code_table(int(model.lm_head.weight.shape[0]), codes, ask.device),
+        codes=code_table(int(model.lm_head.weight.shape[0]), codes, request.device),
         read=read,
         paint=vq,
         codebook=vq.codebook.detach(),
     )
 
 
-def decoder(ask: Ask, state: dict[str, Tensor], part: str = "vq", normalised: bool = False) -> vqgan.VQDecoder:
+def decoder(request: Request, state: dict[str, Tensor], part: str = "vq", normalised: bool = False) -> vqgan.VQDecoder:
     """The picture decoder of a VQGAN file, in fp32."""
     own = vqgan.own_names(state)
     try:
         vq = vqgan.VQDecoder(vqgan.shape_of(own, normalised))
     except (KeyError, ValueError) as error:
-        raise WeightsError(f"{ask.name}: {ask.parts[part]} is no VQGAN tokenizer; it lacks {error}") from error
-    components.fill(ask.name, ask.parts[part], vq, own)
-    return vq.to(ask.device).eval().requires_grad_(False)
+        raise WeightsError(
+            f"{request.name}: {request.components[part]} is no VQGAN tokenizer; it lacks {error}"
+        ) from error
+    components.fill(request.name, request.components[part], vq, own)
+    return vq.to(request.device).eval().requires_grad_(False)
 
 
 def picture_codes(name: str, words: dict[str, int], count: int) -> dict[int, int]:
@@ -136,6 +138,9 @@ def picture_codes(name: str, words: dict[str, int], count: int) -> dict[int, int
     return found
 
 
-PROMPTS: dict[str, Callable[[Ask, Any, int], tuple[PromptReader, int | None]]] = {"anole": _anole, "lumina": _lumina}
+PROMPTS: dict[str, Callable[[Request, Any, int], tuple[PromptReader, int | None]]] = {
+    "anole": _anole,
+    "lumina": _lumina,
+}
 ANOLE = Family(_loader(_anole), ("model", "vq"), settings={"pixels": 512})
 LUMINA = Family(_loader(_lumina), ("model", "vq"), settings={"pixels": 768})

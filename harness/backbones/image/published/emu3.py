@@ -15,10 +15,10 @@ from transformers import Emu3Config, Emu3ForConditionalGeneration
 
 from harness.backbones.checkpoints import transformers_models
 from harness.backbones.image.published.family import (
-    Ask,
     Family,
     Model,
     Reading,
+    Request,
     code_table,
     same,
     side,
@@ -41,20 +41,20 @@ NEGATIVE = (
 )
 
 
-def _load_emu3(ask: Ask) -> Model:
-    folder = ask.parts["model"]
-    config, tokenizer = read_config(ask, folder, Emu3Config), transformers_models.read_tokenizer(folder)
+def _load_emu3(request: Request) -> Model:
+    folder = request.components["model"]
+    config, tokenizer = read_config(request, folder, Emu3Config), transformers_models.read_tokenizer(folder)
     if config.vocabulary_map is None and tokenizer is not None:
         config.vocabulary_map = tokenizer.get_vocab()
-    return assemble(ask, read_pretrained(ask, folder, Emu3ForConditionalGeneration, config), tokenizer)
+    return assemble(request, read_pretrained(request, folder, Emu3ForConditionalGeneration, config), tokenizer)
 
 
-def assemble(ask: Ask, model: Any, tokenizer: Any) -> Model:
+def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
     """A model out of one of transformers and its tokenizer of texts."""
     text, vq = model.model.text_model, model.model.vqmodel.float()
-    net = checked(ask.name, DecoderNet(text, text.embed_tokens, model.lm_head), ask.device, ask.dtype)
-    cells = side(ask.name, ask.settings["pixels"], int(vq.spatial_scale_factor))
-    boi, image, eoi, line, frame, eos = token_ids(ask.name, tokenizer, [BOI, IMAGE, EOI, LINE, FRAME, EOS])
+    net = checked(request.name, DecoderNet(text, text.embed_tokens, model.lm_head), request.device, request.dtype)
+    cells = side(request.name, request.settings["pixels"], int(vq.spatial_scale_factor))
+    boi, image, eoi, line, frame, eos = token_ids(request.name, tokenizer, [BOI, IMAGE, EOI, LINE, FRAME, EOS])
     bos = int(tokenizer.bos_token_id)
 
     def encode(words: str) -> list[int]:
@@ -62,21 +62,21 @@ def assemble(ask: Ask, model: Any, tokenizer: Any) -> Model:
         return [bos, *ids[0], boi, *ids[1], image]
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        return same(net, encode(text_of(ask.name, prompt) + POSITIVE), encode(NEGATIVE))
+        return same(net, encode(text_of(request.name, prompt) + POSITIVE), encode(NEGATIVE))
 
     @torch.inference_mode()
     def paint(codes: Int[Tensor, "h w"]) -> Float[Tensor, "3 H W"]:
         pixels: Tensor = vq.decode(codes[None])[0]
         return pixels
 
-    codes = picture_codes(ask.name, model.config.vocabulary_map or {}, int(vq.config.codebook_size))
+    codes = picture_codes(request.name, model.config.vocabulary_map or {}, int(vq.config.codebook_size))
     vocabulary = int(model.lm_head.weight.shape[0])
     return Model(
         net=net,
         vocabulary=vocabulary,
         context=int(text.config.max_position_embeddings),
         grid=Grid(cells, cells, eol=line, tail=(frame, eoi, eos)),
-        codes=code_table(vocabulary, codes, ask.device),
+        codes=code_table(vocabulary, codes, request.device),
         read=read,
         paint=paint,
         codebook=vq.quantize.embedding.weight.detach(),

@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from harness.backbones.base import check_dtype, check_parameters
 from harness.backbones.checkpoints import components
 from harness.backbones.image.published.family import Family
-from harness.backbones.text.hf_causal import TYPES
 from harness.errors import UnknownNameError, UsageError
 
 FAMILIES = {
@@ -39,7 +39,7 @@ class Checked:
     """Parameters of a preset, settings with their defaults."""
 
     family: Family
-    parts: Mapping[str, components.Component]
+    files: Mapping[str, components.Component]
     settings: Mapping[str, Any]
 
 
@@ -52,14 +52,10 @@ def check(name: str, params: Mapping[str, Any], dtype: str) -> Checked:
     kind = str(params.get("family"))
     family = family_of(kind)
     rest = {key: value for key, value in params.items() if key not in ("family", "parts", "guidance")}
-    unknown = sorted(set(rest) - set(family.settings))
-    if unknown:
-        known = ", ".join(["family", "parts", "guidance", *sorted(family.settings)])
-        raise UsageError(f"{name}: the family {kind} has no parameter {unknown[0]!r}; it has {known}")
+    check_parameters(f"{name}: the family {kind}", params, ["family", "parts", "guidance", *sorted(family.settings)])
     scale = params.get("guidance", 1.0)
     if not isinstance(scale, int | float) or isinstance(scale, bool) or scale < 0:
         raise UsageError(f"{name}: guidance is {scale!r}; give a number of at least 0")
-    if dtype not in TYPES:
-        raise UsageError(f"{name}: there is no dtype {dtype!r}; choose one of {', '.join(TYPES)}")
-    parts = components.check(name, params.get("parts"), family.parts, family.optional)
-    return Checked(family, parts, {**family.settings, **rest})
+    check_dtype(name, dtype)
+    checked = components.check(name, params.get("parts"), family.components, family.optional)
+    return Checked(family, checked, {**family.settings, **rest})

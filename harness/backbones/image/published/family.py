@@ -54,11 +54,11 @@ class Model:
 
 
 @dataclass(frozen=True)
-class Ask:
-    """What a family loads from: files by part, the preset's settings, and where the model runs."""
+class Request:
+    """What a family loads from: paths by component, the preset's settings, and where the model runs."""
 
     name: str
-    parts: Mapping[str, Path]
+    components: Mapping[str, Path]
     settings: Mapping[str, Any]
     dtype: torch.dtype
     device: str
@@ -69,12 +69,14 @@ class Family:
     """A kind of model.
 
     Args:
-        load: builds it. parts: files needed. optional: files that some prompts need.
-        settings: what a preset may set beside, with its default.
+        load: builds it.
+        components: files and folders that it needs.
+        optional: files and folders that some prompts need.
+        settings: what else a preset may set, with its default.
     """
 
-    load: Callable[[Ask], Model]
-    parts: tuple[str, ...]
+    load: Callable[[Request], Model]
+    components: tuple[str, ...]
     optional: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
 

@@ -14,7 +14,16 @@ from torch.nn import functional
 from transformers import JanusConfig, JanusForConditionalGeneration
 
 from harness.backbones.checkpoints import transformers_models
-from harness.backbones.image.published.family import Ask, Family, Model, Reading, code_table, same, text_of, token_ids
+from harness.backbones.image.published.family import (
+    Family,
+    Model,
+    Reading,
+    Request,
+    code_table,
+    same,
+    text_of,
+    token_ids,
+)
 from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.slots.net import Net
 from harness.core.capabilities import Grid
@@ -23,14 +32,14 @@ from harness.core.task import Prompt
 BOI, PAD = "<begin_of_image>", "<｜▁pad▁｜>"
 
 
-def _load_janus(ask: Ask) -> Model:
-    folder = ask.parts["model"]
-    config = read_config(ask, folder, JanusConfig)
-    model = read_pretrained(ask, folder, JanusForConditionalGeneration, config, ("lm_head.",))
-    return assemble(ask, model, transformers_models.read_tokenizer(folder))
+def _load_janus(request: Request) -> Model:
+    folder = request.components["model"]
+    config = read_config(request, folder, JanusConfig)
+    model = read_pretrained(request, folder, JanusForConditionalGeneration, config, ("lm_head.",))
+    return assemble(request, model, transformers_models.read_tokenizer(folder))
 
 
-def assemble(ask: Ask, model: Any, tokenizer: Any) -> Model:
+def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
     """A model out of one of transformers and its tokenizer of texts."""
     base = model.model
     base.vision_model = base.aligner = None  # they read pictures
@@ -48,10 +57,10 @@ def assemble(ask: Ask, model: Any, tokenizer: Any) -> Model:
     def head(hidden: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
         return functional.pad(base.generation_head(hidden), (0, words))
 
-    boi, pad = token_ids(ask.name, tokenizer, [BOI, PAD])
+    boi, pad = token_ids(request.name, tokenizer, [BOI, PAD])
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        asked = tokenizer(f"<|User|>: {text_of(ask.name, prompt).strip()}\n\n<|Assistant|>:").input_ids
+        asked = tokenizer(f"<|User|>: {text_of(request.name, prompt).strip()}\n\n<|Assistant|>:").input_ids
         ids = [*asked, boi]
         return same(net, [count + i for i in ids], [count + i for i in (ids[0], *[pad] * (len(ids) - 2), boi)])
 
@@ -61,11 +70,11 @@ def assemble(ask: Ask, model: Any, tokenizer: Any) -> Model:
         return pixels
 
     return Model(
-        net=checked(ask.name, DecoderNet(text, embed, head), ask.device, ask.dtype),
+        net=checked(request.name, DecoderNet(text, embed, head), request.device, request.dtype),
         vocabulary=count + words,
         context=int(text.config.max_position_embeddings),
         grid=Grid(int(shapes.num_patches), int(shapes.num_patches)),
-        codes=code_table(count + words, dict(enumerate(range(count))), ask.device),
+        codes=code_table(count + words, dict(enumerate(range(count))), request.device),
         read=read,
         paint=paint,
         codebook=functional.normalize(vq.quantize.embedding.weight.detach(), dim=-1),

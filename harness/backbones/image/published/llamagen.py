@@ -18,7 +18,7 @@ from torch import Tensor
 
 from harness.backbones.checkpoints import components, transformers_models
 from harness.backbones.image.published.chameleon import decoder
-from harness.backbones.image.published.family import Ask, Family, Model, Reading, code_table, side
+from harness.backbones.image.published.family import Family, Model, Reading, Request, code_table, side
 from harness.backbones.image.published.llamagen_modules import GPT, SIZES, Shape, published, vocabulary
 from harness.backbones.image.published.llamagen_net import LlamaGenNet
 from harness.backbones.image.published.vqgan import VQDecoder
@@ -34,35 +34,35 @@ SPARE = 512
 Captions = Callable[[str], Float[Tensor, "P C"]]
 
 
-def _loader(kind: str) -> Callable[[Ask], Model]:
-    def load(ask: Ask) -> Model:
-        state = components.read_state(ask.name, ask.parts["gpt"])
-        vq = decoder(ask, components.read_state(ask.name, ask.parts["vq"]), normalised=True)
-        shape = shape_of(ask, kind, vq)
-        captions = t5(ask, ask.parts["text"], shape.prompt) if "text" in ask.parts else None
-        return assemble(ask, shape, state, vq, captions)
+def _loader(kind: str) -> Callable[[Request], Model]:
+    def load(request: Request) -> Model:
+        state = components.read_state(request.name, request.components["gpt"])
+        vq = decoder(request, components.read_state(request.name, request.components["vq"]), normalised=True)
+        shape = shape_of(request, kind, vq)
+        captions = t5(request, request.components["text"], shape.prompt) if "text" in request.components else None
+        return assemble(request, shape, state, vq, captions)
 
     return load
 
 
-def shape_of(ask: Ask, kind: str, vq: VQDecoder) -> Shape:
+def shape_of(request: Request, kind: str, vq: VQDecoder) -> Shape:
     """The shape that a preset's net and pixels stand for. UsageError: there is no such net."""
-    size = str(ask.settings["net"])
+    size = str(request.settings["net"])
     if size not in SIZES:
-        raise UsageError(f"{ask.name}: net is {size!r}; choose one of {', '.join(SIZES)}")
-    return published(kind, size, side(ask.name, ask.settings["pixels"], vq.shape.factor))
+        raise UsageError(f"{request.name}: net is {size!r}; choose one of {', '.join(SIZES)}")
+    return published(kind, size, side(request.name, request.settings["pixels"], vq.shape.factor))
 
 
 def assemble(
-    ask: Ask, shape: Shape, state: dict[str, Tensor], vq: VQDecoder, captions: Captions | None = None
+    request: Request, shape: Shape, state: dict[str, Tensor], vq: VQDecoder, captions: Captions | None = None
 ) -> Model:
     """A model out of a checkpoint's tensors, the pictures' decoder and what encodes captions."""
-    gpt = fit(ask, shape, state)
+    gpt = fit(request, shape, state)
     if shape.codes != vq.shape.codes:
-        raise WeightsError(f"{ask.name}: the model has {shape.codes} codes and its tokenizer {vq.shape.codes}")
+        raise WeightsError(f"{request.name}: the model has {shape.codes} codes and its tokenizer {vq.shape.codes}")
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        given = _classes(ask, shape, prompt) if shape.kind == "c2i" else _caption(ask, shape, prompt, captions)
+        given = _classes(request, shape, prompt) if shape.kind == "c2i" else _caption(request, shape, prompt, captions)
         ids = shape.codes + given.cpu() if shape.kind == "c2i" else torch.full((len(given),), shape.codes)
         other = shape.codes + shape.prompt if shape.kind == "c2i" else shape.codes
         return bound(net, gpt, given, ids.tolist(), [other] * len(ids))
@@ -73,19 +73,19 @@ def assemble(
         vocabulary=count,
         context=(1 if shape.kind == "c2i" else shape.prompt) + shape.side**2 + SPARE,
         grid=Grid(shape.side, shape.side),
-        codes=code_table(count, dict(enumerate(range(shape.codes))), ask.device),
+        codes=code_table(count, dict(enumerate(range(shape.codes))), request.device),
         read=read,
         paint=vq,
         codebook=vq.codebook.detach(),
     )
 
 
-def fit(ask: Ask, shape: Shape, state: dict[str, Tensor]) -> GPT:
+def fit(request: Request, shape: Shape, state: dict[str, Tensor]) -> GPT:
     """The module with a checkpoint's tensors."""
     with torch.device("meta"):
         gpt = GPT(shape)
-    gpt = gpt.to_empty(device=ask.device).to(ask.dtype)
-    components.fill(ask.name, ask.parts["gpt"], gpt, state, idle=("freqs_cis",))
+    gpt = gpt.to_empty(device=request.device).to(request.dtype)
+    components.fill(request.name, request.components["gpt"], gpt, state, idle=("freqs_cis",))
     return gpt.eval().requires_grad_(False)
 
 
@@ -97,37 +97,37 @@ def bound(net: Net, gpt: GPT, given: Tensor, ids: list[int], other: list[int]) -
     return Reading(tuple(ids), tuple(other), *nets)
 
 
-def _classes(ask: Ask, shape: Shape, prompt: Prompt) -> Tensor:
+def _classes(request: Request, shape: Shape, prompt: Prompt) -> Tensor:
     """The class [1] that a prompt's text begins with: "207", "class 207" or "207 golden retriever"."""
     found = re.match(r"\s*(?:class\s+)?(\d+)\b", prompt.text or "")
     if found is None or int(found[1]) >= shape.prompt:
         raise UsageError(
-            f"{ask.name}: prompt {prompt.id!r} is {prompt.text!r}; this model draws a class: write its number, 0 to "
-            f"{shape.prompt - 1}, first"
+            f"{request.name}: prompt {prompt.id!r} is {prompt.text!r}; this model draws a class: write its number, "
+            f"0 to {shape.prompt - 1}, first"
         )
-    return torch.tensor([int(found[1])], device=ask.device)
+    return torch.tensor([int(found[1])], device=request.device)
 
 
-def _caption(ask: Ask, shape: Shape, prompt: Prompt, captions: Captions | None) -> Float[Tensor, "P C"]:
+def _caption(request: Request, shape: Shape, prompt: Prompt, captions: Captions | None) -> Float[Tensor, "P C"]:
     """Vectors of a caption: given, with empty ones in front left out, or encoded."""
     if prompt.condition is None:
         if captions is None or prompt.text is None:
             raise UsageError(
-                f"{ask.name}: prompt {prompt.id!r} needs a text and the preset a part `text`, the folder of a T5 "
+                f"{request.name}: prompt {prompt.id!r} needs a text and the preset a part `text`, the folder of a T5 "
                 f"encoder; or a condition [n, {shape.features}] with its vectors"
             )
         return captions(prompt.text)
     given = np.asarray(prompt.condition, dtype=np.float32)
     if given.ndim != 2 or given.shape[1] != shape.features or not 0 < len(given) <= shape.prompt:
         raise UsageError(
-            f"{ask.name}: prompt {prompt.id!r} has a condition {list(given.shape)}; it must be [n, {shape.features}] "
-            f"with n from 1 to {shape.prompt}"
+            f"{request.name}: prompt {prompt.id!r} has a condition {list(given.shape)}; it must be "
+            f"[n, {shape.features}] with n from 1 to {shape.prompt}"
         )
     vectors = torch.from_numpy(given[given.any(1)] if given.any() else given[-1:])
-    return vectors.to(ask.device)
+    return vectors.to(request.device)
 
 
-def t5(ask: Ask, folder: Path, longest: int) -> Captions:
+def t5(request: Request, folder: Path, longest: int) -> Captions:
     """The encoder of captions: T5, of lower-case text, cut to the longest prompt.
 
     The published clean-up of web text (links, mark-up, file names) is left out: prompts of benchmarks have none.
@@ -139,19 +139,19 @@ def t5(ask: Ask, folder: Path, longest: int) -> Captions:
 
     tokenizer: Any = transformers_models.read_tokenizer(folder)
     if tokenizer is None:
-        raise WeightsError(f"{ask.name}: {folder} has no tokenizer; fetch the whole folder of the T5 encoder")
+        raise WeightsError(f"{request.name}: {folder} has no tokenizer; fetch the whole folder of the T5 encoder")
     try:
         with quiet():
-            model = T5EncoderModel.from_pretrained(folder, dtype=ask.dtype, local_files_only=True)
+            model = T5EncoderModel.from_pretrained(folder, dtype=request.dtype, local_files_only=True)
     except (ValueError, OSError, RuntimeError) as error:
-        raise WeightsError(f"{ask.name}: {folder} cannot be loaded as a T5 encoder ({error})") from error
-    model = model.to(ask.device).eval().requires_grad_(False)
+        raise WeightsError(f"{request.name}: {folder} cannot be loaded as a T5 encoder ({error})") from error
+    model = model.to(request.device).eval().requires_grad_(False)
 
     @torch.inference_mode()
     def encode(text: str) -> Float[Tensor, "P C"]:
         words = " ".join(text.lower().split())
         ids = tokenizer(words, max_length=longest, truncation=True, return_tensors="pt").input_ids
-        hidden: Tensor = model(ids.to(ask.device)).last_hidden_state[0]
+        hidden: Tensor = model(ids.to(request.device)).last_hidden_state[0]
         return hidden
 
     return encode

@@ -16,10 +16,10 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from harness.backbones.checkpoints import transformers_models
 from harness.backbones.image.published.family import (
-    Ask,
     Family,
     Model,
     Reading,
+    Request,
     code_table,
     same,
     side,
@@ -27,9 +27,8 @@ from harness.backbones.image.published.family import (
     token_ids,
 )
 from harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
-from harness.backbones.slots.fused_llama import FusedLlama, incompatibility
+from harness.backbones.slots.fused_llama import forward_of
 from harness.backbones.slots.net import Net
-from harness.backbones.slots.transformers_net import TransformersNet
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 from harness.errors import WeightsError
@@ -45,27 +44,27 @@ LEVELS = (8, 8, 8, 5, 5, 5)
 FACTOR = 16
 
 
-def _load_simplear(ask: Ask) -> Model:
-    folder = ask.parts["model"]
-    model = read_pretrained(ask, folder, Qwen2ForCausalLM, read_config(ask, folder, Qwen2Config))
-    return assemble(ask, model, transformers_models.read_tokenizer(folder))
+def _load_simplear(request: Request) -> Model:
+    folder = request.components["model"]
+    model = read_pretrained(request, folder, Qwen2ForCausalLM, read_config(request, folder, Qwen2Config))
+    return assemble(request, model, transformers_models.read_tokenizer(folder))
 
 
-def assemble(ask: Ask, model: Any, tokenizer: Any, levels: tuple[int, ...] = LEVELS) -> Model:
+def assemble(request: Request, model: Any, tokenizer: Any, levels: tuple[int, ...] = LEVELS) -> Model:
     """A model out of one of transformers, its tokenizer of texts and the file of the pictures' decoder."""
-    begin, boi = token_ids(ask.name, tokenizer, [BEGIN, BOI])
-    codebook, first = fsq(levels).to(ask.device), len(tokenizer)
+    begin, boi = token_ids(request.name, tokenizer, [BEGIN, BOI])
+    codebook, first = fsq(levels).to(request.device), len(tokenizer)
     vocabulary = int(model.lm_head.weight.shape[0])
     if first + len(codebook) > vocabulary:
-        raise WeightsError(f"{ask.name}: {first} texts and {len(codebook)} codes do not fit into {vocabulary} ids")
-    cells = side(ask.name, ask.settings["pixels"], FACTOR)
-    vq = read_script(ask, ask.parts["vq"])
+        raise WeightsError(f"{request.name}: {first} texts and {len(codebook)} codes do not fit into {vocabulary} ids")
+    cells = side(request.name, request.settings["pixels"], FACTOR)
+    vq = read_script(request, request.components["vq"])
 
     def encode(words: str) -> list[int]:
         return [begin, *tokenizer(words, add_special_tokens=False).input_ids, boi]
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        return same(net, encode(POSITIVE + text_of(ask.name, prompt)), encode(NEGATIVE))
+        return same(net, encode(POSITIVE + text_of(request.name, prompt)), encode(NEGATIVE))
 
     @torch.inference_mode()
     def paint(codes: Int[Tensor, "h w"]) -> Float[Tensor, "3 H W"]:
@@ -74,11 +73,11 @@ def assemble(ask: Ask, model: Any, tokenizer: Any, levels: tuple[int, ...] = LEV
 
     context = int(model.config.max_position_embeddings)
     return Model(
-        net=FusedLlama(model) if incompatibility(model) is None else TransformersNet(model),
+        net=forward_of(model),
         vocabulary=vocabulary,
         context=context,
         grid=Grid(cells, cells),
-        codes=code_table(vocabulary, {first + code: code for code in range(len(codebook))}, ask.device),
+        codes=code_table(vocabulary, {first + code: code for code in range(len(codebook))}, request.device),
         read=read,
         paint=paint,
         codebook=codebook,
@@ -95,16 +94,18 @@ def fsq(levels: tuple[int, ...]) -> Float[Tensor, "K 6"]:
     return torch.stack(columns, 1)
 
 
-def read_script(ask: Ask, path: Path) -> Any:
+def read_script(request: Request, path: Path) -> Any:
     """A TorchScript module, in the bf16 that it was made for.
 
     Raises:
         WeightsError: the file is no TorchScript.
     """
     try:
-        script: Any = torch.jit.load(str(path), map_location=ask.device)  # type: ignore[no-untyped-call]  # torch's own
+        script: Any = torch.jit.load(str(path), map_location=request.device)  # type: ignore[no-untyped-call]  # torch's own
     except (RuntimeError, ValueError, OSError) as error:
-        raise WeightsError(f"{ask.name}: {path} is no TorchScript file ({error}); fetch decoder.jit again") from error
+        raise WeightsError(
+            f"{request.name}: {path} is no TorchScript file ({error}); fetch decoder.jit again"
+        ) from error
     return script.eval().to(torch.bfloat16)
 
 

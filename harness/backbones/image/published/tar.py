@@ -20,7 +20,7 @@ from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from harness.backbones.checkpoints import components, transformers_models
 from harness.backbones.image.published.chameleon import decoder
-from harness.backbones.image.published.family import Ask, Family, Model, Reading, code_table, text_of, token_ids
+from harness.backbones.image.published.family import Family, Model, Reading, Request, code_table, text_of, token_ids
 from harness.backbones.image.published.llamagen import SPARE, bound, fit, shape_of
 from harness.backbones.image.published.llamagen_modules import Shape, vocabulary
 from harness.backbones.image.published.llamagen_net import LlamaGenNet
@@ -47,25 +47,29 @@ class Front:
     feel: Feel | None
 
 
-def _load_tar(ask: Ask) -> Model:
-    state = components.read_state(ask.name, ask.parts["gpt"])
-    vq = decoder(ask, components.read_state(ask.name, ask.parts["vq"]), normalised=True)
-    shape = shape_of(ask, "tar", vq)
+def _load_tar(request: Request) -> Model:
+    state = components.read_state(request.name, request.components["gpt"])
+    vq = decoder(request, components.read_state(request.name, request.components["vq"]), normalised=True)
+    shape = shape_of(request, "tar", vq)
     if "abs_pe" in state:
         shape = replace(shape, prompt=int(state["abs_pe"].shape[1]) - shape.side**2 + 1)
-    feel = meanings(ask, components.read_state(ask.name, ask.parts["tok"])) if "tok" in ask.parts else None
-    return assemble(ask, shape, state, vq, Front(writer(ask) if "model" in ask.parts else None, feel))
+    feel = (
+        meanings(request, components.read_state(request.name, request.components["tok"]))
+        if "tok" in request.components
+        else None
+    )
+    return assemble(request, shape, state, vq, Front(writer(request) if "model" in request.components else None, feel))
 
 
-def assemble(ask: Ask, shape: Shape, state: dict[str, Tensor], vq: Any, front: Front) -> Model:
+def assemble(request: Request, shape: Shape, state: dict[str, Tensor], vq: Any, front: Front) -> Model:
     """A model out of a checkpoint's tensors, the pictures' decoder and what stands in front."""
-    length = ask.settings["length"]
+    length = request.settings["length"]
     if length not in LENGTHS or length > shape.prompt:
-        raise UsageError(f"{ask.name}: length is {length!r}; choose one of {', '.join(map(str, LENGTHS))}")
-    gpt = fit(ask, shape, state)
+        raise UsageError(f"{request.name}: length is {length!r}; choose one of {', '.join(map(str, LENGTHS))}")
+    gpt = fit(request, shape, state)
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        given = _features(ask, shape, prompt, front)
+        given = _features(request, shape, prompt, front)
         ids = [shape.codes] * len(given)
         return bound(net, gpt, given, ids, ids)
 
@@ -75,41 +79,41 @@ def assemble(ask: Ask, shape: Shape, state: dict[str, Tensor], vq: Any, front: F
         vocabulary=count,
         context=shape.prompt + shape.side**2 + SPARE,
         grid=Grid(shape.side, shape.side),
-        codes=code_table(count, dict(enumerate(range(shape.codes))), ask.device),
+        codes=code_table(count, dict(enumerate(range(shape.codes))), request.device),
         read=read,
         paint=vq,
         codebook=vq.codebook.detach(),
     )
 
 
-def _features(ask: Ask, shape: Shape, prompt: Prompt, front: Front) -> Float[Tensor, "n C"]:
+def _features(request: Request, shape: Shape, prompt: Prompt, front: Front) -> Float[Tensor, "n C"]:
     """Vectors of a prompt: given as such, of codes given, or of codes that the language model writes."""
-    length, given = int(ask.settings["length"]), None
+    length, given = int(request.settings["length"]), None
     if prompt.condition is not None:
-        given = torch.from_numpy(np.ascontiguousarray(prompt.condition)).to(ask.device)
+        given = torch.from_numpy(np.ascontiguousarray(prompt.condition)).to(request.device)
     elif front.write is not None:
-        given = front.write(text_of(ask.name, prompt))
+        given = front.write(text_of(request.name, prompt))
     if given is not None and given.is_floating_point() and tuple(given.shape) == (length, shape.features):
         return given
     coded = given is not None and not given.is_floating_point() and tuple(given.shape) == (length,)
     if given is not None and coded and front.feel is not None:
         return front.feel(given.long())
-    found = "no condition" if prompt.condition is None else f"a condition {list(np.shape(prompt.condition))}"
+    condition = "no condition" if prompt.condition is None else f"a condition {list(np.shape(prompt.condition))}"
     raise UsageError(
-        f"{ask.name}: prompt {prompt.id!r} has {found}; give vectors [{length}, {shape.features}], or codes [{length}] "
-        f"with the preset's part `tok`, or a text with its parts `tok` and `model`"
+        f"{request.name}: prompt {prompt.id!r} has {condition}; give vectors [{length}, {shape.features}], or "
+        f"codes [{length}] with the preset's part `tok`, or a text with its parts `tok` and `model`"
     )
 
 
-def writer(ask: Ask) -> Write:
+def writer(request: Request) -> Write:
     """The language model: codes of a text, too few filled with 0, by the published law (T 1, top-k 1200, top-p 0.95).
 
     They are drawn once a prompt by a seed that is the text's: a condition is an input, the same for every method.
     """
-    folder, length = ask.parts["model"], int(ask.settings["length"])
-    model = read_pretrained(ask, folder, Qwen2ForCausalLM, read_config(ask, folder, Qwen2Config))
+    folder, length = request.components["model"], int(request.settings["length"])
+    model = read_pretrained(request, folder, Qwen2ForCausalLM, read_config(request, folder, Qwen2Config))
     tokenizer = transformers_models.read_tokenizer(folder)
-    scale = token_ids(ask.name, tokenizer, ["<im_start>", f"<S{LENGTHS.index(length)}>"])
+    scale = token_ids(request.name, tokenizer, ["<im_start>", f"<S{LENGTHS.index(length)}>"])
     known = {token: re.fullmatch(r"<I(\d+)>", word) for word, token in tokenizer.get_vocab().items()}
     codes = {token: int(match[1]) for token, match in known.items() if match}
 
@@ -117,12 +121,12 @@ def writer(ask: Ask) -> Write:
     def write(text: str) -> Int[Tensor, " n"]:
         turns = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": text}]
         chat = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        ids = torch.tensor([[*tokenizer(chat, add_special_tokens=False).input_ids, *scale]], device=ask.device)
-        with torch.random.fork_rng(devices=[] if ask.device == "cpu" else [ask.device]):
+        ids = torch.tensor([[*tokenizer(chat, add_special_tokens=False).input_ids, *scale]], device=request.device)
+        with torch.random.fork_rng(devices=[] if request.device == "cpu" else [request.device]):
             torch.manual_seed(int(hashlib.sha256(text.encode()).hexdigest()[:8], 16))
             out = model.generate(ids, max_new_tokens=length, do_sample=True, temperature=1.0, top_p=TOP_P, top_k=TOP_K)
         written = [codes[token] for token in out[0, ids.shape[1] :].tolist() if token in codes][:length]
-        return torch.tensor(written + [0] * (length - len(written)), device=ask.device)
+        return torch.tensor(written + [0] * (length - len(written)), device=request.device)
 
     return write
 

@@ -15,7 +15,7 @@ from transformers import Siglip2VisionConfig
 from transformers.models.siglip2.modeling_siglip2 import Siglip2VisionModel
 
 from harness.backbones.checkpoints import components
-from harness.backbones.image.published.family import Ask
+from harness.backbones.image.published.family import Request
 from harness.errors import WeightsError
 
 HEADS = 12
@@ -76,7 +76,7 @@ def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
     return {key: value for key, value in plain.items() if not key.startswith("decoder.head.")}
 
 
-def meanings(ask: Ask, state: dict[str, Tensor]) -> Feel:
+def meanings(request: Request, state: dict[str, Tensor]) -> Feel:
     """TA-Tok's decoder with the tensors of its file; sizes are read off them.
 
     Raises:
@@ -89,8 +89,10 @@ def meanings(ask: Ask, state: dict[str, Tensor]) -> Feel:
         inner = int(own["decoder.encoder.layers.0.mlp.fc1.bias"].shape[0])
         module = Meanings(codes, width, own["task.0.bias"].shape[0], layers, inner)
     except (KeyError, ValueError) as error:
-        raise WeightsError(f"{ask.name}: {ask.parts['tok']} is no TA-Tok file; it lacks {error}") from error
-    components.fill(ask.name, ask.parts["tok"], module, own)
-    normalised = bool(ask.settings["normalised"])
-    module = module.to(device=ask.device, dtype=ask.dtype).eval().requires_grad_(False)
+        raise WeightsError(
+            f"{request.name}: {request.components['tok']} is no TA-Tok file; it lacks {error}"
+        ) from error
+    components.fill(request.name, request.components["tok"], module, own)
+    normalised = bool(request.settings["normalised"])
+    module = module.to(device=request.device, dtype=request.dtype).eval().requires_grad_(False)
     return lambda given: module(given, normalised)

@@ -12,7 +12,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 from transformers.cache_utils import Cache as TransformersCache
 
-from harness.backbones.image.published.family import Ask
+from harness.backbones.image.published.family import Request
 from harness.backbones.slots.net import Slots
 from harness.backbones.slots.transformers_net import honours_masks, pick_layers
 from harness.errors import WeightsError
@@ -68,7 +68,7 @@ def checked(name: str, net: DecoderNet, device: str, dtype: torch.dtype) -> Deco
     return net
 
 
-def read_pretrained(ask: Ask, folder: Path, kind: type[Any], config: Any, spared: tuple[str, ...] = ()) -> Any:
+def read_pretrained(request: Request, folder: Path, kind: type[Any], config: Any, spared: tuple[str, ...] = ()) -> Any:
     """A model of transformers from a folder, on its device, in evaluation mode.
 
     Args:
@@ -80,21 +80,23 @@ def read_pretrained(ask: Ask, folder: Path, kind: type[Any], config: Any, spared
     try:
         with quiet():
             model, found = kind.from_pretrained(
-                folder, config=config, dtype=ask.dtype, local_files_only=True, output_loading_info=True
+                folder, config=config, dtype=request.dtype, local_files_only=True, output_loading_info=True
             )
     except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-        raise WeightsError(f"{ask.name}: {folder} cannot be loaded ({error}). Delete it and fetch it again") from error
+        raise WeightsError(
+            f"{request.name}: {folder} cannot be loaded ({error}). Delete it and fetch it again"
+        ) from error
     wrong = [str(key) for key in (*found["missing_keys"], *found["mismatched_keys"])]
     wrong = sorted(key for key in wrong if not key.startswith(spared))
     if wrong:
         raise WeightsError(
-            f"{ask.name}: {folder} lacks {len(wrong)} tensors of the model or has them in another shape, such as "
+            f"{request.name}: {folder} lacks {len(wrong)} tensors of the model or has them in another shape, such as "
             f"{wrong[0]}; transformers would make them up. Delete that folder and fetch again"
         )
-    return model.to(ask.device).eval().requires_grad_(False)
+    return model.to(request.device).eval().requires_grad_(False)
 
 
-def read_config(ask: Ask, folder: Path, kind: type[Any]) -> Any:
+def read_config(request: Request, folder: Path, kind: type[Any]) -> Any:
     """The configuration of a folder.
 
     Raises:
@@ -103,5 +105,5 @@ def read_config(ask: Ask, folder: Path, kind: type[Any]) -> Any:
     try:
         config = kind.from_pretrained(folder, local_files_only=True)
     except (ValueError, OSError, TypeError) as error:
-        raise WeightsError(f"{ask.name}: {folder} has no configuration of {kind.model_type} ({error})") from error
+        raise WeightsError(f"{request.name}: {folder} has no configuration of {kind.model_type} ({error})") from error
     return config

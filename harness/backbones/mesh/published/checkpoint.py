@@ -14,11 +14,11 @@ from harness.backbones.checkpoints import components, digests
 from harness.errors import WeightsError
 from harness.platform.folders import cache_folder
 
-PART = "model"
-"""The one part that a preset's ``parts`` names."""
+COMPONENT = "model"
+"""The one component that a preset's ``parts`` names."""
 
 
-class _Kept:
+class _Inert:
     """Stands for an object of DeepSpeed's optimiser that lies in a checkpoint, and is not used."""
 
 
@@ -30,8 +30,8 @@ class _Stage(IntEnum):
 
 
 INERT: list[Any] = [
-    (_Kept, "deepspeed.runtime.fp16.loss_scaler.LossScaler"),
-    (_Kept, "deepspeed.utils.tensor_fragment.fragment_address"),
+    (_Inert, "deepspeed.runtime.fp16.loss_scaler.LossScaler"),
+    (_Inert, "deepspeed.utils.tensor_fragment.fragment_address"),
     (_Stage, "deepspeed.runtime.zero.config.ZeroStageEnum"),
 ]
 
@@ -42,11 +42,11 @@ def locate(name: str, parts: Any, sha256: str | None) -> Path:
     Raises:
         UsageError: ``parts`` is malformed. WeightsError: it is not on this machine, or not the pinned file.
     """
-    checked = components.check(name, parts, (PART,))
-    path = components.locate(name, checked)[PART]
-    found = digests.remembered(path, cache_folder() / "digests") if sha256 else None
-    if found != sha256:
-        raise WeightsError(f"{name}: {path} is not the pinned file: its sha256 is {found}, wanted {sha256}")
+    checked = components.check(name, parts, (COMPONENT,))
+    path = components.locate(name, checked)[COMPONENT]
+    actual = digests.remembered(path, cache_folder() / "digests") if sha256 else None
+    if actual != sha256:
+        raise WeightsError(f"{name}: {path} is not the pinned file: its sha256 is {actual}, wanted {sha256}")
     return path
 
 

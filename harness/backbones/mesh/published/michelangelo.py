@@ -13,8 +13,6 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-POINT = 6
-"""Numbers a point: position and unit normal."""
 UNUSED = tuple(
     f"conditioner.point_encoder.model.{part}"
     for part in (

@@ -122,8 +122,8 @@ class TestPrompts:
 
 def by_hand(model: ImageModel, ids: list[int], cells: list[int], scale: float) -> Tensor:
     """Two passes of the bare net over everything, mixed."""
-    rows = [feed(model._slots(), [*ids, *cells], 0)[len(ids) - 1 :]]
-    rows.append(feed(model._slots(), [EMPTY, BEGIN, *cells], 0)[1:])
+    rows = [feed(model._slots(model._net), [*ids, *cells], 0)[len(ids) - 1 :]]
+    rows.append(feed(model._slots(model._net), [EMPTY, BEGIN, *cells], 0)[1:])
     return rows[1] + scale * (rows[0] - rows[1])
 
 
@@ -141,7 +141,7 @@ class TestGuidance:
 
     def test_without_a_prompt_it_is_the_empty_caption(self, model: ImageModel) -> None:
         rows = feed(model.cache(), [EMPTY, BEGIN, 4], 0)[1:]
-        expected = feed(model._slots(), [EMPTY, BEGIN, 4], 0)[1:]
+        expected = feed(model._slots(model._net), [EMPTY, BEGIN, 4], 0)[1:]
         torch.testing.assert_close(rows[:, :CODES], expected[:, :CODES], rtol=0, atol=NEAR)
 
     def test_each_cache_of_an_opening_is_its_own(self, model: ImageModel) -> None:

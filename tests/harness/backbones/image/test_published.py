@@ -368,7 +368,7 @@ def test_a_preset_says_what_it_needs_and_where_to_put_it(
 def test_every_family_has_a_preset() -> None:
     assert set(PRESETS.values()) == set(FAMILIES)
     for kind in FAMILIES:
-        assert family_of(kind).parts
+        assert family_of(kind).components
 
 
 def saved(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
@@ -551,11 +551,11 @@ def test_captions_go_through_t5(tmp_path: Path) -> None:
     words = made.tokenizer([])
     for each in (encoder, words):
         each.save_pretrained(tmp_path)
-    captions = llamagen.t5(made.ask({}), tmp_path, 5)
+    captions = llamagen.t5(made.request({}), tmp_path, 5)
     expected = encoder(words("red f", return_tensors="pt").input_ids).last_hidden_state[0]
     torch.testing.assert_close(captions("  RED \n Fox"), expected)
     with pytest.raises(WeightsError, match="no tokenizer"):
-        llamagen.t5(made.ask({}), tmp_path / "empty", 5)
+        llamagen.t5(made.request({}), tmp_path / "empty", 5)
 
 
 def test_tar_writes_codes_once_a_prompt_and_feels_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -567,8 +567,8 @@ def test_tar_writes_codes_once_a_prompt_and_feels_them(tmp_path: Path, monkeypat
     Qwen2ForCausalLM(Qwen2Config(**made.TEXT, vocab_size=len(words), eos_token_id=None)).save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
     monkeypatch.setattr(tar, "LENGTHS", (25, 16, 9))
-    ask = made.ask({"length": 9, "normalised": True}, model=tmp_path)
-    write, state = tar.writer(ask), torch.get_rng_state()
+    request = made.request({"length": 9, "normalised": True}, model=tmp_path)
+    write, state = tar.writer(request), torch.get_rng_state()
     codes = write("a fox")
     assert torch.equal(codes, write("a fox")) and not torch.equal(codes, write("a cat"))
     assert codes.shape == (9,) and len(codes.unique()) > 2 and torch.equal(state, torch.get_rng_state())
@@ -584,12 +584,12 @@ def test_tar_writes_codes_once_a_prompt_and_feels_them(tmp_path: Path, monkeypat
         if "decoder." in key
     }
     feel = tatok.meanings(
-        ask, {**file, "encoder.weight": torch.ones(1), "decoder.vision_model.head.probe": torch.ones(1)}
+        request, {**file, "encoder.weight": torch.ones(1), "decoder.vision_model.head.probe": torch.ones(1)}
     )
     torch.testing.assert_close(feel(codes), module(codes))
     del file["bottleneck.out_linear.bias"]
     with pytest.raises(WeightsError, match=r"lacks out_linear\.bias"):
-        tatok.meanings(ask, file)
+        tatok.meanings(request, file)
 
 
 def test_a_part_put_by_hand_is_found_and_one_that_cannot_be_had_is_named(

@@ -281,7 +281,7 @@ def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
         file.unlink()
     with pytest.raises(WeightsError, match=f"no \\*.safetensors in {made}; fetch the whole folder"):
         load(made)
-    with pytest.raises(UsageError, match="found parameters source, forward and dtype fp32"):
+    with pytest.raises(UsageError, match="masked has no parameter 'forward'; it has source, template, chat"):
         load(made, forward="fused")
 
 

@@ -106,7 +106,7 @@ def test_logits_are_the_heads_of_the_last_rows(name: str) -> None:
     assert rows.hidden is not None and rows.logits.shape == (3, model.capabilities.vocabulary)
     made = rows.hidden[-3:, 0, 0] @ model.tied_embeddings().unembed.T
     if isinstance(model, PointMesh):
-        made[:, :-1] += model._parts.model.to_logits.bias
+        made[:, :-1] += model._model.to_logits.bias
         assert torch.isinf(rows.logits[:, -1]).all()
     torch.testing.assert_close(made[:, :-1], rows.logits[:, :-1], rtol=0, atol=NEAR)
     plain = model.open(PROMPT).cache().extend(Window(torch.tensor(TOKENS), torch.arange(8), 0, None, 3))

@@ -229,7 +229,7 @@ def test_a_damaged_folder_says_what_is_wrong(folder: Path, tmp_path: Path, damag
 
 
 def test_parameters_are_checked(folder: Path) -> None:
-    with pytest.raises(UsageError, match="one parameter source"):
+    with pytest.raises(UsageError, match="mesh has no parameter 'layers'; it has source"):
         MeshBackbone.load("mine", {"source": {"folder": str(folder)}, "layers": 3}, "fp32", "cpu")
     with pytest.raises(UsageError, match="no dtype"):
         MeshBackbone.load("mine", {"source": {"folder": str(folder)}}, "int8", "cpu")

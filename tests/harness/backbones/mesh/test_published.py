@@ -266,7 +266,7 @@ def test_a_training_state_is_read_without_the_classes_that_it_names(
     for count in range(1, len(parts)):
         monkeypatch.setitem(sys.modules, ".".join(parts[:count]), ModuleType(".".join(parts[:count])))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    state = tiny("bpt")._parts.model.state_dict()
+    state = tiny("bpt")._model.state_dict()
     unused = {f"{UNUSED[1]}weight": torch.ones(2)}
     torch.save({"model": {**state, **unused}, "optimiser": scaler()}, tmp_path / "a.pt")
     monkeypatch.delitem(sys.modules, module.__name__)

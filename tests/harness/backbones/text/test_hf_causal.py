@@ -11,12 +11,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from harness.backbones.base import spread
 from harness.backbones.checkpoints import transformers_models
 from harness.backbones.slots import net
 from harness.backbones.slots.cache import Masks
 from harness.backbones.slots.fused_llama import FusedLlama
 from harness.backbones.slots.net import SlotLayer, Slots
-from harness.backbones.text.hf_causal import HFCausal, spread
+from harness.backbones.text.hf_causal import HFCausal
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.core import packed_linear
 from harness.core.backbone import Backbone

@@ -208,7 +208,7 @@ def test_the_own_template_of_a_real_tokenizer(tmp_path: Path) -> None:
     if not spec.ready():
         pytest.skip("smollm2-135m is not on this machine")
     model = HFCausal.load("s", {**spec.params, "template": "own", "chat": True}, "bf16", "cpu")
-    text = model._parts.tokenizer.decode(model.open(Prompt("1", ASKED)).tokens)
+    text = model._tokenizer.decode(model.open(Prompt("1", ASKED)).tokens)
     assert text.endswith(f"<|im_start|>user\n{ASKED}<|im_end|>\n<|im_start|>assistant\n")
 
 

@@ -1,0 +1,154 @@
+"""What the adapters share: their parameters, the types they run in, their slots, and variants of fewer layers."""
+
+from __future__ import annotations
+
+import hashlib
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import torch
+
+from harness.backbones.slots import lora
+from harness.backbones.slots.cache import Masks, SlotCache
+from harness.backbones.slots.net import Net
+from harness.core.backbone import Backbone
+from harness.core.capabilities import Capabilities
+from harness.errors import UsageError
+
+TYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp64": torch.float64}
+
+
+@dataclass(frozen=True, eq=False)
+class Identity:
+    """What a loaded model is and where it runs.
+
+    Args:
+        name: as the user wrote it.
+        dtype: a key of ``TYPES``.
+        device: a torch device string.
+        capabilities: of the model.
+        fingerprint: hex digest of its weights and configuration.
+    """
+
+    name: str
+    dtype: str
+    device: str
+    capabilities: Capabilities
+    fingerprint: str
+
+
+class Adapter(Backbone):
+    """A backbone whose caches are slots.
+
+    Attributes:
+        kind: what messages call it: its registered name.
+        parameters: what a preset may set.
+        advice: what to do where a preset names no ``source``.
+    """
+
+    kind: ClassVar[str]
+    parameters: ClassVar[tuple[str, ...]]
+    advice: ClassVar[str] = "name a preset"
+
+    def __init__(self, identity: Identity) -> None:
+        self.name, self.dtype, self.device = identity.name, identity.dtype, identity.device
+        self.capabilities, self.fingerprint = identity.capabilities, identity.fingerprint
+        self._identity = identity
+        self._masks = Masks(identity.capabilities.context, TYPES[identity.dtype], torch.device(identity.device))
+        self._fitted: dict[Path, Any] = {}
+
+    @classmethod
+    def check(cls, name: str, params: Mapping[str, Any], dtype: str) -> None:
+        """Check a preset's parameters before anything is read.
+
+        Raises:
+            UsageError: a parameter is unknown, the source is missing, or there is no such dtype.
+        """
+        check_parameters(f"{name}: {cls.kind}", params, cls.parameters)
+        if "source" in cls.parameters and "source" not in params:
+            raise UsageError(f"{name}: {cls.kind} needs a source of weights; {cls.advice}")
+        check_dtype(name, dtype)
+
+    def _slots(self, net: Net) -> SlotCache:
+        """Empty slots over a net; they are allocated by the first pass."""
+        return SlotCache(net, self.capabilities.context, self._masks)
+
+    def _fit_adapter(self, folder: Path | None, fit: Callable[[lora.Adapter], Any]) -> Any:
+        """The low-rank adapter of a folder as a net takes it; each folder is read once (see `lora.read`)."""
+        assert folder is not None, "only toys have an adapter without a folder"
+        if folder not in self._fitted:
+            self._fitted[folder] = fit(lora.read(folder, self, TYPES[self.dtype]))
+        return self._fitted[folder]
+
+
+class LayeredAdapter(Adapter):
+    """An adapter with variants of fewer layers."""
+
+    @abstractmethod
+    def _layer_count(self) -> int:
+        """How many layers a variant may keep; 0 where there is no such variant."""
+
+    @abstractmethod
+    def _keep_layers(self, layers: Sequence[int], identity: Identity) -> Self:
+        """The same weights with these layers only."""
+
+    def variant(self, params: Mapping[str, str]) -> Self:
+        """``layers``: how many are kept, evenly spread, the first and the last always; tensors are shared.
+
+        Raises:
+            UsageError: another parameter, or a number of layers outside 2 to all of them.
+        """
+        if not params:
+            return self
+        count, capabilities = self._layer_count(), self.capabilities
+        if not count or set(params) != {"layers"}:
+            known = "layers=N" if count else "none"
+            raise UsageError(
+                f"the backbone {self.name!r} has no variant with {', '.join(sorted(params))}; it has {known}"
+            )
+        layers = spread(count, params["layers"], self.name)
+        if capabilities.layers:
+            capabilities = replace(capabilities, layers=len(layers))
+        identity = replace(
+            self._identity,
+            name=f"{self.name}/layers={len(layers)}",
+            capabilities=capabilities,
+            fingerprint=hashlib.sha256(f"{self.fingerprint} layers={layers}".encode()).hexdigest(),
+        )
+        return self._keep_layers(layers, identity)
+
+
+def check_parameters(what: str, params: Iterable[str], known: Sequence[str]) -> None:
+    """Refuse a parameter that ``what`` does not have.
+
+    Raises:
+        UsageError: there is one.
+    """
+    unknown = sorted(set(params) - set(known))
+    if unknown:
+        raise UsageError(f"{what} has no parameter {unknown[0]!r}; it has {', '.join(known)}")
+
+
+def check_dtype(name: str, dtype: str) -> None:
+    """Refuse a type that is not among ``TYPES``.
+
+    Raises:
+        UsageError: it is not.
+    """
+    if dtype not in TYPES:
+        raise UsageError(f"{name}: there is no dtype {dtype!r}; choose one of {', '.join(TYPES)}")
+
+
+def spread(total: int, text: str, name: str) -> tuple[int, ...]:
+    """Indices of ``text`` layers out of ``total``, evenly spread, the first and the last included.
+
+    Raises:
+        UsageError: not a whole number from 2 to ``total``.
+    """
+    count = int(text) if text.isdecimal() else 0
+    if not 2 <= count <= total:
+        raise UsageError(f"layers={text}: {name!r} has {total} layers; keep a whole number from 2 to {total}")
+    return tuple(round(i * (total - 1) / (count - 1)) for i in range(count))

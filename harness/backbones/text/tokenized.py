@@ -1,0 +1,43 @@
+"""Adapters that read and write text through a tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from harness.backbones.base import Adapter, Identity
+from harness.backbones.text import chat
+from harness.core.backbone import EncodedPrompt
+from harness.core.task import Prompt
+
+
+class TokenizedAdapter(Adapter):
+    """An adapter with a tokenizer and, where a preset says ``chat: true``, a chat template.
+
+    Args:
+        identity: of the loaded model.
+        tokenizer: of transformers; None for random weights.
+        template: a name of `chat.TEMPLATES` or `chat.OWN`; None: texts are sent as they stand.
+    """
+
+    def __init__(self, identity: Identity, tokenizer: Any, template: str | None = None) -> None:
+        super().__init__(identity)
+        self._tokenizer, self._template = tokenizer, template
+
+    def open(self, prompt: Prompt) -> EncodedPrompt:
+        """A text is sent as a user's turn where there is a template; ids are taken as they are."""
+        if self._template is None or prompt.tokens is not None:
+            return super().open(prompt)
+        return EncodedPrompt(tuple(chat.turn(self._template, self._tokenizer, prompt.text or "")), self.cache)
+
+    def encode(self, text: str) -> list[int]:
+        """As the tokenizer does by itself: with a beginning-of-text token only where it adds one."""
+        if self._tokenizer is None:
+            return super().encode(text)
+        return list(self._tokenizer(text).input_ids)
+
+    def _text(self, tokens: Sequence[int], **options: Any) -> str:
+        """Text without special tokens; empty where there is no tokenizer."""
+        if self._tokenizer is None:
+            return ""
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True, **options))
