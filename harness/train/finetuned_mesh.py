@@ -1,14 +1,13 @@
-"""A mesh model that learns on beside the heads that read it: low-rank matrices, or all weights, of its decoder.
+"""A mesh model whose decoder learns further, together with the heads that read its hidden rows.
 
-Source: Chen et al., XSpecMesh, section 4.3; Hu et al. 2021, LoRA, arXiv:2106.09685. The paper writes W + AB for the
-merged weights; here the product is scaled by alpha / rank, as in LoRA and its library.
+Source: Chen et al., XSpecMesh, section 4.3. The paper writes W + AB for the merged weights; see
+`harness.train.finetuning` for the scale of the product.
 """
 
 from __future__ import annotations
 
-import copy
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 
 from jaxtyping import Float, Int
@@ -16,26 +15,19 @@ from torch import Tensor, nn
 
 from harness.backbones.mesh.adapter import MeshBackbone, read
 from harness.backbones.mesh.model import MeshModel
-from harness.errors import UsageError
+from harness.train.finetuning import Tuning, merged, with_low_rank
 from harness.train.loop import save_bf16
 
 LINEARS = r"layers\.\d+\.(qkv|out|cross_q|cross_kv|cross_out|mlp\.gate_up|mlp\.down)"
-"""The linear layers of the decoder; those of the encoder have another beginning."""
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """Of the matrices, and what their product is scaled by: alpha / rank. Rank 0: all weights of the decoder learn."""
-
-    rank: int = 16
-    alpha: int = 32
+"""The linear layers of the decoder; the names of the encoder's begin otherwise."""
 
 
 class FinetunedMesh(nn.Module):
-    """A model from a recipe's folder; the encoder stays as it is, so that what heads attend to does.
+    """The model of a recipe's folder. Its encoder stays frozen, so that heads attend to the same latents.
 
     Raises:
-        WeightsError: the folder holds no mesh model. UsageError: peft is asked for and not here.
+        WeightsError: the folder holds no mesh model.
+        UsageError: peft is needed and not installed.
     """
 
     def __init__(self, folder: Path, tuning: Tuning) -> None:
@@ -43,49 +35,39 @@ class FinetunedMesh(nn.Module):
         base = read(folder.name, folder)
         self.sizes = base.sizes
         self.tuning = tuning
-        self.model: nn.Module = _low_rank(base, tuning) if tuning.rank else base
+        self.model: nn.Module = with_low_rank(base, tuning, LINEARS) if tuning.rank else base
         base.encoder.requires_grad_(False)
 
     @property
     def _mesh(self) -> MeshModel:
-        found = self.model.get_base_model() if self.tuning.rank else self.model  # type: ignore[operator]  # of peft's model
-        assert isinstance(found, MeshModel)
-        return found
+        mesh = self.model.get_base_model() if self.tuning.rank else self.model  # type: ignore[operator]  # of peft
+        assert isinstance(mesh, MeshModel)
+        return mesh
 
     def table(self) -> Float[Tensor, "V E"]:
-        """What rows are multiplied with."""
-        out: Tensor = self._mesh.codes()
-        return out
+        """The matrix that turns rows into logits."""
+        table: Tensor = self._mesh.codes()
+        return table
 
     def forward(
         self, tokens: Int[Tensor, " N"], points: Float[Tensor, "n 6"], table: Float[Tensor, "V E"]
     ) -> Float[Tensor, "N E"]:
-        """Normed rows of a sequence, as the heads read them."""
+        """Hidden rows of a sequence after the last norm, as the heads read them."""
         return self._mesh.states(tokens[None], points[None], table)[0]
 
     def merged(self) -> MeshModel:
-        """A copy with the products of its matrices added to its weights."""
-        twin = copy.deepcopy(self.model)
-        found = twin.merge_and_unload() if self.tuning.rank else twin  # type: ignore[operator]  # of peft's model
-        assert isinstance(found, MeshModel)
-        return found
+        """A copy with the products of the low-rank matrices added to the weights."""
+        mesh = merged(self.model, self.tuning)
+        assert isinstance(mesh, MeshModel)
+        return mesh
 
     def export(self, folder: Path) -> None:
-        """The merged model as a backbone's folder."""
+        """Write the merged model as a backbone's folder."""
         folder.mkdir(parents=True, exist_ok=True)
         save_bf16(self.merged(), folder)
         (folder / "config.json").write_text(json.dumps(asdict(self.sizes), indent=1) + "\n", encoding="utf-8")
 
 
 def load_backbone(name: str, folder: Path) -> MeshBackbone:
-    """A recipe's folder, as decodes load it."""
+    """A recipe's folder, loaded as a run loads it."""
     return MeshBackbone.load(name, {"source": {"folder": str(folder)}}, "fp32", "cpu")
-
-
-def _low_rank(base: MeshModel, tuning: Tuning) -> nn.Module:
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise UsageError("low-rank training needs peft: pip install 'stridebench[train]'") from error
-    made: nn.Module = get_peft_model(base, LoraConfig(r=tuning.rank, lora_alpha=tuning.alpha, target_modules=LINEARS))
-    return made

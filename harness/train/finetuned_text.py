@@ -1,6 +1,5 @@
-"""A causal language model that learns on, alone or beside heads that read it: low-rank matrices, or all weights.
+"""A causal language model that learns further, alone or together with the heads that read its hidden rows.
 
-Source: Hu et al. 2021, LoRA, arXiv:2106.09685; the product is scaled by alpha / rank, as in its library.
 Axes: B texts of N tokens, V vocabulary, E width.
 """
 
@@ -22,7 +21,7 @@ from harness.backbones.text.hf_causal import HFCausal
 from harness.errors import UsageError
 from harness.plan import presets
 from harness.platform.quiet import quiet
-from harness.train.finetuned_mesh import Tuning
+from harness.train.finetuning import Tuning, merged, with_low_rank
 
 TOKENIZER = (
     "tokenizer.json",
@@ -34,23 +33,26 @@ TOKENIZER = (
     "merges.txt",
     "chat_template.jinja",
 )
+"""Files that an exported model takes over from the base model."""
 
 
 class TextPass(NamedTuple):
-    """Of a pass over whole texts: normed rows, as heads read them, and logits."""
+    """Result of a pass over whole texts: hidden rows after the last norm, as heads read them, and logits."""
 
     rows: Float[Tensor, "B N E"]
     logits: Float[Tensor, "B N V"]
 
 
 class FinetunedText(nn.Module):
-    """A backbone that learns, and beside it the same one as it was, which is no part of the state.
+    """A backbone that learns, and the base model, which is not part of the state.
 
     Args:
-        name: of a backbone that hf_causal serves. how: it learns.
+        name: of a backbone of the adapter hf_causal.
+        tuning: how it learns.
 
     Raises:
-        UsageError: another kind of backbone, or peft is needed and not here. WeightsError: its weights cannot be had.
+        UsageError: the backbone is of another adapter, or peft is needed and not installed.
+        WeightsError: its weights cannot be had.
     """
 
     def __init__(self, name: str, tuning: Tuning) -> None:
@@ -63,9 +65,9 @@ class FinetunedText(nn.Module):
         net = self.backbone._net
         assert isinstance(net, TransformersNet), "what forward: transformers asks for"
         self.tuning = tuning
-        self._base = (net.model,)  # in a tuple, which torch takes for no part of this module
+        self._base = (net.model,)  # in a tuple, so that torch does not register it as a submodule
         twin = copy.deepcopy(net.model)
-        self.model: Any = _low_rank(twin, tuning) if tuning.rank else twin.requires_grad_(True)
+        self.model: Any = with_low_rank(twin, tuning, "all-linear") if tuning.rank else twin.requires_grad_(True)
         source = sources.parse(name, spec.params["source"])
         self._folder = None if source.kind == "random" else sources.locate(name, source)
 
@@ -78,25 +80,22 @@ class FinetunedText(nn.Module):
         """One pass, with gradients.
 
         Args:
-            places: positions; None: in order. mask: added to the scores; None: each row sees those before it.
+            tokens: the texts.
+            places: positions; None: 0 to N - 1.
+            mask: added to the attention scores; None: causal.
         """
-        return _read(self.model, tokens, places, mask)
+        return _pass(self.model, tokens, places, mask)
 
     @torch.no_grad()
     def base(self, tokens: Int[Tensor, "B N"]) -> Float[Tensor, "B N V"]:
-        """Logits of the model as it was."""
-        return _read(self._base[0], tokens).logits
-
-    def merged(self) -> Any:
-        """A copy with the products of its matrices added to its weights."""
-        twin = copy.deepcopy(self.model)
-        return twin.merge_and_unload() if self.tuning.rank else twin
+        """Logits of the base model."""
+        return _pass(self._base[0], tokens).logits
 
     def export(self, folder: Path) -> None:
-        """The merged model in bf16 as a folder of transformers, with the tokenizer of the one that it was."""
+        """Write the merged model in bf16 as a folder of transformers, with the tokenizer of the base model."""
         folder.mkdir(parents=True, exist_ok=True)
         with quiet():
-            self.merged().to(torch.bfloat16).save_pretrained(folder)
+            merged(self.model, self.tuning).to(torch.bfloat16).save_pretrained(folder)
         for path in folder.glob("*.safetensors"):
             path.chmod(0o644)  # safetensors writes for the owner alone, and a package is for all
         for name in TOKENIZER:
@@ -105,20 +104,12 @@ class FinetunedText(nn.Module):
 
 
 def load_backbone(name: str, folder: Path) -> HFCausal:
-    """An exported folder, as decodes load it."""
+    """An exported folder, loaded as a run loads it."""
     return HFCausal.load(name, {"source": {"folder": str(folder)}}, "fp32", "cpu")
 
 
-def _read(
+def _pass(
     model: Callable[..., Any], tokens: Tensor, places: Tensor | None = None, mask: Tensor | None = None
 ) -> TextPass:
     out = model(input_ids=tokens, position_ids=places, attention_mask=mask, use_cache=False, output_hidden_states=True)
     return TextPass(out.hidden_states[-1], out.logits)
-
-
-def _low_rank(model: Any, tuning: Tuning) -> Any:
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as error:
-        raise UsageError("low-rank training needs peft: pip install 'stridebench[train]'") from error
-    return get_peft_model(model, LoraConfig(r=tuning.rank, lora_alpha=tuning.alpha, target_modules="all-linear"))

@@ -1,4 +1,4 @@
-"""A frozen model that an adapter learns beside: its linear layers and its logits under a mask. One of text is here."""
+"""A frozen model that an adapter learns beside: its linear layers and its logits under a mask; and that of text."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ class FrozenModel(ABC):
     """The model.
 
     Attributes:
-        backbone: whose fingerprint the adapter is tied to. model: of transformers. linears: that may have matrices, by
-            name. task: peft's name of it. hears: samples of a recording at most; 0: it hears none.
+        backbone: the adapter is tied to its fingerprint.
+        model: of transformers.
+        linears: layers that may have low-rank matrices, by name.
+        task: peft's name of the model's task.
+        hears: samples of the longest recording that it reads; 0: it reads none.
     """
 
     backbone: Backbone
@@ -40,14 +43,14 @@ class FrozenModel(ABC):
         places: Int[Tensor, " N"],
         condition: npt.NDArray[Any] | None,
     ) -> Float[Tensor, "N V"]:
-        """One pass; ``condition``: of the passage that the ids are of."""
+        """One pass over the tokens of a passage that has this condition."""
 
     @abstractmethod
     def transcript(self, recording: npt.NDArray[Any]) -> Passage:
-        """What it writes greedily when it hears a recording.
+        """The greedy transcript of a recording.
 
         Raises:
-            UsageError: it hears none.
+            UsageError: the model reads no recordings.
         """
 
 
@@ -56,7 +59,8 @@ class FrozenText(FrozenModel):
     """A language model in fp32, through the forward of transformers.
 
     Args:
-        name: of a preset. params: what its adapter loads.
+        name: of a preset.
+        params: of its adapter.
     """
 
     task = "CAUSAL_LM"
@@ -75,7 +79,7 @@ class FrozenText(FrozenModel):
         places: Int[Tensor, " N"],
         condition: npt.NDArray[Any] | None,
     ) -> Float[Tensor, "N V"]:
-        """It has no condition."""
+        """The condition is ignored."""
         out = self.model(
             input_ids=ids[None], attention_mask=mask[None, None], position_ids=places[None], use_cache=False
         )
@@ -83,5 +87,5 @@ class FrozenText(FrozenModel):
         return logits
 
     def transcript(self, recording: npt.NDArray[Any]) -> Passage:
-        """None."""
+        """Always refused."""
         raise UsageError(f"{self.backbone.name} reads text; recordings are for a backbone of whisper")

@@ -1,6 +1,6 @@
 """One seeded, resumable training loop. What it trains is a recipe, registered in `RECIPES`.
 
-The data of step k depend on (seed, k) alone, so an interrupted training goes on exactly where it stopped.
+The data of step k depend on (seed, k) alone, so an interrupted training continues exactly where it stopped.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,18 +29,26 @@ CURVE_POINTS = 400
 
 
 class Recipe(ABC):
-    """What is trained, on what, for how long.
+    """What is trained, on what data, for how long.
 
-    An instance is registered with ``RECIPES.register(name)(recipe)``; it may read the results of other recipes,
-    which it names in ``requires``.
+    An instance is registered with ``RECIPES.register(name)(recipe)``. It may read the results of other recipes, which
+    it names in ``requires``.
 
     Attributes:
-        kind: what it makes: backbone, scorer, drafter, heads, samplers or adapter. summary: one line for lists.
-        source: of the data, with its licence. steps: optimiser steps. hours: CPU hours at most, stated in lists.
-        rate: peak learning rate; it rises over ``warmup`` steps and falls as a cosine over the last ``fall`` of all
-        steps. decay: AdamW's weight decay. betas: AdamW's. clip: of the gradient norm.
-        average: decay of the moving average of weights that is exported; 0: the last weights.
-        muon: peak learning rate of the matrices named by ``hidden``, which Muon trains in AdamW's place.
+        kind: what it makes: backbone, scorer, drafter, heads, samplers or adapter.
+        summary: one line for lists.
+        source: of the data, with its licence.
+        requires: names of the recipes whose results `build` reads.
+        steps: optimiser steps.
+        hours: CPU hours at most; a training that has spent them is finished. `stride train` lists them.
+        rate: peak learning rate.
+        warmup: steps over which the rate rises.
+        fall: share of the steps, at the end, over which the rate falls as a cosine.
+        decay: AdamW's weight decay.
+        betas: AdamW's.
+        clip: largest norm of the gradient.
+        average: decay of the moving average of the weights, which is exported; 0: the last weights are.
+        muon: peak learning rate of the matrices in `hidden`, which Muon trains instead of AdamW.
     """
 
     kind: str = "backbone"
@@ -59,8 +67,12 @@ class Recipe(ABC):
     muon: float = 0.02
 
     @abstractmethod
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
-        """A new model (the loop has seeded torch); ``parts``: folder of each recipe in ``requires``."""
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
+        """A new model. The loop has seeded torch.
+
+        Args:
+            requirements: the folder of each recipe in ``requires``.
+        """
 
     @abstractmethod
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
@@ -71,11 +83,11 @@ class Recipe(ABC):
         """Figures on held-out data, for the card."""
 
     def hidden(self, model: nn.Module) -> list[nn.Parameter]:
-        """Matrices between layers, for Muon (Jordan 2024): their momentum is made orthogonal. By default none."""
+        """Matrices between layers, which Muon (Jordan 2024) trains with an orthogonal momentum. By default none."""
         return []
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Parameters for AdamW, those of Muon left out; matrices decay, vectors do not."""
+        """AdamW's parameter groups: matrices decay, vectors do not. Parameters of Muon are left out."""
         hidden = {id(p) for p in self.hidden(model)}
         weights = [p for p in model.parameters() if p.requires_grad and id(p) not in hidden]
         return [
@@ -90,7 +102,7 @@ class Recipe(ABC):
 
 @dataclass(frozen=True)
 class Progress:
-    """What a training tells whoever watches."""
+    """State of a training after a step."""
 
     step: int
     steps: int
@@ -101,7 +113,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class Trained:
-    """Where the result lies, and whether all steps were made."""
+    """Folder of the result, and whether the training is finished."""
 
     folder: Path
     finished: bool
@@ -113,15 +125,24 @@ def train(
     name: str,
     recipe: Recipe,
     folder: Path,
-    parts: Mapping[str, Path],
+    requirements: Mapping[str, Path],
     seed: int = 0,
     minutes: float | None = None,
     watch: Callable[[Progress], None] = lambda progress: None,
 ) -> Trained:
-    """Train until the steps are made, the recipe's CPU hours are spent, or ``minutes`` have passed; go on if begun.
+    """Train until the steps are done, the recipe's CPU hours are spent, or ``minutes`` have passed; resume if begun.
 
-    Writes ``checkpoint.pt`` every two minutes and at the end; after the last step weights, configuration and
+    Writes ``checkpoint.pt`` every two minutes and at the end. After the last step it writes weights, configuration and
     ``card.json`` (figures, loss curve, hours, hashes).
+
+    Args:
+        name: of the recipe.
+        recipe: what to train.
+        folder: of the checkpoint and the result.
+        requirements: the folder of each recipe in ``recipe.requires``.
+        seed: of weights and data.
+        minutes: after which the training stops unfinished; None: no limit.
+        watch: called after every step.
 
     Raises:
         UsageError: the checkpoint in ``folder`` is of another recipe or seed, or cannot be read.
@@ -129,16 +150,16 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = recipe.build(parts)
+        model = recipe.build(requirements)
     state = _State(name, recipe, model, seed)
     state.resume(folder / CHECKPOINT)
     began, saved, busy = time.perf_counter(), time.perf_counter(), time.process_time()
-    before = state.hours
+    hours_before = state.hours
     model.train()
     while state.step < recipe.steps:
         loss = _advance(state)
         now = time.perf_counter()
-        state.hours = before + (time.process_time() - busy) / 3600
+        state.hours = hours_before + (time.process_time() - busy) / 3600
         watch(Progress(state.step, recipe.steps, loss, state.rate(), state.hours))
         if state.hours >= recipe.hours or (minutes is not None and now - began >= 60 * minutes):
             break
@@ -153,7 +174,7 @@ def train(
 
 
 def _advance(state: _State) -> float:
-    """One step; numbers too small to matter are zero in it, as weights of attention that underflow cost half a step."""
+    """One step with denormal numbers flushed to zero: attention weights that underflow would cost half a step."""
     torch.set_flush_denormal(True)
     try:
         return state.advance()
@@ -162,7 +183,7 @@ def _advance(state: _State) -> float:
 
 
 class _State:
-    """Model, optimiser, average and curve of one training."""
+    """Model, optimisers, moving average and loss curve of one training."""
 
     def __init__(self, name: str, recipe: Recipe, model: nn.Module, seed: int) -> None:
         self.name, self.recipe, self.model, self.seed = name, recipe, model, seed
@@ -182,7 +203,7 @@ class _State:
         return self.recipe.rate * self._share()
 
     def _share(self) -> float:
-        """Of the peak learning rates, at the next step."""
+        """The next step's learning rates as a share of the peak rates."""
         recipe = self.recipe
         left = (recipe.steps - self.step) / (recipe.fall * recipe.steps)
         fall = 0.5 - 0.5 * math.cos(math.pi * min(1.0, left))
@@ -205,11 +226,12 @@ class _State:
             optimiser.step()
         self.step += 1
         value = float(loss.detach())
-        self._follow(value)
+        self._record(value)
         return value
 
-    def _follow(self, value: float) -> None:
-        self.smooth = value if self.smooth is None else 0.95 * self.smooth + 0.05 * value
+    def _record(self, loss: float) -> None:
+        """Add a loss to the curve, and the weights to their moving average."""
+        self.smooth = loss if self.smooth is None else 0.95 * self.smooth + 0.05 * loss
         if self.step % max(1, self.recipe.steps // CURVE_POINTS) == 0:
             self.curve.append((self.step, round(self.smooth, 5)))
         if self.mean:
@@ -221,7 +243,7 @@ class _State:
                     self.mean[key].copy_(tensor)
 
     def save(self, path: Path) -> None:
-        """Replace the checkpoint at once, never half of it."""
+        """Replace the checkpoint; an interrupt leaves the old one whole."""
         body = {
             "name": self.name,
             "seed": self.seed,
@@ -233,12 +255,12 @@ class _State:
             "mean": self.mean,
             "optimisers": [optimiser.state_dict() for optimiser in self.optimisers],
         }
-        part = path.with_suffix(".part")
-        torch.save(body, part)
-        os.replace(part, path)
+        partial = path.with_suffix(".part")
+        torch.save(body, partial)
+        os.replace(partial, path)
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint, if there is one."""
+        """Continue from a checkpoint, if there is one."""
         if not path.exists():
             return
         try:
@@ -251,8 +273,8 @@ class _State:
                 f"seed {self.seed}. Give another --out."
             )
         self.model.load_state_dict(body["model"])
-        for optimiser, kept in zip(self.optimisers, body["optimisers"], strict=True):
-            optimiser.load_state_dict(kept)
+        for optimiser, saved in zip(self.optimisers, body["optimisers"], strict=True):
+            optimiser.load_state_dict(saved)
         self.mean = body["mean"]
         self.step, self.hours, self.smooth = body["step"], body["hours"], body["smooth"]
         self.curve = [(int(step), float(loss)) for step, loss in body["curve"]]
@@ -284,8 +306,15 @@ def _finish(state: _State, folder: Path) -> None:
     (folder / "card.json").write_text(json.dumps(card, indent=1) + "\n", encoding="utf-8")
 
 
+@torch.no_grad()
+def round_to_bf16(tensors: Iterable[Tensor]) -> None:
+    """Round a model's tensors before its export, so that the measured model is the exported one."""
+    for tensor in tensors:
+        tensor.copy_(tensor.bfloat16())
+
+
 def save_bf16(model: nn.Module, folder: Path, name: str = "model.safetensors") -> None:
-    """All tensors of a model, floats in bf16, as safetensors; shared tensors once per name."""
+    """Write all tensors of a model as safetensors, floats in bf16; a shared tensor once for each of its names."""
     tensors = {
         key: (value.detach().to(torch.bfloat16) if value.is_floating_point() else value.detach()).clone().contiguous()
         for key, value in model.state_dict().items()

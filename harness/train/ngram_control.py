@@ -11,25 +11,26 @@ from jaxtyping import Int
 from torch import Tensor
 
 MOST = 3
-"""Tokens that are known of a context."""
+"""Most frequent tokens that are kept for a context."""
 
 
 @dataclass(frozen=True)
 class NGram:
-    """The most frequent tokens after the last two tokens, else after the last one, else of all.
+    """Guesses from the last two tokens, from the last one where these were never seen, else from frequencies alone.
 
     Args:
-        after: by context of two, one and no tokens; up to three, the most frequent first.
+        after: for each context of two, one or no tokens the most frequent next ones, at most three, in order.
     """
 
     after: dict[tuple[int, ...], tuple[int, ...]]
 
     @classmethod
     def of(cls, batches: Iterable[Int[Tensor, "B N"]], ahead: int = 0) -> NGram:
-        """Counted in rows of tokens; of equally frequent ones the first seen goes first.
+        """Count rows of tokens. Of equally frequent tokens the one seen first goes first.
 
         Args:
-            ahead: tokens between the context and the one that is guessed.
+            batches: the rows.
+            ahead: number of tokens between the context and the guessed token.
         """
         counts: dict[tuple[int, ...], Counter[int]] = defaultdict(Counter)
         for batch in batches:
@@ -37,21 +38,21 @@ class NGram:
                 for place in range(len(row) - ahead):
                     for size in range(min(place, 2) + 1):
                         counts[tuple(row[place - size : place])][row[place + ahead]] += 1
-        return cls({context: tuple(t for t, _ in found.most_common(MOST)) for context, found in counts.items()})
+        return cls({context: tuple(t for t, _ in count.most_common(MOST)) for context, count in counts.items()})
 
     def guess(self, tokens: Int[Tensor, "B N"]) -> Int[Tensor, "B N"]:
-        """The guess after each token."""
+        """The best guess after each token."""
         return self.guesses(tokens)[:, :, 0]
 
     def guesses(self, tokens: Int[Tensor, "B N"]) -> Int[Tensor, "B N 3"]:
-        """Three after each token, all different where so many were seen; a longer context's go first."""
+        """Three guesses after each token, different where enough were seen; those of a longer context go first."""
         return torch.tensor(
             [[self._next(row[: place + 1][-2:]) for place in range(len(row))] for row in tokens.tolist()]
         )
 
     def _next(self, last: list[int]) -> list[int]:
-        found: dict[int, None] = {}
+        guesses: dict[int, None] = {}
         for size in range(len(last), -1, -1):
-            found |= dict.fromkeys(self.after.get(tuple(last[len(last) - size :]), ()))
-        known = [*found][:MOST] or [0]
-        return known + known[-1:] * (MOST - len(known))
+            guesses |= dict.fromkeys(self.after.get(tuple(last[len(last) - size :]), ()))
+        best = [*guesses][:MOST] or [0]
+        return best + best[-1:] * (MOST - len(best))

@@ -1,59 +1,70 @@
-"""Passages of a backbone to train drafters of it on: made once with a fixed seed, and kept in the cache.
+"""Passages that a teacher wrote, for students to learn from: generated once with a fixed seed and kept in the cache.
 
-`Teacher.read` gives hidden rows (any taps) and logits of a passage. The prompts of the two sides differ by a hash of
-their text, and no benchmark's are among them: scenes and programs are those that are not held out, texts are of
-Python's library. Scenes of either split may have one caption, so passages of captions that the task asks for are
-dropped. Digits have ten captions, shared by all; their pictures differ by the draws alone.
-An interrupted generation goes on where it stopped, and a larger plan keeps what a smaller one made.
+There are two kinds. `passages_of` continues prompts through the contract of a backbone, so it serves every modality;
+`Teacher.read` then gives hidden rows and logits. `texts_of` continues prefixes in large batches of equal length and
+keeps the teacher's largest probabilities at every position, which are the soft targets of a distillation.
+Each file of the cache is written whole or not at all. An interrupted generation resumes where it stopped, and a larger
+plan reuses the files of a smaller one. The names of the files are those of version 0.1.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import json
+import logging
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from functools import lru_cache
-from itertools import islice
-from typing import Literal
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformers import DynamicCache
 
-from harness.core.draws import SeededDraws
+from harness.backbones.checkpoints import sources, transformers_models
+from harness.core.draws import Draws, SeededDraws
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.errors import UsageError
-from harness.synthetic import digits, emoji
-from harness.synthetic.code import programs
-from harness.train.prompts import prefixes
+from harness.platform.folders import cache_folder
+from harness.record import files
+from harness.train.prompts import SIDES, Side, Source, benchmark_captions, held_out, prefixes, prompts
 from harness.train.teacher import Passage, Teacher
 
-Side = Literal["train", "development"]
-SIDES: tuple[Side, Side] = ("train", "development")
-World = Literal["text", "code", "scenes", "digits"]
+LOG = logging.getLogger(__name__)
 TEMPERATURES = (0.0, 0.7, 1.0)
-"""Of the batches, in turn, where a plan has none of its own; of pictures 1."""
-ONE_IN = 8
-"""One prompt in so many is of the development side."""
-LONGEST = 600
-"""Characters of a prompt."""
-ASKED = 1000, 512
-"""Seed and number of the scenes whose captions the task emoji_scenes asks for, unless it is told otherwise."""
-DRAWN = 20_000
-"""Programs and scenes that prompts are taken from."""
+"""Of the batches of text, in turn, unless a plan names one; pictures are drawn at 1."""
+
+
+def cached(path: Path, content: Callable[[], bytes]) -> Path:
+    """A file of the cache, written whole or not at all where it does not exist yet."""
+    if not path.is_file():
+        body = content()
+        files.make(path.parent)
+        files.put(path, body)
+    return path
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What is generated.
+    """What `passages_of` generates.
 
     Args:
-        world: where prompts come from. train, development: batches of each side. rows: passages of a batch.
-        new: tokens added; a picture has as many as it has. seed: of prompts and draws. temperature: None is usual.
+        source: where prompts come from.
+        train: batches of the training side.
+        development: batches of the development side.
+        rows: passages of a batch.
+        new: tokens added at most; a picture has a fixed number.
+        seed: of prompts and draws.
+        temperature: None: ``TEMPERATURES`` for text, 1 for pictures.
     """
 
-    world: World
+    source: Source
     train: int = 8
     development: int = 2
     rows: int = 64
@@ -61,89 +72,231 @@ class Plan:
     seed: int = 0
     temperature: float | None = None
 
+    @property
+    def digest(self) -> str:
+        """What names the files: everything except the numbers of batches."""
+        fields = {key: value for key, value in asdict(self).items() if key not in SIDES and value is not None}
+        fields["world"] = fields.pop("source")  # its name in version 0.1
+        return hashlib.sha256(repr(sorted(fields.items())).encode()).hexdigest()[:8]
+
+    def temperature_of(self, batch: int) -> float:
+        """The temperature that a batch is drawn at."""
+        if self.temperature is not None:
+            return self.temperature
+        return 1.0 if self.source in ("scenes", "digits") else TEMPERATURES[batch % len(TEMPERATURES)]
+
 
 @dataclass(frozen=True)
-class Distilled:
-    """A backbone, and its passages."""
+class Passages:
+    """A backbone, and the passages that it wrote."""
 
     teacher: Teacher
     train: list[Passage]
     development: list[Passage]
 
 
-def distilled(backbone: str, plan: Plan) -> Distilled:
-    """The passages, generated where the cache does not hold them yet; says so on standard error.
+def passages_of(backbone: str, plan: Plan) -> Passages:
+    """The passages of a plan, generated where the cache does not hold them; reports progress on standard error.
 
     Raises:
-        UsageError: there is no such backbone, or too few prompts for the plan. WeightsError: its weights cannot be had.
+        UsageError: there is no such backbone, or the plan asks for more prompts than there are.
+        WeightsError: the backbone's weights cannot be had.
     """
     teacher = Teacher.load(backbone)
-    return Distilled(teacher, *(_passages(teacher, plan, side) for side in SIDES))
+    train, development = (_passages_of_side(teacher, plan, side) for side in SIDES)
+    return Passages(teacher, train, development)
 
 
-def side_of(text: str) -> Side:
-    """Told by the prompt's text alone."""
-    return "development" if hashlib.sha256(text.encode()).digest()[2] % ONE_IN == 0 else "train"
+def continued(
+    teacher: Teacher, path: Path, prompts: Sequence[Prompt], new: int, sampling: Sampling, draws: Draws
+) -> list[Passage]:
+    """What a teacher writes after prompts, read from a file of the cache once it is there."""
+
+    def content() -> bytes:
+        written = teacher.continued(prompts, new, sampling, draws)
+        return json.dumps([[passage.start, *passage.tokens] for passage in written]).encode()
+
+    rows = json.loads(cached(path, content).read_text(encoding="utf-8"))
+    return [
+        Passage(tuple(tokens), start, prompt.condition) for (start, *tokens), prompt in zip(rows, prompts, strict=True)
+    ]
 
 
-@lru_cache(maxsize=4)
-def prompts(world: World, seed: int, side: Side, count: int) -> tuple[str, ...]:
-    """Texts of one side, the first in the order of a seed; but for those of digits, all different.
+def _passages_of_side(teacher: Teacher, plan: Plan, side: Side) -> list[Passage]:
+    batches = plan.train if side == "train" else plan.development
+    passages: list[Passage] = []
+    for number in range(batches):
+        path = teacher.home / f"{plan.digest}-{side}-{number:03}.json"
+        if not path.is_file():
+            print(f"{teacher.backbone.name}: {side} passages {number + 1} of {batches}", file=sys.stderr, flush=True)
+        texts = prompts(plan.source, plan.seed, side, batches * plan.rows)[number * plan.rows :][: plan.rows]
+        asked = [Prompt(f"{side}/{number}/{index}", text) for index, text in enumerate(texts)]
+        sampling = Sampling(plan.temperature_of(number))
+        draws = SeededDraws(plan.seed, "distilled", side, number, teacher.backbone.device)
+        batch = continued(teacher, path, asked, plan.new, sampling, draws)
+        dropped = benchmark_captions() if plan.source == "scenes" else ()
+        passages += [passage for text, passage in zip(texts, batch, strict=True) if text not in dropped]
+    return passages
+
+
+@dataclass(frozen=True)
+class TextPlan:
+    """What `texts_of` generates. ``batches`` and ``checks`` may grow: what was generated before is reused.
+
+    Args:
+        rows: texts of a training batch.
+        few: texts of a held-out batch.
+        new: tokens that the teacher adds.
+        most: tokens of the longest prefix.
+        top: probabilities kept at a position.
+        procedural: prefixes that are heads of synthetic programs.
+        seed: of prefixes and draws.
+        batches: training batches.
+        checks: held-out batches.
+    """
+
+    rows: int = 64
+    few: int = 16
+    new: int = 128
+    most: int = 160
+    top: int = 16
+    procedural: int = 5000
+    seed: int = 0
+    batches: int = 12
+    checks: int = 6
+
+    def digest(self, weights: str) -> str:
+        """What names the folder: the teacher's weights and everything except the numbers of batches."""
+        fields = ", ".join(f"{key}={value!r}" for key, value in asdict(replace(self, batches=0, checks=0)).items())
+        return hashlib.sha256(f"{weights} Plan({fields})".encode()).hexdigest()[:12]  # its name in version 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class TextBatch:
+    """Texts of one length, with the teacher's largest probabilities after every token except the last.
+
+    The end of text is never chosen, so every text is full. Its probability is kept with the others.
+
+    Args:
+        tokens: prefixes and what the teacher added.
+        start: length of the prefixes.
+        ids: the K most probable tokens at each position.
+        probs: their probabilities.
+    """
+
+    tokens: Int[Tensor, "B N"]
+    start: int
+    ids: Int[Tensor, "B N-1 K"]
+    probs: Float[Tensor, "B N-1 K"]
+
+
+@dataclass(frozen=True, eq=False)
+class Texts:
+    """Batches to train on, and held-out ones."""
+
+    training: list[TextBatch]
+    checks: list[TextBatch]
+
+
+def texts_of(name: str, source: Any, plan: TextPlan) -> Texts:
+    """A language model's texts, generated where the cache does not hold them.
+
+    Args:
+        name: of the teacher.
+        source: of its weights, as in a preset.
 
     Raises:
-        UsageError: there are not so many.
+        WeightsError: the teacher's weights are not on this machine.
+        UsageError: too few prefixes share their length.
     """
-    if world == "digits":
-        return tuple(digits.caption(index % digits.CLASSES) for index in range(count))
-    found: dict[str, None] = {}
-    for text in _drawn(world, seed):
-        if side_of(text) == side:
-            found[text] = None
-        if len(found) == count:
-            return tuple(found)
+    folder = sources.locate(name, sources.parse(name, source))
+    home = cache_folder() / "texts" / f"{name}-{plan.digest(sources.digest(folder))}"
+    training = [home / f"train-{number:03}.npz" for number in range(plan.batches)]
+    checks = [home / f"check-{number:03}.npz" for number in range(plan.checks)]
+    if not all(path.is_file() for path in training + checks):
+        _generate(name, folder, plan, checks, training)
+    return Texts([_read(path) for path in training], [_read(path) for path in checks])
+
+
+def _generate(name: str, folder: Path, plan: TextPlan, checks: Sequence[Path], training: Sequence[Path]) -> None:
+    tokenizer = transformers_models.read_tokenizer(folder)
+    model = transformers_models.read_model(
+        name, folder, transformers_models.read_config(name, folder), "sdpa", torch.bfloat16
+    )
+    model = model.eval().requires_grad_(False)
+    texts = prefixes(plan.seed, plan.procedural)
+    for paths, rows, is_check in ((checks, plan.few, True), (training, plan.rows, False)):
+        ids = [list(tokenizer(text).input_ids) for text in texts if held_out(text) == is_check]
+        for number, batch in enumerate(batched(ids, plan.most, rows, len(paths))):
+            cached(paths[number], partial(_content, model, batch, plan, number))
+            LOG.info("%s: %s, %d of %d", name, paths[number].name, number + 1, len(paths))
+
+
+def batched(ids: Sequence[list[int]], most: int, rows: int, count: int) -> list[list[list[int]]]:
+    """``count`` batches of prefixes of equal length, in the order in which they fill up.
+
+    Raises:
+        UsageError: too few prefixes share their length.
+    """
+    lengths: dict[int, list[list[int]]] = {}
+    batches: list[list[list[int]]] = []
+    for prefix in ids:
+        if not 8 <= len(prefix) <= most:
+            continue
+        same_length = lengths.setdefault(len(prefix), [])
+        same_length.append(prefix)
+        if len(same_length) == rows:
+            batches.append(lengths.pop(len(prefix)))
+        if len(batches) == count:
+            return batches
     raise UsageError(
-        f"the world {world!r} has {len(found)} {side} prompts and {count} are asked for; plan fewer batches"
+        f"{len(ids)} prefixes give {len(batches)} batches of {rows} rows of one length, and {count} are asked for"
     )
 
 
-def _drawn(world: World, seed: int) -> Iterator[str]:
-    random = np.random.default_rng(seed)
-    if world == "text":
-        return (text[:LONGEST] for text in prefixes(seed, procedural=1000))
-    if world == "code":
-        return (program.head for program in islice(programs(random, held_out=False), DRAWN))
-    return (emoji.caption(emoji.scene(random, "train")) for _ in range(DRAWN))
+@torch.inference_mode()
+def extend(model: Any, rows: Sequence[Sequence[int]], plan: TextPlan, temperature: float, seed: int) -> TextBatch:
+    """Continue a batch of prefixes; at temperature 0 with the most probable token."""
+    draws = torch.Generator().manual_seed(seed)
+    tokens, cache = torch.tensor(rows), DynamicCache()
+    start, window = tokens.shape[1], tokens
+    ends = model.generation_config.eos_token_id
+    ids, probs = [], []
+    for _ in range(plan.new):
+        logits = model(input_ids=window, past_key_values=cache, use_cache=True).logits
+        for position in logits.split(1, 1):  # one position at a time: a distribution is 49,152 wide
+            p = position.float().softmax(-1)
+            largest = p.topk(plan.top, -1)
+            ids.append(largest.indices)
+            probs.append(largest.values)
+        window = _choose(p[:, 0], ends, temperature, draws)
+        tokens = torch.cat([tokens, window], 1)
+    return TextBatch(tokens, start, torch.cat(ids, 1), torch.cat(probs, 1))
 
 
-def _passages(teacher: Teacher, plan: Plan, side: Side) -> list[Passage]:
-    """All of a side, batch by batch; each is written whole or not at all."""
-    batches = plan.train if side == "train" else plan.development
-    fixed = {key: value for key, value in asdict(plan).items() if key not in SIDES and value is not None}
-    mark = hashlib.sha256(repr(sorted(fixed.items())).encode()).hexdigest()[:8]
-    found: list[Passage] = []
-    for number in range(batches):
-        path = teacher.home / f"{mark}-{side}-{number:03}.json"
-        if not path.is_file():
-            print(f"{teacher.backbone.name}: {side} passages {number + 1} of {batches}", file=sys.stderr, flush=True)
-            texts = prompts(plan.world, plan.seed, side, batches * plan.rows)
-            made = _made(teacher, plan, side, number, texts[number * plan.rows :][: plan.rows])
-            path.parent.mkdir(parents=True, exist_ok=True)
-            part = path.with_suffix(".part")
-            part.write_text(json.dumps([[passage.start, *passage.tokens] for passage in made]), encoding="utf-8")
-            part.replace(path)
-        found += [Passage(tuple(ids), start) for start, *ids in json.loads(path.read_text(encoding="utf-8"))]
-    texts, asked = prompts(plan.world, plan.seed, side, len(found)), captions() if plan.world == "scenes" else ()
-    return [passage for text, passage in zip(texts, found, strict=True) if text not in asked]
+def _choose(p: Float[Tensor, "B V"], ends: Any, temperature: float, draws: torch.Generator) -> Int[Tensor, "B 1"]:
+    p[:, ends] = 0
+    if temperature == 0:
+        return p.argmax(-1, keepdim=True)
+    sums = (p ** (1 / temperature)).cumsum(-1)
+    drawn = torch.rand(len(p), 1, generator=draws) * sums[:, -1:]
+    return torch.searchsorted(sums, drawn, right=True).clamp_max(p.shape[1] - 1)
 
 
-@lru_cache(maxsize=1)
-def captions() -> frozenset[str]:
-    """What the task emoji_scenes asks for."""
-    return frozenset(emoji.caption(scene) for scene in emoji.scenes(ASKED[0], "held-out", ASKED[1]))
+def _content(model: Any, rows: Sequence[Sequence[int]], plan: TextPlan, number: int) -> bytes:
+    batch = extend(model, rows, plan, TEMPERATURES[number % len(TEMPERATURES)], 1000 * plan.seed + number)
+    buffer = io.BytesIO()
+    np.savez(
+        buffer,
+        tokens=batch.tokens.numpy().astype(np.int32),
+        start=np.array(batch.start),
+        ids=batch.ids.numpy().astype(np.int32),
+        laws=batch.probs.numpy().astype(np.float16),  # its name in version 0.1
+    )
+    return buffer.getvalue()
 
 
-def _made(teacher: Teacher, plan: Plan, side: Side, number: int, texts: Sequence[str]) -> list[Passage]:
-    usual = 1.0 if plan.world in ("scenes", "digits") else TEMPERATURES[number % len(TEMPERATURES)]
-    draws = SeededDraws(plan.seed, "distilled", side, number, teacher.backbone.device)
-    asked = [Prompt(f"{side}/{number}/{index}", text) for index, text in enumerate(texts)]
-    return teacher.continued(asked, plan.new, Sampling(usual if plan.temperature is None else plan.temperature), draws)
+def _read(path: Path) -> TextBatch:
+    with np.load(path) as arrays:
+        tokens, ids = (torch.from_numpy(arrays[key]).long() for key in ("tokens", "ids"))
+        return TextBatch(tokens, int(arrays["start"]), ids, torch.from_numpy(arrays["laws"]).float())

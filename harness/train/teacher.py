@@ -1,6 +1,6 @@
-"""A backbone that drafters learn from: what it goes on with after prompts, and the rows that it made on the way.
+"""A backbone that drafters learn from: how it continues prompts, and its hidden rows and logits on a passage.
 
-Nothing here knows what is learned; recipes may load no backbone themselves.
+This module does not know what is learned. Recipes load no backbone themselves.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ from harness.platform.folders import cache_folder
 
 
 class Passage(NamedTuple):
-    """Ids of a prompt and of what was made behind it; the prompt has ``start``. ``condition``: the prompt's."""
+    """A prompt and its continuation.
+
+    Args:
+        tokens: ids of both.
+        start: length of the prompt.
+        condition: of the prompt.
+    """
 
     tokens: tuple[int, ...]
     start: int
@@ -40,8 +46,8 @@ class Teacher:
     """One backbone, read without gradients.
 
     Args:
-        backbone: loaded. A drafter is built on its ``tied_embeddings()`` and ``capabilities``, and tied to its
-            ``fingerprint``.
+        backbone: a loaded one. A drafter is built on its ``tied_embeddings()`` and ``capabilities``, and is tied to
+            its ``fingerprint``.
     """
 
     def __init__(self, backbone: Backbone) -> None:
@@ -49,10 +55,11 @@ class Teacher:
 
     @classmethod
     def load(cls, name: str, dtype: str = "bf16", device: str = "cpu") -> Teacher:
-        """By the name of a backbone, fetched where it is not here yet.
+        """The backbone of a name, fetched where it is not on this machine yet.
 
         Raises:
-            UsageError: no such name. WeightsError: its weights cannot be had.
+            UsageError: there is no such name.
+            WeightsError: its weights cannot be had.
         """
         return cls(presets.load(name, dtype, device))
 
@@ -63,91 +70,96 @@ class Teacher:
 
     @property
     def home(self) -> Path:
-        """A folder of the cache for what these weights have made; it may not exist yet."""
+        """The folder of the cache for what these weights generated; it may not exist yet."""
         return cache_folder() / "distilled" / f"{self.backbone.name}-{self.backbone.fingerprint[:12]}"
 
     @torch.no_grad()
     def continued(self, prompts: Sequence[Prompt], new: int, sampling: Sampling, draws: Draws) -> list[Passage]:
-        """What it goes on with after each prompt, all of them in one pass a token.
+        """Prompts with their continuations, all extended by one token in each pass.
 
         Args:
-            new: tokens at most; a text ends with its end-of-text token, a picture when it is whole.
-            draws: asked for one categorical token of each row a pass.
+            prompts: what to continue.
+            new: tokens at most; a text ends with its end-of-text token, a picture when it is complete.
+            sampling: how a token is drawn.
+            draws: asked for one categorical token of each row in a pass.
 
         Raises:
-            UsageError: a prompt leaves no room for a token, or is none that the backbone reads.
+            UsageError: a prompt leaves no room for a token, or the backbone cannot read it.
         """
         rows = [self._open(prompt, new) for prompt in prompts]
         while alive := [row for row in rows if row.room > 0]:
-            read = extend_all([row.cache for row in alive], [row.window() for row in alive])
-            logits = torch.cat([_logits(each) for each in read])
+            results = extend_all([row.cache for row in alive], [row.window() for row in alive])
+            logits = torch.cat([_logits(result) for result in results])
             drawn = draws.categorical(warp(logits, sampling), "draft").tolist()
             for row, token in zip(alive, drawn, strict=True):
                 row.add(token, token in self.capabilities.eos)
-        made = zip(rows, prompts, strict=True)
-        return [Passage(tuple(row.tokens), row.start, prompt.condition) for row, prompt in made]
+        pairs = zip(rows, prompts, strict=True)
+        return [Passage(tuple(row.tokens), row.start, prompt.condition) for row, prompt in pairs]
 
     def condition(self, passage: Passage) -> Float[Tensor, "M C"]:
-        """What the backbone makes of a passage's condition.
+        """What the backbone computes from a passage's condition.
 
         Raises:
-            UsageError: it lends nothing of that kind, or cannot read it.
+            UsageError: it offers no such rows, or cannot read the condition.
         """
-        found = self._opening(passage).condition
-        if found is None:
+        condition = self._encode(passage).condition
+        if condition is None:
             raise UsageError(f"the backbone {self.backbone.name!r} lends no condition; take one that meets CONDITION")
-        return found
+        return condition
 
     @torch.no_grad()
     def read(self, passage: Passage, taps: Sequence[Tap], logits: bool = False) -> Rows:
         """One pass over a whole passage.
 
         Args:
-            taps: of the layers whose rows are wanted. logits: also asked for, of every entry; those of the prompt are
-                the conditional branch's alone where the backbone is guided.
+            passage: what to read.
+            taps: layers whose hidden rows are returned.
+            logits: whether the logits of every entry are returned too. On a guided backbone those of the prompt are of
+                the conditional branch alone.
         """
         tokens = torch.tensor(passage.tokens, device=self.backbone.device)
-        cache = self._opening(passage).cache()
+        cache = self._encode(passage).cache()
         places, rows = torch.arange(len(tokens), device=tokens.device), len(tokens) if logits else 0
         return cache.extend(Window(tokens, places, 0, None, rows, resolve(taps, self.capabilities)))
 
-    def _opening(self, passage: Passage) -> EncodedPrompt:
+    def _encode(self, passage: Passage) -> EncodedPrompt:
         return self.backbone.open(Prompt("", tokens=passage.tokens[: passage.start], condition=passage.condition))
 
     def _open(self, prompt: Prompt, new: int) -> _Row:
-        opening = self.backbone.open(prompt)
+        encoded = self.backbone.open(prompt)
         grid = self.capabilities.grid
-        room = min(new, self.capabilities.context - len(opening.tokens), *([grid.length] if grid else []))
+        room = min(new, self.capabilities.context - len(encoded.tokens), *([grid.length] if grid else []))
         if room < 1:
-            raise UsageError(f"prompt {prompt.id!r} has {len(opening.tokens)} tokens, which leaves no room for more")
-        return _Row(opening.cache(), list(opening.tokens), len(opening.tokens), room, self.backbone.device)
+            raise UsageError(f"prompt {prompt.id!r} has {len(encoded.tokens)} tokens, which leaves no room for more")
+        return _Row(encoded.cache(), list(encoded.tokens), len(encoded.tokens), room, self.backbone.device)
 
 
 @dataclass
 class _Row:
-    """A passage in the making."""
+    """A passage that is being written; its cache has entries for the first ``cached`` tokens."""
 
     cache: Cache
     tokens: list[int]
     start: int
     room: int
     device: str
-    held: int = field(default=0)
+    cached: int = field(default=0)
 
     def window(self) -> Window:
-        """Of the tokens that were not read yet."""
-        fed, places = self.tokens[self.held :], torch.arange(self.held, len(self.tokens), device=self.device)
-        made = Window(torch.tensor(fed, device=self.device), places, self.held, None, 1)
-        self.held = len(self.tokens)
-        return made
+        """The tokens that have no entry yet."""
+        tokens = torch.tensor(self.tokens[self.cached :], device=self.device)
+        places = torch.arange(self.cached, len(self.tokens), device=self.device)
+        window = Window(tokens, places, self.cached, None, 1)
+        self.cached = len(self.tokens)
+        return window
 
     def add(self, token: int, last: bool) -> None:
-        """The token that follows."""
+        """Append the next token."""
         self.tokens.append(token)
         self.room = 0 if last else self.room - 1
 
 
-def _logits(read: Rows | Exception) -> Tensor:
-    if isinstance(read, Exception):
-        raise read
-    return read.logits
+def _logits(result: Rows | Exception) -> Tensor:
+    if isinstance(result, Exception):
+        raise result
+    return result.logits

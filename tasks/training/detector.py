@@ -42,11 +42,11 @@ class EmojiDetector(Recipe):
     decay = 0.01
     average = 0.995
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         model = Detector()
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
         # Not a submodule: it is neither trained nor shipped here.
-        object.__setattr__(model, "tokenizer", RECIPES.get("emoji-vq").load(parts["emoji-vq"]))
+        object.__setattr__(model, "tokenizer", RECIPES.get("emoji-vq").load(requirements["emoji-vq"]))
         return model
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:

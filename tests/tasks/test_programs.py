@@ -9,7 +9,8 @@ import pytest
 
 from harness.errors import UsageError
 from harness.synthetic.code import programs
-from harness.train.passages import Plan, prompts
+from harness.train.passages import Plan
+from harness.train.prompts import prompts
 from tasks.programs import Programs
 
 

@@ -1,10 +1,11 @@
 """A model tuned for Jacobi decoding: `stride train backbone cllm-embedded-code`, decoded by the method ``cllm``.
 
 Source: Kou et al. 2024, CLLMs: consistency large language models, arXiv:2403.00835, sections 3.2 and 4.1.
-Symbols: y^(i) the i-th state of a block of n tokens, y* its fixed point; B texts, N rows of each, S blocks of a text.
-The passes over y^(i) and over the text with y* are one: a block's state is read behind the text, sees what stands
-before the block and itself, and has the block's positions. L_AR is against the base model's laws where the paper takes
-tokens: greedy tokens, which the trajectories are made of, teach a model that is sure of everything.
+Symbols: y^(i) the i-th state of a block of n tokens, y* its fixed point; B texts of N rows, L rows of the longest text.
+One pass reads both a text (with every y*) and one state of each of its blocks. The states stand after the text. A state
+has the positions of its block and attends to the text before the block and to itself.
+L_AR is a cross-entropy to the base model's distributions; the paper's is to tokens. The tokens of the trajectories are
+greedy and would teach the model to be certain of everything.
 """
 
 from __future__ import annotations
@@ -22,31 +23,40 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.registry import RECIPES
-from harness.train.backbones.jacobi_trajectories import Plan, States, Trajectory, trajectories, written
-from harness.train.finetuned_mesh import Tuning
+from harness.train.backbones.jacobi_trajectories import (
+    Block,
+    Trajectory,
+    TrajectoryPlan,
+    first_programs,
+    trajectories,
+)
 from harness.train.finetuned_text import FinetunedText, load_backbone
+from harness.train.finetuning import Tuning
 from harness.train.loop import Recipe
 from harness.train.teacher import Passage, Teacher
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainCllm(Recipe):
-    """L_consistency + 10 L_AR: laws on a state are drawn to those on the fixed point, and the text stays likely.
+    """L_consistency + 10 L_AR: predictions on a state approach those on the fixed point, and the text stays likely.
 
     Args:
-        backbone: a preset that writes programs. plan: of its trajectories. checks: held-out prompts. fixed: of L_AR,
-            on all rows of a text. together: texts of a step, a state a block of each.
+        backbone: a preset that writes programs.
+        plan: of its trajectories.
+        checks: number of held-out prompts.
+        fixed: weight of L_AR, which is taken on all rows of a text.
+        together: texts of a step, each with one state of every block.
     """
 
     summary: str
     backbone: str
-    plan: Plan = field(default_factory=Plan)
+    plan: TrajectoryPlan = field(default_factory=TrajectoryPlan)
     checks: int = 24
     fixed: float = 10.0
     together: int = 6
 
     kind = "backbone"
-    source = "Jacobi trajectories of the backbone itself, of programs of harness/worlds/code.py (Apache-2.0)"
+    source = "Jacobi trajectories of the backbone itself, of programs of harness.synthetic.code (Apache-2.0)"
     steps: int = 600
     hours: float = 0.25
     rate: float = 2e-4
@@ -55,162 +65,194 @@ class TrainCllm(Recipe):
     decay = 0.0
     betas = (0.9, 0.98)
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
-        """Decodes the backbone's trajectories first where the cache holds none.
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
+        """The model to tune. Decodes the backbone's trajectories first where the cache holds none.
 
         Raises:
-            WeightsError: the backbone's weights cannot be had. UsageError: it is none of hf_causal.
+            WeightsError: the backbone's weights cannot be had.
+            UsageError: it is not of the adapter hf_causal.
         """
         teacher = Teacher.load(self.backbone, "fp32")
-        model = Consistent(FinetunedText(self.backbone, Tuning(0)), trajectories(teacher, self.plan, held_out=False))
+        known = trajectories(teacher, self.plan, held_out=False)
+        model = Consistent(FinetunedText(self.backbone, Tuning(0)), known)
         model.base = teacher
         return model
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Consistent)
-        chosen = random.choice(len(model.found), size=min(self.together, len(model.found)), replace=False)
-        batch = packed([model.found[int(index)] for index in chosen], random)
+        known = model.trajectories
+        chosen = random.choice(len(known), size=min(self.together, len(known)), replace=False)
+        batch = packed([known[int(index)] for index in chosen], random)
         with torch.autocast("cpu", torch.bfloat16):
             logits = model.tuned(batch.tokens, batch.places, batch.mask()).logits
-            laws = model.tuned.base(batch.tokens[:, : int(batch.own.sum(1).max())])
-        near, own = losses(logits.float(), batch, laws.float())
-        return near + self.fixed * own
+            base = model.tuned.base(batch.tokens[:, : int(batch.is_text.sum(1).max())])
+        terms = losses(logits.float(), batch, base.float())
+        return terms.consistency + self.fixed * terms.autoregressive
 
     def export(self, model: nn.Module, folder: Path) -> None:
         assert isinstance(model, Consistent)
         model.tuned.export(folder)
-        model.made = Teacher(load_backbone("cllm", folder))
+        model.exported = Teacher(load_backbone("cllm", folder))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """On held-out programs, of the model and the ``_base`` that it was tuned from: ``tokens_a_pass`` of ``cllm``,
-        and ``bits`` a token of the programs. ``divergence``: KL(base || model) a token of them, in nats.
+        """Figures on held-out programs, of the tuned model and of the ``_base`` model.
+
+        - ``tokens_a_pass``: of the method ``cllm``.
+        - ``bits``: of the programs, a token.
+        - ``divergence``: KL(base || tuned) a token of the programs, in nats.
         """
-        assert isinstance(model, Consistent) and model.made is not None and model.base is not None
-        pair = {"": model.made, "_base": model.base}
+        assert isinstance(model, Consistent) and model.exported is not None and model.base is not None
         few = replace(self.plan, prompts=self.checks)
-        figures = {f"tokens_a_pass{key}": pace(trajectories(each, few, held_out=True)) for key, each in pair.items()}
-        return figures | compared(model.base, model.made, [each.text for each in written(1, True, self.checks)])
-
-
-FILLING = (0, 0, 0, 0, -1)
-"""Of a batch's fields behind the rows of a text."""
+        figures = {
+            f"tokens_a_pass{key}": tokens_a_pass(trajectories(teacher, few, held_out=True))
+            for key, teacher in (("", model.exported), ("_base", model.base))
+        }
+        programs = first_programs(1, True, self.checks)
+        return figures | compared(model.base, model.exported, [program.text for program in programs])
 
 
 class Consistent(nn.Module):
     """A model in training.
 
     Attributes:
-        found: trajectories. base, made: as it was, and as it was exported.
+        tuned: the backbone that learns.
+        trajectories: those with a state that is not a fixed point.
+        base: the backbone as it was.
+        exported: the backbone as it was exported.
     """
 
-    def __init__(self, tuned: FinetunedText, found: Sequence[Trajectory]) -> None:
+    def __init__(self, tuned: FinetunedText, trajectories: Sequence[Trajectory]) -> None:
         super().__init__()
-        self.tuned, self.found = tuned, [each for each in found if any(map(inner, states_of(each)))]
+        self.tuned = tuned
+        self.trajectories = [known for known in trajectories if any(map(inner, blocks_of(known)))]
         self.base: Teacher | None = None
-        self.made: Teacher | None = None
+        self.exported: Teacher | None = None
 
 
 class Batch(NamedTuple):
-    """Texts and, behind each, a state of every block.
+    """Texts, each followed by one state of every block.
 
     Args:
-        sees: which rows a row reads. own: which rows are the text's, the first ones. of: rows of the text whose laws
-            the rows of states are drawn to; -1: of none.
+        tokens: ids.
+        places: positions.
+        visible: which rows a row attends to.
+        is_text: whether a row is of the text; these rows come first.
+        target: for a row of a state, the row of the text whose prediction it should make; -1: none.
     """
 
     tokens: Int[Tensor, "B N"]
     places: Int[Tensor, "B N"]
-    sees: Bool[Tensor, "B N N"]
-    own: Bool[Tensor, "B N"]
-    of: Int[Tensor, "B N"]
+    visible: Bool[Tensor, "B N N"]
+    is_text: Bool[Tensor, "B N"]
+    target: Int[Tensor, "B N"]
 
     def mask(self) -> Float[Tensor, "B one N N"]:
-        """To be added to scores."""
-        return torch.zeros(self.sees.shape).masked_fill(~self.sees, -torch.inf)[:, None]
+        """What is added to the attention scores."""
+        return torch.zeros(self.visible.shape).masked_fill(~self.visible, -torch.inf)[:, None]
 
 
-def states_of(found: Trajectory) -> list[tuple[States, tuple[int, ...]]]:
-    """Blocks with their fixed points."""
-    return [(each, found.tokens[each.place :][: len(each.states[-1])]) for each in found.blocks]
+class FixedBlock(NamedTuple):
+    """A block, and its fixed point."""
+
+    block: Block
+    fixed_point: tuple[int, ...]
 
 
-def inner(block: tuple[States, tuple[int, ...]]) -> list[tuple[int, ...]]:
+def blocks_of(trajectory: Trajectory) -> list[FixedBlock]:
+    """The blocks of a trajectory."""
+    return [FixedBlock(block, trajectory.tokens[block.place :][: len(block.states[-1])]) for block in trajectory.blocks]
+
+
+def inner(fixed: FixedBlock) -> list[tuple[int, ...]]:
     """States of a block that are not its fixed point."""
-    return [state for state in block[0].states if state != block[1]]
+    return [state for state in fixed.block.states if state != fixed.fixed_point]
 
 
-def packed(found: Sequence[Trajectory], random: np.random.Generator) -> Batch:
-    """One state of each block, drawn from those that are not its fixed point.
+def packed(trajectories: Sequence[Trajectory], random: np.random.Generator) -> Batch:
+    """Texts with one state of each block, drawn from those that are not its fixed point.
 
-    A row learns from the first wrong token's on: those before it read what rows of the text read.
+    The loss starts at the first wrong token: earlier rows of a state read the same tokens as those of the text.
     """
-    length = max(len(each.tokens) for each in found)
-    made = [_packed(each, length, random) for each in found]
-    width = max(len(each.tokens) for each in made)
-    columns = zip(zip(*made, strict=True), FILLING, strict=True)
-    return Batch(*(torch.stack([_padded(row, width, value) for row in rows]) for rows, value in columns))
+    length = max(len(trajectory.tokens) for trajectory in trajectories)
+    batches = [_packed(trajectory, length, random) for trajectory in trajectories]
+    width = max(len(batch.tokens) for batch in batches)
+    fields = zip(zip(*batches, strict=True), (0, 0, 0, 0, -1), strict=True)
+    return Batch(*(torch.stack([_padded(row, width, padding) for row in rows]) for rows, padding in fields))
 
 
-def losses(logits: Float[Tensor, "B N V"], batch: Batch, base: Float[Tensor, "B L V"]) -> tuple[Tensor, Tensor]:
-    """L_consistency, a mean over the rows of states that learn, and L_AR, one over the rows of texts.
+class Losses(NamedTuple):
+    """L_consistency, a mean over rows of states, and L_AR, a mean over rows of texts."""
+
+    consistency: Tensor
+    autoregressive: Tensor
+
+
+def losses(logits: Float[Tensor, "B N V"], batch: Batch, base: Float[Tensor, "B L V"]) -> Losses:
+    """Both terms of the loss.
 
     Args:
-        base: logits of the model as it was, of the longest text's rows.
+        logits: of the model that learns.
+        batch: what it read.
+        base: logits of the base model on the texts.
     """
-    ours = batch.own[:, : base.shape[1]]
-    own = functional.cross_entropy(logits[:, : base.shape[1]][ours], base[ours].softmax(-1))
-    where, row = (batch.of >= 0).nonzero(as_tuple=True)
-    wanted = logits[where, batch.of[where, row]].detach().softmax(-1)
-    return functional.cross_entropy(logits[where, row], wanted), own
+    is_text = batch.is_text[:, : base.shape[1]]
+    own = functional.cross_entropy(logits[:, : base.shape[1]][is_text], base[is_text].softmax(-1))
+    text, row = (batch.target >= 0).nonzero(as_tuple=True)
+    target = logits[text, batch.target[text, row]].detach().softmax(-1)
+    return Losses(functional.cross_entropy(logits[text, row], target), own)
 
 
-def pace(found: Sequence[Trajectory]) -> float:
-    """Tokens a pass."""
-    return sum(len(each.tokens) - each.start for each in found) / sum(each.passes for each in found)
+def tokens_a_pass(trajectories: Sequence[Trajectory]) -> float:
+    """Mean number of tokens that a pass emits."""
+    emitted = sum(len(trajectory.tokens) - trajectory.start for trajectory in trajectories)
+    return emitted / sum(trajectory.passes for trajectory in trajectories)
 
 
-def compared(base: Teacher, made: Teacher, texts: Sequence[str]) -> dict[str, float]:
-    """Bits a token of texts under both models, and KL(base || made) of their laws in nats a token."""
+def compared(base: Teacher, tuned: Teacher, texts: Sequence[str]) -> dict[str, float]:
+    """Bits a token of texts under both models, and KL(base || tuned) in nats a token."""
     lost: dict[str, list[Tensor]] = {"bits": [], "bits_base": [], "divergence": []}
     for text in texts:
-        tokens = made.backbone.encode(text)
-        logits = [each.read(Passage(tuple(tokens), 1), (), logits=True).logits[:-1] for each in (made, base)]
-        q, p = (each.double().log_softmax(-1) for each in logits)
-        after = torch.tensor(tokens[1:])[:, None]
-        for key, laws in (("bits", q), ("bits_base", p)):
-            lost[key].append(-laws.gather(1, after)[:, 0] / math.log(2))
+        tokens = tuned.backbone.encode(text)
+        passage = Passage(tuple(tokens), 1)
+        q, p = (
+            teacher.read(passage, (), logits=True).logits[:-1].double().log_softmax(-1) for teacher in (tuned, base)
+        )
+        following = torch.tensor(tokens[1:])[:, None]
+        for key, log_probs in (("bits", q), ("bits_base", p)):
+            lost[key].append(-log_probs.gather(1, following)[:, 0] / math.log(2))
         lost["divergence"].append((p.exp() * (p - q)).sum(-1))
     return {key: float(torch.cat(values).mean()) for key, values in lost.items()}
 
 
-def _packed(found: Trajectory, length: int, random: np.random.Generator) -> Batch:
-    """One text, padded to ``length`` with rows that see themselves alone, and its states."""
-    count = len(found.tokens)
-    tokens, places = [*found.tokens, *[0] * (length - count)], list(range(length))
-    sees = torch.eye(length, dtype=torch.bool)
-    sees[:count, :count] |= torch.ones(count, count, dtype=torch.bool).tril()
-    of = [-1] * length
-    for block in states_of(found):
-        if not (there := inner(block)):
+def _packed(trajectory: Trajectory, length: int, random: np.random.Generator) -> Batch:
+    """One text, padded to ``length`` with rows that attend to themselves alone, and one state of each block."""
+    count = len(trajectory.tokens)
+    tokens, places = [*trajectory.tokens, *[0] * (length - count)], list(range(length))
+    visible = torch.eye(length, dtype=torch.bool)
+    visible[:count, :count] |= torch.ones(count, count, dtype=torch.bool).tril()
+    target = [-1] * length
+    for fixed in blocks_of(trajectory):
+        if not (states := inner(fixed)):
             continue
-        state, right, place = there[int(random.integers(len(there)))], block[1], block[0].place
-        wrong = next(index for index, token in enumerate(state) if token != right[index])
-        held, size = len(tokens), len(state)
-        grown = torch.zeros(held + size, held + size, dtype=torch.bool)
-        grown[:held, :held] = sees
-        grown[held:, :place] = True
-        grown[held:, held:] = torch.ones(size, size, dtype=torch.bool).tril()
-        sees, tokens = grown, [*tokens, *state]
+        state, place = states[int(random.integers(len(states)))], fixed.block.place
+        wrong = next(index for index, token in enumerate(state) if token != fixed.fixed_point[index])
+        rows, size = len(tokens), len(state)
+        extended = torch.zeros(rows + size, rows + size, dtype=torch.bool)
+        extended[:rows, :rows] = visible
+        extended[rows:, :place] = True
+        extended[rows:, rows:] = torch.ones(size, size, dtype=torch.bool).tril()
+        visible, tokens = extended, [*tokens, *state]
         places += range(place, place + size)
-        of += [place + row if wrong - 1 <= row < size - 1 else -1 for row in range(size)]
-    return Batch(torch.tensor(tokens), torch.tensor(places), sees, torch.arange(len(tokens)) < count, torch.tensor(of))
+        target += [place + row if wrong - 1 <= row < size - 1 else -1 for row in range(size)]
+    is_text = torch.arange(len(tokens)) < count
+    return Batch(torch.tensor(tokens), torch.tensor(places), visible, is_text, torch.tensor(target))
 
 
-def _padded(rows: Tensor, width: int, value: int) -> Tensor:
-    """One text's, with rows that see themselves alone behind."""
+def _padded(rows: Tensor, width: int, padding: int) -> Tensor:
+    """One text's rows, followed by rows that attend to themselves alone."""
     count = width - len(rows)
     if rows.ndim == 1:
-        return functional.pad(rows, (0, count), value=value)
+        return functional.pad(rows, (0, count), value=padding)
     return functional.pad(rows, (0, count, 0, count)) | torch.eye(width, dtype=torch.bool)
 
 

@@ -51,7 +51,7 @@ class Code(Recipe):
     warmup = 40
     fall = 0.7
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         config = LlamaConfig(
             vocab_size=self.vocabulary,
             hidden_size=self.width,

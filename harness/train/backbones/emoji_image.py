@@ -59,9 +59,9 @@ class SceneRecipe(PictureRecipe):
     def layout(self) -> Layout:
         return Layout(self.size // PATCH, self.size // PATCH, CODES, emoji.VOCABULARY, closed=True)
 
-    def build(self, parts: Mapping[str, Path]) -> Decoder:
-        model = super().build(parts)
-        model.beside = _Beside(VQ.load(parts[TOKENIZER]))
+    def build(self, requirements: Mapping[str, Path]) -> Decoder:
+        model = super().build(requirements)
+        model.beside = _Beside(VQ.load(requirements[TOKENIZER]))
         return model
 
     def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> Batch:

@@ -38,7 +38,7 @@ class EmojiVQ(Recipe):
     fall = 0.6
     decay = 0.0
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         model = VQ()
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
         return model

@@ -70,7 +70,7 @@ class PictureRecipe(Recipe):
     def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> Batch:
         """The pictures of a step."""
 
-    def build(self, parts: Mapping[str, Path]) -> Decoder:
+    def build(self, requirements: Mapping[str, Path]) -> Decoder:
         sizes = (self.width, self.inner, self.layers, self.heads, self.context)
         model = Decoder(Shape(self.layout.vocabulary, *sizes), self.layout.config(), self.dropout)
         if self.compiled:

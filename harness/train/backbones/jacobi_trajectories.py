@@ -1,4 +1,4 @@
-"""Jacobi trajectories of a text backbone: what CLLM learns from. Made once, and kept in the cache.
+"""Jacobi trajectories of a text backbone, which CLLM learns from: decoded once and kept in the cache.
 
 Source: Kou et al. 2024, CLLMs, arXiv:2403.00835, section 3.2.1; the filter is that of the authors' code.
 Symbols: n tokens of a block.
@@ -25,17 +25,19 @@ from harness.core.task import Prompt
 from harness.discover import load_all
 from harness.registry import METHODS
 from harness.synthetic.code import Program, programs
+from harness.train.passages import cached
 from harness.train.teacher import Teacher
 
 REPEATS = 10
-"""Times that a token may not follow itself."""
+"""A text in which one token stands this many times in a row is not used."""
 
 
-class States(NamedTuple):
-    """What a block was, pass by pass.
+class Block(NamedTuple):
+    """The states of a block, one for each pass.
 
     Args:
-        place: of its first token, which was known before. states: n tokens each; shorter where the text ended.
+        place: position of its first token, which was known before.
+        states: n tokens each; fewer where the text ended.
     """
 
     place: int
@@ -43,24 +45,27 @@ class States(NamedTuple):
 
 
 class Trajectory(NamedTuple):
-    """A prompt of ``start`` tokens with what greedy decoding made of it, and how its blocks came to be."""
+    """A prompt of ``start`` tokens with its greedy continuation, and the states of its blocks."""
 
     tokens: tuple[int, ...]
     start: int
-    blocks: tuple[States, ...]
+    blocks: tuple[Block, ...]
 
     @property
     def passes(self) -> int:
-        """Of the backbone."""
+        """Passes of the backbone."""
         return sum(len(block.states) for block in self.blocks)
 
 
 @dataclass(frozen=True)
-class Plan:
+class TrajectoryPlan:
     """What is decoded.
 
     Args:
-        prompts: heads of programs. new: tokens at most. block: n. seed: of programs and guesses.
+        prompts: number of heads of programs.
+        new: tokens at most.
+        block: n.
+        seed: of programs and guesses.
     """
 
     prompts: int = 96
@@ -68,69 +73,76 @@ class Plan:
     block: int = 16
     seed: int = 0
 
+    @property
+    def digest(self) -> str:
+        """What names the files."""
+        return hashlib.sha256(repr(sorted(asdict(self).items())).encode()).hexdigest()[:8]
 
-def written(seed: int, held_out: bool, count: int) -> list[Program]:
-    """Programs of one side of the world of code."""
+
+def first_programs(seed: int, held_out: bool, count: int) -> list[Program]:
+    """The first synthetic programs of one side, in the order of a seed."""
     return list(islice(programs(np.random.default_rng(seed), held_out), count))
 
 
-def followed(backbone: Backbone, prompt: Sequence[int], new: int, block: int, draws: SeededDraws) -> Trajectory:
-    """The method ``cllm`` at T = 0, and what it read in each pass."""
+def trajectory(backbone: Backbone, prompt: Sequence[int], new: int, block: int, draws: SeededDraws) -> Trajectory:
+    """Decode with the method ``cllm`` at T = 0 and record what it read in each pass."""
     load_all()
     method = METHODS.get("cllm")(block=block)
     run = open_run(backbone, lambda name: backbone, Prompt("", tokens=tuple(prompt)), Sampling(0.0), new, draws)
     state, ended = start(method, run), False
     tokens, place = list(prompt), len(prompt) - 1
     states: list[tuple[int, ...]] = []
-    blocks: list[States] = []
+    blocks: list[Block] = []
     while run.room > 0 and not ended:
-        took = advance(method, run, state)
-        guesses = took.draft.tokens.tolist()
+        step = advance(method, run, state)
+        guesses = step.draft.tokens.tolist()
         states.append((*tokens[place:], *guesses))
-        kept, ended = truncate(took.emitted, run.room, run.eos)
-        tokens += kept
-        run.emitted += len(kept)
-        if ended or len(took.emitted) > len(guesses):
-            blocks.append(States(place, tuple(each[: len(tokens) - place] for each in states)))
+        emitted, ended = truncate(step.emitted, run.room, run.eos)
+        tokens += emitted
+        run.emitted += len(emitted)
+        if ended or len(step.emitted) > len(guesses):
+            blocks.append(Block(place, tuple(read[: len(tokens) - place] for read in states)))
             place, states = len(tokens) - 1, []
     return Trajectory(tuple(tokens), len(prompt), tuple(blocks))
 
 
 def repeats(tokens: Sequence[int]) -> bool:
-    """Whether a token follows itself so often that the text is of no use."""
-    run = 1
-    for one, other in pairwise(tokens):
-        run = run + 1 if one == other else 1
-        if run == REPEATS:
+    """Whether one token stands `REPEATS` times in a row, so that the text is of no use."""
+    length = 1
+    for token, following in pairwise(tokens):
+        length = length + 1 if token == following else 1
+        if length == REPEATS:
             return True
     return False
 
 
-def trajectories(teacher: Teacher, plan: Plan, held_out: bool) -> list[Trajectory]:
-    """Of heads of programs; without those that `repeats`. Kept in the cache; says on standard error what it makes.
+def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list[Trajectory]:
+    """Trajectories of heads of programs, without those that `repeats`; kept in the cache.
+
+    Reports on standard error what it decodes.
 
     Args:
-        held_out: heads that no training has seen.
+        teacher: the backbone.
+        plan: what is decoded.
+        held_out: whether the heads are those that no training sees.
     """
     backbone, side = teacher.backbone, "held-out" if held_out else "train"
-    mark = hashlib.sha256(repr(sorted(asdict(plan).items())).encode()).hexdigest()[:8]
-    path = teacher.home / f"jacobi-{mark}-{side}.json"
-    if not path.is_file():
+
+    def content() -> bytes:
         print(f"{backbone.name}: {plan.prompts} Jacobi trajectories ({side})", file=sys.stderr, flush=True)
-        made = [
-            followed(backbone, backbone.encode(each.head), plan.new, plan.block, _draws(plan, side, index))
-            for index, each in enumerate(written(plan.seed, held_out, plan.prompts))
+        decoded = [
+            trajectory(backbone, backbone.encode(program.head), plan.new, plan.block, _draws(plan, side, index))
+            for index, program in enumerate(first_programs(plan.seed, held_out, plan.prompts))
         ]
-        path.parent.mkdir(parents=True, exist_ok=True)
-        part = path.with_suffix(".part")
-        part.write_text(json.dumps(made), encoding="utf-8")
-        part.replace(path)
-    found = [
-        Trajectory(tuple(tokens), first, tuple(States(place, tuple(map(tuple, states))) for place, states in blocks))
-        for tokens, first, blocks in json.loads(path.read_text(encoding="utf-8"))
+        return json.dumps(decoded).encode()
+
+    path = cached(teacher.home / f"jacobi-{plan.digest}-{side}.json", content)
+    known = [
+        Trajectory(tuple(tokens), start, tuple(Block(place, tuple(map(tuple, states))) for place, states in blocks))
+        for tokens, start, blocks in json.loads(path.read_text(encoding="utf-8"))
     ]
-    return [each for each in found if not repeats(each.tokens[each.start :])]
+    return [decoded for decoded in known if not repeats(decoded.tokens[decoded.start :])]
 
 
-def _draws(plan: Plan, side: str, index: int) -> SeededDraws:
+def _draws(plan: TrajectoryPlan, side: str, index: int) -> SeededDraws:
     return SeededDraws(plan.seed, "jacobi", f"{side}/{index}", 0)

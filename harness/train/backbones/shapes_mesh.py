@@ -50,9 +50,9 @@ class ShapesMesh(Recipe):
     passes: int = 2
     requires: tuple[str, ...] = ()
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         model = MeshModel(self.sizes)
-        for name, folder in parts.items():
+        for name, folder in requirements.items():
             model.load_state_dict(read(name, folder).state_dict())
         return model
 

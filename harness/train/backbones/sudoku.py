@@ -99,7 +99,7 @@ class Sudoku(Recipe):
     decay = 0.0
     average = 0.99
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         config = LlamaConfig(
             vocab_size=len(IDS),
             hidden_size=self.width,

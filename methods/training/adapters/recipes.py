@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from harness.registry import RECIPES
 from harness.train.gated_lora import GatedLora
 from harness.train.loop import Recipe
-from harness.train.passages import Plan, distilled
+from harness.train.passages import Plan, passages_of
 from methods.training.adapters.denoising import Denoising
 from methods.training.adapters.recordings import Recordings, transcribed
 
@@ -55,7 +55,7 @@ class TrainAdapter(Recipe):
     decay = 0.0
     betas = (0.9, 0.999)
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """Draws the backbone's passages first where the cache holds none.
 
         Raises:
@@ -63,7 +63,7 @@ class TrainAdapter(Recipe):
                 are no recordings.
         """
         adapted, plan = GatedLora(self.backbone, self.rank, self.alpha, self.layers), self.plan
-        found = transcribed(adapted.body, plan) if isinstance(plan, Recordings) else distilled(self.backbone, plan)
+        found = transcribed(adapted.frozen, plan) if isinstance(plan, Recordings) else passages_of(self.backbone, plan)
         return Denoising(adapted, found.train, found.development, self.width, self.hop, self.least)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:

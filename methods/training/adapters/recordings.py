@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from harness.errors import UsageError
 from harness.synthetic import speech
-from harness.train.gated_lora import FrozenModel
-from harness.train.passages import side_of
+from harness.train.frozen_text import FrozenModel
+from harness.train.prompts import side_of
 from harness.train.teacher import Passage
 
 

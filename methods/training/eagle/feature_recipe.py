@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from harness.core.capabilities import Tap
 from harness.train.loop import Recipe, save_bf16
-from harness.train.passages import Plan, distilled
+from harness.train.passages import Plan, passages_of
 from methods.drafters.eagle.net import FeatureNet, Kind, Shape
 from methods.training.eagle.examples import Batch, collate, commonest, examples
 from methods.training.eagle.figures import figures
@@ -70,13 +70,13 @@ class FeatureRecipe(Recipe):
         """Of the backbone, beside what its head reads."""
         return (2, "middle", -4) if self.eagle == "eagle3" else ()
 
-    def build(self, parts: Mapping[str, Path]) -> Student:
+    def build(self, requirements: Mapping[str, Path]) -> Student:
         """Makes the passages first where the cache holds none.
 
         Raises:
             UsageError, WeightsError: the backbone cannot be had.
         """
-        found = distilled(self.backbone, self.plan)
+        found = passages_of(self.backbone, self.plan)
         teacher = found.teacher
         sides = tuple(examples(teacher, side, self.taps) for side in (found.train, found.development))
         ends = teacher.backbone.tied_embeddings()

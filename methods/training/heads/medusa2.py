@@ -17,10 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from harness.registry import RECIPES
-from harness.train.finetuned_mesh import Tuning
 from harness.train.finetuned_text import FinetunedText, load_backbone
+from harness.train.finetuning import Tuning
 from harness.train.loop import Recipe
-from harness.train.passages import Distilled, Plan, distilled
+from harness.train.passages import Passages, Plan, passages_of
 from harness.train.teacher import Passage, Teacher
 from methods.drafters.heads.net import Heads
 from methods.training.heads.examples import counted, examples
@@ -41,7 +41,7 @@ class Joint(nn.Module):
             training's side that have rows.
     """
 
-    def __init__(self, heads: Training, tuned: FinetunedText, found: Distilled) -> None:
+    def __init__(self, heads: Training, tuned: FinetunedText, found: Passages) -> None:
         super().__init__()
         self.heads, self.tuned, self.found = heads, tuned, found
         self.chosen = sorted(set(heads.train_on.passage.tolist()))
@@ -87,15 +87,15 @@ class TuneHeads(Recipe):
     decay = 0.0
     betas = (0.9, 0.95)
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """The same passages as in stage 1.
 
         Raises:
             WeightsError: the backbone's weights or its heads cannot be had. UsageError: peft is not here.
         """
-        found = distilled(self.backbone, self.plan)
+        found = passages_of(self.backbone, self.plan)
         target = found.teacher.backbone
-        heads = Heads.load(parts[self.requires[0]], target.tied_embeddings).float().requires_grad_()
+        heads = Heads.load(requirements[self.requires[0]], target.tied_embeddings).float().requires_grad_()
         count = heads.config.heads
         told, asked = (examples(found.teacher, passages, count) for passages in (found.train, found.development))
         by_counts = counted(found.teacher, found.train, found.development, count)

@@ -19,7 +19,7 @@ from torch.nn import functional
 
 from harness.registry import RECIPES
 from harness.train.loop import Recipe
-from harness.train.passages import Plan, distilled
+from harness.train.passages import Plan, passages_of
 from methods.drafters.heads.net import Config, Heads
 from methods.training.heads.examples import counted, examples
 from methods.training.heads.figures import figures, save
@@ -58,13 +58,13 @@ class TrainHeads(Recipe):
     decay = 0.0
     betas = (0.9, 0.95)
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """Draws the backbone's passages first where the cache holds none, and reads them once.
 
         Raises:
             WeightsError: the backbone's weights cannot be had.
         """
-        found = distilled(self.backbone, self.plan)
+        found = passages_of(self.backbone, self.plan)
         teacher, target = found.teacher, found.teacher.backbone
         ids = frequent(found.train, self.kept) if self.kept else None
         config = Config(

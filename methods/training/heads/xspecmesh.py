@@ -15,7 +15,8 @@ import numpy as np
 from torch import Tensor, nn
 
 from harness.registry import RECIPES
-from harness.train.finetuned_mesh import FinetunedMesh, Tuning, load_backbone
+from harness.train.finetuned_mesh import FinetunedMesh, load_backbone
+from harness.train.finetuning import Tuning
 from harness.train.loop import Recipe
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Config, Heads
@@ -53,9 +54,9 @@ class TrainMeshHeads(Recipe):
     decay = 0.0
     betas = (0.9, 0.99)
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """Makes the backbone's meshes first where the cache holds none."""
-        target = load_backbone(NAME, parts[BASE])
+        target = load_backbone(NAME, requirements[BASE])
         capabilities, blocks = target.capabilities, 0 if self.cross else 1
         config = Config(target.name, target.fingerprint, capabilities.width, self.heads, layers=blocks, own=True)
         if self.cross:
@@ -104,9 +105,9 @@ class TuneMeshHeads(Recipe):
     decay = 0.0
     betas = (0.9, 0.99)
 
-    def build(self, parts: Mapping[str, Path]) -> nn.Module:
+    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """The same meshes as in stage 1."""
-        base, after = (parts[name] for name in self.requires)
+        base, after = (requirements[name] for name in self.requires)
         target = load_backbone(NAME, base)
         heads = Heads.load(after, target.tied_embeddings).float().requires_grad_()
         sides = self.plan.sides(Teacher(target), heads.config.heads)

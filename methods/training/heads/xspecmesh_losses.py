@@ -101,7 +101,7 @@ def faded(logits: Float[Tensor, "D N V"], after: Int[Tensor, "N D"]) -> Tensor:
 def figures(model: MeshTraining, checked: Meshes) -> dict[str, float]:
     """Of each head, how often its best token is right; beside controls, with the lower end of what it gains on each."""
     made = {"": model.heads, **model.controls()}
-    right = {key: torch.cat([_right(heads, checked, n) for n, _ in checked.each()]) for key, heads in made.items()}
+    right = {key: torch.cat([_right(heads, checked, n) for n, _ in checked.numbered()]) for key, heads in made.items()}
     return beside(right, checked.rows)
 
 

@@ -65,13 +65,13 @@ class MuLoSamplers(Recipe):
     decay = 0.01
     average = 0.995
 
-    def build(self, parts: Mapping[str, Path]) -> Training:
+    def build(self, requirements: Mapping[str, Path]) -> Training:
         """A pair that is still the untrained control.
 
         Raises:
             UsageError: the LPIPS term is asked for and cannot be computed here.
         """
-        tokenizer = RECIPES.get(TOKENIZER).load(parts[TOKENIZER]).requires_grad_(False)
+        tokenizer = RECIPES.get(TOKENIZER).load(requirements[TOKENIZER]).requires_grad_(False)
         book: Tensor = tokenizer.codebook
         pair = Pair(Shape(FACTOR, len(book), book.shape[1], self.width, self.blocks))
         pair.codebook.copy_(book)

@@ -21,7 +21,7 @@ class Point(Recipe):
     requires = ("emoji-vq",)
     steps = 5
 
-    def build(self, parts):
+    def build(self, requirements):
         return nn.Linear(1, 1, bias=False)
 
     def loss(self, model, step, random: np.random.Generator):

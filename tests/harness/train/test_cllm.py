@@ -16,10 +16,17 @@ from harness.errors import UsageError
 from harness.plan import presets
 from harness.registry import RECIPES
 from harness.synthetic.code import programs
-from harness.train.backbones.cllm import Batch, Consistent, TrainCllm, inner, losses, pace, packed, states_of
-from harness.train.backbones.jacobi_trajectories import Plan, States, Trajectory, followed, repeats, trajectories
-from harness.train.finetuned_mesh import Tuning
+from harness.train.backbones.cllm import Batch, Consistent, TrainCllm, blocks_of, inner, losses, packed, tokens_a_pass
+from harness.train.backbones.jacobi_trajectories import (
+    Block,
+    Trajectory,
+    TrajectoryPlan,
+    repeats,
+    trajectories,
+    trajectory,
+)
 from harness.train.finetuned_text import FinetunedText, load_backbone
+from harness.train.finetuning import Tuning
 from harness.train.loop import train
 from harness.train.teacher import Passage, Teacher
 from tests.support.tiny_llama import TINY
@@ -27,7 +34,7 @@ from tests.support.tiny_llama import TINY
 MADE = Trajectory(
     (7, 8, 1, 2, 3, 4, 5, 6),
     2,
-    (States(1, ((8, 7, 7, 8), (8, 1, 9, 9), (8, 1, 2, 3))), States(4, ((3, 4, 5, 6),))),
+    (Block(1, ((8, 7, 7, 8), (8, 1, 9, 9), (8, 1, 2, 3))), Block(4, ((3, 4, 5, 6),))),
 )
 """A prompt of two tokens, a block that stands in the third pass and one that stood at once."""
 
@@ -40,7 +47,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
 
 
-def law(name: str, tokens: tuple[int, ...]) -> torch.Tensor:
+def logits_of(name: str, tokens: tuple[int, ...]) -> torch.Tensor:
     """Logits of all rows of a text alone."""
     return Teacher.load(name, "fp32").read(Passage(tokens, 1), (), logits=True).logits
 
@@ -51,7 +58,7 @@ class TestTuned:
         pytest.importorskip("peft")
         tuned, tokens = FinetunedText("tiny-llama", Tuning(rank, 8)), torch.tensor([[3, 1, 4, 1, 5]])
         read = tuned(tokens)
-        torch.testing.assert_close(read.logits[0], law("tiny-llama", (3, 1, 4, 1, 5)), rtol=0, atol=1e-5)
+        torch.testing.assert_close(read.logits[0], logits_of("tiny-llama", (3, 1, 4, 1, 5)), rtol=0, atol=1e-5)
         assert torch.equal(read.logits, tuned.base(tokens))
         unembed = presets.load("tiny-llama", "fp32").tied_embeddings().unembed
         torch.testing.assert_close(read.rows @ unembed.T, read.logits, rtol=0, atol=1e-5)
@@ -94,28 +101,28 @@ class TestTuned:
 class TestTrajectories:
     def test_each_state_is_what_the_model_predicts_from_the_one_before(self) -> None:
         model = presets.load("tiny-llama", "fp32")
-        found = followed(model, (2, 9, 4), 20, 6, SeededDraws(0, "t", "p", 0))
+        found = trajectory(model, (2, 9, 4), 20, 6, SeededDraws(0, "t", "p", 0))
         assert len(found.tokens) == 23 and found.blocks[0].place == 2
-        alone = law("tiny-llama", found.tokens).argmax(-1).tolist()
+        alone = logits_of("tiny-llama", found.tokens).argmax(-1).tolist()
         assert list(found.tokens[3:]) == alone[2:-1], "greedy decoding"
-        for block, right in states_of(found):
+        for block, right in blocks_of(found):
             assert block.states[0][0] == right[0] and block.states[-1] == right
             for one, other in zip(block.states, block.states[1:], strict=False):
-                predicted = law("tiny-llama", (*found.tokens[: block.place], *one)).argmax(-1)[block.place : -1]
+                predicted = logits_of("tiny-llama", (*found.tokens[: block.place], *one)).argmax(-1)[block.place : -1]
                 assert (one[0], *predicted.tolist()) == other
         assert {token for token in found.blocks[0].states[0][1:]} <= {2, 9, 4}
-        assert pace([found]) == 20 / found.passes and found.passes <= 20
+        assert tokens_a_pass([found]) == 20 / found.passes and found.passes <= 20
 
     def test_a_text_that_ends_ends_its_last_block(self) -> None:
         model = presets.load("embedded-code", "fp32")
         head = next(programs(np.random.default_rng(0), False)).head
-        found = followed(model, model.encode(head), 200, 16, SeededDraws(0, "t", "p", 0))
+        found = trajectory(model, model.encode(head), 200, 16, SeededDraws(0, "t", "p", 0))
         assert found.tokens[-1] in model.capabilities.eos and len(found.tokens) < 200 + found.start
-        last, right = states_of(found)[-1]
+        last, right = blocks_of(found)[-1]
         assert {len(state) for state in last.states} == {len(found.tokens) - last.place} == {len(right)}
 
     def test_they_are_made_once_of_prompts_of_their_side(self, capsys: pytest.CaptureFixture[str]) -> None:
-        teacher, plan = Teacher.load("embedded-code", "fp32"), Plan(prompts=1, new=6, block=4)
+        teacher, plan = Teacher.load("embedded-code", "fp32"), TrajectoryPlan(prompts=1, new=6, block=4)
         first = trajectories(teacher, plan, held_out=True)
         assert "1 Jacobi trajectories (held-out)" in capsys.readouterr().err
         assert trajectories(teacher, plan, held_out=True) == first and capsys.readouterr().err == ""
@@ -133,10 +140,10 @@ class TestLosses:
         batch = packed([MADE, long], np.random.default_rng(0))
         logits = FinetunedText("tiny-llama", Tuning(0))(batch.tokens, batch.places, batch.mask()).logits[0]
         count = len(MADE.tokens)
-        torch.testing.assert_close(logits[:count], law("tiny-llama", MADE.tokens), rtol=0, atol=1e-5)
+        torch.testing.assert_close(logits[:count], logits_of("tiny-llama", MADE.tokens), rtol=0, atol=1e-5)
         state = tuple(batch.tokens[0, 11:15].tolist())
-        assert state in inner(states_of(MADE)[0]) and batch.tokens.shape == (2, 15)
-        expected = law("tiny-llama", (7, *state))[1:]
+        assert state in inner(blocks_of(MADE)[0]) and batch.tokens.shape == (2, 15)
+        expected = logits_of("tiny-llama", (7, *state))[1:]
         torch.testing.assert_close(logits[11:], expected, rtol=0, atol=1e-5)
 
     def test_rows_learn_from_the_first_wrong_token_on(self) -> None:
@@ -145,8 +152,8 @@ class TestLosses:
             batch = packed([MADE], np.random.default_rng(seed))
             state = tuple(batch.tokens[0, 8:].tolist())
             wanted = {(8, 7, 7, 8): [1, 2, 3, -1], (8, 1, 9, 9): [-1, 2, 3, -1]}
-            assert batch.of[0].tolist() == [-1] * 8 + wanted[state]
-            assert batch.own[0].tolist() == [True] * 8 + [False] * 4
+            assert batch.target[0].tolist() == [-1] * 8 + wanted[state]
+            assert batch.is_text[0].tolist() == [True] * 8 + [False] * 4
 
     def test_both_by_hand(self) -> None:
         torch.manual_seed(0)
@@ -155,18 +162,18 @@ class TestLosses:
         sees = torch.zeros(1, 4, 4, dtype=torch.bool)
         batch = Batch(blank, blank, sees, torch.tensor([[True, True, False, False]]), torch.tensor([[-1, -1, -1, 1]]))
         base = torch.randn(1, 3, 5)
-        near, own = losses(logits, batch, base)
-        logs, laws = logits.log_softmax(-1)[0], base.softmax(-1)[0]
-        torch.testing.assert_close(own, -(laws[:2] * logs[:2]).sum() / 2)
-        torch.testing.assert_close(near, -(logs[1].exp() * logs[3]).sum())
-        (slope,) = torch.autograd.grad(near, logits)
-        assert not slope[0, :3].any() and slope[0, 3].any(), "the fixed point's laws are given"
+        consistency, autoregressive = losses(logits, batch, base)
+        logs, p = logits.log_softmax(-1)[0], base.softmax(-1)[0]
+        torch.testing.assert_close(autoregressive, -(p[:2] * logs[:2]).sum() / 2)
+        torch.testing.assert_close(consistency, -(logs[1].exp() * logs[3]).sum())
+        (slope,) = torch.autograd.grad(consistency, logits)
+        assert not slope[0, :3].any() and slope[0, 3].any(), "predictions on the fixed point get no gradient"
 
     def test_the_loss_is_the_consistency_and_ten_times_the_texts_own(self) -> None:
         recipe = TrainCllm(summary="", backbone="tiny-llama", together=1)
         model = Consistent(FinetunedText("tiny-llama", Tuning(0)), [MADE])
         state = tuple(packed([MADE], after_choice(0)).tokens[0, 8:].tolist())
-        right, wrong = law("tiny-llama", MADE.tokens), law("tiny-llama", (7, *state))
+        right, wrong = logits_of("tiny-llama", MADE.tokens), logits_of("tiny-llama", (7, *state))
         first = 1 if state[1] == 7 else 2
         near = functional.cross_entropy(wrong[first:4], right[first:4].softmax(-1))
         own = functional.cross_entropy(right, right.softmax(-1))
@@ -186,17 +193,21 @@ def after_choice(seed: int) -> np.random.Generator:
 
 
 def test_it_learns_and_is_exported_as_a_backbone_with_its_figures(tmp_path: Path) -> None:
-    recipe = replace(RECIPES.get("cllm-embedded-code"), plan=Plan(prompts=3, new=20), checks=2, steps=8, rate=3e-3)
-    model = recipe.build({})
-    before = float(recipe.loss(model, 0, np.random.default_rng(0)).detach())
+    recipe = replace(
+        RECIPES.get("cllm-embedded-code"), plan=TrajectoryPlan(prompts=3, new=20), checks=2, steps=8, rate=3e-3
+    )
+    untrained = recipe.build({})
+    before = float(recipe.loss(untrained, 0, np.random.default_rng(0)).detach())
     done = train("cllm-embedded-code", recipe, tmp_path / "out", {})
     made, old = load_backbone("made", done.folder), presets.load("embedded-code", "fp32")
     assert done.finished and made.fingerprint != old.fingerprint and made.capabilities == old.capabilities
     assert json.loads((done.folder / "card.json").read_text())["curve"][-1][1] < before
     figures = json.loads((done.folder / "card.json").read_text())["figures"]
     few = replace(recipe.plan, prompts=2)
-    assert figures["tokens_a_pass_base"] == pytest.approx(pace(trajectories(Teacher(old), few, True)), abs=1e-5)
-    assert figures["tokens_a_pass"] == pytest.approx(pace(trajectories(Teacher(made), few, True)), abs=1e-5)
+    assert figures["tokens_a_pass_base"] == pytest.approx(
+        tokens_a_pass(trajectories(Teacher(old), few, True)), abs=1e-5
+    )
+    assert figures["tokens_a_pass"] == pytest.approx(tokens_a_pass(trajectories(Teacher(made), few, True)), abs=1e-5)
     assert figures["divergence"] > 1e-4 and figures["bits"] != figures["bits_base"]
 
 

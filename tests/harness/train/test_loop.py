@@ -24,7 +24,7 @@ class Line(Recipe):
     warmup = 4
     average = 0.9
 
-    def build(self, parts):
+    def build(self, requirements):
         return nn.Sequential(nn.Linear(1, 1), nn.Dropout(0.1))
 
     def loss(self, model, step, random):

@@ -25,7 +25,8 @@ from harness.discover import load_recipes
 from harness.errors import UsageError, WeightsError
 from harness.registry import RECIPES
 from harness.train.backbones.shapes_mesh import ShapesMesh
-from harness.train.finetuned_mesh import FinetunedMesh, Tuning, load_backbone
+from harness.train.finetuned_mesh import FinetunedMesh, load_backbone
+from harness.train.finetuning import Tuning
 from harness.train.loop import train
 from harness.train.teacher import Passage, Teacher
 from methods.drafters.heads.net import Heads, read_config
@@ -111,7 +112,7 @@ class TestData:
         passages = drawn(teacher, "train", 3, 20)
         short = passages[1]._replace(tokens=passages[1].tokens[:2])
         meshes = Meshes.read(teacher, [passages[0], short, passages[2]], 2)
-        assert [number for number, _ in meshes.each()] == [0, 2] and len(meshes.of(1).rows) == 0
+        assert [number for number, _ in meshes.numbered()] == [0, 2] and len(meshes.of(1).rows) == 0
         third = meshes.of(2)
         assert third.after[:, 0].tolist() == list(passages[2].tokens[2:])
         assert third.after[:-1, 1].tolist() == list(passages[2].tokens[3:]) and third.after[-1, 1] == -1

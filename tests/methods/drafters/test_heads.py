@@ -25,9 +25,10 @@ from harness.errors import UnknownNameError, UsageError, WeightsError
 from harness.proof.enumerate import EnumeratingDraws
 from harness.registry import RECIPES
 from harness.synthetic.code import programs
-from harness.train import passages as _distilled
+from harness.train import prompts as prompt_sources
 from harness.train.loop import save_bf16, train
-from harness.train.passages import Plan, distilled, prompts, side_of
+from harness.train.passages import Plan, passages_of
+from harness.train.prompts import benchmark_captions, prompts, side_of
 from harness.train.teacher import Passage, Teacher
 from methods.drafters.heads.net import Config, Heads
 from methods.training.heads.examples import Examples, counted, examples, hits, lead, shares
@@ -239,7 +240,7 @@ class TestExamples:
 
 class TestDistilled:
     def test_sides_are_apart_and_no_benchmark_is_among_them(self) -> None:
-        train_, development = (set(prompts("code", 0, side, 60)) for side in _distilled.SIDES)
+        train_, development = (set(prompts("code", 0, side, 60)) for side in prompt_sources.SIDES)
         assert {side_of(text) for text in train_} == {"train"} and {side_of(text) for text in development} != {"train"}
         assert len(train_) == len(development) == 60 and not train_ & development
         held = {p.head for p in islice(programs(np.random.default_rng(1), held_out=True), 300)}
@@ -249,12 +250,12 @@ class TestDistilled:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked = {prompt.text for prompt in EmojiScenes(n=256).prompts()}
-        assert asked <= _distilled.captions()
+        assert asked <= benchmark_captions()
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
         plan = Plan("scenes", train=2, development=0, rows=20, new=1)
-        found = distilled("embedded-image-8x8", plan)
+        found = passages_of("embedded-image-8x8", plan)
         texts = prompts("scenes", 0, "train", 40)
-        kept = [tuple(found.teacher.backbone.encode(text)) for text in texts if text not in _distilled.captions()]
+        kept = [tuple(found.teacher.backbone.encode(text)) for text in texts if text not in benchmark_captions()]
         assert 0 < len(kept) < 40
         assert [passage.tokens[: passage.start] for passage in found.train] == kept
 
@@ -263,15 +264,15 @@ class TestDistilled:
     ) -> None:
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
         plan = Plan("code", train=1, development=1, rows=3, new=5)
-        first = distilled("embedded-code", plan)
+        first = passages_of("embedded-code", plan)
         assert "train passages 1 of 1" in capsys.readouterr().err
-        more = distilled("embedded-code", replace(plan, train=2))
+        more = passages_of("embedded-code", replace(plan, train=2))
         assert capsys.readouterr().err == "embedded-code: train passages 2 of 2\n"
         assert more.train[:3] == first.train and more.development == first.development
         assert all(p.start < len(p.tokens) <= p.start + 5 for p in more.train)
 
     def test_more_prompts_than_there_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_distilled, "DRAWN", 5)
+        monkeypatch.setattr(prompt_sources, "DRAWN", 5)
         with pytest.raises(UsageError, match=r"has \d development prompts and 900 are asked for"):
             prompts("code", 0, "development", 900)
 
@@ -340,7 +341,7 @@ class TestTraining:
 MEASURED = pytest.mark.skipif(not os.environ.get("STRIDE_MEASURE"), reason="a minute or more; set STRIDE_MEASURE=1")
 
 
-def gains(backbone: str, world: _distilled.World) -> list[float]:
+def gains(backbone: str, source: prompt_sources.Source) -> list[float]:
     """By how much each shipped head is right more often than the better control: lower ends of 95 % intervals.
 
     On passages that no training saw, of another seed and of the development side.
@@ -349,9 +350,9 @@ def gains(backbone: str, world: _distilled.World) -> list[float]:
     if not (folder / "model.safetensors").is_file():
         pytest.skip(f"the heads of {backbone} are not shipped here")
     teacher = Teacher.load(backbone)
-    texts = prompts(world, 7, "development", 16)
+    texts = prompts(source, 7, "development", 16)
     asked = [Prompt(str(n), text) for n, text in enumerate(texts)]
-    new = 272 if world == "scenes" else 64  # whole pictures: their upper rows are mostly ground
+    new = 272 if source == "scenes" else 64  # whole pictures: their upper rows are mostly ground
     passages = teacher.continued(asked, new, Sampling(1.0), SeededDraws(7, "t", "p", 0))
     heads = Heads.load(folder, teacher.backbone.tied_embeddings).float()
     found = examples(teacher, passages, heads.config.heads)

@@ -23,7 +23,7 @@ from harness.plan import presets
 from harness.registry import METHODS, RECIPES
 from harness.train.gated_lora import GatedLora
 from harness.train.loop import train
-from harness.train.passages import Distilled, Plan
+from harness.train.passages import Passages, Plan
 from harness.train.teacher import Passage, Teacher
 from methods.cross_regression import CrossRegression
 from methods.training.adapters import denoising, recipes
@@ -44,12 +44,12 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path / "presets"))
 
 
-def greedy(count: int) -> Distilled:
+def greedy(count: int) -> Passages:
     """The model's own passages, the same ones on both sides."""
     teacher = Teacher.load("tiny-llama", "fp32")
     asked = [Prompt("", tokens=(n, n + 1)) for n in range(count)]
     made = teacher.continued(asked, 22, Sampling(0.0), SeededDraws(0, "t", "p", 0))
-    return Distilled(teacher, made, made)
+    return Passages(teacher, made, made)
 
 
 def counting(folder: Path) -> None:
@@ -127,7 +127,7 @@ class TestStreams:
         text = torch.tensor([3, 1, 4, 1, 5, 9])
         with torch.no_grad():  # a window of the whole text has no prefix, so all that it reads is gated
             ours = adapted(text, text[None], torch.tensor([0])).predictive[0]
-            theirs = peft.PeftModel.from_pretrained(adapted.body.model, tmp_path)(input_ids=text[None]).logits[0]
+            theirs = peft.PeftModel.from_pretrained(adapted.frozen.model, tmp_path)(input_ids=text[None]).logits[0]
         torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
         assert {name.split(".")[2] for name in adapted._linears} == {"1"}
 
@@ -167,7 +167,7 @@ class TestTraining:
     ) -> None:
         """On a model that counts upwards; the curve is a running mean over some twenty steps."""
         counting(tmp_path / "presets")
-        monkeypatch.setattr(recipes, "distilled", lambda backbone, plan: greedy(8))
+        monkeypatch.setattr(recipes, "passages_of", lambda backbone, plan: greedy(8))
         done = train("tiny", replace(RECIPE, rank=8, alpha=16, steps=60, rate=3e-2), tmp_path / "out", {})
         card = json.loads((done.folder / "card.json").read_text())
         assert done.finished and card["figures"]["windows"] == 8 * 5
@@ -183,7 +183,7 @@ class TestTraining:
 
     def test_it_goes_on_where_it_stopped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The replay buffer is in the checkpoint: two steps and two are four."""
-        monkeypatch.setattr(recipes, "distilled", lambda backbone, plan: greedy(3))
+        monkeypatch.setattr(recipes, "passages_of", lambda backbone, plan: greedy(3))
         four = replace(RECIPE, steps=4)
         train("tiny", four, tmp_path / "once", {})
         train("tiny", four, tmp_path / "twice", {}, minutes=0)

@@ -19,8 +19,8 @@ from harness.discover import load_recipes, shipped
 from harness.errors import WeightsError
 from harness.plan import presets
 from harness.registry import RECIPES
-from harness.train.finetuned_mesh import Tuning
 from harness.train.finetuned_text import load_backbone
+from harness.train.finetuning import Tuning
 from harness.train.loop import train
 from harness.train.passages import Plan
 from harness.train.teacher import Teacher

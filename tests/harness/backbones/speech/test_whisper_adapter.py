@@ -229,7 +229,7 @@ class TestRecordings:
     def test_transcripts_are_the_backbones_and_none_is_a_benchmarks(
         self, spoken: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        body = GatedLora("tiny-whisper", 4, 8).body
+        body = GatedLora("tiny-whisper", 4, 8).frozen
         found = transcribed(body, Recordings())
         said = capsys.readouterr().err
         assert "of 18 recordings 2 are a benchmark's, 16 were heard" in said
@@ -249,9 +249,9 @@ class TestRecordings:
             assert passage.tokens[-1] in model.capabilities.eos
 
     def test_each_is_heard_once(self, spoken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        first = transcribed(GatedLora("tiny-whisper", 4, 8).body, Recordings())
+        first = transcribed(GatedLora("tiny-whisper", 4, 8).frozen, Recordings())
         monkeypatch.setattr(Whisper, "hear", lambda *_: pytest.fail("it is heard again"))
-        body = GatedLora("tiny-whisper", 4, 8).body
+        body = GatedLora("tiny-whisper", 4, 8).frozen
         again = transcribed(body, Recordings())
         assert [each.tokens for each in again.train] == [each.tokens for each in first.train]
         assert {path.suffix for path in body._home.iterdir()} == {".safetensors"}  # type: ignore[attr-defined]
@@ -259,7 +259,7 @@ class TestRecordings:
     def test_a_sentence_of_a_benchmark_is_known_by_what_is_heard_too(
         self, spoken: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        body = GatedLora("tiny-whisper", 4, 8).body
+        body = GatedLora("tiny-whisper", 4, 8).frozen
         monkeypatch.setattr(Whisper, "decode", lambda *_: "the old ferry leaves the island before the sun comes up")
         with pytest.raises(UsageError, match=r"are heard as a benchmark's.*: 0 are left to train on"):
             transcribed(body, Recordings())
@@ -273,7 +273,7 @@ class TestRecordings:
             speech.place()
 
     def test_text_hears_nothing(self, spoken: Path) -> None:
-        body = GatedLora("embedded-code", 4, 8).body
+        body = GatedLora("embedded-code", 4, 8).frozen
         with pytest.raises(UsageError, match="embedded-code reads text; recordings are for a backbone of whisper"):
             body.transcript(sound())
 
@@ -292,7 +292,7 @@ class TestTraining:
         passage = replace_condition(made)
         assert isinstance(model, Whisper)
         states = model.hear(Prompt("p", condition=passage.condition))
-        monkeypatch.setattr(made.body, "_heard", lambda recording: {"states": states})  # those of the cache are bf16
+        monkeypatch.setattr(made.frozen, "_heard", lambda recording: {"states": states})  # those of the cache are bf16
         text, at = torch.tensor(passage.tokens), roots(passage, 4, 3)
         assert at.tolist() == [1, 4, 7]
         windows = seen(text, at, torch.randint(VOCABULARY, (3, 4), generator=torch.Generator().manual_seed(0)))
@@ -370,5 +370,5 @@ def astray(model: Denoising) -> torch.Tensor:
 
 def replace_condition(made: GatedLora) -> Any:
     """Nine tokens behind a recording."""
-    passage = made.body.transcript(sound(3))
+    passage = made.frozen.transcript(sound(3))
     return passage._replace(tokens=TOKENS)

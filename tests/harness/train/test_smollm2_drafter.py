@@ -23,12 +23,12 @@ from harness.errors import UsageError, WeightsError
 from harness.plan import presets
 from harness.platform.folders import cache_folder
 from harness.synthetic.code import program
-from harness.train import prompts, teacher_passages
-from harness.train.backbones.smollm2_drafter import Distil, Student, likeliest
+from harness.train import passages, prompts
+from harness.train.backbones.smollm2_drafter import DistilledDrafter, Student, most_probable
 from harness.train.loop import train
 from harness.train.ngram_control import NGram
 
-PLAN = teacher_passages.Plan(rows=4, few=2, new=10, most=40, top=5, batches=2, checks=1)
+PLAN = passages.TextPlan(rows=4, few=2, new=10, most=40, top=5, batches=2, checks=1)
 SIZES = {
     "vocab_size": 258,
     "hidden_size": 24,
@@ -61,19 +61,19 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture()
-def stage(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Distil:
+def stage(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DistilledDrafter:
     """A recipe over the tiny teacher, with a cache of its own and few prefixes."""
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "presets").mkdir()
     (tmp_path / "presets" / "tiny-teacher.yaml").write_text(f"adapter: hf_causal\nsource: {{folder: {teacher}}}\n")
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path / "presets"))
     lines = [f"def f{a}{b}(x):" for a in "abcdefgh" for b in "abcdefgh"]
-    monkeypatch.setattr(teacher_passages, "prefixes", lambda seed, procedural: lines)
-    return Distil(teacher="tiny-teacher", layers=(0, 2), kept=40, rows=3, steps=30, plan=PLAN)
+    monkeypatch.setattr(passages, "prefixes", lambda seed, procedural: lines)
+    return DistilledDrafter(teacher="tiny-teacher", layers=(0, 2), kept=40, rows=3, steps=30, plan=PLAN)
 
 
 @pytest.fixture()
-def trained(stage: Distil, tmp_path: Path) -> Path:
+def trained(stage: DistilledDrafter, tmp_path: Path) -> Path:
     assert train("tiny", stage, tmp_path / "out", {}).finished
     return tmp_path / "out"
 
@@ -92,40 +92,41 @@ def params(teacher: Path, body: Path) -> dict[str, Any]:
 
 
 def test_text_is_generated_once_and_an_interrupted_generation_goes_on(
-    stage: Distil, teacher: Path, monkeypatch: pytest.MonkeyPatch
+    stage: DistilledDrafter, teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = {"folder": str(teacher)}
-    first = teacher_passages.texts("t", source, PLAN)
+    first = passages.texts_of("t", source, PLAN)
     assert [len(side) for side in (first.training, first.checks)] == [2, 1]
     home = next((cache_folder() / "texts").iterdir())
     assert len(list(home.iterdir())) == 3
     (home / "train-001.npz").unlink()
-    again = teacher_passages.texts("t", source, PLAN)
+    again = passages.texts_of("t", source, PLAN)
     assert torch.equal(again.training[1].tokens, first.training[1].tokens)
-    monkeypatch.setattr(teacher_passages, "extend", lambda *given: pytest.fail("it is in the cache"))
-    assert torch.equal(teacher_passages.texts("t", source, PLAN).training[0].laws, first.training[0].laws)
+    monkeypatch.setattr(passages, "extend", lambda *given: pytest.fail("it is in the cache"))
+    assert torch.equal(passages.texts_of("t", source, PLAN).training[0].probs, first.training[0].probs)
 
 
-def test_laws_are_those_of_the_teacher_and_greedy_batches_follow_them(stage: Distil, teacher: Path) -> None:
-    batch = teacher_passages.texts("t", {"folder": str(teacher)}, PLAN).training[0]
+def test_laws_are_those_of_the_teacher_and_greedy_batches_follow_them(stage: DistilledDrafter, teacher: Path) -> None:
+    batch = passages.texts_of("t", {"folder": str(teacher)}, PLAN).training[0]
     model = LlamaForCausalLM.from_pretrained(teacher, dtype=torch.bfloat16).eval()
     with torch.no_grad():
         law = model(input_ids=batch.tokens[:, :-1]).logits.float().softmax(-1)
-    torch.testing.assert_close(law.gather(-1, batch.ids), batch.laws, rtol=0, atol=0.02)
+    torch.testing.assert_close(law.gather(-1, batch.ids), batch.probs, rtol=0, atol=0.02)
     assert batch.tokens.shape[1] == batch.start + PLAN.new
-    best = batch.ids[:, batch.start - 1 :]
-    first = torch.where(best[..., 0] == 257, best[..., 1], best[..., 0])
-    assert torch.equal(batch.tokens[:, batch.start :], first)  # batch 0 is greedy, and never ends a text
+    own = slice(batch.start - 1, None)
+    ids, probs = batch.ids[:, own], batch.probs[:, own]
+    chosen = (probs * (ids == batch.tokens[:, batch.start :, None])).sum(-1)
+    assert torch.equal(chosen, (probs * (ids != 257)).amax(-1)), "batch 0 is greedy and never ends a text"
 
 
-def test_sides_share_no_prefix_and_too_few_are_an_error(stage: Distil, teacher: Path) -> None:
-    found = teacher_passages.texts("t", {"folder": str(teacher)}, PLAN)
+def test_sides_share_no_prefix_and_too_few_are_an_error(stage: DistilledDrafter, teacher: Path) -> None:
+    found = passages.texts_of("t", {"folder": str(teacher)}, PLAN)
     starts = [
         {tuple(row[: b.start]) for b in side for row in b.tokens.tolist()} for side in (found.training, found.checks)
     ]
     assert not starts[0] & starts[1]
     with pytest.raises(UsageError, match="prefixes give 0 batches of 300 rows of one length, and 1 are asked for"):
-        teacher_passages.batched([[1] * 9] * 20, 40, 300, 1)
+        passages.batched([[1] * 9] * 20, 40, 300, 1)
 
 
 def test_prefixes_are_heads_of_documented_functions_and_prose_but_no_benchmark() -> None:
@@ -155,7 +156,7 @@ def test_a_training_beats_its_start_and_loads_as_a_drafter_of_the_whole_vocabula
     torch.testing.assert_close(feed(model, [ids[:4], ids[4:5], ids[5:]]), whole, rtol=0, atol=1e-4)
 
 
-def test_the_adapter_computes_what_was_trained(stage: Distil, trained: Path, teacher: Path) -> None:
+def test_the_adapter_computes_what_was_trained(stage: DistilledDrafter, trained: Path, teacher: Path) -> None:
     model = Drafter.load("d", params(teacher, trained), "fp32", "cpu")
     loaded, kept = drafter_files.read("d", teacher, trained)
     ids = list(range(20, 44))
@@ -211,8 +212,8 @@ def test_an_unembedding_of_its_own_is_refused(tmp_path: Path) -> None:
         drafter_files.read_embedding("d", tmp_path)
 
 
-def test_the_distance_ignores_ids_that_are_never_proposed(stage: Distil, teacher: Path) -> None:
-    found = teacher_passages.texts("t", {"folder": str(teacher)}, PLAN)
+def test_the_distance_ignores_ids_that_are_never_proposed(stage: DistilledDrafter, teacher: Path) -> None:
+    found = passages.texts_of("t", {"folder": str(teacher)}, PLAN)
     student = Student(stage, teacher, found).eval().requires_grad_(False)
     batch = found.training[0]
     law = student(batch.tokens[:, :-1]).softmax(-1)
@@ -223,12 +224,12 @@ def test_the_distance_ignores_ids_that_are_never_proposed(stage: Distil, teacher
             for place in range(law.shape[1]):
                 where = (student.ids == batch.ids[row, place, k]).nonzero()
                 if len(where):
-                    share = batch.laws[row, place, k]
+                    share = batch.probs[row, place, k]
                     total[row, place] -= share * law[row, place, where[0, 0]].log()
                     weight[row, place] += share
     expected = (total / weight.clamp_min(1e-3)).mean()
     torch.testing.assert_close(student.distance(batch), expected, rtol=1e-4, atol=1e-4)
-    assert torch.equal(student.ids, likeliest(found.training, 258, 40))
+    assert torch.equal(student.ids, most_probable(found.training, 258, 40))
     assert float(student.spread(law, batch.ids).sum(-1).max()) <= 1 + 1e-5
 
 
