@@ -1,0 +1,113 @@
+"""Measured results that the documentation quotes: data with the command, commit and machine that made them.
+
+A page marks where a table stands with ``<!-- results: FILE/TABLE -->`` and ``<!-- end -->``. `python -m reports.results
+README.md` writes the tables between the marks anew.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from harness.errors import UsageError
+from reports.text_table import markdown_lines
+
+FOLDER = Path(__file__).parent / "data" / "results"
+FIELDS = ("title", "command", "commit", "date", "machine", "setting", "tables")
+BLOCK = re.compile(r"(<!-- results: (\w+)/([^>]+?) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of measured values, as strings: a value with its interval, or empty where nothing was measured."""
+
+    name: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+    @property
+    def markdown(self) -> str:
+        """The table as Markdown."""
+        return "\n".join(markdown_lines(list(self.columns), [list(row) for row in self.rows]))
+
+
+@dataclass(frozen=True)
+class Results:
+    """What one command measured.
+
+    Args:
+        name: of the file.
+        command: what was run.
+        commit: the one that wrote the figures down, with what each measured where there are several.
+        machine: what it ran on, beside what other work.
+        setting: prompts, sampling and statistics.
+    """
+
+    name: str
+    title: str
+    command: str
+    commit: str
+    date: str
+    machine: str
+    setting: str
+    tables: tuple[Table, ...]
+    notes: tuple[str, ...] = ()
+
+    def table(self, name: str) -> Table:
+        """The table of that name.
+
+        Raises:
+            UsageError: there is none.
+        """
+        for table in self.tables:
+            if table.name == name:
+                return table
+        names = ", ".join(table.name for table in self.tables)
+        raise UsageError(f"results/{self.name}.yaml has no table {name!r}; it has {names}")
+
+
+def read(name: str) -> Results:
+    """The results of one file.
+
+    Raises:
+        UsageError: the file is missing, lacks a field, or a row is longer or shorter than the columns.
+    """
+    path = FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise UsageError(f"there are no results {name!r}; {FOLDER} holds {', '.join(known())}")
+    data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    missing = [field for field in FIELDS if not data.get(field)]
+    if missing:
+        raise UsageError(f"{path}: {missing[0]} is missing; say what made the figures")
+    tables = tuple(Table(item["name"], item["columns"], item["rows"]) for item in data["tables"])
+    for table in tables:
+        for row in table.rows:
+            if len(row) != len(table.columns) or not all(isinstance(value, str) for value in row):
+                raise UsageError(f"{path}: the row {row!r} of {table.name} is not {len(table.columns)} strings")
+    texts = {field: str(data[field]).strip() for field in FIELDS[:-1]}
+    return Results(name, **texts, tables=tables, notes=tuple(data.get("notes", ())))
+
+
+def known() -> list[str]:
+    """Names of all results."""
+    return sorted(path.stem for path in FOLDER.glob("*.yaml"))
+
+
+def filled(page: str) -> str:
+    """The page with every marked table written anew.
+
+    Raises:
+        UsageError: a mark names results or a table that are not there.
+    """
+    return BLOCK.sub(lambda block: block[1] + read(block[2]).table(block[3]).markdown + "\n" + block[5], page)
+
+
+if __name__ == "__main__":
+    for argument in sys.argv[1:]:
+        target = Path(argument)
+        target.write_text(filled(target.read_text(encoding="utf-8")), encoding="utf-8")
