@@ -14,8 +14,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from harness.backbones.toy.enumerable import mix
 from harness.backbones.toy.masked_tabular import MaskedTabular
-from harness.backbones.toy.tabular import _mix
 from harness.core.cache import Window
 from harness.core.canvas import Canvas
 from harness.core.capabilities import Requirement
@@ -47,9 +47,9 @@ Spot = tuple[int, ...]
 
 def rows_of(model: MaskedTabular, canvas: Spot) -> Tensor:
     """Logits at every position of a canvas read whole, without caches, windows or masks."""
-    leaves = [_mix(token, place, 0) for place, token in enumerate(canvas)]
+    leaves = [mix(token, place, 0) for place, token in enumerate(canvas)]
     total = sum(leaves)
-    found = [model.row(_mix(token, place, (total - leaves[place]) % 2**64)) for place, token in enumerate(canvas)]
+    found = [model.row(mix(token, place, (total - leaves[place]) % 2**64)) for place, token in enumerate(canvas)]
     return torch.stack(found)
 
 
@@ -258,10 +258,10 @@ class TestCanvas:
         target = Canvas(model.cache(), model.capabilities, (0, 1), length=2, stopwatch=Stopwatch(CpuClock()))
         whole = target.read(torch.tensor([0, 1, 3, 3]), range(4), "all")
         assert whole.equal(rows_of(model, (0, 1, 3, 3)))
-        leaves = [_mix(token, place, 0) for place, token in enumerate((0, 1, 3, 3))]
-        stale = [_mix(t, place, (sum(leaves) - leaves[place]) % 2**64) for place, t in enumerate((0, 1, 3, 3))]
+        leaves = [mix(token, place, 0) for place, token in enumerate((0, 1, 3, 3))]
+        stale = [mix(t, place, (sum(leaves) - leaves[place]) % 2**64) for place, t in enumerate((0, 1, 3, 3))]
         again = target.read(torch.tensor([2]), [2], "all")
-        assert again[0].equal(model.row(_mix(2, 2, (stale[0] + stale[1] + stale[3]) % 2**64)))
+        assert again[0].equal(model.row(mix(2, 2, (stale[0] + stale[1] + stale[3]) % 2**64)))
         assert target.read(torch.tensor([0, 1, 2, 3]), range(4), "all", rows=1).shape == (1, 4)
         assert (target.passes, target.rows) == (3, 9)
 

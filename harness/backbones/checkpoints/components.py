@@ -158,19 +158,28 @@ def read_state(name: str, path: Path) -> dict[str, Tensor]:
     return state
 
 
-def fill(name: str, path: Path, module: nn.Module, state: Mapping[str, Tensor], idle: Iterable[str] = ()) -> None:
-    """Put the tensors of a file into a module; ``idle`` names those that a file may have beside them.
+def fill(name: str, path: Path, module: nn.Module, state: Mapping[str, Tensor], unused: Iterable[str] = ()) -> None:
+    """Put the tensors of a file or folder into a module; a module on the meta device takes the tensors themselves.
+
+    Args:
+        name: of the backbone, for messages.
+        path: of the file or folder, for messages.
+        module: takes the tensors.
+        state: the tensors by name.
+        unused: names of tensors that may be there and that the module does without.
 
     Raises:
         WeightsError: tensors are missing, of another shape, or not the module's.
     """
-    own = {key: value.shape for key, value in module.state_dict().items()}
-    wrong = [key for key, shape in own.items() if key not in state or state[key].shape != shape]
-    extra = sorted(set(state) - set(own) - set(idle))
+    own = module.state_dict()
+    wrong = sorted(key for key, tensor in own.items() if key not in state or state[key].shape != tensor.shape)
+    extra = sorted(set(state) - set(own) - set(unused))
     if wrong or extra:
-        said = f"lacks {wrong[0]} or has it in another shape" if wrong else f"has {extra[0]}, which the model has not"
-        raise WeightsError(
-            f"{name}: {path} {said} ({len(wrong)} tensors missing, {len(extra)} unknown). It is another model's file, "
-            f"or the preset's settings are another model's"
+        problem = (
+            f"lacks {wrong[0]} or has it in another shape" if wrong else f"has {extra[0]}, which the model has not"
         )
-    module.load_state_dict({key: state[key] for key in own}, assign=False)
+        raise WeightsError(
+            f"{name}: {path} {problem} ({len(wrong)} tensors missing, {len(extra)} unknown). It is another model's, "
+            f"or the configuration and settings are another model's"
+        )
+    module.load_state_dict({key: state[key] for key in own}, assign=any(tensor.is_meta for tensor in own.values()))

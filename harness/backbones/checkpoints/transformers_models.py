@@ -64,20 +64,28 @@ def read_model(name: str, folder: Path, config: Any, attn: str, dtype: torch.dty
     return read_whole(name, folder, AutoModelForCausalLM, config=config, dtype=dtype, attn_implementation=attn)
 
 
-def read_whole(name: str, folder: Path, kind: Any, **options: Any) -> Any:
-    """A model of a class of transformers, every tensor of it read from a folder; ``options`` as its own loader's.
+def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (), **options: Any) -> Any:
+    """A model of a class of transformers, every tensor of it read from a folder.
+
+    Args:
+        name: of the backbone, for messages.
+        folder: of transformers.
+        kind: the class.
+        unused: beginnings of names of tensors that may be missing, since they are not used.
+        options: as its own loader's.
 
     Raises:
         WeightsError: a file is damaged, or tensors are missing or of another shape.
     """
     try:
         with quiet():
-            model, found = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True, **options)
+            model, report = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True, **options)
     except (ValueError, KeyError, OSError, RuntimeError, SafetensorError) as error:
         raise WeightsError(
             f"{name}: the weights in {folder} cannot be loaded ({error}). Delete that folder and fetch again"
         ) from error
-    wrong = sorted(map(str, (*found["missing_keys"], *found["mismatched_keys"])))
+    keys = map(str, (*report["missing_keys"], *report["mismatched_keys"]))
+    wrong = sorted(key for key in keys if not key.startswith(unused))
     if wrong:
         raise WeightsError(
             f"{name}: {folder} lacks {len(wrong)} tensors of the model or has them in another shape, such as "

@@ -17,6 +17,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCausalLM
 
+from harness.backbones.checkpoints import components
 from harness.errors import WeightsError
 
 LLADA = {
@@ -149,20 +150,11 @@ def read_model(name: str, folder: Path, published: Published, dtype: torch.dtype
     state: dict[str, Tensor] = {}
     for file in files:
         try:
-            with safe_open(file, framework="pt") as held:
-                state |= {published.name(key): held.get_tensor(key).to(dtype) for key in held.keys()}  # noqa: SIM118
+            with safe_open(file, framework="pt") as tensors:
+                state |= {published.name(key): tensors.get_tensor(key).to(dtype) for key in tensors.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
             raise WeightsError(f"{name}: {file} is damaged ({error}). Delete it and fetch again") from error
     model = published.empty()
-    own = {key: tensor.shape for key, tensor in model.state_dict().items()}
-    missing = sorted(key for key, shape in own.items() if key not in state or state[key].shape != shape)
-    extra = sorted(set(state) - set(own))
-    if missing or extra:
-        said = f"lacks {missing[0]} or has it in another shape" if missing else f"has {extra[0]} besides"
-        raise WeightsError(
-            f"{name}: {folder} {said} ({len(missing)} tensors missing, {len(extra)} unknown). It is another model's, "
-            f"or its config.json is"
-        )
-    model.load_state_dict(state, assign=True)
+    components.fill(name, folder, model, state)
     model.model.rotary_emb = type(model.model.rotary_emb)(published.config)  # its buffers are in no checkpoint
     return model

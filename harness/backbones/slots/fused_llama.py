@@ -6,18 +6,17 @@ share a key head go through attention as rows of that head.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn import functional
 
 from harness.backbones.slots import gated as gates
-from harness.backbones.slots.lora import Adapter, LowRank
+from harness.backbones.slots.fused import FusedLayers
 from harness.backbones.slots.net import Net
 from harness.backbones.slots.packed import PackedLayer, Part, last_rows, layers
 from harness.backbones.slots.tapped import TappedNet
@@ -65,17 +64,8 @@ class Layer:
     down: Product
 
 
-FUSED = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "out": ("self_attn.o_proj",),
-    "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
-    "down": ("mlp.down_proj",),
-}
-"""Linear layers that are one product."""
-
-
 @final
-class FusedLlama(TappedNet):
+class FusedLlama(FusedLayers, TappedNet):
     """The forward.
 
     Args:
@@ -83,6 +73,13 @@ class FusedLlama(TappedNet):
     """
 
     kind = "fused"
+    prefix = "model.layers."
+    products: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "out": ("self_attn.o_proj",),
+        "gate_up": ("mlp.gate_proj", "mlp.up_proj"),
+        "down": ("mlp.down_proj",),
+    }
 
     def __init__(self, model: Any) -> None:
         config = model.config
@@ -93,7 +90,7 @@ class FusedLlama(TappedNet):
         self._width = int(attention.head_dim)
         self._scale = float(attention.scaling)
         self._eps = float(config.rms_norm_eps)
-        self._embed = model.model.embed_tokens.weight.data
+        self._embed = self._like = model.model.embed_tokens.weight.data
         self._tied = model.lm_head.weight is model.model.embed_tokens.weight
         self._vocabulary = len(model.lm_head.weight)
         self._head = product(model.lm_head.weight.data)
@@ -113,40 +110,12 @@ class FusedLlama(TappedNet):
         unit = torch.eye(self._embed.shape[1], dtype=self._embed.dtype, device=self._embed.device)
         return TiedEmbeddings(self._embed, self._head(unit).T.contiguous())
 
-    def pick(self, layers: Sequence[int]) -> FusedLlama:
-        """The same weights with these layers only."""
-        picked = object.__new__(FusedLlama)
-        picked.__dict__.update(self.__dict__)
-        picked.layers = len(layers)
-        picked._weights = [self._weights[index] for index in layers]
-        return picked
-
-    def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
-        """By layer and fused product. WeightsError: it changes layers that are not there, or of another shape."""
-        gates.check(adapter, self._shapes)
-        return [self._low(adapter, f"model.layers.{index}.") for index in range(self.layers)]
-
-    def _low(self, adapter: Adapter, layer: str) -> dict[str, LowRank]:
-        found = {}
-        for fused, names in FUSED.items():
-            shapes = {name: self._shapes[layer + name] for name in names}
-            parts = [adapter.get(layer + name) or gates.nothing(*shapes[name], self._norm) for name in names]
-            if any(len(part.down) for part in parts):
-                found[fused] = gates.joined(parts)
-        return found
-
-    def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> FusedLlama:
-        """The same weights, with the adapter on in these rows of the next pass."""
-        made, on = copy.copy(self), gate[:, None].to(self._norm.dtype)
-        made._weights = [_adapted(layer, low, on) for layer, low in zip(self._weights, fitted, strict=True)]
-        return made
-
     def joins(self, other: Net) -> bool:
         """Only itself."""
         return other is self
 
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]) -> Rows:
-        """Several sequences in one pass (see `_kv_batch`)."""
+        """Several sequences in one pass (see `packed`)."""
         packed, rows = layers(parts, self._heads // self._kv_heads), last_rows(parts)
         if parts[0].window.taps:
             return self._shown(tokens, positions, None, packed, rows, parts[0].window.taps)
@@ -227,13 +196,6 @@ def _fuse(layer: Any) -> Layer:
         gate_up=_joined(mlp.gate_proj, mlp.up_proj),
         down=_joined(mlp.down_proj),
     )
-
-
-def _adapted(layer: Layer, low: Mapping[str, LowRank], gate: Float[Tensor, "N 1"]) -> Layer:
-    """The layer whose products add the adapter's where the gate is 1."""
-    on: dict[str, Product] = {name: getattr(layer, name) for name in FUSED}
-    on |= {name: gates.gated(on[name], part, gate) for name, part in low.items()}
-    return Layer(layer.norm, on["qkv"], on["out"], layer.norm_mlp, on["gate_up"], on["down"])
 
 
 def _joined(*linears: Any) -> Product:

@@ -5,10 +5,9 @@ A `Decoder` is the weights; `Decoder.listen` binds them to what the encoder hear
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, final
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, final
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -16,6 +15,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.backbones.slots import gated as gates
+from harness.backbones.slots.fused import FusedLayers
 from harness.backbones.slots.lora import Adapter, LowRank
 from harness.backbones.slots.net import Slots
 from harness.core.packed_linear import Product, product
@@ -56,24 +56,7 @@ class Layer:
     down: Product
 
 
-FUSED = {
-    "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
-    "out": ("self_attn.out_proj",),
-    "ask": ("encoder_attn.q_proj",),
-    "out_ask": ("encoder_attn.out_proj",),
-    "up": ("fc1",),
-    "down": ("fc2",),
-}
-"""Linear layers that a row may gate, by the product that they are part of."""
-PREFIX = "model.decoder.layers."
 HEARS = ("encoder_attn.k_proj", "encoder_attn.v_proj")
-
-
-def linears(model: Any) -> dict[str, nn.Linear]:
-    """The linear layers of the decoder that a row may gate, by name; keys and values of the encoder are all rows'."""
-    names = {name for parts in FUSED.values() for name in parts}
-    found = ((name, module) for name, module in gates.linears(model).items() if name.startswith(PREFIX))
-    return {name: module for name, module in found if name.removeprefix(PREFIX).partition(".")[2] in names}
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,7 +80,7 @@ class Grammar:
 
 
 @final
-class Decoder:
+class Decoder(FusedLayers):
     """The weights of the decoder.
 
     Args:
@@ -105,56 +88,37 @@ class Decoder:
     """
 
     kind = "fused"
+    prefix = "model.decoder.layers."
+    products: ClassVar[Mapping[str, tuple[str, ...]]] = {
+        "qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
+        "out": ("self_attn.out_proj",),
+        "ask": ("encoder_attn.q_proj",),
+        "out_ask": ("encoder_attn.out_proj",),
+        "up": ("fc1",),
+        "down": ("fc2",),
+    }
 
     def __init__(self, model: Any) -> None:
         decoder = model.model.decoder
         self.layers = len(decoder.layers)
         self._heads = int(model.config.decoder_attention_heads)
         self._embed: Tensor = decoder.embed_tokens.weight.data
+        self._like = self._embed
         self._places: Tensor = decoder.embed_positions.weight.data
         self._norm = _norm(decoder.layer_norm)
         self._head = product(model.proj_out.weight.data)
         self._shapes = gates.shapes_of(linears(model))
         self._weights = [_fuse(layer) for layer in decoder.layers]
 
-    def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
-        """By layer and product.
-
-        Raises:
-            WeightsError: it changes layers that are not there, of another shape, or what is made once a recording.
-        """
+    def _check(self, adapter: Adapter) -> None:
+        """Also refuse what is computed once a recording."""
         for name in adapter:
             if name.startswith("model.encoder.") or name.endswith(HEARS):
                 raise WeightsError(
                     f"the adapter changes {name}, which is computed once a recording and read by all rows: a row "
                     f"cannot gate it; train one without the encoder, and without {' and '.join(HEARS)}"
                 )
-        gates.check(adapter, self._shapes)
-        return [self._low(adapter, f"{PREFIX}{index}.") for index in range(self.layers)]
-
-    def _low(self, adapter: Adapter, layer: str) -> dict[str, LowRank]:
-        found = {}
-        for fused, names in FUSED.items():
-            parts = [
-                adapter.get(layer + name) or gates.nothing(*self._shapes[layer + name], self._embed) for name in names
-            ]
-            if any(len(part.down) for part in parts):
-                found[fused] = gates.joined(parts)
-        return found
-
-    def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> Decoder:
-        """The same weights, with the adapter on in these rows of the next pass."""
-        made, on = copy.copy(self), gate[:, None].to(self._embed.dtype)
-        made._weights = [_adapted(layer, low, on) for layer, low in zip(self._weights, fitted, strict=True)]
-        return made
-
-    def pick(self, layers: Sequence[int]) -> Decoder:
-        """The same weights with these layers only."""
-        picked = object.__new__(Decoder)
-        picked.__dict__.update(self.__dict__)
-        picked.layers = len(layers)
-        picked._weights = [self._weights[index] for index in layers]
-        return picked
+        super()._check(adapter)
 
     def listen(self, states: Float[Tensor, "S E"], grammar: Grammar) -> Listening:
         """The net for a prompt, after the encoder's states."""
@@ -196,6 +160,13 @@ class Decoder:
         return x.view(1, len(x), self._heads, -1).transpose(1, 2)
 
 
+def linears(model: Any) -> dict[str, nn.Linear]:
+    """The linear layers of the decoder that a row may gate, by name; keys and values of the encoder are all rows'."""
+    names = {name for linears in Decoder.products.values() for name in linears}
+    decoder = ((name, module) for name, module in gates.linears(model).items() if name.startswith(Decoder.prefix))
+    return {name: module for name, module in decoder if name.removeprefix(Decoder.prefix).partition(".")[2] in names}
+
+
 @final
 class Listening:
     """A decoder that hears one recording."""
@@ -220,7 +191,7 @@ class Listening:
         return self._grammar.apply(self._decoder.logits(x[last]), positions[last])
 
     def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
-        """As its decoder takes it (see `Decoder.fitted`)."""
+        """As its decoder takes it."""
         return self._decoder.fitted(adapter)
 
     def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> Listening:
@@ -244,12 +215,6 @@ def _stacked(*linears: Any) -> Norm:
     """Weights and biases one below the other; keys have no bias, which is a bias of zero."""
     biases = [each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias.data for each in linears]
     return Norm(torch.cat([each.weight.data for each in linears]), torch.cat(biases))
-
-
-def _adapted(layer: Layer, low: Mapping[str, LowRank], gate: Float[Tensor, "N 1"]) -> Layer:
-    """The layer whose products add the adapter's where the gate is 1."""
-    on: dict[str, Any] = {name: gates.gated(getattr(layer, name), part, gate) for name, part in low.items()}
-    return replace(layer, **on)
 
 
 def _fuse(layer: Any) -> Layer:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from harness.backbones.slots.guided import GridGrammar, GuidedCache
 from harness.backbones.text.hf_causal import HFCausal
-from harness.backbones.toy.tabular import Tabular, _mix
+from harness.backbones.toy.enumerable import mix
+from harness.backbones.toy.tabular import Tabular
 from harness.core.cache import Cache, Rows, Window
 from harness.core.canvas import Canvas
 from harness.core.capabilities import Capabilities, Grid, Requirement
@@ -70,7 +71,7 @@ class ByHand:
             self.entries.pop(place, None)
         for place, token in sorted(pairs):
             seen = sum(entry for other, entry in self.entries.items() if other < place) % 2**64
-            self.entries[place] = _mix(token, place + self.shift, seen)
+            self.entries[place] = mix(token, place + self.shift, seen)
         return [MODEL.row(self.entries[place]) for place, _ in sorted(pairs)]
 
 

@@ -85,7 +85,7 @@ def fit(request: Request, shape: Shape, state: dict[str, Tensor]) -> GPT:
     with torch.device("meta"):
         gpt = GPT(shape)
     gpt = gpt.to_empty(device=request.device).to(request.dtype)
-    components.fill(request.name, request.components["gpt"], gpt, state, idle=("freqs_cis",))
+    components.fill(request.name, request.components["gpt"], gpt, state, unused=("freqs_cis",))
     return gpt.eval().requires_grad_(False)
 
 

@@ -8,15 +8,14 @@ from typing import Any, final
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
 from torch import Tensor
 from transformers.cache_utils import Cache as TransformersCache
 
+from harness.backbones.checkpoints import transformers_models
 from harness.backbones.image.published.family import Request
 from harness.backbones.slots.net import Slots
 from harness.backbones.slots.transformers_net import honours_masks, pick_layers
 from harness.errors import WeightsError
-from harness.platform.quiet import quiet
 
 Embed = Callable[[Tensor], Tensor]
 
@@ -68,31 +67,13 @@ def checked(name: str, net: DecoderNet, device: str, dtype: torch.dtype) -> Deco
     return net
 
 
-def read_pretrained(request: Request, folder: Path, kind: type[Any], config: Any, spared: tuple[str, ...] = ()) -> Any:
-    """A model of transformers from a folder, on its device, in evaluation mode.
-
-    Args:
-        kind: its class. spared: beginnings of names of tensors that may be missing, since they are not used.
+def read_pretrained(request: Request, folder: Path, kind: type[Any], config: Any, unused: tuple[str, ...] = ()) -> Any:
+    """A model of transformers from a folder, on its device, in evaluation mode (see `transformers_models.read_whole`).
 
     Raises:
         WeightsError: a file is damaged, or tensors are missing or of another shape.
     """
-    try:
-        with quiet():
-            model, found = kind.from_pretrained(
-                folder, config=config, dtype=request.dtype, local_files_only=True, output_loading_info=True
-            )
-    except (ValueError, OSError, RuntimeError, SafetensorError) as error:
-        raise WeightsError(
-            f"{request.name}: {folder} cannot be loaded ({error}). Delete it and fetch it again"
-        ) from error
-    wrong = [str(key) for key in (*found["missing_keys"], *found["mismatched_keys"])]
-    wrong = sorted(key for key in wrong if not key.startswith(spared))
-    if wrong:
-        raise WeightsError(
-            f"{request.name}: {folder} lacks {len(wrong)} tensors of the model or has them in another shape, such as "
-            f"{wrong[0]}; transformers would make them up. Delete that folder and fetch again"
-        )
+    model = transformers_models.read_whole(request.name, folder, kind, unused, config=config, dtype=request.dtype)
     return model.to(request.device).eval().requires_grad_(False)
 
 

@@ -259,7 +259,7 @@ def test_texts_end_at_the_first_id_that_ends_one(kind: str, tmp_path: Path) -> N
         ({"block_type": "sequential"}, "has block_type: 'sequential'; served is 'llama'"),
         ({"mask_token_id": None}, "has no field 'mask_token_id'"),
         ({"n_layers": 3}, r"lacks model\.layers\.2\S+ or has it in another shape \(9 tensors missing, 0 unknown\)"),
-        ({"n_layers": 1}, r"has model\.layers\.1\S+ besides \(0 tensors missing, 9 unknown\)"),
+        ({"n_layers": 1}, r"has model\.layers\.1\S+, which the model has not \(0 tensors missing, 9 unknown\)"),
     ],
 )
 def test_folders_of_other_models(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
