@@ -27,8 +27,10 @@ from harness.plan.yaml_lines import Lines
 from harness.platform.malloc import keep_pages
 from harness.record import provenance
 from harness.record.store import Store
-from harness.run import runner
 from harness.run.executors import EXECUTORS
+from harness.run.options import Options
+from harness.run.progress import Progress
+from harness.run.summary import summary
 
 WARNING = (
     "--allow-code-execution: programs written by a language model will be executed in a child process with limits on "
@@ -98,7 +100,7 @@ def command(name: str | None, **asked: Any) -> None:
     keep_pages()
     store = _store(plan, asked)
     with Watch(Console(stderr=True), quiet=asked["as_json"]) as watch:
-        options = runner.Options(asked["allow_code_execution"], asked["device"], not asked["offline"], watch)
+        options = Options(asked["allow_code_execution"], asked["device"], not asked["offline"], watch)
         EXECUTORS[asked["executor"]](plan, store, options)
     _finish(plan, store, asked)
 
@@ -202,7 +204,7 @@ def _dry(plan: Plan, as_json: bool) -> None:
 
 
 def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
-    counts = runner.summary(plan, store)
+    counts = summary(plan, store)
     tables, pareto, frames = report("tables"), report("pareto"), report("summary")
     frame = frames.summarise(store)
     if not counts["done"]:
@@ -240,7 +242,7 @@ def _append(path: Path, frame: Any, store: Store) -> None:
         file.write("".join(row + "\n" for row in rows))
 
 
-class Watch(runner.Progress):
+class Watch(Progress):
     """A progress bar with an ETA on a terminal, a line a stage elsewhere."""
 
     def __init__(self, console: Console, quiet: bool) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,11 @@ from harness.errors import UsageError
 from harness.plan.cells import Plan, expand
 from harness.plan.suite import resolve_again
 from harness.record.store import Store
-from harness.run.runner import Executor, Options, Progress, run_group
+from harness.run.group import run_group
+from harness.run.options import Options
+from harness.run.progress import Progress
+
+Executor = Callable[[Plan, Store, Options], None]
 
 
 def groups(plan: Plan) -> list[tuple[str, str]]:

@@ -36,8 +36,8 @@ from harness.proof.mutants import planted
 from harness.proof.prove import distance, method_law, total_variation
 from harness.record.store import Store
 from harness.registry import METHODS
-from harness.run import runner
 from harness.run.executors import serial
+from harness.run.options import Options
 from methods.drafters.unmasking import DREAM, LLADA, Order, confidence, most_confident, unmasked_fraction
 from methods.masked_diffusion import MaskedDiffusion
 
@@ -322,7 +322,7 @@ def test_a_run_pairs_with_one_token_a_step_and_skips_causal_methods(tmp_path: Pa
     assert why["sjd", "masked-tabular"] == "the backbone is a masked model, whose rows give no law of a next token"
     assert "BIDIRECTIONAL" in (why["masked_diffusion", "tabular"] or "") and why["sjd", "tabular"] is None
     store = Store.create(tmp_path / "run", {**plan.manifest(), "provenance": {}})
-    serial(plan, store, runner.Options())
+    serial(plan, store, Options())
     cells = [store.cell(name) for name in store.cells()]
     ours = next(cell for cell in cells if cell.meta["label"].startswith("masked_diffusion order"))
     base = next(cell for cell in cells if cell.meta["cell"] == ours.meta["baseline"])

@@ -41,8 +41,8 @@ from harness.proof.prove import CAUGHT, EXACT, distance, prove, prove_plants
 from harness.record.ledger import totals
 from harness.record.store import Store
 from harness.registry import METHODS
-from harness.run import runner
 from harness.run.executors import serial
+from harness.run.options import Options
 from harness.train.loop import save_bf16
 from methods.drafters.scales.net import Pair, Shape
 from methods.drafters.scales.samplers import Samplers
@@ -418,7 +418,7 @@ def ran(folder: Path, methods: list[dict[str, Any]]) -> Store:
     }
     plan = expand(resolve(asked, Lines("test", None)))
     store = Store.create(folder / "run", {**plan.manifest(), "provenance": {}})
-    serial(plan, store, runner.Options(fetch=False))
+    serial(plan, store, Options(fetch=False))
     return store
 
 

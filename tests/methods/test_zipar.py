@@ -32,8 +32,8 @@ from harness.proof.mutants import planted
 from harness.proof.prove import distance, method_law, reference_law, total_variation
 from harness.record.store import Store
 from harness.registry import METHODS
-from harness.run import runner
 from harness.run.executors import serial
+from harness.run.options import Options
 from methods.zipar import ZipAR, lead
 
 PLAIN = Case(2, 6, 31, Sampling(1.0), grid=(2, 3))
@@ -249,7 +249,7 @@ def test_a_run_scores_the_very_tokens_under_the_causal_target(tmp_path: Path, mo
     }
     plan = expand(resolve({**asked, "max_new_tokens": 99, "temperature": [1.0], "prove": False}, Lines("test", None)))
     store = Store.create(tmp_path / "run", {**plan.manifest(), "provenance": {}})
-    serial(plan, store, runner.Options())
+    serial(plan, store, Options())
     cell = next(found for found in map(store.cell, store.cells()) if found.meta["label"].startswith("zipar"))
     counted = cell.samples[~cell.samples["warmup"].astype(bool)]
     prompts = {prompt.id: prompt.tokens for found in plan.prompts.values() for prompt in found}

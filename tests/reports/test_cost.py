@@ -11,7 +11,7 @@ import pytest
 from harness.errors import UsageError
 from reports.cost.cards import CARDS, checks, cost, follows, read
 from reports.cost.tables import cost_sheet, framework_sheet, markdown, rows
-from tests.harness.cli.test_cli import stride
+from tests.support.cli import stride
 
 BOOK = read()
 MINE = "utilisation: 1e12\ncards:\n  a: {name: A, paradigm: p, source: s, trained: 1e9, tokens: 3e9, batch: 2e6}\n"

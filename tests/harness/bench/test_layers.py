@@ -13,7 +13,6 @@ import pandas as pd
 import pytest
 import torch
 from safetensors.torch import save_file
-from test_cli import refused, stride
 from torch import Tensor
 
 from harness.backbones.text.hf_causal import HFCausal
@@ -26,6 +25,7 @@ from harness.core.session import Session
 from harness.core.task import Prompt
 from harness.record import stats
 from harness.train.teacher import Passage
+from tests.support.cli import refused, stride
 
 SIZES = {
     "vocab_size": 41,

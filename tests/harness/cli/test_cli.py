@@ -2,69 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
-import io
 import json
-import os
 import re
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
-from unittest import mock
 
 import pytest
 
-from harness.cli.main import VERBS, main
+from harness.cli.main import VERBS
 from harness.record.ledger import Record, Sample
 from harness.record.store import Store
 from harness.registry import METHODS
+from tests.support.cli import not_json, refused, stride
 
 SMALL = ("--backbone", "tabular", "--task", "tabular", "--max-new-tokens", "6", "--set", "prove=false")
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """What a command left."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> Any:
-        """Standard output, which must be one strict JSON document."""
-        return json.loads(self.out, parse_constant=_not_json)
-
-
-def _not_json(word: str) -> NoReturn:
-    raise ValueError(f"{word} is not JSON")
-
-
-def stride(*words: object) -> Outcome:
-    """The command in this process, as from a shell: what it lets through as a traceback fails the test."""
-    out, err, code = io.StringIO(), io.StringIO(), 0
-    argv = ["stride", *map(str, words)]
-    with (
-        mock.patch.object(sys, "argv", argv),
-        mock.patch.dict(os.environ, {"COLUMNS": "160"}),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-    ):
-        try:
-            main()
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-    return Outcome(code, out.getvalue(), err.getvalue())
-
-
-def refused(*words: object, code: int = 2) -> str:
-    """The one message of a command that must fail."""
-    found = stride(*words)
-    assert found.code == code and found.out == "", found
-    assert found.err.startswith("stride: ") and "Traceback" not in found.err, found
-    return found.err
 
 
 @pytest.fixture(scope="module")
@@ -230,7 +182,7 @@ def test_a_run_reports_its_progress_and_its_files(tmp_path):
         if line.startswith("wrote "):
             assert Path(line.removeprefix("wrote ")).stat().st_size > 0
     history = (tmp_path / "history.jsonl").read_text().splitlines()
-    rows = [json.loads(line, parse_constant=_not_json) for line in history]
+    rows = [json.loads(line, parse_constant=not_json) for line in history]
     assert [row["label"] for row in rows] == ["autoregressive", "sjd"]
 
 

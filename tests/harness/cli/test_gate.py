@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_cli import refused, stride
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.utils import logging
+
+from tests.support.cli import refused, stride
 
 SIZES = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}

@@ -4,7 +4,6 @@ import json
 
 import pytest
 import yaml
-from test_cli import refused, stride
 
 from harness.core.task import SetScore
 from harness.errors import OutputError, UsageError
@@ -14,6 +13,7 @@ from harness.record.outputs import Picture, load
 from harness.record.store import Store
 from reports.contact_sheets import spread
 from tasks.digits import DigitPictures
+from tests.support.cli import refused, stride
 
 DIGITS = ("--backbone", "embedded-digits-s", "--task", "{name: digits, n: 2}", "--max-new-tokens", 64, "-t", 1)
 QUICK = ("--set", "prove=false", "--set", "warmup=0")

@@ -3,12 +3,12 @@
 import numpy as np
 import pytest
 import torch
-from test_cli import refused, stride
 from torch import nn
 
 from harness.discover import load_recipes
 from harness.registry import RECIPES
 from harness.train.loop import Recipe
+from tests.support.cli import refused, stride
 
 load_recipes()
 

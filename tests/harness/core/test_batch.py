@@ -16,7 +16,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_runner import by_label, counted, finished, in_parts, plan_of, start
 
 from harness.backbones.slots.cache import SlotCache
 from harness.backbones.slots.fused_llama import FusedLlama
@@ -51,6 +50,7 @@ from reports.papers.sjdpp import batch as papers_batch
 from reports.summary import summarise
 from reports.tables import sheets
 from tests.support.fake_store import FakeStore, empty, meta, record, step
+from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
 from tests.support.tiny_mesh import BACKBONES, points
 from tests.support.tiny_text import tiny
 

@@ -14,7 +14,7 @@ from harness.plan.cells import expand
 from harness.plan.yaml_lines import Lines
 from harness.record.store import Store
 from harness.run import executors
-from harness.run.runner import Options
+from harness.run.options import Options
 
 SUITE = {
     "name": "small",
@@ -27,7 +27,7 @@ SUITE = {
 WORKER = """
 import sys
 from harness.run.executors import _remote
-from harness.run.runner import Options
+from harness.run.options import Options
 _remote({suite!r}, ("tabular", "fp64"), sys.argv[1], Options())
 """
 

@@ -1,0 +1,58 @@
+"""One decode of one prompt, timed; it succeeds or fails, and says which."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from harness.core.batch import Slot
+from harness.core.clock import Stopwatch, clock_for
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.models import Models
+from harness.core.run import Run
+from harness.core.task import Prompt
+from harness.errors import RunIncomplete, StoreError
+from harness.plan.cells import Cell
+from harness.record.ledger import Sample, Step
+from harness.run.failures import one_line
+from harness.run.loading import LoadedGroup
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """A decode that succeeded or failed; a failed one has no steps and no run."""
+
+    prompt: Prompt
+    sample: Sample
+    steps: tuple[Step, ...] = ()
+    run: Run | None = None
+
+
+def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slot: Slot | None) -> Attempt:
+    """Decode a prompt; whatever a method raises becomes a failed sample, never a gap."""
+    backbone = group.backbone
+    sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category)
+    try:
+        stopwatch = Stopwatch(clock_for(backbone.device))
+        begin = stopwatch.clock.stamp()
+        encoded = backbone.open(prompt)
+        stopwatch.clock.finish()
+        open_ns = stopwatch.clock.wall_ns(begin, stopwatch.clock.stamp())
+        sample = replace(sample, prompt_tokens=len(encoded.tokens), open_ns=open_ns)
+        stream = f"{cell.task.name}/floor" if cell.role == "floor" else cell.task.name
+        draws = SeededDraws(cell.seed, stream, prompt.id, repetition, backbone.device)
+        grid = backbone.capabilities.grid
+        budget = min(cell.max_new_tokens, grid.length) if grid else cell.max_new_tokens
+        models = Models(backbone, group.load_drafter, prompt, stopwatch, encoded, slot)
+        run = Run.of(models, cell.sampling, budget, draws)
+        if slot is not None:
+            slot.ready()  # no prefill waits for another prompt's encoder
+        if not cell.stop_at_eos:
+            run.eos = frozenset()
+        decoded = decode(cell.method, run)
+        sample = replace(sample, tokens=decoded.tokens, prefill_ns=decoded.prefill_ns, stages=decoded.stages)
+        return Attempt(prompt, sample, decoded.steps, run)
+    except (StoreError, RunIncomplete):
+        raise
+    except Exception as error:  # a method or plugin may raise anything: the sample says what
+        return Attempt(prompt, replace(sample, status="failed", error=one_line(error)))

@@ -1,0 +1,64 @@
+"""Running one group, that is all cells of one backbone and type: load, decode and score, prove, seal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from harness.errors import RunIncomplete
+from harness.plan.cells import Cell, Plan
+from harness.proof.verdicts import Verdicts
+from harness.record.store import Store
+from harness.run.loading import LoadedGroup, load_group
+from harness.run.options import Options
+from harness.run.schedule import Schedule
+from harness.run.scoring import Scorer
+
+
+def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options) -> None:
+    """All cells of one backbone and type, to their seals.
+
+    Raises:
+        RunIncomplete: the disk is full or the run was interrupted; what is finished stays.
+    """
+    for cell in plan.runnable:
+        if cell.group == group:
+            store.reopen(cell.id)
+    cells = [cell for cell in plan.runnable if cell.group == group and not store.sealed(cell.id)]
+    if not cells:
+        return
+    try:
+        with torch.inference_mode():
+            loaded = load_group(plan, cells, store, options)
+            if loaded is not None:
+                _run(loaded)
+    except KeyboardInterrupt as stop:
+        raise RunIncomplete(
+            f"interrupted; everything finished is in {store.path}. Go on with the same command and --resume."
+        ) from stop
+
+
+def _run(group: LoadedGroup) -> None:
+    scorer = Scorer(group)
+    Schedule(group, scorer).run()
+    group.options.progress.say("proving: exact laws by enumeration, greedy equality in fp32")
+    verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, group.options.fetch)
+    for cell in group.cells:
+        verdict = verdicts.of(cell)
+        meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell)
+        group.store.seal(cell.id, {**meta, "verdict": verdict, "set_scores": scorer.score_set(cell)})
+
+
+def _facts(group: LoadedGroup, cell: Cell) -> dict[str, Any]:
+    """What the record of a cell says of the models that it ran on."""
+    backbone, grid = group.backbone, group.backbone.capabilities.grid
+    drafters = [group.load_drafter(name) for name in cell.method.drafters()]
+    return {
+        "fingerprint": backbone.fingerprint,
+        "device": group.options.device,
+        "drafter_fingerprint": drafters[0].fingerprint if drafters else None,
+        "forward": backbone.forward_kind or type(backbone).__name__,
+        "vocabulary": backbone.capabilities.vocabulary,
+        "grid": {"rows": grid.rows, "columns": grid.columns, "stride": grid.stride} if grid else None,
+    }

@@ -1,0 +1,99 @@
+"""Loading the backbone of a group, and skipping the cells that cannot run on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+
+from harness.core.backbone import Backbone
+from harness.discover import component
+from harness.errors import StoreError, UsageError, WeightsError
+from harness.plan import presets
+from harness.plan.cells import Cell, Plan
+from harness.record.store import Store
+from harness.run.options import Options
+
+
+@dataclass(frozen=True)
+class LoadedGroup:
+    """A loaded backbone and the cells that run on it.
+
+    Args:
+        load_drafter: loads a drafter of the backbone by name, once.
+    """
+
+    plan: Plan
+    store: Store
+    options: Options
+    cells: tuple[Cell, ...]
+    backbone: Backbone
+    load_drafter: Callable[[str], Backbone]
+
+
+def load_group(plan: Plan, cells: Sequence[Cell], store: Store, options: Options) -> LoadedGroup | None:
+    """Load the backbone that the cells share; those that cannot run are sealed as skipped.
+
+    Returns:
+        The cells that run; None where the backbone cannot be loaded.
+
+    Raises:
+        StoreError: cells that were sealed before ran on other weights.
+    """
+    name, dtype = cells[0].group
+    options.progress.say(f"loading {name} in {dtype}")
+    try:
+        if options.fetch:
+            presets.fetch(name, options.progress.say)
+        backbone = presets.load(name, dtype, options.device, options.fetch)
+    except (WeightsError, UsageError) as error:
+        _skip(plan, cells, store, options, f"{type(error).__name__}: {error}")
+        return None
+    _refuse_other_weights(store, backbone, cells[0].group)
+    load_drafter = cache(partial(presets.drafter, backbone, fetch=options.fetch))
+    missing: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if reason := _missing(cell, backbone, load_drafter):
+            missing.setdefault(reason, []).append(cell)
+    for reason, unable in missing.items():
+        _skip(plan, unable, store, options, reason)
+    skipped = {cell for unable in missing.values() for cell in unable}
+    able = tuple(cell for cell in cells if cell not in skipped)
+    return LoadedGroup(plan, store, options, able, backbone, load_drafter)
+
+
+def _refuse_other_weights(store: Store, backbone: Backbone, group: tuple[str, str]) -> None:
+    """Cells of this group that were sealed before must have run on the same weights."""
+    for name in store.cells():
+        meta = store.cell(name).meta
+        same_group = (meta["backbone"], meta["dtype"]) == group
+        if same_group and meta.get("fingerprint") not in (None, backbone.fingerprint):
+            raise StoreError(
+                f"{name} in {store.path} was made with other weights of {meta['backbone']} than those "
+                f"at hand now; start another run folder"
+            )
+
+
+def _missing(cell: Cell, backbone: Backbone, load_drafter: Callable[[str], Backbone]) -> str:
+    """Why one of the cell's drafters or components cannot be opened; empty: all can."""
+    try:
+        for drafter in cell.method.drafters():
+            load_drafter(drafter)
+    except (WeightsError, UsageError) as error:
+        return f"drafter: {error}"
+    if backbone.toy_drafters:
+        return ""
+    try:
+        for kind, name in cell.method.components:
+            component(kind, name, backbone.name, backbone.fingerprint)
+    except WeightsError as error:
+        return str(error)
+    return ""
+
+
+def _skip(plan: Plan, cells: Sequence[Cell], store: Store, options: Options, reason: str) -> None:
+    """Seal as skipped, except cells that have samples already: those wait for a run that can go on."""
+    options.progress.say(f"skipped {len(cells)} cells: {reason}")
+    for cell in cells:
+        if not store.done(cell.id):
+            store.seal(cell.id, {**plan.meta(cell), "status": "skipped", "reason": reason})

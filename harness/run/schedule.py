@@ -1,0 +1,88 @@
+"""In which order the cells of a group decode: warm up first, then in turn prompt by prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+
+from harness.core.batch import Batch
+from harness.core.task import Prompt
+from harness.plan.cells import Cell
+from harness.record.ledger import Record
+from harness.run.attempt import Attempt, attempt
+from harness.run.loading import LoadedGroup
+from harness.run.scoring import Scorer
+
+WARMUP_TOKENS = 8
+
+Key = tuple[Prompt, int]
+"""A prompt and a repetition of it."""
+Todo = Mapping[Cell, set[tuple[str, int]]]
+"""Prompt ids and repetitions that each cell has still to decode."""
+
+
+class Schedule:
+    """Decodes what is not stored yet; each output is scored and written as soon as its baseline's is known."""
+
+    def __init__(self, group: LoadedGroup, scorer: Scorer) -> None:
+        self._group = group
+        self._scorer = scorer
+        self._suite = group.plan.suite.suite
+        self._done = {cell: group.store.done(cell.id) for cell in group.cells}
+
+    def run(self) -> None:
+        """All cells, one task after another."""
+        for task in dict.fromkeys(cell.task for cell in self._group.cells):
+            self._task([cell for cell in self._group.cells if cell.task == task], self._group.plan.prompts[task])
+
+    def _task(self, cells: Sequence[Cell], prompts: Sequence[Prompt]) -> None:
+        keys = [(prompt, repetition) for prompt in prompts for repetition in range(self._suite.repetitions)]
+        self._scorer.read_baselines(cells)
+        todo = {cell: {(p.id, r) for p, r in keys if (p.id, r, False) not in self._done[cell]} for cell in cells}
+        self._group.options.progress.expect(sum(map(len, todo.values())))
+        if any(todo.values()):
+            self._group.options.progress.say("warming up")
+            for cell in cells:
+                self._warm_up(cell, prompts)
+        for batch in dict.fromkeys(cell.batch for cell in cells):
+            self._interleave([cell for cell in cells if cell.batch == batch], keys, todo)
+
+    def _warm_up(self, cell: Cell, prompts: Sequence[Prompt]) -> None:
+        """One batch of short decodes a repetition; they are kept and flagged, but never counted."""
+        short = replace(cell, max_new_tokens=min(WARMUP_TOKENS, cell.max_new_tokens))
+        for repetition in range(self._suite.warmup):
+            for decoded in self._decode(short, [(prompt, repetition) for prompt in prompts[: cell.batch]]):
+                if (decoded.prompt.id, repetition, True) not in self._done[cell]:
+                    sample = replace(decoded.sample, warmup=True)
+                    self._group.store.write(cell.id, Record(sample, decoded.steps))
+
+    def _interleave(self, cells: Sequence[Cell], keys: Sequence[Key], todo: Todo) -> None:
+        """Let all cells decode one batch of prompts before the next; another cell begins each time."""
+        batch = cells[0].batch
+        for index, first in enumerate(range(0, len(keys), batch)):
+            turn = index % len(cells)
+            self._prompts([*cells[turn:], *cells[:turn]], keys[first : first + batch], todo)
+
+    def _prompts(self, order: Sequence[Cell], keys: Sequence[Key], todo: Todo) -> None:
+        waiting: list[tuple[Cell, Attempt]] = []
+        for cell in order:
+            open_keys = [(prompt, repetition) for prompt, repetition in keys if (prompt.id, repetition) in todo[cell]]
+            for decoded in self._decode(cell, open_keys):
+                self._scorer.add_baseline(cell, decoded.sample)
+                waiting.append((cell, decoded))
+            for ready in [item for item in waiting if self._scorer.has_baseline(item[0], item[1].sample)]:
+                waiting.remove(ready)
+                self._scorer.finish(*ready)
+        for cell, decoded in waiting:  # the baseline failed on this prompt, or was lost
+            self._scorer.finish(cell, decoded)
+
+    def _decode(self, cell: Cell, keys: Sequence[Key]) -> list[Attempt]:
+        """The decodes of one batch; a store that fails ends the run."""
+        jobs = [partial(attempt, self._group, cell, prompt, repetition) for prompt, repetition in keys]
+        attempts: list[Attempt] = []
+        for result in Batch[Attempt](cell.batch).run(jobs):
+            if isinstance(result, Exception):
+                raise result
+            attempts.append(result)
+        return attempts

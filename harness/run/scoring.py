@@ -1,0 +1,138 @@
+"""Scoring what was timed: a decode against its baseline, its output by the task, and all outputs of a cell."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+
+from harness.core.capabilities import Requirement
+from harness.core.draft import Draft
+from harness.core.run import Run
+from harness.core.task import Prompt, Scored, SetScore
+from harness.errors import OutputError, RunIncomplete, StoreError
+from harness.plan.cells import Cell
+from harness.proof.divergence import diverge
+from harness.record import outputs
+from harness.record.ledger import Record, Sample
+from harness.run.attempt import Attempt
+from harness.run.failures import NO_OUTPUT, one_line
+from harness.run.loading import LoadedGroup
+
+LEADING = 16
+"""Probabilities of each distribution that `Sample.leading` holds."""
+
+
+class Scorer:
+    """Scores the decodes of a group and writes them."""
+
+    def __init__(self, group: LoadedGroup) -> None:
+        self._plan, self._store, self._options = group.plan, group.store, group.options
+        self._backbone = group.backbone
+        self._baseline_tokens: dict[tuple[str, str, int], tuple[int, ...]] = {}
+
+    def read_baselines(self, cells: Sequence[Cell]) -> None:
+        """Read the stored outputs of the baselines of these cells."""
+        for baseline in dict.fromkeys(self._plan.baseline(cell).id for cell in cells):
+            for (prompt, repetition), tokens in self._store.outputs(baseline).items():
+                self._baseline_tokens[baseline, prompt, repetition] = tokens
+
+    def add_baseline(self, cell: Cell, sample: Sample) -> None:
+        """Remember an output that others are compared with, where the cell is a baseline."""
+        if cell.role == "baseline" and sample.status == "ok":
+            self._baseline_tokens[cell.id, sample.prompt, sample.repetition] = sample.tokens
+
+    def has_baseline(self, cell: Cell, sample: Sample) -> bool:
+        """Whether the output that this one is compared with is known."""
+        return self._baseline(cell, sample) is not None
+
+    def finish(self, cell: Cell, attempt: Attempt) -> None:
+        """Score a decode and write it; a scorer that fails makes it a failed sample."""
+        sample, prompt = attempt.sample, attempt.prompt
+        if cell.role == "baseline" and cell.task.task.modality == "mesh" and prompt.condition is not None:
+            self._store.keep_condition(cell.id, prompt.id, prompt.condition)
+        if attempt.run is not None and sample.tokens:
+            try:
+                if Requirement.BIDIRECTIONAL not in self._backbone.capabilities.meets:
+                    sample = self._compare(cell, attempt.run, sample)
+                sample = self._score_output(cell, sample, prompt)
+            except (StoreError, RunIncomplete):
+                raise
+            except OutputError as error:  # the model's failure, not ours: the tokens stand, their output does not
+                sample = replace(sample, status="failed", error=f"{NO_OUTPUT}{error}")
+            except Exception as error:  # a task's scorer may raise anything
+                sample = replace(sample, status="failed", error=one_line(error, "scoring: "))
+        self._store.write(cell.id, Record(sample, attempt.steps))
+        self._options.progress.done(cell, prompt)
+
+    def score_set(self, cell: Cell) -> dict[str, Any]:
+        """What the task says of all outputs of a cell; a scorer that fails is a reason, not the end of the run."""
+        task = cell.task.task
+        if not task.set_metrics:
+            return {}
+        samples = self._store.pending(cell.id)
+        scored = self._scored(cell, samples)
+        failed = len(samples) - len(scored)
+        try:
+            scores = task.score_set(scored) if scored else {}
+        except Exception as error:  # a task's scorer may raise anything
+            reason = one_line(error, "scoring: ")
+            scores = {name: SetScore(None, len(scored), reason=reason) for name in task.set_metrics}
+        return {name: asdict(replace(score, failures=score.failures + failed)) for name, score in scores.items()}
+
+    def _baseline(self, cell: Cell, sample: Sample) -> tuple[int, ...] | None:
+        return self._baseline_tokens.get((self._plan.baseline(cell).id, sample.prompt, sample.repetition))
+
+    def _compare(self, cell: Cell, run: Run, sample: Sample) -> Sample:
+        """Log-probabilities of the very tokens that were timed, and their agreement with the baseline's."""
+        session = run.target
+        session.rollback(sample.prompt_tokens)
+        tokens = torch.tensor(sample.tokens, device=session.device)
+        logits = session.forward(Draft(tokens[:-1])).double()
+        logprobs = logits.log_softmax(-1)
+        chosen = logprobs.gather(1, tokens[:, None])[:, 0]
+        sample = replace(sample, logprobs=tuple(chosen.tolist()))
+        if cell.role == "baseline" and self._backbone.capabilities.grid is not None:
+            leading = logprobs.topk(min(LEADING, logprobs.shape[1])).values.exp()
+            sample = replace(sample, leading=tuple(leading.flatten().tolist()))
+        baseline = self._baseline(cell, sample)
+        if cell.sampling.temperature > 0 or baseline is None:
+            return sample
+        divergence = diverge(sample.tokens, baseline)
+        margin = None
+        if divergence.at is not None and divergence.at < min(len(baseline), len(sample.tokens)):
+            row = logits[divergence.at]
+            margin = float(row[baseline[divergence.at]] - row[sample.tokens[divergence.at]])
+        return replace(sample, agreement=divergence.agreement, diverged_at=divergence.at, margin=margin)
+
+    def _score_output(self, cell: Cell, sample: Sample, prompt: Prompt) -> Sample:
+        """Decode the output, keep it where it is a picture or a mesh, and let the task score it.
+
+        Raises:
+            OutputError: the tokens stand for nothing.
+        """
+        grid, task = self._backbone.capabilities.grid, cell.task.task
+        if grid is not None and len(sample.tokens) < grid.length:
+            return sample  # the suite asked for fewer tokens than a picture has
+        output = self._backbone.decode(sample.tokens)
+        if isinstance(output, str):
+            sample = replace(sample, text=output)
+        else:
+            sample = replace(sample, output=self._store.keep_output(cell.id, sample, output))
+        if task.metrics and (self._options.allow_code or not task.runs_code):
+            sample = replace(sample, scores=task.score(prompt, output, sample.tokens))
+        if grid is not None:
+            sample = replace(sample, regions=tuple(task.regions(prompt, output, (grid.rows, grid.columns))))
+        return sample
+
+    def _scored(self, cell: Cell, samples: Sequence[Sample]) -> list[Scored]:
+        """The outputs that were scored; a picture that was not finished is none."""
+        prompts = {prompt.id: prompt for prompt in self._plan.prompts[cell.task]}
+        scored = []
+        for sample in samples:
+            if sample.status == "ok" and (sample.output or not self._backbone.capabilities.grid):
+                output = outputs.load(self._store.path / sample.output) if sample.output else sample.text
+                scored.append(Scored(prompts[sample.prompt], sample.repetition, output, sample.scores))
+        return scored

@@ -1,0 +1,57 @@
+"""The `stride` command, run in the process of a test."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import sys
+from dataclasses import dataclass
+from typing import Any, NoReturn
+from unittest import mock
+
+from harness.cli.main import main
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def document(self) -> Any:
+        """Standard output, which must be one strict JSON document."""
+        return json.loads(self.out, parse_constant=not_json)
+
+
+def not_json(word: str) -> NoReturn:
+    raise ValueError(f"{word} is not JSON")
+
+
+def stride(*words: object) -> Outcome:
+    """The command in this process, as from a shell: what it lets through as a traceback fails the test."""
+    out, err, code = io.StringIO(), io.StringIO(), 0
+    argv = ["stride", *map(str, words)]
+    with (
+        mock.patch.object(sys, "argv", argv),
+        mock.patch.dict(os.environ, {"COLUMNS": "160"}),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+    ):
+        try:
+            main()
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+    return Outcome(code, out.getvalue(), err.getvalue())
+
+
+def refused(*words: object, code: int = 2) -> str:
+    """The one message of a command that must fail."""
+    found = stride(*words)
+    assert found.code == code and found.out == "", found
+    assert found.err.startswith("stride: ") and "Traceback" not in found.err, found
+    return found.err

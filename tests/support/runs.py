@@ -1,0 +1,64 @@
+"""Small runs of real cells: planned, run to the end or in parts, and read back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.core.task import Prompt
+from harness.errors import StoreError
+from harness.plan import suite
+from harness.plan.cells import Plan, expand
+from harness.record.store import Cell, Store
+from harness.run.executors import serial
+from harness.run.options import Options
+from harness.run.progress import Progress
+
+
+def plan_of(**data: Any) -> Plan:
+    small = {"backbones": ["tabular"], "tasks": ["tabular"], "max_new_tokens": 6, "prove": False}
+    return expand(suite.resolve({**small, **data}, suite.Lines("test", None)))
+
+
+def start(path: Path, plan: Plan) -> Store:
+    return Store.create(path, {**plan.manifest(), "provenance": {}})
+
+
+def finished(path: Path, **data: Any) -> dict[str, Cell]:
+    """Run to the end; the sealed cells by label and temperature."""
+    plan = plan_of(**data)
+    store = start(path, plan)
+    serial(plan, store, Options())
+    return by_label(store)
+
+
+def by_label(store: Store) -> dict[str, Cell]:
+    cells = map(store.cell, store.cells())
+    return {f"{cell.meta['label']} T={cell.meta['sampling']['temperature']:g}": cell for cell in cells}
+
+
+class Stop(Progress):
+    """Ends a run after so many decodes."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+
+    def done(self, cell: Any, prompt: Prompt) -> None:
+        self.left -= 1
+        if not self.left:
+            raise StoreError("stop here")
+
+
+def in_parts(plan: Plan, store: Store, afters: Sequence[int]) -> None:
+    """Run to the end, stopped after so many decodes each time."""
+    for after in afters:
+        with pytest.raises(StoreError):
+            serial(plan, store, Options(progress=Stop(after)))
+    serial(plan, store, Options())
+
+
+def counted(cell: Cell) -> Any:
+    return cell.samples[~cell.samples["warmup"].astype(bool)].set_index("prompt")
