@@ -161,6 +161,8 @@ MODULES: dict[str, tuple[str, ...]] = {
     "reports.layers_figure": ("reports.adapter_layers",),
     "reports.papers": ("reports.papers.suites",),
     "reports.scales": ("reports.papers.mulo_sd.stages",),
+    "tasks.corpora_7k": ("tasks.mixed_7k", "tasks.gsm8k_7k"),
+    "tasks.scenes": ("tasks.emoji_scenes",),
     "reports.sheet": ("reports.text_table",),
     "reports.sheets": ("reports.contact_sheets",),
     "reports.study": ("reports.user_study",),

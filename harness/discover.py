@@ -1,32 +1,32 @@
-"""Where the other three packages are named, as strings: what to import so that the registries are full."""
+"""Where the other three packages are named, as strings: what registers which name."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import pkgutil
-from collections.abc import Sequence
+from functools import cache
 from pathlib import Path
-from types import ModuleType
 
 from harness.errors import WeightsError
+from harness.registry import BACKBONES, METHODS, TASKS
 
-PACKAGES = ("methods", "tasks")
-"""Packages in which every module without a leading underscore registers one method or task."""
+METHODS_PACKAGE, TASKS_PACKAGE = "methods", "tasks"
+"""Packages in which a module without a leading underscore is named as the one method or task that it registers."""
 
-ADAPTERS = (
-    "harness.backbones.image.adapter",
-    "harness.backbones.image.published.adapter",
-    "harness.backbones.masked.adapter",
-    "harness.backbones.mesh.published.adapter",
-    "harness.backbones.mesh.adapter",
-    "harness.backbones.speech.whisper",
-    "harness.backbones.text.drafter",
-    "harness.backbones.text.hf_causal",
-    "harness.backbones.toy.masked_tabular",
-    "harness.backbones.toy.tabular",
-)
-"""Modules that register a backbone adapter."""
+ADAPTERS = {
+    "drafter": "harness.backbones.text.drafter",
+    "hf_causal": "harness.backbones.text.hf_causal",
+    "image": "harness.backbones.image.adapter",
+    "masked": "harness.backbones.masked.adapter",
+    "masked_tabular": "harness.backbones.toy.masked_tabular",
+    "mesh": "harness.backbones.mesh.adapter",
+    "point_mesh": "harness.backbones.mesh.published.adapter",
+    "real_image": "harness.backbones.image.published.adapter",
+    "tabular": "harness.backbones.toy.tabular",
+    "whisper": "harness.backbones.speech.whisper",
+}
+"""The modules that register backbone adapters, by the adapter's name."""
 
 RECIPES = (
     "harness.train.backbones.cllm",
@@ -49,19 +49,26 @@ RECIPES = (
 """Modules that register recipes; only `stride train` reads them."""
 
 
+@cache
+def declare_all() -> None:
+    """Tell the registries every name that ships; its module is imported when the name is asked for."""
+    METHODS.declare(_named_by_file(METHODS_PACKAGE))
+    TASKS.declare(_named_by_file(TASKS_PACKAGE))
+    BACKBONES.declare(ADAPTERS)
+
+
+def _named_by_file(package: str) -> dict[str, str]:
+    """The public modules of a package by their own names."""
+    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
+    return {module.name: f"{package}.{module.name}" for module in modules if not module.ispkg and module.name[0] != "_"}
+
+
 def load_all() -> None:
     """Import every module that registers a method, a task or a backbone adapter."""
-    for package in PACKAGES:
-        for module in pkgutil.iter_modules(importlib.import_module(package).__path__, f"{package}."):
-            if not module.ispkg and not module.name.rpartition(".")[2].startswith("_"):
-                importlib.import_module(module.name)
-    load_adapters()
-
-
-def load_adapters() -> None:
-    """Import every module that registers a backbone adapter; entry points bring those of other packages."""
-    for module in ADAPTERS:
-        importlib.import_module(module)
+    declare_all()
+    for registry in (METHODS, TASKS, BACKBONES):
+        for name in registry:
+            registry.get(name)
 
 
 def load_recipes() -> None:
@@ -111,19 +118,6 @@ def _tied(folder: Path) -> str:
         return ""
 
 
-def report(name: str) -> ModuleType:
-    """A module of the reports package; they read stores and are called by the command line only."""
-    moved = {"gate": "gate.gate", "compare": "gate.compare", "cost": "cost.tables", "cost_cards": "cost.cards"}
-    moved["papers"] = "papers.suites"
-    return importlib.import_module(f"reports.{moved.get(name, name)}")
-
-
-def suite_folders() -> Sequence[Path]:
-    """Folders that hold the suites we ship."""
-    root = Path(next(iter(importlib.import_module("tasks").__path__)))
-    return (root / "suites",)
-
-
-def sandbox() -> ModuleType:
-    """The module that executes model output."""
-    return importlib.import_module("tasks.metrics.sandbox")
+def suite_folder() -> Path:
+    """The folder of the suites that we ship."""
+    return Path(next(iter(importlib.import_module(TASKS_PACKAGE).__path__))) / "suites"

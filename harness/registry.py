@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
@@ -23,9 +24,14 @@ class Registry(Generic[T]):
     def __init__(self, kind: str, group: str) -> None:
         self.kind = kind
         self.group = group
-        self._found: dict[str, T] = {}
+        self._items: dict[str, T] = {}
         self._source: dict[str, str] = {}
+        self._modules: dict[str, str] = {}
         self._loaded = False
+
+    def declare(self, modules: Mapping[str, str]) -> None:
+        """Names that our packages register, and the module of each, which is imported when the name is asked for."""
+        self._modules.update(modules)
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator: register under a lower_snake_case name (``-`` and ``.`` in backbones and recipes).
@@ -44,13 +50,14 @@ class Registry(Generic[T]):
         return add
 
     def _add(self, name: str, item: T, source: str) -> None:
-        taken = self._found.get(name)
-        if taken is not None and taken is not item:
+        owner = self._source.get(name, self._modules.get(name, source))
+        known = self._items.get(name)
+        if known is not item and (known is not None or owner != source):
             raise ContractError(
-                f"two {self.kind}s are called {name!r}: one from {self._source[name]}, one from {source}. "
+                f"two {self.kind}s are called {name!r}: one from {owner}, one from {source}. "
                 f"Rename one of them, or uninstall one of the two packages."
             )
-        self._found[name] = item
+        self._items[name] = item
         self._source[name] = source
 
     def _load_entry_points(self) -> None:
@@ -63,8 +70,8 @@ class Registry(Generic[T]):
     def _open(self, point: EntryPoint) -> T:
         try:
             loaded: Any = point.load()
-            if isinstance(loaded, ModuleType) and point.name in self._found:
-                return self._found[point.name]  # the module registered it while it was imported
+            if isinstance(loaded, ModuleType) and point.name in self._items:
+                return self._items[point.name]  # the module registered it while it was imported
             return cast(T, loaded)
         except ContractError:
             raise
@@ -81,9 +88,18 @@ class Registry(Generic[T]):
             UnknownNameError: no such name; the message proposes the closest.
         """
         self._load_entry_points()
-        if name not in self._found:
-            raise UnknownNameError(self.kind, name, self._found)
-        return self._found[name]
+        if name not in self._items:
+            self._import(name)
+        return self._items[name]
+
+    def _import(self, name: str) -> None:
+        if name not in self._modules:
+            raise UnknownNameError(self.kind, name, self)
+        importlib.import_module(self._modules[name])
+        if name not in self._items:
+            raise ContractError(
+                f"{self._modules[name]} registers no {self.kind} {name!r}; a file is named as what it registers"
+            )
 
     def source(self, name: str) -> str:
         """The module or distribution that the name came from."""
@@ -96,18 +112,18 @@ class Registry(Generic[T]):
         Raises:
             ContractError: it was never registered.
         """
-        for name, found in self._found.items():
-            if found is item:
+        for name, known in self._items.items():
+            if known is item:
                 return name
         raise ContractError(f"{item!r} is not registered as a {self.kind}; decorate it with register(name)")
 
     def __iter__(self) -> Iterator[str]:
         self._load_entry_points()
-        return iter(sorted(self._found))
+        return iter(sorted({*self._items, *self._modules}))
 
     def __contains__(self, name: object) -> bool:
         self._load_entry_points()
-        return name in self._found
+        return name in self._items or name in self._modules
 
 
 def _origin(point: EntryPoint) -> str:

@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 
 from harness.cli.main import emit
-from harness.discover import report
 from harness.record.store import Store
+from reports.gate.gate import make_baseline
 
 
 @click.group(name="baseline")
@@ -32,7 +32,7 @@ def make(run: Path, out: Path, as_json: bool) -> None:
     \b
     stride baseline make runs/nightly --out baseline.json
     """
-    document = report("gate").make_baseline(Store.open(run))
+    document = make_baseline(Store.open(run))
     out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if as_json:
         emit({"baseline": str(out), "cells": list(document["cells"])})

@@ -10,7 +10,7 @@ from rich.table import Table
 
 from harness.bench import peers
 from harness.cli.main import emit
-from harness.discover import load_all
+from harness.discover import declare_all
 from harness.platform.malloc import keep_pages
 
 
@@ -35,7 +35,7 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
     stride bench windows                          what passes cost here, for methods with sizing: measured
     stride bench overhead --json
     """
-    load_all()
+    declare_all()
     keep_pages()
     console = Console(stderr=True, quiet=as_json)
     settings = peers.Settings(backbone, pairs, tokens, threads)

@@ -8,8 +8,8 @@ import click
 from rich.console import Console
 
 from harness.cli.main import emit
-from harness.discover import report
 from harness.record.store import Store
+from reports.gate import compare
 
 
 @click.command(name="compare")
@@ -24,13 +24,12 @@ def command(a: Path, b: Path, out: Path | None, as_json: bool) -> None:
     stride compare runs/before runs/after
     stride compare runs/before runs/after --out compare.md
     """
-    module = report("compare")
-    found = module.compare(Store.open(a), Store.open(b))
+    comparison = compare.compare(Store.open(a), Store.open(b))
     if out:
-        out.write_text(module.markdown(found), encoding="utf-8")
+        out.write_text(compare.markdown(comparison), encoding="utf-8")
     if as_json:
-        frame = found.frame.astype(object).where(found.frame.notna(), None)
+        frame = comparison.frame.astype(object).where(comparison.frame.notna(), None)
         rows = frame.to_dict("records")
-        emit({"rows": rows, "only_a": found.only_a, "only_b": found.only_b, "notes": found.notes})
+        emit({"rows": rows, "only_a": comparison.only_a, "only_b": comparison.only_b, "notes": comparison.notes})
         return
-    module.terminal(found, Console())
+    compare.terminal(comparison, Console())

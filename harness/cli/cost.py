@@ -10,8 +10,11 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.cli.main import emit
-from harness.discover import load_all, report
+from harness.discover import declare_all
 from harness.registry import METHODS
+from reports import text_table
+from reports.cost import cards as card_files
+from reports.cost import tables
 
 
 @click.command(name="cost")
@@ -32,27 +35,25 @@ def command(
     stride cost --utilisation 400e12 --csv cost.csv
     stride cost --cards mine.yaml --markdown cost.md
     """
-    module, reader = report("cost"), report("cost_cards")
-    book = reader.read(cards or reader.CARDS)
+    book = card_files.read(cards or card_files.CARDS)
     rate = utilisation or book.utilisation
-    rows, sheets = module.rows(book, rate), [module.cost_sheet(book, rate)]
+    rows, sheets = tables.rows(book, rate), [tables.cost_sheet(book, rate)]
     if book.frameworks:
-        load_all()
+        declare_all()
         sheets.append(
-            module.framework_sheet(book, {name: METHODS.get(name).variants()[0].claim.name for name in METHODS})
+            tables.framework_sheet(book, {name: METHODS.get(name).variants()[0].claim.name for name in METHODS})
         )
     if markdown:
-        markdown.write_text(module.markdown(sheets), encoding="utf-8")
+        markdown.write_text(tables.markdown(sheets), encoding="utf-8")
     if csv_file:
         with csv_file.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
             writer.writerows({**row, "flags": "; ".join(row["flags"])} for row in rows)
     if as_json:
-        offered = [vars(framework) for framework in book.frameworks.values()]
-        emit({"cost": rows, "frameworks": offered})
+        emit({"cost": rows, "frameworks": [vars(framework) for framework in book.frameworks.values()]})
         return
-    report("text_table").print_table(sheets[0], Console())
+    text_table.print_table(sheets[0], Console())
     for sheet in sheets[1:]:
         table = Table(*(column.title for column in sheet.columns), title=sheet.title, title_justify="left")
         for row in sheet.rows:

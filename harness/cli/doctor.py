@@ -10,12 +10,13 @@ from typing import Any
 import click
 
 from harness.cli.main import emit
-from harness.discover import load_all, sandbox
+from harness.discover import load_all
 from harness.errors import StrideError
 from harness.plan import presets
 from harness.platform.folders import cache_folder
 from harness.record import provenance
 from harness.registry import METHODS, TASKS
+from tasks.metrics import sandbox
 
 EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",)}
 
@@ -78,7 +79,7 @@ def _checks() -> list[dict[str, Any]]:
             not missing,
             "installed" if not missing else f"pip install 'stridebench[{extra}]'",
         )
-    isolated = bool(sandbox().network_isolated())
+    isolated = bool(sandbox.network_isolated())
     add(
         "sandbox for model output",
         isolated,

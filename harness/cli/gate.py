@@ -9,9 +9,9 @@ from pathlib import Path
 import click
 
 from harness.cli.main import emit
-from harness.discover import report
 from harness.errors import UsageError
 from harness.record.store import Store
+from reports.gate import gate
 
 
 @click.command(name="gate")
@@ -42,22 +42,21 @@ def command(
     stride gate runs/tonight --baseline baseline.json
     stride gate runs/tonight --baseline baseline.json --margin 0.03 --junit gate.xml
     """
-    module = report("gate")
     try:
-        held = json.loads(baseline.read_text(encoding="utf-8"))
+        document = json.loads(baseline.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UsageError(
             f"cannot read the baseline {baseline}: {error}. Make one with `stride baseline make`."
         ) from error
-    if not isinstance(held, dict):
+    if not isinstance(document, dict):
         raise UsageError(
-            f"{baseline} holds a JSON {type(held).__name__}, no baseline; `stride baseline make` makes one"
+            f"{baseline} holds a JSON {type(document).__name__}, no baseline; `stride baseline make` makes one"
         )
-    result = module.gate(Store.open(run), held, margin, min_prompts)
-    (markdown or run / "gate.md").write_text(module.markdown(result), encoding="utf-8")
-    (junit or run / "gate.xml").write_text(module.junit(result), encoding="utf-8")
+    result = gate.gate(Store.open(run), document, margin, min_prompts)
+    (markdown or run / "gate.md").write_text(gate.markdown(result), encoding="utf-8")
+    (junit or run / "gate.xml").write_text(gate.junit(result), encoding="utf-8")
     if as_json:
         emit({"verdict": result.verdict, "rows": [asdict(row) for row in result.rows]})
     else:
-        click.echo(module.markdown(result))
+        click.echo(gate.markdown(result))
     raise SystemExit(result.exit_code)

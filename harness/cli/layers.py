@@ -13,14 +13,15 @@ from rich.progress import track
 
 from harness.bench import layers
 from harness.cli.main import emit
-from harness.cli.run import check_device
 from harness.core.backbone import DTYPES
 from harness.core.task import Prompt
-from harness.discover import component, load_all, report
+from harness.discover import component, declare_all
 from harness.errors import UsageError
 from harness.plan import presets
 from harness.plan.cells import modality
+from harness.platform.device import check_device
 from harness.registry import BACKBONES, TASKS
+from reports import adapter_layers, text_table
 
 CSV, PNG = "layers.csv", "layers.png"
 BATCH = 8
@@ -64,7 +65,7 @@ def command(
     stride layers embedded-code --adapter cross-regression --task programs --prompts 8 --out layers
     stride layers hub:ORG/NAME --adapter trained/mine --task gsm8k --device cuda --dtype bf16 --out layers
     """
-    load_all()
+    declare_all()
     _refuse(backbone, adapter, out)
     asked = _prompts(backbone, task)[:count]
     check_device(device)
@@ -78,12 +79,11 @@ def command(
     title = f"{backbone} {model.dtype} and {adapter}, {reading}: {task}, {len(asked)} prompts, {tokens} tokens at most"
     with (out / CSV).open("x", encoding="utf-8", newline="") as file:
         found.to_csv(file, index=False)
-    drawing = report("adapter_layers")
-    drawing.draw(found, title, out / PNG)
+    adapter_layers.draw(found, title, out / PNG)
     if as_json:
         emit(found.to_dict("records"))
         return
-    report("text_table").print_table(drawing.table(found, title), Console())
+    text_table.print_table(adapter_layers.table(found, title), Console())
     click.echo(f"wrote {out / CSV}\nwrote {out / PNG}")
 
 

@@ -11,7 +11,7 @@ from rich.table import Table
 
 from harness.cli import matrix
 from harness.cli.main import emit
-from harness.discover import load_all
+from harness.discover import declare_all
 from harness.errors import ContractError
 from harness.plan import presets, suite
 from harness.plan.presets import Spec
@@ -32,7 +32,7 @@ def command(kind: str | None, as_json: bool) -> None:
     stride list matrix           every method on every backbone: runs, or the need it lacks
     stride list backbones --json
     """
-    load_all()
+    declare_all()
     kinds = (kind,) if kind else KINDS[:-1]
     rows = [row for each in kinds for row in ROWS[each]()]
     if as_json:

@@ -8,12 +8,14 @@ import math
 import os
 import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import click
 
 from harness import __version__
 from harness.errors import StrideError, did_you_mean
+from harness.platform import stand_ins
 
 VERBS = {
     "list": "methods, tasks, backbones, suites, or the matrix of methods and backbones",
@@ -94,12 +96,20 @@ def strict(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
+def only_lists(arguments: Sequence[str]) -> bool:
+    """Whether a command line asks for texts alone: a list, the cells of a run, or help."""
+    verb, options = arguments[:1], set(arguments[1:])
+    return verb == ["list"] or (verb == ["run"] and "--dry-run" in options) or bool(options & {"--help", "-h"})
+
+
 def main() -> None:
     """Entry point."""
     for noisy in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
         os.environ.setdefault(noisy, "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     warnings.filterwarnings("ignore", module=r"(transformers|torch|gguf)\b.*")
+    if only_lists(sys.argv[1:]):
+        stand_ins.install()
     try:
         sys.exit(stride.main(standalone_mode=False) or 0)
     except StrideError as error:
@@ -119,7 +129,9 @@ def main() -> None:
     except OSError as error:
         click.echo(f"stride: {error}. Check the path, its permissions and the room on the disk.", err=True)
         sys.exit(2)
-    except (MemoryError, RuntimeError) as error:
+    except Exception as error:
+        if stand_ins.installed():  # a library is needed after all: start again with the real ones
+            os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], {**os.environ, stand_ins.OFF: "1"})
         if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
             raise
         click.echo("stride: out of memory; take a smaller backbone, fewer tokens, or bf16", err=True)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
+from harness.cli import results
 from harness.cli.main import emit
-from harness.discover import report
 from harness.record.store import Store
+from reports.summary import summarise
 
 
 @click.command(name="report")
@@ -26,15 +26,10 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
     stride report runs/mine --json | jq '.[] | {label, speedup, verdict}'
     """
     store = Store.open(run)
-    tables, pareto = report("tables"), report("pareto")
-    frame = report("summary").summarise(store)
-    folder = out or run / "report"
-    written = [*tables.write(store, folder), *pareto.write(frame, folder)]
-    written += report("contact_sheets").write(store, folder)
-    written += report("papers").write(store, folder)
+    frame = summarise(store)
+    written = results.write(store, frame, out or run / "report")
     if as_json:
         emit(frame.astype(object).where(frame.notna(), None).to_dict("records"))
         return
-    tables.terminal(frame, Console())
-    report("papers").terminal(store, Console())
+    results.print_tables(store, frame)
     click.echo("\n".join(f"wrote {path}" for path in written))

@@ -10,8 +10,8 @@ from rich.console import Console
 
 from harness.cli.main import emit
 from harness.cli.show import match_cell
-from harness.discover import report
 from harness.record.store import Store
+from reports import text_table, user_study
 
 PATH = click.Path(path_type=Path)
 
@@ -42,8 +42,8 @@ def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path |
     stride study export runs/mine autoregressive.embedded-mesh. multi_head. --cases 20 --seed 1
     """
     store = Store.open(run)
-    found = [match_cell(store, cell) for cell in cells]
-    paths = report("user_study").export(store, found, out or run / "study", cases, seed)
+    ids = [match_cell(store, cell) for cell in cells]
+    paths = user_study.export(store, ids, out or run / "study", cases, seed)
     click.echo("\n".join(f"wrote {path}" for path in paths))
 
 
@@ -57,9 +57,8 @@ def tally(key: Path, answers: tuple[Path, ...], as_json: bool) -> None:
     \b
     stride study tally runs/mine/study/key.json answers-*.json
     """
-    module = report("user_study")
-    found = module.tally(key, answers)
+    votes = user_study.tally(key, answers)
     if as_json:
-        emit(asdict(found))
+        emit(asdict(votes))
         return
-    report("text_table").print_table(module.table(found), Console())
+    text_table.print_table(user_study.table(votes), Console())

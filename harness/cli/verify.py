@@ -10,12 +10,13 @@ from rich.console import Console
 
 from harness.cli.main import emit
 from harness.core.method import label, parameters
-from harness.discover import load_all, report
+from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.plan.names import build
 from harness.proof.cases import Case, cases_of
 from harness.proof.prove import CAUGHT, EXACT, Caught, distance, prove, prove_plants
 from harness.registry import METHODS
+from reports import text_table
 
 QUICK = 32
 """Models of at most so many outputs."""
@@ -45,7 +46,7 @@ def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_j
     stride verify sjd sjdpp
     stride verify sjdpp -p reuse=paper -p tau=0.25
     """
-    load_all()
+    declare_all()
     outputs = QUICK if quick else None
     console = Console(stderr=True, quiet=as_json)
     rows: list[dict[str, Any]] = []
@@ -113,7 +114,7 @@ def _unproved(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, cases: tuple[Case, ...]) -> None:
-    console, text_table = Console(), report("text_table")
+    console = Console()
     columns = [text_table.Column(key, key, rank=rank) for key, rank in LAWS.items()]
     lines = []
     for row in rows:

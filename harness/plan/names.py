@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 import math
 from collections.abc import Mapping
@@ -53,9 +54,10 @@ class TaskUse:
 def normal(data: Mapping[str, Any]) -> dict[str, Any]:
     """Short forms made long: a name for a mapping, a scalar for a list, ``all`` for every name that is at hand."""
     out = dict(data)
-    for key, names in (("methods", METHODS), ("backbones", presets.known())):
-        if out.get(key) in ("all", ["all"]):
-            out[key] = [name for name in names if key == "methods" or presets.known()[name].ready()]
+    if out.get("methods") in ("all", ["all"]):
+        out["methods"] = list(METHODS)
+    if out.get("backbones") in ("all", ["all"]):
+        out["backbones"] = [name for name, spec in presets.known().items() if spec.ready()]
     for key in ("methods", "backbones", "tasks"):
         if key in out:
             entries = out[key] if isinstance(out[key], list | tuple) else [out[key]]
@@ -110,13 +112,13 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
         asked = tuple(at) if isinstance(at, list) else None if at is None else (at,)
         known = data.get("temperature", (0.0,))
         for value in asked or ():
-            if "temperature" not in lines.overridden and isinstance(known, list | tuple) and value not in known:
+            if "temperature" not in lines.options and isinstance(known, list | tuple) and value not in known:
                 problems.append(f"{lines.at(('methods', index, 'at'))}: at {value!r} is no temperature of the suite")
         names = entry.get("backbones")
         named = None if names is None else tuple(names) if isinstance(names, list | tuple) else (names,)
         suite = {each["name"] for each in _entries(data, "backbones")}
         for name in named or ():
-            if "backbones" not in lines.overridden and name not in suite:
+            if "backbones" not in lines.options and name not in suite:
                 problems.append(f"{lines.at(('methods', index, 'backbones'))}: {name!r} is no backbone of the suite")
         rest = {key: value for key, value in entry.items() if key not in ("at", "backbones")}
         made = instances(METHODS, ("methods", index), rest, lines, problems)
@@ -244,7 +246,7 @@ def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[t
     if wrong:
         return wrong
     try:
-        return TypeAdapter(kind).validate_python(dict(params))
+        return _adapter(kind).validate_python(dict(params))
     except ValidationError as error:
         return [
             (
@@ -257,3 +259,8 @@ def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[t
         return [("", str(error))]
     except TypeError as error:  # an abstract class, say
         return [("", f"{name} cannot be made: {error}")]
+
+
+@functools.lru_cache(maxsize=256)
+def _adapter(kind: type[Any]) -> TypeAdapter[Any]:
+    return TypeAdapter(kind)

@@ -20,8 +20,9 @@ from harness.backbones.checkpoints.downloads import Progress
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.core.backbone import DTYPES, Backbone
 from harness.core.capabilities import Requirement
-from harness.discover import load_adapters
+from harness.discover import declare_all
 from harness.errors import UnknownNameError, UsageError
+from harness.plan.yaml_lines import parse
 from harness.registry import BACKBONES
 
 SHIPPED = Path(__file__).parents[1] / "backbones" / "presets"
@@ -88,7 +89,7 @@ def known() -> dict[str, Spec]:
     Raises:
         UsageError: a file is malformed, or a folder of $STRIDE_PRESETS is not there; all errors at once.
     """
-    load_adapters()
+    declare_all()
     there = [folder for folder in folders() if folder.is_dir()]
     errors = [
         f"{folder}: $STRIDE_PRESETS names this folder and it is not there"
@@ -121,8 +122,7 @@ def _read_all(stamped: tuple[tuple[Path, int], ...]) -> _Found:
 def _read(path: Path, errors: list[str]) -> Spec | None:
     """The preset of a file; None with its faults appended to ``errors``."""
     try:
-        node = yaml.compose(path.read_text(encoding="utf-8"), yaml.SafeLoader)
-        body = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = parse(path.read_text(encoding="utf-8"))
     except yaml.YAMLError as error:
         line = getattr(getattr(error, "problem_mark", None), "line", 0) + 1
         errors.append(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}")
@@ -130,10 +130,11 @@ def _read(path: Path, errors: list[str]) -> Spec | None:
     except (OSError, UnicodeDecodeError) as error:
         errors.append(f"{path}:1: cannot be read: {error}")
         return None
+    body = document.data
     if not isinstance(body, dict):
         errors.append(f"{path}:1: a preset is a mapping with `adapter`; found {type(body).__name__}")
         return None
-    lines = {key.value: key.start_mark.line + 1 for key, _ in getattr(node, "value", ())}
+    lines = {key.value: key.start_mark.line + 1 for key, _ in getattr(document.node, "value", ())}
     faults = list(_faults(path.stem, body))
     errors.extend(f"{path}:{lines.get(key, 1)}: {fault}" for key, fault in faults)
     if faults:
@@ -168,7 +169,7 @@ def resolve(name: str) -> Spec:
     Raises:
         UnknownNameError: none of these. UsageError: a preset file is malformed.
     """
-    load_adapters()
+    declare_all()
     kind, _, rest = name.partition(":")
     if kind == "hub" and rest:
         model, _, revision = rest.partition("@")

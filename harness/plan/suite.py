@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,11 +11,11 @@ import yaml
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
 
 from harness.core.method import Method
-from harness.discover import suite_folders
+from harness.discover import suite_folder
 from harness.errors import UnknownNameError, UsageError, did_you_mean
 from harness.plan import names
 from harness.plan.names import MethodUse, TaskUse
-from harness.plan.yaml_lines import Lines, Loc, repeated_keys
+from harness.plan.yaml_lines import Lines, Loc, parse
 
 DType = Literal["fp32", "bf16", "fp16", "fp64"]
 
@@ -113,20 +113,53 @@ class Resolved:
         return tuple(dict.fromkeys(use.method for use in self.uses))
 
 
-def known() -> dict[str, Path]:
-    """Suites that we ship, by name: quick, nightly, all, papers/..."""
-    found = {}
-    for folder in suite_folders():
-        for path in sorted(folder.rglob("*.yaml")):
-            found[path.relative_to(folder).with_suffix("").as_posix()] = path
-    return found
-
-
-def load(name: str, overrides: Mapping[str, Any] | None = None) -> Resolved:
-    """A suite by name or by path.
+@dataclasses.dataclass(frozen=True)
+class Overrides:
+    """What a command line puts in place of what a suite says.
 
     Args:
-        overrides: top-level keys to replace, as from the command line; their errors name no line.
+        values: keys of the suite, replaced.
+        limit: of every task; None: each keeps its own.
+        dtypes: of every backbone; empty: each keeps its own.
+        options: the option that gave each key, for errors.
+    """
+
+    values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    limit: int | None = None
+    dtypes: tuple[str, ...] = ()
+    options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def lines(self, path: str, node: yaml.Node | None) -> Lines:
+        """Where the values of a patched suite came from."""
+        options = {key: self.options.get(key, f"{path} ({key})") for key in self.values}
+        if self.limit is not None:
+            options["tasks.limit"] = "--limit"
+        if self.dtypes:
+            options["backbones.dtype"] = "--dtype"
+        return Lines(path, node, options)
+
+    def patch_entries(self, data: dict[str, Any]) -> None:
+        """Set limit and dtypes in a suite's plain data, whose entries are in their long form."""
+        changes: dict[str, dict[str, Any]] = {
+            "tasks": {} if self.limit is None else {"limit": self.limit},
+            "backbones": {"dtype": list(self.dtypes)} if self.dtypes else {},
+        }
+        for key, change in changes.items():
+            if key in data:
+                data[key] = [{**entry, **change} if isinstance(entry, dict) else entry for entry in data[key]]
+
+
+NOTHING = Overrides()
+
+
+def known() -> dict[str, Path]:
+    """Suites that we ship, by name: quick, nightly, all, papers/..."""
+    folder = suite_folder()
+    return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
+
+
+def load(name: str, overrides: Overrides = NOTHING) -> Resolved:
+    """A suite by name or by path, patched and then looked up.
 
     Raises:
         UsageError: the file is missing or malformed, or names or values are wrong; all of it at once.
@@ -142,51 +175,34 @@ def load(name: str, overrides: Mapping[str, Any] | None = None) -> Resolved:
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read the suite {path}: {error}") from error
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        document = parse(text)
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark else 1
         raise UsageError(f"{path}:{line}: not YAML: {getattr(error, 'problem', error)}") from error
-    if not isinstance(data, dict):
+    if not isinstance(document.data, dict):
         raise UsageError(f"{path}:1: a suite is a mapping with methods, backbones and tasks")
-    data.setdefault("name", path.stem if path == Path(name) else name)
-    data.update(overrides or {})
-    twice = [f"{path}:{line}: the key {key!r} is there twice" for line, key in repeated_keys(node)]
-    return resolve(data, Lines(str(path), node, frozenset(overrides or {})), twice)
+    title = path.stem if path == Path(name) else name
+    problems = [f"{path}:{again.line}: the key {again.key!r} is there twice" for again in document.repeated]
+    return _resolve({"name": title, **document.data}, overrides, overrides.lines(str(path), document.node), problems)
 
 
-def resolve(data: Mapping[str, Any], lines: Lines, problems: Sequence[str] = ()) -> Resolved:
-    """Check a suite's plain data and look up every name.
-
-    Args:
-        problems: found before, to be told with the rest.
+def from_options(overrides: Overrides) -> Resolved:
+    """A suite that is named by options alone.
 
     Raises:
         UsageError: one line for each thing that is wrong.
     """
-    wrong = list(problems)
-    plain = names.normal(data)
-    names.companions(plain, lines, wrong)
-    suite: Suite | None = None
-    try:
-        suite = Suite.model_validate(plain)
-    except ValidationError as error:
-        found = error.errors()
-        inside = {item["loc"][0] for item in found if len(item["loc"]) > 1}
-        for item in found:
-            if item["type"] == "too_short" and item["loc"][0] in inside:
-                continue  # short only because the entries in it were refused
-            loc = tuple(part for part in item["loc"] if isinstance(part, int | str))
-            wrong.append(f"{lines.at(loc)}: {'.'.join(map(str, loc))}: {_say(item, loc)}")
-    methods = names.methods(plain, lines, wrong)
-    tasks = names.tasks(plain, lines, wrong)
-    dtypes = names.default_dtypes(plain, lines, wrong)
-    names.temperatures(plain, lines, wrong)
-    if wrong or suite is None:
-        raise UsageError("\n".join(dict.fromkeys(wrong)))
-    entries = (e if e.dtype else e.model_copy(update={"dtype": (dtypes[e.name],)}) for e in suite.backbones)
-    return Resolved(suite.model_copy(update={"backbones": tuple(entries)}), methods, tasks)
+    return _resolve({}, overrides, overrides.lines("command line", None), [])
+
+
+def resolve(data: Mapping[str, Any], lines: Lines) -> Resolved:
+    """Check a suite's plain data and look up every name.
+
+    Raises:
+        UsageError: one line for each thing that is wrong.
+    """
+    return _resolve(data, NOTHING, lines, [])
 
 
 def resolve_again(data: Mapping[str, Any]) -> Resolved:
@@ -194,9 +210,40 @@ def resolve_again(data: Mapping[str, Any]) -> Resolved:
     return resolve(data, Lines(str(data["name"]), None))
 
 
-def _say(item: Any, loc: Loc) -> str:
-    if item["type"] == "extra_forbidden":
+def _resolve(data: Mapping[str, Any], overrides: Overrides, lines: Lines, problems: list[str]) -> Resolved:
+    """Patch, check, look up; ``problems`` were met before and are reported with the rest."""
+    plain = names.normal({**data, **overrides.values})
+    names.companions(plain, lines, problems)
+    overrides.patch_entries(plain)
+    suite = _validated(plain, lines, problems)
+    methods = names.methods(plain, lines, problems)
+    tasks = names.tasks(plain, lines, problems)
+    dtypes = names.default_dtypes(plain, lines, problems)
+    names.temperatures(plain, lines, problems)
+    if problems or suite is None:
+        raise UsageError("\n".join(dict.fromkeys(problems)))
+    entries = (e if e.dtype else e.model_copy(update={"dtype": (dtypes[e.name],)}) for e in suite.backbones)
+    return Resolved(suite.model_copy(update={"backbones": tuple(entries)}), methods, tasks)
+
+
+def _validated(plain: Mapping[str, Any], lines: Lines, problems: list[str]) -> Suite | None:
+    """The suite, or None with what is wrong appended to ``problems``."""
+    try:
+        return Suite.model_validate(plain)
+    except ValidationError as error:
+        faults = error.errors()
+    inside = {fault["loc"][0] for fault in faults if len(fault["loc"]) > 1}
+    for fault in faults:
+        if fault["type"] == "too_short" and fault["loc"][0] in inside:
+            continue  # short only because the entries in it were refused
+        loc = tuple(part for part in fault["loc"] if isinstance(part, int | str))
+        problems.append(f"{lines.at(loc)}: {'.'.join(map(str, loc))}: {_say(fault, loc)}")
+    return None
+
+
+def _say(fault: Any, loc: Loc) -> str:
+    if fault["type"] == "extra_forbidden":
         known_keys = Suite.model_fields if len(loc) == 1 else {"name", "dtype", "limit", "prompts", "tokens"}
         return f"unknown key{did_you_mean(str(loc[-1]), list(known_keys))}"
-    shown = repr(item["input"])
-    return f"{item['msg']}" if item["type"] == "missing" else f"{item['msg']}; found {shown[:80]}"
+    shown = repr(fault["input"])
+    return str(fault["msg"]) if fault["type"] == "missing" else f"{fault['msg']}; found {shown[:80]}"

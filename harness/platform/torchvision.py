@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 
 from harness.errors import UsageError
+from harness.platform import stand_ins
 
 OPERATORS = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -29,6 +30,8 @@ def ensure() -> None:
     Raises:
         UsageError: torchvision is not installed.
     """
+    if stand_ins.installed():  # nothing will be computed
+        return
     spec = find_spec("torchvision")
     if spec is None or not spec.submodule_search_locations:
         raise UsageError("torchvision is not installed. Install the image extra: pip install 'stridebench[image]'")

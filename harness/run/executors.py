@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from harness.discover import load_all
+from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.plan.cells import Plan, expand
 from harness.plan.suite import resolve_again
@@ -57,7 +57,7 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
 
 
 def _remote(suite: dict[str, Any], group: tuple[str, str], path: str, options: Options) -> None:
-    load_all()
+    declare_all()
     plan = expand(resolve_again(suite))
     if plan.suite.suite.threads:
         torch.set_num_threads(plan.suite.suite.threads)

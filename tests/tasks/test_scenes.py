@@ -16,10 +16,10 @@ from harness.record.outputs import Picture
 from harness.registry import RECIPES, TASKS
 from harness.synthetic import emoji
 from harness.train.loop import train
+from tasks.emoji_scenes import EmojiScenes
 from tasks.metrics import detector
 from tasks.metrics._scene_truth import exact, shares, truth
 from tasks.metrics.attributes import Seen, judge, regions
-from tasks.scenes import EmojiScenes
 
 needs_weights = pytest.mark.skipif(
     not (detector.WEIGHTS / "model.safetensors").exists(), reason="the detector is not shipped here"
@@ -241,9 +241,8 @@ class TestTask:
         assert not any((a.pixels == b).all() for a in real for b in own)
 
     def test_distances_are_to_real_scenes_and_absent_weights_are_a_reason(self, monkeypatch, tmp_path):
-        from tasks import scenes
 
-        class Mean(scenes.EffLite0):
+        class Mean(emoji_scenes.EffLite0):
             enough, width = 4, 4
 
             def __init__(self):
@@ -257,7 +256,7 @@ class TestTask:
                 return np.stack([picture.pixels.reshape(-1, 3)[::31].ravel()[:4] for picture in pictures]) / 255.0
 
         task = EmojiScenes(n=6, scorers="fd_efflite0, fid", weights=str(tmp_path))
-        monkeypatch.setitem(scenes.NETS, "fd_efflite0", Mean)
+        monkeypatch.setitem(emoji_scenes.NETS, "fd_efflite0", Mean)
         monkeypatch.setattr(EmojiScenes, "_swapped", lambda self, outputs: None)
         real = task.reference(6)
         outputs = [Scored(p, 0, picture, {"overall": 1.0}) for p, picture in zip(task.prompts(), real, strict=True)]

@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError
 from torch import Tensor, nn
 
-from harness.backbones.checkpoints import digests, sources
+from harness.backbones.checkpoints import digests, hub, sources
 from harness.backbones.checkpoints.downloads import Progress
 from harness.errors import UsageError, WeightsError
 from harness.platform.folders import cache_folder
@@ -106,6 +106,8 @@ def _origin(part: Component) -> str:
 
 
 def _hub(part: Component, local: bool) -> Path | None:
+    if local and not hub.in_cache(part["hub"]):
+        return None
     from huggingface_hub import hf_hub_download, snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 

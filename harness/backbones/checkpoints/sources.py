@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.backbones.checkpoints import digests
+from harness.backbones.checkpoints import digests, hub
 from harness.backbones.checkpoints.downloads import Progress
 from harness.discover import load_recipes
 from harness.errors import UsageError, WeightsError
@@ -203,6 +203,8 @@ def downloads(source: Source) -> Path:
 
 
 def _snapshot(source: Source, local: bool) -> Path | None:
+    if local and not hub.in_cache(source.fields["id"]):
+        return None
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 

@@ -22,7 +22,7 @@ from harness.core.loop import advance, start, truncate
 from harness.core.open_run import open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
-from harness.discover import load_all
+from harness.discover import declare_all
 from harness.registry import METHODS
 from harness.synthetic.code import Program, programs
 from harness.train.passages import cached
@@ -86,7 +86,7 @@ def first_programs(seed: int, held_out: bool, count: int) -> list[Program]:
 
 def trajectory(backbone: Backbone, prompt: Sequence[int], new: int, block: int, draws: SeededDraws) -> Trajectory:
     """Decode with the method ``cllm`` at T = 0 and record what it read in each pass."""
-    load_all()
+    declare_all()
     method = METHODS.get("cllm")(block=block)
     run = open_run(backbone, lambda name: backbone, Prompt("", tokens=tuple(prompt)), Sampling(0.0), new, draws)
     state, ended = start(method, run), False

@@ -15,7 +15,7 @@ from harness.cli import list as verb
 from harness.cli import matrix
 from harness.core.capabilities import Requirement
 from harness.plan import presets
-from harness.registry import METHODS
+from harness.registry import BACKBONES, METHODS
 
 WIDTH = 100
 
@@ -94,6 +94,10 @@ class Asking:
 
     drafter: str = "self"
     requirements: frozenset[Requirement] = frozenset()
+    drafter_shrink: int = 1
+
+    def drafters(self) -> tuple[str, ...]:
+        return (self.drafter,)
 
 
 @pytest.fixture()
@@ -106,10 +110,7 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mesher.yaml").write_text("adapter: meshes\n")
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
     toy = SimpleNamespace(meets=lambda params: frozenset(), modality=lambda params: "mesh")
-    presets.known  # noqa: B018  # adapters are imported before another joins them
-    from harness.registry import BACKBONES
-
-    monkeypatch.setitem(BACKBONES._found, "meshes", toy)
+    monkeypatch.setitem(BACKBONES._items, "meshes", toy)
     monkeypatch.setitem(BACKBONES._source, "meshes", "a test")
 
 

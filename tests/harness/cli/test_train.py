@@ -33,7 +33,7 @@ class Point(Recipe):
 
 @pytest.fixture()
 def point(monkeypatch):
-    monkeypatch.setitem(RECIPES._found, "point", Point())
+    monkeypatch.setitem(RECIPES._items, "point", Point())
     monkeypatch.setitem(RECIPES._source, "point", "here")
 
 

@@ -30,7 +30,7 @@ def write(tmp_path: Path):
     return to
 
 
-def refused(name: str, overrides: dict[str, Any] | None = None) -> str:
+def refused(name: str, overrides: suite.Overrides = suite.NOTHING) -> str:
     with pytest.raises(UsageError) as caught:
         suite.load(name, overrides)
     return str(caught.value)
@@ -188,8 +188,9 @@ def test_a_bad_entry_is_refused_on_its_line(write, text):
 
 
 def test_an_error_of_an_override_names_no_line(write):
-    message = refused(write(BASE + "seed: 1\n"), {"seed": "x"})
-    assert "seed" in message and not re.search(r":\d+:", message)
+    overrides = suite.Overrides({"seed": "x"}, options={"seed": "--seed"})
+    message = refused(write(BASE + "seed: 1\n"), overrides)
+    assert message.startswith("--seed: seed: ") and not re.search(r":\d+:", message)
 
 
 def test_sweeps_are_unrolled_in_order_and_duplicates_dropped(write):

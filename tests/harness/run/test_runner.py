@@ -39,7 +39,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[[Registry[Any], str, type[
 
     def add(registry: Registry[Any], name: str, item: type[Any]) -> None:
         assert name not in registry
-        monkeypatch.setitem(registry._found, name, item)
+        monkeypatch.setitem(registry._items, name, item)
         monkeypatch.setitem(registry._source, name, "this test")
 
     return add

@@ -36,7 +36,7 @@ from methods.training.heads.heads_in_training import Training, frequent
 from methods.trees.published import best_tree, choices, published
 from methods.trees.shapes import template
 from methods.verifiers.typical import threshold, verify_redrawn, verify_typical
-from tasks.scenes import EmojiScenes
+from tasks.emoji_scenes import EmojiScenes
 
 load_recipes()
 TINY = replace(

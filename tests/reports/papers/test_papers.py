@@ -282,10 +282,10 @@ def test_a_sweep_over_top_k_has_a_baseline_at_each() -> None:
 
 
 def test_a_backbone_named_on_the_command_line_replaces_the_suites() -> None:
-    plan = expand(suite.load("papers/sjdpp", {"backbones": ["embedded-image-8x8"]}))
+    plan = expand(suite.load("papers/sjdpp", suite.Overrides({"backbones": ["embedded-image-8x8"]})))
     assert {cell.backbone for cell in plan.runnable} == {"embedded-image-8x8"}
     with pytest.raises(UsageError, match="did you mean 'embedded-image'"):
-        suite.load("papers/sjdpp", {"backbones": ["embedded-imag"]})
+        suite.load("papers/sjdpp", suite.Overrides({"backbones": ["embedded-imag"]}))
 
 
 @pytest.mark.parametrize("top_k", ["-1", "[]", "[1, -1]", "true"])

@@ -283,7 +283,7 @@ def test_a_file_without_points_is_named(tmp_path: Path) -> None:
 
 
 def test_the_suite_holds_every_row_and_its_companions_follow_the_command_line() -> None:
-    plan = expand(suite.load("papers/xspecmesh", {"backbones": ["embedded-mesh"]}))
+    plan = expand(suite.load("papers/xspecmesh", suite.Overrides({"backbones": ["embedded-mesh"]})))
     held = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
     assert held == {(config.backbone, config.heads) for config in CONFIGS.values()}
     levels = pd.Series([prompt.category for prompt in next(iter(plan.prompts.values()))]).value_counts(normalize=True)
@@ -292,7 +292,7 @@ def test_the_suite_holds_every_row_and_its_companions_follow_the_command_line() 
 
 
 def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbones() -> None:
-    plan = expand(suite.load("papers/xspecmesh_quality", {"backbones": ["embedded-mesh"]}))
+    plan = expand(suite.load("papers/xspecmesh_quality", suite.Overrides({"backbones": ["embedded-mesh"]})))
     held = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
     wanted = {key: config for key, config in CONFIGS.items() if key not in ("B", "truncated")}
     assert held == {(config.backbone, config.heads) for config in wanted.values()}
@@ -302,7 +302,7 @@ def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbone
 
 def test_companions_that_are_no_lists_are_refused() -> None:
     with pytest.raises(UsageError, match="beside is 'embedded-mesh'; map a backbone to a list"):
-        suite.load("papers/xspecmesh", {"beside": "embedded-mesh"})
+        suite.load("papers/xspecmesh", suite.Overrides({"beside": "embedded-mesh"}))
     with pytest.raises(UsageError, match="'embedded-mesh-mlp-lora' is no backbone of the suite"):
         suite.load("papers/xspecmesh", {"beside": {}})
 

@@ -26,7 +26,7 @@ from harness.record.store import Store
 from harness.registry import METHODS
 from reports.papers.xspecmesh.quality import MARGIN
 from reports.summary import FinishedCell
-from tasks.scenes import EmojiScenes
+from tasks.emoji_scenes import EmojiScenes
 from tasks.shapes import Shapes
 
 GOALS = {"object": 0.8, "colour": 0.7, "count": 0.6, "position": 0.6}

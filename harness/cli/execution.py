@@ -1,0 +1,114 @@
+"""What `stride run` does with a plan: decode it, then write and print its reports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+
+from harness.cli import results
+from harness.cli.main import emit
+from harness.cli.run_progress import RunProgress
+from harness.errors import RunIncomplete, UsageError
+from harness.plan.cells import Plan
+from harness.platform.device import check_device
+from harness.platform.malloc import keep_pages
+from harness.record import provenance
+from harness.record.store import Store
+from harness.run.executors import EXECUTORS
+from harness.run.options import Options
+from harness.run.summary import summary
+from reports.summary import summarise
+
+WARNING = (
+    "--allow-code-execution: programs written by a language model will be executed in a child process with limits on "
+    "time, memory, files and network. That is a safety net, not a security boundary: run it where nothing can be lost."
+)
+
+
+def execute(plan: Plan, asked: dict[str, Any]) -> None:
+    """Run a plan as the options of `stride run` say.
+
+    Raises:
+        UsageError: nothing can run. RunIncomplete: some cells could not be finished.
+        SystemExit: with 1 where a claim is broken or a sample failed.
+    """
+    _refuse(plan, asked)
+    suite = plan.suite.suite
+    if suite.threads:
+        torch.set_num_threads(suite.threads)
+    keep_pages()
+    store = _store(plan, asked)
+    with RunProgress(Console(stderr=True), quiet=asked["as_json"]) as progress:
+        options = Options(asked["allow_code_execution"], asked["device"], not asked["offline"], progress)
+        EXECUTORS[asked["executor"]](plan, store, options)
+    _finish(plan, store, asked)
+
+
+def _refuse(plan: Plan, asked: dict[str, Any]) -> None:
+    """Before anything is loaded.
+
+    Raises:
+        UsageError: every cell is skipped, or there is no such device.
+    """
+    if not plan.runnable:
+        first = {cell.skip: cell.label for cell in reversed(plan.cells)}
+        reasons = [f"{label}: {why}" for why, label in reversed(first.items())]
+        raise UsageError("nothing to run; " + "; ".join(reasons[:3]))
+    check_device(asked["device"])
+    if asked["append"]:
+        asked["append"].open("a").close()  # an error now rather than after the run
+    if asked["allow_code_execution"] and any(use.task.runs_code for use in plan.suite.tasks):
+        click.echo(WARNING, err=True)
+
+
+def _store(plan: Plan, asked: dict[str, Any]) -> Store:
+    manifest = {**plan.manifest(), "provenance": provenance.collect(sys.argv)}
+    where = {"device": asked["device"], "machine": manifest["provenance"]["fingerprint"]}
+    manifest["key"] = {**manifest["key"], **where, "allow_code_execution": asked["allow_code_execution"]}
+    path = asked["out"] or _default(plan.suite.suite.name, asked["resume"])
+    if asked["resume"] and (path / "manifest.json").exists():
+        return Store.resume(path, manifest)
+    return Store.create(path, manifest)
+
+
+def _default(name: str, resume: bool) -> Path:
+    slug = name.replace("/", "-")
+    if resume:
+        runs = sorted(Path("runs").glob(f"{slug}-2*"))
+        if not runs:
+            raise UsageError(f"no run of {name} in ./runs to resume; name its folder with --out")
+        return runs[-1]
+    return Path("runs") / f"{slug}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
+    counts = summary(plan, store)
+    frame = summarise(store)
+    if not counts["done"]:
+        reasons = [str(reason) for reason in frame["reason"].dropna()]
+        raise UsageError(f"no cell ran: {reasons[0] if reasons else 'none could be finished'}")
+    if asked["append"]:
+        results.append(asked["append"], frame, store)
+    written = results.write(store, frame, store.path / "report")
+    if asked["as_json"]:
+        emit(counts)
+    else:
+        results.print_tables(store, frame)
+        click.echo("\n".join(f"wrote {path}" for path in written))
+        click.echo(f"run: {store.path} ({_counted(counts)})")
+    if counts["done"] + counts["skipped"] < counts["cells"]:
+        raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.path}")
+    if "broken" in set(frame["verdict"]) or counts["failed"]:
+        raise SystemExit(1)
+
+
+def _counted(counts: Mapping[str, Any]) -> str:
+    text = f"{counts['done']} cells done, {counts['skipped']} skipped, {counts['failed']} failed samples"
+    return text + (f", {counts['malformed']} malformed outputs" if counts["malformed"] else "")

@@ -1,0 +1,55 @@
+"""The options of `stride run` that replace what a suite says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import yaml
+
+from harness.errors import UsageError
+from harness.plan.suite import Overrides
+
+NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
+"""Keys of a suite that one option each replaces by a number."""
+ENTRIES = {"methods": "--method", "backbones": "--backbone", "tasks": "--task"}
+"""Keys of a suite that an option replaces entry by entry."""
+SWEEPS = {"temperature": "--temperature", "batch": "--batch"}
+"""Keys of a suite that an option replaces by one value or several."""
+
+
+def read(asked: Mapping[str, Any]) -> Overrides:
+    """What the options say; each error names its option.
+
+    Raises:
+        UsageError: a --set without a value, or a text that is not YAML.
+    """
+    values: dict[str, Any] = {key: asked[key] for key in NUMBERS if asked[key] is not None}
+    options = {**NUMBERS, **ENTRIES, **SWEEPS}
+    for setting in asked["settings"]:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set top_p=0.9")
+        options[key] = f"--set {key}"
+        values[key] = _yaml(options[key], text)
+    for key, option in ENTRIES.items():
+        if asked[key]:
+            values[key] = [_yaml(option, text) for text in asked[key]]
+            options[key] = option
+    for key, option in SWEEPS.items():
+        if asked[key]:
+            values[key] = list(asked[key]) if key == "temperature" or len(asked[key]) > 1 else asked[key][0]
+            options[key] = option
+    return Overrides(values, asked["limit"], asked["dtypes"], {key: options[key] for key in values})
+
+
+def missing(overrides: Overrides) -> list[str]:
+    """The options that would name a whole suite and were not given."""
+    return [option for key, option in ENTRIES.items() if key not in overrides.values]
+
+
+def _yaml(option: str, text: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UsageError(f"{option} {text!r} is not YAML: {getattr(error, 'problem', error)}") from error

@@ -1,0 +1,42 @@
+"""Drawing prompts to train on from a data set, without those of benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from harness.core.task import Prompt
+from harness.errors import UsageError
+from tasks._texts import asked, key, ranked
+
+
+def draw(name: str, prompts: Sequence[Prompt], count: int, seed: int, taken: set[str]) -> list[Prompt]:
+    """``count`` of the prompts, in a random order, none of which asks a text whose key is ``taken``.
+
+    Raises:
+        UsageError: too few are left.
+    """
+    free = [prompt for prompt in prompts if not any(key(text) in taken for text in asked(prompt))]
+    if not 0 < count <= len(free):
+        raise UsageError(
+            f"{count} prompts of {name} are asked for; of the {len(prompts)} that are for training, {len(free)} are "
+            f"left without those of benchmarks and of other sources. Change count"
+        )
+    return ranked(free, seed)[:count]
+
+
+class Place(NamedTuple):
+    """A file, or a data set of the hub; the other is ""."""
+
+    file: str
+    hub: str
+
+
+def place(given: str) -> Place:
+    """What a parameter names: a file, or hub:ID@REVISION."""
+    return Place("", given.removeprefix("hub:")) if given.startswith("hub:") else Place(given, "")
+
+
+def names(given: Sequence[str] | str) -> tuple[str, ...]:
+    """The names of a list, or of a text that separates them by commas or spaces."""
+    return tuple(given.replace(",", " ").split()) if isinstance(given, str) else tuple(given)
