@@ -141,6 +141,7 @@ class TestStreams:
             GatedLora("tiny-llama", 4, 8, layers=(7, 9))
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestTraining:
     def test_the_loss_is_algorithm_3_and_the_buffer_takes_the_guesses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(denoising, "noised", lambda slots, vocabulary, random, least: slots)

@@ -133,6 +133,7 @@ FEW = {"kept": 100}
 """As eagle1-smollm2-135m has: rows of the target's unembedding for the ids it writes most."""
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("name", "method", "changes"),
     [("eagle1-embedded-code", Eagle1, {}), ("eagle1-embedded-code", Eagle1, FEW), ("eagle3-embedded-code", Eagle3, {})],
@@ -166,6 +167,7 @@ def test_the_small_language_model_has_both_drafters_of_the_same_data() -> None:
     assert (first.plan, first.kept, first.backbone) == (third.plan, third.kept, third.backbone)
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_counts_are_asked_where_the_drafter_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind each token of the backbone's own, and behind the prompt: an n-gram by itself, place by place."""
     monkeypatch.setattr(Teacher, "home", property(lambda self: home))
@@ -188,6 +190,7 @@ def test_counts_are_asked_where_the_drafter_is(home: Path, monkeypatch: pytest.M
     )
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_a_card_says_by_how_much_a_drafter_leads_its_controls(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Teacher, "home", property(lambda self: home))
     student = cast(Student, small("eagle1-embedded-code").build({}))
@@ -198,6 +201,7 @@ def test_a_card_says_by_how_much_a_drafter_leads_its_controls(home: Path, monkey
     assert found["top1_1_ngram_lead"] < 0, "it is not trained"
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_the_seed_makes_the_weights(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Teacher, "home", property(lambda self: home))
     recipe = small("eagle1-embedded-code")

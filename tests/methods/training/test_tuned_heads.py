@@ -96,6 +96,7 @@ def test_a_law_that_moved_costs(model: Joint) -> None:
     assert moved > 1e-3
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_it_exports_heads_tied_to_the_merged_backbone(tmp_path: Path) -> None:
     done = train("medusa2-embedded-code", replace(RECIPE, rate=5e-3), tmp_path / "out", PARTS)
     merged, old = load_backbone("merged", done.folder / "backbone"), presets.load("embedded-code", "fp32")
