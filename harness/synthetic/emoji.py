@@ -25,6 +25,7 @@ __all__ = [
     "FAMILIES",
     "KINDS",
     "OBJECT",
+    "REGIONS",
     "RELATIONS",
     "SIZES",
     "SMOOTH",
@@ -51,7 +52,8 @@ VOCABULARY: tuple[str, ...] = (
 """Every word of every caption; its place in this tuple never changes."""
 
 SMOOTH, TEXTURED, OBJECT = 0, 1, 2
-"""Regions of a picture."""
+REGIONS = {"smooth": SMOOTH, "textured": TEXTURED, "object": OBJECT}
+"""Regions of a picture, by name."""
 
 
 def scenes(seed: int, split: str, count: int, family: str | None = None) -> list[Scene]:

@@ -27,7 +27,6 @@ HELD = 360
 """Held-out scenes that the figures rest on."""
 CHECKED, KNOWN = 24, 2000
 """Pictures drawn, and training scenes that they are compared with."""
-REGIONS = {"smooth": emoji.SMOOTH, "textured": emoji.TEXTURED, "object": emoji.OBJECT}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,7 +95,7 @@ class SceneRecipe(PictureRecipe):
         )
         bits = bits / NATS_PER_BIT
         regions = torch.from_numpy(np.stack([emoji.regions(scene, self.size // PATCH) for scene in scenes])).flatten(1)
-        found = {f"bits_{name}": float(bits[regions == region].mean()) for name, region in REGIONS.items()}
+        found = {f"bits_{name}": float(bits[regions == region].mean()) for name, region in emoji.REGIONS.items()}
         return {"bits": float(bits.mean()), **found, **self._copies(model, scenes)}
 
     def _copies(self, model: Decoder, scenes: Sequence[emoji.Scene]) -> dict[str, float]:

@@ -13,8 +13,6 @@ from torch import Tensor, nn
 from harness.backbones.image.vq import CODES, VQ
 from harness.synthetic import emoji
 
-REGIONS = (("smooth", emoji.SMOOTH), ("textured", emoji.TEXTURED), ("object", emoji.OBJECT))
-
 
 def figures(model: VQ, drawn: Sequence[emoji.Scene]) -> dict[str, float]:
     """For both sizes: PSNR in dB, whole and by region; share of codes used and their perplexity; agreement."""
@@ -24,7 +22,7 @@ def figures(model: VQ, drawn: Sequence[emoji.Scene]) -> dict[str, float]:
         share = torch.bincount(ids.flatten(), minlength=CODES) / ids.numel()
         regions = np.stack([emoji.regions(scene, size // 4) for scene in drawn])
         found[f"psnr_{size}"] = psnr(errors)
-        for name, region in REGIONS:
+        for name, region in emoji.REGIONS.items():
             found[f"psnr_{size}_{name}"] = psnr(errors[torch.from_numpy(regions == region)])
         found[f"usage_{size}"] = float((share > 0).float().mean())
         found[f"perplexity_{size}"] = math.exp(float(torch.special.entr(share).sum()))

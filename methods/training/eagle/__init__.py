@@ -1,1 +1,1 @@
-"""Recipes of feature drafters."""
+"""Recipes of EAGLE's drafters, which read hidden rows of the backbone."""

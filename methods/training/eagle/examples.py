@@ -1,7 +1,7 @@
-"""What a feature drafter learns from: passages of its backbone, and the hidden rows that the backbone made on them.
+"""What a feature drafter learns from: passages of its backbone and the backbone's hidden rows on them.
 
-Symbols: B sequences, N entries of the longest, G branches of guidance, J tapped layers, E width. Entry t is the pair of
-token t + 1 and row t; row t + 1 is what it should foretell.
+Symbols: B sequences, N entries of the longest one, G branches of guidance, J tapped layers, E width.
+Entry t is the pair of token t + 1 and row t; it should predict row t + 1.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ class Example(NamedTuple):
     """A passage of n tokens.
 
     Args:
-        rows: in bf16, those that the head reads last. best: the likeliest token behind each. start: of the prompt, its
-            tokens.
+        tokens: ids.
+        rows: hidden rows in bf16; the last of the J taps is what the backbone's head reads.
+        best: the backbone's most probable token after each token.
+        start: length of the prompt.
     """
 
     tokens: Int[Tensor, " n"]
@@ -33,20 +35,20 @@ class Example(NamedTuple):
 
 
 def examples(teacher: Teacher, passages: Sequence[Passage], taps: Sequence[Tap]) -> list[Example]:
-    """One pass over each passage; one of fewer than three tokens has nothing to foretell."""
-    found = []
+    """Examples of passages, with one pass over each. Passages of fewer than three tokens are left out."""
+    examples = []
     for passage in passages:
         if len(passage.tokens) > 2:
             read = teacher.read(passage, (*taps, -1), logits=True)
-            assert read.hidden is not None, "a backbone that is tapped gives rows"
+            assert read.hidden is not None, "a backbone that is tapped returns rows"
             tokens, best = torch.tensor(passage.tokens), read.logits.argmax(-1)
-            found.append(Example(tokens, read.hidden.bfloat16(), best, passage.start))
-    return found
+            examples.append(Example(tokens, read.hidden.bfloat16(), best, passage.start))
+    return examples
 
 
-def commonest(found: Sequence[Example], count: int, vocabulary: int) -> Int[Tensor, " K"]:
-    """The ids that the backbone wrote or held for likeliest most often, in order of their number."""
-    seen = torch.cat([torch.cat([example.tokens[example.start :], example.best]) for example in found])
+def commonest(examples: Sequence[Example], count: int, vocabulary: int) -> Int[Tensor, " K"]:
+    """The ids that the backbone wrote or found most probable most often, in ascending order."""
+    seen = torch.cat([torch.cat([example.tokens[example.start :], example.best]) for example in examples])
     return torch.bincount(seen, minlength=vocabulary).sort(descending=True, stable=True).indices[:count].sort().values
 
 
@@ -55,15 +57,18 @@ class Batch:
     """Sequences as the drafter reads them.
 
     Args:
-        tokens: t + 1 of each entry t. features: of the taps. heads: row t + 1 as the head reads it. seen: entries that
-            each may look at. counted: entries that learn: what follows is behind the prompt, not forced, and the
-            likeliest of it among the ids proposed.
+        tokens: token t + 1 for each entry t.
+        features: row t of the taps.
+        heads: row t + 1 as the backbone's head reads it.
+        visible: entries that each entry attends to.
+        counted: entries in the loss: the next token comes after the prompt, is not forced, and the most probable one
+            is among the proposed ids.
     """
 
     tokens: Int[Tensor, "B N"]
     features: Float[Tensor, "B N J E"]
     heads: Float[Tensor, "B N E"]
-    seen: Bool[Tensor, "B one N N"]
+    visible: Bool[Tensor, "B one N N"]
     counted: Bool[Tensor, "B N"]
 
 
@@ -72,13 +77,13 @@ def collate(
 ) -> Batch:
     """One branch of each example.
 
-    The branch without the condition knows of the prompt its last token alone, as in `FeatureCache`.
+    Of the prompt, the branch without the condition reads the last token alone, as in `FeatureCache`.
     """
     longest = max(len(example.tokens) for example in chosen) - 1
     width, taps = chosen[0].rows.shape[-1], max(1, chosen[0].rows.shape[2] - 1)
     tokens = torch.zeros(len(chosen), longest, dtype=torch.long)
     features, heads = torch.zeros(len(chosen), longest, taps, width), torch.zeros(len(chosen), longest, width)
-    seen = torch.ones(len(chosen), 1, longest, longest, dtype=torch.bool).tril()
+    visible = torch.ones(len(chosen), 1, longest, longest, dtype=torch.bool).tril()
     counted = torch.zeros(len(chosen), longest, dtype=torch.bool)
     for b, (example, branch) in enumerate(zip(chosen, branches, strict=True)):
         count, last = len(example.tokens) - 1, example.start - 2
@@ -90,14 +95,14 @@ def collate(
             counted[b, :count] &= proposed[example.best[1:]]
         if branch:
             features[b, : max(0, last + 1)] = 0.0
-            seen[b, :, max(0, last) :, : max(0, last)] = False
+            visible[b, :, max(0, last) :, : max(0, last)] = False
         for place in _forced(teacher, count, example.start):
             counted[b, place] = False
-    return Batch(tokens, features, heads, seen, counted)
+    return Batch(tokens, features, heads, visible, counted)
 
 
 def _forced(teacher: Teacher, count: int, start: int) -> list[int]:
-    """Entries whose next token is an end of a row, say."""
+    """Entries whose next token the grid forces, such as an end of a row."""
     grid = teacher.capabilities.grid
     if grid is None:
         return []

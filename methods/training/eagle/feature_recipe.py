@@ -1,8 +1,8 @@
 """What the recipes of EAGLE's drafters share.
 
 Sources: EAGLE-1, arXiv:2401.15077, section 3.3: smooth L1 of features + 0.1 x soft cross-entropy; EAGLE-3,
-arXiv:2503.01840: soft cross-entropy alone, 0.8^i in round i of a training-time test. Published settings are 20 epochs
-of 68,000 dialogues at a rate of 3e-5 and batches of 4; ours are for small backbones.
+arXiv:2503.01840: soft cross-entropy alone, with weight 0.8^i in round i of a training-time test. The published settings
+are 20 epochs of 68,000 dialogues at a rate of 3e-5 and batches of 4; the defaults here are for small backbones.
 """
 
 from __future__ import annotations
@@ -18,24 +18,34 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.core.capabilities import Tap
-from harness.train.loop import Recipe, save_bf16
+from harness.train.loop import Recipe, round_to_bf16, save_bf16
 from harness.train.passages import Plan, passages_of
 from methods.drafters.eagle.net import FeatureNet, Kind, Shape
 from methods.training.eagle.examples import Batch, collate, commonest, examples
 from methods.training.eagle.figures import figures
-from methods.training.eagle.student import Beside, Student
+from methods.training.eagle.student import Lessons, Student
 from methods.training.eagle.training_time_test import unroll
 
 
 @dataclass(frozen=True, kw_only=True)
 class FeatureRecipe(Recipe):
-    """A drafter for one backbone, on what the backbone itself wrote.
+    """A drafter for one backbone, trained on what the backbone itself wrote.
 
     Args:
-        backbone: a preset. eagle: eagle1 or eagle3. plan: of the passages. heads, kv_heads, inner, theta: of its layer.
-        kept: ids that it proposes, the likeliest under the backbone; 0: all. rounds: of the training-time test.
-        rows: passages a step. empty: share of them in the branch without the condition. noise: width of uniform noise
-            on features, in units of their root mean square. regress, classify: weights of features and of laws.
+        backbone: a preset.
+        eagle: eagle1 or eagle3.
+        plan: of the passages.
+        heads: attention heads of its layer.
+        kv_heads: heads of keys and values.
+        inner: width of the gated product.
+        theta: base of the rotary positions.
+        kept: number of ids that it proposes, the most frequent ones of the backbone; 0: all.
+        rounds: of the training-time test.
+        rows: passages of a step.
+        empty: share of them that is read in the branch without the condition.
+        noise: width of the uniform noise on features, in units of their root mean square.
+        regress: weight of the smooth L1 of features.
+        classify: weight of the soft cross-entropy.
     """
 
     summary: str
@@ -59,7 +69,7 @@ class FeatureRecipe(Recipe):
     warmup: int = 50
 
     kind = "drafter"
-    source = "passages that the backbone wrote itself (see methods/training/_distilled.py)"
+    source = "passages that the backbone wrote itself (see harness.train.passages)"
     betas = (0.9, 0.95)
     decay = 0.01
     clip = 0.5
@@ -67,74 +77,72 @@ class FeatureRecipe(Recipe):
 
     @property
     def taps(self) -> tuple[Tap, ...]:
-        """Of the backbone, beside what its head reads."""
+        """Layers of the backbone that the drafter reads, in addition to what the head reads."""
         return (2, "middle", -4) if self.eagle == "eagle3" else ()
 
     def build(self, requirements: Mapping[str, Path]) -> Student:
-        """Makes the passages first where the cache holds none.
+        """A student. Generates the passages first where the cache holds none.
 
         Raises:
-            UsageError, WeightsError: the backbone cannot be had.
+            UsageError: there is no such backbone.
+            WeightsError: its weights cannot be had.
         """
-        found = passages_of(self.backbone, self.plan)
-        teacher = found.teacher
-        sides = tuple(examples(teacher, side, self.taps) for side in (found.train, found.development))
-        ends = teacher.backbone.tied_embeddings()
-        beside = Beside(teacher, ends.embed.float(), ends.unembed.float(), *sides)
-        sizes = {"taps": max(1, len(self.taps)), "kept": self.kept, "branches": teacher.capabilities.branches}
+        passages = passages_of(self.backbone, self.plan)
+        teacher = passages.teacher
+        train, development = (examples(teacher, side, self.taps) for side in (passages.train, passages.development))
+        tied = teacher.backbone.tied_embeddings()
+        lessons = Lessons(teacher, tied.embed.float(), tied.unembed.float(), train, development)
         shape = Shape(
             self.eagle,
             teacher.capabilities.width,
             self.heads,
             self.kv_heads,
             self.inner,
-            **sizes,
+            taps=max(1, len(self.taps)),
+            kept=self.kept,
+            branches=teacher.capabilities.branches,
             theta=self.theta,
             backbone=self.backbone,
             fingerprint=teacher.backbone.fingerprint,
         )
         net = FeatureNet(shape)
         if self.kept:
-            net.ids.copy_(commonest(beside.train, self.kept, teacher.capabilities.vocabulary))
+            net.ids.copy_(commonest(lessons.train, self.kept, teacher.capabilities.vocabulary))
         if self.eagle == "eagle3":
-            net.unembed.weight.data.copy_(beside.unembed[net.ids])
-        return Student(net, beside)
+            net.unembed.weight.data.copy_(lessons.unembed[net.ids])
+        return Student(net, lessons)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         student = cast(Student, model)
-        beside = student.beside
-        chosen = random.choice(len(beside.train), min(self.rows, len(beside.train)), replace=False)
+        train, teacher = student.lessons.train, student.lessons.teacher
+        chosen = random.choice(len(train), min(self.rows, len(train)), replace=False)
         dropped = random.random(len(chosen)) < self.empty
-        branches = [int(out and beside.teacher.capabilities.branches > 1) for out in dropped]
-        return self.terms(
-            student, collate([beside.train[i] for i in chosen], branches, beside.teacher, student.proposed)
-        )
+        branches = [int(drop and teacher.capabilities.branches > 1) for drop in dropped]
+        return self.terms(student, collate([train[i] for i in chosen], branches, teacher, student.proposed))
 
     def terms(self, student: Student, batch: Batch) -> Tensor:
         """The loss of a batch."""
-        net, beside = student.net, student.beside
+        net, embed = student.net, student.lessons.embed
         scale = batch.features.square().mean((0, 1, 3), keepdim=True).sqrt()
         features = batch.features + self.noise * scale * (torch.rand_like(batch.features) - 0.5)
         with torch.autocast("cpu", torch.bfloat16):
-            made = unroll(net, beside.embed[batch.tokens], features, batch.seen, self.rounds)
+            rounds = unroll(net, embed[batch.tokens], features, batch.visible, self.rounds)
             total = torch.zeros(())
-            for i, out in enumerate(made):
+            for i, out in enumerate(rounds):
                 counted = batch.counted[:, i:]
-                heads, here = batch.heads[:, i:][counted], out[:, : out.shape[1] - i][counted]
-                crossed = -(student.wanted(heads).softmax(-1) * student.said(here).log_softmax(-1)).sum(-1)
-                near = functional.smooth_l1_loss(here.float(), heads) if self.regress else 0.0
-                total = total + 0.8**i * (self.classify * crossed.mean() + self.regress * near)
+                heads, rows = batch.heads[:, i:][counted], out[:, : out.shape[1] - i][counted]
+                p, log_q = student.target_logits(heads).softmax(-1), student.draft_logits(rows).log_softmax(-1)
+                regression = functional.smooth_l1_loss(rows.float(), heads) if self.regress else 0.0
+                classification = -(p * log_q).sum(-1).mean()
+                total = total + 0.8**i * (self.classify * classification + self.regress * regression)
         return total
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """On passages of held-out prompts, beside an untrained drafter and one whose weights are shuffled."""
+        """Figures on passages of held-out prompts, and those of controls; see `figures`."""
         return figures(cast(Student, model))
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """Round to bf16 first, so that what is measured is what is shipped."""
         net = cast(Student, model).net
-        with torch.no_grad():
-            for tensor in net.parameters():
-                tensor.copy_(tensor.bfloat16())
+        round_to_bf16(net.parameters())
         save_bf16(net, folder)
         net.write_config(folder)

@@ -1,4 +1,4 @@
-"""What is trained of a feature drafter, and what stands beside it."""
+"""A feature drafter in training, and what it learns from."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from methods.training.eagle.examples import Example
 
 
 @dataclass(frozen=True)
-class Beside:
-    """What is read only: the backbone, its two ends in fp32, and passages of both sides."""
+class Lessons:
+    """What a student learns from: the backbone, its embedding and unembedding in fp32, and examples of both sides."""
 
     teacher: Teacher
     embed: Float[Tensor, "V E"]
@@ -26,30 +26,31 @@ class Beside:
 
 
 class Student(nn.Module):
-    """The net; what stands beside it is kept out of its weights.
+    """The net; its lessons are kept out of its weights.
 
     Attributes:
-        ids: of the laws compared, [K]: those that it proposes, or that a cell may take; all where neither says.
-        proposed: marks them among V where the net has a head of its own, else None.
+        ids: the K ids whose probabilities are compared: those that the net proposes, else those that a cell of the
+            grid may take, else all.
+        proposed: marks the proposed ids among V; None where the net proposes all.
     """
 
-    def __init__(self, net: FeatureNet, beside: Beside) -> None:
+    def __init__(self, net: FeatureNet, lessons: Lessons) -> None:
         super().__init__()
         self.net = net
-        self.beside = beside
-        vocabulary, grid = len(beside.unembed), beside.teacher.capabilities.grid
+        self.lessons = lessons
+        vocabulary, grid = len(lessons.unembed), lessons.teacher.capabilities.grid
         cells = range(vocabulary) if grid is None or grid.ids is None else grid.ids
         own = len(net.ids) > 0
         self.ids: Int[Tensor, " K"] = net.ids.clone() if own else torch.tensor(list(cells))
         self.proposed: Bool[Tensor, " V"] | None = None
         if own:
             self.proposed = torch.zeros(vocabulary, dtype=torch.bool).index_fill(0, net.ids, True)
-        self._rows = (beside.unembed[self.ids],)
+        self._rows = (lessons.unembed[self.ids],)
 
-    def wanted(self, heads: Float[Tensor, "n E"]) -> Float[Tensor, "n K"]:
-        """The backbone's logits."""
+    def target_logits(self, heads: Float[Tensor, "n E"]) -> Float[Tensor, "n K"]:
+        """The backbone's logits of the compared ids."""
         return functional.linear(heads, self._rows[0]).float()
 
-    def said(self, features: Float[Tensor, "n E"], net: FeatureNet | None = None) -> Float[Tensor, "n K"]:
-        """The drafter's; ``net``: of another one of the same form."""
+    def draft_logits(self, features: Float[Tensor, "n E"], net: FeatureNet | None = None) -> Float[Tensor, "n K"]:
+        """The drafter's logits of the compared ids; ``net``: another net of the same shape."""
         return (self.net if net is None else net).logits(features[None], self._rows[0])[0].float()

@@ -1,7 +1,8 @@
-"""Training-time test: a feature drafter reads its own features, as it will in a tree.
+"""Training-time test: a feature drafter reads its own features, as it does in a tree.
 
-Symbols: B sequences, N entries, H heads, D their width, E width. In round i entry t reads token t + 1 + i and what left
-round i - 1, and foretells row t + 1 + i; it sees the true pairs up to t, and its own of the rounds before.
+Symbols: B sequences, N entries, H heads, D their width, E width.
+In round i entry t reads token t + 1 + i and the output of round i - 1, and predicts row t + 1 + i. It attends to the
+true pairs up to t, and to its own pairs of earlier rounds.
 Source: EAGLE-3, arXiv:2503.01840, section 3.2; one round is EAGLE-1's training.
 """
 
@@ -18,28 +19,32 @@ def unroll(
     net: FeatureNet,
     tokens: Float[Tensor, "B N E"],
     features: Float[Tensor, "B N J E"],
-    seen: Bool[Tensor, "B one N N"],
+    visible: Bool[Tensor, "B one N N"],
     rounds: int,
 ) -> list[Float[Tensor, "B N E"]]:
-    """What leaves each round; the last i entries of round i mean nothing.
+    """The output of each round. The last i entries of round i have no meaning.
 
     Args:
+        net: the drafter.
         tokens: embeddings of token t + 1.
+        features: true rows t of the taps.
+        visible: entries that each entry attends to.
+        rounds: their number.
     """
-    memory, found = _Memory(seen), []
+    memory, outputs = _RoundKV(visible), []
     places = torch.arange(tokens.shape[1], device=tokens.device)
     for i in range(rounds):
-        made = net(tokens.roll(-i, 1), features, places + i, memory)
-        found.append(made)
-        features = made[:, :, None]
-    return found
+        output = net(tokens.roll(-i, 1), features, places + i, memory)
+        outputs.append(output)
+        features = output[:, :, None]
+    return outputs
 
 
-class _Memory:
+class _RoundKV:
     """Keys and values of all rounds so far; a call is the attention of the next round."""
 
-    def __init__(self, seen: Bool[Tensor, "B one N N"]) -> None:
-        self._hidden = ~seen
+    def __init__(self, visible: Bool[Tensor, "B one N N"]) -> None:
+        self._hidden = ~visible
         self._rounds: list[tuple[Tensor, Tensor]] = []
 
     def __call__(self, query: Tensor, keys: Tensor, values: Tensor) -> Float[Tensor, "B H N D"]:

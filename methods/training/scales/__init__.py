@@ -1,1 +1,1 @@
-"""Recipes of MuLo-SD's samplers."""
+"""Recipes of MuLo-SD's samplers between two scales."""

@@ -1,4 +1,4 @@
-"""The terms of eq. 9 of MuLo-SD that need a net of their own: LPIPS and a discriminator."""
+"""The terms of eq. 9 of MuLo-SD that need their own net: LPIPS and a discriminator."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from torch.nn import functional
 from harness.errors import UsageError
 
 
-class Made(NamedTuple):
-    """What a direction made, and what it should have made."""
+class Resampled(NamedTuple):
+    """What a sampler produced (vectors and the decoded picture), and the target (ids and pixels)."""
 
     vectors: Float[Tensor, "B C h w"]
-    wanted: Int[Tensor, "B h w"]
+    ids: Int[Tensor, "B h w"]
     painted: Float[Tensor, "B 3 H W"]
     pixels: Float[Tensor, "B 3 H W"]
 
 
-def adversarial(judge: nn.Module, made: Made, weight: float) -> Tensor:
-    """Hinge losses of both players: the sampler sees the judge as it is, the judge a picture that is given."""
-    frozen = {key: value.detach() for key, value in judge.named_parameters()}
-    fooled: Tensor = -torch.func.functional_call(judge, frozen, made.painted).mean()
-    real, fake = judge(made.pixels), judge(made.painted.detach())
-    return weight * fooled + functional.relu(1 - real).mean() + functional.relu(1 + fake).mean()
+def adversarial(critic: nn.Module, resampled: Resampled, weight: float) -> Tensor:
+    """Hinge losses of both players. Each player's loss has no gradient for the other one's weights."""
+    frozen = {key: value.detach() for key, value in critic.named_parameters()}
+    sampler: Tensor = -torch.func.functional_call(critic, frozen, resampled.painted).mean()
+    real, fake = critic(resampled.pixels), critic(resampled.painted.detach())
+    return weight * sampler + functional.relu(1 - real).mean() + functional.relu(1 + fake).mean()
 
 
-def critic() -> nn.Module:
-    """PatchGAN of three convolutions (Isola et al. 2017, arXiv:1611.07004), for pictures of four rows and more."""
+def new_critic() -> nn.Module:
+    """A PatchGAN of three convolutions (Isola et al. 2017, arXiv:1611.07004), for pictures of at least four rows."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 4, stride=2, padding=1),
         nn.LeakyReLU(0.2),
@@ -43,15 +43,15 @@ def critic() -> nn.Module:
 
 
 def perceptual() -> Callable[[Tensor, Tensor], Tensor]:
-    """LPIPS on AlexNet, of pixels from -1 to 1.
+    """LPIPS on AlexNet, for pixels in [-1, 1].
 
     Raises:
-        UsageError: the package lpips or its weights are not here.
+        UsageError: the package lpips or its weights are not installed.
     """
     try:
-        found = importlib.import_module("lpips").LPIPS(net="alex", verbose=False)
+        lpips = importlib.import_module("lpips").LPIPS(net="alex", verbose=False)
     except ImportError as error:
         raise UsageError(f"the LPIPS term needs the package lpips ({error}); install it, or set lpips to 0") from error
     except OSError as error:
         raise UsageError(f"the LPIPS term needs AlexNet's weights ({error}); fetch them, or set lpips to 0") from error
-    return cast(Callable[[Tensor, Tensor], Tensor], found.eval().requires_grad_(False))
+    return cast(Callable[[Tensor, Tensor], Tensor], lpips.eval().requires_grad_(False))

@@ -1,6 +1,7 @@
 """The samplers of MuLo-SD for emoji scenes: `stride train samplers mulo-2x`.
 
-Source: MuLo-SD, supplement 7, eq. 9: squared error + LPIPS + commitment + 0.25 GAN, the last from 2/15 of the steps on.
+Source: MuLo-SD, supplement 7, eq. 9: squared error + LPIPS + commitment + 0.25 GAN. The GAN term starts after 2/15 of
+the steps.
 """
 
 from __future__ import annotations
@@ -16,33 +17,39 @@ from torch import Tensor, nn
 
 from harness.registry import RECIPES
 from harness.synthetic import emoji
-from harness.train.loop import Recipe, save_bf16
+from harness.train.loop import Recipe, round_to_bf16, save_bf16
 from methods.drafters.scales.net import Pair, Shape, nearest_code, vectors
 from methods.training.scales.figures import figures
-from methods.training.scales.losses import Made, adversarial, critic, perceptual
-from methods.training.scales.model import Beside, Training, make
+from methods.training.scales.losses import Resampled, adversarial, new_critic, perceptual
+from methods.training.scales.samplers_in_training import Frozen, Training, resample
 from methods.training.scales.scenes import SIZES, encoded
 
 TOKENIZER = "emoji-vq"
 FACTOR = 2
-HELD = 600
-"""Held-out scenes that the figures rest on."""
+CHECKED = 600
+"""Held-out scenes of the figures."""
 BANDS = 0.5
-"""Share of steps on a few rows of the picture, as a decoder reads it."""
+"""Share of steps on a few rows of the picture: a decoder samples bands of rows."""
 CRITIC_SCALE = 5 / 3
-"""Learning rate of the discriminators, against the samplers'."""
+"""Learning rate of the discriminators as a multiple of the samplers'."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MuLoSamplers(Recipe):
-    """U_r and D_r together, on scenes drawn at both sizes and read by one tokenizer.
+    """U_r and D_r together, on scenes drawn at both sizes and encoded by one tokenizer.
 
-    The paper trains 20 M parameters for 150,000 steps of 32 pictures at a rate of 3e-4; these have 0.8 M and 600 steps.
+    The paper trains 20 M parameters for 150,000 steps of 32 pictures at a rate of 3e-4. These samplers have 0.8 M
+    parameters and 600 steps.
 
     Args:
-        batch: scenes a step. width, blocks: of the nets. pixel, commit, lpips, gan: weights of the terms of eq. 9
-            beside the squared error of the vectors, which counts once; LPIPS needs the package ``lpips``.
-        gan_from: share of the steps without a discriminator.
+        batch: scenes of a step.
+        width: of the nets.
+        blocks: of the nets.
+        pixel: weight of the squared error of pixels; the squared error of vectors has weight 1.
+        commit: weight of the commitment.
+        lpips: weight of LPIPS, which needs the package ``lpips``.
+        gan: weight of the GAN term.
+        gan_from: share of the steps before the GAN term starts.
     """
 
     summary: str
@@ -66,22 +73,22 @@ class MuLoSamplers(Recipe):
     average = 0.995
 
     def build(self, requirements: Mapping[str, Path]) -> Training:
-        """A pair that is still the untrained control.
+        """New samplers, which equal the untrained control.
 
         Raises:
-            UsageError: the LPIPS term is asked for and cannot be computed here.
+            UsageError: LPIPS has a weight and cannot be computed on this machine.
         """
         tokenizer = RECIPES.get(TOKENIZER).load(requirements[TOKENIZER]).requires_grad_(False)
         book: Tensor = tokenizer.codebook
         pair = Pair(Shape(FACTOR, len(book), book.shape[1], self.width, self.blocks))
         pair.codebook.copy_(book)
-        critics = nn.ModuleDict({name: critic() for name in SIZES} if self.gan else {})
-        model = Training(pair, critics, Beside(tokenizer, perceptual() if self.lpips else None))
+        critics = nn.ModuleDict({name: new_critic() for name in SIZES} if self.gan else {})
+        model = Training(pair, critics, Frozen(tokenizer, perceptual() if self.lpips else None))
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
         return model
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """As ever for the pair; the discriminators learn faster."""
+        """The usual groups for the samplers; the discriminators have a higher rate."""
         assert isinstance(model, Training)
         critics = {"params": list(model.critics.parameters()), "weight_decay": 0.0, "scale": CRITIC_SCALE}
         return super().groups(model.pair) + [critics] * bool(model.critics)
@@ -89,44 +96,41 @@ class MuLoSamplers(Recipe):
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Training)
         drawn = [emoji.scene(random, "train") for _ in range(self.batch)]
-        scales = encoded(model.beside.tokenizer, drawn)
+        scales = encoded(model.frozen.tokenizer, drawn)
         rows = slice(0, scales["down"].ids.shape[1])
         if random.random() < BANDS:
             first, last = sorted(random.choice(rows.stop + 1, 2, replace=False).tolist())
             rows = slice(first, last)
         total = torch.zeros(())
         for name, other in (("up", "down"), ("down", "up")):
-            made = make(model, name, scales[other].band(rows), scales[name].band(rows))
-            total = total + self.terms(model, name, made, step)
+            resampled = resample(model, name, scales[other].band(rows), scales[name].band(rows))
+            total = total + self.terms(model, name, resampled, step)
         return total
 
-    def terms(self, model: Training, name: str, made: Made, step: int) -> Tensor:
-        """Eq. 9, and the discriminator's own loss."""
+    def terms(self, model: Training, direction: str, resampled: Resampled, step: int) -> Tensor:
+        """Eq. 9, and the loss of the discriminator."""
         book = model.pair.codebook
-        chosen = vectors(book, nearest_code(book, made.vectors.detach()))
-        off = made.vectors - vectors(book, made.wanted)
-        total = off.square().sum(1).mean() + self.commit * (made.vectors - chosen).square().sum(1).mean()
-        total = total + self.pixel * (made.painted - made.pixels).square().mean()
-        whole = made.pixels.shape[2] == made.pixels.shape[3]
-        if model.beside.lpips is not None and whole:  # its net cannot read a band of a few pixels
-            total = total + self.lpips * model.beside.lpips(made.painted, made.pixels).mean()
+        chosen = vectors(book, nearest_code(book, resampled.vectors.detach()))
+        off = resampled.vectors - vectors(book, resampled.ids)
+        total = off.square().sum(1).mean() + self.commit * (resampled.vectors - chosen).square().sum(1).mean()
+        total = total + self.pixel * (resampled.painted - resampled.pixels).square().mean()
+        whole = resampled.pixels.shape[2] == resampled.pixels.shape[3]
+        if model.frozen.lpips is not None and whole:  # its net cannot read a band of a few pixels
+            total = total + self.lpips * model.frozen.lpips(resampled.painted, resampled.pixels).mean()
         if self.gan and step >= self.gan_from * self.steps:
-            total = total + adversarial(model.critics[name], made, self.gan)
+            total = total + adversarial(model.critics[direction], resampled, self.gan)
         return total
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """Round to bf16 first, so that what is measured is what is shipped."""
         assert isinstance(model, Training)
-        with torch.no_grad():
-            for tensor in model.pair.state_dict().values():
-                tensor.copy_(tensor.bfloat16())
+        round_to_bf16(model.pair.state_dict().values())
         save_bf16(model.pair, folder)
         model.pair.write_config(folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Of held-out scenes, beside the untrained samplers and the tokenizer's own ceiling: see `figures`."""
+        """Figures on held-out scenes, with the untrained samplers and the tokenizer's ceiling; see `figures`."""
         assert isinstance(model, Training)
-        return figures(model.pair, model.beside.tokenizer, emoji.scenes(1, "held-out", HELD))
+        return figures(model.pair, model.frozen.tokenizer, emoji.scenes(1, "held-out", CHECKED))
 
 
 RECIPES.register("mulo-2x")(

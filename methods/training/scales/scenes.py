@@ -13,29 +13,29 @@ from torch import Tensor
 from harness.synthetic import emoji
 
 SIZES = {"up": 64, "down": 32}
-"""Pixels of the picture that each direction makes."""
+"""Side in pixels of the picture that each direction produces."""
 CELL = 4
-"""Pixels a side of a token."""
+"""Side of a token in pixels."""
 
 
 class Scale(NamedTuple):
-    """Pictures of one size, from -1 to 1, and their tokens."""
+    """Pictures of one size, in [-1, 1], and their tokens."""
 
     pixels: Float[Tensor, "B 3 H W"]
     ids: Int[Tensor, "B h w"]
 
     def band(self, rows: slice) -> Scale:
-        """The part of the pictures that these rows of cells of the small scale cover."""
+        """The part of the pictures that some rows of the small scale's tokens cover."""
         times = self.ids.shape[1] * CELL // SIZES["down"]
         first, last = rows.start * times, rows.stop * times
         return Scale(self.pixels[:, :, CELL * first : CELL * last], self.ids[:, first:last])
 
 
 def encoded(tokenizer: Any, drawn: Sequence[emoji.Scene]) -> dict[str, Scale]:
-    """Scenes at the size that each direction makes."""
-    found = {}
+    """Scenes at the size that each direction produces."""
+    scales = {}
     for name, size in SIZES.items():
         pictures = torch.from_numpy(np.stack([emoji.render(scene, size) for scene in drawn]))
         pixels = pictures.permute(0, 3, 1, 2).float() / 127.5 - 1
-        found[name] = Scale(pixels, tokenizer.encode(pictures))
-    return found
+        scales[name] = Scale(pixels, tokenizer.encode(pictures))
+    return scales

@@ -165,7 +165,7 @@ class TestNets:
 class TestTraining:
     def test_bands_of_both_scales_cover_the_same_part_of_the_picture(self):
         model, scenes = built(), emoji.scenes(0, "train", 2)
-        found = recipe.encoded(model.beside.tokenizer, scenes)
+        found = recipe.encoded(model.frozen.tokenizer, scenes)
         large, small = found["up"].band(slice(2, 5)), found["down"].band(slice(2, 5))
         assert large.ids.shape == (2, 6, 16) and small.ids.shape == (2, 3, 8)
         assert torch.equal(large.ids, found["up"].ids[:, 4:10]) and torch.equal(small.ids, found["down"].ids[:, 2:5])
@@ -175,10 +175,10 @@ class TestTraining:
     def test_codes_that_are_right_leave_the_tokenizers_own_error_alone(self):
         """And a code moved by 0.1 in one of its directions adds 0.01, and as much commitment."""
         model = built()
-        real = recipe.encoded(model.beside.tokenizer, emoji.scenes(0, "train", 2))["up"]
+        real = recipe.encoded(model.frozen.tokenizer, emoji.scenes(0, "train", 2))["up"]
         codes = model.pair.codebook[real.ids].permute(0, 3, 1, 2)
-        painted = model.beside.tokenizer.paint(codes.permute(0, 2, 3, 1))
-        right = losses.Made(codes, real.ids, painted, real.pixels)
+        painted = model.frozen.tokenizer.paint(codes.permute(0, 2, 3, 1))
+        right = losses.Resampled(codes, real.ids, painted, real.pixels)
         alone = float(TINY.terms(model, "up", right, 0))
         assert alone == pytest.approx(float((painted - real.pixels).square().mean()))
         moved = right._replace(vectors=codes + 0.1 * torch.eye(16)[0].view(1, 16, 1, 1))
@@ -192,10 +192,10 @@ class TestTraining:
         model = built()
         dataclasses.replace(TINY, commit=0.0).loss(model, 0, np.random.default_rng(0)).backward()
         assert all(net.body[-1].weight.grad.abs().sum() > 0 for net in (model.pair.up, model.pair.down))
-        assert all(weight.grad is None for weight in model.beside.tokenizer.parameters())
+        assert all(weight.grad is None for weight in model.frozen.tokenizer.parameters())
 
     def test_a_short_training_learns_and_its_card_tells_the_control(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(recipe, "HELD", 6)
+        monkeypatch.setattr(recipe, "CHECKED", 6)
         done = train("mulo-2x", dataclasses.replace(TINY, steps=12), tmp_path, {"emoji-vq": VQ})
         new = built()
         book, before = new.pair.codebook.clone(), TINY.loss(new, 0, np.random.default_rng(0))
@@ -227,9 +227,9 @@ class TestOptionalTerms:
 
         monkeypatch.setitem(sys.modules, "lpips", types.SimpleNamespace(LPIPS=Half))
         model, plain = built(lpips=3.0), built()
-        real = recipe.encoded(plain.beside.tokenizer, emoji.scenes(0, "train", 2))
+        real = recipe.encoded(plain.frozen.tokenizer, emoji.scenes(0, "train", 2))
         for rows, more in ((slice(0, 8), 1.5), (slice(0, 4), 0.0)):
-            made = recipe.make(plain, "up", real["down"].band(rows), real["up"].band(rows))
+            made = recipe.resample(plain, "up", real["down"].band(rows), real["up"].band(rows))
             with_it = dataclasses.replace(TINY, lpips=3.0).terms(model, "up", made, 0)
             assert (with_it - TINY.terms(plain, "up", made, 0)).item() == pytest.approx(more, abs=1e-6)
 
@@ -242,9 +242,9 @@ class TestOptionalTerms:
         gan.loss(model, 3, random).backward()
         assert all(layer.weight.grad.abs().sum() > 0 for layer in model.critics["up"][::2])
 
-        judge, pixels = losses.critic(), torch.randn(1, 3, 8, 8)
+        judge, pixels = losses.new_critic(), torch.randn(1, 3, 8, 8)
         painted = torch.randn(1, 3, 8, 8, requires_grad=True)
-        made = losses.Made(torch.zeros(1, 1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.long), painted, pixels)
+        made = losses.Resampled(torch.zeros(1, 1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.long), painted, pixels)
         losses.adversarial(judge, made, 0.25).backward()
         alone = [weight.grad.clone() for weight in judge.parameters()]
         wanted = torch.autograd.grad(-0.25 * judge(painted).mean(), painted)[0]

@@ -30,7 +30,7 @@ from methods.eagle2 import Eagle2
 from methods.eagle3 import Eagle3
 from methods.training.eagle.examples import Example, collate, commonest, examples
 from methods.training.eagle.feature_recipe import FeatureRecipe
-from methods.training.eagle.figures import by_counts, figures, measured, shuffled
+from methods.training.eagle.figures import figures, measured, measured_ngram, shuffled
 from methods.training.eagle.student import Student
 from methods.training.eagle.training_time_test import unroll
 from tests.support.feature_toys import folder_for, run_on, started, tiny
@@ -63,7 +63,7 @@ class TestAgainstDecoding:
         example = Example(torch.tensor(TOKENS), hidden, torch.zeros(len(TOKENS), dtype=torch.long), 3)
         batch = collate([example], [0], teacher)
         net = FeatureNet.load(tmp_path).double()
-        rounds = unroll(net, model.tied_embeddings().embed[batch.tokens], batch.features.double(), batch.seen, 3)
+        rounds = unroll(net, model.tied_embeddings().embed[batch.tokens], batch.features.double(), batch.visible, 3)
         for ours, theirs in zip(rounds, found, strict=True):
             torch.testing.assert_close(ours[0, 4], theirs, rtol=0, atol=1e-5)
 
@@ -82,13 +82,13 @@ class TestAgainstDecoding:
         example = Example(torch.tensor(tokens), hidden, torch.zeros(len(tokens), dtype=torch.long), len(prompt))
         batch = collate([example] * 2, [0, 1], teacher)
         (made,) = unroll(
-            FeatureNet.load(tmp_path), model.tied_embeddings().embed[batch.tokens], batch.features, batch.seen, 1
+            FeatureNet.load(tmp_path), model.tied_embeddings().embed[batch.tokens], batch.features, batch.visible, 1
         )
         torch.testing.assert_close(made[:, -1], run.opened[folder].newest[0, :, 0], rtol=0, atol=1e-4)
 
 
 class TestData:
-    def test_the_row_that_an_entry_foretells_gives_the_token_behind_it(self) -> None:
+    def test_the_row_that_an_entry_predicts_gives_the_token_behind_it(self) -> None:
         model = tiny("fp32")
         (example,) = examples(Teacher(model), [Passage(TOKENS, 3)], ())
         batch = collate([example], [0], Teacher(model))
@@ -172,18 +172,18 @@ def test_counts_are_asked_where_the_drafter_is(home: Path, monkeypatch: pytest.M
     """Behind each token of the backbone's own, and behind the prompt: an n-gram by itself, place by place."""
     monkeypatch.setattr(Teacher, "home", property(lambda self: home))
     student = cast(Student, small("eagle1-embedded-code").build({}))
-    held = student.beside.development[:2]
-    found, hits = by_counts(student, held)
-    counts = NGram.of(example.tokens[None] for example in student.beside.train)
+    held = student.lessons.development[:2]
+    found, hits = measured_ngram(student, held)
+    counts = NGram.of(example.tokens[None] for example in student.lessons.train)
     right = []
     for example in held:
         for place in range(max(1, example.start - 1), len(example.tokens)):
             guessed = counts.guesses(example.tokens[None, : place + 1])[0, -1].tolist()
-            wanted = int(student.wanted(example.rows[place, :, -1].float()).argmax())
+            wanted = int(student.target_logits(example.rows[place, :, -1].float()).argmax())
             right.append([guess == wanted for guess in guessed])
     assert found["top1_1"] == pytest.approx(np.mean([first for first, *_ in right]))
     assert found["top3_1"] == pytest.approx(np.mean([any(each) for each in right]))
-    assert (hits.first.sum(), hits.three.sum(), hits.there.sum()) == (
+    assert (hits.first.sum(), hits.three.sum(), hits.counted.sum()) == (
         sum(first for first, *_ in right),
         sum(any(each) for each in right),
         len(right),
@@ -214,7 +214,7 @@ def test_the_seed_makes_the_weights(home: Path, tmp_path: Path, monkeypatch: pyt
     assert losses[0] == losses[1] != losses[2]
     assert isinstance(student, Student)
     weights = dict(student.state_dict())
-    assert all(key.startswith("net.") for key in weights), "what stands beside the net is in no checkpoint"
+    assert all(key.startswith("net.") for key in weights), "lessons are in no checkpoint"
     assert not torch.equal(shuffled(student.net).down.weight, student.net.down.weight)
 
 
@@ -223,14 +223,14 @@ def test_the_shipped_drafter_is_above_its_controls_by_more_than_chance() -> None
     """Paired by passage of held-out captions; the interval of the mean difference at two standard errors."""
     recipe = cast(FeatureRecipe, RECIPES.get("eagle1-embedded-image"))
     student = replace(recipe, plan=replace(recipe.plan, train=4)).build({})
-    held, ours = student.beside.development[:40], FeatureNet.load(shipped("eagle1-embedded-image"))
-    counts = NGram.of(example.tokens[None] for example in student.beside.train)
+    held, ours = student.lessons.development[:40], FeatureNet.load(shipped("eagle1-embedded-image"))
+    counts = NGram.of(example.tokens[None] for example in student.lessons.train)
 
     def shares(net: FeatureNet) -> Tensor:
-        return torch.tensor([measured(student, net, [example], 1)[0]["top1_1"] for example in held])
+        return torch.tensor([measured(student, net, [example], 1).figures["top1_1"] for example in held])
 
     def guessed(example: Example) -> float:
-        counted = collate([example], [0], student.beside.teacher).counted[0]
+        counted = collate([example], [0], student.lessons.teacher).counted[0]
         right = counts.guess(example.tokens[None])[0, 1:] == example.best[1:]
         return float(right[counted].float().mean())
 
