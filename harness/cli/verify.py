@@ -14,7 +14,9 @@ from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.plan.names import build
 from harness.proof.cases import Case, cases_of
-from harness.proof.prove import CAUGHT, EXACT, Caught, distance, prove, prove_plants
+from harness.proof.distance import distance
+from harness.proof.mutants import CAUGHT, TriedMutant, try_mutants
+from harness.proof.prove import EXACT, prove
 from harness.registry import METHODS
 from reports import text_table
 
@@ -100,12 +102,12 @@ def _row(name: str, method: Any, outputs: int | None) -> dict[str, Any]:
     return plain | {"seconds": time.monotonic() - begin}
 
 
-def _bugs(name: str, rows: list[dict[str, Any]]) -> list[Caught]:
+def _bugs(name: str, rows: list[dict[str, Any]]) -> list[TriedMutant]:
     """Planted bugs of a method, unless one of its settings could not be enumerated at all."""
     kind = METHODS.get(name)
     if any(row["verdict"] == "unverified" for row in rows if row["method"] == name):
         return []
-    return prove_plants(kind, kind.variants())
+    return try_mutants(kind, kind.variants())
 
 
 def _unproved(rows: list[dict[str, Any]]) -> list[str]:

@@ -61,7 +61,7 @@ CASES = (
     Case(2, 5, 17, Sampling(1.0)),
     Case(3, 4, 18, Sampling(1.0)),
 )
-"""Smallest first, so that a planted bug is caught early."""
+"""Smallest first, so that a mutant is caught early."""
 
 
 GRID_CASES = (

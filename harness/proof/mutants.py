@@ -1,21 +1,96 @@
-"""Injecting a bug into a real function while a check runs."""
+"""Injecting a bug into a real function while a check runs, and measuring whether the check catches it."""
 
 from __future__ import annotations
 
 import importlib
 import inspect
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
-from harness.core.method import Mutant
+from harness.core.method import Claim, Method, Mutant
 from harness.errors import ContractError
+from harness.proof.cases import Case, cases_of
+from harness.proof.distance import WHOLE, Effort, distance, measure
+
+CAUGHT = 1e-3
+"""Total variation that a mutant must pass on at least one model."""
+
+
+@dataclass(frozen=True)
+class TriedMutant:
+    """A mutant that was injected: the total variation that it adds, and the case where that was largest.
+
+    Args:
+        why: the mistake in words.
+        where: the function that was patched.
+    """
+
+    why: str
+    where: str
+    total_variation: float
+    case: str
+
+    @property
+    def caught(self) -> bool:
+        """Whether the check sees it."""
+        return self.total_variation > CAUGHT
+
+
+def try_mutants(kind: type[Method[Any]], settings: Sequence[Method[Any]]) -> list[TriedMutant]:
+    """Each mutant of a method, on the first of its exact settings that catches it.
+
+    A method without an exact setting is tried on all settings; what counts there is how far a mutant moves their own
+    distance.
+    """
+    if not kind.mutants:
+        return []
+    exact = [method for method in settings if method.claim is not Claim.APPROXIMATE]
+    clean: list[tuple[Method[Any], dict[str, float]]]
+    if exact:
+        clean = [(method, {}) for method in exact]
+    else:
+        clean = [(method, {str(case): distance(method, case) for case in cases_of(method)}) for method in settings]
+    return [_best_try(mutant, clean) for mutant in kind.mutants] if clean else []
+
+
+def _best_try(mutant: Mutant, clean: Sequence[tuple[Method[Any], dict[str, float]]]) -> TriedMutant:
+    """The first try that catches the mutant, else the one with the largest total variation."""
+    tried: list[TriedMutant] = []
+    for method, distances in clean:
+        tried.append(try_mutant(method, mutant, cases_of(method), distances))
+        if tried[-1].caught:
+            return tried[-1]
+    return max(tried, key=lambda result: result.total_variation)
+
+
+def try_mutant(
+    method: Method[Any], mutant: Mutant, cases: Sequence[Case], clean: dict[str, float], effort: Effort = WHOLE
+) -> TriedMutant:
+    """The total variation that a mutant adds, on the first case where it passes ``CAUGHT``.
+
+    Args:
+        clean: the method's total variation without the mutant, by case; 0 where a case is absent.
+    """
+    largest, where = 0.0, ""
+    with injected(mutant):
+        for case in cases:
+            try:
+                added = abs(measure(method, case, effort).total_variation - clean.get(str(case), 0.0))
+            except ContractError:
+                added = 1.0  # a check of the contract saw it before any output was compared
+            if added > largest:
+                largest, where = added, str(case)
+            if largest > CAUGHT:
+                break
+    return TriedMutant(mutant.why, mutant.where, largest, where)
 
 
 @contextmanager
-def planted(mutant: Mutant) -> Iterator[None]:
+def injected(mutant: Mutant) -> Iterator[None]:
     """While inside, the real function runs with one line changed.
 
     The function's code object is swapped, so every module that imported the function sees the bug.
@@ -28,15 +103,12 @@ def planted(mutant: Mutant) -> Iterator[None]:
     lines = [number for number, line in enumerate(source.splitlines()) if mutant.old in line]
     if len(lines) != 1:
         raise ContractError(
-            f"the planted bug {mutant.why!r} looks for {mutant.old!r} on one line of {mutant.where} "
-            f"and finds it on {len(lines)}; bring the Plant up to date with the function"
+            f"the mutant {mutant.why!r} looks for {mutant.old!r} on one line of {mutant.where} "
+            f"and finds it on {len(lines)}; bring the Mutant up to date with the function"
         )
     scope: dict[str, Any] = {}
-    exec(
-        compile(source.replace(mutant.old, mutant.new), f"<planted: {mutant.why}>", "exec"),
-        function.__globals__,
-        scope,
-    )
+    patched_source = source.replace(mutant.old, mutant.new)
+    exec(compile(patched_source, f"<mutant: {mutant.why}>", "exec"), function.__globals__, scope)
     patched = inspect.unwrap(scope[function.__name__])
     original = function.__code__
     function.__code__ = patched.__code__
@@ -48,11 +120,11 @@ def planted(mutant: Mutant) -> Iterator[None]:
 
 def _find(where: str) -> FunctionType:
     module, _, path = where.partition(":")
-    found: Any = importlib.import_module(module)
-    for part in path.split("."):
-        found = inspect.getattr_static(found, part)
-        found = found.__func__ if isinstance(found, classmethod | staticmethod) else found
-    function = inspect.unwrap(found)
+    item: Any = importlib.import_module(module)
+    for name in path.split("."):
+        item = inspect.getattr_static(item, name)
+        item = item.__func__ if isinstance(item, classmethod | staticmethod) else item
+    function = inspect.unwrap(item)
     if not isinstance(function, FunctionType):
-        raise ContractError(f"a planted bug names {where}, which is not a Python function")
+        raise ContractError(f"a mutant names {where}, which is not a Python function")
     return function

@@ -7,15 +7,15 @@ from harness.errors import EnumerationLimit
 Polygon = tuple[tuple[float, ...], ...]
 
 
-def _simplex(size: int) -> Polygon:
+def simplex(size: int) -> Polygon:
     """The corners of the simplex on which clocks / sum(clocks) is uniform; V = 2 is a line, V = 3 a triangle."""
     if size not in (2, 3):
         raise EnumerationLimit(f"races are enumerated for a vocabulary of 2 or 3; this one has {size}")
     return tuple(tuple(1.0 if i == j else 0.0 for j in range(size)) for i in range(size))
 
 
-def _winner(region: Polygon, probs: list[float], token: int) -> Polygon:
-    """The part of a region in which clock / law is least at ``token``."""
+def winner(region: Polygon, probs: list[float], token: int) -> Polygon:
+    """The part of a region in which clock / probability is least at ``token``."""
     for other in range(len(probs)):
         if other != token:
             region = _clip(region, probs[other], token, probs[token], other)
@@ -36,7 +36,8 @@ def _clip(region: Polygon, a: float, i: int, b: float, j: int) -> Polygon:
     return tuple(dict.fromkeys(out))
 
 
-def _area(region: Polygon) -> float:
+def area_of(region: Polygon) -> float:
+    """The area of a region in a triangle; its length on a line."""
     if len(region) < 2:
         return 0.0
     if len(region[0]) == 2:

@@ -19,8 +19,9 @@ from harness.errors import EnumerationLimit
 from harness.plan import presets
 from harness.plan.cells import BASELINE, Cell, Plan
 from harness.proof.cases import Case, cases_of
+from harness.proof.distance import QUICK
 from harness.proof.divergence import diverge
-from harness.proof.prove import QUICK, Proof, prove
+from harness.proof.prove import Proof, prove
 from harness.registry import METHODS
 
 TIE = 1e-3

@@ -12,7 +12,9 @@ from harness.core.method import Claim
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import GRID_CASES
-from harness.proof.prove import distance, prove, prove_plants
+from harness.proof.distance import distance
+from harness.proof.mutants import try_mutants
+from harness.proof.prove import prove
 from methods.adt_tree import ADTTree
 from methods.eagle2 import Eagle2
 from tests.support.feature_toys import run_on, started
@@ -27,7 +29,7 @@ class TestLaw:
         assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
 
     def test_every_planted_bug_shows(self) -> None:
-        for caught in prove_plants(ADTTree, [ADTTree(nodes=6, first=(2, 2), widths=(1, 3), step_k=1)]):
+        for caught in try_mutants(ADTTree, [ADTTree(nodes=6, first=(2, 2), widths=(1, 3), step_k=1)]):
             assert caught.caught, caught.why
 
     def test_with_lantern_it_is_another(self) -> None:

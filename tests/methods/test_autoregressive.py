@@ -9,7 +9,7 @@ from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
 from harness.core.open_run import open_run
 from harness.core.sampling import Sampling
-from harness.proof.prove import reference_law
+from harness.proof.distance import reference_law
 from methods.autoregressive import Autoregressive
 
 MODEL = Tabular("tabular", {"vocabulary": 5})

@@ -15,7 +15,9 @@ from harness.core.open_run import open_run
 from harness.core.sampling import Sampling, warp
 from harness.errors import UsageError
 from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.prove import EXACT, distance, prove_plants
+from harness.proof.distance import distance
+from harness.proof.mutants import try_mutants
+from harness.proof.prove import EXACT
 from harness.registry import METHODS
 from methods.blockwise import Blockwise
 
@@ -35,7 +37,7 @@ def test_the_exact_rule_keeps_the_law(case: Any) -> None:
 
 
 def test_every_planted_bug_is_caught() -> None:
-    found = prove_plants(Blockwise, [EXACTLY])
+    found = try_mutants(Blockwise, [EXACTLY])
     assert len(found) == 2 and all(mutant.caught for mutant in found), found
 
 

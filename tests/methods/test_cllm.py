@@ -18,7 +18,9 @@ from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.prove import EXACT, distance, prove_plants
+from harness.proof.distance import distance
+from harness.proof.mutants import try_mutants
+from harness.proof.prove import EXACT
 from harness.registry import METHODS
 from methods.cllm import Cllm
 from methods.drafters.jacobi.cllm_block import Block
@@ -43,7 +45,7 @@ def test_it_is_exact_for_every_start(method: Cllm, case) -> None:  # type: ignor
 
 
 def test_every_planted_bug_is_caught() -> None:
-    found = prove_plants(Cllm, Cllm.variants())
+    found = try_mutants(Cllm, Cllm.variants())
     assert len(found) == 3 and all(mutant.caught for mutant in found), found
 
 

@@ -23,8 +23,9 @@ from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.errors import ContractError, UsageError
 from harness.proof.cases import CASES, Case
-from harness.proof.mutants import planted
-from harness.proof.prove import EXACT, distance
+from harness.proof.distance import distance
+from harness.proof.mutants import injected
+from harness.proof.prove import EXACT
 from harness.registry import METHODS
 from methods.cross_regression import CrossRegression, Layout
 from methods.verifiers.energy import NEVER, EnergyRule, energies, smoothed
@@ -145,7 +146,7 @@ class TestCosts:
     )
     def test_mistakes_that_the_paper_invites(self, number: int, method: CrossRegression, tv: float) -> None:
         """A plain correction, q evaluated anew, a refused draft carried over, one threshold for a sum of energies."""
-        with planted(CrossRegression.mutants[number]):
+        with injected(CrossRegression.mutants[number]):
             assert cost(method) == pytest.approx(tv, abs=1e-6)
 
 

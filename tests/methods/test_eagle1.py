@@ -9,7 +9,8 @@ from harness.core.loop import decode
 from harness.core.sampling import Sampling
 from harness.errors import UnknownNameError, UsageError
 from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.prove import prove, prove_plants
+from harness.proof.mutants import try_mutants
+from harness.proof.prove import prove
 from methods.eagle1 import Eagle1
 from methods.trees.published import published
 from tests.support.feature_toys import run_on
@@ -24,7 +25,7 @@ class TestLaw:
         assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
 
     def test_every_planted_bug_shows(self) -> None:
-        for caught in prove_plants(Eagle1, [Eagle1(widths=(2, 1))]):
+        for caught in try_mutants(Eagle1, [Eagle1(widths=(2, 1))]):
             assert caught.caught, caught.why
 
 

@@ -11,7 +11,8 @@ from harness.core.loop import decode
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.prove import prove, prove_plants
+from harness.proof.mutants import try_mutants
+from harness.proof.prove import prove
 from methods.drafters.eagle import trees
 from methods.eagle2 import Eagle2
 from methods.eagle3 import Eagle3
@@ -33,7 +34,7 @@ class TestLaw:
 
     @each
     def test_every_planted_bug_shows(self, kind: EAGLE) -> None:
-        for caught in prove_plants(kind, [kind(depth=1, width=2, nodes=6)]):
+        for caught in try_mutants(kind, [kind(depth=1, width=2, nodes=6)]):
             assert caught.caught, caught.why
 
 

@@ -15,7 +15,7 @@ from harness.core.sampling import Sampling
 from harness.discover import load_all
 from harness.errors import UsageError
 from harness.proof.cases import GRID_CASES
-from harness.proof.prove import distance
+from harness.proof.distance import distance
 from methods.gsd import GSD
 from methods.sjd import SJD
 from methods.verifiers.grouped import group, group_acceptance, mean_distance, near_codes

@@ -10,7 +10,9 @@ from harness.core.method import Claim
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import GRID_CASES
-from harness.proof.prove import distance, method_law, prove, prove_plants, total_variation
+from harness.proof.distance import distance, method_law, total_variation
+from harness.proof.mutants import try_mutants
+from harness.proof.prove import prove
 from methods.eagle2 import Eagle2
 from methods.lantern import Lantern
 from methods.verifiers.lantern import Residual
@@ -26,7 +28,7 @@ class TestLaw:
         assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
 
     def test_every_planted_bug_shows(self) -> None:
-        for caught in prove_plants(Lantern, [Lantern(delta=0.0)]):
+        for caught in try_mutants(Lantern, [Lantern(delta=0.0)]):
             assert caught.caught, caught.why
 
     @pytest.mark.parametrize("case", GRID_CASES[:2], ids=str)

@@ -19,8 +19,8 @@ from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.errors import UsageError
 from harness.proof.cases import GRID_CASES, Case
-from harness.proof.mutants import planted
-from harness.proof.prove import QUICK, distance, measure, toy_drafter
+from harness.proof.distance import QUICK, distance, measure, toy_drafter
+from harness.proof.mutants import injected
 from harness.registry import METHODS
 from methods.lookahead import Lookahead
 
@@ -156,5 +156,5 @@ def test_its_own_size_is_proved_from_fixed_starts_and_bugs_of_its_guesses_show()
     method, case = Lookahead(), GRID_CASES[0]
     assert measure(method, case, QUICK).total_variation < 1e-12
     for mutant in method.mutants[:2]:
-        with planted(mutant):
+        with injected(mutant):
             assert measure(method, case, QUICK).total_variation > 1e-3, mutant.why

@@ -31,9 +31,9 @@ from harness.plan.cells import expand
 from harness.plan.suite import resolve
 from harness.plan.yaml_lines import Lines
 from harness.proof.cases import MASKED_CASES, Case, cases_of
+from harness.proof.distance import distance, method_law, total_variation
 from harness.proof.enumerate import Law
-from harness.proof.mutants import planted
-from harness.proof.prove import distance, method_law, total_variation
+from harness.proof.mutants import injected
 from harness.record.store import Store
 from harness.registry import METHODS
 from harness.run.executors import serial
@@ -178,7 +178,7 @@ class TestLaw:
             "origin": MaskedDiffusion("origin", 3),
         }[method]
         clean = method_law(asked, T1)
-        with planted(Mutant(where, old, new, "a bug")):
+        with injected(Mutant(where, old, new, "a bug")):
             try:
                 assert total_variation(method_law(asked, T1), clean) > 1e-3
             except ContractError as error:

@@ -27,7 +27,9 @@ from harness.discover import component, shipped
 from harness.errors import UnknownNameError, UsageError, WeightsError
 from harness.plan import presets
 from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.prove import EXACT, distance, prove_plants
+from harness.proof.distance import distance
+from harness.proof.mutants import try_mutants
+from harness.proof.prove import EXACT
 from harness.registry import METHODS
 from harness.synthetic.code import programs
 from harness.train.loop import save_bf16
@@ -61,7 +63,7 @@ class TestLaw:
             assert sum(step.accepted for step in steps) > 5 and max(step.accepted for step in steps) > 1
 
     def test_every_planted_bug_is_caught(self) -> None:
-        found = prove_plants(Medusa, [SMALL])
+        found = try_mutants(Medusa, [SMALL])
         assert len(found) == 3 and all(mutant.caught for mutant in found), found
 
     @pytest.mark.parametrize("acceptance", ["typical", "nucleus"])

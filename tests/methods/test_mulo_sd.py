@@ -37,7 +37,9 @@ from harness.plan import presets
 from harness.plan.cells import expand
 from harness.plan.suite import Lines, resolve
 from harness.proof.cases import GRID_CASES
-from harness.proof.prove import CAUGHT, EXACT, distance, prove, prove_plants
+from harness.proof.distance import distance
+from harness.proof.mutants import CAUGHT, try_mutants
+from harness.proof.prove import EXACT, prove
 from harness.record.ledger import totals
 from harness.record.store import Store
 from harness.registry import METHODS
@@ -254,7 +256,7 @@ class TestLaw:
 
     @pytest.mark.usefixtures("unchecked")
     def test_planted_bugs_are_seen(self) -> None:
-        found = prove_plants(MuLoSD, [MuLoSD(tau=inf)])
+        found = try_mutants(MuLoSD, [MuLoSD(tau=inf)])
         assert len(found) == 2 and all(bug.total_variation > CAUGHT for bug in found)
 
     def test_as_published_it_is_another_law_and_says_so(self) -> None:

@@ -24,9 +24,10 @@ from harness.core.sampling import Sampling, warp
 from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
 from harness.proof.cases import CASES, GRID_CASES, Case
-from harness.proof.enumerate import EnumeratingDraws
-from harness.proof.mutants import planted
-from harness.proof.prove import CAUGHT, EXACT, distance
+from harness.proof.distance import distance
+from harness.proof.enumerating_draws import EnumeratingDraws
+from harness.proof.mutants import CAUGHT, injected
+from harness.proof.prove import EXACT
 from harness.train.loop import save_bf16
 from methods.drafters.heads.conditioned_drafter import PRUNED, ConditionedHeads, independent, whole_path
 from methods.drafters.heads.drafter import _toy
@@ -105,7 +106,7 @@ class TestLaw:
     def test_every_planted_bug_is_caught(self, mutant: Mutant) -> None:
         cases = CASES[:4]
         clean = [distance(SMALL, case) for case in cases]
-        with planted(mutant):
+        with injected(mutant):
             broken = [distance(SMALL, case) for case in cases]
         assert max(abs(one - other) for one, other in zip(clean, broken, strict=True)) > CAUGHT
 

@@ -20,8 +20,8 @@ from harness.core.open_run import open_run
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import CASES
-from harness.proof.enumerate import EnumeratingDraws
-from harness.proof.prove import method_law, reference_law, total_variation
+from harness.proof.distance import method_law, reference_law, total_variation
+from harness.proof.enumerating_draws import EnumeratingDraws
 from harness.registry import METHODS
 from methods.drafters.jacobi.initialisation import Init
 from methods.drafters.jacobi.refine import discard, redraw

@@ -18,8 +18,8 @@ from harness.core.open_run import open_run
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import CASES
-from harness.proof.enumerate import EnumeratingDraws
-from harness.proof.prove import distance, method_law, total_variation
+from harness.proof.distance import distance, method_law, total_variation
+from harness.proof.enumerating_draws import EnumeratingDraws
 from methods.drafters.jacobi.refine import Fresh
 from methods.drafters.jacobi.reuse import Reuse, carry_over, reuse_by_threshold
 from methods.sjd import SJD

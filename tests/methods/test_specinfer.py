@@ -17,7 +17,7 @@ from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import Case
-from harness.proof.prove import distance, toy_drafter
+from harness.proof.distance import distance, toy_drafter
 from harness.registry import METHODS
 from methods.specinfer import SpecInfer
 from methods.trees.sampled import BranchingDrafter

@@ -14,8 +14,8 @@ from harness.core.open_run import open_run
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import CASES, Case
-from harness.proof.mutants import planted
-from harness.proof.prove import QUICK, distance, measure, toy_drafter
+from harness.proof.distance import QUICK, distance, measure, toy_drafter
+from harness.proof.mutants import injected
 from harness.registry import METHODS
 from methods.spectr import SpecTr
 from methods.speculative import Speculative
@@ -91,5 +91,5 @@ def test_its_own_size_is_proved_on_a_shorter_output_and_bugs_show_there() -> Non
     assert (eos.length, found.case.length) == (3, 2)
     assert found.total_variation < 1e-12
     for mutant in method.mutants:
-        with planted(mutant):
+        with injected(mutant):
             assert measure(method, found.case, QUICK).total_variation > 1e-3, mutant.why

@@ -16,7 +16,7 @@ from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.errors import ContractError, UsageError
 from harness.plan import presets
-from harness.proof.prove import toy_drafter
+from harness.proof.distance import toy_drafter
 from harness.registry import METHODS
 from methods.drafters.draft_model import ModelDrafter
 from methods.speculative import Speculative

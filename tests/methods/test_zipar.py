@@ -28,8 +28,8 @@ from harness.plan.cells import expand
 from harness.plan.suite import resolve
 from harness.plan.yaml_lines import Lines
 from harness.proof.cases import Case
-from harness.proof.mutants import planted
-from harness.proof.prove import distance, method_law, reference_law, total_variation
+from harness.proof.distance import distance, method_law, reference_law, total_variation
+from harness.proof.mutants import injected
 from harness.record.store import Store
 from harness.registry import METHODS
 from harness.run.executors import serial
@@ -207,7 +207,7 @@ class TestLaw:
     )
     def test_planted_bugs_change_the_law(self, where: str, old: str, new: str, method: ZipAR, case: Case) -> None:
         clean = method_law(method, case)
-        with planted(Mutant(where, old, new, "a bug")):
+        with injected(Mutant(where, old, new, "a bug")):
             assert total_variation(method_law(method, case), clean) > 1e-3
 
 

@@ -37,7 +37,7 @@ from harness.core.session import ancestors
 from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.plan import suite as suites
-from harness.proof.prove import toy_drafter
+from harness.proof.distance import toy_drafter
 from harness.record.ledger import METRICS as FIGURES
 from harness.record.ledger import totals, value
 from harness.record.store import Cell, Store

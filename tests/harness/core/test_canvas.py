@@ -30,7 +30,8 @@ from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.errors import ContractError
-from harness.proof.enumerate import _freeze, output_law
+from harness.proof.enumerate import output_law
+from harness.proof.states import freeze
 from harness.record.ledger import check
 
 MODEL = Tabular("tabular", {"vocabulary": 4, "context": 40})
@@ -329,9 +330,9 @@ class TestEnumeration:
         read(other, (P, 2))
         read(third, (P + 1, 3))
         read(third, (P, 2))
-        assert _freeze(one) == _freeze(other) != _freeze(third), "in the third P + 1 was read before P"
+        assert freeze(one) == freeze(other) != freeze(third), "in the third P + 1 was read before P"
         one.fill(fill((P, 2)))
-        assert _freeze(one) != _freeze(other)
+        assert freeze(one) != freeze(other)
 
 
 class TestRewrite:

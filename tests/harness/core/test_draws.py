@@ -20,7 +20,7 @@ from scipy import stats
 from harness.core.draft import Path
 from harness.core.draws import LIVE_CLOCKS, SeededDraws, chain_path, inverse_cdf, tree_path
 from harness.errors import ContractError
-from harness.proof.enumerate import EnumeratingDraws
+from harness.proof.enumerating_draws import EnumeratingDraws
 
 FALSE_ALARM = 1e-6
 plainly = settings(deadline=None, derandomize=True)

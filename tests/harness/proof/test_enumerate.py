@@ -21,10 +21,10 @@ from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.errors import ContractError, EnumerationLimit
 from harness.proof import enumerate as enumeration
-from harness.proof import prove as fidelity
-from harness.proof.cases import Case
-from harness.proof.enumerate import EnumeratingDraws, output_law
-from harness.proof.prove import reference_law, total_variation, toy_drafter
+from harness.proof.cases import CASES, Case
+from harness.proof.distance import distance, reference_law, total_variation, toy_drafter
+from harness.proof.enumerate import output_law
+from harness.proof.enumerating_draws import EnumeratingDraws
 from harness.registry import METHODS
 from methods.drafters.jacobi.window import JacobiWindow
 
@@ -182,7 +182,7 @@ class Holding(Method[Any]):
         return self.state
 
     def step(self, run: Run, state: Any) -> Acceptance:
-        p = run.law(run.target.forward())
+        p = run.probs(run.target.forward())
         return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])
 
 
@@ -198,10 +198,10 @@ class Remembering(Method[dict[str, int]]):
 
     def step(self, run: Run, state: dict[str, int]) -> Acceptance:
         if state["hits"] % 2 or run.room < 2:
-            p = run.law(run.target.forward())
+            p = run.probs(run.target.forward())
             state["hits"] += 1
             return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])
-        p = run.law(run.target.forward(Draft(torch.tensor([1]))))
+        p = run.probs(run.target.forward(Draft(torch.tensor([1]))))
         path = run.draws.path(p[:1, 1])
         state["hits"] += int(path.stop)
         left = p[0].clone()
@@ -221,7 +221,7 @@ class TestOutputLaw:
         method = METHODS.get(name).variants()[0]
         merged = output_law(method, opener(SMALL))
         serial = itertools.count()
-        monkeypatch.setattr(enumeration, "_freeze", lambda thing: next(serial))
+        monkeypatch.setattr(enumeration, "freeze", lambda thing: next(serial))
         assert total_variation(output_law(method, opener(SMALL)), merged) < 1e-13
 
     def test_the_law_sums_to_one_and_has_no_shorter_output_without_an_end(self) -> None:
@@ -248,7 +248,7 @@ class Guessing(Method[list[int]]):
         return run.draws.integers(4, 2, "init").tolist()
 
     def step(self, run: Run, state: list[int]) -> Acceptance:
-        p = run.law(run.target.forward())
+        p = run.probs(run.target.forward())
         return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])
 
 
@@ -306,8 +306,8 @@ class TestPins:
 
     def test_a_stream_that_enters_a_recorded_law_may_not_be_pinned(self) -> None:
         """SJD's fresh drafts are judged by the law they came from, so one fixed draft in its place shows."""
-        case = fidelity.CASES[0]
+        case = CASES[0]
         method = METHODS.get("sjd").variants()[0]
         pinned = EnumeratingDraws(pinned=frozenset({"init"}))
         assert method.pinned == frozenset()
-        assert fidelity.distance(method, case) < 1e-12 < 1e-3 < fidelity.distance(method, case, pinned)
+        assert distance(method, case) < 1e-12 < 1e-3 < distance(method, case, pinned)

@@ -1,4 +1,4 @@
-"""The verdicts: every method of the registry against its claim, its planted bugs, its samples, a real model.
+"""The verdicts: every method of the registry against its claim, its mutants, its samples, a real model.
 
 A method that is registered is tested here without another line.
 """
@@ -28,25 +28,13 @@ from harness.core.session import Session
 from harness.discover import load_all
 from harness.errors import ContractError
 from harness.plan import presets
-from harness.proof import prove as fidelity
+from harness.proof import cases as proof_cases
 from harness.proof.cases import CASES, GRID_CASES, Case, cases_of
+from harness.proof.distance import distance, method_law, reference_law, total_variation, toy_drafter
 from harness.proof.divergence import diverge
 from harness.proof.enumerate import Law
-from harness.proof.mutants import planted
-from harness.proof.prove import (
-    CAUGHT,
-    EXACT,
-    Caught,
-    Proof,
-    distance,
-    method_law,
-    prove,
-    prove_plants,
-    reference_law,
-    total_variation,
-    toy_drafter,
-    word,
-)
+from harness.proof.mutants import CAUGHT, TriedMutant, injected, try_mutants
+from harness.proof.prove import EXACT, Proof, prove, verdict_of
 from harness.registry import METHODS, TASKS
 
 load_all()
@@ -80,15 +68,15 @@ class TestProofs:
             assert proof.total_variation < EXACT
 
     @pytest.mark.parametrize("name", sorted(METHODS))
-    def test_every_planted_bug_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_mutant_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if name not in LONGER:
-            monkeypatch.setattr(fidelity, "CASES", SMALL)
+            monkeypatch.setattr(proof_cases, "CASES", SMALL)
         kind = METHODS.get(name)
-        found = prove_plants(kind, kind.variants())
+        found = try_mutants(kind, kind.variants())
         assert [(mutant.why, mutant.caught) for mutant in found] == [(mutant.why, True) for mutant in kind.mutants]
 
     @pytest.mark.parametrize("name", sorted(METHODS))
-    def test_a_method_that_claims_exactness_has_a_planted_bug(self, name: str) -> None:
+    def test_a_method_that_claims_exactness_has_a_mutant(self, name: str) -> None:
         kind = METHODS.get(name)
         if any(method.claim is not Claim.APPROXIMATE for method in kind.variants()):
             assert kind.mutants
@@ -96,7 +84,7 @@ class TestProofs:
     def test_a_proof_with_plants_stops_at_the_first_that_shows(self) -> None:
         kind = METHODS.get("speculative")
         proof = prove(kind.variants()[0], SMALL[:2])
-        assert proof.planted
+        assert proof.catches
         assert proof.verdict == "exact"
         assert len(proof.mutants) == 1
         plain = proof.plain("speculative")
@@ -145,11 +133,11 @@ class TestSamples:
         alone = len(outputs) == 1  # nothing is left to chance, so there is no statistic
         assert alone or stats.chisquare(observed, size * expected / expected.sum()).pvalue > FALSE_ALARM
 
-    def test_the_test_above_would_see_a_planted_bug(self) -> None:
+    def test_the_test_above_would_see_a_mutant(self) -> None:
         """2,000 draws tell a residual forgotten from the law: the samples' check has power too."""
         method = METHODS.get("speculative").variants()[0]
         reference = reference_law(SAMPLED.backbone(), SAMPLED.prompt, SAMPLED.length, SAMPLED.sampling)
-        with planted(method.mutants[0]):
+        with injected(method.mutants[0]):
             biased = method_law(method, SAMPLED)
         outputs = sorted(reference)
         observed = np.array([biased[output] for output in outputs]) * DRAWS
@@ -231,25 +219,25 @@ def mutant(where: str, old: str, new: str) -> Mutant:
 class TestPlanting:
     def test_the_code_is_swapped_for_everyone_and_put_back(self, patient: ModuleType) -> None:
         imported_before = patient.twice
-        with planted(mutant("twice", "x + x", "x + x + 1")):
+        with injected(mutant("twice", "x + x", "x + x + 1")):
             assert patient.twice(2) == imported_before(2) == 5
         assert patient.twice(2) == imported_before(2) == 4
 
     def test_it_is_put_back_when_the_body_raises(self, patient: ModuleType) -> None:
-        with pytest.raises(ZeroDivisionError), planted(mutant("twice", "x + x", "x / 0")):
+        with pytest.raises(ZeroDivisionError), injected(mutant("twice", "x + x", "x / 0")):
             patient.twice(2)
         assert patient.twice(2) == 4
 
     def test_methods_and_static_methods(self, patient: ModuleType) -> None:
-        with planted(mutant("Holder.method", "* 3", "* 30")), planted(mutant("Holder.fixed", "* 5", "* 50")):
+        with injected(mutant("Holder.method", "* 3", "* 30")), injected(mutant("Holder.fixed", "* 5", "* 50")):
             assert (patient.Holder().method(1), patient.Holder.fixed(1)) == (30, 50)
         assert (patient.Holder().method(1), patient.Holder.fixed(1)) == (3, 5)
 
     @pytest.mark.parametrize(("old", "lines"), [("x - x", 0), ("doubled", 2)])
     def test_text_that_is_not_on_one_line_is_refused(self, patient: ModuleType, old: str, lines: int) -> None:
         with (
-            pytest.raises(ContractError, match=f"'{old}' on one line .* finds it on {lines}; bring the Plant"),
-            planted(mutant("twice", old, "0")),
+            pytest.raises(ContractError, match=f"'{old}' on one line .* finds it on {lines}; bring the Mutant"),
+            injected(mutant("twice", old, "0")),
         ):
             pass
         assert patient.twice(2) == 4
@@ -257,7 +245,7 @@ class TestPlanting:
     def test_only_functions_take_a_bug(self, patient: ModuleType) -> None:
         with (
             pytest.raises(ContractError, match="not a Python function"),
-            planted(mutant("NOT_A_FUNCTION", "3", "4")),
+            injected(mutant("NOT_A_FUNCTION", "3", "4")),
         ):
             pass
 
@@ -274,7 +262,7 @@ class TestPlanting:
                 ),
             )
 
-        assert [found.total_variation for found in prove_plants(Passless, [kind()])] == [1.0]
+        assert [found.total_variation for found in try_mutants(Passless, [kind()])] == [1.0]
 
     def test_a_harmless_change_is_not_caught(self) -> None:
         kind = METHODS.get("autoregressive")
@@ -284,11 +272,11 @@ class TestPlanting:
                 Mutant("harness.core.sampling:warp", "(-1, keepdim=True)", "(1, keepdim=True)", "the same axis"),
             )
 
-        assert [found.caught for found in prove_plants(Harmless, [kind()])] == [False]
+        assert [found.caught for found in try_mutants(Harmless, [kind()])] == [False]
 
     def test_caught_is_above_its_limit(self) -> None:
-        assert Caught("w", "m:f", CAUGHT * 1.01, "case").caught
-        assert not Caught("w", "m:f", CAUGHT, "case").caught
+        assert TriedMutant("w", "m:f", CAUGHT * 1.01, "case").caught
+        assert not TriedMutant("w", "m:f", CAUGHT, "case").caught
 
 
 @pytest.mark.parametrize(
@@ -304,7 +292,7 @@ class TestPlanting:
     ],
 )
 def test_the_word_for_a_claim_and_a_distance(claim: Claim, tv: float, said: str) -> None:
-    assert word(claim, tv) == said
+    assert verdict_of(claim, tv) == said
 
 
 @pytest.mark.parametrize(
@@ -328,7 +316,7 @@ def test_where_two_outputs_part(ours: Sequence[int], theirs: Sequence[int], at: 
 def test_an_exact_method_is_at_no_distance_and_its_proof_is_plain() -> None:
     method = METHODS.get("autoregressive")()
     assert distance(method, SAMPLED) < EXACT
-    assert Proof(method, method.claim, 0.0, "", "exact").planted is False
+    assert Proof(method, method.claim, 0.0, "", "exact").catches is False
 
 
 TOKENS = 24

@@ -22,7 +22,7 @@ from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.discover import load_recipes, shipped
 from harness.errors import UnknownNameError, UsageError, WeightsError
-from harness.proof.enumerate import EnumeratingDraws
+from harness.proof.enumerating_draws import EnumeratingDraws
 from harness.registry import RECIPES
 from harness.synthetic.code import programs
 from harness.train import prompts as prompt_sources

@@ -18,7 +18,7 @@ from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import CASES, GRID_CASES
-from harness.proof.prove import distance
+from harness.proof.distance import distance
 from methods.drafters.eagle import measured_sizing
 from methods.drafters.eagle.measured_sizing import AcceptanceHistory, Size, TreeSizer
 from methods.eagle2 import Eagle2

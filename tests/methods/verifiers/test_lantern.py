@@ -8,7 +8,7 @@ from torch import Tensor
 
 from harness.core.capabilities import Capabilities, Grid
 from harness.core.draft import Draft
-from harness.proof.enumerate import EnumeratingDraws
+from harness.proof.enumerating_draws import EnumeratingDraws
 from methods.trees.structure import children
 from methods.verifiers.lantern import Relaxed, Residual, judge, judge_greedy, verify_relaxed
 from methods.verifiers.rejection import residual

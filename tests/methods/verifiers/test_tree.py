@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from harness.core.draft import Acceptance, Draft
 from harness.core.draws import Draws
 from harness.errors import ContractError
-from harness.proof.enumerate import EnumeratingDraws
+from harness.proof.enumerating_draws import EnumeratingDraws
 from methods.trees.sampled import siblings
 from methods.trees.structure import children, trie
 from methods.verifiers.k_seq import k_seq, merge, verify_k_seq

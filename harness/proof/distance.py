@@ -1,0 +1,119 @@
+"""How far the outputs of a method are from those of its reference: total variation of exact laws."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.core.backbone import Backbone
+from harness.core.clock import CpuClock, Stopwatch
+from harness.core.draws import Draws
+from harness.core.method import Method
+from harness.core.open_run import open_run
+from harness.core.run import Run
+from harness.core.sampling import Sampling, warp
+from harness.core.session import Session
+from harness.core.task import Prompt
+from harness.errors import EnumerationLimit
+from harness.proof.cases import Case
+from harness.proof.enumerate import Law, output_law
+from harness.proof.enumerating_draws import EnumeratingDraws
+
+
+def reference_law(backbone: Backbone, prompt: Sequence[int], length: int, sampling: Sampling) -> Law:
+    """The chain rule, with a cache of its own for every prefix: no method's code, nothing to roll back."""
+    law: Law = {}
+    encoded = backbone.open(Prompt("", tokens=tuple(prompt)))
+
+    def extend(output: tuple[int, ...], weight: float) -> None:
+        if len(output) == length or (output and output[-1] in backbone.capabilities.eos):
+            law[output] = weight
+            return
+        tokens = [*prompt, *output]
+        session = Session(encoded.cache(), backbone.capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
+        for token, p in enumerate(warp(session.forward(), sampling)[0].tolist()):
+            if p > 0:
+                extend((*output, token), weight * p)
+
+    extend((), 1.0)
+    return law
+
+
+def total_variation(a: Law, b: Law) -> float:
+    """Half the sum of absolute differences: the largest difference in the probability of any event."""
+    return 0.5 * sum(abs(a.get(x, 0.0) - b.get(x, 0.0)) for x in a.keys() | b.keys())
+
+
+def method_law(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> Law:
+    """The exact law of a method's output on a case's model; ``draws``: with limits or pins."""
+    backbone = case.backbone()
+
+    def opened(draws: Draws) -> Run:
+        return open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
+
+    return output_law(method, opened, draws)
+
+
+def toy_drafter(backbone: Backbone) -> Callable[[str], Backbone]:
+    """Any name opens another random model of the same vocabulary; ``self`` opens the model itself."""
+    return lambda name: backbone if name == "self" else backbone.variant({"drafter": name})
+
+
+def distance(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> float:
+    """Total variation between a method and its reference on a case; ``draws``: of the method, with limits or pins."""
+    if method.reference is not None:
+        return total_variation(method_law(method, case, draws), method_law(method.reference, case))
+    reference = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+    return total_variation(method_law(method, case, draws), reference)
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How far a proof goes.
+
+    Args:
+        widest: outcomes that the draws of one step may promise; a case beyond them is taken a token shorter, and again.
+        starts: seeds that answer the method's `pinned` streams, each a proof of its own; 0: all outcomes of theirs too.
+    """
+
+    widest: float = math.inf
+    starts: int = 0
+
+    def draws(self, method: Method[Any]) -> Iterator[EnumeratingDraws]:
+        """One for each proof."""
+        pinned = method.pinned if self.starts else frozenset()
+        for start in range(self.starts if pinned else 1):
+            yield EnumeratingDraws(self.widest, pinned, start)
+
+    def lengths(self, case: Case) -> range:
+        """Of outputs, the first one that fits is taken; at least one token is drafted in it."""
+        return range(case.length, 1 if self.widest < math.inf else case.length - 1, -1)
+
+
+WHOLE = Effort()
+QUICK = Effort(widest=16384, starts=4)
+"""Seconds for a setting of published size."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """A case as it was enumerated, perhaps shorter than asked, and the largest distance over the starts."""
+
+    case: Case
+    total_variation: float
+
+
+def measure(method: Method[Any], case: Case, effort: Effort = WHOLE) -> Measured:
+    """`distance` within an effort.
+
+    Raises:
+        EnumerationLimit: the shortest output branches too much.
+    """
+    *longer, last = (replace(case, length=length) for length in effort.lengths(case))
+    for tried in longer:
+        with suppress(EnumerationLimit):
+            return Measured(tried, max(distance(method, tried, draws) for draws in effort.draws(method)))
+    return Measured(last, max(distance(method, last, draws) for draws in effort.draws(method)))
