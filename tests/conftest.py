@@ -13,6 +13,9 @@ import pytest
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+if "STRIDE_WITHOUT_EXTRA" in os.environ:
+    import tests.support.extras  # noqa: F401  # it hides the extra before anything imports its packages
+
 if not os.environ.get("STRIDE_NO_SHAPE_CHECKS"):
     from jaxtyping import install_import_hook
 

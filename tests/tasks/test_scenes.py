@@ -20,6 +20,7 @@ from tasks.emoji_scenes import EmojiScenes
 from tasks.metrics import detector
 from tasks.metrics._scene_truth import exact, shares, truth
 from tasks.metrics.attributes import Seen, judge, regions
+from tests.support.extras import needs_image_extra
 
 needs_weights = pytest.mark.skipif(
     not (detector.WEIGHTS / "model.safetensors").exists(), reason="the detector is not shipped here"
@@ -240,6 +241,7 @@ class TestTask:
         own = [emoji.render(scene, 32) for scene in task.scenes()]
         assert not any((a.pixels == b).all() for a in real for b in own)
 
+    @needs_image_extra
     def test_distances_are_to_real_scenes_and_absent_weights_are_a_reason(self, monkeypatch, tmp_path):
 
         class Mean(emoji_scenes.EffLite0):

@@ -5,17 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
-from importlib.util import find_spec
 
 import pytest
 
 from harness.errors import UsageError
 from harness.platform import torchvision
-
-EXTRA = ("torchvision", "pytorch_fid", "open_clip")
-ABSENT = [name for name in EXTRA if find_spec(name) is None]
-
-needs_extra = pytest.mark.skipif(bool(ABSENT), reason=f"the image extra is not installed: {', '.join(ABSENT)} missing")
+from tests.support.extras import needs_image_extra
 
 
 def python(code: str) -> subprocess.CompletedProcess[str]:
@@ -23,11 +18,12 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
 
 
-@needs_extra
+@needs_image_extra
 def test_pytorch_fid_and_open_clip_import_after_ensure():
     done = python(
         """
         from harness.platform import torchvision
+from tests.support.extras import needs_image_extra
         torchvision.ensure()
         torchvision.ensure()
         import open_clip, torchvision
@@ -41,11 +37,12 @@ def test_pytorch_fid_and_open_clip_import_after_ensure():
     assert done.stdout.strip() == "torchvision.transforms.functional"
 
 
-@needs_extra
+@needs_image_extra
 def test_transforms_work_and_a_missing_operator_says_so():
     done = python(
         """
         from harness.platform import torchvision
+from tests.support.extras import needs_image_extra
         torchvision.ensure()
         import torch, torchvision
         from torchvision.transforms.functional import resize
@@ -65,12 +62,13 @@ def test_transforms_work_and_a_missing_operator_says_so():
     assert done.returncode == 0, done.stderr
 
 
-@needs_extra
+@needs_image_extra
 def test_frechet_distance_of_two_gaussians():
     """Unit covariances whose means are three apart: the squared distance is nine."""
     done = python(
         """
         from harness.platform import torchvision
+from tests.support.extras import needs_image_extra
         torchvision.ensure()
         import numpy
         from pytorch_fid.fid_score import calculate_frechet_distance as distance

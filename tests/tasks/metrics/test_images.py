@@ -22,6 +22,7 @@ from tasks.metrics import clip as clips
 from tasks.metrics._image_stats import draws, mean, shown
 from tasks.metrics._lpips import Lpips
 from tasks.metrics.features import EffLite0, FeatureNet, Inception
+from tests.support.extras import needs_image_extra
 
 TINY = "ViT-S-32-alt"
 
@@ -64,6 +65,7 @@ def shuffled(outputs: list[Scored]) -> list[Scored]:
 
 
 class TestFrechet:
+    @needs_image_extra
     def test_two_diagonal_gaussians_in_closed_form(self):
         """|m - n|^2 + sum (s_i - t_i)^2 with s = half sqrt(8/7)."""
         one, other = corners((100, 100, 100), (10, 20, 30)), corners((103, 104, 100), (20, 20, 10))
@@ -72,12 +74,14 @@ class TestFrechet:
         assert found.n == 8 and found.low < found.value < found.high
         assert found == frechet.frechet(one, other, Colour())
 
+    @needs_image_extra
     def test_the_order_of_pictures_changes_nothing(self):
         one, other = corners((100, 100, 100), (10, 20, 30)), corners((90, 80, 100), (5, 6, 7))
         assert frechet.frechet(one[::-1], other, Colour()).value == pytest.approx(
             frechet.frechet(one, other[::-1], Colour()).value, abs=1e-9
         )
 
+    @needs_image_extra
     @pytest.mark.parametrize("n", [6, 40])
     def test_a_resample_that_draws_each_picture_once_has_pytorch_fids_distance(self, n, monkeypatch):
         random = np.random.default_rng(0)
@@ -133,6 +137,7 @@ def random_inception(tmp_path_factory) -> Path:
     return folder
 
 
+@needs_image_extra
 class TestInception:
     def test_features_are_those_that_pytorch_fid_computes_from_files(self, random_inception, tmp_path):
         from PIL import Image
@@ -220,6 +225,7 @@ def clip(random_clip) -> clips.Clip:
     return clips.Clip(TINY, random_clip)
 
 
+@needs_image_extra
 class TestClip:
     def test_the_score_is_a_hundred_times_the_cosine_that_open_clip_gives(self, clip, random_clip):
         import open_clip
@@ -344,6 +350,7 @@ def lpips(tmp_path_factory) -> Lpips:
     return Lpips(folder / weights.ALEXNET.file, folder / weights.LPIPS_ALEX.file)
 
 
+@needs_image_extra
 class TestLpips:
     def test_equals_the_definition_written_out_layer_by_layer(self, lpips):
         one, other = noise(1), noise(2)
@@ -416,6 +423,7 @@ class TestScore:
         found = images.score("diversity", cell([noise(1), noise(2)], repetitions=2), settings)
         assert found["diversity_lpips"].value is None and found["diversity_efflite0"].value > 0
 
+    @needs_image_extra
     def test_frechet_distances_need_a_reference(self, tmp_path):
         from PIL import Image
 
@@ -450,6 +458,7 @@ class TestScore:
         with pytest.raises(ContractError, match="'p/00' has two outputs of repetition 0"):
             shown(cell([noise(1)]) * 2)
 
+    @needs_image_extra
     def test_a_missing_package_is_a_reason_that_names_the_extra(self, monkeypatch, random_clip):
         monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
         settings = images.Settings(clip_model=TINY, clip_weights=str(random_clip))
