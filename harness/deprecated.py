@@ -184,6 +184,8 @@ SYMBOLS = {
     "Ranked": "RankedTree",
     "Seat": "Slot",
     "Sheet": "TextTable",
+    "cost_sheet": "cost_table",
+    "framework_sheet": "framework_table",
     "Seen": "ConditionKV",
     "Start": "Initialiser",
     "Tied": "MadeFor",

@@ -37,11 +37,11 @@ def command(
     """
     book = card_files.read(cards or card_files.CARDS)
     rate = utilisation or book.utilisation
-    rows, sheets = tables.rows(book, rate), [tables.cost_sheet(book, rate)]
+    rows, sheets = tables.rows(book, rate), [tables.cost_table(book, rate)]
     if book.frameworks:
         declare_all()
         sheets.append(
-            tables.framework_sheet(book, {name: METHODS.get(name).variants()[0].claim.name for name in METHODS})
+            tables.framework_table(book, {name: METHODS.get(name).variants()[0].claim.name for name in METHODS})
         )
     if markdown:
         markdown.write_text(tables.markdown(sheets), encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a training reads, on cards, and what it costs by them: floating-point operations, steps and GPU hours.
+"""Cards of trainings, and what each costs: floating-point operations, steps and GPU hours.
 
 Source: "Cross-Regression", appendix C: C = 6 P D (eq. 36), or 2 P_base D + 6 P_aux D with a frozen base (note to
 Table 5); H = C / (3600 U) (eq. 37); S = D / B (eq. 38).
@@ -23,13 +23,20 @@ TERA = 1e12
 
 @dataclass(frozen=True)
 class Card:
-    """What a training reads.
+    """Size and data of one training.
 
     Args:
-        name: as shown. paradigm: in words. source: of its figures. trained: P, or P_aux where a base is frozen.
-        tokens: D, as the paper's formula takes it. frozen: P_base, read forward only; 0: nothing is frozen.
-        batch: B; None where the source has none. epochs: passes over the tokens that D does not count.
-        framework: a key of `Book.frameworks`. printed: for each place its values: tflop, hours, steps, tokens.
+        name: as shown in tables.
+        paradigm: the kind of training, in words.
+        source: where the figures come from.
+        trained: P, or P_aux where a base model is frozen.
+        tokens: D, as the paper's formula takes it.
+        frozen: P_base, used in forward passes only; 0 where nothing is frozen.
+        batch: B; None where the source has none.
+        epochs: passes over the tokens that D does not count.
+        framework: a key of `Book.frameworks`.
+        note: a remark shown below the table.
+        printed: the printed values of each table: tflop, hours, steps, tokens.
     """
 
     name: str
@@ -47,7 +54,13 @@ class Card:
 
 @dataclass(frozen=True)
 class Framework:
-    """A way to decode in parallel: names of methods here that follow it, and what it offers, in words."""
+    """A way to decode in parallel.
+
+    Args:
+        name: as shown in tables.
+        methods: names of the methods here that follow it.
+        capabilities: what it offers, in words.
+    """
 
     name: str
     methods: Sequence[str]
@@ -74,7 +87,7 @@ class Cost:
 
 
 def cost(card: Card, utilisation: float, epochs: float = 1.0) -> Cost:
-    """By equations 36 to 38, over ``epochs`` passes."""
+    """Compute the cost by equations 36 to 38, over ``epochs`` passes."""
     tokens = card.tokens * epochs
     flop = (2 * card.frozen + 6 * card.trained) * tokens
     steps = None if card.batch is None else tokens / card.batch
@@ -82,25 +95,25 @@ def cost(card: Card, utilisation: float, epochs: float = 1.0) -> Cost:
 
 
 def follows(printed: Decimal, value: float) -> bool:
-    """Whether a value rounds to what is printed, zeros at its end not being digits."""
+    """Whether a value rounds to the printed one. Trailing zeros of the printed value are not digits."""
     half = Decimal((0, (5,), int(printed.normalize().as_tuple().exponent) - 1))
     return abs(Decimal(value) - printed) <= half
 
 
 def checks(card: Card, utilisation: float) -> Iterator[str]:
-    """A line for each printed value that its own formula does not give, or that has none."""
-    found = cost(card, utilisation)
-    ours = {"tflop": found.flop / TERA, "hours": found.hours, "steps": found.steps, "tokens": found.tokens}
+    """Yield a line for each printed value that the card's formula does not give, or cannot compute."""
+    total = cost(card, utilisation)
+    computed = {"tflop": total.flop / TERA, "hours": total.hours, "steps": total.steps, "tokens": total.tokens}
     units = {"tflop": " TFLOP", "hours": " h", "steps": " steps", "tokens": " tokens"}
     for where, values in card.printed.items():
         for key, value in values.items():
-            mine = ours[key]
-            if mine is None:
+            expected = computed[key]
+            if expected is None:
                 yield f"{card.name}, {where}: {float(value):.6g}{units[key]} printed; no batch to count them by"
-            elif not follows(value, mine):
-                unit, ratio = units[key], float(value) / mine
+            elif not follows(value, expected):
+                unit, ratio = units[key], float(value) / expected
                 times = f" (x {ratio:.3g})" if abs(ratio - 1) > 0.01 else ""
-                yield f"{card.name}, {where}: {float(value):.6g}{unit} printed, {mine:.6g} by its formula{times}"
+                yield f"{card.name}, {where}: {float(value):.6g}{unit} printed, {expected:.6g} by its formula{times}"
     if card.epochs != 1:
         whole = cost(card, utilisation, card.epochs)
         yield (
@@ -110,10 +123,10 @@ def checks(card: Card, utilisation: float) -> Iterator[str]:
 
 
 def read(file: Path = CARDS) -> Book:
-    """Cards from a file.
+    """Read cards from a file.
 
     Raises:
-        UsageError: it cannot be read, a field is missing, unknown or no number, or a framework has no entry.
+        UsageError: the file cannot be read, a field is missing, unknown or not a number, or a framework has no entry.
     """
     try:
         document: Any = yaml.safe_load(file.read_text(encoding="utf-8"))
@@ -139,8 +152,8 @@ def _card(where: str, entry: Any) -> Card:
     wrong = [key for key in entry if key not in names]
     lacking = [key for key in names[:5] if key not in entry]
     if wrong or lacking:
-        said = f"has no field {lacking[0]!r}" if lacking else f"has a field {wrong[0]!r}"
-        raise UsageError(f"{where} {said}; a card has {', '.join(names)}")
+        problem = f"has no field {lacking[0]!r}" if lacking else f"has a field {wrong[0]!r}"
+        raise UsageError(f"{where} {problem}; a card has {', '.join(names)}")
     values: dict[str, Any] = {k: _positive(f"{where}: {k}", entry[k]) for k in numbers if k in entry}
     values |= {k: str(v) for k, v in entry.items() if k not in (*numbers, "printed")}
     return Card(**values, printed=_printed(where, entry.get("printed") or {}))
@@ -148,13 +161,13 @@ def _card(where: str, entry: Any) -> Card:
 
 def _printed(where: str, entry: Any) -> dict[str, dict[str, Decimal]]:
     try:
-        found = {str(at): {str(k): Decimal(str(v)) for k, v in values.items()} for at, values in entry.items()}
+        printed = {str(table): {str(k): Decimal(str(v)) for k, v in row.items()} for table, row in entry.items()}
     except (AttributeError, InvalidOperation) as error:
         raise UsageError(f"{where}: printed is {entry!r}; give numbers by place, {{Table 5: {{hours: 18}}}}") from error
-    wrong = [key for values in found.values() for key in values if key not in ("tflop", "hours", "steps", "tokens")]
+    wrong = [key for row in printed.values() for key in row if key not in ("tflop", "hours", "steps", "tokens")]
     if wrong:
         raise UsageError(f"{where}: printed has {wrong[0]!r}; a place has tflop, hours, steps and tokens")
-    return found
+    return printed
 
 
 def _positive(where: str, value: Any) -> float:
@@ -170,7 +183,7 @@ def _positive(where: str, value: Any) -> float:
 def _framework(entry: Mapping[str, Any]) -> Framework:
     marks = {True: "yes", False: "no", None: ""}
     capabilities = {
-        what: ": ".join(part for part in (marks[said.get("offered")], said.get("text", "")) if part)
-        for what, said in entry["offers"].items()
+        what: ": ".join(words for words in (marks[offer.get("offered")], offer.get("text", "")) if words)
+        for what, offer in entry["offers"].items()
     }
     return Framework(str(entry["name"]), tuple(entry["methods"]), capabilities)

@@ -1,11 +1,11 @@
-"""Training costs as tables: a paper's Tables 5 and 1 beside ours, and its Table 2."""
+"""Training costs as tables: a paper's Tables 5 and 1 next to our figures, and its Table 2."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from reports.cost.cards import TERA, Book, checks, cost
+from reports.cost.cards import TERA, Book, Card, checks, cost
 from reports.text_table import Column, TextTable, markdown_lines
 
 UNITS = {"T": 1e12, "B": 1e9, "M": 1e6, "K": 1e3}
@@ -28,51 +28,71 @@ COLUMNS = (
 
 
 def rows(book: Book, utilisation: float) -> list[dict[str, Any]]:
-    """A row a card: numbers, None where there is none, and `flags`: what its own formula does not give.
+    """Return one row a card; a number is None where the card lacks it.
+
+    ``flags`` lists the printed values that the card's own formula does not give.
 
     Args:
-        utilisation: U of our hours; printed ones are checked against the book's.
+        book: the cards.
+        utilisation: U of the computed hours. Printed hours are checked with the book's U.
     """
-    out = []
-    for key, card in book.cards.items():
-        ours, flags = cost(card, utilisation), list(checks(card, book.utilisation))
-        found = {where: {k: float(v) for k, v in values.items()} for where, values in card.printed.items()}
-        table, first = found.get("Table 5", {}), found.get("Table 1", {})
-        row = {"key": key, "name": card.name, "paradigm": card.paradigm, "trained": card.trained}
-        row |= {"frozen": card.frozen or None, "tokens": ours.tokens, "batch": card.batch, "source": card.source}
-        row |= {"steps_printed": table.get("steps"), "steps": ours.steps, "tflop_printed": table.get("tflop")}
-        row |= {"tflop": ours.flop / TERA, "hours_1": first.get("hours"), "hours_5": table.get("hours")}
-        tables = (flag for flag in flags if ", Table" in flag)
-        row |= {"hours": ours.hours, "follows": "no" if any(tables) else "yes", "flags": flags, "note": card.note}
-        out.append(row)
-    return out
+    return [_row(key, card, book.utilisation, utilisation) for key, card in book.cards.items()]
 
 
-def cost_sheet(book: Book, utilisation: float) -> TextTable:
-    """Table 5 with the hours of Table 1, ours beside, and notes on what does not follow."""
-    found = rows(book, utilisation)
-    table = [[_shown(c.key, row[c.key]) for c in COLUMNS] for row in found]
-    notes = [flag for row in found for flag in row["flags"]]
-    notes += [f"{row['name']}: {row['note']}" for row in found if row["note"]]
-    return TextTable(f"Training cost at {utilisation / TERA:g} TFLOP/s a GPU", COLUMNS, table, notes)
-
-
-def framework_sheet(book: Book, claims: Mapping[str, str]) -> TextTable:
-    """Table 2, whose trainings are the cards', and what the methods here claim.
-
-    Args:
-        claims: of each registered method; others are left out.
-    """
-    columns = (Column("what", "", rank=0), *(Column(k, f.name, rank=1) for k, f in book.frameworks.items()))
-    rows = list(dict.fromkeys(what for f in book.frameworks.values() for what in f.capabilities))
-    table = [[what, *(f.capabilities.get(what, "-") for f in book.frameworks.values())] for what in rows]
-    trained = [[c.name for c in book.cards.values() if c.framework == key] for key in book.frameworks]
-    table += [["trained", *(", ".join(names) or "-" for names in trained)]]
-    known = {
-        f.name: [f"{name} {claims[name]}" for name in f.methods if name in claims] for f in book.frameworks.values()
+def _row(key: str, card: Card, printed_utilisation: float, utilisation: float) -> dict[str, Any]:
+    computed, flags = cost(card, utilisation), list(checks(card, printed_utilisation))
+    printed = {where: {k: float(v) for k, v in values.items()} for where, values in card.printed.items()}
+    table_5, table_1 = printed.get("Table 5", {}), printed.get("Table 1", {})
+    return {
+        "key": key,
+        "name": card.name,
+        "paradigm": card.paradigm,
+        "trained": card.trained,
+        "frozen": card.frozen or None,
+        "tokens": computed.tokens,
+        "batch": card.batch,
+        "source": card.source,
+        "steps_printed": table_5.get("steps"),
+        "steps": computed.steps,
+        "tflop_printed": table_5.get("tflop"),
+        "tflop": computed.flop / TERA,
+        "hours_1": table_1.get("hours"),
+        "hours_5": table_5.get("hours"),
+        "hours": computed.hours,
+        "follows": "no" if any(", Table" in flag for flag in flags) else "yes",
+        "flags": flags,
+        "note": card.note,
     }
-    notes = [f"{name}, claimed here: {', '.join(found)}" for name, found in known.items() if found]
-    return TextTable("What each framework offers (Table 2)", columns, table, notes)
+
+
+def cost_table(book: Book, utilisation: float) -> TextTable:
+    """Return Table 5 with the hours of Table 1, our figures next to them, and notes on what does not follow."""
+    cards = rows(book, utilisation)
+    cells = [[_shown(column.key, card[column.key]) for column in COLUMNS] for card in cards]
+    notes = [flag for card in cards for flag in card["flags"]]
+    notes += [f"{card['name']}: {card['note']}" for card in cards if card["note"]]
+    return TextTable(f"Training cost at {utilisation / TERA:g} TFLOP/s a GPU", COLUMNS, cells, notes)
+
+
+def framework_table(book: Book, claims: Mapping[str, str]) -> TextTable:
+    """Return Table 2 with the trainings of the cards, and notes on what the methods here claim.
+
+    Args:
+        book: the cards and frameworks.
+        claims: the claim of each registered method. Methods that are not registered are left out.
+    """
+    frameworks = book.frameworks
+    columns = (Column("what", "", rank=0), *(Column(key, f.name, rank=1) for key, f in frameworks.items()))
+    capabilities = list(dict.fromkeys(what for f in frameworks.values() for what in f.capabilities))
+    cells = [[what, *(f.capabilities.get(what, "-") for f in frameworks.values())] for what in capabilities]
+    trained = [[c.name for c in book.cards.values() if c.framework == key] for key in frameworks]
+    cells += [["trained", *(", ".join(names) or "-" for names in trained)]]
+    notes = []
+    for framework in frameworks.values():
+        claimed = [f"{name} {claims[name]}" for name in framework.methods if name in claims]
+        if claimed:
+            notes.append(f"{framework.name}, claimed here: {', '.join(claimed)}")
+    return TextTable("What each framework offers (Table 2)", columns, cells, notes)
 
 
 def _shown(key: str, value: Any) -> str:
@@ -84,10 +104,10 @@ def _shown(key: str, value: Any) -> str:
     return f"{value:.2g}" if key.startswith("tflop") else f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def markdown(sheets: Sequence[TextTable]) -> str:
-    """The tables whole, with their notes."""
+def markdown(tables: Sequence[TextTable]) -> str:
+    """Return the tables with all columns, and their notes."""
     parts = ["# Training cost", ""]
-    for sheet in sheets:
-        parts += [f"## {sheet.title}", "", *markdown_lines([column.title for column in sheet.columns], sheet.rows), ""]
-        parts += [*(f"- {note}" for note in sheet.notes), *([""] if sheet.notes else [])]
+    for table in tables:
+        parts += [f"## {table.title}", "", *markdown_lines([column.title for column in table.columns], table.rows), ""]
+        parts += [*(f"- {note}" for note in table.notes), *([""] if table.notes else [])]
     return "\n".join(parts)

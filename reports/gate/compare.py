@@ -1,4 +1,4 @@
-"""Two runs side by side: cells of equal configuration, paired by prompt and seed, with intervals."""
+"""Compares two runs: cells of equal configuration, paired by prompt and seed, with intervals."""
 
 from __future__ import annotations
 
@@ -33,9 +33,10 @@ class Comparison:
     """What differs between run a and run b.
 
     Args:
-        frame: a row a matched cell and metric: cell, label, backbone, dtype, temperature, task, metric, a, b,
-            difference (b - a), low, high, prompts, pairs, equal (pairs whose outputs are the same tokens).
-        only_a, only_b: labels of finished cells without a partner.
+        frame: one row a matched cell and metric. Columns: cell, label, backbone, dtype, temperature, task, metric,
+            a, b, difference (b - a), low, high, prompts, pairs, equal (pairs whose outputs are the same tokens).
+        only_a: labels of finished cells of a that b lacks.
+        only_b: labels of finished cells of b that a lacks.
         notes: what was not compared, and why.
     """
 
@@ -47,21 +48,19 @@ class Comparison:
 
 def compare(a: Store, b: Store) -> Comparison:
     """Match the finished cells by configuration, and compare each pair over shared prompts and seeds."""
-    ours, theirs = _by_configuration(a), _by_configuration(b)
+    cells_a, cells_b = _by_configuration(a), _by_configuration(b)
     machines = [dict(store.manifest.get("provenance") or {}).get("fingerprint") for store in (a, b)]
-    timed = machines[0] is not None and machines[0] == machines[1]
-    names = " and ".join(str(one or "unknown") for one in machines)
-    notes = [] if timed else [f"seconds are not compared: the machines differ ({names})"]
+    same_machine = machines[0] is not None and machines[0] == machines[1]
+    names = " and ".join(str(machine or "unknown") for machine in machines)
+    notes = [] if same_machine else [f"seconds are not compared: the machines differ ({names})"]
     rows: list[dict[str, Any]] = []
-    for key in (key for key in ours if key in theirs):
-        found = _compare_cells(ours[key], theirs[key], timed)
-        rows += found
-        if not found:
-            notes.append(f"{_name(ours[key])}: the runs share no finished prompt and seed")
-    only_a, only_b = (
-        [_name(cell) for key, cell in mine.items() if key not in others]
-        for mine, others in ((ours, theirs), (theirs, ours))
-    )
+    for key in (key for key in cells_a if key in cells_b):
+        cell_rows = _compare_cells(cells_a[key], cells_b[key], same_machine)
+        rows += cell_rows
+        if not cell_rows:
+            notes.append(f"{_name(cells_a[key])}: the runs share no finished prompt and seed")
+    only_a = [_name(cell) for key, cell in cells_a.items() if key not in cells_b]
+    only_b = [_name(cell) for key, cell in cells_b.items() if key not in cells_a]
     return Comparison(pd.DataFrame(rows), only_a, only_b, notes)
 
 
@@ -80,7 +79,7 @@ def _temperature(meta: Mapping[str, Any]) -> float:
     return float((meta.get("sampling") or {}).get("temperature", 0.0))
 
 
-def _compare_cells(a: Cell, b: Cell, timed: bool) -> list[dict[str, Any]]:
+def _compare_cells(a: Cell, b: Cell, same_machine: bool) -> list[dict[str, Any]]:
     sides = [FinishedCell.of(cell) for cell in (a, b)]
     shared = sides[0].totals.index.intersection(sides[1].totals.index)
     if not len(shared):
@@ -102,20 +101,21 @@ def _compare_cells(a: Cell, b: Cell, timed: bool) -> list[dict[str, Any]]:
     for name, (numerator, denominator) in columns.items():
         gap = stats.difference(before, after, numerator, denominator)
         idle = name in COUNTS and not before["drafted"].sum() and not after["drafted"].sum()
-        if gap is None or idle or (name == SECONDS and not timed):
+        if gap is None or idle or (name == SECONDS and not same_machine):
             continue
         minus = METRICS[name].minus if name in METRICS else 0.0
-        values = [stats.ratio(frame, numerator, denominator, minus) for frame in (before, after)]
-        levels = {side: found.estimate if found else None for side, found in zip("ab", values, strict=True)}
+        ratios = {"a": stats.ratio(before, numerator, denominator, minus)}
+        ratios["b"] = stats.ratio(after, numerator, denominator, minus)
+        levels = {side: interval.estimate if interval else None for side, interval in ratios.items()}
         bounds = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "prompts": gap.n}
         rows.append({**common, "metric": name, **levels, **bounds})
     return rows
 
 
-def _table(found: Comparison) -> tuple[list[str], list[list[str]]]:
+def _table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
     titles = ["cell", "dtype", "T", "metric", "a", "b", "b - a", "prompts", "equal outputs"]
     rows = []
-    for _, row in found.frame.iterrows():
+    for _, row in comparison.frame.iterrows():
         digits = DIGITS.get(row["metric"], 3)
         a, b, gap, low, high = (number(row[key], digits) for key in ("a", "b", "difference", "low", "high"))
         bounds = f" [{low}, {high}]" if low != high else " (too few prompts)" if low == "-" else ""
@@ -125,33 +125,34 @@ def _table(found: Comparison) -> tuple[list[str], list[list[str]]]:
     return titles, rows
 
 
-def _remarks(found: Comparison) -> list[str]:
+def _remarks(comparison: Comparison) -> list[str]:
     return [
-        *found.notes,
-        *(f"only in a: {name}" for name in found.only_a),
-        *(f"only in b: {name}" for name in found.only_b),
+        *comparison.notes,
+        *(f"only in a: {name}" for name in comparison.only_a),
+        *(f"only in b: {name}" for name in comparison.only_b),
     ]
 
 
-def markdown(found: Comparison) -> str:
-    """The comparison as Markdown."""
-    titles, rows = _table(found)
+def markdown(comparison: Comparison) -> str:
+    """Return the comparison as Markdown."""
+    titles, rows = _table(comparison)
     table = markdown_lines(titles, rows) if rows else ["No cell of equal configuration is finished in both runs."]
-    return "\n".join(["# Comparison", "", *table, "", *(f"- {line}" for line in _remarks(found)), ""])
+    return "\n".join(["# Comparison", "", *table, "", *(f"- {line}" for line in _remarks(comparison)), ""])
 
 
-def terminal(found: Comparison, console: Console | None = None) -> None:
-    """Print the comparison; an interval that leaves zero out is bold."""
+def terminal(comparison: Comparison, console: Console | None = None) -> None:
+    """Print the comparison; a row whose interval excludes zero is bold."""
     console = console or Console()
-    titles, rows = _table(found)
+    titles, rows = _table(comparison)
     table = Table(box=None, pad_edge=False)
     for i, title in enumerate(titles):
         table.add_column(title, justify="left" if i in (0, 3) else "right", no_wrap=i > 0)
-    last = ""
-    for row, (_, raw) in zip(rows, found.frame.iterrows(), strict=True):
-        row[0], last = "" if raw["cell"] == last else row[0], raw["cell"]
-        moved = pd.notna(raw["low"]) and not raw["low"] <= 0 <= raw["high"]
-        table.add_row(*map(escape, row), style="bold" if moved else "")
+    previous = ""
+    for row, (_, numbers) in zip(rows, comparison.frame.iterrows(), strict=True):
+        label = "" if numbers["cell"] == previous else row[0]
+        previous = numbers["cell"]
+        significant = pd.notna(numbers["low"]) and not numbers["low"] <= 0 <= numbers["high"]
+        table.add_row(*map(escape, (label, *row[1:])), style="bold" if significant else "")
     console.print(table if rows else "No cell of equal configuration is finished in both runs.")
-    for line in _remarks(found):
+    for line in _remarks(comparison):
         console.print(f"[yellow]{escape(line)}[/yellow]")

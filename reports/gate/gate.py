@@ -1,12 +1,12 @@
-"""Did acceptance get worse? A run against a stored baseline, on counts, paired by prompt and seed.
+"""Did acceptance get worse? Compares the counts of a run with a stored baseline, paired by prompt and seed.
 
-Counts do not depend on hardware. Two relative changes are tested in each cell that drafts, of tau - 1 (never
-of raw tau, which one token a step props up) and of the acceptance rate along the path:
+Counts do not depend on hardware. Two relative changes are tested in each cell that drafts: of tau - 1 and of the
+acceptance rate along the path. Raw tau is not tested, because every step emits one token whatever it accepts.
 
-- fail: confidently below zero (one-sided bootstrap over prompts at 2.5 %, Holm over all rows), and the change
-  itself beyond the margin;
-- pass: the records are identical, or the one-sided 95 % lower bound is above minus the margin;
-- inconclusive: neither, or too few prompts;
+- fail: the change is significantly below zero and exceeds the margin. The test is a one-sided bootstrap over prompts
+  at 2.5 %, with Holm's adjustment over all rows.
+- pass: the records are identical, or the one-sided 95 % lower bound is above minus the margin.
+- inconclusive: neither, or too few prompts.
 - error: a cell, prompt or repetition of the baseline is missing or failed.
 """
 
@@ -33,15 +33,16 @@ if TYPE_CHECKING:
 
 SCHEMA = 1
 WHERE = ("device", "machine", "allow_code_execution")
-"""Parts of a run's key that counts do not depend on."""
+"""Entries of a run's key that counts do not depend on."""
 ALPHA = 0.05
-"""One-sided, of a bound; a red light asks for half, because with six prompts a bootstrap is too sure."""
+"""One-sided level of the bounds."""
 FAIL_ALPHA = 0.025
+"""Level of a failure: half of ``ALPHA``, because a bootstrap over six prompts is overconfident."""
 EXIT = {"pass": 0, "fail": 1, "error": 2, "inconclusive": 4}
 TESTED = ("tau_minus_1", "acceptance")
 COUNTS = ["output", "steps", "accepted", "tested", "drafted"]
 FREE = "free_"
-"""Of the columns of `ledger.totals` without forced tokens, which are all that a baseline holds."""
+"""Prefix of the columns of `ledger.totals` that leave forced tokens out; a baseline stores these alone."""
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,22 @@ class Row:
     """One test of one cell.
 
     Args:
-        before, after: the metric, over the pairs. change: relative, after / before - 1; low, high: its
-            one-sided 95 % bounds; error: its standard error. p: of "no drop", adjusted by Holm.
-        visible: the smallest drop that this many prompts would have failed four times in five.
-        pairs, prompts: compared; identical: pairs of equal outputs and counts.
+        cell: its name in the store.
+        label: its name in tables.
+        metric: one of ``TESTED``.
+        verdict: error, fail, inconclusive or pass.
+        why: the reason of the verdict.
+        before: the metric of the baseline, over the pairs.
+        after: the metric of the run, over the pairs.
+        change: after / before - 1.
+        low: one-sided 95 % lower bound of the change.
+        high: one-sided 95 % upper bound of the change.
+        error: standard error of the change.
+        p: p-value of "no drop", adjusted by Holm.
+        visible: the smallest drop that this many prompts would fail four times in five.
+        pairs: samples compared.
+        prompts: prompts compared.
+        identical: pairs of equal outputs and counts.
     """
 
     cell: str
@@ -75,7 +88,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Result:
-    """Of a gate: the worst verdict of its rows (error, fail, inconclusive, pass), and the margin."""
+    """What a gate found.
+
+    Args:
+        verdict: the worst verdict of the rows: error, fail, inconclusive, pass.
+        rows: one a cell and metric.
+        margin: the relative drop that was tolerated.
+    """
 
     verdict: str
     rows: tuple[Row, ...]
@@ -88,7 +107,7 @@ class Result:
 
 
 def make_baseline(store: Store) -> dict[str, Any]:
-    """The counts of every finished cell that drafts, as a JSON document with its own checksum.
+    """Return the counts of every finished cell that drafts, as a JSON document with its own checksum.
 
     Raises:
         UsageError: no cell drafts, so there is nothing to guard.
@@ -103,18 +122,18 @@ def make_baseline(store: Store) -> dict[str, Any]:
     if not cells:
         raise UsageError(f"no finished cell of {store.path} drafts tokens: a gate would compare nothing")
     columns = ["prompt", "repetition", *COUNTS, "sha256"]
-    made = {"schema": SCHEMA, "kind": "stridebench baseline", "key": dict(store.manifest["key"])}
-    made |= {"columns": columns, "cells": cells}
-    return {**made, "sha256": _digest(made)}
+    document = {"schema": SCHEMA, "kind": "stridebench baseline", "key": dict(store.manifest["key"])}
+    document |= {"columns": columns, "cells": cells}
+    return {**document, "sha256": _digest(document)}
 
 
 def counts_of(cell: Cell) -> pd.DataFrame:
-    """Columns COUNTS, forced tokens left out of the last three, and sha256 of every counted sample."""
-    found = totals(cell.samples, cell.steps)
-    found = found.assign(**{name: found[f"{FREE}{name}"] for name in COUNTS if f"{FREE}{name}" in found})
-    frame = found[COUNTS].fillna(0).astype(int)  # no step: an empty output
-    good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
-    return frame.join(good.set_index(["prompt", "repetition"])["sha256"]).sort_index()
+    """Return columns COUNTS and sha256 of every counted sample; the last three counts leave forced tokens out."""
+    sums = totals(cell.samples, cell.steps)
+    sums = sums.assign(**{name: sums[f"{FREE}{name}"] for name in COUNTS if f"{FREE}{name}" in sums})
+    counts = sums[COUNTS].fillna(0).astype(int)  # a sample without steps has an empty output
+    counted = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
+    return counts.join(counted.set_index(["prompt", "repetition"])["sha256"]).sort_index()
 
 
 def _plain(value: Any) -> Any:
@@ -122,29 +141,32 @@ def _plain(value: Any) -> Any:
 
 
 def _digest(document: Mapping[str, Any]) -> str:
-    held = {key: value for key, value in document.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(held, sort_keys=True).encode()).hexdigest()
+    content = {key: value for key, value in document.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def gate(store: Store, baseline: Mapping[str, Any], margin: float = 0.05, min_prompts: int = 6) -> Result:
     """Test every cell of ``baseline`` in ``store``.
 
     Args:
-        margin: relative drop that is tolerated. min_prompts: below it a cell that differs is inconclusive,
-            and so is one that is identical.
+        store: the run.
+        baseline: a document of ``make_baseline``.
+        margin: relative drop that is tolerated.
+        min_prompts: a cell with fewer prompts is inconclusive, even where it is identical.
 
     Raises:
-        StoreError: the baseline is damaged or of another schema.
-        UsageError: it was made from another suite; names the keys that differ.
+        StoreError: the baseline is damaged or has another schema.
+        UsageError: the baseline was made from another suite; the message names the keys that differ.
     """
     _check(store, baseline)
     rows: list[Row] = []
-    for name, held in baseline["cells"].items():
-        before = pd.DataFrame(held["samples"], columns=baseline["columns"]).set_index(["prompt", "repetition"])
+    for name, cell in baseline["cells"].items():
+        before = pd.DataFrame(cell["samples"], columns=baseline["columns"]).set_index(["prompt", "repetition"])
         after = store.cell(name) if name in store.cells() else None
-        rows += _cell_rows(Row(name, held["label"], "", "", ""), before, after, min_prompts)
+        rows += _cell_rows(Row(name, cell["label"], "", "", ""), before, after, min_prompts)
     rows = _decide(rows, margin)
-    worst = next(word for word in ("error", "fail", "inconclusive", "pass") if any(r.verdict == word for r in rows))
+    verdicts = {row.verdict for row in rows}
+    worst = next(word for word in ("error", "fail", "inconclusive", "pass") if word in verdicts)
     return Result(worst, tuple(rows), margin)
 
 
@@ -156,8 +178,7 @@ def _check(store: Store, baseline: Mapping[str, Any]) -> None:
         )
     if baseline.get("sha256") != _digest(baseline):
         raise StoreError("the baseline does not match its checksum: it was cut short or edited; make it again")
-    there, here = _comparable(baseline["key"], store.manifest["key"])
-    differing = list(_differences(there, here))
+    differing = list(_differences(*_comparable(baseline["key"], store.manifest["key"])))
     if differing:
         raise UsageError(
             f"the baseline was made from another suite than {store.path}: {'; '.join(differing)}. "
@@ -165,38 +186,38 @@ def _check(store: Store, baseline: Mapping[str, Any]) -> None:
         )
 
 
-def _comparable(theirs: Mapping[str, Any], ours: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Both keys, without where they ran; and without the number of prompts where that alone differs.
+def _comparable(baseline: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Both keys without the entries of ``WHERE``.
 
-    The shared prompts are compared then.
+    Where the tasks differ, both lose the limit and the prompts as well: the shared prompts are compared.
     """
-    theirs, ours = ({k: v for k, v in key.items() if k not in WHERE} for key in (theirs, ours))
-    if theirs.get("tasks") == ours.get("tasks"):
-        return [dict(theirs), dict(ours)]
-    bare = []
-    for key in (theirs, ours):
+    keys = [{name: value for name, value in key.items() if name not in WHERE} for key in (baseline, run)]
+    if keys[0].get("tasks") == keys[1].get("tasks"):
+        return keys
+    unlimited = []
+    for key in keys:
         tasks = [{name: value for name, value in task.items() if name != "limit"} for task in key.get("tasks", ())]
-        bare.append({**{name: value for name, value in key.items() if name != "prompts"}, "tasks": tasks})
-    return bare
+        unlimited.append({name: value for name, value in key.items() if name != "prompts"} | {"tasks": tasks})
+    return unlimited
 
 
-def _differences(theirs: Any, ours: Any, path: str = "") -> Iterator[str]:
-    if isinstance(theirs, Mapping) and isinstance(ours, Mapping):
-        for key in sorted({*theirs, *ours}):
-            yield from _differences(theirs.get(key), ours.get(key), f"{path}.{key}" if path else str(key))
-    elif json.dumps(theirs, sort_keys=True) != json.dumps(ours, sort_keys=True):
-        yield f"{path} is {theirs!r} there and {ours!r} here"
+def _differences(baseline: Any, run: Any, path: str = "") -> Iterator[str]:
+    if isinstance(baseline, Mapping) and isinstance(run, Mapping):
+        for key in sorted({*baseline, *run}):
+            yield from _differences(baseline.get(key), run.get(key), f"{path}.{key}" if path else str(key))
+    elif json.dumps(baseline, sort_keys=True) != json.dumps(run, sort_keys=True):
+        yield f"{path} is {baseline!r} there and {run!r} here"
 
 
 def _cell_rows(row: Row, before: pd.DataFrame, cell: Cell | None, min_prompts: int) -> list[Row]:
-    """The tests of one cell; a row whose verdict is still empty awaits Holm's adjustment."""
+    """Return the tests of one cell; a row with an empty verdict awaits Holm's adjustment."""
     if cell is None:
         return [replace(row, verdict="error", why="the run has no such finished cell")]
-    bad = cell.samples[(cell.samples["status"] != "ok") & ~cell.samples["warmup"]]
-    failed = before.index.intersection(pd.MultiIndex.from_frame(bad[["prompt", "repetition"]]))
+    failures = cell.samples[(cell.samples["status"] != "ok") & ~cell.samples["warmup"]]
+    failed = before.index.intersection(pd.MultiIndex.from_frame(failures[["prompt", "repetition"]]))
     if len(failed):
-        named = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in failed[:5])
-        return [replace(row, verdict="error", why=f"{len(failed)} samples failed: {named}")]
+        names = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in failed[:5])
+        return [replace(row, verdict="error", why=f"{len(failed)} samples failed: {names}")]
     after = counts_of(cell)
     before = before.loc[before.index.intersection(after.index)]
     if before.empty:
@@ -211,31 +232,34 @@ def _cell_rows(row: Row, before: pd.DataFrame, cell: Cell | None, min_prompts: i
 def _test(row: Row, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> Row:
     metric = METRICS[row.metric]
     columns = (metric.numerator.removeprefix(FREE), metric.denominator.removeprefix(FREE))
-    values = [stats.ratio(frame, *columns, metric.minus) for frame in (before, after)]
-    old, new = (one.estimate if one else None for one in values)
-    row = replace(row, before=old, after=new)
+    ratios = [stats.ratio(frame, *columns, metric.minus) for frame in (before, after)]
+    row = replace(row, before=_estimate(ratios[0]), after=_estimate(ratios[1]))
     if row.prompts < min_prompts:
         return replace(row, verdict="inconclusive", why=f"{row.prompts} prompts; {min_prompts} are needed")
     if row.identical == row.pairs:
         return replace(row, verdict="pass", why="identical", change=0.0, low=0.0, high=0.0)
-    found = stats.change(before, after, *columns, metric.minus)
-    if found is None:
-        nothing = not row.before
-        why = "the baseline accepted nothing: there is nothing to lose" if nothing else "nothing was tested any more"
-        return replace(row, verdict="pass" if nothing else "inconclusive", why=why)
-    bounds, p = found.interval(1 - 2 * ALPHA), found.p_below(0.0)
-    row = replace(row, change=found.estimate, low=bounds.low, high=bounds.high, p=p, error=found.error)
+    change = stats.change(before, after, *columns, metric.minus)
+    if change is None and not row.before:
+        return replace(row, verdict="pass", why="the baseline accepted nothing: there is nothing to lose")
+    if change is None:
+        return replace(row, verdict="inconclusive", why="nothing was tested any more")
+    bounds, p = change.interval(1 - 2 * ALPHA), change.p_below(0.0)
+    row = replace(row, change=change.estimate, low=bounds.low, high=bounds.high, p=p, error=change.error)
     return row if p is not None else replace(row, verdict="inconclusive", why="too many prompts accept nothing")
 
 
+def _estimate(interval: stats.Interval | None) -> float | None:
+    return interval.estimate if interval else None
+
+
 def _decide(rows: list[Row], margin: float) -> list[Row]:
-    """Verdicts of the rows that have none yet, with Holm's adjustment over all of them."""
-    open_rows = [i for i, row in enumerate(rows) if not row.verdict]
-    adjusted = stats.holm([rows[i].p or 0.0 for i in open_rows])
-    for i, p in zip(open_rows, adjusted, strict=True):
+    """Give a verdict to the rows that have none yet, with Holm's adjustment over these."""
+    undecided = [i for i, row in enumerate(rows) if not row.verdict]
+    adjusted = stats.holm([rows[i].p or 0.0 for i in undecided])
+    for i, p in zip(undecided, adjusted, strict=True):
         row, error = rows[i], rows[i].error or 0.0
-        critical = t.ppf(1 - FAIL_ALPHA / len(open_rows), row.prompts - 1)
-        seen = max(margin, critical * error) + t.ppf(0.8, row.prompts - 1) * error
+        critical = t.ppf(1 - FAIL_ALPHA / len(undecided), row.prompts - 1)
+        visible = max(margin, critical * error) + t.ppf(0.8, row.prompts - 1) * error
         change, low = row.change or 0.0, row.low or 0.0
         if p < FAIL_ALPHA and change < -margin:
             verdict, why = "fail", f"a drop beyond the margin of {margin:.0%}"
@@ -243,12 +267,12 @@ def _decide(rows: list[Row], margin: float) -> list[Row]:
             verdict, why = "pass", "improved" if low > 0 else "within the margin"
         else:
             verdict, why = "inconclusive", f"the interval reaches beyond a drop of {margin:.0%}: more prompts"
-        rows[i] = replace(row, verdict=verdict, why=why, p=p, visible=float(min(seen, 1.0)))
+        rows[i] = replace(row, verdict=verdict, why=why, p=p, visible=float(min(visible, 1.0)))
     return rows
 
 
 def markdown(result: Result) -> str:
-    """The verdict and a table of all rows."""
+    """Return the verdict and a table of all rows."""
     titles = ["cell", "metric", "verdict", "before", "after", "change", "p", "visible drop", "prompts", "why"]
     rows = [
         [
@@ -275,7 +299,7 @@ def _percent(value: float | None) -> str:
 
 
 def junit(result: Result) -> str:
-    """JUnit XML: a test case a row; inconclusive rows are skipped tests with their reason."""
+    """Return JUnit XML: one test case a row. Inconclusive rows are skipped tests with their reason."""
     counts = {word: sum(row.verdict == word for row in result.rows) for word in EXIT}
     suite = ET.Element(
         "testsuite",

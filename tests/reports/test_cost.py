@@ -10,7 +10,7 @@ import pytest
 
 from harness.errors import UsageError
 from reports.cost.cards import CARDS, checks, cost, follows, read
-from reports.cost.tables import cost_sheet, framework_sheet, markdown, rows
+from reports.cost.tables import cost_table, framework_table, markdown, rows
 from tests.support.cli import stride
 
 BOOK = read()
@@ -81,7 +81,7 @@ def test_another_utilisation_moves_our_hours_and_not_the_flags() -> None:
 
 
 def test_the_frameworks_come_from_the_cards() -> None:
-    sheet = framework_sheet(BOOK, {"speculative": "SAME_LAW", "absent": "APPROXIMATE"})
+    sheet = framework_table(BOOK, {"speculative": "SAME_LAW", "absent": "APPROXIMATE"})
     found = {row[0]: row[1:] for row in sheet.rows}
     assert len(found) == 8 and [column.title for column in sheet.columns[1:]] == [
         framework.name for framework in BOOK.frameworks.values()
@@ -96,7 +96,7 @@ def test_the_verb_prints_and_writes_both_tables(tmp_path: Path) -> None:
     found = stride("cost", "--markdown", page, "--csv", table)
     assert found.code == 0 and "151,067" in found.out and "no: locked by schedule" in found.out
     assert "Cross-Regression, Table 1: 20 h printed" in found.out
-    sheets = [cost_sheet(BOOK, BOOK.utilisation), framework_sheet(BOOK, {})]
+    sheets = [cost_table(BOOK, BOOK.utilisation), framework_table(BOOK, {})]
     assert page.read_text().startswith(markdown(sheets[:1]).rstrip()) and sheets[1].title in page.read_text()
     written = list(csv.DictReader(table.open()))
     assert len(written) == 8 and float(written[-1]["hours"]) == pytest.approx(5.66678, rel=1e-5)

@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from harness.errors import StoreError, UsageError
-from reports.gate.gate import gate, junit, make_baseline, markdown
+from reports.gate.gate import FAIL_ALPHA, gate, junit, make_baseline, markdown
 from tests.support.fake_store import FakeStore, Sim, empty, meta, record, simulate, step
 
 
@@ -132,6 +132,15 @@ def test_changes_by_hand() -> None:
     assert (tau.before, tau.after, tau.change) == (2.0, 1.0, -0.5)
     assert (acceptance.before, acceptance.after, acceptance.change) == (1.0, 0.5, -0.5)  # 1 of 2 tested
     assert result.verdict == "fail" and tau.p == 0.0
+
+
+def test_a_large_insignificant_drop_is_inconclusive() -> None:
+    """Eight prompts lose a third of their accepted tokens on average, but half of them gain."""
+    result = gate(fixed([2, 0] * 4), make_baseline(fixed([1, 2] * 4)))
+    for row in result.rows:
+        assert row.change < -0.1 and row.p > FAIL_ALPHA
+        assert row.verdict == "inconclusive" and "more prompts" in row.why
+    assert result.exit_code == 4
 
 
 def test_a_drafter_that_died_fails() -> None:
