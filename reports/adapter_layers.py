@@ -1,4 +1,4 @@
-"""An adapter layer by layer: Cross-Regression's Fig. 3 as a table and a picture, vanilla left and adapter right."""
+"""Hidden rows with and without an adapter, layer by layer: Cross-Regression's Fig. 3 as a table and a plot."""
 
 from __future__ import annotations
 
@@ -27,24 +27,29 @@ NOTES = [
     "layer 0 is the embedding, the last one the normed row that the head reads, of another scale",
 ]
 SPREAD = 10
-"""Norms whose largest is so many times the smallest are drawn on a logarithmic axis."""
+"""Norms are drawn on a logarithmic axis where the largest exceeds so many times the smallest."""
 
 
 def table(frame: pd.DataFrame, title: str) -> TextTable:
-    """A row a layer.
+    """Return a table with one row a layer.
 
     Args:
-        frame: column ``layer``, and of each key in ``COLUMNS`` a mean with ``_low``, ``_high`` and ``_n``.
+        frame: column ``layer``, and for each key in ``COLUMNS`` a mean with ``_low``, ``_high`` and ``_n``.
+        title: above the table.
     """
     rows = [[text(row, column) for column in COLUMNS] for _, row in frame.iterrows()]
     return TextTable(title, COLUMNS, rows, NOTES)
 
 
 def draw(frame: pd.DataFrame, title: str, path: Path) -> None:
-    """Write the picture: norms above, cosines below, by layer; the vanilla norm again behind the adapter's.
+    """Write the plot: norms above, cosines below; vanilla left, adapter right.
+
+    The vanilla norm is drawn behind the adapter's too.
 
     Args:
         frame: as `table` takes it.
+        title: above the plot.
+        path: the PNG to write.
     """
     norms = frame[["norm_vanilla", "norm_adapter"]]
     scale = "log" if norms.min().min() > 0 and norms.max().max() > SPREAD * norms.min().min() else "linear"
@@ -69,7 +74,7 @@ def draw(frame: pd.DataFrame, title: str, path: Path) -> None:
 
 
 def _line(axes: Axes, frame: pd.DataFrame, key: str, colour: str, label: str) -> None:
-    """A mean a layer with its 95 % interval, where there is one."""
+    """Draw the mean of each layer with its 95 % interval, where there is one."""
     low, high = (frame[f"{key}_{end}"].astype(float) for end in ("low", "high"))
     axes.fill_between(frame["layer"], low, high, color=colour, alpha=0.2, lw=0)
     axes.plot(frame["layer"], frame[key], color=colour, marker="o", ms=3, lw=1.3, label=label)

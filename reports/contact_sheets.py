@@ -1,7 +1,7 @@
-"""What a person looks at: a contact sheet of pictures, rendered meshes, and transcripts side by side.
+"""Outputs for a person to look at: contact sheets of pictures and rendered meshes, and transcripts side by side.
 
-One sheet for each backbone, type, temperature and task: a row a prompt, a column a method. Pictures and prompts are
-matched by the file that each sample names, never by order.
+There is one sheet for each backbone, dtype, temperature and task, with one row a prompt and one column a method.
+Pictures and prompts are matched by the file that each sample names, never by order.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from harness.record.store import Cell, Store
 
 ROWS, COLUMNS = 8, 10
-"""Prompts and methods on one sheet at most; what is left out is said on it."""
+"""Prompts and methods on one sheet at most; the sheet says how many were left out."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """Cells of one backbone, type, temperature and task, and the prompts that they share."""
+    """Cells of one backbone, dtype, temperature and task, and the prompts that they share."""
 
     title: str
     cells: tuple[Cell, ...]
@@ -39,26 +39,27 @@ class Group:
 
     @property
     def slug(self) -> str:
-        """As a file's name."""
+        """The title as a file name."""
         return re.sub(r"[^\w.=-]+", "-", self.title).strip("-")
 
     def sample(self, cell: Cell, prompt: str) -> pd.Series[Any] | None:
-        """The first repetition of a prompt in a cell."""
+        """Return the first repetition of a prompt in a cell."""
         return sample(cell, prompt)
 
 
 def sample(cell: Cell, prompt: str, repetition: int | None = None) -> pd.Series[Any] | None:
-    """A counted repetition of a prompt in a cell; without a number, the first."""
-    found = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
-    found = found if repetition is None else found[found["repetition"] == repetition]
-    return None if found.empty else found.sort_values("repetition").iloc[0]
+    """Return a counted repetition of a prompt in a cell; the first one where no number is given."""
+    samples = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
+    if repetition is not None:
+        samples = samples[samples["repetition"] == repetition]
+    return None if samples.empty else samples.sort_values("repetition").iloc[0]
 
 
 def write(store: Store, outdir: Path) -> list[Path]:
-    """Write a sheet for each group whose outputs are pictures or meshes, a page of transcripts for speech.
+    """Write a sheet for each group whose outputs are pictures or meshes, and a page of transcripts for speech.
 
     Returns:
-        The paths written; empty where all outputs are texts of language models.
+        The paths written; none where all outputs are texts of language models.
     """
     written = []
     for group in _groups(store):
@@ -78,34 +79,31 @@ def write(store: Store, outdir: Path) -> list[Path]:
 def _groups(store: Store) -> Iterator[Group]:
     cells = [store.cell(name) for name in store.cells()]
     cells = [c for c in cells if c.meta["status"] == "done" and c.meta.get("role") != "floor" and "output" in c.samples]
-    named: dict[str, list[Cell]] = {}
+    groups: dict[str, list[Cell]] = {}
     for cell in cells:
         sampling = cell.meta.get("sampling") or {}
         top_k = f" top-k={sampling['top_k']}" if sampling.get("top_k") else ""
-        heat = f"T={sampling.get('temperature', 0.0):g}{top_k}"
-        title = f"{cell.meta['backbone']} {cell.meta['dtype']} {heat} {cell.meta['task']}"
-        named.setdefault(title, []).append(cell)
-    for title, found in named.items():
-        counted = found[0].samples[~found[0].samples["warmup"].astype(bool)]
-        yield Group(title, tuple(found), tuple(dict.fromkeys(counted["prompt"])))
+        temperature = f"T={sampling.get('temperature', 0.0):g}{top_k}"
+        title = f"{cell.meta['backbone']} {cell.meta['dtype']} {temperature} {cell.meta['task']}"
+        groups.setdefault(title, []).append(cell)
+    for title, group in groups.items():
+        counted = group[0].samples[~group[0].samples["warmup"].astype(bool)]
+        yield Group(title, tuple(group), tuple(dict.fromkeys(counted["prompt"])))
 
 
 def spread(prompts: Sequence[str], most: int) -> tuple[str, ...]:
-    """At most so many, evenly apart: prompts of one family lie side by side, and all families are to be seen."""
+    """Pick at most so many, evenly spaced: neighbours are of one family, and every family should be shown."""
     count = min(most, len(prompts))
     return tuple(prompts[i * len(prompts) // count] for i in range(count))
 
 
 def _sheet(store: Store, group: Group, path: Path) -> None:
     prompts, cells = spread(group.prompts, ROWS), group.cells[:COLUMNS]
-    left = [
-        f"{len(all_) - len(shown)} more {what}"
-        for all_, shown, what in ((group.prompts, prompts, "prompts"), (group.cells, cells, "methods"))
-        if len(all_) > len(shown)
-    ]
+    left_out = {"prompts": len(group.prompts) - len(prompts), "methods": len(group.cells) - len(cells)}
+    remarks = [f"{count} more {what}" for what, count in left_out.items() if count]
     with rc_context(STYLE):
         figure = Figure(figsize=(1.5 * len(cells) + 1.6, 1.5 * len(prompts) + 0.9), dpi=130, layout="constrained")
-        figure.suptitle("; ".join([group.title, *left]), fontsize=9)
+        figure.suptitle("; ".join([group.title, *remarks]), fontsize=9)
         for row, prompt in enumerate(prompts):
             for column, cell in enumerate(cells):
                 place = row * len(cells) + column + 1
@@ -118,13 +116,23 @@ def _sheet(store: Store, group: Group, path: Path) -> None:
 
 
 def name_row(axes: Any, name: str) -> None:
-    """A name beside the first picture of its row; a 3-D axes shows no axis label, so it is written as text."""
+    """Write a name next to the first picture of its row, as text: 3-D axes show no axis label."""
     write = axes.text2D if hasattr(axes, "text2D") else axes.text
     write(-0.08, 0.5, fill(name, 18), transform=axes.transAxes, fontsize=6, ha="right", va="center")
 
 
 def tile(store: Store, figure: Figure, place: tuple[int, int, int], sample: pd.Series[Any] | None) -> Any:
-    """The axes of one place (rows, columns, number from 1) with a sample's picture or mesh, or why it has none."""
+    """Draw a sample's picture or mesh, or the reason why it has none.
+
+    Args:
+        store: the run.
+        figure: gets the axes.
+        place: rows, columns and number of the axes, from 1.
+        sample: the sample; None where the cell has none.
+
+    Returns:
+        The axes.
+    """
     name = "" if sample is None or not isinstance(sample["output"], str) else sample["output"]
     if name.endswith(".ply"):
         axes = figure.add_subplot(*place, projection="3d")

@@ -1,6 +1,6 @@
-"""Meshes drawn for a person: shaded triangles with their edges, and points, all under the same camera.
+"""Draws meshes: shaded triangles with their edges, and points, all under the same camera.
 
-Coordinates are taken as they are, z upwards, in a cube of [-1, 1]: what is small or off centre is shown so.
+Coordinates are not normalised: z points up, in a cube of [-1, 1]. A small or shifted mesh looks small or shifted.
 """
 
 from __future__ import annotations
@@ -32,7 +32,9 @@ def write(paths: Sequence[Path], file: Path, titles: Sequence[str] = (), columns
     """Draw meshes onto one sheet, row by row.
 
     Args:
-        paths: .ply files of triangles. file: the PNG to write. titles: one a mesh; none: the names of the files.
+        paths: .ply files of triangles.
+        file: the PNG to write.
+        titles: one a mesh. Without titles the names of the files are shown.
         columns: meshes a row at most.
 
     Raises:
@@ -54,7 +56,12 @@ def write(paths: Sequence[Path], file: Path, titles: Sequence[str] = (), columns
 
 
 def draw(axes: Any, path: Path, edge: float = 0.25) -> None:
-    """Draw the mesh of a .ply file onto three-dimensional axes; its edges so many points wide.
+    """Draw the mesh of a .ply file onto three-dimensional axes.
+
+    Args:
+        axes: three-dimensional axes.
+        path: the file.
+        edge: width of the edges, in points.
 
     Raises:
         StoreError: the file is missing or holds no triangles.
@@ -88,8 +95,8 @@ def _look(axes: Any) -> None:
 
 
 def _corners(path: Path) -> npt.NDArray[np.float64]:
-    """Corners [m, 3, 3] of the triangles of a file."""
-    import trimesh  # half a second that a report without meshes does not pay
+    """Read the corners [m, 3, 3] of the triangles of a file."""
+    import trimesh  # takes half a second; a report without meshes does not need it
 
     try:
         mesh: Any = trimesh.load(path, force="mesh", process=False)
@@ -100,7 +107,7 @@ def _corners(path: Path) -> npt.NDArray[np.float64]:
 
 
 def _shades(corners: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
-    """Colours [m, 4] by the angle to the light; a face turned away is lit from behind, as orientation may be lost."""
+    """Compute colours [m, 4] from the angle to the light. Both sides of a face are lit: orientation may be lost."""
     normals = np.cross(corners[:, 1] - corners[:, 0], corners[:, 2] - corners[:, 0])
     lengths = np.linalg.norm(normals, axis=1, keepdims=True)
     lit = np.abs((normals / np.where(lengths > 0, lengths, 1)) @ (LIGHT / np.linalg.norm(LIGHT)))

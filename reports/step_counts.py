@@ -1,7 +1,7 @@
-"""Masked diffusion's curve: what fewer passes cost in quality, against the autoregressive twin's decoding.
+"""Masked diffusion by number of steps: what fewer passes cost in quality, compared with the autoregressive twin.
 
-Beside the task's score stand generative perplexity and distinct-n, which only together tell a decoder that writes
-likely texts from one that writes the same text again.
+Generative perplexity and distinct-n are shown next to the task's score. Only both together distinguish a decoder that
+writes likely texts from one that repeats a text.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from reports.papers.drawing import COLOURS, curve, legend, save_each, side_by_si
 from reports.papers.measured import Measured, shown, written
 from reports.plot_style import DASHES
 from reports.summary import FinishedCell
-from reports.text_table import UNMEASURED, Column, TextTable, number
+from reports.text_table import Column, TextTable, number
 
 if TYPE_CHECKING:
     from harness.record.store import Store
 
 SCORES = ("score.solved", "score.pass@1")
-"""What a curve's quality may be; the first that both models have is shown."""
+"""Scores that a curve may show; the first that both models have is used."""
 PERPLEXITY = "set.generative_perplexity"
 DISTINCT = "set.distinct_"
 PASSES = "target passes an output"
@@ -43,10 +43,12 @@ NOTES = (
 
 @dataclass(frozen=True)
 class Pair:
-    """A masked model's cells and its twin's, of one temperature and task.
+    """Cells of a masked model and of its autoregressive twin, at one temperature and task.
 
     Args:
-        score: key of the quality, in both.
+        masked: cells of the masked model.
+        twin: cells of the twin.
+        score: key of the quality that both have.
     """
 
     masked: Measured
@@ -60,24 +62,24 @@ class Pair:
 
     @property
     def name(self) -> str:
-        """Of the score."""
+        """Name of the score."""
         return self.score.removeprefix("score.")
 
 
 def pairs(groups: Sequence[Measured]) -> Iterator[Pair]:
-    """Every group whose baseline is masked diffusion, with the one of the same setting whose baseline is not."""
+    """Pair every group whose baseline is masked diffusion with the autoregressive one of the same setting."""
     masked = [group for group in groups if _baseline(group) == "masked_diffusion"]
     causal = [group for group in groups if _baseline(group) == "autoregressive"]
     for group in masked:
         for twin in causal:
             same = (group.task, group.temperature, group.dtype) == (twin.task, twin.temperature, twin.dtype)
-            known = [key for key in SCORES if _measured(group, key) and _measured(twin, key)]
-            if same and known:
-                yield Pair(group, twin, known[0])
+            scores = [key for key in SCORES if _measured(group, key) and _measured(twin, key)]
+            if same and scores:
+                yield Pair(group, twin, scores[0])
 
 
 def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
-    """A table for each pair: a row an order and number of steps, then the twin's rows."""
+    """Return a table for each pair: one row an order and number of steps, then the rows of the twin."""
     return [_sheet(store, pair) for pair in pairs(groups)]
 
 
@@ -96,16 +98,16 @@ def _sheet(store: Store, pair: Pair) -> TextTable:
     rows = []
     for group, mark in ((pair.masked, ""), (pair.twin, "twin: ")):
         for name, row in group.rows.iterrows():
-            held = FinishedCell.of(store.cell(str(name)))
-            apart = stats.difference(_scores(base, pair.name), _scores(held, pair.name), "value", "one")
-            own = name == pair.reference.name
+            finished = FinishedCell.of(store.cell(str(name)))
+            gap = stats.difference(_scores(base, pair.name), _scores(finished, pair.name), "value", "one")
+            is_reference = name == pair.reference.name
             rows.append(
                 [
                     f"{mark}{row['label']}",
                     shown(row, ("passes",), 1),
-                    "1" if own else written(stats.median_ratio(_token_s(base), _token_s(held))),
+                    "1" if is_reference else written(stats.median_ratio(_token_s(base), _token_s(finished))),
                     shown(row, (pair.score,), 3),
-                    "-" if own else written(apart, 3) if apart else UNMEASURED,
+                    "-" if is_reference else written(gap, 3),
                     shown(row, (PERPLEXITY,), 3),
                     *(number(row.get(key), 3) for key in distinct),
                 ]
@@ -116,11 +118,11 @@ def _sheet(store: Store, pair: Pair) -> TextTable:
 
 
 def figure(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
-    """Quality against passes and against speed-up, perplexity and distinct-n against passes; a line an order."""
-    found = {id(pair.masked): pair for pair in pairs(groups)}
+    """Plot quality against passes and speed-up, and perplexity and distinct-n against passes; one line an order."""
+    by_group = {id(pair.masked): pair for pair in pairs(groups)}
 
     def draw(group: Measured) -> Figure | None:
-        return _draw(store, found[id(group)]) if id(group) in found else None
+        return _draw(store, by_group[id(group)]) if id(group) in by_group else None
 
     return save_each(groups, outdir, "step-counts", draw)
 
@@ -130,26 +132,31 @@ def _draw(store: Store, pair: Pair) -> Figure:
     base = _token_s(FinishedCell.of(store.cell(str(pair.reference.name))))
     ratios = [stats.median_ratio(base, _token_s(FinishedCell.of(store.cell(str(name))))) for name in rows.index]
     rows = rows.assign(
-        line=[_line(one) for one in rows["options"]], faster=[r.estimate if r else math.nan for r in ratios]
+        line=[_line(options) for options in rows["options"]],
+        speedup_over_twin=[ratio.estimate if ratio else math.nan for ratio in ratios],
     )
-    keys = [(pair.score, "passes", PASSES), (pair.score, "faster", f"speed-up over {pair.twin.backbone}, AR")]
-    more = [PERPLEXITY, *_distinct(pair)[len(_distinct(pair)) // 2 :][:1]]
-    keys += [(key, "passes", PASSES) for key in more if _measured(pair.masked, key)]
-    drawn, panels = side_by_side(len(keys), pair.masked, "Masked diffusion: speed and quality by number of steps")
+    keys = [
+        (pair.score, "passes", PASSES),
+        (pair.score, "speedup_over_twin", f"speed-up over {pair.twin.backbone}, AR"),
+    ]
+    distinct = _distinct(pair)
+    diversity = [PERPLEXITY, *distinct[len(distinct) // 2 :][:1]]
+    keys += [(key, "passes", PASSES) for key in diversity if _measured(pair.masked, key)]
+    figure, panels = side_by_side(len(keys), pair.masked, "Masked diffusion: speed and quality by number of steps")
     for axes, (key, x, title) in zip(panels, keys, strict=True):
-        for colour, (line, held) in zip(COLOURS, rows.groupby("line", sort=False), strict=False):
-            ordered = held.sort_values(x, kind="stable")
+        for colour, (line, cells) in zip(COLOURS, rows.groupby("line", sort=False), strict=False):
+            ordered = cells.sort_values(x, kind="stable")
             curve(axes, ordered[x], ordered, key, str(line), colour)
         _twin(axes, pair, key, float(pair.reference["passes"]) if x == "passes" else 1.0)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log" if key == PERPLEXITY else "linear")
         axes.set(xlabel=title, ylabel=key.partition(".")[2].replace("_", " "))
-    legend(drawn, panels[0])
-    return drawn
+    legend(figure, panels[0])
+    return figure
 
 
 def _twin(axes: Axes, pair: Pair, key: str, x: float) -> None:
-    """The twin's autoregressive decoding: a point, a line across, and its interval."""
+    """Draw the twin's autoregressive decoding: a point, a line across, and its interval."""
     row = pair.reference
     axes.axhline(float(row[key]), color="0.4", ls=DASHES, lw=1, zorder=1)
     axes.plot(x, float(row[key]), "D", color="0.25", ms=6, zorder=4, label=f"{pair.twin.backbone}, AR")
@@ -159,9 +166,9 @@ def _twin(axes: Axes, pair: Pair, key: str, x: float) -> None:
 
 
 def _line(options: dict[str, Any]) -> str:
-    """What a line's cells share: all but the number of steps, at their defaults unsaid."""
-    more = [f"{key}={options[key]:g}" for key in ("block", "alg_temp") if options.get(key)]
-    return ", ".join([str(options["order"]), *more])
+    """Name what the cells of a line share: the order, and options that are not at their default."""
+    changed = [f"{key}={options[key]:g}" for key in ("block", "alg_temp") if options.get(key)]
+    return ", ".join([str(options["order"]), *changed])
 
 
 def _baseline(group: Measured) -> str:
@@ -174,16 +181,16 @@ def _measured(group: Measured, key: str) -> bool:
 
 
 def _distinct(pair: Pair) -> list[str]:
-    """Keys of distinct-n, by n."""
-    found = [str(key) for key in pair.masked.rows if str(key).removeprefix(DISTINCT).isdecimal()]
-    return sorted(found, key=lambda key: int(key.removeprefix(DISTINCT)))
+    """Return the keys of distinct-n, by n."""
+    keys = [str(key) for key in pair.masked.rows if str(key).removeprefix(DISTINCT).isdecimal()]
+    return sorted(keys, key=lambda key: int(key.removeprefix(DISTINCT)))
 
 
-def _scores(held: FinishedCell, name: str) -> pd.DataFrame:
-    return pd.DataFrame({"value": held.scores[name], "one": 1.0})
+def _scores(finished: FinishedCell, name: str) -> pd.DataFrame:
+    return pd.DataFrame({"value": finished.scores[name], "one": 1.0})
 
 
-def _token_s(held: FinishedCell) -> pd.Series[float]:
-    """Seconds an output token by sample, prefill and all."""
-    frame = held.totals
+def _token_s(finished: FinishedCell) -> pd.Series[float]:
+    """Return seconds per output token by sample, prefill included."""
+    frame = finished.totals
     return (frame["wall_s"] + frame["prefill_ms"].fillna(0) / 1e3) / frame["output"]

@@ -1,4 +1,4 @@
-"""Tables of a summary: terminal, Markdown, CSV and LaTeX; one table a group of comparable cells."""
+"""Tables of a summary for the terminal, Markdown, CSV and LaTeX; one table a group of comparable cells."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.console import Console
 
 from harness.record.ledger import METRICS
 from reports.summary import by_category, summarise
-from reports.text_table import Column, TextTable, _plain, interval, markdown_lines, number, print_table
+from reports.text_table import Column, TextTable, escape_markdown, interval, markdown_lines, number, print_table
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -33,7 +33,7 @@ COLUMNS = (
     Column("acceptance_per_node", "accept/node", rank=9),
     Column("nfe", "NFE", 0, rank=8),
     Column("ms_per_token", "ms/token", 1, rank=8),
-    Column("throughput", "tokens/s of the gang", 1, rank=3),
+    Column("throughput", "tokens/s of the batch", 1, rank=3),
     Column("step", "step p50/p95 ms", 1, rank=8),
     Column("split", "draft/target/verify/host ms", 1, rank=10),
     Column("agreement", "agreement", 3, rank=3),
@@ -45,7 +45,7 @@ COLUMNS = (
 
 
 def text(row: pd.Series[Any], column: Column) -> str:
-    """One cell of a table."""
+    """Return the text of one cell of a table."""
     key, digits = column.key, column.digits
     if key == "label":
         return str(row["label"])
@@ -54,75 +54,76 @@ def text(row: pd.Series[Any], column: Column) -> str:
         lossy = row["verdict"] != "exact" and number(variation) != "-"
         return f"{row['verdict']} (TV {variation:.2g})" if lossy else str(row["verdict"])
     if key == "samples":
-        return "/".join(number(row.get(f"n_{one}"), 0) for one in ("ok", "failed", "skipped"))
+        return "/".join(number(row.get(f"n_{status}"), 0) for status in ("ok", "failed", "skipped"))
     if key == "step":
         return f"{number(row.get('step_p50_ms'), 1)} / {number(row.get('step_p95_ms'), 1)}"
     if key == "split":
-        parts = ("draft", "target", "verify", "host")
-        return " / ".join(number(row.get(f"{one}_ms"), 1) for one in parts)
+        phases = ("draft", "target", "verify", "host")
+        return " / ".join(number(row.get(f"{phase}_ms"), 1) for phase in phases)
     if key == "test":
-        shown = f"{number(row.get('tv'), 3)} ({number(row.get('tv_floor'), 3)}), {number(row.get('tv_p'), 3)}"
-        return shown if number(row.get("tv")) != "-" else "-"
+        if number(row.get("tv")) == "-":
+            return "-"
+        return f"{number(row.get('tv'), 3)} ({number(row.get('tv_floor'), 3)}), {number(row.get('tv_p'), 3)}"
     return interval(row, key, digits) if f"{key}_low" in row.index else number(row.get(key), digits)
 
 
-def sheets(frame: pd.DataFrame) -> Iterator[TextTable]:
-    """A sheet for each backbone, dtype, temperature, task and budget, in the summary's order.
+def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
+    """Yield a table for each backbone, dtype, temperature, task and budget, in the summary's order.
 
-    A batch has a column only where it differs, and throughput only where there are gangs.
+    The batch size has a column only where it differs, and throughput only where a batch is larger than one.
     """
     keys = [str(key) for key in frame if str(key).startswith(("score.", "set.")) and f"{key}_low" in frame]
-    wanted = [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3) for key in keys)]
+    candidates = [*COLUMNS, *(Column(key, key.partition(".")[2], 2, 3) for key in keys)]
     for names, rows in frame.groupby(list(SETTING), sort=False, dropna=False):
         backbone, dtype, temperature, top_k, task, budget = names
         batches = rows["batch"].unique()
-        needless = {"batch"} if len(batches) == 1 else set()
-        needless |= {"throughput"} if max(batches) == 1 else set()
+        redundant = {"batch"} if len(batches) == 1 else set()
+        redundant |= {"throughput"} if max(batches) == 1 else set()
         sampling = f"T = {temperature:g}" + (f", top-k {top_k:g}" if top_k else "")
         title = f"{backbone} {dtype}, {sampling}, {task}, {budget:g} tokens"
         title += f", batch {batches[0]:g}" if len(batches) == 1 else ""
         done = rows[rows["status"] == "done"]
-        cells = {column: [text(row, column) for _, row in done.iterrows()] for column in wanted}
-        columns = tuple(column for column in wanted if set(cells[column]) - {"-"} or column.rank == 0)
-        columns = tuple(column for column in columns if column.key not in needless)
+        cells = {column: [text(row, column) for _, row in done.iterrows()] for column in candidates}
+        columns = tuple(column for column in candidates if set(cells[column]) - {"-"} or column.rank == 0)
+        columns = tuple(column for column in columns if column.key not in redundant)
         table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
         yield TextTable(title, columns, table, _notes(rows))
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:
-    """Why cells are missing, and what is to be known of others: once, whichever cells it is of."""
+    """Say why cells are missing, and list the flags of the others. Cells with the same reason or flags share a note."""
     done = [row for _, row in rows.iterrows() if row["status"] == "done"]
     missing: dict[tuple[str, str], list[str]] = {}
     for _, row in rows[rows["status"] != "done"].iterrows():
         missing.setdefault((row["status"], row["reason"] or "not finished"), []).append(str(row["label"]))
     notes = [f"{status}: {', '.join(labels)}: {reason}" for (status, reason), labels in missing.items()]
-    cells: dict[str, list[str]] = {}
+    labels_by_flag: dict[str, list[str]] = {}
     for row in done:
         for flag in filter(None, row["flags"].split("; ")):
-            cells.setdefault(flag, []).append(str(row["label"]))
-    flags: dict[tuple[str, ...], list[str]] = {}
-    for flag, labels in cells.items():
-        flags.setdefault(tuple(labels), []).append(flag)
-    for named, found in flags.items():
-        who = "all cells" if 1 < len(named) == len(done) else ", ".join(named)
-        notes.append(f"! {who}: {'; '.join(found)}")
+            labels_by_flag.setdefault(flag, []).append(str(row["label"]))
+    flags_by_labels: dict[tuple[str, ...], list[str]] = {}
+    for flag, labels in labels_by_flag.items():
+        flags_by_labels.setdefault(tuple(labels), []).append(flag)
+    for cells, flags in flags_by_labels.items():
+        names = "all cells" if 1 < len(cells) == len(done) else ", ".join(cells)
+        notes.append(f"! {names}: {'; '.join(flags)}")
     return notes
 
 
 def terminal(frame: pd.DataFrame, console: Console | None = None) -> None:
-    """Print every sheet, with the columns that the console is wide enough for."""
+    """Print every table, with the columns that the console is wide enough for."""
     console = console or Console()
-    for sheet in sheets(frame):
-        print_table(sheet, console)
+    for table in text_tables(frame):
+        print_table(table, console)
 
 
 def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None) -> str:
-    """All sheets, the table by category where there is one, and the legend."""
+    """Return all tables, the table by category where there is one, and the legend."""
     parts = ["# Results", ""]
-    for sheet in sheets(frame):
-        table = markdown_lines([c.title for c in sheet.columns], sheet.rows) if sheet.rows else []
-        parts += [f"## {sheet.title}", "", *table, *([""] if table else [])]
-        parts += [*(f"- {_plain(note)}" for note in sheet.notes), *([""] if sheet.notes else [])]
+    for table in text_tables(frame):
+        lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
+        parts += [f"## {table.title}", "", *lines, *([""] if lines else [])]
+        parts += [*(f"- {escape_markdown(note)}" for note in table.notes), *([""] if table.notes else [])]
     if categories is not None and len(categories):
         columns = [column for column in COLUMNS if column.key in _BY_CATEGORY]
         rows = [
@@ -139,10 +140,10 @@ _BY_CATEGORY = ("label", "speedup", "scr", "tau", "acceptance")
 
 
 def legend() -> list[str]:
-    """What the columns mean, a line each: formulas are those of the ledger."""
-    shown = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
+    """Return one line a column that says what it means. The formulas are those of the ledger."""
+    metrics = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
     return [
-        *(f"{column.title}: {METRICS[column.key].formula}" for column in COLUMNS if column.key in shown),
+        *(f"{column.title}: {METRICS[column.key].formula}" for column in COLUMNS if column.key in metrics),
         "speed-up: median over (prompt, seed) pairs of the baseline's ms/token over this cell's, same run",
         "predicted: tau x mean step of the baseline / mean step; far from the measured one, something is off",
         "agreement: common prefix with the baseline's output / the longer length, at T = 0",
@@ -161,24 +162,27 @@ LATEX = {
     "^": r"\textasciicircum{}",
     "<": r"\textless{}",
     ">": r"\textgreater{}",
-    **{one: "\\" + one for one in "&%$#_{}"},
+    **{character: "\\" + character for character in "&%$#_{}"},
 }
 
 
 def latex(frame: pd.DataFrame) -> str:
-    """A ``tabular`` for each sheet, with booktabs rules; every special character escaped."""
+    """Return a ``tabular`` for each table, with booktabs rules. Every special character is escaped."""
     parts = ["% needs \\usepackage{booktabs}"]
-    for sheet in sheets(frame):
-        lines = [[column.title for column in sheet.columns], *sheet.rows]
-        head, *body = [" & ".join("".join(LATEX.get(c, c) for c in cell) for cell in row) + r" \\" for row in lines]
-        title = "".join(LATEX.get(c, c) for c in sheet.title)
+    for table in text_tables(frame):
+        lines = [[column.title for column in table.columns], *table.rows]
+        head, *body = [" & ".join(map(_escape_latex, row)) + r" \\" for row in lines]
         parts += [
             r"\begin{table}",
-            rf"\caption{{{title}}}",
-            r"\begin{tabular}{l" + "r" * (len(sheet.columns) - 1) + "}",
+            rf"\caption{{{_escape_latex(table.title)}}}",
+            r"\begin{tabular}{l" + "r" * (len(table.columns) - 1) + "}",
         ]
         parts += [r"\toprule", head, r"\midrule", *body, r"\bottomrule", r"\end{tabular}", r"\end{table}"]
     return "\n".join([*parts, ""])
+
+
+def _escape_latex(text: str) -> str:
+    return "".join(LATEX.get(character, character) for character in text)
 
 
 def write(store: Store, outdir: Path) -> list[Path]:

@@ -1,4 +1,4 @@
-"""A table of one report: columns, rows, and its forms for a terminal and for Markdown."""
+"""A table of text: its columns, rows and notes, printed on a terminal or written as Markdown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,14 @@ UNMEASURED = "not measured"
 
 @dataclass(frozen=True)
 class Column:
-    """A column: its key in the summary, heading, decimals, and rank (low ranks survive a narrow terminal)."""
+    """A column of a table.
+
+    Args:
+        key: its key in the summary.
+        title: the heading.
+        digits: decimals.
+        rank: columns of high rank are left out first on a narrow terminal.
+    """
 
     key: str
     title: str
@@ -30,7 +37,14 @@ class Column:
 
 @dataclass(frozen=True)
 class TextTable:
-    """One group's table as text: headings, rows of cells, and a note for each cell that has no row."""
+    """A table whose cells are text.
+
+    Args:
+        title: above the table.
+        columns: one a cell of each row.
+        rows: the cells.
+        notes: lines below the table.
+    """
 
     title: str
     columns: tuple[Column, ...]
@@ -39,55 +53,62 @@ class TextTable:
 
 
 def number(value: Any, digits: int = 2) -> str:
-    """A number with fixed decimals, or a dash where there is none."""
+    """Format a number with fixed decimals; a dash where there is none."""
     if value is None or not isinstance(value, Real) or not math.isfinite(value):
         return "-"
     return f"{value:.{digits}f}"
 
 
 def interval(row: pd.Series[Any], key: str, digits: int = 2) -> str:
-    """``1.42 [1.31, 1.55]``; with the prompts where they are too few for an interval."""
-    value, low, high = (number(row.get(key + end), digits) for end in ("", "_low", "_high"))
+    """Format an estimate as ``1.42 [1.31, 1.55]``, or ``1.42 (n=3)`` where the prompts are too few for an interval."""
+    value, low, high = (number(row.get(key + suffix), digits) for suffix in ("", "_low", "_high"))
     if value != "-" and low == "-" and number(row.get(f"{key}_n")) != "-":
         return f"{value} (n={row[f'{key}_n']:.0f})"
     return value if low == high else f"{value} [{low}, {high}]"
 
 
-def fit_columns(sheet: TextTable, width: int) -> dict[int, list[str]]:
-    """The columns that fit, by rank; those of rank 0 and 1 always. Intervals are cut before columns are.
+def fit_columns(table: TextTable, width: int) -> dict[int, list[str]]:
+    """Choose the columns that fit into ``width``, in the order of their rank; ranks 0 and 1 are always shown.
 
-    The first column names the row; it may fold into two fifths of the width. Headings fold before anything is cut.
+    A column has three forms: brief (no intervals, heading folded), folded (heading folded) and wide. Columns are added
+    in brief form; where width is left, their cells and then their headings grow. The first column names the row; its
+    cells may fold into two fifths of the width.
+
+    Returns:
+        The chosen columns by index: the heading, then the cells.
     """
-    forms = [([row[i] for row in sheet.rows], column) for i, column in enumerate(sheet.columns)]
-    wide = [[column.title, *cells] for cells, column in forms]
+    wide = [[column.title, *(row[i] for row in table.rows)] for i, column in enumerate(table.columns)]
     folded = [[_folded(title, cells), *cells] for title, *cells in wide]
-    cut = [[_brief(cell, column) for cell in cells] for cells, column in forms[1:]]
-    brief = [
-        wide[0],
-        *([_folded(column.title, cells), *cells] for cells, column in zip(cut, sheet.columns[1:], strict=True)),
-    ]
-    order = sorted(range(len(wide)), key=lambda i: (sheet.columns[i].rank, i))
-    kept: dict[int, list[str]] = {}
+    brief = [wide[0]]
+    for (title, *cells), column in zip(wide[1:], table.columns[1:], strict=True):
+        short = [_brief(cell, column) for cell in cells]
+        brief.append([_folded(title, short), *short])
+    order = sorted(range(len(wide)), key=lambda i: (table.columns[i].rank, i))
+    narrowest_label = max(_longest_word(wide[0]), 2 * width // 5)
+    chosen: dict[int, list[str]] = {}
     for form in (brief, folded, wide):
         for i in order:
-            trial = {**kept, i: form[i]}
-            widths = {
-                at: max(cell_len(line) for cell in cells for line in cell.split("\n")) for at, cells in trial.items()
-            }
-            widths[0] = min(widths.get(0, 0), max(_longest_word(wide[0]), 2 * width // 5))
+            trial = {**chosen, i: form[i]}
+            widths = {index: max(map(_line_width, cells)) for index, cells in trial.items()}
+            widths[0] = min(widths.get(0, 0), narrowest_label)
             fits = sum(widths.values()) + 2 * (len(trial) - 1) <= width
-            if (fits and (i in kept or form is brief)) or (sheet.columns[i].rank <= 1 and i not in kept):
-                kept = trial
-    return dict(sorted(kept.items()))
+            if (fits and (i in chosen or form is brief)) or (table.columns[i].rank <= 1 and i not in chosen):
+                chosen = trial
+    return dict(sorted(chosen.items()))
+
+
+def _line_width(cell: str) -> int:
+    """Width of the widest line."""
+    return max(cell_len(line) for line in cell.split("\n"))
 
 
 def _longest_word(cells: Sequence[str]) -> int:
-    """Width that text cannot fold below."""
+    """Width below which text cannot fold."""
     return max((cell_len(word) for cell in cells for word in cell.split()), default=0)
 
 
 def _folded(title: str, cells: Sequence[str]) -> str:
-    """A heading in lines no wider than its cells or its longest word."""
+    """Fold a heading into lines no wider than its cells or its longest word."""
     width = max(_longest_word([title]), *map(cell_len, cells), 1)
     return "\n".join(textwrap.wrap(title, width, break_on_hyphens=False))
 
@@ -98,20 +119,20 @@ def _brief(cell: str, column: Column) -> str:
     return "-" if cell == UNMEASURED else cell.split(" [")[0].split(" (")[0]
 
 
-def print_table(sheet: TextTable, console: Console) -> None:
-    """Print one sheet, with the columns that the console is wide enough for."""
-    kept = fit_columns(sheet, console.width) if sheet.rows else {}
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
-    for i, (title, *_) in kept.items():
-        table.add_column(escape(title), justify="left" if i < 2 else "right", no_wrap=i > 0)
-    for row in zip(*(cells[1:] for cells in kept.values()), strict=True):
-        table.add_row(*map(_coloured, row))
-    left_out = [column.title for i, column in enumerate(sheet.columns) if kept and i not in kept]
-    notes = [f"[yellow]{escape(note)}[/yellow]" for note in sheet.notes]
+def print_table(table: TextTable, console: Console) -> None:
+    """Print a table, with the columns that the console is wide enough for."""
+    columns = fit_columns(table, console.width) if table.rows else {}
+    grid = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    for i, (title, *_) in columns.items():
+        grid.add_column(escape(title), justify="left" if i < 2 else "right", no_wrap=i > 0)
+    for row in zip(*(cells[1:] for cells in columns.values()), strict=True):
+        grid.add_row(*map(_coloured, row))
+    left_out = [column.title for i, column in enumerate(table.columns) if columns and i not in columns]
+    notes = [f"[yellow]{escape(note)}[/yellow]" for note in table.notes]
     if left_out:
         notes.append(f"[dim]not shown at this width: {escape(', '.join(left_out))}[/dim]")
-    body = [table] if kept else []
-    console.print(Group(f"[bold]{escape(sheet.title)}[/bold]", *body, *notes), "")
+    body = [grid] if columns else []
+    console.print(Group(f"[bold]{escape(table.title)}[/bold]", *body, *notes), "")
 
 
 def _coloured(cell: str) -> str:
@@ -121,10 +142,11 @@ def _coloured(cell: str) -> str:
 
 
 def markdown_lines(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Lines of a Markdown table."""
+    """Return the lines of a Markdown table."""
     ruler = ["---", *("---:" for _ in titles[1:])]
-    return ["| " + " | ".join(map(_plain, row)) + " |" for row in (titles, ruler, *rows)]
+    return ["| " + " | ".join(map(escape_markdown, row)) + " |" for row in (titles, ruler, *rows)]
 
 
-def _plain(cell: str) -> str:
+def escape_markdown(cell: str) -> str:
+    """Return the text as one line without open pipes."""
     return cell.replace("|", "\\|").replace("\n", " ")

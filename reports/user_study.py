@@ -1,4 +1,4 @@
-"""A user study of meshes: a questionnaire that names no method, a key to it, and the count of its votes.
+"""A user study of meshes: a questionnaire that names no method, its key, and the count of its votes.
 
 Source: Chen et al., XSpecMesh, section 7.4: 20 cases of three choices, shuffled and anonymised, 70 participants.
 """
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 PAGE = Path(__file__).parent / "data" / "study.html"
 LETTERS = "ABCDEFGH"
-"""Names of the choices of a case; as many cells as that at most."""
+"""Names of the choices of a case; a study compares as many cells at most."""
 EDGE = 0.5
 """Width of the wireframe, in points."""
 
@@ -44,7 +44,8 @@ class Case:
     """A shape of the questionnaire.
 
     Args:
-        prompt: the shape. cells: whose mesh each choice is, by letter.
+        prompt: the shape.
+        cells: the cell that made the mesh of each letter.
     """
 
     prompt: str
@@ -53,11 +54,14 @@ class Case:
 
 @dataclass(frozen=True)
 class Key:
-    """What the questionnaire does not say.
+    """What the questionnaire hides.
 
     Args:
-        study: digest of the rest; answers name it. seed: of the order. labels: of the cells, as in tables.
-        left_out: shapes that not every cell made a mesh of, so that nobody could be asked about them.
+        study: digest of the rest, which the answers name.
+        seed: of the order of cases and choices.
+        labels: labels of the cells, as in tables.
+        left_out: number of shapes that are not asked about, because a cell made no mesh of them.
+        cases: in the order of the questionnaire.
     """
 
     study: str
@@ -68,33 +72,41 @@ class Key:
 
 
 def export(store: Store, cells: Sequence[str], folder: Path, cases: int = 20, seed: int = 0) -> list[Path]:
-    """Write questionnaire.html, which holds its pictures, and key.json; the same seed gives the same order.
+    """Write questionnaire.html, which contains its pictures, and key.json. The same seed gives the same order.
+
+    Args:
+        store: the run.
+        cells: the cells to compare.
+        folder: where both files go.
+        cases: number of shapes to ask about.
+        seed: of the order.
 
     Raises:
-        UsageError: fewer than two cells, too many or the same twice; cells of other shapes; or too few shapes of which
-            every cell made a mesh.
+        UsageError: fewer than two cells, too many, or one of them twice; or too few shapes that all cells made a mesh
+            of.
     """
     if not 2 <= len(set(cells)) == len(cells) <= len(LETTERS):
         raise UsageError(f"a study compares 2 to {len(LETTERS)} different cells; found {', '.join(cells) or 'none'}")
-    held = {cell: FinishedCell.of(store.cell(cell)) for cell in cells}
-    files = {cell: _meshes(store.path, one) for cell, one in held.items()}
-    everywhere = [prompt for prompt in files[cells[0]] if all(prompt in found for found in files.values())]
-    asked = {str(prompt) for one in held.values() for prompt in one.cell.samples["prompt"]}
-    if not 1 <= cases <= len(everywhere):
+    finished = {cell: FinishedCell.of(store.cell(cell)) for cell in cells}
+    files = {cell: _meshes(store.path, samples) for cell, samples in finished.items()}
+    shared = [prompt for prompt in files[cells[0]] if all(prompt in meshes for meshes in files.values())]
+    prompts = {str(prompt) for one in finished.values() for prompt in one.cell.samples["prompt"]}
+    if not 1 <= cases <= len(shared):
         raise UsageError(
-            f"{cases} cases were asked for, and {len(everywhere)} of {len(asked)} shapes became a mesh in all of "
+            f"{cases} cases were asked for, and {len(shared)} of {len(prompts)} shapes became a mesh in all of "
             f"{', '.join(cells)}: ask for as many at most, or name other cells or a run of more shapes"
         )
     random = np.random.default_rng(seed)
-    drawn = [everywhere[int(i)] for i in random.permutation(len(everywhere))[:cases]]
-    order = [[cells[int(i)] for i in random.permutation(len(cells))] for _ in drawn]
-    shown = tuple(Case(p, dict(zip(LETTERS, one, strict=False))) for p, one in zip(drawn, order, strict=True))
-    labels = {cell: f"{one.cell.meta['label']} on {one.cell.meta['backbone']}" for cell, one in held.items()}
-    plain = json.dumps([seed, sorted(cells), [asdict(case) for case in shown]])
-    study = hashlib.sha256(plain.encode()).hexdigest()[:16]
-    key = Key(study, seed, labels, len(asked) - len(everywhere), shown)
-    base = str(held[cells[0]].cell.meta["baseline"])
-    points = {case.prompt: condition_file(store.path, base, case.prompt) for case in shown}
+    drawn = [shared[int(i)] for i in random.permutation(len(shared))[:cases]]
+    orders = [[cells[int(i)] for i in random.permutation(len(cells))] for _ in drawn]
+    asked = tuple(Case(p, dict(zip(LETTERS, order, strict=False))) for p, order in zip(drawn, orders, strict=True))
+    metas = {cell: samples.cell.meta for cell, samples in finished.items()}
+    labels = {cell: f"{meta['label']} on {meta['backbone']}" for cell, meta in metas.items()}
+    content = json.dumps([seed, sorted(cells), [asdict(case) for case in asked]])
+    study = hashlib.sha256(content.encode()).hexdigest()[:16]
+    key = Key(study, seed, labels, len(prompts) - len(shared), asked)
+    base = str(metas[cells[0]]["baseline"])
+    points = {case.prompt: condition_file(store.path, base, case.prompt) for case in asked}
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "questionnaire.html", folder / "key.json"]
     paths[0].write_text(_page(key, files, points), encoding="utf-8")
@@ -102,14 +114,14 @@ def export(store: Store, cells: Sequence[str], folder: Path, cases: int = 20, se
     return paths
 
 
-def _meshes(run: Path, held: FinishedCell) -> dict[str, Path]:
-    """The first mesh of each prompt."""
-    found: dict[str, Path] = {}
-    outputs = held.samples["output"].sort_index()
+def _meshes(run: Path, finished: FinishedCell) -> dict[str, Path]:
+    """Return the first mesh of each prompt."""
+    meshes: dict[str, Path] = {}
+    outputs = finished.samples["output"].sort_index()
     for prompt, output in zip(outputs.index.get_level_values("prompt"), outputs, strict=True):
         if str(output).endswith(".ply"):
-            found.setdefault(str(prompt), run / str(output))
-    return found
+            meshes.setdefault(str(prompt), run / str(output))
+    return meshes
 
 
 def _page(key: Key, files: Mapping[str, Mapping[str, Path]], points: Mapping[str, Path]) -> str:
@@ -129,7 +141,7 @@ def _tile(caption: str, picture: str) -> str:
 
 
 def _picture(path: Path, paint: Callable[[Any, Path], None]) -> str:
-    """A PNG without metadata, in base64."""
+    """Return a PNG without metadata, in base64."""
     with rc_context(STYLE):
         figure = Figure(figsize=(3, 3), dpi=110)
         axes: Any = figure.add_axes((0, 0, 1, 1), projection="3d")
@@ -141,10 +153,12 @@ def _picture(path: Path, paint: Callable[[Any, Path], None]) -> str:
 
 @dataclass(frozen=True)
 class Votes:
-    """Of one cell.
+    """Votes for one cell.
 
     Args:
-        share: of all answers given, with an interval over participants.
+        label: the cell, as in tables.
+        votes: number of answers that chose it.
+        share: its share of all answers, with an interval over participants.
     """
 
     label: str
@@ -154,7 +168,7 @@ class Votes:
 
 @dataclass(frozen=True)
 class Tally:
-    """Votes by cell; ``unanswered`` counts cases that a participant left open."""
+    """Votes by cell. ``unanswered`` counts the cases that participants left open."""
 
     participants: int
     unanswered: int
@@ -162,28 +176,33 @@ class Tally:
 
 
 def tally(key: Path, answers: Sequence[Path]) -> Tally:
-    """Count the answers of a study, a file a participant.
+    """Count the answers of a study, one file a participant.
+
+    Args:
+        key: key.json of the study.
+        answers: files that the questionnaire saved.
 
     Raises:
-        UsageError: a file is no key or no answers, belongs to another study, is of a participant who is counted
-            already, or names a case or a choice that there is not.
+        UsageError: a file is not a key or not a file of answers, belongs to another study, repeats a participant, or
+            names a case or a choice that does not exist.
     """
-    known = _read_key(key)
+    study = _read_key(key)
     chosen: dict[str, dict[int, str]] = {}
     for path in answers:
-        participant, found = _read_answers(path, known)
+        participant, cells = _read_answers(path, study)
         if participant in chosen:
             raise UsageError(f"{path} is of the participant {participant}, who is counted already; give each file once")
-        chosen[participant] = found
-    rows = [(who, case, cell) for who, found in chosen.items() for case, cell in found.items()]
-    clusters = [(who, 0) for who, _, _ in rows]  # a person's cases are one cluster, even where there is one person
-    index = pd.MultiIndex.from_tuples(clusters, names=["prompt", "repetition"]) if rows else None
-    given = pd.Series([row[2] for row in rows], index, dtype=object)
-    votes = tuple(
-        Votes(label, int((given == cell).sum()), stats.mean((given == cell).astype(float)) if rows else None)
-        for cell, label in known.labels.items()
-    )
-    return Tally(len(chosen), len(known.cases) * len(chosen) - len(rows), votes)
+        chosen[participant] = cells
+    # The intervals resample clusters of "prompts": here one participant with all cases, even where there is only one.
+    choices = [((who, 0), cell) for who, cells in chosen.items() for cell in cells.values()]
+    names = ["prompt", "repetition"]
+    index = pd.MultiIndex.from_tuples([cluster for cluster, _ in choices], names=names) if choices else None
+    cell_chosen = pd.Series([cell for _, cell in choices], index, dtype=object)
+    votes = []
+    for cell, label in study.labels.items():
+        voted = cell_chosen == cell
+        votes.append(Votes(label, int(voted.sum()), stats.mean(voted.astype(float)) if choices else None))
+    return Tally(len(chosen), len(study.cases) * len(chosen) - len(choices), tuple(votes))
 
 
 def _read_key(path: Path) -> Key:
@@ -196,28 +215,28 @@ def _read_key(path: Path) -> Key:
 
 
 def _read_answers(path: Path, key: Key) -> tuple[str, dict[int, str]]:
-    """A participant and the cell chosen in each answered case."""
+    """Read the participant and the cell chosen in each answered case."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-        study, participant, given = str(data["study"]), str(data["participant"]), dict(data["answers"])
+        study, participant, letters = str(data["study"]), str(data["participant"]), dict(data["answers"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} holds no answers: {error!r}; give files that the questionnaire saved") from error
     if study != key.study:
         raise UsageError(f"{path} answers the study {study}, and the key is of {key.study}; count them apart")
     cases = {str(number): case for number, case in enumerate(key.cases, 1)}
-    wrong = [f"{number}: {letter!r}" for number, letter in given.items() if letter not in _choices(cases, number)]
+    wrong = [f"{number}: {letter!r}" for number, letter in letters.items() if letter not in _choices(cases, number)]
     if wrong:
         raise UsageError(f"{path} has answers that the questionnaire does not offer: {', '.join(wrong)}")
-    return participant, {int(number): cases[number].cells[letter] for number, letter in given.items()}
+    return participant, {int(number): cases[number].cells[letter] for number, letter in letters.items()}
 
 
 def _choices(cases: Mapping[str, Case], number: str) -> Mapping[str, str]:
     return cases[number].cells if number in cases else {}
 
 
-def table(found: Tally) -> TextTable:
-    """Votes as a table."""
-    heads = (Column("label", "decoding", rank=0), Column("votes", "votes"), Column("share", "share of votes"))
-    rows = [[one.label, str(one.votes), written(one.share, 3)] for one in found.votes]
-    notes = [f"{found.unanswered} cases were left open", "[low, high]: 95 % interval over participants"]
-    return TextTable(f"User study, {found.participants} participants", heads, rows, notes)
+def table(tally: Tally) -> TextTable:
+    """Return the votes as a table."""
+    columns = (Column("label", "decoding", rank=0), Column("votes", "votes"), Column("share", "share of votes"))
+    rows = [[votes.label, str(votes.votes), written(votes.share, 3)] for votes in tally.votes]
+    notes = [f"{tally.unanswered} cases were left open", "[low, high]: 95 % interval over participants"]
+    return TextTable(f"User study, {tally.participants} participants", columns, rows, notes)

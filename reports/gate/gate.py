@@ -178,7 +178,8 @@ def _check(store: Store, baseline: Mapping[str, Any]) -> None:
         )
     if baseline.get("sha256") != _digest(baseline):
         raise StoreError("the baseline does not match its checksum: it was cut short or edited; make it again")
-    differing = list(_differences(*_comparable(baseline["key"], store.manifest["key"])))
+    stored, current = _comparable(baseline["key"], store.manifest["key"])
+    differing = list(_differences(stored, current))
     if differing:
         raise UsageError(
             f"the baseline was made from another suite than {store.path}: {'; '.join(differing)}. "

@@ -48,7 +48,7 @@ from methods.verifiers.rejection import verify_chain
 from reports.papers import suites as papers
 from reports.papers.sjdpp import batch as papers_batch
 from reports.summary import summarise
-from reports.tables import sheets
+from reports.tables import text_tables
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
 from tests.support.tiny_mesh import BACKBONES, points
@@ -541,9 +541,9 @@ def test_runs_of_before_there_were_gangs_have_rows_of_their_own() -> None:
 
 def test_a_table_has_a_column_for_the_batch_only_where_it_differs() -> None:
     frame = summarise(swept())  # type: ignore[arg-type]  # what reports read of a store
-    (both,), (one,), (two,) = (list(sheets(rows)) for rows in (frame, frame[:2], frame[2:]))
+    (both,), (one,), (two,) = (list(text_tables(rows)) for rows in (frame, frame[:2], frame[2:]))
     titles = [[column.title for column in sheet.columns] for sheet in (both, one, two)]
-    assert [("B" in each, "tokens/s of the gang" in each) for each in titles] == [
+    assert [("B" in each, "tokens/s of the batch" in each) for each in titles] == [
         (True, True),
         (False, False),
         (False, True),
