@@ -23,7 +23,6 @@ def test_pytorch_fid_and_open_clip_import_after_ensure():
     done = python(
         """
         from harness.platform import torchvision
-from tests.support.extras import needs_image_extra
         torchvision.ensure()
         torchvision.ensure()
         import open_clip, torchvision
@@ -42,7 +41,6 @@ def test_transforms_work_and_a_missing_operator_says_so():
     done = python(
         """
         from harness.platform import torchvision
-from tests.support.extras import needs_image_extra
         torchvision.ensure()
         import torch, torchvision
         from torchvision.transforms.functional import resize
@@ -68,7 +66,6 @@ def test_frechet_distance_of_two_gaussians():
     done = python(
         """
         from harness.platform import torchvision
-from tests.support.extras import needs_image_extra
         torchvision.ensure()
         import numpy
         from pytorch_fid.fid_score import calculate_frechet_distance as distance
