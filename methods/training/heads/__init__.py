@@ -1,1 +1,1 @@
-"""Recipes of prediction heads."""
+"""Recipes of prediction heads: Medusa's, blockwise decoding's and XSpecMesh's."""

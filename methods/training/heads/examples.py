@@ -1,6 +1,6 @@
-"""What heads are trained and measured on: rows of a backbone, and the tokens that stood behind them.
+"""What heads are trained and measured on: hidden rows of a backbone, and the tokens that follow.
 
-Symbols: N rows, D heads, G branches of guidance, E width, R best tokens that count.
+Symbols: N rows, D heads, G branches of guidance, E width, R best tokens that are counted.
 """
 
 from __future__ import annotations
@@ -22,16 +22,17 @@ from methods.drafters.heads.net import Heads
 BEST = 10
 """R."""
 CHUNK = 2048
-"""Rows that are read at once."""
+"""Rows of one pass of the heads."""
 BOOTSTRAPS = 2000
 
 
 class Examples(NamedTuple):
-    """Rows that gave a token of a backbone's own.
+    """Rows from which the backbone drew a token.
 
     Args:
-        rows: what its head read there. after: the tokens that each head is to guess; -1 where there is none, or where
-            only one is allowed. passage: which one a row is of.
+        rows: what the backbone's own head read.
+        after: the token that each head should guess; -1 where there is none, or where the grid allows only one.
+        passage: number of the passage that a row is of.
     """
 
     rows: Float[Tensor, "N G E"]
@@ -40,85 +41,87 @@ class Examples(NamedTuple):
 
 
 def examples(teacher: Teacher, passages: Sequence[Passage], heads: int) -> Examples:
-    """All rows of passages whose own token was made by the backbone; one pass a passage."""
+    """The rows of passages from which the backbone drew a token; one pass a passage."""
     rows, after, owner = [], [], []
     for number, passage in enumerate(passages):
-        found = teacher.read(passage, (-1,)).hidden
+        hidden = teacher.read(passage, (-1,)).hidden
         first, last = passage.start - 1, len(passage.tokens) - 2
-        if found is None or last <= first:
+        if hidden is None or last <= first:
             continue
-        rows.append(found[first:last, :, 0].bfloat16())
-        after.append(_behind(teacher, passage, heads)[first:last])
+        rows.append(hidden[first:last, :, 0].bfloat16())
+        after.append(_following(teacher, passage, heads)[first:last])
         owner.append(torch.full((last - first,), number))
     return Examples(torch.cat(rows), torch.cat(after), torch.cat(owner))
 
 
-def _behind(teacher: Teacher, passage: Passage, heads: int) -> Int[Tensor, "N D"]:
-    """Row i's are the tokens at i + 2 and on."""
+def _following(teacher: Teacher, passage: Passage, heads: int) -> Int[Tensor, "N D"]:
+    """The tokens that each head should guess: for row i those from position i + 2 on."""
     grid = teacher.capabilities.grid
     drawn = None if grid is None else replace(grid, start=passage.start)
-    kept = [-1 if drawn and drawn.forced(place) is not None else t for place, t in enumerate(passage.tokens)]
-    padded = torch.tensor([*kept, *[-1] * (heads + 1)])
-    return torch.stack([padded[2 + head : 2 + head + len(kept)] for head in range(heads)], 1)
+    tokens = [-1 if drawn and drawn.forced(place) is not None else t for place, t in enumerate(passage.tokens)]
+    padded = torch.tensor([*tokens, *[-1] * (heads + 1)])
+    return torch.stack([padded[2 + head : 2 + head + len(tokens)] for head in range(heads)], 1)
 
 
-def counted(
+def ngram_hits(
     teacher: Teacher, train: Sequence[Passage], passages: Sequence[Passage], heads: int
 ) -> Bool[Tensor, "N D three"]:
-    """`hits` of n-grams of the training's passages, one for each distance, on the rows of `examples`.
+    """`hits` of n-grams of the training passages, one for each distance, on the rows of `examples`.
 
-    They know the token that a row gave, as the heads' proposals are tried behind it.
+    An n-gram reads the token that was drawn from a row, because the heads' proposals follow that token.
     """
-    tables = [NGram.of((torch.tensor([each.tokens]) for each in train), head) for head in range(heads)]
+    ngrams = [NGram.of((torch.tensor([passage.tokens]) for passage in train), head) for head in range(heads)]
     right = [torch.zeros(0, heads, 3, dtype=torch.bool)]
     for passage in passages:
         first, last = passage.start - 1, len(passage.tokens) - 2
         if last > first:
-            tokens, after = torch.tensor([passage.tokens]), _behind(teacher, passage, heads)[first:last]
-            guessed = torch.stack([table.guesses(tokens)[0, first + 1 : last + 1] for table in tables], 1)
-            right.append((guessed == after[:, :, None]) & (after[:, :, None] >= 0))
+            tokens, after = torch.tensor([passage.tokens]), _following(teacher, passage, heads)[first:last]
+            guesses = torch.stack([ngram.guesses(tokens)[0, first + 1 : last + 1] for ngram in ngrams], 1)
+            right.append((guesses == after[:, :, None]) & (after[:, :, None] >= 0))
     return torch.cat(right)
 
 
 @torch.no_grad()
-def hits(heads: Heads, found: Examples, seen: ConditionKV | None = None) -> Bool[Tensor, "N D R"]:
+def hits(heads: Heads, examples: Examples, condition: ConditionKV | None = None) -> Bool[Tensor, "N D R"]:
     """Which of the best tokens of each head was right; none where there is no token to guess.
 
     Args:
-        seen: what heads of a condition read, where all rows are of one.
+        heads: what is measured.
+        examples: rows and the tokens to guess.
+        condition: what conditioned heads attend to; all rows are of one passage then.
     """
-    made = []
-    for rows, after in zip(torch.split(found.rows, CHUNK), torch.split(found.after, CHUNK), strict=True):
+    right = []
+    for rows, after in zip(torch.split(examples.rows, CHUNK), torch.split(examples.after, CHUNK), strict=True):
         with torch.autocast("cpu", torch.bfloat16):
-            logits = heads(rows.to(heads.shared.device), seen).float().cpu()
+            logits = heads(rows.to(heads.shared.device), condition).float().cpu()
         best = heads.ids.cpu()[logits.topk(min(BEST, logits.shape[2])).indices]
-        made.append(best.transpose(0, 1) == after[:, :, None])
-    return torch.cat(made)
+        right.append(best.transpose(0, 1) == after[:, :, None])
+    return torch.cat(right)
 
 
-def shares(right: Bool[Tensor, "N D R"], found: Examples) -> list[list[float]]:
-    """How often the r-th best token of each head was right, where there was one to guess."""
-    there = (found.after >= 0).sum(0).clamp_min(1)
-    shown: list[list[float]] = (right.sum(0) / there[:, None]).tolist()
-    return shown
+def shares(right: Bool[Tensor, "N D R"], examples: Examples) -> list[list[float]]:
+    """How often the r-th best token of each head was right, where there was a token to guess."""
+    counted = (examples.after >= 0).sum(0).clamp_min(1)
+    table: list[list[float]] = (right.sum(0) / counted[:, None]).tolist()
+    return table
 
 
-def lead(right: Bool[Tensor, "N D R"], other: Bool[Tensor, "N D S"], found: Examples) -> list[float]:
-    """By how much each head's best token is right more often than another's: lower end of a 95 % interval.
+def lead(right: Bool[Tensor, "N D R"], control: Bool[Tensor, "N D S"], examples: Examples) -> list[float]:
+    """How much more often each head's best token is right than a control's: lower end of a 95 % interval.
 
-    Passages are drawn again with replacement, 2,000 times, since rows of one passage go together.
+    The interval is a bootstrap over passages, because the rows of one passage depend on each other.
     """
-    count, heads = int(found.passage.max()) + 1, found.after.shape[1]
+    count, heads = int(examples.passage.max()) + 1, examples.after.shape[1]
     gained = torch.zeros(count, heads, dtype=torch.float64)
-    there = torch.zeros(count, heads, dtype=torch.float64)
-    gained.index_add_(0, found.passage, (right[:, :, 0].long() - other[:, :, 0].long()).double())
-    there.index_add_(0, found.passage, (found.after >= 0).double())
-    return lower_end(gained, there)
+    counted = torch.zeros(count, heads, dtype=torch.float64)
+    gained.index_add_(0, examples.passage, (right[:, :, 0].long() - control[:, :, 0].long()).double())
+    counted.index_add_(0, examples.passage, (examples.after >= 0).double())
+    return lower_end(gained, counted)
 
 
-def lower_end(gained: Float[Tensor, "P D"], there: Float[Tensor, "P D"]) -> list[float]:
-    """Of a 95 % interval of the sums' ratio, over P passages drawn again with replacement."""
-    again = np.random.default_rng(0).integers(len(gained), size=(BOOTSTRAPS, len(gained)))
-    means = gained.numpy()[again].sum(1) / np.maximum(there.numpy()[again].sum(1), 1)
+def lower_end(gained: Float[Tensor, "P D"], counted: Float[Tensor, "P D"]) -> list[float]:
+    """Lower end of the 95 % bootstrap interval of sum(gained) / sum(counted), over P passages."""
+    drawn = np.random.default_rng(0).integers(len(gained), size=(BOOTSTRAPS, len(gained)))
+    means = gained.numpy()[drawn].sum(1) / np.maximum(counted.numpy()[drawn].sum(1), 1)
     low: list[float] = np.quantile(means, 0.025, axis=0).tolist()
     return low

@@ -1,4 +1,4 @@
-"""What is exported of heads that were trained, and how often they are right."""
+"""The export of trained heads, and how often they are right."""
 
 from __future__ import annotations
 
@@ -6,45 +6,52 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-import torch
 from torch import Tensor
 
-from harness.train.loop import save_bf16
+from harness.train.loop import round_to_bf16, save_bf16
+from methods.drafters.heads.net import Heads
 from methods.training.heads.examples import Examples, hits, lead, shares
 from methods.training.heads.heads_in_training import Training
 
 
-@torch.no_grad()
+def save_heads(heads: Heads, folder: Path) -> None:
+    """Write heads in bf16 with their configuration."""
+    round_to_bf16(heads.parameters())
+    save_bf16(heads, folder)
+    heads.config.write(folder)
+
+
 def save(model: Training, folder: Path) -> None:
-    """The heads, rounded to bf16 first, so that what is measured is what is shipped."""
-    for weight in model.heads.parameters():
-        weight.copy_(weight.bfloat16())
+    """Write heads in bf16; their configuration says how often each of their best tokens was right."""
+    round_to_bf16(model.heads.parameters())
     known = shares(hits(model.heads, model.check_on), model.check_on)
-    model.heads.config = replace(model.heads.config, ranks=tuple(tuple(round(s, 4) for s in row) for row in known))
-    save_bf16(model.heads, folder)
-    model.heads.config.write(folder)
+    ranks = tuple(tuple(round(share, 4) for share in row) for row in known)
+    model.heads.config = replace(model.heads.config, ranks=ranks)
+    save_heads(model.heads, folder)
 
 
 def figures(model: Training) -> dict[str, float]:
-    """On development passages: of each head, how often its best token and one of its three best are right.
+    """Figures on development passages.
 
-    Beside ``_untrained`` heads, which say what the target says of the next token, those of ``_shuffled``
-    weights, and an ``_ngram`` of the training's passages; ``_lead``: lower end of the
-    95 % interval of what the best token gains over each.
+    - ``top1_head*``, ``top3_head*``: how often the head's best token, or one of its three best ones, is right.
+    - ``_untrained``: the same of new heads, which predict what the target predicts for the next token.
+    - ``_shuffled``: the same of heads whose weights have their entries in another order.
+    - ``_ngram``: the same of an n-gram of the training passages.
+    - ``_lead``: lower end of the 95 % interval of the gain of ``top1`` over each control.
     """
-    made = {"": model.heads, "_untrained": model.control(), "_shuffled": model.control(shuffled=True)}
-    right = {key: hits(heads, model.check_on) for key, heads in made.items()}
-    right |= {} if model.by_counts is None else {"_ngram": model.by_counts}
-    return beside(right, model.check_on)
+    heads = {"": model.heads, "_untrained": model.control(), "_shuffled": model.control(shuffled=True)}
+    right = {key: hits(each, model.check_on) for key, each in heads.items()}
+    right |= {} if model.ngram_hits is None else {"_ngram": model.ngram_hits}
+    return compared(right, model.check_on)
 
 
-def beside(right: Mapping[str, Tensor], checked: Examples) -> dict[str, float]:
-    """`hits` of the heads (under "") and of their controls, as the figures of a card."""
-    found = {"rows": float(len(checked.rows))}
+def compared(right: Mapping[str, Tensor], examples: Examples) -> dict[str, float]:
+    """`hits` of the heads (with key "") and of their controls, as the figures of a card."""
+    table = {"rows": float(len(examples.rows))}
     for key, hit in right.items():
-        for head, share in enumerate(shares(hit, checked), 1):
-            found |= {f"top1_head{head}{key}": share[0], f"top3_head{head}{key}": sum(share[:3])}
+        for head, share in enumerate(shares(hit, examples), 1):
+            table |= {f"top1_head{head}{key}": share[0], f"top3_head{head}{key}": sum(share[:3])}
         if key:
-            low = lead(right[""], hit, checked)
-            found |= {f"top1_head{head}{key}_lead": gain for head, gain in enumerate(low, 1)}
-    return found
+            gains = lead(right[""], hit, examples)
+            table |= {f"top1_head{head}{key}_lead": gain for head, gain in enumerate(gains, 1)}
+    return table

@@ -1,8 +1,8 @@
 """XSpecMesh's heads for a mesh backbone: `stride train heads xspecmesh-cross`, then `... xspecmesh-cross-lora`.
 
-Source: Chen et al., XSpecMesh, sections 4.3, 5.1, 5.4 (Table 3, rows B to E) and 7.1, 7.6. The loop's cosine ends at a
-hundredth of the rate where the paper's ends at a tenth.
-Symbols: D heads; head d, from 0, is to guess the token d + 2 behind the one whose row it reads, w = 0.8^(d + 1).
+Source: Chen et al., XSpecMesh, sections 4.3, 5.1, 5.4 (Table 3, rows B to E) and 7.1, 7.6. The cosine ends at a
+hundredth of the peak rate; the paper's ends at a tenth.
+Symbols: D heads. Head d, from 0, guesses the token d + 2 positions after the row that it reads; w = 0.8^(d + 1).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from harness.train.finetuning import Tuning
 from harness.train.loop import Recipe
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Config, Heads
+from methods.training.heads.figures import save_heads
 from methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, head_loss, joint_loss
 from methods.training.heads.xspecmesh_passages import Meshes, Shapes
 
@@ -29,11 +30,14 @@ NAME = "embedded-mesh"
 
 @dataclass(frozen=True, kw_only=True)
 class TrainMeshHeads(Recipe):
-    """Stage 1: the heads alone, on meshes that the backbone made.
+    """Stage 1: the heads alone, on meshes that the backbone generated.
 
     Args:
-        cross: heads attend to the latents of the points; false: Medusa's block. plan: of the shapes. heads: D.
-            attention: heads of their attention. together: shapes of a step.
+        cross: whether the heads attend to the latents of the points; otherwise they are Medusa's block.
+        plan: of the shapes.
+        heads: D.
+        attention: attention heads of each.
+        together: shapes of a step.
     """
 
     summary: str
@@ -55,7 +59,7 @@ class TrainMeshHeads(Recipe):
     betas = (0.9, 0.99)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """Makes the backbone's meshes first where the cache holds none."""
+        """New heads. Generates the backbone's meshes first where the cache holds none."""
         target = load_backbone(NAME, requirements[BASE])
         capabilities, blocks = target.capabilities, 0 if self.cross else 1
         config = Config(target.name, target.fingerprint, capabilities.width, self.heads, layers=blocks, own=True)
@@ -70,10 +74,10 @@ class TrainMeshHeads(Recipe):
 
     def export(self, model: nn.Module, folder: Path) -> None:
         assert isinstance(model, MeshTraining)
-        model.save(folder)
+        save_heads(model.heads, folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """How often the best token of each head is right on shapes of the development side, beside controls."""
+        """Figures on shapes of the development side, and those of controls; see `figures`."""
         assert isinstance(model, MeshTraining)
         return figures(model, model.check_on)
 
@@ -85,7 +89,11 @@ class TuneMeshHeads(Recipe):
     A preset of that folder makes it a target: ``adapter: mesh`` and ``source: {folder: OUT/backbone}``.
 
     Args:
-        requires: the recipes of the backbone and of the heads. how: the backbone learns. fixed: lambda.
+        requires: the recipes of the backbone and of the heads.
+        tuning: how the backbone learns.
+        fixed: lambda.
+        plan: of the shapes, as in stage 1.
+        together: shapes of a step.
     """
 
     summary: str
@@ -106,10 +114,10 @@ class TuneMeshHeads(Recipe):
     betas = (0.9, 0.99)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """The same meshes as in stage 1."""
-        base, after = (requirements[name] for name in self.requires)
+        """The heads of stage 1 and the backbone, with the meshes of stage 1."""
+        base, stage_1 = (requirements[name] for name in self.requires)
         target = load_backbone(NAME, base)
-        heads = Heads.load(after, target.tied_embeddings).float().requires_grad_()
+        heads = Heads.load(stage_1, target.tied_embeddings).float().requires_grad_()
         sides = self.plan.sides(Teacher(target), heads.config.heads)
         model = MeshTraining(heads, *sides, FinetunedMesh(base, self.tuning))
         model.base = Teacher(target)
@@ -121,16 +129,16 @@ class TuneMeshHeads(Recipe):
         return joint_loss(model, chosen, self.fixed)
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """The heads are tied to the merged backbone."""
+        """Write the merged backbone, and heads that are tied to it."""
         assert isinstance(model, MeshTraining) and model.tuned is not None
         model.tuned.export(folder / "backbone")
         merged = load_backbone(f"{NAME} merged", folder / "backbone")
         model.heads.config = replace(model.heads.config, backbone=merged.name, fingerprint=merged.fingerprint)
         model.merged = Teacher(merged)
-        model.save(folder)
+        save_heads(model.heads, folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """As stage 1, on rows of the merged backbone; and ``divergence`` of it, see `drift`."""
+        """The figures of stage 1 on rows of the merged backbone, and its ``divergence``; see `drift`."""
         assert isinstance(model, MeshTraining) and model.base is not None and model.merged is not None
         passages = model.check_on.passages
         checked = Meshes.read(model.merged, passages, model.heads.config.heads)
@@ -142,8 +150,8 @@ for _block, _row, _cross in (("mlp", "B", False), ("cross", "D", True)):
     RECIPES.register(_name)(TrainMeshHeads(summary=f"Table 3, row {_row}: {_block} heads of {NAME}", cross=_cross))
 for _block, _row in (("mlp", "C"), ("cross", "E")):
     _name = f"xspecmesh-{_block}"
-    _said = f"Table 3, row {_row}: {_name}, the backbone learning by LoRA"
-    RECIPES.register(f"{_name}-lora")(TuneMeshHeads(summary=_said, requires=(BASE, _name)))
+    _summary = f"Table 3, row {_row}: {_name}, the backbone learning by LoRA"
+    RECIPES.register(f"{_name}-lora")(TuneMeshHeads(summary=_summary, requires=(BASE, _name)))
 RECIPES.register("xspecmesh-cross-full")(
     TuneMeshHeads(
         summary="section 7.6: row E with all weights of the decoder",

@@ -192,6 +192,7 @@ def after_choice(seed: int) -> np.random.Generator:
     return random
 
 
+@pytest.mark.slow
 def test_it_learns_and_is_exported_as_a_backbone_with_its_figures(tmp_path: Path) -> None:
     recipe = replace(
         RECIPES.get("cllm-embedded-code"), plan=TrajectoryPlan(prompts=3, new=20), checks=2, steps=8, rate=3e-3

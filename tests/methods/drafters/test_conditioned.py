@@ -31,7 +31,8 @@ from harness.train.loop import train
 from harness.train.teacher import Passage, Teacher
 from methods.drafters.heads.net import Heads, read_config
 from methods.multi_head import MultiHead
-from methods.training.heads.xspecmesh_losses import MeshTraining, divergence, drift, faded, head_loss, joint_loss
+from methods.training.heads.heads_in_training import head_losses
+from methods.training.heads.xspecmesh_losses import MeshTraining, divergence, drift, head_loss, joint_loss
 from methods.training.heads.xspecmesh_passages import Meshes, Shapes, drawn
 
 load_recipes()
@@ -134,8 +135,8 @@ class TestLosses:
         after = torch.tensor([[4, 1], [2, -1], [0, -1]])
         logs = logits.log_softmax(-1)
         first = -(logs[0, 0, 4] + logs[0, 1, 2] + logs[0, 2, 0]) / 3
-        torch.testing.assert_close(faded(logits, after), 0.8 * first + 0.64 * -logs[1, 0, 1])
-        assert float(faded(logits, torch.full((3, 2), -1))) == 0
+        torch.testing.assert_close(head_losses(logits, after), 0.8 * first + 0.64 * -logs[1, 0, 1])
+        assert float(head_losses(logits, torch.full((3, 2), -1))) == 0
 
     def test_the_joint_loss_is_fifty_times_the_backbones_and_the_heads(self, base: Path, crossed: Path) -> None:
         """Before any step the tuned backbone is the base: its rows are the cached ones, and it has nothing to learn."""

@@ -31,7 +31,7 @@ from harness.train.passages import Plan, passages_of
 from harness.train.prompts import benchmark_captions, prompts, side_of
 from harness.train.teacher import Passage, Teacher
 from methods.drafters.heads.net import Config, Heads
-from methods.training.heads.examples import Examples, counted, examples, hits, lead, shares
+from methods.training.heads.examples import Examples, examples, hits, lead, ngram_hits, shares
 from methods.training.heads.heads_in_training import Training, frequent
 from methods.trees.published import best_tree, choices, published
 from methods.trees.shapes import template
@@ -229,7 +229,7 @@ class TestExamples:
         told = [Passage((1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 7, 5), 1)]
         asked = Passage((1, 2, 3, 5), 1)
         found = examples(teacher, [asked], 2)
-        right = counted(teacher, told, [asked], 2)
+        right = ngram_hits(teacher, told, [asked], 2)
         assert found.after.tolist() == [[3, 5], [5, -1]]
         assert right[0].tolist() == [[True, False, False], [True, False, False]]  # 1 2 -> 3, and 1 2 _ -> 5 twice
         assert right[1].tolist() == [[False, True, False], [False, False, False]]  # 2 3 -> 4 first, then 5

@@ -120,7 +120,7 @@ def small(name: str, **changes: object) -> FeatureRecipe:
     """A recipe on few passages, with a fresh home for them."""
     recipe = cast(FeatureRecipe, RECIPES.get(name))
     plan = Plan("code", train=1, development=1, rows=8, new=24)
-    return replace(recipe, plan=plan, steps=25, warmup=2, rate=3e-3, **changes)  # type: ignore[arg-type]
+    return replace(recipe, plan=plan, rows=2, steps=20, warmup=2, rate=4e-3, **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +133,7 @@ FEW = {"kept": 100}
 """As eagle1-smollm2-135m has: rows of the target's unembedding for the ids it writes most."""
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("name", "method", "changes"),

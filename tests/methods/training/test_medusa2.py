@@ -57,9 +57,9 @@ def model(cache: None) -> Joint:
 
 def test_the_loss_is_the_divergence_and_a_fifth_of_the_heads(model: Joint) -> None:
     """Before any step the backbone is its base, so that all of the loss is the heads'."""
-    kept, ahead = model.losses(2)
-    assert abs(float(kept.detach())) < 1e-9
-    passage, heads = model.found.train[2], model.heads.heads
+    losses = model.losses(2)
+    assert abs(float(losses.backbone.detach())) < 1e-9
+    passage, heads = model.passages.train[2], model.heads.heads
     tokens = torch.tensor(passage.tokens)
     rows = Teacher(presets.load("embedded-code", "fp32")).read(passage, (-1,)).hidden
     assert rows is not None
@@ -69,11 +69,11 @@ def test_the_loss_is_the_divergence_and_a_fifth_of_the_heads(model: Joint) -> No
         right, first = tokens[passage.start + 1 + head :], passage.start - 1
         lost = functional.cross_entropy(logits[head, first : first + len(right)], right, reduction="sum")
         expected = expected + 0.8 ** (head + 1) * lost / max(1, len(right))
-    assert float(ahead.detach()) == pytest.approx(float(expected), rel=0.02)
+    assert float(losses.heads.detach()) == pytest.approx(float(expected), rel=0.02)
     found = float(RECIPE.loss(model, 0, np.random.default_rng(0)).detach())
     chosen = np.random.default_rng(0).choice(model.chosen, size=3, replace=False)
     with torch.no_grad():
-        total = sum(float(model.losses(int(n))[1]) for n in chosen)
+        total = sum(float(model.losses(int(n)).heads) for n in chosen)
     assert found == pytest.approx(0.2 * total / 3, rel=0.05)
 
 
@@ -87,15 +87,16 @@ def test_the_heads_learn_four_times_as_fast_and_the_backbone_by_low_rank_matrice
     assert (known.tuning, known.fixed, known.requires) == (Tuning(32, 16), 0.2, ("medusa-smollm2-135m",))
 
 
-def test_a_law_that_moved_costs(model: Joint) -> None:
+def test_a_distribution_that_moved_costs(model: Joint) -> None:
     weight = next(weight for name, weight in model.tuned.named_parameters() if "q_proj.lora_B" in name)
     with torch.no_grad():
         weight.normal_(std=0.5)
-        moved = float(model.losses(0)[0])
+        moved = float(model.losses(0).backbone)
         weight.zero_()
     assert moved > 1e-3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_it_exports_heads_tied_to_the_merged_backbone(tmp_path: Path) -> None:
     done = train("medusa2-embedded-code", replace(RECIPE, rate=5e-3), tmp_path / "out", PARTS)
@@ -106,8 +107,8 @@ def test_it_exports_heads_tied_to_the_merged_backbone(tmp_path: Path) -> None:
     assert merged.encode("def f(x):") == old.encode("def f(x):") and merged.capabilities == old.capabilities
     figures = json.loads((done.folder / "card.json").read_text())["figures"]
     assert {f"top{n}_head4{key}" for n in (1, 3) for key in ("", "_untrained", "_shuffled", "_ngram")} <= set(figures)
-    teacher = RECIPE.build(PARTS).found
-    far = drift(teacher.teacher, Teacher(merged), teacher.development)
+    passages = RECIPE.build(PARTS).passages
+    far = drift(passages.teacher, Teacher(merged), passages.development)
     assert figures["divergence"] == pytest.approx(far, abs=1e-4) and 1e-4 < far < 1
     heads = Heads.load(PARTS["medusa-embedded-code"], old.tied_embeddings)
     assert not torch.equal(Heads.load(done.folder, merged.tied_embeddings).blocks[0].last, heads.blocks[0].last)
