@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from scipy import sparse
 from scipy.stats import norm, t, ttest_1samp
 
 from harness.errors import UsageError
+from harness.record.resampling import resample_counts
 
 FloatArray = NDArray[np.float64]
 Statistic = Callable[[FloatArray], FloatArray]
@@ -96,7 +96,7 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
             return None
         if n < FEWEST:
             return Bootstrap(estimate, np.empty(0), n)
-        values = statistic(_counts(n, resamples, seed) @ table)
+        values = statistic(resample_counts(n, resamples, seed) @ table)
     return Bootstrap(estimate, _finite(values), n)
 
 
@@ -114,14 +114,6 @@ def _by_cluster(frame: pd.DataFrame) -> FloatArray:
     table = np.zeros((len(names), values.shape[1]))
     np.add.at(table, codes, values[complete])
     return table
-
-
-@lru_cache(maxsize=8)
-def _counts(n: int, resamples: int, seed: int) -> FloatArray:
-    """How often each of n clusters is drawn in each resample, [resamples, n]; read-only."""
-    drawn = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
-    drawn.setflags(write=False)
-    return drawn
 
 
 def _finite(values: FloatArray) -> FloatArray:
@@ -191,7 +183,7 @@ def median_ratio(above: pd.Series[float], below: pd.Series[float], seed: int = 0
     n = len(names)
     if n < FEWEST:
         return Interval(float(np.median(values)), None, None, n)
-    upto = np.cumsum(_counts(n, RESAMPLES, seed)[:, codes], axis=1)
+    upto = np.cumsum(resample_counts(n, RESAMPLES, seed)[:, codes], axis=1)
     half = upto[:, -1:] / 2
     low, high = (upto < half).sum(axis=1), (upto <= half).sum(axis=1)  # the two middle ones where n is even
     resampled = (values[low] + values[high]) / 2

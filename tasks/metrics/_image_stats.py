@@ -12,6 +12,7 @@ from jaxtyping import Float
 from harness.core.task import Scored, SetScore
 from harness.errors import ContractError
 from harness.record.outputs import Picture
+from harness.record.resampling import resample_counts
 
 RESAMPLES = 2_000
 BATCH = 32
@@ -87,11 +88,6 @@ def mean(ids: Sequence[str], values: Sequence[float], failures: int = 0) -> SetS
 def draws(ids: Sequence[str], values: Sequence[float], seed: int = 0) -> Float[np.ndarray, " draws"]:
     """Means over resamples of the prompts, each with all its pictures."""
     names, where = np.unique(np.asarray(ids), return_inverse=True)
-    drawn = resampled(len(names), RESAMPLES, seed)
+    drawn = resample_counts(len(names), RESAMPLES, seed)
     sums = np.bincount(where, np.asarray(values, dtype=np.float64), len(names))
     return np.asarray((drawn @ sums) / (drawn @ np.bincount(where, minlength=len(names))))
-
-
-def resampled(n: int, times: int, seed: int) -> Float[np.ndarray, "times n"]:
-    """How often each of n things is drawn in each resample; the same for the same arguments."""
-    return np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=times).astype(np.float64)

@@ -19,7 +19,7 @@ from jaxtyping import Float
 from harness.core.task import SetScore
 from harness.errors import UsageError
 from harness.record.outputs import Picture
-from tasks.metrics._image_stats import resampled
+from harness.record.resampling import resample_counts
 from tasks.metrics.features import INSTALL, FeatureNet, imported
 
 RESAMPLES = 50
@@ -116,7 +116,7 @@ def resampled_distances(
     values, vectors = np.linalg.eigh(reference.covariance)
     half = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
     turned = features @ half
-    draws = resampled(len(features), times, seed)
+    draws = resample_counts(len(features), times, seed)
     return np.array([_weighted(features, turned, draw, reference) for draw in draws])
 
 

@@ -22,7 +22,8 @@ import numpy as np
 
 from harness.core.task import SetScore
 from harness.errors import OutputError, UsageError
-from tasks.metrics._image_stats import RESAMPLES, resampled
+from harness.record.resampling import resample_counts
+from tasks.metrics._image_stats import RESAMPLES
 
 METRICS = ("wer", "wer_no_spelling")
 SET_METRICS = tuple(f"corpus_{name}" for name in METRICS)
@@ -113,7 +114,7 @@ def _total(transcripts: Sequence[Transcript], metric: str) -> SetScore:
     n = len(transcripts) - failures
     if len(sums) < FEWEST:
         return SetScore(value, n, failures, reason=f"fewer than {FEWEST} prompts give no interval")
-    drawn = resampled(len(sums), RESAMPLES, 0) @ by_prompt
+    drawn = resample_counts(len(sums), RESAMPLES, 0) @ by_prompt
     low, high = np.quantile(drawn[:, 0] / drawn[:, 1], [0.025, 0.975])
     return SetScore(value, n, failures, float(low), float(high))
 

@@ -8,6 +8,7 @@ import pytest
 from scipy.stats import ks_2samp
 
 from harness.record import stats
+from harness.record.resampling import resample_counts
 
 
 def index(prompts: int, repetitions: int = 1) -> pd.MultiIndex:
@@ -86,7 +87,7 @@ def test_the_vectorised_median_is_numpys() -> None:
     rng = np.random.default_rng(3)
     ratios, n = rng.lognormal(size=14), 7
     held = stats.median_ratio(series(ratios, 2), series(np.ones(14), 2), seed=5)
-    counts = stats._counts(n, stats.RESAMPLES, 5).astype(int)
+    counts = resample_counts(n, stats.RESAMPLES, 5).astype(int)
     direct = [np.median(np.repeat(ratios.reshape(n, 2), row, axis=0)) for row in counts]
     expected = stats.Bootstrap(float(np.median(ratios)), np.sort(direct), n).interval()
     assert (held.low, held.high) == pytest.approx((expected.low, expected.high))

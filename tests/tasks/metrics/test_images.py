@@ -87,7 +87,7 @@ class TestFrechet:
         random = np.random.default_rng(0)
         mixing = random.normal(size=(10, 10))
         features, other = random.normal(size=(n, 10)) @ mixing, random.normal(1, 2, size=(60, 10))
-        monkeypatch.setattr(frechet, "resampled", lambda n, times, seed: np.ones((times, n)))
+        monkeypatch.setattr(frechet, "resample_counts", lambda n, times, seed: np.ones((times, n)))
         reference = frechet.gaussian(other)
         found = frechet.resampled_distances(features, reference, times=1)[0]
         assert found == pytest.approx(frechet.distance(frechet.gaussian(features), reference), rel=1e-5)
