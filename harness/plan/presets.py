@@ -63,7 +63,7 @@ class Spec:
         """Whether it can be loaded without a fetch."""
         if "parts" in self.params:
             return components.ready(self.parts())
-        if any(not (sources.SHIPPED / name / "model.safetensors").is_file() for name in self.shipped()):
+        if not all(sources.is_shipped(name) for name in self.shipped()):
             return False
         return "source" not in self.params or sources.ready(sources.parse(self.name, self.params["source"]))
 

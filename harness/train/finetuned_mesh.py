@@ -1,6 +1,6 @@
 """A mesh model whose decoder learns further, together with the heads that read its hidden rows.
 
-Source: Chen et al., XSpecMesh, section 4.3. The paper writes W + AB for the merged weights; see
+Source: Chen et al., XSpecMesh, section 4.3. The paper writes W + AB for the tuned weights; see
 `harness.train.finetuning` for the scale of the product.
 """
 
@@ -13,9 +13,12 @@ from pathlib import Path
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from harness.backbones.checkpoints import sources
 from harness.backbones.mesh.adapter import MeshBackbone, read
 from harness.backbones.mesh.model import MeshModel
-from harness.train.finetuning import Tuning, merged, with_low_rank
+from harness.backbones.slots import lora
+from harness.backbones.slots.lora import LowRank
+from harness.train.finetuning import Tuning, with_low_rank
 from harness.train.loop import save_bf16
 
 LINEARS = r"layers\.\d+\.(qkv|out|cross_q|cross_kv|cross_out|mlp\.gate_up|mlp\.down)"
@@ -32,6 +35,7 @@ class FinetunedMesh(nn.Module):
 
     def __init__(self, folder: Path, tuning: Tuning) -> None:
         super().__init__()
+        self.folder = folder
         base = read(folder.name, folder)
         self.sizes = base.sizes
         self.tuning = tuning
@@ -55,19 +59,32 @@ class FinetunedMesh(nn.Module):
         """Hidden rows of a sequence after the last norm, as the heads read them."""
         return self._mesh.states(tokens[None], points[None], table)[0]
 
-    def merged(self) -> MeshModel:
-        """A copy with the products of the low-rank matrices added to the weights."""
-        mesh = merged(self.model, self.tuning)
-        assert isinstance(mesh, MeshModel)
-        return mesh
-
     def export(self, folder: Path) -> None:
-        """Write the merged model as a backbone's folder."""
+        """A backbone's folder: its matrices and the name of the base model, or all weights where all learned."""
+        if self.tuning.rank:
+            tie = {"backbone": _name(self.folder), "fingerprint": sources.digest(self.folder)}
+            lora.write(folder, self._matrices(), self.tuning.alpha, "FEATURE_EXTRACTION", tie)
+            return
         folder.mkdir(parents=True, exist_ok=True)
-        save_bf16(self.merged(), folder)
+        save_bf16(self.model, folder)
         (folder / "config.json").write_text(json.dumps(asdict(self.sizes), indent=1) + "\n", encoding="utf-8")
+
+    def _matrices(self) -> dict[str, LowRank]:
+        """By the names of the model's linear layers."""
+        return {
+            name: LowRank(layer.lora_A["default"].weight, layer.lora_B["default"].weight)
+            for name, layer in self._mesh.named_modules()
+            if hasattr(layer, "lora_A")
+        }
 
 
 def load_backbone(name: str, folder: Path) -> MeshBackbone:
     """A recipe's folder, loaded as a run loads it."""
     return MeshBackbone.load(name, {"source": {"folder": str(folder)}}, "fp32", "cpu")
+
+
+def _name(folder: Path) -> str:
+    """How an adapter names its base model: shipped weights by their folder's name, others by their path."""
+    place = folder.resolve()
+    shipped = sources.SHIPPED.resolve()
+    return str(place.relative_to(shipped)) if place.is_relative_to(shipped) else str(place)

@@ -6,7 +6,6 @@ Axes: N tokens of a text, n windows of it, W rows of a window, V vocabulary.
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Mapping
@@ -16,11 +15,10 @@ from typing import Any, NamedTuple
 import numpy.typing as npt
 import torch
 from jaxtyping import Float, Int
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from harness.backbones.slots import gated
-from harness.backbones.slots.lora import PREFIX, LowRank
+from harness.backbones.slots import gated, lora
+from harness.backbones.slots.lora import LowRank
 from harness.errors import UsageError
 from harness.plan import presets
 from harness.train.frozen_speech import FrozenSpeech
@@ -115,27 +113,10 @@ class GatedLora(nn.Module):
 
     def export(self, folder: Path) -> None:
         """Write the matrices in bf16 as peft reads them, and config.json, which ties them to the backbone."""
-        folder.mkdir(parents=True, exist_ok=True)
         pairs = zip(self._linears, self.down, self.up, strict=True)
-        tensors = {
-            f"{PREFIX}{key}.lora_{side}.weight": matrix.detach().bfloat16().contiguous()
-            for key, down, up in pairs
-            for side, matrix in (("A", down), ("B", up))
-        }
-        save_file(tensors, folder / "adapter_model.safetensors", metadata={"format": "pt"})
-        (folder / "adapter_model.safetensors").chmod(0o644)  # safetensors writes for the owner alone
-        config = {
-            "peft_type": "LORA",
-            "task_type": self.frozen.task,
-            "base_model_name_or_path": self.backbone.name,
-            "r": self.rank,
-            "lora_alpha": self.alpha,
-            "bias": "none",
-            "target_modules": sorted(self._linears),
-        }
+        layers = {key: LowRank(down, up) for key, down, up in pairs}
         tie = {"backbone": self.backbone.name, "fingerprint": self.backbone.fingerprint}
-        for name, body in (("adapter_config.json", config), ("config.json", tie)):
-            (folder / name).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+        lora.write(folder, layers, self.alpha, self.frozen.task, tie)
 
 
 def _count(linears: Mapping[str, nn.Linear]) -> int:

@@ -119,6 +119,11 @@ def _find(source: Source) -> Path | None:
     return folder if (folder / "config.json").is_file() else None
 
 
+def is_shipped(name: str) -> bool:
+    """Whether a folder of the package holds weights; a recipe's card may lie there without them."""
+    return any((SHIPPED / name).glob("*.safetensors"))
+
+
 def _remedy(name: str, source: Source) -> str:
     if source.kind == "folder" and (path := Path(source.fields["path"])).is_relative_to(SHIPPED):
         recipe = path.relative_to(SHIPPED).parts[0]  # a stage that tunes both puts the backbone inside its own folder

@@ -10,7 +10,6 @@ from typing import Any, final
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from harness.backbones.base import TYPES, Identity
@@ -22,7 +21,9 @@ from harness.backbones.mesh.layers import Sizes
 from harness.backbones.mesh.model import MeshModel
 from harness.backbones.mesh.point_cloud import PointCloudAdapter
 from harness.backbones.mesh.point_encoder import PointEncoder
+from harness.backbones.slots import lora
 from harness.backbones.slots.cache import SlotCache
+from harness.core import int8
 from harness.core.backbone import EncodedPrompt, TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
 from harness.core.task import Prompt
@@ -120,14 +121,19 @@ class MeshBackbone(PointCloudAdapter):
 
 
 def read(name: str, folder: Path) -> MeshModel:
-    """The model of a recipe's folder, in fp32.
+    """The model of a recipe's folder, in fp32; of an adapter's folder, its base model with the adapter added.
 
     Raises:
         WeightsError: a file is missing or damaged, or the tensors are not those of the configuration.
     """
+    if lora.is_tuned(folder):
+        base = lora.base(folder, sources.SHIPPED)
+        model = read(name, base)
+        model.load_state_dict(lora.merged(folder, sources.digest(base), model.state_dict()))
+        return model
     try:
         sizes = Sizes.read(name, json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        tensors = load_file(folder / "model.safetensors")
+        tensors = int8.read(folder / "model.safetensors")
         model = MeshModel(sizes)
         model.load_state_dict(tensors)
     except (OSError, ValueError, SafetensorError, RuntimeError) as error:

@@ -14,14 +14,17 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors.torch import save_file
 from torch import Tensor
 
+from harness.core import int8
 from harness.core.backbone import Backbone
 from harness.errors import WeightsError
 
 PREFIX = "base_model.model."
 """Of peft's names."""
+SETTINGS = "adapter_config.json"
+TENSORS = "adapter_model.safetensors"
 PLAIN = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "rank_pattern": {}, "alpha_pattern": {}}
 """Settings that an adapter must have here, or leave out."""
 
@@ -44,30 +47,129 @@ def read(folder: Path, backbone: Backbone, dtype: torch.dtype) -> dict[str, LowR
     Raises:
         WeightsError: it is damaged, was made for other weights, or is no plain LoRA.
     """
-    try:
-        tie, how = (json.loads((folder / name).read_text("utf-8")) for name in ("config.json", "adapter_config.json"))
-        tensors = load_file(folder / "adapter_model.safetensors", device=backbone.device)
-        made_for, name, rank, alpha = tie["fingerprint"], tie["backbone"], how["r"], how["lora_alpha"]
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    stored = _Stored.read(folder, backbone.device)
+    if stored.fingerprint != backbone.fingerprint:
         raise WeightsError(
-            f"{folder}: no adapter can be read there ({error}); train it anew or copy it again"
-        ) from error
-    if made_for != backbone.fingerprint:
-        raise WeightsError(
-            f"the adapter was trained for {name} ({made_for[:12]}), and the target is {backbone.name} "
+            f"the adapter was trained for {stored.base} ({stored.fingerprint[:12]}), and the target is {backbone.name} "
             f"({backbone.fingerprint[:12]}): train one for it with `stride train adapter`"
         )
-    _check(folder, how)
-    scale = alpha / (rank**0.5 if how.get("use_rslora") else rank)
-    pairs: dict[str, dict[str, Tensor]] = {}
-    for key, tensor in tensors.items():
-        layer, _, kind = key.removeprefix(PREFIX).rpartition(".lora_")
-        pairs.setdefault(layer, {})[kind] = tensor.to(dtype)
-    if not all(set(pair) == {"A.weight", "B.weight"} for pair in pairs.values()):
+    return stored.layers(dtype)
+
+
+def is_tuned(folder: Path) -> bool:
+    """Whether a backbone's folder holds an adapter of another folder's weights, and no weights of its own."""
+    return (folder / SETTINGS).is_file()
+
+
+def base(folder: Path, shipped: Path) -> Path:
+    """The folder of the weights that an adapter is added to: a path, or a name in the folder ``shipped``.
+
+    Raises:
+        WeightsError: the adapter is damaged or no plain LoRA, or the base weights are not there or are others.
+    """
+    stored = _Stored.read(folder)
+    found = shipped / stored.base  # an absolute path stays as it is
+    if not (found / "config.json").is_file():
         raise WeightsError(
-            f"{folder}: its tensors are not pairs of lora_A and lora_B; export it with peft's save_pretrained"
+            f"{folder} is added to the weights in {found}, which are not there; put them there or train it again"
         )
-    return {layer: LowRank(pair["A.weight"], pair["B.weight"] * scale) for layer, pair in pairs.items()}
+    return found
+
+
+def merged(folder: Path, fingerprint: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Weights with the products of an adapter added, rounded to bf16 as a whole export is.
+
+    Args:
+        fingerprint: of the folder that the weights were read from. weights: by name; W of a layer is ``LAYER.weight``.
+
+    Raises:
+        WeightsError: the adapter is damaged, is no plain LoRA, or was made for other weights.
+    """
+    stored = _Stored.read(folder)
+    if stored.fingerprint != fingerprint:
+        raise WeightsError(
+            f"{folder} was trained for other weights of {stored.base} ({stored.fingerprint[:12]}) than those here "
+            f"({fingerprint[:12]}); train it again"
+        )
+    layers = stored.layers(torch.float32)
+    if lost := [layer for layer in layers if f"{layer}.weight" not in weights]:
+        raise WeightsError(f"{folder} has matrices for {lost[0]}, which {stored.base} has not; train it again")
+    added = {
+        f"{layer}.weight": (weights[f"{layer}.weight"] + pair.up @ pair.down).bfloat16()
+        for layer, pair in layers.items()
+    }
+    return {**weights, **added}
+
+
+def write(folder: Path, layers: Mapping[str, LowRank], alpha: int, task: str, tie: Mapping[str, str]) -> None:
+    """A folder that peft and `read` read; matrices in bf16.
+
+    Args:
+        layers: with ``up`` not scaled. alpha: r times the scale of their products. task: peft's name of it.
+        tie: ``backbone``, its name, and ``fingerprint``, of its weights.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    tensors = {
+        f"{PREFIX}{layer}.lora_{side}.weight": matrix.detach().bfloat16().contiguous()
+        for layer, pair in layers.items()
+        for side, matrix in (("A", pair.down), ("B", pair.up))
+    }
+    save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
+    (folder / TENSORS).chmod(0o644)  # safetensors writes for the owner alone
+    settings = {
+        "peft_type": "LORA",
+        "task_type": task,
+        "base_model_name_or_path": tie["backbone"],
+        "r": len(next(iter(layers.values())).down),
+        "lora_alpha": alpha,
+        "bias": "none",
+        "target_modules": sorted(layers),
+    }
+    for name, body in ((SETTINGS, settings), ("config.json", dict(tie))):
+        (folder / name).write_text(json.dumps(body, indent=1) + "\n", encoding="utf-8")
+
+
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """A folder as it was read.
+
+    Args:
+        base, fingerprint: of the weights that it belongs to. scale: of the products. pairs: A and B of each layer.
+    """
+
+    base: str
+    fingerprint: str
+    scale: float
+    pairs: Mapping[str, Mapping[str, Tensor]]
+
+    @classmethod
+    def read(cls, folder: Path, device: str = "cpu") -> _Stored:
+        """The files of a folder, checked."""
+        try:
+            tie, how = (json.loads((folder / name).read_text("utf-8")) for name in ("config.json", SETTINGS))
+            tensors = int8.read(folder / TENSORS, device)
+            name, fingerprint, rank, alpha = tie["backbone"], tie["fingerprint"], how["r"], how["lora_alpha"]
+        except (OSError, ValueError, KeyError, SafetensorError) as error:
+            raise WeightsError(
+                f"{folder}: no adapter can be read there ({error}); train it anew or copy it again"
+            ) from error
+        _check(folder, how)
+        pairs: dict[str, dict[str, Tensor]] = {}
+        for key, tensor in tensors.items():
+            layer, _, kind = key.removeprefix(PREFIX).rpartition(".lora_")
+            pairs.setdefault(layer, {})[kind] = tensor
+        if not all(set(pair) == {"A.weight", "B.weight"} for pair in pairs.values()):
+            raise WeightsError(
+                f"{folder}: its tensors are not pairs of lora_A and lora_B; export it with peft's save_pretrained"
+            )
+        return cls(name, fingerprint, alpha / (rank**0.5 if how.get("use_rslora") else rank), pairs)
+
+    def layers(self, dtype: torch.dtype) -> dict[str, LowRank]:
+        """What is added to each layer."""
+        return {
+            layer: LowRank(pair["A.weight"].to(dtype), pair["B.weight"].to(dtype) * self.scale)
+            for layer, pair in self.pairs.items()
+        }
 
 
 def _check(folder: Path, how: Mapping[str, Any]) -> None:

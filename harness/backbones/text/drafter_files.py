@@ -7,11 +7,11 @@ from pathlib import Path
 import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness.backbones.checkpoints import sources
+from harness.core import int8
 from harness.errors import WeightsError
 
 EMBEDDING = "model.embed_tokens.weight"
@@ -32,7 +32,9 @@ def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Ten
         WeightsError: the layers are not there, or are made for an embedding of another shape.
     """
     if not (body / "config.json").is_file():
-        raise WeightsError(f"{name}: {body} holds no config.json; train it: stride train backbone smollm2-drafter")
+        raise WeightsError(
+            f"{name}: {body} holds no config.json; train it: stride train backbone {body.name} --out {body}"
+        )
     embedding = read_embedding(name, target)
     config = LlamaConfig.from_pretrained(body)
     if (config.vocab_size, config.hidden_size) != tuple(embedding.shape):
@@ -41,7 +43,7 @@ def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Ten
             f"{target} holds one of {embedding.shape[0]} x {embedding.shape[1]}; take the target it was trained for"
         )
     try:
-        tensors = load_file(body / "model.safetensors")
+        tensors = int8.read(body / "model.safetensors")
         kept = tensors.pop(KEPT).long()
         model = assemble(config, embedding, kept)
         model.load_state_dict({f"model.{key}": value.float() for key, value in tensors.items()}, strict=False)

@@ -16,10 +16,10 @@ from typing import Literal, cast
 import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.core import int8
 from harness.errors import WeightsError
 from methods.drafters.eagle.layers import Norm, Packed, rotate
 
@@ -84,7 +84,7 @@ class FeatureNet(nn.Module):
         """
         try:
             net = cls(Shape(**json.loads((folder / "config.json").read_text(encoding="utf-8"))))
-            net.load_state_dict(load_file(folder / "model.safetensors"))
+            net.load_state_dict(int8.read(folder / "model.safetensors"))
         except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
             raise WeightsError(
                 f"{folder} holds no feature drafter ({error}). Make one: `stride train drafter` lists the recipes"

@@ -15,10 +15,10 @@ from typing import Protocol
 import torch
 from jaxtyping import Float, Int
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.core import int8
 from harness.errors import WeightsError
 from methods.drafters.heads.layers import ConditionKV, CrossAttention, Residual
 
@@ -97,7 +97,7 @@ class Heads(nn.Module):
         """
         try:
             config = read_config(folder)
-            tensors = load_file(folder / "model.safetensors")
+            tensors = int8.read(folder / "model.safetensors")
             unembed = tied_embeddings().unembed
             made = cls(config, unembed, tensors["ids"].long() if config.kept else None)
             made.load_state_dict(tensors)

@@ -84,9 +84,10 @@ class TrainMeshHeads(Recipe):
 
 @dataclass(frozen=True, kw_only=True)
 class TuneMeshHeads(Recipe):
-    """Stage 2: heads of stage 1 and the backbone together; exports heads, and the merged backbone in ``backbone``.
+    """Stage 2: heads of stage 1 and the backbone together; exports heads, and the tuned backbone in ``backbone``.
 
-    A preset of that folder makes it a target: ``adapter: mesh`` and ``source: {folder: OUT/backbone}``.
+    A preset of that folder makes it a target: ``adapter: mesh`` and ``source: {folder: OUT/backbone}``. After LoRA the
+    folder holds the low-rank matrices, which are added to the weights of the base model when it is read.
 
     Args:
         requires: the recipes of the backbone and of the heads.
