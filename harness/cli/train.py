@@ -121,7 +121,7 @@ def _parts(recipe: training.Recipe, given: tuple[str, ...]) -> dict[str, Path]:
         named[key] = Path(folder)
     found = {key: named.get(key, shipped(key)) for key in recipe.requires}
     for key, place in found.items():
-        if not any(place.glob("*.safetensors")):
+        if not (place.is_dir() if key in named else any(place.glob("*.safetensors"))):
             raise UsageError(
                 f"the recipe builds on {key!r}, and {place} holds no weights; train it first: "
                 f"stride train {RECIPES.get(key).kind} {key} --out {place}, or give --part {key}=FOLDER"

@@ -94,14 +94,20 @@ def merged(folder: Path, fingerprint: str, weights: Mapping[str, Tensor]) -> dic
     layers = stored.layers(torch.float32)
     if lost := [layer for layer in layers if f"{layer}.weight" not in weights]:
         raise WeightsError(f"{folder} has matrices for {lost[0]}, which {stored.base} has not; train it again")
-    added = {
-        f"{layer}.weight": (weights[f"{layer}.weight"] + pair.up @ pair.down).bfloat16()
-        for layer, pair in layers.items()
-    }
-    return {**weights, **added}
+    return {**weights, **{f"{layer}.weight": _sum(folder, layer, weights, pair) for layer, pair in layers.items()}}
 
 
-def write(folder: Path, layers: Mapping[str, LowRank], alpha: int, task: str, tie: Mapping[str, str]) -> None:
+def _sum(folder: Path, layer: str, weights: Mapping[str, Tensor], pair: LowRank) -> Tensor:
+    weight, added = weights[f"{layer}.weight"], pair.up @ pair.down
+    if weight.shape != added.shape:
+        raise WeightsError(
+            f"{folder}: the matrices of {layer} are for a weight of shape {tuple(added.shape)}, and it has "
+            f"{tuple(weight.shape)}; train it again"
+        )
+    return (weight + added).bfloat16()
+
+
+def write(folder: Path, layers: Mapping[str, LowRank], alpha: int, task: str | None, tie: Mapping[str, str]) -> None:
     """A folder that peft and `read` read; matrices in bf16.
 
     Args:

@@ -245,15 +245,14 @@ def test_counts_of_what_comes_later() -> None:
     assert counts.guesses(torch.tensor([[2]])).tolist() == [[[4, 2, 3]]]
 
 
-@pytest.mark.model
-def test_the_shipped_drafter_beats_both_controls_and_serves_the_real_target(smollm2: Backbone) -> None:
+def test_the_drafter_of_the_recipe_beat_both_controls() -> None:
     folder = drafter_files.folder_of("smollm2-drafter")
-    if not (folder / "config.json").is_file():
-        pytest.skip("the drafter is not shipped; to make it: stride train backbone smollm2-drafter")
     figures = json.loads((folder / "card.json").read_text())["figures"]
     assert figures["top1"] > figures["top1_ngram"] and figures["top1"] > figures["top1_untrained"]
-    drafter = presets.drafter(smollm2, "smollm2-drafter")
-    ids = smollm2.encode('def add(a, b):\n    """Return the sum of a and b."""\n    return a + b\n\n\ndef sub(a, b):\n')
-    laws = feed(drafter, [ids])
-    assert laws.shape == (len(ids), 49152)
-    assert float((laws.argmax(-1) == feed(smollm2, [ids]).argmax(-1)).float().mean()) > 0.2
+
+
+@pytest.mark.model
+def test_a_drafter_that_is_not_here_names_the_command_that_trains_it(smollm2: Backbone) -> None:
+    folder = drafter_files.folder_of("smollm2-drafter")
+    with pytest.raises(WeightsError, match=f"stride train backbone smollm2-drafter --out {folder}"):
+        presets.drafter(smollm2, "smollm2-drafter")

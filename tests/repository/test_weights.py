@@ -1,0 +1,114 @@
+"""The weights that come with the package: their size in all, their cards, and how absent ones are made."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from harness.backbones.checkpoints import sources
+from harness.backbones.checkpoints.digests import of_file
+from harness.discover import component, load_recipes
+from harness.errors import WeightsError
+from harness.plan import presets
+from harness.registry import RECIPES
+
+ROOT = Path(__file__).resolve().parents[2]
+MOST = 60_000_000
+"""Bytes of all tracked files."""
+COMMAND = re.compile(r"stride train (\S+) (\S+) --out (\S+)")
+CARDS = sorted(sources.SHIPPED.glob("*/card.json"))
+SHIPPED = [path.parent for path in CARDS if any(path.parent.glob("*.safetensors"))]
+ABSENT = [path.parent for path in CARDS if path.parent not in SHIPPED]
+COMPONENTS = ("drafter", "heads", "adapter", "samplers")
+"""Kinds of recipes whose results are found by `discover.component`."""
+load_recipes()
+
+
+def test_a_checkout_holds_at_most_60_megabytes() -> None:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("this folder is no git checkout")
+    files = [ROOT / name for name in listed.stdout.split("\0") if name]
+    sizes = {str(path.relative_to(ROOT)): path.stat().st_size for path in files if path.is_file()}
+    largest = sorted(sizes, key=lambda name: -sizes[name])[:5]
+    assert sum(sizes.values()) <= MOST, f"{sum(sizes.values())} bytes are tracked; the largest: {largest}"
+
+
+def test_every_weight_file_belongs_to_a_recipe_with_a_card() -> None:
+    owners = {sources.SHIPPED / path.relative_to(sources.SHIPPED).parts[0] for path in files_below()}
+    assert owners == set(SHIPPED)
+    assert {folder.name for folder in SHIPPED} <= set(RECIPES)
+
+
+def files_below() -> list[Path]:
+    return sorted(sources.SHIPPED.rglob("*.safetensors"))
+
+
+@pytest.mark.parametrize("folder", SHIPPED, ids=lambda folder: folder.name)
+def test_a_card_names_its_recipe_and_the_files_beside_it(folder: Path) -> None:
+    card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+    assert card["name"] == folder.name and card["figures"]
+    assert card["sha256"] == {path.name: of_file(path) for path in sorted(folder.glob("*.safetensors"))}
+    assert all(isinstance(line, str) and line.endswith(".") for line in card.get("history", []))
+
+
+def test_weights_that_are_not_shipped_leave_their_figures() -> None:
+    for folder in ABSENT:
+        assert [path.name for path in folder.iterdir()] == ["card.json"], folder
+        card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
+        assert card["name"] == folder.name and card["figures"] and card["history"]
+
+
+def check_command(said: str) -> None:
+    """The command is one that `stride train` takes, and it writes to where the weights are looked for."""
+    found = COMMAND.search(said)
+    assert found, said
+    kind, recipe, out = found.groups()
+    assert RECIPES.get(recipe).kind == kind
+    assert Path(out) == sources.SHIPPED / recipe
+
+
+@pytest.mark.parametrize("folder", ABSENT, ids=lambda folder: folder.name)
+def test_absent_components_name_the_command_that_makes_them(folder: Path) -> None:
+    recipe = RECIPES.get(folder.name)
+    if recipe.kind in COMPONENTS:
+        with pytest.raises(WeightsError) as caught:
+            component(recipe.kind, folder.name)
+        check_command(str(caught.value))
+
+
+def absent_presets() -> list[str]:
+    return [
+        name
+        for name, spec in presets.known().items()
+        if spec.shipped() and not all(map(sources.is_shipped, spec.shipped()))
+    ]
+
+
+@pytest.mark.parametrize("name", absent_presets())
+def test_absent_backbones_name_the_command_that_makes_them(name: str) -> None:
+    assert not presets.resolve(name).ready()
+    try:
+        presets.load(name, "fp32", fetch=False)
+    except WeightsError as error:
+        if "stride fetch" in str(error):
+            pytest.skip(f"the weights that {name} is added to are not on this machine")
+        check_command(str(error))
+    else:
+        pytest.fail(f"{name} was loaded")
+
+
+def test_the_presets_without_weights_are_these() -> None:
+    assert set(absent_presets()) == {
+        "embedded-code-cllm",
+        "embedded-code-medusa2",
+        "embedded-mesh-cross-full",
+        "embedded-mesh-mlp-lora",
+        "embedded-mesh-truncated",
+        "smollm2-135m-medusa2",
+        "smollm2-drafter",
+    }
