@@ -10,7 +10,7 @@ from typing import ClassVar, final
 
 from harness.core.task import Prompt, Scored, SetScore, Task
 from harness.errors import UsageError
-from tasks.metrics import _images as images
+from tasks.metrics import images
 from tasks.metrics.clip import OPENAI
 
 
@@ -21,7 +21,7 @@ class PictureTask(Task):
     Args:
         n: how many of the prompts; 0: all. seed: which ones, if not all; they stay in the order of the file.
         scorers: names such as ``clip_score, fid``, in one text or a tuple; their weights must be at hand.
-        weights, reference, minimum, clip_model, clip_weights: see ``tasks.metrics._images.Settings``.
+        weights, reference, minimum, clip_model, clip_weights: see ``tasks.metrics.images.Settings``.
     """
 
     n: int = 0

@@ -19,7 +19,7 @@ from harness.registry import TASKS
 from tasks._pictures import PictureTask
 from tasks._prompt_files import locate, missing, read
 from tasks.metrics import dpg
-from tasks.metrics._images import FIGURES, elsewhere
+from tasks.metrics.images import FIGURES, elsewhere
 
 FOLDER = "dpg_bench"
 JUDGE = "mPLUG-large of ModelScope; ask it with compute_dpg_bench.py of TencentQQGYLab/ELLA, and score them with "

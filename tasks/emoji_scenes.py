@@ -14,12 +14,11 @@ from harness.errors import OutputError, UsageError
 from harness.record.outputs import Output, Picture
 from harness.registry import TASKS
 from harness.synthetic import emoji
-from tasks.metrics import _images as images
-from tasks.metrics import geneval
-from tasks.metrics._image_stats import Shown, mean
+from tasks.metrics import geneval, images
 from tasks.metrics.attributes import Seen, judge, regions
 from tasks.metrics.features import EffLite0, FeatureNet, Inception
 from tasks.metrics.frechet import frechet
+from tasks.metrics.image_stats import Shown, mean
 
 METRICS = ("object", "count", "colour", "position", "overall")
 PROMPTS_SEED, REFERENCE_SEED = 1000, 1001

@@ -15,7 +15,7 @@ from harness.registry import TASKS
 from tasks._pictures import PictureTask
 from tasks._prompt_files import Where, hub_rows, json_lines, locate, text_of
 from tasks.metrics import geneval
-from tasks.metrics._images import FIGURES, elsewhere
+from tasks.metrics.images import FIGURES, elsewhere
 
 FILE = "evaluation_metadata.jsonl"
 ORIGIN = "the folder prompts of djghosh13/geneval"

@@ -16,11 +16,11 @@ from harness.errors import UnknownNameError
 from harness.registry import TASKS
 from tasks._pictures import PictureTask
 from tasks._prompt_files import lines, locate
-from tasks.metrics import _image_weights as weights
+from tasks.metrics import image_weights as weights
 from tasks.metrics import t2i_compbench as bench
-from tasks.metrics._image_stats import Shown, mean
-from tasks.metrics._images import FIGURES, Settings, elsewhere
 from tasks.metrics.clip import Clip
+from tasks.metrics.image_stats import Shown, mean
+from tasks.metrics.images import FIGURES, Settings, elsewhere
 
 FOLDER = "t2i_compbench"
 ORIGIN = "examples/dataset of Karine-Huang/T2I-CompBench"

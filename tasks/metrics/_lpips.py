@@ -17,7 +17,7 @@ from torch import Tensor
 
 from harness.errors import OutputError
 from harness.record.outputs import Picture
-from tasks.metrics import _image_weights as weights
+from tasks.metrics import image_weights as weights
 from tasks.metrics.features import INSTALL, device, imported
 
 TAPS = (1, 4, 7, 9, 11)

@@ -12,9 +12,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from harness.core.task import SetScore
-from tasks.metrics import _image_weights as weights
-from tasks.metrics._image_stats import Shown, mean
+from tasks.metrics import image_weights as weights
 from tasks.metrics.clip import Clip
+from tasks.metrics.image_stats import Shown, mean
 
 WIDTH = 768
 

@@ -18,9 +18,9 @@ from torch import Tensor
 from harness.core.task import SetScore
 from harness.errors import UsageError
 from harness.record.outputs import Picture
-from tasks.metrics import _image_weights as weights
-from tasks.metrics._image_stats import Shown, batches, mean
+from tasks.metrics import image_weights as weights
 from tasks.metrics.features import INSTALL, device, imported
+from tasks.metrics.image_stats import Shown, batches, mean
 
 OPENAI = "ViT-L-14-quickgelu"
 """open_clip's name of the model that OpenAI's ViT-L-14.pt belongs to."""

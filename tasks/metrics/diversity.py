@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from harness.core.task import SetScore
 from harness.record.outputs import Picture
-from tasks.metrics._image_stats import mean
+from tasks.metrics.image_stats import mean
 
 
 class Distance(Protocol):

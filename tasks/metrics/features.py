@@ -16,8 +16,8 @@ from torch import Tensor
 from harness.errors import UsageError
 from harness.platform import torchvision
 from harness.record.outputs import Picture
-from tasks.metrics import _image_weights as weights
-from tasks.metrics._image_stats import batches
+from tasks.metrics import image_weights as weights
+from tasks.metrics.image_stats import batches
 
 INSTALL = "Install the image extra: pip install 'stridebench[image]'"
 

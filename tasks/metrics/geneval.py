@@ -16,8 +16,8 @@ from jaxtyping import Float
 
 from harness.core.task import SetScore
 from tasks._prompt_files import json_lines, text_of
-from tasks.metrics import _image_weights as weights
-from tasks.metrics._image_stats import draws, mean
+from tasks.metrics import image_weights as weights
+from tasks.metrics.image_stats import draws, mean
 
 TAGS = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
 FIGURES = (*(f"geneval_{tag}" for tag in TAGS), "geneval_overall")

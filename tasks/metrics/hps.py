@@ -7,9 +7,9 @@ benchmark table prints 100 times that).
 from __future__ import annotations
 
 from harness.core.task import SetScore
-from tasks.metrics import _image_weights as weights
-from tasks.metrics._image_stats import Shown, mean
+from tasks.metrics import image_weights as weights
 from tasks.metrics.clip import Clip
+from tasks.metrics.image_stats import Shown, mean
 
 MODEL = "ViT-H-14"
 

@@ -10,8 +10,8 @@ import numpy as np
 from jaxtyping import Float
 
 from harness.core.task import SetScore
-from tasks.metrics._image_stats import Shown
 from tasks.metrics.features import Inception
+from tasks.metrics.image_stats import Shown
 
 SPLITS = 10
 ENOUGH = 1_000

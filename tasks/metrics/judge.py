@@ -14,7 +14,7 @@ from harness.core.task import Scored, SetScore
 from harness.errors import OutputError
 from harness.record.outputs import as_text
 from tasks._prompt_files import Row, Where, json_lines
-from tasks.metrics._image_stats import mean
+from tasks.metrics.image_stats import mean
 
 UNPARSED = -1
 """The score of a judgement that gave none; it is left out, as FastChat does."""

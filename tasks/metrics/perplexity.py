@@ -20,7 +20,7 @@ from torch import Tensor
 from harness.core.task import SetScore
 from harness.errors import WeightsError
 from harness.platform.quiet import quiet
-from tasks.metrics._image_stats import mean
+from tasks.metrics.image_stats import mean
 
 WEIGHTS = Path(str(files("harness"))) / "backbones" / "weights"
 

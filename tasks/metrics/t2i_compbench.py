@@ -19,8 +19,8 @@ from jaxtyping import Float
 from harness.core.task import SetScore
 from harness.errors import ContractError
 from tasks._prompt_files import Where, json_file
-from tasks.metrics._image_stats import mean
 from tasks.metrics._t2i_boxes import LOCALITIES_3D, Box, position_2d, position_3d, same
+from tasks.metrics.image_stats import mean
 
 CATEGORIES = ("color", "shape", "texture", "spatial", "3d_spatial", "numeracy", "non_spatial", "complex")
 FIGURES = tuple(f"t2i_{name}" for name in CATEGORIES)

@@ -23,7 +23,7 @@ import numpy as np
 from harness.core.task import SetScore
 from harness.errors import OutputError, UsageError
 from harness.record.resampling import resample_counts
-from tasks.metrics._image_stats import RESAMPLES
+from tasks.metrics.image_stats import RESAMPLES
 
 METRICS = ("wer", "wer_no_spelling")
 SET_METRICS = tuple(f"corpus_{name}" for name in METRICS)

@@ -15,8 +15,8 @@ from torch.nn import functional
 from harness.registry import RECIPES
 from harness.synthetic import emoji
 from harness.train.loop import Recipe, save_bf16
-from tasks.metrics._scene_truth import shares, truth
 from tasks.metrics.detector import CELLS, SPLIT, Detector, find, prepare
+from tasks.metrics.scene_truth import shares, truth
 
 BATCH = 24
 SMALL = 0.2

@@ -23,7 +23,7 @@ from tasks.geneval import GenEval
 from tasks.imagenet_classes import ImageNetClasses
 from tasks.laion_coco import LaionCoco
 from tasks.metrics import dpg, geneval, t2i_compbench
-from tasks.metrics._image_weights import CLIP_B32, Weights
+from tasks.metrics.image_weights import CLIP_B32, Weights
 from tasks.partiprompts import PartiPrompts
 from tasks.t2i_compbench import DEPTH, T2ICompBench
 
@@ -400,7 +400,7 @@ class TestScoreSet:
         assert f"begins with {file.sha256}" in task.score_set(outputs)[figures[0]].reason
 
     def test_a_present_judge_says_how_to_get_the_figure(self, tasks, tmp_path, monkeypatch):
-        monkeypatch.setattr("tasks.metrics._image_weights.check", lambda path, published: None)
+        monkeypatch.setattr("tasks.metrics.image_weights.check", lambda path, published: None)
         (tmp_path / geneval.DETECTOR.file).write_bytes(b"")
         found = GenEval(weights=str(tmp_path)).score_set([scored(p) for p in tasks["geneval"].prompts()])
         assert "Mask2Former under mmdet" in found["geneval_overall"].reason

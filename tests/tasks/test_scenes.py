@@ -18,8 +18,8 @@ from harness.synthetic import emoji
 from harness.train.loop import train
 from tasks.emoji_scenes import EmojiScenes
 from tasks.metrics import detector
-from tasks.metrics._scene_truth import exact, shares, truth
 from tasks.metrics.attributes import Seen, judge, regions
+from tasks.metrics.scene_truth import exact, shares, truth
 from tests.support.extras import needs_image_extra
 
 needs_weights = pytest.mark.skipif(

@@ -12,8 +12,8 @@ from harness.errors import UsageError
 from harness.synthetic import emoji, emoji_make, emoji_sprites
 from harness.synthetic.emoji_ground import paint
 from harness.synthetic.emoji_layout import CELLS, STEP
-from tasks.metrics._scene_truth import truth
 from tasks.metrics.geneval import relations
+from tasks.metrics.scene_truth import truth
 
 
 def box(thing: emoji.Thing) -> tuple[slice, slice]:

@@ -15,13 +15,12 @@ from harness.core.task import Prompt, Scored
 from harness.errors import ContractError, UnknownNameError, UsageError, WeightsError
 from harness.platform import torchvision
 from harness.record.outputs import Picture
-from tasks.metrics import _image_weights as weights
-from tasks.metrics import _images as images
-from tasks.metrics import aesthetic, diversity, frechet, hps, inception
+from tasks.metrics import aesthetic, diversity, frechet, hps, images, inception
 from tasks.metrics import clip as clips
-from tasks.metrics._image_stats import draws, mean, shown
+from tasks.metrics import image_weights as weights
 from tasks.metrics._lpips import Lpips
 from tasks.metrics.features import EffLite0, FeatureNet, Inception
+from tasks.metrics.image_stats import draws, mean, shown
 from tests.support.extras import needs_image_extra
 
 TINY = "ViT-S-32-alt"

@@ -12,8 +12,7 @@ import numpy as np
 from harness.core.task import Scored, SetScore
 from harness.errors import StrideError, UnknownNameError, UsageError
 from harness.record.outputs import Picture
-from tasks.metrics import _image_weights as weights
-from tasks.metrics._image_stats import Shown, shown
+from tasks.metrics import image_weights as weights
 from tasks.metrics._lpips import Lpips
 from tasks.metrics.aesthetic import aesthetic, open_head
 from tasks.metrics.clip import OPENAI, clip_score, open_clip
@@ -21,6 +20,7 @@ from tasks.metrics.diversity import Distance, diversity
 from tasks.metrics.features import EffLite0, FeatureNet, Inception
 from tasks.metrics.frechet import Gaussian, frechet, statistics
 from tasks.metrics.hps import hpsv2, open_hps
+from tasks.metrics.image_stats import Shown, shown
 from tasks.metrics.inception import inception_score
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
