@@ -7,12 +7,10 @@ import json
 import pkgutil
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 
 from harness.errors import WeightsError
 from harness.registry import BACKBONES, METHODS, TASKS
-
-METHODS_PACKAGE, TASKS_PACKAGE = "methods", "tasks"
-"""Packages in which a module without a leading underscore is named as the one method or task that it registers."""
 
 ADAPTERS = {
     "drafter": "harness.backbones.text.drafter",
@@ -52,15 +50,16 @@ RECIPES = (
 @cache
 def declare_all() -> None:
     """Tell the registries every name that ships; its module is imported when the name is asked for."""
-    METHODS.declare(_named_by_file(METHODS_PACKAGE))
-    TASKS.declare(_named_by_file(TASKS_PACKAGE))
+    METHODS.declare(_named_by_file(importlib.import_module("methods")))
+    TASKS.declare(_named_by_file(importlib.import_module("tasks")))
     BACKBONES.declare(ADAPTERS)
 
 
-def _named_by_file(package: str) -> dict[str, str]:
-    """The public modules of a package by their own names."""
-    modules = pkgutil.iter_modules(importlib.import_module(package).__path__)
-    return {module.name: f"{package}.{module.name}" for module in modules if not module.ispkg and module.name[0] != "_"}
+def _named_by_file(package: ModuleType) -> dict[str, str]:
+    """The modules of a package by their names; one without a leading underscore registers what it is named after."""
+    modules = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    names = {module.name.rpartition(".")[2]: module.name for module in modules if not module.ispkg}
+    return {name: module for name, module in names.items() if not name.startswith("_")}
 
 
 def load_all() -> None:
@@ -120,4 +119,4 @@ def _tied(folder: Path) -> str:
 
 def suite_folder() -> Path:
     """The folder of the suites that we ship."""
-    return Path(next(iter(importlib.import_module(TASKS_PACKAGE).__path__))) / "suites"
+    return Path(next(iter(importlib.import_module("tasks").__path__))) / "suites"

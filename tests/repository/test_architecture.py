@@ -7,9 +7,11 @@ import os
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 from typing import NamedTuple
 
+import grimp
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -18,13 +20,19 @@ SHARED_PARTS = ("drafters", "verifiers", "trees", "training")
 TORCH_FREE = ("harness.errors", "harness.record.ledger", "harness.record.stats", "harness.record.store")
 METHOD_CEILING = 150
 
-# What a package may name of the four. The same lists stand in pyproject.toml for import-linter; there they
-# are checked over whatever exists, here each one is shown to catch an import planted against it.
-PLANTED = {
-    "harness-knows-nobody": ("harness/planted.py", "import methods.drafters"),
-    "methods-see-the-contract": ("methods/planted.py", "from harness.plan import presets"),
-    "tasks-see-the-task": ("tasks/planted.py", "from harness.core.draft import Need"),
-    "reports-see-the-record": ("reports/planted.py", "import harness.registry"),
+LOOSE_MODULES = 14
+"""Modules that lie directly in harness/, beside its rooms."""
+ENTRY_EXCEPTIONS = 4
+"""Imports of other packages that the harness is allowed at most, for its composition root."""
+
+# pyproject.toml lists for import-linter what each package may import. There the lists are checked over whatever
+# exists. Here each contract is shown to catch an import injected against it.
+INJECTED = {
+    "harness-knows-nobody": ("harness/run/injected.py", "import methods.drafters"),
+    "rooms-of-the-harness": ("harness/core/injected.py", "from harness.plan import presets"),
+    "methods-see-the-contract": ("methods/injected.py", "from harness.plan import presets"),
+    "tasks-see-the-task": ("tasks/injected.py", "from harness.core.draft import Draft"),
+    "reports-see-the-record": ("reports/injected.py", "import harness.registry"),
 }
 
 
@@ -33,8 +41,9 @@ class Done(NamedTuple):
     text: str
 
 
-def python(*arguments: str, cwd: Path) -> Done:
-    environment = {**os.environ, "PYTHONPATH": str(cwd), "PYTHONDONTWRITEBYTECODE": "1"}
+def python(*arguments: str, cwd: Path, path: tuple[Path, ...] = ()) -> Done:
+    places = os.pathsep.join(map(str, (cwd, *path)))
+    environment = {**os.environ, "PYTHONPATH": places, "PYTHONDONTWRITEBYTECODE": "1"}
     done = subprocess.run([sys.executable, *arguments], cwd=cwd, env=environment, capture_output=True, text=True)
     return Done(done.returncode, done.stdout + done.stderr)
 
@@ -84,17 +93,115 @@ def copy_packages(root: Path) -> None:
 def test_import_contracts_hold():
     done = lint_imports(ROOT)
     assert done.code == 0, done.text
-    assert f"{len(PLANTED)} kept, 0 broken" in done.text
+    assert f"{len(INJECTED)} kept, 0 broken" in done.text
 
 
-@pytest.mark.parametrize("contract", PLANTED)
-def test_import_contract_catches_a_planted_import(contract, tmp_path):
+@pytest.mark.parametrize("contract", INJECTED)
+def test_import_contract_catches_an_injected_import(contract, tmp_path):
     copy_packages(tmp_path)
-    file, line = PLANTED[contract]
+    file, line = INJECTED[contract]
     (tmp_path / file).write_text(f"{line}\n")
     done = lint_imports(tmp_path, "--contract", contract)
     assert done.code == 1, done.text
     assert file.removesuffix(".py").replace("/", ".") in done.text
+
+
+def test_the_harness_is_allowed_few_imports_of_other_packages():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (contract,) = [entry for entry in settings if entry["id"] == "harness-knows-nobody"]
+    assert len(contract["ignore_imports"]) <= ENTRY_EXCEPTIONS
+
+
+@pytest.fixture(scope="module")
+def graph() -> grimp.ImportGraph:
+    """Every import of the four packages, those inside functions included."""
+    return grimp.build_graph(*PACKAGES, cache_dir=None)
+
+
+def circles(graph: grimp.ImportGraph) -> list[set[str]]:
+    """Groups of modules that import each other, directly or not (strongly connected components)."""
+    imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    reachable: dict[str, set[str]] = {}
+    for module in imported:
+        stack, seen = list(imported[module]), set()
+        while stack:
+            following = stack.pop()
+            if following not in seen:
+                seen.add(following)
+                stack.extend(imported[following])
+        reachable[module] = seen
+    groups = {frozenset(m for m in seen if module in reachable[m]) for module, seen in reachable.items()}
+    return [set(group) for group in groups if group]
+
+
+def test_no_file_imports_itself_over_others(graph):
+    assert circles(graph) == []
+
+
+def test_a_circle_through_a_function_is_seen(tmp_path):
+    (tmp_path / "circle").mkdir()
+    for name, text in {"__init__": "", "a": "import circle.b\n", "b": "def f():\n    import circle.a\n"}.items():
+        (tmp_path / "circle" / f"{name}.py").write_text(text)
+    code = "import grimp, tests.repository.test_architecture as t; print(t.circles(grimp.build_graph('circle')))"
+    done = python("-c", code, cwd=tmp_path, path=(ROOT,))
+    assert "circle.a" in done.text and "circle.b" in done.text, done.text
+
+
+def test_few_modules_lie_directly_in_the_harness():
+    found = sorted(path.name for path in (ROOT / "harness").glob("*.py"))
+    assert len(found) <= LOOSE_MODULES, found
+
+
+def test_old_names_are_served_by_packages_and_the_core_alone(graph):
+    users = graph.find_modules_that_directly_import("harness.deprecated")
+    files = {user for user in users if not graph.find_children(user) and not user.startswith("harness.core.")}
+    assert files == set(), "only the __init__ of a package that was a module in 0.1 imports harness.deprecated"
+
+
+def private_imports(path: Path, package: str) -> set[str]:
+    """What a file of ``package`` imports of private modules and names of other folders."""
+    outside: set[str] = set()
+    for name in imports(path):
+        parts = name.split(".")
+        first = next((place for place, part in enumerate(parts) if part[:1] == "_" and part[:2] != "__"), None)
+        if parts[0] not in PACKAGES or first is None:
+            continue
+        folder = parts[:first] if (ROOT / Path(*parts[:first])).is_dir() else parts[: first - 1]
+        if package.split(".")[: len(folder)] != folder:
+            outside.add(name)
+    return outside
+
+
+def test_no_module_imports_what_is_private_to_another_folder():
+    paths = [path for package in PACKAGES for path in modules(package)]
+    private = {dotted(path): private_imports(path, ".".join(path.relative_to(ROOT).parent.parts)) for path in paths}
+    assert {name: names for name, names in private.items() if names} == {}
+
+
+@pytest.mark.parametrize(
+    ("line", "names"),
+    [
+        ("from tasks import _texts", {"tasks._texts"}),
+        ("from tasks._texts import asked", {"tasks._texts", "tasks._texts.asked"}),
+        ("from harness.plan.suite import _resolve", {"harness.plan.suite._resolve"}),
+        ("from harness.plan.suite import load", set()),
+        ("from methods._helpers import x", set()),
+    ],
+)
+def test_an_import_of_something_private_is_seen(line, names, tmp_path):
+    file = tmp_path / "injected.py"
+    file.write_text(line + "\n")
+    assert private_imports(file, "methods.drafters") == names
+
+
+def test_no_test_file_imports_a_test_file():
+    paths = sorted(path for path in (ROOT / "tests").rglob("*.py") if "plugins" not in path.parts)
+    guilty = {}
+    for path in paths:
+        names = {name for name in imports(path) if any(part.startswith("test_") for part in name.split("."))}
+        if names:
+            guilty[path.relative_to(ROOT).as_posix()] = names
+    assert guilty == {}, "move what they share to tests/support"
 
 
 def test_methods_never_import_each_other():
@@ -103,7 +210,7 @@ def test_methods_never_import_each_other():
 
 
 def test_an_import_between_methods_is_seen(tmp_path):
-    file = tmp_path / "planted.py"
+    file = tmp_path / "injected.py"
     file.write_text("from methods import drafters, jacobi\nfrom methods.drafters.ngram import Ngram\n")
     assert sibling_imports(file) == {"methods.jacobi"}
 
@@ -120,7 +227,7 @@ def named_imports(path: Path) -> set[str]:
 
 
 def test_harness_names_the_others_as_strings_in_one_file():
-    """A name in a string is an import in disguise; discover.py is where it is allowed."""
+    """A name in a string is a hidden import; discover.py is where it is allowed."""
     others = {"methods", "tasks", "reports"}
     assert [dotted(path) for path in modules("harness") if named_imports(path) & others] == ["harness.discover"]
 
