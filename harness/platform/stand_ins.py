@@ -44,7 +44,7 @@ class _Kind(ABCMeta):
     def __getattr__(cls, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        return stand_in(f"{cls.__module__}.{cls.__qualname__}.{name}")
+        return stand_in(f"{_name(cls)}.{name}")
 
     def __getitem__(cls, item: object) -> Any:
         return cls
@@ -55,23 +55,29 @@ class _Kind(ABCMeta):
     __ror__ = __or__
 
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
-        name = f"{cls.__module__}.{cls.__qualname__}"
-        if name not in DECORATORS:
-            _refuse(name)
+        if _name(cls) not in DECORATORS:
+            _refuse(cls)
         return args[0] if args and isinstance(args[0], FunctionType) else lambda function: function
 
     def __iter__(cls) -> NoReturn:
-        _refuse(cls.__qualname__)
+        _refuse(cls)
 
     def __bool__(cls) -> NoReturn:
-        _refuse(cls.__qualname__)
+        _refuse(cls)
 
     def __repr__(cls) -> NoReturn:
-        _refuse(cls.__qualname__)
+        _refuse(cls)
+
+    def __instancecheck__(cls, instance: object) -> NoReturn:
+        _refuse(cls)
 
 
-def _refuse(name: str) -> NoReturn:
-    raise StandInUsedError(f"{name} belongs to a library that was not imported")
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _refuse(kind: type) -> NoReturn:
+    raise StandInUsedError(f"{_name(kind)} belongs to a library that was not imported")
 
 
 def stand_in(name: str) -> Any:

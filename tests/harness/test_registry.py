@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import builtins
 import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -95,6 +97,40 @@ class TestNames:
     )
     def test_did_you_mean(self, name: str, said: str) -> None:
         assert did_you_mean(name, ["jacobi", "sjd_x", "sjdpp"]) == said
+
+
+class TestDeclaredNames:
+    """Names whose modules are imported when they are asked for."""
+
+    @pytest.fixture()
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.syspath_prepend(str(tmp_path))
+        return tmp_path
+
+    def test_a_module_is_imported_when_its_name_is_asked_for(
+        self, things: Registry[type], folder: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("declared_one", "declared_two"):
+            (folder / f"{name}.py").write_text(
+                f"import builtins\nbuiltins.things.register({name!r})(type('X', (), {{}}))\n"
+            )
+        monkeypatch.setattr(builtins, "things", things, raising=False)
+        things.declare({"declared_one": "declared_one", "declared_two": "declared_two"})
+        assert list(things) == ["declared_one", "declared_two"] and "declared_two" in things
+        assert not {"declared_one", "declared_two"} & set(sys.modules)
+        things.get("declared_one")
+        assert "declared_one" in sys.modules and "declared_two" not in sys.modules
+
+    def test_a_module_that_does_not_register_its_name_is_named(self, things: Registry[type], folder: Path) -> None:
+        (folder / "declared_empty.py").write_text("")
+        things.declare({"declared_empty": "declared_empty"})
+        with pytest.raises(ContractError, match="declared_empty registers no thing 'declared_empty'"):
+            things.get("declared_empty")
+
+    def test_a_declared_name_cannot_be_taken(self, things: Registry[type]) -> None:
+        things.declare({"thing": "somewhere.thing"})
+        with pytest.raises(ContractError, match=rf"two things .*'thing'.*from somewhere.thing, one from {__name__}"):
+            things.register("thing")(Thing)
 
 
 @pytest.mark.usefixtures("plug")

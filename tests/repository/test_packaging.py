@@ -118,7 +118,7 @@ def test_wheel_runs_from_an_empty_environment_and_another_folder(wheel, tmp_path
 def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A folder for each plugin, with the plugin installed in it by pip."""
     folders = {}
-    for plugin in ("one_by_one", "second_jacobi"):
+    for plugin in ("one_by_one", "second_jacobi", "core_only"):
         folder = folders[plugin] = tmp_path_factory.mktemp(plugin)
         source = PLUGINS / plugin
         succeed(sys.executable, "-m", "pip", "install", *OFFLINE, "--target", folder, source, cwd=folder)
@@ -126,7 +126,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
 
 
 def stride(*arguments: str, cwd: Path, plugin: Path) -> subprocess.CompletedProcess[str]:
-    return call(sys.executable, "-c", STRIDE, *arguments, cwd=cwd, path=(plugin, ROOT))
+    options = ("-W", "always::DeprecationWarning")
+    return call(sys.executable, *options, "-c", STRIDE, *arguments, cwd=cwd, path=(plugin, ROOT))
 
 
 def document(done: subprocess.CompletedProcess[str]) -> Any:
@@ -142,10 +143,23 @@ def test_list_shows_a_method_of_another_package_and_whence_it_came(installed, tm
     assert "autoregressive" in {entry["name"] for entry in listed}
 
 
-def test_run_runs_a_method_of_another_package(installed, tmp_path):
-    result = document(stride(*run_of("one_by_one"), cwd=tmp_path, plugin=installed["one_by_one"]))
+def test_a_method_written_for_version_0_1_runs_and_says_what_moved(installed, tmp_path):
+    done = stride(*run_of("one_by_one"), cwd=tmp_path, plugin=installed["one_by_one"])
+    result = document(done)
     assert result["done"] >= 1
     assert result["failed"] == result["skipped"] == 0
+    warned = [line for line in done.stderr.splitlines() if "stride_one_by_one.py" in line and "Deprecation" in line]
+    assert any("harness.contracts.Verdict moved: import Acceptance from harness.core" in line for line in warned)
+    assert any("harness.method.Claim moved: import Claim from harness.core" in line for line in warned)
+    assert any("law is now called probs" in line for line in warned)
+
+
+def test_a_method_that_imports_the_core_alone_runs_without_a_warning(installed, tmp_path):
+    done = stride(*run_of("core_only"), cwd=tmp_path, plugin=installed["core_only"])
+    result = document(done)
+    assert result["done"] >= 1
+    assert result["failed"] == result["skipped"] == 0
+    assert "stride_core_only.py" not in done.stderr
 
 
 def test_a_plugin_that_takes_a_name_is_one_clear_error(installed, tmp_path):

@@ -1,0 +1,118 @@
+"""Verbs that list start without torch; with the libraries they print the same."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from harness.cli.main import only_lists
+from harness.cli.run import EXECUTORS
+from harness.platform.stand_ins import LIBRARIES, OFF, StandInUsedError, stand_in
+from harness.run import executors
+
+STARTED = """
+import json, sys
+from harness.cli.main import main
+libraries = sys.argv.pop().split(",")
+try:
+    main()
+finally:
+    real = [name for name in libraries if getattr(sys.modules.get(name), "__file__", None)]
+    print(json.dumps({"real": real}), file=sys.stderr)
+"""
+VERBS = {
+    "list": ("list", "--json"),
+    "matrix": ("list", "matrix", "--json"),
+    "dry run": ("run", "quick", "--dry-run", "--json"),
+    "help": ("verify", "--help"),
+}
+
+
+def started(words: tuple[str, ...], environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """A verb in a process of its own."""
+    command = [sys.executable, "-c", "from harness.cli.main import main; main()", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=300)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_verb_that_lists_imports_no_heavy_library(verb, stride_env):
+    command = [sys.executable, "-c", STARTED, *VERBS[verb], ",".join(sorted(LIBRARIES))]
+    done = subprocess.run(command, env=stride_env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stderr.splitlines()[-1]) == {"real": []}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["list", "matrix", "dry run"])
+def test_lists_are_the_same_with_the_real_libraries(verb, stride_env):
+    light, full = (started(VERBS[verb], environment) for environment in (stride_env, {**stride_env, OFF: "1"}))
+    assert light.returncode == full.returncode == 0, light.stderr + full.stderr
+    assert light.stdout == full.stdout
+
+
+NEEDS_TORCH = """
+import sys
+from harness.cli import list as verb
+from harness.cli.main import main
+
+def rows():
+    import torch
+    return [{"name": "sum", "kind": "method", "value": torch.ones(3).sum().item()}]
+
+verb.ROWS["methods"] = rows
+main()
+"""
+
+
+@pytest.mark.parametrize("installed_before", [False, True])
+def test_a_verb_that_needs_a_library_after_all_starts_again_with_it(installed_before, stride_env):
+    early = "from harness.platform import stand_ins; stand_ins.install()\n" if installed_before else ""
+    command = [sys.executable, "-c", early + NEEDS_TORCH, "list", "methods", "--json"]
+    done = subprocess.run(command, env=stride_env, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[0]["value"] == 3.0
+
+
+def test_which_command_lines_only_list():
+    assert only_lists(["list"]) and only_lists(["run", "quick", "--dry-run"]) and only_lists(["bench", "-h"])
+    assert not only_lists([]) and not only_lists(["run", "quick"]) and not only_lists(["report", "list"])
+
+
+class TestStandIns:
+    def test_they_annotate_decorate_and_are_subclassed(self):
+        torch = stand_in("torch.nn")
+
+        class Net(torch.Module):
+            @stand_in("torch.inference_mode")()
+            def read(self, x: torch.Tensor | None) -> torch.Tensor[N]:
+                return 3
+
+        assert Net.read(None, None) == 3
+
+    @pytest.mark.parametrize(
+        "use", [lambda t: t(1), bool, list, str, lambda t: t.zeros(3), lambda t: t.Module(), lambda t: isinstance(3, t)]
+    )
+    def test_any_other_use_is_refused(self, use):
+        with pytest.raises(StandInUsedError, match=r"torch\.nn\S* belongs to a library that was not imported"):
+            use(stand_in("torch.nn"))
+
+
+def test_the_executors_on_offer_are_those_that_exist():
+    assert tuple(executors.EXECUTORS) == EXECUTORS
+
+
+def test_the_folder_of_the_hubs_cache_is_the_clients(monkeypatch, tmp_path: Path):
+    """As huggingface_hub reads its variables, which is imported nowhere in a list."""
+    for variables in ({"HF_HUB_CACHE": "a/hub"}, {"HF_HOME": "b"}, {"XDG_CACHE_HOME": "c"}):
+        environment = {key: str(tmp_path / value) for key, value in variables.items()}
+        code = (
+            "from harness.backbones.checkpoints import hub; ours = hub._cache(); "
+            "from huggingface_hub import constants; print(ours == __import__('pathlib').Path(constants.HF_HUB_CACHE))"
+        )
+        path = {"PATH": "/usr/bin", "PYTHONPATH": str(Path(__file__).parents[3]), "HOME": str(tmp_path)}
+        done = subprocess.run([sys.executable, "-c", code], env={**path, **environment}, capture_output=True, text=True)
+        assert done.stdout.strip() == "True", (variables, done.stderr)

@@ -1,0 +1,19 @@
+"""A method from another package that imports the contract alone: one token a pass."""
+
+from dataclasses import dataclass
+
+from harness.core import METHODS, Acceptance, Claim, Method, Path
+
+
+@METHODS.register("core_only")
+@dataclass(frozen=True)
+class CoreOnly(Method[None]):
+    claim = Claim.SAME_LAW
+    source = "tests/plugins"
+
+    def start(self, run):
+        return None
+
+    def step(self, run, state):
+        p = run.probs(run.target.forward())
+        return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])

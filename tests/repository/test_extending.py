@@ -1,0 +1,147 @@
+"""What an addition touches: a method is one file and its test, a backbone one preset, a task one file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PACKAGES = ("harness", "methods", "tasks", "reports")
+STRIDE = "import sys; from harness.cli.main import main; sys.exit(main())"
+
+METHOD = '''"""One token a pass."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from harness.core.draft import Acceptance, Path
+from harness.core.method import Claim, Method
+from harness.core.run import Run
+from harness.registry import METHODS
+
+
+@METHODS.register("added_method")
+@dataclass(frozen=True)
+class AddedMethod(Method[None]):
+    """One token a pass."""
+
+    claim = Claim.SAME_LAW
+    source = "tests/repository"
+
+    def start(self, run: Run) -> None:
+        return None
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        p = run.probs(run.target.forward())
+        return Acceptance(Path.root(p), run.draws.categorical(p, "resid")[0])
+'''
+METHOD_TEST = '''"""The added method is exact."""
+
+from harness.proof.cases import cases_of
+from harness.proof.prove import prove
+from methods.added_method import AddedMethod
+
+
+def test_its_law_is_the_targets():
+    assert prove(AddedMethod(), cases_of(AddedMethod(), 8)).plain("added_method")["verdict"] == "exact"
+'''
+PRESET = "adapter: tabular\nvocabulary: 5\nlicence: Apache-2.0\nnote: five tokens\n"
+TASK = '''"""Two prompts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from harness.core.task import Prompt, Task
+from harness.registry import TASKS
+
+
+@TASKS.register("added_task")
+@dataclass(frozen=True)
+class AddedTask(Task):
+    """Two prompts."""
+
+    source = "tests/repository"
+    modality = "tabular"
+
+    def prompts(self) -> Sequence[Prompt]:
+        return Prompt("added/0", tokens=(1, 2)), Prompt("added/1", tokens=(2, 0))
+'''
+ADDITIONS = {
+    "method": {"methods/added_method.py": METHOD, "tests/methods/test_added_method.py": METHOD_TEST},
+    "backbone": {"harness/backbones/presets/added-backbone.yaml": PRESET},
+    "task": {"tasks/added_task.py": TASK},
+}
+
+
+@pytest.fixture(scope="module")
+def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the four packages; their weights are lent."""
+    root = tmp_path_factory.mktemp("tree")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__", "weights"))
+    (root / "harness/backbones/weights").symlink_to(ROOT / "harness/backbones/weights")
+    (root / "tests/methods").mkdir(parents=True)
+    return root
+
+
+def contents(root: Path) -> dict[str, str]:
+    """Every file of a tree that a person writes, and its digest."""
+    files = (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+@pytest.fixture(scope="module")
+def touched(tree: Path) -> dict[str, set[str]]:
+    """Files that each addition changed or made."""
+    out = {}
+    for kind, files in ADDITIONS.items():
+        before = contents(tree)
+        for name, text in files.items():
+            (tree / name).write_text(text)
+        after = contents(tree)
+        out[kind] = {name for name in after if after[name] != before.get(name)} | (before.keys() - after.keys())
+    return out
+
+
+def python(tree: Path, *words: str) -> str:
+    environment = {**os.environ, "PYTHONPATH": str(tree), "PYTHONDONTWRITEBYTECODE": "1"}
+    command = [sys.executable, *words]
+    done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_each_addition_touches_its_own_files_alone(touched):
+    assert touched["method"] == {"methods/added_method.py", "tests/methods/test_added_method.py"}
+    assert touched["backbone"] == {"harness/backbones/presets/added-backbone.yaml"}
+    assert touched["task"] == {"tasks/added_task.py"}
+
+
+def test_the_additions_are_listed(tree, touched):
+    rows = json.loads(python(tree, "-c", STRIDE, "list", "--json"))
+    names = {(row["kind"], row["name"]) for row in rows}
+    assert {("method", "added_method"), ("task", "added_task"), ("backbone", "added-backbone")} <= names
+
+
+@pytest.mark.slow
+def test_the_additions_run(tree, touched, tmp_path):
+    words = ("--method", "added_method", "--backbone", "added-backbone", "--task", "added_task")
+    out = python(tree, "-c", STRIDE, "run", *words, "--max-new-tokens", "3", "--json", "--out", str(tmp_path / "run"))
+    counts = json.loads(out)
+    assert (counts["done"], counts["failed"], counts["skipped"]) == (2, 0, 0)
+
+
+@pytest.mark.slow
+def test_the_test_of_the_method_passes(tree, touched):
+    out = python(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/methods/test_added_method.py")
+    assert "1 passed" in out
