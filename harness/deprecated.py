@@ -198,6 +198,9 @@ SYMBOLS = {
     "misfit": "incompatibility",
     "odds": "draft_probs",
     "part": "component",
+    "harness.worlds.speech.asked": "in_benchmark",
+    "harness.worlds.speech.mark": "digest",
+    "harness.worlds.speech.place": "recordings_folder",
     "harness.fidelity.Caught": "TriedMutant",
     "harness.fidelity.planted": "injected",
     "harness.fidelity.prove_plants": "try_mutants",
@@ -215,8 +218,8 @@ def lookup(module: str, name: str) -> Any:
     Raises:
         AttributeError: the module had no such name, or the name is gone.
     """
-    today = SYMBOLS.get(f"{module}.{name}", SYMBOLS.get(name, name))
-    for place in MODULES[module]:
+    today = SYMBOLS.get(f"{module}.{name}", SYMBOLS.get(f"{module}.{name}", SYMBOLS.get(name, name)))
+    for place in MODULES.get(module, ()):
         found = getattr(importlib.import_module(place), today, None)
         if found is not None:
             warnings.warn(
@@ -279,7 +282,8 @@ class _Moved(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        return ModuleSpec(fullname, self) if fullname in MODULES else None
+        is_package = any(name.startswith(f"{fullname}.") for name in MODULES)
+        return ModuleSpec(fullname, self, is_package=is_package) if is_package or fullname in MODULES else None
 
     def exec_module(self, module: ModuleType) -> None:
         module.__dict__["__getattr__"] = names_of(module.__name__)

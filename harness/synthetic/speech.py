@@ -1,5 +1,6 @@
-"""Recordings in LibriSpeech's folders, SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt and the sound beside it, and what of
-them is asked by a benchmark, so that nothing is trained on it.
+"""Recordings in LibriSpeech's folders, and which of them belong to a benchmark and must not be trained on.
+
+A folder holds SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt with the recordings beside it.
 
 Source: Panayotov et al. 2015, "LibriSpeech: an ASR corpus based on public domain audio books"; openslr.org/12.
 """
@@ -24,7 +25,7 @@ RATE = 16_000
 KINDS = (".flac", ".wav")
 ORIGIN = "openslr.org/12"
 VOICES = frozenset({"slt", "rms"})
-"""Of the test split of the task utterances."""
+"""Voices of the test split of the task utterances."""
 TEST_CLEAN = """
 61 121 237 260 672 908 1089 1188 1221 1284 1320 1580 1995 2094 2300 2830 2961 3570 3575 3729 4077 4446 4507 4970
 4992 5105 5142 5639 5683 6829 6930 7021 7127 7176 7729 8224 8230 8455 8463 8555
@@ -47,7 +48,7 @@ class Utterance(NamedTuple):
 
 
 def utterances(root: Path) -> list[Utterance]:
-    """By speaker, chapter and number.
+    """All utterances, by speaker, chapter and number.
 
     Raises:
         UsageError: there is no transcript below ``root``, a line is malformed, or a recording is missing.
@@ -66,7 +67,7 @@ def _chapter(file: Path) -> list[Utterance]:
         lines = file.read_text(encoding="utf-8-sig").split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"{file} cannot be read ({error}). Unpack it again from {ORIGIN}") from error
-    found = []
+    utterances = []
     for number, line in enumerate(lines, 1):
         name, _, text = line.strip().partition(" ")
         if not name:
@@ -76,18 +77,18 @@ def _chapter(file: Path) -> list[Utterance]:
         sounds = [path for kind in KINDS if (path := file.with_name(name + kind)).is_file()]
         if not sounds:
             raise _fault(file, number, f"there is no {name}{KINDS[0]} or {KINDS[1]} beside it")
-        found.append(Utterance(name, name.split("-")[0], text, sounds[0]))
-    if not found:
+        utterances.append(Utterance(name, name.split("-")[0], text, sounds[0]))
+    if not utterances:
         raise UsageError(f"{file} is empty. It should be a transcript, from {ORIGIN}")
-    return found
+    return utterances
 
 
 def _fault(file: Path, number: int, what: str) -> UsageError:
     return UsageError(f"{file}:{number}: {what}. Replace the file by the published one, or mend that line")
 
 
-def place() -> Path:
-    """Of recordings to train on: what $STRIDE_RECORDINGS names, else LibriSpeech/train-clean-100 in the data folder.
+def recordings_folder() -> Path:
+    """The recordings to train on: what $STRIDE_RECORDINGS names, else LibriSpeech/train-clean-100 in the data folder.
 
     Raises:
         DataMissing: there is no such folder.
@@ -105,13 +106,13 @@ def place() -> Path:
     return root
 
 
-def asked(speaker: str, text: str) -> bool:
-    """Whether a benchmark has the voice or the sentence: test of the task utterances, or LibriSpeech's test-clean."""
-    return speaker in VOICES | READERS or mark(text) in SENTENCES
+def in_benchmark(speaker: str, text: str) -> bool:
+    """Whether the test split of the task utterances, or LibriSpeech's test-clean, has the voice or the sentence."""
+    return speaker in VOICES | READERS or digest(text) in SENTENCES
 
 
-def mark(text: str) -> str:
-    """The same for texts that differ in letters' case, marks and spaces alone."""
+def digest(text: str) -> str:
+    """A digest that ignores case, punctuation and spaces."""
     return hashlib.sha256(" ".join(re.findall(r"[a-z0-9']+", text.lower())).encode()).hexdigest()[:10]
 
 

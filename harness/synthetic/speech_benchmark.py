@@ -1,8 +1,8 @@
-"""Marks of the sentences that the task utterances asks for in its test split (see `harness.synthetic.speech.mark`)."""
+"""Digests of the sentences in the test split of the task utterances; see `harness.synthetic.speech.digest`."""
 
 from __future__ import annotations
 
-MARKS = """
+DIGESTS = """
 005532a2f5 02b787b2a3 06d506a046 094454fa4c 09c0548e84 0ab0ada259 0ababfb7d6 0cf028f04d 10f9fcd4e5 1346a33d1e
 183f970fdf 1c6ddafb2a 1e29aef4b5 1e62ecc695 1ed7b6d176 20ba88445f 22409f101a 26aa4be903 2b2121ca6d 2d62aae6cd
 2d94537246 2f49405f43 37a89ab3f7 3b09397016 3b18c2f4e4 3fd7da7850 40575fd766 42f23cccff 43b0f8472b 4484ce24a3
@@ -15,4 +15,4 @@ c500fab584 c577f09cbf c64bf10e69 cc99c43f63 cede2d6ab6 d292006b02 d451a22cf5 d4e
 e0cfa82e8b e0f1bef71f e3da8a4700 e6f91839ab e89d636fe4 ea6ea00d89 efe82bd286 f1d9502356 f317bc22a7 f3cb8d42a6
 f7d6e07be6 fad98a115e fbff430ad5 fd679be2f3
 """
-SENTENCES = frozenset(MARKS.split())
+SENTENCES = frozenset(DIGESTS.split())

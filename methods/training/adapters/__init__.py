@@ -1,1 +1,1 @@
-"""Recipes of adapters."""
+"""Recipes of the adapters of Cross-Regression."""

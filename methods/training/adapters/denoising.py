@@ -1,8 +1,8 @@
-"""What an adapter of Cross-Regression learns from: windows of a backbone's own text, noise, weights and the loss.
+"""How an adapter of Cross-Regression learns: windows of a backbone's own text, noise, weights and the loss.
 
 Source: Abulkhanov et al., Cross-Regression, Algorithm 3 and appendix D.1.
-Symbols: x tokens of a window, W of them; p control stream's law, q predictive stream's, s_t how many right guesses
-follow token t without a gap.
+Symbols: n windows of W tokens x; p and q the distributions of the control and the predictive stream; s_t the number of
+consecutive right guesses after token t.
 """
 
 from __future__ import annotations
@@ -27,12 +27,16 @@ class Guesses(NamedTuple):
 
 
 class Denoising(nn.Module):
-    """An adapter, the passages of both sides, and the replay buffer: what was guessed last in each window.
+    """An adapter, the passages of both sides, and the replay buffer with the last guesses of each window.
 
     Args:
-        width: W. hop: 0: of each passage the made part is cut into whole windows, one behind the other; more: a window
-            begins at every so many tokens, and what of it lies behind the passage's end counts nothing. least: see
-            `noised`.
+        adapted: the adapter with its frozen model.
+        train_on: passages of the loss.
+        check_on: passages of the figures.
+        width: W.
+        hop: distance between the starts of windows. 0: the generated part of a passage is cut into whole windows. More:
+            windows overlap or leave gaps, and slots past the end of the passage are not counted.
+        least: see `noised`.
     """
 
     replay: Tensor
@@ -50,48 +54,48 @@ class Denoising(nn.Module):
         self.adapted, self.width, self.hop, self.least = adapted, width, hop, least
         self.train_on = [passage for passage in train_on if len(roots(passage, width, hop))]
         self.check_on = [passage for passage in check_on if len(roots(passage, width, hop))]
-        found = [wanted(passage, width, hop) for passage in self.train_on]
-        self.first = np.cumsum([0, *(len(each) for each in found)]).tolist()
-        self.register_buffer("replay", torch.cat(found))
+        windows = [targets(passage, width, hop) for passage in self.train_on]
+        self.first = np.cumsum([0, *(len(tokens) for tokens in windows)]).tolist()
+        self.register_buffer("replay", torch.cat(windows))
 
     def denoised(self, chosen: int, random: np.random.Generator) -> Tensor:
-        """The loss of one passage's windows, whose guesses go into the buffer (Algorithm 3, lines 2 to 9)."""
+        """The loss on one passage's windows; their guesses go into the buffer (Algorithm 3, lines 2 to 9)."""
         passage, vocabulary = self.train_on[chosen], self.adapted.backbone.capabilities.vocabulary
-        held = slice(self.first[chosen], self.first[chosen + 1])
+        rows = slice(self.first[chosen], self.first[chosen + 1])
         text, at = torch.tensor(passage.tokens), roots(passage, self.width, self.hop)
-        windows = seen(text, at, noised(self.replay[held], vocabulary, random, self.least))
-        made = self.adapted(text, windows, at, passage.condition)
-        q = made.predictive.float().log_softmax(-1)
-        self.replay[held] = q.argmax(-1)
+        windows = inputs(text, at, noised(self.replay[rows], vocabulary, random, self.least))
+        streams = self.adapted(text, windows, at, passage.condition)
+        log_q = streams.predictive.float().log_softmax(-1)
+        self.replay[rows] = log_q.argmax(-1)
         within = inside(passage, self.width, self.hop)
-        weight = weights((q.argmax(-1) == wanted(passage, self.width, self.hop)) & within) * within
-        cross = -(made.control.float().softmax(-1).detach() * q).sum(-1)
+        weight = weights((log_q.argmax(-1) == targets(passage, self.width, self.hop)) & within) * within
+        cross = -(streams.control.float().softmax(-1).detach() * log_q).sum(-1)
         loss: Tensor = (weight * cross).sum() / weight.sum()
         return loss
 
     @torch.no_grad()
     def hits(self) -> Guesses:
-        """Of windows of the development side, with random ids wherever a guess is to come."""
-        found = []
+        """Guesses in windows of the development side that read random ids."""
+        guesses = []
         for number, passage in enumerate(self.check_on):
             text, at = torch.tensor(passage.tokens), roots(passage, self.width, self.hop)
             random = np.random.default_rng(number)
             ids = random.integers(self.adapted.backbone.capabilities.vocabulary, size=(len(at), self.width))
-            windows = seen(text, at, torch.from_numpy(ids))
-            guessed = self.adapted(text, windows, at, passage.condition).predictive.argmax(-1)
+            windows = inputs(text, at, torch.from_numpy(ids))
+            predicted = self.adapted(text, windows, at, passage.condition).predictive.argmax(-1)
             within = inside(passage, self.width, self.hop)
-            found.append(Guesses((guessed == wanted(passage, self.width, self.hop)) & within, within))
-        return Guesses(*(torch.cat(each) for each in zip(*found, strict=True)))
+            guesses.append(Guesses((predicted == targets(passage, self.width, self.hop)) & within, within))
+        return Guesses(*(torch.cat(field) for field in zip(*guesses, strict=True)))
 
 
 def roots(passage: Passage, width: int, hop: int = 0) -> Int[Tensor, " n"]:
-    """Where the windows begin: the token before the first of each, which is read again."""
+    """Positions of the windows' roots: the token before the first one of each, which the window reads again."""
     end = len(passage.tokens)
     return torch.arange(passage.start - 1, end - 1 if hop else end - width, hop or width)
 
 
-def wanted(passage: Passage, width: int, hop: int = 0) -> Int[Tensor, "n W"]:
-    """The tokens of each window; the last one again behind the end."""
+def targets(passage: Passage, width: int, hop: int = 0) -> Int[Tensor, "n W"]:
+    """The tokens of each window; past the end of the passage its last token is repeated."""
     return torch.tensor(passage.tokens)[_places(passage, width, hop).clamp_max(len(passage.tokens) - 1)]
 
 
@@ -104,18 +108,22 @@ def _places(passage: Passage, width: int, hop: int) -> Int[Tensor, "n W"]:
     return roots(passage, width, hop)[:, None] + torch.arange(1, width + 1)
 
 
-def seen(text: Int[Tensor, " N"], at: Int[Tensor, " n"], slots: Int[Tensor, "n W"]) -> Int[Tensor, "n W"]:
-    """What the rows of each window read: the last token of the text, then all slots but the last."""
+def inputs(text: Int[Tensor, " N"], at: Int[Tensor, " n"], slots: Int[Tensor, "n W"]) -> Int[Tensor, "n W"]:
+    """What the rows of each window read: the token at the root, then all slots except the last."""
     return torch.cat([text[at][:, None], slots[:, :-1]], 1)
 
 
 def noised(
     slots: Int[Tensor, "n W"], vocabulary: int, random: np.random.Generator, least: float = 0.0
 ) -> Int[Tensor, "n W"]:
-    """Each id becomes a uniform one with its window's own probability; the paper names no noise.
+    """Replace ids by uniformly drawn ones. The paper does not name its noise.
 
     Args:
-        least: that probability is uniform from here to 1; at 1 rows read random ids alone, as placeholders are.
+        slots: ids of the windows.
+        vocabulary: number of ids.
+        random: where draws come from.
+        least: each window has a probability of replacement, drawn uniformly from here to 1. At 1 all ids are random,
+            like placeholders.
     """
     share = least + (1 - least) * random.random((len(slots), 1))
     other = torch.from_numpy(random.integers(vocabulary, size=tuple(slots.shape)))

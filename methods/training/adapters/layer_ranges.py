@@ -1,6 +1,6 @@
-"""Adapters of Cross-Regression that change some layers: `stride train adapter cross-regression-l0-1-embedded-code`.
+"""Adapters of Cross-Regression on a range of layers: `stride train adapter cross-regression-l0-1-embedded-code`.
 
-Source: Abulkhanov et al., Cross-Regression, Table 16, whose quarters, halves and three quarters of 32 layers these are.
+Source: Abulkhanov et al., Cross-Regression, Table 16: quarters, halves and three quarters of the layers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ RANGES = {
     "embedded-code": ((0, 0), (1, 1), (2, 3), (4, 4), (0, 1), (1, 3), (2, 4), (0, 3), (1, 4)),
     "smollm2-135m": ((0, 7), (8, 14), (15, 22), (23, 29), (0, 14), (8, 22), (15, 29), (0, 22), (8, 29)),
 }
-"""First and last layer of each, of 5 and of 30."""
+"""First and last layer of each range; the backbones have 5 and 30 layers."""
 
 for _backbone, _ranges in RANGES.items():
     _whole = RECIPES.get(f"cross-regression-{_backbone}")

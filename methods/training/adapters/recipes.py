@@ -1,7 +1,7 @@
 """Adapters of Cross-Regression: `stride train adapter cross-regression-embedded-code`.
 
 Source: Abulkhanov et al., Cross-Regression, Algorithm 3, appendix D and Table 6.
-Rows of the text are read without the adapter and windows with it, as the joint layout decodes.
+Rows of the text do not use the adapter and rows of windows do, as in the joint layout of decoding.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from harness.registry import RECIPES
 from harness.train.gated_lora import GatedLora
-from harness.train.loop import Recipe
+from harness.train.loop import Recipe, round_to_bf16
 from harness.train.passages import Plan, passages_of
 from methods.training.adapters.denoising import Denoising
 from methods.training.adapters.recordings import Recordings, transcribed
@@ -29,9 +29,15 @@ class TrainAdapter(Recipe):
     """Denoise windows of the backbone's own passages; only the low-rank matrices learn.
 
     Args:
-        backbone: a preset. plan: of its passages, or of recordings that it writes down. rank, alpha: of the matrices.
-        width: w, the tokens of a window. hop, least: see `Denoising`. layers: first and last that it changes (Table
-            16); None: all. batch: passages of a step.
+        backbone: a preset.
+        plan: of its passages, or of recordings that it transcribes.
+        rank: of the matrices.
+        alpha: their product is scaled by alpha / rank.
+        width: w, the tokens of a window.
+        hop: see `Denoising`.
+        least: see `noised`.
+        layers: first and last layer with matrices (Table 16); None: all.
+        batch: passages of a step.
     """
 
     summary: str
@@ -56,15 +62,15 @@ class TrainAdapter(Recipe):
     betas = (0.9, 0.999)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """Draws the backbone's passages first where the cache holds none.
+        """A new adapter. Generates the backbone's passages first where the cache holds none.
 
         Raises:
-            WeightsError: the backbone's weights cannot be had. UsageError: it is none of hf_causal or whisper, or there
-                are no recordings.
+            WeightsError: the backbone's weights cannot be had.
+            UsageError: the backbone is not of the adapter hf_causal or whisper, or there are no recordings.
         """
         adapted, plan = GatedLora(self.backbone, self.rank, self.alpha, self.layers), self.plan
-        found = transcribed(adapted.frozen, plan) if isinstance(plan, Recordings) else passages_of(self.backbone, plan)
-        return Denoising(adapted, found.train, found.development, self.width, self.hop, self.least)
+        sides = transcribed(adapted.frozen, plan) if isinstance(plan, Recordings) else passages_of(self.backbone, plan)
+        return Denoising(adapted, sides.train, sides.development, self.width, self.hop, self.least)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Denoising)
@@ -75,22 +81,23 @@ class TrainAdapter(Recipe):
         return total / self.batch
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """Round to bf16 first, so that what is measured is what is shipped."""
         assert isinstance(model, Denoising)
-        with torch.no_grad():
-            for weight in model.adapted.parameters():
-                weight.copy_(weight.bfloat16())
+        round_to_bf16(model.adapted.parameters())
         model.adapted.export(folder)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """On development windows of random ids: how often slot k is right, and ``run``, the mean number of right
-        guesses before the first wrong one; beside the ``_untrained`` adapter (the target) and a ``_shuffled`` one.
+        """Figures on development windows that read random ids.
+
+        - ``top1_slot*``: how often the guess of a slot is right.
+        - ``run``: mean number of right guesses before the first wrong one.
+        - ``_untrained``, ``_shuffled``: the same of a new adapter (the target alone), and of one whose matrices have
+          their entries in another order.
         """
         assert isinstance(model, Denoising)
         figures: dict[str, float] = {}
         for key in ("", "_untrained", "_shuffled"):
             with _control(model.adapted, key):
-                right, inside = (each.double() for each in model.hits())
+                right, inside = (slots.double() for slots in model.hits())
             share = right.sum(0) / inside.sum(0).clamp_min(1)
             figures |= {"windows": float(len(right)), "places": float(inside.sum(1).mean())}
             figures |= {f"top1_slot{k}{key}": float(share[k - 1]) for k in (1, 2, 4, self.width)}
@@ -100,8 +107,8 @@ class TrainAdapter(Recipe):
 
 @contextmanager
 def _control(adapted: GatedLora, key: str) -> Iterator[None]:
-    """While inside, products are zero, or the same numbers in another order."""
-    kept = [matrix.detach().clone() for matrix in adapted.up]
+    """While inside, the adapter has no effect (_untrained), or its matrices' entries another order (_shuffled)."""
+    trained = [matrix.detach().clone() for matrix in adapted.up]
     order = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for matrix in adapted.up if key else ():
@@ -110,18 +117,18 @@ def _control(adapted: GatedLora, key: str) -> Iterator[None]:
         try:
             yield
         finally:
-            for matrix, old in zip(adapted.up, kept, strict=True):
-                matrix.copy_(old)
+            for matrix, values in zip(adapted.up, trained, strict=True):
+                matrix.copy_(values)
 
 
-BLANK: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}
-"""Of adapters for ``redraft=placeholders``: near slots, whose rows read random ids."""
+PLACEHOLDERS: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}
+"""Settings of adapters for ``redraft=placeholders``: few slots, whose rows read random ids."""
 RECIPES.register("cross-regression-embedded-code")(
     TrainAdapter(
         summary="adapter of embedded-code for cross_regression",
         backbone="embedded-code",
         plan=Plan("code", train=8, development=2, new=96),
-        **BLANK,
+        **PLACEHOLDERS,
         rate=1e-3,
         steps=800,
     )
@@ -131,7 +138,7 @@ RECIPES.register("cross-regression-smollm2-135m")(
         summary="adapter of smollm2-135m for cross_regression",
         backbone="smollm2-135m",
         plan=Plan("text", train=12, development=1),
-        **BLANK,
+        **PLACEHOLDERS,
         batch=1,
         steps=600,
         hours=2.0,
@@ -142,7 +149,7 @@ RECIPES.register("cross-regression-whisper-base")(
         summary="adapter of whisper-base for cross_regression",
         backbone="whisper-base",
         plan=Recordings(),
-        **BLANK,
+        **PLACEHOLDERS,
         source="recordings that $STRIDE_RECORDINGS names, in LibriSpeech's folders, as the backbone writes them down",
         steps=600,
         hours=2.0,

@@ -27,7 +27,7 @@ from harness.train.passages import Passages, Plan
 from harness.train.teacher import Passage, Teacher
 from methods.cross_regression import CrossRegression
 from methods.training.adapters import denoising, recipes
-from methods.training.adapters.denoising import Denoising, noised, roots, seen, wanted, weights
+from methods.training.adapters.denoising import Denoising, inputs, noised, roots, targets, weights
 from methods.training.adapters.recipes import TrainAdapter
 from tests.support.tiny_llama import TINY
 
@@ -73,11 +73,11 @@ def counting(folder: Path) -> None:
 class TestWindows:
     def test_windows_lie_end_to_end_in_what_was_made(self) -> None:
         assert roots(PASSAGE, 4).tolist() == [4, 8, 12]
-        assert wanted(PASSAGE, 4).tolist() == [[7, 8, 9, 10], [11, 12, 13, 14], [15, 16, 17, 18]]
+        assert targets(PASSAGE, 4).tolist() == [[7, 8, 9, 10], [11, 12, 13, 14], [15, 16, 17, 18]]
 
     def test_a_row_reads_the_slot_before_it(self) -> None:
         text, at = torch.tensor(PASSAGE.tokens), roots(PASSAGE, 4)
-        assert seen(text, at, wanted(PASSAGE, 4)).tolist() == [[6, 7, 8, 9], [10, 11, 12, 13], [14, 15, 16, 17]]
+        assert inputs(text, at, targets(PASSAGE, 4)).tolist() == [[6, 7, 8, 9], [10, 11, 12, 13], [14, 15, 16, 17]]
 
     def test_weights_by_hand(self) -> None:
         """Right: no, yes, yes, no. s_4 = 0, s_3 = 0 (4 is wrong), s_2 = 1, s_1 = 2."""
@@ -101,7 +101,7 @@ class TestStreams:
         adapted.export(tmp_path / "made")
         model = presets.load("tiny-llama", "fp32")
         text, at = torch.tensor(PASSAGE.tokens), roots(PASSAGE, 4)
-        windows = seen(text, at, torch.randint(31, (3, 4), generator=torch.Generator().manual_seed(0)))
+        windows = inputs(text, at, torch.randint(31, (3, 4), generator=torch.Generator().manual_seed(0)))
         with torch.no_grad():
             found = adapted(text, windows, at)
         for number, root in enumerate(at.tolist()):
@@ -146,9 +146,9 @@ class TestTraining:
     def test_the_loss_is_algorithm_3_and_the_buffer_takes_the_guesses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(denoising, "noised", lambda slots, vocabulary, random, least: slots)
         model = Denoising(GatedLora("tiny-llama", 4, 8), [PASSAGE], [PASSAGE], 4)
-        text, at, x = torch.tensor(PASSAGE.tokens), roots(PASSAGE, 4), wanted(PASSAGE, 4)
+        text, at, x = torch.tensor(PASSAGE.tokens), roots(PASSAGE, 4), targets(PASSAGE, 4)
         assert torch.equal(model.replay, x)
-        made = model.adapted(text, seen(text, at, x), at)
+        made = model.adapted(text, inputs(text, at, x), at)
         p, q = made.control.softmax(-1), made.predictive.log_softmax(-1)
         total = norm = 0.0
         for window in range(3):

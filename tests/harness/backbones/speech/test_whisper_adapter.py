@@ -27,7 +27,7 @@ from harness.synthetic import speech
 from harness.train.gated_lora import GatedLora
 from harness.train.loop import train
 from methods.cross_regression import CrossRegression
-from methods.training.adapters.denoising import Denoising, inside, roots, seen, wanted
+from methods.training.adapters.denoising import Denoising, inputs, inside, roots, targets
 from methods.training.adapters.recipes import TrainAdapter
 from methods.training.adapters.recordings import Recordings, transcribed
 from tests.support.peft_adapter import write_adapter
@@ -270,7 +270,7 @@ class TestRecordings:
             RECIPE.build({})
         monkeypatch.delenv("STRIDE_RECORDINGS")
         with pytest.raises(DataMissing, match=r"cache/data/LibriSpeech/train-clean-100 is not there"):
-            speech.place()
+            speech.recordings_folder()
 
     def test_text_hears_nothing(self, spoken: Path) -> None:
         body = GatedLora("embedded-code", 4, 8).frozen
@@ -295,7 +295,7 @@ class TestTraining:
         monkeypatch.setattr(made.frozen, "_heard", lambda recording: {"states": states})  # those of the cache are bf16
         text, at = torch.tensor(passage.tokens), roots(passage, 4, 3)
         assert at.tolist() == [1, 4, 7]
-        windows = seen(text, at, torch.randint(VOCABULARY, (3, 4), generator=torch.Generator().manual_seed(0)))
+        windows = inputs(text, at, torch.randint(VOCABULARY, (3, 4), generator=torch.Generator().manual_seed(0)))
         with torch.no_grad():
             found = made(text, windows, at, passage.condition)
         said = [token for token in range(VOCABULARY) if token not in (*NEVER, *FIRST)]
@@ -314,13 +314,13 @@ class TestTraining:
         made = GatedLora("tiny-whisper", 4, 8)
         passage = replace_condition(made)
         assert inside(passage, 4, 3).tolist() == [[True] * 4, [True] * 4, [True, False, False, False]]
-        assert wanted(passage, 4, 3)[2].tolist() == [passage.tokens[8]] * 4
+        assert targets(passage, 4, 3)[2].tolist() == [passage.tokens[8]] * 4
         model = Denoising(made, [passage], [passage], 4, 3)
         right, within = model.hits()
         assert within.sum() == 9 and not bool((right & ~within).any())
         whole = float(model.denoised(0, np.random.default_rng(0)))
         model.replay[2, 1:] = 5  # what stands behind the end is read by rows behind it alone
-        model.replay[:2] = wanted(passage, 4, 3)[:2]
+        model.replay[:2] = targets(passage, 4, 3)[:2]
         model.replay[2, 0] = passage.tokens[8]
         assert float(model.denoised(0, np.random.default_rng(0))) == pytest.approx(whole, rel=1e-5)
 
@@ -362,7 +362,7 @@ def astray(model: Denoising) -> torch.Tensor:
     for number, passage in enumerate(model.train_on):
         text, at = torch.tensor(passage.tokens), roots(passage, model.width, model.hop)
         ids = torch.from_numpy(np.random.default_rng(number).integers(VOCABULARY, size=(len(at), model.width)))
-        made = model.adapted(text, seen(text, at, ids), at, passage.condition)
+        made = model.adapted(text, inputs(text, at, ids), at, passage.condition)
         p, q = made.control.detach().float().log_softmax(-1), made.predictive.float().log_softmax(-1)
         found.append((p.exp() * (p - q)).sum(-1)[inside(passage, model.width, model.hop)])
     return torch.cat(found).mean()
