@@ -17,14 +17,14 @@ class Draft:
 
     Args:
         tokens: the proposals.
-        law: row k is the whole law that node k was drawn from; None: point masses.
-        parents: parents[k] < k is the node that k follows, -1 the last emitted token; None: a chain. -2: the node
-            stands beside the last emitted token, at its position, and sees what is before it: a second reading.
-        reused: marks nodes carried over unchanged from the step before (counted, never judged by it).
-        probes: so many of the last nodes are read but not proposed: never in a path, never counted.
-        repeats: marks proposed nodes that repeat an elder node's path, read because a tree's shape does not depend on
-            what was drawn: never in a path, never counted.
-        gate: marks nodes read with the target's adapter on; None: none is.
+        probs: row k is the whole distribution that node k was drawn from; None: point masses.
+        parents: parents[k] < k is the node that k follows, -1 the last emitted token; None: a chain. A node with
+            parent -2 stands beside the last emitted token: it has the same position and attends to what is before it.
+        reused: marks nodes carried over unchanged from the step before. They are counted; nothing depends on it.
+        probes: number of last nodes that are computed but not proposed: they are never in a path and never counted.
+        repeats: marks proposed nodes that repeat the path of an earlier node. They are computed because a tree's shape
+            does not depend on what was drawn; they are never in a path and never counted.
+        gate: marks nodes computed with the target's adapter on; None: none is.
     """
 
     tokens: Int[Tensor, " K"]
@@ -36,6 +36,8 @@ class Draft:
     gate: Bool[Tensor, " K"] | None = None
 
     law = deprecated.alias("law", "probs")
+    above = deprecated.alias("above", "explicit_parents")
+    grown = deprecated.alias("grown", "extended")
 
     def __len__(self) -> int:
         return int(self.tokens.shape[0])
@@ -46,26 +48,26 @@ class Draft:
         return len(self) - self.probes
 
     @property
-    def above(self) -> Int[Tensor, " K"]:
+    def explicit_parents(self) -> Int[Tensor, " K"]:
         """``parents``, written out for a chain."""
         if self.parents is not None:
             return self.parents
         return torch.arange(-1, len(self) - 1, device=self.tokens.device)
 
-    def grown(self, more: Draft) -> Draft:
+    def extended(self, more: Draft) -> Draft:
         """This draft and ``more``, whose parents count the nodes of both; None: a chain below the last node here.
 
-        The law is kept where both have one; other marks are not.
+        ``probs`` are kept where both have them; other marks are not.
         """
-        below = more.parents
-        if below is None:
-            below = torch.arange(len(self) - 1, len(self) + len(more) - 1, device=more.tokens.device)
+        new_parents = more.parents
+        if new_parents is None:
+            new_parents = torch.arange(len(self) - 1, len(self) + len(more) - 1, device=more.tokens.device)
         probs = None if self.probs is None or more.probs is None else torch.cat([self.probs, more.probs])
         tokens = torch.cat([self.tokens, more.tokens])
-        return Draft(tokens, probs, torch.cat([self.above, below]), probes=more.probes)
+        return Draft(tokens, probs, torch.cat([self.explicit_parents, new_parents]), probes=more.probes)
 
     def q(self, vocabulary: int, like: Tensor) -> Float[Tensor, "K V"]:
-        """The laws as a matrix in the type of ``like``: point masses become one-hot rows."""
+        """The distributions as a matrix in the type of ``like``: point masses become one-hot rows."""
         if self.probs is not None:
             return self.probs
         probs = like.new_zeros(len(self), vocabulary)
@@ -77,9 +79,9 @@ class Path:
     """A walk down a draft.
 
     Args:
-        nodes: the nodes kept, in order; slots not used hold -1.
+        nodes: the nodes kept, in order; unused places hold -1.
         stop: the row that gives the next token: 0 after the last emitted token, k + 1 after node k.
-        expected: mean number of nodes kept, given the draft (over the coins alone).
+        expected: mean number of nodes kept, given the draft: over the acceptance tests alone.
     """
 
     nodes: Int[Tensor, " K"]
@@ -88,14 +90,14 @@ class Path:
 
     @staticmethod
     def root(p: Float[Tensor, "R V"]) -> Path:
-        """The path that keeps nothing, on the device of the laws ``p``."""
+        """The path that keeps nothing, on the device of ``p``."""
         zero = p.new_zeros((), dtype=torch.long)
         return Path(zero.new_empty(0), zero, p.new_zeros(()))
 
 
 @dataclass(frozen=True)
 class HostAcceptance:
-    """A verdict on the host."""
+    """An `Acceptance` on the host."""
 
     path: tuple[int, ...]
     token: int
@@ -106,7 +108,7 @@ class HostAcceptance:
 
     @property
     def kept(self) -> int:
-        """Drafts emitted: those of the path, and a closing one that passed."""
+        """Drafts emitted: those of the path, and an unread one that passed."""
         return len(self.path) + bool(self.passed)
 
 
@@ -131,15 +133,15 @@ class Fill:
 
 
 class Acceptance:
-    """Path and closing token; it stays on the device until it is read, once a step.
+    """A path, and the bonus or correction token after it; both stay on the device until they are read, once a step.
 
     Args:
         path: nodes kept.
-        token: the token emitted after them.
-        aside: ids that the method itself wants to know on the host; they come with the same read.
-        passed: whether a draft that no pass has read was tested behind a whole path, and is the token; None: no draft
-            is tested there.
-        energies: of the drafts that were held against the target, in nats, for the record alone; see `Step.energies`.
+        token: the token emitted after them: the bonus token where all were kept, else the correction token.
+        extra_ids: ids that the method itself wants to know on the host; they come with the same read.
+        passed: a draft that no pass has computed may be tested behind a path that was kept whole. True: it is accepted
+            and is the token; False: it is rejected; None: no such draft was tested.
+        energies: of the drafts that were tested, in nats, for the record alone; see `Step.energies`.
     """
 
     def __init__(
@@ -161,14 +163,17 @@ class Acceptance:
         """The one device read of a step; later calls return the same object."""
         if self._read is None:
             passed = torch.zeros_like(self.token) if self.passed is None else self.passed
-            last = torch.stack([self.token.double(), self.path.expected.double(), passed.double()])
-            beside = last[:0] if self.extra_ids is None else self.extra_ids.double()
-            energies = last[:0] if self.energies is None else self.energies.double()
-            found = torch.cat([energies, beside, self.path.nodes.double(), last]).tolist()
-            *ids, token, expected, kept = found[len(energies) :]
-            extra_ids, nodes = ids[: len(beside)], ids[len(beside) :]
-            path = tuple(int(node) for node in nodes if node >= 0)
-            closing = None if self.passed is None else bool(kept)
-            ratios = tuple(found[: len(energies)])
-            self._read = HostAcceptance(path, int(token), expected, tuple(map(int, extra_ids)), closing, ratios)
+            scalars = torch.stack([self.token.double(), self.path.expected.double(), passed.double()])
+            extra_ids = scalars[:0] if self.extra_ids is None else self.extra_ids.double()
+            energies = scalars[:0] if self.energies is None else self.energies.double()
+            values = torch.cat([energies, extra_ids, self.path.nodes.double(), scalars]).tolist()
+            *ids, token, expected, host_passed = values[len(energies) :]
+            self._read = HostAcceptance(
+                path=tuple(int(node) for node in ids[len(extra_ids) :] if node >= 0),
+                token=int(token),
+                expected=expected,
+                extra_ids=tuple(map(int, ids[: len(extra_ids)])),
+                passed=None if self.passed is None else bool(host_passed),
+                energies=tuple(values[: len(energies)]),
+            )
         return self._read

@@ -1,7 +1,7 @@
 """The only source of randomness. Every call names its stream.
 
 `SeededDraws` is keyed by (seed, task, prompt, repetition) and stream, never by method, dtype, device or batch,
-so that cells pair; it is counter-based and generated on the CPU, so equal laws give equal draws anywhere.
+so that cells pair; it is counter-based and generated on the CPU, so equal distributions give equal draws anywhere.
 `harness.proof.enumerating_draws.EnumeratingDraws` answers the same calls with every outcome and its weight.
 """
 
@@ -49,7 +49,7 @@ class Draws(ABC):
 
     @abstractmethod
     def path(self, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"] | None = None) -> Path:
-        """Node k is accepted with accept[k] once its parent is reached and its elder siblings refused.
+        """Node k is accepted with accept[k] once its parent is reached and its earlier siblings are rejected.
 
         Args:
             accept: in [0, 1]. parents: as in a `Draft`; None: a chain.
@@ -61,7 +61,7 @@ class Draws(ABC):
 
     @abstractmethod
     def race(self, probs: Float[Tensor, "N V"], keys: Sequence[int]) -> Int[Tensor, " N"]:
-        """argmin over tokens of clock / law, with one exponential clock per (key, token) in a decode.
+        """argmin over tokens of clock / probability, with one exponential clock per (key, token) in a decode.
 
         A key is an absolute position. Rows with equal keys share their noise (Gumbel noise in common).
         """
@@ -149,21 +149,21 @@ def chain_path(coins: Tensor, accept: Float[Tensor, " K"]) -> Path:
 def tree_path(coins: Tensor, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"]) -> Path:
     """The path down a tree, without a loop over nodes: pointers to ancestors double each round.
 
-    Node k is chosen when its coin shows True and no elder sibling's does; it is kept when all its ancestors
+    Node k is chosen when its coin shows True and no earlier sibling's does; it is kept when all its ancestors
     are chosen too. ``expected`` sums the products of choice probabilities along each node's ancestors.
     """
     size = accept.shape[0]
     index = torch.arange(size, device=accept.device)
-    elder = (parents[:, None] == parents[None, :]) & (index[None, :] < index[:, None])
-    chosen = coins & ~(elder & coins[None, :]).any(1)
-    refused = torch.where(elder, (1 - accept)[None, :], torch.ones_like(accept)[None, :]).prod(1)
-    kept, reach, up = chosen.clone(), accept * refused, parents.clone()
+    earlier = (parents[:, None] == parents[None, :]) & (index[None, :] < index[:, None])
+    chosen = coins & ~(earlier & coins[None, :]).any(1)
+    rejected = torch.where(earlier, (1 - accept)[None, :], torch.ones_like(accept)[None, :]).prod(1)
+    kept, reach, up = chosen.clone(), accept * rejected, parents.clone()
     for _ in range(max(1, size.bit_length())):
         has = up >= 0
-        above = up.clamp_min(0)
-        kept = kept & torch.where(has, kept[above], True)
-        reach = reach * torch.where(has, reach[above], torch.ones_like(reach))
-        up = torch.where(has, up[above], up)
+        parent = up.clamp_min(0)
+        kept = kept & torch.where(has, kept[parent], True)
+        reach = reach * torch.where(has, reach[parent], torch.ones_like(reach))
+        up = torch.where(has, up[parent], up)
     nodes = torch.where(kept, index, size).sort().values  # parents come first, so the order is the path's
     last = torch.where(kept, index + 1, 0).max() if size else index.sum()
     return Path(torch.where(nodes < size, nodes, -1), last, reach.sum())

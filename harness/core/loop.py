@@ -27,13 +27,13 @@ class Decode:
     stages: dict[str, int] = field(default_factory=dict)
 
 
-class _Raw(NamedTuple):
+class _TimedStep(NamedTuple):
     """A step before its stamps are read."""
 
     begin: Stamp
     end: Stamp
     spans: list[Span]
-    took: Advance
+    advance: Advance
     overshoot: int
     served: int
 
@@ -51,39 +51,40 @@ def decode(method: Method[Any], run: Run) -> Decode:
     clock.finish()  # the prefill ends before the first step begins; nothing to wait for on a CPU
     started = clock.stamp()
     if run.slot is not None:
-        run.slot.ready()  # no row's first step waits for another's prefill
+        run.slot.ready()  # no sequence's first step waits for another's prefill
     tokens: list[int] = []
-    raw: list[_Raw] = []
+    timed: list[_TimedStep] = []
     ended = False
     while not ended and run.room > 0:
         stopwatch.spans = []
         step_begin = clock.stamp()
         room = run.room
-        took = advance(method, run, state)
+        committed = advance(method, run, state)
         step_end = clock.stamp()
-        kept, ended = truncate(took.emitted, room, run.eos)
-        tokens.extend(kept)
-        run.emitted += len(kept)
+        emitted, ended = truncate(committed.emitted, room, run.eos)
+        tokens.extend(emitted)
+        run.emitted += len(emitted)
         served = run.slot.served if run.slot is not None else 1
-        raw.append(_Raw(step_begin, step_end, stopwatch.spans, took, len(took.emitted) - len(kept), served))
+        overshoot = len(committed.emitted) - len(emitted)
+        timed.append(_TimedStep(step_begin, step_end, stopwatch.spans, committed, overshoot, served))
     clock.finish()
-    steps = tuple(_resolve(r, clock) for r in raw)
+    steps = tuple(_step(step, clock) for step in timed)
     check(steps, len(tokens))
-    return Decode(output(run, tuple(tokens)), steps, clock.wall_ns(begin, started), _stages(raw, clock))
+    return Decode(output(run, tuple(tokens)), steps, clock.wall_ns(begin, started), _stages(timed, clock))
 
 
 def start(method: Method[Any], run: Run) -> Any:
-    """The prompt read, with the layers that the method taps; and its state."""
+    """Prefill the prompt, with the layers that the method taps; returns the method's state."""
     if Requirement.ANY_ORDER in method.requirements:
         run.canvas.prefill()
-    elif Requirement.BIDIRECTIONAL not in method.requirements:  # a masked model reads its prompt anew in every pass
+    elif Requirement.BIDIRECTIONAL not in method.requirements:  # a masked model computes its prompt anew in every pass
         run.target.tap(method.taps)
         run.target.prefill()
     return method.start(run)
 
 
 class Tally(NamedTuple):
-    """Passes and rows so far."""
+    """Passes and rows of the target so far, and passes of all drafters."""
 
     passes: int
     rows: int
@@ -91,14 +92,21 @@ class Tally(NamedTuple):
 
     @staticmethod
     def of(run: Run) -> Tally:
-        """Of this run."""
+        """The tally of a run."""
         target = run.target if run.filling is None else run.filling
         drafts = sum(s.passes for s in run.opened.values()) + sum(c.passes for c in run.pictures.values())
         return Tally(target.passes, target.rows, drafts)
 
 
 class Advance(NamedTuple):
-    """A step that was committed; what it drafted stays on the device until the decode is over."""
+    """A step that was committed. What it drafted stays on the device until the decode is over.
+
+    Attributes:
+        before: passes and rows before the step.
+        after: passes and rows after it.
+        first: the position of the first emitted token.
+        places: the position of each emitted token.
+    """
 
     emitted: tuple[int, ...]
     draft: Draft
@@ -111,7 +119,7 @@ class Advance(NamedTuple):
     resampled: int
 
     def forced(self, depth: int) -> bool:
-        """Whether only one token was allowed at a depth, 0 for what follows the token before the step."""
+        """Whether only one token was allowed at a depth; depth 0 follows the token before the step."""
         return self.grid is not None and self.grid.forced(self.first + depth) is not None
 
 
@@ -122,24 +130,24 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
         ContractError: no target pass, no token, or one outside the vocabulary.
     """
     before, first = Tally.of(run), len(run.target)
-    made = method.step(run, state)
+    result = method.step(run, state)
     after, draft = Tally.of(run), run.target.draft
     if after.passes == before.passes:
         raise ContractError(
             f"{type(method).__name__}.step made no target pass; call run.target.forward once, or run.canvas.read"
         )
-    if isinstance(made, Fill):
-        filled = run.canvas.fill(made)
+    if isinstance(result, Fill):
+        filled = run.canvas.fill(result)
         places, emitted = tuple(filled), tuple(filled.values())
         read = HostAcceptance((), emitted[-1], 0.0)
     else:
-        emitted = run.target.commit(made)
-        places, read = tuple(range(first, first + len(emitted))), made.read()
+        emitted = run.target.commit(result)
+        places, read = tuple(range(first, first + len(emitted))), result.read()
     if not all(0 <= token < run.capabilities.vocabulary for token in emitted):
         raise ContractError(
             f"{type(method).__name__}.step emitted {emitted}, outside the vocabulary of {run.capabilities.vocabulary}"
         )
-    resampled = made.resampled if isinstance(made, Fill) else 0
+    resampled = result.resampled if isinstance(result, Fill) else 0
     return Advance(emitted, draft, read, before, after, run.capabilities.grid, first, places, resampled)
 
 
@@ -157,89 +165,97 @@ def truncate(emitted: tuple[int, ...], room: int, eos: frozenset[int]) -> tuple[
 
 
 def tested(draft: Draft, read: HostAcceptance) -> int:
-    """Drafts along the path that were judged: those kept, and the one refused where the path could have gone on."""
+    """Drafts tested along the path: those accepted, and the rejected one where the path could have gone on."""
     last = read.path[-1] if read.path else -1
-    parents = draft.parents
-    more = len(read.path) < draft.proposed if parents is None else bool((parents[: draft.proposed] == last).any())
-    return len(read.path) + (more or _closed(draft, read))
+    if draft.parents is None:
+        rejected = len(read.path) < draft.proposed
+    else:
+        rejected = bool((draft.parents[: draft.proposed] == last).any())
+    return len(read.path) + (rejected or _unread_tested(draft, read))
 
 
-def _closed(draft: Draft, read: HostAcceptance) -> bool:
-    """A draft behind the path was tested that no pass has read."""
+def _unread_tested(draft: Draft, read: HostAcceptance) -> bool:
+    """Whether a draft that no pass has computed was tested behind the path."""
     return read.passed is not None and len(read.path) == draft.proposed
 
 
 def _depths(draft: Draft, read: HostAcceptance) -> list[int]:
-    """Of the drafts that count, from 0."""
-    closing = [len(read.path)] if _closed(draft, read) else []
+    """Depths of the drafts that count, from 0."""
+    unread = [len(read.path)] if _unread_tested(draft, read) else []
     if draft.parents is None:
-        return [*range(draft.proposed), *closing]
+        return [*range(draft.proposed), *unread]
     depths = depths_of(draft.parents[: draft.proposed])
-    return [*(depths if draft.repeats is None else depths[~draft.repeats[: draft.proposed]]).tolist(), *closing]
+    return [*(depths if draft.repeats is None else depths[~draft.repeats[: draft.proposed]]).tolist(), *unread]
 
 
 def _ranks(draft: Draft, read: HostAcceptance) -> tuple[int, ...]:
-    """Elder siblings of each node kept, but for repeats; none in a chain."""
+    """Earlier siblings of each accepted node, without repeats; none in a chain."""
     if draft.parents is None:
         return ()
-    above = draft.parents.tolist()
-    again = [False] * len(above) if draft.repeats is None else draft.repeats.tolist()
-    return tuple(sum(above[k] == above[node] and not again[k] for k in range(node)) for node in read.path)
+    parents = draft.parents.tolist()
+    repeats = [False] * len(parents) if draft.repeats is None else draft.repeats.tolist()
+    return tuple(
+        sum(parents[other] == parents[node] and not repeats[other] for other in range(node)) for node in read.path
+    )
 
 
-def _forced_counts(took: Advance) -> dict[str, int]:
+def _forced_counts(step: Advance) -> dict[str, int]:
     """How many emitted, drafted, tested and accepted tokens had only one value allowed."""
-    if took.grid is None:
+    if step.grid is None:
         return {"forced": 0}
-    depths = _depths(took.draft, took.read)
-    kept, reached = took.read.kept, tested(took.draft, took.read)
-    forced = [took.forced(depth) for depth in range(len(took.emitted))]
-    refused = reached > kept and took.forced(kept)
+    depths = _depths(step.draft, step.read)
+    accepted, reached = step.read.kept, tested(step.draft, step.read)
+    forced = [step.forced(depth) for depth in range(len(step.emitted))]
+    forced_rejected = reached > accepted and step.forced(accepted)
     return {
-        "forced": sum(took.grid.forced(place) is not None for place in took.places),
-        "forced_drafted": sum(map(took.forced, depths)),
-        "forced_tested": sum(forced[:kept]) + refused,
-        "forced_accepted": sum(forced[:kept]),
+        "forced": sum(step.grid.forced(place) is not None for place in step.places),
+        "forced_drafted": sum(map(step.forced, depths)),
+        "forced_tested": sum(forced[:accepted]) + forced_rejected,
+        "forced_accepted": sum(forced[:accepted]),
     }
 
 
-def _stages(raw: Sequence[_Raw], clock: Clock) -> dict[str, int]:
-    found: Counter[str] = Counter()
-    for span in (span for step in raw for span in step.spans if span.kind not in ("target", "draft")):
-        found[span.kind] += clock.device_ns(span.begin, span.end)
-    return dict(found)
+def _stages(timed: Sequence[_TimedStep], clock: Clock) -> dict[str, int]:
+    """Nanoseconds of the stages that the method named."""
+    stages: Counter[str] = Counter()
+    for span in (span for step in timed for span in step.spans if span.kind not in ("target", "draft")):
+        stages[span.kind] += clock.device_ns(span.begin, span.end)
+    return dict(stages)
 
 
-def _resolve(raw: _Raw, clock: Clock) -> Step:
-    wall = clock.wall_ns(raw.begin, raw.end)
-    target = [span for span in raw.spans if span.kind == "target"]
+def _step(timed: _TimedStep, clock: Clock) -> Step:
+    """The record of a step, its stamps read."""
+    wall = clock.wall_ns(timed.begin, timed.end)
+    target = [span for span in timed.spans if span.kind == "target"]
+    draft = [span for span in timed.spans if span.kind == "draft"]
     target_ns = sum(clock.device_ns(span.begin, span.end) for span in target)
-    draft_ns = sum(clock.device_ns(span.begin, span.end) for span in raw.spans if span.kind == "draft")
-    verify_ns = clock.device_ns(target[-1].end, raw.end)
-    after = (s for s in raw.spans if s.kind == "draft" and s.begin.host_ns > target[-1].end.host_ns)
-    verify_ns -= sum(clock.device_ns(s.begin, s.end) for s in after)  # that is drafting, not verifying
-    took, depths = raw.took, _depths(raw.took.draft, raw.took.read)
+    draft_ns = sum(clock.device_ns(span.begin, span.end) for span in draft)
+    verify_ns = clock.device_ns(target[-1].end, timed.end)
+    drafted_after = (span for span in draft if span.begin.host_ns > target[-1].end.host_ns)
+    verify_ns -= sum(clock.device_ns(span.begin, span.end) for span in drafted_after)  # drafting, not verifying
+    step = timed.advance
+    depths = _depths(step.draft, step.read)
     return Step(
-        nfe=took.after.passes - took.before.passes,
-        draft_nfe=took.after.drafts - took.before.drafts,
-        rows=took.after.rows - took.before.rows,
+        nfe=step.after.passes - step.before.passes,
+        draft_nfe=step.after.drafts - step.before.drafts,
+        rows=step.after.rows - step.before.rows,
         drafted=len(depths),
         levels=max(depths, default=-1) + 1,
-        tested=tested(took.draft, took.read),
-        accepted=took.read.kept,
-        expected=took.read.expected,
-        emitted=len(took.emitted),
-        overshoot=raw.overshoot,
-        reused=int(took.draft.reused.sum()) if took.draft.reused is not None else 0,
+        tested=tested(step.draft, step.read),
+        accepted=step.read.kept,
+        expected=step.read.expected,
+        emitted=len(step.emitted),
+        overshoot=timed.overshoot,
+        reused=int(step.draft.reused.sum()) if step.draft.reused is not None else 0,
         wall_ns=wall,
-        device_ns=clock.device_ns(raw.begin, raw.end),
+        device_ns=clock.device_ns(timed.begin, timed.end),
         draft_ns=draft_ns,
         target_ns=target_ns,
         verify_ns=verify_ns,
         host_ns=max(0, wall - target_ns - draft_ns - verify_ns),
-        resampled=took.resampled,
-        served=raw.served,
-        ranks=_ranks(took.draft, took.read),
-        energies=took.read.energies,
-        **_forced_counts(took),
+        resampled=step.resampled,
+        served=timed.served,
+        ranks=_ranks(step.draft, step.read),
+        energies=step.read.energies,
+        **_forced_counts(step),
     )

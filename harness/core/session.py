@@ -182,8 +182,8 @@ class Session:
             raise ContractError("grow adds to the window of a pass over the same tokens; call forward first")
         if self.draft.probes:
             raise ContractError(f"the window ends in {self.draft.probes} probes, below which nothing grows")
-        joint = self.draft.grown(draft)
-        seen = ancestors(joint.above)[held:]
+        joint = self.draft.extended(draft)
+        seen = ancestors(joint.explicit_parents)[held:]
         places = len(self) + seen.sum(1) - 1
         logits = self._extend(draft.tokens, places, len(self), seen, len(draft), features)
         self.draft = joint

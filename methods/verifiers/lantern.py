@@ -104,11 +104,11 @@ def verify_relaxed(
     """
     if not len(draft):
         return verify_delta(draft, p, draws)
-    kids = children(draft.above, inner, width)
+    kids = children(draft.explicit_parents, inner, width)
     x = draft.tokens
     if greedy:
-        return walk(judge_greedy(x, logits.softmax(-1), p, kids, rule), draft.above, p, draws)
-    return walk(judge(x, draft.probs, p, kids, rule), draft.above, p, draws)
+        return walk(judge_greedy(x, logits.softmax(-1), p, kids, rule), draft.explicit_parents, p, draws)
+    return walk(judge(x, draft.probs, p, kids, rule), draft.explicit_parents, p, draws)
 
 
 def judge(

@@ -43,7 +43,7 @@ def verify_delta(
         draft: its law is not looked at. p: target's laws; rows behind those of the proposed nodes are not looked at.
         aside: see `Acceptance`.
     """
-    x, parents = draft.tokens[: draft.proposed], draft.above[: draft.proposed]
+    x, parents = draft.tokens[: draft.proposed], draft.explicit_parents[: draft.proposed]
     if not draft.proposed:
         return Acceptance(Path.root(p), draws.categorical(p[:1], "resid")[0], extra_ids)
     path = draws.path(delta_acceptance(x, parents, p), parents)
@@ -78,8 +78,8 @@ def verify_multi_step(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, *, in
     """
     if draft.probs is None:
         return verify_delta(draft, p, draws)
-    kids = children(draft.above, inner, width)
-    return walk(multi_step(draft.tokens, draft.probs, p, kids), draft.above, p, draws)
+    kids = children(draft.explicit_parents, inner, width)
+    return walk(multi_step(draft.tokens, draft.probs, p, kids), draft.explicit_parents, p, draws)
 
 
 def multi_step(

@@ -32,7 +32,7 @@ def verify_typical(
 
     Only the closing token is drawn. At T = 0 the longest path of argmaxima, as any limit below 1 is.
     """
-    x, parents = draft.tokens, draft.above
+    x, parents = draft.tokens, draft.explicit_parents
     if not draft.proposed:
         return Acceptance(Path.root(p), _closing(p[:1], draws, greedy))
     px, above = p[parents + 1, x], ancestors(parents)
@@ -60,7 +60,7 @@ def verify_redrawn(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, levels: 
     Args:
         draft: without probes. levels: of its tree.
     """
-    x, parents = draft.tokens, draft.above
+    x, parents = draft.tokens, draft.explicit_parents
     if not draft.proposed:
         return Acceptance(Path.root(p), draws.categorical(p[:1], "resid")[0])
     leaf = torch.ones(len(x) + 1, dtype=torch.bool, device=x.device).index_fill(0, parents + 1, False)[1:]

@@ -98,7 +98,7 @@ def test_a_step_tells_which_of_its_siblings_an_accepted_node_was(kind: EAGLE) ->
 
 def path(draft: Draft, node: int) -> tuple[int, ...]:
     """Tokens from the root down to a node."""
-    above = int(draft.above[node])
+    above = int(draft.explicit_parents[node])
     return (*(path(draft, above) if above >= 0 else ()), int(draft.tokens[node]))
 
 

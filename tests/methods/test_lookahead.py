@@ -134,7 +134,7 @@ def test_probes_are_beside_the_guesses() -> None:
     state.pool = {1: [(0, 1, 2), (0, 1, 1)]}
     draft = state.propose(run)
     assert (draft.proposed, draft.probes) == (6, 4)
-    assert draft.above.tolist() == [-1, -1, 0, 0, 2, 2, -1, 6, 7, 8]
+    assert draft.explicit_parents.tolist() == [-1, -1, 0, 0, 2, 2, -1, 6, 7, 8]
     assert draft.repeats is not None
     assert draft.repeats.tolist() == [False, True, False, True, False, False, *[False] * 4]
     assert torch.equal(draft.tokens[:6], torch.tensor([0, 0, 1, 1, 2, 1]))

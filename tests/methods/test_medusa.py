@@ -106,7 +106,7 @@ class TestDrafts:
     def test_a_node_is_the_candidate_of_its_rank_from_the_head_of_its_level(self) -> None:
         draft = tree(branching((2, 2)), tapped())
         assert draft.tokens.tolist() == [10, 11, 20, 21, 20, 21]
-        assert draft.above.tolist() == [-1, -1, 0, 0, 1, 1] and draft.probs is None
+        assert draft.explicit_parents.tolist() == [-1, -1, 0, 0, 1, 1] and draft.probs is None
 
     def test_levels_are_cut_to_the_room_and_the_context(self) -> None:
         assert len(tree(branching((2, 2)), tapped(budget=2))) == 2

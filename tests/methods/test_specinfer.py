@@ -79,7 +79,7 @@ class Watched(BranchingDrafter):
         for session in self.sessions:
             assert session.tokens == run.target.tokens
             assert session.draft.tokens.tolist() == draft.tokens[:inner].tolist()
-            assert session.draft.above.tolist() == draft.above[:inner].tolist()
+            assert session.draft.explicit_parents.tolist() == draft.explicit_parents[:inner].tolist()
         return draft
 
 

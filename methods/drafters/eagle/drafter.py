@@ -94,7 +94,7 @@ class Reader:
 
     def read(self, level: Draft) -> Float[Tensor, "n V"]:
         """Logits after the nodes of the next level, whose parents count all nodes read before."""
-        logits = self._session.grow(level, self._rows[level.above + 1])
+        logits = self._session.grow(level, self._rows[level.explicit_parents + 1])
         self._rows = torch.cat([self._rows, self._session.newest])
         self._place += 1
         return self._allowed(logits)

@@ -117,7 +117,7 @@ class TreeSizer:
         draft: Draft = tree.draft
         if self.history is None or not len(draft):
             return None
-        return torch.cat([tree.places, depths_of(draft.above)])
+        return torch.cat([tree.places, depths_of(draft.explicit_parents)])
 
     def follow(self, read: HostAcceptance) -> None:
         """Take down which nodes were accepted."""

@@ -70,7 +70,7 @@ class TestItsCache:
         folder = folder_for(model, tmp_path, **changes)
         ours, theirs = drafted(method(features=folder, depth=2, width=3, nodes=9), model, PROMPT, steps)
         assert ours.tokens.tolist() == theirs.tokens.tolist()
-        assert ours.above.tolist() == theirs.above.tolist()
+        assert ours.explicit_parents.tolist() == theirs.explicit_parents.tolist()
 
     @pytest.mark.parametrize("scale", ["1", "3"])
     def test_in_both_branches_of_guidance(self, scale: str, tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ class TestWhatItReads:
 
         def spied(self: Session, draft: Draft, features: Tensor | None = None) -> Tensor:
             assert features is not None
-            seen.append((draft.above, features))
+            seen.append((draft.explicit_parents, features))
             return grow(self, draft, features)
 
         monkeypatch.setattr(Session, "grow", spied)

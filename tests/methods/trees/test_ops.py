@@ -23,7 +23,7 @@ MODEL = Tabular("tabular", {"vocabulary": 7, "seed": 3, "context": 64})
 
 
 def parents_of(draft: Draft) -> list[int]:
-    return draft.above.tolist()
+    return draft.explicit_parents.tolist()
 
 
 def path_to(parents: Sequence[int], node: int) -> tuple[int, ...]:
