@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -17,8 +16,9 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.record import stats
-from reports.papers.drawing import COLOURS, curve, legend, save_each, side_by_side
-from reports.papers.measured import Measured, shown, written
+from reports.papers.drawing import COLOURS, curve, legend, side_by_side
+from reports.papers.measured import Measured, Run, shown, written
+from reports.papers.registry import figure, sheet
 from reports.plot_style import DASHES
 from reports.summary import FinishedCell
 from reports.text_table import Column, TextTable, number
@@ -78,9 +78,10 @@ def pairs(groups: Sequence[Measured]) -> Iterator[Pair]:
                 yield Pair(group, twin, scores[0])
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
+@sheet("step_counts")
+def table(run: Run) -> list[TextTable]:
     """Return a table for each pair: one row an order and number of steps, then the rows of the twin."""
-    return [_sheet(store, pair) for pair in pairs(groups)]
+    return [_sheet(run.store, pair) for pair in pairs(run.groups)]
 
 
 def _sheet(store: Store, pair: Pair) -> TextTable:
@@ -117,14 +118,11 @@ def _sheet(store: Store, pair: Pair) -> TextTable:
     )
 
 
-def figure(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+@figure("step-counts")
+def draw(run: Run) -> Iterator[Figure]:
     """Plot quality against passes and speed-up, and perplexity and distinct-n against passes; one line an order."""
-    by_group = {id(pair.masked): pair for pair in pairs(groups)}
-
-    def draw(group: Measured) -> Figure | None:
-        return _draw(store, by_group[id(group)]) if id(group) in by_group else None
-
-    return save_each(groups, outdir, "step-counts", draw)
+    for pair in {id(pair.masked): pair for pair in pairs(run.groups)}.values():
+        yield _draw(run.store, pair)
 
 
 def _draw(store: Store, pair: Pair) -> Figure:
@@ -142,7 +140,8 @@ def _draw(store: Store, pair: Pair) -> Figure:
     distinct = _distinct(pair)
     diversity = [PERPLEXITY, *distinct[len(distinct) // 2 :][:1]]
     keys += [(key, "passes", PASSES) for key in diversity if _measured(pair.masked, key)]
-    figure, panels = side_by_side(len(keys), pair.masked, "Masked diffusion: speed and quality by number of steps")
+    title = "Masked diffusion: speed and quality by number of steps"
+    drawn, panels = side_by_side(len(keys), title, pair.masked.title)
     for axes, (key, x, title) in zip(panels, keys, strict=True):
         for colour, (line, cells) in zip(COLOURS, rows.groupby("line", sort=False), strict=False):
             ordered = cells.sort_values(x, kind="stable")
@@ -151,8 +150,8 @@ def _draw(store: Store, pair: Pair) -> Figure:
         axes.set_xscale("log", base=2)
         axes.set_yscale("log" if key == PERPLEXITY else "linear")
         axes.set(xlabel=title, ylabel=key.partition(".")[2].replace("_", " "))
-    legend(figure, panels[0])
-    return figure
+    legend(drawn, panels[0])
+    return drawn
 
 
 def _twin(axes: Axes, pair: Pair, key: str, x: float) -> None:

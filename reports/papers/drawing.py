@@ -1,19 +1,22 @@
-"""What the papers' figures share: titles of axes, colours, panels, curves with intervals, and files by name."""
+"""What the papers' figures share: titles of axes, colours, panels, curves with intervals, and pictures on a grid."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
+import matplotlib.image
 import numpy as np
+import numpy.typing as npt
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from reports.papers.measured import Measured
-from reports.plot_style import STYLE
+from reports.papers.measured import Measured, decoded
+from reports.text_table import UNMEASURED
+
+if TYPE_CHECKING:
+    from harness.record.store import Cell, Store
 
 QUALITIES = {
     "set.geneval_overall": "GenEval",
@@ -29,7 +32,9 @@ QUALITIES = {
 }
 """What a curve's quality may be; the first that was measured is drawn."""
 COLOURS = tuple(f"tab:{name}" for name in ("blue", "orange", "green", "purple", "brown", "pink", "olive", "cyan"))
-SCR, SECONDS = "output tokens / target pass", "seconds a picture"
+SCR, SECONDS, SPEEDUP = "output tokens / target pass", "seconds a picture", "wall speed-up"
+Ints = npt.NDArray[np.int64]
+Number = TypeVar("Number", np.int64, np.float64)
 
 
 def quality_of(rows: pd.DataFrame) -> str | None:
@@ -37,10 +42,10 @@ def quality_of(rows: pd.DataFrame) -> str | None:
     return next((key for key in QUALITIES if key in rows and rows[key].notna().all()), None)
 
 
-def side_by_side(count: int, group: Measured, title: str) -> tuple[Figure, list[Axes]]:
+def side_by_side(count: int, title: str, measured_on: str = "") -> tuple[Figure, list[Axes]]:
     """A figure of so many panels side by side, its title over what was measured."""
     figure = Figure(figsize=(4.6 * count + (1.6 if count == 1 else 0), 3.9), dpi=130, layout="constrained")
-    figure.suptitle(f"{title}\n{group.title}", fontsize=9)
+    figure.suptitle(f"{title}\n{measured_on}".strip(), fontsize=9)
     return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]
 
 
@@ -49,10 +54,22 @@ def curve(
 ) -> None:
     """Points joined by a line, each with its interval where there is one."""
     values = rows[key].astype(float)
-    ends = [rows.get(f"{key}{end}", values).astype(float).fillna(values) for end in ("_low", "_high")]
-    bars = np.array([(values - ends[0]).clip(lower=0), (ends[1] - values).clip(lower=0)])
+    low, high = (rows.get(f"{key}_{end}", values).astype(float).fillna(values) for end in ("low", "high"))
+    bars = np.array([(values - low).clip(lower=0), (high - values).clip(lower=0)])
     axes.errorbar(list(x), values, bars, color=colour, marker="o", ms=4, lw=1.3, elinewidth=0.8, capsize=2, label=label)
     axes.grid(color="0.94", zorder=0)
+
+
+def curves(axes: Axes, lines: Iterable[tuple[str, pd.DataFrame]], x: str, key: str) -> None:
+    """A curve a line, in its colour; lines without the key are left out."""
+    for colour, (label, rows) in zip(COLOURS, lines, strict=False):
+        if key in rows and rows[key].notna().any():
+            curve(axes, rows[x], rows, key, label, colour)
+
+
+def by_label(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Lines of curves: the rows of each label."""
+    return [(str(label), part) for label, part in rows.groupby("label", sort=False)]
 
 
 def legend(figure: Figure, axes: Axes) -> None:
@@ -65,27 +82,56 @@ def legend(figure: Figure, axes: Axes) -> None:
         drawn.remove()
 
 
-def spread(count: int) -> Any:
-    """Offsets that keep dots of one row apart, the same each time."""
-    return (np.arange(count) % 5 - 2) * 0.08
+def unmeasured(axes: Axes) -> None:
+    """Say so in place of a panel."""
+    axes.text(0.5, 0.5, UNMEASURED, ha="center", transform=axes.transAxes)
+    axes.set_axis_off()
 
 
-def save_each(
-    groups: Sequence[Measured], outdir: Path, name: str, draw: Callable[[Measured], Figure | None]
-) -> list[Path]:
-    """Save a figure for each group that has one."""
-    written: list[Path] = []
-    with rc_context(STYLE):
-        for group in groups:
-            figure = draw(group)
-            if figure is not None:
-                written.append(save(figure, outdir, name, len(written)))
-    return written
+# pictures
 
 
-def save(figure: Figure, outdir: Path, name: str, before: int = 0) -> Path:
-    """Write a figure's file; ``before``: how many of the same name there are."""
-    path = outdir / f"papers-{name}{f'-{before + 1}' if before else ''}.png"
-    with rc_context(STYLE):
-        figure.savefig(path, metadata={"Software": None})
-    return path
+def has_pictures(cell: Cell) -> bool:
+    """Whether outputs are whole pictures on a known grid."""
+    return bool(cell.meta.get("grid")) and bool(cell.samples["output"].fillna("").str.endswith(".png").any())
+
+
+def blank(title: str, down: int, across: int) -> Figure:
+    """A sheet of so many panels without axes."""
+    figure = Figure(figsize=(1.5 * across + 0.8, 1.6 * down + 0.8), dpi=130, layout="constrained")
+    figure.suptitle(title, fontsize=9)
+    for place in range(down * across):
+        axes = figure.add_subplot(down, across, place + 1)
+        axes.set(xticks=[], yticks=[])
+        axes.set_axis_off()
+    return figure
+
+
+def show_output(axes: Axes, store: Store, cell: Cell, prompt: str, repetition: int) -> bool:
+    """Draw an output in the units of its grid; False: there is none."""
+    axes.set_axis_on()
+    samples = decoded(cell)
+    samples = samples[(samples["prompt"] == prompt) & (samples["repetition"] == repetition)]
+    name = "" if samples.empty else str(samples["output"].iloc[0])
+    if not name.endswith(".png"):
+        return False
+    grid = cell.meta["grid"]
+    pixels = matplotlib.image.imread(store.path / name)
+    axes.imshow(pixels, extent=(0, grid["columns"], grid["rows"], 0), interpolation="nearest")
+    return True
+
+
+def on_grid(values: npt.NDArray[Number], grid: Mapping[str, int]) -> npt.NDArray[Number]:
+    """A value a token, token by token, as cells [rows, columns]; ends of rows left out."""
+    return values[: grid["rows"] * grid["stride"]].reshape(grid["rows"], grid["stride"])[:, : grid["columns"]]
+
+
+def first_of(rows: pd.DataFrame, prompt: str) -> pd.DataFrame:
+    """Of rows by prompt and repetition, those of a prompt's first repetition."""
+    rows = rows[rows["prompt"] == prompt]
+    return rows[rows["repetition"] == rows["repetition"].min()]
+
+
+def group_title(title: str, group: Measured) -> str:
+    """A title over what was measured."""
+    return f"{title}\n{group.title}"

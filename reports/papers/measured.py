@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -11,25 +11,24 @@ import pandas as pd
 
 from harness.record import stats
 from reports.summary import FinishedCell, Row, metric_interval, put, summarise
-from reports.text_table import UNMEASURED, interval
+from reports.text_table import UNMEASURED, Column, TextTable, interval
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
 
 
-@dataclass(frozen=True)
-class Wanted:
-    """What a row of a paper's table is of.
+CELL = ("method", "backbone", "task", "temperature", "top_k", "tokens", "pixels")
+"""What a selection may name of a cell; everything else in it is an option of the method."""
 
-    Args:
-        method: ours. options: parameters that it must have. top_k, tokens (an output), pixels (a side): None: any.
-    """
 
-    method: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    top_k: int | None = None
-    tokens: int | None = None
-    pixels: int | None = None
+def fits(rows: pd.DataFrame, /, **selection: Any) -> pd.DataFrame:
+    """Cells with these values; of CELL, None stands for any value."""
+    options = dict(selection)
+    for key in CELL:
+        value = options.pop(key, None)
+        rows = rows if value is None else rows[rows[key] == value]
+    chosen = [all(cell.get(key) == value for key, value in options.items()) for cell in rows["options"]]
+    return rows[pd.Series(chosen, rows.index, dtype=bool)]
 
 
 @dataclass(frozen=True)
@@ -64,16 +63,31 @@ class Measured:
         """A cell's figures."""
         return cast("pd.Series[Any]", self.rows.loc[cell])
 
-    def find(self, wanted: Wanted) -> str | None:
-        """The first such cell; None: it was not run."""
-        rows = self.rows[self.rows["method"] == wanted.method]
-        for key in ("top_k", "tokens", "pixels"):
-            value = getattr(wanted, key)
-            rows = rows if value is None else rows[rows[key] == value]
-        for name, options in rows["options"].items():
-            if all(options.get(key) == value for key, value in wanted.options.items()):
-                return str(name)
-        return None
+    def cells(self, *methods: str, role: str = "") -> list[str]:
+        """Cells that these methods filled, or of a role."""
+        rows = self.rows["role"] == role if role else self.rows["method"].isin(methods)
+        return [str(name) for name in self.rows.index[rows]]
+
+    def label(self, cell: str) -> str:
+        """A cell's method and what sets it apart."""
+        return str(self.row(cell)["label"])
+
+    def find(self, **selection: Any) -> str | None:
+        """The first cell that ``fits``; None: it was not run."""
+        return next((str(name) for name in fits(self.rows, **selection).index), None)
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run and its groups of cells.
+
+    Args:
+        roles: of the suite: what the cells of a role are.
+    """
+
+    store: Store
+    groups: Sequence[Measured]
+    roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def measured(store: Store) -> list[Measured]:
@@ -102,9 +116,41 @@ def _whole(store: Store, cell: Cell) -> Row:
     put(row, "passes", stats.mean(frame["nfe"].astype(float)))
     put(row, "passes_per_token", metric_interval("nfe_per_output", frame))
     put(row, "step_ms", metric_interval("step_ms", frame))
+    put(row, "mean_tree_depth", metric_interval("mean_tree_depth", frame))
     row["prompts"] = int(frame.index.get_level_values("prompt").nunique())
     row["drafts"] = int(cell.steps["drafted"].max())
     return row
+
+
+KEYS = ["prompt", "repetition"]
+"""Of an output."""
+
+
+def decoded(cell: Cell) -> pd.DataFrame:
+    """Samples that count, well decoded or not."""
+    return cell.samples[~cell.samples["warmup"].astype(bool)]
+
+
+def counted(cell: Cell) -> pd.DataFrame:
+    """Samples that count and were decoded well."""
+    return decoded(cell)[lambda samples: samples["status"] == "ok"]
+
+
+def cycles(cell: Cell) -> pd.DataFrame:
+    """Steps of counted outputs in their order, with ``begin`` (place of the first token) and ``kept`` (tokens)."""
+    steps = cell.steps[~cell.steps["warmup"].astype(bool)]
+    steps = steps.merge(counted(cell)[KEYS], on=KEYS).sort_values([*KEYS, "step"])
+    kept = steps["emitted"] - steps["overshoot"]
+    begin = kept.groupby([steps[key] for key in KEYS], sort=False).cumsum() - kept
+    return steps.assign(begin=begin, kept=kept, levels=steps.get("levels", 0))
+
+
+def plain(title: str, lines: Sequence[Mapping[str, str]], notes: Sequence[str] = ()) -> list[TextTable]:
+    """A sheet of lines by heading, the first headings kept longest on a narrow terminal; none of no lines."""
+    if not lines:
+        return []
+    columns = tuple(Column(heading, heading, rank=rank) for rank, heading in enumerate(lines[0]))
+    return [TextTable(title, columns, [list(line.values()) for line in lines], list(notes))]
 
 
 def over_seeds(rows: pd.DataFrame) -> str:

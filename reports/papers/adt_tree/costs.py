@@ -6,106 +6,70 @@ section VI for the stated limitation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 import pandas as pd
 
 from harness.record import stats
-from reports.papers.measured import Measured, Wanted, shown, written
-from reports.summary import FinishedCell, metric_interval, token_ms
-from reports.text_table import Column, TextTable, number
+from reports.papers.measured import KEYS, Measured, Run, cycles, plain, shown, written
+from reports.papers.registry import sheet
+from reports.summary import FinishedCell, token_ms
+from reports.text_table import TextTable, number
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
 
-KEYS = ["prompt", "repetition"]
-GROWN = ("lookahead", "medusa", "specinfer", "spectr", "eagle1", "eagle2", "eagle3", "lantern", "lanternpp", "adt_tree")
-"""Methods that draft trees."""
 FIXED = ("eagle2", "lantern", "eagle3")
-"""Those whose trees have one depth and width, as parameters."""
-RIVALS = (
-    *(("eagle2", rival) for rival in ("medusa", "speculative", "eagle1")),
-    *(("eagle3", rival) for rival in ("medusa", "speculative")),
+"""Methods whose trees have one depth and width, as parameters."""
+COMPARED = (
+    ("eagle2", "medusa"),
+    ("eagle2", "speculative"),
+    ("eagle2", "eagle1"),
+    ("eagle3", "medusa"),
+    ("eagle3", "speculative"),
     ("adt_tree", "eagle2"),
 )
 
 
-def cycles(cell: Cell) -> pd.DataFrame:
-    """Steps of counted outputs in their order, with ``begin`` (place of the first token) and ``kept`` (tokens)."""
-    good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"].astype(bool)]
-    steps = cell.steps[~cell.steps["warmup"].astype(bool)].merge(good[KEYS], on=KEYS).sort_values([*KEYS, "step"])
-    kept = steps["emitted"] - steps["overshoot"]
-    begin = kept.groupby([steps[key] for key in KEYS], sort=False).cumsum() - kept
-    return steps.assign(begin=begin, kept=kept, levels=steps.get("levels", 0))
-
-
-def named(group: Measured, methods: Sequence[str]) -> list[str]:
-    """Cells of the group that these methods filled."""
-    return [str(name) for name in group.rows.index[group.rows["method"].isin(methods)]]
-
-
-def columns(*titles: str) -> tuple[Column, ...]:
-    """The first names a row."""
-    return tuple(Column(title, title, rank=i) for i, title in enumerate(titles))
-
-
-def overview(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
+@sheet("trees", "adt_tree_trees")
+def overview(run: Run) -> Iterator[TextTable]:
     """Tokens a pass and a cycle, depth and use of trees, speed-up and verdict of every method of a group."""
-    heads = (
-        "decoding",
-        "verdict",
-        "tau",
-        "wall speed-up",
-        "SCR",
-        "mean depth",
-        "utilisation",
-        "drafter passes a cycle",
-    )
-    sheets = []
-    for group in groups:
-        held = {str(name): FinishedCell.of(store.cell(str(name))) for name in group.rows.index}
-        rows = [_use(group, name, one) for name, one in held.items()]
-        title = f"Trees: depth, use and speed | measured on {group.title}"
+    for group in run.groups:
+        outputs = {str(name): FinishedCell.of(run.store.cell(str(name))) for name in group.rows.index}
+        lines = [_use(group.row(name), held) for name, held in outputs.items()]
         notes = ["mean depth: levels of the drafts as read / cycles; utilisation: accepted drafts / levels"]
-        notes += [
-            f"tau, {group.row(a)['label']} less {group.row(b)['label']}: {written(gap)}"
-            for a, b in _pairs(group)
-            if (gap := stats.difference(held[b].totals, held[a].totals, "output", "steps"))
-        ]
-        sheets.append(TextTable(title, columns(*heads), rows, notes))
-    return sheets
+        for method, rival in COMPARED:
+            a, b = group.find(method=method), group.find(method=rival)
+            if a and b and (gap := stats.difference(outputs[b].totals, outputs[a].totals, "output", "steps")):
+                notes.append(f"tau, {group.label(a)} less {group.label(b)}: {written(gap)}")
+        yield from plain(f"Trees: depth, use and speed | measured on {group.title}", lines, notes)
 
 
-def _use(group: Measured, name: str, held: FinishedCell) -> list[str]:
-    row = group.row(name)
-    figures = [shown(row, (key,), 2) for key in ("tau", "speedup", "scr")]
-    depth, used = (
-        written(metric_interval("mean_tree_depth", held.totals)),
-        written(stats.ratio(held.totals, "accepted", "levels")) if held.totals["levels"].sum() else "-",
-    )
-    return [str(row["label"]), str(row["verdict"]), *figures, depth, used, number(row["draft_nfe"])]
-
-
-def _pairs(group: Measured) -> list[tuple[str, str]]:
-    """The first cells of the methods that are to be compared."""
-    found = [(group.find(Wanted(ours)), group.find(Wanted(theirs))) for ours, theirs in RIVALS]
-    return [(ours, theirs) for ours, theirs in found if ours and theirs]
-
-
-COSTS = (
-    *("decoding", "d", "k", "N", "candidates, eq. 5", "nodes read, min(N, eq. 5)", "nodes read, counted"),
-    *("drafter passes, eq. 4", "drafter passes, counted", "target passes"),
-    *("drafter ms, eq. 4 fitted", "drafter ms, measured"),
-)
+def _use(row: pd.Series[Any], held: FinishedCell) -> dict[str, str]:
+    used = written(stats.ratio(held.totals, "accepted", "levels")) if held.totals["levels"].sum() else "-"
+    return {
+        "decoding": str(row["label"]),
+        "verdict": str(row["verdict"]),
+        "tau": shown(row, ("tau",), 2),
+        "wall speed-up": shown(row, ("speedup",), 2),
+        "SCR": shown(row, ("scr",), 2),
+        "mean depth": shown(row, ("mean_tree_depth",), 2),
+        "utilisation": used,
+        "drafter passes a cycle": number(row["draft_nfe"]),
+    }
 
 
 class Cost(NamedTuple):
     """Of trees of d levels, k children a node and N nodes; means over cycles with room for d levels and one more.
 
     Args:
-        candidates: eq. 5. nodes: read by the target. passes: of the drafter. targets: of the target. draft_ms: a cycle.
+        candidates: eq. 5.
+        nodes: read by the target.
+        passes: of the drafter.
+        targets: of the target.
+        draft_ms: a cycle.
     """
 
     d: int
@@ -117,41 +81,54 @@ class Cost(NamedTuple):
     targets: float
     draft_ms: float
 
+    @property
+    def read(self) -> int:
+        """Nodes that the target reads of all candidates."""
+        return min(self.N, self.candidates)
+
 
 def cost(cell: Cell) -> Cost | None:
     """None where no cycle had room for the whole tree."""
     options = cell.meta["params"]
     d, k, most = int(options["depth"]) + 1, int(options["width"]), int(options["nodes"])
-    found = cycles(cell)
-    total = found.groupby(KEYS)["kept"].transform("sum")
-    whole = found[total - found["begin"] > d]
+    steps = cycles(cell)
+    total = steps.groupby(KEYS)["kept"].transform("sum")
+    whole = steps[total - steps["begin"] > d]
     if whole.empty:
         return None
     drafted, passes, targets, ns = (float(whole[name].mean()) for name in ("drafted", "draft_nfe", "nfe", "draft_ns"))
     return Cost(d, k, most, k * k * (d - 1) + k, drafted, passes, targets, ns / 1e6)
 
 
-def costs(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
+@sheet("adt_tree_costs")
+def costs(run: Run) -> Iterator[TextTable]:
     """Eqs. 4 and 5 beside what was counted, a row a fixed tree; T_S and T_N fitted where there are three trees."""
-    sheets = []
-    for group in groups:
-        held = {name: found for name in named(group, FIXED) if (found := cost(store.cell(name)))}
-        sizes = np.array([[one.d, min(one.N, one.candidates)] for one in held.values()], dtype=np.float64)
-        fits = len(held) > 2 and np.linalg.matrix_rank(sizes) == 2
-        each = np.linalg.lstsq(sizes, [one.draft_ms for one in held.values()], rcond=None)[0] if fits else None
-        rows = []
-        for (name, one), size in zip(held.items(), sizes, strict=True):
-            row = [str(group.row(name)["label"]), *map(str, one[:4]), str(min(one.N, one.candidates))]
-            row += [number(one.nodes), str(one.d), number(one.passes), number(one.targets)]
-            rows.append([*row, "-" if each is None else number(float(size @ each)), number(one.draft_ms)])
+    for group in run.groups:
+        trees = {name: tree for name in group.cells(*FIXED) if (tree := cost(run.store.cell(name)))}
+        sizes = np.array([[tree.d, tree.read] for tree in trees.values()], dtype=np.float64)
+        fitted = len(trees) > 2 and np.linalg.matrix_rank(sizes) == 2
+        times = np.linalg.lstsq(sizes, [tree.draft_ms for tree in trees.values()], rcond=None)[0] if fitted else None
+        lines = [
+            {
+                "decoding": group.label(name),
+                "d": str(tree.d),
+                "k": str(tree.k),
+                "N": str(tree.N),
+                "candidates, eq. 5": str(tree.candidates),
+                "nodes read, min(N, eq. 5)": str(tree.read),
+                "nodes read, counted": number(tree.nodes),
+                "drafter passes, eq. 4": str(tree.d),
+                "drafter passes, counted": number(tree.passes),
+                "target passes": number(tree.targets),
+                "drafter ms, eq. 4 fitted": "-" if times is None else number(float(size @ times)),
+                "drafter ms, measured": number(tree.draft_ms),
+            }
+            for (name, tree), size in zip(trees.items(), sizes, strict=True)
+        ]
         notes = ["of cycles with room for the whole tree; eq. 4: T_S d + T_N N; eq. 5: k^2 (d - 1) + k"]
-        if each is not None:
-            notes.append(f"least squares: T_S {each[0]:.3f} ms a drafter pass, T_N {each[1]:.4f} ms a node")
-        if rows:
-            sheets.append(
-                TextTable(f"ADT-Tree, eqs. 4 and 5 | measured on {group.title}", columns(*COSTS), rows, notes)
-            )
-    return sheets
+        if times is not None:
+            notes.append(f"least squares: T_S {times[0]:.3f} ms a drafter pass, T_N {times[1]:.4f} ms a node")
+        yield from plain(f"ADT-Tree, eqs. 4 and 5 | measured on {group.title}", lines, notes)
 
 
 def gains(store: Store, group: Measured, name: str) -> pd.DataFrame | None:
@@ -167,37 +144,42 @@ def gains(store: Store, group: Measured, name: str) -> pd.DataFrame | None:
     cell = store.cell(str(fixed["ms_per_token"].astype(float).idxmin()))
     spread = cycles(cell).groupby(KEYS)["emitted"].var()
     gain = token_ms(FinishedCell.of(cell).totals) / token_ms(FinishedCell.of(store.cell(name)).totals)
-    found = pd.DataFrame({"variance": spread, "gain": gain}).dropna()
-    return None if found.empty else found
+    pictures = pd.DataFrame({"variance": spread, "gain": gain}).dropna()
+    return None if pictures.empty else pictures
 
 
-def limitation(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
+@sheet("adt_tree_gain")
+def limitation(run: Run) -> list[TextTable]:
     """The stated limitation: what adapting gains against how much acceptance lengths of the fixed tree vary."""
-    heads = ("decoding", "variance, mean", "gain, pictures of less", "gain, pictures of more", "rank correlation")
-    rows = []
-    for group in groups:
-        for name in named(group, ("adt_tree",)):
-            found = gains(store, group, name)
-            if found is not None:
-                low = found["variance"] <= found["variance"].median()
-                parts = [written(stats.mean(part["gain"])) for part in (found[low], found[~low])]
-                label = f"{group.row(name)['label']}, T = {group.temperature:g}"
-                rows.append([label, written(stats.mean(found["variance"])), *parts, written(correlation(found))])
+    lines = []
+    for group in run.groups:
+        for name in group.cells("adt_tree"):
+            pictures = gains(run.store, group, name)
+            if pictures is None:
+                continue
+            low = pictures["variance"] <= pictures["variance"].median()
+            line = {
+                "decoding": f"{group.label(name)}, T = {group.temperature:g}",
+                "variance, mean": written(stats.mean(pictures["variance"])),
+                "gain, pictures of less": written(stats.mean(pictures[low]["gain"])),
+                "gain, pictures of more": written(stats.mean(pictures[~low]["gain"])),
+                "rank correlation": written(correlation(pictures)),
+            }
+            lines.append(line)
     notes = [
         "gain: ms/token of the fixed tree over ADT-Tree's, by picture; variance: of the fixed tree's tokens a cycle"
     ]
-    title = "ADT-Tree, section VI: gain against the variance of acceptance length"
-    return [TextTable(title, columns(*heads), rows, notes)] if rows else []
+    return plain("ADT-Tree, section VI: gain against the variance of acceptance length", lines, notes)
 
 
-def correlation(found: pd.DataFrame) -> stats.Interval | None:
+def correlation(pictures: pd.DataFrame) -> stats.Interval | None:
     """Of the ranks of both columns, with an interval over prompts."""
-    x, y = (found[column].rank() for column in found)
+    x, y = (pictures[column].rank() for column in pictures)
     sums = pd.DataFrame({"n": 1.0, "x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y})
 
     def pearson(s: Any) -> Any:
         n, sx, sy, xx, yy, xy = (s[..., i] for i in range(6))
         return (n * xy - sx * sy) / np.sqrt((n * xx - sx**2) * (n * yy - sy**2))
 
-    made = stats.bootstrap(sums, pearson)
-    return made.interval() if made else None
+    sample = stats.bootstrap(sums, pearson)
+    return sample.interval() if sample else None

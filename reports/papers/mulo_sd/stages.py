@@ -7,26 +7,26 @@ Source: MuLo-SD, supplement 7, eq. 10 and Fig. 7.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pandas as pd
 from matplotlib.figure import Figure
 
-from reports.papers.drawing import COLOURS, legend, save_each, side_by_side
-from reports.papers.measured import Measured, shown
+from reports.papers.drawing import COLOURS, legend, side_by_side
+from reports.papers.measured import KEYS, Measured, Run, plain, shown
+from reports.papers.registry import figure, sheet
 from reports.summary import FinishedCell
-from reports.text_table import Column, TextTable, number
+from reports.text_table import TextTable, number
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from harness.record.store import Cell
 
 FACTOR = 2
 """r of a run that did not store it."""
 STEPS = ("1 drafter", "2 up-sampling", "3 target pass", "4-5 judging", "6 redraws", "7 down-sampling", "rest")
-"""Of the paper's Fig. 2; the rest is laws, commits and the host's own work."""
+"""Of the paper's Fig. 2; the rest is distributions, commits and the host's own work."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +34,11 @@ class Predicted:
     """Speed-ups over one target pass a cell, if a drafter's pass took as long as a target's.
 
     Args:
-        acceptance: a, after dilation. eq10: T_p / ((1 - a) T_p + T_q), as published, without the passes that judge
-            bands. corrected: with one such pass a band. counted: T_p over the passes that were made; more than
-            ``corrected``, since the first cell redrawn in a band takes no pass of its own, and cells drawn side by side
-            share theirs.
+        acceptance: a, after dilation.
+        eq10: T_p / ((1 - a) T_p + T_q), as published, without the passes that judge bands.
+        corrected: with one such pass a band.
+        counted: T_p over the passes that were made; more than ``corrected``, since the first cell redrawn in a band
+            takes no pass of its own, and cells drawn side by side share theirs.
     """
 
     acceptance: float
@@ -65,17 +66,32 @@ def predicted(frame: pd.DataFrame, factor: int) -> Predicted | None:
     )
 
 
-def speedups(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
+def ranked(sheets: Sequence[TextTable]) -> list[TextTable]:
+    """Sheets whose second column names a row as the first does."""
+    return [
+        replace(sheet, columns=tuple(replace(column, rank=max(0, column.rank - 1)) for column in sheet.columns))
+        for sheet in sheets
+    ]
+
+
+@sheet("mulo_sd_eq10")
+def speedups(run: Run) -> list[TextTable]:
     """Eq. 10, its corrected form and the count of passes beside the wall's speed-up, a row a cell of MuLo-SD."""
-    rows = []
-    for group, name in cells(groups):
+    lines = []
+    for group, name in _cells(run):
         row = group.row(name)
-        found = predicted(FinishedCell.of(store.cell(name)).totals, int(row["options"].get("factor", FACTOR)))
+        found = predicted(FinishedCell.of(run.store.cell(name)).totals, int(row["options"].get("factor", FACTOR)))
         if found:
-            counts = [number(each) for each in (found.eq10, found.corrected, found.counted)]
-            rows.append([group.backbone, str(row["label"]), number(found.acceptance, 3), *counts])
-            rows[-1].append(shown(row, ("speedup",), 2))
-    heads = ("backbone", "setting", "acceptance a", "eq. 10", "corrected", "counted", "wall speed-up")
+            line = {
+                "backbone": group.backbone,
+                "setting": str(row["label"]),
+                "acceptance a": number(found.acceptance, 3),
+                "eq. 10": number(found.eq10),
+                "corrected": number(found.corrected),
+                "counted": number(found.counted),
+                "wall speed-up": shown(row, ("speedup",), 2),
+            }
+            lines.append(line)
     notes = [
         "a: share of cells that kept their draft, after dilation; eq. 10: T_p / ((1 - a) T_p + T_q), as published, "
         "with T_q = T_p / r^2: it knows no parallel decoding, so cells drawn side by side are counted one by one",
@@ -85,23 +101,22 @@ def speedups(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
         "T_p are cells: the ends of rows are in none of the three, while AR, to which the wall is compared, makes a "
         "pass for each of them too",
     ]
-    title = "MuLo-SD, supplement, eq. 10: speed-up over AR by passes, and measured"
-    return [TextTable(title, columns(heads), rows, notes)] if rows else []
+    return ranked(plain("MuLo-SD, supplement, eq. 10: speed-up over AR by passes, and measured", lines, notes))
 
 
 def breakdown(cell: Cell) -> pd.Series[float] | None:
     """Mean seconds of a picture in each of STEPS; None where the run did not store the stages of its decodes.
 
-    A part's time (steps 2 and 7) is in the drafter's of the steps; here it is taken out again.
+    A sampler's time (steps 2 and 7) is in the drafter's of the steps; here it is taken out again.
     """
     held = FinishedCell.of(cell)
     if "stages" not in held.samples or held.samples.empty:
         return None
-    spent = pd.DataFrame([json.loads(one) for one in held.samples["stages"]], index=held.samples.index)
+    spent = pd.DataFrame([json.loads(stages) for stages in held.samples["stages"]], index=held.samples.index)
     if not {"up", "score", "judge", "redraw"} <= set(spent):
         return None
-    kept = cell.steps[~cell.steps["warmup"].astype(bool)]
-    draft = kept.groupby(["prompt", "repetition"])["draft_ns"].sum().reindex(spent.index)
+    steps = cell.steps[~cell.steps["warmup"].astype(bool)]
+    draft = steps.groupby(KEYS)["draft_ns"].sum().reindex(spent.index)
     spent = spent.reindex(columns=["up", "score", "judge", "redraw", "down"]).fillna(0.0)
     spent.insert(0, "drafter", draft - spent["up"] - spent["down"])
     means = spent.mean() / 1e9
@@ -109,52 +124,53 @@ def breakdown(cell: Cell) -> pd.Series[float] | None:
     return pd.Series([*means, rest], index=STEPS)
 
 
-def stages(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
+def _breakdowns(run: Run) -> Iterator[tuple[Measured, str, pd.Series[float]]]:
+    for group, name in _cells(run):
+        seconds = breakdown(run.store.cell(name))
+        if seconds is not None:
+            yield group, name, seconds
+
+
+@sheet("mulo_sd_fig7")
+def stages(run: Run) -> list[TextTable]:
     """Fig. 7 as a table: seconds of a picture and the share of each step."""
-    rows = []
-    for group, name in cells(groups):
-        found = breakdown(store.cell(name))
-        if found is not None:
-            whole = found.sum()
-            shares = [f"{seconds:.3f} ({seconds / whole:.0%})" for seconds in found]
-            rows.append([group.backbone, str(group.row(name)["label"]), number(whole, 3), *shares])
+    lines = [
+        {
+            "backbone": group.backbone,
+            "setting": group.label(name),
+            "all steps": number(seconds.sum(), 3),
+            **{step: f"{seconds[step]:.3f} ({seconds[step] / seconds.sum():.0%})" for step in STEPS},
+        }
+        for group, name, seconds in _breakdowns(run)
+    ]
     notes = ["seconds of a picture, prefill not counted, and their share; steps as numbered in the paper's Fig. 2"]
-    heads = columns(("backbone", "setting", "all steps", *STEPS))
-    return [TextTable("MuLo-SD, supplement, Fig. 7: latency by step", heads, rows, notes)] if rows else []
+    return ranked(plain("MuLo-SD, supplement, Fig. 7: latency by step", lines, notes))
 
 
-def latency(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+@figure("mulo_sd_fig7")
+def latency(run: Run) -> Iterator[Figure]:
     """MuLo-SD Fig. 7: seconds of a picture by step, a bar a setting; AR's as a line."""
-
-    def draw(group: Measured) -> Figure | None:
-        found = {name: breakdown(store.cell(name)) for _, name in cells([group])}
-        held = {name: one for name, one in found.items() if one is not None}
-        if not held:
-            return None
-        figure, (axes,) = side_by_side(1, group, "Fig. 7: latency by step")
-        figure.set_figheight(2.6 + 0.3 * len(held))
-        begin = [0.0] * len(held)
+    for group in run.groups:
+        cells = {name: seconds for _, name, seconds in _breakdowns(Run(run.store, [group]))}
+        if not cells:
+            continue
+        drawn, (axes,) = side_by_side(1, "Fig. 7: latency by step", group.title)
+        drawn.set_figheight(2.6 + 0.3 * len(cells))
+        begin = [0.0] * len(cells)
         for step, colour in zip(STEPS, COLOURS, strict=False):
-            seconds = [float(one[step]) for one in held.values()]
-            axes.barh(range(len(held)), seconds, left=begin, color=colour, label=step)
-            begin = [a + b for a, b in zip(begin, seconds, strict=True)]
-        for name in group.rows.index[group.rows["role"] == "baseline"]:
+            widths = [float(seconds[step]) for seconds in cells.values()]
+            axes.barh(range(len(cells)), widths, left=begin, color=colour, label=step)
+            begin = [a + b for a, b in zip(begin, widths, strict=True)]
+        for name in group.cells(role="baseline"):
             axes.axvline(
-                FinishedCell.of(store.cell(str(name))).totals["wall_s"].mean(), color="0.3", lw=1, ls="--", label="AR"
+                FinishedCell.of(run.store.cell(name)).totals["wall_s"].mean(), color="0.3", lw=1, ls="--", label="AR"
             )
-        axes.set_yticks(range(len(held)), [str(group.row(name)["label"]) for name in held], fontsize=7)
-        axes.set(xlabel="seconds of a picture, prefill not counted", ylim=(len(held) - 0.5, -0.5))
-        legend(figure, axes)
-        return figure
-
-    return save_each(groups, outdir, "fig7", draw)
+        axes.set_yticks(range(len(cells)), [group.label(name) for name in cells], fontsize=7)
+        axes.set(xlabel="seconds of a picture, prefill not counted", ylim=(len(cells) - 0.5, -0.5))
+        legend(drawn, axes)
+        yield drawn
 
 
-def cells(groups: Sequence[Measured]) -> list[tuple[Measured, str]]:
+def _cells(run: Run) -> list[tuple[Measured, str]]:
     """Cells of MuLo-SD, each with its group."""
-    return [(group, str(name)) for group in groups for name in group.rows.index[group.rows["method"] == "mulo_sd"]]
-
-
-def columns(titles: Sequence[str]) -> tuple[Column, ...]:
-    """Of a sheet; the first two name a row."""
-    return tuple(Column(title, title, rank=max(0, i - 1)) for i, title in enumerate(titles))
+    return [(group, name) for group in run.groups for name in group.cells("mulo_sd")]

@@ -6,32 +6,23 @@ closely as can be, G races the same Gumbel noise at the same place again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from harness.record import stats
-from reports.papers.drawing import COLOURS, QUALITIES, SCR, legend, save_each, side_by_side
-from reports.papers.measured import Measured, Wanted, shown, written
-from reports.papers.tables import PUBLISHED
+from reports.papers.drawing import COLOURS, QUALITIES, SCR, legend, side_by_side
+from reports.papers.layouts import papers
+from reports.papers.measured import Measured, Run, plain, shown, written
+from reports.papers.registry import figure, sheet
 from reports.summary import FinishedCell, token_ms
 from reports.tables import text
 from reports.text_table import UNMEASURED, Column, TextTable
 
-if TYPE_CHECKING:
-    from harness.record.store import Store
-
-RIVALS = {
-    "AR": Wanted("autoregressive"),
-    "SJD": Wanted("sjd"),
-    "SJD++ as published": Wanted("sjdpp", PUBLISHED),
-    "reuse M, maximal coupling": Wanted("sjdpp", {"reuse": "M"}),
-    "reuse G, Gumbel noise by place": Wanted("sjdpp", {"reuse": "G"}),
-}
+TITLE = "SJD++ beyond the paper: exact reuse"
 NOTES = (
     "less SJD: the difference to SJD, / SJD: the ratio (median), both paired by prompt and seed, with a 95 % interval; "
     "each of its bounds alone is one-sided at 97.5 %",
@@ -40,50 +31,51 @@ NOTES = (
 )
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
-    """A table for each group in which SJD was run: speed, law and quality of each method, and less SJD's."""
-    found = []
-    for group in groups:
-        names = _names(group)
-        if "SJD" in names and len(names) > 1:
-            held = {name: FinishedCell.of(store.cell(cell)) for name, cell in names.items()}
-            lines = [_line(group, names, held, name) for name in names]
-            columns = tuple(Column(title, title, rank=i) for i, title in enumerate(lines[0]))
-            title = f"SJD++ beyond the paper: exact reuse | measured on {group.title}"
-            found.append(TextTable(title, columns, [list(line.values()) for line in lines], list(NOTES)))
-    return found
+def published() -> dict[str, Any]:
+    """SJD++ as its paper runs it."""
+    return papers()["sjdpp"].published["sjdpp"]
 
 
 def _names(group: Measured) -> dict[str, str]:
-    """Cells of RIVALS by name, those that were run."""
-    found = {name: group.find(wanted) for name, wanted in RIVALS.items()}
-    return {name: cell for name, cell in found.items() if cell is not None}
+    """Cells of the decodings compared, those that were run."""
+    cells = {
+        "AR": group.find(method="autoregressive"),
+        "SJD": group.find(method="sjd"),
+        "SJD++ as published": group.find(method="sjdpp", **published()),
+        "reuse M, maximal coupling": group.find(method="sjdpp", reuse="M"),
+        "reuse G, Gumbel noise by place": group.find(method="sjdpp", reuse="G"),
+    }
+    return {name: cell for name, cell in cells.items() if cell is not None}
 
 
-def _line(group: Measured, names: Mapping[str, str], held: Mapping[str, FinishedCell], name: str) -> dict[str, str]:
+@sheet("sjdpp_exact")
+def table(run: Run) -> Iterator[TextTable]:
+    """A table for each group in which SJD was run: speed, law and quality of each method, and less SJD's."""
+    for group in run.groups:
+        names = _names(group)
+        if "SJD" in names and len(names) > 1:
+            outputs = {name: FinishedCell.of(run.store.cell(cell)) for name, cell in names.items()}
+            lines = [_line(group, group.row(cell), outputs, name) for name, cell in names.items()]
+            yield from plain(f"{TITLE} | measured on {group.title}", lines, NOTES)
+
+
+def _line(group: Measured, row: pd.Series[Any], outputs: Mapping[str, FinishedCell], name: str) -> dict[str, str]:
     """One row, by heading."""
-    row, ours, base = group.row(names[name]), held[name], held["SJD"]
-    other = name != "SJD"
+    held, base, other = outputs[name], outputs["SJD"], name != "SJD"
+    variation, ratio = row["total_variation"], stats.median_ratio(token_ms(base.totals), token_ms(held.totals))
     line = {
         "decoding": name,
         "verdict": str(row["verdict"]),
-        "total variation": _variation(row),
+        "total variation": UNMEASURED if pd.isna(variation) else f"{variation:.2g}",
         "tokens a pass": shown(row, ("scr",), 2),
-        "tokens a pass, less SJD": _gap(base.totals, ours.totals, "output", "nfe") if other else "-",
+        "tokens a pass, less SJD": _gap(base.totals, held.totals, "output", "nfe") if other else "-",
         "wall speed-up": shown(row, ("speedup",), 2),
-        "seconds, SJD / this": (
-            written(stats.median_ratio(token_ms(base.totals), token_ms(ours.totals))) if other else "-"
-        ),
+        "seconds, SJD / this": written(ratio) if other else "-",
     }
     for key in _qualities(group):
-        line[QUALITIES[key]] = shown(row, (key,), 3)
-        line[f"{QUALITIES[key]}, less SJD"] = _gap(_values(base, key), _values(ours, key), digits=3) if other else "-"
+        gap = _gap(_values(base, key), _values(held, key), digits=3) if other else "-"
+        line |= {QUALITIES[key]: shown(row, (key,), 3), f"{QUALITIES[key]}, less SJD": gap}
     return line | {"histogram TV to AR (floor), p": text(row, Column("test", "test"))}
-
-
-def _variation(row: pd.Series[Any]) -> str:
-    found = row["total_variation"]
-    return UNMEASURED if pd.isna(found) else f"{found:.2g}"
 
 
 def _qualities(group: Measured) -> list[str]:
@@ -102,29 +94,27 @@ def _gap(a: pd.DataFrame, b: pd.DataFrame, top: str = "value", below: str = "one
     return written(stats.difference(a, b, top, below), digits)
 
 
-def figure(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+@figure("sjdpp_exact")
+def draw(run: Run) -> Iterator[Figure]:
     """The table's figures: speed, the law's distance and quality, a row a method."""
-
-    def draw(group: Measured) -> Figure | None:
+    for group in run.groups:
         names = _names(group)
         if "SJD" not in names:
-            return None
+            continue
         keys = {
             "scr": SCR,
             "speedup": "wall speed-up over AR",
             "total_variation": "total variation, worst enumerated model",
+            **{key: QUALITIES[key] for key in _qualities(group)},
         }
-        keys |= {key: QUALITIES[key] for key in _qualities(group)}
-        drawn, panels = side_by_side(len(keys), group, "SJD++ beyond the paper: exact reuse")
+        drawn, panels = side_by_side(len(keys), TITLE, group.title)
         for axes, (key, title) in zip(panels, keys.items(), strict=True):
             for place, (name, cell) in enumerate(names.items()):
                 _mark(axes, group.row(cell), key, place, name)
             axes.set(xlabel=title, ylim=(len(names) - 0.5, -0.5), yticks=[])
             axes.grid(color="0.94", zorder=0)
         legend(drawn, panels[0])
-        return drawn
-
-    return save_each(groups, outdir, "exact", draw)
+        yield drawn
 
 
 def _mark(axes: Axes, row: pd.Series[Any], key: str, place: int, name: str) -> None:

@@ -6,15 +6,11 @@ the model itself would hardly have written them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
-import matplotlib.image
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
-from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import Normalize
@@ -22,12 +18,22 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
 from harness.record import stats
-from reports.papers.drawing import COLOURS, save
-from reports.papers.measured import Measured
-from reports.plot_style import STYLE
+from reports.papers.drawing import (
+    Ints,
+    blank,
+    curves,
+    first_of,
+    group_title,
+    has_pictures,
+    on_grid,
+    show_output,
+    side_by_side,
+)
+from reports.papers.measured import KEYS, Measured, Run, counted
+from reports.papers.registry import figure
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from harness.record.store import Cell
 
 RASTER = ("jacobi", "sjd", "sjdpp", "gsd")
 """Methods that emit a picture in raster order, so that a token's place is its index."""
@@ -36,17 +42,13 @@ PROMPTS, METHODS, WORST = 4, 3, 6
 LONG = 0.9
 """Runs in this quantile of their cell's lengths and above are long."""
 
-Ints = npt.NDArray[np.int64]
-Number = TypeVar("Number", np.int64, np.float64)
-
 
 def runs(cell: Cell) -> pd.DataFrame:
     """A row for each run of a counted output: prompt, repetition, begin (index of its first token), length, logprob."""
-    good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"].astype(bool)]
     steps = cell.steps[~cell.steps["warmup"].astype(bool)].sort_values("step")
-    emitted = {key: part for key, part in (steps["emitted"] - steps["overshoot"]).groupby(_keys(steps), sort=False)}
+    emitted = dict(list((steps["emitted"] - steps["overshoot"]).groupby([steps[key] for key in KEYS], sort=False)))
     rows = []
-    for sample in good.itertuples():
+    for sample in counted(cell).itertuples():
         lengths = emitted[sample.prompt, sample.repetition].to_numpy()
         begins = np.concatenate([[0], np.cumsum(lengths)[:-1]])
         values = np.asarray(sample.logprobs, dtype=np.float64)
@@ -54,98 +56,81 @@ def runs(cell: Cell) -> pd.DataFrame:
             inside = values[begin : begin + length]
             mean = float(inside.mean()) if len(inside) == length and length else None
             rows.append((sample.prompt, sample.repetition, int(begin), int(length), mean))
-    return pd.DataFrame(rows, columns=["prompt", "repetition", "begin", "length", "logprob"])
+    return pd.DataFrame(rows, columns=[*KEYS, "begin", "length", "logprob"])
 
 
-def lengths_on_grid(found: pd.DataFrame, grid: Mapping[str, int]) -> Ints:
+def lengths_on_grid(picture: pd.DataFrame, grid: Mapping[str, int]) -> Ints:
     """The length of the run that each cell of a picture came in, [rows, columns]; ends of rows left out.
 
     Args:
-        found: rows of ``runs`` of one picture. grid: rows, columns, stride.
+        picture: rows of ``runs`` of one picture.
+        grid: rows, columns, stride.
     """
-    return on_grid(np.repeat(found["length"].to_numpy(dtype=np.int64), found["length"]), grid)
+    return on_grid(np.repeat(picture["length"].to_numpy(dtype=np.int64), picture["length"]), grid)
 
 
-def on_grid(each: npt.NDArray[Number], grid: Mapping[str, int]) -> npt.NDArray[Number]:
-    """A value a token, token by token, as cells [rows, columns]; ends of rows left out."""
-    return each[: grid["rows"] * grid["stride"]].reshape(grid["rows"], grid["stride"])[:, : grid["columns"]]
-
-
-def acceleration(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+@figure("sjdpp_fig11")
+def acceleration(run: Run) -> Iterator[Figure]:
     """Fig. 11: beside each picture, how many tokens came in one pass, cell by cell."""
-    written: list[Path] = []
-    for group, cells in _drawable(store, groups):
-        held = {cell.name: runs(cell) for cell in cells[:METHODS]}
-        prompts = list(dict.fromkeys(prompt for found in held.values() for prompt in found["prompt"]))[:PROMPTS]
-        shade = Normalize(1, max(int(found["length"].max()) for found in held.values() if len(found)))
-        figure = blank(group, "Fig. 11: tokens accepted in one pass", len(prompts), 2 * len(held))
-        for place, (prompt, cell) in enumerate((p, c) for p in prompts for c in cells[:METHODS]):
-            plain, over = (figure.axes[2 * place + side] for side in (0, 1))
-            mine = held[cell.name][held[cell.name]["prompt"] == prompt]
-            mine = mine[mine["repetition"] == mine["repetition"].min()]
-            if mine.empty or not show_output(plain, store, cell, prompt, mine["repetition"].iloc[0]):
+    for group, all_cells in _drawable(run):
+        cells = all_cells[:METHODS]
+        found = {cell.name: runs(cell) for cell in cells}
+        prompts = list(dict.fromkeys(prompt for rows in found.values() for prompt in rows["prompt"]))[:PROMPTS]
+        shade = Normalize(1, max(int(rows["length"].max()) for rows in found.values() if len(rows)))
+        drawn = blank(group_title("Fig. 11: tokens accepted in one pass", group), len(prompts), 2 * len(cells))
+        for place, (prompt, cell) in enumerate((p, c) for p in prompts for c in cells):
+            plain, over = drawn.axes[2 * place : 2 * place + 2]
+            picture = first_of(found[cell.name], prompt)
+            if picture.empty or not show_output(plain, run.store, cell, prompt, picture["repetition"].iloc[0]):
                 continue
             grid = cell.meta["grid"]
-            shape = (0, grid["columns"], grid["rows"], 0)
-            show_output(over, store, cell, prompt, mine["repetition"].iloc[0])
-            over.imshow(lengths_on_grid(mine, grid), cmap="Reds", norm=shade, alpha=0.65, extent=shape)
+            show_output(over, run.store, cell, prompt, picture["repetition"].iloc[0])
+            extent = (0, grid["columns"], grid["rows"], 0)
+            over.imshow(lengths_on_grid(picture, grid), cmap="Reds", norm=shade, alpha=0.65, extent=extent)
             plain.set_title(prompt, fontsize=7)
             over.set_title(str(cell.meta["label"]), fontsize=6)
-        figure.colorbar(ScalarMappable(shade, "Reds"), ax=figure.axes, shrink=0.6, label="tokens in the pass")
-        written.append(save(figure, outdir, "fig11", len(written)))
-    return written
+        drawn.colorbar(ScalarMappable(shade, "Reds"), ax=drawn.axes, shrink=0.6, label="tokens in the pass")
+        yield drawn
 
 
-def failures(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+@figure("sjdpp_fig14")
+def failures(run: Run) -> Iterator[Figure]:
     """Fig. 14 in numbers: local quality against the length of the run, a line a method, AR's mean beside it."""
-    written: list[Path] = []
-    for group, cells in _drawable(store, groups):
-        with rc_context(STYLE):
-            figure = Figure(figsize=(6.4, 4.2), dpi=130, layout="constrained")
-            axes = figure.add_subplot()
-            for colour, cell in zip(COLOURS, cells, strict=False):
-                found = by_length(runs(cell))
-                bars = np.array([found["logprob"] - found["low"], found["high"] - found["logprob"]]).clip(0)
-                look: dict[str, Any] = {"marker": "o", "ms": 4, "lw": 1.2, "elinewidth": 0.8, "capsize": 2}
-                look |= {"color": colour, "label": str(cell.meta["label"])}
-                axes.errorbar(found.index, found["logprob"], np.nan_to_num(bars), **look)
-            base = group.rows[group.rows["role"] == "baseline"]
-            if len(base) and pd.notna(base["logprob"].iloc[0]):
-                axes.axhline(base["logprob"].iloc[0], color="0.6", lw=1, label="AR, all tokens")
-            axes.set(xlabel="tokens emitted in one pass", ylabel="mean log-probability of the run's tokens, nat")
-            axes.legend(frameon=False, fontsize=8)
-            figure.suptitle(f"Fig. 14: long accepted runs and local quality\n{group.title}", fontsize=9)
-            written.append(save(figure, outdir, "fig14", len(written)))
-    return written
+    for group, cells in _drawable(run):
+        drawn, (axes,) = side_by_side(1, "Fig. 14: long accepted runs and local quality", group.title)
+        curves(axes, [(str(cell.meta["label"]), by_length(runs(cell))) for cell in cells], "length", "logprob")
+        base = group.rows[group.rows["role"] == "baseline"]
+        if len(base) and pd.notna(base["logprob"].iloc[0]):
+            axes.axhline(base["logprob"].iloc[0], color="0.6", lw=1, label="AR, all tokens")
+        axes.set(xlabel="tokens emitted in one pass", ylabel="mean log-probability of the run's tokens, nat")
+        axes.legend(frameon=False, fontsize=8)
+        yield drawn
 
 
 def by_length(found: pd.DataFrame) -> pd.DataFrame:
-    """Mean log-probability of tokens by the length of their run: logprob, low, high; indexed by length."""
-    rows = {}
+    """Mean log-probability of tokens by the length of their run: length, logprob, and its interval."""
+    rows = []
     for length, part in found.dropna().groupby("length"):
-        each = part.set_index(["prompt", "repetition"])["logprob"]
-        mean = stats.mean(each)
+        mean = stats.mean(part.set_index(KEYS)["logprob"])
         if mean is not None:
-            rows[length] = {"logprob": mean.estimate, "low": mean.low, "high": mean.high}
-    return pd.DataFrame(rows, index=["logprob", "low", "high"]).T.astype(float)
+            rows.append((length, mean.estimate, mean.low, mean.high))
+    return pd.DataFrame(rows, columns=["length", "logprob", "logprob_low", "logprob_high"]).astype(float)
 
 
-def worst(store: Store, groups: Sequence[Measured], outdir: Path) -> list[Path]:
+@figure("sjdpp_fig14-worst")
+def worst(run: Run) -> Iterator[Figure]:
     """Fig. 14 in pictures: the long runs of the lowest local quality, framed in red."""
-    written: list[Path] = []
-    for group, cells in _drawable(store, groups):
-        shown = cells[:METHODS]
-        title = "Fig. 14: long accepted runs that the target finds least likely"
-        figure = blank(group, title, len(shown), WORST)
-        for row, cell in enumerate(shown):
-            figure.axes[row * WORST].set_ylabel(str(cell.meta["label"]), fontsize=7)
-            for place, run in enumerate(worst_runs(runs(cell)).to_dict("records")):
-                axes = figure.axes[row * WORST + place]
-                if show_output(axes, store, cell, run["prompt"], run["repetition"]):
-                    _frame(axes, run["begin"], run["length"], cell.meta["grid"])
-                axes.set_title(f"{run['prompt']}: {run['length']} tokens, {run['logprob']:.2f}", fontsize=6)
-        written.append(save(figure, outdir, "fig14-worst", len(written)))
-    return written
+    for group, cells in _drawable(run):
+        title = group_title("Fig. 14: long accepted runs that the target finds least likely", group)
+        drawn = blank(title, len(cells[:METHODS]), WORST)
+        for row, cell in enumerate(cells[:METHODS]):
+            drawn.axes[row * WORST].set_ylabel(str(cell.meta["label"]), fontsize=7)
+            for place, found in enumerate(worst_runs(runs(cell)).to_dict("records")):
+                axes = drawn.axes[row * WORST + place]
+                if show_output(axes, run.store, cell, found["prompt"], found["repetition"]):
+                    _frame(axes, found["begin"], found["length"], cell.meta["grid"])
+                axes.set_title(f"{found['prompt']}: {found['length']} tokens, {found['logprob']:.2f}", fontsize=6)
+        yield drawn
 
 
 def worst_runs(found: pd.DataFrame, count: int = WORST) -> pd.DataFrame:
@@ -154,48 +139,15 @@ def worst_runs(found: pd.DataFrame, count: int = WORST) -> pd.DataFrame:
     if known.empty:
         return known
     long = known[(known["length"] >= known["length"].quantile(LONG)) & (known["length"] > 1)]
-    ranked = long.sort_values(["logprob", "prompt", "repetition"])
-    return ranked.drop_duplicates(["prompt", "repetition"]).head(count)
+    return long.sort_values(["logprob", *KEYS]).drop_duplicates(KEYS).head(count)
 
 
-def _drawable(store: Store, groups: Sequence[Measured]) -> Iterator[tuple[Measured, list[Cell]]]:
+def _drawable(run: Run) -> Iterator[tuple[Measured, list[Cell]]]:
     """Groups with cells whose outputs are whole pictures on a known grid, in raster order."""
-    for group in groups:
-        named = group.rows.index[group.rows["method"].isin(RASTER)]
-        cells = [store.cell(str(name)) for name in named]
-        kept = [c for c in cells if c.meta.get("grid") and c.samples["output"].fillna("").str.endswith(".png").any()]
-        if kept:
-            yield group, kept
-
-
-def _keys(steps: pd.DataFrame) -> list[pd.Series[Any]]:
-    return [steps["prompt"], steps["repetition"]]
-
-
-def blank(group: Measured, title: str, down: int, across: int) -> Figure:
-    """A sheet of so many panels without axes."""
-    with rc_context(STYLE):
-        figure = Figure(figsize=(1.5 * across + 0.8, 1.6 * down + 0.8), dpi=130, layout="constrained")
-        figure.suptitle(f"{title}\n{group.title}", fontsize=9)
-        for place in range(down * across):
-            axes = figure.add_subplot(down, across, place + 1)
-            axes.set(xticks=[], yticks=[])
-            axes.set_axis_off()
-    return figure
-
-
-def show_output(axes: Axes, store: Store, cell: Cell, prompt: str, repetition: int) -> bool:
-    """Draw an output in the units of its grid; False: there is none."""
-    axes.set_axis_on()
-    found = cell.samples[~cell.samples["warmup"].astype(bool)]
-    found = found[(found["prompt"] == prompt) & (found["repetition"] == repetition)]
-    name = "" if found.empty else str(found["output"].iloc[0])
-    if not name.endswith(".png"):
-        return False
-    grid = cell.meta["grid"]
-    pixels = matplotlib.image.imread(store.path / name)
-    axes.imshow(pixels, extent=(0, grid["columns"], grid["rows"], 0), interpolation="nearest")
-    return True
+    for group in run.groups:
+        cells = [cell for name in group.cells(*RASTER) if has_pictures(cell := run.store.cell(name))]
+        if cells:
+            yield group, cells
 
 
 def _frame(axes: Axes, begin: int, length: int, grid: Mapping[str, int]) -> None:

@@ -5,23 +5,21 @@ A pass is shared equally by the tokens that came in it, so a region's tokens / p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pandas as pd
 
 from harness.record import stats
-from reports.papers.measured import Measured, Wanted, written
+from reports.papers.measured import KEYS, Measured, Run, counted, plain, written
+from reports.papers.registry import sheet
 from reports.papers.sjdpp.maps import RASTER, lengths_on_grid, runs
-from reports.text_table import Column, TextTable
+from reports.text_table import TextTable
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from harness.record.store import Cell
 
-KEYS = ["prompt", "repetition"]
-NOTHING = pd.DataFrame(columns=["tokens", "passes"], dtype=float).set_index(
-    pd.MultiIndex.from_arrays([[], []], names=KEYS)
-)
+NOTHING = pd.DataFrame({"tokens": [], "passes": []}, index=pd.MultiIndex.from_arrays([[], []], names=KEYS), dtype=float)
 NOTES = (
     "of a region: its tokens / the passes they took; a pass is shared equally by the tokens that came in it",
     "less SJD: the difference to it, paired by prompt and seed",
@@ -31,49 +29,49 @@ NOTES = (
 
 def by_region(cell: Cell) -> dict[str, pd.DataFrame]:
     """``tokens`` and ``passes`` of each region, by (prompt, repetition); pictures without known regions left out."""
-    good = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"].astype(bool)]
-    if "regions" not in good or not cell.meta.get("grid"):
+    samples = counted(cell)
+    if "regions" not in samples or not cell.meta.get("grid"):
         return {}
-    named = dict(zip(good[KEYS].itertuples(index=False, name=None), good["regions"], strict=True))
+    regions = dict(zip(samples[KEYS].itertuples(index=False, name=None), samples["regions"], strict=True))
     tables = []
-    for _, part in runs(cell).groupby(KEYS, sort=False):
-        key = tuple(part[KEYS].iloc[0])
-        if len(named[key]):
+    for (prompt, repetition), part in runs(cell).groupby(KEYS, sort=False):
+        names = list(regions[prompt, repetition])
+        if names:
             passes = 1 / lengths_on_grid(part, cell.meta["grid"]).ravel()
-            counts = {"region": list(named[key]), "tokens": 1.0, "passes": passes}
-            tables.append(pd.DataFrame({**dict(zip(KEYS, key, strict=True)), **counts}))
+            table = pd.DataFrame({"region": names, "tokens": 1.0, "passes": passes})
+            tables.append(table.assign(prompt=prompt, repetition=repetition))
     if not tables:
         return {}
     sums = pd.concat(tables).groupby(["region", *KEYS]).sum()
     return {region: sums.loc[region] for region in sorted(set(sums.index.get_level_values("region")))}
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
+@sheet("sjdpp_regions")
+def table(run: Run) -> Iterator[TextTable]:
     """Tokens a pass of each method in each region, beside SJD's, for groups whose pictures have regions."""
-    found = []
-    for group in groups:
-        names = group.rows.index[group.rows["method"].isin(RASTER)]
-        held = {str(name): by_region(store.cell(str(name))) for name in names}
-        held = {name: frames for name, frames in held.items() if frames}
-        if held:
-            found.append(_fill(group, held))
-    return found
+    for group in run.groups:
+        frames = {name: by_region(run.store.cell(name)) for name in group.cells(*RASTER)}
+        frames = {name: regions for name, regions in frames.items() if regions}
+        if frames:
+            yield from _fill(group, frames)
 
 
-def _fill(group: Measured, held: Mapping[str, Mapping[str, pd.DataFrame]]) -> TextTable:
-    regions = sorted({region for frames in held.values() for region in frames})
-    base = group.find(Wanted("sjd")) or ""
-    titles = ["decoding", *(title for region in regions for title in (region, f"{region}, less SJD"))]
-    rows = []
-    for name, frames in held.items():
-        row = [str(group.row(name)["label"])]
+def _fill(group: Measured, frames: Mapping[str, Mapping[str, pd.DataFrame]]) -> list[TextTable]:
+    regions = sorted({region for frame in frames.values() for region in frame})
+    base = group.find(method="sjd") or ""
+    lines = []
+    for name, frame in frames.items():
+        line = {"decoding": group.label(name)}
         for region in regions:
-            ours, theirs = frames.get(region, NOTHING), held.get(base, {}).get(region, NOTHING)
-            gap = None if name == base else stats.difference(theirs, ours, "tokens", "passes")
-            row += [written(stats.ratio(ours, "tokens", "passes")), written(gap) if gap else "-"]
-        rows.append(row)
-    tokens = {region: sum(float(f[region]["tokens"].sum()) for f in held.values() if region in f) for region in regions}
+            sums, base_sums = frame.get(region, NOTHING), frames.get(base, {}).get(region, NOTHING)
+            gap = None if name == base else stats.difference(base_sums, sums, "tokens", "passes")
+            line[region] = written(stats.ratio(sums, "tokens", "passes"))
+            line[f"{region}, less SJD"] = written(gap) if gap else "-"
+        lines.append(line)
+    tokens = {
+        region: sum(float(frame[region]["tokens"].sum()) for frame in frames.values() if region in frame)
+        for region in regions
+    }
     shares = ", ".join(f"{region} {count / sum(tokens.values()):.0%}" for region, count in tokens.items())
     title = f"Tokens a pass by region of the picture | measured on {group.title}"
-    columns = tuple(Column(title, title, rank=i) for i, title in enumerate(titles))
-    return TextTable(title, columns, rows, [*NOTES, f"cells of all pictures: {shares}"])
+    return plain(title, lines, [*NOTES, f"cells of all pictures: {shares}"])

@@ -6,42 +6,30 @@ so of anything. Source: Chen et al., XSpecMesh, Table 3, for the margin.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
-
-import pandas as pd
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from harness.record import stats
-from reports.papers.measured import Measured
-from reports.papers.xspecmesh.configs import CONFIGS, DISTANCES, Setting, settings
+from reports.papers.measured import KEYS, Run, decoded, plain
+from reports.papers.registry import sheet
+from reports.papers.xspecmesh.facts import DISTANCES, Setting, settings
 from reports.summary import FinishedCell
-from reports.text_table import Column, TextTable
+from reports.text_table import TextTable
 
 if TYPE_CHECKING:
-    from harness.record.store import Store
+    import pandas as pd
 
 MARGIN = 0.05
 """Of the reference's mean distance: about half of what separates C, which the paper calls worse, from A (8.8 and
 11.8 %), and three times what separates E (0.3 and 1.7 %)."""
 PAIRS = (
-    *((row, "A") for row in ("B", "C", "D", "E", "full", "truncated")),
-    *((row, f"{row}-tuned") for row in ("C", "E", "full")),
-    *((f"{row}-tuned", "A") for row in ("C", "E", "full")),
+    *((role, "A") for role in ("B", "C", "D", "E", "full", "rival")),
+    *((role, f"{role}-tuned") for role in ("C", "E", "full")),
+    *((f"{role}-tuned", "A") for role in ("C", "E", "full")),
     ("E", "C"),
 )
-"""What is compared with what: with the base, with the tuned backbone alone, and E with C."""
-HEADS = (
-    "configuration",
-    "against",
-    "distance",
-    "shapes",
-    "failed",
-    "difference",
-    "margin",
-    "90 % interval",
-    "p",
-    "verdict",
-)
+"""Roles compared: with the base, with the tuned backbone alone, and E with C."""
 NOTES = (
     f"difference: mean over shapes, less the reference; margin: {MARGIN:.0%} of the reference's mean over those shapes",
     "verdict at 5 %: equivalent, the 90 % interval lies within the margin (two one-sided paired t-tests); different, "
@@ -50,60 +38,51 @@ NOTES = (
 )
 
 
-def sheet(store: Store, groups: Sequence[Measured]) -> list[TextTable]:
-    """A row for each pair and distance."""
-    sheets = []
-    for setting in settings(store, groups):
-        rows = [line for name, one, other in _pairs(setting) for line in _lines(name, one, other)]
-        if rows:
-            title = f"XSpecMesh: quality as equivalence | measured on {setting.title}"
-            sheets.append(TextTable(title, _columns(), rows, list(NOTES)))
-    return sheets
+@sheet("xspecmesh_quality")
+def table(run: Run) -> Iterator[TextTable]:
+    """A row for each pair and distance; the verdict stays on a narrow terminal."""
+    for setting in settings(run):
+        lines = [line for pair in _pairs(setting) for line in _lines(*pair)]
+        for found in plain(f"XSpecMesh: quality as equivalence | measured on {setting.title}", lines, NOTES):
+            *columns, verdict = found.columns
+            yield replace(found, columns=(*columns, replace(verdict, rank=0)))
 
 
-def _columns() -> tuple[Column, ...]:
-    """The verdict stays on a narrow terminal."""
-    return tuple(Column(title, title, rank=0 if title == "verdict" else i) for i, title in enumerate(HEADS))
-
-
-def _pairs(setting: Setting) -> Iterator[tuple[tuple[str, str], FinishedCell, FinishedCell]]:
-    base = setting.held(CONFIGS["A"])
+def _pairs(setting: Setting) -> Iterator[tuple[str, str, FinishedCell, FinishedCell]]:
+    base = setting.outputs("A")
     floor = base.cell.meta.get("floor") if base else None
     if base and floor in setting.store.cells():
-        yield ("A, other seeds", "A"), FinishedCell.of(setting.store.cell(str(floor))), base
-    for one, other in PAIRS:
-        held, reference = setting.held(CONFIGS[one]), setting.held(CONFIGS[other])
+        yield "A, other seeds", "A", FinishedCell.of(setting.store.cell(str(floor))), base
+    for role, other in PAIRS:
+        held, reference = setting.outputs(role), setting.outputs(other)
         if held and reference:
-            yield (one, other), held, reference
+            yield "truncated" if role == "rival" else role, other, held, reference
 
 
-def _lines(name: tuple[str, str], held: FinishedCell, reference: FinishedCell) -> Iterator[list[str]]:
-    decoded = [_decoded(one) for one in (held, reference)]
-    asked = decoded[0].intersection(decoded[1])
-    lost = [len(asked.difference(one.samples.index)) for one in (held, reference)]
-    failed = f"{lost[0]} and {lost[1]} of {len(asked)}"
+def _lines(name: str, against: str, held: FinishedCell, reference: FinishedCell) -> Iterator[dict[str, str]]:
+    shapes = _shapes(held).intersection(_shapes(reference))
+    lost = [len(shapes.difference(outputs.samples.index)) for outputs in (held, reference)]
     both = held.samples.index.intersection(reference.samples.index)
     for score, title in DISTANCES.items():
         if not {score} <= set(held.scores) & set(reference.scores):
             continue
-        theirs = reference.scores.loc[both, score]
-        found = (
-            stats.equivalence(theirs, held.scores.loc[both, score], MARGIN * float(theirs.mean()))
-            if len(both)
-            else None
-        )
-        yield [*name, title, *_figures(found, failed)]
+        values = reference.scores.loc[both, score]
+        margin = MARGIN * float(values.mean())
+        test = stats.equivalence(values, held.scores.loc[both, score], margin) if len(both) else None
+        yield {
+            "configuration": name,
+            "against": against,
+            "distance": title,
+            "shapes": str(test.n) if test else "0",
+            "failed": f"{lost[0]} and {lost[1]} of {len(shapes)}",
+            "difference": f"{test.difference:+.4f}" if test else "-",
+            "margin": f"{test.margin:.4f}" if test else "-",
+            "90 % interval": f"[{test.low:+.4f}, {test.high:+.4f}]" if test and test.low is not None else "-",
+            "p": f"{test.p:.3g}" if test and test.p is not None else "-",
+            "verdict": test.verdict if test else "inconclusive",
+        }
 
 
-def _decoded(held: FinishedCell) -> pd.Index[Any]:
+def _shapes(held: FinishedCell) -> pd.Index[tuple[str, int]]:
     """(prompt, repetition) of all that was decoded and counted, well or not."""
-    run = held.cell.samples[~held.cell.samples["warmup"].astype(bool)]
-    return run.set_index(["prompt", "repetition"]).index
-
-
-def _figures(found: stats.Equivalence | None, failed: str) -> list[str]:
-    if found is None:
-        return ["0", failed, "-", "-", "-", "-", "inconclusive"]
-    ends = "-" if found.low is None else f"[{found.low:+.4f}, {found.high:+.4f}]"
-    p = "-" if found.p is None else f"{found.p:.3g}"
-    return [str(found.n), failed, f"{found.difference:+.4f}", f"{found.margin:.4f}", ends, p, found.verdict]
+    return decoded(held.cell).set_index(KEYS).index

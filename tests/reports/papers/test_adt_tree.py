@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from reports.papers import suites
 from reports.papers.adt_tree import (
     costs,
     drafters,
+    facts,
     ranks,
     regions,
 )
@@ -32,11 +33,11 @@ from reports.papers.adt_tree import (
 from reports.papers.adt_tree import (
     laws as papers_adt_laws,
 )
-from reports.papers.adt_tree.tables import LAYOUTS, ROWS, meaning, table
-from reports.papers.measured import measured
-from reports.papers.printed import printed
+from reports.papers.layouts import papers, printed, reports
+from reports.papers.measured import Run, fits, measured
 from reports.text_table import UNMEASURED, TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
+from tests.support.paper_runs import frame_of, run_of
 
 GRID = {"rows": 4, "columns": 4, "stride": 4}
 ADT = {"acceptance": "exact", "init": "horizontal", "depths": [1, 9], "widths": [2, 8], "step_k": 2}
@@ -72,21 +73,15 @@ def paper_run(name: str = "papers/adt_tree", prompts: int = 2, **changes: Any) -
     return store
 
 
-def lines(sheet: TextTable, labels: int = 1) -> pd.DataFrame:
-    titles = [column.title for column in sheet.columns]
-    return pd.DataFrame(sheet.rows, columns=titles).set_index(titles[:labels])
+lines = frame_of
 
 
-def filled(store: FakeStore, fill: Callable[..., list[TextTable]], labels: int = 1) -> list[pd.DataFrame]:
-    return [lines(sheet, labels) for sheet in fill(store, measured(store))]  # type: ignore[arg-type]  # as reports read
+def filled(store: FakeStore, fill: Callable[[Run], Iterable[TextTable]], labels: int = 1) -> list[pd.DataFrame]:
+    return [lines(sheet, labels) for sheet in fill(run_of(store))]
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_names_columns_that_are_printed_and_every_row(name: str) -> None:
-    layout, rows = LAYOUTS[name], printed(name).rows
-    wanted = {layout.column(figure, t) for t in layout.temperatures for figure in layout.figures}
-    assert wanted == set(rows.columns) - {"Model", "Method", "notes"}
-    assert set(rows["Method"]) <= set(ROWS)
+def table(name: str) -> Callable[[Run], list[TextTable]]:
+    return lambda run: suites.table(name, run)
 
 
 def test_printed_numbers_are_the_papers() -> None:
@@ -137,8 +132,10 @@ def test_models_of_table_v_are_paired_in_order_and_fixed_bases_told_apart() -> N
 
 def test_the_suite_of_table_v_holds_each_of_its_rows() -> None:
     cells = expand(suite.load("papers/adt_tree_base")).cells
-    held = {meaning(cell.name, cell.config["params"]) for cell in cells}
-    assert held == {ROWS[name] for name in printed("adt_tree_table5").rows["Method"]} | {("autoregressive",)}
+    options = [facts.options(cell.config["params"]) for cell in cells]
+    rows = pd.DataFrame({"method": [cell.name for cell in cells], "options": options})
+    for name in printed("adt_tree_table5").rows["Method"]:
+        assert len(fits(rows, **papers()["adt_tree"].named(name)))
 
 
 def test_the_overview_counts_by_hand() -> None:
@@ -146,7 +143,7 @@ def test_the_overview_counts_by_hand() -> None:
     row = first.loc["eagle2"]
     assert row["mean depth"].startswith("3.00") and row["utilisation"].startswith("1.00")  # 3 of 3 levels
     assert first.loc["adt", "utilisation"].startswith("0.50") and first.loc["ar", "utilisation"] == "-"
-    sheet, _ = costs.overview(paper_run(), measured(paper_run()))  # type: ignore[arg-type]
+    sheet, _ = costs.overview(run_of(paper_run()))
     assert any(note.startswith("tau, adt less eagle2: -2.00") for note in sheet.notes)
 
 
@@ -177,7 +174,7 @@ def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
     for name in ("eagle20", "eagle21"):
         store.manifest["cells"].pop(name)
         store.held.pop(name)
-    (sheet,) = costs.costs(store, measured(store))  # type: ignore[arg-type]
+    (sheet,) = costs.costs(run_of(store))
     assert any("T_S 0.500 ms" in note and "T_N 0.1000 ms" in note for note in sheet.notes)
     assert lines(sheet).loc["e2", "drafter ms, eq. 4 fitted"] == "2.40"
     assert lines(sheet).loc["e3", ["candidates, eq. 5", "nodes read, counted"]].tolist() == ["52", "4.00"]
@@ -215,7 +212,7 @@ def grounds(deep: int, pictures: int = 5) -> FakeStore:
 @pytest.mark.parametrize(("deep", "variation", "sure"), [(3, "1.000", True), (1, "0.000", False)])
 def test_depths_are_told_apart_by_ground(deep: int, variation: str, sure: bool) -> None:
     store = grounds(deep)
-    sheet = next(s for s in regions.sheet(store, measured(store)))  # type: ignore[arg-type]
+    sheet = next(iter(regions.table(run_of(store))))
     found = lines(sheet, 2)
     assert found.loc[("located", "smooth"), "mean depth"].startswith(f"{deep}.00")
     assert found.loc[("located", "smooth"), "cycles"] == "40"
@@ -227,8 +224,8 @@ def test_depths_are_told_apart_by_ground(deep: int, variation: str, sure: bool) 
 
 def test_pictures_of_one_ground_cannot_be_compared() -> None:
     found = regions.located(grounds(3).cell("located"))  # type: ignore[arg-type]
-    assert regions.apart(found[found["region"] == "smooth"]) == "pictures of one ground only"
-    assert "too few" in regions.apart(found[found["prompt"].isin(["smooth0", "textured0"])])
+    assert regions.difference(found[found["region"] == "smooth"]) == "pictures of one ground only"
+    assert "too few" in regions.difference(found[found["prompt"].isin(["smooth0", "textured0"])])
 
 
 def test_levels_of_tokens_and_trees_lie_on_the_grid() -> None:
@@ -255,9 +252,9 @@ def test_the_most_and_least_certain_cells_are_found(tmp_path: Path) -> None:
     assert found[0].sureness(GRID)[1].tolist() == pytest.approx([0.7, 0.65, 0.6, 0.55])
     least, _, most = papers_adt_laws.extremes(found, GRID)
     assert (least.row, least.column, most.row, most.column) == (3, 3, 0, 0)
-    assert most.law.tolist() == [0.9, 0.05]
+    assert most.probs.tolist() == [0.9, 0.05]
     assert list(papers_adt_laws.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
-    (sheet,) = papers_adt_laws.sheet(store, measured(store))  # type: ignore[arg-type]
+    (sheet,) = papers_adt_laws.table(run_of(store))
     assert lines(sheet, 2).loc[("embedded-image, T = 1", "smooth"), "median"] == "0.725"
 
 
@@ -287,13 +284,13 @@ def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
 
 def test_places_of_accepted_nodes_and_runs_without_them() -> None:
     """At T = 0 EAGLE-2 accepts three a cycle, of places 1, 2 and 3; at T = 1 the likeliest alone."""
-    (found,) = filled(paper_run(), ranks.sheet)
+    (found,) = filled(paper_run(), ranks.table)
     assert found.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]
     assert found.loc["eagle2, T = 1"].tolist() == ["100%", "0%", "100%"]
     store = paper_run()
     for cell in store.held.values():
         del cell.steps["ranks"]
-    assert filled(store, ranks.sheet) == []
+    assert filled(store, ranks.table) == []
 
 
 DRAWN = {
@@ -319,7 +316,7 @@ def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) ->
 @pytest.mark.parametrize("name", SUITES)
 def test_every_suite_is_read_and_has_a_report(name: str) -> None:
     plan = expand(suite.load(name))
-    assert plan.runnable and name in suites.SUITES
+    assert plan.runnable and name.removeprefix("papers/") in reports()
 
 
 def test_prompts_to_choose_on_are_not_timed_again() -> None:

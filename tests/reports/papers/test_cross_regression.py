@@ -28,12 +28,13 @@ from reports.papers import suites
 from reports.papers.cross_regression import energies as papers_cross_energies
 from reports.papers.cross_regression import figures as papers_cross_figures
 from reports.papers.cross_regression.energies import energies
-from reports.papers.cross_regression.facts import MODELS, beside, cells, layers_of, parameters, preset
-from reports.papers.cross_regression.tables import LAYOUTS, table
+from reports.papers.cross_regression.facts import beside, layers_of, parameters, with_layers
+from reports.papers.engine import lines_of
+from reports.papers.layouts import papers, printed, reports
 from reports.papers.measured import measured
-from reports.papers.printed import printed
 from reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
+from tests.support.paper_runs import run_of
 
 OPTIONS = {
     **{"adapter": "cross-regression", "horizon": 32, "layout": "joint", "mode": "std", "beta": 0.0, "tau": 0.0},
@@ -84,7 +85,7 @@ SCORES = {"gsm8k": "exact_match", "humaneval": "pass@1"}
 def sheets(store: FakeStore, name: str) -> list[Any]:
     """Frames by the first two columns, and the notes and title of each."""
     found = []
-    for sheet in table(name)(store, measured(store)):  # type: ignore[arg-type]  # what reports read of a store
+    for sheet in suites.table(name, run_of(store)):
         frame = pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns])
         found.append((frame.set_index(["row", "figure"]).sort_index(), sheet))
     return found
@@ -101,24 +102,29 @@ def test_slots_drawn_anew_have_rows_and_whisper_its_errors() -> None:
 
 
 def test_every_printed_model_is_a_preset() -> None:
-    assert set(MODELS.values()) <= set(presets.known())
+    paper = papers()["cross_regression"]
+    preset = paper.preset
+    assert set(paper.models.values()) <= set(presets.known())
     assert preset("DS LLaMa 3 8B") == preset("DeepSeek-R1-Distill-Llama-8B") == "deepseek-r1-distill-8b"
     with pytest.raises(KeyError):
         preset("LLaMA-3 70B")
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+TABLES = [name for name, layout in papers()["cross_regression"].tables.items() if layout.columns]
+
+
+@pytest.mark.parametrize("name", TABLES)
 def test_every_printed_number_is_a_fact(name: str) -> None:
     """All figures of a printed row but means, what is relative to another row, and what names the row."""
     rows = printed(name).rows
-    said = [fact for row in rows.to_dict("records") for fact in LAYOUTS[name].facts(row)]  # type: ignore[arg-type]
-    facts = [text for fact in said for text in (fact.value, fact.quality) if text]
+    lines = lines_of(printed(name))
+    facts = [text for line in lines for text in line.printed.values() if text]
     labels = ("Model", "Size", "Temp", "Base", "Framework", "Method", "Sampling", "Threshold", "Smoothing", "Benchmark")
     skipped = (*labels, "Layer", "#Layers", "Mean", "notes")
     figures = [c for c in rows.columns if not c.startswith(skipped) and "Rel." not in c]
     wanted = [str(row[c]) for _, row in rows.iterrows() for c in figures]
     assert sorted(facts) == sorted(wanted) and len(facts) > 5
-    assert {fact.backbone for fact in said} <= set(presets.known())
+    assert {line.model for line in lines} <= set(presets.known())
 
 
 def test_table_17_stands_by_model_temperature_and_benchmark() -> None:
@@ -237,7 +243,8 @@ def test_layers_stand_beside_the_nearest_share() -> None:
     at["Layers 8-31, 24 of 32"] = "4.00"
     assert {row: found[row] for row in at} == at
     assert (found == UNMEASURED[:4]).sum() == 14
-    rows = cells(measured(layered()))  # type: ignore[arg-type]  # what reports read of a store
+    (group,) = run_of(layered()).groups
+    rows = with_layers(group.rows)
     assert beside(rows, (0, 3)) is None and beside(rows, (8, 23)) == (1, 3)
     assert layers_of("Layers 12-15, 4 of 32") == (12, 15) and layers_of("Full (baseline)") is None
 
@@ -251,7 +258,7 @@ def test_energies_of_a_cell_by_hand() -> None:
     assert found["following"].tolist()[0] == -3.0 and found["following"].isna().sum() == 18
     first = np.array([-1.0 + 0.1 * i for i in range(6)])
     values = np.concatenate([np.repeat(first, 3), np.full(18, -3.0)])
-    (sheet,) = papers_cross_energies.sheet(store, measured(store))  # type: ignore[arg-type]
+    (sheet,) = papers_cross_energies.table(run_of(store))
     line = dict(zip([column.title for column in sheet.columns], sheet.rows[0], strict=True))
     assert line["drafts tested"] == "54" and line["impossible"] == "33.3%"
     assert line["mu, nat"].startswith(f"{values.mean():.3f}") and line["sigma, nat"] == f"{values.std():.3f}"
@@ -263,29 +270,28 @@ def test_the_gain_of_smoothing_is_against_the_cell_that_differs_in_beta_alone() 
     add(store, "embedded-code", "continuation", made((2,) * 4, 12.0))
     add(store, "embedded-code", "continuation", made((3,) * 3, 12.0), beta=0.5)
     add(store, "embedded-code", "continuation", made((1,) * 6, 12.0), beta=0.5, layout="sequential")
-    (sheet,) = papers_cross_energies.sheet(store, measured(store))  # type: ignore[arg-type]
+    (sheet,) = papers_cross_energies.table(run_of(store))
     gains = [row[-2:] for row in sheet.rows]
     assert gains[0] == ["1", "-"] and gains[1][0].startswith("1.50") and gains[2] == [UNMEASURED] * 2
     values = np.concatenate([np.repeat(-1.0 + 0.1 * np.arange(6), 4), np.full(24, -3.0)])
     assert float(gains[1][1]) == pytest.approx(0.5 * abs(values.mean()) / (values.std() * 0.5), rel=0.05)
 
 
-def test_runs_without_energies_have_no_such_sheet(tmp_path: Path) -> None:
+def test_runs_without_energies_have_no_such_sheet() -> None:
     store = run()
     name = add(store, "embedded-code", "continuation", made((3,) * 3, 12.0))
     del store.cell(name).steps["energies"]
-    groups = measured(store)  # type: ignore[arg-type]  # what reports read of a store
-    assert papers_cross_energies.sheet(store, groups) == []  # type: ignore[arg-type]
-    assert papers_cross_energies.figure(store, groups, tmp_path) == []  # type: ignore[arg-type]
+    assert list(papers_cross_energies.table(run_of(store))) == []
+    assert list(papers_cross_energies.draw(run_of(store))) == []
 
 
 def test_sweeps_differ_in_one_option() -> None:
     (group,) = measured(grid())  # type: ignore[arg-type]  # what reports read of a store
-    found = papers_cross_figures.swept(group, "tau", "beta")
+    found = dict(papers_cross_figures.swept(group, "tau", "beta"))
     assert {line: rows["x"].tolist() for line, rows in found.items()} == {
         line: [-8.0, -4.0, 0.0] for line in ("beta 0.05", "beta 0.2")
     }
-    assert papers_cross_figures.swept(group, "horizon") == {}
+    assert papers_cross_figures.swept(group, "horizon") == []
 
 
 def test_sizes_are_read_from_the_run() -> None:
@@ -306,20 +312,20 @@ def test_a_suite_ends_with_its_figures(store: Any, drawn: set[str], tmp_path: Pa
     assert "Cross-Regression, Table 1" in (tmp_path / "papers.md").read_text()
 
 
-def test_fig_1_has_a_point_a_backbone(tmp_path: Path) -> None:
+def test_fig_1_has_a_point_a_backbone() -> None:
     store: Any = run("cross_regression_scaling")
     for backbone, accepted in (("smollm2-135m", (1,) * 6), ("llama2-7b", (3,) * 3)):
         add(store, backbone, "gsm8k", made(accepted, 12.0))
-    (path,) = papers_cross_figures.scaling(store, measured(store), tmp_path)
-    assert path.name == "papers-fig1.png" and path.stat().st_size > 10_000
-    assert papers_cross_figures.scaling(run("cross_regression_scaling"), [], tmp_path) == []  # type: ignore[arg-type]
+    (figure,) = papers_cross_figures.scaling(run_of(store))
+    assert [text.get_text() for text in figure.axes[0].texts] == ["smollm2-135m", "llama2-7b"]
+    assert list(papers_cross_figures.scaling(run_of(run("cross_regression_scaling")))) == []
 
 
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suite_names_what_exists_and_its_report_is_known(name: str) -> None:
     discover.load_all()
     plan = expand(suite.load(name))
-    assert name in suites.SUITES and any(cell.name == "cross_regression" for cell in plan.cells)
+    assert name.removeprefix("papers/") in reports() and any(cell.name == "cross_regression" for cell in plan.cells)
     adapters = {cell.config["params"].get("adapter") for cell in plan.cells} - {None, "cross-regression"}
     discover.load_recipes()
     for cell in plan.cells:

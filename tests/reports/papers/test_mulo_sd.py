@@ -11,12 +11,12 @@ import pytest
 
 from harness.record.ledger import totals
 from reports.papers import suites
-from reports.papers.measured import measured
 from reports.papers.mulo_sd import pareto, sheets, stages
 from reports.papers.mulo_sd import text as papers_mulo_text
+from reports.papers.registry import FIGURES, SHEETS
 from reports.text_table import UNMEASURED
-from tests.reports.papers.test_papers import paper_run, picture, stored, with_pictures
 from tests.support.fake_store import FakeStore, record, step
+from tests.support.paper_runs import paper_run, picture, run_of, stored, with_pictures
 
 SPEEDS = {1e-3: 12.0, 1e-4: 10.0, 1e-5: 8.0}
 """Milliseconds of a step, of which a picture takes 8; AR takes 16 of 10."""
@@ -52,8 +52,9 @@ def swept(prompts: int = 2) -> FakeStore:
 
 
 def test_mulo_sd_is_swept_by_tau_and_by_radius() -> None:
-    (group,) = measured(swept())  # type: ignore[arg-type]  # what reports read of a store
-    by_tau, by_radius = pareto.taus(group), pareto.radii(group)
+    run = run_of(swept())
+    (group,) = run.groups
+    by_tau, by_radius = pareto.taus(run, group), pareto.radii(run, group)
     assert {line.label: list(line.rows.index) for line in by_tau} == {
         "samplers mulo-2x": ["r3 1e-05", "r3 0.0001", "r3 0.001"],
         "samplers repeat": ["repeat 1e-05", "repeat 0.0001", "repeat 0.001"],
@@ -68,9 +69,8 @@ def test_mulo_sd_is_swept_by_tau_and_by_radius() -> None:
 
 def test_figs_8_and_9_draw_the_speeds_and_qualities_of_the_cells() -> None:
     """Read back from the axes: 160 ms of AR over 8 steps, and what each cell was given."""
-    (group,) = measured(swept())  # type: ignore[arg-type]
-    figure = pareto.figure(group, "fig8", pareto.taus(group))
-    assert figure is not None
+    run = run_of(swept())
+    (figure,) = FIGURES["mulo_sd_fig8"](run)
     labels = [axes.get_ylabel() for axes in figure.axes]
     assert labels[0] == "GenEval" and {"DPG-Bench", "FID, lower is better"} <= set(labels)
     axes = figure.axes[0]
@@ -82,8 +82,7 @@ def test_figs_8_and_9_draw_the_speeds_and_qualities_of_the_cells() -> None:
     points = {str(line.get_label()): tuple(line.get_xydata()[0]) for line in axes.lines if line.get_marker() == "D"}
     assert points["eagle2"] == (pytest.approx(1.0), pytest.approx(0.8)) and "AR" in points
     assert {text.get_text() for text in axes.texts} == {"1e-05", "0.0001", "0.001", "window=4", "window=16"}
-    figure = pareto.figure(group, "fig9", pareto.radii(group))
-    assert figure is not None
+    (figure,) = FIGURES["mulo_sd_fig9"](run)
     curves = {str(held.get_label()): held[0].get_xydata() for held in figure.axes[0].containers}
     assert {"radius 1", "radius 3", "zipar"} == set(curves)
     speeds = [160 / (8 * SPEEDS[tau] / 2) for tau in sorted(SPEEDS)]
@@ -91,9 +90,8 @@ def test_figs_8_and_9_draw_the_speeds_and_qualities_of_the_cells() -> None:
 
 
 def test_the_sheets_of_figs_8_and_9_hold_what_is_drawn() -> None:
-    store: Any = swept()
-    groups = measured(store)
-    (by_tau,), (by_radius,) = pareto.by_tau(store, groups), pareto.by_radius(store, groups)
+    run = run_of(swept())
+    (by_tau,), (by_radius,) = SHEETS["mulo_sd_fig8"](run), SHEETS["mulo_sd_fig9"](run)
     heads = [column.title for column in by_tau.columns]
     table = {(row[0], row[1]): dict(zip(heads, row, strict=True)) for row in by_tau.rows}
     row = table["samplers mulo-2x", "0.001"]
@@ -101,9 +99,6 @@ def test_the_sheets_of_figs_8_and_9_hold_what_is_drawn() -> None:
     assert len(table) == 9 + 2 + 1 + 1 and table["eagle2", "-"]["FID, lower is better"] == "30.8000"
     radii = {(row[0], row[1]): row[2] for row in by_radius.rows}
     assert radii["radius 1", "1e-05"].startswith("5.000")
-    contents = suites.SUITES["papers/mulo_sd"]
-    assert contents.sheets["mulo_sd_fig8"] is pareto.by_tau
-    assert {pareto.draw_by_tau, pareto.draw_by_radius} <= set(contents.figures)
 
 
 def test_pictures_carry_their_own_speed_up(tmp_path: Path) -> None:
@@ -111,11 +106,11 @@ def test_pictures_carry_their_own_speed_up(tmp_path: Path) -> None:
     store: Any = swept(3)
     store.add(store.cell("r3 0.0001").meta, [picture(f"p{i}", (1,) * 8, 20.0 if i == 1 else 10.0) for i in range(3)])
     store = with_pictures(store, tmp_path)
-    (group,) = measured(store)
-    line = pareto.taus(group)[0]
-    cells = {mark: str(cell) for mark, cell in zip(line.marks, line.rows.index, strict=True)}
-    figure = sheets.sheet(store, group, cells, "a title", 2)
-    assert figure is not None and len(figure.axes) == 2 * 4
+    run = run_of(store)
+    (group,) = run.groups
+    line = pareto.taus(run, group)[0]
+    (figure,) = sheets.sheet(store, group, line.cells, "a title", 2)
+    assert len(figure.axes) == 2 * 4
     stamps = [[text.get_text() for text in axes.texts] for axes in figure.axes]
     assert stamps == [[], ["2.50x"], ["2.00x"], ["1.67x"], [], ["2.50x"], ["1.00x"], ["1.67x"]]
     assert [axes.get_title() for axes in figure.axes[:4]] == ["AR", "1e-05", "0.0001", "0.001"]
@@ -126,16 +121,17 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
     store: Any = with_pictures(swept(), tmp_path)
     drawn: dict[str, list[str]] = {}
 
-    def seen(store: Any, group: Any, columns: Any, title: str, most: int) -> None:
+    def seen(store: Any, group: Any, columns: Any, title: str, most: int) -> list[Any]:
         drawn[title] = list(columns.values())
+        return []
 
     monkeypatch.setattr(sheets, "sheet", seen)
-    assert sheets.sweeps(store, measured(store), tmp_path) == []
+    assert list(sheets.sweeps(run_of(store))) == []
     mulo = [name for name in store.held if store.cell(name).meta["method"] == "mulo_sd"]
     assert sorted(cell for cells in drawn.values() for cell in cells) == sorted(mulo) and len(drawn) == 4
     assert drawn["Fig. 13: tau, samplers mulo-2x"] == ["r3 0.001", "r3 0.0001", "r3 1e-05"]
     drawn.clear()
-    sheets.comparison(store, measured(store), tmp_path)
+    assert list(sheets.comparison(run_of(store))) == []
     (columns,) = drawn.values()
     assert columns == ["r3 0.0001", "repeat 0.0001", "beside 0.0001", "zipar window=16", "zipar window=4", "eagle2"]
 
@@ -143,11 +139,11 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
 def test_a_sheet_of_pictures_is_written_where_there_are_pictures(tmp_path: Path) -> None:
     store: Any = bands(2)
     store.held["mulo"].meta["params"] = {"tau": 1e-3}
-    assert sheets.sweeps(store, measured(store), tmp_path) == []
+    assert list(sheets.sweeps(run_of(store))) == []
     store = with_pictures(store, tmp_path)
-    (path,) = sheets.sweeps(store, measured(store), tmp_path)
-    assert path.name == "papers-fig13.png" and path.stat().st_size > 5_000
-    assert sheets.comparison(store, measured(store), tmp_path) == []  # no cell at the paper's tau
+    (figure,) = sheets.sweeps(run_of(store))
+    assert len(figure.axes) == 2 * 2
+    assert list(sheets.comparison(run_of(store))) == []  # no cell at the paper's tau
 
 
 STAGES = {"up": 2_000_000, "down": 1_000_000, "score": 12_000_000, "judge": 1_000_000, "redraw": 20_000_000}
@@ -189,9 +185,8 @@ def test_the_passes_of_mulo_sd_and_its_seconds_by_step_are_read_back(tmp_path: P
 
 
 def test_a_run_without_stages_has_no_breakdown() -> None:
-    groups = measured(bands(2))  # type: ignore[arg-type]
-    assert stages.stages(bands(2), groups) == []  # type: ignore[arg-type]
-    assert len(stages.speedups(bands(2), groups)) == 1  # type: ignore[arg-type]
+    run = run_of(bands(2))
+    assert stages.stages(run) == [] and len(stages.speedups(run)) == 1
 
 
 def test_the_numbers_of_the_text_stand_beside_what_was_measured(tmp_path: Path) -> None:
@@ -212,7 +207,7 @@ def test_the_numbers_of_the_text_stand_beside_what_was_measured(tmp_path: Path) 
 def test_pictures_slower_than_ar_at_the_strictest_tau_are_counted() -> None:
     store: Any = swept(4)
     store.add(store.cell("r3 0.001").meta, [picture(f"p{i}", (1,) * 8, 30.0 if i else 5.0) for i in range(4)])
-    (sheet,) = papers_mulo_text.sheet(store, measured(store))
+    (sheet,) = papers_mulo_text.table(run_of(store))
     assert {row[0]: row[2] for row in sheet.rows}["Prompts that tau = 1e-3 makes slower than AR"] == "3 of 4 pictures"
 
 

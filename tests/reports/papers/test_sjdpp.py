@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,42 +21,39 @@ from harness.plan.names import TaskUse
 from harness.record import stats
 from harness.record.provenance import digest
 from harness.registry import TASKS
-from reports.papers import drawing, printed, suites, tables
-from reports.papers.measured import Measured, measured
-from reports.papers.printed import model_of
-from reports.papers.sjdpp import diversity, figures, maps
+from reports.papers import engine, layouts, suites
+from reports.papers.measured import Run
+from reports.papers.registry import FIGURES
+from reports.papers.sjdpp import diversity, maps
 from reports.text_table import UNMEASURED
-from tests.reports.papers.test_papers import (
+from tests.support.fake_store import FakeStore, empty, meta, record, step
+from tests.support.paper_runs import (
     GRID,
     PUBLISHED,
     SAMPLED,
     paper_run,
     picture,
+    run_of,
     top_ks,
     windows,
     with_pictures,
 )
-from tests.support.fake_store import FakeStore, empty, meta, record, step
 
 Drawn = dict[str, Figure]
 
 
-@pytest.fixture
-def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
-    """Figures by name, as they are about to be saved, which they are not; of several of one name, numbered from 2."""
-    found: Drawn = {}
-
-    def keep(figure: Figure, outdir: Path, name: str, before: int = 0) -> Path:
-        found[f"{name}-{before + 1}" if before else name] = figure
-        return outdir / name
-
-    for module in (drawing, figures, maps, diversity):
-        monkeypatch.setattr(module, "save", keep)
-    return found
+def report(store: FakeStore, folder: Path) -> Drawn:
+    """Figures of a run's report by name; of several of one name, numbered from 2."""
+    return drawn(with_pictures(store, folder))
 
 
-def report(store: FakeStore, folder: Path) -> None:
-    suites.write(with_pictures(store, folder), folder / "out")  # type: ignore[arg-type]  # what reports read of a store
+def drawn(store: FakeStore) -> Drawn:
+    """The same of a run that has pictures."""
+    run, figures = run_of(store), {}
+    for name in suites.contents_of(store).figures:  # type: ignore[arg-type]  # what reports read of a store
+        for i, figure in enumerate(FIGURES[name](run)):
+            figures[name.removeprefix("sjdpp_") + (f"-{i + 1}" if i else "")] = figure
+    return figures
 
 
 def curves(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
@@ -114,12 +110,12 @@ def seeded(folder: Path, prompts: int = 4, scored: bool = True) -> FakeStore:
     return store
 
 
-def test_a_column_is_a_seed_and_a_row_a_decoding_and_k(tmp_path: Path, drawn: Drawn) -> None:
+def test_a_column_is_a_seed_and_a_row_a_decoding_and_k(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path)
-    diversity.same_seed(store, measured(store), tmp_path)
-    assert sorted(drawn) == ["fig10", "fig10-2", "fig10-3"]  # three prompts, as in the paper
+    figures = dict(zip(("fig10", "fig10-2", "fig10-3"), diversity.same_seed(run_of(store)), strict=True))
+    assert sorted(figures) == ["fig10", "fig10-2", "fig10-3"]  # three prompts, as in the paper
     for prompt, name in enumerate(("fig10", "fig10-2", "fig10-3")):
-        figure = drawn[name]
+        figure = figures[name]
         assert figure.get_suptitle().startswith(f"Figs. 2 and 10: one seed a column, p{prompt}\n")
         assert [axes.get_title() for axes in figure.axes[:SEEDS]] == ["seed 0", "seed 1", "seed 2"]
         rows = [(cell, k) for cell in SIZES for k in sorted(KS)]
@@ -131,27 +127,28 @@ def test_a_column_is_a_seed_and_a_row_a_decoding_and_k(tmp_path: Path, drawn: Dr
             np.testing.assert_allclose(shown, colour(cell, prompt, place % SEEDS, k), atol=1 / 255)
 
 
-def test_a_seed_that_failed_leaves_its_place_empty(tmp_path: Path, drawn: Drawn) -> None:
+def test_a_seed_that_failed_leaves_its_place_empty(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path, prompts=1)
     samples = store.cell("ar-1").samples
     samples.loc[samples["repetition"] == 1, ["output", "status", "error"]] = ["", "failed", "out of memory"]
-    diversity.same_seed(store, measured(store), tmp_path)
-    empty_, filled = drawn["fig10"].axes[1], drawn["fig10"].axes[2]
+    (figure,) = diversity.same_seed(run_of(store))
+    empty_, filled = figure.axes[1], figure.axes[2]
     assert not empty_.images and empty_.texts[0].get_text() == "out of memory"
     np.testing.assert_allclose(filled.images[0].get_array()[0, 0, :3], colour("ar", 0, 2, 1), atol=1 / 255)
 
 
-def test_diversity_is_read_back_with_its_interval_and_counts(tmp_path: Path, drawn: Drawn) -> None:
+def test_diversity_is_read_back_with_its_interval_and_counts(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path, prompts=2)
     suites.write(store, tmp_path / "out")
-    assert sorted(drawn) == ["diversity", "fig10", "fig10-2"]
+    figures = drawn(store)
+    assert sorted(figures) == ["diversity", "fig10", "fig10-2"]
     table = pd.read_csv(tmp_path / "out" / "papers-sjdpp_diversity.csv", dtype=str).set_index(["decoding", "top-k"])
     assert list(table.index) == [(cell, str(k)) for cell in SIZES for k in sorted(KS)]
     cosine = table["diversity, cosine of EfficientNet-Lite0"]
     assert cosine["sjd", "10"] == "0.3000 [0.2900, 0.3100]" and cosine["ar", "1"] == "0.0000 [-0.0100, 0.0100]"
     assert set(table["diversity, LPIPS"]) == {UNMEASURED}
     assert table.loc[("sjd", "10"), ["prompts", "pictures"]].tolist() == ["2", "6"]
-    (axes,) = drawn["diversity"].axes
+    (axes,) = figures["diversity"].axes
     found = curves(axes)
     assert list(found) == list(SIZES) and axes.get_title() == "2 prompts, 6 pictures a point"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "10"]
@@ -163,19 +160,18 @@ def test_diversity_is_read_back_with_its_interval_and_counts(tmp_path: Path, dra
 
 def test_a_run_without_the_scorer_has_sheets_alone(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path, prompts=1, scored=False)
-    assert diversity.sheet(store, measured(store)) == []
-    assert diversity.figure(store, measured(store), tmp_path) == []
+    assert list(diversity.table(run_of(store))) == [] and list(diversity.draw(run_of(store))) == []
 
 
 def test_one_seed_has_no_sheet(tmp_path: Path) -> None:
     store: Any = with_pictures(paper_run("papers/sjdpp_diversity", prompts=1), tmp_path)
-    assert diversity.same_seed(store, measured(store), tmp_path) == []
+    assert list(diversity.same_seed(run_of(store))) == []
 
 
 # scores of the run's own task
 
 
-SCORED = [name for name, layout in tables.LAYOUTS.items() if layout.own]
+SCORED = [name for name in layouts.names() if layouts.printed(name).layout.if_measured]
 
 
 def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("sjd",)) -> FakeStore:
@@ -188,22 +184,22 @@ def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("s
 
 
 def sheet(store: FakeStore, table: str) -> pd.DataFrame:
-    return sheet_of(measured(store), table)  # type: ignore[arg-type]
+    return sheet_of(run_of(store), table)
 
 
-def sheet_of(groups: Sequence[Measured], table: str) -> pd.DataFrame:
-    (found,) = tables.tables(table, groups)
+def sheet_of(run: Run, table: str) -> pd.DataFrame:
+    (found,) = suites.table(table, run)
     return pd.DataFrame(found.rows, columns=[column.title for column in found.columns])
 
 
 @cache
-def unscored_groups() -> Sequence[Measured]:
-    return measured(paper_run())  # type: ignore[arg-type]
+def unscored_run() -> Run:
+    return run_of(paper_run())
 
 
 @cache
-def scored_groups() -> Sequence[Measured]:
-    return measured(scored(paper_run(prompts=6)))  # type: ignore[arg-type]
+def scored_run() -> Run:
+    return run_of(scored(paper_run(prompts=6)))
 
 
 def test_the_tables_that_no_scorer_fills_here_show_the_tasks_own_scores() -> None:
@@ -212,19 +208,19 @@ def test_the_tables_that_no_scorer_fills_here_show_the_tasks_own_scores() -> Non
 
 @pytest.mark.parametrize("table", SCORED)
 def test_own_scores_stand_apart_from_the_published(table: str) -> None:
-    layout = tables.LAYOUTS[table]
-    bare, full = (sheet_of(groups, table) for groups in (unscored_groups(), scored_groups()))
+    layout = layouts.printed(table).layout
+    bare, full = (sheet_of(run, table) for run in (unscored_run(), scored_run()))
     added = ["Share of right pictures, printed", "Share of right pictures, measured"]
     assert list(full.columns) == [*bare.columns, *added]
     assert set(full[added[0]]) == {"-"}
-    published = {title for name in printed.names() for title in printed.printed(name).rows.columns}
-    assert not {figure.title for figure in layout.own} & published
-    quality = [figure.title for figure in layout.figures if all(key.startswith("set.") for key in figure.keys)]
+    published = {title for name in layouts.names() for title in layouts.printed(name).rows.columns}
+    assert not {figure.title for figure in layout.if_measured} & published
+    quality = [figure.title for figure in layout.columns if all(key.startswith("set.") for key in figure.keys)]
     assert quality and set(full[[f"{title}, measured" for title in quality]].to_numpy().ravel()) == {UNMEASURED}
 
 
 def test_own_scores_are_those_of_the_pictures() -> None:
-    table = sheet_of(scored_groups(), "sjdpp_table5").set_index("Configuration")
+    table = sheet_of(scored_run(), "sjdpp_table5").set_index("Configuration")
     column = table["Share of right pictures, measured"]
     half, all_ = (stats.score(pd.Series(one, index_of(6))) for one in ([0.0, 1.0] * 3, [1.0] * 6))
     assert half is not None and all_ is not None
@@ -242,13 +238,13 @@ def index_of(prompts: int) -> pd.MultiIndex:
 
 
 def test_figures_of_another_detector_are_said_to_be() -> None:
-    (found,) = tables.tables("sjdpp_table2", measured(paper_run()))  # type: ignore[arg-type]
+    (found,) = suites.table("sjdpp_table2", run_of(paper_run()))
     said = "measured Overall Score, Counting: of emoji_scenes by a detector of its own, not the benchmark's"
     assert said in found.notes
     real = paper_run(task="geneval")
     for cell in real.held.values():
         cell.meta["set_scores"] = {"geneval_overall": {"value": 0.7, "low": 0.6, "high": 0.8, "n": 5, "reason": ""}}
-    (found,) = tables.tables("sjdpp_table2", measured(real))  # type: ignore[arg-type]
+    (found,) = suites.table("sjdpp_table2", run_of(real))
     assert not any("detector" in note for note in found.notes)
 
 
@@ -282,8 +278,10 @@ def inits(seeds: int = 10) -> FakeStore:
     return store
 
 
-def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path, drawn: Drawn) -> None:
-    report(scored(inits(), right=("random",)), tmp_path)
+def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path) -> None:
+    store: Any = with_pictures(scored(inits(), right=("random",)), tmp_path)
+    suites.write(store, tmp_path / "out")
+    figures = drawn(store)
     page = (tmp_path / "out" / "papers.md").read_text()
     assert "- one prompt: intervals are over its 10 seeds" in page
     assert "of one prompt alone over its repetitions (the seeds)" in page
@@ -292,7 +290,7 @@ def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path, dra
     assert half is not None
     expected = f"0.500 [{half.low:.3f}, {half.high:.3f}]"
     assert table.loc["Horizontal Repeat", "Share of right pictures, measured"] == expected
-    (axes,) = drawn["fig13"].axes
+    (axes,) = figures["fig13"].axes
     assert axes.get_title() == "one prompt: intervals are over its 10 seeds"
     assert dots(axes) == {"random": ([2.0] * 10, 2.0), "h-repeat": ([4.0, 2.0] * 5, pytest.approx(160 / 60))}
     spans = [np.asarray(line.get_xdata()) for line in axes.lines if line.get_marker() == "None"]
@@ -302,7 +300,7 @@ def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path, dra
 
 
 def test_several_prompts_say_nothing_of_seeds() -> None:
-    (found,) = tables.tables("sjdpp_table8", measured(paper_run()))  # type: ignore[arg-type]
+    (found,) = suites.table("sjdpp_table8", run_of(paper_run()))
     assert not any("seeds" in note for note in found.notes)
 
 
@@ -320,9 +318,9 @@ def refined() -> FakeStore:
     return store
 
 
-def test_fig_12_shows_passes_a_token_of_each_picture(tmp_path: Path, drawn: Drawn) -> None:
-    report(refined(), tmp_path)
-    (axes,) = drawn["fig12"].axes
+def test_fig_12_shows_passes_a_token_of_each_picture(tmp_path: Path) -> None:
+    figures = report(refined(), tmp_path)
+    (axes,) = figures["fig12"].axes
     assert dots(axes) == {"random, refined": ([0.5] * 2, 0.5), "random, thrown away": ([15 / 16] * 2, 15 / 16)}
     assert "random 2356" in axes.get_title()
 
@@ -359,9 +357,9 @@ def test_sheets_and_diversity_are_drawn(tmp_path: Path) -> None:
     assert matplotlib.image.imread(tmp_path / "out" / names[1]).std() > 0.01
 
 
-def test_fig_6_shows_a_point_a_backbone_against_its_tokens(tmp_path: Path, drawn: Drawn) -> None:
-    report(resolutions(), tmp_path)
-    (axes,) = drawn["fig6"].axes
+def test_fig_6_shows_a_point_a_backbone_against_its_tokens(tmp_path: Path) -> None:
+    figures = report(resolutions(), tmp_path)
+    (axes,) = figures["fig6"].axes
     assert curves(axes) == {"SJD++, emoji_scenes": ([16.0, 32.0], [4.0, 8.0])}
     assert [(text.get_text(), text.xy) for text in axes.texts] == [
         ("embedded-image-8x8", (16.0, 4.0)),
@@ -369,12 +367,12 @@ def test_fig_6_shows_a_point_a_backbone_against_its_tokens(tmp_path: Path, drawn
     ]
 
 
-def test_fig_5_shows_tokens_a_pass_and_seconds_at_each_k(tmp_path: Path, drawn: Drawn) -> None:
+def test_fig_5_shows_tokens_a_pass_and_seconds_at_each_k(tmp_path: Path) -> None:
     store = top_ks(prompts=2)
     greedy = store.cell("sjd-1").meta
     store.add(greedy, [picture(f"p{i}", (7, 7), 12.0) for i in range(2)])
-    report(store, tmp_path)
-    passes, seconds = drawn["fig5"].axes
+    figures = report(store, tmp_path)
+    passes, seconds = figures["fig5"].axes
     assert [tick.get_text() for tick in passes.get_xticklabels()] == ["1", "10", "100", "250"]
     places = [0, 1, 2, 3]
     assert curves(passes) == {
@@ -385,19 +383,19 @@ def test_fig_5_shows_tokens_a_pass_and_seconds_at_each_k(tmp_path: Path, drawn: 
     assert found == pytest.approx([0.029, 0.101, 0.101, 0.101])  # steps of 12 ms, and 5 ms
 
 
-def test_fig_11_lays_the_lengths_of_runs_on_the_picture(tmp_path: Path, drawn: Drawn) -> None:
-    report(paper_run(prompts=1), tmp_path)
-    panels = drawn["fig11"].axes
+def test_fig_11_lays_the_lengths_of_runs_on_the_picture(tmp_path: Path) -> None:
+    figures = report(paper_run(prompts=1), tmp_path)
+    panels = figures["fig11"].axes
     by_name = {axes.get_title(): axes.images[-1].get_array().tolist() for axes in panels[1:6:2]}
     rows = GRID["rows"] * [[4] * 4]
     assert by_name == {"sjd": 4 * [[2] * 4], "sjdpp": rows, "M": [[2] * 4, *rows[1:]]}
     assert [axes.get_title() for axes in panels[0:6:2]] == ["p0"] * 3
 
 
-def test_fig_14_shows_the_log_probability_of_runs_by_their_length(tmp_path: Path, drawn: Drawn) -> None:
+def test_fig_14_shows_the_log_probability_of_runs_by_their_length(tmp_path: Path) -> None:
     """Tokens lie from -2 up by 0.1: those of M's runs of two are 0 to 3, of four 4 to 15."""
-    report(paper_run(prompts=2), tmp_path)
-    (axes,) = drawn["fig14"].axes
+    figures = report(paper_run(prompts=2), tmp_path)
+    (axes,) = figures["fig14"].axes
     found = curves(axes)
     assert found["M"] == ([2, 4], pytest.approx([-1.85, -1.05]))
     assert found["sjdpp"] == ([4], pytest.approx([-1.25])) and found["sjd"] == ([2], pytest.approx([-1.25]))
@@ -405,25 +403,25 @@ def test_fig_14_shows_the_log_probability_of_runs_by_their_length(tmp_path: Path
     assert list(line.get_ydata()) == pytest.approx([-1.25] * 2)
 
 
-def test_the_worst_runs_are_framed_where_they_lie(tmp_path: Path, drawn: Drawn) -> None:
+def test_the_worst_runs_are_framed_where_they_lie(tmp_path: Path) -> None:
     """M's least likely long run is its first of four tokens, the second row of the picture."""
-    report(paper_run(prompts=1), tmp_path)
-    panels = drawn["fig14-worst"].axes
+    figures = report(paper_run(prompts=1), tmp_path)
+    panels = figures["fig14-worst"].axes
     worst = panels[2 * maps.WORST]
     assert worst.get_ylabel() == "M" and worst.get_title() == "p0: 4 tokens, -1.45"
     (box,) = worst.patches
     assert (box.get_xy(), box.get_width(), box.get_height()) == ((0, 1), 4, 1)
 
 
-def test_the_sweep_over_tau_is_drawn_as_measured(tmp_path: Path, drawn: Drawn) -> None:
+def test_the_sweep_over_tau_is_drawn_as_measured(tmp_path: Path) -> None:
     store = paper_run("papers/sjdpp_tau", prompts=2)
     for tau, accepted, variation in ((0.0, (7, 7), 0.2), (float("inf"), (1,) * 8, 0.0)):
         word = {"word": "approximate", "total_variation": variation, "greedy": None, "note": ""}
         held = {**store.cell("sjdpp").meta, "cell": f"tau{tau}", "params": {**PUBLISHED, "tau": tau}, "verdict": word}
         store.add(held, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
     store.cell("sjdpp").meta["verdict"] = {"word": "approximate", "total_variation": 0.04, "greedy": None, "note": ""}
-    report(store, tmp_path)
-    passes, quality, variation = drawn["tau"].axes
+    figures = report(store, tmp_path)
+    passes, quality, variation = figures["tau"].axes
     assert [tick.get_text() for tick in passes.get_xticklabels()] == ["0", "0.5", "inf"]
     assert curves(passes) == {"as published": ([0, 1, 2], [8.0, 4.0, 2.0])}
     assert curves(variation) == {"as published": ([0, 1, 2], [0.2, 0.04, 0.0])}
@@ -432,12 +430,12 @@ def test_the_sweep_over_tau_is_drawn_as_measured(tmp_path: Path, drawn: Drawn) -
     assert levels == {"sjd": 2.0, "M": 3.2}
 
 
-def test_table_10_is_drawn_beside_the_printed_values(tmp_path: Path, drawn: Drawn) -> None:
-    report(windows(prompts=2), tmp_path)
-    passes, _ = drawn["table10"].axes
+def test_table_10_is_drawn_beside_the_printed_values(tmp_path: Path) -> None:
+    figures = report(windows(prompts=2), tmp_path)
+    passes, _ = figures["table10"].axes
     assert curves(passes)["measured"] == ([4, 16, 32], [0.5, 0.25, 0.125])
     (line,) = (line for line in passes.lines if str(line.get_label()).startswith("printed"))
-    held = printed.printed("sjdpp_table10").rows
+    held = layouts.printed("sjdpp_table10").rows
     assert list(line.get_xdata()) == held["WS [tokens]"].astype(float).tolist()
     assert line.get_ydata()[3] == 0.3294  # 64, 128, ... of the paper, the window of 96
 
@@ -447,12 +445,13 @@ def test_table_10_is_drawn_beside_the_printed_values(tmp_path: Path, drawn: Draw
 
 def test_the_suite_has_every_rival_of_table_5() -> None:
     plan = expand(suite.load("papers/sjdpp"))
-    asked = {tables.LAYOUTS["sjdpp_table5"].wants(row).method for row in rows_of("sjdpp_table5")}
+    lines = engine.lines_of(layouts.printed("sjdpp_table5"))
+    asked = {line.selection["method"] for line in lines if line.selection}
     assert asked <= {cell.name for cell in plan.runnable}
 
 
 def rows_of(table: str) -> list[dict[str, str]]:
-    return [{str(k): str(v) for k, v in row.items()} for row in printed.printed(table).rows.to_dict("records")]
+    return [{str(k): str(v) for k, v in row.items()} for row in layouts.printed(table).rows.to_dict("records")]
 
 
 def test_diversity_is_asked_for_over_seeds_and_at_each_k() -> None:
@@ -478,7 +477,7 @@ def test_the_papers_own_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {(cell.sampling.top_k, cell.sampling.temperature) for cell in plan.cells} == {(2000, 1.0)}
     assert {cell.task.name for cell in plan.cells} == {"coco", "geneval", "partiprompts", "t2i_compbench"}
     models = {row["Model"] for table in range(1, 5) for row in rows_of(f"sjdpp_table{table}")}
-    assert {model_of(name) for name in WINDOWS} == models
+    assert {layouts.papers()["sjdpp"].model_of(name) for name in WINDOWS} == models
     assert {cell.task.name for cell in plan.runnable} == {"coco"}
     reasons = {cell.task.name: str(cell.skip) for cell in plan.cells if cell.skip}
     assert all("is not there" in why and str(tmp_path) in why for why in reasons.values()) and len(reasons) == 3

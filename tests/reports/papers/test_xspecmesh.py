@@ -22,21 +22,22 @@ from harness.registry import TASKS
 from harness.synthetic import shapes
 from reports import meshes
 from reports.papers import suites
-from reports.papers.measured import measured
-from reports.papers.printed import printed
-from reports.papers.xspecmesh import quality, tables
-from reports.papers.xspecmesh.configs import CONFIGS, PUBLISHED, settings
+from reports.papers.layouts import reports
+from reports.papers.measured import Run
+from reports.papers.xspecmesh import levels, quality
+from reports.papers.xspecmesh.facts import published, settings
 from reports.papers.xspecmesh.figures import sweep
-from reports.papers.xspecmesh.tables import LAYOUTS, table
-from reports.text_table import UNMEASURED, TextTable
+from reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
+from tests.support.paper_runs import frame_of, run_of
 
 LEVELS = ("level-1", "level-2", "level-0", "level-2", "level-1", "level-2")
 CUBE = Mesh(
     np.array([[x, y, z] for x in (-0.5, 0.5) for y in (-0.5, 0.5) for z in (-0.5, 0.5)]),
     np.array([[0, 1, 3], [0, 3, 2], [4, 6, 7], [4, 7, 5], [0, 4, 5], [0, 5, 1], [2, 3, 7], [2, 7, 6]]),
 )
-OPTIONS = {**PUBLISHED, "accept_top": 1, "draft_top": 2}
+ROLES = reports()["xspecmesh"].roles
+OPTIONS = {**published(), "accept_top": 1, "draft_top": 2}
 
 
 def made(accepted: tuple[int, ...], ms: float, chamfer: float, drafted: int = 4, lost: int | None = None) -> list[Any]:
@@ -52,7 +53,9 @@ def made(accepted: tuple[int, ...], ms: float, chamfer: float, drafted: int = 4,
     return rows
 
 
-def mesh_run(rows: tuple[str, ...] = ("A", "B", "D", "E"), sweep: bool = False, count: int = 6) -> FakeStore:
+def mesh_run(
+    rows: tuple[str, ...] = ("A", "B", "D", "E"), sweep: bool = False, count: int = 6, roles: Any = ROLES
+) -> FakeStore:
     """Row A takes 12 passes of 10 ms; B 8, D 6 and E 4 of 12 ms; E loses a shape of the six or fewer."""
     store = empty()
     store.manifest["suite"] = {"name": "papers/xspecmesh"}
@@ -61,15 +64,15 @@ def mesh_run(rows: tuple[str, ...] = ("A", "B", "D", "E"), sweep: bool = False, 
     same = {"task": "shapes", "dtype": "fp32", "sampling": sampling, "vocabulary": 5121}
 
     def add(cell: str, key: str, records: list[Any], **changes: Any) -> None:
-        config = CONFIGS[key]
-        params = {"heads": config.heads, **OPTIONS, **changes} if config.heads else {}
-        method, role = ("multi_head", "method") if config.heads else ("autoregressive", "baseline")
-        base = f"{config.backbone}-ar"
-        held = meta(cell, backbone=config.backbone, method=method, role=role, params=params, baseline=base, **same)
+        backbone, heads = roles[key]["backbone"], roles[key].get("heads")
+        params = {"heads": heads, **OPTIONS, **changes} if heads else {}
+        method, role = ("multi_head", "method") if heads else ("autoregressive", "baseline")
+        base = f"{backbone}-ar"
+        held = meta(cell, backbone=backbone, method=method, role=role, params=params, baseline=base, **same)
         store.add(held, records[:count])
 
-    for backbone in dict.fromkeys(CONFIGS[key].backbone for key in ("A", *rows)):
-        key = next(key for key, config in CONFIGS.items() if config.backbone == backbone and not config.heads)
+    for backbone in dict.fromkeys(roles[key]["backbone"] for key in ("A", *rows)):
+        key = next(key for key, role in roles.items() if role["backbone"] == backbone and "heads" not in role)
         add(f"{backbone}-ar", key, made((0,) * 12, 10.0, 0.2, drafted=0))
     speed = {"B": (1, 1, 1, 1, 0, 0, 0, 0), "C": (1,) * 6, "D": (1,) * 6, "E": (2,) * 4}
     for key in rows:
@@ -84,9 +87,7 @@ def mesh_run(rows: tuple[str, ...] = ("A", "B", "D", "E"), sweep: bool = False, 
     return store
 
 
-def lines(sheet: TextTable, labels: int = 1) -> Any:
-    titles = [column.title for column in sheet.columns]
-    return pd.DataFrame(sheet.rows, columns=titles).set_index(titles[:labels])
+lines = frame_of
 
 
 @cache
@@ -101,27 +102,23 @@ def swept() -> FakeStore:
     return mesh_run(sweep=True)
 
 
-_GROUPS: dict[int, tuple[FakeStore, Any]] = {}
+_RUNS: dict[int, tuple[FakeStore, Run]] = {}
 
 
-def grouped(store: FakeStore) -> Any:
-    """``measured``, once a store."""
-    if id(store) not in _GROUPS:
-        _GROUPS[id(store)] = store, measured(store)  # type: ignore[arg-type]  # what reports read of a store
-    return _GROUPS[id(store)][1]
+def grouped(store: FakeStore) -> Run:
+    """``run_of``, once a store."""
+    if id(store) not in _RUNS:
+        _RUNS[id(store)] = store, run_of(store)
+    return _RUNS[id(store)][1]
+
+
+def table(name: str) -> Any:
+    return lambda run: suites.table(name, run)
 
 
 def only(store: FakeStore, fill: Any, labels: int = 1) -> Any:
-    (sheet,) = fill(store, grouped(store))
+    (sheet,) = fill(grouped(store))
     return lines(sheet, labels)
-
-
-@pytest.mark.parametrize("name", LAYOUTS)
-def test_a_layout_names_columns_that_are_printed_and_every_row(name: str) -> None:
-    layout, rows = LAYOUTS[name], printed(name).rows
-    assert {*layout.labels, *(figure.title for figure in layout.figures)} == set(rows.columns) - {"notes"}
-    (setting,) = settings(finished(), grouped(finished()))  # type: ignore[arg-type]
-    assert len(layout.rows(setting)) == len(rows)
 
 
 def test_each_row_of_table_3_is_its_own_cell() -> None:
@@ -141,14 +138,14 @@ def test_a_row_that_did_not_run_says_why() -> None:
     store = mesh_run()
     planned = meta("t", backbone="embedded-mesh-truncated", role="baseline", task="shapes")
     store.skip(planned, "WeightsError: they do not come with this version")
-    (sheet,) = table("xspecmesh_table2")(store, grouped(store))  # type: ignore[arg-type]
+    (sheet,) = suites.table("xspecmesh_table2", grouped(store))
     found = lines(sheet)
     column = found["CD (lower better), measured"]
     assert column["DeepMesh*"] == UNMEASURED and column["Ours"].startswith("0.1985") and len(column) == 4
     assert found.loc["BPT", "Avg. Lat. [s] (lower better), measured"].startswith("0.12")  # 12 x 10 ms and 5 ms
     reason = "skipped: WeightsError: they do not come with this version"
     assert f"DeepMesh* not measured: {reason}" in sheet.notes
-    (sheet,) = table("xspecmesh_table3")(store, grouped(store))  # type: ignore[arg-type]
+    (sheet,) = suites.table("xspecmesh_table3", grouped(store))
     assert "C, full, C-tuned, full-tuned not measured: not in this run" in sheet.notes
 
 
@@ -161,19 +158,19 @@ def test_trees_are_matched_by_their_width_on_the_best_heads_there_are() -> None:
 
 
 def test_vocabularies_are_of_the_run_and_of_what_is_registered() -> None:
-    column = only(finished(), tables.vocabularies)["token ids, measured"]
+    column = only(finished(), levels.vocabularies)["token ids, measured"]
     assert column[["LLaMa 3", "BPT", "embedded-mesh"]].tolist() == ["128256", UNMEASURED, "5121"]
 
 
 def test_levels_share_out_the_shapes_and_their_failures() -> None:
-    found = only(finished(), tables.levels, labels=2)
+    found = only(finished(), levels.levels, labels=2)
     assert found.loc["E", "failed"].to_dict() == {"level-0": "0/1", "level-1": "1/2", "level-2": "0/3"}
     assert found.loc[("A", "level-0"), "CD"] == f"{0.2 + 0.01 * np.cos(2):.4f} (n=1)"
     assert found.loc[("D", "level-2"), "wall speed-up"] == "1.67 (n=3)"
 
 
 def test_quality_is_tested_against_both_references() -> None:
-    found = only(finished(), quality.sheet, labels=3)
+    found = only(finished(), quality.table, labels=3)
     row = found.loc[("E", "A", "CD")]
     assert (row["shapes"], row["failed"], row["difference"], row["verdict"]) == (
         "5",
@@ -194,7 +191,7 @@ def test_the_baseline_with_other_seeds_is_the_control() -> None:
     base = store.cell("embedded-mesh-ar")
     base.meta["floor"] = "again"
     store.add({**base.meta, "cell": "again", "role": "floor"}, made((0,) * 12, 10.0, 0.21))
-    found = only(store, quality.sheet, labels=3)
+    found = only(store, quality.table, labels=3)
     row = found.loc[("A, other seeds", "A", "CD")]
     assert (row["difference"], row["margin"], row["verdict"]) == ("+0.0100", "0.0100", "different")
 
@@ -271,7 +268,7 @@ def test_a_run_of_the_backbone_alone_has_tables_and_no_empty_figure(tmp_path: Pa
 
 
 def test_sweeps_differ_in_one_option() -> None:
-    (setting,) = settings(swept(), grouped(swept()))  # type: ignore[arg-type]
+    (setting,) = settings(grouped(swept()))
     assert sorted(sweep(setting, "delta")["x"]) == [0.1, 0.3, 0.5, 0.7]
     assert sorted(sweep(setting, "levels")["drafts"]) == [1, 2, 3, 4]
     assert sorted(sweep(setting, "accept_top", acceptance="top")["x"]) == [1, 2, 3]
@@ -285,7 +282,7 @@ def test_a_file_without_points_is_named(tmp_path: Path) -> None:
 def test_the_suite_holds_every_row_and_its_companions_follow_the_command_line() -> None:
     plan = expand(suite.load("papers/xspecmesh", suite.Overrides({"backbones": ["embedded-mesh"]})))
     held = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
-    assert held == {(config.backbone, config.heads) for config in CONFIGS.values()}
+    assert held == {(role["backbone"], role.get("heads", "")) for role in ROLES.values()}
     levels = pd.Series([prompt.category for prompt in next(iter(plan.prompts.values()))]).value_counts(normalize=True)
     assert levels.to_dict() == {"level-0": 0.2, "level-1": 0.4, "level-2": 0.4}
     assert plan.manifest()["vocabularies"]["llama3-8b"] == 128256
@@ -294,10 +291,10 @@ def test_the_suite_holds_every_row_and_its_companions_follow_the_command_line() 
 def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbones() -> None:
     plan = expand(suite.load("papers/xspecmesh_quality", suite.Overrides({"backbones": ["embedded-mesh"]})))
     held = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
-    wanted = {key: config for key, config in CONFIGS.items() if key not in ("B", "truncated")}
-    assert held == {(config.backbone, config.heads) for config in wanted.values()}
+    wanted = [role for key, role in ROLES.items() if key not in ("B", "rival")]
+    assert held == {(role["backbone"], role.get("heads", "")) for role in wanted}
     assert len(next(iter(plan.prompts.values()))) == 200
-    assert set(suites.SUITES["papers/xspecmesh_quality"].sheets) < set(suites.SUITES["papers/xspecmesh"].sheets)
+    assert set(reports()["xspecmesh_quality"].sheets) < set(reports()["xspecmesh"].sheets)
 
 
 def test_companions_that_are_no_lists_are_refused() -> None:
@@ -318,3 +315,15 @@ def test_a_run_keeps_the_points_that_its_meshes_were_made_from(tmp_path: Path) -
     kept = np.load(condition_file(store.path, cell.name, "shapes/0"))
     np.testing.assert_array_equal(kept, TASKS.get("shapes")().prompts()[0].condition)
     assert cell.meta["vocabulary"] == presets.load("embedded-mesh", "fp32").capabilities.vocabulary
+
+
+def test_a_real_backbone_fills_the_table_where_the_suite_gives_it_a_role() -> None:
+    """BPT with heads of one's own in the rows of A and E; the suite's other roles are empty."""
+    roles = {"A": {"backbone": "bpt"}, "E-tuned": {"backbone": "bpt"}, "E": {"backbone": "bpt", "heads": "mine"}}
+    store = mesh_run(("A", "E"), roles=roles)
+    store.manifest["suite"] = {"name": "mine", "report": {"name": "xspecmesh", "roles": roles}}
+    found = only(store, table("xspecmesh_table3"))
+    assert found["SCR [tokens/step], measured"][["A", "E"]].str[:5].tolist() == ["1.000", "3.000"]
+    assert found["SCR [tokens/step], measured"]["D"] == UNMEASURED
+    (sheet,) = suites.table("xspecmesh_table3", grouped(store))
+    assert "measured on bpt bf16" in sheet.title or "measured on bpt fp32" in sheet.title

@@ -1,0 +1,406 @@
+"""Fills the papers' tables from a run: every figure as printed and as measured, side by side.
+
+Rows stand in the paper's order and under its names; what else the run measured follows them. A table is filled from the
+paper's own benchmark, or from a task that is none of the papers' (emoji_scenes); the heading names it. What YAML cannot
+say of a paper is in its ``Facts``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pandas as pd
+
+from reports.papers.layouts import Layout, Printed, Quantity, printed
+from reports.papers.measured import CELL, Measured, Run, fits, over_seeds, shown
+from reports.text_table import UNMEASURED, Column, TextTable
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Line:
+    """A row of a sheet.
+
+    Args:
+        labels: in the first columns.
+        selection: what it is measured on (``measured.fits``). None: nothing of this sheet.
+        printed: by the title of the quantity.
+        key: of the summary, for the measure ``tokens``.
+        model: the preset that the printed row is of. "": not said.
+    """
+
+    labels: tuple[str, ...]
+    selection: Mapping[str, Any] | None
+    printed: Mapping[str, str] = field(default_factory=dict)
+    key: str = "scr"
+    model: str = ""
+
+
+@dataclass(frozen=True)
+class Scene:
+    """What one sheet shows: a printed table and cells of a run.
+
+    Args:
+        lines: the table's rows.
+        cells: of this sheet.
+        every: cells of all sheets of the table.
+    """
+
+    table: Printed
+    run: Run
+    lines: Sequence[Line]
+    cells: pd.DataFrame
+    every: pd.DataFrame
+
+    @property
+    def layout(self) -> Layout:
+        """Of the table."""
+        return self.table.layout
+
+    @property
+    def group(self) -> Measured:
+        """The cells as one group, for its title."""
+        first = self.cells.iloc[0]
+        backbone, task = (", ".join(dict.fromkeys(self.cells[key])) for key in ("backbone", "task"))
+        return Measured(backbone, str(first["dtype"]), float(first["temperature"]), task, self.cells)
+
+    def heading(self, **more: str) -> str:
+        """The layout's heading with its fields filled; ``more``: the paper's own."""
+        group = self.group
+        fields = {
+            "title": self.table.paper.title,
+            "where": self.layout.where,
+            "of_model": f" of {self.layout.model}" if self.layout.model else "",
+            "cells": group.title,
+            "backbones": group.backbone,
+            "tasks": group.task,
+            "dtype": group.dtype,
+            **more,
+        }
+        return (self.layout.heading or self.table.paper.heading).format_map(fields)
+
+
+Measure = Callable[["pd.Series[Any] | None", Line], str]
+
+
+def _all_lines(scene: Scene) -> Sequence[Line]:
+    return scene.lines
+
+
+def _no_notes(scene: Scene) -> Sequence[str]:
+    return ()
+
+
+def _no_fields(scene: Scene) -> Mapping[str, str]:
+    return {}
+
+
+def _always(scene: Scene) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a paper's tables need beyond their YAML.
+
+    Args:
+        options: of a cell, as the layouts' rows speak of them, from those of its method.
+        applies: whether a sheet is filled.
+        lines: of a sheet, from those of the layout.
+        fields: of the heading.
+        notes: of a sheet.
+        measures: writers of quantities.
+    """
+
+    options: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
+    applies: Callable[[Scene], bool] = _always
+    lines: Callable[[Scene], Iterable[Line]] = _all_lines
+    fields: Callable[[Scene], Mapping[str, str]] = _no_fields
+    notes: Callable[[Scene], Iterable[str]] = _no_notes
+    measures: Mapping[str, Measure] = field(default_factory=dict)
+
+
+def fill(name: str, run: Run, facts: Facts) -> list[TextTable]:
+    """The printed table beside each part of the run that may fill it.
+
+    Raises:
+        UnknownNameError: there is no such table.
+    """
+    table = printed(name)
+    return [_sheet(scene, facts) for scene in scenes(table, run, facts)]
+
+
+def scenes(table: Printed, run: Run, facts: Facts) -> Iterator[Scene]:
+    """The parts of the run that may fill a table."""
+    if not run.groups:
+        return
+    cells, lines = cells_of(run, facts), lines_of(table)
+    cells = cells[_fitting(table, lines, cells)]
+    by = list(table.layout.sheet_by)
+    if not by:
+        cells = cells[cells["method"].isin({line.selection["method"] for line in lines if line.selection})]
+    parts = [part for _, part in cells.groupby(by, sort=False)] if by else [cells]
+    for part in parts:
+        scene = Scene(table, run, lines, part, cells)
+        if len(part) and facts.applies(scene):
+            yield scene
+
+
+def cells_of(run: Run, facts: Facts) -> pd.DataFrame:
+    """Rows of all groups, with the options that the layouts speak of."""
+    cells = pd.concat([group.rows for group in run.groups])
+    if facts.options is None:
+        return cells
+    return cells.assign(options=pd.Series([facts.options(one) for one in cells["options"]], cells.index, dtype=object))
+
+
+def _fitting(table: Printed, lines: Sequence[Line], cells: pd.DataFrame) -> pd.Series[bool]:
+    """Cells of the table's benchmarks, or of tasks that stand in for them."""
+    layout, paper = table.layout, table.paper
+    tasks = set(layout.tasks) or {line.selection.get("task", "") for line in lines if line.selection} - {""}
+    fitting = pd.Series(True, cells.index)
+    if tasks:
+        fitting = cells["task"].isin(tasks) | (~cells["task"].isin(paper.benchmarks) & layout.stand_in)
+    if paper.alone:
+        fitting &= cells["task"].isin(paper.alone) == bool(tasks & set(paper.alone))
+    if layout.temperatures:
+        fitting &= cells["temperature"].isin(layout.temperatures)
+    return fitting
+
+
+def lines_of(table: Printed) -> list[Line]:
+    """The printed rows of a table, and those that follow."""
+    layout = table.layout
+    texts = layout.texts or tuple(f"{{{label}}}" for label in layout.labels)
+    lines = []
+    for row in _rows(table):
+        for values in layout.lines:
+            context = {**row, **values}
+            selection = _selection(table, {**layout.rows, **values.get("rows", {})}, context)
+            line = Line(
+                labels=tuple(_text(text, context).strip() for text in texts),
+                selection=selection,
+                printed={q.title: row.get(values.get(q.title, q.title), "") for q in layout.quantities},
+                key=values.get("key", "scr"),
+                model=selection.pop("of", ""),
+            )
+            lines.append(line)
+    return lines + [Line(more.labels, _selection(table, more.rows, {})) for more in layout.more]
+
+
+def _rows(table: Printed) -> Iterator[dict[str, str]]:
+    """Rows as printed; what is printed several times (ten pictures, say) as its mean."""
+    labels = [] if table.layout.texts else list(table.layout.labels)
+    groups = [rows for _, rows in table.rows.groupby(labels, sort=False)] if labels else [table.rows]
+    for rows in groups:
+        if not labels:
+            yield from ({str(key): str(value) for key, value in row.items()} for row in rows.to_dict("records"))
+            continue
+        row = {str(key): str(value) for key, value in rows.iloc[0].items()}
+        if len(rows) > 1:
+            titles = [quantity.title for quantity in table.layout.quantities]
+            row |= {title: f"{rows[title].astype(float).mean():.2f}" for title in titles}
+        yield row
+
+
+def _selection(table: Printed, rows: Mapping[str, Any], context: Row) -> dict[str, Any]:
+    """What a row of the layout says, with names explained, a method's published options, and numbers as numbers."""
+    stated = dict(rows)
+    if "named" in stated:
+        stated = {**table.paper.named(str(context[stated.pop("named")])), **stated}
+    stated = {**table.paper.published.get(str(stated.get("method", "")), {}), **stated}
+    selection = {key: _value(key, value, context) for key, value in stated.items()}
+    if "of" in selection:
+        selection["of"] = table.paper.preset(str(selection["of"]))
+    return selection
+
+
+def _value(key: str, value: Any, context: Row) -> Any:
+    if not isinstance(value, str) or "{" not in value:
+        return value
+    text = _text(value, context)
+    if key in CELL and key not in ("method", "backbone", "task"):
+        return _number(text)
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _text(text: str, context: Row) -> str:
+    """``{Column}`` as in the row, ``{Column:g}`` the number in it."""
+
+    def written(match: re.Match[str]) -> str:
+        value = context[match[1]]
+        return f"{_number(str(value)):g}" if match[2] else f"{value:g}" if isinstance(value, float) else str(value)
+
+    return re.sub(r"\{([^}:]+)(:g)?\}", written, text)
+
+
+def _number(text: str) -> float:
+    number = re.search(r"(?<!\w)-?\d+(\.\d+)?", text)
+    return float(number[0]) if number else float("nan")
+
+
+def _sheet(scene: Scene, facts: Facts) -> TextTable:
+    lines = list(facts.lines(scene))
+    matches = [_matches(scene, line) for line in lines]
+    stood_in = {str(cell) for match in matches for cell in match.index}
+    for line, match in _others(scene, stood_in):
+        lines.append(line)
+        matches.append(match)
+    quantities = (*scene.layout.quantities, *(q for q in scene.layout.if_measured if scene.group.has(*q.keys)))
+    measures = {**MEASURES, **facts.measures}
+    body = [
+        [*line.labels, *(text for q in quantities for text in _texts(q, line, match, measures))]
+        for line, match in zip(lines, matches, strict=True)
+    ]
+    title = scene.heading(**facts.fields(scene))
+    return TextTable(title, _columns(scene.layout, quantities, body), body, _notes(scene, facts))
+
+
+def _matches(scene: Scene, line: Line) -> pd.DataFrame:
+    """The cell that a line is measured on, or one of each temperature; a named backbone's from anywhere in the run."""
+    if line.selection is None:
+        return scene.cells.iloc[:0]
+    elsewhere = scene.layout.reference and line.selection.get("backbone")
+    cells = fits(scene.every if elsewhere else scene.cells, **line.selection)
+    return cells[~cells["temperature"].duplicated()] if scene.layout.temperatures else cells.iloc[:1]
+
+
+def _others(scene: Scene, stood_in: set[str]) -> Iterator[tuple[Line, pd.DataFrame]]:
+    """Cells that no printed row stands beside; those of several temperatures share a line."""
+    left = scene.cells[~scene.cells.index.isin(stood_in)]
+    if not scene.layout.others:
+        return
+    for other in scene.layout.other_rows:
+        chosen = fits(left, **other.rows)
+        shared = ["backbone", "label"] if scene.layout.temperatures else [chosen.index]
+        for _, cells in chosen.groupby(shared, sort=False):
+            context = {str(key): value for key, value in cells.iloc[0].items()}
+            for key, texts in {**other.also, "scr": scene.layout.others}.items():
+                yield Line(tuple(_text(text, context) for text in texts), None, key=key), cells
+
+
+def _texts(quantity: Quantity, line: Line, cells: pd.DataFrame, measures: Mapping[str, Measure]) -> Iterator[str]:
+    """A quantity's sides on one line."""
+    if quantity.temperature is not None:
+        cells = cells[cells["temperature"] == quantity.temperature]
+    cell = None if cells.empty else cells.iloc[0]
+    if "printed" in quantity.sides:
+        yield line.printed.get(quantity.title) or "-"
+    if quantity.measure:
+        yield measures[quantity.measure](cell, line)
+    else:
+        yield shown(cell, quantity.keys, quantity.digits)
+
+
+MEASURES: Mapping[str, Measure] = {
+    "failed": lambda cell, _: UNMEASURED if cell is None else f"{cell['n_failed']:.0f}/{cell['n_run']:.0f}",
+    "n": lambda cell, _: "0" if cell is None else f"{cell['n_ok']:.0f}",
+    "verdict": lambda cell, _: "-" if cell is None else str(cell["verdict"]),
+    "tokens": lambda cell, line: shown(cell, (line.key,), 2) if line.key else "-",
+}
+"""Writers of quantities that are no figure of the summary alone."""
+
+
+def _columns(layout: Layout, quantities: Sequence[Quantity], body: Sequence[Sequence[str]]) -> tuple[Column, ...]:
+    """Labels and quantities, ranked as the layout says."""
+    headed = [(quantity.title, side, quantity.heading(side)) for quantity in quantities for side in quantity.sides]
+    if layout.keep == "in order":
+        titles = [*layout.labels, *(heading for _, _, heading in headed)]
+        return tuple(Column(title, title, rank=rank) for rank, title in enumerate(titles))
+    order = list(layout.keep or _measured_first(headed, body, len(layout.labels)))
+    order += [title for title, _, _ in headed if title not in order]
+    labels = [
+        Column(label, label, rank=2 * len(order) + 2 if label in layout.drop_first else 0) for label in layout.labels
+    ]
+    ranks = [2 + 2 * order.index(title) + (side == "printed") for title, side, _ in headed]
+    return (
+        *labels,
+        *(Column(title, heading, rank=rank) for (title, _, heading), rank in zip(headed, ranks, strict=True)),
+    )
+
+
+def _measured_first(
+    headed: Sequence[tuple[str, str, str]], body: Sequence[Sequence[str]], labels: int
+) -> Iterator[str]:
+    """Titles of what was measured on some line."""
+    for i, (title, side, _) in enumerate(headed):
+        if side == "measured" and any(line[labels + i] != UNMEASURED for line in body):
+            yield title
+
+
+def _notes(scene: Scene, facts: Facts) -> list[str]:
+    layout, paper = scene.layout, scene.table.paper
+    notes = [f"{layout.where}: {layout.caption}", *facts.notes(scene), *layout.first_notes, *paper.notes]
+    remarks = _remarks_of_rows(scene.table) if paper.remarks else _remarks(scene.table)
+    return [*notes, *remarks, *layout.last_notes]
+
+
+def _remarks(table: Printed) -> list[str]:
+    return [f"printed: {note}" for note in dict.fromkeys(table.rows.get("notes", ())) if note]
+
+
+def _remarks_of_rows(table: Printed) -> list[str]:
+    """What is to be known of printed rows, those of one remark together."""
+    rows_of: dict[str, list[str]] = {}
+    for row in table.rows.to_dict("records"):
+        labels = " ".join([str(value) for key, value in row.items() if key != "notes"][:3])
+        for note in filter(None, str(row["notes"]).split("; ")):
+            rows_of.setdefault(note, []).append(labels)
+    return [
+        f"printed ({', '.join(rows) if len(rows) <= 4 else f'{len(rows)} rows'}): {note}"
+        for note, rows in rows_of.items()
+    ]
+
+
+# Facts of pictures: SJD++ and MuLo-SD
+
+
+def pair(printed_values: Sequence[float], measured_values: Sequence[float]) -> dict[float, float]:
+    """The measured value for each printed one: the same; else, where as many are left on both sides, the next."""
+    pairs = {value: value for value in printed_values if value in measured_values}
+    left, right = ([v for v in values if v not in pairs] for values in (printed_values, measured_values))
+    return pairs | (dict(zip(left, right, strict=True)) if len(left) == len(right) else {})
+
+
+def _top_ks(scene: Scene) -> dict[float, float]:
+    """The measured top-k for each printed one."""
+    asked = sorted({line.selection["top_k"] for line in scene.lines if line.selection and "top_k" in line.selection})
+    return pair(asked, sorted(set(scene.cells["top_k"]))) if asked else {}
+
+
+def _picture_lines(scene: Scene) -> Iterator[Line]:
+    """A published model's figures stand beside its own rows alone, another's beside all rows of the same method."""
+    model = scene.table.paper.model_of(scene.group.backbone)
+    top_ks = _top_ks(scene)
+    for line in scene.lines:
+        if model is not None and "Model" in scene.layout.labels and line.labels[0] != model:
+            yield replace(line, selection=None)
+        elif line.selection and line.selection.get("top_k") in top_ks:
+            yield replace(line, selection={**line.selection, "top_k": top_ks[line.selection["top_k"]]})
+        else:
+            yield line
+
+
+def _picture_notes(scene: Scene) -> Iterator[str]:
+    group, layout = scene.group, scene.layout
+    if note := over_seeds(scene.cells):
+        yield note
+    others = [q.title for q in layout.quantities if q.keys and not group.has(q.keys[0]) and group.has(*q.keys)]
+    if others:
+        yield f"measured {', '.join(others)}: of {group.task} by a detector of its own, not the benchmark's"
+    if "Model" in layout.labels and scene.table.paper.model_of(group.backbone) is None:
+        yield f"{group.backbone} is none of the paper's models: it stands beside each row of the same method"
+    for theirs, ours in _top_ks(scene).items():
+        if theirs != ours:
+            yield f"the paper's Top-{theirs:g} stands beside top-k {ours:g} here"
+
+
+PICTURES = Facts(lines=_picture_lines, notes=_picture_notes)
+"""Facts of SJD++ and of MuLo-SD."""

@@ -1,0 +1,35 @@
+"""Functions that fill sheets and draw figures, by the names that the papers' YAML files give them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from matplotlib.figure import Figure
+
+from reports.papers.measured import Run
+from reports.text_table import TextTable
+
+Fill = Callable[[Run], Iterable[TextTable]]
+Draw = Callable[[Run], Iterable[Figure]]
+SHEETS: dict[str, Fill] = {}
+FIGURES: dict[str, Draw] = {}
+
+
+def sheet(*names: str) -> Callable[[Fill], Fill]:
+    """Register a function that fills sheets."""
+
+    def register(fill: Fill) -> Fill:
+        SHEETS.update(dict.fromkeys(names, fill))
+        return fill
+
+    return register
+
+
+def figure(name: str) -> Callable[[Draw], Draw]:
+    """Register a function that draws figures; files are called as it, without the paper's name."""
+
+    def register(draw: Draw) -> Draw:
+        FIGURES[name] = draw
+        return draw
+
+    return register
