@@ -141,7 +141,7 @@ class Plan:
         its parameters and bytes.
         """
         suite = self.suite.suite.model_dump()
-        drop = ("name", "description", "methods", "prove", "greedy_check", "warmup")
+        drop = ("name", "description", "methods", "prove", "greedy_check", "warmup", "report")
         key = {name: value for name, value in suite.items() if name not in drop}
         if self.suite.suite.batches == (1,):
             del key["batch"]  # runs of before there were gangs go on

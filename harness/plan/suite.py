@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainValidator, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from harness.core.method import Method
 from harness.discover import suite_folder
@@ -61,12 +61,24 @@ class GreedyCheck(_Strict):
     tokens: int = Field(32, ge=1)
 
 
+class ReportEntry(_Strict):
+    """Which paper's report a run ends with (`reports.papers`), and what the cells of its roles are."""
+
+    name: str
+    roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
+
+
+def _by_name(value: Any) -> Any:
+    return {"name": value} if isinstance(value, str) else value
+
+
 class Suite(_Strict):
     """What to run, as written in YAML, but for methods and tasks, which are resolved beside it.
 
     A list where a scalar is expected is a sweep: every value in turn. ``methods: all`` and ``backbones: all``
     stand for everything registered, at its defaults. ``at`` in a method's entry limits it to some temperatures.
     ``beside`` in the file maps a backbone to those that run whenever it does, named on the command line or not.
+    ``report`` names the paper's report that the run ends with.
     """
 
     name: str = "adhoc"
@@ -87,6 +99,7 @@ class Suite(_Strict):
     prove: bool = True
     greedy_check: GreedyCheck = Field(default_factory=lambda: GreedyCheck(prompts=2, tokens=32))
     threads: int | None = Field(None, ge=1)
+    report: Annotated[ReportEntry | None, BeforeValidator(_by_name)] = None
 
     @property
     def top_ks(self) -> tuple[int, ...]:
@@ -243,7 +256,7 @@ def _validated(plain: Mapping[str, Any], lines: Lines, problems: list[str]) -> S
 
 def _say(fault: Any, loc: Loc) -> str:
     if fault["type"] == "extra_forbidden":
-        known_keys = Suite.model_fields if len(loc) == 1 else {"name", "dtype", "limit", "prompts", "tokens"}
+        known_keys = Suite.model_fields if len(loc) == 1 else {"name", "dtype", "limit", "prompts", "tokens", "roles"}
         return f"unknown key{did_you_mean(str(loc[-1]), list(known_keys))}"
     shown = repr(fault["input"])
     return str(fault["msg"]) if fault["type"] == "missing" else f"{fault['msg']}; found {shown[:80]}"

@@ -10,6 +10,7 @@ import pandas as pd
 from matplotlib import rc_context
 from rich.console import Console
 
+from harness.errors import UnknownNameError
 from reports import step_counts
 from reports.papers import adt_tree, cross_regression, mulo_sd, sjdpp, xspecmesh
 from reports.papers.engine import PICTURES, Facts, fill
@@ -84,14 +85,20 @@ def markdown(sheets: Sequence[TextTable], figures: Sequence[Path]) -> str:
 def contents_of(store: Store) -> Contents:
     """What the report of a run's suite holds; runs of before ``report:`` was a key are known by the suite's name.
 
-    Roles that the suite names stand before those of the report.
+    Roles that the suite names stand in place of those of the report.
+
+    Raises:
+        UnknownNameError: the suite names a report that there is none of.
     """
     suite = store.manifest.get("suite") or {}
-    stated = suite.get("report") or {}
-    stated = {"name": stated} if isinstance(stated, str) else stated
-    name = stated.get("name") or str(suite.get("name")).removeprefix("papers/")
-    contents = reports().get(name, Contents())
-    return contents.model_copy(update={"roles": stated.get("roles") or contents.roles})
+    stated = suite.get("report")
+    if not stated:
+        return reports().get(str(suite.get("name")).removeprefix("papers/"), Contents())
+    entry = {"name": stated} if isinstance(stated, str) else stated
+    if entry["name"] not in reports():
+        raise UnknownNameError("report", entry["name"], reports())
+    contents = reports()[entry["name"]]
+    return contents.model_copy(update={"roles": entry.get("roles") or contents.roles})
 
 
 def _open(store: Store) -> tuple[Contents, Run]:

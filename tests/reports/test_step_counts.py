@@ -14,6 +14,7 @@ from reports import step_counts
 from reports.papers import suites
 from reports.papers.measured import measured
 from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step
+from tests.support.paper_runs import run_of
 
 PROMPTS, TOKENS = 8, 16
 
@@ -57,7 +58,7 @@ def store() -> FakeStore:
 
 
 def test_the_sheet_by_hand(store: FakeStore) -> None:
-    (sheet,) = step_counts.sheet(store, measured(store))
+    (sheet,) = step_counts.table(run_of(store))
     titles = [column.title for column in sheet.columns]
     assert titles[:5] == ["cell", "passes", "speed-up over the twin", "solved", "solved less the twin's"]
     assert titles[5:] == ["perplexity", "distinct-2", "distinct-10"], "by n, not by name"
@@ -82,7 +83,7 @@ def test_prefill_is_in_the_speed_up_of_whole_outputs(store: FakeStore) -> None:
                 record(one.sample.prompt, one.steps, scores=one.sample.scores, prefill_ns=80_000_000) for one in made
             ]
         with_prefill.add(held.meta, made)
-    (sheet,) = step_counts.sheet(with_prefill, measured(with_prefill))
+    (sheet,) = step_counts.table(run_of(with_prefill))
     assert [row[2][:4] for row in sheet.rows if row[0].endswith("order=random steps=4")] == ["4.00"]
 
 
@@ -103,11 +104,8 @@ def test_the_suite_ends_with_the_sheet_and_the_figure(store: FakeStore, tmp_path
     assert re.search(r"\| masked_diffusion order=entropy steps=1 \| 1.0 \| 8.00", (tmp_path / "papers.md").read_text())
 
 
-def test_lines_and_the_twin_are_drawn(store: FakeStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    drawn: list[Any] = []
-    monkeypatch.setattr("reports.papers.drawing.save", lambda figure, *_: drawn.append(figure) or tmp_path)
-    step_counts.figure(store, measured(store), tmp_path)
-    (figure,) = drawn
+def test_lines_and_the_twin_are_drawn(store: FakeStore) -> None:
+    (figure,) = step_counts.draw(run_of(store))
     quality, speed, perplexity, distinct = figure.axes
     assert [axes.get_yscale() for axes in figure.axes] == ["linear", "linear", "log", "linear"]
     assert [axes.get_ylabel() for axes in figure.axes] == ["solved"] * 2 + ["generative perplexity", "distinct 10"]

@@ -570,7 +570,7 @@ def test_the_sweep_s_report_holds_what_the_store_holds(tmp_path: Path) -> None:
     written = {path.name for path in papers.write(swept(), tmp_path)}  # type: ignore[arg-type]  # as above
     assert written == {"papers.md", "papers-sjdpp_batch.csv", "papers-batch.png"}
     held = pd.read_csv(tmp_path / "papers-sjdpp_batch.csv", dtype=str).set_index(["cell", "B"])
-    rates = held["tokens/s of the gang"].map(lambda text: float(text.split()[0]))
+    rates = held["tokens/s of the batch"].map(lambda text: float(text.split()[0]))
     assert rates.to_dict() == {
         ("autoregressive", "1"): 100.0,
         ("autoregressive", "2"): 100.0,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 import pytest
+import yaml
 from rich.console import Console
 
 from harness.errors import UnknownNameError, UsageError
@@ -20,7 +22,7 @@ from harness.plan import suite
 from harness.plan.cells import expand
 from harness.record import stats
 from harness.record.ledger import METRICS, totals, value
-from reports.papers import engine, layouts, suites
+from reports.papers import engine, layouts, registry, suites
 from reports.papers.measured import measured
 from reports.papers.sjdpp import figures, maps, regions
 from reports.text_table import UNMEASURED
@@ -412,3 +414,53 @@ def test_resolutions_stand_under_the_papers(tmp_path: Path) -> None:
     }
     (sheet,) = suites.table("sjdpp_table7", run_of(store))
     assert sheet.rows[1][:4] == ["Auto-regression", "768", "32.00", UNMEASURED] and len(sheet.rows) == 10
+
+
+def test_adding_a_table_takes_a_csv_and_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table that no paper has, in a copy of the data: two files are touched, and it is filled and written."""
+    folder = tmp_path / "papers"
+    shutil.copytree(layouts.FOLDER, folder)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    (folder / "sjdpp_table11.csv").write_text("Method,Passes,notes\nSJD,2.5,said by nobody\nSJD++,3.5,\n")
+    entry = {
+        "where": "Table 11",
+        "caption": "of a test",
+        "labels": ["Method"],
+        "rows": {"named": "Method"},
+        "columns": [{"title": "Passes", "keys": ["scr"]}],
+    }
+    paper = yaml.safe_load((folder / "sjdpp.yaml").read_text())
+    paper["tables"]["sjdpp_table11"] = entry
+    paper["reports"]["sjdpp"]["sheets"].append("sjdpp_table11")
+    (folder / "sjdpp.yaml").write_text(yaml.safe_dump(paper, sort_keys=False))
+    assert len({path for path in folder.iterdir() if path.read_bytes() != before.get(path)}) == 2
+    monkeypatch.setattr(layouts, "FOLDER", folder)
+    layouts.papers.cache_clear()
+    try:
+        table = cells(paper_run(), "sjdpp_table11")
+        assert table.loc["SJD++"].tolist() == ["3.5", "4.00"] and table.loc["SJD", "Passes, measured"] == "2.00"
+        assert "sjdpp_table11" in suites.contents_of(paper_run()).sheets  # type: ignore[arg-type]
+    finally:
+        layouts.papers.cache_clear()
+
+
+@pytest.mark.parametrize("name", sorted(name for name in suite.known() if layouts.reports().get(name.split("/")[-1])))
+def test_a_suite_names_its_report_and_old_runs_are_known_by_their_suite(name: str) -> None:
+    report = suite.load(name).suite.report
+    assert report is not None and report.name == name.removeprefix("papers/")
+    contents = layouts.reports()[report.name]
+    assert {*contents.figures} <= set(registry.FIGURES)
+    assert {*contents.sheets} <= {*registry.SHEETS, *layouts.names()}
+    if report.roles:
+        assert report.roles == contents.roles
+    for manifest in ({"name": name}, {"name": "mine", "report": report.model_dump()}, {"report": report.name}):
+        store = empty()
+        store.manifest["suite"] = manifest
+        assert suites.contents_of(store) == contents  # type: ignore[arg-type]
+
+
+def test_an_unknown_report_is_named() -> None:
+    store = empty()
+    store.manifest["suite"] = {"name": "mine", "report": {"name": "sjdp", "roles": {}}}
+    with pytest.raises(UnknownNameError, match="sjdpp"):
+        suites.contents_of(store)  # type: ignore[arg-type]

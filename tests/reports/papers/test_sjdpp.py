@@ -21,9 +21,8 @@ from harness.plan.names import TaskUse
 from harness.record import stats
 from harness.record.provenance import digest
 from harness.registry import TASKS
-from reports.papers import engine, layouts, suites
+from reports.papers import engine, layouts, registry, suites
 from reports.papers.measured import Run
-from reports.papers.registry import FIGURES
 from reports.papers.sjdpp import diversity, maps
 from reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -51,7 +50,7 @@ def drawn(store: FakeStore) -> Drawn:
     """The same of a run that has pictures."""
     run, figures = run_of(store), {}
     for name in suites.contents_of(store).figures:  # type: ignore[arg-type]  # what reports read of a store
-        for i, figure in enumerate(FIGURES[name](run)):
+        for i, figure in enumerate(registry.FIGURES[name](run)):
             figures[name.removeprefix("sjdpp_") + (f"-{i + 1}" if i else "")] = figure
     return figures
 
