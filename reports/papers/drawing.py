@@ -129,7 +129,8 @@ def on_grid(values: npt.NDArray[Number], grid: Mapping[str, int]) -> npt.NDArray
 def first_of(rows: pd.DataFrame, prompt: str) -> pd.DataFrame:
     """Of rows by prompt and repetition, those of a prompt's first repetition."""
     rows = rows[rows["prompt"] == prompt]
-    return rows[rows["repetition"] == rows["repetition"].min()]
+    first: pd.DataFrame = rows[rows["repetition"] == rows["repetition"].min()]
+    return first
 
 
 def group_title(title: str, group: Measured) -> str:

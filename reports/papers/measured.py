@@ -133,7 +133,8 @@ def decoded(cell: Cell) -> pd.DataFrame:
 
 def counted(cell: Cell) -> pd.DataFrame:
     """Samples that count and were decoded well."""
-    return decoded(cell)[lambda samples: samples["status"] == "ok"]
+    samples = decoded(cell)
+    return samples[samples["status"] == "ok"]
 
 
 def cycles(cell: Cell) -> pd.DataFrame:
@@ -145,11 +146,17 @@ def cycles(cell: Cell) -> pd.DataFrame:
     return steps.assign(begin=begin, kept=kept, levels=steps.get("levels", 0))
 
 
-def plain(title: str, lines: Sequence[Mapping[str, str]], notes: Sequence[str] = ()) -> list[TextTable]:
-    """A sheet of lines by heading, the first headings kept longest on a narrow terminal; none of no lines."""
+def plain(
+    title: str, lines: Sequence[Mapping[str, str]], notes: Sequence[str] = (), labels: int = 1
+) -> list[TextTable]:
+    """A sheet of lines by heading, the first headings kept longest on a narrow terminal; none of no lines.
+
+    Args:
+        labels: columns that name a row.
+    """
     if not lines:
         return []
-    columns = tuple(Column(heading, heading, rank=rank) for rank, heading in enumerate(lines[0]))
+    columns = tuple(Column(heading, heading, rank=max(0, i - labels + 1)) for i, heading in enumerate(lines[0]))
     return [TextTable(title, columns, [list(line.values()) for line in lines], list(notes))]
 
 

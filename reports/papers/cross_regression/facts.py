@@ -143,7 +143,8 @@ def _score(cell: pd.Series[Any] | None, line: Line, factor: float = 1.0) -> str:
 def scaled(row: pd.Series[Any], key: str, factor: float) -> pd.Series[Any]:
     """The row with a figure and its interval in another unit."""
     names = [name for name in (key, f"{key}_low", f"{key}_high") if name in row.index]
-    return pd.concat([row.drop(names), row[names].astype(float) * factor])
+    rescaled: pd.Series[Any] = pd.concat([row.drop(names), row[names].astype(float) * factor])
+    return rescaled
 
 
 FACTS = Facts(

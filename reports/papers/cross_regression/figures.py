@@ -5,6 +5,7 @@ Source: Abulkhanov et al., Cross-Regression, Fig. 1, Tables 12, 13, 16 and 17, a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -165,7 +166,8 @@ def scaling(run: Run) -> Iterator[Figure]:
         return
     rows = fits(with_layers(pd.concat([group.rows for group in run.groups])), **joint())
     rows = rows[~rows[["backbone", "task", "temperature", "dtype"]].duplicated()]
-    rows = rows.assign(size=[parameters(run.store, str(name)) for name in rows["backbone"]]).dropna(subset=["size"])
+    sizes = [parameters(run.store, str(name)) or math.nan for name in rows["backbone"]]
+    rows = rows.assign(size=sizes).dropna(subset=["size"])
     if rows.empty:
         return
     drawn, panels = side_by_side(2, "Fig. 1: speed by model size, lossless joint decoding")

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 
 from reports.papers.drawing import COLOURS, QUALITIES, curve, legend, side_by_side
 from reports.papers.measured import Measured, Run, plain, shown
-from reports.papers.mulo_sd.stages import FACTOR, ranked
+from reports.papers.mulo_sd.stages import FACTOR
 from reports.papers.registry import figure, sheet
 from reports.plot_style import OFFSET
 from reports.text_table import TextTable
@@ -146,7 +146,7 @@ def _table(group: Measured, name: str, sweeps: Sequence[Line]) -> list[TextTable
         for mark, (_, row) in zip(line.marks, line.rows.iterrows(), strict=True)
     ]
     notes = ["the values that the figure draws; the paper prints none of its own; curves go from small tau to large"]
-    return ranked(plain(f"MuLo-SD, supplement, {TITLES[name]} | {group.title}", lines, notes))
+    return plain(f"MuLo-SD, supplement, {TITLES[name]} | {group.title}", lines, notes, labels=2)
 
 
 def draw(group: Measured, name: str, sweeps: Sequence[Line]) -> Iterator[Figure]:

@@ -7,8 +7,8 @@ Source: MuLo-SD, supplement 7, eq. 10 and Fig. 7.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pandas as pd
@@ -66,14 +66,6 @@ def predicted(frame: pd.DataFrame, factor: int) -> Predicted | None:
     )
 
 
-def ranked(sheets: Sequence[TextTable]) -> list[TextTable]:
-    """Sheets whose second column names a row as the first does."""
-    return [
-        replace(sheet, columns=tuple(replace(column, rank=max(0, column.rank - 1)) for column in sheet.columns))
-        for sheet in sheets
-    ]
-
-
 @sheet("mulo_sd_eq10")
 def speedups(run: Run) -> list[TextTable]:
     """Eq. 10, its corrected form and the count of passes beside the wall's speed-up, a row a cell of MuLo-SD."""
@@ -101,7 +93,7 @@ def speedups(run: Run) -> list[TextTable]:
         "T_p are cells: the ends of rows are in none of the three, while AR, to which the wall is compared, makes a "
         "pass for each of them too",
     ]
-    return ranked(plain("MuLo-SD, supplement, eq. 10: speed-up over AR by passes, and measured", lines, notes))
+    return plain("MuLo-SD, supplement, eq. 10: speed-up over AR by passes, and measured", lines, notes, labels=2)
 
 
 def breakdown(cell: Cell) -> pd.Series[float] | None:
@@ -144,7 +136,7 @@ def stages(run: Run) -> list[TextTable]:
         for group, name, seconds in _breakdowns(run)
     ]
     notes = ["seconds of a picture, prefill not counted, and their share; steps as numbered in the paper's Fig. 2"]
-    return ranked(plain("MuLo-SD, supplement, Fig. 7: latency by step", lines, notes))
+    return plain("MuLo-SD, supplement, Fig. 7: latency by step", lines, notes, labels=2)
 
 
 @figure("mulo_sd_fig7")

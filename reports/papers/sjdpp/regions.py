@@ -34,12 +34,12 @@ def by_region(cell: Cell) -> dict[str, pd.DataFrame]:
         return {}
     regions = dict(zip(samples[KEYS].itertuples(index=False, name=None), samples["regions"], strict=True))
     tables = []
-    for (prompt, repetition), part in runs(cell).groupby(KEYS, sort=False):
-        names = list(regions[prompt, repetition])
+    for key, part in runs(cell).groupby(KEYS, sort=False):
+        names = list(regions[key])
         if names:
             passes = 1 / lengths_on_grid(part, cell.meta["grid"]).ravel()
-            table = pd.DataFrame({"region": names, "tokens": 1.0, "passes": passes})
-            tables.append(table.assign(prompt=prompt, repetition=repetition))
+            counts = {"region": names, "tokens": 1.0, "passes": passes}
+            tables.append(pd.DataFrame({**dict(zip(KEYS, key, strict=True)), **counts}))
     if not tables:
         return {}
     sums = pd.concat(tables).groupby(["region", *KEYS]).sum()

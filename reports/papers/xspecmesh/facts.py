@@ -97,8 +97,10 @@ def settings(run: Run) -> list[Setting]:
 
 def why(store: Store, selection: Mapping[str, Any] | None) -> str:
     """Why a row has no finished cell."""
+    if selection is None:
+        return "not in this run"
     sealed = set(store.cells())
-    for name, planned in store.manifest["cells"].items() if selection else ():
+    for name, planned in store.manifest["cells"].items():
         heads = (planned.get("params") or {}).get("heads", "")
         same = (planned["backbone"], heads) == (selection["backbone"], selection.get("heads", ""))
         if same and planned.get("role") != "floor":

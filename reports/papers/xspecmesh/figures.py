@@ -105,12 +105,14 @@ def levels(run: Run) -> Iterator[Figure]:
         base = setting.find("A")
         if base is None:
             continue
-        samples = run.store.cell(base).samples.drop_duplicates("prompt")
-        files = [condition_file(run.store.path, base, str(prompt)) for prompt in samples["prompt"]]
-        samples = samples.assign(file=files)[[file.is_file() for file in files]]
-        shapes = samples[samples["category"] != ""].groupby("category")
-        if len(shapes):
-            yield _clouds(setting, {str(level): list(rows["file"])[:SHOWN] for level, rows in shapes})
+        samples = run.store.cell(base).samples.drop_duplicates("prompt").sort_values("category", kind="stable")
+        shapes: dict[str, list[Path]] = {}
+        for prompt, level in zip(samples["prompt"], samples["category"], strict=True):
+            file = condition_file(run.store.path, base, str(prompt))
+            if level and file.is_file():
+                shapes.setdefault(str(level), []).append(file)
+        if shapes:
+            yield _clouds(setting, {level: files[:SHOWN] for level, files in shapes.items()})
 
 
 def _clouds(setting: Setting, shapes: Mapping[str, Sequence[Path]]) -> Figure:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from harness.record import stats
 from reports.papers.measured import KEYS, Run, decoded, plain
@@ -83,6 +83,6 @@ def _lines(name: str, against: str, held: FinishedCell, reference: FinishedCell)
         }
 
 
-def _shapes(held: FinishedCell) -> pd.Index[tuple[str, int]]:
+def _shapes(held: FinishedCell) -> pd.Index[Any]:
     """(prompt, repetition) of all that was decoded and counted, well or not."""
     return decoded(held.cell).set_index(KEYS).index
