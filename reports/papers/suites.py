@@ -32,6 +32,8 @@ FACTS = {
     "xspecmesh": xspecmesh.facts.FACTS,
     "cross_regression": cross_regression.facts.FACTS,
 }
+OWN = ("trees", "masked")
+"""Reports of suites that lie outside of the papers' folder."""
 LEGEND = (
     "measured: [low, high] is a 95 % interval over prompts, of one prompt alone over its repetitions (the seeds); "
     "(n=3): too few for one; the heading's n counts outputs",
@@ -93,7 +95,8 @@ def contents_of(store: Store) -> Contents:
     suite = store.manifest.get("suite") or {}
     stated = suite.get("report")
     if not stated:
-        return reports().get(str(suite.get("name")).removeprefix("papers/"), Contents())
+        folder, _, name = str(suite.get("name")).rpartition("/")
+        return reports().get(name, Contents()) if folder == "papers" or name in OWN else Contents()
     entry = {"name": stated} if isinstance(stated, str) else stated
     if entry["name"] not in reports():
         raise UnknownNameError("report", entry["name"], reports())
