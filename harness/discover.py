@@ -82,35 +82,37 @@ def shipped(name: str) -> Path:
 
 
 def component(kind: str, name: str, backbone: str = "", fingerprint: str = "") -> Path:
-    """The folder of a method's trained part: one of the package by name, or a path.
+    """The folder of a method's trained component: one of the package by name, or a path.
 
     Args:
-        kind: of its recipe: samplers, say. backbone: NAME-BACKBONE of the package goes before NAME, for parts that are
-            made for one backbone. fingerprint: of its weights; "": whoever it was made for is not looked at.
+        kind: the kind of its recipe, such as samplers.
+        name: of the component, or its path.
+        backbone: the model that it serves. NAME-BACKBONE of the package is preferred to NAME.
+        fingerprint: of the backbone's weights; "": what the component was trained for is not checked.
 
     Raises:
         WeightsError: it is not there, or is tied to other weights; says how to make it.
     """
     own = f"{name}-{backbone}" if backbone else name
     places = (shipped(own), shipped(name), Path(name).expanduser())
-    found = next((folder for folder in places if (folder / "config.json").is_file()), None)
-    made = "NAME" if "/" in name else own if kind in ("drafter", "adapter") else name  # made for one backbone
-    if found is None:
+    match = next((folder for folder in places if (folder / "config.json").is_file()), None)
+    recipe = "NAME" if "/" in name else own if kind in ("drafter", "adapter") else name  # made for one backbone
+    if match is None:
         for_it = f" for {backbone}" if backbone else ""
         raise WeightsError(
             f"no {kind} {name!r} came with the package{for_it}, and there is no such folder; to train: "
-            f"stride train {kind} {made} --out {shipped(made)}"
+            f"stride train {kind} {recipe} --out {shipped(recipe)}"
         )
-    if fingerprint and (tied := _tied(found)) not in ("", fingerprint):
+    if fingerprint and (tied := _tied(match)) not in ("", fingerprint):
         raise WeightsError(
-            f"the {kind} in {found} was trained for other weights ({tied[:12]}) than those of {backbone} "
+            f"the {kind} in {match} was trained for other weights ({tied[:12]}) than those of {backbone} "
             f"({fingerprint[:12]}); train one for these: `stride train {kind}` lists the recipes"
         )
-    return found
+    return match
 
 
 def _tied(folder: Path) -> str:
-    """The weights that a part was made for; "" where it does not say, or cannot be read, which its method tells."""
+    """The weights that a component was made for; "" where it states none or cannot be read: its method says so."""
     try:
         return str(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("fingerprint", ""))
     except (OSError, ValueError, AttributeError):

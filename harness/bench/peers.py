@@ -12,6 +12,7 @@ import pandas as pd
 import torch
 
 from harness.bench.paired import LOOKUP, PAIRS, Result, Settings, asked, at_most, build, compare, decoded, in_turn
+from harness.bench.startup import startup
 from harness.bench.trees import fastest, large
 from harness.bench.windows import windows
 from harness.core.draws import SeededDraws
@@ -126,5 +127,9 @@ BENCHMARKS: dict[str, Callable[[str, Settings], Result]] = {
     "trees, 60 nodes bf16": large("bf16"),
     "overhead sjd random-llama-5m": overhead("sjd", "random-llama-5m", "fp32", NUCLEUS, 0.8, "ms"),
 }
-NAMED = {"windows bf16": windows("bf16")}
-"""Run when asked for by name alone: what they measure is kept."""
+NAMED = {
+    "windows bf16": windows("bf16"),
+    "startup list": startup(("list",), 1.0),
+    "startup dry run": startup(("run", "quick", "--dry-run"), 1.5),
+}
+"""Run when they are named: windows keeps what it measures, startup measures no decoding."""

@@ -33,6 +33,7 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
     stride bench prompt_lookup --pairs 48
     stride bench trees
     stride bench windows                          what passes cost here, for methods with sizing: measured
+    stride bench startup                          seconds of stride list and of a dry run
     stride bench overhead --json
     """
     declare_all()

@@ -63,8 +63,8 @@ def _checks() -> list[dict[str, Any]]:
         add("registries", False, str(error), "error")
         return rows
     cache = cache_folder()
-    held = next(folder for folder in (cache, *cache.parents) if folder.exists())
-    free = shutil.disk_usage(held).free / 1e9
+    existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
+    free = shutil.disk_usage(existing).free / 1e9
     add("disk at the cache", free > 2, f"{free:.1f} GB free at {cache}", "error")
     for spec in presets.known().values():
         add(

@@ -67,23 +67,25 @@ def command(
     """
     declare_all()
     _refuse(backbone, adapter, out)
-    asked = _prompts(backbone, task)[:count]
+    prompts = _prompts(backbone, task)[:count]
     check_device(device)
     out.mkdir(parents=True, exist_ok=True)
     model = presets.load(backbone, dtype or BACKBONES.get(presets.resolve(backbone).adapter).default_dtype, device)
     read = model.adapter(component("adapter", adapter, backbone, model.fingerprint))
     console = Console(stderr=True)
-    parts = [asked[start : start + BATCH] for start in range(0, len(asked), BATCH)]
-    shown = track(parts, "reading", console=console, disable=as_json or not console.is_terminal)
-    found = layers.summary(pd.concat([layers.measure(model, read, some, tokens, reading) for some in shown]))
-    title = f"{backbone} {model.dtype} and {adapter}, {reading}: {task}, {len(asked)} prompts, {tokens} tokens at most"
+    batches = [prompts[start : start + BATCH] for start in range(0, len(prompts), BATCH)]
+    shown = track(batches, "reading", console=console, disable=as_json or not console.is_terminal)
+    frame = layers.summary(pd.concat([layers.measure(model, read, batch, tokens, reading) for batch in shown]))
+    title = (
+        f"{backbone} {model.dtype} and {adapter}, {reading}: {task}, {len(prompts)} prompts, {tokens} tokens at most"
+    )
     with (out / CSV).open("x", encoding="utf-8", newline="") as file:
-        found.to_csv(file, index=False)
-    adapter_layers.draw(found, title, out / PNG)
+        frame.to_csv(file, index=False)
+    adapter_layers.draw(frame, title, out / PNG)
     if as_json:
-        emit(found.to_dict("records"))
+        emit(frame.to_dict("records"))
         return
-    text_table.print_table(adapter_layers.table(found, title), Console())
+    text_table.print_table(adapter_layers.table(frame, title), Console())
     click.echo(f"wrote {out / CSV}\nwrote {out / PNG}")
 
 

@@ -34,12 +34,12 @@ def command(kind: str | None, as_json: bool) -> None:
     """
     declare_all()
     kinds = (kind,) if kind else KINDS[:-1]
-    rows = [row for each in kinds for row in ROWS[each]()]
+    rows = [row for name in kinds for row in ROWS[name]()]
     if as_json:
         emit(rows)
         return
-    for each in kinds:
-        _show(each, [row for row in rows if row["kind"] == each.removesuffix("s")])
+    for name in kinds:
+        _show(name, [row for row in rows if row["kind"] == name.removesuffix("s")])
 
 
 def methods() -> list[dict[str, Any]]:
@@ -123,7 +123,7 @@ def backbones() -> list[dict[str, Any]]:
 
 
 def source_of(spec: Spec) -> tuple[str, str]:
-    """Kind of source, and what it is called there, with its pin; the adapter where nothing is loaded."""
+    """The kind of source and its name there, with its pin; the adapter where nothing is loaded."""
     if "source" not in spec.params:
         return spec.adapter, ""
     kind, given = next(iter(spec.params["source"].items()))
@@ -142,7 +142,7 @@ def suites() -> list[dict[str, Any]]:
     """One row a suite."""
     rows = []
     for name, path in suite.known().items():
-        found = suite.load(name).suite
+        loaded = suite.load(name).suite
         rows.append(
             {
                 "name": name,
@@ -150,9 +150,9 @@ def suites() -> list[dict[str, Any]]:
                 "claim": None,
                 "needs": [],
                 "source": path.name,
-                "backbones": [entry.name for entry in found.backbones],
-                "tasks": [entry["name"] for entry in found.tasks],
-                "summary": found.description,
+                "backbones": [entry.name for entry in loaded.backbones],
+                "tasks": [entry["name"] for entry in loaded.tasks],
+                "summary": loaded.description,
             }
         )
     return rows

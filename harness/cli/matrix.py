@@ -13,22 +13,22 @@ from harness.registry import METHODS
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row a pair: it runs, or the reason it does not. There is no third outcome."""
-    found = []
+    """One row a pair: it runs, or the reason why it does not. There is no third outcome."""
+    pairs = []
     known = presets.known()
     for name in METHODS:
         method = METHODS.get(name)()
         for backbone in known.values():
             reason = incompatibility(method, backbone)
             outcome = "skipped" if reason else "runs"
-            found.append(
+            pairs.append(
                 {"name": name, "kind": "matrix", "backbone": backbone.name, "outcome": outcome, "reason": reason}
             )
-    return found
+    return pairs
 
 
 def show(console: Console, pairs: list[dict[str, Any]]) -> None:
-    """A column for all backbones on which every method fares alike, since most do; then their names."""
+    """Backbones with the same outcome for every method share a column; their names follow."""
     outcomes: dict[str, list[str]] = {}
     for row in pairs:
         outcomes.setdefault(row["backbone"], []).append(_short(row["reason"]))

@@ -38,19 +38,23 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
         else:
             click.echo("\n".join(store.cells()) or f"{run}: no finished cell")
         return
-    found = store.cell(match_cell(store, cell))
+    finished = store.cell(match_cell(store, cell))
     if prompt is not None:
-        _show_prompt(found, prompt, as_json)
+        _show_prompt(finished, prompt, as_json)
         return
-    document = _document(found)
+    document = _document(finished)
     if as_json:
         emit(document)
         return
-    _print(document, found)
+    _print(document, finished)
 
 
 def match_cell(store: Store, text: str) -> str:
-    """The only cell of a run whose id has this part. UnknownNameError: there is none, or several."""
+    """The only cell of a run whose id contains ``text``.
+
+    Raises:
+        UnknownNameError: there is none, or several.
+    """
     names = [name for name in store.cells() if text in name]
     if text in names:
         return text
@@ -101,13 +105,13 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
 
 
 def _show_prompt(cell: Cell, prompt: str, as_json: bool) -> None:
-    mine = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
-    if mine.empty:
+    samples = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
+    if samples.empty:
         raise UnknownNameError("prompt of this cell", prompt, set(cell.samples["prompt"]))
     steps = cell.steps[(cell.steps["prompt"] == prompt) & ~cell.steps["warmup"].astype(bool)]
     if as_json:
-        emit({"samples": mine.to_dict("records"), "steps": steps.to_dict("records")})
+        emit({"samples": samples.to_dict("records"), "steps": steps.to_dict("records")})
         return
-    for _, row in mine.iterrows():
+    for _, row in samples.iterrows():
         click.echo(row["text"] if row["status"] == "ok" else row["error"])
     click.echo(steps.drop(columns=["prompt", "warmup"]).to_string(index=False))

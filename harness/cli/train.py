@@ -89,7 +89,7 @@ class Watch:
         self._bar.stop()
 
     def __call__(self, progress: training.Progress) -> None:
-        """Tell of a step."""
+        """Report a step."""
         text = f"{self._name} step {progress.step}/{progress.steps} loss {progress.loss:.4f} {progress.hours:.2f} h"
         if self._bar.console.is_terminal:
             self._bar.update(self._task, completed=progress.step, description=text)
@@ -101,32 +101,33 @@ class Watch:
 def _recipe(kind: str, name: str) -> training.Recipe:
     recipe: training.Recipe = RECIPES.get(name)
     if recipe.kind != kind:
-        made = recipe.kind
-        raise UsageError(f"{name!r} is a recipe of kind {made!r}, not {kind!r}: write stride train {made} {name}")
+        raise UsageError(
+            f"{name!r} is a recipe of kind {recipe.kind!r}, not {kind!r}: write stride train {recipe.kind} {name}"
+        )
     return recipe
 
 
-def _parts(recipe: training.Recipe, given: tuple[str, ...]) -> dict[str, Path]:
+def _parts(recipe: training.Recipe, pairs: tuple[str, ...]) -> dict[str, Path]:
     """Folder of each recipe that this one builds on.
 
     Raises:
         UsageError: a pair is malformed, or a folder is missing.
     """
     named: dict[str, Path] = {}
-    for pair in given:
+    for pair in pairs:
         key, equals, folder = pair.partition("=")
         if not equals or key not in recipe.requires:
             known = ", ".join(recipe.requires) or "none"
             raise UsageError(f"--part {pair!r}: write NAME=FOLDER with NAME one of {known}")
         named[key] = Path(folder)
-    found = {key: named.get(key, shipped(key)) for key in recipe.requires}
-    for key, place in found.items():
+    folders = {key: named.get(key, shipped(key)) for key in recipe.requires}
+    for key, place in folders.items():
         if not (place.is_dir() if key in named else any(place.glob("*.safetensors"))):
             raise UsageError(
                 f"the recipe builds on {key!r}, and {place} holds no weights; train it first: "
                 f"stride train {RECIPES.get(key).kind} {key} --out {place}, or give --part {key}=FOLDER"
             )
-    return found
+    return folders
 
 
 def _show(kind: str | None, as_json: bool) -> None:

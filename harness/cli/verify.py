@@ -76,11 +76,11 @@ def _settings(name: str, params: tuple[str, ...]) -> list[Any]:
     kind = METHODS.get(name)
     if not params:
         return list(kind.variants())
-    given = dict(item.partition("=")[::2] for item in params)
-    made = build(kind, name, given)
-    if isinstance(made, list):
-        raise UsageError("; ".join(text for _, text in made))
-    return [made]
+    values = dict(item.partition("=")[::2] for item in params)
+    method = build(kind, name, values)
+    if isinstance(method, list):
+        raise UsageError("; ".join(text for _, text in method))
+    return [method]
 
 
 def _row(name: str, method: Any, outputs: int | None) -> dict[str, Any]:

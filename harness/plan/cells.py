@@ -24,7 +24,7 @@ from harness.registry import METHODS
 
 BASELINE = "autoregressive"
 MASKED_BASELINE = "masked_diffusion"
-"""Of a masked model, which has no law of a next token: one token a step."""
+"""The baseline of a masked model, which has no next-token distribution: one token a step."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Cell:
 
     Args:
         role: "method"; "baseline", what the others pair with; "floor", the baseline again with other seeds.
-        skip: why it will not run; None: it will. batch: prompts decoded in lock step; the last gang may be smaller.
+        skip: why it will not run; None: it will. batch: prompts decoded in lock step; the last batch may be smaller.
     """
 
     method: Method[Any]
@@ -144,9 +144,11 @@ class Plan:
         drop = ("name", "description", "methods", "prove", "greedy_check", "warmup", "report")
         key = {name: value for name, value in suite.items() if name not in drop}
         if self.suite.suite.batches == (1,):
-            del key["batch"]  # runs of before there were gangs go on
+            del key["batch"]  # so that runs from before there were batches can be resumed
         key["methods"] = [_plain(use) for use in self.suite.uses]
-        key["prompts"] = {use.title: digest([_hashable(p) for p in found])[:16] for use, found in self.prompts.items()}
+        key["prompts"] = {
+            use.title: digest([_hashable(p) for p in prompts])[:16] for use, prompts in self.prompts.items()
+        }
         sizes = {name: vocabulary(spec) for name, spec in presets.known().items()}
         return {
             "key": key,
@@ -197,24 +199,23 @@ def _combinations(resolved: Resolved) -> Iterator[Cell]:
         masked = Requirement.BIDIRECTIONAL in presets.resolve(entry.name).meets()
         baseline: Method[Any] = METHODS.get(MASKED_BASELINE if masked else BASELINE)()
         for dtype in entry.dtype:
-            for use in _uses(resolved, entry.name):
-                for batch, sampling in itertools.product(suite.batches, _samplings(suite, use)):
-                    stop = suite.stop_at_eos and use.task.eos
-                    budget = use.max_new_tokens or suite.max_new_tokens
-                    first = Cell(baseline, entry.name, dtype, use, sampling, budget, stop, suite.seed, "baseline")
+            for task in _uses(resolved, entry.name):
+                for batch, sampling in itertools.product(suite.batches, _samplings(suite, task)):
+                    stop = suite.stop_at_eos and task.task.eos
+                    budget = task.max_new_tokens or suite.max_new_tokens
+                    first = Cell(baseline, entry.name, dtype, task, sampling, budget, stop, suite.seed, "baseline")
                     first = replace(first, batch=batch)
                     yield first
                     if sampling.temperature > 0:
                         yield replace(first, role="floor")
-                    asked = (each.method for each in resolved.uses if each.meets(entry.name, sampling.temperature))
-                    yield from (replace(first, method=m, role="method") for m in asked if m != baseline)
+                    methods = (use.method for use in resolved.uses if use.meets(entry.name, sampling.temperature))
+                    yield from (replace(first, method=m, role="method") for m in methods if m != baseline)
 
 
 def _uses(resolved: Resolved, backbone: str) -> Iterator[TaskUse]:
-    """The tasks that a backbone is put to: those that name it, else those of its modality.
+    """The tasks of a backbone: those that name it, and those of its modality that name no backbone.
 
-    A task that no backbone of the suite fits goes with every one, and a backbone that no task fits with every task:
-    cells that are skipped with that reason rather than missing.
+    Unmatched tasks and backbones are still paired, so that the table shows why they were skipped.
     """
     names = [entry.name for entry in resolved.suite.backbones]
     idle = not any(fits(use, backbone) for use in resolved.tasks)
@@ -224,7 +225,7 @@ def _uses(resolved: Resolved, backbone: str) -> Iterator[TaskUse]:
 
 
 def fits(use: TaskUse, backbone: str) -> bool:
-    """Whether a task is put to a backbone: its entry names it, or names none and it makes what the task scores."""
+    """Whether a task is for a backbone: its entry names it, or names none and the modalities match."""
     if use.backbones:
         return backbone in use.backbones
     return modality(use.task.modality) == modality(presets.resolve(backbone).modality())
@@ -244,7 +245,7 @@ def _samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
 
 
 def _reason(cell: Cell) -> str | None:
-    """Why a cell cannot start, as far as that is known without loading anything."""
+    """Why a cell cannot start, as far as this is known before anything is loaded."""
     if cell.method.claim is Claim.SAME_GREEDY and cell.sampling.temperature > 0:
         return "its claim is for T = 0 only"
     missing = incompatibility(cell.method, presets.resolve(cell.backbone))
@@ -253,8 +254,8 @@ def _reason(cell: Cell) -> str | None:
     if not fits(cell.task, cell.backbone):
         if cell.task.backbones:
             return f"the suite keeps the task to {', '.join(cell.task.backbones)}"
-        made = presets.resolve(cell.backbone).modality()
-        return f"the backbone makes {made}, and the task scores {cell.task.task.modality}"
+        modality_made = presets.resolve(cell.backbone).modality()
+        return f"the backbone makes {modality_made}, and the task scores {cell.task.task.modality}"
     if cell.task.task.modality == "text" and not presets.resolve(cell.backbone).reads_text():
         return "the backbone has no tokenizer, and the task's prompts are text"
     return None

@@ -1,4 +1,4 @@
-"""Which method runs on which backbone, told without loading any weights."""
+"""Which method runs on which backbone, decided without loading any weights."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
         return f"drafter: {error}"
     if drafter.modality() != backbone.modality():
         return f"the drafter {name} makes {drafter.modality()}, and the backbone {backbone.modality()}"
-    theirs, ours = vocabulary(drafter), vocabulary(backbone)
-    if theirs is not None and ours is not None and theirs != ours:
-        return f"the drafter {name} has {theirs} token ids, and the backbone {ours}"
+    drafter_ids, backbone_ids = vocabulary(drafter), vocabulary(backbone)
+    if drafter_ids is not None and backbone_ids is not None and drafter_ids != backbone_ids:
+        return f"the drafter {name} has {drafter_ids} token ids, and the backbone {backbone_ids}"
     small, large = cells(drafter), cells(backbone)
     if shrink > 1 and small and large and tuple(shrink * side for side in small) != large:
         return f"the drafter {name} has {small[0]}x{small[1]} cells, and not 1/{shrink} of {large[0]}x{large[1]}"
@@ -57,7 +57,7 @@ def vocabulary(spec: Spec) -> int | None:
 
 
 def cells(spec: Spec) -> tuple[int, int] | None:
-    """Rows and columns of a picture, as the configuration of a model of ours says; None: not known."""
+    """Rows and columns of a picture, as the configuration of one of our own models states; None: not known."""
     picture = _config(spec).get("picture")
     return (int(picture["rows"]), int(picture["columns"])) if picture else None
 
@@ -72,10 +72,10 @@ def _config(spec: Spec) -> dict[str, Any]:
         return dict(source.fields["config"])
     if not sources.ready(source):
         return {}
-    found: dict[str, Any] = json.loads((sources.locate(spec.name, source) / "config.json").read_text(encoding="utf-8"))
-    return found
+    config: dict[str, Any] = json.loads((sources.locate(spec.name, source) / "config.json").read_text(encoding="utf-8"))
+    return config
 
 
 def _size(config: dict[str, Any]) -> int | None:
-    found = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
-    return None if found is None else int(found)
+    size = config.get("vocab_size", config.get("text_config", {}).get("vocab_size"))
+    return None if size is None else int(size)

@@ -27,8 +27,12 @@ class TaskUse:
     """A task and how a suite uses it.
 
     Args:
-        name: registered. limit: prompts used; None: all. backbones: those that it is put to; empty: all that fit.
-        sampling: what differs from the suite's, as pairs. max_new_tokens: None: the suite's.
+        name: its registered name.
+        task: the instance.
+        limit: prompts used; None: all.
+        backbones: those that the task is for; empty: all that fit.
+        sampling: what differs from the suite's, as pairs.
+        max_new_tokens: None: the suite's.
     """
 
     name: str
@@ -75,14 +79,15 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def companions(data: dict[str, Any], lines: Lines, problems: Problems) -> None:
     """Take ``beside`` out of a suite's plain data and add what it names to the backbones that are there."""
-    found = data.pop("beside", {})
-    if not isinstance(found, dict) or not all(isinstance(names, list) for names in found.values()):
+    companions = data.pop("beside", {})
+    if not isinstance(companions, dict) or not all(isinstance(names, list) for names in companions.values()):
         problems.append(
-            f"{lines.at(('beside',))}: beside is {found!r}; map a backbone to a list of those that run whenever it does"
+            f"{lines.at(('beside',))}: beside is {companions!r}; "
+            f"map a backbone to a list of those that run whenever it does"
         )
         return
-    held = [entry["name"] for entry in _entries(data, "backbones")]
-    added = dict.fromkeys(str(name) for one in held for name in found.get(one, ()) if name not in held)
+    names = [entry["name"] for entry in _entries(data, "backbones")]
+    added = dict.fromkeys(str(other) for name in names for other in companions.get(name, ()) if other not in names)
     if added:
         data["backbones"] = [*data["backbones"], *({"name": name} for name in added)]
 
@@ -106,28 +111,28 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
 
     ``at`` limits an entry to some temperatures of the suite, ``backbones`` to some backbones of it.
     """
-    found: dict[MethodUse, None] = {}
+    uses: dict[MethodUse, None] = {}
     for index, entry in enumerate(_entries(data, "methods")):
         at = entry.get("at")
-        asked = tuple(at) if isinstance(at, list) else None if at is None else (at,)
+        temperatures = tuple(at) if isinstance(at, list) else None if at is None else (at,)
         known = data.get("temperature", (0.0,))
-        for value in asked or ():
+        for value in temperatures or ():
             if "temperature" not in lines.options and isinstance(known, list | tuple) and value not in known:
                 problems.append(f"{lines.at(('methods', index, 'at'))}: at {value!r} is no temperature of the suite")
         names = entry.get("backbones")
         named = None if names is None else tuple(names) if isinstance(names, list | tuple) else (names,)
-        suite = {each["name"] for each in _entries(data, "backbones")}
+        suite = {backbone["name"] for backbone in _entries(data, "backbones")}
         for name in named or ():
             if "backbones" not in lines.options and name not in suite:
                 problems.append(f"{lines.at(('methods', index, 'backbones'))}: {name!r} is no backbone of the suite")
         rest = {key: value for key, value in entry.items() if key not in ("at", "backbones")}
-        made = instances(METHODS, ("methods", index), rest, lines, problems)
-        found |= dict.fromkeys(MethodUse(method, asked, named) for method in made)
-    return tuple(found)
+        methods = instances(METHODS, ("methods", index), rest, lines, problems)
+        uses |= dict.fromkeys(MethodUse(method, temperatures, named) for method in methods)
+    return tuple(uses)
 
 
 def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[TaskUse, ...]:
-    """Every task entry; the same task used twice in two ways is refused, since its cells could not be told apart."""
+    """Every task entry. The same task used in two ways is refused, since its cells would have the same id."""
     out: dict[str, TaskUse] = {}
     for index, entry in enumerate(_entries(data, "tasks")):
         faults = [(key, fault) for key in USE_KEYS if (fault := _use_fault(key, entry.get(key)))]
@@ -145,10 +150,10 @@ def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Ta
                 entry.get("max_new_tokens"),
             )
             if out.setdefault(use.title, use) != use:
-                apart = [key for key in USE_KEYS if getattr(use, key) != getattr(out[use.title], key)]
+                differences = [key for key in USE_KEYS if getattr(use, key) != getattr(out[use.title], key)]
                 problems.append(
                     f"{lines.at(('tasks', index))}: {use.name} is there twice with the same parameters and another "
-                    f"{', '.join(apart)}; keep one"
+                    f"{', '.join(differences)}; keep one"
                 )
     return tuple(out.values())
 
@@ -222,11 +227,11 @@ def instances(
     sweep = [value if isinstance(value, list) else [value] for value in params.values()]
     out = []
     for values in itertools.product(*sweep):
-        made = build(kind, str(entry["name"]), dict(zip(params, values, strict=True)))
-        if isinstance(made, list):
-            problems.extend(f"{lines.at((*loc, name))}: {text}" for name, text in made)
+        instance = build(kind, str(entry["name"]), dict(zip(params, values, strict=True)))
+        if isinstance(instance, list):
+            problems.extend(f"{lines.at((*loc, name))}: {text}" for name, text in instance)
         else:
-            out.append(made)
+            out.append(instance)
     return out
 
 

@@ -47,9 +47,9 @@ class Spec:
     note: str = ""
 
     def meets(self) -> frozenset[Requirement]:
-        """The needs that the backbone would meet, told without loading it."""
-        found: frozenset[Requirement] = BACKBONES.get(self.adapter).meets(self.params)
-        return found
+        """The requirements that the backbone would meet, decided without loading it."""
+        requirements: frozenset[Requirement] = BACKBONES.get(self.adapter).meets(self.params)
+        return requirements
 
     def reads_text(self) -> bool:
         """Whether it has a tokenizer, as far as that is known without loading it."""
@@ -97,14 +97,14 @@ def known() -> dict[str, Spec]:
         if folder not in there
     ]
     paths = [path for folder in there for path in sorted(folder.glob("*.yaml"))]
-    found = _read_all(tuple((path, path.stat().st_mtime_ns) for path in paths))
-    if errors or found.errors:
-        raise UsageError("\n".join([*found.errors, *errors]))
-    return dict(found.specs)
+    read = _read_all(tuple((path, path.stat().st_mtime_ns) for path in paths))
+    if errors or read.errors:
+        raise UsageError("\n".join([*read.errors, *errors]))
+    return dict(read.specs)
 
 
 @dataclass(frozen=True)
-class _Found:
+class _PresetFiles:
     """Presets by name, and what is wrong with the files that hold none."""
 
     specs: Mapping[str, Spec]
@@ -112,11 +112,11 @@ class _Found:
 
 
 @lru_cache(maxsize=8)
-def _read_all(stamped: tuple[tuple[Path, int], ...]) -> _Found:
-    """Read once what did not change: a plan asks for presets some times a cell."""
+def _read_all(stamped: tuple[tuple[Path, int], ...]) -> _PresetFiles:
+    """Files that did not change are read once: a plan asks for presets several times a cell."""
     errors: list[str] = []
     specs = [_read(path, errors) for path, _ in stamped]
-    return _Found({spec.name: spec for spec in specs if spec is not None}, tuple(errors))
+    return _PresetFiles({spec.name: spec for spec in specs if spec is not None}, tuple(errors))
 
 
 def _read(path: Path, errors: list[str]) -> Spec | None:
@@ -145,18 +145,18 @@ def _read(path: Path, errors: list[str]) -> Spec | None:
 
 def _faults(name: str, body: Mapping[str, Any]) -> list[tuple[str, str]]:
     """The key at fault and what is wrong with it."""
-    found = [(key, f"`{key}` is a text; found {body[key]!r}") for key in TEXTS if not _is_text(body, key)]
+    faults = [(key, f"`{key}` is a text; found {body[key]!r}") for key in TEXTS if not _is_text(body, key)]
     adapter = body.get("adapter")
     if adapter is None:
-        found.append(("", f"`adapter` is missing; choose one of {', '.join(BACKBONES)}"))
+        faults.append(("", f"`adapter` is missing; choose one of {', '.join(BACKBONES)}"))
     elif adapter not in BACKBONES:
-        found.append(("adapter", str(UnknownNameError("adapter", str(adapter), BACKBONES))))
+        faults.append(("adapter", str(UnknownNameError("adapter", str(adapter), BACKBONES))))
     if "source" in body:
         try:
             sources.parse(name, body["source"])
         except UsageError as error:
-            found.append(("source", str(error)))
-    return found
+            faults.append(("source", str(error)))
+    return faults
 
 
 def _is_text(body: Mapping[str, Any], key: str) -> bool:
@@ -240,15 +240,15 @@ def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
     if seed is not None and noise is None:
         raise UsageError(f"drafter {text!r}: seed= belongs to noise=, which is missing")
     own = name in ("self", target.name)
-    found = (target if own else load(name, target.dtype, target.device, fetch)).variant(params)
-    if found.capabilities.vocabulary != target.capabilities.vocabulary:
+    model = (target if own else load(name, target.dtype, target.device, fetch)).variant(params)
+    if model.capabilities.vocabulary != target.capabilities.vocabulary:
         raise UsageError(
-            f"the drafter {text!r} has a vocabulary of {found.capabilities.vocabulary} tokens and the target "
+            f"the drafter {text!r} has a vocabulary of {model.capabilities.vocabulary} tokens and the target "
             f"{target.name!r} of {target.capabilities.vocabulary}: take a drafter of the same family"
         )
     if noise is None:
-        return found
-    return NoisyBackbone(found, _number(text, noise, float), _number(text, seed or "0", int))
+        return model
+    return NoisyBackbone(model, _number(text, noise, float), _number(text, seed or "0", int))
 
 
 def _split(text: str) -> tuple[str, dict[str, str]]:
