@@ -1,4 +1,4 @@
-"""Backbone adapters: each implements `Cache` and knows nothing of drafts, verdicts or sampling."""
+"""Backbone adapters: each implements `Cache` and knows nothing of drafts, acceptance or sampling."""
 
 from importlib.util import find_spec
 

@@ -1,7 +1,7 @@
-"""Models published in several parts: a folder of transformers, a tokenizer of pictures, a text encoder.
+"""Models published in several components: a folder of transformers, a tokenizer of pictures, a text encoder.
 
-A preset's ``parts`` name each one: ``{hub: ORG/NAME}`` for a folder, ``{hub: ORG/NAME, file: FILE}`` for a file, with
-``revision`` where it is pinned, or ``{path: PATH}`` for either on this machine.
+A preset's ``parts`` name each component: ``{hub: ORG/NAME}`` for a folder, ``{hub: ORG/NAME, file: FILE}`` for a file,
+with ``revision`` where it is pinned, or ``{path: PATH}`` for either on this machine.
 """
 
 from __future__ import annotations
@@ -35,22 +35,22 @@ def check(name: str, parts: Any, needed: Iterable[str], optional: Iterable[str] 
     Raises:
         UsageError: one is missing, unknown or malformed.
     """
-    each = parts.values() if isinstance(parts, Mapping) else [None]
-    if any(not isinstance(part, Mapping) or set(part) not in FIELDS for part in each):
+    values = parts.values() if isinstance(parts, Mapping) else [None]
+    if any(not isinstance(part, Mapping) or set(part) not in FIELDS for part in values):
         raise UsageError(
             f"{name}: `parts` maps names to {{hub: ORG/NAME, file: FILE}} or {{path: PATH}}; found {parts!r}"
         )
-    wanted, known = set(needed), {*needed, *optional}
-    if not wanted <= set(parts) <= known:
+    required, known = set(needed), {*needed, *optional}
+    if not required <= set(parts) <= known:
         raise UsageError(
-            f"{name}: `parts` has {', '.join(sorted(parts)) or 'nothing'} and must have {', '.join(sorted(wanted))}"
-            + (f", and may have {', '.join(sorted(known - wanted))}" if known - wanted else "")
+            f"{name}: `parts` has {', '.join(sorted(parts)) or 'nothing'} and must have {', '.join(sorted(required))}"
+            + (f", and may have {', '.join(sorted(known - required))}" if known - required else "")
         )
     return {key: {field: str(value) for field, value in part.items()} for key, part in parts.items()}
 
 
 def place(part: Component) -> Path:
-    """Where a part may be put by hand."""
+    """Where a component may be put by hand."""
     if "path" in part:
         return Path(part["path"]).expanduser()
     home = cache_folder() / "files" / part["hub"].replace("/", "--")
@@ -58,7 +58,7 @@ def place(part: Component) -> Path:
 
 
 def find(part: Component) -> Path | None:
-    """A part on this machine: put there by hand, or fetched from the hub; None where it is not."""
+    """The path of a component on this machine, put there by hand or fetched from the hub; None where it is not."""
     put = place(part)
     if put.is_file() if "file" in part else put.is_file() or (put / "config.json").is_file():
         return put
@@ -66,31 +66,31 @@ def find(part: Component) -> Path | None:
 
 
 def ready(parts: Mapping[str, Component]) -> bool:
-    """Whether all parts are here."""
+    """Whether all components are here."""
     return all(find(part) is not None for part in parts.values())
 
 
 def locate(name: str, parts: Mapping[str, Component]) -> dict[str, Path]:
-    """The parts that are here.
+    """The paths of all components.
 
     Raises:
-        WeightsError: some are not; says of each what it is, whence it comes and where to put it.
+        WeightsError: some are missing; says of each what it is, where it comes from and where to put it.
     """
-    found = {key: find(part) for key, part in parts.items()}
-    missing = [f"{key} is {_origin(parts[key])}: put it at {place(parts[key])}" for key in found if found[key] is None]
+    paths = {key: find(part) for key, part in parts.items()}
+    missing = [f"{key} is {_origin(parts[key])}: put it at {place(parts[key])}" for key in paths if paths[key] is None]
     if missing:
         raise WeightsError(
             f"the weights of {name!r} are not on this machine. Run `stride fetch {name}`, or by hand: "
             + "; ".join(missing)
         )
-    return {key: path for key, path in found.items() if path is not None}
+    return {key: path for key, path in paths.items() if path is not None}
 
 
 def fetch(name: str, parts: Mapping[str, Component], progress: Progress = lambda line: None) -> None:
-    """Download the parts that are not here.
+    """Download the components that are not here.
 
     Raises:
-        WeightsError: one cannot be had.
+        WeightsError: one cannot be downloaded.
     """
     for key, part in parts.items():
         if find(part) is None and "path" not in part:
@@ -127,11 +127,11 @@ def _hub(part: Component, local: bool) -> Path | None:
 
 
 def digest(paths: Mapping[str, Path]) -> str:
-    """Hex sha256 over all parts."""
+    """Hex sha256 over all components."""
     notes, whole = cache_folder() / "digests", hashlib.sha256()
     for key, path in sorted(paths.items()):
-        found = digests.remembered(path, notes) if path.is_file() else sources.digest(path)
-        whole.update(f"{key} {found}\n".encode())
+        sha256 = digests.remembered(path, notes) if path.is_file() else sources.digest(path)
+        whole.update(f"{key} {sha256}\n".encode())
     return whole.hexdigest()
 
 

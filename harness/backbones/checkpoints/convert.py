@@ -76,10 +76,10 @@ def _model(gguf: Path) -> Any:
     config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     read = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)
-    found = model.load_state_dict(read["tensors"], strict=False, assign=True)
+    report = model.load_state_dict(read["tensors"], strict=False, assign=True)
     model.tie_weights()
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    lost = [key for key in found.missing_keys if key not in tied and not any(part in key for part in COMPUTED)]
-    if lost or found.unexpected_keys:
-        raise ValueError(f"tensors missing: {lost[:3]}, not expected: {found.unexpected_keys[:3]}")
+    lost = [key for key in report.missing_keys if key not in tied and not any(part in key for part in COMPUTED)]
+    if lost or report.unexpected_keys:
+        raise ValueError(f"tensors missing: {lost[:3]}, not expected: {report.unexpected_keys[:3]}")
     return model

@@ -1,4 +1,4 @@
-"""sha256 of weights: each file is read once in its life, and what was found is noted in the cache folder."""
+"""sha256 of weights: each file is read once, and its digest is noted in the cache folder."""
 
 from __future__ import annotations
 
@@ -48,11 +48,11 @@ def remembered(path: Path, notes: Path) -> str:
     path, stat = path.resolve(), path.stat()
     mark = [stat.st_ino, stat.st_size, stat.st_mtime_ns]
     note = notes / f"{stat.st_dev}-{stat.st_ino}.json"
-    found = _noted(note, mark)
-    if found is None:
-        found = of_file(path)
-        _write(note, json.dumps({"mark": mark, "sha256": found}))
-    return found
+    sha256 = _noted(note, mark)
+    if sha256 is None:
+        sha256 = of_file(path)
+        _write(note, json.dumps({"mark": mark, "sha256": sha256}))
+    return sha256
 
 
 def _noted(note: Path, mark: list[int]) -> str | None:

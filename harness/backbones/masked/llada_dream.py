@@ -58,8 +58,11 @@ class Published:
     """A checkpoint's configuration.
 
     Args:
-        family: LLaDA or Dream. config: of the decoder. mask: id of a masked position. eos: ids that end a text.
-        shifted: whether the row of a position gives the law of the next one, as in the model it was made from.
+        family: LLaDA or Dream.
+        config: of the decoder.
+        mask: id of a masked position.
+        eos: ids that end a text.
+        shifted: whether the row of a position gives the distribution of the next one, as in the model it was made from.
     """
 
     family: str
@@ -92,50 +95,50 @@ def read_config(name: str, folder: Path) -> Published:
     """
     file = folder / "config.json"
     try:
-        found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
-        family = {"llada": _llada, "Dream": _dream}.get(str(found.get("model_type")))
+        fields: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+        family = {"llada": _llada, "Dream": _dream}.get(str(fields.get("model_type")))
         if family is None:
-            raise WeightsError(f"{name}: {file} is of model_type {found.get('model_type')!r}; give llada or Dream")
-        return family(name, file, found)
+            raise WeightsError(f"{name}: {file} is of model_type {fields.get('model_type')!r}; give llada or Dream")
+        return family(name, file, fields)
     except (OSError, ValueError, AttributeError) as error:
         raise WeightsError(f"{name}: {file} cannot be read ({error}). Fetch the folder again") from error
     except KeyError as error:
         raise WeightsError(f"{name}: {file} has no field {error}; it is another model's, or not whole") from error
 
 
-def _llada(name: str, file: Path, found: Mapping[str, Any]) -> Published:
-    odd = [key for key, value in PLAIN.items() if found.get(key, value) != value]
+def _llada(name: str, file: Path, fields: Mapping[str, Any]) -> Published:
+    odd = [key for key, value in PLAIN.items() if fields.get(key, value) != value]
     if odd:
-        raise WeightsError(f"{name}: {file} has {odd[0]}: {found[odd[0]]!r}; served is {PLAIN[odd[0]]!r}")
+        raise WeightsError(f"{name}: {file} has {odd[0]}: {fields[odd[0]]!r}; served is {PLAIN[odd[0]]!r}")
     config = LlamaConfig(
-        vocab_size=found.get("embedding_size") or found["vocab_size"],
-        hidden_size=found["d_model"],
-        intermediate_size=found["mlp_hidden_size"],
-        num_hidden_layers=found["n_layers"],
-        num_attention_heads=found["n_heads"],
-        num_key_value_heads=found.get("n_kv_heads") or found["n_heads"],
-        max_position_embeddings=found["max_sequence_length"],
-        rms_norm_eps=found["rms_norm_eps"],
-        rope_parameters={"rope_type": "default", "rope_theta": found["rope_theta"]},
+        vocab_size=fields.get("embedding_size") or fields["vocab_size"],
+        hidden_size=fields["d_model"],
+        intermediate_size=fields["mlp_hidden_size"],
+        num_hidden_layers=fields["n_layers"],
+        num_attention_heads=fields["n_heads"],
+        num_key_value_heads=fields.get("n_kv_heads") or fields["n_heads"],
+        max_position_embeddings=fields["max_sequence_length"],
+        rms_norm_eps=fields["rms_norm_eps"],
+        rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
         tie_word_embeddings=False,
     )
-    return Published("LLaDA", config, int(found["mask_token_id"]), frozenset({int(found["eos_token_id"])}), False)
+    return Published("LLaDA", config, int(fields["mask_token_id"]), frozenset({int(fields["eos_token_id"])}), False)
 
 
-def _dream(name: str, file: Path, found: Mapping[str, Any]) -> Published:
+def _dream(name: str, file: Path, fields: Mapping[str, Any]) -> Published:
     config = Qwen2Config(
-        vocab_size=found["vocab_size"],
-        hidden_size=found["hidden_size"],
-        intermediate_size=found["intermediate_size"],
-        num_hidden_layers=found["num_hidden_layers"],
-        num_attention_heads=found["num_attention_heads"],
-        num_key_value_heads=found["num_key_value_heads"],
-        max_position_embeddings=found["max_position_embeddings"],
-        rms_norm_eps=found["rms_norm_eps"],
-        rope_parameters={"rope_type": "default", "rope_theta": found["rope_theta"]},
-        tie_word_embeddings=bool(found.get("tie_word_embeddings", False)),
+        vocab_size=fields["vocab_size"],
+        hidden_size=fields["hidden_size"],
+        intermediate_size=fields["intermediate_size"],
+        num_hidden_layers=fields["num_hidden_layers"],
+        num_attention_heads=fields["num_attention_heads"],
+        num_key_value_heads=fields["num_key_value_heads"],
+        max_position_embeddings=fields["max_position_embeddings"],
+        rms_norm_eps=fields["rms_norm_eps"],
+        rope_parameters={"rope_type": "default", "rope_theta": fields["rope_theta"]},
+        tie_word_embeddings=bool(fields.get("tie_word_embeddings", False)),
     )
-    return Published("Dream", config, int(found["mask_token_id"]), frozenset({int(found["eos_token_id"])}), True)
+    return Published("Dream", config, int(fields["mask_token_id"]), frozenset({int(fields["eos_token_id"])}), True)
 
 
 def read_model(name: str, folder: Path, published: Published, dtype: torch.dtype) -> Any:

@@ -83,14 +83,14 @@ def encode(mesh: Mesh) -> list[int]:
     blocks, offsets = _ids(exact.vertices)
     tokens: list[int] = []
     for patch in patches(exact.faces.tolist(), len(exact.vertices)):
-        held = -1 if tokens else blocks[patch[0]]
+        named_block = -1 if tokens else blocks[patch[0]]
         for place, vertex in enumerate(patch):
             block = blocks[vertex]
             if place == 0:
                 tokens.append(block + CENTRES if tokens else block)
-            elif block != held:
+            elif block != named_block:
                 tokens.append(block)
-                held = block
+                named_block = block
             tokens.append(offsets[vertex])
     return [*tokens, EOS]
 

@@ -58,23 +58,23 @@ def _fans(ids: Sequence[int]) -> Iterator[list[Vertex]]:
     """Centre and fan of each patch, as steps."""
     fan: list[Vertex] = []
     patch = block = -1
-    wanted = "patch"
+    expected = "patch"
     for place, token in enumerate(ids):
         kind = _kind(token)
-        if wanted not in (kind, "any") or kind == "special":
-            raise OutputError(f"token {place} of the mesh is {token}, where {_ONE_OF[wanted]} has to stand")
+        if expected not in (kind, "any") or kind == "special":
+            raise OutputError(f"token {place} of the mesh is {token}, where {_ONE_OF[expected]} has to stand")
         if kind == "patch":
             if token >= FIRST_CENTRE and place:
                 yield _checked(fan, place)
                 fan = []
-            patch, wanted = token % FIRST_CENTRE, "block"
+            patch, expected = token % FIRST_CENTRE, "block"
         elif kind == "block":
-            block, wanted = token - FIRST_BLOCK, "offset"
+            block, expected = token - FIRST_BLOCK, "offset"
         else:
             fan.append(_steps(patch, block, token - FIRST_OFFSET))
-            wanted = "any"
-    if wanted != "any":
-        raise OutputError(f"the {len(ids)} tokens of the mesh end where {_ONE_OF[wanted]} has to stand")
+            expected = "any"
+    if expected != "any":
+        raise OutputError(f"the {len(ids)} tokens of the mesh end where {_ONE_OF[expected]} has to stand")
     yield _checked(fan, len(ids))
 
 
@@ -96,10 +96,10 @@ def _checked(fan: list[Vertex], place: int) -> list[Vertex]:
 
 
 def _steps(patch: int, block: int, offset: int) -> Vertex:
-    found = [
+    steps = [
         (patch // PATCHES**place % PATCHES) * BLOCKS * STEPS
         + (block // BLOCKS**place % BLOCKS) * STEPS
         + offset // STEPS**place % STEPS
         for place in (2, 1, 0)
     ]
-    return found[0], found[1], found[2]
+    return steps[0], steps[1], steps[2]

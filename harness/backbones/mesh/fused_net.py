@@ -1,4 +1,4 @@
-"""The mesh decoder as a `Net` over slots: one object a condition, whose cross keys and values are made once."""
+"""The mesh decoder as a `Net` over slots: one object a condition, whose cross keys and values are computed once."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from harness.backbones.mesh.fused_weights import FusedWeights
 from harness.backbones.mesh.layers import EPS, split_heads
 from harness.backbones.mesh.model import NOWHERE, block_of, is_offset
 from harness.backbones.slots.net import Net, SlotLayer
-from harness.backbones.slots.packed import Part, last_rows
+from harness.backbones.slots.packed import PackedWindow, last_rows
 from harness.backbones.slots.tapped import TappedNet
 from harness.core.backbone import TiedEmbeddings
 from harness.core.cache import Rows
 
 
 class _Sequence(NamedTuple):
-    """Of a pass: so many rows, their mask, the slots they go to, and the cross keys and values of each layer."""
+    """One sequence of a pass: its number of rows, mask and slots, and the cross keys and values of each layer."""
 
     rows: int
     mask: Tensor | None
@@ -34,10 +34,11 @@ class MeshNet(TappedNet):
     """The forward for one point cloud.
 
     Args:
-        decoder: the weights. latents: of the cloud, [K, E].
+        decoder: the weights.
+        latents: of the cloud, [K, E].
 
-    The last slot layer holds position, token and place of the entries: so a row knows, in a tree as in a chain, which
-    entry came before it, in which block it lies, and how far back an entry is.
+    The last slot layer holds position, token and block of the entries. From it a row knows, in a tree as in a chain,
+    which entry came before it, in which block it lies, and how far back an entry is.
     """
 
     kind = "mesh"
@@ -67,8 +68,8 @@ class MeshNet(TappedNet):
         """Of the same weights, whatever the cloud."""
         return isinstance(other, MeshNet) and other.decoder is self.decoder
 
-    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]) -> Rows:
-        """Several sequences in one pass (see `_kv_batch`), each with its own cloud."""
+    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
+        """Several sequences in one pass (see `packed`), each with its own cloud."""
         several = [_Sequence(len(p.window.tokens), p.mask, p.slots.layers, _cross(p.net)) for p in parts]
         rows, taps = last_rows(parts), parts[0].window.taps
         if taps:

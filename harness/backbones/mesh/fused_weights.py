@@ -34,7 +34,8 @@ class FusedWeights:
     """Weights as they are run: table [V, E], places [P, E], rotations [T, 1, D], layers.
 
     Args:
-        heads: of all attentions. window: a row sees the entries of so many last positions; 0: all.
+        heads: of all attentions.
+        window: a row sees the entries of so many last positions; 0: all.
     """
 
     table: Tensor

@@ -21,9 +21,14 @@ class Sizes:
     """Sizes of a mesh model.
 
     Args:
-        width: E. layers: of the decoder. heads: of all attentions; width / heads is even. hidden: of the gated layers.
-        latents: that the point cloud becomes. encoder_layers: of self-attention among them.
-        context: the most tokens. window: a row sees the entries of so many last positions, its own included; 0: all.
+        width: E.
+        layers: of the decoder.
+        heads: of all attentions; width / heads is even.
+        hidden: of the gated layers.
+        latents: that the point cloud becomes.
+        encoder_layers: of self-attention among them.
+        context: the most tokens.
+        window: a row sees the entries of so many last positions, its own included; 0: all.
     """
 
     width: int = 128
@@ -42,10 +47,10 @@ class Sizes:
         Raises:
             WeightsError: a field is missing, unknown or not a whole number.
         """
-        wanted = set(Sizes.__dataclass_fields__)
-        if set(fields) != wanted or not all(isinstance(value, int) for value in fields.values()):
+        names = set(Sizes.__dataclass_fields__)
+        if set(fields) != names or not all(isinstance(value, int) for value in fields.values()):
             raise WeightsError(
-                f"{name}: the configuration of a mesh model gives {', '.join(sorted(wanted))} as whole numbers; found "
+                f"{name}: the configuration of a mesh model gives {', '.join(sorted(names))} as whole numbers; found "
                 f"{dict(fields)}"
             )
         return Sizes(**fields)

@@ -19,7 +19,8 @@ def patches(faces: Sequence[Sequence[int]], vertices: int) -> Iterator[list[int]
     The centre is the corner of the first face left that lies in the most faces left.
 
     Args:
-        faces: three vertex numbers each, in the order in which they are to be covered. vertices: their number.
+        faces: three vertex numbers each, in the order in which they are to be covered.
+        vertices: their number.
     """
     around: list[list[Link]] = [[] for _ in range(vertices)]
     for number, (a, b, c) in enumerate(faces):

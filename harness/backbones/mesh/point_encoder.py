@@ -43,8 +43,8 @@ class PointEncoder(nn.Module):
         chosen = spread_out(points[..., :3], self.latents)
         anchors = points.gather(1, chosen[..., None].expand(-1, -1, POINT))
         features, x = (self.lift(waves(part).to(self.read_q.weight)) for part in (points, anchors))
-        apart = torch.cdist(anchors[..., :3], points[..., :3]).square()
-        bias = (-0.5 * self.narrow.exp()[:, None, None] * apart[:, None]).to(x)
+        distances = torch.cdist(anchors[..., :3], points[..., :3]).square()
+        bias = (-0.5 * self.narrow.exp()[:, None, None] * distances[:, None]).to(x)
         keys, values = (split_heads(part, self.heads) for part in self.read_kv(features).chunk(2, -1))
         x = x + self.read_out(consult(split_heads(self.read_q(x), self.heads), keys, values, bias))
         x = self.mlp(x)
@@ -56,14 +56,14 @@ class PointEncoder(nn.Module):
 
 def spread_out(places: Float[Tensor, "B n 3"], count: int) -> Int[Tensor, "B K"]:
     """Farthest points first: the one farthest from the middle, then always the one farthest from those chosen."""
-    apart = (places - places.mean(1, keepdim=True)).square().sum(-1)
-    chosen = [apart.argmax(1)]
-    apart = torch.full_like(apart, torch.inf)
+    distances = (places - places.mean(1, keepdim=True)).square().sum(-1)
+    chosen = [distances.argmax(1)]
+    distances = torch.full_like(distances, torch.inf)
     rows = torch.arange(len(places), device=places.device)
     while len(chosen) < count:
         last = places[rows, chosen[-1]]
-        apart = torch.minimum(apart, (places - last[:, None]).square().sum(-1))
-        chosen.append(apart.argmax(1))
+        distances = torch.minimum(distances, (places - last[:, None]).square().sum(-1))
+        chosen.append(distances.argmax(1))
     return torch.stack(chosen, 1)
 
 

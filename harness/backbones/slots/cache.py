@@ -1,7 +1,7 @@
-"""The slot cache: keys and values in preallocated buffers, written in place and cut by a number.
+"""The slot cache: keys and values in preallocated buffers, written in place and cut by a length.
 
-Nothing is ever concatenated: a pass writes its entries behind the ones held, `keep` of a prefix sets a
-length, and `keep` of chosen entries is one index copy per layer.
+Nothing is concatenated. A pass writes its entries behind the old ones, `keep` of a prefix sets a length, and `keep` of
+chosen entries is one index copy per layer.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from harness.backbones.slots.net import FIRST, Gates, Net, Slots, Tapped
-from harness.backbones.slots.packed import Part, extend_packed
+from harness.backbones.slots.packed import PackedWindow, extend_packed
 from harness.core.cache import Cache, Rows, Window
 from harness.errors import ContractError
 
@@ -64,7 +64,9 @@ class SlotCache(Cache):
     """One sequence over a net.
 
     Args:
-        net: the forward pass. context: the most entries. masks: shared by the caches of a backbone.
+        net: the forward pass.
+        context: the most entries.
+        masks: shared by the caches of a backbone.
     """
 
     def __init__(self, net: Net, context: int, masks: Masks) -> None:
@@ -74,7 +76,7 @@ class SlotCache(Cache):
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
-        """One pass behind the entries held."""
+        """One pass behind the old entries."""
         rows = self._run(self._part(window))
         self._slots.length += len(window.tokens)
         return rows
@@ -84,12 +86,12 @@ class SlotCache(Cache):
     def extend_many(cls, caches: Sequence[SlotCache], windows: Sequence[Window]) -> list[Rows | Exception]:
         """One packed pass where one net serves all of them and can."""
         try:
-            found = extend_packed([cache._part(window) for cache, window in zip(caches, windows, strict=True)])
+            rows = extend_packed([cache._part(window) for cache, window in zip(caches, windows, strict=True)])
         except Exception:  # no slots have grown yet: read alone, only what cannot be read fails
-            found = None
-        return super().extend_many(caches, windows) if found is None else found
+            rows = None
+        return super().extend_many(caches, windows) if rows is None else rows
 
-    def _part(self, window: Window) -> Part:
+    def _part(self, window: Window) -> PackedWindow:
         """What a pass over the window needs.
 
         Raises:
@@ -103,7 +105,7 @@ class SlotCache(Cache):
             )
         if not 0 <= window.base <= slots.length:
             raise ContractError(f"a window has base {window.base} and the cache holds {slots.length} entries")
-        return Part(self._gated(window), slots, window, self._masks(window, slots.length))
+        return PackedWindow(self._gated(window), slots, window, self._masks(window, slots.length))
 
     def _gated(self, window: Window) -> Net:
         if window.gate is None:
@@ -112,7 +114,7 @@ class SlotCache(Cache):
             raise ContractError(f"{type(self._net).__name__} gates no rows; ask a backbone that meets GATE")
         return self._net.gated(window.adapter, window.gate)
 
-    def _run(self, part: Part) -> Rows:
+    def _run(self, part: PackedWindow) -> Rows:
         net, slots, window, mask = part
         if not window.taps:
             return Rows(net(window.tokens, window.positions, mask, slots, window.rows))
@@ -122,7 +124,7 @@ class SlotCache(Cache):
 
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """A number where the entries lie in place, else one index copy a layer."""
+        """A new length where the entries lie in place, else one index copy a layer."""
         slots, end = self._slots, length + len(entries)
         if not 0 <= length <= end <= slots.length or any(not 0 <= e < slots.length - length for e in entries):
             raise ContractError(
@@ -132,8 +134,8 @@ class SlotCache(Cache):
         while placed < len(entries) and entries[placed] == placed:
             placed += 1
         if placed < len(entries):
-            held = slots.layers[0].keys
-            index = torch.tensor(entries[placed:], device=held.device) + length
+            keys = slots.layers[0].keys
+            index = torch.tensor(entries[placed:], device=keys.device) + length
             for layer in slots.layers:
                 layer.gather(length + placed, index)
         slots.length = end

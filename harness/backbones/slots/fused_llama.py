@@ -18,7 +18,7 @@ from torch.nn import functional
 from harness.backbones.slots import gated as gates
 from harness.backbones.slots.fused import FusedLayers
 from harness.backbones.slots.net import Net
-from harness.backbones.slots.packed import PackedLayer, Part, last_rows, layers
+from harness.backbones.slots.packed import PackedLayer, PackedWindow, last_rows, layers
 from harness.backbones.slots.tapped import TappedNet
 from harness.backbones.slots.transformers_net import TransformersNet
 from harness.core.backbone import TiedEmbeddings
@@ -114,7 +114,7 @@ class FusedLlama(FusedLayers, TappedNet):
         """Only itself."""
         return other is self
 
-    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]) -> Rows:
+    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
         """Several sequences in one pass (see `packed`)."""
         packed, rows = layers(parts, self._heads // self._kv_heads), last_rows(parts)
         if parts[0].window.taps:
@@ -169,16 +169,16 @@ class FusedLlama(FusedLayers, TappedNet):
         keys, values = slot.update(keys.transpose(0, 1)[None], values.transpose(0, 1)[None])
         share = heads // kv_heads
         if mask is None and count > 1:
-            keys, values = (each.repeat_interleave(share, 1) for each in (keys, values))
-            seen = functional.scaled_dot_product_attention(
+            keys, values = (tensor.repeat_interleave(share, 1) for tensor in (keys, values))
+            attended = functional.scaled_dot_product_attention(
                 query.transpose(0, 1)[None], keys, values, is_causal=True, scale=self._scale
             )
-            return seen[0].transpose(0, 1).reshape(count, heads * width)
+            return attended[0].transpose(0, 1).reshape(count, heads * width)
         packed = query.view(count, kv_heads, share, width).permute(1, 2, 0, 3)
-        seen = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             packed.reshape(1, kv_heads, share * count, width), keys, values, attn_mask=mask, scale=self._scale
         )
-        return seen.view(kv_heads, share, count, width).permute(2, 0, 1, 3).reshape(count, heads * width)
+        return attended.view(kv_heads, share, count, width).permute(2, 0, 1, 3).reshape(count, heads * width)
 
 
 def forward_of(model: Any) -> Net:

@@ -1,6 +1,6 @@
 """Linear layers that read an adapter in some rows of a pass and leave the others as they are.
 
-A row whose gate is 0 gets its low-rank product times 0: the base's own value, in the same pass.
+A row whose gate is 0 gets its low-rank product times 0, so it keeps the base's own value in the same pass.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ def nothing(out: int, into: int, like: Tensor) -> LowRank:
 
 
 def check(adapter: Adapter, shapes: Mapping[str, tuple[int, int]]) -> None:
-    """Whether every layer that it changes is there.
+    """Refuse an adapter of layers that are not there.
 
     Args:
         shapes: O and I of the linear layers that a row may gate.
 
     Raises:
-        WeightsError: one is not, or of another shape.
+        WeightsError: it changes such a layer, or one of another shape.
     """
     for name, low in adapter.items():
-        found = (low.up.shape[0], low.down.shape[1])
-        if name not in shapes or shapes[name] != found:
-            have = (
+        shape = (low.up.shape[0], low.down.shape[1])
+        if name not in shapes or shapes[name] != shape:
+            actual = (
                 f"that has {shapes[name][0]} x {shapes[name][1]}" if name in shapes else "which is no linear layer here"
             )
             raise WeightsError(
-                f"the adapter changes {name} by {found[0]} x {found[1]} numbers, {have}: it was made for another "
+                f"the adapter changes {name} by {shape[0]} x {shape[1]} numbers, {actual}: it was made for another "
                 f"model, or changes the output layer, which all rows share"
             )
 

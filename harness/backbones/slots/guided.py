@@ -28,7 +28,8 @@ class GridGrammar:
     Places outside the picture are treated as cells.
 
     Args:
-        grid: the picture; its ``start`` is not used. allowed: marks the ids that a cell may take.
+        grid: the picture; its ``start`` is not used.
+        allowed: marks the ids that a cell may take.
     """
 
     def __init__(self, grid: Grid, allowed: Bool[Tensor, " V"], dtype: torch.dtype = torch.float32) -> None:
@@ -57,8 +58,11 @@ class GuidedCache(Cache):
     branches' places.
 
     Args:
-        conditional: empty. prompt: P. scale: s; at 1 the other branch does not run.
-        unconditional: empty; None where there is no guidance. negative: the U tokens of its prompt.
+        conditional: empty.
+        prompt: P.
+        scale: s; at 1 the other branch does not run.
+        unconditional: empty; None where there is no guidance.
+        negative: the U tokens of its prompt.
         grammar: what may follow; None: everything.
     """
 
@@ -91,29 +95,29 @@ class GuidedCache(Cache):
         Raises:
             ContractError: past the context, or a tree that hangs from a token inside the prompt.
         """
-        found = type(self).extend_many([self], [window])[0]
-        if isinstance(found, Exception):
-            raise found
-        return found
+        rows = type(self).extend_many([self], [window])[0]
+        if isinstance(rows, Exception):
+            raise rows
+        return rows
 
     @classmethod
     def extend_many(cls, caches: Sequence[GuidedCache], windows: Sequence[Window]) -> list[Rows | Exception]:
         """The branches of all of them together, in one pass where their caches have one."""
-        asked: list[list[tuple[Cache, Window]] | Exception] = []
+        per_cache: list[list[tuple[Cache, Window]] | Exception] = []
         for cache, window in zip(caches, windows, strict=True):
             try:
-                asked.append(cache._branches(window))
+                per_cache.append(cache._branches(window))
             except Exception as error:  # refused before anything of it is read
-                asked.append(error)
-        passes = [each for branches in asked if isinstance(branches, list) for each in branches]
+                per_cache.append(error)
+        passes = [branch for branches in per_cache if isinstance(branches, list) for branch in branches]
         read = iter(extend_all([cache for cache, _ in passes], [window for _, window in passes]))
         return [
             branches if isinstance(branches, Exception) else cache._tried(window, [next(read) for _ in branches])
-            for cache, window, branches in zip(caches, windows, asked, strict=True)
+            for cache, window, branches in zip(caches, windows, per_cache, strict=True)
         ]
 
     def _branches(self, window: Window) -> list[tuple[Cache, Window]]:
-        """What each branch reads; the other one nothing inside the prompt, and where there is no guidance."""
+        """What each branch reads; the unconditional one nothing inside the prompt or where there is no guidance."""
         count, alone = len(window.tokens), self._last - self._held
         if window.sees is not None and window.rows and count - window.rows < alone:
             raise ContractError(
@@ -126,7 +130,7 @@ class GuidedCache(Cache):
         return [(self._conditional, window), (self._unconditional, other)]
 
     def _tried(self, window: Window, read: Sequence[Rows | Exception]) -> Rows | Exception:
-        rows = [each for each in read if isinstance(each, Rows)]
+        rows = [branch for branch in read if isinstance(branch, Rows)]
         return (
             self._joined(window, rows) if len(rows) == len(read) else next(e for e in read if isinstance(e, Exception))
         )
@@ -163,14 +167,14 @@ class GuidedCache(Cache):
         return Window(tokens, positions, base + self._shift, sees, rows, window.taps, features)
 
     def _open(self, cache: Cache, window: Window) -> None:
-        """Read the branch's own prompt but for its last token: with the first pass that needs it, so it is timed."""
+        """Read the branch's own prompt but for its last token, with the first pass that needs it: so it is timed."""
         self._opened = True
         if len(self._negative) > 1:
             tokens = window.tokens.new_tensor(self._negative[:-1])
             cache.extend(Window(tokens, torch.arange(len(tokens), device=tokens.device), 0, None, 0))
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """In both branches; the other one never drops its prompt.
+        """In both branches; the unconditional one never drops its prompt.
 
         Raises:
             ContractError: entries that are not held, or an entry of the prompt moved behind the prompt.

@@ -18,10 +18,10 @@ FIRST = 512
 
 
 class Slots:
-    """The layers of one sequence and the number of entries that they hold.
+    """The layers of one sequence and the number of entries in them.
 
     Attributes:
-        length: entries held; what lies behind them in the buffers is free.
+        length: number of entries; the buffers are free behind them.
     """
 
     def __init__(self, layers: int, context: int) -> None:
@@ -46,7 +46,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
         """Allocated by `update`, which knows both shapes."""
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the N new entries behind those held; returns keys and values of all, as views."""
+        """Write the N new entries behind the old ones; return keys and values of all, as views."""
         start = self._slots.length
         end = start + keys.shape[2]
         if end > self._room:
@@ -80,7 +80,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
         return self._slots.length + count, 0
 
     def get_seq_length(self) -> int:
-        """Entries held."""
+        """Entries in the slots."""
         return self._slots.length
 
     def get_max_length(self) -> int:
@@ -108,7 +108,7 @@ class Net(Protocol):
         slots: Slots,
         rows: int,
     ) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows; without a mask N is 1 or the slots are empty, and rows see all before."""
+        """Logits of the last R rows; without a mask N is 1 or the slots are empty, and rows attend to all before."""
 
     def pick(self, layers: Sequence[int]) -> Net:
         """The same weights with these layers only."""
@@ -116,7 +116,7 @@ class Net(Protocol):
 
 @runtime_checkable
 class Tapped(Net, Protocol):
-    """A net that gives hidden rows too, and lends its ends."""
+    """A net that also gives hidden rows, and lends its embedding and unembedding."""
 
     def tied_embeddings(self) -> TiedEmbeddings:
         """Its embedding and unembedding."""

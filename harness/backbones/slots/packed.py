@@ -1,7 +1,7 @@
 """Windows of several sequences in one pass over a net, packed end to end; each attends to its own slots.
 
-Products see N rows, the sum of the windows', without padding; only attention goes from one sequence to the next, so
-that keys and values stay where they are. Symbols: N_b rows of sequence b and T_b the entries that it then holds.
+Products read all N rows of the windows, without padding. Attention is computed sequence by sequence, so that keys and
+values stay where they are. Symbols: N_b rows of sequence b, and T_b entries that it has after the pass.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from harness.backbones.slots.net import Net, SlotLayer, Slots
 
 
-class Part(NamedTuple):
+class PackedWindow(NamedTuple):
     """A window of one sequence, and what its pass needs: the net, its slots and its mask [N_b, T_b] or None."""
 
     net: Net
@@ -29,7 +29,7 @@ class Part(NamedTuple):
 
 
 class PackedLayer(NamedTuple):
-    """One layer of all sequences: rows of each in the pass, its slots and its mask."""
+    """One layer of all sequences: how many rows each has in the pass, its slots and its mask."""
 
     counts: list[int]
     slots: list[SlotLayer]
@@ -43,31 +43,31 @@ class Packs(Protocol):
     def joins(self, other: Net) -> bool:
         """Whether a sequence of the other net may be read in the same pass."""
 
-    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[Part]) -> Rows:
+    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
         """Logits of the last rows of each window, those of the first sequence first, and all hidden rows where the
         windows, which have the same taps, ask for them; leaves the slots' lengths."""
 
 
-def layers(parts: Sequence[Part], share: int) -> list[PackedLayer]:
+def layers(parts: Sequence[PackedWindow], share: int) -> list[PackedLayer]:
     """The slots of the sequences layer by layer; masks are repeated for ``share`` query heads a key head."""
     counts = [len(part.window.tokens) for part in parts]
     masks = [None if part.mask is None else part.mask.repeat(share, 1) for part in parts]
-    each = zip(*(part.slots.layers for part in parts), strict=True)
-    return [PackedLayer(counts, list(slots), masks) for slots in each]
+    slot_layers = zip(*(part.slots.layers for part in parts), strict=True)
+    return [PackedLayer(counts, list(slots), masks) for slots in slot_layers]
 
 
-def last_rows(parts: Sequence[Part]) -> list[int]:
+def last_rows(parts: Sequence[PackedWindow]) -> list[int]:
     """Where in the pass the rows with logits are."""
-    found: list[int] = []
+    places: list[int] = []
     end = 0
     for part in parts:
         end += len(part.window.tokens)
-        found += range(end - part.window.rows, end)
-    return found
+        places += range(end - part.window.rows, end)
+    return places
 
 
-def extend_packed(parts: Sequence[Part]) -> list[Rows | Exception] | None:
-    """One pass for all; None where they are of nets that do not join, or cannot, or of several taps."""
+def extend_packed(parts: Sequence[PackedWindow]) -> list[Rows | Exception] | None:
+    """One pass for all; None where their nets cannot be read in one pass, or their taps differ."""
     net, taps = parts[0].net, parts[0].window.taps
     if (
         len(parts) < 2

@@ -1,4 +1,4 @@
-"""What forwards over slots have in common that show the hidden rows of their layers: layers, a norm and a head."""
+"""What forwards over slots share that give the hidden rows of their layers: layers, a norm and a head."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class TappedNet(ABC):
         slots: Slots,
         rows: int,
     ) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows; the other rows are not normed."""
+        """Logits of the last R rows; the norm is skipped for the others."""
         x = self._through(tokens, positions, mask, slots.layers, {})
         return self._logits(self._normed(x[len(tokens) - rows :]))
 

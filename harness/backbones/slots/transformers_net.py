@@ -93,9 +93,9 @@ class TransformersNet:
 
     def gated(self, fitted: Pairs, gate: Bool[Tensor, " N"]) -> TransformersNet:
         """The same model, with the adapter on in these rows."""
-        made = copy.copy(self)
-        made._on = fitted, gate[:, None].to(self.model.dtype)
-        return made
+        switched = copy.copy(self)
+        switched._on = fitted, gate[:, None].to(self.model.dtype)
+        return switched
 
     def pick(self, layers: Sequence[int]) -> TransformersNet:
         """The same tensors under a model of fewer layers; the original is left as it is."""
@@ -120,12 +120,12 @@ def pick_layers(model: Any, layers: Sequence[int]) -> Any:
     if len(lists) != 1:
         raise UsageError(f"{type(model).__name__} has {len(lists)} lists of {total} layers: none can be skipped")
     parent, name = lists[0]
-    kept = nn.ModuleList([getattr(parent, name)[index] for index in layers])
-    for new, layer in enumerate(kept):
+    picked = nn.ModuleList([getattr(parent, name)[index] for index in layers])
+    for new, layer in enumerate(picked):
         for module in layer.modules():
             if hasattr(module, "layer_idx"):
                 setattr(module, "layer_idx", new)  # noqa: B010  # modules declare no such attribute
-    setattr(parent, name, kept)
+    setattr(parent, name, picked)
     for config in {id(m.config): m.config for m in copied.modules() if hasattr(m, "config")}.values():
         _shrink(config, layers)
     return copied

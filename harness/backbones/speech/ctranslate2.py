@@ -70,11 +70,11 @@ def whisper_to_folder(name: str, archive: Path, folder: Path) -> None:
         )
     try:
         model = _model(_read(archive))
-        asked = json.loads((archive.parent / "config.json").read_text(encoding="utf-8"))
+        settings = json.loads((archive.parent / "config.json").read_text(encoding="utf-8"))
         tokenizer = PreTrainedTokenizerFast(
             tokenizer_file=str(archive.parent / "tokenizer.json"), eos_token="<|endoftext|>"
         )
-        model.generation_config = _generation(asked, model.config, tokenizer)
+        model.generation_config = _generation(settings, model.config, tokenizer)
     except (struct.error, ValueError, KeyError, IndexError, RuntimeError) as error:
         raise WeightsError(
             f"{name}: {archive.name} is not a whole CTranslate2 archive of a Whisper in floating point "
@@ -113,13 +113,13 @@ def _read(archive: Path) -> dict[str, Any]:
     if specification != SPECIFICATION:
         raise ValueError(f"it holds a {specification}")
     cursor.number("I")
-    found: dict[str, Any] = {}
+    arrays: dict[str, Any] = {}
     for _ in range(cursor.number("I")):
         name = cursor.string()
         shape = [cursor.number("I") for _ in range(cursor.number("B"))]
         kind = TYPES[cursor.number("B")]
-        found[name] = np.frombuffer(cursor.take(cursor.number("I")), dtype=kind).reshape(shape)
-    return found
+        arrays[name] = np.frombuffer(cursor.take(cursor.number("I")), dtype=kind).reshape(shape)
+    return arrays
 
 
 def _model(arrays: dict[str, Any]) -> Any:
@@ -130,11 +130,11 @@ def _model(arrays: dict[str, Any]) -> Any:
             tensors.update(_placed(key, torch.from_numpy(array.copy())))
     with torch.device("meta"):
         model = WhisperForConditionalGeneration(_config(arrays))
-    found = model.load_state_dict(tensors, strict=False, assign=True)
+    report = model.load_state_dict(tensors, strict=False, assign=True)
     model.tie_weights()
-    lost = set(found.missing_keys) - {"proj_out.weight"}
-    if lost or found.unexpected_keys:
-        raise ValueError(f"missing: {sorted(lost)[:3]}, not expected: {found.unexpected_keys[:3]}")
+    lost = set(report.missing_keys) - {"proj_out.weight"}
+    if lost or report.unexpected_keys:
+        raise ValueError(f"missing: {sorted(lost)[:3]}, not expected: {report.unexpected_keys[:3]}")
     return model
 
 
@@ -176,17 +176,17 @@ def _config(arrays: dict[str, Any]) -> Any:
     )
 
 
-def _generation(asked: dict[str, Any], config: Any, tokenizer: Any) -> GenerationConfig:
+def _generation(settings: dict[str, Any], config: Any, tokenizer: Any) -> GenerationConfig:
     """Prompt and suppressed ids, where transformers' `generate` looks for them."""
     ids = tokenizer.get_vocab()
     many = config.vocab_size >= MULTILINGUAL
-    spoken = {token: i for token, i in ids.items() if i in set(asked["lang_ids"])} if many else None
+    spoken = {token: i for token, i in ids.items() if i in set(settings["lang_ids"])} if many else None
     return GenerationConfig(
         **{key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")},
         decoder_start_token_id=config.decoder_start_token_id,
         max_length=config.max_target_positions,
-        suppress_tokens=asked["suppress_ids"],
-        begin_suppress_tokens=asked["suppress_ids_begin"],
+        suppress_tokens=settings["suppress_ids"],
+        begin_suppress_tokens=settings["suppress_ids_begin"],
         no_timestamps_token_id=ids["<|notimestamps|>"],
         is_multilingual=many,
         **({"lang_to_id": spoken, "task_to_id": {"transcribe": ids["<|transcribe|>"]}} if many else {}),

@@ -43,17 +43,17 @@ class AudioEncoder:
             UsageError: there is none, or it is empty, too long, not mono, not float, not finite or not scaled.
         """
         wave, where = prompt.condition, f"{name}: the prompt {prompt.id!r}"
-        wanted = f"a float waveform [samples] at {RATE} Hz between -1 and 1"
+        expected = f"a float waveform [samples] at {RATE} Hz between -1 and 1"
         if wave is None:
-            raise UsageError(f"{where} has no recording; Whisper needs {wanted} as its condition")
+            raise UsageError(f"{where} has no recording; Whisper needs {expected} as its condition")
         if wave.ndim != 1 or not np.issubdtype(wave.dtype, np.floating):
-            raise UsageError(f"{where} holds {wave.dtype} {wave.shape}; Whisper needs {wanted}")
+            raise UsageError(f"{where} holds {wave.dtype} {wave.shape}; Whisper needs {expected}")
         if not 0 < len(wave) <= self._most:
             seconds = f"{len(wave) / RATE:.2f} s of sound"
             raise UsageError(f"{where} holds {seconds}; Whisper hears up to {self._most / RATE:g} s: cut it in pieces")
         loudest = float(np.abs(wave).max())
         if not loudest <= LOUDEST:  # not a number fails too
-            raise UsageError(f"{where} has a sample of {loudest:g}; Whisper needs {wanted}")
+            raise UsageError(f"{where} has a sample of {loudest:g}; Whisper needs {expected}")
         return wave.astype(np.float32)
 
     @torch.inference_mode()

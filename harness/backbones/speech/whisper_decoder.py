@@ -1,4 +1,4 @@
-"""Whisper's decoder as a net over the slot cache: fused products, and keys and values of the encoder made once.
+"""Whisper's decoder as a net over the slot cache: fused products, and keys and values of the encoder computed once.
 
 A `Decoder` is the weights; `Decoder.listen` binds them to what the encoder heard, and that is the net of a prompt.
 """
@@ -64,7 +64,8 @@ class Grammar:
     """What the decoder never says: these ids, and as its first token those as well.
 
     Args:
-        never, first: ids. begin: the position whose row gives the first token: the prompt's last.
+        never, first: ids.
+        begin: the position whose row gives the first token: the prompt's last.
     """
 
     never: Int[Tensor, " a"]
@@ -141,12 +142,14 @@ class Decoder(FusedLayers):
         width, causal = x.shape[1:], mask is None and len(tokens) > 1
         for layer, slot, (their_keys, their_values) in zip(self._weights, slots.layers, heard, strict=True):
             query, keys, values = layer.qkv(functional.layer_norm(x, width, *layer.norm)).chunk(3, 1)
-            held = slot.update(self._split(keys), self._split(values))
-            seen = functional.scaled_dot_product_attention(self._split(query), *held, attn_mask=mask, is_causal=causal)
-            x = layer.out(_joined(seen)).add_(x)
+            entries = slot.update(self._split(keys), self._split(values))
+            attended = functional.scaled_dot_product_attention(
+                self._split(query), *entries, attn_mask=mask, is_causal=causal
+            )
+            x = layer.out(_joined(attended)).add_(x)
             query = self._split(layer.ask(functional.layer_norm(x, width, *layer.norm_ask)))
-            seen = functional.scaled_dot_product_attention(query, their_keys, their_values)
-            x = layer.out_ask(_joined(seen)).add_(x)
+            attended = functional.scaled_dot_product_attention(query, their_keys, their_values)
+            x = layer.out_ask(_joined(attended)).add_(x)
             x = layer.down(functional.gelu(layer.up(functional.layer_norm(x, width, *layer.norm_mlp)))).add_(x)
         return x
 
@@ -213,8 +216,10 @@ def _norm(module: Any) -> Norm:
 
 def _stacked(*linears: Any) -> Norm:
     """Weights and biases one below the other; keys have no bias, which is a bias of zero."""
-    biases = [each.weight.new_zeros(len(each.weight)) if each.bias is None else each.bias.data for each in linears]
-    return Norm(torch.cat([each.weight.data for each in linears]), torch.cat(biases))
+    biases = [
+        linear.weight.new_zeros(len(linear.weight)) if linear.bias is None else linear.bias.data for linear in linears
+    ]
+    return Norm(torch.cat([linear.weight.data for linear in linears]), torch.cat(biases))
 
 
 def _fuse(layer: Any) -> Layer:

@@ -21,8 +21,11 @@ class Template:
     """What stands around a turn, without the beginning-of-text token.
 
     Args:
-        before: the turn. after: it, up to where the answer starts. marks: texts that must each be one token.
-        bos: whether the whole starts with the beginning-of-text token. strip: white space around the turn is dropped.
+        before: the turn.
+        after: it, up to where the answer starts.
+        marks: texts that must each be one token.
+        bos: whether the whole starts with the beginning-of-text token.
+        strip: white space around the turn is dropped.
     """
 
     before: str

@@ -83,7 +83,9 @@ class Spread:
     """A net over some ids, its logits laid out over the whole vocabulary: -inf for the others.
 
     Args:
-        inner: gives logits [R, K]. kept: the ids of its columns. vocabulary: V.
+        inner: gives logits [R, K].
+        kept: the ids of its columns.
+        vocabulary: V.
     """
 
     kind = "fused"

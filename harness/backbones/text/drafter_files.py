@@ -44,15 +44,15 @@ def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Ten
         )
     try:
         tensors = int8.read(body / "model.safetensors")
-        kept = tensors.pop(KEPT).long()
-        model = assemble(config, embedding, kept)
+        ids = tensors.pop(KEPT).long()
+        model = assemble(config, embedding, ids)
         model.load_state_dict({f"model.{key}": value.float() for key, value in tensors.items()}, strict=False)
     except (OSError, KeyError, RuntimeError, SafetensorError) as error:
         raise WeightsError(f"{name}: the weights in {body} cannot be loaded ({error}); train them again") from error
     lost = [key for key in model.model.state_dict() if "embed" not in key and key not in tensors]
     if lost:
         raise WeightsError(f"{name}: {body} lacks {len(lost)} tensors, such as {lost[0]}; train it again")
-    return model, kept
+    return model, ids
 
 
 def read_embedding(name: str, target: Path) -> Float[Tensor, "V E"]:
@@ -68,18 +68,18 @@ def read_embedding(name: str, target: Path) -> Float[Tensor, "V E"]:
                     f"{name}: {target} has an unembedding of its own; a drafter shares one with its input"
                 )
             if EMBEDDING in file.keys():  # noqa: SIM118  # no mapping
-                found: Tensor = file.get_tensor(EMBEDDING)
-                return found.float()
+                embedding: Tensor = file.get_tensor(EMBEDDING)
+                return embedding.float()
     raise WeightsError(f"{name}: no safetensors in {target} hold {EMBEDDING}; fetch the target again")
 
 
-def assemble(config: LlamaConfig, embedding: Float[Tensor, "V E"], kept: Int[Tensor, " K"]) -> LlamaForCausalLM:
+def assemble(config: LlamaConfig, embedding: Float[Tensor, "V E"], ids: Int[Tensor, " K"]) -> LlamaForCausalLM:
     """A model with this embedding, and its kept rows as the head; its layers are new."""
     small = LlamaConfig.from_dict({**config.to_dict(), "vocab_size": 1, **dict.fromkeys(SPECIAL)})
     with torch.random.fork_rng(devices=[]):
         model = LlamaForCausalLM(small)
     model.config = config
     model.model.embed_tokens = nn.Embedding(embedding.shape[0], embedding.shape[1], _weight=embedding)
-    model.lm_head = nn.Linear(embedding.shape[1], len(kept), bias=False)
-    model.lm_head.weight.data = embedding[kept].clone()
+    model.lm_head = nn.Linear(embedding.shape[1], len(ids), bias=False)
+    model.lm_head.weight.data = embedding[ids].clone()
     return model

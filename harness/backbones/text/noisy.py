@@ -1,4 +1,4 @@
-"""A drafter made worse on purpose: Gaussian noise on the logits of another backbone."""
+"""A drafter made worse on purpose: another backbone with Gaussian noise on its logits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,9 @@ class NoisyBackbone(Backbone):
     """The inner backbone with noise of a fixed scale, the same for the same seed, position and token.
 
     Args:
-        inner: what is made worse. scale: standard deviation of the noise, in logits. seed: which noise.
+        inner: what is made worse.
+        scale: standard deviation of the noise, in logits.
+        seed: which noise.
     """
 
     def __init__(self, inner: Backbone, scale: float, seed: int) -> None:
@@ -48,11 +50,11 @@ class NoisyBackbone(Backbone):
         return frozenset()
 
     def cache(self) -> NoisyCache:
-        """A cache of the inner backbone whose logits are disturbed."""
+        """A cache of the inner backbone with noise on its logits."""
         return NoisyCache(self._inner.cache(), self._scale, self._seed)
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """The inner opening, its caches disturbed."""
+        """The inner prompt; noise is added to the logits of its caches."""
         inner = self._inner.open(prompt)
         return replace(inner, cache=lambda: NoisyCache(inner.cache(), self._scale, self._seed))
 
@@ -67,7 +69,7 @@ class NoisyBackbone(Backbone):
 
 @final
 class NoisyCache(Cache):
-    """A cache whose rows carry noise that depends on nothing but seed, position and token."""
+    """A cache whose logits carry noise that depends on seed, position and token alone."""
 
     def __init__(self, inner: Cache, scale: float, seed: int) -> None:
         self._inner, self._scale, self._seed = inner, scale, seed

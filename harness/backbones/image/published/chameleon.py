@@ -128,14 +128,14 @@ def picture_codes(name: str, words: dict[str, int], count: int) -> dict[int, int
     Raises:
         WeightsError: the vocabulary does not name all ``count`` codes.
     """
-    found = {
+    codes = {
         token: int(word[6:-1].translate(DIGITS))
         for word, token in words.items()
         if word.startswith("IMGIMG") and word.endswith("Z")
     }
-    if sorted(found.values()) != list(range(count)):
-        raise WeightsError(f"{name}: its vocabulary names {len(found)} picture codes and the VQGAN has {count}")
-    return found
+    if sorted(codes.values()) != list(range(count)):
+        raise WeightsError(f"{name}: its vocabulary names {len(codes)} picture codes and the VQGAN has {count}")
+    return codes
 
 
 PROMPTS: dict[str, Callable[[Request, Any, int], tuple[PromptReader, int | None]]] = {

@@ -90,10 +90,10 @@ def picture_codes(name: str, words: dict[str, int], count: int) -> dict[int, int
         WeightsError: the vocabulary does not name all ``count`` codes.
     """
     matches = {token: re.fullmatch(r"<\|visual token (\d+)\|>", word) for word, token in words.items()}
-    found = {token: int(match[1]) for token, match in matches.items() if match}
-    if sorted(found.values()) != list(range(count)):
-        raise WeightsError(f"{name}: its vocabulary names {len(found)} picture codes and its tokenizer has {count}")
-    return found
+    codes = {token: int(match[1]) for token, match in matches.items() if match}
+    if sorted(codes.values()) != list(range(count)):
+        raise WeightsError(f"{name}: its vocabulary names {len(codes)} picture codes and its tokenizer has {count}")
+    return codes
 
 
 EMU3 = Family(_load_emu3, ("model",), settings={"pixels": 720})

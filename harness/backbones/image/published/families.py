@@ -30,8 +30,8 @@ def family_of(kind: str) -> Family:
     if kind not in FAMILIES:
         raise UnknownNameError("family of picture models", kind, FAMILIES)
     module, _, constant = FAMILIES[kind].partition(".")
-    found: Family = getattr(importlib.import_module(f"{__package__}.{module}"), constant)
-    return found
+    family: Family = getattr(importlib.import_module(f"{__package__}.{module}"), constant)
+    return family
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,8 @@ class Reading:
     """A prompt as a model reads it.
 
     Args:
-        tokens: P ids, which ``net`` reads. negative: U ids of the branch without the condition, which ``other`` reads.
+        tokens: P ids, which ``net`` reads.
+        negative: U ids of the branch without the condition, which ``other`` reads.
     """
 
     tokens: tuple[int, ...]
@@ -36,7 +37,10 @@ class Model:
     """A loaded model.
 
     Args:
-        net: the forward. vocabulary: V. context: entries that fit. grid: cells and forced ids.
+        net: the forward.
+        vocabulary: V.
+        context: entries that fit.
+        grid: cells and forced ids.
         codes: the picture code that each id stands for; -1: none.
         read: a prompt, read by a net that may lack layers of ``net``.
         paint: codes to pixels of about -1 to 1.

@@ -60,8 +60,8 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
     boi, pad = token_ids(request.name, tokenizer, [BOI, PAD])
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        asked = tokenizer(f"<|User|>: {text_of(request.name, prompt).strip()}\n\n<|Assistant|>:").input_ids
-        ids = [*asked, boi]
+        words = tokenizer(f"<|User|>: {text_of(request.name, prompt).strip()}\n\n<|Assistant|>:").input_ids
+        ids = [*words, boi]
         return same(net, [count + i for i in ids], [count + i for i in (ids[0], *[pad] * (len(ids) - 2), boi)])
 
     @torch.inference_mode()

@@ -99,13 +99,13 @@ def bound(net: Net, gpt: GPT, given: Tensor, ids: list[int], other: list[int]) -
 
 def _classes(request: Request, shape: Shape, prompt: Prompt) -> Tensor:
     """The class [1] that a prompt's text begins with: "207", "class 207" or "207 golden retriever"."""
-    found = re.match(r"\s*(?:class\s+)?(\d+)\b", prompt.text or "")
-    if found is None or int(found[1]) >= shape.prompt:
+    number = re.match(r"\s*(?:class\s+)?(\d+)\b", prompt.text or "")
+    if number is None or int(number[1]) >= shape.prompt:
         raise UsageError(
             f"{request.name}: prompt {prompt.id!r} is {prompt.text!r}; this model draws a class: write its number, "
             f"0 to {shape.prompt - 1}, first"
         )
-    return torch.tensor([int(found[1])], device=request.device)
+    return torch.tensor([int(number[1])], device=request.device)
 
 
 def _caption(request: Request, shape: Shape, prompt: Prompt, captions: Captions | None) -> Float[Tensor, "P C"]:
@@ -117,13 +117,13 @@ def _caption(request: Request, shape: Shape, prompt: Prompt, captions: Captions 
                 f"encoder; or a condition [n, {shape.features}] with its vectors"
             )
         return captions(prompt.text)
-    given = np.asarray(prompt.condition, dtype=np.float32)
-    if given.ndim != 2 or given.shape[1] != shape.features or not 0 < len(given) <= shape.prompt:
+    rows = np.asarray(prompt.condition, dtype=np.float32)
+    if rows.ndim != 2 or rows.shape[1] != shape.features or not 0 < len(rows) <= shape.prompt:
         raise UsageError(
-            f"{request.name}: prompt {prompt.id!r} has a condition {list(given.shape)}; it must be "
+            f"{request.name}: prompt {prompt.id!r} has a condition {list(rows.shape)}; it must be "
             f"[n, {shape.features}] with n from 1 to {shape.prompt}"
         )
-    vectors = torch.from_numpy(given[given.any(1)] if given.any() else given[-1:])
+    vectors = torch.from_numpy(rows[rows.any(1)] if rows.any() else rows[-1:])
     return vectors.to(request.device)
 
 

@@ -22,8 +22,11 @@ class Shape:
 
     Args:
         kind: c2i (classes), t2i (captions) or tar (features; learned positions, no rotation).
-        layers, heads, width: L, H, E. side: cells a side of the picture. codes: K. prompt: classes in c2i, the longest
-            caption in t2i, features at scale 1 in tar. features: width of a caption's or Tar's vectors.
+        layers, heads, width: L, H, E.
+        side: cells a side of the picture.
+        codes: K.
+        prompt: classes in c2i, the longest caption in t2i, features at scale 1 in tar.
+        features: width of a caption's or Tar's vectors.
         mlp: inner width; 0: two thirds of 4 E, up to a multiple of 256.
     """
 
@@ -68,7 +71,8 @@ class GPT(nn.Module):
         """The vectors before the first cell.
 
         Args:
-            given: the class [1], or features [P, C]; None: the unconditional prompt. count: P.
+            given: the class [1], or features [P, C]; None: the unconditional prompt.
+            count: P.
         """
         reader = self.clip_proj if self.shape.kind == "tar" else self.cls_embedding
         vectors: Tensor = reader(given, count)

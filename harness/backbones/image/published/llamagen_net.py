@@ -23,7 +23,8 @@ class LlamaGenNet:
     """The forward.
 
     Args:
-        gpt: in evaluation mode. prompt: what stands at the first P positions, whatever ids the entries there have.
+        gpt: in evaluation mode.
+        prompt: what stands at the first P positions, whatever ids the entries there have.
         layers: which run; None: all.
     """
 

@@ -1,7 +1,8 @@
 """Tar: a language model writes 729, 169 or 81 semantic codes, its de-tokenizer draws the picture that they describe.
 
 Source: Han et al. 2025, arXiv:2506.18898; run as in csuhan/Tar at 47da8e1, ``t2i_inference.py``. The backbone is the
-de-tokenizer (AR-DTok). The language model and the tokenizer TA-Tok run when a prompt is opened, so their time is apart.
+de-tokenizer (AR-DTok). The language model and the tokenizer TA-Tok run when a prompt is opened, so their time is not
+part of the decode.
 """
 
 from __future__ import annotations
@@ -106,7 +107,7 @@ def _features(request: Request, shape: Shape, prompt: Prompt, front: Front) -> F
 
 
 def writer(request: Request) -> Write:
-    """The language model: codes of a text, too few filled with 0, by the published law (T 1, top-k 1200, top-p 0.95).
+    """The language model: codes of a text, filled up with 0, sampled as published (T 1, top-k 1200, top-p 0.95).
 
     They are drawn once a prompt by a seed that is the text's: a condition is an input, the same for every method.
     """

@@ -28,7 +28,10 @@ class Meanings(nn.Module):
     """TA-Tok's way from codes to vectors: a projected codebook, a linear map and three layers of SigLIP 2.
 
     Args:
-        codes: K. width: of a code. hidden: E. layers, inner: of the transformer.
+        codes: K.
+        width: of a code.
+        hidden: E.
+        layers, inner: of the transformer.
     """
 
     def __init__(self, codes: int, width: int, hidden: int, layers: int, inner: int) -> None:
@@ -69,10 +72,10 @@ def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
         ("decoder.", "decoder."),
         ("decode_task_layer.", "task."),
     )
-    found: dict[str, Tensor] = {}
+    renamed_state: dict[str, Tensor] = {}
     for there, here in renamed:
-        found |= {here + key[len(there) :]: value for key, value in state.items() if key.startswith(there)}
-    plain = {key.replace("decoder.vision_model.", "decoder."): value for key, value in found.items()}
+        renamed_state |= {here + key[len(there) :]: value for key, value in state.items() if key.startswith(there)}
+    plain = {key.replace("decoder.vision_model.", "decoder."): value for key, value in renamed_state.items()}
     return {key: value for key, value in plain.items() if not key.startswith("decoder.head.")}
 
 

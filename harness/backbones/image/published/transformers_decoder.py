@@ -25,7 +25,9 @@ class DecoderNet:
     """The forward of a multimodal model's text decoder.
 
     Args:
-        decoder: a base model of transformers. embed: vectors of ids. head: logits of hidden rows.
+        decoder: a base model of transformers.
+        embed: vectors of ids.
+        head: logits of hidden rows.
     """
 
     kind = "transformers"

@@ -26,8 +26,12 @@ class VQShape:
     """Sizes of a decoder.
 
     Args:
-        codes: K. width: C of a code. latent: channels behind it. levels: channels a level, from the coarsest; each but
-            the last doubles the sides. blocks: residual blocks a level. attends: the coarsest level has attention.
+        codes: K.
+        width: C of a code.
+        latent: channels behind it.
+        levels: channels a level, from the coarsest; each but the last doubles the sides.
+        blocks: residual blocks a level.
+        attends: the coarsest level has attention.
         normalised: codes are put on the unit sphere.
     """
 
@@ -154,19 +158,19 @@ class _Attention(nn.Module):
 
 def own_names(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What decoding needs of a published tokenizer, under the names of `VQDecoder`."""
-    kept = {key: value for key, value in state.items() if not UNUSED.match(key)}
-    ups = [int(found[1]) for key in kept if (found := re.match(r"decoder\.up\.(\d+)\.", key))]
-    return {_own_name(key, max(ups, default=0)): value for key, value in kept.items()}
+    decoding = {key: value for key, value in state.items() if not UNUSED.match(key)}
+    ups = [int(match[1]) for key in decoding if (match := re.match(r"decoder\.up\.(\d+)\.", key))]
+    return {_own_name(key, max(ups, default=0)): value for key, value in decoding.items()}
 
 
 def _own_name(key: str, top: int) -> str:
     for there, here in (("block_1", "0"), ("attn_1", "1"), ("block_2", "2")):
         key = key.replace(f"decoder.mid.{there}.", f"decoder.mid.{here}.")
-    found = re.match(r"decoder\.up\.(\d+)\.(\w+)\.(.*)", key)
-    if found is None:
+    match = re.match(r"decoder\.up\.(\d+)\.(\w+)\.(.*)", key)
+    if match is None:
         return key
-    kind = {"block": "res"}.get(found[2], found[2])
-    return f"decoder.conv_blocks.{top - int(found[1])}.{kind}.{found[3]}"
+    kind = {"block": "res"}.get(match[2], match[2])
+    return f"decoder.conv_blocks.{top - int(match[1])}.{kind}.{match[3]}"
 
 
 def shape_of(state: Mapping[str, Any], normalised: bool) -> VQShape:

@@ -34,7 +34,9 @@ class Sizes:
     """Sizes of a BPT; as published by default.
 
     Args:
-        dim, depth, heads: of the decoder. codes: the most tokens of a mesh. points: that a shape is read from.
+        dim, depth, heads: of the decoder.
+        codes: the most tokens of a mesh.
+        points: that a shape is read from.
     """
 
     dim: int = 1024
@@ -157,7 +159,8 @@ class BPTNet(TappedNet):
     """The forward for one point cloud.
 
     Args:
-        weights: of the decoder. cross: keys and values of each layer's cross-attention.
+        weights: of the decoder.
+        cross: keys and values of each layer's cross-attention.
     """
 
     kind = "bpt"
@@ -198,8 +201,8 @@ class BPTNet(TappedNet):
             norm, own, norm_cross, cross, norm_feed, feed = layer
             x = x + _attend(own, norm(x), slot, mask, model.sizes.heads)
             query = _unit(heads_of(cross["to_q"](norm_cross(x)), model.sizes.heads))
-            found = functional.scaled_dot_product_attention(query, *pair, scale=SCALE)
-            x = x + cross["to_out"](joined(found))
+            attended = functional.scaled_dot_product_attention(query, *pair, scale=SCALE)
+            x = x + cross["to_out"](joined(attended))
             value, gate = feed["ff"][0]["proj"](norm_feed(x)).chunk(2, -1)
             x = x + feed["ff"][2](value * functional.gelu(gate))
         return x
@@ -208,8 +211,8 @@ class BPTNet(TappedNet):
 def _attend(block: Any, x: Tensor, slot: Any, mask: Tensor | None, heads: int) -> Float[Tensor, "N E"]:
     q, k, v = (heads_of(block[name](x), heads) for name in ("to_q", "to_k", "to_v"))
     keys, values = slot.update(_unit(k), v)
-    found = functional.scaled_dot_product_attention(
+    attended = functional.scaled_dot_product_attention(
         _unit(q), keys, values, attn_mask=mask, is_causal=mask is None and len(x) > 1, scale=SCALE
     )
-    out: Tensor = block["to_out"](joined(found))
+    out: Tensor = block["to_out"](joined(attended))
     return out

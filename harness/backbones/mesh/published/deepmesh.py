@@ -2,7 +2,7 @@
 
 A level runs its first layers over all of its entries. Every third entry, with the two before it, becomes one entry of
 the level below; what comes back is added to that entry and to the two after it, and the level runs its last layers. So
-nothing ever looks ahead. All layers also attend to the latents of the point cloud.
+no entry attends to later ones. All layers also attend to the latents of the point cloud.
 
 Source: Zhao et al. 2025, arXiv:2503.15265; `lit_gpt/model_cache.py` and `sample.py` of zhaorw02/DeepMesh at 5c8ac4e.
 """
@@ -33,8 +33,9 @@ class Sizes:
     """Sizes of a DeepMesh; as published for 0.5 B by default.
 
     Args:
-        width, heads, hidden: of the decoder's layers. layers: of each level, before it shortens; all but the last run
-            as many again behind. context: entries; the released sampler starts to forget after so many.
+        width, heads, hidden: of the decoder's layers.
+        layers: of each level, before it shortens; all but the last run as many again behind.
+        context: entries; the released sampler starts to forget after so many.
         points: that a shape is read from.
     """
 
@@ -71,10 +72,10 @@ class DeepMesh(nn.Module):
 
     def levels(self) -> list[Hourglass]:
         """From the widest to the shortest."""
-        found: list[Any] = [self.transformer["h"]]
-        while found[-1].inner:
-            found.append(found[-1].hourglass)
-        return found
+        levels: list[Any] = [self.transformer["h"]]
+        while levels[-1].inner:
+            levels.append(levels[-1].hourglass)
+        return levels
 
     def latents(self, points: Float[Tensor, "n 6"]) -> Float[Tensor, "K E"]:
         """What all layers attend to."""
@@ -139,13 +140,13 @@ class Block(nn.Module):
         q, k = turn(q, *rotation), turn(k, *rotation)
         keys, values = slot.update(k, v)
         causal = mask is None and len(x) > 1
-        found = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=causal)
-        x = x + self.attn["proj"](joined(found))
+        attended = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask, is_causal=causal)
+        x = x + self.attn["proj"](joined(attended))
         query = heads_of(self.cross_attn["q_proj"](self.norm_cross(x)), self.heads)
         x = x + self.cross_attn["out_proj"](joined(functional.scaled_dot_product_attention(query, *cross)))
         gated: Any = self.mlp["swiglu"]
-        seen = self.norm_2(x)
-        out: Tensor = x + gated["w3"](functional.silu(gated["w1"](seen)) * gated["w2"](seen))
+        normed = self.norm_2(x)
+        out: Tensor = x + gated["w3"](functional.silu(gated["w1"](normed)) * gated["w2"](normed))
         return out
 
 

@@ -1,6 +1,6 @@
 """The cache of an hourglass: slots on every level, and which entry of a level each entry below it came from.
 
-Positions and what sees what are kept on the host: which entries go down is a question of their positions.
+Positions and attention masks are kept on the host, because the positions of entries decide which go down a level.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from harness.errors import ContractError
 
 Places = npt.NDArray[np.int64]
 Sight = npt.NDArray[np.bool_]
-"""Row n of [N, T]: the entries that the n-th new one sees, of those held and the new ones."""
+"""Row n of [N, T]: the entries, old and new, that the n-th new one attends to."""
 
 
 @dataclass
@@ -32,7 +32,8 @@ class Level:
     Args:
         slots: keys and values of the level's layers; then its states before the level below, where there is one; then
             what it gave to the level above, where there is one.
-        positions: of the entries. owners: the entries of the level above that they stand for, ascending.
+        positions: of the entries.
+        owners: the entries of the level above that they stand for, ascending.
     """
 
     slots: Slots
@@ -58,7 +59,8 @@ class Conditioned:
     """A model and one point cloud.
 
     Args:
-        rotations: by position. cross: keys and values of a level's layers, before it shortens and behind.
+        rotations: by position.
+        cross: keys and values of a level's layers, before it shortens and behind.
     """
 
     model: DeepMesh
@@ -95,15 +97,15 @@ class HourglassCache(Cache):
     def extend(self, window: Window) -> Rows:
         """One pass behind the entries held; it reads the window's positions and sights on the host."""
         net, top, count = self._net, self._levels[0], len(window.tokens)
-        held, context = top.slots.length, top.slots.context
-        if held + count > context:
+        length, context = top.slots.length, top.slots.context
+        if length + count > context:
             raise ContractError(
-                f"{held} entries are held and {count} more would pass the context of {context}: draft fewer tokens, or "
-                f"give a smaller budget"
+                f"{length} entries are held and {count} more would pass the context of {context}: draft fewer tokens, "
+                f"or give a smaller budget"
             )
-        if not 0 <= window.base <= held:
-            raise ContractError(f"a window has base {window.base} and the cache holds {held} entries")
-        sight = np.tri(count, held + count, held, dtype=np.bool_)
+        if not 0 <= window.base <= length:
+            raise ContractError(f"a window has base {window.base} and the cache holds {length} entries")
+        sight = np.tri(count, length + count, length, dtype=np.bool_)
         if window.sees is not None:
             sight[:, : window.base] = True
             sight[:, window.base :] = window.sees.cpu().numpy()
@@ -167,17 +169,19 @@ class _Pass:
             below.slots.length += len(heads)
         owners = np.array(below.owners)
         own = sight[:, owners] & (every[owners] == (positions - positions % FACTOR)[:, None])
-        given = below.slots.layers[-1].keys[0, 0]
-        return given.view(len(given), FACTOR, -1)[torch.from_numpy(own.argmax(1)), torch.from_numpy(positions % FACTOR)]
+        upsampled = below.slots.layers[-1].keys[0, 0]
+        return upsampled.view(len(upsampled), FACTOR, -1)[
+            torch.from_numpy(own.argmax(1)), torch.from_numpy(positions % FACTOR)
+        ]
 
 
 def _triples(every: Places, positions: Places, sight: Sight) -> Places:
     """Row by row the entries two before, one before and at a position that the row sees; -1 before the start."""
-    found = np.full((len(positions), FACTOR), -1)
+    entries = np.full((len(positions), FACTOR), -1)
     for back in range(FACTOR):
         own = sight & (every == (positions - back)[:, None])
-        found[:, FACTOR - 1 - back] = np.where(own.any(1), own.argmax(1), -1)
-    return found
+        entries[:, FACTOR - 1 - back] = np.where(own.any(1), own.argmax(1), -1)
+    return entries
 
 
 def _gather(states: Float[Tensor, "T E"], entries: Places) -> Float[Tensor, "n F"]:

@@ -31,8 +31,10 @@ class EncoderSizes:
     """Sizes of the encoder; as published by default.
 
     Args:
-        width, heads, layers: of its attention. latents: beside the one that stands for the whole shape.
-        octaves: of the sines of a position. out: width that both decoders are given.
+        width, heads, layers: of its attention.
+        latents: beside the one that stands for the whole shape.
+        octaves: of the sines of a position.
+        out: width that both decoders are given.
     """
 
     width: int = 768
