@@ -20,11 +20,11 @@ class Window:
     Args:
         tokens: ids of the new entries.
         positions: position of each, prompt included, from 0.
-        base: entries before it are seen by every new one.
-        sees: row n marks which of the S = M + N entries from base on (M held, N new) entry n sees, itself
-            included; None: all earlier ones and itself.
+        base: every new entry attends to all entries before this one.
+        sees: row n marks the entries that new entry n attends to, among the S = M + N entries from ``base`` on (M
+            cached, N new). It attends to itself. None: it attends to all earlier entries and itself.
         rows: R; only the last R entries need logits. 0 in a prefill.
-        taps: layers whose hidden rows are wanted, each from 0 to L (see `Tap`); none: no hidden rows.
+        taps: layers whose hidden rows are asked for, each from 0 to L (see `Tap`); none: no hidden rows.
         features: what a feature drafter reads beside each token.
         gate: marks the entries computed with the adapter on; None: none is.
         adapter: as the backbone read it (`Backbone.adapter`), where there is a gate.
@@ -94,9 +94,9 @@ def _attempt(cache: Cache, window: Window) -> Rows | Exception:
 
 def extend_all(caches: Sequence[Cache], windows: Sequence[Window]) -> list[Rows | Exception]:
     """`Cache.extend_many` of each class among the caches."""
-    found: dict[int, Rows | Exception] = {}
+    results: dict[int, Rows | Exception] = {}
     for kind in {type(cache): None for cache in caches}:
         chosen = [index for index, cache in enumerate(caches) if type(cache) is kind]
         rows = kind.extend_many([caches[index] for index in chosen], [windows[index] for index in chosen])
-        found |= dict(zip(chosen, rows, strict=True))
-    return [found[index] for index in range(len(caches))]
+        results |= dict(zip(chosen, rows, strict=True))
+    return [results[index] for index in range(len(caches))]

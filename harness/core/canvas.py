@@ -21,7 +21,7 @@ from harness.core.draft import Fill
 from harness.errors import ContractError
 
 Sees = Literal["before", "all"]
-"""Which entries one sees: those at smaller positions and itself, or all that are held."""
+"""Which entries an entry attends to: itself and those at smaller positions, or all that are cached."""
 
 
 @final
@@ -29,13 +29,18 @@ class Canvas:
     """One sequence of a target.
 
     Args:
-        cache: empty. offers: of its backbone. prompt: at least one id. length: positions to fill, from P on.
-        device: of the backbone. kind: "target" or "draft": whose time a pass is.
+        cache: empty.
+        capabilities: of its backbone.
+        prompt: at least one id.
+        length: positions to fill, from P on.
+        device: of the backbone.
+        kind: "target" or "draft": whose time a pass is.
 
     Attributes:
         start, end: P, and the position behind the last one to fill.
         tokens: id at each position, the prompt's and those filled so far.
-        passes: forward passes so far, prefill not counted. rows: entries fed by them.
+        passes: forward passes so far, prefill not counted.
+        rows: entries fed by them.
     """
 
     def __init__(
@@ -94,16 +99,20 @@ class Canvas:
     def read(
         self, tokens: Int[Tensor, " N"], positions: Sequence[int], sees: Sees = "before", rows: int | None = None
     ) -> Float[Tensor, "R V"]:
-        """One pass over N entries; each sees those at smaller positions, or all, those of this pass too, and itself.
+        """One pass over N entries. Each entry attends to earlier positions (`before`) or to every entry (`all`).
 
-        An entry that stood at one of the positions leaves the cache first; who saw it is not read again. Nothing is
-        filled by it, so a token may be one that only stands in for another.
+        An entry that stood at one of the positions leaves the cache first. Entries that attended to it are not
+        recomputed. A pass fills nothing, so a token may be one that only stands in for another.
 
         Args:
-            tokens: ids. positions: of each, ascending; the first pass begins with the prompt's last one, P - 1,
-                or where all are seen with position 0. sees: the same in all passes. rows: R, of the last; None: N.
+            tokens: ids.
+            positions: of each token, ascending. The first pass begins with the prompt's last position, P - 1, or with
+                position 0 where entries attend to all.
+            sees: the same in all passes.
+            rows: R, the last entries whose logits are returned; None: N.
 
-        Returns: raw logits; those of positions[n] give the law of the position after it, a masked model's of its own.
+        Returns:
+            Raw logits. Those at positions[n] are for the position after it; a masked model's are for its own.
 
         Raises:
             ContractError: the positions are not ascending, not on the canvas, or not one a token; the prompt's last one

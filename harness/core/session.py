@@ -1,7 +1,7 @@
 """A sequence being decoded over one cache: what is emitted, what is cached, positions and masks.
 
 Invariant: 0 <= cached < len(tokens). The last emitted token is always fed again with the next pass, whose row 0
-is the law after it. Drafts never change what is emitted until a verdict is committed.
+is the distribution after it. Drafts never change what is emitted until an acceptance is committed.
 """
 
 from __future__ import annotations
@@ -27,12 +27,17 @@ class Session:
     """One sequence of a target or of a drafter.
 
     Args:
-        cache: empty. offers: of its backbone. tokens: the prompt, at least one id. device: of the backbone.
+        cache: empty.
+        capabilities: of its backbone.
+        tokens: the prompt, at least one id.
+        device: of the backbone.
         kind: "target" or "draft": whose time a pass is.
 
     Attributes:
-        passes: forward passes so far, prefill not counted. rows: entries fed by them.
-        draft: the draft of the last pass. adapter: of its gated rows, as the backbone read it; None: no row is gated.
+        passes: forward passes so far, prefill not counted.
+        rows: entries fed by them.
+        draft: the draft of the last pass.
+        adapter: of its gated rows, as the backbone read it; None: no row is gated.
     """
 
     def __init__(
@@ -96,7 +101,7 @@ class Session:
 
     @property
     def held(self) -> Any:
-        """What the cache keeps of the committed tokens, where that can be compared (a tabular one's hashes)."""
+        """What the cache keeps of the committed tokens, where that can be compared (hashes of a tabular model)."""
         return tuple(self._cache.entries[: self.cached])
 
     def tap(self, taps: Sequence[Tap]) -> None:
@@ -177,21 +182,21 @@ class Session:
         Raises:
             ContractError: no window is open on these tokens, it ends in probes, or the nodes go past the context.
         """
-        held = len(self.draft)
-        if self._valid != len(self) or self._held != self._valid + held:
+        before = len(self.draft)
+        if self._valid != len(self) or self._held != self._valid + before:
             raise ContractError("grow adds to the window of a pass over the same tokens; call forward first")
         if self.draft.probes:
             raise ContractError(f"the window ends in {self.draft.probes} probes, below which nothing grows")
         joint = self.draft.extended(draft)
-        seen = ancestors(joint.explicit_parents)[held:]
+        seen = ancestors(joint.explicit_parents)[before:]
         places = len(self) + seen.sum(1) - 1
         logits = self._extend(draft.tokens, places, len(self), seen, len(draft), features)
         self.draft = joint
         return logits
 
-    def commit(self, verdict: Acceptance) -> tuple[int, ...]:
-        """Emit the verdict's path and token; returns them. Reads the verdict, and the ids of the drafts kept."""
-        read = verdict.read()
+    def commit(self, acceptance: Acceptance) -> tuple[int, ...]:
+        """Emit the accepted path and the token after it; returns them. Reads the acceptance and the accepted ids."""
+        read = acceptance.read()
         emitted = tuple(self.draft.tokens[list(read.path)].tolist()) if read.path else ()
         self._cache.keep(self._valid, read.path)
         self._hidden.keep(self._valid, read.path)
@@ -220,11 +225,11 @@ class Session:
         """Become these tokens: back to the longest common prefix, then on."""
         if not tokens:
             raise ContractError("sync to no tokens: a session keeps at least one")
-        mine, shared = self.tokens, min(len(self), len(tokens))
-        if mine[:shared] != list(tokens[:shared]):
-            shared = next(i for i in range(shared) if mine[i] != tokens[i])
-        del mine[shared:]
-        mine.extend(tokens[shared:])
+        own, shared = self.tokens, min(len(self), len(tokens))
+        if own[:shared] != list(tokens[:shared]):
+            shared = next(i for i in range(shared) if own[i] != tokens[i])
+        del own[shared:]
+        own.extend(tokens[shared:])
         self._valid = min(self._valid, shared)
 
     def _pending(self) -> Int[Tensor, " n"]:
@@ -245,7 +250,7 @@ class Session:
         features: Float[Tensor, "N ..."] | None,
         gate: Bool[Tensor, " N"] | None = None,
     ) -> Float[Tensor, "R V"]:
-        """N entries behind the S - N from ``base`` on that the cache keeps; with R rows a pass, counted and stamped."""
+        """Append N entries to the S - N from ``base`` on; with R > 0 rows it is a pass, counted and timed."""
         count = len(tokens)
         begin = self._stopwatch.clock.stamp() if rows else None
         start = base if sees is None else base + sees.shape[1] - count
@@ -259,15 +264,15 @@ class Session:
         if self._held > start:
             self._cache.keep(start)
         self._held = start + count
-        made = self._cache.extend(Window(tokens, places, base, sees, rows, self._taps, features, gate, self.adapter))
-        if made.hidden is not None:
-            self._hidden.write(start, made.hidden)
-            self._newest = made.hidden[count - rows :]
+        result = self._cache.extend(Window(tokens, places, base, sees, rows, self._taps, features, gate, self.adapter))
+        if result.hidden is not None:
+            self._hidden.write(start, result.hidden)
+            self._newest = result.hidden[count - rows :]
         if begin is not None:
             self._stopwatch.add(self.kind, begin)
             self.passes += 1
             self.rows += count
-        return made.logits
+        return result.logits
 
 
 def ancestors(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
@@ -289,12 +294,12 @@ def depths_of(parents: Int[Tensor, " K"]) -> Int[Tensor, " K"]:
 
 
 def _beside(parents: Int[Tensor, " K"]) -> Bool[Tensor, " K"]:
-    """Nodes that stand beside the last emitted token, and those below them."""
+    """Marks nodes that stand beside the last emitted token, and those below them."""
     return (ancestors(parents) & (parents == -2)).any(1)
 
 
 def _tree_mask(pending: int, parents: Int[Tensor, " K"]) -> Bool[Tensor, "N N"]:
-    """Pending tokens see the earlier ones; a node sees its ancestors and all pending ones but one beside it."""
+    """Pending tokens attend to earlier ones; a node to its ancestors and all pending tokens but one beside it."""
     size = pending + len(parents)
     mask = torch.ones(size, size, dtype=torch.bool, device=parents.device).tril()
     mask[pending:, pending:] = ancestors(parents)

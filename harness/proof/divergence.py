@@ -8,20 +8,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Divergence:
-    """Where two outputs part.
+    """Where two outputs diverge.
 
     Args:
-        at: first differing index, or None. agreement: longest common prefix / the longer length, 1 if equal.
+        at: first differing index, or None.
+        agreement: longest common prefix / the longer length, 1 if equal.
     """
 
     at: int | None
     agreement: float
 
 
-def diverge(ours: Sequence[int], theirs: Sequence[int]) -> Divergence:
+def diverge(output: Sequence[int], baseline: Sequence[int]) -> Divergence:
     """Compare an output with the baseline's. One that ends early differs at its end."""
-    longest = max(len(ours), len(theirs))
+    longest = max(len(output), len(baseline))
     for index in range(longest):
-        if index >= min(len(ours), len(theirs)) or ours[index] != theirs[index]:
+        if index >= min(len(output), len(baseline)) or output[index] != baseline[index]:
             return Divergence(index, index / longest)
     return Divergence(None, 1.0)

@@ -25,24 +25,25 @@ from harness.proof.prove import Proof, prove
 from harness.registry import METHODS
 
 TIE = 1e-3
-"""Logit margin in fp32 below which two tokens tie: another window shape rounds differently, and no more."""
+"""Logit margin in fp32 below which two tokens tie, since windows of another shape are rounded differently."""
 OUTPUTS = 27
-"""A run's own proof takes models of at most so many outputs, seconds for a suite; `stride verify` enumerates more."""
+"""A run's own proof takes models of at most so many outputs: seconds a suite. `stride verify` enumerates more."""
 
 
 class Verdicts:
     """Proofs of the methods of one group, each made once.
 
     Args:
-        backbone: of the group; greedy equality is looked at in fp32 whatever its type.
-        drafter: opens a drafter of ``backbone`` by name. fetch: whether fp32 weights may be downloaded.
+        backbone: of the group; greedy equality is checked in fp32 whatever its type.
+        load_drafter: loads a drafter of ``backbone`` by name.
+        fetch: whether fp32 weights may be downloaded.
     """
 
-    def __init__(self, plan: Plan, backbone: Backbone, drafter: Callable[[str], Backbone], fetch: bool) -> None:
+    def __init__(self, plan: Plan, backbone: Backbone, load_drafter: Callable[[str], Backbone], fetch: bool) -> None:
         self.plan = plan
         self.backbone = backbone
         self.fetch = fetch
-        self._drafter = drafter
+        self._load_drafter = load_drafter
         self._drafters: dict[str, Backbone] = {}
         self._laws: dict[Method[Any], dict[str, Any]] = {}
         self._greedy: dict[tuple[Method[Any], str, int], dict[str, Any]] = {}
@@ -51,25 +52,25 @@ class Verdicts:
 
     def of(self, cell: Cell) -> dict[str, Any]:
         """{word, total_variation, case, greedy, note}."""
-        law = self._law(cell.method)
-        found = {"total_variation": None, "case": None, "greedy": None, **law}
-        if law["word"] == "exact" and cell.backbone != "tabular":
+        proof = self._law(cell.method)
+        verdict = {"total_variation": None, "case": None, "greedy": None, **proof}
+        if proof["word"] == "exact" and cell.backbone != "tabular":
             if not self.plan.suite.suite.greedy_check.prompts:
                 note = "enumerated; greedy equality on this backbone was not asked for (greedy_check: prompts: 0)"
-                return found | {"word": "unverified", "note": note}
+                return verdict | {"word": "unverified", "note": note}
             try:
                 greedy = self._greedy_equal(cell)
             except Exception as error:  # as in decoding: the cell says why, and the others go on
                 note = f"greedy equality could not be looked at: {type(error).__name__}: {error}"
-                return found | {"word": "unverified", "note": note}
-            found["greedy"] = greedy["text"]
-            found["divergences"] = greedy["divergences"]
+                return verdict | {"word": "unverified", "note": note}
+            verdict["greedy"] = greedy["text"]
+            verdict["divergences"] = greedy["divergences"]
             if not greedy["equal"]:
-                found |= {
+                verdict |= {
                     "word": "broken",
                     "note": "greedy output differs from the baseline's in fp32, and not at a tie",
                 }
-        return found
+        return verdict
 
     def _law(self, method: Method[Any]) -> dict[str, Any]:
         if not self.plan.suite.suite.prove:
@@ -93,27 +94,31 @@ class Verdicts:
         return self._greedy[key]
 
     def _compare(self, cell: Cell) -> dict[str, Any]:
-        """Decode some prompts greedily in fp32: with the method, as a gang where it runs in one, and the baseline."""
-        ask = self.plan.suite.suite.greedy_check
-        prompts = self.plan.prompts[cell.task][: ask.prompts]
+        """Decode some prompts greedily in fp32: with the method, in batches as the cell does, and with the baseline."""
+        check = self.plan.suite.suite.greedy_check
+        prompts = self.plan.prompts[cell.task][: check.prompts]
         baseline = METHODS.get(BASELINE)()
-        apart: list[dict[str, Any]] = []
-        openings = [self._model().open(prompt) for prompt in prompts]
-        jobs = [partial(self._tokens, cell.method, *each, ask.tokens) for each in zip(prompts, openings, strict=True)]
+        divergences: list[dict[str, Any]] = []
+        encoded_prompts = [self._model().open(prompt) for prompt in prompts]
+        jobs = [
+            partial(self._tokens, cell.method, *each, check.tokens)
+            for each in zip(prompts, encoded_prompts, strict=True)
+        ]
         outputs = Batch[tuple[int, ...]](cell.batch).run(jobs)
-        for prompt, encoded, ours in zip(prompts, openings, outputs, strict=True):
-            if isinstance(ours, Exception):
-                raise ours
+        for prompt, encoded, tokens in zip(prompts, encoded_prompts, outputs, strict=True):
+            if isinstance(tokens, Exception):
+                raise tokens
             if (cell.task.title, prompt.id) not in self._reference:
-                self._reference[cell.task.title, prompt.id] = self._tokens(baseline, prompt, encoded, ask.tokens)
-            theirs = self._reference[cell.task.title, prompt.id]
-            at = diverge(ours, theirs).at
+                self._reference[cell.task.title, prompt.id] = self._tokens(baseline, prompt, encoded, check.tokens)
+            reference = self._reference[cell.task.title, prompt.id]
+            at = diverge(tokens, reference).at
             if at is not None:
-                apart.append({"prompt": prompt.id, "at": at, "margin": self._margin(encoded, ours, theirs, at)})
-        real = [item for item in apart if not abs(item["margin"]) <= TIE]
-        ties = f", {len(apart) - len(real)} tied" if len(apart) > len(real) else ""
-        text = f"{len(prompts) - len(apart)}/{len(prompts)} equal{ties} (fp32, {ask.tokens} tokens)"
-        return {"equal": not real, "text": text, "divergences": apart}
+                margin = self._margin(encoded, tokens, reference, at)
+                divergences.append({"prompt": prompt.id, "at": at, "margin": margin})
+        real = [item for item in divergences if not abs(item["margin"]) <= TIE]
+        ties = f", {len(divergences) - len(real)} tied" if len(divergences) > len(real) else ""
+        text = f"{len(prompts) - len(divergences)}/{len(prompts)} equal{ties} (fp32, {check.tokens} tokens)"
+        return {"equal": not real, "text": text, "divergences": divergences}
 
     def _model(self) -> Backbone:
         if self._fp32 is None:
@@ -126,7 +131,7 @@ class Verdicts:
     def _open(self, name: str) -> Backbone:
         """A drafter in fp32, loaded once."""
         if self._model() is self.backbone:
-            return self._drafter(name)
+            return self._load_drafter(name)
         if name not in self._drafters:
             self._drafters[name] = presets.drafter(self._model(), name, self.fetch)
         return self._drafters[name]
@@ -139,18 +144,18 @@ class Verdicts:
         run = Run.of(Models(model, self._open, prompt, None, encoded, slot), Sampling(0.0), budget, draws)
         return decode(method, run).tokens
 
-    def _margin(self, encoded: EncodedPrompt, ours: tuple[int, ...], theirs: tuple[int, ...], at: int) -> float:
-        """The target's logit of their token less that of ours, where the two outputs part."""
-        if at >= min(len(ours), len(theirs)):
+    def _margin(self, encoded: EncodedPrompt, tokens: tuple[int, ...], reference: tuple[int, ...], at: int) -> float:
+        """The target's logit of the reference's token less that of the other, where the two outputs diverge."""
+        if at >= min(len(tokens), len(reference)):
             return float("inf")
         model = self._model()
         draws = SeededDraws(0, "greedy", "check", 0, model.device)
-        ids = (*encoded.tokens, *theirs[:at])
+        ids = (*encoded.tokens, *reference[:at])
         models = Models(model, lambda name: model, ids, encoded=EncodedPrompt(ids, encoded.cache))
         run = Run.of(models, Sampling(0.0), 1, draws)
         run.target.prefill()
         row = run.target.forward()[0]
-        return float(row[theirs[at]] - row[ours[at]])
+        return float(row[reference[at]] - row[tokens[at]])
 
 
 def _extent(proof: Proof, cases: Sequence[Case]) -> str:
@@ -163,5 +168,5 @@ def _extent(proof: Proof, cases: Sequence[Case]) -> str:
 
 
 def _unproved(method: Method[Any]) -> str:
-    """Another law by design needs no proof: a setting too large for the toys leaves its total variation unknown."""
+    """A method that is approximate by design needs no proof; its total variation stays unknown."""
     return "approximate" if method.claim is Claim.APPROXIMATE else "unverified"

@@ -21,25 +21,34 @@ class Step:
     """One call of a method's ``step``; times in nanoseconds.
 
     Args:
-        nfe: target forward passes. draft_nfe: passes of drafter sessions.
+        nfe: target forward passes.
+        draft_nfe: passes of drafter sessions.
         rows: entries fed to the target, re-fed token included.
-        drafted: nodes proposed. tested: those reached by the walk (accepted, and the one refused).
-        accepted: drafted nodes kept. expected: mean of accepted given the draft, over the coins alone.
-        emitted: accepted + 1, accepted where a tested draft closed the step, or the positions of a canvas that it
-            filled. forced: those of them that only one value was allowed for.
+        drafted: nodes proposed.
+        tested: nodes reached by the walk: those accepted, and the one rejected.
+        accepted: drafted nodes kept.
+        expected: mean of accepted given the draft, over the acceptance tests alone.
+        emitted: tokens emitted:
+            - accepted + 1 in general: the last is the bonus or the correction token;
+            - accepted, where the last accepted draft is one that no pass has computed;
+            - the number of positions filled, on a canvas.
+        forced: emitted tokens for which only one value was allowed.
         overshoot: emitted past the budget or the end of text, cut off the output.
         reused: drafted nodes carried over unchanged from the step before.
         forced_drafted, forced_tested, forced_accepted: those of drafted, tested and accepted for which only one value
             was allowed; acceptance leaves them out.
         levels: depth of the deepest drafted node, from 1; 0 where nothing is drafted.
         resampled: of the positions filled, those whose draft was replaced by a draw of the target's.
-        wall_ns: the step on the host's clock; device_ns: on the device's (the same on a CPU).
-        draft_ns, target_ns: inside drafter and target passes; verify_ns: from the end of the target's pass
-            to the verdict on the host; host_ns: the rest.
-        served: rows of the gang that its last target pass served, its own included; 1 outside a gang.
-        ranks: of the nodes of a tree that were kept: siblings that went before each, from 0; none of a chain.
-        energies: log p(x) - log q(x) of every draft x that was held against the target, reached or not, in the order of
-            their places, nats; q is the law that it was drawn from. Of methods that test by it, none of others.
+        wall_ns: the step on the host's clock.
+        device_ns: the step on the device's clock (the same on a CPU).
+        draft_ns: inside drafter passes.
+        target_ns: inside target passes.
+        verify_ns: from the end of the target's pass to the acceptance on the host.
+        host_ns: the rest.
+        served: decodes of the batch that its last target pass served, its own included; 1 where it decodes alone.
+        ranks: number of earlier siblings of each accepted node of a tree, from 0; none in a chain.
+        energies: log p(x) - log q(x) in nats for every draft x that was compared with the target, reached or not, by
+            position; q is the distribution that it was drawn from. Only of methods that test by it.
     """
 
     nfe: int
@@ -74,19 +83,25 @@ class Sample:
     """One decoded prompt: what was timed is what is scored.
 
     Args:
-        prompt: the prompt's id. repetition: 0, 1, ...; a seed of its own each. warmup: kept, never counted.
-        status: "ok" or "failed"; error: the failure in one line.
-        tokens: output ids, end-of-text included, cut at the budget. text: decoded, where there is a tokenizer.
-        prefill_ns: reading the prompt, drafters included; not in any step. open_ns: the encoder, before that.
+        prompt: the prompt's id.
+        repetition: 0, 1, ...; each has a seed of its own.
+        warmup: kept, never counted.
+        status: "ok" or "failed".
+        error: the failure in one line.
+        tokens: output ids, end-of-text included, cut at the budget.
+        text: decoded, where there is a tokenizer.
+        prefill_ns: reading the prompt, drafters included; not in any step.
+        open_ns: the encoder, before that.
         output: the file of a picture or mesh, below the run folder; "" where the output is a text.
-        logprobs: log p(token) under the target's unwarped law at T = 1, one a token (natural log).
+        logprobs: log p(token) of the target at T = 1 without top-k or top-p, one a token (natural log).
         agreement: longest common prefix with the baseline's output / the longer length; T = 0 only.
         diverged_at: first index that differs from the baseline's output; None: equal, or T > 0.
-        margin: the target's logit of the baseline's token less that of ours at ``diverged_at``.
-        scores: the task's own, by name. category: the task's, for tables by category. regions: what the task says
-            lies in each cell of a picture, in raster order.
-        stages: nanoseconds of the steps by the names that a method gives to parts of them (`Run.timed`).
-        leading: the largest probabilities of the same law, as many a token, token by token; of a baseline's picture.
+        margin: the target's logit of the baseline's token less that of this output's token, at ``diverged_at``.
+        scores: the task's own, by name.
+        category: the task's, for tables by category.
+        regions: what the task says lies in each cell of a picture, in raster order.
+        stages: nanoseconds of the steps by the names that a method gives to stages of them (`Run.timed`).
+        leading: the largest probabilities at T = 1, equally many for each token; only of a baseline's picture.
     """
 
     prompt: str
@@ -139,8 +154,8 @@ def check(steps: Sequence[Step], output: int) -> None:
 
     Raises:
         ContractError: sum(emitted) - overshoot differs from the output's length, or a step accepted more than it
-            drafted or did not emit accepted + 1. One whose last draft was tested last may emit all it accepted, and one
-            that drafts nothing may fill any number of positions.
+            drafted or did not emit accepted + 1. A step whose last accepted draft was computed by no pass may emit as
+            many as it accepted, and a step that drafts nothing may fill any number of positions.
     """
     emitted = sum(step.emitted for step in steps)
     overshoot = sum(step.overshoot for step in steps)
@@ -158,7 +173,7 @@ def check(steps: Sequence[Step], output: int) -> None:
 
 STEP_FIELDS = tuple(f.name for f in fields(Step))
 LISTS = ("ranks", "energies")
-"""Those that hold several numbers a step."""
+"""Fields that hold several numbers a step."""
 FORCED = ("forced_drafted", "forced_tested", "forced_accepted")
 LATER = (*FORCED, "resampled", "levels")
 """Columns of steps that older runs lack."""
@@ -213,7 +228,7 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     Returns:
         Columns output, steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot,
         reused, resampled, levels, unique_drafted (drafted and not reused), wall_ms, wall_s,
-        share_s (the output's share of its gang's time), logprob, agreement,
+        share_s (the output's share of its batch's time), logprob, agreement,
         prefill_ms; and drafted, tested, accepted and expected
         without the forced ones as free_drafted and so on.
     """

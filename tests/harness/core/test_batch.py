@@ -242,7 +242,7 @@ RUNS = [
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("method", "backbone"), RUNS)
-def test_rows_of_a_gang_are_the_rows_alone(method: Method[Any], backbone: Tabular, temperature: float) -> None:
+def test_rows_of_a_batch_are_the_rows_alone(method: Method[Any], backbone: Tabular, temperature: float) -> None:
     """Every registered method, those on a canvas too: token for token, and every count of every step."""
     budgets = (20, 20, 20, 20) if Requirement.ANY_ORDER in method.requirements else (11, 7, 9, 11)
     alone, batch_outputs, pairs = (
@@ -258,7 +258,7 @@ def test_rows_of_a_gang_are_the_rows_alone(method: Method[Any], backbone: Tabula
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("method", SETTINGS[: len(NAMED) - 1], ids=lambda method: METHODS.name_of(type(method)))
-def test_rows_of_a_packed_gang_are_the_rows_alone(method: Method[Any], temperature: float) -> None:
+def test_rows_of_a_packed_batch_are_the_rows_alone(method: Method[Any], temperature: float) -> None:
     """In fp64, where packing moves a law by 1e-12 at most."""
     model = tiny(dtype="fp64")
     alone, batch_outputs = (decodes(method, model, batch, Sampling(temperature)) for batch in (1, 4))
@@ -399,7 +399,7 @@ def test_rows_compute_in_the_inference_mode_of_their_caller() -> None:
 
 
 @pytest.mark.parametrize("batch", [0, -1])
-def test_a_gang_has_at_least_one_row(batch: int) -> None:
+def test_a_batch_has_at_least_one_row(batch: int) -> None:
     with pytest.raises(UsageError, match="whole number from 1"):
         Batch[int](batch)
 
@@ -437,7 +437,7 @@ def table(cell: Cell) -> Any:
 
 
 def test_a_sweep_runs_the_same_decodes_at_every_batch(tmp_path: Path) -> None:
-    """8 prompts: gangs of 3 end with one of 2, and one of 16 holds all."""
+    """8 prompts: batches of 3 end with one of 2, and one of 16 holds all."""
     finished(tmp_path / "run", methods=["sjd", "speculative"], temperature=1, batch=[1, 3, 16])
     cells = by_batch(Store.open(tmp_path / "run"))
     assert len(cells) == 3 * 4
@@ -452,7 +452,7 @@ def test_a_sweep_runs_the_same_decodes_at_every_batch(tmp_path: Path) -> None:
     assert set(cells["sjd T=1 B=1"].steps["served"]) == {1}
 
 
-def test_what_a_gang_leaves_open_another_finishes_to_the_same_counts(tmp_path: Path) -> None:
+def test_what_a_batch_leaves_open_another_finishes_to_the_same_counts(tmp_path: Path) -> None:
     data: dict[str, Any] = {"methods": ["sjd", "speculative"], "batch": 3}
     finished(tmp_path / "whole", **data)
     whole = by_label(Store.open(tmp_path / "whole"))
@@ -465,7 +465,7 @@ def test_what_a_gang_leaves_open_another_finishes_to_the_same_counts(tmp_path: P
     assert all(table(parts[name]) == table(whole[name]) for name in whole)
 
 
-def test_one_bad_prompt_is_one_failed_row_of_its_gang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_bad_prompt_is_one_failed_row_of_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sjd = METHODS.get("sjd")
     sound = sjd.step
 
@@ -480,7 +480,7 @@ def test_one_bad_prompt_is_one_failed_row_of_its_gang(tmp_path: Path, monkeypatc
     assert "RuntimeError: that prompt" in rows.loc["tabular/1", "error"]
 
 
-def test_a_gang_is_looked_at_for_greedy_equality_as_a_gang(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_batch_is_looked_at_for_greedy_equality_as_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     many = SlotCache.extend_many.__func__  # type: ignore[attr-defined]
     spy = classmethod(lambda cls, caches, windows: sizes.append(len(caches)) or many(cls, caches, windows))
@@ -493,15 +493,15 @@ def test_a_gang_is_looked_at_for_greedy_equality_as_a_gang(tmp_path: Path, monke
     assert sizes == [2] * len(sizes) and len(sizes) > 2 * 4  # the run's own decodes, then those of the check
 
 
-def test_the_batch_suite_sweeps_gangs_of_the_jacobi_family() -> None:
+def test_the_batch_suite_sweeps_batches_of_the_jacobi_family() -> None:
     found = suites.load("papers/sjdpp_batch").suite
     assert found.batches == (1, 2, 4, 8) and [entry.name for entry in found.backbones] == ["embedded-image"]
 
 
 def swept(name: str = "papers/sjdpp_batch") -> FakeStore:
-    """Gangs of 1 and 2 on four prompts: AR of four steps of 10 ms, SJD of two of 12 ms; in a gang of two, twice that.
+    """Batches of 1 and 2, four prompts: AR of four steps of 10 ms, SJD of two of 12 ms; in a batch of two, twice that.
 
-    Every other row of a gang takes one step more, alone.
+    Every other row of a batch takes one step more, alone.
     """
     store = empty()
     store.manifest["suite"] = {"name": name}
@@ -526,7 +526,7 @@ def swept(name: str = "papers/sjdpp_batch") -> FakeStore:
 
 
 def test_throughput_shares_a_lock_step_among_its_rows() -> None:
-    """18 tokens: two gangs of two take 2 x (2 x 36 + 12) ms, the rows alone 4 x 24 + 2 x 12 ms."""
+    """18 tokens: two batches of two take 2 x (2 x 36 + 12) ms, the rows alone 4 x 24 + 2 x 12 ms."""
     rates = {}
     for batch in (1, 2):
         cell = swept().cell(f"sjd-{batch}")
@@ -534,7 +534,7 @@ def test_throughput_shares_a_lock_step_among_its_rows() -> None:
     assert rates == {1: pytest.approx(18 / 0.120), 2: pytest.approx(18 / 0.168)}
 
 
-def test_runs_of_before_there_were_gangs_have_rows_of_their_own() -> None:
+def test_runs_of_before_there_were_batches_have_rows_of_their_own() -> None:
     cell = swept().cell("sjd-1")
     assert value(FIGURES["throughput"], totals(cell.samples, cell.steps.drop(columns="served"))) == pytest.approx(150)
 

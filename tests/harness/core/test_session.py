@@ -323,7 +323,7 @@ class TestWindows:
         assert not torch.equal(other.forward(chain(0), features[1:3]), first)
 
     def test_a_drafter_that_fell_behind_reads_both_tokens_in_one_pass(self) -> None:
-        """After everything was accepted the drafter lacks its last draft and the closing token."""
+        """After everything was accepted the drafter lacks its last draft and the bonus token."""
         drafter, windows = watched([3, 1])
         drafter.prefill()
         for _ in range(2):

@@ -203,7 +203,7 @@ class TestIdentities:
             "accepted > drafted",
             "tested < accepted",
             "tested > drafted",
-            "no closing token",
+            "no bonus token",
             "one too many",
         ],
     )
