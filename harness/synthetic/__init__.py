@@ -1,1 +1,1 @@
-"""Small procedural worlds that recipes train on and tasks ask about: pictures, shapes, digits, code."""
+"""Small synthetic data sets, for recipes to train on and tasks to ask about."""

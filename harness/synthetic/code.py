@@ -1,7 +1,7 @@
-"""A world of short Python functions: a grammar writes head, docstring, body and a test that the body passes.
+"""Synthetic short Python functions: a grammar writes head, docstring, body and a test that the body passes.
 
-Everything follows from the generator it is given: the same seed writes the same programs. The values in docstrings
-and tests come from running the functions, which hold nothing but arithmetic, lists, strings and loops.
+The same seed writes the same programs. The values in docstrings and tests come from running the functions, which use
+arithmetic, lists, strings and loops alone.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 from harness.synthetic.code_rules import RULES, Sketch
 
 HELD_OUT = 32
-"""One program in so many is held out, chosen by its text."""
+"""One program in this many is held out."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,9 @@ class Program:
     """One function and its test.
 
     Args:
-        name: of the function. head: its first line and docstring, where a completion starts. body: the lines after.
+        name: of the function.
+        head: its first line and docstring, which a completion continues.
+        body: the other lines.
         test: a function without arguments that asserts what the docstring shows, and more.
     """
 
@@ -35,12 +37,12 @@ class Program:
 
     @property
     def text(self) -> str:
-        """The whole, as it is trained on."""
+        """The whole program, for training."""
         return f"{self.head}{self.body}\n\n{self.test}\n"
 
     @property
     def held_out(self) -> bool:
-        """Whether it is kept for evaluation, whichever seed writes it: told by its head."""
+        """Whether it is kept for evaluation. Its head alone decides, whatever the seed."""
         return hashlib.sha256(self.head.encode()).digest()[0] % HELD_OUT == 0
 
 
@@ -59,15 +61,15 @@ def program(random: np.random.Generator) -> Program:
 
 
 def programs(random: np.random.Generator, held_out: bool) -> Iterator[Program]:
-    """Programs of one side of the split, without end."""
+    """An endless stream of programs of one side of the split."""
     while True:
-        found = program(random)
-        if found.held_out == held_out:
-            yield found
+        drawn = program(random)
+        if drawn.held_out == held_out:
+            yield drawn
 
 
 def _run(source: str, name: str, arguments: tuple[Any, ...]) -> Any:
-    """What a function of this grammar returns; no other code ever comes here."""
+    """The result of a function of this grammar; no other code is run here."""
     scope: dict[str, Any] = {}
     exec(source, scope)
     return scope[name](*arguments)

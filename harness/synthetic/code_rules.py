@@ -1,4 +1,4 @@
-"""The rules of the world of code: each draws a function of one kind."""
+"""The rules of the synthetic code: each draws a function of one kind."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ class Sketch:
     """A function before it is written out.
 
     Args:
-        name: of it. names: of its parameters. summary: its docstring's sentence. lines: its body, without the indent.
+        name: of the function.
+        names: of its parameters.
+        summary: the sentence of its docstring.
+        lines: its body, without the indent.
         arguments: draws the arguments of one call.
     """
 

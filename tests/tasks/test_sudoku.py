@@ -34,7 +34,7 @@ from harness.plan import presets
 from harness.registry import METHODS, RECIPES, TASKS
 from harness.synthetic import sudoku
 from harness.train.backbones import sudoku as recipe
-from harness.train.backbones.sudoku import CONTEXT, IDS, PROMPT, SCHEDULES, Sudoku, laws, rows
+from harness.train.backbones.sudoku import CONTEXT, IDS, PROMPT, SCHEDULES, Sudoku, logits_of, rows
 from harness.train.loop import train
 from methods.masked_diffusion import MaskedDiffusion
 from tasks.metrics.perplexity import Judge, distinct, perplexity
@@ -207,10 +207,11 @@ class TestModels:
         other = ids.clone()
         other[0, -1] = ids[0, -1] % 4 + 1
         moved = [
-            (laws(model, ids, side) - laws(model, other, side))[0, :-1, 1:5].abs().amax(1) for side in (True, False)
+            (logits_of(model, ids, side) - logits_of(model, other, side))[0, :-1, 1:5].abs().amax(1)
+            for side in (True, False)
         ]
         assert moved[0].max() == 0 and moved[1].min() > 0
-        assert laws(model, ids, True)[..., IDS.index("<|mask|>")].eq(float("-inf")).all()
+        assert logits_of(model, ids, True)[..., IDS.index("<|mask|>")].eq(float("-inf")).all()
 
     @pytest.mark.parametrize("name", ["sudoku-masked", "sudoku-ar"])
     def test_what_is_exported_is_what_was_trained(self, name: str, tmp_path: Path) -> None:
@@ -222,7 +223,7 @@ class TestModels:
         model.load_state_dict({key: value.bfloat16().float() for key, value in body.items()})
         ids = rows(np.random.default_rng(0), 1, held_out=True)[0]
         ids[-5:] = IDS.index("<|mask|>") if tiny.schedule else ids[-5:]
-        expected = laws(model, ids[None], causal=tiny.schedule is None)[0]
+        expected = logits_of(model, ids[None], causal=tiny.schedule is None)[0]
         kind = MaskedModel if tiny.schedule else HFCausal
         loaded = kind.load(name, {"source": {"folder": str(tmp_path)}}, "fp32", "cpu")
         assert found_laws(loaded, ids)[:, :-1].sub(expected[:, :-1]).abs().max() < 1e-4

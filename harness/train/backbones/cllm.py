@@ -56,7 +56,7 @@ class TrainCllm(Recipe):
     together: int = 6
 
     kind = "backbone"
-    source = "Jacobi trajectories of the backbone itself, of programs of harness.synthetic.code (Apache-2.0)"
+    source = "Jacobi trajectories of the backbone itself, of programs of harness/synthetic/code.py (Apache-2.0)"
     steps: int = 600
     hours: float = 0.25
     rate: float = 2e-4

@@ -23,15 +23,21 @@ from harness.train.loop import Recipe, save_bf16
 
 END = "<|end|>"
 TOKENIZER_SEED = 1_000_003
-"""Of the programs that the vocabulary is made from: the same whatever a training's seed is."""
+"""Seed of the programs that the vocabulary is built from, whatever the seed of a training is."""
 
 
 @dataclass(frozen=True)
 class Code(Recipe):
-    """Trained on programs of `harness.synthetic.code`, written anew for every step; held out by a hash of their heads.
+    """Trained on programs of `harness.synthetic.code`, new ones in every step. A hash of the head holds a program out.
 
     Args:
-        vocabulary: byte pairs. width, layers, heads, inner: of the model. length, batch: of a step, in tokens and rows.
+        vocabulary: byte pairs.
+        width: of the model.
+        layers: of the model.
+        heads: of attention.
+        inner: width of the gated product.
+        length: tokens of a row.
+        batch: rows of a step.
     """
 
     vocabulary: int = 512
@@ -45,7 +51,7 @@ class Code(Recipe):
 
     kind = "backbone"
     summary = "Llama of a million parameters that writes short Python functions and their tests"
-    source = "programs of a grammar of this project (harness/worlds/code.py), Apache-2.0"
+    source = "programs of a grammar of this project (harness/synthetic/code.py), Apache-2.0"
     hours = 0.3
     rate = 4e-3
     warmup = 40
@@ -68,17 +74,17 @@ class Code(Recipe):
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """Byte pairs of programs that are not held out; id 0 ends a program."""
-        made = Tokenizer(models.BPE())
-        made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-        made.decoder = decoders.ByteLevel()
+        """Byte pairs of programs that are not held out. Id 0 ends a program."""
+        tokenizer = Tokenizer(models.BPE())
+        tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        tokenizer.decoder = decoders.ByteLevel()
         alphabet = pre_tokenizers.ByteLevel.alphabet()
         trainer = trainers.BpeTrainer(
             vocab_size=self.vocabulary, special_tokens=[END], initial_alphabet=alphabet, show_progress=False
         )
         written = programs(np.random.default_rng(TOKENIZER_SEED), held_out=False)
-        made.train_from_iterator((p.text for p in islice(written, 2000)), trainer)
-        return made
+        tokenizer.train_from_iterator((p.text for p in islice(written, 2000)), trainer)
+        return tokenizer
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         tokens = self._rows(random, self.batch, held_out=False)
@@ -86,7 +92,7 @@ class Code(Recipe):
         return functional.cross_entropy(logits.flatten(0, 1), tokens[:, 1:].flatten())
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Loss in nats a token, share of tokens guessed, and the loss of token frequencies alone, all held out."""
+        """Figures on held-out programs: nats a token, share of tokens guessed, and the nats of token frequencies."""
         tokens = self._rows(np.random.default_rng(0), 32, held_out=True)
         logits = model(input_ids=tokens[:, :-1]).logits.flatten(0, 1)
         right = tokens[:, 1:].flatten()
@@ -106,7 +112,7 @@ class Code(Recipe):
         wrapped.save_pretrained(folder)
 
     def _rows(self, random: np.random.Generator, count: int, held_out: bool) -> Int[Tensor, "B N+1"]:
-        """Programs one behind the other, each with its end, cut into rows."""
+        """Programs with their ends, concatenated and cut into rows."""
         stream = self._stream(random, held_out)
         size = count * (self.length + 1)
         return torch.tensor(list(islice(stream, size))).view(count, self.length + 1)
@@ -118,7 +124,7 @@ class Code(Recipe):
 
 
 class _Untied(nn.Module):
-    """The model's tensors without the second name of its embedding."""
+    """The model's tensors, without the unembedding, which is its embedding."""
 
     def __init__(self, model: nn.Module) -> None:
         super().__init__()

@@ -16,12 +16,12 @@ from harness.train.backbones.image_recipe import NATS_PER_BIT, Batch, PictureRec
 
 LAYOUT = Layout(digits.SIDE, digits.SIDE, digits.LEVELS, digits.VOCABULARY)
 CHECKED = 200
-"""Pictures drawn for the figures on memorising."""
+"""Pictures that are drawn for the figures on memorising."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DigitRecipe(PictureRecipe):
-    """Real digits, captioned with their class; also moved by a pixel, so that they are not learnt by heart."""
+    """Real digits, captioned with their class. A share of ``moved`` is shifted by a pixel, against memorising."""
 
     moved: float = 0.5
 
@@ -41,10 +41,10 @@ class DigitRecipe(PictureRecipe):
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         assert isinstance(model, Decoder)
-        known, held = digits.load("train"), digits.load("held-out")
-        cells = {"train": _cells(known.levels[: len(held.labels)]), "held_out": _cells(held.levels)}
-        labels = {"train": known.labels[: len(held.labels)], "held_out": held.labels}
-        found = {
+        known, held_out = digits.load("train"), digits.load("held-out")
+        cells = {"train": _cells(known.levels[: len(held_out.labels)]), "held_out": _cells(held_out.levels)}
+        labels = {"train": known.labels[: len(held_out.labels)], "held_out": held_out.labels}
+        bits = {
             f"bits_{name}": float(
                 nats(model, LAYOUT, Batch([digits.caption(c) for c in labels[name]], x)).mean() / NATS_PER_BIT
             )
@@ -53,9 +53,9 @@ class DigitRecipe(PictureRecipe):
         captions = [digits.caption(index % digits.CLASSES) for index in range(CHECKED)]
         drawn = sample(model, LAYOUT, captions, np.random.default_rng(0))
         real = _cells(known.levels).float()
-        near, usual = nearest(drawn.float(), real), nearest(_cells(held.levels).float(), real)
+        near, usual = nearest(drawn.float(), real), nearest(_cells(held_out.levels).float(), real)
         copies = float((near == 0).float().mean())
-        return {**found, "copies": copies, "nearest_drawn": float(near.mean()), "nearest_held_out": float(usual.mean())}
+        return {**bits, "copies": copies, "nearest_drawn": float(near.mean()), "nearest_held_out": float(usual.mean())}
 
 
 def _cells(levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Tensor:
@@ -65,7 +65,7 @@ def _cells(levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]]) -> Tensor:
 def _moved(
     levels: np.ndarray[tuple[int, ...], np.dtype[np.uint8]], axis: int, by: int
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
-    """Moved by a pixel where the line that leaves is all but empty, else as it was."""
+    """Shifted by a pixel where the line that leaves the picture is empty, else unchanged."""
     leaving = levels.take(-1 if by > 0 else 0, axis)
     return np.roll(levels, by, axis) if leaving.max() == 0 else levels
 

@@ -1,7 +1,6 @@
 """Models of emoji scenes, a token for 4x4 pixels: `stride train backbone emoji-image` and its relatives.
 
-Every step draws and encodes scenes that were never seen before, so nothing can be learnt by heart; it costs a
-twentieth of the step.
+Every step draws and encodes new scenes, so nothing can be memorised. This takes a twentieth of the step.
 """
 
 from __future__ import annotations
@@ -23,24 +22,26 @@ from harness.train.backbones.decoder import Decoder
 from harness.train.backbones.image_recipe import NATS_PER_BIT, Batch, PictureRecipe, nats, sample
 
 TOKENIZER = "emoji-vq"
-HELD = 360
-"""Held-out scenes that the figures rest on."""
-CHECKED, KNOWN = 24, 2000
-"""Pictures drawn, and training scenes that they are compared with."""
+CHECKED = 360
+"""Held-out scenes of the figures."""
+DRAWN, KNOWN = 24, 2000
+"""Pictures that are drawn, and training scenes that they are compared with."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SceneRecipe(PictureRecipe):
     """Scenes with their captions, at one size.
 
-    A textured ground costs six bits a token and teaches next to nothing, and an object, which is where the caption
-    matters, fills a sixth of a picture. So textures are drawn more rarely than in the world, which leaves the law given
-    a caption as it is, since captions name them; and objects count more at first, which shifts that law until the
-    weights are level again, for the last part of the training.
+    A textured background costs six bits a token and teaches next to nothing. An object, where the caption matters,
+    fills a sixth of a picture. So textures are drawn more rarely than in the synthetic data; this does not change the
+    distribution given a caption, because captions name textures. And objects have a higher weight at first. This does
+    change it, so all weights are equal in the last part of the training.
 
     Args:
-        size: of the picture in pixels, 64 or 32. textured: share of textured grounds.
-        emphasis: weight of an object's cell at the start. level: share of the steps after which all count alike.
+        size: of the picture in pixels, 64 or 32.
+        textured: share of textured backgrounds.
+        emphasis: weight of an object's cell at the start.
+        level: share of the steps after which all cells have weight 1.
     """
 
     size: int = 64
@@ -60,7 +61,7 @@ class SceneRecipe(PictureRecipe):
 
     def build(self, requirements: Mapping[str, Path]) -> Decoder:
         model = super().build(requirements)
-        model.beside = _Beside(VQ.load(requirements[TOKENIZER]))
+        model.beside = _Tokenizer(VQ.load(requirements[TOKENIZER]))
         return model
 
     def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> Batch:
@@ -72,52 +73,55 @@ class SceneRecipe(PictureRecipe):
         return Batch([emoji.caption(scene) for scene in scenes], self.cells(model, scenes), weights)
 
     def _scene(self, random: np.random.Generator, family: str) -> emoji.Scene:
-        wanted = random.random() < self.textured
+        textured = random.random() < self.textured
         while True:
             drawn = emoji.scene(random, "train", family)
-            if drawn.ground.textured == wanted:
+            if drawn.ground.textured == textured:
                 return drawn
 
     def cells(self, model: nn.Module, scenes: Sequence[emoji.Scene]) -> Int[Tensor, "B n"]:
         """Tokens of scenes."""
-        beside = model.beside
-        assert isinstance(beside, _Beside)
+        tokenizer = model.beside
+        assert isinstance(tokenizer, _Tokenizer)
         pictures = np.stack([emoji.render(scene, self.size) for scene in scenes])
-        return beside.vq.encode(torch.from_numpy(pictures)).flatten(1)
+        return tokenizer.vq.encode(torch.from_numpy(pictures)).flatten(1)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Bits per token on held-out scenes, by region, and how near drawn pictures come to training scenes."""
+        """Bits a token on held-out scenes, by region, and how much drawn pictures share with training scenes."""
         assert isinstance(model, Decoder)
-        scenes = emoji.scenes(1, "held-out", HELD)
-        parts = [scenes[start : start + 24] for start in range(0, HELD, 24)]
+        scenes = emoji.scenes(1, "held-out", CHECKED)
+        chunks = [scenes[start : start + 24] for start in range(0, CHECKED, 24)]
         bits = torch.cat(
-            [nats(model, self.layout, Batch([*map(emoji.caption, part)], self.cells(model, part))) for part in parts]
+            [
+                nats(model, self.layout, Batch([*map(emoji.caption, chunk)], self.cells(model, chunk)))
+                for chunk in chunks
+            ]
         )
         bits = bits / NATS_PER_BIT
         regions = torch.from_numpy(np.stack([emoji.regions(scene, self.size // PATCH) for scene in scenes])).flatten(1)
-        found = {f"bits_{name}": float(bits[regions == region].mean()) for name, region in emoji.REGIONS.items()}
-        return {"bits": float(bits.mean()), **found, **self._copies(model, scenes)}
+        by_region = {f"bits_{name}": float(bits[regions == region].mean()) for name, region in emoji.REGIONS.items()}
+        return {"bits": float(bits.mean()), **by_region, **self._copies(model, scenes)}
 
     def _copies(self, model: Decoder, scenes: Sequence[emoji.Scene]) -> dict[str, float]:
-        """Share of tokens that a picture has in common, place by place, with the training scene most like it."""
+        """Share of tokens that a picture has in common with the most similar training scene."""
         random = np.random.default_rng(0)
         known = [emoji.scene(random, "train") for _ in range(KNOWN)]
         real = torch.cat([self.cells(model, known[start : start + 50]) for start in range(0, KNOWN, 50)])
-        captions = [emoji.caption(scene) for scene in scenes[:CHECKED]]
+        captions = [emoji.caption(scene) for scene in scenes[:DRAWN]]
         drawn = sample(model, self.layout, captions, random)
-        held = self.cells(model, scenes[:CHECKED])
-        return {"shared_drawn": _shared(drawn, real), "shared_held_out": _shared(held, real)}
+        held_out = self.cells(model, scenes[:DRAWN])
+        return {"shared_drawn": _shared(drawn, real), "shared_held_out": _shared(held_out, real)}
 
 
-class _Beside:
-    """Keeps the tokenizer out of the model's own weights, which a module set as an attribute would join."""
+class _Tokenizer:
+    """Keeps the tokenizer out of the model's weights, which it would join as an attribute."""
 
     def __init__(self, vq: VQ) -> None:
         self.vq = vq
 
 
 def _shared(pictures: Int[Tensor, "a n"], known: Int[Tensor, "b n"]) -> float:
-    return float(torch.stack([(known == one).float().mean(1).max() for one in pictures]).mean())
+    return float(torch.stack([(known == picture).float().mean(1).max() for picture in pictures]).mean())
 
 
 RECIPES.register("emoji-image")(

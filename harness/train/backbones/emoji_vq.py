@@ -14,20 +14,20 @@ from harness.backbones.image.vq import CODES, VQ, to_signed
 from harness.registry import RECIPES
 from harness.synthetic import emoji
 from harness.train.backbones.emoji_vq_figures import figures
-from harness.train.loop import Recipe, save_bf16
+from harness.train.loop import Recipe, round_to_bf16, save_bf16
 
 BATCH = {64: 12, 32: 16}
 KEEP = 0.99
-"""Of the moving sums; a code follows the encodings of about a hundred steps."""
+"""Decay of the moving sums; a code follows the encodings of about a hundred steps."""
 COMMIT = 0.25
 OBJECT_WEIGHT = 3.0
-"""How much more an object's patch counts than a background's, in the error and in placing codes: half of all
-backgrounds are noise, which would otherwise take most of the codebook."""
+"""Weight of an object's patch in the error and in placing codes; a background's is 1. Half of all backgrounds are
+noise, which would otherwise take most of the codebook."""
 REVIVE_EVERY, REVIVE_UNTIL, DEAD = 25, 0.8, 0.1 / CODES
 
 
 class EmojiVQ(Recipe):
-    """Reconstruct scenes at both sizes; codes are moved, not trained, and dead ones restart at an encoding."""
+    """Reconstruct scenes at both sizes. Codes are moving averages of encodings; unused codes restart at one."""
 
     summary = "VQ tokenizer of emoji scenes: 1024 codes, a token for 4x4 pixels"
     source = "harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1)"
@@ -62,14 +62,11 @@ class EmojiVQ(Recipe):
         return figures(model, emoji.scenes(1, "held-out", 2000))
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """Round to bf16 first, so that what is measured is what is shipped."""
-        with torch.no_grad():
-            for tensor in model.state_dict().values():
-                tensor.copy_(tensor.bfloat16())
+        round_to_bf16(model.state_dict().values())
         save_bf16(model, folder)
 
     def load(self, folder: Path) -> VQ:
-        """A finished tokenizer, for recipes that build on this one."""
+        """A finished tokenizer, for recipes that require this one."""
         return VQ.load(folder)
 
 
@@ -101,7 +98,7 @@ def _error(
 
 @torch.no_grad()
 def _follow(model: VQ, seen: Float[Tensor, "n C"], weight: Float[Tensor, " n"], step: int, steps: int) -> None:
-    """Move each code toward the encodings it got, and put those that get none at one drawn by weight."""
+    """Move each code toward the encodings nearest to it. A code without any moves to an encoding drawn by weight."""
     if step == 0:
         model.book.copy_(seen[torch.multinomial(weight, CODES)] / CODES)
     ids, share = model.nearest(seen), weight / weight.sum()

@@ -1,4 +1,4 @@
-"""How good the tokenizer of emoji scenes is: what it rebuilds, which codes it uses, how steady its tokens are."""
+"""Figures of the tokenizer of emoji scenes: reconstruction, use of codes, and agreement of an object's tokens."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from harness.synthetic import emoji
 
 def figures(model: VQ, drawn: Sequence[emoji.Scene]) -> dict[str, float]:
     """For both sizes: PSNR in dB, whole and by region; share of codes used and their perplexity; agreement."""
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for size in emoji.SIZES:
         ids, errors = reconstruct(model, drawn, size)
         share = torch.bincount(ids.flatten(), minlength=CODES) / ids.numel()
         regions = np.stack([emoji.regions(scene, size // 4) for scene in drawn])
-        found[f"psnr_{size}"] = psnr(errors)
+        shares[f"psnr_{size}"] = psnr(errors)
         for name, region in emoji.REGIONS.items():
-            found[f"psnr_{size}_{name}"] = psnr(errors[torch.from_numpy(regions == region)])
-        found[f"usage_{size}"] = float((share > 0).float().mean())
-        found[f"perplexity_{size}"] = math.exp(float(torch.special.entr(share).sum()))
-        found[f"object_agreement_{size}"] = agreement(drawn, ids, regions)
-    return found
+            shares[f"psnr_{size}_{name}"] = psnr(errors[torch.from_numpy(regions == region)])
+        shares[f"usage_{size}"] = float((share > 0).float().mean())
+        shares[f"perplexity_{size}"] = math.exp(float(torch.special.entr(share).sum()))
+        shares[f"object_agreement_{size}"] = agreement(drawn, ids, regions)
+    return shares
 
 
 @torch.no_grad()
@@ -50,8 +50,8 @@ def psnr(errors: Float[Tensor, "*n"]) -> float:
 
 
 def agreement(drawn: Sequence[emoji.Scene], ids: Int[Tensor, "B h w"], regions: Int8[np.ndarray, "B h w"]) -> float:
-    """Share of an object's tokens that are the commonest one of their place in that kind, colour and size."""
-    found: dict[tuple[str, str, str, int, int], list[int]] = {}
+    """How often an object's token is the most frequent one at its place for that kind, colour and size."""
+    tokens_of: dict[tuple[str, str, str, int, int], list[int]] = {}
     step = ids.shape[1] * 2 // 16
     for scene, tokens, region in zip(drawn, ids.numpy(), regions, strict=True):
         for thing in scene.things:
@@ -60,6 +60,6 @@ def agreement(drawn: Sequence[emoji.Scene], ids: Int[Tensor, "B h w"], regions: 
                     cell = (thing.row * step + row, thing.column * step + column)
                     if region[cell] == emoji.OBJECT:
                         key = (thing.kind, thing.colour, thing.size, row, column)
-                        found.setdefault(key, []).append(int(tokens[cell]))
-    most = sum(max(map(tokens.count, set(tokens))) for tokens in found.values())
-    return most / sum(map(len, found.values()))
+                        tokens_of.setdefault(key, []).append(int(tokens[cell]))
+    most = sum(max(map(tokens.count, set(tokens))) for tokens in tokens_of.values())
+    return most / sum(map(len, tokens_of.values()))

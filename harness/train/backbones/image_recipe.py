@@ -1,4 +1,4 @@
-"""What the recipes of picture models share: prompts, the loss, and a sampler for their figures."""
+"""What the recipes of image models share: prompts, the loss, and a sampler for their figures."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from harness.train.loop import Recipe
 
 NATS_PER_BIT = float(np.log(2))
 PAD = 32
-"""Batches are as long as a multiple of it: few sizes, each of which is compiled once."""
+"""Batches are padded to a multiple of this length: the layers are compiled once for each of few lengths."""
 
 
 class Batch(NamedTuple):
-    """Captions and pictures; and how much each cell counts, where they do not count alike."""
+    """Captions and pictures, and the weight of each cell in the loss; None: equal weights."""
 
     captions: Sequence[str]
     cells: Int[Tensor, "B n"]
@@ -37,10 +37,15 @@ class PictureRecipe(Recipe):
     """A decoder of captions and pictures.
 
     Args:
-        width, inner, layers, heads: of the decoder. context: entries that its cache may hold.
-        batch: pictures a step. empty: share of captions left out, for guidance. dropout: of the decoder.
-        compiled: layers are compiled for training; it pays off after a hundred steps or so.
-        summary, steps, hours, rate, average: as `Recipe` has them.
+        width: of the decoder.
+        inner: width of the gated product.
+        layers: of the decoder.
+        heads: of attention.
+        context: positions of the decoder.
+        batch: pictures of a step.
+        empty: share of captions that are left out, for guidance.
+        dropout: of the decoder.
+        compiled: whether layers are compiled for training, which pays off after about a hundred steps.
     """
 
     width: int
@@ -82,8 +87,8 @@ class PictureRecipe(Recipe):
         captions, cells, weights = self.draw(model, step, random)
         left = random.random(len(captions)) < self.empty
         shown = ["" if out else caption for out, caption in zip(left, captions, strict=True)]
-        found = nats(model, self.layout, Batch(shown, cells))
-        return found.mean() if weights is None else (found * weights).sum() / weights.sum()
+        lost = nats(model, self.layout, Batch(shown, cells))
+        return lost.mean() if weights is None else (lost * weights).sum() / weights.sum()
 
     def hidden(self, model: nn.Module) -> list[nn.Parameter]:
         """Every matrix of the layers."""
@@ -91,7 +96,7 @@ class PictureRecipe(Recipe):
         return [weight for weight in model.layers.parameters() if weight.ndim == 2]
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
-        """Matrices decay; the embedding, of which most rows are not in a batch, does not."""
+        """Matrices decay. The embedding does not, because most of its rows are not in a batch."""
         assert isinstance(model, Decoder)
         hidden = {id(p) for p in self.hidden(model)}
         rest = [p for p in model.parameters() if id(p) not in hidden]
@@ -100,7 +105,7 @@ class PictureRecipe(Recipe):
         return [{"params": matrices, "weight_decay": self.decay}, {"params": plain, "weight_decay": 0.0}]
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """What is measured afterwards is what is shipped: the model is rounded, too."""
+        """Write the decoder, and round the model to what was written."""
         assert isinstance(model, Decoder)
         model.export(folder)
 
@@ -125,18 +130,18 @@ def nats(model: Decoder, layout: Layout, batch: Batch) -> Float[Tensor, "B n"]:
 def sample(
     model: Decoder, layout: Layout, captions: Sequence[str], random: np.random.Generator, scale: float = 1.0
 ) -> Int[Tensor, "B n"]:
-    """Pictures of captions at temperature 1, many at once, with guidance of scale s.
+    """Draw pictures of captions at temperature 1, with guidance.
 
-    Sequences of a batch must have prompts of one length, so captions are taken in groups of equal length.
+    The prompts of a batch must have one length, so captions are grouped by length.
     """
     groups: dict[int, list[int]] = {}
     for index, caption in enumerate(captions):
         groups.setdefault(len(caption.split()), []).append(index)
-    found = torch.zeros(len(captions), layout.cells, dtype=torch.long)
+    pictures = torch.zeros(len(captions), layout.cells, dtype=torch.long)
     for members in groups.values():
         prompt = torch.tensor([layout.prompt("", captions[index]) for index in members])
-        found[members] = _sample(model, layout, prompt, random, scale)
-    return found
+        pictures[members] = _sample(model, layout, prompt, random, scale)
+    return pictures
 
 
 def _sample(
@@ -152,13 +157,13 @@ def _sample(
         rows = [model(ids, memory)[:, -1] for ids, memory in zip(new, memories, strict=True)]
         logits = [model.logits(row, layout.codes) for row in rows]
         mixed = logits[0] if scale == 1.0 else torch.lerp(logits[1], logits[0], scale)
-        law = mixed.double().softmax(-1).cumsum(-1)
-        coin = torch.from_numpy(random.random(len(prompt)))[:, None]
-        cells[:, place] = torch.searchsorted(law, coin * law[:, -1:]).clamp_max(layout.codes - 1)[:, 0]
+        sums = mixed.double().softmax(-1).cumsum(-1)
+        uniform = torch.from_numpy(random.random(len(prompt)))[:, None]
+        cells[:, place] = torch.searchsorted(sums, uniform * sums[:, -1:]).clamp_max(layout.codes - 1)[:, 0]
     return cells
 
 
-def nearest(found: Float[Tensor, "a n"], known: Float[Tensor, "b n"]) -> Float[Tensor, " a"]:
+def nearest(pictures: Float[Tensor, "a n"], known: Float[Tensor, "b n"]) -> Float[Tensor, " a"]:
     """Root mean square difference of each picture to the nearest known one."""
-    apart: Tensor = torch.cdist(found.flatten(1), known.flatten(1)).amin(1)
-    return apart / math.sqrt(found.shape[1])
+    distance: Tensor = torch.cdist(pictures.flatten(1), known.flatten(1)).amin(1)
+    return distance / math.sqrt(pictures.shape[1])

@@ -22,19 +22,20 @@ from harness.train.backbones.shapes_mesh_data import SKIP, Batch, batched, lengt
 from harness.train.loop import Recipe, save_bf16
 
 EASY = (0.6, 0.3, 0.1)
-"""Shares of the levels in the first third of the steps: what all shapes share is learned from short ones, sooner."""
+"""Shares of the levels in the first third of the steps: short shapes teach sooner what all shapes have in common."""
 TESTS = 64
 SAMPLED = 32
 
 
 @dataclass(frozen=True, eq=False)
 class ShapesMesh(Recipe):
-    """Predict the tokens of a shape from its points; new shapes at every step.
+    """Predict the tokens of a shape from its points; new shapes in every step.
 
     Args:
-        sizes: of the model; with a window only pieces of that length are trained on. together: sequences of a
-            pass, all of one level so that little is padded. passes: a step. requires: a recipe whose weights it goes on
-            from, if any.
+        sizes: of the model. With a window, only pieces of that length are trained on.
+        together: sequences of a pass, all of one level, which needs little padding.
+        passes: of a step.
+        requires: a recipe whose weights the training starts from, if any.
     """
 
     summary: str = "mesh decoder of procedural shapes, conditioned on points"
@@ -63,9 +64,9 @@ class ShapesMesh(Recipe):
             table = model.codes()
             for _ in range(self.passes):
                 drawn = self._draw(random, EASY if step < self.steps // 3 else shapes.LEVELS)
-                kept = drawn.labels != SKIP
-                states = model.states(drawn.tokens, drawn.points, table)[kept]
-                total = total + cross_entropy(states, table, drawn.labels[kept])
+                counted = drawn.labels != SKIP
+                states = model.states(drawn.tokens, drawn.points, table)[counted]
+                total = total + cross_entropy(states, table, drawn.labels[counted])
                 count += len(states)
         return total / count
 
@@ -75,7 +76,7 @@ class ShapesMesh(Recipe):
         return batched(drawn, random, self.sizes.window)
 
     def hidden(self, model: nn.Module) -> list[nn.Parameter]:
-        """Every matrix of the layers, the encoder's too."""
+        """Every matrix of the layers, those of the encoder included."""
         assert isinstance(model, MeshModel)
         layers = (*model.layers.parameters(), *model.encoder.parameters())
         return [weight for weight in layers if weight.ndim == 2]

@@ -23,9 +23,9 @@ from harness.synthetic import shapes
 
 POINTS = 1024
 SKIP = -100
-"""A label that no loss is taken of."""
+"""The label of positions without a loss."""
 PAD = 64
-"""Batches are as long as a multiple of it: few sizes, so that memory that was freed is used again."""
+"""Batches are padded to a multiple of this length: with few sizes, freed memory is reused."""
 SAMPLING = Sampling(temperature=0.5, top_k=50, top_p=0.95, order="filter_first")
 """BPT's own, as in the suites."""
 
@@ -42,10 +42,10 @@ class Batch:
 
 
 def batched(drawn: Sequence[shapes.Shape], random: np.random.Generator, window: int) -> Batch:
-    """Whole sequences, or with a window a piece of each that begins anywhere, the start and the end included."""
+    """Whole sequences; with a window, a piece of each at a random place, the start and the end included."""
     rows = []
-    for one in drawn:
-        row = [bpt_tokens.SOS, *bpt_tokens.encode(one.mesh)]
+    for shape in drawn:
+        row = [bpt_tokens.SOS, *bpt_tokens.encode(shape.mesh)]
         start = int(random.integers(-window // 2, max(1, len(row) - window // 2))) if window else 0
         start = max(0, min(start, len(row) - 1 - window)) if window else 0
         rows.append(row[start : start + window + 1] if window else row)
@@ -55,7 +55,7 @@ def batched(drawn: Sequence[shapes.Shape], random: np.random.Generator, window: 
     for place, row in enumerate(rows):
         tokens[place, : len(row) - 1] = torch.tensor(row[:-1])
         labels[place, : len(row) - 1] = torch.tensor(row[1:])
-    return Batch(tokens, labels, torch.stack([_points(one, random) for one in drawn]))
+    return Batch(tokens, labels, torch.stack([_points(shape, random) for shape in drawn]))
 
 
 def _points(shape: shapes.Shape, random: np.random.Generator) -> Float[Tensor, "n 6"]:
@@ -92,17 +92,17 @@ def sampled(model: MeshModel, tests: Sequence[shapes.Shape], random: np.random.G
 
 
 def sample(backbone: MeshBackbone, points: Float[Tensor, "n 6"], random: np.random.Generator) -> list[int]:
-    """Draw one sequence by `SAMPLING`, through the same forward that decodes are timed on."""
+    """Draw one sequence by `SAMPLING`, through the forward pass that runs use."""
     cache = backbone.bind(points)
     row = [bpt_tokens.SOS]
     while row[-1] != bpt_tokens.EOS and len(row) < backbone.capabilities.context:
         place = len(row) - 1
         window = Window(torch.tensor(row[-1:]), torch.tensor([place]), place, None, 1)
-        law = warp(cache.extend(window).logits, SAMPLING)[0].double().numpy()
-        row.append(int(random.choice(len(law), p=law / law.sum())))
+        p = warp(cache.extend(window).logits, SAMPLING)[0].double().numpy()
+        row.append(int(random.choice(len(p), p=p / p.sum())))
     return row[1:]
 
 
 def _chamfer(a: Cloud, b: Cloud) -> float:
-    """Mean distance to the nearest point, not squared, averaged over both ways."""
+    """Mean distance to the nearest point, not squared, averaged over both directions."""
     return float((cKDTree(b).query(a)[0].mean() + cKDTree(a).query(b)[0].mean()) / 2)

@@ -1,9 +1,9 @@
 """A masked diffusion model that answers 4x4 sudokus, and its autoregressive twin: same puzzles, tokens and size.
 
-Source: Nie et al. 2025, arXiv:2502.09992 (LLaDA), eq. 5 and Algorithm 2: of a puzzle and its answer, the answer alone
-is masked. Schedules and weight: Abulkhanov et al., Cross-Regression, section 3, whose alpha' / (1 - alpha) is negative
-as printed and wants a minus.
-Symbols: alpha(t) chance that a token is kept at time t, B puzzles of a step, L cells of an answer, V ids.
+Source: Nie et al. 2025, arXiv:2502.09992 (LLaDA), eq. 5 and Algorithm 2: only the answer of a puzzle is masked.
+Schedules and weight: Abulkhanov et al., Cross-Regression, section 3, whose alpha' / (1 - alpha) is printed without the
+minus that it needs.
+Symbols: alpha(t) probability that a token is not masked at time t, B puzzles of a step, L cells of an answer, V ids.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ IDS = (END, *sudoku.DIGITS, sudoku.HIDDEN, sudoku.ASK, MASK)
 PROMPT = sudoku.CELLS + 1
 CONTEXT = 64
 CHECKED = 256
-"""Held-out puzzles behind the figures of a card."""
+"""Held-out puzzles of the figures."""
 EARLIEST = 1e-3
-"""The least time that is drawn; LLaDA's epsilon."""
+"""The smallest time that is drawn; LLaDA's epsilon."""
 DECAY = -math.log(1e-3)
-"""Lambda of the log-linear schedule: a thousandth of the tokens is kept at t = 1."""
+"""Lambda of the log-linear schedule: at t = 1 a thousandth of the tokens is not masked."""
 
 Schedule = Literal["linear", "cosine", "log_linear"]
 
 
 class Noise(NamedTuple):
-    """At a time: the chance that a token is masked, 1 - alpha, and a masked token's weight, -alpha' / (1 - alpha)."""
+    """Probability that a token is masked at time t, 1 - alpha, and the weight of its loss, -alpha' / (1 - alpha)."""
 
     masked: Float[Tensor, " B"]
     weight: Float[Tensor, " B"]
@@ -58,27 +58,31 @@ SCHEDULES: dict[Schedule, Callable[[Tensor], Noise]] = {
 }
 """alpha = 1 - t, whose weight is LLaDA's 1 / t; cos^2(pi t / 2); exp(-lambda t).
 
-All three are one bound on the likelihood: over t, a masked token's weight is that of 1 / p at a chance p to be masked
-that is even from 0 to 1. They differ in how often each p is seen, and so in the noise of the gradient.
+All three give the same bound on the likelihood: with p the probability to be masked, uniform in [0, 1], a masked token
+has the weight 1 / p. They differ in how often each p is drawn, and so in the noise of the gradient.
 """
 
 
 def tokenizer() -> Tokenizer:
-    """A character a token; ids are those of ``IDS``."""
-    made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(IDS)}, unk_token=END))
-    made.add_special_tokens([END, MASK])
-    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
-    made.decoder = decoders.Fuse()
-    return made
+    """One token a character; ids are places in ``IDS``."""
+    characters = Tokenizer(models.WordLevel({word: index for index, word in enumerate(IDS)}, unk_token=END))
+    characters.add_special_tokens([END, MASK])
+    characters.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    characters.decoder = decoders.Fuse()
+    return characters
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sudoku(Recipe):
-    """Trained on puzzles of `harness.synthetic.sudoku`, drawn anew for every step; held out by a hash of their text.
+    """Trained on puzzles of `harness.synthetic.sudoku`, new ones in every step. A hash of its text holds a puzzle out.
 
     Args:
-        schedule: of the noise; None: the autoregressive twin, which reads to the left alone and is trained on the
-            next token. width, layers, heads, inner: of the model. batch: puzzles of a step.
+        schedule: of the noise. None: the autoregressive twin, which attends to the left and predicts the next token.
+        width: of the model.
+        layers: of the model.
+        heads: of attention.
+        inner: width of the gated product.
+        batch: puzzles of a step.
     """
 
     schedule: Schedule | None
@@ -92,7 +96,7 @@ class Sudoku(Recipe):
     hours: float = 0.15
 
     kind = "backbone"
-    source = "4x4 sudokus of this project (harness/worlds/sudoku.py), Apache-2.0"
+    source = "4x4 sudokus of this project (harness/synthetic/sudoku.py), Apache-2.0"
     rate = 3e-3
     warmup = 50
     fall = 0.7
@@ -123,47 +127,50 @@ class Sudoku(Recipe):
         return self.nats(model, rows(random, self.batch, held_out=False), random).mean()
 
     def nats(self, model: nn.Module, ids: Int[Tensor, "B N"], random: np.random.Generator) -> Float[Tensor, " B"]:
-        """Of an answer, nats a token: minus the log-probability of the twin's, an unbiased bound on it of the other's.
+        """Nats a token of each answer: exact for the twin, an unbiased estimate of a bound for a masked model.
 
-        Times are spread evenly over the rows from one random start, which leaves each uniform.
+        The times of the rows are evenly spaced from one random start, so that each is uniform.
         """
         answer = ids[:, PROMPT:]
         if self.schedule is None:
-            found = laws(model, ids[:, :-1], causal=True)[:, PROMPT - 1 :]
-            return _missed(found, answer).mean(1)
+            logits = logits_of(model, ids[:, :-1], causal=True)[:, PROMPT - 1 :]
+            return _nats(logits, answer).mean(1)
         t = (torch.arange(len(ids)) / len(ids) + random.random()) % 1 * (1 - EARLIEST) + EARLIEST
         noise = SCHEDULES[self.schedule](t)
         masked = torch.from_numpy(random.random(answer.shape)) < noise.masked[:, None]
-        return (_missed(self._filled(model, ids, masked), answer) * masked * noise.weight[:, None]).mean(1)
+        return (_nats(self._filled(model, ids, masked), answer) * masked * noise.weight[:, None]).mean(1)
 
     def _filled(self, model: nn.Module, ids: Int[Tensor, "B N"], masked: Bool[Tensor, "B L"]) -> Float[Tensor, "B L V"]:
-        """Logits of the answer's cells, some of which are hidden."""
+        """Logits of the answer's cells, some of which are masked."""
         read = ids.clone()
         read[:, PROMPT:][masked] = IDS.index(MASK)
-        return laws(model, read, causal=False)[:, PROMPT:]
+        return logits_of(model, read, causal=False)[:, PROMPT:]
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Nats a token, and the share of held-out puzzles solved one token a pass: the likeliest, and drawn at T = 1.
+        """Figures on held-out puzzles.
 
-        A masked model fills the cell of largest probability first; ``solved_at_once`` is its answer of one pass.
+        - ``nats``: a token.
+        - ``solved_greedy``, ``solved_sampled``: share of puzzles solved with one token a pass, the most probable one or
+          one drawn at T = 1. A masked model fills the cell of largest probability first.
+        - ``solved_at_once``: share of puzzles that a masked model solves in one pass.
         """
         random = np.random.default_rng(0)
         ids = rows(random, CHECKED, held_out=True)
-        found = {"nats": float(self.nats(model, ids, random).mean())}
+        figures = {"nats": float(self.nats(model, ids, random).mean())}
         for name, drawn in (("solved_greedy", None), ("solved_sampled", np.random.default_rng(1))):
-            found[name] = solved(ids, self.decode(model, ids, sudoku.CELLS, drawn))
+            figures[name] = solved(ids, self.decode(model, ids, sudoku.CELLS, drawn))
         if self.schedule is not None:
-            found["solved_at_once"] = solved(ids, self.decode(model, ids, 1, None))
-        return found
+            figures["solved_at_once"] = solved(ids, self.decode(model, ids, 1, None))
+        return figures
 
     def decode(
         self, model: nn.Module, ids: Int[Tensor, "B N"], passes: int, random: np.random.Generator | None
     ) -> Int[Tensor, "B L"]:
-        """Answers in so many passes (the twin: one a token); with ``random`` drawn from the laws, else their modes."""
+        """Answers in ``passes`` passes (the twin: one a token), drawn with ``random``, or the most probable tokens."""
         canvas, rest = ids.clone(), torch.ones(len(ids), sudoku.CELLS, dtype=torch.bool)
         for done in range(passes):
             if self.schedule is None:
-                logits = laws(model, canvas[:, : PROMPT + done], causal=True)[:, -1:]
+                logits = logits_of(model, canvas[:, : PROMPT + done], causal=True)[:, -1:]
                 canvas[:, PROMPT + done] = _chosen(logits, random)[:, 0]
                 continue
             logits = self._filled(model, canvas, rest)
@@ -175,14 +182,14 @@ class Sudoku(Recipe):
         return canvas[:, PROMPT:]
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """The twin as a Llama of transformers; the masked one under LLaDA's names, as LLaDA is published."""
+        """Write the twin as a Llama of transformers, a masked model with the names of LLaDA's checkpoint."""
         config: Any = model.config
         if self.schedule is None:
             save_bf16(model, folder)
             config.save_pretrained(folder)
         else:
-            held = {_published(name): value.bfloat16() for name, value in model.state_dict().items()}
-            save_file(held, folder / "model.safetensors", metadata={"format": "pt"})
+            tensors = {_published(name): value.bfloat16() for name, value in model.state_dict().items()}
+            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
             (folder / "model.safetensors").chmod(0o644)  # it is written for the owner alone
             (folder / "config.json").write_text(json.dumps(_llada(config), indent=1) + "\n", encoding="utf-8")
         wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token=END, mask_token=MASK)
@@ -196,11 +203,11 @@ def rows(random: np.random.Generator, count: int, held_out: bool) -> Int[Tensor,
     return torch.tensor([[known[cell] for cell in puzzle.text + puzzle.answer] for puzzle in drawn])
 
 
-def laws(model: nn.Module, ids: Int[Tensor, "B N"], causal: bool) -> Float[Tensor, "B N V"]:
-    """Logits; those of a masked model are of their own position, and never of the mask."""
-    sees = None if causal else torch.zeros(1, 1, ids.shape[1], ids.shape[1])
+def logits_of(model: nn.Module, ids: Int[Tensor, "B N"], causal: bool) -> Float[Tensor, "B N V"]:
+    """Logits, never of the mask; those of a masked model predict their own position."""
+    mask = None if causal else torch.zeros(1, 1, ids.shape[1], ids.shape[1])
     with torch.autocast("cpu", torch.bfloat16, enabled=model.training):
-        logits: Tensor = model(input_ids=ids, attention_mask=sees, use_cache=False).logits
+        logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
     return logits.float().index_fill(-1, torch.tensor([IDS.index(MASK)]), float("-inf"))
 
 
@@ -210,13 +217,13 @@ def solved(ids: Int[Tensor, "B N"], answers: Int[Tensor, "B L"]) -> float:
     return float(np.mean([sudoku.solves(ask[:-1], text) for ask, text in zip(*texts, strict=True)]))
 
 
-def _missed(logits: Float[Tensor, "B L V"], x: Int[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+def _nats(logits: Float[Tensor, "B L V"], x: Int[Tensor, "B L"]) -> Float[Tensor, "B L"]:
     """Minus the log-probability of each token."""
     return functional.cross_entropy(logits.transpose(1, 2), x, reduction="none")
 
 
 def _chosen(logits: Float[Tensor, "B L V"], random: np.random.Generator | None) -> Int[Tensor, "B L"]:
-    """The likeliest token of each law, or one drawn from it (Gumbel's way)."""
+    """The most probable token of each cell, or one drawn by Gumbel's method."""
     if random is None:
         return logits.argmax(-1)
     return (logits + torch.from_numpy(random.gumbel(size=logits.shape))).argmax(-1)
@@ -224,12 +231,12 @@ def _chosen(logits: Float[Tensor, "B L V"], random: np.random.Generator | None) 
 
 def _published(name: str) -> str:
     """A tensor's name in LLaDA's checkpoint."""
-    ours, blocks = {own: theirs for theirs, own in LLADA.items()}, {own: theirs for theirs, own in BLOCK.items()}
+    stems, blocks = ({own: name for name, own in names.items()} for names in (LLADA, BLOCK))
     stem, _, kind = name.rpartition(".")
-    if stem in ours:
-        return f"{ours[stem]}.{kind}"
-    _, _, index, part = stem.split(".", 3)
-    return f"model.transformer.blocks.{index}.{blocks[part]}.{kind}"
+    if stem in stems:
+        return f"{stems[stem]}.{kind}"
+    _, _, index, layer = stem.split(".", 3)
+    return f"model.transformer.blocks.{index}.{blocks[layer]}.{kind}"
 
 
 def _llada(config: Any) -> dict[str, Any]:

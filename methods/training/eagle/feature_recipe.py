@@ -69,7 +69,7 @@ class FeatureRecipe(Recipe):
     warmup: int = 50
 
     kind = "drafter"
-    source = "passages that the backbone wrote itself (see harness.train.passages)"
+    source = "passages that the backbone wrote itself (see harness/train/passages.py)"
     betas = (0.9, 0.95)
     decay = 0.01
     clip = 0.5

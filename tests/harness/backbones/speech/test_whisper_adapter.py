@@ -234,7 +234,7 @@ class TestRecordings:
         said = capsys.readouterr().err
         assert "of 18 recordings 2 are a benchmark's, 16 were heard" in said
         kept = len(found.train) + len(found.development)
-        assert kept == 16 - found.left.get("have no end", 0) >= 6 and found.development
+        assert kept == 16 - found.skipped.get("have no end", 0) >= 6 and found.development
         model = presets.load("tiny-whisper", "bf16")
         for passage in found.train[:2]:
             run = open_run(
@@ -292,7 +292,9 @@ class TestTraining:
         passage = replace_condition(made)
         assert isinstance(model, Whisper)
         states = model.hear(Prompt("p", condition=passage.condition))
-        monkeypatch.setattr(made.frozen, "_heard", lambda recording: {"states": states})  # those of the cache are bf16
+        monkeypatch.setattr(
+            made.frozen, "_encoded", lambda recording: {"states": states}
+        )  # those of the cache are bf16
         text, at = torch.tensor(passage.tokens), roots(passage, 4, 3)
         assert at.tolist() == [1, 4, 7]
         windows = inputs(text, at, torch.randint(VOCABULARY, (3, 4), generator=torch.Generator().manual_seed(0)))
