@@ -152,6 +152,7 @@ def test_psnr_by_hand():
     assert psnr(torch.full((3,), 0.01)) == pytest.approx(20)
 
 
+@pytest.mark.slow
 def test_training_goes_on_where_it_stopped_and_ships_what_it_measured(tmp_path, monkeypatch):
     short = recipe.EmojiVQ()
     short.steps = 3

@@ -111,7 +111,7 @@ def test_logits_are_those_of_the_published_code(kind: str, monkeypatch: pytest.M
 
     monkeypatch.setattr(adapter, "_random", named)
     cache, prompt = start(tiny(kind))
-    expected = torch.tensor(json.loads((Path(__file__).parent / "real_mesh_reference.json").read_text())[kind])
+    expected = torch.tensor(json.loads((Path(__file__).parent / "published_reference.json").read_text())[kind])
     found = feed(cache, [*prompt, *TOKENS[:30]], 0)[:, ::640][:, : expected.shape[1]]
     assert expected.std() > 0.5
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)

@@ -326,6 +326,7 @@ class TestTraining:
         model.replay[2, 0] = passage.tokens[8]
         assert float(model.denoised(0, np.random.default_rng(0))) == pytest.approx(whole, rel=1e-5)
 
+    @pytest.mark.slow
     def test_an_adapter_learns_and_what_is_exported_decodes(self, spoken: Path, tmp_path: Path) -> None:
         recipe = replace(RECIPE, rank=8, alpha=16)
         model = recipe.build({})

@@ -418,6 +418,7 @@ def test_the_real_model_is_fused_and_knows_its_ends(smollm2: Backbone) -> None:
     assert smollm2.decode([2]) == ""
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_greedy_tokens_equal_those_of_generate(smollm2: Backbone) -> None:
     spec = presets.resolve("smollm2-135m")
