@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.registry import TASKS
-from tasks._conversations import ConversationTask
-from tasks._texts import Published
+from tasks.loaders.conversations import ConversationTask
+from tasks.loaders.texts import Published
 
 FILE = "bagel-clean-v0.3.parquet"
 

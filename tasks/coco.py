@@ -12,8 +12,8 @@ from typing import Any
 
 from harness.core.task import Prompt
 from harness.registry import TASKS
-from tasks._pictures import PictureTask
-from tasks._prompt_files import Where, json_file, locate, text_of
+from tasks.loaders.files import Where, json_file, locate, text_of
+from tasks.loaders.pictures import PictureTask
 
 FILE = "captions_val2017.json"
 ORIGIN = "annotations_trainval2017.zip of the MS-COCO project"

@@ -16,8 +16,8 @@ import yaml
 from harness.core.task import Prompt
 from harness.errors import UsageError, did_you_mean
 from harness.registry import TASKS
-from tasks._pictures import PictureTask
-from tasks._prompt_files import locate, missing, read
+from tasks.loaders.files import locate, missing, read
+from tasks.loaders.pictures import PictureTask
 from tasks.metrics import dpg
 from tasks.metrics.images import FIGURES, elsewhere
 

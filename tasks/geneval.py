@@ -12,8 +12,8 @@ from typing import Any, ClassVar
 
 from harness.core.task import Prompt
 from harness.registry import TASKS
-from tasks._pictures import PictureTask
-from tasks._prompt_files import Where, hub_rows, json_lines, locate, text_of
+from tasks.loaders.files import Where, hub_rows, json_lines, locate, text_of
+from tasks.loaders.pictures import PictureTask
 from tasks.metrics import geneval
 from tasks.metrics.images import FIGURES, elsewhere
 

@@ -1,4 +1,4 @@
-"""GSM8K: grade-school word problems, 1,319 to test on and 7,473 to train on.
+"""GSM8K: 1,319 word problems of grade-school mathematics for testing, and 7,473 for training.
 
 Source: Cobbe et al. 2021, arXiv:2110.14168; ``test.jsonl`` and ``train.jsonl`` of openai/grade-school-math. Prompts
 are those of lm-evaluation-harness; Cross-Regression, which evaluates on GSM8K, names no form of prompt.
@@ -13,8 +13,8 @@ from harness.core.task import Prompt, Task
 from harness.errors import UsageError, one_of
 from harness.record.outputs import Output, as_text
 from harness.registry import TASKS
-from tasks._prompt_files import Row, Where
-from tasks._texts import Published, raw, until
+from tasks.loaders.files import Row, Where
+from tasks.loaders.texts import Published, raw, until
 from tasks.metrics import numbers
 
 ORIGIN = "grade_school_math/data of openai/grade-school-math"
@@ -37,9 +37,13 @@ SPECIAL = ("</s>", "<|im_end|>")
 
 @dataclass(frozen=True)
 class Form:
-    """How a problem is put. alone: without examples. among: behind some; "" where there are none.
+    """How a problem becomes a prompt.
 
-    Its answer ends at a stop. rule: of ``exact_match_strict``.
+    Args:
+        alone: pattern without examples.
+        among: pattern of the examples and of a problem after them; "" where the form has no examples.
+        stops: texts that end the answer.
+        rule: of ``exact_match_strict``.
     """
 
     alone: str
@@ -59,13 +63,15 @@ RULES = {"hashes": numbers.HASHES, "said": numbers.SAID}
 @TASKS.register("gsm8k")
 @dataclass(frozen=True)
 class Gsm8k(Task):
-    """Solve a word problem; the number found in the answer must be that of the reference, by three published rules.
+    """Solve a word problem. The number in the answer is compared with the reference by three published rules.
 
     Args:
-        split: test or train. file: its JSON lines. hub: ``official``, or ID@REVISION, instead of a file.
+        split: test or train.
+        file: its JSON lines.
+        hub: ``official`` or ID@REVISION, instead of a file.
         form: qa ("Question: ... Answer:"), cot ("Let's think step by step.") or chat (the bare question).
-        shots: examples before the question, the same for all: the first of ``exemplars``, a file of the same format;
-            "" is train.jsonl, whose answers suit the form qa.
+        shots: number of examples before every question: the first ones of ``exemplars``.
+        exemplars: a file of the same format; "" is train.jsonl, whose answers suit the form qa.
     """
 
     split: str = "test"
@@ -82,7 +88,7 @@ class Gsm8k(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: no such split or form, or a form that cannot have these examples.
+            UsageError: there is no such split or form, or the form cannot have these examples.
         """
         one_of("the task gsm8k", "split", self.split, DATA)
         one_of("the task gsm8k", "form", self.form, FORMS)
@@ -92,29 +98,31 @@ class Gsm8k(Task):
             raise UsageError("shots in the form cot end in 'The answer is N.': give a file of them as exemplars")
 
     def prompts(self) -> Sequence[Prompt]:
-        """In the order of the file; ``data["answer"]`` is the reference number, ``data["worked"]`` its derivation.
+        """Return the prompts in the order of the file.
+
+        ``data["answer"]`` is the reference number, ``data["worked"]`` its derivation.
 
         Raises:
             UsageError: a file is missing, or a line is malformed.
         """
         before, form = self._examples(), FORMS[self.form]
-        put = form.among if self.shots else form.alone
+        pattern = form.among if self.shots else form.alone
         return tuple(
-            Prompt(f"gsm8k/{self.split}/{index}", before + put.format(question), data=data)
+            Prompt(f"gsm8k/{self.split}/{index}", before + pattern.format(question), data=data)
             for index, (where, row) in enumerate(DATA[self.split].rows(self.file, self.hub, self.split))
             for question, data in [_problem(row, where)]
         )
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Each 1 or 0; no number is a wrong answer, and ``answered`` is 0 where even the flexible rule finds none."""
+        """Return 1 or 0 for each rule; ``answered`` is 0 where even the flexible rule finds no number."""
         form, right = FORMS[self.form], str(prompt.data["answer"])
         text = until(as_text(output), form.stops)
-        loose = numbers.flexible(text)
+        flexible = numbers.flexible(text)
         return {
             "exact_match": float(numbers.official(text) == right),
             "exact_match_strict": float(numbers.strict(text, RULES[form.rule]) == numbers.plain(right)),
-            "exact_match_flexible": float(loose == numbers.plain(right)),
-            "answered": float(loose is not None),
+            "exact_match_flexible": float(flexible == numbers.plain(right)),
+            "answered": float(flexible is not None),
         }
 
     def _examples(self) -> str:
@@ -123,9 +131,9 @@ class Gsm8k(Task):
         rows = DATA["train"].rows(self.exemplars, "" if self.exemplars else self.hub, "train")
         if len(rows) < self.shots:
             raise UsageError(f"{rows[0][0].path} has {len(rows)} examples and {self.shots} shots are asked for")
-        put = FORMS[self.form].among
+        pattern = FORMS[self.form].among
         return "".join(
-            f"{put.format(raw(row, 'question', where))} {raw(row, 'answer', where)}\n\n"
+            f"{pattern.format(raw(row, 'question', where))} {raw(row, 'answer', where)}\n\n"
             for where, row in rows[: self.shots]
         )
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 
 from harness.core.task import Prompt, Task
 from harness.registry import TASKS
-from tasks._conversations import marks
-from tasks._draw import draw, names, place
 from tasks.gsm8k import Gsm8k
+from tasks.loaders.conversations import marks
+from tasks.loaders.mixtures import draw, names, place
 
 
 @TASKS.register("gsm8k_7k")

@@ -14,8 +14,8 @@ from typing import Any
 
 from harness.core.task import Prompt
 from harness.registry import TASKS
-from tasks._pictures import PictureTask
-from tasks._prompt_files import Where, json_file, lines, locate
+from tasks.loaders.files import Where, json_file, lines, locate
+from tasks.loaders.pictures import PictureTask
 
 FILE = "imagenet_class_index.json"
 WHAT, ORIGIN = "ImageNet class names", "Keras's or torchvision's list of ImageNet classes"

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.registry import TASKS
-from tasks._pictures import PictureTask
-from tasks._prompt_files import Row, Where, hub_rows, json_lines, locate, parquet, text_of
+from tasks.loaders.files import Row, Where, hub_rows, json_lines, locate, parquet, text_of
+from tasks.loaders.pictures import PictureTask
 
 FILE = "laion_coco.parquet"
 WHAT = "LAION-COCO captions"

@@ -12,8 +12,8 @@ from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.registry import TASKS
 from harness.synthetic.speech import read_sound, utterances
-from tasks._prompt_files import locate, missing
-from tasks._speech import SpeechTask
+from tasks.loaders.files import locate, missing
+from tasks.loaders.speech import SpeechTask
 
 NAME, ORIGIN = "a part of LibriSpeech", "openslr.org/12 (test-clean.tar.gz and others, unpacked)"
 

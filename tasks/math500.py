@@ -13,8 +13,8 @@ from harness.core.task import Prompt, Task
 from harness.errors import one_of
 from harness.record.outputs import Output, as_text
 from harness.registry import TASKS
-from tasks._prompt_files import Row, Where
-from tasks._texts import Published, raw, unique, until
+from tasks.loaders.files import Row, Where
+from tasks.loaders.texts import Published, raw, unique, until
 from tasks.metrics import latex_answers as latex
 
 DATA = Published(

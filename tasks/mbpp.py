@@ -14,8 +14,8 @@ from harness.core.task import Prompt, Task
 from harness.errors import UsageError, one_of
 from harness.record.outputs import Output, as_text
 from harness.registry import TASKS
-from tasks._prompt_files import Row, Where
-from tasks._texts import Published, raw, texts, unique, until
+from tasks.loaders.files import Row, Where
+from tasks.loaders.texts import Published, raw, texts, unique, until
 from tasks.metrics import sandbox
 
 HUB = "google-research-datasets/mbpp@4bb6404fdc6cacfda99d4ac4205087b89d32030c"

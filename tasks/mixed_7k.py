@@ -14,10 +14,10 @@ from dataclasses import dataclass, field, replace
 from harness.core.task import Prompt, Task
 from harness.errors import UsageError
 from harness.registry import TASKS
-from tasks._conversations import marks
-from tasks._draw import draw, names, place
-from tasks._texts import asked, key, ranked
 from tasks.bagel import Bagel
+from tasks.loaders.conversations import marks
+from tasks.loaders.mixtures import draw, names, place
+from tasks.loaders.texts import asked, key, ranked
 from tasks.sharegpt import ShareGpt
 from tasks.ultrachat import UltraChat
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from harness.core.task import Prompt, Scored, SetScore, Task
 from harness.registry import TASKS
-from tasks._texts import Published
-from tasks._turns import Second, questions
+from tasks.loaders.texts import Published
+from tasks.loaders.turns import Second, questions
 from tasks.metrics import judge
 
 CATEGORIES = ("writing", "roleplay", "reasoning", "math", "coding", "extraction", "stem", "humanities")
@@ -37,7 +37,7 @@ class MtBench(Task):
     outputs can be paired. Without ``scores`` there is no figure of quality.
 
     Args:
-        file: ``question.jsonl``. turn, answers, conversation: see ``tasks._turns.Second``.
+        file: ``question.jsonl``. turn, answers, conversation: see ``tasks.loaders.turns.Second``.
         scores: a judge's, in FastChat's format with the judged text. judged: the model in there whose scores count.
     """
 

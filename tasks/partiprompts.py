@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from harness.core.task import Prompt
 from harness.registry import TASKS
-from tasks._pictures import PictureTask
-from tasks._prompt_files import hub_rows, locate, table, text_of
+from tasks.loaders.files import hub_rows, locate, table, text_of
+from tasks.loaders.pictures import PictureTask
 
 FILE = "PartiPrompts.tsv"
 ORIGIN = "google-research/parti"

@@ -1,7 +1,7 @@
-"""Rebuild the shapes of a local folder, such as one of Objaverse: meshes, or point clouds with normals.
+"""Rebuild the shapes of a local folder (of Objaverse, for instance): meshes, or point clouds with normals.
 
-Points are drawn, centred and scaled as in whaohan/bpt `utils.py` at ec80ad9: the box's longest side becomes 1.9; axes
-stay as they are in the file.
+Points are drawn, centred and scaled as in whaohan/bpt `utils.py` at ec80ad9: the longest side of the bounding box
+becomes 1.9. The axes of the file are kept.
 """
 
 from __future__ import annotations
@@ -23,19 +23,22 @@ from harness.synthetic import shapes
 from tasks.metrics.mesh import METRICS, Points, Protocol, Surface, scores
 
 LONGEST = 1.9
-"""Of the sides of a box."""
+"""Length of the longest side of the bounding box."""
 
 
 @TASKS.register("point_clouds")
 @dataclass(frozen=True)
 class PointClouds(Task):
-    """A prompt a file; its reference is the file's own surface or cloud.
+    """One prompt a file; the reference is the file's own surface or cloud.
 
     Args:
         folder: of .npy [n, 6] (positions and normals), .npz (``points`` and ``normals``, [n, 3] each), .ply, .obj and
-            .glb files; other files are left alone. limit: files at most, in the order of their names; 0: all.
-        points: that condition the model. seed: of the draws.
-        score_points: drawn on each surface for the distances; see `tasks.metrics.mesh`. A cloud must have that many.
+            .glb files; other files are ignored.
+        limit: most files, in the order of their names; 0 takes all.
+        points: number of points that condition the model.
+        seed: of the draws.
+        score_points: points drawn on each surface for the distances; see `tasks.metrics.mesh`. A cloud must have as
+            many points.
     """
 
     folder: str = ""
@@ -61,18 +64,18 @@ class PointClouds(Task):
             )
 
     def prompts(self) -> Sequence[Prompt]:
-        """One a file; ``condition`` is float32 [points, 6], ``data`` holds points and normals to measure against.
+        """Return one prompt a file; ``condition`` is float32 [points, 6], ``data`` the reference points and normals.
 
         Raises:
-            UsageError: no folder, no such files in it, or a file that cannot be read as a shape with normals.
+            UsageError: there is no folder or no such file in it, or a file cannot be read as a shape with normals.
         """
         return _prompts(self)
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Distances to the file's surface, and how broken the mesh is.
+        """Return the distances to the file's surface and the defects of the mesh.
 
         Raises:
-            OutputError: the mesh has no area or a vertex that is not finite: a failed sample, counted as one.
+            OutputError: the mesh has no area or a vertex that is not finite; the sample counts as failed.
         """
         goal = Surface(prompt.data["points"], prompt.data["normals"])
         return scores(as_mesh(output), goal, Protocol(self.score_points, self.seed), len(tokens))
@@ -98,24 +101,24 @@ def _prompt(task: PointClouds, path: Path, index: int) -> Prompt:
 
 
 def read(path: Path, points: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
-    """Points of a file's shape, centred and scaled: float32 [points, 6], positions and unit normals.
+    """Read points of a file's shape, centred and scaled: float32 [points, 6], positions and unit normals.
 
     Raises:
-        UsageError: the file cannot be read, is no shape, lacks normals or has too few points.
+        UsageError: the file cannot be read, is not a shape, lacks normals or has too few points.
     """
     try:
-        found = READERS[path.suffix.lower()](path)
+        shape = READERS[path.suffix.lower()](path)
     except UsageError:
         raise
-    except Exception as error:  # readers of foreign formats raise anything; say which file it was and stop
+    except Exception as error:  # readers of foreign formats raise anything
         raise UsageError(f"{path} cannot be read as a shape: {type(error).__name__}: {error}") from error
-    if isinstance(found, Mesh):
-        return shapes.points(shapes.normalise(found, LONGEST), points, random)
-    return _thinned(path, found, points, random)
+    if isinstance(shape, Mesh):
+        return shapes.points(shapes.normalise(shape, LONGEST), points, random)
+    return _thinned(path, shape, points, random)
 
 
 def _thinned(path: Path, cloud: Points, points: int, random: np.random.Generator) -> npt.NDArray[np.float32]:
-    """``points`` of a cloud's rows, drawn without repeats."""
+    """Draw ``points`` rows of a cloud without repeats, centred and scaled."""
     if cloud.ndim != 2 or cloud.shape[1] != 6:
         raise UsageError(f"{path} holds an array {list(cloud.shape)}; a cloud is [n, 6], positions and normals")
     if len(cloud) < points:
@@ -134,29 +137,29 @@ def _npy(path: Path) -> Points:
 
 
 def _npz(path: Path) -> Points:
-    with np.load(path, allow_pickle=False) as held:
-        missing = {"points", "normals"} - set(held.files)
+    with np.load(path, allow_pickle=False) as arrays:
+        missing = {"points", "normals"} - set(arrays.files)
         if missing:
-            raise UsageError(f"{path} lacks {', '.join(sorted(missing))}; it holds {', '.join(held.files)}")
-        return np.concatenate([held["points"], held["normals"]], 1).astype(np.float64)
+            raise UsageError(f"{path} lacks {', '.join(sorted(missing))}; it holds {', '.join(arrays.files)}")
+        return np.concatenate([arrays["points"], arrays["normals"]], 1).astype(np.float64)
 
 
 def _scene(path: Path) -> Mesh | Points:
-    import trimesh  # half a second, which a run without such files does not pay
+    import trimesh  # takes half a second; a run without such files does not need it
 
-    found: Any = trimesh.load(path, process=False)
-    if isinstance(found, trimesh.Scene):
-        found = found.to_geometry() if found.geometry else None
-    if isinstance(found, trimesh.Trimesh) and len(found.faces):
-        return Mesh(np.asarray(found.vertices, dtype=np.float64), np.asarray(found.faces, dtype=np.int64))
-    if isinstance(found, trimesh.PointCloud):
-        return np.concatenate([np.asarray(found.vertices), _cloud_normals(path, found)], 1).astype(np.float64)
+    geometry: Any = trimesh.load(path, process=False)
+    if isinstance(geometry, trimesh.Scene):
+        geometry = geometry.to_geometry() if geometry.geometry else None
+    if isinstance(geometry, trimesh.Trimesh) and len(geometry.faces):
+        return Mesh(np.asarray(geometry.vertices, dtype=np.float64), np.asarray(geometry.faces, dtype=np.int64))
+    if isinstance(geometry, trimesh.PointCloud):
+        return np.concatenate([np.asarray(geometry.vertices), _cloud_normals(path, geometry)], 1).astype(np.float64)
     raise UsageError(f"{path} holds neither triangles nor points")
 
 
 def _cloud_normals(path: Path, cloud: Any) -> Points:
     vertices = cloud.metadata.get("_ply_raw", {}).get("vertex", {}).get("data", {})
-    names = vertices if isinstance(vertices, dict) else vertices.dtype.names  # of a text file, of a binary one
+    names = vertices if isinstance(vertices, dict) else vertices.dtype.names  # dict: text file
     if not {"nx", "ny", "nz"} <= set(names):
         raise UsageError(f"{path} is a cloud without normals (nx, ny, nz), which the models need; add them")
     return np.stack([np.ravel(vertices[axis]) for axis in ("nx", "ny", "nz")], 1).astype(np.float64)
@@ -169,4 +172,4 @@ READERS: Mapping[str, Callable[[Path], Mesh | Points]] = {
     ".obj": _scene,
     ".glb": _scene,
 }
-"""By the ending of a file's name."""
+"""Readers by file suffix."""

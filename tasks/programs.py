@@ -1,4 +1,4 @@
-"""Go on with a short Python function from its first line and docstring; what embedded-code was trained to write."""
+"""Complete a short Python function from its first line and docstring, which embedded-code was trained to do."""
 
 from __future__ import annotations
 
@@ -14,32 +14,33 @@ from harness.registry import TASKS
 from harness.synthetic.code import programs
 
 MOST = 500
-"""Functions that can be asked for."""
+"""Most functions that a task may have."""
 
 
 @TASKS.register("programs")
 @dataclass(frozen=True)
 class Programs(Task):
-    """Held-out functions: their heads never stood in training.
+    """Held-out functions: their heads were not trained on.
 
-    ``body`` is 1 where the output begins with the body that the grammar wrote, to the letter; nothing is executed.
-    A right body in other words counts as 0, so this is a floor.
+    ``body`` is 1 where the output begins with exactly the body that the grammar wrote. Nothing is executed: a correct
+    body in other words counts as 0, so the figure is a lower bound.
 
     Args:
-        n: functions. seed: another draw of them.
+        n: number of functions.
+        seed: of the draw.
     """
 
     n: int = 64
     seed: int = 0
 
-    source = "short Python functions of this project (harness/worlds/code.py)"
+    source = "short Python functions of this project (harness/synthetic/code.py)"
     metrics = ("body",)
 
     def __post_init__(self) -> None:
         """Check the parameters.
 
         Raises:
-            UsageError: a number of functions outside 1 to 500, or a seed below 0.
+            UsageError: n is outside 1 to 500, or the seed is below 0.
         """
         if not 1 <= self.n <= MOST or self.seed < 0:
             raise UsageError(
@@ -47,16 +48,16 @@ class Programs(Task):
             )
 
     def prompts(self) -> Sequence[Prompt]:
-        """Different heads; the category is the function's name, ``data["body"]`` what the grammar wrote."""
-        found: dict[str, Prompt] = {}
-        for one in programs(np.random.default_rng(self.seed), held_out=True):
-            if one.head not in found:
-                data = {"body": one.body}
-                found[one.head] = Prompt(f"programs/{len(found)}", one.head, category=one.name, data=data)
-            if len(found) == self.n:
-                return tuple(found.values())
+        """Return different heads; the category is the function's name, ``data["body"]`` the body of the grammar."""
+        prompts: dict[str, Prompt] = {}
+        for program in programs(np.random.default_rng(self.seed), held_out=True):
+            if program.head not in prompts:
+                name, data = f"programs/{len(prompts)}", {"body": program.body}
+                prompts[program.head] = Prompt(name, program.head, category=program.name, data=data)
+            if len(prompts) == self.n:
+                return tuple(prompts.values())
         return ()
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """1 or 0."""
+        """Return 1 or 0."""
         return {"body": float(as_text(output).startswith(prompt.data["body"]))}

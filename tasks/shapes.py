@@ -21,23 +21,26 @@ from harness.synthetic import shapes
 from tasks.metrics.mesh import METRICS, Distances, Protocol, Surface, distances, sample, scores
 
 LEVELS = (1, 2, 0, 2, 1)
-"""Of successive shapes: any five hold one of level 0 and two of each other, as in section 7.2."""
+"""Levels of successive shapes: one in five has level 0, two have each other level, as in section 7.2."""
 POOL = 512
 """Training shapes that retrieval chooses from."""
 COARSE, SHORTLIST = 64, 4
-"""Retrieval compares all shapes by few points, and the nearest of those by all."""
+"""Retrieval compares all shapes by ``COARSE`` points, and the ``SHORTLIST`` nearest ones by all points."""
 BOOTSTRAPS = 1000
 
 
 @TASKS.register("shapes")
 @dataclass(frozen=True)
 class Shapes(Task):
-    """Points of a surface in, a mesh out.
+    """Make a mesh from the points of a surface.
 
     Args:
-        count: of shapes. seed: which ones. points: that condition the model, each with its normal.
-        score_points, scale, squared: of the distances; see `tasks.metrics.mesh.Protocol`. Meshes come in the frame of
-            their points, so by default neither is moved or scaled.
+        count: number of shapes.
+        seed: of the shapes.
+        points: number of points, with normals, that condition the model.
+        score_points: points of the distances; see `tasks.metrics.mesh.Protocol`.
+        scale: scaling before the distances. Meshes come in the frame of their points, so the default is none.
+        squared: whether distances are squared.
     """
 
     count: int = 200
@@ -56,7 +59,7 @@ class Shapes(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: a count below one, or no such scale.
+            UsageError: a count is below one, or there is no such scale.
         """
         if self.count < 1 or self.points < 1:
             raise UsageError(
@@ -65,45 +68,46 @@ class Shapes(Task):
         self.protocol()
 
     def protocol(self) -> Protocol:
-        """Of the distances."""
+        """Return the protocol of the distances."""
         return Protocol(self.score_points, self.seed, self.scale, self.squared)
 
     def prompts(self) -> Sequence[Prompt]:
-        """The shapes; ``condition`` is float32 [points, 6], ``category`` the level.
+        """Return the shapes as prompts; ``condition`` is float32 [points, 6], ``category`` the level.
 
-        ``data`` holds vertices and faces of the reference, its kind and its number.
+        ``data`` has the vertices and faces of the reference, its kind and its number.
         """
         return _prompts(self.count, self.seed, self.points)
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Distances to the reference, and how broken the mesh is.
+        """Return the distances to the reference and the defects of the mesh.
 
         Raises:
-            OutputError: the mesh has no area or a vertex that is not finite: a failed sample, counted as one.
+            OutputError: the mesh has no area or a vertex that is not finite; the sample counts as failed.
         """
         goal = sample(reference(prompt), self.protocol(), stream=1)
         return scores(as_mesh(output), goal, self.protocol(), len(tokens))
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
-        """What the mean Chamfer distance is to be read against, over the same prompts.
+        """Return Chamfer distances to compare the mean with, over the same prompts.
 
-        ``floor_chamfer``: of each reference to itself, drawn anew. ``retrieval_chamfer``: of the nearest of 512
-        training shapes. ``swapped_chamfer``: of each output to the reference of the next prompt.
+        - ``floor_chamfer``: each reference to itself, with other points.
+        - ``retrieval_chamfer``: each reference to the nearest of 512 training shapes.
+        - ``swapped_chamfer``: each output to the reference of the next prompt.
         """
-        known = {scored.prompt.id: scored.prompt for scored in outputs}
-        after = dict(zip(known, [*list(known)[1:], *list(known)[:1]], strict=True))
-        swapped = [(scored, known[after[scored.prompt.id]]) for scored in outputs]
-        lone = "" if len(known) > 1 else "only one shape was decoded, so no condition can be swapped"
+        prompts = {scored.prompt.id: scored.prompt for scored in outputs}
+        following = dict(zip(prompts, [*list(prompts.values())[1:], *list(prompts.values())[:1]], strict=True))
+        swapped = SetScore(None, 0, reason="only one shape was decoded, so no condition can be swapped")
+        if len(prompts) > 1:
+            pairs = [(as_mesh(scored.output), following[scored.prompt.id]) for scored in outputs]
+            swapped = _mean([self._distances(mesh, prompt).chamfer for mesh, prompt in pairs])
         return {
-            "floor_chamfer": _mean([self._distances(reference(p), p).chamfer for p in known.values()]),
-            "retrieval_chamfer": _mean([self.retrieved(p).chamfer for p in known.values()]),
-            "swapped_chamfer": _mean(
-                [] if lone else [self._distances(as_mesh(s.output), other).chamfer for s, other in swapped], lone
-            ),
+            "floor_chamfer": _mean([self._distances(reference(p), p).chamfer for p in prompts.values()]),
+            "retrieval_chamfer": _mean([self.retrieved(p).chamfer for p in prompts.values()]),
+            "swapped_chamfer": swapped,
         }
 
     def retrieved(self, prompt: Prompt) -> Distances:
-        """Of the reference to the training shape nearest to it (by Chamfer distance) in a seeded pool."""
+        """Return the distances of the reference to the nearest training shape of a seeded pool."""
         return nearest(sample(reference(prompt), self.protocol(), stream=1), self.protocol())
 
     def _distances(self, mesh: Mesh, prompt: Prompt) -> Distances:
@@ -112,19 +116,19 @@ class Shapes(Task):
 
 
 def reference(prompt: Prompt) -> Mesh:
-    """The mesh that the prompt's points were drawn on."""
+    """Return the mesh that the prompt's points were drawn on."""
     return Mesh(prompt.data["vertices"], prompt.data["faces"])
 
 
 def nearest(goal: Surface, protocol: Protocol) -> Distances:
-    """Of a surface to the nearest training shape: all are compared by few points, the nearest few by all."""
+    """Return the distances of a surface to the nearest training shape; see ``COARSE``."""
     pool, coarse = _pool(protocol)
     few = goal.points[:COARSE].astype(np.float32)
-    apart = (few**2).sum(1)[:, None] + (coarse**2).sum(1) - 2 * few @ coarse.T
-    apart = apart.reshape(len(few), len(pool), -1).clip(0)  # [goal's points, shapes, points]
-    rough = np.sqrt(apart.min(2)).mean(0) + np.sqrt(apart.min(0)).mean(1)
-    found = [distances(pool[int(index)], goal, protocol.squared) for index in np.argsort(rough)[:SHORTLIST]]
-    return min(found, key=lambda each: each.chamfer)
+    squares = (few**2).sum(1)[:, None] + (coarse**2).sum(1) - 2 * few @ coarse.T
+    squares = squares.reshape(len(few), len(pool), -1).clip(0)  # [goal's points, shapes, points]
+    rough = np.sqrt(squares.min(2)).mean(0) + np.sqrt(squares.min(0)).mean(1)
+    candidates = [distances(pool[int(index)], goal, protocol.squared) for index in np.argsort(rough)[:SHORTLIST]]
+    return min(candidates, key=lambda candidate: candidate.chamfer)
 
 
 @lru_cache(maxsize=2)
@@ -136,21 +140,21 @@ def _pool(protocol: Protocol) -> tuple[list[Surface], npt.NDArray[np.float32]]:
 
 @lru_cache(maxsize=4)
 def _prompts(count: int, seed: int, points: int) -> tuple[Prompt, ...]:
-    found = []
+    prompts = []
     for index in range(count):
         random = np.random.default_rng([seed, 0, index])
         shape = shapes.shape(random, "test", LEVELS[index % len(LEVELS)])
         data = {"vertices": shape.mesh.vertices, "faces": shape.mesh.faces, "kind": shape.category, "number": index}
         condition = shapes.points(shape.mesh, points, random)
-        found.append(Prompt(f"shapes/{index}", None, None, condition, f"level-{shape.level}", data))
-    return tuple(found)
+        prompts.append(Prompt(f"shapes/{index}", None, None, condition, f"level-{shape.level}", data))
+    return tuple(prompts)
 
 
-def _mean(values: Sequence[float], reason: str = "") -> SetScore:
-    """Mean and the 95 % interval of a seeded bootstrap over the values."""
+def _mean(values: Sequence[float]) -> SetScore:
+    """Return the mean and the 95 % interval of a seeded bootstrap over the values."""
     if not values:
-        return SetScore(None, 0, reason=reason)
-    found = np.asarray(values)
-    draws = np.random.default_rng(0).integers(0, len(found), (BOOTSTRAPS, len(found)))
-    low, high = np.percentile(found[draws].mean(1), [2.5, 97.5])
-    return SetScore(float(found.mean()), len(found), low=float(low), high=float(high))
+        return SetScore(None, 0)
+    array = np.asarray(values)
+    draws = np.random.default_rng(0).integers(0, len(array), (BOOTSTRAPS, len(array)))
+    low, high = np.percentile(array[draws].mean(1), [2.5, 97.5])
+    return SetScore(float(array.mean()), len(array), low=float(low), high=float(high))

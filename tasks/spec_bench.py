@@ -12,8 +12,8 @@ from harness.core.task import Prompt, Task
 from harness.errors import UsageError, one_of
 from harness.registry import TASKS
 from tasks import mt_bench
-from tasks._texts import Published
-from tasks._turns import Second, questions
+from tasks.loaders.texts import Published
+from tasks.loaders.turns import Second, questions
 
 OTHERS = ("translation", "summarization", "qa", "math_reasoning", "rag")
 GROUPS = {**dict.fromkeys(mt_bench.CATEGORIES, "mt_bench"), **{name: name for name in OTHERS}}
@@ -32,7 +32,7 @@ class SpecBench(Task):
 
     Args:
         file: ``question.jsonl``. category: one of the six alone; "" for all.
-        turn, answers, conversation: see ``tasks._turns.Second``.
+        turn, answers, conversation: see ``tasks.loaders.turns.Second``.
     """
 
     file: str = ""

@@ -1,7 +1,7 @@
-"""Answer a 4x4 sudoku of which few cells are given; any grid that keeps them is right.
+"""Solve a 4x4 sudoku of which few cells are given; any valid grid that keeps them is right.
 
-Most puzzles have several answers, so that cells filled at once, each by its own law, contradict each other: here fewer
-passes cost quality whatever the model is, and which cells come first matters.
+Most puzzles have several answers, so cells that are filled in one pass, each by its own distribution, contradict each
+other. Fewer passes therefore cost quality with any model, and the order of the cells matters.
 """
 
 from __future__ import annotations
@@ -20,29 +20,32 @@ from tasks.metrics.perplexity import distinct, judge, perplexity
 
 GRAMS = (2, 4, 8)
 MOST = 2000
-"""Puzzles that can be asked for; there are some thousands."""
+"""Most puzzles that a task may have; some thousands exist."""
 ONE, FEW = 1, 6
-"""Puzzles by how many grids they allow: one, up to six, more."""
+"""Bounds of the categories: puzzles with one answer, with up to six, with more."""
 
 
 @TASKS.register("sudoku")
 @dataclass(frozen=True)
 class SudokuTask(Task):
-    """Held-out puzzles: their text never stood in training, whose grids are all of the 288.
+    """Held-out puzzles: their texts were not trained on. Training saw all 288 grids.
 
-    ``solved`` is 1 where rows, columns and boxes hold every digit once and the given cells are kept; ``units`` is the
-    share of the 12 rows, columns and boxes that hold every digit once; ``nats`` a token are those of the judge.
+    - ``solved`` is 1 where every row, column and box has each digit once and the given cells are kept.
+    - ``units`` is the share of the 12 rows, columns and boxes that have each digit once.
+    - ``nats`` is minus the log-probability of a token under the judge.
 
     Args:
-        n: puzzles. seed: another draw of them. judge: whose perplexity of the answers is told: weights of the package
-            (the autoregressive twin), or a folder of a causal model of transformers.
+        n: number of puzzles.
+        seed: of the draw.
+        judge: model that computes the perplexity of the answers: weights of the package (the autoregressive twin), or
+            a folder of a causal model of transformers.
     """
 
     n: int = 64
     seed: int = 0
     judge: str = "sudoku-ar"
 
-    source = "4x4 sudokus of this project (harness/worlds/sudoku.py)"
+    source = "4x4 sudokus of this project (harness/synthetic/sudoku.py)"
     metrics = ("solved", "units", "nats")
     set_metrics = ("generative_perplexity", *(f"distinct_{n}" for n in GRAMS))
     eos = False
@@ -51,7 +54,7 @@ class SudokuTask(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: a number of puzzles outside 1 to 2000, or a seed below 0.
+            UsageError: n is outside 1 to 2000, or the seed is below 0.
         """
         if not 1 <= self.n <= MOST or self.seed < 0:
             raise UsageError(
@@ -59,35 +62,35 @@ class SudokuTask(Task):
             )
 
     def prompts(self) -> Sequence[Prompt]:
-        """Different puzzles; the category is how many grids each allows."""
-        shown: dict[str, None] = {}
+        """Return different puzzles; the category is the number of answers."""
+        puzzles: dict[str, None] = {}
         for puzzle in sudoku.puzzles(np.random.default_rng(self.seed), held_out=True):
-            shown[puzzle.shown] = None
-            if len(shown) == self.n:
+            puzzles[puzzle.shown] = None
+            if len(puzzles) == self.n:
                 break
         return tuple(
             Prompt(f"sudoku/{index}", cells + sudoku.ASK, category=_kind(cells), data={"shown": cells})
-            for index, cells in enumerate(shown)
+            for index, cells in enumerate(puzzles)
         )
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """All three; no ``nats`` of an empty answer."""
+        """Return all three scores; an empty answer has no ``nats``."""
         text = as_text(output)
         units = 1 - sudoku.faults(text) / len(sudoku.UNITS)
-        found = {"solved": float(sudoku.solves(prompt.data["shown"], text)), "units": units}
+        scores = {"solved": float(sudoku.solves(prompt.data["shown"], text)), "units": units}
         if text:
-            found["nats"] = float(judge(self.judge).nats(prompt.text or "", text).mean())
-        return found
+            scores["nats"] = float(judge(self.judge).nats(prompt.text or "", text).mean())
+        return scores
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
-        """Perplexity under the judge, and distinct-n over characters."""
-        told = [one for one in outputs if "nats" in one.scores]
-        ids, nats = [one.prompt.id for one in told], [one.scores["nats"] for one in told]
+        """Return the perplexity under the judge, and distinct-n over characters."""
+        judged = [scored for scored in outputs if "nats" in scored.scores]
+        ids, nats = [scored.prompt.id for scored in judged], [scored.scores["nats"] for scored in judged]
         texts: dict[str, list[str]] = {}
-        for one in outputs:
-            texts.setdefault(one.prompt.id, []).append(as_text(one.output))
-        found = {"generative_perplexity": perplexity(ids, nats, len(outputs) - len(told))}
-        return found | {f"distinct_{n}": distinct(texts, n) for n in GRAMS}
+        for scored in outputs:
+            texts.setdefault(scored.prompt.id, []).append(as_text(scored.output))
+        figures = {"generative_perplexity": perplexity(ids, nats, len(outputs) - len(judged))}
+        return figures | {f"distinct_{n}": distinct(texts, n) for n in GRAMS}
 
 
 def _kind(shown: str) -> str:

@@ -14,8 +14,8 @@ from typing import ClassVar
 from harness.core.task import Prompt, SetScore
 from harness.errors import UnknownNameError
 from harness.registry import TASKS
-from tasks._pictures import PictureTask
-from tasks._prompt_files import lines, locate
+from tasks.loaders.files import lines, locate
+from tasks.loaders.pictures import PictureTask
 from tasks.metrics import image_weights as weights
 from tasks.metrics import t2i_compbench as bench
 from tasks.metrics.clip import Clip

@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.registry import TASKS
-from tasks._conversations import ConversationTask
-from tasks._texts import Published
+from tasks.loaders.conversations import ConversationTask
+from tasks.loaders.texts import Published
 
 HUB = "HuggingFaceH4/ultrachat_200k"
 

@@ -15,9 +15,9 @@ from typing import Any
 from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.registry import TASKS
-from tasks import _adpcm
-from tasks._prompt_files import json_lines
-from tasks._speech import SpeechTask
+from tasks.loaders import adpcm
+from tasks.loaders.files import json_lines
+from tasks.loaders.speech import SpeechTask
 
 SHIPPED = Path(__file__).parent / "data" / "utterances"
 SPLITS = ("test", "train")
@@ -58,7 +58,7 @@ class Utterances(SpeechTask):
 @lru_cache(maxsize=4)
 def _prompts(folder: Path, split: str) -> tuple[Prompt, ...]:
     rows = [row for row in _rows(folder) if row["split"] == split]
-    waves = _adpcm.read([folder / row["file"] for row in rows])
+    waves = adpcm.read([folder / row["file"] for row in rows])
     return tuple(
         Prompt(f"utterances/{row['id']}", condition=wave, category=row["voice"], data={"reference": row["text"]})
         for row, wave in zip(rows, waves, strict=True)

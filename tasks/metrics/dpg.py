@@ -13,7 +13,7 @@ from pathlib import Path
 
 from harness.core.task import SetScore
 from harness.errors import OutputError
-from tasks._prompt_files import Where, lines, table, text_of
+from tasks.loaders.files import Where, lines, table, text_of
 from tasks.metrics.image_stats import mean
 
 CATEGORIES = ("global", "entity", "attribute", "relation", "other")

@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Float
 
 from harness.core.task import SetScore
-from tasks._prompt_files import json_lines, text_of
+from tasks.loaders.files import json_lines, text_of
 from tasks.metrics import image_weights as weights
 from tasks.metrics.image_stats import draws, mean
 

@@ -13,7 +13,6 @@ from harness.core.task import Scored, SetScore
 from harness.errors import StrideError, UnknownNameError, UsageError
 from harness.record.outputs import Picture
 from tasks.metrics import image_weights as weights
-from tasks.metrics._lpips import Lpips
 from tasks.metrics.aesthetic import aesthetic, open_head
 from tasks.metrics.clip import OPENAI, clip_score, open_clip
 from tasks.metrics.diversity import Distance, diversity
@@ -22,6 +21,7 @@ from tasks.metrics.frechet import Gaussian, frechet, statistics
 from tasks.metrics.hps import hpsv2, open_hps
 from tasks.metrics.image_stats import Shown, shown
 from tasks.metrics.inception import inception_score
+from tasks.metrics.lpips import Lpips
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from harness.core.task import Scored, SetScore
 from harness.errors import OutputError
 from harness.record.outputs import as_text
-from tasks._prompt_files import Row, Where, json_lines
+from tasks.loaders.files import Row, Where, json_lines
 from tasks.metrics.image_stats import mean
 
 UNPARSED = -1

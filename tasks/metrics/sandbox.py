@@ -32,7 +32,7 @@ from harness.errors import UsageError
 
 Reason = Literal["passed", "assertion", "error", "exit", "timeout", "memory", "killed"]
 
-CHILD = Path(__file__).with_name("_child.py")
+CHILD = Path(__file__).with_name("sandbox_child.py")
 START_S = 30.0
 LINE_BYTES = 1 << 16
 LEAST_MEMORY_MB = 64

@@ -18,8 +18,8 @@ from jaxtyping import Float
 
 from harness.core.task import SetScore
 from harness.errors import ContractError
-from tasks._prompt_files import Where, json_file
-from tasks.metrics._t2i_boxes import LOCALITIES_3D, Box, position_2d, position_3d, same
+from tasks.loaders.files import Where, json_file
+from tasks.metrics.box_relations import LOCALITIES_3D, Box, position_2d, position_3d, same
 from tasks.metrics.image_stats import mean
 
 CATEGORIES = ("color", "shape", "texture", "spatial", "3d_spatial", "numeracy", "non_spatial", "complex")

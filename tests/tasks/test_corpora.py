@@ -15,11 +15,11 @@ from pyarrow.parquet import write_table
 
 from harness.errors import UsageError
 from harness.registry import TASKS
-from tasks._conversations import ONE_IN, marks, side_of
-from tasks._texts import asked, key
 from tasks.bagel import Bagel
 from tasks.gsm8k import Gsm8k
 from tasks.gsm8k_7k import Gsm8k7k
+from tasks.loaders.conversations import ONE_IN, marks, side_of
+from tasks.loaders.texts import asked, key
 from tasks.mixed_7k import Mixed7k
 from tasks.sharegpt import ShareGpt
 from tasks.ultrachat import UltraChat

@@ -72,6 +72,7 @@ class TestTask:
             task.score(task.prompts()[0], Picture(np.zeros((64, 64, 3), dtype=np.uint8)), ())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits-s", "digits-l"])
 def test_the_shipped_model_draws_the_digits_it_is_asked_for(name: str) -> None:
     """40 drawn at temperature 1; more than 80 % must be named right."""

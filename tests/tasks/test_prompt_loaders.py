@@ -16,12 +16,12 @@ from harness.core.task import Prompt, Scored
 from harness.errors import UnknownNameError, UsageError
 from harness.record.outputs import Picture
 from harness.registry import TASKS
-from tasks._pictures import choose
 from tasks.coco import Coco
 from tasks.dpg_bench import DpgBench, shown_in_papers
 from tasks.geneval import GenEval
 from tasks.imagenet_classes import ImageNetClasses
 from tasks.laion_coco import LaionCoco
+from tasks.loaders.pictures import choose
 from tasks.metrics import dpg, geneval, t2i_compbench
 from tasks.metrics.image_weights import CLIP_B32, Weights
 from tasks.partiprompts import PartiPrompts

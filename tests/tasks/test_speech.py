@@ -19,8 +19,9 @@ from harness.record.outputs import Picture
 from harness.registry import TASKS
 from harness.synthetic import speech
 from harness.synthetic.speech import read_sound
-from tasks import _adpcm, utterances
+from tasks import utterances
 from tasks.librispeech import LibriSpeech
+from tasks.loaders import adpcm
 from tasks.utterances import SHIPPED, Utterances
 
 RATE = 16_000
@@ -58,9 +59,9 @@ def test_what_is_shipped_is_listed_and_no_more_than_four_megabytes() -> None:
 def test_a_block_is_decoded_as_counted_by_hand() -> None:
     """Steps are 7, 9, 8 and 7: code 4 adds a step and moves on by two; 0 adds an eighth; 12 takes a step away."""
     header = struct.pack("<hBB", 100, 0, 0)
-    found = _adpcm.decode(np.frombuffer(header + bytes([0x04, 0xC0]), np.uint8)[None])
+    found = adpcm.decode(np.frombuffer(header + bytes([0x04, 0xC0]), np.uint8)[None])
     assert found.tolist() == [[100, 107, 108, 109, 102]]
-    loud = _adpcm.decode(np.frombuffer(struct.pack("<hBB", 32000, 88, 0) + bytes([0x77, 0xFF]), np.uint8)[None])
+    loud = adpcm.decode(np.frombuffer(struct.pack("<hBB", 32000, 88, 0) + bytes([0x77, 0xFF]), np.uint8)[None])
     assert loud.tolist() == [[32000, 32767, 32767, -28669, -32768]]
 
 
@@ -70,29 +71,29 @@ def test_all_files_are_decoded_as_the_sound_file_library_does() -> None:
         path = SHIPPED / "audio" / f"{name}.wav"
         expected, rate = soundfile.read(path, dtype="float32")
         assert rate == RATE
-        assert np.array_equal(_adpcm.read([path])[0], expected)
+        assert np.array_equal(adpcm.read([path])[0], expected)
 
 
 def test_files_are_decoded_together_as_alone() -> None:
     paths = sorted((SHIPPED / "audio").glob("*.wav"))[:3]
-    for one, together in zip(paths, _adpcm.read(paths), strict=True):
-        assert np.array_equal(_adpcm.read([one])[0], together)
-    assert _adpcm.read([]) == []
+    for one, together in zip(paths, adpcm.read(paths), strict=True):
+        assert np.array_equal(adpcm.read([one])[0], together)
+    assert adpcm.read([]) == []
 
 
 def test_sound_of_another_kind_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "x.wav"
     with pytest.raises(UsageError, match=r"x\.wav cannot be read as a WAV file"):
-        _adpcm.read([path])
+        adpcm.read([path])
     path.write_bytes(b"RIFF")
     with pytest.raises(UsageError, match=r"x\.wav cannot be read as a WAV file"):
-        _adpcm.read([path])
+        adpcm.read([path])
     write_wav(path, np.zeros(100))
     with pytest.raises(UsageError, match=r"WAV format 0x1, 1 channels at 16000 Hz"):
-        _adpcm.read([path])
+        adpcm.read([path])
     path.write_bytes((SHIPPED / "audio" / "000-slt.wav").read_bytes()[:-100])
     with pytest.raises(UsageError, match="no whole blocks of 512"):
-        _adpcm.read([path])
+        adpcm.read([path])
 
 
 def test_damaged_data_says_where(tmp_path: Path) -> None:

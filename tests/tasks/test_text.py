@@ -140,7 +140,7 @@ class TestEvery:
     @pytest.mark.parametrize("name", NAMES)
     def test_missing_data_names_the_place_the_origin_and_what_to_do(self, name, tmp_path, monkeypatch) -> None:
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-        monkeypatch.setattr("tasks._texts.distribution", _no_package)
+        monkeypatch.setattr("tasks.loaders.texts.distribution", _no_package)
         with pytest.raises(UsageError) as error:
             TASKS.get(name)().prompts()
         assert f"{tmp_path}/data/{PLACES[name]} is not there" in str(error.value)
@@ -180,7 +180,7 @@ class TestEvery:
         put(tmp_path / "site" / member, GSM8K[:1])
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
         found = SimpleNamespace(locate_file=lambda path: tmp_path / "site" / path)
-        monkeypatch.setattr("tasks._texts.distribution", lambda name: found)
+        monkeypatch.setattr("tasks.loaders.texts.distribution", lambda name: found)
         assert len(Gsm8k().prompts()) == 1
         put(tmp_path / "data/gsm8k/test.jsonl", GSM8K)
         assert len(Gsm8k().prompts()) == 2

@@ -11,7 +11,7 @@ import pytest
 from harness.errors import ContractError, OutputError, UsageError
 from tasks.metrics import dpg, geneval
 from tasks.metrics import t2i_compbench as t2i
-from tasks.metrics._t2i_boxes import iou, position_2d, position_3d, same
+from tasks.metrics.box_relations import iou, position_2d, position_3d, same
 
 BENCH = {"class": "bench", "count": 1}
 RED_BENCH = {**BENCH, "color": "red"}

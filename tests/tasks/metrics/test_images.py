@@ -18,9 +18,9 @@ from harness.record.outputs import Picture
 from tasks.metrics import aesthetic, diversity, frechet, hps, images, inception
 from tasks.metrics import clip as clips
 from tasks.metrics import image_weights as weights
-from tasks.metrics._lpips import Lpips
 from tasks.metrics.features import EffLite0, FeatureNet, Inception
 from tasks.metrics.image_stats import draws, mean, shown
+from tasks.metrics.lpips import Lpips
 from tests.support.extras import needs_image_extra
 
 TINY = "ViT-S-32-alt"

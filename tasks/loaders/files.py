@@ -1,4 +1,4 @@
-"""Prompt files of public benchmarks: where they lie, and how their lines are read. Each error says which line."""
+"""Files of public benchmarks: where they are and how they are read. Every error names the line."""
 
 from __future__ import annotations
 
@@ -18,33 +18,35 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Where:
-    """A place in a file. number: from 1. unit: what is counted."""
+    """A place in a file: the number of a line, row or entry (``unit``), counted from 1."""
 
     path: Path
     number: int
     unit: str = "line"
 
     def fault(self, what: str) -> UsageError:
-        """The error of a malformed line; a line is written as editors do, FILE:LINE."""
+        """Return the error of a malformed line. Lines are written FILE:LINE, as editors expect."""
         place = f"{self.path}:{self.number}" if self.unit == "line" else f"{self.path}, {self.unit} {self.number}"
         return UsageError(f"{place}: {what}. Replace the file by the published one, or mend that {self.unit}")
 
 
 def locate(given: str, name: str) -> Path:
-    """A data file or folder: the path given, else ``name`` in the data folder ($STRIDE_CACHE/data)."""
+    """Return the given path of a data file or folder, else ``name`` in the data folder ($STRIDE_CACHE/data)."""
     if given:
         return Path(given).expanduser()
     return Path(os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench") / "data" / name
 
 
 def read(path: Path, what: str, origin: str) -> str:
-    """The text of a file.
+    """Read the text of a file.
 
     Args:
-        what: the data's name. origin: who publishes it.
+        path: the file.
+        what: name of the data.
+        origin: who publishes it.
 
     Raises:
-        UsageError: it is missing, empty or not UTF-8; says what it is, where it comes from and where to put it.
+        UsageError: the file is missing, empty or not UTF-8; the message says where it comes from and where to put it.
     """
     try:
         text = path.read_text(encoding="utf-8-sig")
@@ -56,7 +58,7 @@ def read(path: Path, what: str, origin: str) -> str:
 
 
 def missing(path: Path, what: str, origin: str, error: Exception | None = None) -> UsageError:
-    """The error of data that cannot be read."""
+    """Return the error of data that cannot be read."""
     absent = error is None or isinstance(error, FileNotFoundError)
     why = "is not there" if absent else f"cannot be read ({error})"
     return (DataMissing if absent else UsageError)(
@@ -65,7 +67,7 @@ def missing(path: Path, what: str, origin: str, error: Exception | None = None) 
 
 
 def lines(path: Path, what: str, origin: str) -> list[tuple[Where, str]]:
-    """Lines that are not blank, without white space at their ends, each with its place.
+    """Read the lines that are not blank, stripped, each with its place.
 
     Raises:
         UsageError: see `read`.
@@ -75,19 +77,19 @@ def lines(path: Path, what: str, origin: str) -> list[tuple[Where, str]]:
 
 
 def json_lines(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
-    """Objects of a JSON-lines file, each with its place.
+    """Read the objects of a JSON-lines file, each with its place.
 
     Raises:
-        UsageError: see `read`; or a line is no JSON object.
+        UsageError: see `read`; or a line is not a JSON object.
     """
     return [(where, _object(line, where)) for where, line in lines(path, what, origin)]
 
 
 def json_file(path: Path, what: str, origin: str) -> Any:
-    """What a JSON file holds.
+    """Read the content of a JSON file.
 
     Raises:
-        UsageError: see `read`; or it is no JSON.
+        UsageError: see `read`; or the file is not JSON.
     """
     try:
         return json.loads(read(path, what, origin))
@@ -96,9 +98,9 @@ def json_file(path: Path, what: str, origin: str) -> Any:
 
 
 def table(path: Path, what: str, origin: str, delimiter: str) -> list[tuple[Where, Row]]:
-    """Rows of a table with a header, as dictionaries, each with the line it ends on.
+    """Read the rows of a table with a header as dictionaries, each with the line that it ends on.
 
-    A tab-separated table has no quoting; a comma-separated one is quoted as usual.
+    A tab-separated table has no quoting. A comma-separated table has the usual quoting.
 
     Raises:
         UsageError: see `read`; or a row has more or fewer fields than the header.
@@ -119,10 +121,10 @@ def table(path: Path, what: str, origin: str, delimiter: str) -> list[tuple[Wher
 
 
 def parquet(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
-    """Rows of a parquet file.
+    """Read the rows of a parquet file.
 
     Raises:
-        UsageError: it is missing or no parquet.
+        UsageError: the file is missing or not parquet.
     """
     from pyarrow import ArrowException
     from pyarrow.parquet import read_table
@@ -135,13 +137,15 @@ def parquet(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
 
 
 def hub_rows(identity: str, split: str, **options: Any) -> list[tuple[Where, Row]]:
-    """Rows of a data set of the hub, through the library `datasets`.
+    """Read the rows of a data set of the hub, with the library `datasets`.
 
     Args:
-        identity: ID or ID@REVISION. options: more of `load_dataset`'s; empty ones are left out.
+        identity: ID or ID@REVISION.
+        split: of the data set.
+        options: further options of `load_dataset`; empty ones are left out.
 
     Raises:
-        UsageError: the library is not installed, or the data set cannot be had.
+        UsageError: the library is not installed, or the data set cannot be loaded.
     """
     try:
         library: Any = importlib.import_module("datasets")
@@ -152,35 +156,36 @@ def hub_rows(identity: str, split: str, **options: Any) -> list[tuple[Where, Row
         ) from error
     try:
         name, _, revision = identity.partition("@")
-        given = {key: value for key, value in {**options, "revision": revision}.items() if value}
-        rows = library.load_dataset(name, split=split, **given)
+        arguments = {key: value for key, value in {**options, "revision": revision}.items() if value}
+        rows = library.load_dataset(name, split=split, **arguments)
     except Exception as error:  # the library raises many kinds: no network, no such name, no such split
         raise UsageError(f"the hub data set {identity!r}, split {split!r}, cannot be had: {error}") from error
     return [(Where(Path(identity), number, "row"), row) for number, row in enumerate(rows, 1)]
 
 
 def text_of(row: Row, key: str, where: Where) -> str:
-    """A field that must be a text with something in it.
+    """Return a field that must be a text which is not blank, stripped.
 
     Raises:
-        UsageError: it is missing, blank or no text.
+        UsageError: the field is missing, blank or not a text.
     """
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        raise where.fault(f"{key} is {value!r}, not a text; found the fields {_names(row)}")
+        raise where.fault(f"{key} is {value!r}, not a text; found the fields {field_names(row)}")
     return value.strip()
 
 
 def _object(line: str, where: Where) -> Row:
     try:
-        held = json.loads(line)
+        entry = json.loads(line)
     except json.JSONDecodeError as error:
         raise where.fault(f"not JSON: {error.msg}") from error
-    if not isinstance(held, dict):
-        raise where.fault(f"a JSON object is expected; found {type(held).__name__}")
-    return held
+    if not isinstance(entry, dict):
+        raise where.fault(f"a JSON object is expected; found {type(entry).__name__}")
+    return entry
 
 
-def _names(row: Iterable[str]) -> str:
+def field_names(row: Iterable[str]) -> str:
+    """Return the first names of the fields of a row, for messages."""
     names: Sequence[str] = sorted(map(str, row))
     return ", ".join(names[:8]) or "none"

@@ -1,8 +1,7 @@
-"""What the tasks of pictures share: which prompts, and the scorers of what came of them."""
+"""Base class of picture tasks: the choice of prompts, and the scorers of the pictures."""
 
 from __future__ import annotations
 
-import hashlib
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,18 +9,24 @@ from typing import ClassVar, final
 
 from harness.core.task import Prompt, Scored, SetScore, Task
 from harness.errors import UsageError
+from tasks.loaders.texts import ranked
 from tasks.metrics import images
 from tasks.metrics.clip import OPENAI
 
 
 @dataclass(frozen=True)
 class PictureTask(Task):
-    """Prompts for pictures, scored as a set.
+    """A task of pictures, which are scored as a set.
 
     Args:
-        n: how many of the prompts; 0: all. seed: which ones, if not all; they stay in the order of the file.
-        scorers: names such as ``clip_score, fid``, in one text or a tuple; their weights must be at hand.
-        weights, reference, minimum, clip_model, clip_weights: see ``tasks.metrics.images.Settings``.
+        n: number of prompts; 0 takes all.
+        seed: chooses the prompts where not all are taken. They stay in the order of the file.
+        scorers: names such as ``clip_score, fid``, in one text or a tuple. Their weights must be installed.
+        weights: see ``tasks.metrics.images.Settings``, as for the following parameters.
+        reference: real pictures or their statistics.
+        minimum: fewest pictures of a Frechet distance.
+        clip_model: name of the CLIP model.
+        clip_weights: its checkpoint.
     """
 
     n: int = 0
@@ -43,7 +48,7 @@ class PictureTask(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: a number below 0, or an unknown scorer.
+            UsageError: a number is below 0, or a scorer is unknown.
         """
         if self.n < 0 or self.minimum < 0:
             raise UsageError(f"n is {self.n} and minimum {self.minimum}; both must be 0 or more")
@@ -51,7 +56,7 @@ class PictureTask(Task):
 
     @abstractmethod
     def every(self) -> Sequence[Prompt]:
-        """All prompts of the data, in its order, with unique ids.
+        """Return all prompts in the order of the data, with unique ids.
 
         Raises:
             UsageError: the data is missing or malformed.
@@ -68,9 +73,8 @@ class PictureTask(Task):
 
 
 def choose(prompts: Sequence[Prompt], n: int, seed: int) -> Sequence[Prompt]:
-    """``n`` of the prompts (0: all), in their order; which ones depends on the seed and on their ids alone."""
+    """Choose ``n`` of the prompts (0: all) by the seed and their ids alone. They stay in order."""
     if not n or n >= len(prompts):
         return tuple(prompts)
-    ranked = sorted(prompts, key=lambda prompt: hashlib.sha256(f"{seed}/{prompt.id}".encode()).digest())
-    kept = {prompt.id for prompt in ranked[:n]}
-    return tuple(prompt for prompt in prompts if prompt.id in kept)
+    chosen = {prompt.id for prompt in ranked(prompts, seed)[:n]}
+    return tuple(prompt for prompt in prompts if prompt.id in chosen)

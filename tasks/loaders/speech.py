@@ -1,4 +1,4 @@
-"""What tasks of speech share: transcripts are scored by their word error rate."""
+"""Base class of speech tasks: transcripts are scored by their word error rate."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from tasks.metrics import wer
 
 
 class SpeechTask(Task, ABC):
-    """Prompts whose condition is a waveform and whose ``data["reference"]`` is what was said."""
+    """A task whose prompts have a waveform as condition and the spoken words in ``data["reference"]``."""
 
     modality = "speech"
     metrics = wer.METRICS
     set_metrics = wer.SET_METRICS
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Word error rate of a transcript; ``wer`` is left out where Whisper's table of spellings is absent.
+        """Return word error rates of a transcript, without ``wer`` where Whisper's table of spellings is absent.
 
         Raises:
-            OutputError: the reference has no words, or the output is no text.
+            OutputError: the reference has no words, or the output is not a text.
         """
         return wer.scores(_transcript(prompt, output))
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
-        """Errors of all transcripts over words of all references."""
-        return wer.corpus([_transcript(one.prompt, one.output) for one in outputs])
+        """Return the errors of all transcripts over the words of all references."""
+        return wer.corpus([_transcript(output.prompt, output.output) for output in outputs])
 
 
 def _transcript(prompt: Prompt, output: Output) -> wer.Transcript:

@@ -1,6 +1,6 @@
-"""Data sets of conversations: their first turns as prompts, each text once, in two sides told by its hash.
+"""Data sets of conversations: first turns as prompts, without repeated texts, in two splits chosen by hash.
 
-Drafters and adapters learn from one side and are timed on the other, so none is timed on what it has seen.
+Drafters and adapters are trained on one split and measured on the other, so none is measured on its training data.
 """
 
 from __future__ import annotations
@@ -13,27 +13,30 @@ from typing import Any, ClassVar, final
 from harness.core.task import Prompt, Task
 from harness.errors import UsageError, one_of
 from harness.registry import TASKS
-from tasks._prompt_files import Row, Where
-from tasks._texts import Published, asked, key, ranked
+from tasks.loaders.files import Row, Where
+from tasks.loaders.texts import Published, asked, key, ranked
 
 SPLITS = ("test", "train")
 ONE_IN = 16
-"""One text in so many is of the test side."""
+"""One text in so many belongs to the test split."""
 USERS, MODELS = ("human", "user"), ("gpt", "chatgpt", "assistant", "bing", "bard")
 TURNS = (("from", "value"), ("role", "content"))
-"""Who speaks and what is said, as the data sets call them."""
+"""Keys of the speaker and of the text, as the data sets name them."""
 
 
 @dataclass(frozen=True)
 class ConversationTask(Task, ABC):
     """First turns of conversations; only agreement and log-probability are measured.
 
-    Left out are conversations that do not begin with a user's words (behind a system's, if there are any), as pieces of
-    longer ones do, and texts that came before, whatever their case and white space.
+    A conversation is left out where its first turn (after a system's) is not a user's: it is a piece of a longer one.
+    A text that differs from an earlier one in case and white space alone is left out too.
 
     Args:
-        file: the data, .json, JSON lines, .parquet or a folder of .parquet. hub: ``official`` where one is pinned, or
-            ID@REVISION, instead of a file. split: test or train. n: how many; 0: all. seed: which ones, if not all.
+        file: the data: .json, JSON lines, .parquet or a folder of .parquet.
+        hub: ``official`` where one is pinned, or ID@REVISION, instead of a file.
+        split: test or train.
+        n: number of prompts; 0 takes all.
+        seed: chooses the prompts where not all are taken.
     """
 
     file: str = ""
@@ -45,14 +48,14 @@ class ConversationTask(Task, ABC):
     name: ClassVar[str]
     data: ClassVar[Published]
     field: ClassVar[str] = "conversations"
-    """Of a row, that holds the turns."""
+    """Field of a row that holds the turns."""
     hub_split: ClassVar[str] = "train"
 
     def __post_init__(self) -> None:
         """Check the parameters.
 
         Raises:
-            UsageError: no such split, or a count below 0.
+            UsageError: there is no such split, or the count is below 0.
         """
         one_of(f"the task {self.name}", "split", self.split, SPLITS)
         if self.n < 0:
@@ -60,43 +63,43 @@ class ConversationTask(Task, ABC):
 
     @final
     def prompts(self) -> Sequence[Prompt]:
-        """In the order of the data; ids are hashes of the texts, ``data["reference"]`` is the answer given there.
+        """Return the prompts in the order of the data. Ids are hashes; ``data["reference"]`` is the data set's answer.
 
         Raises:
-            UsageError: the data is missing or malformed, or gives no prompt of this side.
+            UsageError: the data is missing or malformed, or has no prompt of this split.
         """
-        found: dict[str, Prompt] = {}
+        prompts: dict[str, Prompt] = {}
         rows = self.data.rows(self.file, self.hub, self.hub_split)
         for where, row in rows:
             turns = _turns(row, self.field, where)
             if not turns or side_of(turns[0]) != self.split:
                 continue
             mark = key(turns[0])
-            said = {"asked": turns[0], "reference": turns[1] if len(turns) > 1 else ""}
-            found.setdefault(mark, Prompt(f"{self.name}/{mark[:16]}", turns[0], data=said))
-        if not found:
+            data = {"asked": turns[0], "reference": turns[1] if len(turns) > 1 else ""}
+            prompts.setdefault(mark, Prompt(f"{self.name}/{mark[:16]}", turns[0], data=data))
+        if not prompts:
             raise UsageError(f"{rows[0][0].path} has no conversation of the {self.split} side that a user begins")
-        kept = {prompt.id for prompt in ranked(tuple(found.values()), self.seed)[: self.n or None]}
-        return tuple(prompt for prompt in found.values() if prompt.id in kept)
+        chosen = {prompt.id for prompt in ranked(tuple(prompts.values()), self.seed)[: self.n or None]}
+        return tuple(prompt for prompt in prompts.values() if prompt.id in chosen)
 
 
 def side_of(text: str) -> str:
-    """Of the two sides, told by the text alone."""
+    """Return the split of a text; it depends on the text alone."""
     return "test" if int(key(text)[-8:], 16) % ONE_IN == 0 else "train"
 
 
 def marks(names: Sequence[str]) -> set[str]:
-    """Keys of all questions of the tasks, as they load by default.
+    """Return the keys of all questions of the tasks with their default parameters.
 
     Raises:
-        UsageError: the data of one is missing; says which, of all.
+        UsageError: data is missing; the message names every task that lacks it.
     """
-    found: set[str] = set()
+    keys: set[str] = set()
     lacking = []
     for name in names:
         task: Task = TASKS.get(name)()
         try:
-            found.update(key(text) for prompt in task.prompts() for text in asked(prompt))
+            keys.update(key(text) for prompt in task.prompts() for text in asked(prompt))
         except UsageError as error:
             lacking.append(f"{name}: {error}")
     if lacking:
@@ -104,24 +107,24 @@ def marks(names: Sequence[str]) -> set[str]:
             "a training mixture leaves out what benchmarks ask, and these cannot be read; put them there, or take "
             f"their names out of the parameter without. {' | '.join(lacking)}"
         )
-    return found
+    return keys
 
 
 def _turns(row: Row, field: str, where: Where) -> tuple[str, ...]:
-    """The user's first words and the answer to them; nothing where a user does not begin or says nothing."""
-    held = row.get(field)
-    if held is None:
+    """Return the user's first turn and its answer; nothing where a user does not begin, or the turn is blank."""
+    entries = row.get(field)
+    if entries is None:
         if field not in row:
             raise where.fault(f"no {field}; found the fields {', '.join(sorted(row)[:8]) or 'none'}")
         return ()
-    if not isinstance(held, list):
-        raise where.fault(f"{field} is a {type(held).__name__}, not a list of turns")
-    said = [_turn(turn, where) for turn in held]
-    said = said[1:] if said and said[0][0] == "system" else said
-    if not said or said[0][0] not in USERS or not said[0][1].strip():
+    if not isinstance(entries, list):
+        raise where.fault(f"{field} is a {type(entries).__name__}, not a list of turns")
+    turns = [_turn(entry, where) for entry in entries]
+    turns = turns[1:] if turns and turns[0][0] == "system" else turns
+    if not turns or turns[0][0] not in USERS or not turns[0][1].strip():
         return ()
-    answered = len(said) > 1 and said[1][0] in MODELS
-    return (said[0][1].strip(), said[1][1].strip()) if answered else (said[0][1].strip(),)
+    answered = len(turns) > 1 and turns[1][0] in MODELS
+    return tuple(text.strip() for _, text in turns[: 2 if answered else 1])
 
 
 def _turn(turn: Any, where: Where) -> tuple[str, str]:

@@ -16,6 +16,7 @@ from harness.record.outputs import Picture
 from harness.registry import RECIPES, TASKS
 from harness.synthetic import emoji
 from harness.train.loop import train
+from tasks import emoji_scenes
 from tasks.emoji_scenes import EmojiScenes
 from tasks.metrics import detector
 from tasks.metrics.attributes import Seen, judge, regions
@@ -155,6 +156,7 @@ class TestDetector:
         found = exact(swapped, scene)
         assert found == {"object": True, "count": True, "colour": True, "position": False}
 
+    @pytest.mark.slow
     def test_a_short_training_learns_and_resumes(self, tmp_path, monkeypatch):
         from harness.backbones.image.vq import VQ
         from tasks.training import detector as recipe
@@ -243,7 +245,6 @@ class TestTask:
 
     @needs_image_extra
     def test_distances_are_to_real_scenes_and_absent_weights_are_a_reason(self, monkeypatch, tmp_path):
-
         class Mean(emoji_scenes.EffLite0):
             enough, width = 4, 4
 

@@ -1,4 +1,4 @@
-"""What the text tasks share: where their published files lie, raw fields, and how equal questions are told."""
+"""Published data sets of text: where their files are, how fields are read, and how equal questions are recognised."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pathlib import Path
 
 from harness.core.task import Prompt
 from harness.errors import UsageError
-from tasks._prompt_files import Row, Where, hub_rows, json_file, json_lines, locate, missing, parquet
+from tasks.loaders.files import Row, Where, field_names, hub_rows, json_file, json_lines, locate, missing, parquet
 
 OFFICIAL = "official"
-"""Of a parameter ``hub``: the data set and revision that the task pins."""
+"""Value of a parameter ``hub`` that means the data set and revision that the task pins."""
 
 
 @dataclass(frozen=True)
@@ -21,9 +21,14 @@ class Published:
     """A published data set.
 
     Args:
-        what: its name. file: its place in the data folder. origin: who publishes it, under which file name.
-        hub: ID@REVISION of the hub, config: its configuration, files: which of its files.
-        package, member: a distribution that carries it, and the file in there; used where the data folder has none.
+        what: its name.
+        file: its path in the data folder.
+        origin: who publishes it, under which file name.
+        hub: ID@REVISION of the hub.
+        config: the configuration of the hub's data set.
+        files: which files of the hub's data set.
+        package: a distribution that contains it, used where the data folder does not.
+        member: the file in that distribution.
     """
 
     what: str
@@ -36,40 +41,42 @@ class Published:
     member: str = ""
 
     def rows(self, given: str, hub: str, split: str) -> list[tuple[Where, Row]]:
-        """All rows, of the hub where ``hub`` names a data set, else of a file: .parquet, .json or JSON lines.
+        """Read all rows: from the hub where ``hub`` names a data set, else from a file (.parquet, .json, JSON lines).
 
         Args:
-            given: a path, or "". hub: "", `OFFICIAL`, ID or ID@REVISION. split: of the hub's data set.
+            given: a path, or "".
+            hub: "", `OFFICIAL`, ID or ID@REVISION.
+            split: of the hub's data set.
 
         Raises:
-            UsageError: it is missing, malformed or holds no row; says what it is and where to put it.
+            UsageError: the data is missing, malformed or empty; the message says what it is and where to put it.
         """
         if hub:
             return self._of_hub(self.hub if hub == OFFICIAL else hub, split)
         path = self.place(given)
-        found = _read(path, self.what, self.origin)
-        if not found:
+        rows = _read(path, self.what, self.origin)
+        if not rows:
             raise UsageError(f"{path} holds no row. It should be {self.what}, from {self.origin}")
-        return found
+        return rows
 
     def place(self, given: str) -> Path:
-        """The path given, else its place in the data folder, else the installed package's file where there is one."""
+        """Return the given path, else the path in the data folder, else the file of the installed package."""
         path = locate(given, self.file)
         if given or path.exists() or not self.package:
             return path
         try:
-            carried = Path(str(distribution(self.package).locate_file(self.member)))
+            packaged = Path(str(distribution(self.package).locate_file(self.member)))
         except PackageNotFoundError:
             return path
-        return carried if carried.is_file() else path
+        return packaged if packaged.is_file() else path
 
     def _of_hub(self, name: str, split: str) -> list[tuple[Where, Row]]:
         if not name:
             raise UsageError(f"no data set of the hub is pinned for {self.what}; give its ID@REVISION, or a file")
-        found = hub_rows(name, split, name=self.config, data_files=self.files)
-        if not found:
+        rows = hub_rows(name, split, name=self.config, data_files=self.files)
+        if not rows:
             raise UsageError(f"the hub data set {name!r}, split {split!r}, holds no row")
-        return found
+        return rows
 
 
 def _read(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
@@ -82,37 +89,36 @@ def _read(path: Path, what: str, origin: str) -> list[tuple[Where, Row]]:
         return parquet(path, what, origin)
     if path.suffix != ".json":
         return json_lines(path, what, origin)
-    held = json_file(path, what, origin)
-    if not isinstance(held, list):
-        raise Where(path, 1).fault(f"a list is expected; found {type(held).__name__}")
-    found = [(Where(path, number, "entry"), entry) for number, entry in enumerate(held, 1)]
-    for where, entry in found:
+    entries = json_file(path, what, origin)
+    if not isinstance(entries, list):
+        raise Where(path, 1).fault(f"a list is expected; found {type(entries).__name__}")
+    rows = [(Where(path, number, "entry"), entry) for number, entry in enumerate(entries, 1)]
+    for where, entry in rows:
         if not isinstance(entry, dict):
             raise where.fault(f"a JSON object is expected; found {type(entry).__name__}")
-    return found
+    return rows
 
 
 def raw(row: Row, key: str, where: Where) -> str:
-    """A field that must be a text with something in it, white space kept.
+    """Return a field that must be a text which is not blank. White space is kept.
 
     Raises:
-        UsageError: it is missing, blank or no text.
+        UsageError: the field is missing, blank or not a text.
     """
     value = row.get(key)
     if not isinstance(value, str) or not value.strip():
-        found = ", ".join(sorted(map(str, row))[:8]) or "none"
-        raise where.fault(f"{key} is {value!r}, not a text; found the fields {found}")
+        raise where.fault(f"{key} is {value!r}, not a text; found the fields {field_names(row)}")
     return value
 
 
 def texts(row: Row, key: str, where: Where, least: int = 0) -> tuple[str, ...]:
-    """A field that must be a list of ``least`` texts or more.
+    """Return a field that must be a list of ``least`` texts or more.
 
     Raises:
-        UsageError: it is not.
+        UsageError: the field is not such a list.
     """
     value = row.get(key)
-    if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(one, str) for one in value):
+    if not isinstance(value, Sequence) or isinstance(value, str) or not all(isinstance(text, str) for text in value):
         raise where.fault(f"{key} is {value!r}, not a list of texts")
     if len(value) < least:
         raise where.fault(f"{key} has {len(value)} texts, fewer than {least}")
@@ -120,10 +126,10 @@ def texts(row: Row, key: str, where: Where, least: int = 0) -> tuple[str, ...]:
 
 
 def unique(prompts: Sequence[Prompt], path: str) -> tuple[Prompt, ...]:
-    """The prompts.
+    """Return the prompts as they are.
 
     Raises:
-        UsageError: two have one id.
+        UsageError: two prompts have the same id.
     """
     seen: set[str] = set()
     for prompt in prompts:
@@ -134,21 +140,21 @@ def unique(prompts: Sequence[Prompt], path: str) -> tuple[Prompt, ...]:
 
 
 def key(text: str) -> str:
-    """Equal for texts that differ in case and white space alone: hex sha256."""
+    """Return a hex sha256 that is equal for texts which differ in case and white space alone."""
     return hashlib.sha256(" ".join(text.casefold().split()).encode()).hexdigest()
 
 
 def asked(prompt: Prompt) -> tuple[str, ...]:
-    """The questions in a prompt, bare of what a form puts around them; by default its text."""
-    found = prompt.data.get("asked") or (prompt.text or "",)
-    return (found,) if isinstance(found, str) else tuple(found)
+    """Return the questions of a prompt without the words that its form adds; by default its text."""
+    questions = prompt.data.get("asked") or (prompt.text or "",)
+    return (questions,) if isinstance(questions, str) else tuple(questions)
 
 
 def ranked(prompts: Sequence[Prompt], seed: int) -> list[Prompt]:
-    """All of them, in an order that depends on the seed and on their ids alone."""
+    """Sort prompts in a random order that depends on the seed and their ids alone."""
     return sorted(prompts, key=lambda prompt: hashlib.sha256(f"{seed}/{prompt.id}".encode()).digest())
 
 
 def until(text: str, stops: Sequence[str]) -> str:
-    """What stands before the first of the stops."""
+    """Return the text before the first of the stops."""
     return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=len(text))]

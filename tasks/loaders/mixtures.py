@@ -1,4 +1,4 @@
-"""Drawing prompts to train on from a data set, without those of benchmarks."""
+"""Draws training prompts from a data set, without questions of benchmarks."""
 
 from __future__ import annotations
 
@@ -7,14 +7,21 @@ from typing import NamedTuple
 
 from harness.core.task import Prompt
 from harness.errors import UsageError
-from tasks._texts import asked, key, ranked
+from tasks.loaders.texts import asked, key, ranked
 
 
 def draw(name: str, prompts: Sequence[Prompt], count: int, seed: int, taken: set[str]) -> list[Prompt]:
-    """``count`` of the prompts, in a random order, none of which asks a text whose key is ``taken``.
+    """Draw ``count`` of the prompts in a random order, without those whose questions are ``taken``.
+
+    Args:
+        name: of the data set, for messages.
+        prompts: to draw from.
+        count: number of prompts.
+        seed: of the order.
+        taken: keys of the texts that must not be asked.
 
     Raises:
-        UsageError: too few are left.
+        UsageError: too few prompts are left.
     """
     free = [prompt for prompt in prompts if not any(key(text) in taken for text in asked(prompt))]
     if not 0 < count <= len(free):
@@ -26,17 +33,17 @@ def draw(name: str, prompts: Sequence[Prompt], count: int, seed: int, taken: set
 
 
 class Place(NamedTuple):
-    """A file, or a data set of the hub; the other is ""."""
+    """Either a file or a data set of the hub; the other is ""."""
 
     file: str
     hub: str
 
 
 def place(given: str) -> Place:
-    """What a parameter names: a file, or hub:ID@REVISION."""
+    """Parse a parameter: a file, or hub:ID@REVISION."""
     return Place("", given.removeprefix("hub:")) if given.startswith("hub:") else Place(given, "")
 
 
 def names(given: Sequence[str] | str) -> tuple[str, ...]:
-    """The names of a list, or of a text that separates them by commas or spaces."""
+    """Return the names of a list, or of a text that separates them by commas or spaces."""
     return tuple(given.replace(",", " ").split()) if isinstance(given, str) else tuple(given)
