@@ -1,8 +1,9 @@
-"""ADT-Tree: EAGLE-2 whose tree is deep and narrow where drafts were taken, shallow and wide where they were not.
+"""ADT-Tree: EAGLE-2 whose tree is deep and narrow where drafts were accepted, shallow and wide where they were not.
 
 Source: Adjacency-Adaptive Dynamical Draft Trees (ADT-Tree), section IV.
-Symbols: x drafted tokens, p target's law, d expansions (d + 1 levels), k children a node, N nodes kept.
-The form of a tree depends on what was emitted and accepted before, so nodes as point masses leave the law as it is.
+Symbols: x drafted tokens, p the target's distributions, d expansions (d + 1 levels), k children of a node, N nodes.
+A tree's form depends only on what was emitted and accepted before it, so with nodes as point masses the output
+distribution is unchanged.
 """
 
 from __future__ import annotations
@@ -18,16 +19,17 @@ from harness.core.run import Run
 from harness.registry import METHODS
 from methods.drafters.eagle.adjacency_sizing import Adjacency, Alpha, Init, Rule
 from methods.drafters.eagle.drafter import FeatureDrafter
-from methods.drafters.eagle.growth import check_growth, check_relaxed
-from methods.drafters.eagle.trees import grow_dynamic
-from methods.verifiers.lantern import Relaxed, Residual, verify_relaxed
+from methods.drafters.eagle.trees import check_growth, grow_dynamic
+from methods.trees.structure import children
+from methods.verifiers.lantern import verify_relaxed
 from methods.verifiers.mutants import POINT_MASSES
+from methods.verifiers.neighbourhood import Bound, Relaxed, Residual, check_relaxed
 from methods.verifiers.tree import verify_delta
 
 
 @dataclass
 class AdaptingState:
-    """A drafter, the sizes of its trees, and the rule that judges them; None: as point masses."""
+    """A drafter, the sizes of its trees, and the rule that judges them; None: nodes are point masses."""
 
     drafter: FeatureDrafter
     sizes: Adjacency
@@ -37,12 +39,13 @@ class AdaptingState:
 @METHODS.register("adt_tree")
 @dataclass(frozen=True)
 class ADTTree(Method[AdaptingState]):
-    """Choose d and k for the cell at hand, grow and verify the tree, note how much of it was used.
+    """Choose d and k for the current cell, grow and verify the tree, note how much of it was used.
 
     Args:
-        features: the drafter, of the package for the backbone at hand (NAME-BACKBONE), or a folder. nodes: N.
+        features: the drafter: shipped for the backbone at hand (NAME-BACKBONE), or a folder.
+        nodes: N.
         init, first, depths, widths, step_d, step_k, beta, alpha, radius, of_neighbour, deep_only: see `Rule`.
-        acceptance: exact, or lantern, with its ``k``, ``delta`` and ``resid``.
+        acceptance: exact; or lantern, with its ``k``, ``delta`` and ``resid``.
 
     Published for Anole: nodes 59, first (4, 10), widths 4 to 13, step_k 3; for LlamaGen widths 4 to 39, step_k 10.
     """
@@ -96,8 +99,8 @@ class ADTTree(Method[AdaptingState]):
 
     @property
     def requirements(self) -> frozenset[Requirement]:
-        met = {Requirement.HIDDEN, Requirement.TREE_MASK, Requirement.GRID}
-        return frozenset(met if self.acceptance == "exact" else {*met, Requirement.CODEBOOK})
+        always = {Requirement.HIDDEN, Requirement.TREE_MASK, Requirement.GRID}
+        return frozenset(always if self.acceptance == "exact" else {*always, Requirement.CODEBOOK})
 
     @property
     def components(self) -> Sequence[tuple[str, str]]:
@@ -106,21 +109,20 @@ class ADTTree(Method[AdaptingState]):
     def start(self, run: Run) -> AdaptingState:
         rule = None
         if self.acceptance == "lantern":
-            rule = Relaxed.over(run.capabilities, run.target.device, self.k, self.delta, False, self.resid)
+            device, greedy = run.target.device, run.sampling.temperature == 0
+            rule = Relaxed.over(run.capabilities, device, self.k, Bound(delta=self.delta), self.resid, greedy)
         return AdaptingState(FeatureDrafter.open(run, self.features, "eagle1"), Adjacency(self._rule()), rule)
 
     def step(self, run: Run, state: AdaptingState) -> Acceptance:
         first, size = len(run.target), state.sizes.choose(run)
-        draft = grow_dynamic(run, state.drafter, size.depth + 1, size.width, self.nodes)
+        draft = grow_dynamic(run, state.drafter, size.depth + 1, size.width, self.nodes).draft
         logits = run.target.forward(draft)
         p = run.probs(logits)
         if state.rule is None:
             acceptance = verify_delta(draft, p, run.draws)
         else:
-            greedy, inner = run.sampling.temperature == 0, len(draft) + 1
-            acceptance = verify_relaxed(
-                draft, logits, p, run.draws, state.rule, inner=inner, width=size.width, greedy=greedy
-            )
+            kids = children(draft.explicit_parents, len(draft) + 1, size.width)
+            acceptance = verify_relaxed(draft, logits, p, run.draws, state.rule, kids)
         state.sizes.follow(first, size, len(acceptance.read().path))
         return acceptance
 
@@ -128,5 +130,5 @@ class ADTTree(Method[AdaptingState]):
     def variants(cls) -> Sequence[ADTTree]:
         small = cls(nodes=6, first=(2, 2), widths=(1, 3), step_k=1)
         exact = [replace(small, init=init) for init in ("horizontal", "vertical", "flock")]
-        drawn = cls(init="random", depths=(1, 2), widths=(1, 2), first=(1, 2), step_k=1, nodes=4)
-        return (*exact, drawn, replace(small, acceptance="lantern", k=1, delta=0.4))
+        random = cls(init="random", depths=(1, 2), widths=(1, 2), first=(1, 2), step_k=1, nodes=4)
+        return (*exact, random, replace(small, acceptance="lantern", k=1, delta=0.4))

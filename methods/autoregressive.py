@@ -1,6 +1,6 @@
 """Autoregressive decoding: one token a pass. The reference of every other method.
 
-Symbols: p target's law.
+Symbols: p the target's distribution.
 """
 
 from __future__ import annotations
@@ -8,9 +8,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from harness.core.draft import Acceptance, Path
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.registry import METHODS
+from methods._mutants import UNWARPED_TOKEN
 
 
 @METHODS.register("autoregressive")
@@ -20,14 +21,7 @@ class Autoregressive(Method[None]):
 
     claim = Claim.SAME_LAW
     source = "the chain rule"
-    mutants = (
-        Mutant(
-            "methods.autoregressive:Autoregressive.step",
-            "run.probs(run.target.forward())",
-            "run.target.forward().softmax(-1)",
-            "the token is drawn from the unwarped probs",
-        ),
-    )
+    mutants = (UNWARPED_TOKEN,)
 
     def start(self, run: Run) -> None:
         return None

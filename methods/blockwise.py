@@ -1,8 +1,9 @@
 """Blockwise parallel decoding: heads propose the next k tokens, and the pass that checks them makes the next proposals.
 
 Source: Stern et al. 2018, arXiv:1811.03115, sections 3-5.
-Symbols: x proposed tokens, p target's law, z its logits. The base model's own token of a block is the one that closes
-the step before; predict and verify are merged as in section 4, so that a step is one pass.
+Symbols: x proposed tokens, p the target's distributions, z its logits.
+Predict and verify are merged as in section 4, so that a step is one pass. The base model's own token of a block is the
+bonus or correction token of the step before.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from torch import Tensor
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
+from methods._mutants import PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW
 from methods.drafters.heads.drafter import HeadDrafter
-from methods.verifiers.mutants import PLAIN_CORRECTION
+from methods.verifiers.mutants import CORRECTION_FROM_TARGET
 from methods.verifiers.rejection import acceptance_probs, judge
 
 Rule = Literal["exact", "top", "distance"]
@@ -34,12 +36,14 @@ class Blockwise(Method[None]):
     """Keep the longest prefix of the proposals that the rule accepts.
 
     Args:
-        heads: of the package, for the backbone at hand (NAME-BACKBONE), or a folder; any that Medusa reads will do.
-        levels: of them that are asked, k - 1; 0: all.
-        rule: exact: x is the most probable token; above T = 0, x is a draw of p. top: x is among the ``top`` most
+        heads: shipped for the backbone at hand (NAME-BACKBONE), or a folder; any that Medusa reads will do.
+        levels: heads that are used, k - 1; 0: all.
+        rule: exact: x is the most probable token; above T = 0, x is a draw from p. top: x is among the ``top`` most
             probable ones. distance: x is within ``distance`` of the most probable id, where ids are ordinal.
-        top, distance: of these rules. least: tokens that a block has at least, the closing one of the step included;
-            proposals up to it are kept unseen.
+        top: tokens that the rule top accepts.
+        distance: largest distance of ids that the rule distance accepts.
+        least: tokens that a step emits at least, the bonus or correction token included; proposals up to it are
+            accepted without a test.
     """
 
     heads: str = "medusa"
@@ -53,15 +57,7 @@ class Blockwise(Method[None]):
     exact_at = "rule = exact and least = 1"
     requirements = frozenset({Requirement.HIDDEN})
     taps = (-1,)
-    mutants = (
-        PLAIN_CORRECTION,
-        Mutant(
-            "methods.blockwise:Blockwise.accepted",
-            "accept_probs = acceptance_probs(x, None, p)",
-            "accept_probs = acceptance_probs(x, None, p.roll(1, 0))",
-            "proposals are compared with the row of their neighbour",
-        ),
-    )
+    mutants = (CORRECTION_FROM_TARGET, PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW)
 
     def __post_init__(self) -> None:
         if self.levels < 0 or self.top < 1 or self.distance < 0 or self.least < 1:
@@ -85,12 +81,12 @@ class Blockwise(Method[None]):
         draft = self._drafter(run).propose(run)
         z = run.target.forward(draft)
         p = run.probs(z)
-        return judge(self.accepted(draft.tokens, z, p), draft.tokens, None, p, run.draws)
+        return judge(self.accept_probs(draft.tokens, z, p), draft.tokens, None, p, run.draws)
 
-    def accepted(
+    def accept_probs(
         self, x: Int[Tensor, " K"], z: Float[Tensor, "K+1 V"], p: Float[Tensor, "K+1 V"]
     ) -> Float[Tensor, " K"]:
-        """Odds of each proposal, once those before it are kept."""
+        """The acceptance probability of each proposal, once those before it are accepted."""
         zx = z[: len(x)].gather(1, x[:, None])
         if self.rule == "exact":
             accept_probs = acceptance_probs(x, None, p)

@@ -1,9 +1,9 @@
 """CLLM: Jacobi decoding in blocks, on a model that was tuned to map any state of a block to its fixed point.
 
 Source: Kou et al. 2024, CLLMs: consistency large language models, arXiv:2403.00835, sections 3.1 and 3.3.
-Symbols: n tokens of a block, p target's law. The model is the target: `stride train backbone cllm-embedded-code` makes
-one. What is exact is so with regard to that tuned model, decoded autoregressively; how far it is from the model
-that it was tuned from, its card says.
+Symbols: n tokens of a block, p the target's distributions.
+The tuned model is the target: `stride train backbone cllm-embedded-code` makes one. Decoding is exact with regard to
+that tuned model, decoded autoregressively. Its card says how far it is from the model that it was tuned from.
 """
 
 from __future__ import annotations
@@ -12,52 +12,32 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
 from methods.drafters.jacobi.cllm_block import Block
+from methods.verifiers.mutants import BONUS_AFTER_REJECTION, GUESS_ALWAYS_KEPT, GUESS_JUDGED_BY_NEXT_ROW
 from methods.verifiers.rejection import verify_chain
-
-JUDGED = "methods.verifiers.rejection"
 
 
 @METHODS.register("cllm")
 @dataclass(frozen=True)
 class Cllm(Method[Block]):
-    """Read what is left of a block, commit the prefix that stands and the token behind it, predict the rest anew.
+    """Read what is left of a block, commit the prefix that is stable and the token behind it, predict the rest anew.
 
-    A block that stands yields the first token of the next one in the same pass; unlike in `jacobi`, nothing is guessed
-    behind it before.
+    A block at its fixed point gives the first token of the next one in the same pass. Unlike in `jacobi`, nothing is
+    guessed behind it before that.
 
     Args:
-        block: n, rows of its first pass, the re-fed token among them; tokens a pass are n over its passes.
+        block: n, rows of its first pass, the re-fed token included. Tokens a pass are n over its passes.
     """
 
     block: int = 16
 
     claim = Claim.SAME_GREEDY
     source = "arXiv:2403.00835, sections 3.1 and 3.3"
-    mutants = (
-        Mutant(
-            f"{JUDGED}:acceptance_probs",
-            "return px",
-            "return torch.ones_like(px)",
-            "a block is committed before it stands",
-        ),
-        Mutant(
-            f"{JUDGED}:acceptance_probs",
-            "px = p[: len(x)]",
-            "px = p[1 : 1 + len(x)]",
-            "guesses are compared with the row of their neighbour",
-        ),
-        Mutant(
-            f"{JUDGED}:judge",
-            "probs = p.index_select(0, stop.reshape(1))",
-            "probs = p[-1:]",
-            "the closing token is always that of a block that stands",
-        ),
-    )
+    mutants = (GUESS_ALWAYS_KEPT, GUESS_JUDGED_BY_NEXT_ROW, BONUS_AFTER_REJECTION)
 
     def __post_init__(self) -> None:
         if self.block < 2:

@@ -1,9 +1,10 @@
-"""Cross-Regression: with an adapter on, the target drafts several places at once; without it, it judges the drafts.
+"""Cross-Regression: with an adapter on, the target drafts several positions at once; without it, it verifies them.
 
 Source: Abulkhanov et al., Cross-Regression, Algorithms 1 and 2, sections 4.1-4.3, appendix E.
-Symbols: x drafted tokens, p control stream's law (the target's), q the law each was drawn from (the predictive
-stream's), gamma horizon, beta and tau of the test (`methods.verifiers.energy`). What the paper calls lossless is mode
-std with beta = 0: Algorithm 2 as printed accepts at tau = 0 only where p(x) >= q(x), which is another law.
+Symbols: x drafted tokens, p the control stream's distributions (the target's), q the distribution each was drawn from
+(the predictive stream's), gamma horizon, beta and tau of the test (`methods.verifiers.energy`).
+The paper's lossless setting is mode std with beta = 0. Algorithm 2 as printed accepts at tau = 0 only where
+p(x) >= q(x), which gives another distribution.
 """
 
 from __future__ import annotations
@@ -14,14 +15,15 @@ from typing import Literal
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
 from methods.drafters.adapters.layouts import Redraft, Tested, as_printed, joint, sequential
+from methods.drafters.adapters.mutants import CARRIED_DRAFTS_RESCORED, REJECTED_DRAFT_CARRIED_OVER
 from methods.drafters.adapters.predictive_stream import PredictiveStream
 from methods.verifiers.energy import EnergyRule, Mode, Noise, verify_energy
-from methods.verifiers.mutants import PLAIN_CORRECTION
+from methods.verifiers.mutants import CORRECTION_FROM_TARGET, ONE_THRESHOLD_FOR_ALL
 
 Layout = Literal["sequential", "joint", "alg1_as_printed"]
 
@@ -29,17 +31,21 @@ Layout = Literal["sequential", "joint", "alg1_as_printed"]
 @METHODS.register("cross_regression")
 @dataclass(frozen=True)
 class CrossRegression(Method[PredictiveStream]):
-    """Draft with gated rows, keep the drafts whose energy passes, and carry those behind a refusal over.
+    """Draft with gated rows, keep the drafts whose energy passes, and carry over those behind a rejection.
 
     Args:
-        adapter: a recipe's name, or a folder; see ``stride train adapter``. horizon: gamma, drafts at most.
-        layout: sequential: a pass of the predictive stream, then one of the control stream. joint: both in one; drafts
-            but the nearest new one are tested in the next step. alg1_as_printed: Algorithm 1 to the letter, which tests
-            new drafts by rows that never read them, and corrects by a law that no draft was drawn from.
-        mode, beta, tau, noise, clip: see `EnergyRule`. carry: keep drafts behind a refusal. redraft: joint draws all
-            slots anew in each step, from rows that read the drafts so far, or placeholders; the paper does not. bonus:
-            sequential draws one more token where all drafts pass; the paper does not. draft_top: see
-            `PredictiveStream`.
+        adapter: a recipe's name, or a folder; see ``stride train adapter``.
+        horizon: gamma, drafts at most.
+        layout: sequential: a pass of the predictive stream, then one of the control stream. joint: both in one pass;
+            of the new drafts only the nearest is tested in this step. alg1_as_printed: Algorithm 1 to the letter,
+            which tests new drafts by rows that never read them, and corrects by a distribution that no draft was drawn
+            from.
+        mode, beta, tau, noise, clip: see `EnergyRule`.
+        carry: keep drafts behind a rejection.
+        redraft: joint draws all slots anew in each step, from rows that read the drafts so far, or placeholders; the
+            paper does not.
+        bonus: sequential draws a bonus token where all drafts pass; the paper does not.
+        draft_top: see `PredictiveStream`.
     """
 
     adapter: str = "cross-regression"
@@ -60,25 +66,10 @@ class CrossRegression(Method[PredictiveStream]):
     requirements = frozenset({Requirement.TREE_MASK, Requirement.GATE})
     pinned = frozenset({"init"})
     mutants = (
-        PLAIN_CORRECTION,
-        Mutant(
-            "methods.drafters.adapters.layouts:joint",
-            "nearest = slice(carried, carried + 1)",
-            "nearest, q = slice(carried, carried + 1), run.probs(z[1 + carried : 1 + 2 * carried])",
-            "drafts carried over are judged by a probs that they were not drawn from",
-        ),
-        Mutant(
-            "methods.drafters.adapters.predictive_stream:PredictiveStream.advance",
-            "self.tokens[emitted:], self.probs[emitted:]",
-            "self.tokens[emitted - 1:], self.probs[emitted - 1:]",
-            "the refused draft is carried over",
-        ),
-        Mutant(
-            "methods.verifiers.energy:EnergyRule.passes",
-            "return rho.clamp_max(0.0).exp()",
-            "return torch.cat([0 * rho[:1], rho.cumsum(0).clamp_max(0.0).cummin(0).values]).diff().exp()",
-            "one threshold is drawn for all drafts and held against the sum of their energies, as in the proof",
-        ),
+        CORRECTION_FROM_TARGET,
+        CARRIED_DRAFTS_RESCORED,
+        REJECTED_DRAFT_CARRIED_OVER,
+        ONE_THRESHOLD_FOR_ALL,
     )
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
-"""Grouped speculative decoding (GSD): SJD's window, judged by groups of near tokens.
+"""Grouped speculative decoding (GSD): SJD's window, judged by groups of similar tokens.
 
 Source: So et al. 2025, grouped speculative decoding, in the form of its released code.
-Symbols: x drafts, q the law each was drawn from, p target's law, S(x) the group of x: `methods.verifiers.grouped`.
+Symbols: x drafts, q the distribution each was drawn from, p the target's, S(x) the group of x
+(`methods.verifiers.grouped`).
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ from methods.drafters.jacobi.refine import redraw
 from methods.drafters.jacobi.window import JacobiWindow
 from methods.verifiers.grouped import group, group_acceptance, near_codes
 from methods.verifiers.image_codes import codes_of
-from methods.verifiers.mutants import PLAIN_CORRECTION
+from methods.verifiers.mutants import CORRECTION_FROM_TARGET
 from methods.verifiers.rejection import judge
 
 
 @METHODS.register("gsd")
 @dataclass(frozen=True)
 class GSD(Method[JacobiWindow]):
-    """Verify the window by groups; a refused draft is replaced from the token-level residual.
+    """Verify the window by groups; a rejected draft is replaced from the residual of its token.
 
     Args:
-        window, init: as SJD. width: ranks on either side of a draft that may stand for it; 0 is SJD.
-        gap: largest difference of probability. reach: largest distance of embeddings, as a share of the mean distance
-            of two codes; inf leaves embeddings out, as the released code does above 10,000 codes.
+        window, init: as SJD.
+        width: ranks on either side of a draft that may stand for it; 0 is SJD.
+        gap: largest difference of probability.
+        reach: largest distance of embeddings, as a share of the mean distance of two codes. inf leaves embeddings out,
+            as the released code does above 10,000 codes.
     """
 
     window: int = 16
@@ -48,7 +51,7 @@ class GSD(Method[JacobiWindow]):
 
     source = "So et al. 2025, released code"
     exact_at = "width = 0"
-    mutants = (PLAIN_CORRECTION,)
+    mutants = (CORRECTION_FROM_TARGET,)
 
     def __post_init__(self) -> None:
         if self.window < 2:
@@ -74,18 +77,18 @@ class GSD(Method[JacobiWindow]):
     def step(self, run: Run, state: JacobiWindow) -> Acceptance:
         draft = state.propose(run)
         p = run.probs(run.target.forward(draft))
-        x, q, judged = draft.tokens, draft.q(p.shape[1], p), p[:-1]
-        groups = group(x, judged, self._near(run, state.init.ids, x), self.width, self.gap)
-        acceptance = judge(group_acceptance(x, q, judged, groups), x, q, p, run.draws)
+        x, q, p_x = draft.tokens, draft.q(p.shape[1], p), p[:-1]
+        groups = group(x, p_x, self._near(run, state.init.ids, x), self.width, self.gap)
+        acceptance = judge(group_acceptance(x, q, p_x, groups), x, q, p, run.draws)
         state.advance(run, p, len(acceptance.read().path), redraw(run.draws))
         return acceptance
 
     def _near(self, run: Run, ids: Int[Tensor, " I"], x: Int[Tensor, " K"]) -> Bool[Tensor, "K V"]:
-        """By embeddings; where an end of row is forced no other id has any probability, so nothing stands for it."""
-        vocabulary, book = run.capabilities.vocabulary, run.capabilities.codebook
-        assert book is not None
+        """Ids whose embedding is near that of x; none for a forced end of row: no other id is possible."""
+        vocabulary, codebook = run.capabilities.vocabulary, run.capabilities.codebook
+        assert codebook is not None
         near = x.new_zeros(len(x), vocabulary, dtype=torch.bool)
-        near[:, ids] = near_codes(book, codes_of(ids, x, vocabulary), self.reach)
+        near[:, ids] = near_codes(codebook, codes_of(ids, x, vocabulary), self.reach)
         return near
 
     @classmethod

@@ -1,8 +1,8 @@
-"""Jacobi decoding: guess a window, and guess it again from its own predictions until it stands.
+"""Jacobi decoding: guess a window, and guess it again from its own predictions until it is stable.
 
 Source: Santilli et al. 2023, arXiv:2305.10427, Algorithm 1; with sampling: the Jacobi rows of SJD's comparison.
-Symbols: d drafts, p target's law. At T = 0 a draft is kept when it is the argmax; at T > 0 with p(d), as if it
-were compared with a fresh draw of p.
+Symbols: d drafts, p the target's distributions.
+At T = 0 a draft is kept when it is the argmax. At T > 0 it is kept with p(d), as if compared with a fresh draw from p.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError, one_of
 from harness.registry import METHODS
 from methods.drafters.jacobi.refine import redraw
 from methods.drafters.jacobi.window import JacobiWindow
+from methods.verifiers.mutants import GUESS_KEPT_TOO_OFTEN
 from methods.verifiers.rejection import verify_chain
 
 Starts = Literal["random", "h-repeat"]
@@ -26,10 +27,11 @@ Starts = Literal["random", "h-repeat"]
 @METHODS.register("jacobi")
 @dataclass(frozen=True)
 class Jacobi(Method[JacobiWindow]):
-    """Verify the window's guesses by equality, commit the prefix that stands, redraw the rest.
+    """Verify the window's guesses by equality, commit the prefix that is stable, redraw the rest.
 
     Args:
-        window: rows a pass, the re-fed token among them. init: random ids, or copies of the last token.
+        window: rows a pass, the re-fed token included.
+        init: random ids, or copies of the last token.
     """
 
     window: int = 16
@@ -37,14 +39,7 @@ class Jacobi(Method[JacobiWindow]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2305.10427, Algorithm 1"
-    mutants = (
-        Mutant(
-            "methods.verifiers.rejection:acceptance_probs",
-            "return px",
-            "return px.sqrt()",
-            "a guess is kept more often than a fresh draw equals it",
-        ),
-    )
+    mutants = (GUESS_KEPT_TOO_OFTEN,)
 
     def __post_init__(self) -> None:
         if self.window < 2:

@@ -1,8 +1,9 @@
 """LANTERN: EAGLE-2 on pictures, where a draft is accepted by the mass of the codes that look like it.
 
 Source: Jang et al. 2024, LANTERN, arXiv:2410.03355, section 4.
-Symbols: x drafted tokens, p target's law, k neighbours of a code, delta the most mass that they lend.
-delta bounds how far one acceptance may move p, not the output's law, which a second or third sibling moves again.
+Symbols: x drafted tokens, p the target's distributions, k neighbours of a code, delta the largest mass that they add.
+delta bounds how far one acceptance moves p. It does not bound the output distribution, which a second or third sibling
+moves again.
 """
 
 from __future__ import annotations
@@ -16,14 +17,15 @@ from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.registry import METHODS
 from methods.drafters.eagle.drafter import FeatureDrafter
-from methods.drafters.eagle.growth import check_growth, check_relaxed
-from methods.drafters.eagle.trees import grow_dynamic
-from methods.verifiers.lantern import Relaxed, Residual, verify_relaxed
+from methods.drafters.eagle.trees import check_growth, grow_dynamic
+from methods.trees.structure import children
+from methods.verifiers.lantern import verify_relaxed
 from methods.verifiers.mutants import RELAXED
+from methods.verifiers.neighbourhood import Bound, Relaxed, Residual, check_relaxed
 
 
 @dataclass(frozen=True)
-class Relaxing:
+class LanternState:
     """A drafter, and the rule that judges its drafts."""
 
     drafter: FeatureDrafter
@@ -32,14 +34,15 @@ class Relaxing:
 
 @METHODS.register("lantern")
 @dataclass(frozen=True)
-class Lantern(Method[Relaxing]):
+class Lantern(Method[LanternState]):
     """Draft as EAGLE-2; accept a token by its own probability and its nearest neighbours'.
 
     Args:
-        features, depth, width, nodes: as EAGLE-2; published 4, 10, 59. k: neighbours; 0: a share of the codebook, that
-            of 1,000 of 16,384 codes. delta: as above; 0 is EAGLE-2. Released 0.1; in ADT-Tree's tables 0.4.
-        resid: what a refusal leaves (see `Relaxed`). The released code leaves so little of p that its pictures drift to
-            where fewer drafts pass than without neighbours.
+        features, depth, width, nodes: as EAGLE-2. Published depth, width and nodes: 4, 10, 59.
+        k: neighbours. 0: the share of the codebook that 1,000 of 16,384 codes are.
+        delta: as above; 0 is EAGLE-2. Released 0.1; in ADT-Tree's tables 0.4.
+        resid: what a rejection leaves (see `Relaxed`). The released code leaves so little of p that its pictures drift
+            to where fewer drafts are accepted than without neighbours.
     """
 
     features: str = "eagle1"
@@ -68,18 +71,16 @@ class Lantern(Method[Relaxing]):
     def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
 
-    def start(self, run: Run) -> Relaxing:
-        rule = Relaxed.over(run.capabilities, run.target.device, self.k, self.delta, False, self.resid)
-        return Relaxing(FeatureDrafter.open(run, self.features, "eagle1"), rule)
+    def start(self, run: Run) -> LanternState:
+        device, greedy = run.target.device, run.sampling.temperature == 0
+        rule = Relaxed.over(run.capabilities, device, self.k, Bound(delta=self.delta), self.resid, greedy)
+        return LanternState(FeatureDrafter.open(run, self.features, "eagle1"), rule)
 
-    def step(self, run: Run, state: Relaxing) -> Acceptance:
-        draft = grow_dynamic(run, state.drafter, self.depth + 1, self.width, self.nodes)
+    def step(self, run: Run, state: LanternState) -> Acceptance:
+        draft = grow_dynamic(run, state.drafter, self.depth + 1, self.width, self.nodes).draft
         logits = run.target.forward(draft)
-        greedy = run.sampling.temperature == 0
-        inner, width = len(draft) + 1, min(self.width, run.capabilities.vocabulary)
-        return verify_relaxed(
-            draft, logits, run.probs(logits), run.draws, state.rule, inner=inner, width=width, greedy=greedy
-        )
+        kids = children(draft.explicit_parents, len(draft) + 1, min(self.width, run.capabilities.vocabulary))
+        return verify_relaxed(draft, logits, run.probs(logits), run.draws, state.rule, kids)
 
     @classmethod
     def variants(cls) -> Sequence[Lantern]:

@@ -1,8 +1,8 @@
 """LANTERN++: relaxed acceptance on static trees of sampled tokens, with a bound in proportion to p(x).
 
 Source: Park et al. 2025, LANTERN++, arXiv:2502.06352.
-Symbols: x drafted tokens, q the law each was drawn from given its elder siblings, p target's law, k neighbours of a
-code, lambda the most mass that they lend, in units of p(x) (the released code writes 1 + lambda).
+Symbols: x drafted tokens, q the distribution each was drawn from given its earlier siblings, p the target's, k
+neighbours of a code, lambda the largest mass that they add, in units of p(x) (the released code writes 1 + lambda).
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from harness.core.draft import Acceptance
 from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.registry import METHODS
-from methods.drafters.eagle.growth import check_relaxed
 from methods.drafters.eagle.trees import StaticDrafter, grow_static
-from methods.verifiers.lantern import Relaxed, Residual, verify_relaxed
+from methods.trees.structure import children
+from methods.verifiers.lantern import verify_relaxed
 from methods.verifiers.mutants import RELAXED
+from methods.verifiers.neighbourhood import Bound, Relaxed, Residual, check_relaxed
 
 
 @dataclass(frozen=True)
-class Relaxing:
+class LanternPlusPlusState:
     """A drafter with the form of its trees, and the rule that judges its drafts."""
 
     drafter: StaticDrafter
@@ -31,12 +32,14 @@ class Relaxing:
 
 @METHODS.register("lanternpp")
 @dataclass(frozen=True)
-class LanternPlusPlus(Method[Relaxing]):
+class LanternPlusPlus(Method[LanternPlusPlusState]):
     """Draft as EAGLE; accept a token by its own probability and its nearest neighbours'.
 
     Args:
-        features, tree, widths: as EAGLE; the published tree is ``naive_extend_57``. k: neighbours; 0: a share of the
-            codebook, that of 1,000 of 16,384 codes. factor: lambda; 0 is EAGLE. resid: as LANTERN.
+        features, tree, widths: as EAGLE; the published tree is ``naive_extend_57``.
+        k: neighbours. 0: the share of the codebook that 1,000 of 16,384 codes are.
+        factor: lambda; 0 is EAGLE.
+        resid: as LANTERN.
     """
 
     features: str = "eagle1"
@@ -63,24 +66,16 @@ class LanternPlusPlus(Method[Relaxing]):
     def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
 
-    def start(self, run: Run) -> Relaxing:
-        rule = Relaxed.over(run.capabilities, run.target.device, self.k, self.factor, True, self.resid)
-        return Relaxing(StaticDrafter.open(run, self.features, self.tree, self.widths), rule)
+    def start(self, run: Run) -> LanternPlusPlusState:
+        device, greedy = run.target.device, run.sampling.temperature == 0
+        rule = Relaxed.over(run.capabilities, device, self.k, Bound(factor=self.factor), self.resid, greedy)
+        return LanternPlusPlusState(StaticDrafter.open(run, self.features, self.tree, self.widths), rule)
 
-    def step(self, run: Run, state: Relaxing) -> Acceptance:
-        form, draft = state.drafter, grow_static(run, state.drafter)
+    def step(self, run: Run, state: LanternPlusPlusState) -> Acceptance:
+        draft = grow_static(run, state.drafter)
         logits = run.target.forward(draft)
-        greedy = run.sampling.temperature == 0
-        return verify_relaxed(
-            draft,
-            logits,
-            run.probs(logits),
-            run.draws,
-            state.rule,
-            inner=form.shape.inner,
-            width=form.width,
-            greedy=greedy,
-        )
+        kids = children(draft.explicit_parents, state.drafter.shape.inner, state.drafter.width)
+        return verify_relaxed(draft, logits, run.probs(logits), run.draws, state.rule, kids)
 
     @classmethod
     def variants(cls) -> Sequence[LanternPlusPlus]:

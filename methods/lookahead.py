@@ -1,9 +1,9 @@
-"""Lookahead decoding: a Jacobi window beside the text writes n-grams, which are tried as guesses where they fit.
+"""Lookahead decoding: a Jacobi window beside the text produces n-grams, which are tried as guesses where they fit.
 
 Source: Fu et al. 2024, arXiv:2402.02057, Algorithm 2 and, for sampling, Algorithm 4.
-Symbols: N n-gram length, W columns of the window, G guesses a step, p target's law. Guesses are point masses, since
-the window is decoded greedily at every temperature. Unlike the released loop, a guess kept whole is followed by a token
-of its own, so a step emits up to N tokens.
+Symbols: N n-gram length, W columns of the window, G guesses a step, p the target's distributions.
+Guesses are point masses, since the window is decoded greedily at every temperature. Unlike in the released loop, a
+guess that is accepted whole is followed by a bonus token, so a step emits up to N tokens.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from dataclasses import dataclass
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
 from methods.drafters.jacobi.lookahead import LookaheadWindow
+from methods.verifiers.mutants import NGRAMS
 from methods.verifiers.tree import verify_delta
-
-VERIFIER = "methods.verifiers.tree:"
 
 
 @METHODS.register("lookahead")
@@ -28,8 +27,12 @@ VERIFIER = "methods.verifiers.tree:"
 class Lookahead(Method[LookaheadWindow]):
     """One pass reads the guesses and the window: 1 + G (N - 1) + (N - 1) W rows.
 
+    The released code has N = 5, W = 7 and G = 7.
+
     Args:
-        ngram: N. window: W. guesses: G, the newest ones behind the last token. The released code has 5, 7 and 7.
+        ngram: N.
+        window: W.
+        guesses: G, the newest ones that follow the last token.
     """
 
     ngram: int = 5
@@ -40,16 +43,7 @@ class Lookahead(Method[LookaheadWindow]):
     source = "arXiv:2402.02057, Algorithms 2 and 4"
     requirements = frozenset({Requirement.TREE_MASK})
     pinned = frozenset({"init"})
-    mutants = (
-        Mutant(VERIFIER + "delta_acceptance", "px / rest", "px", "elder siblings that were refused are forgotten"),
-        Mutant(VERIFIER + "verify_delta", "row.where(refused == 0, 0.0)", "row", "a refused guess can be drawn again"),
-        Mutant(
-            VERIFIER + "verify_delta",
-            "Acceptance(path, draws.categorical(probs, ",
-            "Acceptance(path, draws.categorical(probs.sqrt(), ",
-            "the closing token is drawn before the temperature",
-        ),
-    )
+    mutants = NGRAMS
 
     def __post_init__(self) -> None:
         if self.ngram < 3 or self.window < 2 or self.guesses < 1:

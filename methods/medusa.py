@@ -1,8 +1,8 @@
-"""Medusa: heads on the target's last row guess several tokens ahead; their best ones form a tree, read in one pass.
+"""Medusa: heads on the target's last row guess several tokens ahead; their best ones form a tree, verified in one pass.
 
 Source: Cai et al. 2024, Medusa, arXiv:2401.10774.
-Symbols: x drafted tokens, p target's law, epsilon and alpha the threshold of typical acceptance.
-The first level stands behind the last emitted token, which the released code has as the root of its tree of 64 rows.
+Symbols: x drafted tokens, p the target's distributions, epsilon and alpha the threshold of typical acceptance.
+The first level follows the last emitted token, which the released code has as the root of its tree of 64 rows.
 """
 
 from __future__ import annotations
@@ -31,14 +31,16 @@ class Medusa(Method[None]):
     """Draft a static tree with the heads; keep what the rule of acceptance keeps.
 
     Args:
-        heads: of the package, for the backbone at hand (NAME-BACKBONE), or a folder.
-        tree: a published one by name, or "" for the best of ``nodes`` nodes by what these heads were right in.
-        nodes: of that tree. levels: heads that are asked; 0: all, or as many as the tree is deep.
-        acceptance: exact: a draw of p at each node, followed while it is in the tree; greedy decoding at T = 0.
+        heads: shipped for the backbone at hand (NAME-BACKBONE), or a folder.
+        tree: a published one by name, or "" for the best tree of ``nodes`` nodes by the measured accuracy of the heads.
+        nodes: of that tree.
+        levels: heads that are used; 0: all, or as many as the tree is deep.
+        acceptance: exact: a draw from p at each node, followed while it is in the tree; greedy decoding at T = 0.
             typical: p(x) above min(epsilon, alpha exp(-H(p))). nucleus: biased as released, see `verify_redrawn`; top-p
             is the run's.
-        epsilon, alpha: of typical acceptance. greedy: typical acceptance closes with the most probable token at every
-            temperature, as released; false draws it from p.
+        epsilon, alpha: of typical acceptance.
+        greedy: with typical acceptance the token after the path is the most probable one at every temperature, as
+            released; false draws it from p.
     """
 
     heads: str = "medusa"

@@ -1,17 +1,18 @@
-"""MuLo-SD: a model of smaller pictures drafts rows of a larger one; what the target refuses is drawn again.
+"""MuLo-SD: a model of smaller pictures drafts rows of a larger one; cells that the target rejects are drawn again.
 
 Source: Multi-Scale Local Speculative Decoding (MuLo-SD), supplement 7, Algorithm 1.
-Symbols: r factor between the scales, x drafts of a band, p target's law, R cells drawn again, l radius.
-A band takes one pass that judges all its drafts, and one for each cell of R but the first, whose law is in that pass.
-What changes the law: a draft may stay that p would rarely draw; it is not judged again when a cell before it changes,
-and its entry, made among refused drafts, is read on.
+Symbols: r factor between the scales, x drafts of a band, p the target's distributions, R cells drawn again, l radius.
+A band takes one pass that judges all its drafts, and one for each cell of R but the first, whose distribution is in
+that pass. Three things change the output distribution:
+- A draft may stay that p would rarely draw.
+- A draft is not judged again when a cell before it changes.
+- Later cells still attend to KV entries computed from rejected drafts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from math import inf
 
 import torch
@@ -20,16 +21,15 @@ from torch import Tensor
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Fill
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import ContractError, UsageError
 from harness.registry import METHODS
 from methods.drafters.scales.band import Band, draw_cells
 from methods.drafters.scales.drafter import UNTRAINED, BandDrafter
-from methods.verifiers.codebook import cluster_mass, dilate, nearest, neighbour_count
+from methods.drafters.scales.mutants import DRAFT_ENTRY_STAYS, REDRAWN_TOKEN_NEVER_READ
+from methods.verifiers.codebook import cached_nearest, cluster_mass, dilate, neighbour_count
 from methods.verifiers.image_codes import codes_of, ids_of
-
-NEAR = lru_cache(maxsize=4)(nearest)
 
 
 @dataclass
@@ -37,7 +37,8 @@ class Progress:
     """How far a picture is.
 
     Args:
-        row: first of the next band. unread: positions filled whose tokens the next pass must read, in raster order.
+        row: first of the next band.
+        unread: filled positions whose tokens the next pass must read, in raster order.
     """
 
     row: int
@@ -47,17 +48,19 @@ class Progress:
 @METHODS.register("mulo_sd")
 @dataclass(frozen=True)
 class MuLoSD(Method[Progress]):
-    """Draft a band on the other scale, judge it by clusters of codes, draw the surroundings of each refusal again.
+    """Draft a band on the other scale, judge it by clusters of codes, draw the surroundings of each rejection again.
 
     Args:
         drafter: a backbone of the same codes whose pictures are 1/r as high and wide.
-        samplers: of the package by name, a folder, or the untrained ``repeat`` or ``bilinear``.
-        factor: r. band: rows of a band, some times r; the last band of a picture may have fewer.
-        tau: a draft stays where it and its neighbours have more mass; 1e-3 is strict, 1e-5 loose, at inf none stays.
+        samplers: shipped ones by name, a folder, or the untrained ``repeat`` or ``bilinear``.
+        factor: r.
+        band: rows of a band, a multiple of r; the last band of a picture may have fewer.
+        tau: a draft stays where it and its neighbours have more mass. 1e-3 is strict, 1e-5 loose; at inf none stays.
         k: most neighbours of a code; 0: the paper's share of the codebook (`neighbour_count`).
-        delta: most mass that neighbours lend. radius: l, in cells.
-        recompute: the next band's pass also reads again all that follows the first cell of R; by default the entries
-            of drafts that stay are those made among refused ones.
+        delta: largest mass that neighbours add.
+        radius: l, in cells.
+        recompute: the next band's pass also reads again all that follows the first cell of R. By default the entries of
+            drafts that stay are those computed among rejected ones.
         window: of `zipar`, in cells: a pass draws a cell of each row of R so far behind the one above; 0: one cell.
         draft_window: the same for the drafter's own rows.
     """
@@ -77,15 +80,13 @@ class MuLoSD(Method[Progress]):
     requirements = frozenset({Requirement.GRID, Requirement.CODEBOOK, Requirement.ANY_ORDER, Requirement.DRAFTER})
     source = "MuLo-SD, supplement 7, Algorithm 1"
     exact_at = "tau = inf, window = 0"
-    mutants = (
-        Mutant("methods.drafters.scales.band:draw_cells", "{*late, ", "{", "a redrawn token is never read"),
-        Mutant("harness.core.canvas:Canvas.read", "frozenset(positions)", "frozenset()", "the draft's entry stays"),
-    )
+    mutants = (REDRAWN_TOKEN_NEVER_READ, DRAFT_ENTRY_STAYS)
 
     def __post_init__(self) -> None:
         if self.factor < 2 or self.band < 1 or self.band % self.factor:
-            found = f"factor is {self.factor} and band {self.band}"
-            raise UsageError(f"mulo_sd: {found}; give 2 or more, and a multiple of it")
+            raise UsageError(
+                f"mulo_sd: factor is {self.factor} and band {self.band}; give 2 or more, and a multiple of it"
+            )
         for name in ("tau", "delta", "k", "radius", "window", "draft_window"):
             if not getattr(self, name) >= 0:
                 raise UsageError(f"mulo_sd: {name} is {getattr(self, name):g}; give 0 or more")
@@ -104,10 +105,10 @@ class MuLoSD(Method[Progress]):
 
     def start(self, run: Run) -> Progress:
         BandDrafter.open(run, self.drafter, self.samplers, self.factor)
-        grid, asked = run.capabilities.grid, run.canvas.end - run.canvas.start
+        grid, length = run.capabilities.grid, run.canvas.end - run.canvas.start
         assert grid is not None
-        if asked > grid.length:
-            raise ContractError(f"mulo_sd: asked for {asked} tokens of a picture of {grid.length}; ask for no more")
+        if length > grid.length:
+            raise ContractError(f"mulo_sd: asked for {length} tokens of a picture of {grid.length}; ask for no more")
         for name, most in (("window", grid.columns), ("draft_window", grid.columns // self.factor)):
             if getattr(self, name) > most:
                 raise UsageError(
@@ -123,26 +124,28 @@ class MuLoSD(Method[Progress]):
         ids = torch.cat([before, x[: last - band.first]])
         read = run.timed(canvas.read, "score")
         p = run.probs(read(ids, [*state.unread, *range(band.first, last)]))[len(before) - 1 + at]
-        again = run.timed(self._refused, "judge")(run, band, x[at], p)
+        again = run.timed(self._rejected, "judge")(run, band, x[at], p)
         late = run.timed(draw_cells, "redraw")(run, canvas, band, x, again, "resid", self.window, p)
         if self.recompute and again:
             late = list(range(band.cells[again[0]], last))
         state.row, state.unread = band.row + band.rows, sorted({*late, *range(last, band.stop)})
         return Fill(torch.arange(band.first, band.stop, device=canvas.device), x, len(again))
 
-    def _refused(self, run: Run, band: Band, x: Int[Tensor, " C"], p: Float[Tensor, "C V"]) -> list[int]:
-        """R: which cells of the band are to be drawn again, in raster order. Reads the device once."""
-        book, ids = run.capabilities.codebook, ids_of(run.capabilities, x.device)
-        assert book is not None
-        k = neighbour_count(self.k, len(book))
-        mass = cluster_mass(p[:, ids], codes_of(ids, x, run.capabilities.vocabulary), NEAR(book, k), self.delta, k)
-        bad = torch.zeros(band.rows * band.columns, dtype=torch.bool, device=x.device)
-        bad[: len(x)] = ~(mass > self.tau)
-        wide = dilate(bad.view(band.rows, -1), self.radius).flatten()[: len(x)]
-        return [int(n) for n in wide.nonzero()[:, 0].tolist()]
+    def _rejected(self, run: Run, band: Band, x: Int[Tensor, " C"], p: Float[Tensor, "C V"]) -> list[int]:
+        """R: the cells of the band to draw again, in raster order. Reads the device once."""
+        codebook, ids = run.capabilities.codebook, ids_of(run.capabilities, x.device)
+        assert codebook is not None
+        k = neighbour_count(self.k, len(codebook))
+        mass = cluster_mass(
+            p[:, ids], codes_of(ids, x, run.capabilities.vocabulary), cached_nearest(codebook, k), self.delta, k
+        )
+        rejected = torch.zeros(band.rows * band.columns, dtype=torch.bool, device=x.device)
+        rejected[: len(x)] = ~(mass > self.tau)
+        surroundings = dilate(rejected.view(band.rows, -1), self.radius).flatten()[: len(x)]
+        return [int(n) for n in surroundings.nonzero()[:, 0].tolist()]
 
     @classmethod
     def variants(cls) -> Sequence[MuLoSD]:
-        beside = cls(tau=0.3, radius=1, window=1, draft_window=1)
-        lossy = (cls(tau=0.3, radius=0), cls(tau=0.3, radius=0, recompute=True), beside)
+        side_by_side = cls(tau=0.3, radius=1, window=1, draft_window=1)
+        lossy = (cls(tau=0.3, radius=0), cls(tau=0.3, radius=0, recompute=True), side_by_side)
         return (cls(), cls(tau=inf), *lossy)

@@ -1,9 +1,10 @@
-"""Multi-head speculative decoding of meshes: heads that attend to the condition draft, the backbone's own law judges.
+"""Multi-head speculative decoding of meshes: heads that attend to the condition draft, the backbone verifies.
 
 Source: Chen et al., XSpecMesh, Algorithm 1 (which never advances s), sections 4.1, 4.2, 5.4 and 7.3.
-Symbols: x drafted tokens, p target's law, delta threshold, K_a best tokens accepted, K_s best tokens drafted.
-The paper draws x[s*] from p and the tokens behind it from the heads at the end of a cycle; here the first is the token
-that closes a step and the others are drafted, from the same row, when the next one begins.
+Symbols: x drafted tokens, p the target's distributions, delta threshold, K_a best tokens accepted, K_s best tokens
+drafted.
+The paper draws x[s*] from p and the tokens behind it from the heads at the end of a cycle. Here x[s*] is the last token
+of a step, and the others are drafted from the same row when the next step begins.
 """
 
 from __future__ import annotations
@@ -14,13 +15,14 @@ from typing import Literal
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.core.sampling import Sampling, warp
 from harness.errors import UsageError
 from harness.registry import METHODS
 from methods.drafters.heads.conditioned_drafter import ConditionedHeads, independent, whole_path
 from methods.drafters.heads.layers import ConditionKV
+from methods.verifiers.mutants import DRAFTS_JUDGED_BY_NEIGHBOUR_ROW, IMPROBABLE_DRAFTS_KEPT, NEXT_TOKEN_FROM_ROW_BEFORE
 from methods.verifiers.threshold import above, among_best, keep_passing
 
 RAW = Sampling(1.0)
@@ -29,15 +31,20 @@ RAW = Sampling(1.0)
 @METHODS.register("multi_head")
 @dataclass(frozen=True)
 class MultiHead(Method[ConditionKV | None]):
-    """Draft a token from each head; keep those before the first that the target does not find likely enough.
+    """Draft a token from each head; keep those before the first that the target does not find probable enough.
 
     Args:
-        heads: a recipe's name, or a folder; see ``stride train heads``. levels: D, of them that are asked; 0: all.
+        heads: a recipe's name, or a folder; see ``stride train heads``.
+        levels: D, heads that are used; 0: all.
         acceptance: threshold: p(x) > ``delta``. top: x is among the ``accept_top`` (K_a) most probable tokens.
-        drafts: independent: a draw of each head's law. tree: a path through the ``draft_top`` (K_s) best tokens of
-            each head, drawn by the product of their probabilities.
-        law: whose p is tested: warped as the user samples, or raw; the paper does not say. Tokens are always drawn from
-            the warped law, in whatever order of filters and temperature the run has (BPT filters first).
+        delta: of the rule threshold.
+        accept_top: K_a, of the rule top.
+        drafts: independent: a draw from each head's distribution. tree: a path through the ``draft_top`` (K_s) best
+            tokens of each head, drawn by the product of their probabilities.
+        draft_top: K_s.
+        law: the distribution that is tested: warped as the user samples, or raw; the paper does not say. Tokens are
+            always drawn from the warped distribution, in whatever order of filters and temperature the run has (BPT
+            filters first).
     """
 
     heads: str = "xspecmesh-cross"
@@ -51,29 +58,10 @@ class MultiHead(Method[ConditionKV | None]):
 
     claim = Claim.APPROXIMATE
     source = "XSpecMesh, Algorithm 1"
-    exact_at = "T = 0; on the raw law with delta >= 0.5 or accept_top = 1"
+    exact_at = "T = 0; on the raw distribution with delta >= 0.5 or accept_top = 1"
     requirements = frozenset({Requirement.HIDDEN, Requirement.CONDITION})
     taps = (-1,)
-    mutants = (
-        Mutant(
-            "methods.verifiers.threshold:_chance",
-            "p[: len(x)]",
-            "p.roll(1, 0)[: len(x)]",
-            "drafts are judged by the row of their neighbour",
-        ),
-        Mutant(
-            "methods.verifiers.threshold:keep_passing",
-            "path.stop.reshape(1)",
-            "(path.stop - 1).clamp_min(0).reshape(1)",
-            "the closing token is drawn from the row before",
-        ),
-        Mutant(
-            "methods.verifiers.threshold:above",
-            "_chance(x, p) > delta",
-            "_chance(x, p) <= delta",
-            "unlikely drafts are kept",
-        ),
-    )
+    mutants = (DRAFTS_JUDGED_BY_NEIGHBOUR_ROW, NEXT_TOKEN_FROM_ROW_BEFORE, IMPROBABLE_DRAFTS_KEPT)
 
     def __post_init__(self) -> None:
         if not 0 < self.delta < 1:

@@ -1,7 +1,7 @@
 """Prompt lookup decoding: the drafter is the text so far.
 
 Source: Saxena 2023, github.com/apoorvumang/prompt-lookup-decoding; transformers' ``prompt_lookup_num_tokens``.
-Symbols: x copied tokens, p target's law. Copies are point masses, so they are accepted with p(x).
+Symbols: x copied tokens, p the target's distributions. Copies are point masses, so they are accepted with p(x).
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from dataclasses import dataclass
 from typing import Literal
 
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
 from methods.drafters.ngram import NgramDrafter
+from methods.verifiers.mutants import CORRECTION_FROM_TARGET
 from methods.verifiers.rejection import verify_chain
 
 
@@ -25,8 +26,9 @@ class PromptLookup(Method[NgramDrafter]):
     """Copy what followed an earlier occurrence of the last tokens.
 
     Args:
-        length: tokens copied. max_ngram: longest suffix looked up; shorter ones follow, down to one token.
-        variant: "transformers" clips a copy at the end of the text; "original" wants all ``length`` tokens.
+        length: tokens copied.
+        max_ngram: longest suffix looked up; shorter ones follow, down to one token.
+        variant: "transformers" clips a copy at the end of the text; "original" requires all ``length`` tokens.
         prefer: the first occurrence or the last.
     """
 
@@ -37,14 +39,7 @@ class PromptLookup(Method[NgramDrafter]):
 
     claim = Claim.SAME_LAW
     source = "github.com/apoorvumang/prompt-lookup-decoding"
-    mutants = (
-        Mutant(
-            "methods.verifiers.rejection:judge",
-            "residual(probs, ",
-            "(lambda p, q: p)(probs, ",
-            "the refused copy can be drawn again",
-        ),
-    )
+    mutants = (CORRECTION_FROM_TARGET,)
 
     def __post_init__(self) -> None:
         if self.length < 1 or self.max_ngram < 1:

@@ -1,8 +1,8 @@
-"""Speculative Jacobi decoding (SJD): the window's own last laws are the drafter.
+"""Speculative Jacobi decoding (SJD): the window's own last distributions are the drafter.
 
 Source: Teng et al. 2025, arXiv:2410.01699, Algorithm 1.
-Symbols: d drafts, q the law each was drawn from (the last pass's p at its place), p target's law.
-Refined rows were conditioned on drafts that may be refused; exactness needs only that q is on record.
+Symbols: d drafts, q the distribution each was drawn from (the last pass's p at its position), p the target's.
+Refined rows were conditioned on drafts that may be rejected; exactness needs only that q is recorded.
 """
 
 from __future__ import annotations
@@ -13,26 +13,28 @@ from typing import get_args
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError, one_of
 from harness.registry import METHODS
 from methods.drafters.jacobi.initialisation import VERTICAL, Init
+from methods.drafters.jacobi.mutants import NEIGHBOUR_PROBS_RECORDED
 from methods.drafters.jacobi.refine import discard, redraw
 from methods.drafters.jacobi.window import JacobiWindow
-from methods.verifiers.mutants import PLAIN_CORRECTION
+from methods.verifiers.mutants import CORRECTION_FROM_TARGET
 from methods.verifiers.rejection import verify_chain
 
 
 @METHODS.register("sjd")
 @dataclass(frozen=True)
 class SJD(Method[JacobiWindow]):
-    """Verify the window against the laws it was drawn from; redraw from the new ones.
+    """Verify the window against the distributions it was drawn from; redraw from the new ones.
 
     Args:
-        window: rows a pass. init: law of fresh drafts (`JacobiWindow.fill`).
+        window: rows a pass.
+        init: distribution of fresh drafts (`JacobiWindow.fill`).
         window_counts_refed: the re-fed token is one of the window's rows, as in the released code.
-        refine: redraw what stands behind a refusal; false throws it away, the ablation of SJD++ Fig. 12.
+        refine: redraw the drafts behind a rejection; false discards them, the ablation of SJD++ Fig. 12.
     """
 
     window: int = 16
@@ -42,15 +44,7 @@ class SJD(Method[JacobiWindow]):
 
     claim = Claim.SAME_LAW
     source = "arXiv:2410.01699, Algorithm 1"
-    mutants = (
-        PLAIN_CORRECTION,
-        Mutant(
-            "methods.drafters.jacobi.window:JacobiWindow.advance",
-            "refine(tokens, q, p[begin:], len(run.target) + begin)",
-            "refine(tokens, q, p[begin:], len(run.target) + begin)._replace(probs=p[begin - 1:-1])",
-            "the recorded probs is the left neighbour's",
-        ),
-    )
+    mutants = (CORRECTION_FROM_TARGET, NEIGHBOUR_PROBS_RECORDED)
 
     def __post_init__(self) -> None:
         if self.window - self.window_counts_refed < 1:

@@ -1,7 +1,7 @@
 """SJD++: SJD that keeps a draft whose probability did not fall much, instead of redrawing it.
 
 Source: SJD++ (Teng et al. 2025, the extension of arXiv:2410.01699), section 3, eqs. 2-5.
-Symbols: d drafts, q the law each was drawn from, p target's law, tau the reuse threshold.
+Symbols: d drafts, q the distribution each was drawn from, p the target's, tau the reuse threshold.
 How a draft is carried over, and which ways are exact: `methods.drafters.jacobi.reuse`.
 """
 
@@ -14,14 +14,15 @@ from typing import get_args
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError, one_of
 from harness.registry import METHODS
 from methods.drafters.jacobi.initialisation import VERTICAL, Init
+from methods.drafters.jacobi.mutants import REUSE_MODES
 from methods.drafters.jacobi.reuse import Reuse, carry_over
 from methods.drafters.jacobi.window import JacobiWindow
-from methods.verifiers.mutants import PLAIN_CORRECTION
+from methods.verifiers.mutants import CORRECTION_FROM_TARGET
 from methods.verifiers.rejection import verify_chain
 
 
@@ -31,8 +32,9 @@ class SJDPlusPlus(Method[JacobiWindow]):
     """SJD with token reuse.
 
     Args:
-        window, init, window_counts_refed: as SJD. reuse: how a draft is carried over.
-        tau: reuse threshold of all but M and G; larger is closer to SJD, inf is SJD.
+        window, init, window_counts_refed: as SJD.
+        reuse: how a draft is carried over.
+        tau: reuse threshold of all modes but M and G; larger is closer to SJD, inf is SJD.
     """
 
     window: int = 16
@@ -43,33 +45,7 @@ class SJDPlusPlus(Method[JacobiWindow]):
 
     source = "SJD++ section 3, eqs. 2-5"
     exact_at = "tau = inf, or reuse C, B2, M, G"
-    mutants = (
-        PLAIN_CORRECTION,
-        Mutant(
-            "methods.drafters.jacobi.reuse:reuse_by_threshold",
-            "q.where(keep_set, 0.0) + (1 - mass) * p",
-            "p.clone()",
-            "mode C records p, as the paper does",
-        ),
-        Mutant(
-            "methods.drafters.jacobi.reuse:reuse_by_threshold",
-            "q.where(keep_set, 0.0) / mass",
-            "q",
-            "mode B2 records the old q",
-        ),
-        Mutant(
-            "methods.drafters.jacobi.reuse:carry_over",
-            "draws.couple(x, q, p[:-1])",
-            "draws.couple(x, p[:-1], p[:-1].clone())",
-            "M always keeps",
-        ),
-        Mutant(
-            "methods.drafters.jacobi.reuse:carry_over",
-            "draws.race(p, range(first",
-            "draws.race(p.roll(1, 1), range(first",
-            "G draws from a shifted probs",
-        ),
-    )
+    mutants = (CORRECTION_FROM_TARGET, *REUSE_MODES)
 
     def __post_init__(self) -> None:
         if self.window - self.window_counts_refed < 1:

@@ -1,8 +1,8 @@
-"""SpecInfer: a tree of sampled drafts of one or more small models, each child tried against what its elders left.
+"""SpecInfer: a tree of sampled drafts of one or more small models, verified by multi-step speculative sampling.
 
 Source: Miao et al. 2023, arXiv:2305.09781, Algorithm 2 (multi-step speculative sampling); without replacement:
 Jeon et al. 2024, recursive speculative decoding, arXiv:2402.14160.
-Symbols: x drafted tokens, q the law each was drawn from given its elder siblings, p target's law.
+Symbols: x drafted tokens, q the distribution each was drawn from given its earlier siblings, p the target's.
 """
 
 from __future__ import annotations
@@ -12,12 +12,13 @@ from dataclasses import dataclass
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
+from methods.trees.mutants import EARLIER_SIBLINGS_NOT_REMOVED, MOST_PROBABLE_SIBLINGS, SIBLINGS_SORTED_BY_CONFIDENCE
 from methods.trees.sampled import BranchingDrafter
-from methods.verifiers.mutants import EARLY_CLOSING, ELDERS_FORGOTTEN
+from methods.verifiers.mutants import EARLIER_SIBLINGS_FORGOTTEN, UNWARPED_NEXT_TOKEN
 from methods.verifiers.tree import verify_multi_step
 
 
@@ -27,7 +28,8 @@ class SpecInfer(Method[BranchingDrafter]):
     """Draft a tree with one or more small models; walk down it by rejection sampling.
 
     Args:
-        drafter: as in ``speculative``. others: more drafters, whose children stand behind the first one's.
+        drafter: as in ``speculative``.
+        others: more drafters, whose children follow the first one's.
         widths: children that each drafter draws below every node of a level. The paper has 1, 1, 3, 1, 1, 1, 1, 1.
         replacement: false draws siblings without replacement.
     """
@@ -41,26 +43,11 @@ class SpecInfer(Method[BranchingDrafter]):
     source = "arXiv:2305.09781, Algorithm 2"
     requirements = frozenset({Requirement.DRAFTER, Requirement.TREE_MASK})
     mutants = (
-        ELDERS_FORGOTTEN,
-        Mutant(
-            "methods.trees.sampled:siblings",
-            "left = q[:, None].where(said.cumsum(1) - said == 0, 0.0)",
-            "left = q[:, None].expand_as(said)",
-            "siblings without replacement are recorded with the whole probs",
-        ),
-        Mutant(
-            "methods.trees.sampled:siblings",
-            'draws.distinct(q, count, "draft")',
-            "q.topk(count).indices",
-            "the ratio test on the k best tokens, which nobody drew",
-        ),
-        Mutant(
-            "methods.trees.sampled:siblings",
-            'draws.distinct(q, count, "draft")',
-            '(lambda t: t.gather(1, q.gather(1, t).argsort(1, descending=True)))(draws.distinct(q, count, "draft"))',
-            "sampled siblings are put in the order of their confidence",
-        ),
-        EARLY_CLOSING,
+        EARLIER_SIBLINGS_FORGOTTEN,
+        EARLIER_SIBLINGS_NOT_REMOVED,
+        MOST_PROBABLE_SIBLINGS,
+        SIBLINGS_SORTED_BY_CONFIDENCE,
+        UNWARPED_NEXT_TOKEN,
     )
 
     def __post_init__(self) -> None:

@@ -1,7 +1,8 @@
 """SpecTr: k independent continuations of a small model, merged into a trie and judged by k-SEQ at each node.
 
 Source: Sun et al. 2023, arXiv:2310.15141, Algorithms 2 and 3.
-Symbols: k continuations, gamma tokens of each, x drafted tokens, q the law each was drawn from, p target's law.
+Symbols: k continuations, gamma tokens of each, x drafted tokens, q the distribution each was drawn from, p the
+target's.
 """
 
 from __future__ import annotations
@@ -13,16 +14,19 @@ import torch
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance, Draft
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
 from methods.trees.sampled import BranchingDrafter
 from methods.trees.structure import trie
 from methods.verifiers.k_seq import verify_k_seq
-from methods.verifiers.mutants import EARLY_CLOSING
-
-VERIFIER = "methods.verifiers.k_seq:"
+from methods.verifiers.mutants import (
+    K_SEQ_CORRECTION_FROM_TARGET,
+    K_SEQ_RESIDUAL_OF_ONE,
+    K_SEQ_SIBLINGS_FORGOTTEN,
+    UNWARPED_NEXT_TOKEN,
+)
 
 
 @METHODS.register("spectr")
@@ -31,7 +35,9 @@ class SpecTr(Method[BranchingDrafter]):
     """Draft k continuations at once; each accepted token keeps those that begin with it.
 
     Args:
-        drafter: as in ``speculative``. k: continuations. gamma: tokens of each, drafted in as many passes.
+        drafter: as in ``speculative``.
+        k: continuations.
+        gamma: tokens of each, drafted in as many passes.
     """
 
     drafter: str = "self"
@@ -42,12 +48,10 @@ class SpecTr(Method[BranchingDrafter]):
     source = "arXiv:2310.15141, Algorithms 2 and 3"
     requirements = frozenset({Requirement.DRAFTER, Requirement.TREE_MASK})
     mutants = (
-        Mutant(VERIFIER + "k_seq", "residual(rows, capped * used)", "rows", "the correction is drawn from p"),
-        Mutant(VERIFIER + "k_seq", "residual(rows, capped * used)", "residual(rows, capped)", "as if n were 1"),
-        Mutant(
-            VERIFIER + "merge", "(whole / rest)", "whole", "a node's odds forget that its elder siblings were refused"
-        ),
-        EARLY_CLOSING,
+        K_SEQ_CORRECTION_FROM_TARGET,
+        K_SEQ_RESIDUAL_OF_ONE,
+        K_SEQ_SIBLINGS_FORGOTTEN,
+        UNWARPED_NEXT_TOKEN,
     )
 
     def __post_init__(self) -> None:
@@ -66,7 +70,7 @@ class SpecTr(Method[BranchingDrafter]):
         return verify_k_seq(draft, p, run.draws, self.k)
 
     def _merged(self, draft: Draft) -> Draft:
-        """Tokens of one beginning hang from one node."""
+        """Continuations that begin alike share their first nodes."""
         if not len(draft):
             return draft
         parents, first = trie(draft.tokens.view(-1, self.k))

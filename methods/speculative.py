@@ -1,7 +1,7 @@
 """Speculative sampling with an independent draft model.
 
 Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
-Symbols: x drafted tokens, q drafter's law, p target's law, gamma draft length.
+Symbols: x drafted tokens, q the drafter's distributions, p the target's, gamma draft length.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance
-from harness.core.method import Claim, Method, Mutant
+from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
 from methods.drafters.draft_model import ModelDrafter
+from methods.drafters.mutants import OTHER_PROBS_RECORDED
+from methods.verifiers.mutants import CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN
 from methods.verifiers.rejection import verify_chain
-
-VERIFIER = "methods.verifiers.rejection:"
 
 
 @METHODS.register("speculative")
@@ -27,8 +27,8 @@ class Speculative(Method[ModelDrafter]):
     """Draft gamma tokens with a small model; keep the prefix the target accepts.
 
     Args:
-        drafter: a backbone of the same vocabulary; ``self`` is the target itself (a check, never a gain) and
-            ``self:layers=N`` the target with N of its layers.
+        drafter: a backbone of the same vocabulary. ``self`` is the target itself (a check, never a gain);
+            ``self:layers=N`` is the target with N of its layers.
         gamma: drafts a step.
     """
 
@@ -38,26 +38,7 @@ class Speculative(Method[ModelDrafter]):
     claim = Claim.SAME_LAW
     source = "arXiv:2211.17192, Algorithm 1"
     requirements = frozenset({Requirement.DRAFTER})
-    mutants = (
-        Mutant(
-            VERIFIER + "judge",
-            "residual(probs, ",
-            "(lambda p, q: p)(probs, ",
-            "the correction is drawn from p",
-        ),
-        Mutant(
-            VERIFIER + "acceptance_probs",
-            "(px / draft_probs(x, q).to(p.dtype))",
-            "(px / draft_probs(x, q).to(p.dtype)).sqrt()",
-            "accepts more than p / q",
-        ),
-        Mutant(
-            "methods.drafters.draft_model:ModelDrafter.propose",
-            "laws.append(q)",
-            "laws.append((q + 0.1) / (q + 0.1).sum())",
-            "the recorded probs is not the one that was sampled",
-        ),
-    )
+    mutants = (CORRECTION_FROM_TARGET, DRAFT_ACCEPTED_TOO_OFTEN, OTHER_PROBS_RECORDED)
 
     def __post_init__(self) -> None:
         if self.gamma < 1:
@@ -68,10 +49,8 @@ class Speculative(Method[ModelDrafter]):
 
     def step(self, run: Run, state: ModelDrafter) -> Acceptance:
         draft = state.propose(run)  # x ~ q, gamma times
-        p = run.probs(run.target.forward(draft))  # gamma + 1 laws in one pass
-        acceptance = verify_chain(draft.tokens, draft.probs, p, run.draws)
-        state.follow(acceptance)
-        return acceptance
+        p = run.probs(run.target.forward(draft))  # gamma + 1 distributions in one pass
+        return verify_chain(draft.tokens, draft.probs, p, run.draws)
 
     @classmethod
     def variants(cls) -> Sequence[Speculative]:

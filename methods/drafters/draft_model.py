@@ -1,4 +1,4 @@
-"""Drafts of another model, token by token."""
+"""Drafts of a small model, token by token."""
 
 from __future__ import annotations
 
@@ -6,34 +6,32 @@ from dataclasses import dataclass
 
 import torch
 
-from harness.core.draft import Acceptance, Draft
+from harness.core.draft import Draft
 from harness.core.run import Run
 from harness.core.session import Session
 
 
 @dataclass
 class ModelDrafter:
-    """Draws ``gamma`` tokens from a drafter's own law, warped as the target's.
+    """Draws ``gamma`` tokens from a drafter's own distribution, warped as the target's.
 
     Args:
-        session: of the drafter, on the same prompt. gamma: drafts a step, fewer near the end.
+        session: of the drafter, on the same prompt.
+        gamma: drafts a step, fewer near the end.
     """
 
     session: Session
     gamma: int
 
     def propose(self, run: Run) -> Draft:
-        """gamma passes of the drafter; the law of each draft is kept whole."""
+        """gamma passes of the drafter; the whole distribution of each draft is kept."""
         self.session.sync(run.target.tokens)
         tokens, probs = [], []
-        left = self.session.capabilities.context - len(self.session)
-        for _ in range(min(self.gamma, run.room - 1, left)):
+        room = self.session.capabilities.context - len(self.session)
+        for _ in range(min(self.gamma, run.room - 1, room)):
             q = run.probs(self.session.forward())
             x = run.draws.categorical(q, "draft")
             self.session.append(x)
             tokens.append(x)
             probs.append(q)
         return Draft(torch.cat(tokens), torch.cat(probs)) if tokens else run.nothing
-
-    def follow(self, verdict: Acceptance) -> None:
-        """Nothing to do: the next `propose` goes back to what the target emitted."""

@@ -1,4 +1,4 @@
-"""Drafts copied from the text so far: what followed an earlier occurrence of its last tokens.
+"""Drafts copied from the text so far: the tokens that followed an earlier occurrence of its last tokens.
 
 Source: Saxena 2023, prompt lookup decoding; transformers' prompt lookup.
 """
@@ -18,8 +18,12 @@ class NgramDrafter:
     """An index of all n-grams read so far, extended by the new tokens only.
 
     Args:
-        sizes: n-gram lengths to look up, longest first. length: tokens to copy.
-        whole: only occurrences that ``length`` tokens follow count. last: the latest one, else the earliest.
+        sizes: n-gram lengths to look up, longest first.
+        length: tokens to copy.
+        whole: only occurrences that ``length`` tokens follow count.
+        last: the latest occurrence, else the earliest.
+        index: where the continuation of each n-gram starts.
+        read: by size, n-grams indexed so far.
     """
 
     sizes: tuple[int, ...]
@@ -35,14 +39,14 @@ class NgramDrafter:
         self._learn(tokens)
         room = min(self.length, run.room - 1)
         for size in self.sizes:
-            found = self.index.get(tuple(tokens[-size:])) if size < len(tokens) else None
-            if found is not None and room > 0:
-                copied = tokens[found : found + room]
+            start = self.index.get(tuple(tokens[-size:])) if size < len(tokens) else None
+            if start is not None and room > 0:
+                copied = tokens[start : start + room]
                 return Draft(torch.tensor(copied, dtype=torch.long, device=run.target.device))
         return run.nothing
 
     def _learn(self, tokens: list[int]) -> None:
-        """Index each n-gram by where its continuation starts, once enough of that is there."""
+        """Index each n-gram by where its continuation starts, once enough of it is there."""
         behind = self.length if self.whole else 1
         for size in self.sizes:
             begin = self.read.get(size, 0)

@@ -1,4 +1,4 @@
-"""Whether a trained drafter was made for the target at hand."""
+"""Checks that a trained drafter was made for the current target."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from harness.errors import UsageError, WeightsError
 
 @runtime_checkable
 class MadeFor(Protocol):
-    """What the configuration of a drafter says of its target: name, hash of the weights, branches of guidance."""
+    """What the configuration of a drafter says of its target."""
 
     @property
     def backbone(self) -> str:
-        """Name."""
+        """Name of the target."""
 
     @property
     def fingerprint(self) -> str:
-        """Of the weights and what else makes its laws, guidance included."""
+        """Hash of the weights and of what else determines its distributions, guidance included."""
 
     @property
     def branches(self) -> int:
-        """Of guidance: 1 or 2."""
+        """Branches of guidance: 1 or 2."""
 
 
 def check_target(made_for: MadeFor, run: Run) -> None:
-    """Refuse a drafter of another backbone.
+    """Reject a drafter of another backbone.
 
     Raises:
-        UsageError: the target is guided, and the drafter has one branch. WeightsError: another backbone.
+        UsageError: the target is guided, and the drafter has one branch.
+        WeightsError: it was trained for another backbone.
     """
     if run.capabilities.branches > made_for.branches:
         raise UsageError(

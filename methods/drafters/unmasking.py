@@ -1,6 +1,6 @@
-"""Which masked positions are filled next: how sure a model is of each, and how many a schedule gives a step.
+"""Which masked positions are filled next: the confidence of a model at each, and how many a schedule fills in a step.
 
-Symbols: M masked positions, k of them filled, p their laws, x drawn tokens.
+Symbols: M masked positions, k of them filled, p their distributions, x drawn tokens.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Order = Literal["low_confidence", "random", "origin", "maskgit_plus", "topk_marg
 LLADA: tuple[Order, ...] = ("low_confidence", "random")
 DREAM: tuple[Order, ...] = ("origin", "maskgit_plus", "topk_margin", "entropy")
 BY_TOKEN: tuple[Order, ...] = ("low_confidence", "maskgit_plus")
-"""Orders that look at the token drawn, so that one is drawn at every masked position."""
+"""Orders that depend on the token drawn, so that one is drawn at every masked position."""
 EPSILON = 1e-3
 """The time at which Dream's schedule ends."""
 
@@ -26,11 +26,12 @@ EPSILON = 1e-3
 def confidence(
     order: Order, logits: Float[Tensor, "M V"], x: Int[Tensor, " M"], sampling: Sampling
 ) -> Float[Tensor, " M"]:
-    """How sure the model is at each position; larger is surer.
+    """The model's confidence at each position; larger is more confident.
 
     Args:
-        logits: raw. x: the tokens drawn, which ``BY_TOKEN`` alone looks at. sampling: top-k and top-p cut Dream's laws,
-            and T > 0 divides its logits; LLaDA's are as the model gives them.
+        logits: raw.
+        x: the tokens drawn; read by the orders of ``BY_TOKEN`` only.
+        sampling: top-k and top-p cut Dream's distributions, and T > 0 divides its logits. LLaDA's stay as they are.
 
     Returns:
         low_confidence, maskgit_plus: p(x). topk_margin: the largest p less the second. entropy: sum of p log p.
@@ -46,15 +47,18 @@ def confidence(
     return -torch.special.entr(p).sum(-1) if order == "entropy" else p.gather(1, x[:, None])[:, 0]
 
 
-def most_confident(sure: Float[Tensor, " M"], k: int, alg_temp: float, draws: Draws) -> Int[Tensor, " k"]:
-    """The k surest places, ties to the first; with ``alg_temp`` > 0 drawn from softmax(sure / alg_temp), none twice."""
+def most_confident(confidences: Float[Tensor, " M"], k: int, alg_temp: float, draws: Draws) -> Int[Tensor, " k"]:
+    """The k most confident positions, ties to the first.
+
+    With ``alg_temp`` > 0 they are drawn from softmax(confidences / alg_temp) without replacement.
+    """
     if alg_temp > 0:
-        return draws.distinct((sure / alg_temp).softmax(-1)[None], k, "noise")[0]
-    return sure.sort(descending=True, stable=True).indices[:k]
+        return draws.distinct((confidences / alg_temp).softmax(-1)[None], k, "noise")[0]
+    return confidences.sort(descending=True, stable=True).indices[:k]
 
 
 def unmasked_fraction(step: int, steps: int) -> float:
-    """1 - s / t, the part of what is masked that Dream fills in a step, from 0; all in the last.
+    """1 - s / t, the share of the masked positions that Dream fills in a step, from step 0; all in the last.
 
     Source: Dream, ``_sample``: t runs evenly from 1 to 0.001 in S steps.
     """

@@ -1,11 +1,13 @@
-"""Relaxed acceptance over a codebook: which codes stand close to a code, and the mass that they lend it.
+"""Neighbours of a code in a codebook, and the probability mass of a neighbourhood.
 
-Symbols: C width of a code, x drafted codes, p target's law over the codes, delta the most mass that neighbours lend.
+Symbols: C width of a code, x drafted codes, p the target's distributions over the codes, delta the largest mass that
+neighbours add.
 Source: LANTERN (Jang et al. 2024, arXiv:2410.03355), relaxed acceptance; MuLo-SD, Algorithm 1.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import NamedTuple
 
 import torch
@@ -16,7 +18,7 @@ from torch.nn import functional
 from harness.errors import ContractError, UsageError
 
 CHUNK = 2**24
-"""Distances held at a time."""
+"""Distances in memory at a time."""
 
 
 @torch.no_grad()
@@ -24,14 +26,15 @@ def nearest(codebook: Float[Tensor, "V C"], k: int) -> Int[Tensor, "V J"]:
     """Each code, then its k nearest by Euclidean distance, equally distant ones by id.
 
     Args:
-        codebook: what each id stands for; of a larger vocabulary, the rows of the picture ids alone.
+        codebook: the vector of each id; of a larger vocabulary, the rows of the picture ids alone.
         k: neighbours of a code. A codebook of no more than k codes gives all of them.
 
     Returns:
         Ids; J = min(k, V - 1) + 1, and column 0 is the code itself.
 
     Raises:
-        UsageError: k is negative. ContractError: the codebook is empty or not finite.
+        UsageError: k is negative.
+        ContractError: the codebook is empty or not finite.
     """
     if k < 0:
         raise UsageError(f"k is {k}; it counts neighbours of a code, so give 0 or more")
@@ -47,11 +50,15 @@ def nearest(codebook: Float[Tensor, "V C"], k: int) -> Int[Tensor, "V J"]:
     return torch.cat(rows)
 
 
+cached_nearest = lru_cache(maxsize=4)(nearest)
+"""`nearest`, computed once for a codebook."""
+
+
 def _smallest(values: Float[Tensor, "n V"], count: int) -> Int[Tensor, "n count"]:
     """Columns of the smallest values, in order of value and then of column, whatever order `topk` has for equals."""
     limit = values.topk(count, largest=False).values.amax(1, keepdim=True)
-    below, level = values < limit, values == limit
-    chosen = below | (level & (level.cumsum(1) <= count - below.sum(1, keepdim=True)))
+    below, equal = values < limit, values == limit
+    chosen = below | (equal & (equal.cumsum(1) <= count - below.sum(1, keepdim=True)))
     columns = chosen.nonzero()[:, 1].view(len(values), count)
     return columns.gather(1, values.gather(1, columns).argsort(stable=True))
 
@@ -62,12 +69,15 @@ def cluster_mass(
     """p(x) and the mass of as many of its nearest neighbours as have delta or less together.
 
     Args:
-        p: row i is the law that code x[i] is judged by. x: the codes judged.
-        near: of `nearest`, for the same codebook. delta: bounds the neighbours' mass, that of x left out.
+        p: row i is the distribution that code x[i] is judged by.
+        x: the codes judged.
+        near: of `nearest`, for the same codebook.
+        delta: largest mass of the neighbours, x left out.
         k: most neighbours; where the codebook has no more than k codes, all of them count.
 
     Raises:
-        UsageError: delta or k is negative. ContractError: ``near`` is of another codebook, or holds fewer than k.
+        UsageError: delta or k is negative.
+        ContractError: ``near`` is of another codebook, or holds fewer than k.
 
     Source: LANTERN (Jang et al. 2024, arXiv:2410.03355), relaxed acceptance with its bound delta.
     """
@@ -77,30 +87,31 @@ def cluster_mass(
     reach = min(k, codes - 1) + 1
     if p.shape[-1] != codes or columns < reach:
         raise ContractError(
-            f"the laws cover {p.shape[-1]} codes, and k is {k}; the table has {codes} codes with {columns - 1} "
-            f"neighbours each. Make it of the same codebook with nearest(codebook, {k})"
+            f"the distributions cover {p.shape[-1]} codes, and k is {k}; the table has {codes} codes with "
+            f"{columns - 1} neighbours each. Make it of the same codebook with nearest(codebook, {k})"
         )
     return aggregate(p, x, near[x, 1:reach], torch.full_like(p[:, 0], delta)).mass
 
 
 class Aggregated(NamedTuple):
-    """What neighbours lend to each token: its probability with theirs, and how many of them lend any."""
+    """The probability of each token with that of its neighbours, and how many of these count."""
 
     mass: Float[Tensor, " L"]
-    lenders: Int[Tensor, " L"]
+    neighbours: Int[Tensor, " L"]
 
 
 def aggregate(
     p: Float[Tensor, "L V"], x: Int[Tensor, " L"], near: Int[Tensor, "L k"], bound: Float[Tensor, " L"]
 ) -> Aggregated:
-    """As many of the nearest neighbours as have no more than a bound together lend their mass.
+    """p(x) and the mass of as many of the nearest neighbours as have no more than a bound together.
 
     Args:
-        near: of each x, by distance. bound: of each x; below 0 none lends.
+        near: of each x, by distance.
+        bound: of each x; below 0 no neighbour counts.
     """
-    lent = p.gather(1, near).double().cumsum(1)
-    within = lent <= bound[:, None]
-    most = functional.pad(lent.where(within, 0.0), (1, 0)).amax(1)
+    total = p.gather(1, near).double().cumsum(1)
+    within = total <= bound[:, None]
+    most = functional.pad(total.where(within, 0.0), (1, 0)).amax(1)
     own = p.gather(1, x[:, None])[:, 0]
     return Aggregated(own + most.to(p.dtype), torch.where(most > 0, within.sum(1), 0))
 

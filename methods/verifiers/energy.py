@@ -1,7 +1,8 @@
-"""Tests of drafts by the ratio of two streams, its running mean included: which are exact, and which are as printed.
+"""Tests of drafts by the ratio of two streams, or by its running mean: the exact rules and the printed ones.
 
-Symbols: x drafted tokens, p target's law, q the law each draft was drawn from, E = log p(x) - log q(x) energy, rho its
-bias-corrected running mean, beta its memory, tau <= 0 threshold, gamma horizon, k = 1, 2, ... place in the call.
+Symbols: x drafted tokens; p the target's distributions; q the distribution each draft was drawn from;
+E = log p(x) - log q(x) energy; rho its bias-corrected running mean; beta the memory of that mean; tau <= 0 threshold;
+gamma horizon; k = 1, 2, ... position among the drafts.
 Source: Abulkhanov et al., Cross-Regression, Algorithm 2 and section 4.3. Thresholds u_k are integrated out: each rule
 gives the probability that rho passes.
 """
@@ -24,7 +25,7 @@ from methods.verifiers.rejection import draft_probs, judge
 Mode = Literal["std", "alg2", "det"]
 Noise = Literal["logU", "uni"]
 NEVER = -1e30
-"""Energy of a token that the target cannot emit: finite, so that a weight of 0 leaves nothing of it."""
+"""Energy of a token with p(x) = 0. It is finite, so that a weight of 0 cancels it."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,12 @@ class EnergyRule:
     Args:
         mode: std: rho >= log U(0, 1); with beta = 0 that is speculative sampling. alg2: Algorithm 2 as printed,
             rho >= max(tau sqrt(k / gamma), u_k). det: rho >= tau, without noise.
-        noise: law of u_k in alg2, whose LogUniform(tau, 0) has no values: logU: log U(e^tau, 1). uni: U(tau, 0).
-        clip: energies above 0 count as 0, so that a good draft makes up for no bad one. horizon: gamma.
+        beta: memory of the running mean.
+        tau: threshold of alg2 and det.
+        noise: distribution of u_k in alg2, whose LogUniform(tau, 0) has no values. logU: log U(e^tau, 1).
+            uni: U(tau, 0).
+        clip: energies above 0 count as 0, so that a good draft does not compensate a bad one.
+        horizon: gamma.
 
     Raises:
         UsageError: beta is outside [0, 1), or tau above 0, infinite or given to a mode that has none.
@@ -64,17 +69,17 @@ class EnergyRule:
         return self.mode == "std" and self.beta == 0
 
     def passes(self, energy: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-        """The probability that each draft passes, given that it is reached; of their `energies`."""
+        """The probability that each draft of these `energies` passes, given that it is reached."""
         rho = smoothed(energy.clamp_max(0.0) if self.clip else energy, self.beta)
         if self.mode == "std":
             return rho.clamp_max(0.0).exp()
         if self.mode == "det":
             return (rho >= self.tau).to(rho.dtype)
-        place = torch.arange(1, len(energy) + 1, device=rho.device, dtype=rho.dtype)
-        return self._below(rho).where(rho >= self.tau * (place / self.horizon).sqrt(), 0.0)
+        position = torch.arange(1, len(energy) + 1, device=rho.device, dtype=rho.dtype)
+        return self._below(rho).where(rho >= self.tau * (position / self.horizon).sqrt(), 0.0)
 
     def _below(self, rho: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-        """P(u_k <= rho). At tau = 0 u_k is 0, which makes that the strictest setting and not the lossless one."""
+        """P(u_k <= rho). At tau = 0, u_k is 0: the strictest setting, not the lossless one."""
         if self.tau == 0:
             return (rho >= 0).to(rho.dtype)
         if self.noise == "uni":
@@ -84,7 +89,10 @@ class EnergyRule:
 
 
 def energies(x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"]) -> Float[Tensor, " K"]:
-    """log p(x) - log q(x) of each draft; row k of ``p`` is of the place of draft k, rows behind the K-th are not read.
+    """log p(x) - log q(x) of each draft.
+
+    Args:
+        p: row k is of the position of draft k. Rows behind the K-th are not read.
 
     Raises:
         ContractError: some q[k, x[k]] is 0, so it was not drawn from ``q`` (checked on a CPU only).
@@ -97,8 +105,8 @@ def smoothed(energy: Float[Tensor, " K"], beta: float) -> Float[Tensor, " K"]:
     """rho_k = (1 - beta) sum_j beta^(k - j) E_j / (1 - beta^k), from k = 1 (Algorithm 2, lines 4 and 5)."""
     if beta == 0:
         return energy
-    place = torch.arange(len(energy), device=energy.device)
-    age = place[:, None] - place[None, :]
+    position = torch.arange(len(energy), device=energy.device)
+    age = position[:, None] - position[None, :]
     weight = torch.where(age >= 0, beta ** age.clamp_min(0).to(energy.dtype), 0.0)
     return (weight / weight.sum(1, keepdim=True)) @ energy
 
@@ -106,22 +114,21 @@ def smoothed(energy: Float[Tensor, " K"], beta: float) -> Float[Tensor, " K"]:
 def verify_energy(
     x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"], draws: Draws, rule: EnergyRule
 ) -> Acceptance:
-    """Keep the drafts before the first that does not pass; then a correction from (p - q)+.
+    """Keep the drafts before the first that does not pass; then draw a correction token from (p - q)+.
 
     Args:
-        p: R = K + 1 rows: a token of the last one follows drafts that all pass. R = K: no pass has read the last draft,
-            which is then the token that closes the step.
+        p: R = K + 1 rows: where all drafts pass, the bonus token is drawn from the last one. R = K: no pass has read
+            the last draft, which is then the last token of the step.
         draws: asked for one `path` of K probabilities and one categorical token.
 
     Returns:
-        A verdict that carries the energies of all K drafts, as they are before clipping and smoothing.
+        An acceptance with the energies of all K drafts, before clipping and smoothing.
     """
-    found = energies(x, q, p)
+    energy = energies(x, q, p)
     if len(p) > len(x):
-        return with_energies(judge(rule.passes(found), x, q, p, draws), found)
-    return with_energies(
-        without_last_node(judge(rule.passes(found), x, q, torch.cat([p, point_mass(x[-1:], p)]), draws)), found
-    )
+        return with_energies(judge(rule.passes(energy), x, q, p, draws), energy)
+    acceptance = judge(rule.passes(energy), x, q, torch.cat([p, point_mass(x[-1:], p)]), draws)
+    return with_energies(without_last_node(acceptance), energy)
 
 
 def with_energies(acceptance: Acceptance, energy: Float[Tensor, " K"]) -> Acceptance:
@@ -130,12 +137,12 @@ def with_energies(acceptance: Acceptance, energy: Float[Tensor, " K"]) -> Accept
 
 
 def point_mass(x: Int[Tensor, " 1"], p: Float[Tensor, "R V"]) -> Float[Tensor, "1 V"]:
-    """The law of which x is the only token, so that drawing from it costs no chance."""
+    """The distribution with x as its only token, so that drawing from it needs no randomness."""
     return torch.zeros_like(p[:1]).index_fill_(1, x, 1.0)
 
 
 def without_last_node(acceptance: Acceptance) -> Acceptance:
-    """Of a path whose last draft was not read: it is no node, and passed where the path is whole."""
+    """The same, where no pass has read the last draft: it is no node of the path, and passed if the path is whole."""
     path, count = acceptance.path, len(acceptance.path.nodes)
     short = Path(path.nodes[: count - 1], path.stop.clamp_max(count - 1), path.expected)
     return Acceptance(short, acceptance.token, passed=path.stop == count)

@@ -1,9 +1,9 @@
-"""Acceptance of groups of tokens: a draft counts as its neighbours in the target's ranking.
+"""Acceptance of groups of tokens: a draft counts for its neighbours in the target's ranking too.
 
-Symbols: x drafted tokens, q the law each was drawn from, p target's law, S(x) the group of x.
-Source: grouped speculative decoding (GSD), in the form of its released code: the group is a slice of the target's
-ranking around x, of which tokens stay whose probability and embedding are near those of x. The group depends on p, and
-a refusal is corrected token by token, so the output's law is another one.
+Symbols: x drafted tokens; q the distribution each was drawn from; p the target's distributions; S(x) the group of x.
+Source: grouped speculative decoding (GSD), in the form of its released code. The group is a slice of the target's
+ranking around x, cut to the tokens whose probability and embedding are near those of x. The group depends on p, and
+the correction token is drawn token by token, so the output distribution differs from the target's.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ def group(
 ) -> Bool[Tensor, "K V"]:
     """Marks S(x): ranks r - width to r + width - 1 around the rank r of x, where |p(s) - p(x)| < gap and ``near``.
 
-    The slice is cut at the first and the last rank, and x is always in it: the released code's slice is empty for the
-    most probable tokens, which then are refused.
+    The slice is cut at the first and the last rank, and x is always in it. (The released code's slice is empty for the
+    most probable tokens, which are then rejected.)
 
     Args:
-        near: tokens that may stand for x at all, by their embeddings.
+        near: tokens that may stand for x, by their embeddings.
     """
     order = p.argsort(dim=-1, descending=True, stable=True)
     rank = torch.empty_like(order).scatter_(1, order, torch.arange(p.shape[1], device=p.device).expand_as(order))
-    apart = rank - rank.gather(1, x[:, None])
-    slice_ = (apart >= -width) & (apart < width)
-    alike = (p - p.gather(1, x[:, None])).abs() < gap
-    return (slice_ & alike & near).scatter(1, x[:, None], True)
+    distance = rank - rank.gather(1, x[:, None])
+    in_slice = (distance >= -width) & (distance < width)
+    similar = (p - p.gather(1, x[:, None])).abs() < gap
+    return (in_slice & similar & near).scatter(1, x[:, None], True)
 
 
 def group_acceptance(
@@ -44,8 +44,7 @@ def near_codes(codebook: Float[Tensor, "I C"], x: Int[Tensor, " K"], reach: floa
 
     The released threshold, 0.5, is a distance in one tokenizer's own units; as a share it means the same in any.
     """
-    apart = torch.cdist(codebook[x], codebook)
-    return apart < reach * mean_distance(codebook)
+    return torch.cdist(codebook[x], codebook) < reach * mean_distance(codebook)
 
 
 def mean_distance(codebook: Float[Tensor, "I C"]) -> Float[Tensor, ""]:

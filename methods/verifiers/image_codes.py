@@ -10,7 +10,7 @@ from harness.core.capabilities import Capabilities
 
 
 def ids_of(capabilities: Capabilities, device: torch.device) -> Int[Tensor, " I"]:
-    """Id of each code: those that a cell may take, all of them where the backbone names none."""
+    """Id of each code: the ids that a cell may take, or the whole vocabulary where the backbone names none."""
     grid = capabilities.grid
     allowed = range(capabilities.vocabulary) if grid is None or grid.ids is None else grid.ids
     return torch.tensor(list(allowed), device=device)

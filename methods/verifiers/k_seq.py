@@ -1,7 +1,8 @@
 """k-SEQ: acceptance where k independent continuations are merged into a trie.
 
-Symbols: x drafted tokens, q the law each was drawn from, p target's law; K nodes, R = K + 1 rows, the first I of which
-all children hang from; n candidates of a row, repeats too, beta the sum of min(q, p / rho).
+Symbols: x drafted tokens; q the distribution each was drawn from; p the target's distributions; K nodes; R = K + 1
+rows, the first I of which all children hang from; n candidates of a row, repeats included; beta the sum of
+min(q, p / rho).
 Source: Sun et al. 2023, SpecTr, arXiv:2310.15141, Algorithm 3; rho is the paper's, solved for at each row.
 """
 
@@ -18,14 +19,14 @@ from methods.verifiers.rejection import draft_probs, residual
 from methods.verifiers.tree import TreeJudgement, verify_delta, walk
 
 HALVINGS = 16
-"""Of the bracket of rho; its upper end is exact after any number of them, and within 1e-5 k of the best after these."""
+"""Bisection steps for rho. The upper end is exact after any number of them, and then within 1e-5 k of the best rho."""
 
 
 def verify_k_seq(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, k: int) -> Acceptance:
     """Walk down the trie of k continuations, which were drawn independently.
 
     Args:
-        draft: node e k + j is token e of continuation j; its law holds q, its parents are those of `trees.trie`.
+        draft: node e k + j is token e of continuation j. Its ``probs`` hold q, its parents are those of `trie`.
 
     Raises:
         ContractError: some x[k] has q[k, x[k]] = 0 (see `rejection.draft_probs`).
@@ -40,43 +41,44 @@ def verify_k_seq(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, k: int) ->
 def k_seq(
     x: Int[Tensor, " K"], q: Float[Tensor, "K V"], p: Float[Tensor, "R V"], tree: Trie, kids: Int[Tensor, "I k"]
 ) -> TreeJudgement:
-    """Each of a row's n candidates, repeats too, is taken with min(1, p / (rho q)); rho is solved for each row.
+    """Accept each of a row's n candidates, repeats included, with min(1, p / (rho q)); rho is solved for each row.
 
-    All refused, the law is p - min(q, p / rho) (1 - (1 - beta)^n) / beta, renormalised.
+    Once all are rejected, the residual is p - min(q, p / rho) (1 - (1 - beta)^n) / beta, renormalised.
     """
     rows, probs = p[: len(kids)], q[kids[:, 0].clamp_min(0)].to(p.dtype)
     n = (kids >= 0).sum(1, keepdim=True)
     rho = _rho(rows, probs, n)
     capped = torch.minimum(probs, rows / rho)
     beta = capped.sum(1, keepdim=True)
-    used = torch.where(beta > 0, (1 - (1 - beta) ** n) / beta, 0.0)
-    left = residual(rows, capped * used)
-    at = tree.parents + 1
-    taken = (rows[at, x] / (rho[at, 0] * draft_probs(x, q))).clamp_max(1.0)
-    return TreeJudgement(merge(taken, tree), left)
+    scale = torch.where(beta > 0, (1 - (1 - beta) ** n) / beta, 0.0)
+    residuals = residual(rows, capped * scale)
+    above = tree.parents + 1
+    accept_probs = (rows[above, x] / (rho[above, 0] * draft_probs(x, q))).clamp_max(1.0)
+    return TreeJudgement(merge(accept_probs, tree), residuals)
 
 
-def merge(taken: Float[Tensor, " K"], tree: Trie) -> Float[Tensor, " K"]:
-    """Odds of the nodes that stand for themselves, where a repeat that is taken means the node it repeats; else 0."""
-    elder, index = earlier_siblings(tree.parents), torch.arange(len(taken), device=taken.device)
-    come = taken * torch.where(elder, (1 - taken)[None, :], 1.0).prod(1)
-    whole = torch.zeros_like(taken).index_add(0, tree.first, come)
-    rest = 1 - elder.to(whole.dtype) @ whole
-    return torch.where((tree.first == index) & (whole > 0), (whole / rest).clamp(0.0, 1.0), 0.0)
+def merge(accept_probs: Float[Tensor, " K"], tree: Trie) -> Float[Tensor, " K"]:
+    """Acceptance probabilities of the first nodes of each path; 0 for repeats, which count for the node they repeat."""
+    earlier = earlier_siblings(tree.parents)
+    index = torch.arange(len(accept_probs), device=accept_probs.device)
+    reached = accept_probs * torch.where(earlier, (1 - accept_probs)[None, :], 1.0).prod(1)
+    total = torch.zeros_like(accept_probs).index_add(0, tree.first, reached)
+    rest = 1 - earlier.to(total.dtype) @ total
+    return torch.where((tree.first == index) & (total > 0), (total / rest).clamp(0.0, 1.0), 0.0)
 
 
 def _rho(p: Float[Tensor, "I V"], q: Float[Tensor, "I V"], n: Int[Tensor, "I 1"]) -> Float[Tensor, "I 1"]:
-    """From above, the least rho of 1 to n with 1 - (1 - beta)^n <= rho beta; 1 where p is q but for rounding."""
+    """From above, the least rho of 1 to n with 1 - (1 - beta)^n <= rho beta; 1 where p is q up to rounding."""
     rounding = 8 * torch.finfo(p.dtype).eps
 
-    def enough(rho: Float[Tensor, "I 1"]) -> Bool[Tensor, "I 1"]:
+    def large_enough(rho: Float[Tensor, "I 1"]) -> Bool[Tensor, "I 1"]:
         beta = torch.minimum(q, p / rho).sum(1, keepdim=True)
         return 1 - (1 - beta) ** n <= rho * beta + rounding
 
     low = torch.ones_like(p[:, :1])
-    high = torch.where(enough(low), low, low * n.clamp_min(1))
+    high = torch.where(large_enough(low), low, low * n.clamp_min(1))
     for _ in range(HALVINGS):
         rho = (low + high) / 2
-        found = enough(rho)
-        low, high = torch.where(found, low, rho), torch.where(found, rho, high)
+        enough = large_enough(rho)
+        low, high = torch.where(enough, low, rho), torch.where(enough, rho, high)
     return high

@@ -1,6 +1,6 @@
-"""Rejection sampling of drafts: the emitted law is the target's for any honest q.
+"""Rejection sampling of drafts: the emitted distribution is the target's for any honest q.
 
-Symbols: x drafted tokens, q the law each was really drawn from, p target's law.
+Symbols: x drafted tokens, q the distribution each was really drawn from, p the target's distributions.
 Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1; Chen et al. 2023, arXiv:2302.01318.
 """
 
@@ -22,17 +22,17 @@ def verify_chain(
 
     Args:
         x: drafted token ids, in draft order.
-        q: drafter's law; row k is q(. | prefix, x[:k]) and sums to one. None: point masses on ``x``.
-        p: target's law; row k is p(. | prefix, x[:k]) and sums to one.
+        q: the drafter's distributions; row k is q(. | prefix, x[:k]) and sums to one. None: point masses on ``x``.
+        p: the target's distributions; row k is p(. | prefix, x[:k]) and sums to one.
         draws: asked for one `path` of K probabilities and one categorical token.
 
     Returns:
-        A verdict whose path has 0 to K nodes. Its next token is drawn from ``residual`` at the first
-        rejection, or from p[K] when nothing was rejected.
+        The accepted path, 0 to K nodes. After a rejection the correction token is drawn from ``residual``; after K
+        acceptances the bonus token is drawn from p[K].
 
     Raises:
-        ContractError: some x[k] has q[k, x[k]] = 0, so it was not drawn from ``q`` (checked on a CPU only,
-            where it costs no synchronisation).
+        ContractError: some x[k] has q[k, x[k]] = 0, so it was not drawn from ``q``. Checked on a CPU only, where it
+            costs no synchronisation.
 
     Source: Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1.
     """
@@ -40,7 +40,7 @@ def verify_chain(
 
 
 def judge(
-    accept: Float[Tensor, " K"],
+    accept_probs: Float[Tensor, " K"],
     x: Int[Tensor, " K"],
     q: Float[Tensor, "K V"] | None,
     p: Float[Tensor, "K+1 V"],
@@ -49,15 +49,15 @@ def judge(
     """`verify_chain` for any acceptance probabilities; lossless for those of `acceptance_probs` alone."""
     if len(x) == 0:
         return Acceptance(Path.root(p), draws.categorical(p, "resid")[0])
-    path = draws.path(accept)
+    path = draws.path(accept_probs)
     stop = path.stop
     probs = p.index_select(0, stop.reshape(1))
     last = stop.clamp_max(len(x) - 1).reshape(1)
     if q is None:
-        refused = torch.zeros_like(probs).scatter_(1, x.index_select(0, last)[:, None], torch.inf)
+        rejected = torch.zeros_like(probs).scatter_(1, x.index_select(0, last)[:, None], torch.inf)
     else:
-        refused = q.index_select(0, last).to(p.dtype)
-    probs = residual(probs, refused.where(stop < len(x), 0.0))
+        rejected = q.index_select(0, last).to(p.dtype)
+    probs = residual(probs, rejected.where(stop < len(x), 0.0))
     return Acceptance(path, draws.categorical(probs, "resid")[0])
 
 
@@ -82,13 +82,13 @@ def draft_probs(x: Int[Tensor, " K"], q: Float[Tensor, "K V"]) -> Float[Tensor, 
         where = int((qx <= 0).nonzero()[0, 0])
         raise ContractError(
             f"drafted token {int(x[where])} at position {where} has q = 0, so it was not drawn from q. "
-            f"Pass the law the drafter sampled from, after temperature and top-p."
+            f"Pass the distribution the drafter sampled from, after temperature and top-p."
         )
     return qx
 
 
 def residual(p: Float[Tensor, "N V"], q: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
-    """(p - q)+ renormalised, row by row; p where nothing is left (p = q, and then nothing is refused)."""
-    left = (p - q).clamp_min(0.0)
-    mass = left.sum(-1, keepdim=True)
-    return torch.where(mass > 0, left / mass, p)
+    """(p - q)+ renormalised, row by row; p where nothing is left (p = q, and then nothing is rejected)."""
+    positive = (p - q).clamp_min(0.0)
+    mass = positive.sum(-1, keepdim=True)
+    return torch.where(mass > 0, positive / mass, p)

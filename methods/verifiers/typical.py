@@ -1,6 +1,7 @@
-"""Acceptance on trees that keeps what is likely enough, or what an independent draw of the target equals: both biased.
+"""Acceptance on trees of what is probable enough, or of what an independent draw of the target equals: both biased.
 
-Symbols: x drafted tokens, p target's law, K nodes, R = K + 1 rows (0 after the last emitted token, k + 1 after node k).
+Symbols: x drafted tokens; p the target's distributions; K nodes; R = K + 1 rows, row 0 after the last emitted token
+and row k + 1 after node k.
 Source: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.3.1, and its released ``evaluate_posterior``.
 """
 
@@ -26,54 +27,56 @@ def verify_typical(
 ) -> Acceptance:
     """Keep the longest path whose tokens all have p(x) above their row's limit; of equals the most probable one.
 
-    Args:
-        draft: without probes. limit: of each row, see `threshold`. greedy: close with the most probable token, instead
-            of a draw of p.
+    Only the token after the path is drawn. At T = 0 it keeps the longest path of argmaxima, as any limit below 1 does.
 
-    Only the closing token is drawn. At T = 0 the longest path of argmaxima, as any limit below 1 is.
+    Args:
+        draft: without probes.
+        limit: of each row, see `threshold`.
+        greedy: the token after the path is the most probable one, instead of a draw from p.
     """
     x, parents = draft.tokens, draft.explicit_parents
     if not draft.proposed:
-        return Acceptance(Path.root(p), _closing(p[:1], draws, greedy))
+        return Acceptance(Path.root(p), _next_token(p[:1], draws, greedy))
     px, above = p[parents + 1, x], ancestors(parents)
-    kept = (~above | (px > limit[parents + 1])[None, :]).all(1)
-    depth = torch.where(kept, above.sum(1), 0)
-    likely = torch.where(above, px.log()[None, :], 0.0).sum(1)
-    best = likely.where(kept & (depth == depth.max()), -torch.inf).argmax()
+    accepted = (~above | (px > limit[parents + 1])[None, :]).all(1)
+    depth = torch.where(accepted, above.sum(1), 0)
+    log_probs = torch.where(above, px.log()[None, :], 0.0).sum(1)
+    best = log_probs.where(accepted & (depth == depth.max()), -torch.inf).argmax()
     index = torch.arange(len(x), device=x.device)
-    nodes = index.where(above[best] & kept.any(), len(x)).sort().values
-    stop = torch.where(kept.any(), best + 1, 0)
+    nodes = index.where(above[best] & accepted.any(), len(x)).sort().values
+    stop = torch.where(accepted.any(), best + 1, 0)
     path = Path(nodes.where(nodes < len(x), -1), stop, depth.max().to(p.dtype))
-    return Acceptance(path, _closing(p.index_select(0, stop.reshape(1)), draws, greedy))
+    return Acceptance(path, _next_token(p.index_select(0, stop.reshape(1)), draws, greedy))
 
 
-def _closing(row: Float[Tensor, "1 V"], draws: Draws, greedy: bool) -> Int[Tensor, ""]:
+def _next_token(row: Float[Tensor, "1 V"], draws: Draws, greedy: bool) -> Int[Tensor, ""]:
     return row[0].argmax() if greedy else draws.categorical(row, "resid")[0]
 
 
 def verify_redrawn(draft: Draft, p: Float[Tensor, "R V"], draws: Draws, levels: int) -> Acceptance:
-    """Keep the longest path on which a draw of p at each node, anew for each leaf, equals the draft; then draw again.
+    """Keep the longest path on which a draw from p at each node, anew for each leaf, equals the draft; then draw again.
 
-    Biased: behind a draw that was no draft comes another draw of p, so a draft is emitted with p + p (1 - p), and more
-    where several leaves lie below it. Draws only whether each draw equals its draft.
+    Biased: a draw that matched no draft is followed by another draw from p. So a draft is emitted with
+    p + p (1 - p), and more where several leaves lie below it. Only the matches are drawn, not the tokens.
 
     Args:
-        draft: without probes. levels: of its tree.
+        draft: without probes.
+        levels: of its tree.
     """
     x, parents = draft.tokens, draft.explicit_parents
     if not draft.proposed:
         return Acceptance(Path.root(p), draws.categorical(p[:1], "resid")[0])
     leaf = torch.ones(len(x) + 1, dtype=torch.bool, device=x.device).index_fill(0, parents + 1, False)[1:]
     nodes = paths(parents, levels)
-    there = (nodes >= 0) & leaf[:, None]
-    equal = p[parents + 1, x][nodes.clamp_min(0)].where(there, 0.0)
-    coins = torch.stack([equal, 1 - equal], -1).reshape(-1, 2)
-    reached = (draws.categorical(coins, "accept") == 0).view_as(there).long().cumprod(1)
+    on_path = (nodes >= 0) & leaf[:, None]
+    match_probs = p[parents + 1, x][nodes.clamp_min(0)].where(on_path, 0.0)
+    coins = torch.stack([match_probs, 1 - match_probs], -1).reshape(-1, 2)
+    reached = (draws.categorical(coins, "accept") == 0).view_as(on_path).long().cumprod(1)
     length = reached.sum(1)
     best = length.argmax()
     path = nodes[best].where(reached[best] > 0, -1)
     stop = path.max() + 1
-    missed = (1 - equal.cumprod(1)).prod(0)  # by all leaves, at each level
+    missed = (1 - match_probs.cumprod(1)).prod(0)  # by all leaves, at each level
     padded = torch.cat([path, path.new_full((len(x) - levels,), -1)])
     probs = p.index_select(0, stop.reshape(1))
     return Acceptance(Path(padded, stop, (1 - missed).sum()), draws.categorical(probs, "resid")[0])

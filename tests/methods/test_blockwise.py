@@ -59,7 +59,7 @@ def test_every_planted_bug_is_caught() -> None:
 def test_rules_by_hand(how: dict[str, Any], kept: list[int]) -> None:
     """Proposals 1, 2 and 2: the first is the likeliest, the second the second one, the third the third one."""
     method = Blockwise(**how)
-    assert method.accepted(torch.tensor([1, 2, 2]), Z, warp(Z, Sampling(0.0))).tolist() == kept
+    assert method.accept_probs(torch.tensor([1, 2, 2]), Z, warp(Z, Sampling(0.0))).tolist() == kept
 
 
 def test_only_the_exact_rule_without_a_least_block_claims_the_law() -> None:

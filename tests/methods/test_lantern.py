@@ -15,7 +15,7 @@ from harness.proof.mutants import try_mutants
 from harness.proof.prove import prove
 from methods.eagle2 import Eagle2
 from methods.lantern import Lantern
-from methods.verifiers.lantern import Residual
+from methods.verifiers.neighbourhood import Residual
 from tests.support.feature_toys import run_on
 
 MODEL = Tabular("tabular", {"vocabulary": 9, "grid": (4, 4, 8), "sharpness": 2.0})

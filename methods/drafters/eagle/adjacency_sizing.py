@@ -1,8 +1,9 @@
-"""Depth and width of a draft tree, cell by cell of a picture: begun from a neighbour's, moved by what was accepted.
+"""Depth and width of a draft tree, cell by cell of a picture: from a neighbour's tree, adapted to what was accepted.
 
-Symbols: d expansions of a tree (it has d + 1 levels), k children a node, alpha share of the previous tree that was
-used. Source: ADT-Tree, section IV, eq. 2, and section V, eqs. 6-8. Where the text leaves a choice (the first tree,
-starts of rows, weights), `Rule` says what is done; the released repository holds no adaptation.
+Symbols: d expansions of a tree (it has d + 1 levels), k children of a node, alpha share of the previous tree that was
+used.
+Source: ADT-Tree, section IV, eq. 2, and section V, eqs. 6-8. Where the text leaves a choice (the first tree, starts of
+rows, weights), `Rule` states ours; the released repository holds no adaptation.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Alpha = Literal["loops", "levels", "printed"]
 
 
 class Size(NamedTuple):
-    """Of the tree of one step, and what became of it."""
+    """d and k of the tree of one step, and the share of it that was used."""
 
     depth: int
     width: int
@@ -28,16 +29,19 @@ class Size(NamedTuple):
 
 @dataclass(frozen=True)
 class Rule:
-    """How sizes move.
+    """How sizes change.
 
     Args:
-        init: horizontal: the tree that gave the cell to the left; vertical: the cell above; random: uniform within the
-            bounds; flock: TokenFlock, the mean of past cells within ``radius``, weighted by rows apart. Where there is
-            no such cell, the previous tree.
-        first: d and k of the first tree. depths, widths: bounds, ends included. step_d, step_k: l_d, l_k. beta: alpha
-            from which a tree grows deeper and narrower, else shallower and wider.
-        alpha: loops: accepted / d; levels: accepted / (d + 1); printed: (accepted + 1) / d, as the text has it.
-        of_neighbour: vertical takes alpha, too, from the cell above. deep_only: widths are bounded only where d > 1.
+        init: where a tree starts from. horizontal: the tree that gave the cell to the left. vertical: the cell above.
+            random: uniform within the bounds. flock: TokenFlock, the mean of past cells within ``radius``, weighted by
+            rows between. Where there is no such cell: the previous tree.
+        first: d and k of the first tree.
+        depths, widths: bounds, ends included.
+        step_d, step_k: l_d, l_k.
+        beta: alpha from which a tree grows deeper and narrower; below it, shallower and wider.
+        alpha: loops: accepted / d. levels: accepted / (d + 1). printed: (accepted + 1) / d, as the text has it.
+        of_neighbour: vertical takes alpha from the cell above as well.
+        deep_only: widths are bounded only where d > 1.
     """
 
     init: Init
@@ -53,7 +57,7 @@ class Rule:
     deep_only: bool
 
     def check(self, name: str) -> None:
-        """Raises UsageError: a bound or a step that there is not."""
+        """Raises UsageError: a bound or a step is out of range."""
         for word, low, high in (("depths", *self.depths), ("widths", *self.widths)):
             if not 1 <= low <= high:
                 raise UsageError(f"{name}: {word} are {low} to {high}; give bounds from 1, the lower one first")
@@ -66,13 +70,13 @@ class Rule:
     def moved(self, base: Size, alpha: float, vocabulary: int) -> Size:
         """Eq. 2, within the bounds."""
         sign = 1 if alpha >= self.beta else -1
-        wanted = base.depth + sign * self.step_d
-        depth = min(max(wanted, self.depths[0]), self.depths[1])
-        low, high = (1, vocabulary) if self.deep_only and wanted <= 1 else self.widths
+        moved = base.depth + sign * self.step_d
+        depth = min(max(moved, self.depths[0]), self.depths[1])
+        low, high = (1, vocabulary) if self.deep_only and moved <= 1 else self.widths
         return Size(depth, min(max(base.width - sign * self.step_k, low), high, vocabulary))
 
     def used(self, size: Size, accepted: int) -> float:
-        """alpha of a tree of which ``accepted`` drafts were kept."""
+        """alpha of a tree of which ``accepted`` drafts were accepted."""
         if self.alpha == "levels":
             return accepted / (size.depth + 1)
         return (accepted + (self.alpha == "printed")) / size.depth
@@ -83,7 +87,8 @@ class Adjacency:
     """Sizes of the trees so far.
 
     Args:
-        cells: of the tree that gave each position. last: of the previous step; None before the first.
+        cells: of the tree that gave each position.
+        last: of the previous step; None before the first.
     """
 
     rule: Rule
@@ -91,7 +96,7 @@ class Adjacency:
     last: Size | None = None
 
     def choose(self, run: Run) -> Size:
-        """The next tree's."""
+        """The size of the next tree."""
         vocabulary = run.capabilities.vocabulary
         if self.last is None:
             return Size(self.rule.first[0], min(self.rule.first[1], vocabulary))
@@ -102,39 +107,38 @@ class Adjacency:
         return self.rule.moved(near, alpha, vocabulary)
 
     def follow(self, first: int, size: Size, accepted: int) -> None:
-        """Take down what a step at position ``first`` used."""
+        """Note what a step at position ``first`` used."""
         self.last = size._replace(alpha=self.rule.used(size, accepted))
         self.cells |= dict.fromkeys(range(first, first + accepted + 1), self.last)
 
     def _near(self, run: Run, grid: Grid, position: int) -> Size:
-        """What the next tree begins from."""
+        """The size that the next tree starts from."""
         assert self.last is not None, "there is a previous tree"
         rule = self.rule
         if rule.init == "random":
             spans = [high - low + 1 for low, high in (rule.depths, rule.widths)]
-            d, k = (
-                int(run.draws.integers(1, span, "init")) for span in spans
-            )  # sizes are for the host, before any pass
+            # Read before any pass: the host needs the sizes.
+            d, k = (int(run.draws.integers(1, span, "init")) for span in spans)
             return Size(rule.depths[0] + d, rule.widths[0] + k)
         if rule.init == "flock":
             return self._flock(grid, position) or self.last
-        place = grid.left(position) if rule.init == "horizontal" else grid.above(position)
-        return self.last if place is None else self.cells.get(place, self.last)
+        neighbour = grid.left(position) if rule.init == "horizontal" else grid.above(position)
+        return self.last if neighbour is None else self.cells.get(neighbour, self.last)
 
     def _flock(self, grid: Grid, position: int) -> Size | None:
-        """Eqs. 6-8: the mean over past cells around, by (radius - rows apart + 1) / radius, scaled to sum to one."""
-        here, radius = grid.cell(position), self.rule.radius
-        if here is None:
+        """Eqs. 6-8: the mean over past cells around, by (radius - rows between + 1) / radius, scaled to sum to one."""
+        centre, radius = grid.cell(position), self.rule.radius
+        if centre is None:
             return None
-        row, column = here
-        found = []
-        for place in range(max(grid.start, position - int(radius + 1) * grid.stride), position):
-            cell = grid.cell(place)
-            if cell is None or place not in self.cells or (cell[0] - row) ** 2 + (cell[1] - column) ** 2 > radius**2:
+        row, column = centre
+        weighted = []
+        for past in range(max(grid.start, position - int(radius + 1) * grid.stride), position):
+            cell = grid.cell(past)
+            if cell is None or past not in self.cells or (cell[0] - row) ** 2 + (cell[1] - column) ** 2 > radius**2:
                 continue
-            found.append((max(0.0, (radius - (row - cell[0]) + 1) / radius), self.cells[place]))
-        total = sum(weight for weight, _ in found)
+            weighted.append((max(0.0, (radius - (row - cell[0]) + 1) / radius), self.cells[past]))
+        total = sum(weight for weight, _ in weighted)
         if total == 0:
             return None
-        mean = [sum(weight * size[axis] for weight, size in found) / total for axis in (0, 1)]
+        mean = [sum(weight * size[axis] for weight, size in weighted) / total for axis in (0, 1)]
         return Size(round(mean[0]), round(mean[1]))

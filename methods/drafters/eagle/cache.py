@@ -1,6 +1,6 @@
-"""The cache of a feature drafter: keys and values of its one layer, in all branches of guidance at once.
+"""The cache of a feature drafter: keys and values of its one layer, for all branches of guidance at once.
 
-Symbols: G branches, N new entries, T held and new ones, R rows with logits, J tapped layers, E width, V vocabulary.
+Symbols: G branches, N new entries, T stored and new ones, R rows with logits, J tapped layers, E width, V vocabulary.
 """
 
 from __future__ import annotations
@@ -19,18 +19,21 @@ from harness.errors import ContractError
 from methods.drafters.eagle.net import FeatureNet
 
 FIRST = 512
-"""Entries allocated at first; a fuller buffer doubles."""
+"""Entries allocated at first; a full buffer doubles."""
 
 
 @final
 class FeatureCache(Cache):
     """One sequence over the target's tokens but the first.
 
-    The branch without the condition knows nothing of the prompt but its last token: its features of entries that lie
-    in the prompt are zero, and it sees of them the last one alone.
+    The branch without the condition knows only the last token of the prompt. Its features are zero for entries in the
+    prompt, and of these it attends only to the last one.
 
     Args:
-        net: in the type of ``embed``. embed, unembed: the target's. offers: the target's. prompt: its tokens.
+        net: in the type of ``embed``.
+        embed, unembed: the target's.
+        capabilities: the target's.
+        prompt: tokens of the prompt.
     """
 
     def __init__(
@@ -43,72 +46,76 @@ class FeatureCache(Cache):
     ) -> None:
         self._net, self._embed = net, embed
         self._head = net.head(unembed)
-        self._offers, self._last = capabilities, prompt - 2
-        self._kept = embed.new_empty(
+        self._capabilities, self._last = capabilities, prompt - 2
+        self._entries = embed.new_empty(
             2, capabilities.branches, net.shape.kv_heads, 0, net.shape.width // net.shape.heads
         )
-        self._held = 0
+        self._length = 0
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
-        """As the contract; the window has features [N, G, J, E], J = 1 for what `Rows.hidden` gave.
+        """As the contract; the window has features [N, G, J, E], with J = 1 for rows of `Rows.hidden`.
 
         Raises:
             ContractError: without features, or past the context.
         """
         count, features = len(window.tokens), window.features
-        if features is None or self._held + count > self._offers.context:
+        if features is None or self._length + count > self._capabilities.context:
             raise ContractError(
-                f"a feature drafter reads a hidden row beside each token, and {self._offers.context} entries at most; "
-                f"found {count} tokens behind {self._held} entries{'' if features is not None else ' and no rows'}"
+                f"a feature drafter reads a hidden row beside each token, and {self._capabilities.context} entries at "
+                f"most; found {count} tokens behind {self._length} entries"
+                f"{'' if features is not None else ' and no rows'}"
             )
-        mask, read = self._mask(window), features.transpose(0, 1).to(self._embed.dtype)
-        dark = max(0, self._last + 1 - self._held)
-        if dark and len(read) > 1:
-            read = torch.cat([read[:1], functional.pad(read[1:, dark:], (0, 0, 0, 0, min(dark, count), 0))])
-        tokens = functional.embedding(window.tokens, self._embed).expand(len(read), -1, -1)
+        mask, features = self._mask(window), features.transpose(0, 1).to(self._embed.dtype)
+        hidden = max(0, self._last + 1 - self._length)
+        if hidden and len(features) > 1:
+            visible = functional.pad(features[1:, hidden:], (0, 0, 0, 0, min(hidden, count), 0))
+            features = torch.cat([features[:1], visible])
+        tokens = functional.embedding(window.tokens, self._embed).expand(len(features), -1, -1)
 
         def attend(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            seen = self._written(keys, values)
-            return functional.scaled_dot_product_attention(query, seen[0], seen[1], attn_mask=mask, enable_gqa=True)
+            keys, values = self._store(keys, values)
+            return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
 
-        made = self._net(tokens, read, window.positions, attend)
-        self._held += count
-        return Rows(self._logits(made[:, count - window.rows :]), made.transpose(0, 1)[:, :, None])
+        out = self._net(tokens, features, window.positions, attend)
+        self._length += count
+        return Rows(self._logits(out[:, count - window.rows :]), out.transpose(0, 1)[:, :, None])
 
-    def _logits(self, made: Float[Tensor, "G R E"]) -> Float[Tensor, "R V"]:
+    def _logits(self, out: Float[Tensor, "G R E"]) -> Float[Tensor, "R V"]:
         """The branches mixed; -inf for ids never proposed."""
-        found = self._head(made)
-        mixed = found[0] if len(found) == 1 else torch.lerp(found[1], found[0], self._offers.guidance)
+        logits = self._head(out)
+        mixed = logits[0] if len(logits) == 1 else torch.lerp(logits[1], logits[0], self._capabilities.guidance)
         if not len(self._net.ids):
             return mixed
-        return mixed.new_full((len(mixed), self._offers.vocabulary), float("-inf")).index_copy(1, self._net.ids, mixed)
+        return mixed.new_full((len(mixed), self._capabilities.vocabulary), float("-inf")).index_copy(
+            1, self._net.ids, mixed
+        )
 
-    def _written(self, keys: Tensor, values: Tensor) -> Float[Tensor, "two G H T D"]:
-        """All keys and values, the new ones behind those held."""
-        end = self._held + keys.shape[2]
-        if end > self._kept.shape[3]:
-            room = max(FIRST, 2 * self._kept.shape[3], end)
-            grown = self._kept.new_zeros(*self._kept.shape[:3], room, self._kept.shape[4])
-            grown[:, :, :, : self._held] = self._kept[:, :, :, : self._held]
-            self._kept = grown
-        self._kept[0, :, :, self._held : end], self._kept[1, :, :, self._held : end] = keys, values
-        return self._kept[:, :, :, :end]
+    def _store(self, keys: Tensor, values: Tensor) -> Float[Tensor, "two G H T D"]:
+        """Add the new keys and values behind those stored; returns all."""
+        end = self._length + keys.shape[2]
+        if end > self._entries.shape[3]:
+            room = max(FIRST, 2 * self._entries.shape[3], end)
+            buffer = self._entries.new_zeros(*self._entries.shape[:3], room, self._entries.shape[4])
+            buffer[:, :, :, : self._length] = self._entries[:, :, :, : self._length]
+            self._entries = buffer
+        self._entries[0, :, :, self._length : end], self._entries[1, :, :, self._length : end] = keys, values
+        return self._entries[:, :, :, :end]
 
     def _mask(self, window: Window) -> Bool[Tensor, "G one N T"]:
-        count, branches = len(window.tokens), self._offers.branches
-        seen = torch.ones(branches, 1, count, self._held + count, dtype=torch.bool, device=window.tokens.device)
+        count, branches = len(window.tokens), self._capabilities.branches
+        mask = torch.ones(branches, 1, count, self._length + count, dtype=torch.bool, device=window.tokens.device)
         if window.sees is None:
-            seen = seen.tril(self._held)
+            mask = mask.tril(self._length)
         else:
-            seen[:, :, :, window.base :] = window.sees
-        dark = max(0, self._last - self._held)
-        seen[1:, :, dark:, : max(0, self._last)] = False
-        return seen
+            mask[:, :, :, window.base :] = window.sees
+        hidden = max(0, self._last - self._length)
+        mask[1:, :, hidden:, : max(0, self._last)] = False
+        return mask
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
         """As the contract."""
-        self._held = length + len(entries)
+        self._length = length + len(entries)
         if tuple(entries) != tuple(range(len(entries))):
-            index = torch.tensor(entries, device=self._kept.device) + length
-            self._kept[:, :, :, length : self._held] = self._kept.index_select(3, index)
+            index = torch.tensor(entries, device=self._entries.device) + length
+            self._entries[:, :, :, length : self._length] = self._entries.index_select(3, index)

@@ -1,6 +1,6 @@
-"""A drafter that reads the target's hidden rows beside its tokens, and foretells the rows that come next.
+"""A drafter that reads the target's hidden rows beside its tokens, and predicts the rows that come next.
 
-Symbols: f the target's hidden rows, q drafter's law, n nodes of a level of a tree, V vocabulary.
+Symbols: f the target's hidden rows, q the drafter's distributions, n nodes of a level of a tree, V vocabulary.
 Sources: EAGLE-1, arXiv:2401.15077; EAGLE-2, arXiv:2406.16858, section 4; EAGLE-3, arXiv:2503.01840.
 """
 
@@ -27,29 +27,33 @@ from methods.verifiers.image_codes import ids_of
 
 @dataclass(frozen=True)
 class FeatureDrafter:
-    """Reads each committed pair (token i + 1, f_i) once; rows of a tree are thrown away after their step.
+    """Reads each committed pair (token i + 1, f_i) once; rows of a tree are discarded after their step.
 
     Args:
-        name: of the part. kind: what it must be. prompt: tokens of the prompt. cells: added to logits of cells.
+        name: of the drafter's weights.
+        kind: what it must be.
+        prompt: tokens of the prompt.
+        cell_mask: added to the logits of cells.
     """
 
     name: str
     kind: Kind
     prompt: int
-    cells: Float[Tensor, " V"] | None = field(compare=False)
+    cell_mask: Float[Tensor, " V"] | None = field(compare=False)
 
     @classmethod
     def open(cls, run: Run, name: str, kind: Kind) -> FeatureDrafter:
-        """Its session is opened with the first entry there is: with the prompt, unless that is one token.
+        """The drafter of this name. It reads the prompt here, unless the prompt is one token, which makes no pair.
 
         Raises:
-            WeightsError: it is not there, or of another kind or backbone. UsageError: it cannot be guided.
+            WeightsError: it is not there, or of another kind or backbone.
+            UsageError: it cannot be guided.
         """
-        made = cls(name, kind, len(run.target), _cells(run.capabilities, run.target.device))
+        drafter = cls(name, kind, len(run.target), _cell_mask(run.capabilities, run.target.device))
         if len(run.target) > 1:
-            session = made._session(run)
+            session = drafter._session(run)
             session.prefill(run.target.hidden[: len(session) - 1])
-        return made
+        return drafter
 
     def _session(self, run: Run) -> Session:
         fresh = self.name not in run.opened
@@ -61,33 +65,34 @@ class FeatureDrafter:
     def _cache(self, run: Run) -> FeatureCache:
         folder = run.component("drafter", self.name)
         assert folder is not None, "toys have caches of their own"
-        ends = run.tied_embeddings()
-        net = _load(folder, ends.embed.dtype, ends.embed.device)
+        tied = run.tied_embeddings()
+        net = _load(folder, tied.embed.dtype, tied.embed.device)
         check_target(net.shape, run)
         if net.shape.kind != self.kind:
             raise WeightsError(f"{folder} holds a drafter of kind {net.shape.kind}, and this method reads {self.kind}")
-        return FeatureCache(net, ends.embed, ends.unembed, run.capabilities, self.prompt)
+        return FeatureCache(net, tied.embed, tied.unembed, run.capabilities, self.prompt)
 
     def root(self, run: Run) -> Reader | None:
-        """A pass over the pairs that are new; None where there is no pair yet."""
+        """A pass over the new pairs; None where there is no pair yet."""
         if len(run.target) < 2:
             return None
         session = self._session(run)
         session.sync(run.target.tokens[1:])
         logits = session.forward(features=run.target.hidden[session.cached : len(session)])
-        return Reader(run, session, logits, self.cells)
+        return Reader(run, session, logits, self.cell_mask)
 
 
 class Reader:
     """One step's passes of a drafter, level by level.
 
     Attributes:
-        first: logits [1, V] after the last emitted token. space: entries that the drafter's context has room for.
+        first: logits [1, V] after the last emitted token.
+        space: entries that the drafter's context has room for.
     """
 
-    def __init__(self, run: Run, session: Session, logits: Tensor, cells: Tensor | None) -> None:
-        self._session, self._offers, self._cells = session, run.capabilities, cells
-        self._place = len(run.target)
+    def __init__(self, run: Run, session: Session, logits: Tensor, cell_mask: Tensor | None) -> None:
+        self._session, self._capabilities, self._cell_mask = session, run.capabilities, cell_mask
+        self._position = len(run.target)
         self._rows = session.newest
         self.space = session.capabilities.context - len(session)
         self.first = self._allowed(logits)
@@ -96,7 +101,7 @@ class Reader:
         """Logits after the nodes of the next level, whose parents count all nodes read before."""
         logits = self._session.grow(level, self._rows[level.explicit_parents + 1])
         self._rows = torch.cat([self._rows, self._session.newest])
-        self._place += 1
+        self._position += 1
         return self._allowed(logits)
 
     def score(self, level: Draft) -> Float[Tensor, "n V"]:
@@ -104,14 +109,14 @@ class Reader:
         return self.read(level).log_softmax(-1)
 
     def _allowed(self, logits: Float[Tensor, "n V"]) -> Float[Tensor, "n V"]:
-        """In fp32 or wider, -inf for what may not stand at the place of these laws."""
-        logits, grid = logits.to(torch.promote_types(logits.dtype, torch.float32)), self._offers.grid
-        forced = None if grid is None else grid.forced(self._place)
+        """In fp32 or wider, -inf for ids that the position of these logits does not allow."""
+        logits, grid = logits.to(torch.promote_types(logits.dtype, torch.float32)), self._capabilities.grid
+        forced = None if grid is None else grid.forced(self._position)
         if forced is not None:
-            shut = torch.full_like(logits, float("-inf"))
-            shut[:, forced] = 0.0
-            return shut
-        return logits if self._cells is None else logits + self._cells
+            only = torch.full_like(logits, float("-inf"))
+            only[:, forced] = 0.0
+            return only
+        return logits if self._cell_mask is None else logits + self._cell_mask
 
 
 @lru_cache(maxsize=4)
@@ -119,9 +124,9 @@ def _load(folder: Path, dtype: torch.dtype, device: torch.device) -> FeatureNet:
     return FeatureNet.load(folder).to(device=device, dtype=dtype).packed()
 
 
-def _cells(capabilities: Capabilities, device: torch.device) -> Float[Tensor, " V"] | None:
+def _cell_mask(capabilities: Capabilities, device: torch.device) -> Float[Tensor, " V"] | None:
     """0 at the ids that a cell may take, -inf elsewhere; None where there is no grid or it takes all."""
     if capabilities.grid is None or capabilities.grid.ids is None:
         return None
-    shut = torch.full((capabilities.vocabulary,), float("-inf"), device=device)
-    return shut.index_fill(0, ids_of(capabilities, device), 0.0)
+    mask = torch.full((capabilities.vocabulary,), float("-inf"), device=device)
+    return mask.index_fill(0, ids_of(capabilities, device), 0.0)

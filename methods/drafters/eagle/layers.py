@@ -1,4 +1,4 @@
-"""Parts of a feature drafter's net: products, norms, rotations.
+"""Layers of a feature drafter's net: products, norms, rotations.
 
 Symbols: B branches or sequences, H heads, N entries, D width of a head, I and O of a linear layer.
 """
@@ -14,7 +14,7 @@ from harness.core.packed_linear import Product, product
 
 
 class Packed(nn.Module):
-    """A linear layer by `product`."""
+    """A linear layer for inference, by `product`."""
 
     def __init__(self, weight: Float[Tensor, "O I"], bias: Float[Tensor, " O"] | None = None) -> None:
         super().__init__()
@@ -27,7 +27,7 @@ class Packed(nn.Module):
 
 
 class Norm(nn.Module):
-    """By the root mean square."""
+    """Root mean square norm."""
 
     def __init__(self, width: int, eps: float) -> None:
         super().__init__()
@@ -38,7 +38,7 @@ class Norm(nn.Module):
 
 
 def rotate(x: Float[Tensor, "B H N D"], positions: Int[Tensor, " N"], theta: float) -> Float[Tensor, "B H N D"]:
-    """Rotary positions as Llama has them: dimension j turns with j + D / 2."""
+    """Rotary positions as Llama has them: dimension j is rotated with j + D / 2."""
     half = x.shape[-1] // 2
     angles = positions[:, None] * theta ** (-torch.arange(half, device=x.device) / half)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)

@@ -1,7 +1,7 @@
 """How many levels and nodes the next draft tree has: as given, or as pays best by the machine's cost table.
 
-Symbols: L levels, N nodes, w children a node; r[l, n] how often the candidate of level l that stands n-th by score was
-accepted, C_t and C_d milliseconds of a pass of the target and of the drafter.
+Symbols: L levels; N nodes; w children of a node; r[l, n] how often the candidate of level l that is n-th by score was
+accepted; C_t and C_d milliseconds of a pass of the target and of the drafter.
 Source: EAGLE-2's trees, arXiv:2406.16858; the choice is Sequoia's, arXiv:2402.12374, section 4.3, made anew each cycle.
 """
 
@@ -12,23 +12,23 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from harness.core.costs import Costs
-from harness.core.draft import Draft, HostAcceptance
+from harness.core.draft import HostAcceptance
 from harness.core.run import Run
 from harness.core.session import depths_of
 from methods.drafters.eagle.drafter import FeatureDrafter
-from methods.drafters.eagle.trees import RankedTree, ranked
+from methods.drafters.eagle.trees import RankedTree, grow_dynamic
 
 Sizing = Literal["given", "measured"]
 FIRST, AGAIN = 8, 16
-"""Cycles of the largest tree at the start, and one in so many later on: smaller ones do not show what they left out."""
+"""Cycles of the largest tree at the start, and one in so many later: smaller trees do not show what they leave out."""
 
 
 class Size(NamedTuple):
-    """Of a tree; without levels nothing is drafted."""
+    """Levels and nodes of a tree; without levels nothing is drafted."""
 
     levels: int
     nodes: int
@@ -36,92 +36,96 @@ class Size(NamedTuple):
 
 @dataclass
 class AcceptanceHistory:
-    """What trees of this decode were good for.
+    """What earlier trees of this decode proposed and what of it was accepted.
 
     Args:
-        costs: the table. width: w. cycles: so far.
-        seen, taken: [L, N], trees that had a place for the n-th candidate at level l, and those that had it accepted.
+        costs: the cost table.
+        width: w.
+        proposed: [L, N], trees that had a node for the n-th candidate of level l.
+        accepted: [L, N], trees that had it accepted.
+        cycles: so far.
     """
 
     costs: Costs
     width: int
-    seen: Float[Tensor, "L N"]
-    taken: Float[Tensor, "L N"]
+    proposed: Float[Tensor, "L N"]
+    accepted: Float[Tensor, "L N"]
     cycles: int = 0
 
     def best(self) -> Size:
         """The size of most tokens a millisecond: (1 + sum of r[:L, :N]) / (C_t(1 + N) + L C_d(w)).
 
-        A node is accepted with p of its token whatever its siblings are, so r of a large tree foretells a smaller one,
+        A node is accepted with p of its token whatever its siblings are. So r of a large tree predicts a smaller one,
         but for candidates that move up where deeper ones are left out.
         """
-        levels, nodes = self.seen.shape
+        levels, nodes = self.proposed.shape
         if self.cycles < FIRST or self.cycles % AGAIN == 0:
             return Size(levels, nodes)
-        rates = self.taken / self.seen.clamp_min(1.0)
+        rates = self.accepted / self.proposed.clamp_min(1.0)
         tokens = 1.0 + torch.nn.functional.pad(rates.cumsum(0).cumsum(1), (1, 0, 1, 0))
         target = [Costs.at(1 + n, self.costs.target) for n in range(nodes + 1)]
         draft = Costs.at(self.width, self.costs.draft)
-        spent = torch.tensor(target) + draft * torch.arange(levels + 1)[:, None]
-        found = int((tokens / spent).argmax())  # of CPU tensors: no device waits
-        return Size(*divmod(found, nodes + 1))
+        milliseconds = torch.tensor(target) + draft * torch.arange(levels + 1)[:, None]
+        best = int((tokens / milliseconds).argmax())  # of CPU tensors: no device waits
+        return Size(*divmod(best, nodes + 1))
 
     def note(self, size: Size, path: Sequence[tuple[int, int]]) -> None:
-        """Take down a cycle's size, and level and place of each node that it accepted."""
+        """Add a cycle's size, and level and rank of each node that it accepted."""
         self.cycles += 1
-        self.seen[: size.levels, : size.nodes] += 1.0
-        for level, place in path:
-            self.taken[level, place] += 1.0
+        self.proposed[: size.levels, : size.nodes] += 1.0
+        for level, rank in path:
+            self.accepted[level, rank] += 1.0
 
 
 @dataclass
 class TreeSizer:
     """A drafter and the sizes of its trees.
 
-    The size of a cycle follows from what earlier cycles proposed and accepted and from a table that stays as it is. It
-    never looks at this cycle's drafts or coins, so nodes as point masses leave the law as it is.
+    The size of a cycle follows from what earlier cycles proposed and accepted, and from a fixed table. It
+    depends on no draft or coin of its own cycle, so with nodes as point masses the output distribution is unchanged.
 
     Args:
-        most: the size as given, or the largest. history: None where the size is given.
-        chosen: of the tree at hand. depths: of its nodes.
+        largest: the size as given, or the largest.
+        width: w.
+        history: None where the size is given.
+        chosen: size of the current tree.
     """
 
     drafter: FeatureDrafter
-    most: Size
+    largest: Size
     width: int
     history: AcceptanceHistory | None
     chosen: Size = field(init=False)
 
     def __post_init__(self) -> None:
-        self.chosen = self.most
+        self.chosen = self.largest
 
     @classmethod
-    def open(cls, run: Run, drafter: FeatureDrafter, most: Size, width: int, sizing: Sizing) -> TreeSizer:
-        """The same drafter for either sizing.
+    def open(cls, run: Run, drafter: FeatureDrafter, largest: Size, width: int, sizing: Sizing) -> TreeSizer:
+        """The sizes of a drafter's trees.
 
         Raises:
             UsageError: there is no cost table of this drafter on this machine; says how to make it.
         """
         if sizing == "given":
-            return cls(drafter, most, width, None)
-        none = torch.zeros(most.levels, most.nodes, dtype=torch.float64)
-        return cls(drafter, most, width, AcceptanceHistory(run.costs(drafter.name), width, none, none.clone()))
+            return cls(drafter, largest, width, None)
+        none = torch.zeros(largest.levels, largest.nodes, dtype=torch.float64)
+        return cls(drafter, largest, width, AcceptanceHistory(run.costs(drafter.name), width, none, none.clone()))
 
     def propose(self, run: Run) -> RankedTree:
-        """The tree of the size that is chosen."""
-        self.chosen = self.most if self.history is None else self.history.best()
-        return ranked(run, self.drafter, self.chosen.levels, self.width, self.chosen.nodes)
+        """A tree of the size that is chosen."""
+        self.chosen = self.largest if self.history is None else self.history.best()
+        return grow_dynamic(run, self.drafter, self.chosen.levels, self.width, self.chosen.nodes)
 
-    def extra_ids(self, tree: RankedTree) -> Tensor | None:
-        """What the verdict is to bring of each node: its place, and its depth."""
-        draft: Draft = tree.draft
-        if self.history is None or not len(draft):
+    def extra_ids(self, tree: RankedTree) -> Int[Tensor, " A"] | None:
+        """What the acceptance brings to the host for `follow`: each node's rank, then each node's depth."""
+        if self.history is None or not len(tree.draft):
             return None
-        return torch.cat([tree.places, depths_of(draft.explicit_parents)])
+        return torch.cat([tree.ranks, depths_of(tree.draft.explicit_parents)])
 
     def follow(self, read: HostAcceptance) -> None:
-        """Take down which nodes were accepted."""
+        """Note which nodes were accepted."""
         if self.history is not None:
             count = len(read.extra_ids) // 2
-            where = [(read.extra_ids[count + node], read.extra_ids[node]) for node in read.path]
-            self.history.note(self.chosen if count else Size(0, 0), where)
+            path = [(read.extra_ids[count + node], read.extra_ids[node]) for node in read.path]
+            self.history.note(self.chosen if count else Size(0, 0), path)

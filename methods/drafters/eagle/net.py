@@ -1,7 +1,7 @@
-"""The net of a feature drafter: a decoder layer that foretells the target's next hidden row.
+"""The net of a feature drafter: a decoder layer that predicts the target's next hidden row.
 
 Symbols: E width, H heads, D their width, J tapped layers, B branches or sequences, N entries, K ids proposed. Entry i
-is the pair of token i + 1 and the target's row i; what leaves it stands for row i + 1, and gives token i + 2.
+is the pair of token i + 1 and the target's row i. Its output stands for row i + 1, and gives token i + 2.
 Sources: EAGLE-1, arXiv:2401.15077, section 3.1; EAGLE-3, arXiv:2503.01840, section 3.2; the released ``cnets``.
 """
 
@@ -25,19 +25,23 @@ from methods.drafters.eagle.layers import Norm, Packed, rotate
 
 Kind = Literal["eagle1", "eagle3"]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""From queries [B, H, N, D], keys and values [B, H_kv, N, D] of new entries to what they saw [B, H, N, D]."""
+"""From queries [B, H, N, D], keys and values [B, H_kv, N, D] of new entries to attention outputs [B, H, N, D]."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a net.
+    """Sizes and kind of a net, as in ``config.json``.
 
     Args:
-        kind: eagle1: the pair is joined, and the target's own unembedding, or its rows of K ids, reads what leaves;
+        kind: eagle1: the pair is joined, and the target's own unembedding, or its rows of K ids, reads the output.
             eagle3: J taps are fused, the layer reads normed token and feature side by side, and K ids have a head of
             their own.
-        width, heads, kv_heads, inner: of the layer. theta, eps: of its rotations and norms. taps: J. kept: K; 0: all.
-        branches: of guidance. backbone, fingerprint: what it was trained for.
+        width, heads, kv_heads, inner: of the layer.
+        taps: J.
+        kept: K; 0: all.
+        branches: of guidance.
+        theta, eps: of its rotations and norms.
+        backbone, fingerprint: what it was trained for.
     """
 
     kind: Kind
@@ -55,24 +59,24 @@ class Shape:
 
 
 class FeatureNet(nn.Module):
-    """The weights; ``ids`` are those that it proposes, none where it proposes all."""
+    """The weights; ``ids`` are the ids that it proposes, empty where it proposes all."""
 
     ids: Int[Tensor, " K"]
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape, width = shape, shape.width
-        third = shape.kind == "eagle3"
-        self.join = nn.Linear((shape.taps if third else 2) * width, width, bias=not third)
-        if third:
+        eagle3 = shape.kind == "eagle3"
+        self.join = nn.Linear((shape.taps if eagle3 else 2) * width, width, bias=not eagle3)
+        if eagle3:
             self.norm_token, self.norm_feature, self.norm = (Norm(width, shape.eps) for _ in range(3))
             self.unembed = nn.Linear(width, shape.kept, bias=False)
-        self.qkv = nn.Linear((1 + third) * width, width + 2 * shape.kv_heads * (width // shape.heads), bias=False)
+        self.qkv = nn.Linear((1 + eagle3) * width, width + 2 * shape.kv_heads * (width // shape.heads), bias=False)
         self.out = nn.Linear(width, width, bias=False)
         self.norm_inner = Norm(width, shape.eps)
         self.gate_up = nn.Linear(width, 2 * shape.inner, bias=False)
         self.down = nn.Linear(shape.inner, width, bias=False)
-        self._lent: Packed | None = None
+        self._packed_unembedding: Packed | None = None
         self.register_buffer("ids", torch.zeros(shape.kept, dtype=torch.long))
 
     @classmethod
@@ -92,7 +96,7 @@ class FeatureNet(nn.Module):
         return net.eval().requires_grad_(False)
 
     def packed(self) -> FeatureNet:
-        """The same for inference, its products laid out for a few rows; it keeps no weights to be trained or saved."""
+        """The same for inference, its products packed for a few rows. It keeps no weights to train or save."""
         for name, layer in list(self.named_children()):
             if isinstance(layer, nn.Linear):
                 setattr(self, name, Packed(layer.weight.data, None if layer.bias is None else layer.bias.data))
@@ -109,10 +113,11 @@ class FeatureNet(nn.Module):
         positions: Int[Tensor, " N"],
         attend: Attend,
     ) -> Float[Tensor, "B N E"]:
-        """What leaves the layer: the next features.
+        """The next features.
 
         Args:
-            tokens: their embeddings. features: the target's taps, or what left the layer itself (J = 1).
+            tokens: their embeddings.
+            features: the target's taps, or the net's own output (J = 1).
         """
         if self.shape.kind == "eagle1":
             x = self.join(torch.cat([tokens, features[:, :, 0]], -1))
@@ -125,24 +130,24 @@ class FeatureNet(nn.Module):
         return cast(Tensor, x + self.down(functional.silu(gate) * up))
 
     def logits(self, features: Float[Tensor, "B N E"], unembed: Float[Tensor, "U E"]) -> Float[Tensor, "B N K"]:
-        """Of the ids proposed; eagle1: by ``unembed``, the target's rows of those ids."""
+        """Logits of the ids proposed; eagle1: by ``unembed``, the target's rows of those ids."""
         return functional.linear(features, unembed) if self.shape.kind == "eagle1" else self.headed(features)
 
     def headed(self, features: Float[Tensor, "B N E"]) -> Float[Tensor, "B N K"]:
-        """eagle3: by its own head."""
+        """Logits of eagle3: by its own head."""
         return cast(Tensor, self.unembed(self.norm(features)))
 
     def head(self, unembed: Float[Tensor, "V E"]) -> Callable[[Tensor], Tensor]:
-        """`logits` for inference; of a net that is tied to its target, whose unembedding is laid out once."""
+        """`logits` for inference, for a net with one target: the unembedding is packed once."""
         if self.shape.kind == "eagle3":
             return self.headed
-        if self._lent is None:
-            self._lent = Packed(unembed[self.ids] if self.shape.kept else unembed)
-        return self._lent
+        if self._packed_unembedding is None:
+            self._packed_unembedding = Packed(unembed[self.ids] if self.shape.kept else unembed)
+        return self._packed_unembedding
 
     def _attended(self, qkv: Tensor, positions: Tensor, attend: Attend) -> Float[Tensor, "B N E"]:
         heads, kv = self.shape.heads, self.shape.kv_heads
         split = qkv.view(*qkv.shape[:2], heads + 2 * kv, -1).transpose(1, 2)
-        turned = rotate(split[:, : heads + kv], positions, self.shape.theta)
-        seen = attend(turned[:, :heads], turned[:, heads:], split[:, heads + kv :])
-        return seen.transpose(1, 2).flatten(2)
+        rotated = rotate(split[:, : heads + kv], positions, self.shape.theta)
+        out = attend(rotated[:, :heads], rotated[:, heads:], split[:, heads + kv :])
+        return out.transpose(1, 2).flatten(2)

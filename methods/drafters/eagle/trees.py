@@ -1,6 +1,7 @@
-"""Trees of a feature drafter: of the best candidates, or of a form known beforehand.
+"""Trees of a feature drafter: of the best candidates, or of a fixed form.
 
-Symbols: q drafter's law, K nodes, m nodes of a level and n of the next one, w children of a node, V vocabulary.
+Symbols: q the drafter's distributions, K nodes, m nodes of a level and n of the next one, w children of a node,
+V vocabulary.
 Sources: EAGLE-1, arXiv:2401.15077, section 3.2; EAGLE-2, arXiv:2406.16858, section 4.
 """
 
@@ -25,26 +26,34 @@ from methods.trees.shapes import Shape, branching
 from methods.trees.structure import space
 
 DEEPEST = 64
-"""Levels: a feature drafter may go on as long as it likes."""
+"""Levels of a static tree: a feature drafter has no limit of its own."""
+
+
+def check_growth(name: str, depth: int, width: int, nodes: int) -> None:
+    """Reject a tree without a node.
+
+    Raises:
+        UsageError: says which parameter of the method ``name`` is too small.
+    """
+    if depth < 0 or width < 1 or nodes < 1:
+        raise UsageError(
+            f"{name}: depth is {depth}, width {width}, nodes {nodes}; give a depth from 0, a width and nodes from 1"
+        )
 
 
 class RankedTree(NamedTuple):
-    """A tree, and each node's place among its candidates by score, from 0; a tree of fewer nodes has the first ones."""
+    """A tree, and each node's rank among its candidates by score, from 0; a smaller tree has the first ones."""
 
     draft: Draft
-    places: Int[Tensor, " K"]
+    ranks: Int[Tensor, " K"]
 
 
-def grow_dynamic(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> Draft:
-    """The tree of `ranked`."""
-    return ranked(run, drafter, levels, width, nodes).draft
-
-
-def ranked(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> RankedTree:
+def grow_dynamic(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: int) -> RankedTree:
     """The best nodes of a tree grown level by level, by the products of the drafter's raw probabilities.
 
     Args:
-        levels: fewer where less room is left; without a pair to read there is no tree. width: w, no more than V.
+        levels: of the tree, fewer where less room is left. Without an entry to read there is no tree.
+        width: w, no more than V.
         nodes: K, fewer where there are fewer candidates.
     """
     levels, nodes = min(levels, run.room - 1), min(nodes, space(run))
@@ -59,7 +68,11 @@ def ranked(run: Run, drafter: FeatureDrafter, levels: int, width: int, nodes: in
 
 @dataclass(frozen=True)
 class StaticDrafter:
-    """A drafter and the form of its trees; ``width``: w, one more than the largest rank among siblings."""
+    """A drafter and the form of its trees.
+
+    Args:
+        width: w, one more than the largest rank among siblings.
+    """
 
     drafter: FeatureDrafter
     shape: Shape
@@ -67,7 +80,7 @@ class StaticDrafter:
 
     @classmethod
     def open(cls, run: Run, features: str, tree: str, widths: Sequence[int]) -> StaticDrafter:
-        """Of a tree by name, or of ``widths`` where there are some.
+        """A drafter with a tree by name, or with the tree of ``widths`` where there are some.
 
         Raises:
             UsageError: there is no such tree, or it has more siblings than there are tokens.
@@ -82,8 +95,8 @@ class StaticDrafter:
 def grow_static(run: Run, form: StaticDrafter) -> Draft:
     """A tree of this form, its levels cut to the room that is left.
 
-    Siblings are drawn without replacement; at T = 0 they are the likeliest in order. A node's place is its rank among
-    its siblings, so no child drawn is dropped or moved for its value.
+    Siblings are drawn without replacement; at T = 0 they are the most probable tokens, in order. The form gives each
+    node its rank among its siblings, so no child drawn is dropped or moved for its value.
     """
     shape, width = form.shape.cut(run.room - 1, space(run)), form.width
     reader = form.drafter.root(run) if shape.sizes else None
@@ -93,28 +106,28 @@ def grow_static(run: Run, form: StaticDrafter) -> Draft:
     levels: list[Level] = []
     above, first = -1, 0
     for size in shape.sizes:
-        here = slice(first, first + size)
+        nodes = slice(first, first + size)
         if levels:
             logits = reader.read(Draft(levels[-1].tokens, parents=shape.parents[above:first]))
-        levels.append(drawn(run, logits, shape.parents[here] - above, shape.ranks[here], width))
+        levels.append(sample_level(run, logits, shape.parents[nodes] - above, shape.ranks[nodes], width))
         above, first = first, first + size
-    laws = [level.probs for level in levels if level.probs is not None]
+    probs = [level.probs for level in levels if level.probs is not None]
     tokens = torch.cat([level.tokens for level in levels])
-    return Draft(tokens, torch.cat(laws) if laws else None, shape.parents)
+    return Draft(tokens, torch.cat(probs) if probs else None, shape.parents)
 
 
 class Level(NamedTuple):
-    """Nodes of one level, and the law of each given its elder siblings; None at T = 0."""
+    """Nodes of one level, and the distribution of each given its earlier siblings; None at T = 0."""
 
     tokens: Int[Tensor, " n"]
     probs: Float[Tensor, "n V"] | None
 
 
-def drawn(
+def sample_level(
     run: Run, logits: Float[Tensor, "m V"], parents: Int[Tensor, " n"], ranks: Int[Tensor, " n"], width: int
 ) -> Level:
     """The children that a form asks for, of ``width`` drawn below each node above."""
     if run.sampling.temperature == 0:
         return Level(logits.topk(width).indices[parents, ranks], None)
-    found = siblings(run.probs(logits), width, run.draws, replacement=False)
-    return Level(found.tokens[parents, ranks], found.probs[parents, ranks])
+    drawn = siblings(run.probs(logits), width, run.draws, replacement=False)
+    return Level(drawn.tokens[parents, ranks], drawn.probs[parents, ranks])

@@ -1,4 +1,4 @@
-"""How empty places of a Jacobi window are filled: anywhere in the vocabulary, or after a neighbour.
+"""How empty positions of a Jacobi window are filled: with random ids, or from a neighbour.
 
 Source: Teng et al. 2025, arXiv:2410.01699, token initialisation; SJD++, Table 8.
 """
@@ -24,51 +24,57 @@ VERTICAL = ("v-repeat", "v-sample")
 
 @dataclass(frozen=True, eq=False)
 class Initialiser:
-    """One way, for one run.
+    """One initialisation, for one run.
 
     Args:
-        name: see `JacobiWindow.fill`. ids: that a place may take. even: the uniform law over them.
+        name: see `JacobiWindow.fill`.
+        ids: that a position may take.
+        uniform: the uniform distribution over them.
     """
 
     name: Init
     ids: Int[Tensor, " I"]
-    even: Float[Tensor, "1 V"]
+    uniform: Float[Tensor, "1 V"]
 
     @classmethod
     def of(cls, run: Run, name: Init) -> Initialiser:
-        """Raises UsageError: it looks at the row above, and the tokens lie in no rows."""
+        """The initialisation of this name.
+
+        Raises:
+            UsageError: it looks at the row above, and the tokens form no rows.
+        """
         if name in VERTICAL and run.capabilities.grid is None:
             raise UsageError(f"init is {name}, and this backbone's tokens lie in no rows; use h-{name[2:]}")
         ids = ids_of(run.capabilities, run.target.device)
-        even = torch.zeros(1, run.capabilities.vocabulary, dtype=torch.float64, device=ids.device)
-        return cls(name, ids, even.index_fill_(1, ids, 1 / len(ids)))
+        uniform = torch.zeros(1, run.capabilities.vocabulary, dtype=torch.float64, device=ids.device)
+        return cls(name, ids, uniform.index_fill_(1, ids, 1 / len(ids)))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Initialiser:
         return self
 
     @property
-    def anywhere(self) -> bool:
-        """It looks at no neighbour."""
+    def ignores_neighbours(self) -> bool:
+        """Its ids are random."""
         return self.name in ("uniform", "random")
 
     @property
     def copies(self) -> bool:
-        """It takes a neighbour's id, not its law."""
+        """It takes a neighbour's id, not its distribution."""
         return self.name.endswith("repeat")
 
-    def beside(self, grid: Grid | None, position: int) -> int | None:
+    def neighbour(self, grid: Grid | None, position: int) -> int | None:
         """The position that it looks at; None where there is none."""
-        if self.anywhere:
+        if self.ignores_neighbours:
             return None
         if grid is None:
             return position - 1
         return grid.above(position) if self.name in VERTICAL else grid.left(position)
 
     def reach(self, grid: Grid | None) -> int:
-        """How many emitted tokens' laws it may look back at."""
+        """How many emitted tokens' distributions it may look back at."""
         return {"h-sample": 1, "v-sample": grid.stride if grid else 1}.get(self.name, 0)
 
-    def anything(self, run: Run, count: int) -> Draft:
+    def random_ids(self, run: Run, count: int) -> Draft:
         """Uniform ids, recorded as such or as point masses."""
         tokens = self.ids[run.draws.integers(count, len(self.ids), "init")]
-        return Draft(tokens, self.even.expand(count, -1) if self.name == "uniform" else None)
+        return Draft(tokens, self.uniform.expand(count, -1) if self.name == "uniform" else None)

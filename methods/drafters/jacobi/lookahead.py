@@ -1,7 +1,8 @@
-"""Guesses from n-grams that a Jacobi window writes by the way.
+"""Guesses from n-grams that a Jacobi window produces alongside the text.
 
 Symbols: N n-gram length, W columns of the window, G guesses a token, c column. Row 0 is guessed text behind the last
-token, which is its column 0 and not kept; cell (r, c) is what greedy decoding saw behind (r - 1, c).
+token. The last token is row 0's column 0 and is not stored. Cell (r, c) is what greedy decoding predicts after
+(r - 1, c).
 Source: Fu et al. 2024, lookahead decoding, arXiv:2402.02057, and the released loop ``jacobi_greedy_search_multilevel``.
 """
 
@@ -24,9 +25,12 @@ class LookaheadWindow:
     """The window and its n-grams, on the host, as the released code has them.
 
     Args:
-        ngram: N. width: W. guesses: G.
-        rows: of the window; N - 1 of them once it is warm, the first with W - 1 ids and the others with W.
+        ngram: N.
+        width: W.
+        guesses: G.
+        rows: of the window. Once it is warm there are N - 1, the first with W - 1 ids and the others with W.
         pool: continuations of N - 1 tokens by the token before them, the newest last.
+        reading: the current pass reads the window.
     """
 
     ngram: int
@@ -44,30 +48,30 @@ class LookaheadWindow:
     def propose(self, run: Run) -> Draft:
         """The newest guesses behind the last token, merged where they begin alike; then the window, as probes.
 
-        Where the context has no room left for the window, it stands still.
+        Where the context has no room for the window, the pass leaves it out.
         """
-        found = self.pool.get(run.target.tokens[-1], [])
+        guesses = self.pool.get(run.target.tokens[-1], [])
         depth = min(self.ngram - 1, run.room - 1)
-        count = depth * len(found) if depth * len(found) <= space(run) else 0
+        count = depth * len(guesses) if depth * len(guesses) <= space(run) else 0
         cells = sum(map(len, self.rows))
         self.reading = count + cells <= space(run)
-        said = [guess[level] for level in range(depth) for guess in found] if count else []
+        ids = [guess[level] for level in range(depth) for guess in guesses] if count else []
         parents, repeats = torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.bool)
-        if said:
-            parents, first = trie(torch.tensor(said).view(depth, -1))
+        if ids:
+            parents, first = trie(torch.tensor(ids).view(depth, -1))
             repeats = first != torch.arange(count)
         window = self._window(count) if self.reading else []
-        said += [token for row in self.rows for token in row] if self.reading else []
-        on = run.target.device
+        ids += [token for row in self.rows for token in row] if self.reading else []
+        device = run.target.device
         return Draft(
-            torch.tensor(said, dtype=torch.long, device=on),
-            parents=torch.cat([parents, torch.tensor(window, dtype=torch.long)]).to(on),
+            torch.tensor(ids, dtype=torch.long, device=device),
+            parents=torch.cat([parents, torch.tensor(window, dtype=torch.long)]).to(device),
             probes=len(window),
-            repeats=torch.cat([repeats, torch.zeros(len(window), dtype=torch.bool)]).to(on),
+            repeats=torch.cat([repeats, torch.zeros(len(window), dtype=torch.bool)]).to(device),
         )
 
     def _window(self, start: int) -> list[int]:
-        """Parents of the cells, of which the first is node ``start``."""
+        """Parents of the cells; the first cell is node ``start``."""
         above = [-1, *range(start, start + len(self.rows[0]))]
         parents = above[:-1]
         begin = start + len(self.rows[0])
@@ -78,39 +82,40 @@ class LookaheadWindow:
         return parents
 
     def newest(self, logits: Float[Tensor, "R V"]) -> Int[Tensor, " n"]:
-        """What follows each cell of the last row, greedily; none where the window was not read."""
+        """The greedy token after each cell of the last row; none where the window was not read."""
         return logits[len(logits) - len(self.rows[-1]) * self.reading :].argmax(-1)
 
     def advance(self, run: Run, last: int, newest: Sequence[int]) -> None:
-        """The window goes on by one column and one row, and its n-grams into the pool.
+        """Move the window by one column and one row, and its n-grams into the pool.
 
         Args:
-            last: the last token when the window was read. newest: as above.
+            last: the last token when the window was read.
+            newest: see `newest`.
         """
         if not self.reading:
             return
-        made = self._without_ends(run, list(newest))
+        row_below = self._without_ends(run, list(newest))
         if len(self.rows) < self.ngram - 1:
-            grown = made[1:] if len(self.rows) > 1 else made
-            self.rows = [*(row[1:] for row in self.rows), grown]
+            warmed = row_below[1:] if len(self.rows) > 1 else row_below
+            self.rows = [*(row[1:] for row in self.rows), warmed]
             return
         for column, key in enumerate([last, *self.rows[0]]):
-            self._learn(key, (*(row[column] for row in self.rows[1:]), made[column]))
-        self.rows = [self.rows[1][1:], *self.rows[2:], made]
+            self._learn(key, (*(row[column] for row in self.rows[1:]), row_below[column]))
+        self.rows = [self.rows[1][1:], *self.rows[2:], row_below]
 
     def _learn(self, key: int, guess: tuple[int, ...]) -> None:
         known = [other for other in self.pool.get(key, []) if other != guess]
         self.pool[key] = [*known, guess][-self.guesses :]
 
     def _without_ends(self, run: Run, ids: list[int]) -> list[int]:
-        """An end of text in the window becomes a random id of the prompt."""
-        ends = [place for place, token in enumerate(ids) if token in run.eos]
-        for place, token in zip(ends, _random(run, len(ends)), strict=True):
-            ids[place] = token
+        """Replace an end of text in the window by a random id of the prompt."""
+        ends = [index for index, token in enumerate(ids) if token in run.eos]
+        for index, token in zip(ends, _random(run, len(ends)), strict=True):
+            ids[index] = token
         return ids
 
 
 def _random(run: Run, count: int) -> list[int]:
-    """Ids of the prompt; reads the device, at the start and where an end of text came up."""
+    """Random ids of the prompt. Reads the device, at the start and where an end of text came up."""
     tokens = run.target.tokens[: len(run.target) - run.emitted]
-    return [tokens[place] for place in run.draws.integers(count, len(tokens), "init").tolist()]
+    return [tokens[index] for index in run.draws.integers(count, len(tokens), "init").tolist()]

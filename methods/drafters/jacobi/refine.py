@@ -1,6 +1,6 @@
-"""What becomes of the drafts behind a refusal: drawn anew, or thrown away.
+"""What becomes of the drafts behind a rejection: drawn again, or discarded.
 
-Symbols: x drafts that stay in the window, q the laws they were drawn from, p the new laws.
+Symbols: x drafts that stay in the window, q the distributions they were drawn from, p the new distributions.
 Source: Teng et al. 2025, arXiv:2410.01699, Algorithm 1; SJD++ Fig. 12.
 """
 
@@ -17,7 +17,7 @@ from harness.core.draws import Draws
 
 
 class Fresh(NamedTuple):
-    """Drafts with the laws that they were drawn from, and which of them were kept rather than drawn."""
+    """Drafts, the distributions that they were drawn from, and which of them were kept rather than drawn."""
 
     tokens: Int[Tensor, " L"]
     probs: Float[Tensor, "L V"]
@@ -25,9 +25,9 @@ class Fresh(NamedTuple):
 
 
 Refine = Callable[[Int[Tensor, " M"], Float[Tensor, "M V"], Float[Tensor, "M+1 V"], int], Fresh]
-"""(M old drafts, their laws, the new laws, position of the first) -> M + 1 drafts of the next pass.
+"""(M old drafts, their distributions, the new ones, position of the first) -> M + 1 drafts of the next pass.
 
-The last row is the law of the place behind the window, where no draft stood yet.
+The last row is the distribution behind the window, where no draft stood yet.
 """
 
 
@@ -37,7 +37,7 @@ def discard(x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
 
 
 def redraw(draws: Draws) -> Refine:
-    """Each draft anew from its new law: the refinement of Jacobi sampling and of SJD."""
+    """Each draft is drawn again from its new distribution: the refinement of Jacobi sampling and of SJD."""
 
     def refine(x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
         tokens = draws.categorical(p, "draft")

@@ -1,12 +1,12 @@
-"""How SJD++ carries a draft over to the next pass: keep it or draw it again, and which law to record.
+"""How SJD++ carries a draft over to the next pass: keep it or draw it again, and which distribution to record.
 
 Source: SJD++ (Teng et al. 2025, the extension of arXiv:2410.01699), section 3, eqs. 2-5.
-Symbols: x drafts that stay in the window, q the laws they were drawn from, p the new laws,
+Symbols: x drafts that stay in the window, q the distributions they were drawn from, p the new distributions,
 K = {v: p(v) > tau q(v)} the tokens that would be kept, m = q(K).
 
-Keeping where p(x) / q(x) > tau selects on the value of x. Recording p all the same ("paper") or q ("frozen")
-therefore changes the output's law; C and B2 record the law that the kept or redrawn token really has, M couples
-p to q, G draws old and new from one noise vector a position. Those four are exact.
+Keeping x where p(x) / q(x) > tau selects on the value of x. So recording p all the same ("paper") or q ("frozen")
+changes the output distribution. Four modes are exact: C and B2 record the distribution that the kept or redrawn token
+really has, M couples p to q, and G draws old and new from one noise vector a position.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Reuse = Literal["paper", "frozen", "C", "B2", "M", "G"]
 
 
 def carry_over(draws: Draws, reuse: Reuse, tau: float) -> Refine:
-    """The refinement of one reuse mode; the place behind the window is always drawn anew."""
+    """The refinement of one reuse mode; the position behind the window is always drawn."""
 
     def refine(x: Int[Tensor, " M"], q: Float[Tensor, "M V"], p: Float[Tensor, "M+1 V"], first: int) -> Fresh:
         if reuse == "G":
@@ -54,11 +54,9 @@ def reuse_by_threshold(
     tau: float,
     draws: Draws,
 ) -> Fresh:
-    """Keep x where p(x) > tau q(x), else draw from p; and the law that the mode records.
+    """Keep x where p(x) > tau q(x), else draw from p; record the distribution of the mode.
 
-    Returns:
-        Drafts, their recorded laws, and which were kept. C records q 1_K + (1 - m) p for both outcomes;
-        B2 records q 1_K / m for a kept draft and p for a redrawn one.
+    C records q 1_K + (1 - m) p for both outcomes. B2 records q 1_K / m for a kept draft and p for a redrawn one.
     """
     keep_set = p > tau * q if tau < inf else torch.zeros_like(p, dtype=torch.bool)
     kept = keep_set.gather(1, x[:, None])[:, 0]

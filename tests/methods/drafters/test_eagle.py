@@ -56,7 +56,9 @@ def drafted(method: Eagle2 | Eagle3, model: Backbone, prompt: tuple[int, ...], s
     new.target.sync(old.target.tokens)
     new.target.prefill()
     new.emitted = old.emitted
-    first, second = (trees.grow_dynamic(run, each.drafter, 4, 3, 10) for run, each in ((old, state), (new, fresh)))
+    first, second = (
+        trees.grow_dynamic(run, each.drafter, 4, 3, 10).draft for run, each in ((old, state), (new, fresh))
+    )
     return first, second
 
 
@@ -84,7 +86,7 @@ class TestItsCache:
         model = tiny()
         run = run_on(model, Sampling(1.0), 40)
         drafter = started(Eagle2(features=folder_for(model, tmp_path)), run).drafter
-        first, second = (trees.grow_dynamic(run, drafter, 3, 3, 9) for _ in range(2))
+        first, second = (trees.grow_dynamic(run, drafter, 3, 3, 9).draft for _ in range(2))
         assert first.tokens.tolist() == second.tokens.tolist()
         assert run.opened[drafter.name].tokens == run.target.tokens[1:]
 
@@ -157,7 +159,7 @@ class TestRealNets:
         model = tiny()
         run = run_on(model, Sampling(1.0), 40)
         drafter = started(Eagle3(features=folder_for(model, tmp_path, **THIRD)), run).drafter
-        tokens = trees.grow_dynamic(run, drafter, 3, 4, 30).tokens
+        tokens = trees.grow_dynamic(run, drafter, 3, 4, 30).draft.tokens
         assert len(tokens) == 30
         assert bool((tokens % 2 == 0).all())
 

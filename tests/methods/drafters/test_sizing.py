@@ -33,7 +33,7 @@ def after(table: Costs, taken: dict[tuple[int, int], float], cycles: int = 9) ->
     """Ten trees of two levels and four nodes, and how many of them had a candidate accepted."""
     found = AcceptanceHistory(table, 2, torch.full((2, 4), 10.0).double(), torch.zeros(2, 4).double(), cycles)
     for where, count in taken.items():
-        found.taken[where] = count
+        found.accepted[where] = count
     return found
 
 
@@ -61,8 +61,8 @@ class TestChoice:
     def test_a_cycle_counts_where_its_tree_had_a_place(self) -> None:
         found = after(FLAT, {})
         found.note(Size(1, 3), [(0, 2)])
-        assert (found.seen - 10).tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
-        assert found.taken.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
+        assert (found.proposed - 10).tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
+        assert found.accepted.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
         assert found.cycles == 10
 
 
@@ -92,8 +92,8 @@ class TestDecodes:
         steps = decode(Watched(**vars(method)), run).steps
         history = states[0].history
         assert history is not None
-        assert history.taken.sum() == sum(step.accepted for step in steps)
-        assert history.seen.sum() == sum(step.drafted for step in steps)
+        assert history.accepted.sum() == sum(step.accepted for step in steps)
+        assert history.proposed.sum() == sum(step.drafted for step in steps)
 
     @pytest.mark.usefixtures("unchecked")
     @pytest.mark.parametrize("kind", [Eagle2, Eagle3])

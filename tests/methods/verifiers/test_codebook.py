@@ -80,7 +80,7 @@ class TestClusterMass:
         x = torch.tensor([2])
         with pytest.raises(UsageError, match=r"delta is -0\.1"):
             cluster_mass(self.p, x, self.near, -0.1, 3)
-        with pytest.raises(ContractError, match="laws cover 3 codes"):
+        with pytest.raises(ContractError, match="distributions cover 3 codes"):
             cluster_mass(self.p[:, :3], x, self.near, 0.1, 3)
         with pytest.raises(ContractError, match="with 1 neighbours each"):
             cluster_mass(self.p, x, nearest(LINE, 1), 0.1, 2)

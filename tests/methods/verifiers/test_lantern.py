@@ -10,7 +10,8 @@ from harness.core.capabilities import Capabilities, Grid
 from harness.core.draft import Draft
 from harness.proof.enumerating_draws import EnumeratingDraws
 from methods.trees.structure import children
-from methods.verifiers.lantern import Relaxed, Residual, judge, judge_greedy, verify_relaxed
+from methods.verifiers.lantern import judge, judge_greedy, verify_relaxed
+from methods.verifiers.neighbourhood import Bound, Relaxed, Residual
 from methods.verifiers.rejection import residual
 from methods.verifiers.tree import delta_acceptance, multi_step
 
@@ -22,13 +23,13 @@ P = torch.tensor(
 )
 
 
-def rule(bound: float, *, k: int = 2, factor: bool = False, resid: Residual = "code") -> Relaxed:
-    return Relaxed.over(OFFERS, torch.device("cpu"), k, bound, factor, resid)
+def rule(bound: Bound, *, k: int = 2, resid: Residual = "code", greedy: bool = False) -> Relaxed:
+    return Relaxed.over(OFFERS, torch.device("cpu"), k, bound, resid, greedy)
 
 
 def siblings(tokens: list[int], p: Tensor, made: Relaxed) -> Tensor:
     parents = torch.full((len(tokens),), -1)
-    return judge(torch.tensor(tokens), None, p, children(parents, 1, len(tokens)), made).accept
+    return judge(torch.tensor(tokens), None, p, children(parents, 1, len(tokens)), made).accept_probs
 
 
 class TestMass:
@@ -37,16 +38,16 @@ class TestMass:
         [(0, 0.1, 0.1), (0, 0.2, 0.3), (0, 0.5, 0.6), (3, 0.3, 0.7), (3, 0.29, 0.4), (2, 0.25, 0.5), (2, 0.31, 0.6)],
     )
     def test_nearest_neighbours_lend_up_to_delta(self, x: int, delta: float, mass: float) -> None:
-        assert siblings([x], P[:1], rule(delta)).tolist() == pytest.approx([mass])
+        assert siblings([x], P[:1], rule(Bound(delta=delta))).tolist() == pytest.approx([mass])
 
     def test_a_bound_in_proportion(self) -> None:
         """1 lends 0.2 = 2 x 0.1 to 0; with 0.3 of 2 it would be 0.5."""
-        assert siblings([0], P[:1], rule(2.0, factor=True)).tolist() == pytest.approx([0.3])
-        assert siblings([0], P[:1], rule(1.9, factor=True)).tolist() == pytest.approx([0.1])
+        assert siblings([0], P[:1], rule(Bound(factor=2.0))).tolist() == pytest.approx([0.3])
+        assert siblings([0], P[:1], rule(Bound(factor=1.9))).tolist() == pytest.approx([0.1])
 
     def test_an_id_that_is_no_code_is_judged_alone(self) -> None:
-        assert siblings([4], P[2:], rule(1.0)).tolist() == [1.0]
-        assert siblings([4], P[:1], rule(1.0)).tolist() == [0.0]
+        assert siblings([4], P[2:], rule(Bound(delta=1.0))).tolist() == [1.0]
+        assert siblings([4], P[:1], rule(Bound(delta=1.0))).tolist() == [0.0]
 
 
 class TestWhatARefusalLeaves:
@@ -60,8 +61,8 @@ class TestWhatARefusalLeaves:
     )
     def test_of_a_chosen_node(self, resid: Residual, left: list[float]) -> None:
         """0 with delta 0.2: code 1 lends; the released code takes out all three nearest, and goes on uniformly."""
-        made = rule(0.2, resid=resid)
-        found = judge(torch.tensor([0]), None, P[:1], torch.tensor([[0]]), made).left[0]
+        made = rule(Bound(delta=0.2), resid=resid)
+        found = judge(torch.tensor([0]), None, P[:1], torch.tensor([[0]]), made).residuals[0]
         assert found.tolist() == pytest.approx(left)
 
     @pytest.mark.parametrize(
@@ -69,30 +70,30 @@ class TestWhatARefusalLeaves:
     )
     def test_of_a_drawn_one(self, resid: Residual, left: list[float]) -> None:
         q = torch.tensor([[0.2, 0.4, 0.3, 0.1, 0.0]], dtype=torch.float64)
-        made = rule(0.2, resid=resid)
-        found = judge(torch.tensor([0]), q, P[:1], torch.tensor([[0]]), made).left[0]
+        made = rule(Bound(delta=0.2), resid=resid)
+        found = judge(torch.tensor([0]), q, P[:1], torch.tensor([[0]]), made).residuals[0]
         assert found.tolist() == pytest.approx(left)
 
     def test_the_second_sibling_is_judged_by_it(self) -> None:
         """After 0 and its lender 1 are gone, 2 has 3/7 and no neighbour within 0.2 but those, who lend nothing."""
-        assert siblings([0, 2], P[:1], rule(0.2, resid="relaxed")).tolist() == pytest.approx([0.3, 3 / 7])
+        assert siblings([0, 2], P[:1], rule(Bound(delta=0.2), resid="relaxed")).tolist() == pytest.approx([0.3, 3 / 7])
 
 
 class TestWithoutNeighbours:
     @pytest.mark.parametrize("resid", ["code", "relaxed", "p_minus_q"])
     def test_chosen_nodes_are_point_masses(self, resid: Residual) -> None:
         x, parents = torch.tensor([3, 1, 0, 2]), torch.tensor([-1, -1, 0, 0])
-        found = judge(x, None, P, children(parents, 3, 2), rule(0.0, resid=resid))
-        torch.testing.assert_close(found.accept, delta_acceptance(x, parents, P))
+        found = judge(x, None, P, children(parents, 3, 2), rule(Bound(delta=0.0), resid=resid))
+        torch.testing.assert_close(found.accept_probs, delta_acceptance(x, parents, P))
 
     @pytest.mark.parametrize("resid", ["code", "relaxed", "p_minus_q"])
     def test_drawn_ones_are_tried_by_rejection(self, resid: Residual) -> None:
         x, parents = torch.tensor([3, 1, 0]), torch.tensor([-1, -1, 0])
         q = torch.tensor([[0.2, 0.4, 0.3, 0.1, 0.0]] * 3, dtype=torch.float64)
         kids = children(parents, 2, 2)
-        found, exact = judge(x, q, P, kids, rule(0.0, resid=resid)), multi_step(x, q, P, kids)
-        torch.testing.assert_close(found.accept, exact.accept)
-        torch.testing.assert_close(found.left, exact.left)
+        found, exact = judge(x, q, P, kids, rule(Bound(delta=0.0), resid=resid)), multi_step(x, q, P, kids)
+        torch.testing.assert_close(found.accept_probs, exact.accept_probs)
+        torch.testing.assert_close(found.residuals, exact.residuals)
 
 
 class TestGreedy:
@@ -101,16 +102,17 @@ class TestGreedy:
     )
     def test_taken_where_its_neighbourhood_is_the_likeliest(self, x: int, delta: float, taken: float) -> None:
         best = torch.tensor([[0.0, 0.0, 0.0, 1.0, 0.0]], dtype=torch.float64)
-        found = judge_greedy(torch.tensor([x]), P[:1], best, torch.tensor([[0]]), rule(delta))
-        assert found.accept.tolist() == [taken]
+        found = judge_greedy(torch.tensor([x]), P[:1], best, torch.tensor([[0]]), rule(Bound(delta=delta)))
+        assert found.accept_probs.tolist() == [taken]
 
     def test_the_closing_token_is_the_likeliest_all_the_same(self) -> None:
         logits = P[:2].clamp_min(1e-9).log()
         best = torch.zeros_like(P[:2]).scatter(1, logits.argmax(1, keepdim=True), 1.0)
         draft, draws = Draft(torch.tensor([0]), parents=torch.tensor([-1])), EnumeratingDraws()
         draws.replay([], [], {})
-        verdict = verify_relaxed(draft, logits, best, draws, rule(0.1), inner=2, width=1, greedy=True)
-        assert (verdict.read().path, verdict.read().token) == ((), 3)
+        kids = children(draft.above, 2, 1)
+        acceptance = verify_relaxed(draft, logits, best, draws, rule(Bound(delta=0.1), greedy=True), kids)
+        assert (acceptance.read().path, acceptance.read().token) == ((), 3)
 
 
 def test_a_residual_of_equal_laws_is_the_law() -> None:

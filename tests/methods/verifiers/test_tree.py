@@ -95,7 +95,7 @@ def test_k_seq_of_the_targets_own_law_takes_every_first_try() -> None:
     for tokens in ([0, 1], [2, 2]):
         tree = trie(torch.tensor([tokens]))
         kids = children(tree.parents, 1, 2)
-        assert k_seq(torch.tensor(tokens), rows(p, 1), rows(p, 2), tree, kids).accept[0] == 1.0
+        assert k_seq(torch.tensor(tokens), rows(p, 1), rows(p, 2), tree, kids).accept_probs[0] == 1.0
 
 
 def test_with_one_candidate_every_rule_is_the_chains() -> None:
@@ -105,8 +105,8 @@ def test_with_one_candidate_every_rule_is_the_chains() -> None:
         x = torch.tensor([token])
         expected = acceptance_probs(x, q, both)
         kids = children(torch.tensor([-1]), 1, 1)
-        torch.testing.assert_close(multi_step(x, q, both, kids).accept, expected)
-        torch.testing.assert_close(k_seq(x, q, both, trie(x[None]), kids).accept, expected)
+        torch.testing.assert_close(multi_step(x, q, both, kids).accept_probs, expected)
+        torch.testing.assert_close(k_seq(x, q, both, trie(x[None]), kids).accept_probs, expected)
 
 
 def test_rho_by_hand() -> None:
@@ -115,8 +115,8 @@ def test_rho_by_hand() -> None:
     q = torch.full((2, 2), 0.5, dtype=torch.float64)
     tree = trie(torch.tensor([[0, 1]]))
     judged = k_seq(torch.tensor([0, 1]), q, p, tree, children(tree.parents, 1, 2))
-    assert judged.accept.tolist() == pytest.approx([1.0, 0.0], abs=1e-4)  # rho = 3/2: 1 / (3/2 x 1/2) > 1
-    assert judged.left[0].tolist() == [1.0, 0.0]
+    assert judged.accept_probs.tolist() == pytest.approx([1.0, 0.0], abs=1e-4)  # rho = 3/2: 1 / (3/2 x 1/2) > 1
+    assert judged.residuals[0].tolist() == [1.0, 0.0]
 
 
 def test_a_repeat_counts_for_the_node_that_it_repeats() -> None:

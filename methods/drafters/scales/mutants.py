@@ -1,0 +1,18 @@
+"""Bugs to inject into the drawing of cells and into the canvas that they are read from."""
+
+from __future__ import annotations
+
+from harness.core.method import Mutant
+
+REDRAWN_TOKEN_NEVER_READ = Mutant(
+    "methods.drafters.scales.band:draw_cells",
+    "{*late, ",
+    "{",
+    "a redrawn token is never read",
+)
+DRAFT_ENTRY_STAYS = Mutant(
+    "harness.core.canvas:Canvas.read",
+    "frozenset(positions)",
+    "frozenset()",
+    "the KV entry of a replaced draft stays",
+)
