@@ -3,9 +3,8 @@
 Source: Nie et al. 2025, arXiv:2502.09992, with ``generate.py`` of ML-GSAI/LLaDA at 41760b9; Ye et al. 2025,
 arXiv:2508.15487, with Dream's generation_utils.py.
 Symbols: L positions of the canvas, S steps, b positions of a block, M masked positions that a step may fill, k filled.
-
-All positions begin masked. Each pass reads the whole canvas, prompt included, and fills k of the masked positions, each
-from its own law: given the rest of the canvas, but not given each other. What is filled stays.
+All positions begin masked. Each pass reads the whole canvas, prompt included, and fills k of the masked positions. Each
+is filled from its own distribution: given the rest of the canvas, but not given each other. Filled positions stay.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from methods.drafters.unmasking import BY_TOKEN, DREAM, LLADA, Order, confidence
 
 @dataclass
 class Progress:
-    """Passes so far."""
+    """How far the canvas is; ``done``: passes so far."""
 
     done: int = 0
 
@@ -36,15 +35,15 @@ class Progress:
 @METHODS.register("masked_diffusion")
 @dataclass(frozen=True)
 class MaskedDiffusion(Method[Progress]):
-    """Fill a masked canvas in S passes, the positions of which the model is surest first.
+    """Fill a masked canvas in S passes, the positions of highest confidence first.
 
     Args:
-        order: which positions. LLaDA's, that fill L / S a step: ``low_confidence``, the tokens of largest probability;
-            ``random``. Dream's, that fill 1 - s/t of those masked: ``origin``, each with that probability;
-            ``maskgit_plus``, ``topk_margin``, ``entropy``, the surest by probability, margin or entropy.
+        order: which positions. LLaDA's fill L / S a step: ``low_confidence``, the tokens of largest probability;
+            ``random``. Dream's fill 1 - s/t of those masked: ``origin``, each with that probability;
+            ``maskgit_plus``, ``topk_margin``, ``entropy``, the most confident by probability, margin or entropy.
         steps: S; 0: one token a step, the reference. A step of Dream's schedule may fill nothing: that pass counts.
-        block: b, filled from left to right (LLaDA); 0: the whole canvas is one.
-        alg_temp: of Dream's choice of positions; 0: the surest.
+        block: b; blocks are filled from left to right (LLaDA); 0: the whole canvas is one block.
+        alg_temp: temperature of Dream's choice of positions; 0: the most confident.
     """
 
     order: Order = "low_confidence"
@@ -82,34 +81,34 @@ class MaskedDiffusion(Method[Progress]):
         return Progress()
 
     def step(self, run: Run, state: Progress) -> Fill:
-        canvas, places = run.canvas, self._masked(run)
+        canvas, positions = run.canvas, self._masked(run)
         while True:
-            count = self._count(len(places), state.done, canvas.end - canvas.start)
-            logits = self._read(run, places)
+            count = self._count(len(positions), state.done, canvas.end - canvas.start)
+            logits = self._read(run, positions)
             state.done += 1
             chosen = self._chosen(run, logits, count)
             if len(chosen.tokens):
-                return replace(chosen, positions=torch.tensor(places, device=canvas.device)[chosen.positions])
+                return replace(chosen, positions=torch.tensor(positions, device=canvas.device)[chosen.positions])
 
     def _masked(self, run: Run) -> list[int]:
         """Positions of the first block that has masked ones."""
         canvas = run.canvas
-        masked = [place for place in range(canvas.start, canvas.end) if place not in canvas.tokens]
+        masked = [i for i in range(canvas.start, canvas.end) if i not in canvas.tokens]
         block = self.block or canvas.end - canvas.start
         end = canvas.start + ((masked[0] - canvas.start) // block + 1) * block
-        return [place for place in masked if place < end]
+        return [i for i in masked if i < end]
 
-    def _read(self, run: Run, places: Sequence[int]) -> Float[Tensor, "M V"]:
+    def _read(self, run: Run, positions: Sequence[int]) -> Float[Tensor, "M V"]:
         """Logits of these positions, from a pass over the whole canvas."""
         canvas, mask = run.canvas, run.capabilities.mask
         if mask is None:
             raise ContractError("masked_diffusion needs a masked model, and this backbone offers no mask id")
-        ids = torch.tensor([canvas.tokens.get(place, mask) for place in range(canvas.end)], device=canvas.device)
-        rows = canvas.read(ids, range(canvas.end), "all", rows=canvas.end - places[0])
-        return rows[[place - places[0] for place in places]]
+        ids = torch.tensor([canvas.tokens.get(i, mask) for i in range(canvas.end)], device=canvas.device)
+        rows = canvas.read(ids, range(canvas.end), "all", rows=canvas.end - positions[0])
+        return rows[[i - positions[0] for i in positions]]
 
     def _count(self, masked: int, done: int, length: int) -> float:
-        """How many to fill; of ``origin``, how many in the mean."""
+        """How many to fill; for ``origin``, the mean."""
         if not self.steps:
             return 1.0
         if self.order in LLADA:
@@ -118,17 +117,19 @@ class MaskedDiffusion(Method[Progress]):
         return part * masked if self.order == "origin" else float(int(part * masked))
 
     def _chosen(self, run: Run, logits: Float[Tensor, "M V"], count: float) -> Fill:
-        """Places among the masked ones, and their tokens."""
+        """Indices among the masked positions, and their tokens."""
         p = run.probs(logits)
         if count and self.order in BY_TOKEN:
             x = run.draws.categorical(p, "draft")
-            at = most_confident(confidence(self.order, logits, x, run.sampling), int(count), self.alg_temp, run.draws)
-            return Fill(at, x[at])
-        at = self._places(run, logits, count)
-        return Fill(at, run.draws.categorical(p[at], "draft"))
+            index = most_confident(
+                confidence(self.order, logits, x, run.sampling), int(count), self.alg_temp, run.draws
+            )
+            return Fill(index, x[index])
+        index = self._positions(run, logits, count)
+        return Fill(index, run.draws.categorical(p[index], "draft"))
 
-    def _places(self, run: Run, logits: Float[Tensor, "M V"], count: float) -> Int[Tensor, " k"]:
-        """Places that do not depend on the tokens drawn there."""
+    def _positions(self, run: Run, logits: Float[Tensor, "M V"], count: float) -> Int[Tensor, " k"]:
+        """Indices of positions that do not depend on the tokens drawn there."""
         size = len(logits)
         if self.order == "random" or (self.order == "origin" and not self.steps):
             return run.draws.distinct(logits.new_full((1, size), 1 / size), int(count), "noise")[0]

@@ -59,10 +59,9 @@ class MuLoSD(Method[Progress]):
         k: most neighbours of a code; 0: the paper's share of the codebook (`neighbour_count`).
         delta: largest mass that neighbours add.
         radius: l, in cells.
-        recompute: the next band's pass also reads again all that follows the first cell of R. By default the entries of
-            drafts that stay are those computed among rejected ones.
-        window: of `zipar`, in cells: a pass draws a cell of each row of R so far behind the one above; 0: one cell.
-        draft_window: the same for the drafter's own rows.
+        recompute: the next band's pass reads all cells after the first of R again; by default stale entries stay.
+        window, draft_window: of `zipar`, in cells, for R and for the drafter's rows: a pass draws a cell of each row
+            so far behind the one above. 0: one cell a pass.
     """
 
     drafter: str = "embedded-image-8x8"

@@ -1,10 +1,10 @@
 """ZipAR: the rows of a picture grow side by side, each begun when the row above it holds a window of tokens.
 
 Source: He et al. 2024, arXiv:2412.04062, section 3, and the released code, github.com/ThisisBillhe/ZipAR.
-Symbols: w window, k tokens that the row above holds, p_k law of a row's first token then.
-A token is drawn from the target's law given the tokens that exist before it in raster order; those still missing are
-the ends of the rows above. Passes over H rows of D tokens, ends of rows included: D + (H - 1) w, or
-2 D + (H - 2) w where the first row is finished alone; autoregressive decoding takes H D.
+Symbols: w window, k tokens of the row above, p_k the distribution of a row's first token at that time.
+A token is drawn from the target's distribution given the tokens that exist before it in raster order; the ends of the
+rows above are still missing. Passes over H rows of D tokens, ends of rows included: D + (H - 1) w, or
+2 D + (H - 2) w where the first row is finished alone. Autoregressive decoding takes H D.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ class Front:
     """Where a picture grows.
 
     Args:
-        row: first position of the last row begun. unread: positions filled by the last step, for the next pass.
-        candidate: token and law drawn for the first place of the next row, not emitted yet.
+        row: first position of the last row begun.
+        unread: positions filled by the last step, for the next pass.
+        candidate: token and distribution drawn for the first position of the next row, not emitted yet.
     """
 
     row: int
@@ -50,8 +51,8 @@ class ZipAR(Method[Front]):
     Args:
         window: w, in tokens of a row; no more than the picture is wide. The paper has 16 for 48 rows of 48 cells, and 8
             for 24 of 24.
-        schedule: ``fixed`` begins a row at k = w. ``adaptive`` draws its first token there, couples it to p_k at each
-            later k, and begins the row once the token stays, or once the row above is whole.
+        schedule: ``fixed`` begins a row at k = w. ``adaptive`` draws its first token at k = w, couples it to p_k at
+            each later k, and begins the row once the token stays, or once the row above is complete.
         first_row_alone: finish the first row before the second begins, as LlamaGen's released code does.
     """
 
@@ -80,36 +81,36 @@ class ZipAR(Method[Front]):
 
     def step(self, run: Run, state: Front) -> Fill:
         canvas, grid, opening = run.canvas, _grid(run), self._opening(run, state)
-        inputs = {place: canvas.tokens[place] for place in state.unread}
+        inputs = {position: canvas.tokens[position] for position in state.unread}
         if opening is not None:
-            inputs.setdefault(opening - 1, lead(canvas, grid, opening))
-        ends = [place for place in inputs if place not in canvas.tokens and grid.forced(place) is not None]
-        places = sorted(inputs)
-        ids = torch.tensor([inputs[place] for place in places], device=canvas.device)
-        p = run.probs(canvas.read(ids, places))
-        taken = canvas.tokens.keys() | ends
-        rows = {place + 1: n for n, place in enumerate(places) if place + 1 < canvas.end and place + 1 not in taken}
+            inputs.setdefault(opening - 1, token_before(canvas, grid, opening))
+        ends = [i for i in inputs if i not in canvas.tokens and grid.forced(i) is not None]
+        positions = sorted(inputs)
+        ids = torch.tensor([inputs[i] for i in positions], device=canvas.device)
+        p = run.probs(canvas.read(ids, positions))
+        filled = canvas.tokens.keys() | ends
+        rows = {i + 1: n for n, i in enumerate(positions) if i + 1 < canvas.end and i + 1 not in filled}
         first = None if opening is None else self._first(run, state, p[rows.pop(opening)][None])
         tokens = run.draws.categorical(p[list(rows.values())], "draft")
         state.unread = list(rows)
         if first is not None and opening is not None:
             state.row, state.candidate = opening, None
             state.unread, tokens = [*rows, opening], torch.cat([tokens, first])
-        tokens = torch.cat([tokens, tokens.new_tensor([inputs[place] for place in ends])])
+        tokens = torch.cat([tokens, tokens.new_tensor([inputs[i] for i in ends])])
         return Fill(tokens.new_tensor([*state.unread, *ends]), tokens)
 
     def _opening(self, run: Run, state: Front) -> int | None:
-        """First position of the next row, where the row above holds enough; None where it does not or is the last."""
+        """First position of the next row; None where the row above holds too few tokens or is the last."""
         grid, alone = _grid(run), self.first_row_alone and state.row == run.canvas.start
-        waits = grid.stride if alone else self.window
+        needed = grid.stride if alone else self.window
         following = state.row + grid.stride
         last = min(run.canvas.end, grid.start + grid.rows * grid.stride)
-        return following if following < last and state.row + waits - 1 in run.canvas.tokens else None
+        return following if following < last and state.row + needed - 1 in run.canvas.tokens else None
 
     def _first(self, run: Run, state: Front, p: Float[Tensor, "1 V"]) -> Int[Tensor, " 1"] | None:
-        """The first token of the next row, from p_k; None while the adaptive schedule doubts it."""
-        old, whole = state.candidate, state.row + _grid(run).columns - 1 in run.canvas.tokens
-        if self.schedule == "fixed" or whole:
+        """The first token of the next row, from p_k; None while the adaptive schedule may change it."""
+        old, complete = state.candidate, state.row + _grid(run).columns - 1 in run.canvas.tokens
+        if self.schedule == "fixed" or complete:
             return run.draws.categorical(p, "draft")
         if old is None:
             state.candidate = Draft(run.draws.categorical(p, "draft"), p)
@@ -123,18 +124,18 @@ class ZipAR(Method[Front]):
         return (cls(window=1),)
 
 
-def lead(canvas: Canvas, grid: Grid, opening: int) -> int:
-    """What stands before a row while the row above it, r, is unfinished.
+def token_before(canvas: Canvas, grid: Grid, opening: int) -> int:
+    """The token before a row while the row above it, r, is unfinished.
 
     Returns:
-        The end of line where rows have one, since it is known; else a stand-in, as in LlamaGen's released code: the
-        newest token of row r - 1, and of row r where that is the first.
+        The end of line where rows have one, since it is known. Else a substitute, as in LlamaGen's released code: the
+        newest token of row r - 1, or of row r where that is the first.
     """
     known = grid.forced(opening - 1)
     if known is not None:
         return known
     above = max(opening - 2 * grid.stride, canvas.start)
-    return canvas.tokens[max(place for place in range(above, above + grid.stride) if place in canvas.tokens)]
+    return canvas.tokens[max(i for i in range(above, above + grid.stride) if i in canvas.tokens)]
 
 
 def _grid(run: Run) -> Grid:

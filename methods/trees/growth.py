@@ -16,11 +16,11 @@ from torch import Tensor
 from harness.core.draft import Draft
 
 ReadNodes = Callable[[Draft], Float[Tensor, "n V"]]
-"""Reads nodes, whose parents count those read before, and returns the scores (log q) of what may follow each."""
+"""Reads nodes, whose parents count those read before, and returns log q of the tokens after each."""
 
 
 class Candidates(NamedTuple):
-    """Nodes to choose from, level by level; a score is the sum of log q from the root down."""
+    """Nodes to choose from, level by level; a score is the sum of log q along the path."""
 
     tokens: Int[Tensor, " C"]
     parents: Int[Tensor, " C"]
@@ -31,33 +31,35 @@ def grow_best(first: Float[Tensor, "1 V"], read: ReadNodes, levels: int, width: 
     """The best children of the best nodes, level by level: C = w + (levels - 1) w^2.
 
     Args:
-        first: log q after the last emitted token. read: asked once a level but for the last, for its w best nodes.
-        levels, width: 1 or more; a width above V is V.
+        first: log q after the last emitted token.
+        read: called once a level but for the last, with its w best nodes.
+        levels: 1 or more.
+        width: 1 or more; a width above V is V.
 
     Source: Li et al. 2024, EAGLE-2, arXiv:2406.16858, section 4.1; the released ``topK_genrate``.
     """
     width = min(width, first.shape[1])
     best = first[0].topk(width)
     tokens, scores = best.indices, best.values
-    places = torch.arange(width, device=first.device)
-    parents, window = torch.full_like(places, -1), torch.full_like(places, -1)
-    found = [Candidates(tokens, parents, scores)]
+    nodes = torch.arange(width, device=first.device)
+    parents, window = torch.full_like(nodes, -1), torch.full_like(nodes, -1)
+    grown = [Candidates(tokens, parents, scores)]
     for level in range(1, levels):
         below = read(Draft(tokens, parents=window)).topk(width)
         joint = (scores[:, None] + below.values.clamp_max(0.0)).reshape(-1)
-        found.append(Candidates(below.indices.reshape(-1), places.repeat_interleave(width), joint))
+        grown.append(Candidates(below.indices.reshape(-1), nodes.repeat_interleave(width), joint))
         ordered = joint.sort(descending=True, stable=True)
         chosen, scores = ordered.indices[:width], ordered.values[:width]
-        tokens = found[-1].tokens[chosen]
-        places = chosen + width + (level - 1) * width * width
+        tokens = grown[-1].tokens[chosen]
+        nodes = chosen + width + (level - 1) * width * width
         window = chosen // width + (level - 1) * width
-    return Candidates(*(torch.cat(each) for each in zip(*found, strict=True)))
+    return Candidates(*(torch.cat(columns) for columns in zip(*grown, strict=True)))
 
 
 def rerank(candidates: Candidates, size: int) -> Draft:
     """The tree of the ``size`` best candidates. Scores choose it, so its nodes are point masses.
 
-    Of equal scores the shallower and elder goes first, so a node is never kept without its parent.
+    Of equal scores the shallower and earlier goes first, so a node is never kept without its parent.
     """
     tokens, parents, scores = candidates
     kept = scores.sort(descending=True, stable=True).indices[:size].sort().values

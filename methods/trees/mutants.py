@@ -8,8 +8,8 @@ SIBLINGS = "methods.trees.sampled:siblings"
 
 EARLIER_SIBLINGS_NOT_REMOVED = Mutant(
     SIBLINGS,
-    "left = q[:, None].where(said.cumsum(1) - said == 0, 0.0)",
-    "left = q[:, None].expand_as(said)",
+    "left = q[:, None].where(drawn.cumsum(1) - drawn == 0, 0.0)",
+    "left = q[:, None].expand_as(drawn)",
     "siblings without replacement are recorded with the whole distribution",
 )
 MOST_PROBABLE_SIBLINGS = Mutant(

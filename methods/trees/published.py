@@ -1,4 +1,4 @@
-"""Static trees: published ones by name, and the best ones of so many nodes for heads whose accuracy is known.
+"""Static trees: published ones by name, and the best tree of so many nodes for heads whose accuracy is known.
 
 Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.3.3 and appendix; its released choices, by their names.
 """
@@ -29,43 +29,44 @@ def published(name: str, levels: int, width: int, vocabulary: int | None = None)
     """A published tree.
 
     Args:
-        levels, width: how deep the drafter looks, and how many tokens it has to choose from at a level. vocabulary:
-            V; nodes of ranks that it does not have are left out.
+        levels: how deep the drafter looks.
+        width: how many tokens it has to choose from at a level.
+        vocabulary: V; nodes of ranks that it does not have are left out.
 
     Raises:
         UsageError: there is no such tree, or it is deeper or wider than that.
     """
     if name not in choices():
         raise UnknownNameError("tree", name, choices())
-    made = template([path for path in choices()[name] if vocabulary is None or max(path) < vocabulary])
-    widest = int(made.ranks.max()) + 1
-    if len(made.sizes) > levels or widest > width:
+    shape = template([path for path in choices()[name] if vocabulary is None or max(path) < vocabulary])
+    widest = int(shape.ranks.max()) + 1
+    if len(shape.sizes) > levels or widest > width:
         raise UsageError(
-            f"the tree {name!r} is {len(made.sizes)} levels deep and takes the {widest} best tokens, and the drafter "
+            f"the tree {name!r} is {len(shape.sizes)} levels deep and takes the {widest} best tokens, and the drafter "
             f"has {levels} levels of {width} candidates: take a smaller tree, or say `nodes`"
         )
-    return made
+    return shape
 
 
 def best_tree(ranks: Sequence[Sequence[float]], nodes: int) -> Shape:
-    """The tree of so many nodes in which most tokens are expected to be right.
+    """The tree of ``nodes`` nodes in which most tokens are expected to be right.
 
     Args:
-        ranks: how often the r-th candidate of each level is right, falling with r. nodes: 1 or more; a drafter that has
-            fewer candidates gives a smaller tree.
+        ranks: how often the r-th candidate of each level is right, falling with r.
+        nodes: 1 or more; a drafter that has fewer candidates gives a smaller tree.
 
-    A node's chance is the product along its path, so the best ones always hang together.
+    A node's probability of being right is the product along its path, so the best nodes always form a tree.
     """
-    found: list[tuple[int, ...]] = []
+    paths: list[tuple[int, ...]] = []
     heap: list[tuple[float, tuple[int, ...]]] = [(-ranks[0][0], (0,))] if ranks and ranks[0] else []
-    while heap and len(found) < nodes:
+    while heap and len(paths) < nodes:
         chance, path = heapq.heappop(heap)
-        found.append(path)
+        paths.append(path)
         depth, rank = len(path), path[-1]
         if rank + 1 < len(ranks[depth - 1]):
-            here = ranks[depth - 1]
-            scaled = chance * here[rank + 1] / here[rank] if here[rank] else 0.0
+            level = ranks[depth - 1]
+            scaled = chance * level[rank + 1] / level[rank] if level[rank] else 0.0
             heapq.heappush(heap, (scaled, (*path[:-1], rank + 1)))
         if depth < len(ranks) and ranks[depth]:
             heapq.heappush(heap, (chance * ranks[depth][0], (*path, 0)))
-    return template(found)
+    return template(paths)

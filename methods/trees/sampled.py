@@ -1,6 +1,6 @@
-"""Trees of sampled tokens: each node has a set number of children, drawn from one drafter's law or several.
+"""Trees of sampled tokens: each node has a fixed number of children, drawn from one drafter or several.
 
-Symbols: q drafter's law, K nodes, n nodes of a level, w children that a drafter draws below each.
+Symbols: q the drafter's distributions, K nodes, n nodes of a level, w children that a drafter draws below each.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from methods.trees.structure import repeats, space
 
 
 class Siblings(NamedTuple):
-    """Children of n nodes, in the order of their drawing, and the law of each given those before it."""
+    """Children of n nodes, in the order of their drawing, and the distribution of each given those before it."""
 
     tokens: Int[Tensor, "n w"]
     probs: Float[Tensor, "n w V"]
@@ -34,10 +34,10 @@ def siblings(q: Float[Tensor, "n V"], count: int, draws: Draws, replacement: boo
         probs = q.repeat_interleave(count, 0)
         return Siblings(draws.categorical(probs, "draft").view(-1, count), probs.view(-1, count, q.shape[1]))
     tokens = draws.distinct(q, count, "draft")
-    said = torch.zeros_like(q)[:, None].expand(-1, count, -1).scatter(2, tokens[:, :, None], 1.0)
-    left = q[:, None].where(said.cumsum(1) - said == 0, 0.0)
+    drawn = torch.zeros_like(q)[:, None].expand(-1, count, -1).scatter(2, tokens[:, :, None], 1.0)
+    left = q[:, None].where(drawn.cumsum(1) - drawn == 0, 0.0)
     mass = left.sum(2, keepdim=True)
-    return Siblings(tokens, torch.where(mass > 0, left / mass, said))
+    return Siblings(tokens, torch.where(mass > 0, left / mass, drawn))
 
 
 @dataclass
@@ -45,7 +45,9 @@ class BranchingDrafter:
     """Grows a tree in as many passes of each drafter as it has levels.
 
     Args:
-        sessions: of the drafters, on the same prompt. widths: w of each level. replacement: of a drafter's draws.
+        sessions: of the drafters, on the same prompt.
+        widths: w of each level.
+        replacement: of a drafter's draws.
         shape: of the last tree, with all drafters' nodes.
     """
 
@@ -65,19 +67,19 @@ class BranchingDrafter:
         room = min(space(run), *(session.capabilities.context - len(session) for session in self.sessions))
         self.shape = self._whole.cut(run.room - 1, room)
         tokens: list[Tensor] = []
-        laws: list[Tensor] = []
+        probs: list[Tensor] = []
         parents = torch.split(self.shape.parents, list(self.shape.sizes))
         for level, width in enumerate(self.widths[: len(parents)]):
             above = Draft(tokens[-1], parents=parents[level - 1]) if level else None
             drawn = [self._drawn(run, session, above, width) for session in self.sessions]
-            tokens.append(torch.cat([each.tokens for each in drawn], 1).reshape(-1))
-            laws.append(torch.cat([each.probs for each in drawn], 1).flatten(0, 1))
-        return self._joined(tokens, laws) if tokens else run.nothing
+            tokens.append(torch.cat([children.tokens for children in drawn], 1).reshape(-1))
+            probs.append(torch.cat([children.probs for children in drawn], 1).flatten(0, 1))
+        return self._joined(tokens, probs) if tokens else run.nothing
 
     def _drawn(self, run: Run, session: Session, above: Draft | None, width: int) -> Siblings:
         logits = session.forward() if above is None else session.grow(above)
         return siblings(run.probs(logits), width, run.draws, self.replacement)
 
-    def _joined(self, tokens: Sequence[Tensor], laws: Sequence[Tensor]) -> Draft:
-        said, parents = torch.cat(list(tokens)), self.shape.parents
-        return Draft(said, torch.cat(list(laws)), parents, repeats=repeats(said, parents))
+    def _joined(self, tokens: Sequence[Tensor], probs: Sequence[Tensor]) -> Draft:
+        ids, parents = torch.cat(list(tokens)), self.shape.parents
+        return Draft(ids, torch.cat(list(probs)), parents, repeats=repeats(ids, parents))

@@ -1,4 +1,4 @@
-"""Trees whose form is known before anything is drawn.
+"""Trees of a fixed form, known before anything is drawn.
 
 Symbols: K nodes, in the order of their levels; a node's parent comes before it, and -1 is the last emitted token.
 """
@@ -18,10 +18,12 @@ from harness.errors import UsageError
 
 @dataclass(frozen=True)
 class Shape:
-    """A tree whose form is known beforehand, level by level.
+    """A tree of a fixed form, level by level.
 
     Args:
-        parents: of each node. ranks: which child of its parent it is, from 0. sizes: nodes of each level.
+        parents: of each node.
+        ranks: which child of its parent it is, from 0.
+        sizes: nodes of each level.
     """
 
     parents: Int[Tensor, " K"]
@@ -35,11 +37,11 @@ class Shape:
 
     @property
     def inner(self) -> int:
-        """Rows, the root's included, that are not of the last level."""
+        """Rows of the root and of all levels but the last."""
         return 1 + sum(self.sizes[:-1])
 
     def cut(self, levels: int, nodes: int) -> Shape:
-        """The first levels, as many of them as together have no more than so many nodes."""
+        """The first ``levels`` levels, fewer where they have more than ``nodes`` nodes together."""
         sizes = self.sizes[: max(0, levels)]
         while sum(sizes) > nodes:
             sizes = sizes[:-1]
@@ -57,7 +59,7 @@ def template(paths: Sequence[Sequence[int]]) -> Shape:
     """A static tree from the paths to its nodes: (0, 2) is the third child of the first child of the root.
 
     Raises:
-        UsageError: a path is empty or twice there, or one that it goes through is missing.
+        UsageError: a path is empty or repeated, or one that it goes through is missing.
     """
     ordered = sorted((tuple(path) for path in paths), key=lambda path: (len(path), path))
     index = {path: node for node, path in enumerate(ordered)}

@@ -1,8 +1,8 @@
-"""Draft trees as tensors on the device: growth by the best scores, rerank, merged beginnings, and who hangs from whom.
+"""The structure of draft trees as tensors on the device: tries, siblings, children and paths.
 
-Symbols: K nodes, C candidates, I rows that have children, V vocabulary; w children a node, k continuations of L tokens.
-A node's parent comes before it; -1 is the last emitted token, whose row is 0, and node n's row is n + 1. Nothing here
-loops over nodes or reads the device.
+Symbols: K nodes, I rows that have children, w children of a node, k continuations of L tokens.
+A node's parent comes before it; -1 is the last emitted token. The row after the last emitted token is 0, and that after
+node n is n + 1. Nothing here loops over nodes or reads the device.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Trie(NamedTuple):
     """Continuations merged where they begin alike; node e k + j is token e of continuation j.
 
     Args:
-        first: the node that stands for each: itself, or an elder one of the same path.
+        first: the node that stands for each: itself, or an earlier one of the same path.
     """
 
     parents: Int[Tensor, " K"]
@@ -34,14 +34,14 @@ class Trie(NamedTuple):
 
 
 def trie(tokens: Int[Tensor, "L k"]) -> Trie:
-    """Where the nodes of k continuations of one token or more hang: below the first node of their parent's path."""
+    """Parents of the nodes of k continuations of one token or more: the first node of their parent's path."""
     count = tokens.shape[1]
     index = torch.arange(count, device=tokens.device)
-    alike = torch.ones(count, count, dtype=torch.bool, device=tokens.device)
+    same_path = torch.ones(count, count, dtype=torch.bool, device=tokens.device)
     firsts: list[Tensor] = []
-    for said in tokens:
-        alike = alike & (said[:, None] == said[None, :])
-        firsts.append(alike.long().argmax(1) + len(firsts) * count)
+    for level in tokens:
+        same_path = same_path & (level[:, None] == level[None, :])
+        firsts.append(same_path.long().argmax(1) + len(firsts) * count)
     return Trie(torch.cat([torch.full_like(index, -1), *firsts[:-1]]), torch.cat(firsts))
 
 
@@ -52,9 +52,9 @@ def earlier_siblings(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
 
 
 def repeats(tokens: Int[Tensor, " K"], parents: Int[Tensor, " K"]) -> Bool[Tensor, " K"]:
-    """Marks nodes with the token of an elder sibling, and those below them."""
-    twice = (earlier_siblings(parents) & (tokens[:, None] == tokens[None, :])).any(1)
-    return (ancestors(parents) & twice[None, :]).any(1)
+    """Marks nodes with the token of an earlier sibling, and those below them."""
+    repeated = (earlier_siblings(parents) & (tokens[:, None] == tokens[None, :])).any(1)
+    return (ancestors(parents) & repeated[None, :]).any(1)
 
 
 def children(parents: Int[Tensor, " K"], rows: int, width: int) -> Int[Tensor, "I w"]:

@@ -34,7 +34,7 @@ from harness.record.store import Store
 from harness.registry import METHODS
 from harness.run.executors import serial
 from harness.run.options import Options
-from methods.zipar import ZipAR, lead
+from methods.zipar import ZipAR, token_before
 
 PLAIN = Case(2, 6, 31, Sampling(1.0), grid=(2, 3))
 CLOSED = Case(3, 8, 32, Sampling(1.0), grid=(2, 3, 2))
@@ -150,14 +150,14 @@ class TestLead:
         grid = run.capabilities.grid
         assert grid is not None
         run.canvas.tokens |= {2: 4, 3: 3, 5: 2}
-        assert (lead(run.canvas, grid, 5), lead(run.canvas, grid, 8)) == (4 - 1, 3)
+        assert (token_before(run.canvas, grid, 5), token_before(run.canvas, grid, 8)) == (4 - 1, 3)
         run.canvas.tokens |= {4: 1}
-        assert lead(run.canvas, grid, 8) == 1
+        assert token_before(run.canvas, grid, 8) == 1
 
     def test_an_end_of_line_where_rows_have_one(self) -> None:
         model = Tabular("tabular", {"vocabulary": 5, "grid": (2, 3, 4)})
         run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), 8, SeededDraws(0, "t", "p", 0))
-        assert run.capabilities.grid is not None and lead(run.canvas, run.capabilities.grid, 6) == 4
+        assert run.capabilities.grid is not None and token_before(run.canvas, run.capabilities.grid, 6) == 4
 
 
 @pytest.mark.usefixtures("unchecked")
@@ -202,7 +202,7 @@ class TestLaw:
             ),
             ("harness.core.canvas:Canvas.read", "frozenset(positions)", "frozenset()", ZipAR(2), PLAIN),
             ("methods.zipar:ZipAR._first", "old.q(p.shape[-1], p), p)", "p, p)", ZipAR(1, "adaptive"), PLAIN),
-            ("methods.zipar:lead", "opening - 2 * grid.stride", "opening - grid.stride", ZipAR(1), STEEP),
+            ("methods.zipar:token_before", "opening - 2 * grid.stride", "opening - grid.stride", ZipAR(1), STEEP),
         ],
     )
     def test_planted_bugs_change_the_law(self, where: str, old: str, new: str, method: ZipAR, case: Case) -> None:

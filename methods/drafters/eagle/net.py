@@ -34,14 +34,11 @@ class Shape:
 
     Args:
         kind: eagle1: the pair is joined, and the target's own unembedding, or its rows of K ids, reads the output.
-            eagle3: J taps are fused, the layer reads normed token and feature side by side, and K ids have a head of
-            their own.
+            eagle3: J taps are fused, the layer reads normed token and feature, and K ids have their own head.
         width, heads, kv_heads, inner: of the layer.
-        taps: J.
-        kept: K; 0: all.
-        branches: of guidance.
-        theta, eps: of its rotations and norms.
-        backbone, fingerprint: what it was trained for.
+        taps, kept: J and K; with ``kept`` 0 all ids are proposed.
+        theta, eps: of rotations and norms.
+        branches, backbone, fingerprint: of the target that it was trained for.
     """
 
     kind: Kind
@@ -134,7 +131,7 @@ class FeatureNet(nn.Module):
         return functional.linear(features, unembed) if self.shape.kind == "eagle1" else self.headed(features)
 
     def headed(self, features: Float[Tensor, "B N E"]) -> Float[Tensor, "B N K"]:
-        """Logits of eagle3: by its own head."""
+        """Logits by the head of eagle3."""
         return cast(Tensor, self.unembed(self.norm(features)))
 
     def head(self, unembed: Float[Tensor, "V E"]) -> Callable[[Tensor], Tensor]:

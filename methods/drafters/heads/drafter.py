@@ -26,19 +26,20 @@ from methods.trees.shapes import Shape, branching
 from methods.trees.structure import space
 
 CANDIDATES = 10
-"""Best tokens of a head that a tree may take, as the released trees do."""
+"""Best tokens of a head that a tree may hold, as the released trees do."""
 TOY_HEADS = 4
 """As deep as the deepest of the published trees."""
 UNKNOWN = tuple(tuple(0.6 * 0.9**depth * 0.4**rank for rank in range(CANDIDATES)) for depth in range(8))
-"""How often candidates are right, for heads that nobody has measured."""
+"""Assumed accuracy of candidates, for heads that were not measured."""
 
 
 @dataclass(frozen=True)
 class HeadDrafter:
-    """Opened anew in every step, from what is kept of the weights.
+    """Heads and the form of their trees; opened in every step, from cached weights.
 
     Args:
-        heads: of the target. shape: of the tree.
+        heads: of the target.
+        shape: of the tree.
     """
 
     heads: Heads
@@ -49,12 +50,13 @@ class HeadDrafter:
         """The heads of this name, as ``run.component`` finds them.
 
         Args:
-            tree: a published one, ``chain``, or "" for the best of ``nodes`` nodes by what the heads were right in.
-            levels: heads that are asked, the nearest first; 0: all, or as many as the tree has.
+            tree: a published one, ``chain``, or "" for the best tree of ``nodes`` nodes by the accuracy of the heads.
+            levels: heads that are used, the nearest first; 0: all, or as many as the tree has.
 
         Raises:
-            WeightsError: they are not there, or made for another backbone. UsageError: they have one branch and the
-                target is guided, or the tree asks for more heads or candidates than there are.
+            WeightsError: they are not there, or made for another backbone.
+            UsageError: they have one branch and the target is guided, or the tree needs more heads or candidates than
+                there are.
         """
         heads = opened(run, "drafter", name)
         return cls(heads, _shape(heads, tree, nodes, levels, run.target.device))
@@ -66,9 +68,9 @@ class HeadDrafter:
             return run.nothing
         best = run.timed(self.best)(rows[-1])
         levels = zip(best, torch.split(shape.ranks, list(shape.sizes)), strict=False)
-        grid, place = run.capabilities.grid, len(run.target)
-        forced = [None if grid is None else grid.forced(place + level) for level in range(len(shape.sizes))]
-        tokens = [_begun(row, only)[ranks] for (row, ranks), only in zip(levels, forced, strict=True)]
+        grid, first = run.capabilities.grid, len(run.target)
+        forced = [None if grid is None else grid.forced(first + level) for level in range(len(shape.sizes))]
+        tokens = [_with_forced(row, only)[ranks] for (row, ranks), only in zip(levels, forced, strict=True)]
         return Draft(torch.cat(tokens), parents=shape.parents)
 
     def best(self, row: Float[Tensor, "G 1 E"]) -> Int[Tensor, "D W"]:
@@ -81,11 +83,11 @@ def opened(run: Run, kind: str, name: str, condition: int = 0) -> Heads:
     """The heads of this name, as ``run.component`` finds them, tied to the target; read once for all prompts.
 
     Args:
-        condition: C, of what a toy's heads attend to; 0: to nothing.
+        condition: C, of the condition that a toy's heads attend to; 0: none.
 
     Raises:
-        WeightsError: they are not there, or made for another backbone. UsageError: they have one branch and the target
-            is guided.
+        WeightsError: they are not there, or made for another backbone.
+        UsageError: they have one branch and the target is guided.
     """
     folder = run.component(kind, name)
     if folder is None:
@@ -94,8 +96,8 @@ def opened(run: Run, kind: str, name: str, condition: int = 0) -> Heads:
     return _load(folder, run.tied_embeddings)
 
 
-def _begun(row: Int[Tensor, " W"], only: int | None) -> Int[Tensor, " W"]:
-    """Candidates of a level where one id may be all that is allowed: then that is the best one."""
+def _with_forced(row: Int[Tensor, " W"], only: int | None) -> Int[Tensor, " W"]:
+    """Candidates of a level; where one id is forced, it is the best one."""
     return row if only is None else torch.cat([row.new_tensor([only]), row[1:]])
 
 
@@ -108,16 +110,16 @@ def _shape(heads: Heads, tree: str, nodes: int, levels: int, device: torch.devic
     if tree == "chain":
         return branching((1,) * most).on(device)
     if tree:
-        found = published(tree, config.heads, width)
-        return found.cut(levels or len(found.sizes), len(found.parents)).on(device)
+        shape = published(tree, config.heads, width)
+        return shape.cut(levels or len(shape.sizes), len(shape.parents)).on(device)
     ranks = config.ranks or UNKNOWN
     return best_tree([row[:width] for row in ranks[:most]], nodes).on(device)
 
 
 @lru_cache(maxsize=4)
-def _load(folder: Path, ends: Callable[[], Unembeds]) -> Heads:
+def _load(folder: Path, tied_embeddings: Callable[[], Unembeds]) -> Heads:
     """Once for all prompts of a backbone."""
-    return Heads.load(folder, ends)
+    return Heads.load(folder, tied_embeddings)
 
 
 @lru_cache(maxsize=4)
@@ -136,5 +138,5 @@ def _toy(vocabulary: int, width: int, condition: int = 0) -> Heads:
 
 
 def _wave(*shape: int) -> Float[Tensor, ...]:
-    """Numbers from -1 to 1 without a pattern that a tree would follow."""
+    """Numbers from -1 to 1 in no regular order."""
     return torch.arange(1, 1 + prod(shape), dtype=torch.float64).square().sin().view(shape)

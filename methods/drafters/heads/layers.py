@@ -1,7 +1,7 @@
-"""What stands between a row of the target and the unembedding of a head: residual blocks, attention to a condition.
+"""Layers between a row of the target and the unembedding of a head: residual blocks, attention to a condition.
 
 Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.1; Stern et al. 2018, arXiv:1811.03115, section 6; Chen et
-al., XSpecMesh, eq. 4, which leaves norm and residual open: both are here, and the output starts at zero.
+al., XSpecMesh, eq. 4. That paper leaves norm and residual open: here are both, and the output starts at zero.
 Symbols: D heads, E width, N rows; M rows of a condition, C wide; A heads of an attention, W = E / A.
 """
 
@@ -16,10 +16,10 @@ from torch.nn import functional
 
 
 class Residual(nn.Module):
-    """One residual block of every head; zero is added until it is trained.
+    """One residual block of every head; it adds zero until it is trained.
 
     Args:
-        inner: 0 is Medusa's block, more is blockwise decoding's through so many.
+        inner: 0 is Medusa's block; more is blockwise decoding's, through ``inner`` units.
     """
 
     def __init__(self, heads: int, width: int, inner: int) -> None:
@@ -37,7 +37,7 @@ class Residual(nn.Module):
 
 
 class ConditionKV(NamedTuple):
-    """Keys and values of a condition, of each head."""
+    """Keys and values of a condition, for each head."""
 
     keys: Float[Tensor, "D A M W"]
     values: Float[Tensor, "D A M W"]
@@ -47,7 +47,10 @@ class CrossAttention(nn.Module):
     """A norm and attention of every head to the rows of a condition, added to the rows; zero until it is trained.
 
     Args:
-        width: E. condition: C. attention: A, which divides E.
+        heads: D.
+        width: E.
+        condition: C.
+        attention: A, which divides E.
     """
 
     def __init__(self, heads: int, width: int, condition: int, attention: int) -> None:
@@ -60,15 +63,15 @@ class CrossAttention(nn.Module):
         self.out = nn.Parameter(torch.zeros(heads, width, width))
 
     def look(self, condition: Float[Tensor, "M C"]) -> ConditionKV:
-        """Once for a condition."""
+        """Keys and values, computed once for a condition."""
         return ConditionKV(self._split(condition @ self.key), self._split(condition @ self.value))
 
-    def forward(self, x: Float[Tensor, "D N E"], seen: ConditionKV) -> Float[Tensor, "D N E"]:
+    def forward(self, x: Float[Tensor, "D N E"], condition: ConditionKV) -> Float[Tensor, "D N E"]:
         """Each head's own rows."""
         query = self._split((functional.layer_norm(x, x.shape[-1:]) * self.norm) @ self.query)
-        scores = (query * query.shape[-1] ** -0.5) @ seen.keys.transpose(-1, -2)
-        found = scores.softmax(-1).to(seen.values.dtype) @ seen.values
-        out: Tensor = x + found.transpose(1, 2).flatten(2) @ self.out
+        scores = (query * query.shape[-1] ** -0.5) @ condition.keys.transpose(-1, -2)
+        attended = scores.softmax(-1).to(condition.values.dtype) @ condition.values
+        out: Tensor = x + attended.transpose(1, 2).flatten(2) @ self.out
         return out
 
     def _split(self, x: Float[Tensor, "D n E"]) -> Float[Tensor, "D A n W"]:

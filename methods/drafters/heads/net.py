@@ -1,4 +1,4 @@
-"""Heads that guess the tokens behind the next one, from the row that gave it: Medusa's and others'.
+"""Heads that predict the tokens behind the next one, from the row that gave it: Medusa's and others'.
 
 Sources: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.1; Stern et al. 2018, arXiv:1811.03115, section 6.
 Symbols: D heads, E width, G branches of guidance, K ids proposed of the vocabulary V; M rows of a condition, C wide.
@@ -25,14 +25,18 @@ from methods.drafters.heads.layers import ConditionKV, CrossAttention, Residual
 
 @dataclass(frozen=True)
 class Config:
-    """What heads are, and what they were made for.
+    """Sizes of the heads, and the target that they were made for.
 
     Args:
-        backbone, fingerprint, guidance: of the target. width: E. heads: D. layers: residual blocks of each. inner: 0 is
-            Medusa's block x + SiLU(Wx), more is blockwise decoding's x + W' ReLU(Wx) through so many. kept: K; 0: all.
-        own: each head has an unembedding of its own, instead of the target's.
+        backbone, fingerprint, guidance: of the target.
+        width, heads: E and D.
+        layers: residual blocks of each head.
+        inner: 0 is Medusa's block x + SiLU(Wx); more is blockwise decoding's x + W' ReLU(Wx), through ``inner`` units.
+        kept: K; 0: all.
+        own: each head has its own unembedding, instead of the target's.
         ranks: how often the r-th best token of each head was right, on text that it was not trained on; () is unknown.
-        condition: C, of what the heads attend to before the blocks; 0: to nothing. attention: heads of that attention.
+        condition: C, of the condition that the heads attend to before the blocks; 0: none.
+        attention: heads of that attention.
     """
 
     backbone: str
@@ -59,18 +63,19 @@ class Config:
 
 
 class Unembeds(Protocol):
-    """What a model lends."""
+    """The part of a model that heads use."""
 
     @property
     def unembed(self) -> Float[Tensor, "V E"]:
-        """Raw logits are its products with normed rows."""
+        """The rows whose products with normed hidden rows are raw logits."""
 
 
 class Heads(nn.Module):
-    """All heads together; new ones say at every depth what the target says of the next token.
+    """All heads together; new heads predict at every depth what the target predicts for the next token.
 
     Args:
-        unembed: the target's. ids: those proposed; None: all.
+        unembed: the target's.
+        ids: those proposed; None: all.
     """
 
     ids: Int[Tensor, " K"]
@@ -90,7 +95,7 @@ class Heads(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, tied_embeddings: Callable[[], Unembeds]) -> Heads:
-        """Those of a folder, on the device and in the type of the target's unembedding.
+        """The heads of a folder, on the device and in the type of the target's unembedding.
 
         Raises:
             WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of other heads.
@@ -99,25 +104,25 @@ class Heads(nn.Module):
             config = read_config(folder)
             tensors = int8.read(folder / "model.safetensors")
             unembed = tied_embeddings().unembed
-            made = cls(config, unembed, tensors["ids"].long() if config.kept else None)
-            made.load_state_dict(tensors)
+            heads = cls(config, unembed, tensors["ids"].long() if config.kept else None)
+            heads.load_state_dict(tensors)
         except (OSError, SafetensorError, RuntimeError, LookupError) as error:
             raise _damaged(folder, error) from error
-        made = made.to(unembed.device, unembed.dtype).eval().requires_grad_(False)
-        if made.own is not None:  # a product with one row reads its transpose, three times as fast where that is whole
-            made.own.data = made.own.data.transpose(1, 2).contiguous().transpose(1, 2)
-        return made
+        heads = heads.to(unembed.device, unembed.dtype).eval().requires_grad_(False)
+        if heads.own is not None:  # a product with one row is three times as fast on a contiguous transpose
+            heads.own.data = heads.own.data.transpose(1, 2).contiguous().transpose(1, 2)
+        return heads
 
     def look(self, condition: Float[Tensor, "M C"] | None) -> ConditionKV | None:
-        """What heads of a condition read of it, once for all rows; None for others."""
+        """Keys and values of the condition, computed once for all rows; None for heads that attend to none."""
         return None if self.cross is None or condition is None else self.cross.look(condition)
 
-    def forward(self, rows: Float[Tensor, "N G E"], seen: ConditionKV | None = None) -> Float[Tensor, "D N K"]:
-        """Logits of the ids proposed, branches mixed: head d's, from 0, are of the token d + 2 behind a row's own."""
+    def forward(self, rows: Float[Tensor, "N G E"], condition: ConditionKV | None = None) -> Float[Tensor, "D N K"]:
+        """Logits of the ids proposed, branches mixed; head d, from 0, predicts token d + 2 after a row's own."""
         count, branches = rows.shape[:2]
         x = rows.reshape(1, count * branches, -1).expand(self.config.heads, -1, -1)
-        if self.cross is not None and seen is not None:
-            x = self.cross(x, seen)
+        if self.cross is not None and condition is not None:
+            x = self.cross(x, condition)
         for block in self.blocks:
             x = block(x)
         if self.own is None:

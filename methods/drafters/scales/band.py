@@ -1,4 +1,4 @@
-"""Cells of a picture's rows, drawn one by one or, as ZipAR does, side by side.
+"""Cells of a picture's rows, drawn one by one or, as ZipAR does, several rows side by side.
 
 Symbols: N positions of a band, C its cells.
 Source: MuLo-SD, Algorithm 1, steps 1 and 6; He et al. 2024, arXiv:2412.04062, section 3.
@@ -20,11 +20,16 @@ from harness.core.run import Run
 
 @dataclass(frozen=True)
 class Band:
-    """Rows of a picture, with the ends of rows and, behind its last row, its tail.
+    """Rows of a picture, with the ends of rows and, behind the last row of the picture, its tail.
+
+    A canvas that ends inside the picture ends the band, which then has fewer cells than its rows.
 
     Args:
-        row: the first; rows: how many; columns: of cells. first, stop: its positions; cells: those of cells, in raster
-            order. A canvas that ends inside the picture ends the band, which then has fewer cells than its rows.
+        row: the first.
+        rows: how many.
+        columns: of cells.
+        first, stop: its positions.
+        cells: positions of its cells, in raster order.
     """
 
     row: int
@@ -47,30 +52,32 @@ class Band:
         return cls(row, rows, grid.columns, first, stop, cells)
 
     def at(self, device: torch.device) -> Int[Tensor, " C"]:
-        """Where its cells lie among its positions."""
+        """Indices of its cells among its positions."""
         return torch.tensor(self.cells, device=device) - self.first
 
     def blank(self, canvas: Canvas) -> Int[Tensor, " N"]:
-        """Ids at its positions: ends and tail are what they must be, and cells are 0."""
+        """Ids at its positions: ends and tail are forced, and cells are 0."""
         grid = canvas.capabilities.grid
         assert grid is not None
         return torch.tensor([grid.forced(p) or 0 for p in range(self.first, self.stop)], device=canvas.device)
 
 
 def parallel_cells(left: Sequence[int], columns: int, window: int) -> list[int]:
-    """Cells to draw again at once: the first, and with a window each row's first that is so far behind the row above.
+    """Cells to draw at once: the first, and with a window each row's first that is so far behind the row above.
 
     Args:
-        left: cells to draw again, ascending. columns: of a row. window: ZipAR's, in cells; 0: one cell at a time.
+        left: cells to draw, ascending.
+        columns: of a row.
+        window: ZipAR's, in cells; 0: one cell at a time.
     """
-    first = {n // columns: n for n in reversed(left)}
-    now: list[int] = []
+    first_of_row = {n // columns: n for n in reversed(left)}
+    together: list[int] = []
     ahead = 0
-    for n in sorted(first.values()):
-        if not now or 0 < window <= ahead - n % columns:
-            now.append(n)
+    for n in sorted(first_of_row.values()):
+        if not together or 0 < window <= ahead - n % columns:
+            together.append(n)
         ahead = n % columns
-    return now
+    return together
 
 
 def draw_cells(
@@ -99,21 +106,21 @@ def draw_cells(
     """
     left, late = r, list(unread)
     while left:
-        now = parallel_cells(left, band.columns, window)
-        places = [band.cells[n] for n in now]
+        cells = parallel_cells(left, band.columns, window)
+        positions = [band.cells[n] for n in cells]
         if p is not None and len(left) == len(r):
-            probs = p[now]
+            probs = p[cells]
         else:
-            fed = sorted({*late, *(place - 1 for place in places)})
-            above = x.new_tensor([canvas.tokens[f] for f in fed if f < band.first])
+            inputs = sorted({*late, *(position - 1 for position in positions)})
+            above = x.new_tensor([canvas.tokens[i] for i in inputs if i < band.first])
             empty = {band.cells[n] for n in left} if p is None else set[int]()
-            ids = torch.cat([above, x[[_filled(f, empty) - band.first for f in fed[len(above) :]]]])
-            probs = run.probs(canvas.read(ids, fed))[[fed.index(place - 1) for place in places]]
-        x[[place - band.first for place in places]] = run.draws.categorical(probs, stream)
-        left, late = [n for n in left if n not in now], places
+            ids = torch.cat([above, x[[_last_filled(i, empty) - band.first for i in inputs[len(above) :]]]])
+            probs = run.probs(canvas.read(ids, inputs))[[inputs.index(position - 1) for position in positions]]
+        x[[position - band.first for position in positions]] = run.draws.categorical(probs, stream)
+        left, late = [n for n in left if n not in cells], positions
     return late
 
 
-def _filled(position: int, empty: set[int]) -> int:
-    """The last one up to here that is not empty."""
-    return next(place for place in range(position, -1, -1) if place not in empty)
+def _last_filled(position: int, empty: set[int]) -> int:
+    """The last position up to this one that is not empty."""
+    return next(candidate for candidate in range(position, -1, -1) if candidate not in empty)

@@ -30,7 +30,8 @@ class BandDrafter:
     """Draws bands.
 
     Args:
-        canvas: of the drafter, on the same prompt. samplers: between the two scales.
+        canvas: of the drafter, on the same prompt.
+        samplers: between the two scales.
     """
 
     canvas: Canvas
@@ -41,7 +42,8 @@ class BandDrafter:
         """A backbone by name, and samplers: untrained ones by kind, others as ``run.component`` finds them.
 
         Raises:
-            UsageError: the drafter or the samplers do not fit target and factor. WeightsError: there are no samplers.
+            UsageError: the drafter or the samplers do not fit target and factor.
+            WeightsError: there are no samplers.
         """
         canvas = run.picture(drafter, factor)
         _check_scales(drafter, canvas.capabilities, run.capabilities, factor)
@@ -51,13 +53,13 @@ class BandDrafter:
         return cls(canvas, _load(folder, untrained, factor, run.capabilities.codebook))
 
     def propose(self, run: Run, band: Band, window: int = 0) -> Int[Tensor, " N"]:
-        """Ids at all positions of the band; ends and tail are what they must be.
+        """Ids at all positions of the band; ends and tail are forced.
 
-        A small cell's law is warped as the target's. The small rows above are what D_r makes of the large ones, not
-        those that were drawn before. U_r reads the new rows alone.
+        Distributions of small cells are warped as the target's. The small rows above are D_r of the large ones, not
+        those that were drawn before. U_r reads only the new rows.
 
         Args:
-            window: see `parallel_cells`; 0: one pass a small cell, and no window makes it a row.
+            window: see `parallel_cells`; 0: one pass a small cell.
         """
         canvas, grid = run.canvas, run.capabilities.grid
         assert grid is not None
@@ -88,26 +90,26 @@ def _load(folder: Path | None, untrained: str, factor: int, codebook: Tensor) ->
     """Once for all prompts."""
     if folder is None:
         return Samplers.untrained(untrained, codebook, factor)
-    found = Samplers.load(folder, codebook)
-    if found.factor != factor:
-        raise UsageError(f"the samplers in {folder} are of factor {found.factor}, and the method's is {factor}")
-    return found
+    samplers = Samplers.load(folder, codebook)
+    if samplers.factor != factor:
+        raise UsageError(f"the samplers in {folder} are of factor {samplers.factor}, and the method's is {factor}")
+    return samplers
 
 
 def _check_scales(name: str, small: Capabilities, large: Capabilities, factor: int) -> None:
-    """Refuse a drafter that does not draw the same pictures at 1/r.
+    """Reject a drafter that does not draw the same pictures at 1/r.
 
     Raises:
         UsageError: its pictures have another size, or its cells other codes.
     """
-    a, b = small.grid, large.grid
-    ours, theirs = large.codebook, small.codebook
-    assert b is not None and ours is not None
-    if a is None or (a.rows * factor, a.columns * factor) != (b.rows, b.columns):
-        found = "no pictures" if a is None else f"pictures of {a.rows} x {a.columns} cells"
+    grid, codebook = large.grid, large.codebook
+    assert grid is not None and codebook is not None
+    if small.grid is None or (small.grid.rows * factor, small.grid.columns * factor) != (grid.rows, grid.columns):
+        size = "no pictures" if small.grid is None else f"pictures of {small.grid.rows} x {small.grid.columns} cells"
         raise UsageError(
-            f"the drafter {name!r} makes {found} and the target {b.rows} x {b.columns}: at factor {factor} the "
+            f"the drafter {name!r} makes {size} and the target {grid.rows} x {grid.columns}: at factor {factor} the "
             f"drafter's are 1/{factor} as high and wide; choose another drafter or factor"
         )
-    if a.ids != b.ids or theirs is None or not torch.equal(theirs.to(ours), ours):
+    same_codes = small.codebook is not None and torch.equal(small.codebook.to(codebook), codebook)
+    if small.grid.ids != grid.ids or not same_codes:
         raise UsageError(f"the drafter {name!r} has other codes than the target; choose one of the same tokenizer")

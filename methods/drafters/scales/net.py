@@ -23,19 +23,19 @@ from harness.errors import WeightsError
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a pair of nets: r, codes V and their width C; channels inside, residual blocks of each net."""
+    """Sizes of a pair of nets, in the symbols of this module."""
 
-    factor: int
-    codes: int
-    code_width: int
-    width: int = 128
-    blocks: int = 4
+    factor: int  # r
+    codes: int  # V
+    code_width: int  # C
+    width: int = 128  # channels inside
+    blocks: int = 4  # residual blocks of each net
 
 
 class Pair(nn.Module):
     """Both nets, and the codebook that they were trained for.
 
-    A new pair is the untrained control: each net adds to the bilinear picture or to the mean, at first nothing.
+    A new pair is the untrained control: each net adds zero to the bilinear picture or to the mean.
     """
 
     codebook: Float[Tensor, "V C"]
@@ -82,11 +82,11 @@ class _Up(nn.Module):
             nn.Conv2d(shape.width, inner * r * r, 1),
             nn.PixelShuffle(r),
             nn.GELU(),
-            _silent(nn.Conv2d(inner, shape.code_width, 3, padding=1)),
+            _zeroed(nn.Conv2d(inner, shape.code_width, 3, padding=1)),
         )
 
     def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C H W"]:
-        out: Tensor = between(x, self.factor) + self.body(x)
+        out: Tensor = bilinear(x, self.factor) + self.body(x)
         return out
 
 
@@ -102,7 +102,7 @@ class _Down(nn.Module):
             nn.Conv2d(shape.code_width * r * r, width, 3, padding=1),
             *(_Block(width) for _ in range(shape.blocks)),
             nn.GELU(),
-            _silent(nn.Conv2d(width, shape.code_width, 1)),
+            _zeroed(nn.Conv2d(width, shape.code_width, 1)),
         )
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
@@ -128,7 +128,7 @@ class _Block(nn.Module):
 
 
 def vectors(codebook: Float[Tensor, "V C"], ids: Int[Tensor, "B h w"]) -> Float[Tensor, "B C h w"]:
-    """What ids stand for, channels first."""
+    """The vectors of ids, channels first."""
     return functional.embedding(ids, codebook).permute(0, 3, 1, 2)
 
 
@@ -137,13 +137,13 @@ def nearest_code(codebook: Float[Tensor, "V C"], x: Float[Tensor, "B C h w"]) ->
     return (x.permute(0, 2, 3, 1) @ codebook.T - codebook.square().sum(1) / 2).argmax(-1)
 
 
-def between(x: Float[Tensor, "B C h w"], factor: int) -> Float[Tensor, "B C H W"]:
-    """Bilinear, r times as high and wide."""
+def bilinear(x: Float[Tensor, "B C h w"], factor: int) -> Float[Tensor, "B C H W"]:
+    """Interpolated to r times the height and width."""
     return functional.interpolate(x, scale_factor=factor, mode="bilinear")
 
 
-def _silent(layer: nn.Conv2d) -> nn.Conv2d:
-    """A layer that gives zero until it is trained."""
+def _zeroed(layer: nn.Conv2d) -> nn.Conv2d:
+    """The layer with zero weights."""
     nn.init.zeros_(layer.weight)
     nn.init.zeros_(cast(Tensor, layer.bias))
     return layer

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.errors import ContractError, UsageError, WeightsError
-from methods.drafters.scales.net import Pair, between, nearest_code, vectors
+from methods.drafters.scales.net import Pair, bilinear, nearest_code, vectors
 
 CLOSE = 0.01
-"""How far an entry of a codebook may lie from the one trained for, as a share of the largest: weights are bf16."""
+"""Largest difference of a codebook from the one trained for, as a share of its largest entry: weights are bf16."""
 Change = Callable[[Tensor], Tensor]
 
 
@@ -28,7 +28,9 @@ class Samplers:
     """Both directions, as functions of grids of ids; a grid is a picture or a band of its rows.
 
     Args:
-        codes: V. factor: r. up, down: from the ids of one scale to those of the other.
+        codes: V.
+        factor: r.
+        up, down: from the ids of one scale to those of the other.
     """
 
     def __init__(self, codes: int, factor: int, up: Change, down: Change) -> None:
@@ -37,7 +39,7 @@ class Samplers:
 
     @classmethod
     def load(cls, folder: Path, codebook: Float[Tensor, "V C"]) -> Samplers:
-        """The trained ones of a folder, on the device of ``codebook``.
+        """The trained samplers of a folder, on the device of ``codebook``.
 
         Raises:
             WeightsError: the folder holds no samplers, damaged ones, or those of another codebook.
@@ -57,12 +59,12 @@ class Samplers:
 
     @classmethod
     def of(cls, pair: Pair, codebook: Float[Tensor, "V C"]) -> Samplers:
-        """Those of two nets."""
+        """The samplers of two nets."""
         return cls(len(codebook), pair.shape.factor, _through(pair.up, codebook), _through(pair.down, codebook))
 
     @classmethod
     def untrained(cls, kind: str, codebook: Float[Tensor, "V C"], factor: int = 2) -> Samplers:
-        """The control: up by ``repeat`` (each id r x r times) or ``bilinear`` (between vectors); down by the mean.
+        """The control: up by ``repeat`` (each id r x r times) or ``bilinear`` (of the vectors); down by the mean.
 
         Raises:
             UsageError: another kind, or a factor below 2.
@@ -75,7 +77,7 @@ class Samplers:
         def repeat(ids: Tensor) -> Tensor:
             return ids.repeat_interleave(factor, 0).repeat_interleave(factor, 1)
 
-        up = repeat if kind == "repeat" else _through(lambda x: between(x, factor), codebook)
+        up = repeat if kind == "repeat" else _through(lambda x: bilinear(x, factor), codebook)
         return cls(len(codebook), factor, up, _through(lambda x: functional.avg_pool2d(x, factor), codebook))
 
     def up(self, ids: Int[Tensor, "*grid"]) -> Int[Tensor, "H W"]:
