@@ -110,7 +110,7 @@ class TestGreedy:
         best = torch.zeros_like(P[:2]).scatter(1, logits.argmax(1, keepdim=True), 1.0)
         draft, draws = Draft(torch.tensor([0]), parents=torch.tensor([-1])), EnumeratingDraws()
         draws.replay([], [], {})
-        kids = children(draft.above, 2, 1)
+        kids = children(draft.explicit_parents, 2, 1)
         acceptance = verify_relaxed(draft, logits, best, draws, rule(Bound(delta=0.1), greedy=True), kids)
         assert (acceptance.read().path, acceptance.read().token) == ((), 3)
 
