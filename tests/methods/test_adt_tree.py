@@ -22,6 +22,7 @@ from tests.support.feature_toys import run_on, started
 MODEL = Tabular("tabular", {"vocabulary": 20, "grid": (6, 6), "context": 200})
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestLaw:
     @pytest.mark.parametrize("method", [m for m in ADTTree.variants() if m.acceptance == "exact"])
     def test_is_the_targets(self, method: ADTTree) -> None:

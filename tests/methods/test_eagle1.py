@@ -18,6 +18,7 @@ from tests.support.feature_toys import run_on
 SMALL = (*CASES[:3], GRID_CASES[0])
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestLaw:
     @pytest.mark.parametrize("widths", [(2, 1), (1, 2), (2,)])
     def test_is_the_targets(self, widths: tuple[int, ...]) -> None:

@@ -26,6 +26,7 @@ EAGLE = type[Eagle2] | type[Eagle3]
 each = pytest.mark.parametrize("kind", KINDS)
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestLaw:
     @pytest.mark.parametrize("method", [method for kind in KINDS for method in kind.variants()])
     def test_is_the_targets(self, method: Eagle2 | Eagle3) -> None:

@@ -21,6 +21,7 @@ from tests.support.feature_toys import run_on
 MODEL = Tabular("tabular", {"vocabulary": 9, "grid": (4, 4, 8), "sharpness": 2.0})
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestLaw:
     @pytest.mark.parametrize("resid", ["code", "relaxed", "p_minus_q"])
     def test_without_neighbours_mass_it_is_the_targets(self, resid: Residual) -> None:
@@ -54,6 +55,7 @@ def accepted(delta: float, temperature: float) -> float:
     return sum(step.accepted for step in steps) / len(steps)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 def test_more_is_accepted_with_a_larger_delta(temperature: float) -> None:
     assert accepted(0.0, temperature) < accepted(0.3, temperature) <= accepted(1.0, temperature)

@@ -22,6 +22,7 @@ MODEL = Tabular("tabular", {"vocabulary": 9, "grid": (4, 4, 8), "sharpness": 2.0
 WIDTHS = (2, 1)
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestLaw:
     @pytest.mark.parametrize("resid", ["code", "relaxed", "p_minus_q"])
     def test_without_neighbours_mass_it_is_the_targets(self, resid: Residual) -> None:
@@ -40,6 +41,7 @@ class TestLaw:
         assert LanternPlusPlus(factor=0.0).claim is Claim.SAME_LAW
 
 
+@pytest.mark.usefixtures("unchecked")
 def test_more_is_accepted_with_a_larger_factor() -> None:
     def accepted(factor: float) -> float:
         method = LanternPlusPlus(tree="eagle_25", k=3, factor=factor)

@@ -106,6 +106,7 @@ def test_greedy_is_the_targets_greedy_in_fewer_passes() -> None:
     assert len(ours.steps) < 0.8 * len(plain.steps)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", [Case(3, 4, 15, Sampling(1.0, top_k=2)), Case(2, 5, 17, Sampling(1.0))])
 def test_it_is_exact_with_a_longer_window(case: Case) -> None:
     assert distance(Lookahead(ngram=3, window=3, guesses=2), case) < 1e-12

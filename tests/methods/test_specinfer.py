@@ -43,6 +43,7 @@ def test_a_drafter_that_is_the_target_is_believed_at_once(sampling: Sampling, re
     assert all(step.expected >= 2 - 1e-12 for step in result.steps)
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     "method",
     [

@@ -34,6 +34,7 @@ def test_a_drafter_that_is_the_target_is_believed_at_once(sampling: Sampling) ->
     assert [(step.accepted, step.levels) for step in result.steps] == [(2, 2)] * 10
 
 
+@pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("method", [SpecTr("toy", k=3, gamma=1), SpecTr("toy", k=2, gamma=2)])
 def test_it_is_exact(method: SpecTr) -> None:
     assert distance(method, Case(2, 3, 10, Sampling(1.0))) < 1e-12
