@@ -155,7 +155,9 @@ def cells_of(run: Run, facts: Facts) -> pd.DataFrame:
     cells = pd.concat([group.rows for group in run.groups])
     if facts.options is None:
         return cells
-    return cells.assign(options=pd.Series([facts.options(one) for one in cells["options"]], cells.index, dtype=object))
+    return cells.assign(
+        options=pd.Series([facts.options(params) for params in cells["options"]], cells.index, dtype=object)
+    )
 
 
 def _fitting(table: Printed, lines: Sequence[Line], cells: pd.DataFrame) -> pd.Series[bool]:

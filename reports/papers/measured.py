@@ -100,9 +100,9 @@ def measured(store: Store) -> list[Measured]:
     more = pd.DataFrame([_whole(store, store.cell(name)) for name in done["cell"]], index=done["cell"])
     rows = done.set_index("cell").join(more)
     return [
-        Measured(str(one["backbone"]), str(one["dtype"]), float(one["temperature"]), str(one["task"]), found)
-        for _, found in rows.groupby(["backbone", "dtype", "temperature", "task"], sort=False)
-        for one in (found.iloc[0],)
+        Measured(str(first["backbone"]), str(first["dtype"]), float(first["temperature"]), str(first["task"]), cells)
+        for _, cells in rows.groupby(["backbone", "dtype", "temperature", "task"], sort=False)
+        for first in (cells.iloc[0],)
     ]
 
 
@@ -166,11 +166,11 @@ def over_seeds(rows: pd.DataFrame) -> str:
     return f"one prompt: intervals are over its {seeds} seeds" if rows["prompts"].max() == 1 and seeds > 1 else ""
 
 
-def written(found: stats.Interval | None, digits: int = 2) -> str:
+def written(estimate: stats.Interval | None, digits: int = 2) -> str:
     """An interval as in tables."""
     row: Row = {}
-    put(row, "x", found)
-    return interval(pd.Series(row), "x", digits) if found else UNMEASURED
+    put(row, "x", estimate)
+    return interval(pd.Series(row), "x", digits) if estimate else UNMEASURED
 
 
 def shown(row: pd.Series[Any] | None, keys: tuple[str, ...], digits: int) -> str:

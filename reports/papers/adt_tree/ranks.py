@@ -51,16 +51,16 @@ def table(run: Run) -> list[TextTable]:
 def draw(run: Run) -> Iterator[Figure]:
     """Fig. 3 (b): a panel a group, a colour a tree."""
     for group in run.groups:
-        trees = [(name, found) for name in group.cells(*TREES) if (found := shares(run.store, name)) is not None]
+        trees = [(name, places) for name in group.cells(*TREES) if (places := shares(run.store, name)) is not None]
         trees = trees[: len(COLOURS)]
         if not trees:
             continue
         title = "Fig. 3 (b): places of accepted nodes among their siblings"
         drawn, (axes,) = side_by_side(1, title, group.title)
         width = 0.8 / len(trees)
-        for i, (name, found) in enumerate(trees):
-            places = np.arange(1, len(found) + 1) + (i - (len(trees) - 1) / 2) * width
-            axes.bar(places, found, width, color=COLOURS[i], label=group.label(name))
+        for i, (name, ranked) in enumerate(trees):
+            places = np.arange(1, len(ranked) + 1) + (i - (len(trees) - 1) / 2) * width
+            axes.bar(places, ranked, width, color=COLOURS[i], label=group.label(name))
         axes.set(xlabel="place by the drafter's confidence", ylabel="share of accepted nodes")
         axes.legend(frameon=False, fontsize=8)
         yield drawn

@@ -57,7 +57,7 @@ def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def with_layers(rows: pd.DataFrame) -> pd.DataFrame:
     """Cells with these ``options``."""
-    return rows.assign(options=pd.Series([options(one) for one in rows["options"]], rows.index, dtype=object))
+    return rows.assign(options=pd.Series([options(params) for params in rows["options"]], rows.index, dtype=object))
 
 
 def layers_of(row: str) -> Range | None:
@@ -72,7 +72,7 @@ def beside(rows: pd.DataFrame, label: Range) -> Range | None:
     Args:
         rows: cells of one backbone, whose number of layers is told by the last one that an adapter changes.
     """
-    ranges = {one["layers"] for one in rows["options"] if one.get("layers")}
+    ranges = {params["layers"] for params in rows["options"] if params.get("layers")}
     if not ranges:
         return None
     depth = 1 + max(last for _, last in ranges)

@@ -49,14 +49,14 @@ def swept(group: Measured, option: str, *lines: str) -> Lines:
     for name, options in rows["options"].items():
         rest = str(sorted((key, str(value)) for key, value in options.items() if key != option))
         settings.setdefault(rest, []).append(name)
-    found: dict[str, pd.DataFrame] = {}
+    named: dict[str, pd.DataFrame] = {}
     for rest, names in settings.items():
         if len(names) > 1:
             line = rows.loc[names]
             title = ", ".join(f"{key} {line['options'].iloc[-1][key]}" for key in lines)
             line = line.assign(x=[float(options[option]) for options in line["options"]]).sort_values("x")
-            found[rest if title in found else title] = line
-    return list(found.items())
+            named[rest if title in named else title] = line
+    return list(named.items())
 
 
 @figure("cross_regression_thresholds")
@@ -122,8 +122,8 @@ def layers(run: Run) -> Iterator[Figure]:
                 color="0.6",
                 label="printed, Llama-2-7B-chat",
             )
-            if len(found := _by_range(fits(rows, layout=layout), list(table["Layer Range"]))):
-                curve(axes, found["x"], found, "tau", "measured", COLOURS[0])
+            if len(cells := _by_range(fits(rows, layout=layout), list(table["Layer Range"]))):
+                curve(axes, cells["x"], cells, "tau", "measured", COLOURS[0])
             axes.set_xticks(range(len(labels)), labels, rotation=90, fontsize=7)
             axes.set(title=layout, xlabel="layers, of 32", ylabel="output tokens / step")
         legend(drawn, panels[0])
@@ -136,9 +136,8 @@ def _by_range(rows: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
     for place, label in enumerate(labels):
         layers = layers_of(label)
         near = beside(rows, layers) if layers else None
-        found = rows if layers and not near else fits(rows, layers=near)
-        if (near or not layers) and len(found):
-            cells.append(found.iloc[:1].assign(x=place))
+        if near or not layers:
+            cells.append(fits(rows, layers=near).iloc[:1].assign(x=place))
     return pd.concat(cells) if cells else rows.iloc[:0]
 
 

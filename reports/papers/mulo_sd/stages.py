@@ -72,15 +72,15 @@ def speedups(run: Run) -> list[TextTable]:
     lines = []
     for group, name in _cells(run):
         row = group.row(name)
-        found = predicted(FinishedCell.of(run.store.cell(name)).totals, int(row["options"].get("factor", FACTOR)))
-        if found:
+        speedup = predicted(FinishedCell.of(run.store.cell(name)).totals, int(row["options"].get("factor", FACTOR)))
+        if speedup:
             line = {
                 "backbone": group.backbone,
                 "setting": str(row["label"]),
-                "acceptance a": number(found.acceptance, 3),
-                "eq. 10": number(found.eq10),
-                "corrected": number(found.corrected),
-                "counted": number(found.counted),
+                "acceptance a": number(speedup.acceptance, 3),
+                "eq. 10": number(speedup.eq10),
+                "corrected": number(speedup.corrected),
+                "counted": number(speedup.counted),
                 "wall speed-up": shown(row, ("speedup",), 2),
             }
             lines.append(line)

@@ -103,9 +103,9 @@ def _end(rows: pd.DataFrame) -> float | None:
 
 def _lines(rows: pd.DataFrame) -> list[list[str]]:
     end = _end(rows)
-    told = "-" if not _is_method(rows) else f"none up to {rows['batch'].max():g}" if end is None else number(end, 1)
+    limit = "-" if not _is_method(rows) else f"none up to {rows['batch'].max():g}" if end is None else number(end, 1)
     figures = [(column.key, column.digits) for column in COLUMNS[2:-1]]
     return [
-        [str(row["label"]), f"{row['batch']:g}", *(shown(row, (key,), digits) for key, digits in figures), told]
+        [str(row["label"]), f"{row['batch']:g}", *(shown(row, (key,), digits) for key, digits in figures), limit]
         for _, row in rows.iterrows()
     ]
