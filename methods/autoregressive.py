@@ -11,7 +11,7 @@ from harness.core.draft import Acceptance, Path
 from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.registry import METHODS
-from methods._mutants import UNWARPED_TOKEN
+from methods.verifiers.step_mutants import UNWARPED_TOKEN
 
 
 @METHODS.register("autoregressive")

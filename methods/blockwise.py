@@ -22,10 +22,10 @@ from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import UsageError
 from harness.registry import METHODS
-from methods._mutants import PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW
 from methods.drafters.heads.drafter import HeadDrafter
 from methods.verifiers.mutants import CORRECTION_FROM_TARGET
 from methods.verifiers.rejection import acceptance_probs, judge
+from methods.verifiers.step_mutants import PROPOSALS_JUDGED_BY_NEIGHBOUR_ROW
 
 Rule = Literal["exact", "top", "distance"]
 
