@@ -40,6 +40,7 @@ RECIPES = (
     "methods.training.eagle.recipes",
     "methods.training.heads.recipes",
     "methods.training.heads.xspecmesh",
+    "methods.training.heads.xspecmesh_joint",
     "methods.training.heads.medusa2",
     "methods.training.scales.recipes",
     "tasks.training.detector",

@@ -6,8 +6,7 @@ Rows of the text do not use the adapter and rows of windows do, as in the joint 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from harness.registry import RECIPES
 from harness.train.gated_lora import GatedLora
 from harness.train.loop import Recipe, round_to_bf16
 from harness.train.passages import Plan, passages_of
+from methods.training.adapters.controls import control
 from methods.training.adapters.denoising import Denoising
 from methods.training.adapters.recordings import Recordings, transcribed
 
@@ -96,29 +96,13 @@ class TrainAdapter(Recipe):
         assert isinstance(model, Denoising)
         figures: dict[str, float] = {}
         for key in ("", "_untrained", "_shuffled"):
-            with _control(model.adapted, key):
+            with control(model.adapted, key):
                 right, inside = (slots.double() for slots in model.hits())
             share = right.sum(0) / inside.sum(0).clamp_min(1)
             figures |= {"windows": float(len(right)), "places": float(inside.sum(1).mean())}
             figures |= {f"top1_slot{k}{key}": float(share[k - 1]) for k in (1, 2, 4, self.width)}
             figures[f"run{key}"] = float(right.cumprod(1).sum(1).mean())
         return figures
-
-
-@contextmanager
-def _control(adapted: GatedLora, key: str) -> Iterator[None]:
-    """While inside, the adapter has no effect (_untrained), or its matrices' entries another order (_shuffled)."""
-    trained = [matrix.detach().clone() for matrix in adapted.up]
-    order = torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        for matrix in adapted.up if key else ():
-            mixed = matrix.flatten()[torch.randperm(matrix.numel(), generator=order)].view_as(matrix)
-            matrix.copy_(mixed if key == "_shuffled" else torch.zeros_like(matrix))
-        try:
-            yield
-        finally:
-            for matrix, values in zip(adapted.up, trained, strict=True):
-                matrix.copy_(values)
 
 
 PLACEHOLDERS: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}

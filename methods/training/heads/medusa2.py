@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,52 +20,18 @@ from harness.registry import RECIPES
 from harness.train.finetuned_text import FinetunedText, load_backbone
 from harness.train.finetuning import Tuning
 from harness.train.loop import Recipe
-from harness.train.passages import Passages, Plan, passages_of
+from harness.train.passages import Plan, passages_of
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Heads
 from methods.training.heads.examples import examples, ngram_hits
 from methods.training.heads.figures import figures, save
-from methods.training.heads.heads_in_training import Training, head_losses
+from methods.training.heads.heads_in_training import Training
+from methods.training.heads.medusa2_losses import Joint
 from methods.training.heads.recipes import MEDUSA
-from methods.training.heads.xspecmesh_losses import divergence, drift
+from methods.training.heads.xspecmesh_losses import drift
 
 FASTER = 4.0
 """The heads' learning rate as a multiple of the backbone's."""
-
-
-class JointLosses(NamedTuple):
-    """KL(base || tuned) a token, and the heads' weighted cross-entropy."""
-
-    backbone: Tensor
-    heads: Tensor
-
-
-class Joint(nn.Module):
-    """Heads and a backbone in training.
-
-    Attributes:
-        heads: with their examples.
-        tuned: the backbone that learns.
-        passages: with the backbone as it was.
-        chosen: training passages that have rows.
-        merged: the backbone as it was exported.
-    """
-
-    def __init__(self, heads: Training, tuned: FinetunedText, passages: Passages) -> None:
-        super().__init__()
-        self.heads, self.tuned, self.passages = heads, tuned, passages
-        self.chosen = sorted(set(heads.train_on.passage.tolist()))
-        self.merged: Teacher | None = None
-
-    def losses(self, number: int) -> JointLosses:
-        """The losses on one training passage."""
-        passage = self.passages.train[number]
-        tokens, first = torch.tensor(passage.tokens)[None, :-1], passage.start - 1
-        tuned = self.tuned(tokens)
-        backbone = divergence(self.tuned.base(tokens)[0, first:], tuned.logits[0, first:]).mean()
-        after = self.heads.train_on.after[self.heads.train_on.passage == number]
-        logits = self.heads.heads(tuned.rows[0, first : first + len(after), None])
-        return JointLosses(backbone, head_losses(logits.float(), self.heads.column[after]))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -26,7 +26,7 @@ from harness.train.passages import Plan
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Heads, read_config
 from methods.medusa import Medusa
-from methods.training.heads.medusa2 import Joint
+from methods.training.heads.medusa2_losses import Joint
 from methods.training.heads.xspecmesh_losses import drift
 
 pytest.importorskip("peft")
