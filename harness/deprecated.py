@@ -180,7 +180,7 @@ SYMBOLS = {
     "Offers": "Capabilities",
     "Opening": "EncodedPrompt",
     "Plant": "Mutant",
-    "Read": "HostAcceptance",
+    "harness.contracts.Read": "HostAcceptance",
     "Ranked": "RankedTree",
     "Seat": "Slot",
     "Sheet": "TextTable",
@@ -208,6 +208,10 @@ SYMBOLS = {
     "harness.costs.of": "measured",
     "harness.costs.place": "costs_file",
     "harness.costs.write": "write_costs",
+    "methods.verifiers.plants.EARLY_CLOSING": "UNWARPED_NEXT_TOKEN",
+    "methods.verifiers.plants.ELDERS_FORGOTTEN": "EARLIER_SIBLINGS_FORGOTTEN",
+    "methods.verifiers.plants.PLAIN_CORRECTION": "CORRECTION_FROM_TARGET",
+    "harness.gang.RowCache": "BatchedCache",
     "methods.drafters.sizes.Accepted": "AcceptanceHistory",
     "methods.drafters.sizes.Growing": "TreeSizer",
     "methods.drafters.sampler_nets.between": "bilinear",
@@ -225,7 +229,7 @@ def lookup(module: str, name: str) -> Any:
     Raises:
         AttributeError: the module had no such name, or the name is gone.
     """
-    today = SYMBOLS.get(f"{module}.{name}", SYMBOLS.get(f"{module}.{name}", SYMBOLS.get(name, name)))
+    today = SYMBOLS.get(f"{module}.{name}", SYMBOLS.get(name, name))
     for place in MODULES.get(module, ()):
         found = getattr(importlib.import_module(place), today, None)
         if found is not None:

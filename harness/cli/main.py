@@ -23,7 +23,7 @@ VERBS = {
     "run": "decode a suite's prompts with its methods and store every step",
     "train": "weights from a recipe: resumable, seeded, its CPU hours stated",
     "report": "tables and a Pareto plot of a run",
-    "verify": "exact output laws by enumeration, and the planted bugs they catch",
+    "verify": "exact output distributions by enumeration, and the injected bugs they catch",
     "compare": "paired differences between two runs",
     "show": "one cell of a run, or one of its outputs",
     "study": "a questionnaire about the meshes of a run, and the count of its votes",

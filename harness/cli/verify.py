@@ -22,8 +22,8 @@ from reports import text_table
 
 QUICK = 32
 """Models of at most so many outputs."""
-LAWS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "planted bug": 2, "largest on": 4}
-BUGS = {"planted bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2, "in": 3}
+LAWS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "injected bug": 2, "largest on": 4}
+BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2, "in": 3}
 """Columns of both tables, and the order in which a narrow terminal keeps them."""
 
 
@@ -40,8 +40,8 @@ BUGS = {"planted bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2,
 def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_json: bool) -> None:
     """Enumerate every outcome of a decode on small random models: total variation to the target, without noise.
 
-    Exact methods must show less than 1e-12; each planted bug, a one-line change of the real code, more than 1e-3.
-    Exit codes: 1 when a claim of exactness fails or a planted bug goes unseen, 4 when one could not be enumerated.
+    Exact methods must show less than 1e-12; each injected bug, a one-line change of the real code, more than 1e-3.
+    Exit codes: 1 when a claim of exactness fails or an injected bug goes unseen, 4 when one could not be enumerated.
 
     \b
     stride verify
@@ -122,17 +122,17 @@ def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, 
     for row in rows:
         tv = "" if row["total_variation"] is None else f"{row['total_variation']:.3g}"
         missed = "NOT caught" if row["verdict"] == "exact" else "none applies"
-        seen = "caught" if row["planted"] else (missed if row["plants"] else "none planted")
+        seen = "caught" if row["planted"] else (missed if row["plants"] else "none injected")
         lines.append([row["label"], row["verdict"], tv, row["claim"], seen, row["case"]])
-    text_table.print_table(text_table.TextTable("exact laws", tuple(columns), lines, _unproved(rows)), console)
+    text_table.print_table(text_table.TextTable("exact output distributions", tuple(columns), lines, _unproved(rows)), console)
     if bugs:
         columns = [text_table.Column(key, key, rank=rank) for key, rank in BUGS.items()]
         lines = []
         for bug in bugs:
             seen = "caught" if bug["caught"] else "NOT caught"
             lines.append([bug["why"], bug["method"], f"{bug['total_variation']:.3g}", seen, bug["case"], bug["where"]])
-        text_table.print_table(text_table.TextTable("planted bugs", tuple(columns), lines, []), console)
+        text_table.print_table(text_table.TextTable("injected bugs", tuple(columns), lines, []), console)
     console.print(
         f"{len(cases)} models. Noise floor (autoregressive by the same enumeration): {floor:.2g}. "
-        f"exact: below {EXACT:g}; a planted bug is caught above {CAUGHT:g}."
+        f"exact: below {EXACT:g}; an injected bug is caught above {CAUGHT:g}."
     )

@@ -1,4 +1,4 @@
-"""Masked diffusion: laws by hand, what each number of steps costs, passes, blocks, planted bugs, a whole run."""
+"""Masked diffusion: laws by hand, what each number of steps costs, passes, blocks, injected bugs, a whole run."""
 
 from __future__ import annotations
 
