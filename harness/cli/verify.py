@@ -124,7 +124,8 @@ def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, 
         missed = "NOT caught" if row["verdict"] == "exact" else "none applies"
         seen = "caught" if row["planted"] else (missed if row["plants"] else "none injected")
         lines.append([row["label"], row["verdict"], tv, row["claim"], seen, row["case"]])
-    text_table.print_table(text_table.TextTable("exact output distributions", tuple(columns), lines, _unproved(rows)), console)
+    table = text_table.TextTable("exact output distributions", tuple(columns), lines, _unproved(rows))
+    text_table.print_table(table, console)
     if bugs:
         columns = [text_table.Column(key, key, rank=rank) for key, rank in BUGS.items()]
         lines = []

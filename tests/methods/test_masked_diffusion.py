@@ -161,7 +161,7 @@ class TestLaw:
                 "random",
             ),
             ("harness.core.canvas:Canvas.read", "self._drop(frozenset(positions))", "None", "random"),
-            ("methods.masked_diffusion:MaskedDiffusion._read", "canvas.tokens.get(place, mask)", "mask", "random"),
+            ("methods.masked_diffusion:MaskedDiffusion._read", "canvas.tokens.get(i, mask)", "mask", "random"),
             ("methods.masked_diffusion:MaskedDiffusion._masked", "+ 1) * block", "+ 2) * block", "blocks"),
             ("methods.masked_diffusion:MaskedDiffusion._count", "length // self.steps", "1", "random"),
             ("methods.drafters.unmasking:confidence", "softmax(-1).gather(1, x[:, None])[:, 0]", "amax(-1)", "llada"),

@@ -297,6 +297,8 @@ def test_a_method_exact_on_small_models_only_is_broken_by_greedy_outputs(tmp_pat
     assert verdicts["biased_on_large T=0"]["total_variation"] < 1e-12
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("unchecked")
 def test_every_method_gets_the_verdict_of_its_claim(tmp_path):
     ours = [name for name in METHODS if METHODS.source(name).startswith("methods.")]
     firsts = [METHODS.get(name).variants()[0] for name in ours]

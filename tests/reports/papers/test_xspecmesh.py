@@ -301,7 +301,7 @@ def test_companions_that_are_no_lists_are_refused() -> None:
     with pytest.raises(UsageError, match="beside is 'embedded-mesh'; map a backbone to a list"):
         suite.load("papers/xspecmesh", suite.Overrides({"beside": "embedded-mesh"}))
     with pytest.raises(UsageError, match="'embedded-mesh-mlp-lora' is no backbone of the suite"):
-        suite.load("papers/xspecmesh", {"beside": {}})
+        suite.load("papers/xspecmesh", suite.Overrides({"beside": {}}))
 
 
 def test_a_run_keeps_the_points_that_its_meshes_were_made_from(tmp_path: Path) -> None:
