@@ -46,7 +46,7 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
     if not engine.is_initialized():
         engine.init(log_to_driver=False)
     gpus = 1 if options.device.startswith("cuda") else 0
-    task = engine.remote(num_gpus=gpus, max_calls=1)(_remote)
+    task = engine.remote(num_gpus=gpus, max_calls=1)(run_in_worker)
     quiet = replace(options, progress=Progress())
     suite = plan.suite.suite.model_dump()
     waiting = {task.remote(suite, group, str(store.path.resolve()), quiet): group for group in groups(plan)}
@@ -56,7 +56,8 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
         options.progress.say(f"group done: {' '.join(waiting.pop(ready[0]))}")
 
 
-def _remote(suite: dict[str, Any], group: tuple[str, str], path: str, options: Options) -> None:
+def run_in_worker(suite: dict[str, Any], group: tuple[str, str], path: str, options: Options) -> None:
+    """Run one group of a dumped suite in a process that has imported nothing; ``path``: of the run folder."""
     declare_all()
     plan = expand(resolve_again(suite))
     if plan.suite.suite.threads:

@@ -78,18 +78,20 @@ def scene(random: np.random.Generator, split: str, family: str | None = None) ->
             f"{', '.join(FAMILIES)}"
         )
     while True:
-        drawn = _draw(random, family or FAMILIES[random.integers(len(FAMILIES))])
-        if _held_out(drawn) == (split == "held-out"):
+        drawn = draw_scene(random, family or FAMILIES[random.integers(len(FAMILIES))])
+        if is_held_out(drawn) == (split == "held-out"):
             return drawn
 
 
-def _held_out(drawn: Scene) -> bool:
+def is_held_out(drawn: Scene) -> bool:
+    """Whether a scene is in the held-out split; its composition alone decides, whatever the seed."""
     ground = drawn.ground
     parts = (drawn.things, ground.pattern, ground.near, ground.far, ground.direction)
     return zlib.crc32(repr(parts).encode()) % HELD_OUT == 0
 
 
-def _draw(random: np.random.Generator, family: str) -> Scene:
+def draw_scene(random: np.random.Generator, family: str) -> Scene:
+    """A scene of one of GenEval's families, of either split."""
     large, sized, count = (random.random(3) * (1, 1, 3)).tolist()
     named = family in ("colors", "color_attr")
     number = {"counting": 2 + int(count), "single_object": 1, "colors": 1}.get(family, 2)

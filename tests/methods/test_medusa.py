@@ -33,7 +33,7 @@ from harness.proof.prove import EXACT
 from harness.registry import METHODS
 from harness.synthetic.code import programs
 from harness.train.loop import save_bf16
-from methods.drafters.heads.drafter import HeadDrafter, _toy
+from methods.drafters.heads.drafter import HeadDrafter, toy_heads
 from methods.drafters.heads.net import Heads, read_config
 from methods.medusa import Medusa
 from methods.trees.shapes import Shape, branching
@@ -83,7 +83,7 @@ class Fixed(Heads):
     """Heads that say 10 d, 10 d + 1, ... in this order, whatever they read."""
 
     def __init__(self, vocabulary: int) -> None:
-        toy = _toy(vocabulary, 4)
+        toy = toy_heads(vocabulary, 4)
         super().__init__(toy.config, toy.shared)
 
     def forward(self, rows: torch.Tensor) -> torch.Tensor:

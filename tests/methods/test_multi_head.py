@@ -30,7 +30,7 @@ from harness.proof.mutants import CAUGHT, injected
 from harness.proof.prove import EXACT
 from harness.train.loop import save_bf16
 from methods.drafters.heads.conditioned_drafter import PRUNED, ConditionedHeads, independent, whole_path
-from methods.drafters.heads.drafter import _toy
+from methods.drafters.heads.drafter import toy_heads
 from methods.drafters.heads.layers import CrossAttention
 from methods.drafters.heads.net import Config, Heads
 from methods.multi_head import MultiHead
@@ -177,7 +177,7 @@ class TestDrafts:
     def test_level_d_reads_head_d_on_the_row_that_gave_the_last_token(self) -> None:
         run = opened(Tabular("tabular", {"vocabulary": 50}), (0, 1, 2), Sampling(0.0), 9)
         state = start(SMALL, run)
-        heads = _toy(50, 4, 4)
+        heads = toy_heads(50, 4, 4)
         said = heads(run.target.hidden[1:2, :, 0], state)[:, 0].argmax(-1)
         assert ConditionedHeads(heads, 4).propose(run, state, independent).tokens.tolist() == said.tolist()
         assert len(set(said.tolist())) > 1
@@ -188,7 +188,7 @@ class TestDrafts:
         for seed in range(40):
             run = open_run(model, lambda name: model, (8,), Sampling(1.0), 6, SeededDraws(seed, "t", "p", 0))
             start(SMALL, run)
-            drafted = ConditionedHeads(_toy(9, 4, 4), 3).propose(run, None, independent).tokens.tolist()
+            drafted = ConditionedHeads(toy_heads(9, 4, 4), 3).propose(run, None, independent).tokens.tolist()
             assert len(drafted) == 3
             seen |= set(drafted)
         assert seen == {0, 1, 2, 3, 4}
@@ -210,7 +210,7 @@ class TestDrafts:
 
 class TestCondition:
     def test_what_heads_say_depends_on_the_condition(self) -> None:
-        heads, row = _toy(9, 4, 4), torch.ones(1, 1, 4).double()
+        heads, row = toy_heads(9, 4, 4), torch.ones(1, 1, 4).double()
         one, other = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).double()
         assert not torch.allclose(heads(row, heads.look(one)), heads(row, heads.look(other)), atol=1e-3)
         torch.testing.assert_close(heads(row, heads.look(one)), heads(row, heads.look(one.flip(0))))

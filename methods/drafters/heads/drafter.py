@@ -91,7 +91,7 @@ def opened(run: Run, kind: str, name: str, condition: int = 0) -> Heads:
     """
     folder = run.component(kind, name)
     if folder is None:
-        return _toy(run.capabilities.vocabulary, run.capabilities.width, condition)
+        return toy_heads(run.capabilities.vocabulary, run.capabilities.width, condition)
     check_target(_config(folder), run)
     return _load(folder, run.tied_embeddings)
 
@@ -128,7 +128,7 @@ def _config(folder: Path) -> Config:
 
 
 @lru_cache(maxsize=8)
-def _toy(vocabulary: int, width: int, condition: int = 0) -> Heads:
+def toy_heads(vocabulary: int, width: int, condition: int = 0) -> Heads:
     """Heads of fixed weights, the same for every run."""
     config = Config("tabular", "", width, TOY_HEADS, layers=0 if condition else 1, condition=condition)
     toy = Heads(config, _wave(vocabulary, width)).double()

@@ -26,9 +26,9 @@ SUITE = {
 }
 WORKER = """
 import sys
-from harness.run.executors import _remote
+from harness.run.executors import run_in_worker
 from harness.run.options import Options
-_remote({suite!r}, ("tabular", "fp64"), sys.argv[1], Options())
+run_in_worker({suite!r}, ("tabular", "fp64"), sys.argv[1], Options())
 """
 
 

@@ -123,10 +123,10 @@ def test_scenes_are_those_that_the_shipped_weights_were_trained_on():
 
 
 def test_a_tenth_of_all_compositions_is_held_out():
-    from harness.synthetic.emoji_scene import _draw, _held_out
+    from harness.synthetic.emoji_scene import draw_scene, is_held_out
 
     random = np.random.default_rng(3)
-    share = np.mean([_held_out(_draw(random, "two_object")) for _ in range(4000)])
+    share = np.mean([is_held_out(draw_scene(random, "two_object")) for _ in range(4000)])
     assert abs(share - 0.1) < 0.02
 
 
