@@ -1,4 +1,4 @@
-"""Names of version 0.1 that moved. They keep working, with a DeprecationWarning, until 1.0."""
+"""Names of version 0.1 that moved or changed. They keep working, with a DeprecationWarning, until 1.0."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
@@ -222,6 +222,21 @@ SYMBOLS = {
 }
 """Names of 0.1 that changed: wherever they are imported from, or of one module where the module is named."""
 
+RENAMED = {
+    "harness.discover": {"part": "component"},
+    "methods.adt_tree": {"Adapting": "AdaptingState"},
+    "methods.drafters.unmasking": {"fraction": "unmasked_fraction", "surest": "most_confident"},
+    "methods.lantern": {"Relaxing": "LanternState"},
+    "methods.lanternpp": {"Relaxing": "LanternPlusPlusState"},
+    "methods.mulo_sd": {"Grown": "Progress"},
+    "methods.verifiers.energy": {"closed": "without_last_node", "noted": "with_energies", "point": "point_mass"},
+    "methods.verifiers.grouped": {"within": "near_codes"},
+    "methods.verifiers.rejection": {"acceptance": "acceptance_probs", "odds": "draft_probs"},
+    "methods.verifiers.tree": {"Judged": "TreeJudgement"},
+    "methods.zipar": {"lead": "token_before"},
+}
+"""Names of 0.1 that changed in a module that stayed where it was."""
+
 
 def lookup(module: str, name: str) -> Any:
     """The object that a module of 0.1 called ``name``.
@@ -229,14 +244,18 @@ def lookup(module: str, name: str) -> Any:
     Raises:
         AttributeError: the module had no such name, or the name is gone.
     """
+    renamed = RENAMED.get(module, {}).get(name)
+    if renamed is not None:
+        warnings.warn(f"{module}.{name} is now called {renamed}", DeprecationWarning, stacklevel=3)
+        return getattr(sys.modules[module], renamed)
     today = SYMBOLS.get(f"{module}.{name}", SYMBOLS.get(name, name))
     for place in MODULES.get(module, ()):
-        found = getattr(importlib.import_module(place), today, None)
-        if found is not None:
+        symbol = getattr(importlib.import_module(place), today, None)
+        if symbol is not None:
             warnings.warn(
                 f"{module}.{name} moved: import {today} from {_advised(place, today)}", DeprecationWarning, stacklevel=3
             )
-            return found
+            return symbol
     raise AttributeError(f"module {module!r} has no attribute {name!r}")
 
 
@@ -250,12 +269,16 @@ def names_of(module: str) -> Callable[[str], Any]:
     """A module-level ``__getattr__`` for a package that was a module in 0.1."""
 
     def find(name: str) -> Any:
-        package = "__path__" in vars(sys.modules[module])
-        if name.startswith("__") or (package and find_spec(f"{module}.{name}")):  # a submodule is loaded after this
+        if name.startswith("__") or _is_submodule(module, name):
             raise AttributeError(f"module {module!r} has no attribute {name!r}")
         return lookup(module, name)
 
     return find
+
+
+def _is_submodule(package: str, name: str) -> bool:
+    """Whether the import system loads this name after the package's ``__getattr__`` refused it."""
+    return "__path__" in vars(sys.modules[package]) and find_spec(f"{package}.{name}") is not None
 
 
 def alias(old: str, new: str) -> property:
@@ -300,7 +323,29 @@ class _Moved(MetaPathFinder, Loader):
         module.__dict__["__getattr__"] = names_of(module.__name__)
 
 
+class _RenamedLoader(SourceFileLoader):
+    """Loads a module whose old names are served by ``__getattr__``."""
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        module = ModuleType(spec.name)
+        module.__dict__["__getattr__"] = names_of(spec.name)
+        return module
+
+
+class _Renamed(MetaPathFinder):
+    """Finds the modules of `RENAMED`, so that none of them mentions its old names."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        spec = PathFinder.find_spec(fullname, path, target) if fullname in RENAMED else None
+        if spec is not None and spec.origin is not None:
+            spec.loader = _RenamedLoader(fullname, spec.origin)
+        return spec
+
+
 def install() -> None:
-    """Let the old names be imported; they are looked for after everything else."""
+    """Let the old names be imported. Modules that moved are looked for after everything else."""
     if not any(isinstance(finder, _Moved) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _Renamed())
         sys.meta_path.append(_Moved())

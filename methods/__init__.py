@@ -1,1 +1,5 @@
 """One file per published decoding algorithm."""
+
+from harness import deprecated
+
+deprecated.install()
