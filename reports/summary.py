@@ -1,6 +1,6 @@
 """The summary of a run: one row a cell, with every number that a table, a figure or a comparison shows.
 
-Metrics are defined in ``ledger.METRICS`` alone. An estimate ``x`` has the columns x, x_low, x_high and x_n, the number
+Metrics are defined in ``metrics.METRICS`` alone. An estimate ``x`` has the columns x, x_low, x_high and x_n, the number
 of prompts behind it. x_low is missing where there are fewer than four prompts. Speed is compared with the
 autoregressive baseline of the same run, paired by prompt and seed. It is compared per output token, because sampled
 outputs differ in length.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.record import stats
-from harness.record.ledger import METRICS, totals, value
+from harness.record.metrics import METRICS, totals, value
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -46,7 +46,7 @@ class FinishedCell:
 
     @staticmethod
     def of(cell: Cell) -> FinishedCell:
-        """Compute ``ledger.totals``; the log-probability is missing where not every token of the output has one."""
+        """Compute ``metrics.totals``; the log-probability is missing where not every token of the output has one."""
         samples = cell.samples
         counted = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
         sums = totals(samples, cell.steps)
@@ -104,7 +104,7 @@ def by_category(store: Store) -> pd.DataFrame:
 
 
 def metric_interval(name: str, frame: pd.DataFrame) -> stats.Interval | None:
-    """Compute a metric of the ledger over rows of totals, with its interval."""
+    """Compute a metric over rows of totals, with its interval."""
     metric = METRICS[name]
     return stats.ratio(frame, metric.numerator, metric.denominator, metric.minus)
 

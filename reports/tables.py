@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
-from harness.record.ledger import METRICS
+from harness.record.metrics import METRICS
 from reports.summary import by_category, summarise
 from reports.text_table import Column, TextTable, escape_markdown, interval, markdown_lines, number, print_table
 
@@ -140,7 +140,7 @@ _BY_CATEGORY = ("label", "speedup", "scr", "tau", "acceptance")
 
 
 def legend() -> list[str]:
-    """Return one line a column that says what it means. The formulas are those of the ledger."""
+    """Return one line a column that says what it means. The formulas are those of `METRICS`."""
     metrics = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "logprob")
     return [
         *(f"{column.title}: {METRICS[column.key].formula}" for column in COLUMNS if column.key in metrics),

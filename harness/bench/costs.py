@@ -8,7 +8,7 @@ from collections.abc import Iterable
 
 from harness.core.costs import Costs
 from harness.errors import UsageError
-from harness.record.ledger import Step
+from harness.record.columns import Step
 
 
 def table(steps: Iterable[tuple[int, Step]]) -> Costs:

@@ -19,7 +19,7 @@ from harness.core.backbone import Backbone
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
 from harness.core.method import Method
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.plan import presets
 from harness.record import stats

@@ -17,7 +17,7 @@ from harness.bench.trees import fastest, large
 from harness.bench.windows import windows
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.plan import presets

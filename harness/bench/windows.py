@@ -12,7 +12,7 @@ from harness.core.costs import Costs, costs_file, write_costs
 from harness.core.method import Method
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
-from harness.record.ledger import Step
+from harness.record.columns import Step
 
 NODES = (1, 2, 4, 8, 16, 32, 60)
 """Of trees; a tree of n is read in n + 1 rows."""

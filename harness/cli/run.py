@@ -1,4 +1,4 @@
-"""`stride run`: a suite, or methods, backbones and tasks named on the command line."""
+"""The verb `stride run`: reads its options and plans the cells. `harness.run` runs them."""
 
 from __future__ import annotations
 

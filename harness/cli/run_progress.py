@@ -9,7 +9,7 @@ from rich.progress import Progress as Bar
 
 from harness.core.task import Prompt
 from harness.plan.cells import Cell
-from harness.run.progress import Progress
+from harness.run.options import Progress
 
 
 class RunProgress(Progress):

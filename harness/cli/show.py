@@ -12,7 +12,7 @@ from rich.table import Table
 
 from harness.cli.main import emit
 from harness.errors import UnknownNameError, UsageError
-from harness.record.ledger import METRICS, acceptance_by_depth, totals, value
+from harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 from harness.record.store import Cell, Store
 
 

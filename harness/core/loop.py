@@ -14,7 +14,7 @@ from harness.core.method import Method
 from harness.core.run import Run
 from harness.core.session import depths_of
 from harness.errors import ContractError
-from harness.record.ledger import Step, check
+from harness.record.columns import Step, check
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""What one decode gives to a method."""
+"""`Run`: all that a method sees of the decode of one prompt. Many of them make a run of `stride run`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ParamSpec, TypeVar
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from harness import deprecated
-from harness.core.backbone import TiedEmbeddings
+from harness.core.backbone import Backbone, TiedEmbeddings
 from harness.core.batch import Slot
 from harness.core.cache import Cache
 from harness.core.canvas import Canvas
@@ -24,6 +24,7 @@ from harness.core.draws import Draws
 from harness.core.models import Models
 from harness.core.sampling import Sampling, warp
 from harness.core.session import Session
+from harness.core.task import Prompt
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -207,3 +208,21 @@ class Run:
             return result
 
         return stamped
+
+
+def open_run(
+    backbone: Backbone,
+    load_drafter: Callable[[str], Backbone],
+    prompt: Prompt | Sequence[int],
+    sampling: Sampling,
+    budget: int,
+    draws: Draws,
+) -> Run:
+    """A run on one prompt, which decodes alone and is timed by the CPU's clock; for others see `Run.of`.
+
+    Args:
+        load_drafter: loads a drafter by name; called when a method opens it.
+        prompt: or bare token ids.
+        budget: output tokens allowed.
+    """
+    return Run.of(Models(backbone, load_drafter, prompt), sampling, budget, draws)

@@ -12,8 +12,7 @@ from harness.core.backbone import Backbone
 from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draws import Draws
 from harness.core.method import Method
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling, warp
 from harness.core.session import Session
 from harness.core.task import Prompt

@@ -1,1 +1,1 @@
-"""What a run leaves behind: ledger, store, statistics, provenance. Imports no torch."""
+"""What a run leaves behind: its tables (`columns`), metrics, store, statistics, provenance. Imports no torch."""

@@ -2,7 +2,7 @@
 
 Repetitions of a prompt, like tokens of an output, are correlated, so a bootstrap resamples whole prompts. One prompt
 alone is clustered by repetition: its intervals are over seeds, and say nothing of other prompts.
-Series and frames are indexed by (prompt, repetition), as ``ledger.totals`` gives them. Random choices come
+Series and frames are indexed by (prompt, repetition), as ``metrics.totals`` gives them. Random choices come
 from a generator of the given seed: the same data always gives the same interval.
 
 Intervals are percentile intervals widened to Student's t (Hesterberg 2015, "expanded percentile"): the plain
@@ -22,7 +22,7 @@ from scipy import sparse
 from scipy.stats import norm, t, ttest_1samp
 
 from harness.errors import UsageError
-from harness.record.resampling import resample_counts
+from harness.record.bootstrap import resample_counts
 
 FloatArray = NDArray[np.float64]
 Statistic = Callable[[FloatArray], FloatArray]

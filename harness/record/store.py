@@ -33,8 +33,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
+from harness.record.columns import Record, Sample, Step, check
 from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, lock, make, put, put_folder
-from harness.record.ledger import Record, Sample, Step, check
 from harness.record.outputs import Output, file_name, save
 
 _CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO"
@@ -144,7 +144,7 @@ class Store:
         """Store one finished decode; durable when this returns.
 
         Raises:
-            ContractError: the record breaks an identity of the ledger.
+            ContractError: the record breaks an identity of `columns.check`.
             RunIncomplete: the disk is full or read-only; what was finished before is kept.
             StoreError: the cell is sealed. UnknownNameError: the manifest has no such cell.
         """
@@ -226,7 +226,7 @@ class Store:
 
         Raises:
             StoreError: a record is damaged, or the cell is sealed already.
-            ContractError: a record breaks an identity of the ledger.
+            ContractError: a record breaks an identity of `columns.check`.
             RunIncomplete: the disk is full or read-only; every record is kept.
         """
         if self.sealed(cell):

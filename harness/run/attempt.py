@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from dataclasses import dataclass, replace
 
 from harness.core.batch import Slot
@@ -13,9 +14,11 @@ from harness.core.run import Run
 from harness.core.task import Prompt
 from harness.errors import RunIncomplete, StoreError
 from harness.plan.cells import Cell
-from harness.record.ledger import Sample, Step
-from harness.run.failures import one_line
+from harness.record.columns import Sample, Step
 from harness.run.loading import LoadedGroup
+
+NO_OUTPUT = "output: "
+"""Begins the error of a sample whose decode succeeded, and whose tokens stand for no output."""
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,9 @@ def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slo
         raise
     except Exception as error:  # a method or plugin may raise anything: the sample says what
         return Attempt(prompt, replace(sample, status="failed", error=one_line(error)))
+
+
+def one_line(error: Exception, stage: str = "") -> str:
+    """An error in one line, with the place that it came from; ``stage`` goes first."""
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{stage}{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"

@@ -16,8 +16,7 @@ from harness.plan.cells import Plan, expand
 from harness.plan.suite import resolve_again
 from harness.record.store import Store
 from harness.run.group import run_group
-from harness.run.options import Options
-from harness.run.progress import Progress
+from harness.run.options import Options, Progress
 
 Executor = Callable[[Plan, Store, Options], None]
 

@@ -1,10 +1,24 @@
-"""How to run a plan."""
+"""How to run a plan, and who is told of its progress."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from harness.run.progress import Progress
+from harness.core.task import Prompt
+from harness.plan.cells import Cell
+
+
+class Progress:
+    """Told of a run's stages and decodes; the default says nothing."""
+
+    def say(self, text: str) -> None:
+        """A stage begins."""
+
+    def expect(self, decodes: int) -> None:
+        """So many decodes remain."""
+
+    def done(self, cell: Cell, prompt: Prompt) -> None:
+        """One decode is written."""
 
 
 @dataclass(frozen=True)

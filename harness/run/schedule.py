@@ -9,7 +9,7 @@ from functools import partial
 from harness.core.batch import Batch
 from harness.core.task import Prompt
 from harness.plan.cells import Cell
-from harness.record.ledger import Record
+from harness.record.columns import Record
 from harness.run.attempt import Attempt, attempt
 from harness.run.loading import LoadedGroup
 from harness.run.scoring import Scorer

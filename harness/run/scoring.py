@@ -16,9 +16,8 @@ from harness.errors import OutputError, RunIncomplete, StoreError
 from harness.plan.cells import Cell
 from harness.proof.divergence import diverge
 from harness.record import outputs
-from harness.record.ledger import Record, Sample
-from harness.run.attempt import Attempt
-from harness.run.failures import NO_OUTPUT, one_line
+from harness.record.columns import Record, Sample
+from harness.run.attempt import NO_OUTPUT, Attempt, one_line
 from harness.run.loading import LoadedGroup
 
 LEADING = 16

@@ -7,7 +7,7 @@ from typing import Any
 
 from harness.plan.cells import Plan
 from harness.record.store import Store
-from harness.run.failures import NO_OUTPUT
+from harness.run.attempt import NO_OUTPUT
 
 
 def summary(plan: Plan, store: Store) -> Mapping[str, Any]:

@@ -13,7 +13,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.record import stats
-from harness.record.ledger import METRICS
+from harness.record.metrics import METRICS
 from reports.summary import FinishedCell
 from reports.text_table import markdown_lines, number
 

@@ -25,7 +25,7 @@ from scipy.stats import t
 
 from harness.errors import StoreError, UsageError
 from harness.record import stats
-from harness.record.ledger import METRICS, totals
+from harness.record.metrics import METRICS, totals
 from reports.text_table import markdown_lines, number
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ EXIT = {"pass": 0, "fail": 1, "error": 2, "inconclusive": 4}
 TESTED = ("tau_minus_1", "acceptance")
 COUNTS = ["output", "steps", "accepted", "tested", "drafted"]
 FREE = "free_"
-"""Prefix of the columns of `ledger.totals` that leave forced tokens out; a baseline stores these alone."""
+"""Prefix of the columns of `metrics.totals` that leave forced tokens out; a baseline stores these alone."""
 
 
 @dataclass(frozen=True)

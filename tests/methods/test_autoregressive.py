@@ -7,7 +7,7 @@ import pytest
 from harness.backbones.toy.tabular import Tabular
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.proof.distance import reference_law
 from methods.autoregressive import Autoregressive

@@ -13,8 +13,7 @@ from harness.backbones.toy.tabular import Tabular
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, advance, decode, start
 from harness.core.method import Claim
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import CASES, GRID_CASES

@@ -18,7 +18,7 @@ from harness.core.draft import Draft
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
 from harness.core.method import Claim, Method
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.errors import ContractError, UsageError

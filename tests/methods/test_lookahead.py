@@ -13,8 +13,7 @@ from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, advance, decode, start
 from harness.core.method import Method
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.errors import UsageError

@@ -23,7 +23,7 @@ from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, advance, decode
 from harness.core.method import Mutant, label
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling, warp
 from harness.errors import ContractError, UsageError
 from harness.plan import presets

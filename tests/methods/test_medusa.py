@@ -19,8 +19,7 @@ from harness.core.capabilities import Capabilities
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode, start
 from harness.core.method import Claim, Method
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.discover import component, shipped

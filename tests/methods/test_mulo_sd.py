@@ -27,8 +27,7 @@ from harness.core.draws import SeededDraws, Stream
 from harness.core.loop import Decode, advance, decode
 from harness.core.method import Claim
 from harness.core.models import Models
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.core.task import Prompt
@@ -40,7 +39,7 @@ from harness.proof.cases import GRID_CASES
 from harness.proof.distance import distance
 from harness.proof.mutants import CAUGHT, try_mutants
 from harness.proof.prove import EXACT, prove
-from harness.record.ledger import totals
+from harness.record.metrics import totals
 from harness.record.store import Store
 from harness.registry import METHODS
 from harness.run.executors import serial

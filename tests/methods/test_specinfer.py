@@ -12,8 +12,7 @@ from harness.core.draft import Draft
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
 from harness.core.method import Method
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.proof.cases import Case

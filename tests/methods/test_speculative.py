@@ -11,8 +11,7 @@ from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance, Draft
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.errors import ContractError, UsageError
 from harness.plan import presets

@@ -18,8 +18,7 @@ from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, advance, decode
 from harness.core.method import Mutant
 from harness.core.models import Models
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.errors import UsageError

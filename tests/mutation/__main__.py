@@ -34,7 +34,8 @@ TARGETS = (
     "harness/core/sampling.py",
     "harness/core/draws.py",
     "harness/record/stats.py",
-    "harness/record/ledger.py",
+    "harness/record/columns.py",
+    "harness/record/metrics.py",
     "reports/gate/gate.py",
     "harness/backbones/slots",
 )

@@ -15,8 +15,9 @@ import pytest
 from matplotlib.figure import Figure
 from rich.console import Console
 
-from harness.record.ledger import METRICS as LEDGER
-from harness.record.ledger import STEP_FIELDS, value
+from harness.record.columns import STEP_FIELDS
+from harness.record.metrics import METRICS as RECORD_METRICS
+from harness.record.metrics import value
 from harness.record.store import Store
 from reports import pareto, tables, text_table
 from reports.gate import compare
@@ -67,12 +68,12 @@ def test_two_passes_a_step_are_timed_once_in_the_prediction() -> None:
     assert row["predicted"] == pytest.approx(20 / 16) == row["speedup"] and row["flags"] == ""
 
 
-def test_a_metric_is_the_ledgers(frame: pd.DataFrame) -> None:
+def test_a_metric_is_that_of_the_record(frame: pd.DataFrame) -> None:
     cell = suite(6).cell("t0-spec")
     row = frame.set_index("cell").loc["t0-spec"]
     held = FinishedCell.of(cell).totals
     for name in ("scr", "tau", "acceptance", "acceptance_per_node", "nfe_per_output", "logprob"):
-        assert row[name] == pytest.approx(value(LEDGER[name], held))
+        assert row[name] == pytest.approx(value(RECORD_METRICS[name], held))
 
 
 def test_a_narrow_terminal_folds_names_and_headings_and_keeps_what_was_measured() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from harness.record.ledger import Record
+from harness.record.columns import Record
 from reports import step_counts
 from reports.papers import suites
 from reports.papers.measured import measured

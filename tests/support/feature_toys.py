@@ -15,8 +15,7 @@ from harness.core.cache import Cache, Rows, Window
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode, start
 from harness.core.method import Method
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.train.loop import save_bf16

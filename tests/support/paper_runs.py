@@ -10,7 +10,7 @@ import matplotlib.image
 import numpy as np
 import pandas as pd
 
-from harness.record.ledger import Record
+from harness.record.columns import Record
 from harness.record.store import Store
 from reports.papers import suites
 from reports.papers.measured import Run, measured

@@ -14,8 +14,7 @@ from harness.plan import suite
 from harness.plan.cells import Plan, expand
 from harness.record.store import Cell, Store
 from harness.run.executors import serial
-from harness.run.options import Options
-from harness.run.progress import Progress
+from harness.run.options import Options, Progress
 
 
 def plan_of(**data: Any) -> Plan:

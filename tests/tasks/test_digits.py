@@ -7,7 +7,7 @@ import pytest
 
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.discover import shipped
 from harness.errors import ContractError, OutputError, UsageError

@@ -25,7 +25,7 @@ from harness.core.canvas import Canvas
 from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt, Scored
 from harness.discover import shipped

@@ -19,7 +19,7 @@ import numpy as np
 from harness.core.backbone import Backbone
 from harness.core.draws import SeededDraws
 from harness.core.loop import advance, start, truncate
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.discover import declare_all

@@ -48,7 +48,7 @@ class Predicted:
 
 
 def predicted(frame: pd.DataFrame, factor: int) -> Predicted | None:
-    """Over all rows of ``ledger.totals``, of a method whose steps fill bands; None where no drafter ran.
+    """Over all rows of ``metrics.totals``, of a method whose steps fill bands; None where no drafter ran.
 
     Ends of rows are no cells: they count neither as tokens nor as passes. T_q are the small cells, T_p / r^2: a drafter
     that draws them side by side makes fewer passes, which ``counted`` alone has.

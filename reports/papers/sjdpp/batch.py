@@ -1,6 +1,6 @@
 """The batch sweep: tokens a second and speed-up of batches of B prompts, and where the speed-up ends.
 
-Throughput is output tokens over the time of the batch (`record.ledger`); the speed-up is over the autoregressive batch
+Throughput is output tokens over the time of the batch (`record.metrics`); the speed-up is over the autoregressive batch
 of the same B, as in every table.
 """
 

@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.record.ledger import METRICS
+from harness.record.metrics import METRICS
 from reports.papers.drawing import (
     COLOURS,
     QUALITIES,
@@ -158,7 +158,7 @@ def refinement(run: Run) -> Iterator[Figure]:
 
 
 def _dots(store: Store, axes: Axes, rows: pd.DataFrame, name: str, labels: Sequence[str]) -> None:
-    """A row a cell: a metric of the ledger, a dot a picture, and a bar for all together with its interval."""
+    """A row a cell: a metric, a dot a picture, and a bar for all together with its interval."""
     metric = METRICS[name]
     for place, (cell, row) in enumerate(rows.iterrows()):
         frame = FinishedCell.of(store.cell(str(cell))).totals

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from harness.cli.main import VERBS
-from harness.record.ledger import Record, Sample
+from harness.record.columns import Record, Sample
 from harness.record.store import Store
 from harness.registry import METHODS
 from tests.support.cli import not_json, refused, stride

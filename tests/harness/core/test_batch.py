@@ -38,8 +38,8 @@ from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.plan import suite as suites
 from harness.proof.distance import toy_drafter
-from harness.record.ledger import METRICS as FIGURES
-from harness.record.ledger import totals, value
+from harness.record.metrics import METRICS as FIGURES
+from harness.record.metrics import totals, value
 from harness.record.store import Cell, Store
 from harness.registry import METHODS
 from methods.drafters.jacobi.refine import Fresh, Refine, redraw

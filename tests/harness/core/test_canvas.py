@@ -25,14 +25,13 @@ from harness.core.draft import Fill
 from harness.core.draws import Draws, SeededDraws
 from harness.core.loop import Decode, decode
 from harness.core.method import Claim, Method
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.errors import ContractError
 from harness.proof.enumerate import output_law
 from harness.proof.states import freeze
-from harness.record.ledger import check
+from harness.record.columns import check
 
 MODEL = Tabular("tabular", {"vocabulary": 4, "context": 40})
 PROMPT = (0, 2, 1)

@@ -19,7 +19,7 @@ from harness.core.models import Models
 from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.errors import ContractError
-from harness.record.ledger import check
+from harness.record.columns import check
 
 V = 6
 

@@ -16,8 +16,7 @@ from scipy import integrate
 from harness.core.draft import Acceptance, Draft, Path
 from harness.core.draws import Draws
 from harness.core.method import Claim, Method
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.errors import ContractError, EnumerationLimit
 from harness.proof import enumerate as enumeration

@@ -22,7 +22,7 @@ from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
 from harness.core.method import Claim, Method, Mutant, label
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.discover import load_all

@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import ks_2samp
 
 from harness.record import stats
-from harness.record.resampling import resample_counts
+from harness.record.bootstrap import resample_counts
 
 
 def index(prompts: int, repetitions: int = 1) -> pd.MultiIndex:

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 
 import harness
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
-from harness.record.ledger import LISTS, STEP_FIELDS, Record, Sample, Step, totals
+from harness.record.columns import LISTS, STEP_FIELDS, Record, Sample, Step
+from harness.record.metrics import totals
 from harness.record.store import Store
 
 CELLS = ["sjd-0a1b", "ar-2c3d"]
@@ -158,7 +159,7 @@ texts = st.text(max_size=8)
 reals = st.floats(allow_nan=False)
 maybe_real = st.none() | reals
 few = st.lists(numbers, max_size=4).map(tuple)
-by_type = {"int": numbers, "float": reals, "tuple[int, ...]": few}  # the ledger's annotations are strings
+by_type = {"int": numbers, "float": reals, "tuple[int, ...]": few}  # annotations are strings
 by_type["tuple[float, ...]"] = st.lists(reals, max_size=3).map(tuple)
 plain_steps = st.builds(Step, **{f.name: by_type[str(f.type)] for f in fields(Step)})
 plain_samples = st.builds(

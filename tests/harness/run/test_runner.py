@@ -16,8 +16,7 @@ from harness.core.draft import Path as TokenPath
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
 from harness.core.method import Claim, Method, parameters
-from harness.core.open_run import open_run
-from harness.core.run import Run
+from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt, Task
 from harness.discover import component
@@ -27,8 +26,7 @@ from harness.plan.compatibility import incompatibility
 from harness.record.store import Store
 from harness.registry import METHODS, TASKS, Registry
 from harness.run.executors import groups, serial
-from harness.run.options import Options
-from harness.run.progress import Progress
+from harness.run.options import Options, Progress
 from tests.support.cli import stride
 from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
 

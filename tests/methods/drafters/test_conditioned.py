@@ -20,7 +20,7 @@ from harness.backbones.slots import lora
 from harness.backbones.toy.tabular import Tabular
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.discover import load_recipes

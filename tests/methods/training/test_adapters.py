@@ -15,7 +15,7 @@ from harness.backbones.text.hf_causal import HFCausal
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
 from harness.core.method import Method
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.errors import UsageError

@@ -13,7 +13,7 @@ from torch.nn import functional
 
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.discover import load_recipes, shipped
 from harness.errors import WeightsError

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from harness.record.ledger import totals
+from harness.record.metrics import totals
 from reports.papers import suites
 from reports.papers.mulo_sd import pareto, sheets, stages
 from reports.papers.mulo_sd import text as papers_mulo_text

@@ -21,7 +21,7 @@ from harness.errors import UnknownNameError, UsageError
 from harness.plan import suite
 from harness.plan.cells import expand
 from harness.record import stats
-from harness.record.ledger import METRICS, totals, value
+from harness.record.metrics import METRICS, totals, value
 from reports.papers import engine, layouts, registry, suites
 from reports.papers.measured import measured
 from reports.papers.sjdpp import figures, maps, regions

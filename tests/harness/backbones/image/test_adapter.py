@@ -24,7 +24,7 @@ from harness.core.draft import Acceptance, Draft
 from harness.core.draft import Path as Walk
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.core.task import Prompt

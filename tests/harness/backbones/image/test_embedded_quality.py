@@ -16,7 +16,7 @@ import torch
 
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Scored
 from harness.errors import OutputError

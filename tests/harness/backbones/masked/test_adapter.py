@@ -21,7 +21,7 @@ from harness.core.capabilities import Requirement
 from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.errors import ContractError, UsageError, WeightsError
 from harness.plan import presets

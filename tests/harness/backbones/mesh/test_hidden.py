@@ -22,7 +22,7 @@ from harness.core.capabilities import Requirement, Tap
 from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draft import Acceptance, Draft, Path
 from harness.core.draws import SeededDraws
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.core.task import Prompt

@@ -20,7 +20,7 @@ from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draft import Draft
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
 from harness.errors import UsageError, WeightsError

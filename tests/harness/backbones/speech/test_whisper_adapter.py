@@ -17,7 +17,7 @@ from harness.backbones.speech.whisper import Whisper
 from harness.core.cache import Cache, Window
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
-from harness.core.open_run import open_run
+from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.errors import DataMissing, UsageError, WeightsError

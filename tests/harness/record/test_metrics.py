@@ -10,17 +10,8 @@ import pandas as pd
 import pytest
 
 from harness.errors import ContractError
-from harness.record.ledger import (
-    METRICS,
-    STEP_FIELDS,
-    Record,
-    Sample,
-    Step,
-    acceptance_by_depth,
-    check,
-    totals,
-    value,
-)
+from harness.record.columns import STEP_FIELDS, Record, Sample, Step, check
+from harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 
 
 def step(drafted: int, accepted: int, **other: Any) -> Step:

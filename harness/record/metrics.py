@@ -1,0 +1,129 @@
+"""One definition of every metric: a ratio of two totals over samples.
+
+The bootstrap over prompts, paired differences and tables read the same definition. Totals are per sample; the raw
+steps stay in the store, so that any other tool's convention can be derived by name.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from harness.record.columns import LATER
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A ratio of two totals.
+
+    Args:
+        name: as in tables. formula: as printed. numerator, denominator: columns of ``totals``.
+        unit: of the ratio. minus: subtracted from the ratio (1 for tau - 1).
+    """
+
+    name: str
+    formula: str
+    numerator: str
+    denominator: str
+    unit: str = ""
+    minus: float = 0.0
+
+
+METRICS = {
+    metric.name: metric
+    for metric in (
+        Metric("scr", "output tokens / NFE", "output", "nfe", "tokens/pass"),
+        Metric("tau", "output tokens / steps", "output", "steps", "tokens/step"),
+        Metric("tau_minus_1", "output tokens / steps - 1", "output", "steps", "tokens/step", minus=1.0),
+        Metric("acceptance", "accepted / tested (along the tested path)", "free_accepted", "free_tested"),
+        Metric("acceptance_per_node", "accepted / drafted", "free_accepted", "free_drafted"),
+        Metric("expected_per_node", "expected accepted / drafted", "free_expected", "free_drafted"),
+        Metric("nfe_per_output", "NFE / output tokens", "nfe", "output", "passes/token"),
+        Metric("reused", "reused drafts / steps", "reused", "steps"),
+        Metric("unique_drafted", "(drafted - reused) / steps", "unique_drafted", "steps", "nodes/step"),
+        Metric("mean_tree_depth", "levels of drafts / steps", "levels", "steps", "levels/step"),
+        Metric("draft_nfe", "drafter passes / steps", "draft_nfe", "steps"),
+        Metric("logprob", "mean log p(token), target at T = 1", "logprob", "output", "nat"),
+        Metric("step_ms", "step wall time / steps", "wall_ms", "steps", "ms"),
+        Metric("ms_per_token", "step wall time / output tokens", "wall_ms", "output", "ms"),
+        Metric("tokens_per_second", "output tokens / step wall time", "output", "wall_s", "1/s"),
+        Metric("throughput", "output tokens / Σ(step wall time / rows that shared it)", "output", "share_s", "1/s"),
+    )
+}
+
+
+def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
+    """One row a counted sample (status ok, not warm-up), indexed by (prompt, repetition).
+
+    Args:
+        samples: rows of samples.parquet. steps: rows of steps.parquet.
+
+    Returns:
+        Columns output, steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot,
+        reused, resampled, levels, unique_drafted (drafted and not reused), wall_ms, wall_s,
+        share_s (the output's share of its batch's time), logprob, agreement,
+        prefill_ms; and drafted, tested, accepted and expected
+        without the forced ones as free_drafted and so on.
+    """
+    steps = steps.reindex(columns=[*steps.columns, *(name for name in LATER if name not in steps)], fill_value=0)
+    steps = steps.assign(share_ns=steps["wall_ns"] / steps.get("served", 1))
+    good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
+    kept = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
+    columns = [
+        "nfe",
+        "draft_nfe",
+        "drafted",
+        "tested",
+        "accepted",
+        "expected",
+        "emitted",
+        "forced",
+        "overshoot",
+    ]
+    frame = kept[[*columns, *LATER, "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
+    frame["unique_drafted"] = frame["drafted"] - frame["reused"]
+    for name in ("drafted", "tested", "accepted"):
+        frame[f"free_{name}"] = frame[name] - frame.pop(f"forced_{name}")
+    frame["free_expected"] = frame["expected"] - frame["accepted"] + frame["free_accepted"]
+    frame["steps"] = kept.size().reindex(good.index)
+    frame["output"] = good["tokens"].map(len)
+    frame["wall_ms"] = frame.pop("wall_ns") / 1e6
+    frame["wall_s"] = frame["wall_ms"] / 1e3
+    frame["share_s"] = frame.pop("share_ns") / 1e9
+    frame["logprob"] = good["logprobs"].map(sum)
+    frame["agreement"] = good["agreement"].astype(float)
+    frame["prefill_ms"] = good["prefill_ns"] / 1e6
+    return frame
+
+
+def value(metric: Metric, frame: pd.DataFrame) -> float | None:
+    """The metric over all rows of ``totals``; None where its denominator is 0 (nothing was tested, say)."""
+    below = float(frame[metric.denominator].sum())
+    return float(frame[metric.numerator].sum()) / below - metric.minus if below else None
+
+
+@dataclass(frozen=True)
+class Depth:
+    """Acceptance at one depth of a chain, from 1.
+
+    Args:
+        marginal: steps that kept a node at this depth / all steps.
+        conditional: the same / steps that kept one at the depth above and drafted one here.
+    """
+
+    depth: int
+    marginal: float
+    conditional: float | None
+
+
+def acceptance_by_depth(steps: pd.DataFrame) -> list[Depth]:
+    """Marginal and conditional acceptance at each depth; 1 + the sum of marginals = emitted / steps."""
+    accepted, drafted = steps["accepted"].to_numpy(), steps["drafted"].to_numpy()
+    deepest = int(accepted.max()) if len(accepted) else 0
+    rows = []
+    for depth in range(1, deepest + 1):
+        kept = int((accepted >= depth).sum())
+        reached = int(((accepted >= depth - 1) & (drafted >= depth)).sum())
+        rows.append(Depth(depth, kept / len(steps), kept / reached if reached else None))
+    return rows
