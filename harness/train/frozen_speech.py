@@ -22,7 +22,7 @@ from harness.backbones.speech.whisper_decoder import linears
 from harness.core.cache import Window
 from harness.core.task import Prompt
 from harness.errors import UsageError
-from harness.train.frozen_text import FrozenModel
+from harness.train.frozen_text import FrozenModel, MaskedTokens
 from harness.train.passages import cached
 from harness.train.teacher import Passage, Teacher
 
@@ -51,23 +51,17 @@ class FrozenSpeech(FrozenModel):
         self.hears = FRAME * int(self.model.config.max_source_positions)
         self._home = Teacher(self.backbone).home / "heard"
 
-    def logits(
-        self,
-        ids: Int[Tensor, " N"],
-        mask: Float[Tensor, "N N"],
-        places: Int[Tensor, " N"],
-        condition: npt.NDArray[Any] | None,
-    ) -> Float[Tensor, "N V"]:
-        """One pass over a transcript of the recording ``condition``; suppressed tokens have the logit ``FLOOR``."""
-        states, last = self._encoded(condition)["states"].float(), self.backbone.capabilities.context - 1
+    def logits(self, inputs: MaskedTokens) -> Float[Tensor, "N V"]:
+        """The condition is the recording; suppressed tokens have the logit ``FLOOR``."""
+        states, last = self._encoded(inputs.condition)["states"].float(), self.backbone.capabilities.context - 1
         rows = self.model.model.decoder(
-            input_ids=ids[None],
-            attention_mask=mask[None, None],
-            position_ids=places.clamp_max(last)[None],  # rows past the end of the text are not counted
+            input_ids=inputs.ids[None],
+            attention_mask=inputs.mask[None, None],
+            position_ids=inputs.places.clamp_max(last)[None],  # rows past the end of the text are not counted
             encoder_hidden_states=states[None],
             use_cache=False,
         ).last_hidden_state[0]
-        return self._suppressed(self.model.proj_out(rows), places)
+        return self._suppressed(self.model.proj_out(rows), inputs.places)
 
     def _suppressed(self, logits: Float[Tensor, "N V"], places: Int[Tensor, " N"]) -> Float[Tensor, "N V"]:
         setup = self._setup

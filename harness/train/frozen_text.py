@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy.typing as npt
 from jaxtyping import Float, Int
@@ -16,6 +16,22 @@ from harness.backbones.text.hf_causal import HFCausal
 from harness.core.backbone import Backbone
 from harness.errors import UsageError
 from harness.train.teacher import Passage
+
+
+class MaskedTokens(NamedTuple):
+    """What a pass of a frozen model reads.
+
+    Args:
+        ids: of the tokens.
+        mask: added to the attention scores.
+        places: positions.
+        condition: of the passage.
+    """
+
+    ids: Int[Tensor, " N"]
+    mask: Float[Tensor, "N N"]
+    places: Int[Tensor, " N"]
+    condition: npt.NDArray[Any] | None
 
 
 class FrozenModel(ABC):
@@ -36,14 +52,8 @@ class FrozenModel(ABC):
     hears: int
 
     @abstractmethod
-    def logits(
-        self,
-        ids: Int[Tensor, " N"],
-        mask: Float[Tensor, "N N"],
-        places: Int[Tensor, " N"],
-        condition: npt.NDArray[Any] | None,
-    ) -> Float[Tensor, "N V"]:
-        """One pass over the tokens of a passage that has this condition."""
+    def logits(self, inputs: MaskedTokens) -> Float[Tensor, "N V"]:
+        """One pass over the tokens."""
 
     @abstractmethod
     def transcript(self, recording: npt.NDArray[Any]) -> Passage:
@@ -72,18 +82,10 @@ class FrozenText(FrozenModel):
         self.model = backbone._net.model
         self.linears = gated.linears(self.model)
 
-    def logits(
-        self,
-        ids: Int[Tensor, " N"],
-        mask: Float[Tensor, "N N"],
-        places: Int[Tensor, " N"],
-        condition: npt.NDArray[Any] | None,
-    ) -> Float[Tensor, "N V"]:
+    def logits(self, inputs: MaskedTokens) -> Float[Tensor, "N V"]:
         """The condition is ignored."""
-        out = self.model(
-            input_ids=ids[None], attention_mask=mask[None, None], position_ids=places[None], use_cache=False
-        )
-        logits: Tensor = out.logits[0]
+        ids, mask, places = inputs.ids[None], inputs.mask[None, None], inputs.places[None]
+        logits: Tensor = self.model(input_ids=ids, attention_mask=mask, position_ids=places, use_cache=False).logits[0]
         return logits
 
     def transcript(self, recording: npt.NDArray[Any]) -> Passage:

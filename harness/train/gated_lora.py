@@ -22,7 +22,7 @@ from harness.backbones.slots.lora import LowRank
 from harness.errors import UsageError
 from harness.plan import presets
 from harness.train.frozen_speech import FrozenSpeech
-from harness.train.frozen_text import FrozenModel, FrozenText
+from harness.train.frozen_text import FrozenModel, FrozenText, MaskedTokens
 
 MODELS: dict[str, type[FrozenText] | type[FrozenSpeech]] = {"hf_causal": FrozenText, "whisper": FrozenSpeech}
 """The frozen model of each adapter of backbones."""
@@ -107,7 +107,7 @@ class GatedLora(nn.Module):
         ]
         mask = torch.zeros(visible.shape).masked_fill(~visible, -torch.inf)
         with gated.hooked(pairs, gate[:, None].float()):
-            logits = self.frozen.logits(torch.cat([text, windows.flatten()]), mask, places, condition)
+            logits = self.frozen.logits(MaskedTokens(torch.cat([text, windows.flatten()]), mask, places, condition))
         rows = (roots[:, None] + torch.arange(width)).clamp_max(count - 1)
         return Streams(logits[rows], logits[count:].view(number, width, -1))
 

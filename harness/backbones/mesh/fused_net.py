@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple, final
+from typing import NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
@@ -13,8 +13,8 @@ from torch.nn import functional
 from harness.backbones.mesh.fused_weights import FusedWeights
 from harness.backbones.mesh.layers import EPS, split_heads
 from harness.backbones.mesh.model import NOWHERE, block_of, is_offset
-from harness.backbones.slots.net import Net, SlotLayer
-from harness.backbones.slots.packed import PackedWindow, last_rows
+from harness.backbones.slots.net import Net, SlotInputs, SlotLayer
+from harness.backbones.slots.packed import PackedWindow
 from harness.backbones.slots.tapped import TappedNet
 from harness.core.backbone import TiedEmbeddings
 from harness.core.cache import Rows
@@ -71,10 +71,7 @@ class MeshNet(TappedNet):
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
         """Several sequences in one pass (see `packed`), each with its own cloud."""
         several = [_Sequence(len(p.window.tokens), p.mask, p.slots.layers, _cross(p.net)) for p in parts]
-        rows, taps = last_rows(parts), parts[0].window.taps
-        if taps:
-            return self._shown(tokens, positions, None, several, rows, taps)
-        return Rows(self._logits(self._normed(self._through(tokens, positions, None, several, {})[rows])))
+        return self._packed_rows(SlotInputs(tokens, positions, None, several), parts)
 
     def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
         return self.decoder.head(last) if len(last) else last.new_empty(0, len(self.decoder.table))
@@ -82,17 +79,11 @@ class MeshNet(TappedNet):
     def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
         return functional.layer_norm(x, x.shape[1:], self.decoder.norm, None, EPS)
 
-    def _through(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Sequence[Any],
-        entering: dict[int, Tensor],
-    ) -> Float[Tensor, "N E"]:
-        """All layers; ``entering`` takes what enters those that it has. ``slots``: also those of several sequences."""
+    def _through(self, inputs: SlotInputs, entering: dict[int, Tensor]) -> Float[Tensor, "N E"]:
+        """The slots may also be those of several sequences."""
         decoder = self.decoder
-        alone = _Sequence(len(tokens), mask, slots, self._cross)
+        tokens, positions, slots = inputs.tokens, inputs.positions, inputs.slots
+        alone = _Sequence(len(tokens), inputs.mask, slots, self._cross)
         several = list(slots) if isinstance(slots[0], _Sequence) else [alone]
         counts = [each.rows for each in several]
         each = zip(torch.split(tokens, counts), torch.split(positions, counts), several, strict=True)

@@ -13,7 +13,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from harness.backbones.slots.net import FIRST, Gates, Net, Slots, Tapped
+from harness.backbones.slots.net import FIRST, Gates, Net, SlotInputs, Slots, Tapped
 from harness.backbones.slots.packed import PackedWindow, extend_packed
 from harness.core.cache import Cache, Rows, Window
 from harness.errors import ContractError
@@ -116,11 +116,12 @@ class SlotCache(Cache):
 
     def _run(self, part: PackedWindow) -> Rows:
         net, slots, window, mask = part
+        inputs = SlotInputs(window.tokens, window.positions, mask, slots.layers)
         if not window.taps:
-            return Rows(net(window.tokens, window.positions, mask, slots, window.rows))
+            return Rows(net(inputs, window.rows))
         if not isinstance(net, Tapped):
             raise ContractError(f"{type(net).__name__} gives no hidden rows; ask a backbone that meets HIDDEN")
-        return net.tapped(window.tokens, window.positions, mask, slots, window.rows, window.taps)
+        return net.tapped(inputs, window.rows, window.taps)
 
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:

@@ -17,8 +17,8 @@ from torch.nn import functional
 
 from harness.backbones.slots import gated as gates
 from harness.backbones.slots.fused import FusedLayers
-from harness.backbones.slots.net import Net
-from harness.backbones.slots.packed import PackedLayer, PackedWindow, last_rows, layers
+from harness.backbones.slots.net import Net, SlotInputs
+from harness.backbones.slots.packed import PackedLayer, PackedWindow, layers
 from harness.backbones.slots.tapped import TappedNet
 from harness.backbones.slots.transformers_net import TransformersNet
 from harness.core.backbone import TiedEmbeddings
@@ -116,10 +116,8 @@ class FusedLlama(FusedLayers, TappedNet):
 
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
         """Several sequences in one pass (see `packed`)."""
-        packed, rows = layers(parts, self._heads // self._kv_heads), last_rows(parts)
-        if parts[0].window.taps:
-            return self._shown(tokens, positions, None, packed, rows, parts[0].window.taps)
-        return Rows(self._logits(self._normed(self._through(tokens, positions, None, packed, {})[rows])))
+        slots = layers(parts, self._heads // self._kv_heads)
+        return self._packed_rows(SlotInputs(tokens, positions, None, slots), parts)
 
     def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
         return functional.rms_norm(x, x.shape[1:], self._norm, self._eps)
@@ -127,21 +125,12 @@ class FusedLlama(FusedLayers, TappedNet):
     def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
         return self._head(last) if len(last) else last.new_empty(0, self._vocabulary)
 
-    def _through(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Sequence[Any],
-        entering: dict[int, Tensor],
-    ) -> Float[Tensor, "N E"]:
-        """What leaves the last layer; ``entering`` takes what enters the layers that it names."""
-        x = functional.embedding(tokens, self._embed)
-        cos, sin = self._cos[positions], self._sin[positions]
-        if mask is not None:
-            mask = mask.repeat(self._heads // self._kv_heads, 1)
+    def _through(self, inputs: SlotInputs, entering: dict[int, Tensor]) -> Float[Tensor, "N E"]:
+        x = functional.embedding(inputs.tokens, self._embed)
+        cos, sin = self._cos[inputs.positions], self._sin[inputs.positions]
+        mask = None if inputs.mask is None else inputs.mask.repeat(self._heads // self._kv_heads, 1)
         width, eps = x.shape[1:], self._eps
-        for index, (layer, slot) in enumerate(zip(self._weights, slots, strict=True)):
+        for index, (layer, slot) in enumerate(zip(self._weights, inputs.slots, strict=True)):
             if index in entering:
                 entering[index] = x
             qkv = layer.qkv(functional.rms_norm(x, width, layer.norm, eps))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from jaxtyping import Bool, Float, Int
@@ -94,21 +95,32 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
         self._slots.length = 0
 
 
+@dataclass(frozen=True, eq=False)
+class SlotInputs:
+    """What a net reads in a pass.
+
+    Args:
+        tokens: ids of the N new entries.
+        positions: of the new entries.
+        mask: added to the attention scores; T entries lie in the slots after the pass. None: N is 1 or the slots are
+            empty, and an entry attends to all earlier entries.
+        slots: of each layer; a pass over several sequences has its own form (see `PackedLayer`).
+    """
+
+    tokens: Int[Tensor, " N"]
+    positions: Int[Tensor, " N"]
+    mask: Float[Tensor, "N T"] | None
+    slots: Sequence[Any]
+
+
 class Net(Protocol):
-    """A forward pass over the slots; it writes N entries behind `slots.length` and leaves the length."""
+    """A forward pass over slots; it writes N entries behind those that are there and leaves `Slots.length`."""
 
     kind: str
     layers: int
 
-    def __call__(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-    ) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows; without a mask N is 1 or the slots are empty, and rows attend to all before."""
+    def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
+        """Logits of the last R rows."""
 
     def pick(self, layers: Sequence[int]) -> Net:
         """The same weights with these layers only."""
@@ -121,15 +133,7 @@ class Tapped(Net, Protocol):
     def tied_embeddings(self) -> TiedEmbeddings:
         """Its embedding and unembedding."""
 
-    def tapped(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-        taps: Sequence[int],
-    ) -> Rows:
+    def tapped(self, inputs: SlotInputs, rows: int, taps: Sequence[int]) -> Rows:
         """The same pass, and what enters these layers of all N entries, in one branch; L: what the head reads."""
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
-from harness.backbones.slots.net import Slots
+from harness.backbones.slots.net import SlotInputs
+from harness.backbones.slots.packed import PackedWindow, last_rows
 from harness.core.cache import Rows
 
 
@@ -28,54 +28,31 @@ class TappedNet(ABC):
         """L, the layers that a tap counts."""
         return self.layers
 
-    def __call__(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-    ) -> Float[Tensor, "R V"]:
+    def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
         """Logits of the last R rows; the norm is skipped for the others."""
-        x = self._through(tokens, positions, mask, slots.layers, {})
-        return self._logits(self._normed(x[len(tokens) - rows :]))
+        x = self._through(inputs, {})
+        return self._logits(self._normed(x[len(x) - rows :]))
 
-    def tapped(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-        taps: Sequence[int],
-    ) -> Rows:
+    def tapped(self, inputs: SlotInputs, rows: int, taps: Sequence[int]) -> Rows:
         """The same, with what enters the tapped layers; L: the normed rows that the head reads."""
-        return self._shown(tokens, positions, mask, slots.layers, slice(len(tokens) - rows, None), taps)
+        return self._tapped_rows(inputs, slice(len(inputs.tokens) - rows, None), taps)
 
-    def _shown(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Sequence[Any],
-        rows: slice | list[int],
-        taps: Sequence[int],
-    ) -> Rows:
+    def _tapped_rows(self, inputs: SlotInputs, rows: slice | list[int], taps: Sequence[int]) -> Rows:
         """Logits of chosen rows, and what enters the tapped layers of all."""
         entering = dict.fromkeys(taps, torch.empty(0))
-        x = self._through(tokens, positions, mask, slots, entering)
+        x = self._through(inputs, entering)
         last = entering[self.depth] = self._normed(x)
         return Rows(self._logits(last[rows]), torch.stack([entering[tap] for tap in taps], 1)[:, None])
 
+    def _packed_rows(self, inputs: SlotInputs, parts: Sequence[PackedWindow]) -> Rows:
+        """Logits of the last rows of each window, and hidden rows where the windows have taps."""
+        rows, taps = last_rows(parts), parts[0].window.taps
+        if taps:
+            return self._tapped_rows(inputs, rows, taps)
+        return Rows(self._logits(self._normed(self._through(inputs, {})[rows])))
+
     @abstractmethod
-    def _through(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Sequence[Any],
-        entering: dict[int, Tensor],
-    ) -> Float[Tensor, "N E"]:
+    def _through(self, inputs: SlotInputs, entering: dict[int, Tensor]) -> Float[Tensor, "N E"]:
         """What leaves the last layer; ``entering`` takes what enters the layers that it names."""
 
     @abstractmethod

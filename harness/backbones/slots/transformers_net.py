@@ -9,13 +9,13 @@ from contextlib import nullcontext
 from typing import Any, final
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 from transformers.cache_utils import Cache as TransformersCache
 
 from harness.backbones.slots import gated as gates
 from harness.backbones.slots.lora import Adapter, LowRank
-from harness.backbones.slots.net import Slots
+from harness.backbones.slots.net import SlotInputs, Slots
 from harness.core.backbone import TiedEmbeddings
 from harness.core.cache import Rows
 from harness.errors import UsageError
@@ -43,44 +43,24 @@ class TransformersNet:
         """Its embedding and unembedding."""
         return TiedEmbeddings(self.model.get_input_embeddings().weight, self.model.get_output_embeddings().weight)
 
-    def __call__(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-    ) -> Float[Tensor, "R V"]:
+    def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
         """Logits of the last R rows. A prefill pays for one row, since transformers takes 0 for all."""
-        logits: Tensor = self._run(tokens, positions, mask, slots, rows).logits[0]
+        logits: Tensor = self._run(inputs, rows).logits[0]
         return logits[logits.shape[0] - rows :]
 
-    def tapped(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-        taps: Sequence[int],
-    ) -> Rows:
+    def tapped(self, inputs: SlotInputs, rows: int, taps: Sequence[int]) -> Rows:
         """The same, with transformers' ``hidden_states`` of the tapped layers, whose last entry is normed."""
-        out = self._run(tokens, positions, mask, slots, rows, output_hidden_states=True)
+        out = self._run(inputs, rows, output_hidden_states=True)
         logits = out.logits[0]
         hidden = torch.stack([out.hidden_states[tap][0] for tap in taps], 1)[:, None]
         return Rows(logits[logits.shape[0] - rows :], hidden)
 
-    def _run(
-        self, tokens: Tensor, positions: Tensor, mask: Tensor | None, slots: Slots, rows: int, **more: bool
-    ) -> Any:
+    def _run(self, inputs: SlotInputs, rows: int, **more: bool) -> Any:
         cut = {"logits_to_keep": max(rows, 1)} if self._cuts else {}
         with nullcontext() if self._on is None else gates.hooked(*self._on):
             return self.model(
-                input_ids=tokens[None],
-                attention_mask=None if mask is None else mask[None, None],
-                position_ids=positions[None],
-                past_key_values=TransformersCache(layers=slots.layers),
-                use_cache=True,
+                input_ids=inputs.tokens[None],
+                **transformers_arguments(inputs),
                 **cut,
                 **more,
             )
@@ -100,6 +80,16 @@ class TransformersNet:
     def pick(self, layers: Sequence[int]) -> TransformersNet:
         """The same tensors under a model of fewer layers; the original is left as it is."""
         return TransformersNet(pick_layers(self.model, layers))
+
+
+def transformers_arguments(inputs: SlotInputs) -> dict[str, Any]:
+    """How transformers takes the mask, the positions and the slots."""
+    return {
+        "attention_mask": None if inputs.mask is None else inputs.mask[None, None],
+        "position_ids": inputs.positions[None],
+        "past_key_values": TransformersCache(layers=inputs.slots),
+        "use_cache": True,
+    }
 
 
 def pick_layers(model: Any, layers: Sequence[int]) -> Any:
@@ -140,11 +130,12 @@ def _shrink(config: Any, layers: Sequence[int]) -> None:
 def honours_masks(net: TransformersNet, device: torch.device, like: torch.dtype) -> bool:
     """Whether an entry that a mask hides leaves the logits of the others as if it were absent."""
     ids = torch.arange(3, device=device)
+    positions = torch.tensor([0, 1, 1], device=device)
     mask = torch.zeros(3, 3, dtype=like, device=device)
     mask[0, 1:] = mask[1, 2] = mask[2, 1] = float("-inf")
     with torch.inference_mode():
-        tree = net(ids, torch.tensor([0, 1, 1], device=device), mask, Slots(net.layers, 8), 1)
-        chain = net(ids[[0, 2]], ids[:2], None, Slots(net.layers, 8), 1)
-        shown = net(ids, torch.tensor([0, 1, 1], device=device), None, Slots(net.layers, 8), 1)
-    near, far = (tree - chain).abs().max(), (shown - chain).abs().max()
+        tree = net(SlotInputs(ids, positions, mask, Slots(net.layers, 8).layers), 1)
+        chain = net(SlotInputs(ids[[0, 2]], ids[:2], None, Slots(net.layers, 8).layers), 1)
+        unmasked = net(SlotInputs(ids, positions, None, Slots(net.layers, 8).layers), 1)
+    near, far = (tree - chain).abs().max(), (unmasked - chain).abs().max()
     return bool(near <= 0.5 * far)  # rounding alone moves logits in bf16

@@ -17,7 +17,7 @@ from torch.nn import functional
 from harness.backbones.slots import gated as gates
 from harness.backbones.slots.fused import FusedLayers
 from harness.backbones.slots.lora import Adapter, LowRank
-from harness.backbones.slots.net import Slots
+from harness.backbones.slots.net import SlotInputs
 from harness.core.packed_linear import Product, product
 from harness.errors import WeightsError
 
@@ -129,22 +129,16 @@ class Decoder(FusedLayers):
             heard.append(Heard(self._split(keys).contiguous(), self._split(values).contiguous()))
         return Listening(self, heard, grammar)
 
-    def forward(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        heard: Sequence[Heard],
-    ) -> Float[Tensor, "N E"]:
+    def forward(self, inputs: SlotInputs, heard: Sequence[Heard]) -> Float[Tensor, "N E"]:
         """Entries after the last layer."""
-        x = functional.embedding(tokens, self._embed) + self._places[positions]
-        width, causal = x.shape[1:], mask is None and len(tokens) > 1
-        for layer, slot, (their_keys, their_values) in zip(self._weights, slots.layers, heard, strict=True):
+        x = functional.embedding(inputs.tokens, self._embed) + self._places[inputs.positions]
+        width, mask = x.shape[1:], inputs.mask
+        causal = mask is None and len(x) > 1
+        for layer, slot, (their_keys, their_values) in zip(self._weights, inputs.slots, heard, strict=True):
             query, keys, values = layer.qkv(functional.layer_norm(x, width, *layer.norm)).chunk(3, 1)
-            entries = slot.update(self._split(keys), self._split(values))
+            keys, values = slot.update(self._split(keys), self._split(values))
             attended = functional.scaled_dot_product_attention(
-                self._split(query), *entries, attn_mask=mask, is_causal=causal
+                self._split(query), keys, values, attn_mask=mask, is_causal=causal
             )
             x = layer.out(_joined(attended)).add_(x)
             query = self._split(layer.ask(functional.layer_norm(x, width, *layer.norm_ask)))
@@ -180,18 +174,11 @@ class Listening:
         self.layers = decoder.layers
         self._decoder, self._heard, self._grammar = decoder, heard, grammar
 
-    def __call__(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-    ) -> Float[Tensor, "R V"]:
+    def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
         """Logits of the last R rows; the other rows are not computed past the last layer."""
-        x = self._decoder.forward(tokens, positions, mask, slots, self._heard)
-        last = slice(len(tokens) - rows, None)
-        return self._grammar.apply(self._decoder.logits(x[last]), positions[last])
+        x = self._decoder.forward(inputs, self._heard)
+        last = slice(len(x) - rows, None)
+        return self._grammar.apply(self._decoder.logits(x[last]), inputs.positions[last])
 
     def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
         """As its decoder takes it."""

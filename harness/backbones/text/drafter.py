@@ -18,7 +18,7 @@ from harness.backbones.base import TYPES, Identity, check_dtype, check_parameter
 from harness.backbones.checkpoints import sources, transformers_models
 from harness.backbones.slots.cache import SlotCache
 from harness.backbones.slots.fused_llama import FusedLlama
-from harness.backbones.slots.net import Net, Slots
+from harness.backbones.slots.net import Net, SlotInputs
 from harness.backbones.text import drafter_files
 from harness.backbones.text.tokenized import TokenizedAdapter
 from harness.core.capabilities import Requirement
@@ -94,16 +94,9 @@ class Spread:
         self.layers = inner.layers
         self._inner, self._kept, self._vocabulary = inner, kept, vocabulary
 
-    def __call__(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-    ) -> Float[Tensor, "R V"]:
+    def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
         """Logits of the last R rows."""
-        few = self._inner(tokens, positions, mask, slots, rows)
+        few = self._inner(inputs, rows)
         return few.new_full((rows, self._vocabulary), float("-inf")).index_copy_(1, self._kept, few)
 
     def pick(self, layers: Sequence[int]) -> Spread:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -70,35 +70,32 @@ def _moved(
     return np.roll(levels, by, axis) if leaving.max() == 0 else levels
 
 
-RECIPES.register("digits-s")(
-    DigitRecipe(
-        summary="digits of 8x8 pixels, a token a pixel, 0.34 M parameters",
-        width=96,
-        inner=256,
-        layers=3,
-        heads=3,
-        context=256,
-        batch=64,
-        dropout=0.15,
-        steps=900,
-        hours=0.5,
-        rate=3e-3,
-        average=0.99,
-    )
+SMALL = DigitRecipe(
+    summary="digits of 8x8 pixels, a token a pixel, 0.34 M parameters",
+    width=96,
+    inner=256,
+    layers=3,
+    heads=3,
+    context=256,
+    batch=64,
+    dropout=0.15,
+    steps=900,
+    hours=0.5,
+    rate=3e-3,
+    average=0.99,
 )
+RECIPES.register("digits-s")(SMALL)
 RECIPES.register("digits-l")(
-    DigitRecipe(
+    replace(
+        SMALL,
         summary="digits of 8x8 pixels, a token a pixel, 1.2 M parameters",
         width=160,
         inner=416,
         layers=4,
         heads=5,
-        context=256,
-        batch=64,
         dropout=0.2,
         steps=1000,
         hours=1.0,
         rate=2e-3,
-        average=0.99,
     )
 )

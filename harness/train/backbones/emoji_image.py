@@ -6,7 +6,7 @@ Every step draws and encodes new scenes, so nothing can be memorised. This takes
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -124,52 +124,43 @@ def _shared(pictures: Int[Tensor, "a n"], known: Int[Tensor, "b n"]) -> float:
     return float(torch.stack([(known == picture).float().mean(1).max() for picture in pictures]).mean())
 
 
-RECIPES.register("emoji-image")(
-    SceneRecipe(
-        summary="emoji scenes of 64 pixels from captions, 16x16 tokens, 3.0 M parameters",
-        width=192,
-        inner=512,
-        layers=6,
-        heads=4,
-        context=512,
-        batch=16,
-        steps=12000,
-        hours=4.0,
-        rate=2e-3,
-        compiled=True,
-        average=0.998,
-    )
+LARGE = SceneRecipe(
+    summary="emoji scenes of 64 pixels from captions, 16x16 tokens, 3.0 M parameters",
+    width=192,
+    inner=512,
+    layers=6,
+    heads=4,
+    context=512,
+    batch=16,
+    steps=12000,
+    hours=4.0,
+    rate=2e-3,
+    compiled=True,
+    average=0.998,
 )
+RECIPES.register("emoji-image")(LARGE)
 RECIPES.register("emoji-image-8x8")(
-    SceneRecipe(
+    replace(
+        LARGE,
         summary="emoji scenes of 32 pixels from captions, 8x8 tokens, 3.0 M parameters",
         size=32,
-        width=192,
-        inner=512,
-        layers=6,
-        heads=4,
-        context=512,
         batch=48,
         steps=900,
         hours=2.0,
-        rate=2e-3,
-        compiled=True,
         average=0.995,
     )
 )
 RECIPES.register("emoji-image-small")(
-    SceneRecipe(
+    replace(
+        LARGE,
         summary="emoji scenes of 64 pixels from captions, 16x16 tokens, 0.5 M parameters: a drafter",
         width=96,
         inner=256,
         layers=3,
         heads=2,
-        context=512,
-        batch=16,
         steps=3000,
         hours=2.0,
         rate=3e-3,
-        compiled=True,
         average=0.995,
     )
 )

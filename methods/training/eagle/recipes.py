@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from harness.registry import RECIPES
 from harness.train.passages import Plan
 from methods.training.eagle.feature_recipe import FeatureRecipe
@@ -31,66 +33,37 @@ for _size, _heads, _inner in (("s", 3, 256), ("l", 5, 384)):
             steps=600,
         )
     )
-RECIPES.register("eagle1-embedded-code")(
-    FeatureRecipe(
-        summary="EAGLE-1 drafter of embedded-code",
-        backbone="embedded-code",
-        plan=Plan("code", train=4, development=1),
-        heads=4,
-        kv_heads=2,
-        inner=384,
-        steps=400,
-    )
+CODE = FeatureRecipe(
+    summary="EAGLE-1 drafter of embedded-code",
+    backbone="embedded-code",
+    plan=Plan("code", train=4, development=1),
+    heads=4,
+    kv_heads=2,
+    inner=384,
+    steps=400,
 )
-RECIPES.register("eagle3-embedded-code")(
-    FeatureRecipe(
-        summary="EAGLE-3 drafter of embedded-code",
-        backbone="embedded-code",
-        eagle="eagle3",
-        plan=Plan("code", train=4, development=1),
-        heads=4,
-        kv_heads=2,
-        inner=384,
-        kept=256,
-        rounds=3,
-        regress=0.0,
-        classify=1.0,
-        noise=0.0,
-        steps=400,
-    )
+SMOLLM2 = FeatureRecipe(
+    summary="EAGLE-1 drafter of SmolLM2-135M, over the 8,192 ids that it writes most",
+    backbone="smollm2-135m",
+    plan=Plan("text", train=12, development=1),
+    heads=9,
+    kv_heads=3,
+    inner=1536,
+    theta=100000.0,
+    kept=8192,
+    rows=4,
+    steps=1600,
+    hours=1.0,
 )
-RECIPES.register("eagle1-smollm2-135m")(
-    FeatureRecipe(
-        summary="EAGLE-1 drafter of SmolLM2-135M, over the 8,192 ids that it writes most",
-        backbone="smollm2-135m",
-        plan=Plan("text", train=12, development=1),
-        heads=9,
-        kv_heads=3,
-        inner=1536,
-        theta=100000.0,
-        kept=8192,
-        rows=4,
-        steps=1600,
-        hours=1.0,
-    )
-)
-RECIPES.register("eagle3-smollm2-135m")(
-    FeatureRecipe(
-        summary="EAGLE-3 drafter of SmolLM2-135M, over the 8,192 ids that it writes most",
-        backbone="smollm2-135m",
-        eagle="eagle3",
-        plan=Plan("text", train=12, development=1),
-        heads=9,
-        kv_heads=3,
-        inner=1536,
-        theta=100000.0,
-        kept=8192,
-        rounds=3,
-        rows=4,
-        regress=0.0,
-        classify=1.0,
-        noise=0.0,
-        steps=1600,
-        hours=1.0,
-    )
-)
+
+
+def as_eagle3(recipe: FeatureRecipe, kept: int) -> FeatureRecipe:
+    """EAGLE-3's drafter of the same backbone and sizes: soft cross-entropy alone, in three rounds."""
+    summary = recipe.summary.replace("EAGLE-1", "EAGLE-3")
+    return replace(recipe, summary=summary, eagle="eagle3", kept=kept, rounds=3, regress=0.0, classify=1.0, noise=0.0)
+
+
+RECIPES.register("eagle1-embedded-code")(CODE)
+RECIPES.register("eagle3-embedded-code")(as_eagle3(CODE, kept=256))
+RECIPES.register("eagle1-smollm2-135m")(SMOLLM2)
+RECIPES.register("eagle3-smollm2-135m")(as_eagle3(SMOLLM2, kept=8192))

@@ -19,15 +19,14 @@ from torch import Tensor, nn
 from harness.registry import RECIPES
 from harness.train.finetuned_text import FinetunedText, load_backbone
 from harness.train.finetuning import Tuning
-from harness.train.loop import Recipe
-from harness.train.passages import Plan, passages_of
+from harness.train.passages import passages_of
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Heads
 from methods.training.heads.examples import examples, ngram_hits
 from methods.training.heads.figures import figures, save
 from methods.training.heads.heads_in_training import Training
 from methods.training.heads.medusa2_losses import Joint
-from methods.training.heads.recipes import MEDUSA
+from methods.training.heads.recipes import MEDUSA, MedusaRecipe
 from methods.training.heads.xspecmesh_losses import drift
 
 FASTER = 4.0
@@ -35,36 +34,25 @@ FASTER = 4.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneHeads(Recipe):
+class TuneHeads(MedusaRecipe):
     """Stage 2: Medusa's heads of stage 1 and the backbone together; exports heads, and the merged backbone in
     ``backbone``, which a preset makes a target: ``adapter: hf_causal`` and ``source: {folder: OUT/backbone}``.
 
     Args:
-        backbone: a preset.
-        plan: of its passages.
         requires: the recipe of its heads, which use its unembedding.
         tuning: how the backbone learns; a rank of 1 or more, which leaves the unembedding unchanged.
         fixed: lambda_0.
         together: passages of a step.
     """
 
-    summary: str
-    backbone: str
-    plan: Plan
     requires: tuple[str, ...]
     tuning: Tuning = field(default_factory=lambda: Tuning(32, 16))
     fixed: float = 0.2
     together: int = 4
-
-    kind = "drafter"
-    source = "passages of the backbone itself, drawn with a fixed seed"
     steps: int = 120
-    hours: float = 0.35
     rate: float = 5e-4
+
     warmup = 10
-    fall = 0.95
-    decay = 0.0
-    betas = (0.9, 0.95)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """The heads of stage 1 and the backbone, with the passages of stage 1.

@@ -25,12 +25,31 @@ from methods.training.heads.heads_in_training import Training, frequent, head_lo
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainHeads(Recipe):
-    """Cross-entropy of all heads on the backbone's own passages; only the heads are trained.
+class MedusaRecipe(Recipe):
+    """Settings of Medusa-1 and Medusa-2.
 
     Args:
         backbone: a preset.
         plan: of its passages.
+    """
+
+    summary: str
+    backbone: str
+    plan: Plan
+    hours: float = 0.35
+
+    kind = "drafter"
+    source = "passages of the backbone itself, drawn with a fixed seed"
+    fall = 0.95
+    decay = 0.0
+    betas = (0.9, 0.95)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainHeads(MedusaRecipe):
+    """Cross-entropy of all heads on the backbone's own passages; only the heads are trained.
+
+    Args:
         heads: D.
         layers: see `Config`.
         inner: see `Config`.
@@ -39,25 +58,16 @@ class TrainHeads(Recipe):
         batch: rows of a step.
     """
 
-    summary: str
-    backbone: str
-    plan: Plan
     heads: int = 4
     layers: int = 1
     inner: int = 0
     kept: int = 0
     own: bool = False
     batch: int = 512
-
-    kind = "drafter"
-    source = "passages of the backbone itself, drawn with a fixed seed"
     steps: int = 400
-    hours: float = 0.35
     rate: float = 2e-3
+
     warmup = 20
-    fall = 0.95
-    decay = 0.0
-    betas = (0.9, 0.95)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """New heads with their examples. Generates the backbone's passages first where the cache holds none.

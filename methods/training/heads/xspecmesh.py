@@ -28,34 +28,45 @@ NAME = "embedded-mesh"
 
 
 @dataclass(frozen=True, kw_only=True)
-class TrainMeshHeads(Recipe):
-    """Stage 1: the heads alone, on meshes that the backbone generated.
+class MeshHeadsRecipe(Recipe):
+    """Settings of both stages.
 
     Args:
-        cross: whether the heads attend to the latents of the points; otherwise they are Medusa's block.
         plan: of the shapes.
-        heads: D.
-        attention: attention heads of each.
         together: shapes of a step.
     """
 
     summary: str
-    cross: bool
     plan: Shapes = field(default_factory=Shapes)
-    heads: int = 4
-    attention: int = 4
-    together: int = 4
+    together: int
+    rate: float = 5e-4
 
     kind = "heads"
     source = "meshes of the backbone itself, of procedural shapes (Apache-2.0)"
-    requires = (BASE,)
-    steps: int = 1200
-    hours: float = 1.5
-    rate: float = 5e-4
     warmup = 20
     fall = 1.0
     decay = 0.0
     betas = (0.9, 0.99)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainMeshHeads(MeshHeadsRecipe):
+    """Stage 1: the heads alone, on meshes that the backbone generated.
+
+    Args:
+        cross: whether the heads attend to the latents of the points; otherwise they are Medusa's block.
+        heads: D.
+        attention: attention heads of each.
+    """
+
+    cross: bool
+    heads: int = 4
+    attention: int = 4
+    together: int = 4
+    steps: int = 1200
+    hours: float = 1.5
+
+    requires = (BASE,)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """New heads. Generates the backbone's meshes first where the cache holds none."""

@@ -15,17 +15,16 @@ from torch import Tensor, nn
 from harness.registry import RECIPES
 from harness.train.finetuned_mesh import FinetunedMesh, load_backbone
 from harness.train.finetuning import Tuning
-from harness.train.loop import Recipe
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Heads
 from methods.training.heads.figures import save_heads
-from methods.training.heads.xspecmesh import BASE, NAME
+from methods.training.heads.xspecmesh import BASE, NAME, MeshHeadsRecipe
 from methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, joint_loss
-from methods.training.heads.xspecmesh_passages import Meshes, Shapes
+from methods.training.heads.xspecmesh_passages import Meshes
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneMeshHeads(Recipe):
+class TuneMeshHeads(MeshHeadsRecipe):
     """Stage 2: heads of stage 1 and the backbone together; exports heads, and the tuned backbone in ``backbone``.
 
     A preset of that folder makes it a target: ``adapter: mesh`` and ``source: {folder: OUT/backbone}``. After LoRA the
@@ -35,26 +34,14 @@ class TuneMeshHeads(Recipe):
         requires: the recipes of the backbone and of the heads.
         tuning: how the backbone learns.
         fixed: lambda.
-        plan: of the shapes, as in stage 1.
-        together: shapes of a step.
     """
 
-    summary: str
     requires: tuple[str, ...]
     tuning: Tuning = field(default_factory=Tuning)
     fixed: float = 50.0
-    plan: Shapes = field(default_factory=Shapes)
     together: int = 2
-
-    kind = "heads"
-    source = "meshes of the backbone itself, of procedural shapes (Apache-2.0)"
     steps: int = 800
     hours: float = 2.0
-    rate: float = 5e-4
-    warmup = 20
-    fall = 1.0
-    decay = 0.0
-    betas = (0.9, 0.99)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """The heads of stage 1 and the backbone, with the meshes of stage 1."""

@@ -9,12 +9,12 @@ from collections.abc import Sequence
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
 from harness.backbones.image.published.llamagen_modules import GPT, Shape, vocabulary
-from harness.backbones.slots.net import SlotLayer, Slots
+from harness.backbones.slots.net import SlotInputs, SlotLayer
 from harness.errors import UsageError
 
 
@@ -47,23 +47,16 @@ class LlamaGenNet:
         """The same weights with these layers only."""
         return LlamaGenNet(self.gpt, self._prompt, [self._chosen[index] for index in layers])
 
-    def __call__(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-    ) -> Float[Tensor, "R V"]:
+    def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
         """Logits of the last R rows; ids of the prompt's entries, which the head does not make, get 0."""
-        gpt, prompt = self.gpt, self._prompt
+        gpt, prompt, positions = self.gpt, self._prompt, inputs.positions
         if prompt is None:
             raise UsageError("this model has no cache without a condition; open a prompt")
-        x = self._embed(tokens, positions, prompt)
+        x = self._embed(inputs.tokens, positions, prompt)
         place = (positions - len(prompt) + 1).clamp(0, gpt.shape.side**2)
         turns = None if self._turns is None else self._turns[place][:, None]
-        for index, slot in zip(self._chosen, slots.layers, strict=True):
-            x = self._layer(index, x, turns, mask, slot)
+        for index, slot in zip(self._chosen, inputs.slots, strict=True):
+            x = self._layer(index, x, turns, inputs.mask, slot)
         logits = gpt.output(gpt.norm(x[len(x) - rows :]))
         return functional.pad(logits, (0, vocabulary(gpt.shape) - gpt.shape.codes))
 

@@ -7,14 +7,13 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor
-from transformers.cache_utils import Cache as TransformersCache
 
 from harness.backbones.checkpoints import transformers_models
 from harness.backbones.image.published.family import Request
-from harness.backbones.slots.net import Slots
-from harness.backbones.slots.transformers_net import honours_masks, pick_layers
+from harness.backbones.slots.net import SlotInputs
+from harness.backbones.slots.transformers_net import honours_masks, pick_layers, transformers_arguments
 from harness.errors import WeightsError
 
 Embed = Callable[[Tensor], Tensor]
@@ -36,22 +35,9 @@ class DecoderNet:
         self.decoder, self._embed, self._head = decoder, embed, head
         self.layers = int(decoder.config.get_text_config().num_hidden_layers)
 
-    def __call__(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Slots,
-        rows: int,
-    ) -> Float[Tensor, "R V"]:
+    def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
         """Logits of the last R rows."""
-        out = self.decoder(
-            inputs_embeds=self._embed(tokens)[None],
-            attention_mask=None if mask is None else mask[None, None],
-            position_ids=positions[None],
-            past_key_values=TransformersCache(layers=slots.layers),
-            use_cache=True,
-        )
+        out = self.decoder(inputs_embeds=self._embed(inputs.tokens)[None], **transformers_arguments(inputs))
         hidden = out.last_hidden_state[0]
         return self._head(hidden[len(hidden) - rows :])
 

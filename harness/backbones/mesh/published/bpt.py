@@ -12,12 +12,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.backbones.mesh import bpt_tokens as mesh
 from harness.backbones.mesh.published.michelangelo import Conditioner, EncoderSizes, heads_of, joined
+from harness.backbones.slots.net import SlotInputs
 from harness.backbones.slots.tapped import TappedNet
 from harness.core.backbone import TiedEmbeddings
 
@@ -184,22 +185,14 @@ class BPTNet(TappedNet):
     def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
         return functional.pad(self._weights.model.to_logits(last), (0, 1), value=float("-inf"))
 
-    def _through(
-        self,
-        tokens: Int[Tensor, " N"],
-        positions: Int[Tensor, " N"],
-        mask: Float[Tensor, "N T"] | None,
-        slots: Sequence[Any],
-        entering: dict[int, Tensor],
-    ) -> Float[Tensor, "N E"]:
-        """All layers; ``entering`` takes what enters those that it has."""
+    def _through(self, inputs: SlotInputs, entering: dict[int, Tensor]) -> Float[Tensor, "N E"]:
         weights, model = self._weights, self._weights.model
-        x = functional.embedding(tokens, weights.table) + functional.embedding(positions, weights.places)
-        for at, (layer, pair, slot) in enumerate(zip(weights.layers, self._cross, slots, strict=True)):
+        x = functional.embedding(inputs.tokens, weights.table) + functional.embedding(inputs.positions, weights.places)
+        for at, (layer, pair, slot) in enumerate(zip(weights.layers, self._cross, inputs.slots, strict=True)):
             if at in entering:
                 entering[at] = x
             norm, own, norm_cross, cross, norm_feed, feed = layer
-            x = x + _attend(own, norm(x), slot, mask, model.sizes.heads)
+            x = x + _attend(own, norm(x), slot, inputs.mask, model.sizes.heads)
             query = _unit(heads_of(cross["to_q"](norm_cross(x)), model.sizes.heads))
             attended = functional.scaled_dot_product_attention(query, *pair, scale=SCALE)
             x = x + cross["to_out"](joined(attended))

@@ -16,7 +16,7 @@ from harness.backbones.checkpoints import transformers_models
 from harness.backbones.slots import net
 from harness.backbones.slots.cache import Masks
 from harness.backbones.slots.fused_llama import FusedLlama
-from harness.backbones.slots.net import SlotLayer, Slots
+from harness.backbones.slots.net import SlotInputs, SlotLayer, Slots
 from harness.backbones.text.hf_causal import HFCausal
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.core import packed_linear
@@ -94,7 +94,7 @@ def test_biases_of_q_k_and_v_are_fused_with_them() -> None:
     ids = torch.tensor(TOKENS[:9])
     with torch.inference_mode():
         expected = made(ids[None]).logits[0]
-        logits = FusedLlama(made)(ids, torch.arange(9), None, Slots(1, 64), 9)
+        logits = FusedLlama(made)(SlotInputs(ids, torch.arange(9), None, Slots(1, 64).layers), 9)
     torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
 
 
