@@ -25,7 +25,7 @@ from harness.core.method import Claim, Method
 from harness.core.run import Run
 from harness.errors import ContractError, UsageError
 from harness.registry import METHODS
-from methods.drafters.scales.band import Band, draw_cells
+from methods.drafters.scales.band import Band, CellSampler
 from methods.drafters.scales.drafter import UNTRAINED, BandDrafter
 from methods.drafters.scales.mutants import DRAFT_ENTRY_STAYS, REDRAWN_TOKEN_NEVER_READ
 from methods.verifiers.codebook import cached_nearest, cluster_mass, dilate, neighbour_count
@@ -124,7 +124,7 @@ class MuLoSD(Method[Progress]):
         read = run.timed(canvas.read, "score")
         p = run.probs(read(ids, [*state.unread, *range(band.first, last)]))[len(before) - 1 + at]
         again = run.timed(self._rejected, "judge")(run, band, x[at], p)
-        late = run.timed(draw_cells, "redraw")(run, canvas, band, x, again, "resid", self.window, p)
+        late = run.timed(CellSampler(run, canvas, band, "resid", self.window).draw, "redraw")(x, again, p)
         if self.recompute and again:
             late = list(range(band.cells[again[0]], last))
         state.row, state.unread = band.row + band.rows, sorted({*late, *range(last, band.stop)})

@@ -16,20 +16,27 @@ from PIL import Image
 
 from harness.errors import UsageError
 
-CODES = {
-    **{"cat": 0x1F431, "panda": 0x1F43C, "frog": 0x1F438, "pig": 0x1F437, "fox": 0x1F98A, "penguin": 0x1F427},
-    **{"fish": 0x1F420, "turtle": 0x1F422, "octopus": 0x1F419, "butterfly": 0x1F98B, "banana": 0x1F34C},
-    **{"grapes": 0x1F347, "pineapple": 0x1F34D, "strawberry": 0x1F353, "watermelon": 0x1F349, "pizza": 0x1F355},
-    **{"burger": 0x1F354, "cake": 0x1F370, "car": 0x1F697, "bus": 0x1F68C, "rocket": 0x1F680, "airplane": 0x2708},
-    **{"tree": 0x1F332, "cactus": 0x1F335, "mushroom": 0x1F344, "sunflower": 0x1F33B, "house": 0x1F3E0},
-    **{"umbrella": 0x2602, "football": 0x26BD, "camera": 0x1F4F7},
-    **{"red heart": 0x2764, "orange heart": 0x1F9E1, "yellow heart": 0x1F49B, "green heart": 0x1F49A},
-    **{"blue heart": 0x1F499, "purple heart": 0x1F49C, "red circle": 0x1F534, "orange circle": 0x1F7E0},
-    **{"yellow circle": 0x1F7E1, "green circle": 0x1F7E2, "blue circle": 0x1F535, "purple circle": 0x1F7E3},
-    **{"red square": 0x1F7E5, "orange square": 0x1F7E7, "yellow square": 0x1F7E8, "green square": 0x1F7E9},
-    **{"blue square": 0x1F7E6, "purple square": 0x1F7EA, "red book": 0x1F4D5, "green book": 0x1F4D7},
-    **{"blue book": 0x1F4D8, "orange book": 0x1F4D9, "orange diamond": 0x1F536, "blue diamond": 0x1F537},
-    **{"red apple": 0x1F34E, "green apple": 0x1F34F},
+KINDS = {
+    "land animals": {"cat": "🐱", "panda": "🐼", "frog": "🐸", "pig": "🐷", "fox": "🦊", "penguin": "🐧"},
+    "other animals": {"fish": "🐠", "turtle": "🐢", "octopus": "🐙", "butterfly": "🦋"},
+    "fruit": {"banana": "🍌", "grapes": "🍇", "pineapple": "🍍", "strawberry": "🍓", "watermelon": "🍉"},
+    "food": {"pizza": "🍕", "burger": "🍔", "cake": "🍰"},
+    "vehicles": {"car": "🚗", "bus": "🚌", "rocket": "🚀", "airplane": "✈"},
+    "plants": {"tree": "🌲", "cactus": "🌵", "mushroom": "🍄", "sunflower": "🌻"},
+    "objects": {"house": "🏠", "umbrella": "☂", "football": "⚽", "camera": "📷"},
+}
+"""Characters of sprites that have one colour, by group."""
+COLOURS = {
+    "heart": {"red": "❤", "orange": "🧡", "yellow": "💛", "green": "💚", "blue": "💙", "purple": "💜"},
+    "circle": {"red": "🔴", "orange": "🟠", "yellow": "🟡", "green": "🟢", "blue": "🔵", "purple": "🟣"},
+    "square": {"red": "🟥", "orange": "🟧", "yellow": "🟨", "green": "🟩", "blue": "🟦", "purple": "🟪"},
+    "book": {"red": "📕", "green": "📗", "blue": "📘", "orange": "📙"},
+    "diamond": {"orange": "🔶", "blue": "🔷"},
+    "apple": {"red": "🍎", "green": "🍏"},
+}
+"""Characters of sprites that have several colours, by kind."""
+CODES = {name: ord(sprite) for group in KINDS.values() for name, sprite in group.items()} | {
+    f"{colour} {kind}": ord(sprite) for kind, colours in COLOURS.items() for colour, sprite in colours.items()
 }
 """Code point of each sprite: a kind, or a colour and a kind."""
 

@@ -16,6 +16,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.core.residual_block import ResidualBlock
 from harness.errors import UsageError, WeightsError
 
 CODES = 1024
@@ -42,14 +43,14 @@ class VQ(nn.Module):
             nn.GELU(),
             nn.PixelUnshuffle(2),
             nn.Conv2d(128, 96, 1),
-            _Block(96),
+            ResidualBlock(96),
             nn.GELU(),
             nn.Conv2d(96, WIDTH, 1),
         )
         self.decoder = nn.Sequential(
             nn.Conv2d(WIDTH, 128, 3, padding=1),
-            _Block(128),
-            _Block(128),
+            ResidualBlock(128),
+            ResidualBlock(128),
             nn.Conv2d(128, 128, 1),
             nn.PixelShuffle(2),
             nn.GELU(),
@@ -122,23 +123,6 @@ class VQ(nn.Module):
             raise UsageError(f"an id is outside 0..{CODES - 1}: found {int(ids.min())} to {int(ids.max())}")
         pixels = self.paint(self.codebook[ids]).permute(0, 2, 3, 1)
         return ((pixels + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
-
-
-class _Block(nn.Module):
-    """x + a narrow 3x3 convolution of x; no norm over the picture, or a token would depend on far objects."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(
-            nn.GELU(),
-            nn.Conv2d(width, width // 2, 3, padding=1),
-            nn.GELU(),
-            nn.Conv2d(width // 2, width, 1),
-        )
-
-    def forward(self, x: Float[Tensor, "B C h w"]) -> Float[Tensor, "B C h w"]:
-        out: Tensor = x + self.inner(x)
-        return out
 
 
 def to_signed(pictures: UInt8[Tensor, "B H W 3"]) -> Float[Tensor, "B 3 H W"]:

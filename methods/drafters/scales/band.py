@@ -80,45 +80,59 @@ def parallel_cells(left: Sequence[int], columns: int, window: int) -> list[int]:
     return together
 
 
-def draw_cells(
-    run: Run,
-    canvas: Canvas,
-    band: Band,
-    x: Int[Tensor, " N"],
-    r: Sequence[int],
-    stream: Stream,
-    window: int,
-    p: Float[Tensor, "C V"] | None = None,
-    unread: Sequence[int] = (),
-) -> list[int]:
-    """Write tokens over the cells r of a band; returns the positions of those that no pass has read yet.
-
-    A pass reads the token before each cell, which may be an end of row, and the new ones not read yet.
+@dataclass(frozen=True)
+class CellSampler:
+    """Draws cells of one band.
 
     Args:
-        x: ids at the band's positions.
-        r: cells to draw, ascending.
+        run: its distributions and draws.
+        canvas: read cell by cell.
+        band: of the cells.
+        stream: of the draws.
         window: see `parallel_cells`.
-        p: distributions of the band's cells, where a pass over x gave them. Cells before any new token are drawn from
-            these. Without ``p`` the cells r are still empty: where a row begins before the one above has ended, the
-            newest token of that row is read in place of its last one.
-        unread: positions that the first pass must read.
     """
-    left, late = r, list(unread)
-    while left:
-        cells = parallel_cells(left, band.columns, window)
-        positions = [band.cells[n] for n in cells]
-        if p is not None and len(left) == len(r):
-            probs = p[cells]
-        else:
-            inputs = sorted({*late, *(position - 1 for position in positions)})
-            above = x.new_tensor([canvas.tokens[i] for i in inputs if i < band.first])
-            empty = {band.cells[n] for n in left} if p is None else set[int]()
-            ids = torch.cat([above, x[[_last_filled(i, empty) - band.first for i in inputs[len(above) :]]]])
-            probs = run.probs(canvas.read(ids, inputs))[[inputs.index(position - 1) for position in positions]]
-        x[[position - band.first for position in positions]] = run.draws.categorical(probs, stream)
-        left, late = [n for n in left if n not in cells], positions
-    return late
+
+    run: Run
+    canvas: Canvas
+    band: Band
+    stream: Stream
+    window: int
+
+    def draw(
+        self,
+        x: Int[Tensor, " N"],
+        r: Sequence[int],
+        p: Float[Tensor, "C V"] | None = None,
+        unread: Sequence[int] = (),
+    ) -> list[int]:
+        """Write tokens over the cells r of x; return the positions of those that no pass has read yet.
+
+        A pass reads the token before each cell, which may be an end of row, and the new ones not read yet.
+
+        Args:
+            x: ids at the band's positions.
+            r: cells to draw, ascending.
+            p: distributions of the band's cells, where a pass over x gave them. Cells before any new token are drawn
+                from these. Without ``p`` the cells r are still empty: where a row begins before the one above has
+                ended, the newest token of that row is read in place of its last one.
+            unread: positions that the first pass must read.
+        """
+        band, left, late = self.band, r, list(unread)
+        while left:
+            cells = parallel_cells(left, band.columns, self.window)
+            positions = [band.cells[n] for n in cells]
+            if p is not None and len(left) == len(r):
+                probs = p[cells]
+            else:
+                inputs = sorted({*late, *(position - 1 for position in positions)})
+                above = x.new_tensor([self.canvas.tokens[i] for i in inputs if i < band.first])
+                empty = {band.cells[n] for n in left} if p is None else set[int]()
+                ids = torch.cat([above, x[[_last_filled(i, empty) - band.first for i in inputs[len(above) :]]]])
+                rows = [inputs.index(position - 1) for position in positions]
+                probs = self.run.probs(self.canvas.read(ids, inputs))[rows]
+            x[[position - band.first for position in positions]] = self.run.draws.categorical(probs, self.stream)
+            left, late = [n for n in left if n not in cells], positions
+        return late
 
 
 def _last_filled(position: int, empty: set[int]) -> int:

@@ -18,7 +18,7 @@ from harness.core.canvas import Canvas
 from harness.core.capabilities import Capabilities
 from harness.core.run import Run
 from harness.errors import UsageError
-from methods.drafters.scales.band import Band, draw_cells
+from methods.drafters.scales.band import Band, CellSampler
 from methods.drafters.scales.samplers import Samplers
 from methods.verifiers.image_codes import codes_of, ids_of
 
@@ -77,7 +77,7 @@ class BandDrafter:
             prefix = out.tolist()
         unread = self.canvas.rewrite(prefix)
         drawn = small.blank(self.canvas)
-        draw_cells(run, self.canvas, small, drawn, range(len(small.cells)), "draft", window, unread=unread)
+        CellSampler(run, self.canvas, small, "draft", window).draw(drawn, range(len(small.cells)), unread=unread)
         y = drawn[small.at(drawn.device)].view(small.rows, -1)
         fine = ids[run.timed(run.timed(self.samplers.up, "up"))(codes_of(ids, y, run.capabilities.vocabulary))]
         out = band.blank(canvas)

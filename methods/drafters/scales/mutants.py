@@ -5,7 +5,7 @@ from __future__ import annotations
 from harness.core.method import Mutant
 
 REDRAWN_TOKEN_NEVER_READ = Mutant(
-    "methods.drafters.scales.band:draw_cells",
+    "methods.drafters.scales.band:CellSampler.draw",
     "{*late, ",
     "{",
     "a redrawn token is never read",

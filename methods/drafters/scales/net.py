@@ -18,6 +18,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.core.residual_block import ResidualBlock
 from harness.errors import WeightsError
 
 
@@ -78,7 +79,7 @@ class _Up(nn.Module):
         self.factor = r
         self.body = nn.Sequential(
             nn.Conv2d(shape.code_width, shape.width, 3, padding=1),
-            *(_Block(shape.width) for _ in range(shape.blocks)),
+            *(ResidualBlock(shape.width) for _ in range(shape.blocks)),
             nn.Conv2d(shape.width, inner * r * r, 1),
             nn.PixelShuffle(r),
             nn.GELU(),
@@ -100,30 +101,13 @@ class _Down(nn.Module):
         self.body = nn.Sequential(
             nn.PixelUnshuffle(r),
             nn.Conv2d(shape.code_width * r * r, width, 3, padding=1),
-            *(_Block(width) for _ in range(shape.blocks)),
+            *(ResidualBlock(width) for _ in range(shape.blocks)),
             nn.GELU(),
             _zeroed(nn.Conv2d(width, shape.code_width, 1)),
         )
 
     def forward(self, x: Float[Tensor, "B C H W"]) -> Float[Tensor, "B C h w"]:
         out: Tensor = functional.avg_pool2d(x, self.factor) + self.body(x)
-        return out
-
-
-class _Block(nn.Module):
-    """x + a narrow 3x3 convolution of x."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.inner = nn.Sequential(
-            nn.GELU(),
-            nn.Conv2d(width, width // 2, 3, padding=1),
-            nn.GELU(),
-            nn.Conv2d(width // 2, width, 1),
-        )
-
-    def forward(self, x: Float[Tensor, "B E h w"]) -> Float[Tensor, "B E h w"]:
-        out: Tensor = x + self.inner(x)
         return out
 
 
