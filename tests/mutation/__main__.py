@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -30,6 +31,13 @@ OUTCOMES = WORK / "outcomes.jsonl"
 RESULTS = ROOT / "tests" / "mutation" / "results.json"
 TESTS = ("tests/harness", "tests/methods", "tests/reports")
 QUICK = ("-m", "not slow and not model and not gpu")
+ENVIRONMENT = {
+    "OMP_NUM_THREADS": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "STRIDE_NO_SHAPE_CHECKS": "1",
+}
+"""A mutant has to be noticed by a test: shape checks take half of the time and are no tests."""
 START_S = 60.0
 """CPU time that a process may take beside its tests."""
 SLOWER = 5
@@ -181,7 +189,7 @@ def summarise(outcomes: Sequence[Outcome], arguments: argparse.Namespace, second
     survivors = [outcome for outcome in outcomes if not outcome.killed]
     share = killed / len(outcomes)
     document = {
-        "command": f"python -m tests.mutation --sample {arguments.sample} --seed {arguments.seed}",
+        "command": shlex.join(["python", "-m", "tests.mutation", *sys.argv[1:]]),
         "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
         "machine": arguments.machine,
         "mutants": len(outcomes),
@@ -215,7 +223,7 @@ def options() -> argparse.Namespace:
 def main() -> int:
     """Run the sample."""
     arguments, begin = options(), time.monotonic()
-    os.environ.update(OMP_NUM_THREADS="1", HF_HUB_OFFLINE="1", TOKENIZERS_PARALLELISM="false")
+    os.environ.update(ENVIRONMENT)
     if arguments.fresh:
         shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(exist_ok=True)

@@ -82,7 +82,8 @@ def copy_tree(target: Path) -> None:
 def preload(tree: Path) -> None:
     """Import what the tests import from elsewhere, once, before processes are forked."""
     code = "import sys, tests.conftest; print(*sys.modules)"
-    environment = {**os.environ, "PYTHONPATH": str(tree)}
+    unset = ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX")  # the compiled modules are kept in the tree
+    environment = {key: value for key, value in os.environ.items() if key not in unset} | {"PYTHONPATH": str(tree)}
     done = subprocess.run([sys.executable, "-c", code], cwd=tree, env=environment, stdout=subprocess.PIPE, text=True)
     for name in done.stdout.split():
         if name.partition(".")[0] not in PACKAGES:

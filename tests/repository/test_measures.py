@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from tests import durations
+from tests.mutation import covering, mutants
 
 SPINE = """
-def f(x: int | None = None) -> int | None:
+if TYPE_CHECKING:
+    import a
+def f(x: int | None = 3) -> int | None:
+    y: int = 2
     if x + 1 > 2:
         raise ValueError(f"{x + 3}")
     return x - 1
@@ -18,23 +22,35 @@ def test_a_test_is_long_only_where_it_is_long_in_every_run():
 
 
 def test_annotations_and_messages_are_not_mutated():
-    import tests.mutation.__main__ as mutation
-
-    assert mutation.ignored_lines(SPINE) == {2, 4}
+    begin, end = zip(*mutants.inert(SPINE), strict=True)
+    lines = SPINE.splitlines()
+    inert = sorted(lines[a - 1][b:d] for (a, b), (_, d) in zip(begin, end, strict=True))
+    assert inert == ["TYPE_CHECKING", 'ValueError(f"{x + 3}")', "int", "int | None", "int | None"]
 
 
 def test_a_sample_is_seeded_and_takes_each_place_once():
-    import tests.mutation.__main__ as mutation
-
-    population = [mutation.Mutant("a.py", f"op{k}", 0, line, 0) for line in range(20) for k in range(line + 1)]
-    chosen = mutation.sample(population, 10, seed=3)
-    assert chosen == mutation.sample(population, 10, seed=3) != mutation.sample(population, 10, seed=4)
+    population = [mutants.Mutant("a.py", f"op{k}", 0, line, 0) for line in range(20) for k in range(line + 1)]
+    chosen = mutants.sample(population, 10, seed=3)
+    assert chosen == mutants.sample(population, 10, seed=3) != mutants.sample(population, 10, seed=4)
     assert len({mutant.line for mutant in chosen}) == 10
 
 
-def test_the_quickest_tests_come_first_within_the_budget():
-    import tests.mutation.__main__ as mutation
+def test_the_tests_of_the_mirroring_file_come_first_then_the_quickest_within_the_budget():
+    mirror, other = "tests/harness/core/test_loop.py::a", "tests/methods/test_b.py::b"
+    seconds = {mirror: 6.0, other: 0.1, "slow": 100.0, "medium": 5.0}
+    assert covering.stages("harness/core/loop.py", seconds, seconds) == [[mirror], [other, "medium"]]
+    assert covering.stages("harness/core/loop.py", ["slow"], seconds) == [["slow"]]
+    assert covering.stages("harness/core/loop.py", [], seconds) == []
 
-    seconds = {"slow": 100.0, "quick": 0.1, "medium": 5.0}
-    assert mutation.quickest(set(seconds), seconds) == ["quick", "medium"]
-    assert mutation.quickest({"slow"}, seconds) == ["slow"]
+
+def test_lines_of_a_fixture_are_covered_by_every_test_of_its_file():
+    tests = {"x.py::a", "x.py::b", "y.py::c", "y.py::d"}
+    assert covering.expanded(["x.py::a|setup", "y.py::c|run", ""], tests) == {"x.py::a", "x.py::b", "y.py::c"}
+
+
+def test_lines_that_run_at_import_are_covered_by_every_test_of_their_module():
+    covered = covering.Covering(seconds={"a": 1.0, "b": 1.0})
+    covered.tests[("m.py", 9)] |= {"a", "b", "failed"}
+    covered.imported.add(("m.py", 3))
+    assert covered.of(mutants.Mutant("m.py", "op", 0, 3, 0)) == {"a", "b"}
+    assert covered.of(mutants.Mutant("m.py", "op", 0, 4, 0)) == set()

@@ -322,3 +322,12 @@ class TestDistinct:
     def test_no_more_than_there_are(self, draws: SeededDraws | EnumeratingDraws) -> None:
         with pytest.raises(ContractError, match="5 distinct tokens were asked of a vocabulary of 4"):
             draws.distinct(torch.tensor([self.LAW]), 5, "draft")
+
+
+@pytest.mark.parametrize("distance", [1, 256, 512, 1024, 2**16, 2**32])
+def test_positions_have_clocks_of_their_own_at_any_distance(distance: int) -> None:
+    draws = seeded()
+    probs = torch.full((64, 200), 1 / 200)
+    first, second = list(range(64)), [distance + 64 * key for key in range(64)]
+    assert (draws.race(probs, first) != draws.race(probs, second)).sum() > 32
+    assert not torch.equal(draws.race(probs, [0] * 64), draws.race(probs, [distance] * 64))

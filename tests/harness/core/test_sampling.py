@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from harness.core.sampling import Sampling, nucleus_floor, warp
+from harness.core.sampling import SMALL, Sampling, nucleus_floor, warp
 from harness.errors import UsageError
 
 plainly = settings(deadline=None, derandomize=True)
@@ -188,3 +188,21 @@ def test_an_unknown_order_is_a_usage_error() -> None:
     object.__setattr__(sampling, "order", "whatever")  # past the type checks that run with the tests
     with pytest.raises(UsageError, match="'whatever'"):
         sampling.__post_init__()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("count", [4, 8_192])
+def test_a_token_that_completes_the_mass_exactly_is_the_last_of_the_nucleus(dtype: torch.dtype, count: int) -> None:
+    """One token has a half, the others share the rest; every sum is exact in binary."""
+    p = torch.full((1, count + 1), 0.5 / count, dtype=dtype)
+    p[0, 2] = 0.5
+    assert float(nucleus_floor(p, 0.5)) == 0.5
+    assert float(nucleus_floor(p, 0.5 + 2**-20)) == 0.5 / count
+
+
+def test_the_nucleus_may_end_between_numbers_of_equal_upper_bits() -> None:
+    """Two numbers of one bucket, the larger of which completes the mass exactly; the bucket above holds a half."""
+    p = torch.full((1, SMALL), 2.0**-20)
+    p[0, :3] = torch.tensor([0.5, 0.125 + 2**-20, 0.125])
+    assert float(nucleus_floor(p, 0.625 + 2**-20)) == 0.125 + 2**-20
+    assert float(nucleus_floor(p, 0.625 + 2**-19)) == 0.125

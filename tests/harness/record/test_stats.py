@@ -218,3 +218,19 @@ def test_the_ks_distance_is_scipys_ties_included() -> None:
     assert held.statistic == pytest.approx(ks_2samp(a, b).statistic)
     assert stats.ks_test(a, a + 3.0).p < 0.01
     assert stats.ks_test(a, a).p == 1.0
+
+
+def test_the_standard_error_is_corrected_for_the_number_of_clusters() -> None:
+    held = stats.Bootstrap(0.0, np.array([-3.0, -1.0, 1.0, 3.0]), 5)
+    assert held.error == pytest.approx(np.sqrt(5) * np.sqrt(5 / 4))
+    assert stats.Bootstrap(0.0, np.empty(0), 3).error is None
+
+
+def test_every_resample_draws_as_many_clusters_as_there_are_and_each_as_often() -> None:
+    """100,000 draws of each cluster: the rates lie within 1.5 %, five standard deviations."""
+    counts = resample_counts(5, 100_000, 3)
+    assert counts.shape == (100_000, 5) and (counts.sum(axis=1) == 5).all() and counts.min() == 0
+    assert counts.mean(axis=0) == pytest.approx(np.ones(5), abs=0.015)
+    assert counts.var(axis=0) == pytest.approx(np.full(5, 0.8), abs=0.03)
+    with pytest.raises(ValueError, match="read-only"):
+        counts[0, 0] = 2.0

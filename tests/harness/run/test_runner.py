@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 
+from harness.core.cache import Window
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance
 from harness.core.draft import Path as TokenPath
@@ -406,3 +407,16 @@ def test_a_part_that_is_tied_to_other_weights_is_refused_where_weights_are_named
         component("heads", str(tmp_path), "b", "cccc")
     (tmp_path / "config.json").write_text("{}")
     assert component("heads", str(tmp_path), "b", "cccc") == tmp_path
+
+
+def test_log_probabilities_are_the_targets_for_each_token_of_the_output(tmp_path):
+    """Computed again from the whole sequence, at T = 1, whatever the temperature of the decode."""
+    for label, cell in finished(tmp_path / "run", methods=["sjd"], temperature=[0, 1]).items():
+        model = presets.load("tabular", cell.meta["dtype"])
+        rows = counted(cell)
+        for prompt in TASKS.get("tabular")().prompts():
+            row, start = rows.loc[prompt.id], len(prompt.tokens)
+            ids = torch.tensor([*prompt.tokens, *row["tokens"]])
+            logits = model.cache().extend(Window(ids, torch.arange(len(ids)), 0, None, len(ids))).logits
+            expected = logits.double().log_softmax(-1)[start - 1 : -1].gather(1, ids[start:, None])[:, 0]
+            assert list(row["logprobs"]) == pytest.approx(expected.tolist(), abs=1e-9), label

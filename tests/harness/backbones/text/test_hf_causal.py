@@ -14,9 +14,9 @@ from torch import Tensor
 from harness.backbones.base import spread
 from harness.backbones.checkpoints import transformers_models
 from harness.backbones.slots import net
-from harness.backbones.slots.cache import Masks
+from harness.backbones.slots.cache import KEPT_MASK, Masks
 from harness.backbones.slots.fused_llama import FusedLlama
-from harness.backbones.slots.net import SlotInputs, SlotLayer, Slots
+from harness.backbones.slots.net import FIRST, SlotInputs, SlotLayer, Slots
 from harness.backbones.text.hf_causal import HFCausal
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.core import packed_linear
@@ -452,3 +452,14 @@ def test_on_the_real_model_trees_and_windows_agree_with_chains(smollm2: Backbone
     torch.testing.assert_close(cache.extend(window).logits[2], whole[9], rtol=0, atol=1e-3)
     cache.keep(9, (1,))
     torch.testing.assert_close(feed(cache, ids[10:12], 10), whole[10:12], rtol=0, atol=1e-3)
+
+
+@pytest.mark.parametrize("count", [2, KEPT_MASK, KEPT_MASK + 1])
+def test_causal_masks_grow_with_the_entries_held(count: int) -> None:
+    """Past the entries allocated at first, and back again."""
+    masks = Masks(4 * FIRST, torch.float32, torch.device("cpu"))
+    for held in (5, FIRST - count, FIRST, FIRST + 1, 3 * FIRST, 4 * FIRST - count, 7):
+        window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), held, None, count)
+        mask = masks(window, held)
+        assert mask is not None
+        assert torch.equal(mask == 0, torch.arange(held + count)[None] <= held + torch.arange(count)[:, None])
