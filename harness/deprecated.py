@@ -204,6 +204,8 @@ SYMBOLS = {
     "harness.fidelity.planted": "injected",
     "harness.fidelity.prove_plants": "try_mutants",
     "harness.fidelity.word": "verdict_of",
+    "harness.presets.known": "by_name",
+    "harness.suite.known": "shipped",
     "harness.costs.of": "measured",
     "harness.costs.place": "costs_file",
     "harness.costs.write": "write_costs",

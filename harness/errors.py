@@ -26,8 +26,8 @@ class DataMissing(UsageError):
 class UnknownNameError(UsageError):
     """A name that no registry holds."""
 
-    def __init__(self, kind: str, name: str, known: Iterable[str]) -> None:
-        names = sorted(known)
+    def __init__(self, kind: str, name: str, choices: Iterable[str]) -> None:
+        names = sorted(choices)
         super().__init__(
             f"there is no {kind} {name!r}{did_you_mean(name, names) or '.'} Known: {', '.join(names) or 'none'}."
         )
@@ -59,19 +59,19 @@ class EnumerationLimit(StrideError):
     """An exact law has more outcomes than the limits allow; names the draw that branches most."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """``; did you mean 'x'?`` for the closest known name, or nothing."""
-    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+def did_you_mean(name: str, choices: Iterable[str]) -> str:
+    """``; did you mean 'x'?`` for the closest choice, or nothing."""
+    close = difflib.get_close_matches(name, list(choices), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def one_of(owner: str, parameter: str, value: str, known: Iterable[str]) -> None:
+def one_of(owner: str, parameter: str, value: str, choices: Iterable[str]) -> None:
     """Check a parameter that is one of some words; the command line does so for Literals, and Python does not.
 
     Raises:
-        UsageError: it is none of those known.
+        UsageError: it is none of the choices.
     """
-    words = tuple(known)
+    words = tuple(choices)
     if value not in words:
-        choices = ", ".join(word or repr(word) for word in words)
-        raise UsageError(f"{owner}: {parameter} is {value!r}; choose one of {choices}")
+        listed = ", ".join(word or repr(word) for word in words)
+        raise UsageError(f"{owner}: {parameter} is {value!r}; choose one of {listed}")

@@ -51,8 +51,8 @@ class Registry(Generic[T]):
 
     def _add(self, name: str, item: T, source: str) -> None:
         owner = self._source.get(name, self._modules.get(name, source))
-        known = self._items.get(name)
-        if known is not item and (known is not None or owner != source):
+        existing = self._items.get(name)
+        if existing is not item and (existing is not None or owner != source):
             raise ContractError(
                 f"two {self.kind}s are called {name!r}: one from {owner}, one from {source}. "
                 f"Rename one of them, or uninstall one of the two packages."
@@ -112,8 +112,8 @@ class Registry(Generic[T]):
         Raises:
             ContractError: it was never registered.
         """
-        for name, known in self._items.items():
-            if known is item:
+        for name, registered in self._items.items():
+            if registered is item:
                 return name
         raise ContractError(f"{item!r} is not registered as a {self.kind}; decorate it with register(name)")
 

@@ -65,7 +65,7 @@ class SudokuTask(Task):
         """Return different puzzles; the category is the number of answers."""
         puzzles: dict[str, None] = {}
         for puzzle in sudoku.puzzles(np.random.default_rng(self.seed), held_out=True):
-            puzzles[puzzle.shown] = None
+            puzzles[puzzle.clues] = None
             if len(puzzles) == self.n:
                 break
         return tuple(

@@ -105,9 +105,9 @@ class LayeredAdapter(Adapter):
             return self
         count, capabilities = self._layer_count(), self.capabilities
         if not count or set(params) != {"layers"}:
-            known = "layers=N" if count else "none"
+            accepted = "layers=N" if count else "none"
             raise UsageError(
-                f"the backbone {self.name!r} has no variant with {', '.join(sorted(params))}; it has {known}"
+                f"the backbone {self.name!r} has no variant with {', '.join(sorted(params))}; it has {accepted}"
             )
         layers = spread(count, params["layers"], self.name)
         if capabilities.layers:
@@ -121,15 +121,15 @@ class LayeredAdapter(Adapter):
         return self._keep_layers(layers, identity)
 
 
-def check_parameters(what: str, params: Iterable[str], known: Sequence[str]) -> None:
+def check_parameters(what: str, params: Iterable[str], accepted: Sequence[str]) -> None:
     """Refuse a parameter that ``what`` does not have.
 
     Raises:
         UsageError: there is one.
     """
-    unknown = sorted(set(params) - set(known))
+    unknown = sorted(set(params) - set(accepted))
     if unknown:
-        raise UsageError(f"{what} has no parameter {unknown[0]!r}; it has {', '.join(known)}")
+        raise UsageError(f"{what} has no parameter {unknown[0]!r}; it has {', '.join(accepted)}")
 
 
 def check_dtype(name: str, dtype: str) -> None:

@@ -62,11 +62,11 @@ def measure(backbone: Backbone, adapter: Any, prompts: Sequence[Prompt], new: in
     """
     draws = SeededDraws(0, "layers", "", 0, backbone.device)
     passages = Teacher(backbone).continued(prompts, new, Sampling(0.0), draws)
-    found = {
+    by_prompt = {
         (prompt.id, 0): measured(sides(backbone, adapter, passage, reading))
         for prompt, passage in zip(prompts, passages, strict=True)
     }
-    return pd.concat(found, names=["prompt", "repetition"]).reorder_levels(["layer", "prompt", "repetition"])
+    return pd.concat(by_prompt, names=["prompt", "repetition"]).reorder_levels(["layer", "prompt", "repetition"])
 
 
 @torch.inference_mode()
@@ -106,13 +106,13 @@ def _hidden(cache: Cache, window: Window) -> Float[Tensor, "N L+1 E"]:
 
 def measured(rows: Sides) -> pd.DataFrame:
     """``MEASURES`` by layer, means over the entries."""
-    both = {"vanilla": rows.vanilla.double(), "adapter": rows.adapter.double()}
-    found = {"cosine": functional.cosine_similarity(both["vanilla"], both["adapter"], -1)}
-    for side, x in both.items():
-        found[f"norm_{side}"] = x.norm(dim=-1)
+    readings = {"vanilla": rows.vanilla.double(), "adapter": rows.adapter.double()}
+    measures = {"cosine": functional.cosine_similarity(readings["vanilla"], readings["adapter"], -1)}
+    for side, x in readings.items():
+        measures[f"norm_{side}"] = x.norm(dim=-1)
         before = functional.cosine_similarity(x[:, 1:], x[:, :-1], -1)
-        found[f"before_{side}"] = functional.pad(before, (1, 0), value=float("nan"))
-    means = {name: found[name].mean(0).cpu().numpy() for name in MEASURES}
+        measures[f"before_{side}"] = functional.pad(before, (1, 0), value=float("nan"))
+    means = {name: measures[name].mean(0).cpu().numpy() for name in MEASURES}
     return pd.DataFrame(means).rename_axis("layer")
 
 
@@ -126,9 +126,9 @@ def summary(frame: pd.DataFrame) -> pd.DataFrame:
     for layer, values in frame.groupby(level="layer"):
         row: dict[str, Any] = {"layer": layer}
         for name in MEASURES:
-            held = stats.mean(values[name].droplevel("layer"))
-            ends = {} if held is None else asdict(held)
-            row[name] = ends.get("estimate")
-            row |= {f"{name}_{end}": ends.get(end) for end in ("low", "high", "n")}
+            interval = stats.mean(values[name].droplevel("layer"))
+            bounds = {} if interval is None else asdict(interval)
+            row[name] = bounds.get("estimate")
+            row |= {f"{name}_{end}": bounds.get(end) for end in ("low", "high", "n")}
         rows.append(row)
     return pd.DataFrame(rows).astype({name: float for name in MEASURES})

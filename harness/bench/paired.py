@@ -63,10 +63,10 @@ class Settings:
     threads: int = 2
 
 
-def asked(backbone: Backbone, count: int) -> list[list[int]]:
+def prompt_ids(backbone: Backbone, count: int) -> list[list[int]]:
     """HumanEval prompts, evenly spread over the set."""
-    found = TASKS.get("humaneval")().prompts()
-    return [backbone.encode(found[(i * len(found)) // count].text or "") for i in range(count)]
+    prompts = TASKS.get("humaneval")().prompts()
+    return [backbone.encode(prompts[(i * len(prompts)) // count].text or "") for i in range(count)]
 
 
 def decoded(method: Method[Any], backbone: Backbone, ids: list[int], tokens: int, forced: bool) -> Decode:
@@ -116,13 +116,13 @@ def compare(name: str, rows: pd.DataFrame, unit: str, goal: float | None) -> Res
     """Rates of both sides of ``in_turn``, the median of their ratios, and whether that reaches the goal."""
     index = pd.MultiIndex.from_product([range(len(rows)), [0]], names=["prompt", "repetition"])
     above, below = (rows[key].set_axis(index) for key in ("rate0", "rate1"))
-    found = stats.median_ratio(above, below)
-    assert found is not None
+    interval = stats.median_ratio(above, below)
+    assert interval is not None
     note = f"median output {rows['tokens0'].median():.0f} tokens, repeated 4-grams {rows['repeats0'].mean():.0%}"
     ask = "" if goal is None else f">= {goal:g}"
-    verdict = "" if goal is None else at_least(found.low, found.high, goal, len(rows))
+    verdict = "" if goal is None else at_least(interval.low, interval.high, goal, len(rows))
     medians = rows["rate0"].median(), rows["rate1"].median()
-    return Result(name, *medians, found.estimate, found.low, found.high, unit, ask, verdict, len(rows), note)
+    return Result(name, *medians, interval.estimate, interval.low, interval.high, unit, ask, verdict, len(rows), note)
 
 
 def at_least(low: float | None, high: float | None, goal: float, pairs: int) -> str:

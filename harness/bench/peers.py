@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
-from harness.bench.paired import LOOKUP, PAIRS, Result, Settings, asked, at_most, build, compare, decoded, in_turn
+from harness.bench.paired import LOOKUP, PAIRS, Result, Settings, at_most, build, compare, decoded, in_turn, prompt_ids
 from harness.bench.startup import startup
 from harness.bench.trees import fastest, large
 from harness.bench.windows import windows
@@ -34,10 +34,10 @@ def run(settings: Settings, only: str, say: Callable[[str], None]) -> Iterator[R
     Raises:
         UsageError: no benchmark has such a name.
     """
-    known = BENCHMARKS | NAMED
-    chosen = {name: act for name, act in (known if only else BENCHMARKS).items() if only in name}
+    benchmarks = BENCHMARKS | NAMED
+    chosen = {name: act for name, act in (benchmarks if only else BENCHMARKS).items() if only in name}
     if not chosen:
-        raise UsageError(f"no benchmark is called {only!r}; there are {', '.join(known)}")
+        raise UsageError(f"no benchmark is called {only!r}; there are {', '.join(benchmarks)}")
     torch.set_num_threads(settings.threads)
     for name, act in chosen.items():
         say(name)
@@ -63,18 +63,18 @@ def rates(method: str, dtype: str, goal: float | None, forced: bool = False) -> 
 
     def act(name: str, settings: Settings) -> Result:
         backbone, peer = presets.load(settings.backbone, dtype), _peer(settings, dtype)
-        made = build(method, dict(params))
+        decoder = build(method, dict(params))
         limits = {"max_new_tokens": settings.tokens, "do_sample": False, "pad_token_id": 0}
         limits |= {"min_new_tokens": settings.tokens} if forced else {}
 
-        def ours(ids: list[int]) -> Sequence[int]:
-            return decoded(made, backbone, ids, settings.tokens, forced).tokens
+        def with_stridebench(ids: list[int]) -> Sequence[int]:
+            return decoded(decoder, backbone, ids, settings.tokens, forced).tokens
 
-        def theirs(ids: list[int]) -> Sequence[int]:
+        def with_transformers(ids: list[int]) -> Sequence[int]:
             out: list[int] = peer.generate(torch.tensor([ids]), **limits, **extra)[0, len(ids) :].tolist()
             return out
 
-        rows = in_turn((ours, theirs), asked(backbone, settings.pairs))
+        rows = in_turn((with_stridebench, with_transformers), prompt_ids(backbone, settings.pairs))
         return compare(name, rows, "tokens/s", goal)
 
     return act
@@ -87,26 +87,26 @@ def overhead(
 
     def act(name: str, settings: Settings) -> Result:
         model = presets.load(backbone or settings.backbone, dtype)
-        made = build(method, dict(LOOKUP) if method == "prompt_lookup" else {})
-        small = bool(backbone)
-        prompts = [[7, 8, 9, i % 500 + 10] for i in range(settings.pairs)] if small else asked(model, settings.pairs)
+        decoder = build(method, dict(LOOKUP) if method == "prompt_lookup" else {})
+        count = settings.pairs
+        prompts = [[7, 8, 9, i % 500 + 10] for i in range(count)] if backbone else prompt_ids(model, count)
         rows = []
         for index, ids in enumerate([prompts[0], *prompts]):
             draws = SeededDraws(0, "bench", str(index), 0)
             run = open_run(model, lambda name: model, ids, sampling, settings.tokens, draws)
-            steps = decode(made, run).steps
+            steps = decode(decoder, run).steps
             wall = sum(step.wall_ns for step in steps) / 1e6
             passes = sum(step.target_ns + step.draft_ns for step in steps) / 1e6
             rows.append({"outside": wall - passes, "wall": wall, "passes": passes, "steps": len(steps)})
         frame = pd.DataFrame(rows[1:])
         frame.index = pd.MultiIndex.from_product([range(len(frame)), [0]], names=["prompt", "repetition"])
-        found = stats.ratio(frame, "outside", "wall" if unit == "share" else "steps")
-        assert found is not None
-        ours, theirs = (frame[key].sum() / frame["steps"].sum() for key in ("outside", "passes"))
-        verdict = at_most(found.low, found.high, goal, len(frame))
+        interval = stats.ratio(frame, "outside", "wall" if unit == "share" else "steps")
+        assert interval is not None
+        outside, inside = (frame[key].sum() / frame["steps"].sum() for key in ("outside", "passes"))
+        verdict = at_most(interval.low, interval.high, goal, len(frame))
         note = "ours: ms a step outside passes; peer: ms a step inside them"
-        low, high = found.low, found.high
-        return Result(name, ours, theirs, found.estimate, low, high, unit, f"<= {goal:g}", verdict, len(frame), note)
+        ratio = interval.estimate, interval.low, interval.high
+        return Result(name, outside, inside, *ratio, unit, f"<= {goal:g}", verdict, len(frame), note)
 
     return act
 

@@ -24,11 +24,11 @@ def startup(words: tuple[str, ...], goal: float) -> Callable[[str, Settings], Re
 
     def act(name: str, settings: Settings) -> Result:
         rounds = [(_seconds(ENTRY, *words), _seconds("pass")) for _ in range(settings.pairs + 1)][1:]
-        ours, python = (median(side) for side in zip(*rounds, strict=True))
-        passed = "pass" if ours <= goal else "fail"
+        own, python = (median(side) for side in zip(*rounds, strict=True))
+        passed = "pass" if own <= goal else "fail"
         verdict = passed if len(rounds) >= PAIRS else "inconclusive"
         note = f"stride {' '.join(words)}; peer: python -c pass; the goal is for our median, in seconds"
-        return Result(name, ours, python, ours / python, None, None, "s", f"<= {goal:g} s", verdict, len(rounds), note)
+        return Result(name, own, python, own / python, None, None, "s", f"<= {goal:g} s", verdict, len(rounds), note)
 
     return act
 

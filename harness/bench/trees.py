@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from harness.bench.paired import LOOKUP, Result, Settings, asked, build, compare, decoded, in_turn
+from harness.bench.paired import LOOKUP, Result, Settings, build, compare, decoded, in_turn, prompt_ids
 from harness.core.backbone import Backbone
 from harness.core.method import Method, label
 from harness.discover import component
@@ -22,7 +22,7 @@ class Rival(NamedTuple):
     method: str
     params: dict[str, Any]
 
-    def made(self, backbone: Backbone) -> Method[Any]:
+    def load(self, backbone: Backbone) -> Method[Any]:
         """The method, once its weights are known to be there.
 
         Raises:
@@ -70,13 +70,13 @@ def fastest(dtype: str, goal: float) -> Callable[[str, Settings], Result]:
 
     def act(name: str, settings: Settings) -> Result:
         backbone = presets.load(settings.backbone, dtype)
-        trial, prompts = _halves(asked(backbone, TRIALS + settings.pairs))
-        found, missing = _opened(RIVALS, backbone)
+        trial, prompts = _halves(prompt_ids(backbone, TRIALS + settings.pairs))
+        methods, missing = _opened(RIVALS, backbone)
         tokens = settings.tokens
-        speeds = {label(m): compare(name, _beside(m, backbone, trial, tokens), "", None).ratio for m in found}
-        best = max(found, key=lambda method: speeds[label(method)])
+        speeds = {label(m): compare(name, _beside(m, backbone, trial, tokens), "", None).ratio for m in methods}
+        best = max(methods, key=lambda method: speeds[label(method)])
         result = compare(name, _beside(best, backbone, prompts, tokens), "tokens/s", goal)
-        tried = ", ".join(f"{each} {speed:.2f}" for each, speed in speeds.items())
+        tried = ", ".join(f"{title} {speed:.2f}" for title, speed in speeds.items())
         note = f"{label(best)}; {result.note}; on {TRIALS} other prompts: {tried}"
         return replace(result, note="; ".join([note, *missing]))
 
@@ -91,14 +91,14 @@ def large(dtype: str) -> Callable[[str, Settings], Result]:
 
     def act(name: str, settings: Settings) -> Result:
         backbone = presets.load(settings.backbone, dtype)
-        found, missing = _opened(LARGE, backbone)
-        prompts = _halves(asked(backbone, TRIALS + settings.pairs))[1]
-        result = compare(name, _beside(found[0], backbone, prompts, settings.tokens), "tokens/s", None)
-        steps = [s for ids in prompts for s in decoded(found[0], backbone, ids, settings.tokens, False).steps]
+        methods, missing = _opened(LARGE, backbone)
+        prompts = _halves(prompt_ids(backbone, TRIALS + settings.pairs))[1]
+        result = compare(name, _beside(methods[0], backbone, prompts, settings.tokens), "tokens/s", None)
+        steps = [s for ids in prompts for s in decoded(methods[0], backbone, ids, settings.tokens, False).steps]
         wall = sum(step.wall_ns for step in steps)
         share = sum(step.wall_ns - step.target_ns - step.draft_ns for step in steps) / wall
         nodes, ms = sum(step.drafted for step in steps) / len(steps), wall / len(steps) / 1e6
-        note = f"{label(found[0])}; {nodes:.0f} nodes and {ms:.0f} ms a cycle, host {share:.0%}; {result.note}"
+        note = f"{label(methods[0])}; {nodes:.0f} nodes and {ms:.0f} ms a cycle, host {share:.0%}; {result.note}"
         return replace(result, note="; ".join([note, *missing]))
 
     return act
@@ -114,24 +114,24 @@ def _halves(prompts: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]
 
 def _opened(rivals: Sequence[Rival], backbone: Backbone) -> tuple[list[Method[Any]], list[str]]:
     """Those that can run, and what is said of the others."""
-    found: list[Method[Any]] = []
+    methods: list[Method[Any]] = []
     missing: dict[str, None] = {}
     for rival in rivals:
         try:
-            found.append(rival.made(backbone))
+            methods.append(rival.load(backbone))
         except (WeightsError, UsageError):
             missing[str(rival.params.get("drafter", rival.method))] = None
-    return found, [f"not at hand for {backbone.name}, or not fitting it: {', '.join(missing)}"] if missing else []
+    return methods, [f"not at hand for {backbone.name}, or not fitting it: {', '.join(missing)}"] if missing else []
 
 
 def _beside(method: Method[Any], backbone: Backbone, prompts: list[list[int]], tokens: int) -> pd.DataFrame:
     """Pairs of a method and of autoregressive decoding."""
     plain = build("autoregressive", {})
 
-    def ours(ids: list[int]) -> Sequence[int]:
+    def with_method(ids: list[int]) -> Sequence[int]:
         return decoded(method, backbone, ids, tokens, False).tokens
 
-    def theirs(ids: list[int]) -> Sequence[int]:
+    def with_baseline(ids: list[int]) -> Sequence[int]:
         return decoded(plain, backbone, ids, tokens, False).tokens
 
-    return in_turn((ours, theirs), prompts)
+    return in_turn((with_method, with_baseline), prompts)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from harness.bench import costs
-from harness.bench.paired import Result, Settings, asked, build, decoded
+from harness.bench.paired import Result, Settings, build, decoded, prompt_ids
 from harness.bench.trees import Rival
 from harness.core.backbone import Backbone
 from harness.core.costs import Costs, costs_file, write_costs
@@ -30,23 +30,23 @@ def windows(dtype: str) -> Callable[[str, Settings], Result]:
 
     def act(name: str, settings: Settings) -> Result:
         backbone = presets.load(settings.backbone, dtype)
-        prompts = asked(backbone, min(PROMPTS, settings.pairs))
-        found: dict[str, Costs] = {}
+        prompts = prompt_ids(backbone, min(PROMPTS, settings.pairs))
+        tables: dict[str, Costs] = {}
         missing: WeightsError | UsageError | None = None
         for method, part in MEASURED:
             try:
-                Rival(method, {"features": part}).made(backbone)
+                Rival(method, {"features": part}).load(backbone)
             except (WeightsError, UsageError) as error:
                 missing = error
                 continue
-            found[part] = costs.table(timed(backbone, method, part, prompts, settings.tokens))
-            write_costs(costs_file(backbone, part), found[part])
-        if not found:
+            tables[part] = costs.table(timed(backbone, method, part, prompts, settings.tokens))
+            write_costs(costs_file(backbone, part), tables[part])
+        if not tables:
             assert missing is not None, "there is a method to look for"
             raise missing
-        rows, ms = zip(*next(iter(found.values())).target, strict=True)
-        shown = ", ".join(f"{count} rows {each:.1f}" for count, each in zip(rows, ms, strict=True))
-        note = f"ours: {rows[-1]} rows, peer: {rows[0]}; {shown}; kept for {', '.join(found)}"
+        rows, ms = zip(*next(iter(tables.values())).target, strict=True)
+        times = ", ".join(f"{count} rows {time:.1f}" for count, time in zip(rows, ms, strict=True))
+        note = f"ours: {rows[-1]} rows, peer: {rows[0]}; {times}; kept for {', '.join(tables)}"
         return Result(name, ms[-1], ms[0], ms[-1] / ms[0], None, None, "ms", "", "", len(prompts), note)
 
     return act
@@ -60,6 +60,6 @@ def timed(
     for nodes in NODES:
         width = min(nodes, 10)
         plain.append((width, build(method, {"features": part, "depth": 2, "width": width, "nodes": nodes})))
-    for width, made in plain:
+    for width, decoder in plain:
         for ids in prompts:
-            yield from ((width, step) for step in decoded(made, backbone, ids, tokens, True).steps[1:])
+            yield from ((width, step) for step in decoded(decoder, backbone, ids, tokens, True).steps[1:])

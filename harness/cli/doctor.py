@@ -53,8 +53,8 @@ def command(as_json: bool) -> None:
 def _checks() -> list[dict[str, Any]]:
     rows = []
 
-    def add(what: str, ok: bool, found: Any, level: str = "note") -> None:
-        rows.append({"what": what, "ok": ok, "found": found, "level": level})
+    def add(what: str, ok: bool, value: Any, level: str = "note") -> None:
+        rows.append({"what": what, "ok": ok, "found": value, "level": level})
 
     try:
         load_all()
@@ -66,7 +66,7 @@ def _checks() -> list[dict[str, Any]]:
     existing = next(folder for folder in (cache, *cache.parents) if folder.exists())
     free = shutil.disk_usage(existing).free / 1e9
     add("disk at the cache", free > 2, f"{free:.1f} GB free at {cache}", "error")
-    for spec in presets.known().values():
+    for spec in presets.by_name().values():
         add(
             f"backbone {spec.name}",
             spec.ready(),

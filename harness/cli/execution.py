@@ -32,26 +32,26 @@ WARNING = (
 )
 
 
-def execute(plan: Plan, asked: dict[str, Any]) -> None:
+def execute(plan: Plan, options: dict[str, Any]) -> None:
     """Run a plan as the options of `stride run` say.
 
     Raises:
         UsageError: nothing can run. RunIncomplete: some cells could not be finished.
         SystemExit: with 1 where a claim is broken or a sample failed.
     """
-    _refuse(plan, asked)
+    _refuse(plan, options)
     suite = plan.suite.suite
     if suite.threads:
         torch.set_num_threads(suite.threads)
     keep_pages()
-    store = _store(plan, asked)
-    with RunProgress(Console(stderr=True), quiet=asked["as_json"]) as progress:
-        options = Options(asked["allow_code_execution"], asked["device"], not asked["offline"], progress)
-        EXECUTORS[asked["executor"]](plan, store, options)
-    _finish(plan, store, asked)
+    store = _store(plan, options)
+    with RunProgress(Console(stderr=True), quiet=options["as_json"]) as progress:
+        how = Options(options["allow_code_execution"], options["device"], not options["offline"], progress)
+        EXECUTORS[options["executor"]](plan, store, how)
+    _finish(plan, store, options)
 
 
-def _refuse(plan: Plan, asked: dict[str, Any]) -> None:
+def _refuse(plan: Plan, options: dict[str, Any]) -> None:
     """Before anything is loaded.
 
     Raises:
@@ -61,19 +61,19 @@ def _refuse(plan: Plan, asked: dict[str, Any]) -> None:
         first = {cell.skip: cell.label for cell in reversed(plan.cells)}
         reasons = [f"{label}: {why}" for why, label in reversed(first.items())]
         raise UsageError("nothing to run; " + "; ".join(reasons[:3]))
-    check_device(asked["device"])
-    if asked["append"]:
-        asked["append"].open("a").close()  # an error now rather than after the run
-    if asked["allow_code_execution"] and any(use.task.runs_code for use in plan.suite.tasks):
+    check_device(options["device"])
+    if options["append"]:
+        options["append"].open("a").close()  # an error now rather than after the run
+    if options["allow_code_execution"] and any(use.task.runs_code for use in plan.suite.tasks):
         click.echo(WARNING, err=True)
 
 
-def _store(plan: Plan, asked: dict[str, Any]) -> Store:
+def _store(plan: Plan, options: dict[str, Any]) -> Store:
     manifest = {**plan.manifest(), "provenance": provenance.collect(sys.argv)}
-    where = {"device": asked["device"], "machine": manifest["provenance"]["fingerprint"]}
-    manifest["key"] = {**manifest["key"], **where, "allow_code_execution": asked["allow_code_execution"]}
-    path = asked["out"] or _default(plan.suite.suite.name, asked["resume"])
-    if asked["resume"] and (path / "manifest.json").exists():
+    where = {"device": options["device"], "machine": manifest["provenance"]["fingerprint"]}
+    manifest["key"] = {**manifest["key"], **where, "allow_code_execution": options["allow_code_execution"]}
+    path = options["out"] or _default(plan.suite.suite.name, options["resume"])
+    if options["resume"] and (path / "manifest.json").exists():
         return Store.resume(path, manifest)
     return Store.create(path, manifest)
 
@@ -88,16 +88,16 @@ def _default(name: str, resume: bool) -> Path:
     return Path("runs") / f"{slug}-{datetime.now(UTC):%Y%m%d-%H%M%S}"
 
 
-def _finish(plan: Plan, store: Store, asked: dict[str, Any]) -> None:
+def _finish(plan: Plan, store: Store, options: dict[str, Any]) -> None:
     counts = summary(plan, store)
     frame = summarise(store)
     if not counts["done"]:
         reasons = [str(reason) for reason in frame["reason"].dropna()]
         raise UsageError(f"no cell ran: {reasons[0] if reasons else 'none could be finished'}")
-    if asked["append"]:
-        results.append(asked["append"], frame, store)
+    if options["append"]:
+        results.append(options["append"], frame, store)
     written = results.write(store, frame, store.path / "report")
-    if asked["as_json"]:
+    if options["as_json"]:
         emit(counts)
     else:
         results.print_tables(store, frame)

@@ -74,8 +74,8 @@ def command(
     read = model.adapter(component("adapter", adapter, backbone, model.fingerprint))
     console = Console(stderr=True)
     batches = [prompts[start : start + BATCH] for start in range(0, len(prompts), BATCH)]
-    shown = track(batches, "reading", console=console, disable=as_json or not console.is_terminal)
-    frame = layers.summary(pd.concat([layers.measure(model, read, batch, tokens, reading) for batch in shown]))
+    shown_batches = track(batches, "reading", console=console, disable=as_json or not console.is_terminal)
+    frame = layers.summary(pd.concat([layers.measure(model, read, batch, tokens, reading) for batch in shown_batches]))
     title = (
         f"{backbone} {model.dtype} and {adapter}, {reading}: {task}, {len(prompts)} prompts, {tokens} tokens at most"
     )
@@ -98,8 +98,8 @@ def _refuse(backbone: str, adapter: str, out: Path) -> None:
     """
     missing = layers.NEEDS - presets.resolve(backbone).meets()
     if missing:
-        said = ", ".join(sorted(f"{need.name} ({need.value})" for need in missing))
-        raise UsageError(f"the backbone {backbone!r} does not meet {said}; take a causal language model")
+        needs = ", ".join(sorted(f"{need.name} ({need.value})" for need in missing))
+        raise UsageError(f"the backbone {backbone!r} does not meet {needs}; take a causal language model")
     component("adapter", adapter, backbone)
     if out.exists() and not out.is_dir():
         raise UsageError(f"--out {out} is a file; name a folder")

@@ -118,7 +118,7 @@ def backbones() -> list[dict[str, Any]]:
             "ready": spec.ready(),
             "summary": spec.note,
         }
-        for spec in presets.known().values()
+        for spec in presets.by_name().values()
     ]
 
 
@@ -126,8 +126,8 @@ def source_of(spec: Spec) -> tuple[str, str]:
     """The kind of source and its name there, with its pin; the adapter where nothing is loaded."""
     if "source" not in spec.params:
         return spec.adapter, ""
-    kind, given = next(iter(spec.params["source"].items()))
-    first = given[0] if isinstance(given, list) else given
+    kind, source = next(iter(spec.params["source"].items()))
+    first = source[0] if isinstance(source, list) else source
     if not isinstance(first, dict):
         return kind, str(first)
     if kind == "hub":
@@ -141,7 +141,7 @@ def source_of(spec: Spec) -> tuple[str, str]:
 def suites() -> list[dict[str, Any]]:
     """One row a suite."""
     rows = []
-    for name, path in suite.known().items():
+    for name, path in suite.shipped().items():
         loaded = suite.load(name).suite
         rows.append(
             {

@@ -15,10 +15,10 @@ from harness.registry import METHODS
 def rows() -> list[dict[str, Any]]:
     """One row a pair: it runs, or the reason why it does not. There is no third outcome."""
     pairs = []
-    known = presets.known()
+    specs = presets.by_name()
     for name in METHODS:
         method = METHODS.get(name)()
-        for backbone in known.values():
+        for backbone in specs.values():
             reason = incompatibility(method, backbone)
             outcome = "skipped" if reason else "runs"
             pairs.append(

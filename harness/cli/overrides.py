@@ -18,29 +18,30 @@ SWEEPS = {"temperature": "--temperature", "batch": "--batch"}
 """Keys of a suite that an option replaces by one value or several."""
 
 
-def read(asked: Mapping[str, Any]) -> Overrides:
+def read(arguments: Mapping[str, Any]) -> Overrides:
     """What the options say; each error names its option.
 
     Raises:
         UsageError: a --set without a value, or a text that is not YAML.
     """
-    values: dict[str, Any] = {key: asked[key] for key in NUMBERS if asked[key] is not None}
+    values: dict[str, Any] = {key: arguments[key] for key in NUMBERS if arguments[key] is not None}
     options = {**NUMBERS, **ENTRIES, **SWEEPS}
-    for setting in asked["settings"]:
+    for setting in arguments["settings"]:
         key, equals, text = setting.partition("=")
         if not equals:
             raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set top_p=0.9")
         options[key] = f"--set {key}"
         values[key] = _yaml(options[key], text)
     for key, option in ENTRIES.items():
-        if asked[key]:
-            values[key] = [_yaml(option, text) for text in asked[key]]
+        if arguments[key]:
+            values[key] = [_yaml(option, text) for text in arguments[key]]
             options[key] = option
     for key, option in SWEEPS.items():
-        if asked[key]:
-            values[key] = list(asked[key]) if key == "temperature" or len(asked[key]) > 1 else asked[key][0]
+        if arguments[key]:
+            sweep = list(arguments[key])
+            values[key] = sweep if key == "temperature" or len(sweep) > 1 else sweep[0]
             options[key] = option
-    return Overrides(values, asked["limit"], asked["dtypes"], {key: options[key] for key in values})
+    return Overrides(values, arguments["limit"], arguments["dtypes"], {key: options[key] for key in values})
 
 
 def missing(overrides: Overrides) -> list[str]:

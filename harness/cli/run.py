@@ -47,7 +47,7 @@ EXECUTORS = ("serial", "ray")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON document: {run, cells, done, failed, malformed, skipped}."
 )
-def command(name: str | None, **asked: Any) -> None:
+def command(name: str | None, **options: Any) -> None:
     """Run a suite, or what the options name; then print its table and write its plots.
 
     \b
@@ -61,14 +61,14 @@ def command(name: str | None, **asked: Any) -> None:
     stride run nightly --append history.jsonl --allow-code-execution
     """
     declare_all()
-    overrides = read(asked)
+    overrides = read(options)
     plan = expand(_suite(name, overrides))
-    if asked["dry_run"]:
-        _print_plan(plan, asked["as_json"])
+    if options["dry_run"]:
+        _print_plan(plan, options["as_json"])
         return
     from harness.cli import execution  # reads and writes stores and draws plots: nothing for a dry run
 
-    execution.execute(plan, asked)
+    execution.execute(plan, options)
 
 
 def _suite(name: str | None, overrides: Overrides) -> Resolved:

@@ -91,7 +91,7 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
         console.print(depths)
     samples = Table("prompt", "rep", "status", "tokens", "agreement", "output", header_style="bold")
     for _, row in cell.samples[~cell.samples["warmup"].astype(bool)].iterrows():
-        shown = row["error"] if row["status"] == "failed" else " ".join(str(row["text"]).split())[:60]
+        text = row["error"] if row["status"] == "failed" else " ".join(str(row["text"]).split())[:60]
         agreement = "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.2f}"
         samples.add_row(
             escape(row["prompt"]),
@@ -99,7 +99,7 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
             row["status"],
             str(len(row["tokens"])),
             agreement,
-            escape(shown),
+            escape(text),
         )
     console.print(samples)
 

@@ -117,8 +117,8 @@ def _parts(recipe: training.Recipe, pairs: tuple[str, ...]) -> dict[str, Path]:
     for pair in pairs:
         key, equals, folder = pair.partition("=")
         if not equals or key not in recipe.requires:
-            known = ", ".join(recipe.requires) or "none"
-            raise UsageError(f"--part {pair!r}: write NAME=FOLDER with NAME one of {known}")
+            names = ", ".join(recipe.requires) or "none"
+            raise UsageError(f"--part {pair!r}: write NAME=FOLDER with NAME one of {names}")
         named[key] = Path(folder)
     folders = {key: named.get(key, shipped(key)) for key in recipe.requires}
     for key, place in folders.items():

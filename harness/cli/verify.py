@@ -59,8 +59,8 @@ def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_j
     baseline = METHODS.get("autoregressive")()
     cases = cases_of(baseline, outputs)
     floor = max(distance(baseline, case) for case in cases)
-    found = [] if params else [(name, bug) for name in methods or METHODS for bug in _bugs(name, rows)]
-    bugs = [{"method": name, **vars(bug), "caught": bug.caught} for name, bug in found]
+    tried = [] if params else [(name, bug) for name in methods or METHODS for bug in _bugs(name, rows)]
+    bugs = [{"method": name, **vars(bug), "caught": bug.caught} for name, bug in tried]
     if as_json:
         emit(rows)
     else:
@@ -122,16 +122,17 @@ def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, 
     for row in rows:
         tv = "" if row["total_variation"] is None else f"{row['total_variation']:.3g}"
         missed = "NOT caught" if row["verdict"] == "exact" else "none applies"
-        seen = "caught" if row["planted"] else (missed if row["plants"] else "none injected")
-        lines.append([row["label"], row["verdict"], tv, row["claim"], seen, row["case"]])
+        caught = "caught" if row["planted"] else (missed if row["plants"] else "none injected")
+        lines.append([row["label"], row["verdict"], tv, row["claim"], caught, row["case"]])
     table = text_table.TextTable("exact output distributions", tuple(columns), lines, _unproved(rows))
     text_table.print_table(table, console)
     if bugs:
         columns = [text_table.Column(key, key, rank=rank) for key, rank in BUGS.items()]
         lines = []
         for bug in bugs:
-            seen = "caught" if bug["caught"] else "NOT caught"
-            lines.append([bug["why"], bug["method"], f"{bug['total_variation']:.3g}", seen, bug["case"], bug["where"]])
+            caught = "caught" if bug["caught"] else "NOT caught"
+            variation = f"{bug['total_variation']:.3g}"
+            lines.append([bug["why"], bug["method"], variation, caught, bug["case"], bug["where"]])
         text_table.print_table(text_table.TextTable("injected bugs", tuple(columns), lines, []), console)
     console.print(
         f"{len(cases)} models. Noise floor (autoregressive by the same enumeration): {floor:.2g}. "

@@ -84,10 +84,10 @@ class Canvas:
         return tuple(self.tokens[place] for place in range(self.start, self.end) if place in self.tokens)
 
     @property
-    def held(self) -> Any:
+    def cache_state(self) -> Any:
         """Positions of the entries behind the prompt and, where they can be compared, what the cache keeps of them."""
-        kept = self._cache.entries[self._base :]
-        return sorted(zip(self._at, kept, strict=True)) if kept else sorted(self._at)
+        states = self._cache.entries[self._base :]
+        return sorted(zip(self._at, states, strict=True)) if states else sorted(self._at)
 
     def prefill(self) -> None:
         """Read all but the prompt's last token, if that was not done yet; asks for no logits and is not a pass."""
@@ -124,11 +124,11 @@ class Canvas:
         begin = self._stopwatch.clock.stamp()
         self.prefill()
         self._drop(frozenset(positions))
-        held, count = len(self._at), len(positions)
+        cached, count = len(self._at), len(positions)
         places = torch.tensor([*self._at, *positions])
-        seen = (places <= places[held:, None]) | (sees == "all")
-        mask = None if seen.equal(torch.ones_like(seen).tril_(held)) else seen.to(self.device)
-        window = Window(tokens, places[held:].to(self.device), self._base, mask, count if rows is None else rows)
+        visible = (places <= places[cached:, None]) | (sees == "all")
+        mask = None if visible.equal(torch.ones_like(visible).tril_(cached)) else visible.to(self.device)
+        window = Window(tokens, places[cached:].to(self.device), self._base, mask, count if rows is None else rows)
         logits = self._cache.extend(window).logits
         self._stopwatch.add(self._kind, begin)
         self._at.extend(positions)
@@ -166,25 +166,25 @@ class Canvas:
         return [place for place in range(self._base, self.start + len(new)) if place not in self._at]
 
     def _check(self, count: int, positions: Sequence[int], sees: Sees) -> None:
-        found = f"a pass over {count} tokens at positions {list(positions)}"
+        pass_read = f"a pass over {count} tokens at positions {list(positions)}"
         if not count == len(positions) > 0 or any(a >= b for a, b in pairwise(positions)):
-            raise ContractError(f"{found}: give one position a token, at least one, in ascending order")
+            raise ContractError(f"{pass_read}: give one position a token, at least one, in ascending order")
         if sees == "all":
             if self._base or positions[-1] >= self.end or positions[0] < 0 or (not self._at and positions[0]):
                 raise ContractError(
-                    f"{found}: the first begins at 0, nothing being read before; all end at {self.end - 1}"
+                    f"{pass_read}: the first begins at 0, nothing being read before; all end at {self.end - 1}"
                 )
             return
         first = self._base if not self._at else self.start
         if positions[0] < first or positions[-1] >= self.end or (not self._at and positions[0] != first):
             raise ContractError(
-                f"{found}: the first pass begins with the prompt's last token, at {self._base}, and no later one "
+                f"{pass_read}: the first pass begins with the prompt's last token, at {self._base}, and no later one "
                 f"reads it; all others are from {self.start} to {self.end - 1}"
             )
 
     def _drop(self, gone: frozenset[int]) -> None:
         """Close the gaps that the entries at these positions leave: a gather of those behind the first of them."""
-        kept = [index for index, place in enumerate(self._at) if place not in gone]
-        if len(kept) < len(self._at):
-            self._cache.keep(self._base, kept)
-            self._at = [self._at[index] for index in kept]
+        remaining = [index for index, place in enumerate(self._at) if place not in gone]
+        if len(remaining) < len(self._at):
+            self._cache.keep(self._base, remaining)
+            self._at = [self._at[index] for index in remaining]

@@ -32,10 +32,10 @@ class Costs:
     draft: tuple[tuple[int, float], ...]
 
     @staticmethod
-    def at(rows: int, known: Sequence[tuple[int, float]]) -> float:
+    def at(rows: int, table: Sequence[tuple[int, float]]) -> float:
         """Milliseconds of a pass: on the straight line through the two known sizes beside it."""
-        after = next((i for i, (size, _) in enumerate(known) if size >= rows), len(known) - 1)
-        (low, first), (high, last) = known[max(after, 1) - 1], known[max(after, 1)]
+        after = next((i for i, (size, _) in enumerate(table) if size >= rows), len(table) - 1)
+        (low, first), (high, last) = table[max(after, 1) - 1], table[max(after, 1)]
         return first + (last - first) * (rows - low) / (high - low)
 
 

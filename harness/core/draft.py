@@ -107,7 +107,7 @@ class HostAcceptance:
     energies: tuple[float, ...] = ()
 
     @property
-    def kept(self) -> int:
+    def accepted(self) -> int:
         """Drafts emitted: those of the path, and an unread one that passed."""
         return len(self.path) + bool(self.passed)
 

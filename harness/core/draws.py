@@ -93,14 +93,14 @@ class SeededDraws(Draws):
 
     def distinct(self, probs: Float[Tensor, "M V"], k: int, stream: Stream) -> Int[Tensor, "M k"]:
         check_distinct(k, probs.shape[1])
-        left, taken = probs.clone(), torch.zeros_like(probs, dtype=torch.bool)
+        left, drawn_before = probs.clone(), torch.zeros_like(probs, dtype=torch.bool)
         tokens = []
         for u in self.uniforms(k * len(probs), stream).view(k, -1):
             drawn = inverse_cdf(left, u)
-            token = torch.where((left > 0).any(-1), drawn, taken.long().argmin(-1))[:, None]
-            left, taken = left.scatter(1, token, 0.0), taken.scatter(1, token, True)
+            token = torch.where((left > 0).any(-1), drawn, drawn_before.long().argmin(-1))[:, None]
+            left, drawn_before = left.scatter(1, token, 0.0), drawn_before.scatter(1, token, True)
             tokens.append(token)
-        return torch.cat(tokens, 1) if tokens else taken.new_zeros(len(probs), 0, dtype=torch.long)
+        return torch.cat(tokens, 1) if tokens else drawn_before.new_zeros(len(probs), 0, dtype=torch.long)
 
     def path(self, accept: Float[Tensor, " K"], parents: Int[Tensor, " K"] | None = None) -> Path:
         coins = self.uniforms(accept.shape[0], "accept") < accept
@@ -157,15 +157,15 @@ def tree_path(coins: Tensor, accept: Float[Tensor, " K"], parents: Int[Tensor, "
     earlier = (parents[:, None] == parents[None, :]) & (index[None, :] < index[:, None])
     chosen = coins & ~(earlier & coins[None, :]).any(1)
     rejected = torch.where(earlier, (1 - accept)[None, :], torch.ones_like(accept)[None, :]).prod(1)
-    kept, reach, up = chosen.clone(), accept * rejected, parents.clone()
+    survives, reach, up = chosen.clone(), accept * rejected, parents.clone()
     for _ in range(max(1, size.bit_length())):
         has = up >= 0
         parent = up.clamp_min(0)
-        kept = kept & torch.where(has, kept[parent], True)
+        survives = survives & torch.where(has, survives[parent], True)
         reach = reach * torch.where(has, reach[parent], torch.ones_like(reach))
         up = torch.where(has, up[parent], up)
-    nodes = torch.where(kept, index, size).sort().values  # parents come first, so the order is the path's
-    last = torch.where(kept, index + 1, 0).max() if size else index.sum()
+    nodes = torch.where(survives, index, size).sort().values  # parents come first, so the order is the path's
+    last = torch.where(survives, index + 1, 0).max() if size else index.sum()
     return Path(torch.where(nodes < size, nodes, -1), last, reach.sum())
 
 

@@ -29,13 +29,13 @@ def resolve(taps: Sequence[Tap], capabilities: Capabilities) -> tuple[int, ...]:
     layers = capabilities.layers
     if taps and not layers:
         raise UsageError("the method reads hidden rows and this backbone serves none; take one that meets HIDDEN")
-    found = tuple(layers // 2 if tap == "middle" else tap if tap >= 0 else layers + 1 + tap for tap in taps)
-    if not all(0 <= layer <= layers for layer in found):
+    indices = tuple(layers // 2 if tap == "middle" else tap if tap >= 0 else layers + 1 + tap for tap in taps)
+    if not all(0 <= layer <= layers for layer in indices):
         raise UsageError(
             f"taps {tuple(taps)} of a backbone of {layers} layers: give each from 0 (the embedding) to {layers} (what "
             f"the head reads), or from -1 to {-layers - 1}, counted from there"
         )
-    return found
+    return indices
 
 
 @final
@@ -66,8 +66,8 @@ class HiddenRows:
     def keep(self, length: int, entries: Sequence[int]) -> None:
         """Move the rows at ``length + e``, for each listed e, to ``length`` and on."""
         if len(self._buffer) and tuple(entries) != tuple(range(len(entries))):
-            kept = torch.tensor(entries, device=self._buffer.device) + length
-            self._buffer[length : length + len(entries)] = self._buffer[kept]
+            sources = torch.tensor(entries, device=self._buffer.device) + length
+            self._buffer[length : length + len(entries)] = self._buffer[sources]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> HiddenRows:
         twin = copy.copy(self)

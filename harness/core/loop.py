@@ -204,7 +204,7 @@ def _forced_counts(step: Advance) -> dict[str, int]:
     if step.grid is None:
         return {"forced": 0}
     depths = _depths(step.draft, step.read)
-    accepted, reached = step.read.kept, tested(step.draft, step.read)
+    accepted, reached = step.read.accepted, tested(step.draft, step.read)
     forced = [step.forced(depth) for depth in range(len(step.emitted))]
     forced_rejected = reached > accepted and step.forced(accepted)
     return {
@@ -242,7 +242,7 @@ def _step(timed: _TimedStep, clock: Clock) -> Step:
         drafted=len(depths),
         levels=max(depths, default=-1) + 1,
         tested=tested(step.draft, step.read),
-        accepted=step.read.kept,
+        accepted=step.read.accepted,
         expected=step.read.expected,
         emitted=len(step.emitted),
         overshoot=timed.overshoot,

@@ -119,9 +119,9 @@ def parameters(method: Method[Any]) -> dict[str, Any]:
 
 def label(method: Method[Any]) -> str:
     """The registered name and the parameters that differ from their defaults."""
-    shown = []
+    settings = []
     for f in fields(method):  # type: ignore[arg-type]  # every method is a dataclass
         value = getattr(method, f.name)
         if value != f.default:
-            shown.append(f"{f.name}={value:g}" if isinstance(value, float) else f"{f.name}={value}")
-    return " ".join([METHODS.name_of(type(method)), *shown])
+            settings.append(f"{f.name}={value:g}" if isinstance(value, float) else f"{f.name}={value}")
+    return " ".join([METHODS.name_of(type(method)), *settings])

@@ -48,7 +48,7 @@ def _can_pack(dtype: torch.dtype) -> bool:
         return False
     weight = (torch.arange(32 * 32).reshape(32, 32) % 5 % 3 - 1).to(dtype)  # sums are exact in any type
     try:
-        found = _packed(weight, None)(weight[:2])
+        product = _packed(weight, None)(weight[:2])
     except (RuntimeError, NotImplementedError, AttributeError):
         return False  # this torch or processor lacks it; the plain product is always there
-    return torch.equal(found, functional.linear(weight[:2], weight))
+    return torch.equal(product, functional.linear(weight[:2], weight))

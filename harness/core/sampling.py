@@ -57,12 +57,12 @@ def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V
     first = sampling.order == "temperature_first"
     if first and sampling.temperature != 1:
         z = z / sampling.temperature
-    kept = z.topk(sampling.top_k) if 0 < sampling.top_k < z.shape[-1] else None
-    if kept is not None:
-        z = z.masked_fill(z < kept.values[:, -1:], -torch.inf)
+    top = z.topk(sampling.top_k) if 0 < sampling.top_k < z.shape[-1] else None
+    if top is not None:
+        z = z.masked_fill(z < top.values[:, -1:], -torch.inf)
     if sampling.top_p < 1:
         p = z.softmax(-1)
-        floor = nucleus_floor(p, sampling.top_p) if kept is None else _last(p.gather(1, kept.indices), sampling.top_p)
+        floor = nucleus_floor(p, sampling.top_p) if top is None else _last(p.gather(1, top.indices), sampling.top_p)
         z = z.masked_fill(p < floor, -torch.inf)
     return (z if first else z / sampling.temperature).softmax(-1)
 

@@ -100,7 +100,7 @@ class Session:
         return min(self._valid, len(self) - 1)
 
     @property
-    def held(self) -> Any:
+    def cache_state(self) -> Any:
         """What the cache keeps of the committed tokens, where that can be compared (hashes of a tabular model)."""
         return tuple(self._cache.entries[: self.cached])
 
@@ -188,9 +188,9 @@ class Session:
         if self.draft.probes:
             raise ContractError(f"the window ends in {self.draft.probes} probes, below which nothing grows")
         joint = self.draft.extended(draft)
-        seen = ancestors(joint.explicit_parents)[before:]
-        places = len(self) + seen.sum(1) - 1
-        logits = self._extend(draft.tokens, places, len(self), seen, len(draft), features)
+        visible = ancestors(joint.explicit_parents)[before:]
+        places = len(self) + visible.sum(1) - 1
+        logits = self._extend(draft.tokens, places, len(self), visible, len(draft), features)
         self.draft = joint
         return logits
 
@@ -279,13 +279,13 @@ def ancestors(parents: Int[Tensor, " K"]) -> Bool[Tensor, "K K"]:
     """Row k marks node k and those above it; doubles the reach each round instead of looping over nodes."""
     size = len(parents)
     index = torch.arange(size, device=parents.device)
-    seen = index[:, None] == index[None, :]
+    is_ancestor = index[:, None] == index[None, :]
     up = parents
     for _ in range(max(1, size.bit_length())):
         has = up >= 0
-        seen = seen | (has[:, None] & seen[up.clamp_min(0)])
+        is_ancestor = is_ancestor | (has[:, None] & is_ancestor[up.clamp_min(0)])
         up = torch.where(has, up[up.clamp_min(0)], up)
-    return seen
+    return is_ancestor
 
 
 def depths_of(parents: Int[Tensor, " K"]) -> Int[Tensor, " K"]:

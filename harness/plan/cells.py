@@ -149,13 +149,13 @@ class Plan:
         key["prompts"] = {
             use.title: digest([_hashable(p) for p in prompts])[:16] for use, prompts in self.prompts.items()
         }
-        sizes = {name: vocabulary(spec) for name, spec in presets.known().items()}
+        sizes = {name: vocabulary(spec) for name, spec in presets.by_name().items()}
         return {
             "key": key,
             "cells": {cell.id: self.meta(cell) for cell in self.cells},
             "suite": suite,
             "vocabularies": {name: size for name, size in sizes.items() if size is not None},
-            "sizes": {name: spec.size for name, spec in presets.known().items() if spec.size},
+            "sizes": {name: spec.size for name, spec in presets.by_name().items() if spec.size},
         }
 
 
@@ -169,10 +169,10 @@ def _plain(use: MethodUse) -> list[Any]:
 
 
 def _hashable(prompt: Prompt) -> list[Any]:
-    known = [prompt.id, prompt.text, list(prompt.tokens or ())]
+    content = [prompt.id, prompt.text, list(prompt.tokens or ())]
     if prompt.condition is None:
-        return known
-    return [*known, hashlib.sha256(prompt.condition.tobytes()).hexdigest()[:16]]
+        return content
+    return [*content, hashlib.sha256(prompt.condition.tobytes()).hexdigest()[:16]]
 
 
 def expand(resolved: Resolved) -> Plan:

@@ -64,10 +64,10 @@ def cells(spec: Spec) -> tuple[int, int] | None:
 
 def _config(spec: Spec) -> dict[str, Any]:
     """Of the weights, where they are here; else empty."""
-    given = spec.params.get("source")
-    if given is None:
+    entry = spec.params.get("source")
+    if entry is None:
         return {}
-    source = sources.parse(spec.name, given)
+    source = sources.parse(spec.name, entry)
     if source.kind == "random":
         return dict(source.fields["config"])
     if not sources.ready(source):

@@ -61,7 +61,7 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
     if out.get("methods") in ("all", ["all"]):
         out["methods"] = list(METHODS)
     if out.get("backbones") in ("all", ["all"]):
-        out["backbones"] = [name for name, spec in presets.known().items() if spec.ready()]
+        out["backbones"] = [name for name, spec in presets.by_name().items() if spec.ready()]
     for key in ("methods", "backbones", "tasks"):
         if key in out:
             entries = out[key] if isinstance(out[key], list | tuple) else [out[key]]
@@ -115,9 +115,9 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
     for index, entry in enumerate(_entries(data, "methods")):
         at = entry.get("at")
         temperatures = tuple(at) if isinstance(at, list) else None if at is None else (at,)
-        known = data.get("temperature", (0.0,))
+        allowed = data.get("temperature", (0.0,))
         for value in temperatures or ():
-            if "temperature" not in lines.options and isinstance(known, list | tuple) and value not in known:
+            if "temperature" not in lines.options and isinstance(allowed, list | tuple) and value not in allowed:
                 problems.append(f"{lines.at(('methods', index, 'at'))}: at {value!r} is no temperature of the suite")
         names = entry.get("backbones")
         named = None if names is None else tuple(names) if isinstance(names, list | tuple) else (names,)
@@ -167,11 +167,11 @@ def _use_fault(key: str, value: Any) -> str | None:
     if value is None:
         return None
     if key in ("limit", "max_new_tokens"):
-        whole = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-        return None if whole else f"{key} is {value!r}; a whole number from 1"
+        valid = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+        return None if valid else f"{key} is {value!r}; a whole number from 1"
     if key == "backbones":
-        known = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
-        return None if known else f"backbones is {value!r}; a list of names"
+        valid = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
+        return None if valid else f"backbones is {value!r}; a list of names"
     if not isinstance(value, Mapping):
         return f"sampling is {value!r}; a mapping such as {{temperature: 0.5, top_k: 50}}"
     try:

@@ -83,7 +83,7 @@ def folders() -> list[Path]:
     return [SHIPPED, *(Path(folder).expanduser() for folder in extra if folder)]
 
 
-def known() -> dict[str, Spec]:
+def by_name() -> dict[str, Spec]:
     """All presets by name.
 
     Raises:
@@ -177,7 +177,7 @@ def resolve(name: str) -> Spec:
         return Spec(name, "hf_causal", {"source": {"hub": {"id": model, **pin}}})
     if kind == "gguf" and rest:
         return Spec(name, "hf_causal", {"source": {"gguf": rest}})
-    presets = known()
+    presets = by_name()
     if name in presets:
         return presets[name]
     if name in BACKBONES:

@@ -26,20 +26,20 @@ def _has_name(entry: dict[str, Any]) -> dict[str, Any]:
     return entry
 
 
-def _whole(name: str, least: int) -> PlainValidator:
+def _whole_number(name: str, least: int) -> PlainValidator:
     """One value, or several to sweep."""
 
     def check(value: Any) -> int | tuple[int, ...]:
         values = value if isinstance(value, list | tuple) and value else [value]
-        if not all(isinstance(each, int) and not isinstance(each, bool) and each >= least for each in values):
+        if not all(isinstance(number, int) and not isinstance(number, bool) and number >= least for number in values):
             raise ValueError(f"{name} is a whole number from {least}, or a list of them to sweep")
         return tuple(values) if isinstance(value, list | tuple) else int(value)
 
     return PlainValidator(check)
 
 
-TopK = Annotated[int | tuple[int, ...], _whole("top_k", 0)]
-Batch = Annotated[int | tuple[int, ...], _whole("batch", 1)]
+TopK = Annotated[int | tuple[int, ...], _whole_number("top_k", 0)]
+Batch = Annotated[int | tuple[int, ...], _whole_number("batch", 1)]
 Named = Annotated[dict[str, Any], AfterValidator(_has_name)]
 
 
@@ -165,7 +165,7 @@ class Overrides:
 NOTHING = Overrides()
 
 
-def known() -> dict[str, Path]:
+def shipped() -> dict[str, Path]:
     """Suites that we ship, by name: quick, nightly, all, papers/..."""
     folder = suite_folder()
     return {path.relative_to(folder).with_suffix("").as_posix(): path for path in sorted(folder.rglob("*.yaml"))}
@@ -179,10 +179,10 @@ def load(name: str, overrides: Overrides = NOTHING) -> Resolved:
     """
     path = Path(name)
     if path.suffix not in (".yaml", ".yml"):
-        shipped = known()
-        if name not in shipped:
-            raise UnknownNameError("suite", name, shipped)
-        path = shipped[name]
+        suites = shipped()
+        if name not in suites:
+            raise UnknownNameError("suite", name, suites)
+        path = suites[name]
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -258,5 +258,5 @@ def _say(fault: Any, loc: Loc) -> str:
     if fault["type"] == "extra_forbidden":
         known_keys = Suite.model_fields if len(loc) == 1 else {"name", "dtype", "limit", "prompts", "tokens", "roles"}
         return f"unknown key{did_you_mean(str(loc[-1]), list(known_keys))}"
-    shown = repr(fault["input"])
-    return str(fault["msg"]) if fault["type"] == "missing" else f"{fault['msg']}; found {shown[:80]}"
+    value = repr(fault["input"])
+    return str(fault["msg"]) if fault["type"] == "missing" else f"{fault['msg']}; found {value[:80]}"

@@ -89,11 +89,11 @@ def _child(node: yaml.Node, part: int | str) -> yaml.Node | None:
 def repeated_keys(node: yaml.Node | None) -> Iterator[RepeatedKey]:
     """Each key that a mapping of the tree holds twice."""
     if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, value in node.value:
-            if key.value in seen:
+            if key.value in keys:
                 yield RepeatedKey(key.start_mark.line + 1, str(key.value))
-            seen.add(key.value)
+            keys.add(key.value)
             yield from repeated_keys(value)
     elif isinstance(node, yaml.SequenceNode):
         for value in node.value:

@@ -11,10 +11,10 @@ def quiet() -> Iterator[None]:
     """No bars inside; the user's own setting holds again behind it. Imports transformers when entered."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
+    enabled = logging.is_progress_bar_enabled()
     logging.disable_progress_bar()
     try:
         yield
     finally:
-        if shown:
+        if enabled:
             logging.enable_progress_bar()

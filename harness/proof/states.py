@@ -46,9 +46,9 @@ def freeze(thing: Any) -> Any:
         values = thing.double().mul(1e12).round() if thing.is_floating_point() else thing
         return (tuple(thing.shape), tuple(values.reshape(-1).tolist()))
     if isinstance(thing, Session):
-        return (tuple(thing.tokens), thing.cached, freeze(thing.held))
+        return (tuple(thing.tokens), thing.cached, freeze(thing.cache_state))
     if isinstance(thing, Canvas):
-        return (tuple(sorted(thing.tokens.items())), freeze(thing.held))
+        return (tuple(sorted(thing.tokens.items())), freeze(thing.cache_state))
     if is_dataclass(thing) and not isinstance(thing, type):
         return tuple(freeze(getattr(thing, f.name)) for f in fields(thing))
     if isinstance(thing, dict):

@@ -45,14 +45,14 @@ class Verdicts:
         self.fetch = fetch
         self._load_drafter = load_drafter
         self._drafters: dict[str, Backbone] = {}
-        self._laws: dict[Method[Any], dict[str, Any]] = {}
+        self._proofs: dict[Method[Any], dict[str, Any]] = {}
         self._greedy: dict[tuple[Method[Any], str, int], dict[str, Any]] = {}
         self._reference: dict[tuple[str, str], tuple[int, ...]] = {}
         self._fp32: Backbone | None = None
 
     def of(self, cell: Cell) -> dict[str, Any]:
         """{word, total_variation, case, greedy, note}."""
-        proof = self._law(cell.method)
+        proof = self._enumerated(cell.method)
         verdict = {"total_variation": None, "case": None, "greedy": None, **proof}
         if proof["word"] == "exact" and cell.backbone != "tabular":
             if not self.plan.suite.suite.greedy_check.prompts:
@@ -72,20 +72,20 @@ class Verdicts:
                 }
         return verdict
 
-    def _law(self, method: Method[Any]) -> dict[str, Any]:
+    def _enumerated(self, method: Method[Any]) -> dict[str, Any]:
         if not self.plan.suite.suite.prove:
             return {"word": "unverified", "note": "the suite says prove: false"}
-        if method not in self._laws:
+        if method not in self._proofs:
             try:
                 cases = cases_of(method, OUTPUTS)
                 proof = prove(method, cases, mutants=False, effort=QUICK)
                 facts = {"total_variation": proof.total_variation, "case": proof.case}
-                self._laws[method] = {"word": proof.verdict, "note": _extent(proof, cases), **facts}
+                self._proofs[method] = {"word": proof.verdict, "note": _extent(proof, cases), **facts}
             except EnumerationLimit as error:
-                self._laws[method] = {"word": _unproved(method), "note": str(error)}
+                self._proofs[method] = {"word": _unproved(method), "note": str(error)}
             except Exception as error:  # a plugin may raise anything; its cells still say why they are unverified
-                self._laws[method] = {"word": _unproved(method), "note": f"{type(error).__name__}: {error}"}
-        return self._laws[method]
+                self._proofs[method] = {"word": _unproved(method), "note": f"{type(error).__name__}: {error}"}
+        return self._proofs[method]
 
     def _greedy_equal(self, cell: Cell) -> dict[str, Any]:
         key = (cell.method, cell.task.title, cell.batch)
@@ -101,8 +101,8 @@ class Verdicts:
         divergences: list[dict[str, Any]] = []
         encoded_prompts = [self._model().open(prompt) for prompt in prompts]
         jobs = [
-            partial(self._tokens, cell.method, *each, check.tokens)
-            for each in zip(prompts, encoded_prompts, strict=True)
+            partial(self._tokens, cell.method, prompt, encoded, check.tokens)
+            for prompt, encoded in zip(prompts, encoded_prompts, strict=True)
         ]
         outputs = Batch[tuple[int, ...]](cell.batch).run(jobs)
         for prompt, encoded, tokens in zip(prompts, encoded_prompts, outputs, strict=True):

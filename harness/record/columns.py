@@ -155,8 +155,8 @@ def check(steps: Sequence[Step], output: int) -> None:
     if emitted - overshoot != output:
         raise ContractError(f"emitted {emitted} - overshoot {overshoot} is not the output's {output} tokens")
     for index, step in enumerate(steps):
-        whole = step.emitted == step.accepted == step.tested > 0
-        emits = step.emitted == step.accepted + 1 or whole or (step.emitted > 1 and not step.drafted)
+        ends_unread = step.emitted == step.accepted == step.tested > 0
+        emits = step.emitted == step.accepted + 1 or ends_unread or (step.emitted > 1 and not step.drafted)
         if not 0 <= step.accepted <= step.tested <= step.drafted or not emits:
             raise ContractError(
                 f"step {index}: accepted {step.accepted}, tested {step.tested}, drafted {step.drafted}, "

@@ -69,7 +69,7 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     steps = steps.reindex(columns=[*steps.columns, *(name for name in LATER if name not in steps)], fill_value=0)
     steps = steps.assign(share_ns=steps["wall_ns"] / steps.get("served", 1))
     good = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
-    kept = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
+    counted = steps[~steps["warmup"]].groupby(["prompt", "repetition"], sort=False)
     columns = [
         "nfe",
         "draft_nfe",
@@ -81,12 +81,12 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         "forced",
         "overshoot",
     ]
-    frame = kept[[*columns, *LATER, "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
+    frame = counted[[*columns, *LATER, "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
     frame["unique_drafted"] = frame["drafted"] - frame["reused"]
     for name in ("drafted", "tested", "accepted"):
         frame[f"free_{name}"] = frame[name] - frame.pop(f"forced_{name}")
     frame["free_expected"] = frame["expected"] - frame["accepted"] + frame["free_accepted"]
-    frame["steps"] = kept.size().reindex(good.index)
+    frame["steps"] = counted.size().reindex(good.index)
     frame["output"] = good["tokens"].map(len)
     frame["wall_ms"] = frame.pop("wall_ns") / 1e6
     frame["wall_s"] = frame["wall_ms"] / 1e3
@@ -123,7 +123,7 @@ def acceptance_by_depth(steps: pd.DataFrame) -> list[Depth]:
     deepest = int(accepted.max()) if len(accepted) else 0
     rows = []
     for depth in range(1, deepest + 1):
-        kept = int((accepted >= depth).sum())
+        here = int((accepted >= depth).sum())
         reached = int(((accepted >= depth - 1) & (drafted >= depth)).sum())
-        rows.append(Depth(depth, kept / len(steps), kept / reached if reached else None))
+        rows.append(Depth(depth, here / len(steps), here / reached if reached else None))
     return rows

@@ -31,8 +31,8 @@ def machine() -> dict[str, Any]:
 
     gpus = []
     for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0):
-        found = torch.cuda.get_device_properties(index)
-        gpus.append({"name": found.name, "memory_bytes": found.total_memory})
+        properties = torch.cuda.get_device_properties(index)
+        gpus.append({"name": properties.name, "memory_bytes": properties.total_memory})
     return {
         "cpu": _cpu(),
         "arch": platform.machine(),
@@ -86,14 +86,14 @@ def redact(argv: Sequence[str]) -> list[str]:
     Taken out are values after token=, key=, password=, secret=; the argument after an option so named;
     a user and password in an address; and access tokens known by their first letters.
     """
-    shown, hide = [], False
+    redacted, hide = [], False
     for word in argv:
         text = re.sub(rf"({_SECRET}\s*[=:]).*", r"\1***", word, flags=re.IGNORECASE | re.DOTALL)
         text = re.sub(r"://[^/\s]*@", "://***@", text)
         text = re.sub(r"\b(?:hf_|gh[a-z]_|sk-)[\w-]{16,}", "***", text)
-        shown.append("***" if hide else text)
+        redacted.append("***" if hide else text)
         hide = re.fullmatch(rf"--?(?:[\w-]*[-_])?{_SECRET}", word, flags=re.IGNORECASE) is not None
-    return shown
+    return redacted
 
 
 def digest(obj: Any) -> str:
@@ -115,8 +115,8 @@ def _cpu() -> str:
         text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    found = re.search(r"^model name\s*:\s*(.+)$", text, flags=re.MULTILINE)
-    return found[1].strip() if found else platform.processor() or platform.machine()
+    match = re.search(r"^model name\s*:\s*(.+)$", text, flags=re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
 
 
 def _version(package: str) -> str | None:

@@ -118,12 +118,12 @@ def _by_cluster(frame: pd.DataFrame) -> FloatArray:
 
 def _finite(values: FloatArray) -> FloatArray:
     """Sorted finite values; none where one in twenty is not finite, because the rest would flatter."""
-    kept = np.sort(values[np.isfinite(values)])
-    return kept if len(kept) > 0.95 * len(values) else np.empty(0)
+    finite = np.sort(values[np.isfinite(values)])
+    return finite if len(finite) > 0.95 * len(values) else np.empty(0)
 
 
-def _interval(found: Bootstrap | None) -> Interval | None:
-    return found.interval() if found else None
+def _interval(resampled: Bootstrap | None) -> Interval | None:
+    return resampled.interval() if resampled else None
 
 
 def ratio(frame: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0, seed: int = 0) -> Interval | None:
@@ -138,13 +138,13 @@ def mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
 
 def score(values: pd.Series[float], seed: int = 0) -> Interval | None:
     """``mean``; for scores that are all 0 or 1 with Wilson's interval, n clusters deciding its width."""
-    found = mean(values, seed)
-    if found is None or found.low is None or not values.dropna().isin([0, 1]).all():
-        return found
+    interval = mean(values, seed)
+    if interval is None or interval.low is None or not values.dropna().isin([0, 1]).all():
+        return interval
     z2 = norm.ppf(0.975) ** 2
-    centre, scale = found.estimate + z2 / (2 * found.n), 1 + z2 / found.n
-    half = np.sqrt(z2 * (found.estimate * (1 - found.estimate) / found.n + z2 / (4 * found.n**2)))
-    return Interval(found.estimate, float((centre - half) / scale), float((centre + half) / scale), found.n)
+    centre, scale = interval.estimate + z2 / (2 * interval.n), 1 + z2 / interval.n
+    half = np.sqrt(z2 * (interval.estimate * (1 - interval.estimate) / interval.n + z2 / (4 * interval.n**2)))
+    return Interval(interval.estimate, float((centre - half) / scale), float((centre + half) / scale), interval.n)
 
 
 def difference(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, seed: int = 0) -> Interval | None:
@@ -236,10 +236,10 @@ def equivalence(a: pd.Series[float], b: pd.Series[float], margin: float, alpha: 
         low, high, p = mean, mean, float(abs(mean) >= margin)
     else:
         above, below = ttest_1samp(gaps, -margin, alternative="greater"), ttest_1samp(gaps, margin, alternative="less")
-        ends = ttest_1samp(gaps, 0.0).confidence_interval(1 - 2 * alpha)
-        low, high, p = float(ends.low), float(ends.high), float(max(above.pvalue, below.pvalue))
-    apart = low >= margin or high <= -margin
-    verdict = "equivalent" if p < alpha else "different" if apart else "inconclusive"
+        bounds = ttest_1samp(gaps, 0.0).confidence_interval(1 - 2 * alpha)
+        low, high, p = float(bounds.low), float(bounds.high), float(max(above.pvalue, below.pvalue))
+    outside = low >= margin or high <= -margin
+    verdict = "equivalent" if p < alpha else "different" if outside else "inconclusive"
     return Equivalence(mean, low, high, margin, p, n, verdict)
 
 
@@ -284,9 +284,9 @@ def unigram_test(a: pd.Series[Any], b: pd.Series[Any], seed: int = 0) -> TwoSamp
         return None
 
     def variation(swaps: FloatArray) -> FloatArray:
-        ours = (counts.T @ np.concatenate([1 - swaps, swaps], axis=1).T).T
-        theirs = np.asarray(counts.sum(axis=0)) - ours
-        gap: FloatArray = ours / ours.sum(axis=1, keepdims=True) - theirs / theirs.sum(axis=1, keepdims=True)
+        first = (counts.T @ np.concatenate([1 - swaps, swaps], axis=1).T).T
+        second = np.asarray(counts.sum(axis=0)) - first
+        gap: FloatArray = first / first.sum(axis=1, keepdims=True) - second / second.sum(axis=1, keepdims=True)
         distances: FloatArray = np.abs(gap).sum(axis=1) / 2
         return distances
 
@@ -295,29 +295,30 @@ def unigram_test(a: pd.Series[Any], b: pd.Series[Any], seed: int = 0) -> TwoSamp
 
 def ks_test(a: pd.Series[float], b: pd.Series[float], seed: int = 0) -> TwoSample | None:
     """Kolmogorov-Smirnov distance of one number an output (mean log-probability, say); p as above."""
-    both = pd.DataFrame({"a": a, "b": b}).dropna()
-    if both.empty:
+    pairs = pd.DataFrame({"a": a, "b": b}).dropna()
+    if pairs.empty:
         return None
-    values = both.to_numpy(dtype=np.float64).T.ravel()
+    values = pairs.to_numpy(dtype=np.float64).T.ravel()
     order = np.argsort(values, kind="stable")
     last = np.append(np.diff(values[order]) > 0, True)  # ties are compared after the last of them
 
     def distance(swaps: FloatArray) -> FloatArray:
         signs = np.concatenate([1 - 2 * swaps, 2 * swaps - 1], axis=1)[:, order]
-        gaps: FloatArray = np.abs(np.cumsum(signs, axis=1))[:, last].max(axis=1) / len(both)
+        gaps: FloatArray = np.abs(np.cumsum(signs, axis=1))[:, last].max(axis=1) / len(pairs)
         return gaps
 
-    return _swap_test(both.index, distance, seed)
+    return _swap_test(pairs.index, distance, seed)
 
 
 def _swap_test(index: pd.Index[Any], statistic: Statistic, seed: int) -> TwoSample:
     """p of ``statistic(swaps)``, swaps [B, n] in {0, 1}, by 2,000 random swaps within the pairs."""
     n = len(index)
-    seen = float(statistic(np.zeros((1, n)))[0])
+    actual = float(statistic(np.zeros((1, n)))[0])
     if clusters(index).nunique() < FEWEST:
-        return TwoSample(seen, None, n)
+        return TwoSample(actual, None, n)
     rng = np.random.default_rng(seed)
     beyond = sum(
-        int((statistic(rng.integers(0, 2, size=(100, n)).astype(np.float64)) >= seen - 1e-12).sum()) for _ in range(20)
+        int((statistic(rng.integers(0, 2, size=(100, n)).astype(np.float64)) >= actual - 1e-12).sum())
+        for _ in range(20)
     )
-    return TwoSample(seen, (beyond + 1) / 2001, n)
+    return TwoSample(actual, (beyond + 1) / 2001, n)

@@ -182,11 +182,11 @@ class Store:
     def outputs(self, cell: str) -> dict[tuple[str, int], tuple[int, ...]]:
         """Output ids of every finished, counted sample, sealed or not; those that failed have none."""
         if self.sealed(cell):
-            found = self.cell(cell).samples
-            kept = found[(found["status"] == "ok") & ~found["warmup"]]
+            frame = self.cell(cell).samples
+            counted = frame[(frame["status"] == "ok") & ~frame["warmup"]]
             return {
                 (p, int(r)): tuple(t)
-                for p, r, t in zip(kept["prompt"], kept["repetition"], kept["tokens"], strict=True)
+                for p, r, t in zip(counted["prompt"], counted["repetition"], counted["tokens"], strict=True)
             }
         samples = [_record(path).sample for path in self._records(cell)]
         return {(s.prompt, s.repetition): s.tokens for s in samples if s.status == "ok" and not s.warmup}
@@ -339,9 +339,9 @@ def condition_file(run: Path, cell: str, prompt: str) -> Path:
 
 
 def _refuse_bad_names(cells: Iterable[str]) -> None:
-    seen: dict[str, str] = {}
+    ids: dict[str, str] = {}
     for cell in cells:
-        if not _CELL_NAME.fullmatch(cell) or seen.setdefault(cell.casefold(), cell) != cell:
+        if not _CELL_NAME.fullmatch(cell) or ids.setdefault(cell.casefold(), cell) != cell:
             raise ContractError(
                 f"the cell id {cell!r} does not serve as a folder's name: use at most 200 of the characters "
                 f"A-Z a-z 0-9 _ = + , @ . - with no dot in front, unlike every other id in more than case."
@@ -364,9 +364,9 @@ def _show(value: Any) -> str:
 
 def _file_name(sample: Sample) -> str:
     """Readable by its front, unique by its hash wherever case, length or Unicode forms are not told apart."""
-    known = hashlib.sha256(sample.prompt.encode()).hexdigest()[:16]
+    prompt_hash = hashlib.sha256(sample.prompt.encode()).hexdigest()[:16]
     warmup = "-warmup" if sample.warmup else ""
-    return f"{quote(sample.prompt, safe='')[:80]}-{known}--{sample.repetition}{warmup}.json"
+    return f"{quote(sample.prompt, safe='')[:80]}-{prompt_hash}--{sample.repetition}{warmup}.json"
 
 
 def _check(cell: str, record: Record) -> None:

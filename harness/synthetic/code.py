@@ -54,9 +54,9 @@ def program(random: np.random.Generator) -> Program:
     body = "".join(f"    {line}\n" for line in sketch.lines)
     first = f"def {sketch.name}({', '.join(sketch.names)}):\n"
     values = [_run(first + body, sketch.name, arguments) for arguments in calls]
-    shown = [f"{sketch.name}({', '.join(map(repr, arguments))})" for arguments in calls]
-    head = f'{first}    """{sketch.summary}\n\n    >>> {shown[0]}\n    {values[0]!r}\n    """\n'
-    asserts = "".join(f"    assert {call} == {value!r}\n" for call, value in zip(shown, values, strict=True))
+    texts = [f"{sketch.name}({', '.join(map(repr, arguments))})" for arguments in calls]
+    head = f'{first}    """{sketch.summary}\n\n    >>> {texts[0]}\n    {values[0]!r}\n    """\n'
+    asserts = "".join(f"    assert {call} == {value!r}\n" for call, value in zip(texts, values, strict=True))
     return Program(sketch.name, head, body, f"def test_{sketch.name}():\n{asserts}")
 
 

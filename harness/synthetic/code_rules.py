@@ -86,44 +86,44 @@ def change(random: Random) -> tuple[str, str, str]:
 
 def filtered(random: Random) -> Sketch:
     """A list comprehension with a test."""
-    xs, (code, said, short) = pick(random, LISTS), condition(random)
+    xs, (code, phrase, short) = pick(random, LISTS), condition(random)
     verb = pick(random, ("keep", "select", "only", "find"))
     lines = (f"return [x for x in {xs} if {code}]",)
-    return Sketch(f"{verb}_{short}", (xs,), f"Return the {said} of {xs}.", lines, lambda r: (numbers(r),))
+    return Sketch(f"{verb}_{short}", (xs,), f"Return the {phrase} of {xs}.", lines, lambda r: (numbers(r),))
 
 
 def mapped(random: Random) -> Sketch:
     """A list comprehension that changes each value."""
-    xs, (code, said, short) = pick(random, LISTS), change(random)
+    xs, (code, phrase, short) = pick(random, LISTS), change(random)
     lines = (f"return [{code} for x in {xs}]",)
-    return Sketch(f"list_{short}", (xs,), f"Return {said} of {xs}.", lines, lambda r: (numbers(r),))
+    return Sketch(f"list_{short}", (xs,), f"Return {phrase} of {xs}.", lines, lambda r: (numbers(r),))
 
 
 def summed(random: Random) -> Sketch:
     """A loop that adds up or counts what passes a test."""
-    xs, (code, said, short) = pick(random, LISTS), condition(random)
+    xs, (code, phrase, short) = pick(random, LISTS), condition(random)
     counts = random.random() < 0.5
     total = pick(random, ("count", "found") if counts else ("total", "result"))
     lines = (f"{total} = 0", f"for x in {xs}:", f"    if {code}:", f"        {total} += {'1' if counts else 'x'}")
     verb, what = ("count", "How many") if counts else ("sum", "The sum of the")
-    summary = f"{what} {said} {'there are ' if counts else ''}in {xs}."
+    summary = f"{what} {phrase} {'there are ' if counts else ''}in {xs}."
     return Sketch(f"{verb}_{short}", (xs,), summary, (*lines, f"return {total}"), lambda r: (numbers(r),))
 
 
 def extreme(random: Random) -> Sketch:
     """A loop that remembers the best value so far."""
     xs, largest = pick(random, LISTS), random.random() < 0.5
-    best, (sign, said) = pick(random, ("best", "found")), (">", "largest") if largest else ("<", "smallest")
+    best, (sign, phrase) = pick(random, ("best", "found")), (">", "largest") if largest else ("<", "smallest")
     lines = (f"{best} = {xs}[0]", f"for x in {xs}[1:]:", f"    if x {sign} {best}:", f"        {best} = x")
-    names = (f"{said}_of", f"find_{said}", f"get_{said}")
-    summary = f"Return the {said} number in {xs}."
+    names = (f"{phrase}_of", f"find_{phrase}", f"get_{phrase}")
+    summary = f"Return the {phrase} number in {xs}."
     return Sketch(pick(random, names), (xs,), summary, (*lines, f"return {best}"), lambda r: (numbers(r),))
 
 
 def formula(random: Random) -> Sketch:
     """One expression of two numbers."""
     (a, b), n = pick(random, PAIRS), int(random.integers(2, 10))
-    code, said, short = pick(
+    code, phrase, short = pick(
         random,
         (
             (f"{a} + {b}", f"the sum of {a} and {b}", "add"),
@@ -137,23 +137,23 @@ def formula(random: Random) -> Sketch:
         ),
     )
     lines = (f"return {code}",)
-    return Sketch(short, (a, b), f"Return {said}.", lines, lambda r: tuple(int(v) for v in r.integers(1, 30, 2)))
+    return Sketch(short, (a, b), f"Return {phrase}.", lines, lambda r: tuple(int(v) for v in r.integers(1, 30, 2)))
 
 
 def branching(random: Random) -> Sketch:
     """Two numbers compared."""
     (a, b), larger = pick(random, PAIRS), random.random() < 0.5
-    sign, said = (">", "larger") if larger else ("<", "smaller")
+    sign, phrase = (">", "larger") if larger else ("<", "smaller")
     lines = (f"if {a} {sign} {b}:", f"    return {a}", f"return {b}")
-    name = pick(random, (f"{said}_of_two", f"pick_{said}"))
-    summary = f"Return the {said} one of {a} and {b}."
+    name = pick(random, (f"{phrase}_of_two", f"pick_{phrase}"))
+    summary = f"Return the {phrase} one of {a} and {b}."
     return Sketch(name, (a, b), summary, lines, lambda r: tuple(int(v) for v in r.integers(-20, 30, 2)))
 
 
 def spelled(random: Random) -> Sketch:
     """One expression of a string."""
     s, letter = pick(random, WORDS), pick(random, LETTERS)
-    code, said, short = pick(
+    code, phrase, short = pick(
         random,
         (
             (f"{s}[::-1]", f"{s} backwards", "reverse"),
@@ -167,7 +167,7 @@ def spelled(random: Random) -> Sketch:
             (f"{s}[:2]", f"the first two characters of {s}", "first_two"),
         ),
     )
-    return Sketch(short, (s,), f"Return {said}.", (f"return {code}",), lambda r: (word(r),))
+    return Sketch(short, (s,), f"Return {phrase}.", (f"return {code}",), lambda r: (word(r),))
 
 
 def counted(random: Random) -> Sketch:
@@ -181,14 +181,14 @@ def counted(random: Random) -> Sketch:
 def digits(random: Random) -> Sketch:
     """A loop over the digits of a number."""
     n, product = pick(random, ("n", "number", "value")), random.random() < 0.3
-    total, (start, sign, said) = (
+    total, (start, sign, phrase) = (
         pick(random, ("total", "result")),
         ("1", "*", "product") if product else ("0", "+", "sum"),
     )
     body = (f"    {total} {sign}= {n} % 10", f"    {n} //= 10")
     lines = (f"{total} = {start}", f"while {n} > 0:", *body, f"return {total}")
-    summary = f"Return the {said} of the digits of {n}."
-    return Sketch(f"digit_{said}", (n,), summary, lines, lambda r: (int(r.integers(10, 9999)),))
+    summary = f"Return the {phrase} of the digits of {n}."
+    return Sketch(f"digit_{phrase}", (n,), summary, lines, lambda r: (int(r.integers(10, 9999)),))
 
 
 RULES = (filtered, mapped, summed, extreme, formula, branching, spelled, counted, digits)

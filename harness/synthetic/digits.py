@@ -49,9 +49,9 @@ def load(split: str) -> Digits:
     """
     if split not in SPLITS:
         raise UsageError(f"there is no split {split!r} of the digits; choose one of {', '.join(SPLITS)}")
-    found = _all()
-    chosen = (np.arange(len(found.labels)) % HELD_OUT == HELD_OUT - 1) == (split == "held-out")
-    return Digits(found.levels[chosen], found.labels[chosen])
+    digits = _all()
+    chosen = (np.arange(len(digits.labels)) % HELD_OUT == HELD_OUT - 1) == (split == "held-out")
+    return Digits(digits.levels[chosen], digits.labels[chosen])
 
 
 def caption(label: int) -> str:
@@ -64,15 +64,15 @@ def picture(levels: UInt8[np.ndarray, "8 8"]) -> Picture:
     return Picture(np.repeat(_GREY[levels][:, :, None], 3, 2))
 
 
-def levels(shown: Picture) -> UInt8[np.ndarray, "8 8"]:
+def levels(image: Picture) -> UInt8[np.ndarray, "8 8"]:
     """The levels nearest to the pixels of a picture.
 
     Raises:
         OutputError: it is not of 8x8 pixels.
     """
-    if shown.pixels.shape[:2] != (SIDE, SIDE):
-        height, width = shown.pixels.shape[:2]
+    if image.pixels.shape[:2] != (SIDE, SIDE):
+        height, width = image.pixels.shape[:2]
         raise OutputError(f"a digit has {SIDE}x{SIDE} pixels and this picture {height}x{width}")
-    grey = shown.pixels.astype(np.float64).mean(2)
-    found: UInt8[np.ndarray, "8 8"] = np.round(grey * (LEVELS - 1) / 255).astype(np.uint8)
-    return found
+    grey = image.pixels.astype(np.float64).mean(2)
+    nearest: UInt8[np.ndarray, "8 8"] = np.round(grey * (LEVELS - 1) / 255).astype(np.uint8)
+    return nearest

@@ -88,17 +88,17 @@ def specification(drawn: Scene) -> dict[str, Any]:
     In position, the second object of the caption comes first, and the other refers to it by index.
     """
     names = drawn.family in ("colors", "color_attr")
-    wanted: list[dict[str, Any]] = [
+    objects: list[dict[str, Any]] = [
         {"class": thing.kind, "count": 1, **({"color": thing.colour} if names else {})} for thing in drawn.things
     ]
-    found: dict[str, Any] = {"tag": drawn.family, "include": wanted, "exclude": []}
+    metadata: dict[str, Any] = {"tag": drawn.family, "include": objects, "exclude": []}
     if drawn.family == "counting":
         kind, count = drawn.things[0].kind, len(drawn.things)
-        found["include"] = [{"class": kind, "count": count}]
-        found["exclude"] = [{"class": kind, "count": count + 1}]
+        metadata["include"] = [{"class": kind, "count": count}]
+        metadata["exclude"] = [{"class": kind, "count": count + 1}]
     if drawn.relation:
-        found["include"] = [wanted[1], {**wanted[0], "position": [drawn.relation, 0]}]
-    return found
+        metadata["include"] = [objects[1], {**objects[0], "position": [drawn.relation, 0]}]
+    return metadata
 
 
 def render(drawn: Scene, size: int = 64) -> UInt8[np.ndarray, "size size 3"]:
@@ -129,11 +129,11 @@ def regions(drawn: Scene, cells: int = 16) -> Int8[np.ndarray, "cells cells"]:
     Args:
         drawn: the scene. cells: 16 for pictures of 64 pixels, 8 for those of 32.
     """
-    found = np.full((cells, cells), TEXTURED if drawn.ground.textured else SMOOTH, dtype=np.int8)
+    region = np.full((cells, cells), TEXTURED if drawn.ground.textured else SMOOTH, dtype=np.int8)
     covered = np.zeros((64, 64), dtype=np.float32)
     for thing in drawn.things:
         side, top, left = thing.side * STEP, thing.row * STEP, thing.column * STEP
         covered[top : top + side, left : left + side] = 1 - sprite(thing.kind, thing.colour, side).clear[..., 0]
     share = covered.reshape(cells, 64 // cells, cells, 64 // cells).mean((1, 3))
-    found[share >= 0.25] = OBJECT
-    return found
+    region[share >= 0.25] = OBJECT
+    return region

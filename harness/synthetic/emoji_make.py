@@ -68,8 +68,8 @@ def _fit(picture: Image.Image, side: int) -> UInt8[np.ndarray, "S S 4"]:
     """The glyph, centred in a square that leaves its margin, resampled with premultiplied alpha."""
     glyph = picture.convert("RGBA")
     glyph = glyph.crop(glyph.getchannel("A").getbbox())
-    whole = SIZES[side]
-    width = round(max(glyph.size) * whole / (whole - 2))
+    full = SIZES[side]
+    width = round(max(glyph.size) * full / (full - 2))
     square = Image.new("RGBA", (width, width))
     square.paste(glyph, ((width - glyph.width) // 2, (width - glyph.height) // 2))
     return np.asarray(square.convert("RGBa").resize((side, side), Image.Resampling.LANCZOS).convert("RGBA"))

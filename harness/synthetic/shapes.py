@@ -63,10 +63,10 @@ def shape(random: np.random.Generator, split: str, level: int | None = None) -> 
         raise UsageError(f"shapes have the splits {', '.join(SHARES)} and levels 0 to 2; found {split!r}, {level!r}")
     kind = str(random.choice(list(KINDS)))
     chosen = int(random.choice(len(LEVELS), p=LEVELS)) if level is None else level
-    return Shape(made(kind, chosen, Dice(random, split)), kind, chosen)
+    return Shape(build(kind, chosen, Dice(random, split)), kind, chosen)
 
 
-def made(kind: str, level: int, dice: Dice) -> Mesh:
+def build(kind: str, level: int, dice: Dice) -> Mesh:
     """A shape of a kind, stretched along each axis and turned about z by a multiple of 90 degrees."""
     mesh = joined(KINDS[kind](dice, level))
     places = mesh.vertices * [dice.within(*STRETCH) for _ in range(3)]

@@ -83,8 +83,8 @@ def loft(rings: Points) -> Mesh:
     bottom, top = count * around, count * around + 1
     low = np.stack([np.full(around, bottom), right[0], here[0]], -1)
     high = np.stack([np.full(around, top), here[-1], right[-1]], -1)
-    ends = np.stack([rings[0].mean(0), rings[-1].mean(0)])
-    return Mesh(np.concatenate([rings.reshape(-1, 3), ends]), np.concatenate([sides, low, high]))
+    centres = np.stack([rings[0].mean(0), rings[-1].mean(0)])
+    return Mesh(np.concatenate([rings.reshape(-1, 3), centres]), np.concatenate([sides, low, high]))
 
 
 def turned(profile: Sequence[tuple[float, float]], around: int, at: Sequence[float] = (0, 0, 0)) -> Mesh:

@@ -48,8 +48,8 @@ def sofa(dice: Dice, level: int) -> list[Mesh]:
     parts += [beam((i * (wide / 2 - foot), j * (deep / 2 - foot), foot / 2), (foot, foot, foot), 1.3) for i, j in SIDES]
     edge = arc((-wide / 2, deep / 2), (0, deep / 2 + bend), (wide / 2, deep / 2), (6, 6, 8)[level])[:, :2]
     parts.append(panel(edge, arm, seat * 0.6, seat + back))
-    ends = [-wide / 2 + arm / 2, wide / 2 - arm / 2]
-    for x in ends:
+    arm_places = [-wide / 2 + arm / 2, wide / 2 - arm / 2]
+    for x in arm_places:
         if level == 0:
             parts.append(beam((x, 0, seat + lift / 2), (arm, deep, lift)))
         else:
@@ -58,12 +58,12 @@ def sofa(dice: Dice, level: int) -> list[Mesh]:
         if level == 2:
             parts.append(beam((x, 0, seat + lift / 2), (arm, deep, lift)))
     seats = (2, 2, 3)[level]
-    each = (wide - 2 * arm) / seats
+    cushion = (wide - 2 * arm) / seats
     for k in range(seats):
-        x = -wide / 2 + arm + each * (k + 0.5)
-        parts.append(beam((x, 0, seat + 0.06), (each * 0.92, deep * 0.9, 0.12), 0.92))
+        x = -wide / 2 + arm + cushion * (k + 0.5)
+        parts.append(beam((x, 0, seat + 0.06), (cushion * 0.92, deep * 0.9, 0.12), 0.92))
         if level:
-            parts.append(beam((x, deep * 0.4, seat + back * 0.5), (each * 0.85, 0.14, back * 0.6), 0.9))
+            parts.append(beam((x, deep * 0.4, seat + back * 0.5), (cushion * 0.85, 0.14, back * 0.6), 0.9))
     return parts
 
 

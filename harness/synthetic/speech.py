@@ -94,8 +94,8 @@ def recordings_folder() -> Path:
         DataMissing: there is no such folder.
     """
     cache = os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench"
-    given = os.environ.get(NAMED)
-    root = Path(given).expanduser() if given else Path(cache) / "data" / PART
+    folder = os.environ.get(NAMED)
+    root = Path(folder).expanduser() if folder else Path(cache) / "data" / PART
     if not root.is_dir():
         raise DataMissing(
             f"recordings to train on: {root} is not there. Put a part of LibriSpeech such as train-clean-100 there "

@@ -37,18 +37,18 @@ class Puzzle:
         answer: 16 digits: the grid that it was drawn from, which is one of its answers.
     """
 
-    shown: str
+    clues: str
     answer: str
 
     @property
     def text(self) -> str:
         """What a model reads."""
-        return self.shown + ASK
+        return self.clues + ASK
 
     @property
     def held_out(self) -> bool:
         """Whether it is kept for evaluation. Its shown cells alone decide, whatever the seed and the grid."""
-        return hashlib.sha256(self.shown.encode()).digest()[0] % HELD_OUT == 0
+        return hashlib.sha256(self.clues.encode()).digest()[0] % HELD_OUT == 0
 
 
 @cache
@@ -69,15 +69,15 @@ def faults(text: str) -> int:
     return sum(sorted(text[at : at + 1] for at in unit) != list(DIGITS) for unit in UNITS)
 
 
-def solves(shown: str, text: str) -> bool:
+def solves(clues: str, text: str) -> bool:
     """Whether an answer is a grid with the shown cells."""
-    agrees = len(text) == CELLS and all(a in (HIDDEN, b) for a, b in zip(shown, text, strict=True))
+    agrees = len(text) == CELLS and all(a in (HIDDEN, b) for a, b in zip(clues, text, strict=True))
     return agrees and not faults(text)
 
 
-def answers(shown: str) -> int:
+def answers(clues: str) -> int:
     """Number of answers of a puzzle."""
-    cells = np.array([0 if cell == HIDDEN else int(cell) for cell in shown])
+    cells = np.array([0 if cell == HIDDEN else int(cell) for cell in clues])
     return int(((cells == 0) | (grids() == cells)).all(1).sum())
 
 
@@ -85,9 +85,9 @@ def puzzles(random: np.random.Generator, held_out: bool) -> Iterator[Puzzle]:
     """An endless stream of puzzles of one side. Grid, number of shown cells and these cells are drawn uniformly."""
     while True:
         grid = "".join(map(str, grids()[int(random.integers(len(grids())))]))
-        seen = set(random.permutation(CELLS)[: int(random.choice(GIVEN))].tolist())
-        shown = "".join(cell if at in seen else HIDDEN for at, cell in enumerate(grid))
-        puzzle = Puzzle(shown, grid)
+        clue_cells = set(random.permutation(CELLS)[: int(random.choice(GIVEN))].tolist())
+        clues = "".join(cell if at in clue_cells else HIDDEN for at, cell in enumerate(grid))
+        puzzle = Puzzle(clues, grid)
         if puzzle.held_out == held_out:
             yield puzzle
 

@@ -289,7 +289,7 @@ class TestLaw:
             cache = model.open(Prompt("p", tokens=PROMPT)).cache()
             fresh = Canvas(cache, model.capabilities, PROMPT, length=16, stopwatch=Stopwatch(CpuClock()))
             fresh.read(torch.tensor([PROMPT[-1], *run.canvas.output[:8]]), range(1, 10))
-            same[recompute].append([entry for entry in run.canvas.held if entry[0] < 10] == fresh.held)
+            same[recompute].append([entry for entry in run.canvas.cache_state if entry[0] < 10] == fresh.cache_state)
         assert all(same[True]) and not all(same[False])
 
     def test_the_drafter_reads_the_rows_above_as_its_own_scale(self) -> None:

@@ -84,7 +84,7 @@ def test_absent_components_name_the_command_that_makes_them(folder: Path) -> Non
 def absent_presets() -> list[str]:
     return [
         name
-        for name, spec in presets.known().items()
+        for name, spec in presets.by_name().items()
         if spec.shipped() and not all(map(sources.is_shipped, spec.shipped()))
     ]
 

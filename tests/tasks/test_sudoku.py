@@ -84,9 +84,9 @@ class TestWorld:
             list(islice(sudoku.puzzles(np.random.default_rng(seed), held_out), 3000))
             for seed, held_out in ((0, False), (1, True))
         )
-        assert not {puzzle.shown for puzzle in known} & {puzzle.shown for puzzle in held}
-        assert all(sudoku.solves(puzzle.shown, puzzle.answer) for puzzle in (*known, *held))
-        given = {sudoku.CELLS - puzzle.shown.count(sudoku.HIDDEN) for puzzle in known}
+        assert not {puzzle.clues for puzzle in known} & {puzzle.clues for puzzle in held}
+        assert all(sudoku.solves(puzzle.clues, puzzle.answer) for puzzle in (*known, *held))
+        given = {sudoku.CELLS - puzzle.clues.count(sudoku.HIDDEN) for puzzle in known}
         assert given == set(sudoku.GIVEN)
         again = islice(sudoku.puzzles(np.random.default_rng(0), held_out=False), 3000)
         assert known == list(again)

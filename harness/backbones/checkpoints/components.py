@@ -40,11 +40,11 @@ def check(name: str, parts: Any, needed: Iterable[str], optional: Iterable[str] 
         raise UsageError(
             f"{name}: `parts` maps names to {{hub: ORG/NAME, file: FILE}} or {{path: PATH}}; found {parts!r}"
         )
-    required, known = set(needed), {*needed, *optional}
-    if not required <= set(parts) <= known:
+    required, allowed = set(needed), {*needed, *optional}
+    if not required <= set(parts) <= allowed:
         raise UsageError(
             f"{name}: `parts` has {', '.join(sorted(parts)) or 'nothing'} and must have {', '.join(sorted(required))}"
-            + (f", and may have {', '.join(sorted(known - required))}" if known - required else "")
+            + (f", and may have {', '.join(sorted(allowed - required))}" if allowed - required else "")
         )
     return {key: {field: str(value) for field, value in part.items()} for key, part in parts.items()}
 
@@ -59,9 +59,9 @@ def place(part: Component) -> Path:
 
 def find(part: Component) -> Path | None:
     """The path of a component on this machine, put there by hand or fetched from the hub; None where it is not."""
-    put = place(part)
-    if put.is_file() if "file" in part else put.is_file() or (put / "config.json").is_file():
-        return put
+    path = place(part)
+    if path.is_file() if "file" in part else path.is_file() or (path / "config.json").is_file():
+        return path
     return None if "path" in part else _hub(part, local=True)
 
 
@@ -128,11 +128,11 @@ def _hub(part: Component, local: bool) -> Path | None:
 
 def digest(paths: Mapping[str, Path]) -> str:
     """Hex sha256 over all components."""
-    notes, whole = cache_folder() / "digests", hashlib.sha256()
+    notes, digest = cache_folder() / "digests", hashlib.sha256()
     for key, path in sorted(paths.items()):
         sha256 = digests.remembered(path, notes) if path.is_file() else sources.digest(path)
-        whole.update(f"{key} {sha256}\n".encode())
-    return whole.hexdigest()
+        digest.update(f"{key} {sha256}\n".encode())
+    return digest.hexdigest()
 
 
 def read_state(name: str, path: Path) -> dict[str, Tensor]:

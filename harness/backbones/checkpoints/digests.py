@@ -15,28 +15,28 @@ CHUNK = 1 << 22
 
 def of_file(path: Path) -> str:
     """Hex sha256 of a file."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
-            whole.update(chunk)
-    return whole.hexdigest()
+            digest.update(chunk)
+    return digest.hexdigest()
 
 
 def of_folder(folder: Path, notes: Path) -> str:
     """Hex sha256 over the configuration and the weight files of a folder of transformers."""
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.name == "config.json" or path.suffix in (".safetensors", ".bin"):
-            whole.update(f"{path.name} {remembered(path, notes)}\n".encode())
-    return whole.hexdigest()
+            digest.update(f"{path.name} {remembered(path, notes)}\n".encode())
+    return digest.hexdigest()
 
 
 def of_tensors(model: Any) -> str:
     """Hex sha256 over configuration and tensors of a model, for weights that lie in no file."""
-    whole = hashlib.sha256(str(model.config.to_json_string()).encode())
+    digest = hashlib.sha256(str(model.config.to_json_string()).encode())
     for name, tensor in sorted(model.state_dict().items()):
-        whole.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
-    return whole.hexdigest()
+        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+    return digest.hexdigest()
 
 
 def remembered(path: Path, notes: Path) -> str:
@@ -57,8 +57,8 @@ def remembered(path: Path, notes: Path) -> str:
 
 def _noted(note: Path, mark: list[int]) -> str | None:
     try:
-        known = json.loads(note.read_text())
-        return str(known["sha256"]) if known["mark"] == mark else None
+        note_body = json.loads(note.read_text())
+        return str(note_body["sha256"]) if note_body["mark"] == mark else None
     except (OSError, ValueError, KeyError, TypeError):
         return None  # no note, or half of one
 

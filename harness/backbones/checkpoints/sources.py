@@ -213,10 +213,10 @@ def _snapshot(source: Source, local: bool) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    wanted = source.fields["id"], source.fields.get("revision")
+    name, revision = source.fields["id"], source.fields.get("revision")
 
     def snapshot(patterns: list[str]) -> Path:
-        return Path(snapshot_download(wanted[0], revision=wanted[1], local_files_only=local, allow_patterns=patterns))
+        return Path(snapshot_download(name, revision=revision, local_files_only=local, allow_patterns=patterns))
 
     try:
         folder = snapshot(HUB_FILES)
@@ -226,13 +226,13 @@ def _snapshot(source: Source, local: bool) -> Path | None:
         if local and isinstance(error, LocalEntryNotFoundError):
             return None
         raise WeightsError(
-            f"{wanted[0]} at revision {wanted[1] or 'main'} cannot be had from the hub ({error}). Check the "
+            f"{name} at revision {revision or 'main'} cannot be had from the hub ({error}). Check the "
             f"name, the network and your token, or give a local folder"
         ) from error
-    return folder if _whole(folder) else None
+    return folder if _complete(folder) else None
 
 
-def _whole(folder: Path) -> bool:
+def _complete(folder: Path) -> bool:
     """Whether a snapshot has its configuration and every file of weights that its index names."""
     if not (folder / "config.json").is_file():
         return False

@@ -132,13 +132,13 @@ def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
     limits = [getattr(config, "max_position_embeddings", None)]
     if "sliding_attention" in (getattr(config, "layer_types", None) or ("sliding_attention",)):
         limits.append(getattr(config, "sliding_window", None))
-    known = [int(limit) for limit in limits if limit]
+    limits_known = [int(limit) for limit in limits if limit]
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
     return Capabilities(
         model.get_output_embeddings().weight.shape[0],
-        min(known, default=2048),
+        min(limits_known, default=2048),
         end_ids(eos),
         meets,
         layers=int(config.num_hidden_layers) if Requirement.HIDDEN in meets else 0,

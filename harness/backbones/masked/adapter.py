@@ -76,8 +76,8 @@ class MaskedModel(TokenizedAdapter):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text up to the first id that ends one, without special tokens; empty where there is no tokenizer."""
-        ends = (at for at, token in enumerate(tokens) if token in self.capabilities.eos)
-        return self._text(tokens[: next(ends, len(tokens))])
+        stops = (at for at, token in enumerate(tokens) if token in self.capabilities.eos)
+        return self._text(tokens[: next(stops, len(tokens))])
 
 
 def _tokenizer(folder: Path, family: str) -> Any:
@@ -116,7 +116,7 @@ class MaskedCache(Cache):
         if window.sees is None and count > 1:
             raise ContractError("a masked model has no distribution of a next token; read the canvas with sees='all'")
         more = self._shifted and rows < count
-        if self._shifted and not self._whole(window):
+        if self._shifted and not self._neighbours(window):
             raise ContractError("a model of shifted rows reads neighbouring positions, from 0 where all rows are asked")
         wider = Window(window.tokens, window.positions, window.base, window.sees, rows + more)
         logits = self._slots.extend(wider).logits.clone()
@@ -125,7 +125,7 @@ class MaskedCache(Cache):
         logits[:, self._mask] = float("-inf")
         return Rows(logits)
 
-    def _whole(self, window: Window) -> bool:
+    def _neighbours(self, window: Window) -> bool:
         """Read from the device once a pass: rows of wrong neighbours would show nowhere else."""
         places = window.positions
         near = bool((places[1:] - places[:-1] == 1).all())

@@ -62,8 +62,8 @@ def tidied(steps: npt.NDArray[np.int64], faces: npt.NDArray[np.int64]) -> Mesh |
     key = ((block * SIZE + steps[:, 2]) * SIZE + steps[:, 1]) * SIZE + steps[:, 0]
     _, first, merged = np.unique(key, return_index=True, return_inverse=True)
     corners = merged[faces]
-    whole = (corners != np.roll(corners, 1, axis=1)).all(1)
-    corners = corners[whole]
+    proper = (corners != np.roll(corners, 1, axis=1)).all(1)
+    corners = corners[proper]
     if not len(corners):
         return None
     turn = (corners.argmin(1)[:, None] + np.arange(3)) % 3

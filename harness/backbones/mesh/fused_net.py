@@ -85,11 +85,11 @@ class MeshNet(TappedNet):
         tokens, positions, slots = inputs.tokens, inputs.positions, inputs.slots
         alone = _Sequence(len(tokens), inputs.mask, slots, self._cross)
         several = list(slots) if isinstance(slots[0], _Sequence) else [alone]
-        counts = [each.rows for each in several]
-        each = zip(torch.split(tokens, counts), torch.split(positions, counts), several, strict=True)
-        entered = [self._enter(*one) for one in each]
+        counts = [sequence.rows for sequence in several]
+        inputs = zip(torch.split(tokens, counts), torch.split(positions, counts), several, strict=True)
+        entered = [self._enter(*one) for one in inputs]
         x = torch.cat([rows for rows, _ in entered])
-        several = [one._replace(mask=seen) for one, (_, seen) in zip(several, entered, strict=True)]
+        several = [one._replace(mask=mask) for one, (_, mask) in zip(several, entered, strict=True)]
         cos, sin = decoder.cos[positions], decoder.sin[positions]
         width = x.shape[1:]
         for at, layer in enumerate(decoder.layers):
@@ -111,14 +111,14 @@ class MeshNet(TappedNet):
         parts = qkv.view(len(qkv), 3 * heads, -1)
         turned = parts[:, : 2 * heads]
         turned = (turned * cos).addcmul_(turned.roll(turned.shape[-1] // 2, -1), sin).transpose(0, 1)[None]
-        values, seen, first = parts[:, 2 * heads :].transpose(0, 1)[None], [], 0
+        values, attended, first = parts[:, 2 * heads :].transpose(0, 1)[None], [], 0
         for rows, mask, slots, _ in several:
             own = slice(first, first + rows)
-            held = slots[at].update(turned[:, heads:, own], values[:, :, own])
+            entries = slots[at].update(turned[:, heads:, own], values[:, :, own])
             query, causal = turned[:, :heads, own], mask is None and rows > 1
-            seen.append(functional.scaled_dot_product_attention(query, *held, attn_mask=mask, is_causal=causal))
+            attended.append(functional.scaled_dot_product_attention(query, *entries, attn_mask=mask, is_causal=causal))
             first += rows
-        return _rows(seen)
+        return _rows(attended)
 
     def _consult(self, at: int, query: Float[Tensor, "N E"], several: Sequence[_Sequence]) -> Float[Tensor, "N E"]:
         """Each sequence its own cloud."""
@@ -134,21 +134,21 @@ class MeshNet(TappedNet):
         new = torch.stack([positions, tokens, torch.full_like(tokens, NOWHERE)], 1).float()[None, None]
         notes = slots[-1].update(new, new)[0][0, 0]
         place, token = notes[:, 0].long(), notes[:, 1].long()
-        seen = (
+        visible = (
             place.new_ones(count, len(place), dtype=torch.bool).tril(len(place) - count) if mask is None else mask == 0
         )
         if decoder.window:
-            seen = seen & (place > positions[:, None] - decoder.window)
-            mask = decoder.table.new_zeros(seen.shape).masked_fill_(~seen, float("-inf"))
+            visible = visible & (place > positions[:, None] - decoder.window)
+            mask = decoder.table.new_zeros(visible.shape).masked_fill_(~visible, float("-inf"))
         blocks = block_of(token)
-        named, last = torch.where(seen & (blocks >= 0), place, -1).max(1)
+        named, last = torch.where(visible & (blocks >= 0), place, -1).max(1)
         within = torch.where(is_offset(tokens) & (named >= 0), blocks[last], NOWHERE)
         notes[len(place) - count :, 2] = within.to(notes)
-        held, parent = torch.where(seen & (place < positions[:, None]), place, -1).max(1)
+        parent_place, parent = torch.where(visible & (place < positions[:, None]), place, -1).max(1)
         x = functional.embedding(tokens, decoder.table) + functional.embedding(within, decoder.places)
         above = functional.embedding(token[parent], decoder.table)
         above += functional.embedding(notes[:, 2].long()[parent], decoder.places)
-        return x.addcmul_(decoder.before(above), (held >= 0).to(x)[:, None]), mask
+        return x.addcmul_(decoder.before(above), (parent_place >= 0).to(x)[:, None]), mask
 
 
 def _cross(net: Net) -> Sequence[tuple[Tensor, Tensor]]:
@@ -156,6 +156,6 @@ def _cross(net: Net) -> Sequence[tuple[Tensor, Tensor]]:
     return net._cross
 
 
-def _rows(seen: Sequence[Float[Tensor, "one H n D"]]) -> Float[Tensor, "N E"]:
+def _rows(attended: Sequence[Float[Tensor, "one H n D"]]) -> Float[Tensor, "N E"]:
     """Heads side by side, sequences one below the other."""
-    return torch.cat(list(seen), 2)[0].transpose(0, 1).flatten(1)
+    return torch.cat(list(attended), 2)[0].transpose(0, 1).flatten(1)

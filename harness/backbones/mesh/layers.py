@@ -66,10 +66,10 @@ def attend(
 ) -> Float[Tensor, "B N E"]:
     """Causal attention, or under a mask; in fp32, whose backward pass a CPU runs in half the time of bf16."""
     with torch.autocast("cpu", enabled=False):
-        seen = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             q.float(), k.float(), v.float(), attn_mask=mask, is_causal=mask is None
         )
-    return seen.transpose(1, 2).flatten(2)
+    return attended.transpose(1, 2).flatten(2)
 
 
 def consult(
@@ -78,8 +78,8 @@ def consult(
     """Attention to few entries, all seen; plain products, ten times faster backward than the fused kernel there."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
     weights = (scores if bias is None else scores + bias).softmax(-1)
-    seen: Tensor = weights.to(v.dtype) @ v
-    return seen.transpose(1, 2).flatten(2)
+    attended: Tensor = weights.to(v.dtype) @ v
+    return attended.transpose(1, 2).flatten(2)
 
 
 def turn(x: Float[Tensor, "... D"], cos: Float[Tensor, "... D"], sin: Float[Tensor, "... D"]) -> Float[Tensor, "... D"]:

@@ -136,8 +136,8 @@ def _whereabouts(tokens: Int[Tensor, "B N"], window: int) -> Int[Tensor, "B N"]:
     """The block that each offset lies in: the last one named within reach; ``NOWHERE`` for other tokens."""
     blocks, here = block_of(tokens), torch.arange(tokens.shape[1])
     last = torch.where(blocks >= 0, here, -1).cummax(1).values
-    known = (last >= 0) & (here - last < (window or len(here)))
-    return torch.where(is_offset(tokens) & known, blocks.gather(1, last.clamp_min(0)), NOWHERE)
+    in_reach = (last >= 0) & (here - last < (window or len(here)))
+    return torch.where(is_offset(tokens) & in_reach, blocks.gather(1, last.clamp_min(0)), NOWHERE)
 
 
 def _near(count: int, window: int) -> Tensor:

@@ -59,8 +59,8 @@ def _fan(links: Sequence[Link]) -> tuple[list[int], list[int]]:
 def _start(links: Sequence[Link], ahead: dict[int, list[Link]], behind: dict[int, list[Link]]) -> int:
     """The lowest end of an open fan, walked back to where it begins; the lowest vertex of a closed one."""
     touched = Counter(corner for link in links for corner in link[:2])
-    ends = [corner for corner, times in touched.items() if times == 1]
-    start = min(ends or touched)
+    corners_once = [corner for corner, times in touched.items() if times == 1]
+    start = min(corners_once or touched)
     passed: set[int] = set()
     while not ahead[start] or (passed and behind[start] and start not in passed):
         passed.add(start)

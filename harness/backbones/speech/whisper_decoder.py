@@ -193,8 +193,8 @@ class Listening:
         return Listening(self._decoder.pick(layers), [self._heard[index] for index in layers], self._grammar)
 
 
-def _joined(seen: Float[Tensor, "1 H N D"]) -> Float[Tensor, "N HD"]:
-    return seen[0].transpose(0, 1).flatten(1)
+def _joined(attended: Float[Tensor, "1 H N D"]) -> Float[Tensor, "N HD"]:
+    return attended[0].transpose(0, 1).flatten(1)
 
 
 def _norm(module: Any) -> Norm:

@@ -64,11 +64,11 @@ def prompt_ids(name: str, generation: Any, language: str) -> tuple[int, ...]:
     """
     ids = [int(generation.decoder_start_token_id)]
     if getattr(generation, "is_multilingual", False):
-        known = generation.lang_to_id
-        if f"<|{language}|>" not in known:
-            spoken = ", ".join(sorted(token.strip("<|>") for token in known))
+        languages = generation.lang_to_id
+        if f"<|{language}|>" not in languages:
+            spoken = ", ".join(sorted(token.strip("<|>") for token in languages))
             raise UsageError(f"{name}: it does not know the language {language!r}; it knows {spoken}")
-        ids += [known[f"<|{language}|>"], generation.task_to_id["transcribe"]]
+        ids += [languages[f"<|{language}|>"], generation.task_to_id["transcribe"]]
     elif language != "en":
         raise UsageError(f"{name}: it knows English alone; found language {language!r}")
     plain = getattr(generation, "no_timestamps_token_id", None)

@@ -109,8 +109,8 @@ def fit(name: str, template: str | None, tokenizer: Any) -> None:
 def turn(template: str, tokenizer: Any, text: str) -> list[int]:
     """Ids of a text as a user's turn, up to where the answer starts."""
     if template == OWN:
-        said = [{"role": "user", "content": text}]
-        return list(tokenizer.apply_chat_template(said, add_generation_prompt=True, return_dict=False))
+        messages = [{"role": "user", "content": text}]
+        return list(tokenizer.apply_chat_template(messages, add_generation_prompt=True, return_dict=False))
     wrap = TEMPLATES[template]
     ids = list(tokenizer(wrap(text)).input_ids)
     start = tokenizer.bos_token_id

@@ -90,9 +90,9 @@ class Spread:
 
     kind = "fused"
 
-    def __init__(self, inner: Net, kept: Int[Tensor, " K"], vocabulary: int) -> None:
+    def __init__(self, inner: Net, ids: Int[Tensor, " K"], vocabulary: int) -> None:
         self.layers = inner.layers
-        self._inner, self._kept, self._vocabulary = inner, kept, vocabulary
+        self._inner, self._kept, self._vocabulary = inner, ids, vocabulary
 
     def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
         """Logits of the last R rows."""

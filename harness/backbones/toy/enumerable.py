@@ -99,7 +99,7 @@ def noise(entry: int, seed: int, count: int) -> Tensor:
     return torch.from_numpy(np.random.Generator(np.random.Philox(key=key)).standard_normal(count))
 
 
-def mix(token: int, position: int, seen: int) -> int:
+def mix(token: int, position: int, entries_sum: int) -> int:
     """A 64-bit hash; the entries seen come as their sum, since attention does not know their order."""
-    words = b"".join(value.to_bytes(8, "big") for value in (token, position, seen))
+    words = b"".join(value.to_bytes(8, "big") for value in (token, position, entries_sum))
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")

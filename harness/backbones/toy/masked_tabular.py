@@ -84,8 +84,8 @@ class MaskedTabularCache(HashCache):
         sees = [[True] * (old + count)] if window.sees is None else window.sees.tolist()
         for n, (token, position) in enumerate(pairs):
             marks = [True] * window.base + sees[n]
-            seen = sum(leaf for at, leaf in enumerate(leaves) if marks[at] and at != old + n)
-            self.entries.append(mix(token, position, seen & MASK))
+            visible_sum = sum(leaf for at, leaf in enumerate(leaves) if marks[at] and at != old + n)
+            self.entries.append(mix(token, position, visible_sum & MASK))
         logits = [self.model.row(entry) for entry in self.entries[len(self.entries) - window.rows :]]
         return Rows(torch.stack(logits) if logits else torch.empty(0, self.model.vocabulary, dtype=DTYPE))
 

@@ -160,8 +160,8 @@ class TabularCache(HashCache):
         features = [0] * len(tokens) if window.features is None else [_digest(row) for row in window.features]
         gated = [0] * len(tokens) if window.gate is None else (window.gate.long() * window.adapter).tolist()
         for n, (token, position) in enumerate(zip(tokens, positions, strict=True)):
-            seen = self.entries if sees is None else self._seen(sees[n], window.base, old + n)
-            self.entries.append(mix(token, position, (sum(seen) + features[n] + gated[n]) & MASK))
+            visible = self.entries if sees is None else self._visible(sees[n], window.base, old + n)
+            self.entries.append(mix(token, position, (sum(visible) + features[n] + gated[n]) & MASK))
         hidden = self._tapped(window.taps, old) if window.taps else None
         if not window.rows:
             return Rows(torch.empty(0, self.model.vocabulary, dtype=DTYPE), hidden)
@@ -170,16 +170,16 @@ class TabularCache(HashCache):
             logits = logits + self.model.grammar(window.positions[-window.rows :] + 1 - self.prompt)
         return Rows(logits, hidden)
 
-    def _tapped(self, taps: Sequence[int], held: int) -> Tensor:
-        """Rows [N, 1, J, E] of the entries behind those held."""
-        new = self.entries[held:]
+    def _tapped(self, taps: Sequence[int], first: int) -> Tensor:
+        """Rows [N, 1, J, E] of the entries from ``first`` on."""
+        new = self.entries[first:]
         return torch.stack([self.model.hidden(entry, tap) for entry in new for tap in taps]).view(
             len(new), 1, len(taps), WIDTH
         )
 
-    def _seen(self, row: list[bool], base: int, upto: int) -> list[int]:
+    def _visible(self, row: list[bool], base: int, upto: int) -> list[int]:
         after = self.entries[base:upto]
-        return self.entries[:base] + [entry for entry, seen in zip(after, row, strict=False) if seen]
+        return self.entries[:base] + [entry for entry, visible in zip(after, row, strict=False) if visible]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TabularCache:
         return TabularCache(self.model, self.entries, self.prompt)
@@ -188,8 +188,8 @@ class TabularCache(HashCache):
 def _grid(sides: Any, vocabulary: int) -> Grid | None:
     if not sides:
         return None
-    whole = isinstance(sides, list | tuple) and all(type(value) is int for value in sides)
-    sizes = tuple(sides) if whole else ()
+    numeric = isinstance(sides, list | tuple) and all(type(value) is int for value in sides)
+    sizes = tuple(sides) if numeric else ()
     if len(sizes) not in (2, 3) or min(sizes[:2]) < 1 or not all(0 <= eol < vocabulary for eol in sizes[2:]):
         raise UsageError(
             f"the tabular backbone's grid is {sides!r}; give [rows, columns] or [rows, columns, eol], eol one of its "

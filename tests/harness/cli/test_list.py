@@ -36,7 +36,7 @@ def test_backbones_say_source_size_modality_needs_licence_and_whether_they_are_h
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = {row["name"]: row for row in document(monkeypatch, "backbones")}
-    assert set(rows) == set(presets.known())
+    assert set(rows) == set(presets.by_name())
     for row in rows.values():
         assert row["licence"] and row["summary"] and row["source"]
         assert row["modality"] in ("text", "image", "mesh", "speech")
@@ -58,7 +58,7 @@ def test_backbones_say_source_size_modality_needs_licence_and_whether_they_are_h
 def test_the_table_fits_a_hundred_columns_and_names_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown(monkeypatch, "backbones")
     assert max(map(len, text.splitlines())) <= WIDTH
-    for name, spec in presets.known().items():
+    for name, spec in presets.by_name().items():
         assert any(line.split()[:1] == [name] for line in text.splitlines()), name
         if "hub" in spec.params.get("source", {}):
             assert spec.params["source"]["hub"]["id"] in text
@@ -79,13 +79,13 @@ def test_a_template_that_is_on_is_shown_so(tmp_path: Path, monkeypatch: pytest.M
 
 def test_the_matrix_has_every_pair_and_each_is_told_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = document(monkeypatch, "matrix")
-    assert {(row["name"], row["backbone"]) for row in rows} == {(m, b) for m in METHODS for b in presets.known()}
-    assert len(rows) == len(list(METHODS)) * len(presets.known())
+    assert {(row["name"], row["backbone"]) for row in rows} == {(m, b) for m in METHODS for b in presets.by_name()}
+    assert len(rows) == len(list(METHODS)) * len(presets.by_name())
     for row in rows:
         assert (row["outcome"] == "runs") == (row["reason"] is None) and row["outcome"] in ("runs", "skipped")
     text = shown(monkeypatch, "matrix")
     assert max(map(len, text.splitlines())) <= WIDTH
-    assert all(name in text for name in (*METHODS, *presets.known()))
+    assert all(name in text for name in (*METHODS, *presets.by_name()))
 
 
 @dataclass(frozen=True)
@@ -131,13 +131,13 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_a_drafter_that_cannot_serve_is_a_reason(others: None, backbone: str, drafter: str, says: str | None) -> None:
     method: Any = Asking(drafter)
-    reason = matrix.incompatibility(method, presets.known()[backbone])
+    reason = matrix.incompatibility(method, presets.by_name()[backbone])
     assert (reason is None) if says is None else (reason is not None and says in reason)
 
 
 def test_a_need_comes_before_the_drafter(others: None) -> None:
     method: Any = Asking("nonesuch", frozenset({Requirement.GRID}))
-    assert matrix.incompatibility(method, presets.known()["llama2-7b"]) == "the backbone does not offer GRID"
+    assert matrix.incompatibility(method, presets.by_name()["llama2-7b"]) == "the backbone does not offer GRID"
 
 
 def test_backbones_that_fare_alike_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:

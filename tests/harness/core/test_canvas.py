@@ -91,7 +91,7 @@ class TestWhoSeesWhom:
             rows = read(target, *given_pairs)
             assert torch.equal(rows, torch.stack(ours.read(given_pairs)))
             assert torch.equal(read(twin, *given_pairs), rows), "a copy shares what it holds"
-            assert target.held == sorted((place, e) for place, e in ours.entries.items() if place >= P - 1)
+            assert target.cache_state == sorted((place, e) for place, e in ours.entries.items() if place >= P - 1)
 
     @settings(max_examples=20)
     @given(passes=PASSES, negative=st.lists(st.integers(0, 3), min_size=1, max_size=5))
@@ -346,7 +346,7 @@ class TestRewrite:
         assert places == [P + 1, P + 2, P + 3] and target.output == (1, 0, 3, 2)
         laws = read(target, *((place, target.tokens[place]) for place in places))
         wanted = read(fresh, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 0), (P + 2, 3), (P + 3, 2))
-        assert torch.equal(laws, wanted[2:]) and target.held == fresh.held
+        assert torch.equal(laws, wanted[2:]) and target.cache_state == fresh.cache_state
 
     def test_the_last_one_is_read_again_for_the_law_behind_it(self) -> None:
         target = canvas()

@@ -53,5 +53,5 @@ def test_a_drafter_of_smaller_pictures_is_smaller_by_the_methods_factor(
     pictures: None, drafter: str, shrink: int, reason: str | None
 ) -> None:
     method: Any = Drafting(drafter, shrink)
-    told = incompatibility(method, presets.known()["picture-8x8"])
+    told = incompatibility(method, presets.by_name()["picture-8x8"])
     assert told is None if reason is None else told is not None and reason in told

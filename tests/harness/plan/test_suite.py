@@ -215,7 +215,7 @@ def test_all_stands_for_every_method_and_every_backbone_at_hand(write):
     found = suite.load(write("methods: all\nbackbones: all\ntasks: tabular\n"))
     assert [METHODS.name_of(type(method)) for method in found.methods] == list(METHODS)
     assert {entry.name for entry in found.suite.backbones} == {
-        name for name, spec in presets.known().items() if spec.ready()
+        name for name, spec in presets.by_name().items() if spec.ready()
     }
 
 
@@ -227,7 +227,7 @@ def test_defaults_are_those_of_the_adapters(write):
     assert found.methods == (METHODS.get("sjd")(),)
 
 
-@pytest.mark.parametrize("name", sorted(suite.known()))
+@pytest.mark.parametrize("name", sorted(suite.shipped()))
 def test_a_shipped_suite_resolves_and_expands(name):
     plan = expand(suite.load(name))
     assert plan.cells and len({cell.id for cell in plan.cells}) == len(plan.cells)
@@ -241,7 +241,7 @@ def test_the_quick_suite_has_what_a_pareto_front_needs():
 
 def test_every_method_is_in_a_suite_that_names_it():
     ours = {METHODS.get(name) for name in METHODS if METHODS.source(name).startswith("methods.")}
-    named = {type(method) for name in suite.known() if name != "all" for method in suite.load(name).methods}
+    named = {type(method) for name in suite.shipped() if name != "all" for method in suite.load(name).methods}
     assert named >= ours - {METHODS.get("autoregressive")}
 
 

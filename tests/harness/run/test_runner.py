@@ -100,7 +100,7 @@ class GreedyOnly(OneByOne):
     claim = Claim.SAME_GREEDY
 
 
-READY = [spec.name for spec in presets.known().values() if spec.ready()]
+READY = [spec.name for spec in presets.by_name().values() if spec.ready()]
 PARTS = [(name, backbone) for name in METHODS for backbone in READY]
 
 

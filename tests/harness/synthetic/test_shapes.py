@@ -17,7 +17,7 @@ EACH = [(kind, level) for kind in shapes.KINDS for level in range(3)]
 
 
 def build(kind: str, level: int, split: str, seed: int) -> Mesh:
-    return shapes.made(kind, level, Dice(np.random.default_rng(seed), split))
+    return shapes.build(kind, level, Dice(np.random.default_rng(seed), split))
 
 
 @pytest.mark.parametrize(("kind", "level"), EACH)

@@ -42,7 +42,7 @@ from tests.support.paper_runs import frame_of, run_of
 GRID = {"rows": 4, "columns": 4, "stride": 4}
 ADT = {"acceptance": "exact", "init": "horizontal", "depths": [1, 9], "widths": [2, 8], "step_k": 2}
 FIXED = {"depth": 2, "width": 2, "nodes": 6}
-SUITES = [name for name in suite.known() if name == "trees" or name.startswith("papers/adt_tree")]
+SUITES = [name for name in suite.shipped() if name == "trees" or name.startswith("papers/adt_tree")]
 
 
 def picture(prompt: str, accepted: tuple[int, ...], levels: int = 3, ms: float = 10.0, **changes: Any) -> Any:

@@ -42,7 +42,7 @@ OPTIONS = {
     **{"adapter": "cross-regression", "horizon": 32, "layout": "joint", "mode": "std", "beta": 0.0, "tau": 0.0},
     **{"noise": "logU", "clip": False, "carry": True, "redraft": "none", "bonus": True, "draft_top": 0},
 }
-SUITES = [name for name in suite.known() if name.startswith("papers/cross_regression")]
+SUITES = [name for name in suite.shipped() if name.startswith("papers/cross_regression")]
 IMPOSSIBLE = -1e30
 
 
@@ -60,7 +60,7 @@ def made(accepted: tuple[int, ...], ms: float, passes: int = 1, score: str = "",
 def run(suite_name: str = "cross_regression", t: float = 0.6) -> FakeStore:
     store = empty()
     store.manifest["suite"] = {"name": f"papers/{suite_name}"}
-    store.manifest["sizes"] = {name: spec.size for name, spec in presets.known().items()}
+    store.manifest["sizes"] = {name: spec.size for name, spec in presets.by_name().items()}
     store.manifest["temperature"] = t
     return store
 
@@ -106,7 +106,7 @@ def test_slots_drawn_anew_have_rows_and_whisper_its_errors() -> None:
 def test_every_printed_model_is_a_preset() -> None:
     paper = papers()["cross_regression"]
     preset = paper.preset
-    assert set(paper.models.values()) <= set(presets.known())
+    assert set(paper.models.values()) <= set(presets.by_name())
     assert preset("DS LLaMa 3 8B") == preset("DeepSeek-R1-Distill-Llama-8B") == "deepseek-r1-distill-8b"
     with pytest.raises(KeyError):
         preset("LLaMA-3 70B")
@@ -126,7 +126,7 @@ def test_every_printed_number_is_a_fact(name: str) -> None:
     figures = [c for c in rows.columns if not c.startswith(skipped) and "Rel." not in c]
     wanted = [str(row[c]) for _, row in rows.iterrows() for c in figures]
     assert sorted(facts) == sorted(wanted) and len(facts) > 5
-    assert {line.model for line in lines} <= set(presets.known())
+    assert {line.model for line in lines} <= set(presets.by_name())
 
 
 def test_table_17_stands_by_model_temperature_and_benchmark() -> None:

@@ -235,7 +235,7 @@ def test_other_suites_and_empty_runs_have_no_page(tmp_path: Path) -> None:
     assert suites.write(nothing, tmp_path) == [] and list(tmp_path.iterdir()) == []  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("name", sorted(name for name in suite.known() if name.startswith("papers/")))
+@pytest.mark.parametrize("name", sorted(name for name in suite.shipped() if name.startswith("papers/")))
 def test_a_papers_suite_is_named_as_it_is_asked_for(name: str) -> None:
     assert suite.load(name).suite.name == name
 
@@ -445,7 +445,7 @@ def test_adding_a_table_takes_a_csv_and_an_entry(tmp_path: Path, monkeypatch: py
         layouts.papers.cache_clear()
 
 
-REPORTED = [name for name in suite.known() if name.startswith("papers/") or name in suites.OWN]
+REPORTED = [name for name in suite.shipped() if name.startswith("papers/") or name in suites.OWN]
 
 
 @pytest.mark.parametrize("name", REPORTED)

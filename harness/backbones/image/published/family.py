@@ -123,8 +123,8 @@ def token_ids(name: str, tokenizer: Any, words: Sequence[str]) -> list[int]:
     """
     if tokenizer is None:
         raise WeightsError(f"{name}: its folder has no tokenizer; fetch the whole folder")
-    known = tokenizer.get_vocab()
-    unknown = [word for word in words if word not in known]
+    ids_by_word = tokenizer.get_vocab()
+    unknown = [word for word in words if word not in ids_by_word]
     if unknown:
         raise WeightsError(f"{name}: its tokenizer has no token {unknown[0]!r}; it is another model's")
-    return [int(known[word]) for word in words]
+    return [int(ids_by_word[word]) for word in words]

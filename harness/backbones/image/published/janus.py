@@ -51,8 +51,8 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
         cells = base.generation_aligner(base.generation_embeddings.weight)
 
     def embed(tokens: Int[Tensor, " N"]) -> Float[Tensor, "N E"]:
-        drawn, said = cells[tokens.clamp_max(count - 1)], text.embed_tokens((tokens - count).clamp_min(0))
-        return torch.where((tokens < count)[:, None], drawn, said)
+        picture_rows, text_rows = cells[tokens.clamp_max(count - 1)], text.embed_tokens((tokens - count).clamp_min(0))
+        return torch.where((tokens < count)[:, None], picture_rows, text_rows)
 
     def head(hidden: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
         return functional.pad(base.generation_head(hidden), (0, words))

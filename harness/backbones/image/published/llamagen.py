@@ -62,10 +62,10 @@ def assemble(
         raise WeightsError(f"{request.name}: the model has {shape.codes} codes and its tokenizer {vq.shape.codes}")
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        given = _classes(request, shape, prompt) if shape.kind == "c2i" else _caption(request, shape, prompt, captions)
-        ids = shape.codes + given.cpu() if shape.kind == "c2i" else torch.full((len(given),), shape.codes)
+        inputs = _classes(request, shape, prompt) if shape.kind == "c2i" else _caption(request, shape, prompt, captions)
+        ids = shape.codes + inputs.cpu() if shape.kind == "c2i" else torch.full((len(inputs),), shape.codes)
         other = shape.codes + shape.prompt if shape.kind == "c2i" else shape.codes
-        return bound(net, gpt, given, ids.tolist(), [other] * len(ids))
+        return bound(net, gpt, inputs, ids.tolist(), [other] * len(ids))
 
     count = vocabulary(shape)
     return Model(
@@ -89,11 +89,11 @@ def fit(request: Request, shape: Shape, state: dict[str, Tensor]) -> GPT:
     return gpt.eval().requires_grad_(False)
 
 
-def bound(net: Net, gpt: GPT, given: Tensor, ids: list[int], other: list[int]) -> Reading:
+def bound(net: Net, gpt: GPT, inputs: Tensor, ids: list[int], other: list[int]) -> Reading:
     """A reading whose two branches stand behind different vectors."""
     if not isinstance(net, LlamaGenNet):
         raise TypeError(f"{type(net).__name__} cannot be bound to a prompt")
-    nets = [net.bind(gpt.prompt(each, len(ids))) for each in (given, None)]
+    nets = [net.bind(gpt.prompt(prompt_of_branch, len(ids))) for prompt_of_branch in (inputs, None)]
     return Reading(tuple(ids), tuple(other), *nets)
 
 

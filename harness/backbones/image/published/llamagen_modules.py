@@ -67,7 +67,7 @@ class GPT(nn.Module):
         self.output = nn.Linear(shape.width, shape.codes, bias=False)
 
     @torch.inference_mode()
-    def prompt(self, given: Tensor | None, count: int) -> Float[Tensor, "P E"]:
+    def prompt(self, condition: Tensor | None, count: int) -> Float[Tensor, "P E"]:
         """The vectors before the first cell.
 
         Args:
@@ -75,7 +75,7 @@ class GPT(nn.Module):
             count: P.
         """
         reader = self.clip_proj if self.shape.kind == "tar" else self.cls_embedding
-        vectors: Tensor = reader(given, count)
+        vectors: Tensor = reader(condition, count)
         return vectors
 
 
@@ -86,9 +86,9 @@ class _Classes(nn.Module):
         super().__init__()
         self.embedding_table = nn.Embedding(shape.prompt + 1, shape.width)
 
-    def forward(self, given: Int[Tensor, " 1"] | None, count: int) -> Float[Tensor, "1 E"]:
+    def forward(self, condition: Int[Tensor, " 1"] | None, count: int) -> Float[Tensor, "1 E"]:
         table = self.embedding_table.weight
-        return table[-1:] if given is None else table[given]
+        return table[-1:] if condition is None else table[condition]
 
 
 class _Captions(nn.Module):
@@ -101,9 +101,9 @@ class _Captions(nn.Module):
         self.cap_proj = _Projection(shape.features, shape.width)
         self.register_buffer("uncond_embedding", torch.zeros(shape.prompt, shape.features))
 
-    def forward(self, given: Float[Tensor, "P C"] | None, count: int) -> Float[Tensor, "P E"]:
+    def forward(self, condition: Float[Tensor, "P C"] | None, count: int) -> Float[Tensor, "P E"]:
         null = self.uncond_embedding
-        vectors: Tensor = self.cap_proj(null[len(null) - count :] if given is None else given.to(null))
+        vectors: Tensor = self.cap_proj(null[len(null) - count :] if condition is None else condition.to(null))
         return vectors
 
 
@@ -123,9 +123,9 @@ class _Features(nn.Linear):
     def __init__(self, shape: Shape) -> None:
         super().__init__(shape.features, shape.width)
 
-    def forward(self, given: Float[Tensor, "P C"] | None, count: int) -> Float[Tensor, "P E"]:  # type: ignore[override]
+    def forward(self, condition: Float[Tensor, "P C"] | None, count: int) -> Float[Tensor, "P E"]:  # type: ignore[override]
         like = self.weight
-        return super().forward(like.new_zeros(count, self.in_features) if given is None else given.to(like))
+        return super().forward(like.new_zeros(count, self.in_features) if condition is None else condition.to(like))
 
 
 class Layer(nn.Module):

@@ -76,10 +76,10 @@ class LlamaGenNet:
             query, key = _turn(query, turns), _turn(key, turns)
         keys, values = slot.update(key.transpose(0, 1)[None], value.transpose(0, 1)[None])
         causal = mask is None and count > 1
-        seen = functional.scaled_dot_product_attention(
+        attended = functional.scaled_dot_product_attention(
             query.transpose(0, 1)[None], keys, values, attn_mask=mask, is_causal=causal
         )
-        x = x + layer.attention.wo(seen[0].transpose(0, 1).reshape(count, -1))
+        x = x + layer.attention.wo(attended[0].transpose(0, 1).reshape(count, -1))
         out: Tensor = x + layer.feed_forward(layer.ffn_norm(x))
         return out
 

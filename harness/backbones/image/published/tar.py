@@ -70,9 +70,9 @@ def assemble(request: Request, shape: Shape, state: dict[str, Tensor], vq: Any, 
     gpt = fit(request, shape, state)
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        given = _features(request, shape, prompt, front)
-        ids = [shape.codes] * len(given)
-        return bound(net, gpt, given, ids, ids)
+        features = _features(request, shape, prompt, front)
+        ids = [shape.codes] * len(features)
+        return bound(net, gpt, features, ids, ids)
 
     count = vocabulary(shape)
     return Model(
@@ -89,19 +89,19 @@ def assemble(request: Request, shape: Shape, state: dict[str, Tensor], vq: Any, 
 
 def _features(request: Request, shape: Shape, prompt: Prompt, front: Front) -> Float[Tensor, "n C"]:
     """Vectors of a prompt: given as such, of codes given, or of codes that the language model writes."""
-    length, given = int(request.settings["length"]), None
+    length, condition = int(request.settings["length"]), None
     if prompt.condition is not None:
-        given = torch.from_numpy(np.ascontiguousarray(prompt.condition)).to(request.device)
+        condition = torch.from_numpy(np.ascontiguousarray(prompt.condition)).to(request.device)
     elif front.write is not None:
-        given = front.write(text_of(request.name, prompt))
-    if given is not None and given.is_floating_point() and tuple(given.shape) == (length, shape.features):
-        return given
-    coded = given is not None and not given.is_floating_point() and tuple(given.shape) == (length,)
-    if given is not None and coded and front.feel is not None:
-        return front.feel(given.long())
-    condition = "no condition" if prompt.condition is None else f"a condition {list(np.shape(prompt.condition))}"
+        condition = front.write(text_of(request.name, prompt))
+    if condition is not None and condition.is_floating_point() and tuple(condition.shape) == (length, shape.features):
+        return condition
+    coded = condition is not None and not condition.is_floating_point() and tuple(condition.shape) == (length,)
+    if condition is not None and coded and front.feel is not None:
+        return front.feel(condition.long())
+    described = "no condition" if prompt.condition is None else f"a condition {list(np.shape(prompt.condition))}"
     raise UsageError(
-        f"{request.name}: prompt {prompt.id!r} has {condition}; give vectors [{length}, {shape.features}], or "
+        f"{request.name}: prompt {prompt.id!r} has {described}; give vectors [{length}, {shape.features}], or "
         f"codes [{length}] with the preset's part `tok`, or a text with its parts `tok` and `model`"
     )
 
@@ -115,8 +115,8 @@ def writer(request: Request) -> Write:
     model = read_pretrained(request, folder, Qwen2ForCausalLM, read_config(request, folder, Qwen2Config))
     tokenizer = transformers_models.read_tokenizer(folder)
     scale = token_ids(request.name, tokenizer, ["<im_start>", f"<S{LENGTHS.index(length)}>"])
-    known = {token: re.fullmatch(r"<I(\d+)>", word) for word, token in tokenizer.get_vocab().items()}
-    codes = {token: int(match[1]) for token, match in known.items() if match}
+    matches = {token: re.fullmatch(r"<I(\d+)>", word) for word, token in tokenizer.get_vocab().items()}
+    codes = {token: int(match[1]) for token, match in matches.items() if match}
 
     @torch.inference_mode()
     def write(text: str) -> Int[Tensor, " n"]:

@@ -98,4 +98,4 @@ def meanings(request: Request, state: dict[str, Tensor]) -> Feel:
     components.fill(request.name, request.components["tok"], module, own)
     normalised = bool(request.settings["normalised"])
     module = module.to(device=request.device, dtype=request.dtype).eval().requires_grad_(False)
-    return lambda given: module(given, normalised)
+    return lambda pixels: module(pixels, normalised)

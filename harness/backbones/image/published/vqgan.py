@@ -151,8 +151,8 @@ class _Attention(nn.Module):
     def forward(self, x: Float[Tensor, "1 C h w"]) -> Float[Tensor, "1 C h w"]:
         flat = self.norm(x)
         q, k, v = (part(flat).flatten(2).transpose(1, 2) for part in (self.q, self.k, self.v))
-        seen = functional.scaled_dot_product_attention(q, k, v)
-        out: Tensor = x + self.proj_out(seen.transpose(1, 2).reshape(x.shape))
+        attended = functional.scaled_dot_product_attention(q, k, v)
+        out: Tensor = x + self.proj_out(attended.transpose(1, 2).reshape(x.shape))
         return out
 
 

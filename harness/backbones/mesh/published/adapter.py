@@ -158,7 +158,7 @@ def _random(name: str, family: Family, options: Mapping[str, Any]) -> Any:
 
 
 def _sized(name: str, kind: Any, sizes: Mapping[str, Any]) -> Any:
-    known = {field.name for field in fields(kind)} - {"encoder"}
-    if set(sizes) - known:
-        raise UsageError(f"{name}: {kind.__name__} has {', '.join(sorted(known))}; found {', '.join(sorted(sizes))}")
+    names = {field.name for field in fields(kind)} - {"encoder"}
+    if set(sizes) - names:
+        raise UsageError(f"{name}: {kind.__name__} has {', '.join(sorted(names))}; found {', '.join(sorted(sizes))}")
     return kind(**{key: tuple(value) if isinstance(value, list) else value for key, value in sizes.items()})

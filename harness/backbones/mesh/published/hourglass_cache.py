@@ -40,18 +40,18 @@ class Level:
     positions: list[int] = field(default_factory=list)
     owners: list[int] = field(default_factory=list)
 
-    def keep(self, kept: Sequence[int]) -> None:
+    def keep(self, entries: Sequence[int]) -> None:
         """Keep these entries, in this order."""
         place = 0
-        while place < len(kept) and kept[place] == place:
+        while place < len(entries) and entries[place] == place:
             place += 1
-        if place < len(kept):
-            index = torch.tensor(kept[place:], device=self.slots.layers[0].keys.device)
+        if place < len(entries):
+            index = torch.tensor(entries[place:], device=self.slots.layers[0].keys.device)
             for layer in self.slots.layers:
                 layer.gather(place, index)
-        self.slots.length = len(kept)
-        self.positions = [self.positions[entry] for entry in kept]
-        self.owners = [self.owners[entry] for entry in kept] if self.owners else []
+        self.slots.length = len(entries)
+        self.positions = [self.positions[entry] for entry in entries]
+        self.owners = [self.owners[entry] for entry in entries] if self.owners else []
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,17 +118,17 @@ class HourglassCache(Cache):
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
         """Each level keeps what stands for the entries kept above it."""
-        held = self._levels[0].slots.length
-        if not 0 <= length <= length + len(entries) <= held or any(not 0 <= e < held - length for e in entries):
-            raise ContractError(f"keep({length}, {tuple(entries)}) names entries that are not among the {held} held")
-        kept = [*range(length), *(length + entry for entry in entries)]
+        cached = self._levels[0].slots.length
+        if not 0 <= length <= length + len(entries) <= cached or any(not 0 <= e < cached - length for e in entries):
+            raise ContractError(f"keep({length}, {tuple(entries)}) names entries that are not among the {cached} held")
+        remaining = [*range(length), *(length + entry for entry in entries)]
         for level, below in zip(self._levels, [*self._levels[1:], None], strict=True):
-            level.keep(kept)
+            level.keep(remaining)
             if below is None:
                 return
-            places = {entry: place for place, entry in enumerate(kept)}
+            places = {entry: place for place, entry in enumerate(remaining)}
             below.owners = [places.get(owner, -1) for owner in below.owners]
-            kept = sorted((e for e, owner in enumerate(below.owners) if owner >= 0), key=below.owners.__getitem__)
+            remaining = sorted((e for e, owner in enumerate(below.owners) if owner >= 0), key=below.owners.__getitem__)
 
 
 @dataclass(frozen=True, eq=False)

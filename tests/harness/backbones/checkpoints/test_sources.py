@@ -377,7 +377,7 @@ def test_another_pin_is_another_folder() -> None:
 
 
 def test_shipped_presets_are_sound() -> None:
-    known = presets.known()
+    known = presets.by_name()
     expected = {"smollm2-135m", "smollm2-135m-hub", "random-llama-1m", "random-llama-5m", "tabular"}
     assert expected <= set(known)
     for spec in known.values():
@@ -404,7 +404,7 @@ def test_malformed_presets_are_named_with_file_and_line_all_at_once(
     (tmp_path / "e.yaml").write_bytes(b"adapter: \xff\n")
     monkeypatch.setenv("STRIDE_PRESETS", f"{tmp_path}:{tmp_path / 'nowhere'}")
     with pytest.raises(UsageError) as caught:
-        presets.known()
+        presets.by_name()
     lines = str(caught.value).splitlines()
     assert len(lines) == 7
     for start, says in (

@@ -65,7 +65,7 @@ def parameters(fields: Shape) -> int:
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_a_preset_names_hub_pin_template_and_the_size_that_its_architecture_has(name: str) -> None:
-    spec = presets.known()[name]
+    spec = presets.by_name()[name]
     hub = spec.params["source"]["hub"]
     assert spec.params["template"] in chat.TEMPLATES and spec.params["chat"] is False
     assert len(hub.get("revision", "")) == (0 if name == "abel-7b" else 40)
