@@ -1,4 +1,4 @@
-"""Registries: one name once, ours or another package's, and errors that say whose it is."""
+"""Registries: each name is unique across packages, and errors name the owner."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug]:
     """Give the registry entry points, as ``name="module:attribute"``."""
     points: list[EntryPoint] = []
 
-    def found(group: str) -> list[EntryPoint]:
+    def entry_points(group: str) -> list[EntryPoint]:
         return [point for point in points if point.group == group]
 
     def add(group: str = GROUP, **named: str) -> None:
         points.extend(EntryPoint(name, target, group) for name, target in named.items())
 
-    monkeypatch.setattr(registry, "entry_points", found)
+    monkeypatch.setattr(registry, "entry_points", entry_points)
     module = ModuleType("plugin_of_the_tests")
     module.Thing, module.Other = Thing, Other  # type: ignore[attr-defined]  # made here
     monkeypatch.setitem(sys.modules, "plugin_of_the_tests", module)
@@ -51,7 +51,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug]:
 
 
 class TestNames:
-    def test_register_get_and_where_from(self, things: Registry[type]) -> None:
+    def test_register_get_and_source(self, things: Registry[type]) -> None:
         assert things.register("thing")(Thing) is Thing
         assert things.get("thing") is Thing
         assert things.source("thing") == __name__
@@ -83,31 +83,31 @@ class TestNames:
         with pytest.raises(UsageError, match=r"no thing 'xyz'\. Known: prompt_lookup\."):
             things.source("xyz")
 
-    def test_an_empty_registry_says_so(self, things: Registry[type]) -> None:
+    def test_an_empty_registry_knows_no_name(self, things: Registry[type]) -> None:
         with pytest.raises(UnknownNameError, match="Known: none"):
             things.get("thing")
 
-    def test_what_was_never_registered_has_no_name(self, things: Registry[type]) -> None:
+    def test_an_unregistered_object_has_no_name(self, things: Registry[type]) -> None:
         with pytest.raises(ContractError, match="not registered as a thing"):
             things.name_of(Thing)
 
     @pytest.mark.parametrize(
-        ("name", "said"),
+        ("name", "proposal"),
         [("sjdp", "; did you mean 'sjdpp'?"), ("qqqq", ""), ("jacobbi", "; did you mean 'jacobi'?")],
     )
-    def test_did_you_mean(self, name: str, said: str) -> None:
-        assert did_you_mean(name, ["jacobi", "sjd_x", "sjdpp"]) == said
+    def test_did_you_mean(self, name: str, proposal: str) -> None:
+        assert did_you_mean(name, ["jacobi", "sjd_x", "sjdpp"]) == proposal
 
 
 class TestDeclaredNames:
-    """Names whose modules are imported when they are asked for."""
+    """Names whose modules are imported on first use."""
 
     @pytest.fixture()
     def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.syspath_prepend(str(tmp_path))
         return tmp_path
 
-    def test_a_module_is_imported_when_its_name_is_asked_for(
+    def test_a_module_is_imported_on_the_first_use_of_its_name(
         self, things: Registry[type], folder: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("declared_one", "declared_two"):
@@ -127,7 +127,7 @@ class TestDeclaredNames:
         with pytest.raises(ContractError, match="declared_empty registers no thing 'declared_empty'"):
             things.get("declared_empty")
 
-    def test_a_declared_name_cannot_be_taken(self, things: Registry[type]) -> None:
+    def test_a_declared_name_cannot_be_registered_again(self, things: Registry[type]) -> None:
         things.declare({"thing": "somewhere.thing"})
         with pytest.raises(ContractError, match=rf"two things .*'thing'.*from somewhere.thing, one from {__name__}"):
             things.register("thing")(Thing)
@@ -135,50 +135,52 @@ class TestDeclaredNames:
 
 @pytest.mark.usefixtures("plug")
 class TestEntryPoints:
-    def test_a_class_of_another_package(self, things: Registry[type], plug: Plug) -> None:
+    def test_a_class_of_another_package_is_served(self, things: Registry[type], plug: Plug) -> None:
         plug(foreign="plugin_of_the_tests:Thing")
         assert "foreign" in things
         assert things.get("foreign") is Thing
         assert things.source("foreign") == "plugin_of_the_tests:Thing"
 
-    def test_a_module_that_registers_while_it_is_imported(self, things: Registry[type], plug: Plug) -> None:
+    def test_a_module_may_register_while_it_is_imported(self, things: Registry[type], plug: Plug) -> None:
         things.register("foreign")(Thing)
         plug(foreign="plugin_of_the_tests")
         assert things.get("foreign") is Thing
 
-    def test_a_name_of_ours_cannot_be_taken(self, things: Registry[type], plug: Plug) -> None:
+    def test_a_name_of_this_project_cannot_be_registered_by_a_plugin(self, things: Registry[type], plug: Plug) -> None:
         things.register("thing")(Thing)
         plug(thing="plugin_of_the_tests:Other")
         with pytest.raises(ContractError, match=r"two things .*'thing'.*from plugin_of_the_tests:Other"):
             list(things)
 
-    def test_two_packages_that_want_one_name(self, things: Registry[type], plug: Plug) -> None:
+    def test_two_packages_with_one_name_are_an_error(self, things: Registry[type], plug: Plug) -> None:
         plug(thing="plugin_of_the_tests:Thing")
         plug(thing="plugin_of_the_tests:Other")
         with pytest.raises(ContractError, match="two things are called 'thing'"):
             things.get("thing")
 
     @pytest.mark.parametrize("target", ["plugin_of_the_tests:Missing", "no_such_plugin_module:Thing"])
-    def test_one_that_cannot_be_imported_is_named(self, things: Registry[type], plug: Plug, target: str) -> None:
+    def test_an_entry_point_that_cannot_be_imported_is_named(
+        self, things: Registry[type], plug: Plug, target: str
+    ) -> None:
         plug(broken=target)
         with pytest.raises(ContractError, match=r"thing 'broken' of .* cannot be imported: \w+Error") as error:
             list(things)
         assert target in str(error.value)
 
-    def test_other_groups_are_left_alone(self, things: Registry[type], plug: Plug) -> None:
+    def test_other_groups_are_ignored(self, things: Registry[type], plug: Plug) -> None:
         plug(group="stridebench.elsewhere", foreign="plugin_of_the_tests:Thing")
         assert list(things) == []
 
-    def test_they_are_read_once(self, things: Registry[type], plug: Plug) -> None:
+    def test_entry_points_are_read_once(self, things: Registry[type], plug: Plug) -> None:
         plug(one="plugin_of_the_tests:Thing")
         assert list(things) == ["one"]
         plug(two="plugin_of_the_tests:Other")
         assert list(things) == ["one"]
 
 
-class TestOurs:
+class TestShippedRegistries:
     @pytest.mark.parametrize(
-        ("ours", "names"),
+        ("registry", "names"),
         [
             (METHODS, {"autoregressive", "jacobi", "prompt_lookup", "sjd", "sjdpp", "speculative"}),
             (TASKS, {"continuation", "humaneval", "tabular"}),
@@ -186,9 +188,9 @@ class TestOurs:
         ],
         ids=["methods", "tasks", "backbones"],
     )
-    def test_what_this_project_ships_is_there(self, ours: Registry[type], names: set[str]) -> None:
-        assert names <= set(ours)
+    def test_shipped_names_are_registered(self, registry: Registry[type], names: set[str]) -> None:
+        assert names <= set(registry)
 
-    def test_the_groups_that_others_fill(self) -> None:
-        groups = [ours.group for ours in (METHODS, TASKS, BACKBONES)]
+    def test_entry_point_groups_keep_their_names(self) -> None:
+        groups = [registry.group for registry in (METHODS, TASKS, BACKBONES)]
         assert groups == ["stridebench.methods", "stridebench.tasks", "stridebench.backbones"]

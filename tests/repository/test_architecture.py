@@ -16,7 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("harness", "methods", "tasks", "reports")
-SHARED_PARTS = ("drafters", "verifiers", "trees", "training")
+SHARED_FOLDERS = ("drafters", "verifiers", "trees", "training")
 TORCH_FREE = ("harness.errors", *(f"harness.record.{name}" for name in ("columns", "metrics", "stats", "store")))
 METHOD_CEILING = 150
 
@@ -25,8 +25,7 @@ LOOSE_MODULES = 14
 ENTRY_EXCEPTIONS = 4
 """Imports of other packages that the harness is allowed at most, for its composition root."""
 
-# pyproject.toml lists for import-linter what each package may import. There the lists are checked over whatever
-# exists. Here each contract is shown to catch an import injected against it.
+# import-linter checks the contracts of pyproject.toml over the code. Here each contract must catch an injected import.
 INJECTED = {
     "harness-knows-nobody": ("harness/run/injected.py", "import methods.drafters"),
     "rooms-of-the-harness": ("harness/core/injected.py", "from harness.plan import presets"),
@@ -57,27 +56,32 @@ def modules(package: str) -> list[Path]:
     return sorted(path for path in (ROOT / package).rglob("*.py") if "__pycache__" not in path.parts)
 
 
+def files_of_tests() -> list[Path]:
+    """Files of tests/, without the packages of third parties."""
+    return [path for path in modules("tests") if "plugins" not in path.parts]
+
+
 def dotted(path: Path) -> str:
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
 def imports(path: Path) -> set[str]:
-    """Every module that a file names, ``from a import b`` as both ``a`` and ``a.b``."""
-    found: set[str] = set()
+    """Every module that a file imports; ``from a import b`` counts as ``a`` and ``a.b``."""
+    names: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            names.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, f"{path}:{node.lineno} imports relatively; write the whole name"
-            found.add(node.module or "")
-            found.update(f"{node.module}.{alias.name}" for alias in node.names)
-    return found
+            names.add(node.module or "")
+            names.update(f"{node.module}.{alias.name}" for alias in node.names)
+    return names
 
 
 def sibling_imports(path: Path) -> set[str]:
-    """What a file of methods imports from methods beyond the shared parts."""
-    shared = tuple(f"methods.{part}" for part in SHARED_PARTS)
+    """Imports of a file of methods from methods outside the shared folders."""
+    shared = tuple(f"methods.{part}" for part in SHARED_FOLDERS)
     named = {name for name in imports(path) if name.startswith("methods.")}
     return {name for name in named if not any(f"{name}.".startswith(f"{part}.") for part in shared)}
 
@@ -123,22 +127,22 @@ def circles(graph: grimp.ImportGraph) -> list[set[str]]:
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     reachable: dict[str, set[str]] = {}
     for module in imported:
-        stack, seen = list(imported[module]), set()
+        stack, reached = list(imported[module]), set()
         while stack:
             following = stack.pop()
-            if following not in seen:
-                seen.add(following)
+            if following not in reached:
+                reached.add(following)
                 stack.extend(imported[following])
-        reachable[module] = seen
-    groups = {frozenset(m for m in seen if module in reachable[m]) for module, seen in reachable.items()}
+        reachable[module] = reached
+    groups = {frozenset(m for m in reached if module in reachable[m]) for module, reached in reachable.items()}
     return [set(group) for group in groups if group]
 
 
-def test_no_file_imports_itself_over_others(graph):
+def test_there_is_no_circle_of_imports(graph):
     assert circles(graph) == []
 
 
-def test_a_circle_through_a_function_is_seen(tmp_path):
+def test_a_circle_through_a_function_is_detected(tmp_path):
     (tmp_path / "circle").mkdir()
     for name, text in {"__init__": "", "a": "import circle.b\n", "b": "def f():\n    import circle.a\n"}.items():
         (tmp_path / "circle" / f"{name}.py").write_text(text)
@@ -148,23 +152,23 @@ def test_a_circle_through_a_function_is_seen(tmp_path):
 
 
 def test_few_modules_lie_directly_in_the_harness():
-    found = sorted(path.name for path in (ROOT / "harness").glob("*.py"))
-    assert len(found) <= LOOSE_MODULES, found
+    names = sorted(path.name for path in (ROOT / "harness").glob("*.py"))
+    assert len(names) <= LOOSE_MODULES, names
 
 
-def test_old_names_are_served_by_packages_and_the_core_alone(graph):
+def test_only_packages_and_the_core_serve_old_names(graph):
     users = graph.find_modules_that_directly_import("harness.deprecated")
     files = {user for user in users if not graph.find_children(user) and not user.startswith("harness.core.")}
     assert files == set(), "only the __init__ of a package that was a module in 0.1 imports harness.deprecated"
 
 
 def private_imports(path: Path, package: str) -> set[str]:
-    """What a file of ``package`` imports of private modules and names of other folders."""
+    """Private modules and names of other folders that a file of ``package`` imports."""
     outside: set[str] = set()
     for name in imports(path):
         parts = name.split(".")
         first = next((place for place, part in enumerate(parts) if part[:1] == "_" and part[:2] != "__"), None)
-        if parts[0] not in PACKAGES or first is None:
+        if parts[0] not in (*PACKAGES, "tests") or first is None:
             continue
         folder = parts[:first] if (ROOT / Path(*parts[:first])).is_dir() else parts[: first - 1]
         if package.split(".")[: len(folder)] != folder:
@@ -178,6 +182,13 @@ def test_no_module_imports_what_is_private_to_another_folder():
     assert {name: names for name, names in private.items() if names} == {}
 
 
+def test_no_test_imports_what_is_private_to_another_folder():
+    """A test belongs to the folder that it mirrors: tests/harness/core to harness/core."""
+    folders = {path: ".".join(path.relative_to(ROOT / "tests").parent.parts) for path in files_of_tests()}
+    private = {dotted(path): private_imports(path, folder) for path, folder in folders.items()}
+    assert {name: names for name, names in private.items() if names} == {}
+
+
 @pytest.mark.parametrize(
     ("line", "names"),
     [
@@ -188,28 +199,27 @@ def test_no_module_imports_what_is_private_to_another_folder():
         ("from methods._helpers import x", set()),
     ],
 )
-def test_an_import_of_something_private_is_seen(line, names, tmp_path):
+def test_an_import_of_a_private_name_is_detected(line, names, tmp_path):
     file = tmp_path / "injected.py"
     file.write_text(line + "\n")
     assert private_imports(file, "methods.drafters") == names
 
 
 def test_no_test_file_imports_a_test_file():
-    paths = sorted(path for path in (ROOT / "tests").rglob("*.py") if "plugins" not in path.parts)
-    guilty = {}
-    for path in paths:
+    imports_by_file = {}
+    for path in files_of_tests():
         names = {name for name in imports(path) if any(part.startswith("test_") for part in name.split("."))}
         if names:
-            guilty[path.relative_to(ROOT).as_posix()] = names
-    assert guilty == {}, "move what they share to tests/support"
+            imports_by_file[path.relative_to(ROOT).as_posix()] = names
+    assert imports_by_file == {}, "move what they share to tests/support"
 
 
 def test_methods_never_import_each_other():
-    guilty = {dotted(path): found for path in modules("methods") if (found := sibling_imports(path))}
-    assert guilty == {}, "move what they share to methods/drafters, methods/verifiers or methods/trees.py"
+    imports_by_module = {dotted(path): imported for path in modules("methods") if (imported := sibling_imports(path))}
+    assert imports_by_module == {}, "move what they share to methods/drafters, methods/verifiers or methods/trees.py"
 
 
-def test_an_import_between_methods_is_seen(tmp_path):
+def test_an_import_between_methods_is_detected(tmp_path):
     file = tmp_path / "injected.py"
     file.write_text("from methods import drafters, jacobi\nfrom methods.drafters.ngram import Ngram\n")
     assert sibling_imports(file) == {"methods.jacobi"}
@@ -217,16 +227,16 @@ def test_an_import_between_methods_is_seen(tmp_path):
 
 def named_imports(path: Path) -> set[str]:
     """First words of the strings given to ``import_module``, of the fixed part where they are formatted."""
-    found: set[str] = set()
+    first_words: set[str] = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Call) and node.args and ast.unparse(node.func).endswith("import_module"):
             name = node.args[0].values[0] if isinstance(node.args[0], ast.JoinedStr) else node.args[0]
             if isinstance(name, ast.Constant):
-                found.add(str(name.value).split(".")[0])
-    return found
+                first_words.add(str(name.value).split(".")[0])
+    return first_words
 
 
-def test_harness_names_the_others_as_strings_in_one_file():
+def test_one_file_of_the_harness_names_other_packages_in_strings():
     """A name in a string is a hidden import; discover.py is where it is allowed."""
     others = {"methods", "tasks", "reports"}
     assert [dotted(path) for path in modules("harness") if named_imports(path) & others] == ["harness.discover"]
@@ -249,7 +259,7 @@ IMPORT_WITHOUT_TORCH = """
 """
 
 
-def test_reports_and_what_they_read_import_no_torch():
+def test_reports_and_their_dependencies_import_no_torch():
     """In an interpreter that refuses torch, so that an import inside a try cannot hide."""
     done = python("-c", textwrap.dedent(IMPORT_WITHOUT_TORCH), *torch_free(), cwd=ROOT)
     assert done.code == 0, done.text
@@ -262,6 +272,6 @@ def test_an_import_of_torch_is_refused():
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "methods").rglob("*.py")), ids=lambda path: path.name)
-def test_a_method_fits_its_ceiling(path):
+def test_a_method_file_has_at_most_150_lines(path):
     lines = len(path.read_text().splitlines())
     assert lines <= METHOD_CEILING, f"{path.name} has {lines} lines; move a part to drafters or verifiers"

@@ -1,4 +1,4 @@
-"""What an addition touches: a method is one file and its test, a backbone one preset, a task one file."""
+"""Files of an addition: a method is one file and its test, a backbone one preset, a task one file."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ from harness.proof.prove import prove
 from methods.added_method import AddedMethod
 
 
-def test_its_law_is_the_targets():
+def test_the_added_method_is_exact():
     assert prove(AddedMethod(), cases_of(AddedMethod(), 8)).plain("added_method")["verdict"] == "exact"
 '''
 PRESET = "adapter: tabular\nvocabulary: 5\nlicence: Apache-2.0\nnote: five tokens\n"
@@ -85,7 +85,7 @@ ADDITIONS = {
 
 @pytest.fixture(scope="module")
 def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the four packages; their weights are lent."""
+    """A copy of the four packages that links to their weights."""
     root = tmp_path_factory.mktemp("tree")
     for package in PACKAGES:
         shutil.copytree(ROOT / package, root / package, ignore=shutil.ignore_patterns("__pycache__", "weights"))
@@ -95,14 +95,14 @@ def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def contents(root: Path) -> dict[str, str]:
-    """Every file of a tree that a person writes, and its digest."""
+    """Digest of every source file of a tree."""
     files = (path for path in root.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
     return {path.relative_to(root).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
 
 
 @pytest.fixture(scope="module")
 def touched(tree: Path) -> dict[str, set[str]]:
-    """Files that each addition changed or made."""
+    """Files that each addition changed or created."""
     out = {}
     for kind, files in ADDITIONS.items():
         before = contents(tree)
@@ -121,7 +121,7 @@ def python(tree: Path, *words: str) -> str:
     return done.stdout
 
 
-def test_each_addition_touches_its_own_files_alone(touched):
+def test_an_addition_touches_its_own_files_only(touched):
     assert touched["method"] == {"methods/added_method.py", "tests/methods/test_added_method.py"}
     assert touched["backbone"] == {"harness/backbones/presets/added-backbone.yaml"}
     assert touched["task"] == {"tasks/added_task.py"}

@@ -70,7 +70,7 @@ def test_wheel_holds_the_four_packages_and_nothing_else(wheel):
 
 
 def test_wheel_holds_every_file_of_the_packages(wheel):
-    """Presets, suites, data and decisions too: a file that git ignores by mistake shows here."""
+    """Presets, suites, data and decisions too, so that a file ignored by mistake is noticed."""
     here = {
         path.relative_to(ROOT).as_posix()
         for package in PACKAGES
@@ -80,7 +80,7 @@ def test_wheel_holds_every_file_of_the_packages(wheel):
     assert {member for member in members(wheel) if ".dist-info/" not in member} == here
 
 
-def test_metadata_says_what_is_needed(wheel):
+def test_metadata_states_version_python_licence_and_extras(wheel):
     described = message_from_string(metadata(wheel, "METADATA"))
     assert described["Name"] == "stridebench"
     assert described["Version"] == harness.__version__
@@ -91,16 +91,16 @@ def test_metadata_says_what_is_needed(wheel):
     assert "Apache License" in metadata(wheel, "licenses/LICENSE")
 
 
-def test_wheel_runs_from_an_empty_environment_and_another_folder(wheel, tmp_path):
-    """Dependencies are lent by a .pth file, which names folders and does not follow the .pth files in them."""
+def test_wheel_runs_in_an_empty_environment_and_another_folder(wheel, tmp_path):
+    """A .pth file adds the folders of the dependencies; .pth files in these folders are not followed."""
     home, elsewhere = tmp_path / "venv", tmp_path / "elsewhere"
     elsewhere.mkdir()
     succeed(sys.executable, "-m", "venv", "--without-pip", home, cwd=tmp_path)
     python = home / "bin" / "python"
     succeed(sys.executable, "-m", "pip", "--python", python, "install", *OFFLINE, wheel, cwd=elsewhere)
     site = Path(sysconfig.get_path("purelib", "venv", vars={"base": str(home)}))
-    lent = {folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")}
-    (site / "lent.pth").write_text("\n".join(sorted(lent)) + "\n")
+    dependencies = {folder for folder in sys.path if Path(folder).name in ("site-packages", "dist-packages")}
+    (site / "lent.pth").write_text("\n".join(sorted(dependencies)) + "\n")
 
     where = succeed(python, "-c", "import harness, tasks; print(harness.__file__, tasks.__file__)", cwd=elsewhere)
     assert all(Path(file).is_relative_to(site) for file in where.split())
@@ -135,15 +135,15 @@ def document(done: subprocess.CompletedProcess[str]) -> Any:
     return json.loads(done.stdout)
 
 
-def test_list_shows_a_method_of_another_package_and_whence_it_came(installed, tmp_path):
+def test_list_shows_a_method_of_another_package_with_its_origin(installed, tmp_path):
     listed = document(stride("list", "methods", "--json", cwd=tmp_path, plugin=installed["one_by_one"]))
-    (found,) = [entry for entry in listed if entry["name"] == "one_by_one"]
-    assert found["kind"] == "method"
-    assert "stride-one-by-one 1.2.3" in json.dumps(found)
+    (entry,) = [row for row in listed if row["name"] == "one_by_one"]
+    assert entry["kind"] == "method"
+    assert "stride-one-by-one 1.2.3" in json.dumps(entry)
     assert "autoregressive" in {entry["name"] for entry in listed}
 
 
-def test_a_method_written_for_version_0_1_runs_and_says_what_moved(installed, tmp_path):
+def test_a_method_written_for_version_0_1_runs_and_warns_of_moved_names(installed, tmp_path):
     done = stride(*run_of("one_by_one"), cwd=tmp_path, plugin=installed["one_by_one"])
     result = document(done)
     assert result["done"] >= 1
@@ -162,7 +162,7 @@ def test_a_method_that_imports_the_core_alone_runs_without_a_warning(installed, 
     assert "stride_core_only.py" not in done.stderr
 
 
-def test_a_plugin_that_takes_a_name_is_one_clear_error(installed, tmp_path):
+def test_a_plugin_with_a_duplicate_name_is_one_clear_error(installed, tmp_path):
     done = stride("list", "methods", "--json", cwd=tmp_path, plugin=installed["second_jacobi"])
     assert done.returncode == 2, done.stdout + done.stderr
     assert done.stdout == ""

@@ -1,4 +1,4 @@
-"""The weights that come with the package: their size in all, their cards, and how absent ones are made."""
+"""The weights that come with the package: their total size, their cards, and the recipes of absent ones."""
 
 from __future__ import annotations
 
@@ -56,24 +56,24 @@ def test_a_card_names_its_recipe_and_the_files_beside_it(folder: Path) -> None:
     assert all(isinstance(line, str) and line.endswith(".") for line in card.get("history", []))
 
 
-def test_weights_that_are_not_shipped_leave_their_figures() -> None:
+def test_absent_weights_have_a_card_with_figures() -> None:
     for folder in ABSENT:
         assert [path.name for path in folder.iterdir()] == ["card.json"], folder
         card = json.loads((folder / "card.json").read_text(encoding="utf-8"))
         assert card["name"] == folder.name and card["figures"] and card["history"]
 
 
-def check_command(said: str) -> None:
-    """The command is one that `stride train` takes, and it writes to where the weights are looked for."""
-    found = COMMAND.search(said)
-    assert found, said
+def check_command(error_message: str) -> None:
+    """`stride train` has the recipe, and the command writes to the folder in which the weights are looked up."""
+    command = COMMAND.search(error_message)
+    assert command, said
     kind, recipe, out = found.groups()
     assert RECIPES.get(recipe).kind == kind
     assert Path(out) == sources.SHIPPED / recipe
 
 
 @pytest.mark.parametrize("folder", ABSENT, ids=lambda folder: folder.name)
-def test_absent_components_name_the_command_that_makes_them(folder: Path) -> None:
+def test_the_error_of_an_absent_component_names_its_training_command(folder: Path) -> None:
     recipe = RECIPES.get(folder.name)
     if recipe.kind in COMPONENTS:
         with pytest.raises(WeightsError) as caught:
@@ -90,7 +90,7 @@ def absent_presets() -> list[str]:
 
 
 @pytest.mark.parametrize("name", absent_presets())
-def test_absent_backbones_name_the_command_that_makes_them(name: str) -> None:
+def test_the_error_of_an_absent_backbone_names_its_training_command(name: str) -> None:
     assert not presets.resolve(name).ready()
     try:
         presets.load(name, "fp32", fetch=False)
@@ -102,7 +102,7 @@ def test_absent_backbones_name_the_command_that_makes_them(name: str) -> None:
         pytest.fail(f"{name} was loaded")
 
 
-def test_the_presets_without_weights_are_these() -> None:
+def test_the_presets_without_shipped_weights() -> None:
     assert set(absent_presets()) == {
         "embedded-code-cllm",
         "embedded-code-medusa2",

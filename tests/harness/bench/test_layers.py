@@ -1,4 +1,4 @@
-"""Rows of a text beside those with an adapter on: measures by hand, adapters whose answer is known, and the command."""
+"""Rows of a text with and without an adapter: measures by hand, adapters with a known result, and the command."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ def tiny(forward: str = "fused", context: int = 48) -> HFCausal:
 
 def products(changed: Sequence[int] = (0, 1, 2), scale: float = 0.3) -> dict[str, tuple[Tensor, Tensor]]:
     """Down [r, I] and up [O, r] of each linear layer."""
-    generator, found = torch.Generator().manual_seed(2), {}
+    generator, matrices = torch.Generator().manual_seed(2), {}
     for layer in changed:
         for name, (inputs, outputs) in LINEAR.items():
             down = torch.randn(2, inputs, generator=generator, dtype=torch.float64)
             up = scale * torch.randn(outputs, 2, generator=generator, dtype=torch.float64)
-            found[f"model.layers.{layer}.{name}"] = (down, up)
-    return found
+            matrices[f"model.layers.{layer}.{name}"] = (down, up)
+    return matrices
 
 
 def write(folder: Path, fingerprint: str, low: dict[str, tuple[Tensor, Tensor]]) -> Path:
@@ -86,27 +86,27 @@ class TestMeasures:
         """Two entries, two layers and the embedding of width 2."""
         vanilla = torch.tensor([[[3.0, 4.0], [0.0, 5.0], [1.0, 0.0]], [[0.0, 1.0], [2.0, 0.0], [2.0, 0.0]]])
         adapter = torch.tensor([[[3.0, 4.0], [0.0, -5.0], [0.0, 2.0]], [[0.0, 1.0], [4.0, 0.0], [3.0, 0.0]]])
-        found = measured(Sides(vanilla, adapter))
-        assert found["norm_vanilla"].tolist() == [3.0, 3.5, 1.5]
-        assert found["norm_adapter"].tolist() == [3.0, 4.5, 2.5]
-        assert found["cosine"].tolist() == pytest.approx([1.0, 0.0, 0.5])
-        assert found["before_vanilla"].tolist() == pytest.approx([np.nan, 0.4, 0.5], nan_ok=True)
-        assert found["before_adapter"].tolist() == pytest.approx([np.nan, -0.4, 0.0], nan_ok=True)
+        measures = measured(Sides(vanilla, adapter))
+        assert measures["norm_vanilla"].tolist() == [3.0, 3.5, 1.5]
+        assert measures["norm_adapter"].tolist() == [3.0, 4.5, 2.5]
+        assert measures["cosine"].tolist() == pytest.approx([1.0, 0.0, 0.5])
+        assert measures["before_vanilla"].tolist() == pytest.approx([np.nan, 0.4, 0.5], nan_ok=True)
+        assert measures["before_adapter"].tolist() == pytest.approx([np.nan, -0.4, 0.0], nan_ok=True)
 
     def test_intervals_are_over_prompts(self) -> None:
         index = pd.MultiIndex.from_product([list("abcd"), [0]], names=["prompt", "repetition"])
         values = pd.Series([1.0, 2.0, 4.0, 9.0], index)
-        held = pd.concat({0: values, 1: 2 * values}, names=["layer"])
-        frame = pd.DataFrame(dict.fromkeys(layers.MEASURES, held))
+        by_layer = pd.concat({0: values, 1: 2 * values}, names=["layer"])
+        frame = pd.DataFrame(dict.fromkeys(layers.MEASURES, by_layer))
         frame.loc[0, "before_vanilla"] = np.nan
-        found = summary(frame)
+        intervals = summary(frame)
         expected = stats.mean(values)
-        assert expected is not None and expected.low is not None and found["layer"].tolist() == [0, 1]
-        row = found.iloc[0]
+        assert expected is not None and expected.low is not None and intervals["layer"].tolist() == [0, 1]
+        row = intervals.iloc[0]
         assert (row["cosine"], row["cosine_low"], row["cosine_high"]) == (4.0, expected.low, expected.high)
-        assert row["cosine_n"] == 4 and np.isnan(row["before_vanilla"]) and found["before_vanilla"][1] == 8.0
+        assert row["cosine_n"] == 4 and np.isnan(row["before_vanilla"]) and intervals["before_vanilla"][1] == 8.0
 
-    def test_each_prompt_gives_its_mean_over_its_own_text(self, tmp_path: Path) -> None:
+    def test_a_prompts_value_is_the_mean_over_its_own_text(self, tmp_path: Path) -> None:
         model = tiny()
         adapter = opened(tmp_path, model)
         prompts = [Prompt("a", tokens=(1, 2, 3)), Prompt("b", tokens=(5,) * 44)]
@@ -129,30 +129,28 @@ def window(tokens: Sequence[int]) -> Window:
 class TestRows:
     def test_an_adapter_of_zeros_changes_nothing(self, reading: Any, forward: str, tmp_path: Path) -> None:
         model = tiny(forward)
-        found = measured(sides(model, opened(tmp_path, model, scale=0.0), PASSAGE, reading))
-        assert found["cosine"].tolist() == pytest.approx([1.0] * 4, abs=1e-12)
-        assert found["norm_adapter"].tolist() == pytest.approx(found["norm_vanilla"].tolist(), rel=1e-9)
+        measures = measured(sides(model, opened(tmp_path, model, scale=0.0), PASSAGE, reading))
+        assert measures["cosine"].tolist() == pytest.approx([1.0] * 4, abs=1e-12)
+        assert measures["norm_adapter"].tolist() == pytest.approx(measures["norm_vanilla"].tolist(), rel=1e-9)
 
     def test_an_adapter_of_the_last_layer_leaves_the_rows_before(
         self, reading: Any, forward: str, tmp_path: Path
     ) -> None:
         model = tiny(forward)
-        found = sides(model, opened(tmp_path, model, changed=[2]), PASSAGE, reading)
-        torch.testing.assert_close(found.adapter[:, :3], found.vanilla[:, :3], atol=1e-9, rtol=0)
-        assert (found.adapter[:, 3] - found.vanilla[:, 3]).abs().amax(1).min() > 1e-3
+        hidden = sides(model, opened(tmp_path, model, changed=[2]), PASSAGE, reading)
+        torch.testing.assert_close(hidden.adapter[:, :3], hidden.vanilla[:, :3], atol=1e-9, rtol=0)
+        assert (hidden.adapter[:, 3] - hidden.vanilla[:, 3]).abs().amax(1).min() > 1e-3
 
-    def test_rows_are_those_that_gave_the_tokens_made(self, reading: Any, forward: str, tmp_path: Path) -> None:
-        """From the prompt's last entry on: the model's head on row L gives the model's own logits there."""
+    def test_rows_are_those_that_predict_the_generated_tokens(self, reading: Any, forward: str, tmp_path: Path) -> None:
+        """From the prompt's last entry on, the unembedded row L gives the model's own logits."""
         model = tiny(forward)
-        found = sides(model, opened(tmp_path, model), PASSAGE, reading)
-        assert found.vanilla.shape == found.adapter.shape == (6, 4, 16)
+        hidden = sides(model, opened(tmp_path, model), PASSAGE, reading)
+        assert hidden.vanilla.shape == hidden.adapter.shape == (6, 4, 16)
         ids, count = torch.tensor(PASSAGE.tokens[:-1]), len(PASSAGE.tokens) - 1
         logits = model.cache().extend(Window(ids, torch.arange(count), 0, None, 6)).logits
-        torch.testing.assert_close(found.vanilla[:, 3] @ model.tied_embeddings().unembed.T, logits, atol=1e-9, rtol=0)
+        torch.testing.assert_close(hidden.vanilla[:, 3] @ model.tied_embeddings().unembed.T, logits, atol=1e-9, rtol=0)
 
-    def test_a_text_that_fills_the_context_is_read_piece_by_piece(
-        self, reading: Any, forward: str, tmp_path: Path
-    ) -> None:
+    def test_a_text_that_fills_the_context_is_read_in_chunks(self, reading: Any, forward: str, tmp_path: Path) -> None:
         passage = Passage(tuple(range(24)), 5)
         full, roomy = (
             sides(model, opened(tmp_path, model), passage, reading) for model in (tiny(forward, 24), tiny(forward, 48))
@@ -160,21 +158,21 @@ class TestRows:
         torch.testing.assert_close(full.adapter, roomy.adapter, atol=1e-9, rtol=0)
 
 
-def test_alone_is_the_model_whose_weights_are_the_tuned_ones(tmp_path: Path) -> None:
+def test_reading_alone_equals_the_model_with_merged_weights(tmp_path: Path) -> None:
     model, merged = tiny(), tiny("transformers")
-    found = sides(model, opened(tmp_path, model), PASSAGE, "alone")
+    hidden = sides(model, opened(tmp_path, model), PASSAGE, "alone")
     linear = dict(merged._net.model.named_modules())  # type: ignore[attr-defined]  # of transformers
     for name, (down, up) in products().items():
         linear[name].weight += up @ down
     expected = sides(merged, opened(tmp_path, merged, scale=0.0), PASSAGE, "beside").vanilla
-    torch.testing.assert_close(found.adapter, expected, atol=1e-5, rtol=0)  # transformers' norms are in fp32
-    assert (found.adapter - found.vanilla).abs().max() > 0.1
+    torch.testing.assert_close(hidden.adapter, expected, atol=1e-5, rtol=0)  # transformers' norms are in fp32
+    assert (hidden.adapter - hidden.vanilla).abs().max() > 0.1
 
 
-def test_beside_is_row_0_of_a_decodes_stream(tmp_path: Path) -> None:
+def test_reading_beside_equals_row_0_of_a_decodes_stream(tmp_path: Path) -> None:
     model = tiny()
     adapter = opened(tmp_path, model)
-    found = sides(model, adapter, PASSAGE, "beside").adapter
+    rows = sides(model, adapter, PASSAGE, "beside").adapter
     for place in range(PASSAGE.start, len(PASSAGE.tokens)):
         text = PASSAGE.tokens[:place]
         session = Session(model.cache(), model.capabilities, text, stopwatch=Stopwatch(CpuClock()))
@@ -183,15 +181,15 @@ def test_beside_is_row_0_of_a_decodes_stream(tmp_path: Path) -> None:
         session.prefill()
         stream = Draft(torch.tensor([text[-1]]), parents=torch.tensor([-2]), gate=torch.tensor([True]), probes=1)
         session.forward(stream)
-        torch.testing.assert_close(found[place - PASSAGE.start], session.newest[1, 0], atol=1e-9, rtol=0)
+        torch.testing.assert_close(rows[place - PASSAGE.start], session.newest[1, 0], atol=1e-9, rtol=0)
 
 
 def test_the_command_writes_a_table_and_a_picture_once(tmp_path: Path) -> None:
     out = tmp_path / "made"
     words = (*SHIPPED, "--task", "programs", "--prompts", 2, "--tokens", 6, "--out", out)
-    found = stride(*words)
-    assert found.code == 0 and found.err == "", found
-    assert "norm, adapter" in found.out and "before, adapter" in found.out and "(n=2)" in found.out
+    result = stride(*words)
+    assert result.code == 0 and result.err == "", result
+    assert "norm, adapter" in result.out and "before, adapter" in result.out and "(n=2)" in result.out
     with (out / "layers.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["layer"] for row in rows] == [str(layer) for layer in range(len(rows))]
@@ -205,7 +203,7 @@ def test_the_command_writes_a_table_and_a_picture_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (("embedded-cod", "cross-regression-embedded-code", "programs"), "did you mean 'embedded-code'?"),
         (("embedded-code", "cross-regression-embedded-code", "program"), "did you mean 'programs'?"),
@@ -219,12 +217,12 @@ def test_the_command_writes_a_table_and_a_picture_once(tmp_path: Path) -> None:
     ],
     ids=lambda value: "-".join(value) if isinstance(value, tuple) else "",
 )
-def test_what_cannot_be_measured_is_refused(
-    words: tuple[str, str, str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_unmeasurable_combinations_are_refused(
+    words: tuple[str, str, str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     backbone, adapter, task = words
-    assert said in refused("layers", backbone, "--adapter", adapter, "--task", task, "--out", tmp_path / "out")
+    assert message in refused("layers", backbone, "--adapter", adapter, "--task", task, "--out", tmp_path / "out")
     assert not (tmp_path / "out" / "layers.csv").exists()
 
 
@@ -234,7 +232,7 @@ def test_an_adapter_of_other_weights_is_refused(tmp_path: Path) -> None:
     assert "was trained for other weights (000000000000)" in refused(*words)
 
 
-def test_a_place_that_is_a_file_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "taken").write_text("mine")
-    assert "is a file; name a folder" in refused(*SHIPPED, "--task", "programs", "--out", tmp_path / "taken")
-    assert (tmp_path / "taken").read_text() == "mine"
+def test_an_output_folder_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    assert "is a file; name a folder" in refused(*SHIPPED, "--task", "programs", "--out", tmp_path / "file")
+    assert (tmp_path / "file").read_text() == "mine"

@@ -1,4 +1,4 @@
-"""Every verb from the command line: what it prints, its one JSON document, its exit code, its one line of error."""
+"""Every verb from the command line: its output, its one JSON document, its exit code, its one-line error."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ SMALL = ("--backbone", "tabular", "--task", "tabular", "--max-new-tokens", "6", 
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A small finished run: two methods, T = 0 and 1."""
     path = tmp_path_factory.mktemp("cli") / "run"
-    found = stride(
+    result = stride(
         "run", "--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", path, "--json"
     )
-    assert found.code == 0, found
-    assert found.document == {"run": str(path), "cells": 7, "done": 7, "failed": 0, "malformed": 0, "skipped": 0}
+    assert result.code == 0, result
+    assert result.document == {"run": str(path), "cells": 7, "done": 7, "failed": 0, "malformed": 0, "skipped": 0}
     return path
 
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_every_verb_has_examples_in_its_help(verb):
-    found = stride(verb, "--help")
-    assert found.code == 0 and f"stride {verb}" in found.out
+    result = stride(verb, "--help")
+    assert result.code == 0 and f"stride {verb}" in result.out
 
 
 def test_exit_codes_and_messages_reach_the_shell(stride_env, tmp_path):
@@ -59,8 +59,8 @@ def test_list_gives_the_promised_fields(kind):
     word, more = LISTED[kind]
     rows = stride("list", kind, "--json").document
     assert rows and all(row["kind"] == word and set(row) >= FIELDS | more for row in rows)
-    shown = stride("list", kind).out
-    assert all(row["name"] in shown for row in rows)
+    text = stride("list", kind).out
+    assert all(row["name"] in text for row in rows)
 
 
 def test_list_alone_gives_all_but_the_matrix():
@@ -114,7 +114,7 @@ USAGE = {
 
 
 @pytest.mark.parametrize("case", USAGE)
-def test_a_request_that_makes_no_sense_is_one_line_and_exit_2(case, tmp_path, monkeypatch):
+def test_a_wrong_request_is_one_line_and_exit_code_2(case, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert refused(*USAGE[case]).count("\n") == 1
     assert not list(tmp_path.iterdir())
@@ -122,15 +122,15 @@ def test_a_request_that_makes_no_sense_is_one_line_and_exit_2(case, tmp_path, mo
 
 @pytest.mark.parametrize("device", ["cuda:7", "nowhere"])
 @pytest.mark.parametrize("backbone", ["tabular", "random-llama-1m"])
-def test_a_device_that_is_not_there_is_named(device, backbone, tmp_path):
+def test_an_absent_device_is_named(device, backbone, tmp_path):
     words = ("--backbone", backbone, *SMALL[2:], "--device", device, "--out", tmp_path / "run")
     assert device.partition(":")[0] in refused("run", "--method", "sjd", *words)
 
 
-def test_all_is_understood_on_the_command_line_too():
-    found = stride("run", "--method", "all", *SMALL, "--dry-run", "--json")
-    assert found.code == 0, found.err
-    assert {row["method"] for row in found.document["cells"]} == set(METHODS)
+def test_method_all_selects_every_method():
+    result = stride("run", "--method", "all", *SMALL, "--dry-run", "--json")
+    assert result.code == 0, result.err
+    assert {row["method"] for row in result.document["cells"]} == set(METHODS)
 
 
 def test_a_dry_run_lists_cells_and_reasons_and_writes_nothing(tmp_path, monkeypatch):
@@ -143,8 +143,8 @@ def test_a_dry_run_lists_cells_and_reasons_and_writes_nothing(tmp_path, monkeypa
         ("continuation", "skipped"),
         ("continuation", "skipped"),
     ]
-    shown = stride(*words, "--dry-run").out
-    assert all(row["cell"] in shown for row in rows) and "no tokenizer" in shown
+    text = stride(*words, "--dry-run").out
+    assert all(row["cell"] in text for row in rows) and "no tokenizer" in text
     assert not list(tmp_path.iterdir())
 
 
@@ -160,25 +160,25 @@ def outputs(path: Path) -> dict[str, list[list[int]]]:
     return {name: [list(ids) for ids in store.cell(name).samples["tokens"]] for name in store.cells()}
 
 
-def test_limit_seed_and_temperature_do_what_they_say(tmp_path):
-    def made(name: str, seed: int) -> dict[str, list[list[int]]]:
+def test_limit_seed_and_temperature_take_effect(tmp_path):
+    def tokens_of_run(name: str, seed: int) -> dict[str, list[list[int]]]:
         words = ("--method", "sjd", *SMALL, "--limit", 3, "--seed", seed, "-t", 1, "--out", tmp_path / name)
         assert stride("run", *words, "--json").code == 0
         return outputs(tmp_path / name)
 
-    first, again, other = made("a", 0), made("b", 0), made("c", 1)
+    first, again, other = tokens_of_run("a", 0), tokens_of_run("b", 0), tokens_of_run("c", 1)
     assert first == again
-    assert all(len(found) == 3 + 1 for found in first.values())  # a warm-up decode beside them
+    assert all(len(rows) == 3 + 1 for rows in first.values())  # a warm-up decode beside them
     assert list(first.values()) != list(other.values())
     baseline, floor, _ = first.values()
     assert baseline != floor
 
 
 def test_a_run_reports_its_progress_and_its_files(tmp_path):
-    found = stride("run", "--method", "sjd", *SMALL, "--out", tmp_path / "run", "--append", tmp_path / "history.jsonl")
-    assert found.code == 0
-    assert "16/16 decodes" in found.err and "sjd" in found.out and "2 cells done" in found.out
-    for line in found.out.splitlines():
+    result = stride("run", "--method", "sjd", *SMALL, "--out", tmp_path / "run", "--append", tmp_path / "history.jsonl")
+    assert result.code == 0
+    assert "16/16 decodes" in result.err and "sjd" in result.out and "2 cells done" in result.out
+    for line in result.out.splitlines():
         if line.startswith("wrote "):
             assert Path(line.removeprefix("wrote ")).stat().st_size > 0
     history = (tmp_path / "history.jsonl").read_text().splitlines()
@@ -186,7 +186,7 @@ def test_a_run_reports_its_progress_and_its_files(tmp_path):
     assert [row["label"] for row in rows] == ["autoregressive", "sjd"]
 
 
-def test_a_folder_that_holds_a_run_is_not_written_over(run):
+def test_a_folder_with_a_run_is_not_overwritten(run):
     before = outputs(run)
     words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
     assert "--resume" in refused("run", *words)
@@ -203,34 +203,34 @@ RESUMED = {
 
 
 @pytest.mark.parametrize("key", RESUMED)
-def test_going_on_with_another_run_names_the_key_that_differs(run, key):
+def test_resuming_another_run_names_the_key_that_differs(run, key):
     words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
     assert f" {key}: " in refused("run", *words, *RESUMED[key], "--resume")
 
 
-def test_going_on_with_a_finished_run_repeats_nothing(run):
+def test_resuming_a_finished_run_repeats_nothing(run):
     files = {path: path.stat().st_mtime_ns for path in (run / "cells").rglob("*") if path.is_file()}
     words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
-    found = stride("run", *words, "--resume", "--json")
-    assert (found.code, found.document["done"]) == (0, 7)
+    result = stride("run", *words, "--resume", "--json")
+    assert (result.code, result.document["done"]) == (0, 7)
     assert files == {path: path.stat().st_mtime_ns for path in files}
 
 
-def test_nothing_to_resume_is_said(tmp_path, monkeypatch):
+def test_resuming_without_a_run_is_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "--out" in refused("run", "--method", "sjd", *SMALL, "--resume")
 
 
 @pytest.mark.parametrize("place", ["a file", "below a file"])
-def test_a_run_folder_that_cannot_be_made_is_named(tmp_path, place):
+def test_a_run_folder_that_cannot_be_created_is_named(tmp_path, place):
     (tmp_path / "file").write_text("")
     path = tmp_path / "file" if place == "a file" else tmp_path / "file" / "run"
     assert str(path) in refused("run", "--method", "sjd", *SMALL, "--out", path)
 
 
 def test_report_writes_tables_and_plots(run, tmp_path):
-    found = stride("report", run, "--out", tmp_path)
-    assert found.code == 0 and "sjd" in found.out and "unverified" in found.out
+    result = stride("report", run, "--out", tmp_path)
+    assert result.code == 0 and "sjd" in result.out and "unverified" in result.out
     kinds = {path.suffix for path in tmp_path.rglob("*") if path.is_file() and path.stat().st_size > 0}
     assert kinds >= {".md", ".csv", ".tex", ".png", ".svg"}
 
@@ -241,10 +241,10 @@ def test_report_gives_a_row_a_cell(run, tmp_path):
     assert all(row["n_ok"] == 8 and row["n_failed"] == 0 for row in rows)
 
 
-def test_compare_finds_a_run_equal_to_itself(run, tmp_path):
-    found = stride("compare", run, run, "--json", "--out", tmp_path / "compare.md").document
-    assert found["rows"] and not found["only_a"] and not found["only_b"]
-    assert all(row["difference"] == 0 and row["equal"] == row["pairs"] for row in found["rows"])
+def test_compare_reports_no_difference_of_a_run_to_itself(run, tmp_path):
+    document = stride("compare", run, run, "--json", "--out", tmp_path / "compare.md").document
+    assert document["rows"] and not document["only_a"] and not document["only_b"]
+    assert all(row["difference"] == 0 and row["equal"] == row["pairs"] for row in document["rows"])
     assert (tmp_path / "compare.md").stat().st_size > 0
     assert "sjd" in stride("compare", run, run).out
 
@@ -253,39 +253,39 @@ def test_show_goes_from_the_run_to_one_output(run):
     cells = stride("show", run, "--json").document
     assert cells == Store.open(run).cells() and stride("show", run).out.split() == cells
     name = next(cell for cell in cells if cell.startswith("sjd"))
-    document = stride("show", run, name, "--json").document
-    assert document["meta"]["cell"] == name and document["metrics"]["tau"] >= 1 and document["depths"]
-    shown = stride("show", run, name)
-    assert shown.code == 0 and "acceptance by depth" in shown.out
-    found = stride("show", run, name, "--prompt", "tabular/1", "--json").document
-    (sample,) = found["samples"]
+    cell = stride("show", run, name, "--json").document
+    assert cell["meta"]["cell"] == name and cell["metrics"]["tau"] >= 1 and cell["depths"]
+    text = stride("show", run, name)
+    assert text.code == 0 and "acceptance by depth" in text.out
+    document = stride("show", run, name, "--prompt", "tabular/1", "--json").document
+    (sample,) = document["samples"]
     assert sample["status"] == "ok" and all(isinstance(token, int) for token in sample["tokens"])
-    assert sum(step["emitted"] - step["overshoot"] for step in found["steps"]) == len(sample["tokens"])
+    assert sum(step["emitted"] - step["overshoot"] for step in document["steps"]) == len(sample["tokens"])
     assert sample["text"] in stride("show", run, name, "--prompt", "tabular/1").out
 
 
-def test_show_names_what_it_cannot_find(run):
+def test_show_names_the_cells_and_prompts_that_exist(run):
     assert "sjd" in refused("show", run, "nothing-of-the-kind")
     assert "T0" in refused("show", run, "sjd.")  # at T = 0 and at T = 1
     assert "tabular/0" in refused("show", run, "sjd.tabular.fp64.T0.tabular", "--prompt", "tabular/99")
 
 
-def test_outputs_that_look_like_markup_are_shown_as_they_are(tmp_path):
+def test_outputs_that_look_like_markup_are_printed_verbatim(tmp_path):
     """A model's text is no formatting: ``[/b]`` closes nothing, and ``[red]`` is no colour."""
     meta = {"label": "sjd", "backbone": "b", "dtype": "fp32", "task": "t", "method": "sjd"}
     store = Store.create(tmp_path / "run", {"key": {}, "cells": {"one": meta}, "provenance": {}})
     store.write("one", Record(Sample("p[/q]", 0, False, "failed", error="KeyError: x[/i] [red]"), ()))
     store.write("one", Record(Sample("p", 0, False, "ok", text="a[/b] [red]c"), ()))
     store.seal("one", meta)
-    found = stride("show", tmp_path / "run", "one")
-    assert found.code == 0
-    assert "a[/b] [red]c" in found.out and "x[/i] [red]" in found.out
+    result = stride("show", tmp_path / "run", "one")
+    assert result.code == 0
+    assert "a[/b] [red]c" in result.out and "x[/i] [red]" in result.out
 
 
-def test_doctor_says_what_is_here():
-    found = stride("doctor", "--json")
-    assert found.code in (0, 1)
-    document = found.document
+def test_doctor_lists_machine_versions_and_checks():
+    result = stride("doctor", "--json")
+    assert result.code in (0, 1)
+    document = result.document
     assert set(document) == {"machine", "versions", "checks"}
     checks = {check["what"]: check for check in document["checks"]}
     assert checks["registries"]["ok"] and "backbone tabular" in checks
@@ -293,30 +293,30 @@ def test_doctor_says_what_is_here():
 
 
 def test_verify_gives_the_promised_fields():
-    found = stride("verify", "speculative", "--quick", "--json")
-    assert found.code == 0
-    for row in found.document:
+    result = stride("verify", "speculative", "--quick", "--json")
+    assert result.code == 0
+    for row in result.document:
         assert set(row) >= {"method", "params", "claim", "total_variation", "verdict", "planted"}
         assert row["verdict"] == "exact" and row["total_variation"] < 1e-12 and row["planted"] is True
 
 
 def test_verify_prints_strict_json_where_a_parameter_is_infinite():
-    found = stride("verify", "sjdpp", "-p", "tau=inf", "-p", "window=3", "--quick", "--json")
-    assert found.code == 0 and found.document[0]["verdict"] == "exact"
+    result = stride("verify", "sjdpp", "-p", "tau=inf", "-p", "window=3", "--quick", "--json")
+    assert result.code == 0 and result.document[0]["verdict"] == "exact"
 
 
-def test_verify_shows_its_table_and_its_floor():
-    found = stride("verify", "autoregressive", "--quick")
-    assert found.code == 0 and "exact" in found.out and "Noise floor" in found.out and "caught" in found.out
+def test_verify_prints_its_table_and_its_noise_floor():
+    result = stride("verify", "autoregressive", "--quick")
+    assert result.code == 0 and "exact" in result.out and "Noise floor" in result.out and "caught" in result.out
 
 
-def test_verify_names_settings_and_verdicts_whole_on_a_narrow_terminal(stride_env):
+def test_verify_truncates_no_setting_or_verdict_on_a_narrow_terminal(stride_env):
     words = ("verify", "sjd", "-p", "window=3", "--quick")
     narrow = {**stride_env, "COLUMNS": "80"}
     command = [sys.executable, "-m", "harness.cli.main", *words]
-    found = subprocess.run(command, env=narrow, capture_output=True, text=True, check=True)
-    assert re.search(r"^sjd window=3 +exact +\S+e-1\d ", found.stdout, re.MULTILINE)
-    assert max(map(len, found.stdout.splitlines())) <= 80
+    completed = subprocess.run(command, env=narrow, capture_output=True, text=True, check=True)
+    assert re.search(r"^sjd window=3 +exact +\S+e-1\d ", completed.stdout, re.MULTILINE)
+    assert max(map(len, completed.stdout.splitlines())) <= 80
 
 
 @pytest.mark.parametrize(
@@ -330,11 +330,11 @@ def test_verify_names_settings_and_verdicts_whole_on_a_narrow_terminal(stride_en
 def test_an_output_that_cannot_be_written_is_one_message(run, tmp_path, words):
     (tmp_path / "file").write_text("")
     places = {"RUN": str(run), "FILE/below": str(tmp_path / "file" / "below")}
-    found = stride(*(places.get(word, word) for word in words))
-    assert found.code == 2 and found.err.startswith("stride: ") and str(tmp_path / "file") in found.err
+    result = stride(*(places.get(word, word) for word in words))
+    assert result.code == 2 and result.err.startswith("stride: ") and str(tmp_path / "file") in result.err
 
 
-def test_a_history_that_cannot_be_written_is_told_before_anything_runs(tmp_path):
+def test_a_history_that_cannot_be_written_is_refused_before_the_run(tmp_path):
     words = (
         "--method",
         "sjd",
@@ -349,7 +349,7 @@ def test_a_history_that_cannot_be_written_is_told_before_anything_runs(tmp_path)
 
 
 def broken_copy(run: Path, to: Path, file: str) -> Path:
-    """A copy of the run in which the first file of that name has lost its end."""
+    """A copy of the run in which the first file of that name is truncated."""
     for path in run.rglob("*"):
         target = to / path.relative_to(run)
         if path.is_file():
@@ -364,7 +364,7 @@ def broken_copy(run: Path, to: Path, file: str) -> Path:
 @pytest.mark.parametrize("verb", ["report", "resume", "compare", "baseline"])
 def test_a_truncated_file_of_a_store_is_named(run, tmp_path, file, verb):
     victim = broken_copy(run, tmp_path / "copy", file)
-    asked = (
+    options = (
         "--method",
         "sjd",
         "--method",
@@ -381,7 +381,7 @@ def test_a_truncated_file_of_a_store_is_named(run, tmp_path, file, verb):
         "report": ("report", tmp_path / "copy"),
         "compare": ("compare", tmp_path / "copy", run),
         "baseline": ("baseline", "make", tmp_path / "copy", "--out", tmp_path / "b.json"),
-        "resume": ("run", *asked[:-1], tmp_path / "copy", "--resume"),
+        "resume": ("run", *options[:-1], tmp_path / "copy", "--resume"),
     }
-    found = stride(*words[verb])
-    assert found.code == 2 and str(victim) in found.err and "Traceback" not in found.err
+    result = stride(*words[verb])
+    assert result.code == 2 and str(victim) in result.err and "Traceback" not in result.err

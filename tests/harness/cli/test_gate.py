@@ -1,4 +1,4 @@
-"""The gate from end to end: a drafter that got worse turns it red, and nothing else does."""
+"""The gate from end to end: only a worse drafter makes it fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ GOOD, WORSE = 0.1, 0.16
 
 
 def checkpoint(folder: Path, noise: float) -> None:
-    """A small Llama: the same weights always, and the same noise scaled."""
+    """A small Llama of fixed weights, plus fixed noise times ``noise``."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         model = LlamaForCausalLM(LlamaConfig(**SIZES, **HEADS, **OTHERS))
@@ -38,7 +38,7 @@ Decode = Callable[..., Path]
 
 @pytest.fixture(scope="module")
 def decode(tmp_path_factory: pytest.TempPathFactory):
-    """Runs of one suite, whose drafter is a preset that changes on the disk between them."""
+    """Runs of one suite; its drafter is a preset that changes on the disk between them."""
     base = tmp_path_factory.mktemp("gate")
     for name, noise in (("target", 0.0), ("good", GOOD), ("worse", WORSE)):
         checkpoint(base / name, noise)
@@ -56,8 +56,8 @@ def decode(tmp_path_factory: pytest.TempPathFactory):
             "prompt_lookup",
         )
         words += ("--backbone", "gate-target", "--task", task, "-t", "1", "--max-new-tokens", tokens)
-        found = stride("run", *words, "--set", "prove=false", "--set", "warmup=0", "--out", base / name, "--json")
-        assert found.code == 0 and found.document["done"] == 4, found
+        result = stride("run", *words, "--set", "prove=false", "--set", "warmup=0", "--out", base / name, "--json")
+        assert result.code == 0 and result.document["done"] == 4, result
         return base / name
 
     with pytest.MonkeyPatch.context() as patch:
@@ -66,12 +66,12 @@ def decode(tmp_path_factory: pytest.TempPathFactory):
 
 
 @pytest.fixture(scope="module")
-def kept(decode: Decode) -> Path:
+def baseline(decode: Decode) -> Path:
     """A baseline made from the sound run."""
     path = decode("before", "good")
-    found = stride("baseline", "make", path, "--out", path / "baseline.json", "--json")
-    assert found.code == 0
-    assert [cell.split(".")[0].split("-")[0] for cell in found.document["cells"]] == [
+    result = stride("baseline", "make", path, "--out", path / "baseline.json", "--json")
+    assert result.code == 0
+    assert [cell.split(".")[0].split("-")[0] for cell in result.document["cells"]] == [
         "speculative",
         "prompt_lookup",
     ]
@@ -83,29 +83,29 @@ def degraded(decode: Decode) -> Path:
     return decode("after", "worse")
 
 
-def test_an_identical_rerun_passes(decode, kept):
+def test_an_identical_rerun_passes(decode, baseline):
     again = decode("again", "good")
-    found = stride("gate", again, "--baseline", kept, "--json")
-    assert (found.code, found.document["verdict"]) == (0, "pass")
-    assert {(row["verdict"], row["why"]) for row in found.document["rows"]} == {("pass", "identical")}
-    assert "# Gate: pass" in stride("gate", again, "--baseline", kept).out
+    result = stride("gate", again, "--baseline", baseline, "--json")
+    assert (result.code, result.document["verdict"]) == (0, "pass")
+    assert {(row["verdict"], row["why"]) for row in result.document["rows"]} == {("pass", "identical")}
+    assert "# Gate: pass" in stride("gate", again, "--baseline", baseline).out
 
 
-def test_a_degraded_drafter_fails_and_its_cell_is_named(kept, degraded):
-    found = stride("gate", degraded, "--baseline", kept, "--json")
-    assert (found.code, found.document["verdict"]) == (1, "fail")
-    red = [row for row in found.document["rows"] if row["verdict"] == "fail"]
-    assert red and all(row["label"] == "speculative drafter=gate-drafter gamma=4" for row in red)
-    acceptance = next(row for row in found.document["rows"] if row["metric"] == "acceptance")
+def test_a_degraded_drafter_fails_and_its_cell_is_named(baseline, degraded):
+    result = stride("gate", degraded, "--baseline", baseline, "--json")
+    assert (result.code, result.document["verdict"]) == (1, "fail")
+    failed_rows = [row for row in result.document["rows"] if row["verdict"] == "fail"]
+    assert failed_rows and all(row["label"] == "speculative drafter=gate-drafter gamma=4" for row in failed_rows)
+    acceptance = next(row for row in result.document["rows"] if row["metric"] == "acceptance")
     assert -0.16 < acceptance["change"] < -0.05  # a drafter about a tenth worse, not a broken one
-    others = [row for row in found.document["rows"] if row["label"] == "prompt_lookup"]
+    others = [row for row in result.document["rows"] if row["label"] == "prompt_lookup"]
     assert others and all(row["verdict"] == "pass" for row in others)
 
 
-def test_the_red_light_reaches_the_files(kept, degraded, tmp_path):
-    words = ("--baseline", kept, "--markdown", tmp_path / "gate.md", "--junit", tmp_path / "gate.xml")
-    found = stride("gate", degraded, *words)
-    assert found.code == 1 and "# Gate: fail" in found.out and "gate-drafter" in found.out
+def test_a_failed_gate_is_written_to_the_files(baseline, degraded, tmp_path):
+    words = ("--baseline", baseline, "--markdown", tmp_path / "gate.md", "--junit", tmp_path / "gate.xml")
+    result = stride("gate", degraded, *words)
+    assert result.code == 1 and "# Gate: fail" in result.out and "gate-drafter" in result.out
     assert "gate-drafter" in (tmp_path / "gate.md").read_text()
     suite = ET.parse(tmp_path / "gate.xml").getroot()
     assert int(suite.attrib["failures"]) == len(suite.findall("testcase/failure")) > 0
@@ -113,8 +113,8 @@ def test_the_red_light_reaches_the_files(kept, degraded, tmp_path):
     assert all(str(case.get("classname")).startswith("speculative-drafter=gate-drafter") for case in failing)
 
 
-def test_a_wide_margin_tolerates_the_drop(kept, degraded):
-    assert stride("gate", degraded, "--baseline", kept, "--margin", 0.5).code == 0
+def test_a_wide_margin_tolerates_the_drop(baseline, degraded):
+    assert stride("gate", degraded, "--baseline", baseline, "--margin", 0.5).code == 0
 
 
 def test_three_prompts_are_inconclusive(decode):
@@ -122,14 +122,14 @@ def test_three_prompts_are_inconclusive(decode):
     baseline = first / "baseline.json"
     assert stride("baseline", "make", first, "--out", baseline).code == 0
     for run in (first, second):
-        found = stride("gate", run, "--baseline", baseline, "--json")
-        assert (found.code, found.document["verdict"]) == (4, "inconclusive")
-        assert all("prompts" in row["why"] for row in found.document["rows"])
+        result = stride("gate", run, "--baseline", baseline, "--json")
+        assert (result.code, result.document["verdict"]) == (4, "inconclusive")
+        assert all("prompts" in row["why"] for row in result.document["rows"])
 
 
-def test_another_suites_baseline_is_an_error_that_names_the_key(decode, kept):
+def test_the_error_of_another_suites_baseline_names_the_key(decode, baseline):
     other = decode("other", "good", limit=6, tokens=12)
-    message = refused("gate", other, "--baseline", kept)
+    message = refused("gate", other, "--baseline", baseline)
     assert "another suite" in message and "max_new_tokens" in message
 
 
@@ -144,22 +144,22 @@ WRONG = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_a_baseline_that_is_none_is_one_message(kept, degraded, tmp_path, case):
+def test_a_wrong_baseline_file_is_one_message(baseline, degraded, tmp_path, case):
     path = tmp_path / "baseline.json"
     change = WRONG[case]
     if change is not None:
-        path.write_text(change(kept.read_text()))
+        path.write_text(change(baseline.read_text()))
     assert "stride baseline make" in refused("gate", degraded, "--baseline", path) or case == "edited"
 
 
-def test_a_run_that_lost_a_cell_is_an_error(kept, degraded, tmp_path):
+def test_a_run_with_a_missing_cell_is_an_error(baseline, degraded, tmp_path):
     copy = tmp_path / "run"
     for path in degraded.rglob("*"):
         if path.is_file() and not path.parent.name.startswith("speculative"):
             (copy / path.relative_to(degraded)).parent.mkdir(parents=True, exist_ok=True)
             (copy / path.relative_to(degraded)).write_bytes(path.read_bytes())
-    found = stride("gate", copy, "--baseline", kept, "--json")
-    assert (found.code, found.document["verdict"]) == (2, "error")
+    result = stride("gate", copy, "--baseline", baseline, "--json")
+    assert (result.code, result.document["verdict"]) == (2, "error")
 
 
 def test_a_run_without_drafts_makes_no_baseline(tmp_path):

@@ -1,4 +1,4 @@
-"""`stride list backbones` and `stride list matrix`: whole in JSON, readable in a hundred columns."""
+"""`stride list backbones` and `stride list matrix`: complete in JSON, readable in a hundred columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from harness.registry import BACKBONES, METHODS
 WIDTH = 100
 
 
-def shown(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
+def printed(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
     monkeypatch.setenv("COLUMNS", str(WIDTH))
     done = CliRunner().invoke(verb.command, list(words), catch_exceptions=False)
     assert done.exit_code == 0
@@ -28,11 +28,11 @@ def shown(monkeypatch: pytest.MonkeyPatch, *words: str) -> str:
 
 
 def document(monkeypatch: pytest.MonkeyPatch, kind: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(shown(monkeypatch, kind, "--json"))
-    return found
+    rows: list[dict[str, Any]] = json.loads(printed(monkeypatch, kind, "--json"))
+    return rows
 
 
-def test_backbones_say_source_size_modality_needs_licence_and_whether_they_are_here(
+def test_a_backbone_is_listed_with_source_size_modality_capabilities_licence_and_readiness(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = {row["name"]: row for row in document(monkeypatch, "backbones")}
@@ -55,8 +55,8 @@ def test_backbones_say_source_size_modality_needs_licence_and_whether_they_are_h
     assert (rows["tabular"]["source"], rows["tabular"]["id"]) == ("tabular", "")
 
 
-def test_the_table_fits_a_hundred_columns_and_names_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = shown(monkeypatch, "backbones")
+def test_the_table_fits_a_hundred_columns_and_truncates_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = printed(monkeypatch, "backbones")
     assert max(map(len, text.splitlines())) <= WIDTH
     for name, spec in presets.by_name().items():
         assert any(line.split()[:1] == [name] for line in text.splitlines()), name
@@ -67,30 +67,30 @@ def test_the_table_fits_a_hundred_columns_and_names_are_whole(monkeypatch: pytes
     assert "deepseek off" in text
 
 
-def test_a_template_that_is_on_is_shown_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_template_in_use_is_shown_as_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.yaml").write_text(
         "adapter: hf_causal\nsource: {folder: /nowhere}\ntemplate: own\nchat: true\nlicence: x\nnote: y\n"
     )
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
     row = next(row for row in document(monkeypatch, "backbones") if row["name"] == "mine")
     assert (row["template"], row["chat"], row["ready"]) == ("own", True, False)
-    assert "own on" in shown(monkeypatch, "backbones")
+    assert "own on" in printed(monkeypatch, "backbones")
 
 
-def test_the_matrix_has_every_pair_and_each_is_told_in_the_table(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_matrix_and_its_table_have_every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = document(monkeypatch, "matrix")
     assert {(row["name"], row["backbone"]) for row in rows} == {(m, b) for m in METHODS for b in presets.by_name()}
     assert len(rows) == len(list(METHODS)) * len(presets.by_name())
     for row in rows:
         assert (row["outcome"] == "runs") == (row["reason"] is None) and row["outcome"] in ("runs", "skipped")
-    text = shown(monkeypatch, "matrix")
+    text = printed(monkeypatch, "matrix")
     assert max(map(len, text.splitlines())) <= WIDTH
     assert all(name in text for name in (*METHODS, *presets.by_name()))
 
 
 @dataclass(frozen=True)
-class Asking:
-    """As much of a method as the matrix reads."""
+class DraftingMethod:
+    """The attributes of a method that the matrix reads."""
 
     drafter: str = "self"
     requirements: frozenset[Requirement] = frozenset()
@@ -102,7 +102,7 @@ class Asking:
 
 @pytest.fixture()
 def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A preset that makes meshes, and one whose vocabulary only its weights tell."""
+    """A preset that makes meshes, and one without a stated vocabulary."""
     folder = tmp_path / "weights"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 777}))
@@ -129,18 +129,18 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("tabular", "llama2-7b", None),
     ],
 )
-def test_a_drafter_that_cannot_serve_is_a_reason(others: None, backbone: str, drafter: str, says: str | None) -> None:
-    method: Any = Asking(drafter)
+def test_an_unsuitable_drafter_is_a_reason(others: None, backbone: str, drafter: str, says: str | None) -> None:
+    method: Any = DraftingMethod(drafter)
     reason = matrix.incompatibility(method, presets.by_name()[backbone])
     assert (reason is None) if says is None else (reason is not None and says in reason)
 
 
-def test_a_need_comes_before_the_drafter(others: None) -> None:
-    method: Any = Asking("nonesuch", frozenset({Requirement.GRID}))
+def test_an_unmet_requirement_is_named_before_the_drafter(others: None) -> None:
+    method: Any = DraftingMethod("nonesuch", frozenset({Requirement.GRID}))
     assert matrix.incompatibility(method, presets.by_name()["llama2-7b"]) == "the backbone does not offer GRID"
 
 
-def test_backbones_that_fare_alike_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_backbones_with_equal_outcomes_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
     pairs = [

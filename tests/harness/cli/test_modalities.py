@@ -1,4 +1,4 @@
-"""Runs whose outputs are no texts: files, scores of sets, malformed outputs, and suites that mix modalities."""
+"""Runs with outputs other than text: files, scores of sets, malformed outputs, and suites that mix modalities."""
 
 import json
 
@@ -22,9 +22,9 @@ QUICK = ("--set", "prove=false", "--set", "warmup=0")
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     path = tmp_path_factory.mktemp("digits") / "run"
-    found = stride("run", "--method", "{name: sjd, window: 4}", *DIGITS, *QUICK, "--out", path)
-    assert found.code == 0, found
-    return path, found.out
+    result = stride("run", "--method", "{name: sjd, window: 4}", *DIGITS, *QUICK, "--out", path)
+    assert result.code == 0, result
+    return path, result.out
 
 
 def cells(path):
@@ -32,27 +32,27 @@ def cells(path):
     return store, [store.cell(name) for name in store.cells()]
 
 
-def test_a_sheet_shows_prompts_from_all_over():
+def test_a_sheet_shows_prompts_spread_over_the_set():
     assert spread([f"p{i}" for i in range(20)], 4) == ("p0", "p5", "p10", "p15")
     assert spread(["a", "b", "c"], 2) == ("a", "b") and spread(["a"], 8) == ("a",) and spread([], 8) == ()
 
 
-def test_each_picture_lies_where_its_sample_says(run):
-    store, found = cells(run[0])
-    for cell in found:
+def test_each_picture_lies_at_the_path_of_its_sample(run):
+    store, cell_list = cells(run[0])
+    for cell in cell_list:
         assert len(set(cell.samples["output"])) == 2
         for name in cell.samples["output"]:
             assert isinstance(load(store.path / name), Picture)
 
 
-def test_the_encoder_is_timed_apart_and_scores_are_kept(run):
-    _, found = cells(run[0])
-    for cell in found:
+def test_the_encoder_is_timed_separately_and_scores_are_stored(run):
+    _, cell_list = cells(run[0])
+    for cell in cell_list:
         assert (cell.samples["open_ns"] > 0).all()
         assert all(set(json.loads(scores)) == {"named"} for scores in cell.samples["scores"])
 
 
-def test_the_report_ends_with_a_sheet_to_look_at(run):
+def test_the_report_has_a_contact_sheet(run):
     sheets = list((run[0] / "report").glob("outputs-*.png"))
     assert len(sheets) == 1 and str(sheets[0]) in run[1].replace("\n", "")
     import matplotlib.image
@@ -63,19 +63,19 @@ def test_the_report_ends_with_a_sheet_to_look_at(run):
 
 def test_an_unfinished_picture_is_neither_drawn_nor_scored(tmp_path):
     words = [*DIGITS[:5], 8, "-t", 1]
-    found = stride("run", "--method", "jacobi", *words, *QUICK, "--out", tmp_path / "r")
-    assert found.code == 0, found
+    result = stride("run", "--method", "jacobi", *words, *QUICK, "--out", tmp_path / "r")
+    assert result.code == 0, result
     for cell in cells(tmp_path / "r")[1]:
         assert set(cell.samples["output"]) == {""} and set(cell.samples["scores"]) == {"{}"}
 
 
-def test_an_output_that_stands_for_nothing_is_a_failed_sample_that_is_counted(tmp_path, monkeypatch):
+def test_a_malformed_output_is_counted_as_a_failed_sample(tmp_path, monkeypatch):
     def refuse(self, prompt, output, tokens):
         raise OutputError("a hole in the picture")
 
     monkeypatch.setattr(DigitPictures, "score", refuse)
-    found = stride("run", "--method", "jacobi", *DIGITS, *QUICK, "--out", tmp_path / "r", "--json")
-    assert found.code == 0 and (found.document["failed"], found.document["malformed"]) == (0, 6)
+    result = stride("run", "--method", "jacobi", *DIGITS, *QUICK, "--out", tmp_path / "r", "--json")
+    assert result.code == 0 and (result.document["failed"], result.document["malformed"]) == (0, 6)
     for cell in cells(tmp_path / "r")[1]:
         assert set(cell.samples["error"]) == {"output: a hole in the picture"}
         assert all(len(tokens) == 64 for tokens in cell.samples["tokens"])
@@ -93,11 +93,11 @@ def test_scores_of_sets_reach_the_table_with_their_failures(tmp_path, monkeypatc
     assert stride("run", "--method", "jacobi", *DIGITS, *QUICK, "--out", path).code == 0
     table = (path / "report" / "summary.md").read_text()
     assert "0.25 [0.12, 0.50]" in table and "fid not measured: no net" in table
-    kept = cells(path)[1][0].meta["set_scores"]
-    assert kept["spread"]["failures"] == 0 and kept["fid"]["value"] is None
+    set_scores = cells(path)[1][0].meta["set_scores"]
+    assert set_scores["spread"]["failures"] == 0 and set_scores["fid"]["value"] is None
 
 
-def test_a_scorer_that_breaks_leaves_a_reason_and_the_run(tmp_path, monkeypatch):
+def test_a_failing_scorer_leaves_a_reason_and_a_finished_run(tmp_path, monkeypatch):
     monkeypatch.setattr(DigitPictures, "set_metrics", ("spread",))
     monkeypatch.setattr(DigitPictures, "score_set", lambda self, outputs: 1 / 0)
     assert stride("run", "--method", "jacobi", *DIGITS, *QUICK, "--out", tmp_path / "r").code == 0
@@ -118,11 +118,14 @@ def plan(text):
     return expand(suite.resolve(yaml.safe_load(text), suite.Lines("test", None)))
 
 
-def test_a_task_meets_the_backbones_that_make_what_it_scores():
-    made = plan(MIXED)
-    assert {(c.backbone, c.task.name) for c in made.cells} == {("tabular", "tabular"), ("embedded-digits-s", "digits")}
-    assert all(cell.skip is None for cell in made.cells)
-    assert {c.backbone for c in made.cells if c.name == "sjd"} == {"tabular"}
+def test_a_task_runs_on_the_backbones_of_its_modality():
+    planned = plan(MIXED)
+    assert {(c.backbone, c.task.name) for c in planned.cells} == {
+        ("tabular", "tabular"),
+        ("embedded-digits-s", "digits"),
+    }
+    assert all(cell.skip is None for cell in planned.cells)
+    assert {c.backbone for c in planned.cells if c.name == "sjd"} == {"tabular"}
 
 
 def test_a_task_has_its_own_sampling_and_budget():
@@ -132,12 +135,12 @@ def test_a_task_has_its_own_sampling_and_budget():
         assert cell.max_new_tokens == (64 if image else 4)
 
 
-def test_a_task_that_nothing_fits_is_skipped_with_the_reason():
-    made = plan("{methods: [jacobi], backbones: [embedded-digits-s], tasks: [{name: tabular, prompts_count: 1}]}")
-    assert {cell.skip for cell in made.cells} == {"the backbone makes image, and the task scores tabular"}
+def test_a_task_without_a_suitable_backbone_is_skipped_with_the_reason():
+    planned = plan("{methods: [jacobi], backbones: [embedded-digits-s], tasks: [{name: tabular, prompts_count: 1}]}")
+    assert {cell.skip for cell in planned.cells} == {"the backbone makes image, and the task scores tabular"}
 
 
-def test_a_task_may_be_kept_to_backbones():
+def test_a_task_may_be_limited_to_backbones():
     text = "{methods: [jacobi], backbones: [tabular], tasks: [{name: tabular, backbones: [embedded-digits-s]}]}"
     assert {cell.skip for cell in plan(text).cells} == {"the suite keeps the task to embedded-digits-s"}
 
@@ -152,25 +155,25 @@ def test_a_task_may_be_kept_to_backbones():
         ("{name: digits, backbones: 3}", "backbones is 3; a list of names"),
     ],
 )
-def test_wrong_uses_of_a_task_are_named(entry, message):
+def test_wrong_entries_of_a_task_are_refused(entry, message):
     with pytest.raises(UsageError, match=message.replace("(", r"\(").replace("<", "<")):
         plan(f"{{methods: [jacobi], backbones: [embedded-digits-s], tasks: [{entry}]}}")
 
 
-def test_a_method_kept_to_a_backbone_that_is_not_there_is_an_error():
+def test_a_method_limited_to_an_absent_backbone_is_an_error():
     text = "{methods: [{name: jacobi, backbones: [other]}], backbones: [tabular], tasks: [tabular]}"
     with pytest.raises(UsageError, match="'other' is no backbone of the suite"):
         plan(text)
 
 
-def test_an_unknown_word_fails_its_sample_by_name(tmp_path):
+def test_an_unknown_word_fails_its_sample_with_the_reason(tmp_path):
     words = ("--backbone", "embedded-digits-s", "--task", "{name: emoji_scenes, n: 1}", "--max-new-tokens", 64)
-    found = stride("run", "--method", "jacobi", *words, *QUICK, "--out", tmp_path / "r")
-    assert found.code == 1
+    result = stride("run", "--method", "jacobi", *words, *QUICK, "--out", tmp_path / "r")
+    assert result.code == 1
     errors = {error for cell in cells(tmp_path / "r")[1] for error in cell.samples["error"]}
     assert len(errors) == 1 and "UsageError" in errors.pop()
 
 
-def test_text_prompts_on_a_backbone_of_pictures_are_refused_before_anything_runs():
+def test_text_prompts_on_a_picture_backbone_are_refused_before_the_run():
     message = refused("run", "--method", "jacobi", "--backbone", "embedded-digits-s", "--task", "continuation")
     assert "nothing to run" in message and "makes image" in message

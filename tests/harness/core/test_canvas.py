@@ -1,4 +1,4 @@
-"""A canvas in any order: who sees whom, what is replaced, what is counted, and what the loop makes of it."""
+"""A canvas in any order: what an entry attends to, what is replaced, what is counted, and what the loop outputs."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ SCALE = 2.5
 def canvas(
     cache: Cache | None = None, prompt: Sequence[int] = PROMPT, capabilities: Capabilities = MODEL.capabilities
 ) -> Canvas:
-    made = MODEL.cache() if cache is None else cache
-    return Canvas(made, capabilities, prompt, length=LENGTH, stopwatch=Stopwatch(CpuClock()))
+    cache = MODEL.cache() if cache is None else cache
+    return Canvas(cache, capabilities, prompt, length=LENGTH, stopwatch=Stopwatch(CpuClock()))
 
 
 def read(target: Canvas, *pairs: tuple[int, int]) -> Tensor:
@@ -70,8 +70,8 @@ class ByHand:
         for place, _ in pairs:
             self.entries.pop(place, None)
         for place, token in sorted(pairs):
-            seen = sum(entry for other, entry in self.entries.items() if other < place) % 2**64
-            self.entries[place] = mix(token, place + self.shift, seen)
+            attended = sum(entry for other, entry in self.entries.items() if other < place) % 2**64
+            self.entries[place] = mix(token, place + self.shift, attended)
         return [MODEL.row(self.entries[place]) for place, _ in sorted(pairs)]
 
 
@@ -80,34 +80,38 @@ PASSES = st.lists(
 )
 
 
-class TestWhoSeesWhom:
+class TestAttention:
     @settings(max_examples=30)
     @given(passes=PASSES, first=st.dictionaries(st.integers(P, P + 5), st.integers(0, 3), max_size=3))
-    def test_any_history_is_the_rule_done_by_hand(self, passes: list[dict[int, int]], first: dict[int, int]) -> None:
-        target, ours = canvas(), ByHand(PROMPT)
+    def test_any_history_gives_the_rows_of_the_rule_done_by_hand(
+        self, passes: list[dict[int, int]], first: dict[int, int]
+    ) -> None:
+        target, reference = canvas(), ByHand(PROMPT)
         for pairs in [{P - 1: PROMPT[-1], **first}, *passes]:
             given_pairs = sorted(pairs.items())
             twin = copy.deepcopy(target)
             rows = read(target, *given_pairs)
-            assert torch.equal(rows, torch.stack(ours.read(given_pairs)))
-            assert torch.equal(read(twin, *given_pairs), rows), "a copy shares what it holds"
-            assert target.cache_state == sorted((place, e) for place, e in ours.entries.items() if place >= P - 1)
+            assert torch.equal(rows, torch.stack(reference.read(given_pairs)))
+            assert torch.equal(read(twin, *given_pairs), rows), "a copy shares entries"
+            assert target.cache_state == sorted((place, e) for place, e in reference.entries.items() if place >= P - 1)
 
     @settings(max_examples=20)
     @given(passes=PASSES, negative=st.lists(st.integers(0, 3), min_size=1, max_size=5))
     def test_guidance_does_the_same_in_both_branches(self, passes: list[dict[int, int]], negative: list[int]) -> None:
         cache = GuidedCache(MODEL.cache(), P, scale=SCALE, unconditional=MODEL.cache(), negative=negative)
-        target, ours, other = canvas(cache), ByHand(PROMPT), ByHand(negative, len(negative) - P)
+        target, reference, negative_reference = canvas(cache), ByHand(PROMPT), ByHand(negative, len(negative) - P)
         read(target, (P - 1, PROMPT[-1]))
-        ours.read([(P - 1, PROMPT[-1])])
-        other.read([(P - 1, negative[-1])])
+        reference.read([(P - 1, PROMPT[-1])])
+        negative_reference.read([(P - 1, negative[-1])])
         for pairs in passes:
             rows = read(target, *sorted(pairs.items()))
-            conditional, free = (torch.stack(side.read(sorted(pairs.items()))) for side in (ours, other))
+            conditional, free = (
+                torch.stack(side.read(sorted(pairs.items()))) for side in (reference, negative_reference)
+            )
             torch.testing.assert_close(rows, free + SCALE * (conditional - free), rtol=0, atol=1e-12)
 
-    def test_the_rule_would_see_an_entry_that_sees_too_much(self) -> None:
-        """Read out of order, the first row differs from what it would be if it saw all that is held."""
+    def test_attending_to_later_positions_changes_the_row(self) -> None:
+        """A row read out of order differs from one that attends to every cached entry."""
         target = canvas()
         read(target, (P - 1, 1), (P + 2, 3))
         late = read(target, (P, 2))[0]
@@ -115,7 +119,7 @@ class TestWhoSeesWhom:
         assert torch.equal(read(alone, (P - 1, 1), (P, 2))[1], late)
         assert not torch.equal(read(alone, (P + 1, 3))[0], late)
 
-    def test_in_order_it_is_a_session_and_needs_no_mask(self) -> None:
+    def test_in_raster_order_a_canvas_is_a_session_without_a_mask(self) -> None:
         windows: list[Window] = []
 
         class Watching(Cache):
@@ -137,10 +141,10 @@ class TestWhoSeesWhom:
         assert [(len(w.tokens), w.rows, w.sees is None) for w in windows] == [(2, 0, True), (1, 1, True), (2, 2, True)]
         assert (target.passes, target.rows) == (2, 3), "the prefill is not a pass"
         read(target, (P + 4, 1))
-        assert windows[-1].sees is None, "a position left out changes nothing for those in order"
+        assert windows[-1].sees is None, "a skipped position needs no mask for those in order"
 
 
-def test_a_stand_in_leaves_no_trace_in_a_real_net_under_guidance_and_a_grammar() -> None:
+def test_a_replaced_entry_leaves_no_trace_in_a_real_net_under_guidance_and_a_grammar() -> None:
     """Read ahead at position P + 3, then replaced: the rows are those of plain decoding, forced ends included."""
     sizes = {"vocab_size": 40, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2}
     rest = {"num_attention_heads": 4, "max_position_embeddings": 48, "initializer_range": 0.3, "bos_token_id": None}
@@ -149,25 +153,25 @@ def test_a_stand_in_leaves_no_trace_in_a_real_net_under_guidance_and_a_grammar()
     grammar = GridGrammar(Grid(2, 3, eol=39), torch.arange(40) < 30)
 
     def cache() -> Cache:
-        both = net.cache(), net.cache()
-        return GuidedCache(both[0], P, scale=3.0, unconditional=both[1], negative=[38, 31], grammar=grammar)
+        caches = net.cache(), net.cache()
+        return GuidedCache(caches[0], P, scale=3.0, unconditional=caches[1], negative=[38, 31], grammar=grammar)
 
     tokens = [*PROMPT, 5, 9, 22, 39, 7, 19]
     plain = [Session(cache(), net.capabilities, tokens[: P + n], stopwatch=Stopwatch(CpuClock())) for n in range(7)]
-    wanted = [one.forward()[0] for one in plain]
+    expected = [one.forward()[0] for one in plain]
     target = canvas(cache(), capabilities=net.capabilities)
     first = read(target, (P - 1, 1), (P + 3, 17))
-    found = [first[0], *read(target, (P, 5), (P + 1, 9)), *read(target, (P + 2, 22)), *read(target, (P + 3, 39))]
-    found += [*read(target, (P + 4, 7), (P + 5, 19))]
-    for ours, theirs in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
-    assert [int(row.isfinite().sum()) for row in found] == [30, 30, 30, 1, 30, 30, 30]
-    assert len(first) == 2 and not torch.allclose(first[1], found[4], atol=1e-2, equal_nan=True)
+    rows = [first[0], *read(target, (P, 5), (P + 1, 9)), *read(target, (P + 2, 22)), *read(target, (P + 3, 39))]
+    rows += [*read(target, (P + 4, 7), (P + 5, 19))]
+    for row, expected_row in zip(rows, expected, strict=True):
+        torch.testing.assert_close(row, expected_row, rtol=0, atol=1e-4)
+    assert [int(row.isfinite().sum()) for row in rows] == [30, 30, 30, 1, 30, 30, 30]
+    assert len(first) == 2 and not torch.allclose(first[1], rows[4], atol=1e-2, equal_nan=True)
 
 
 class TestBadInput:
     @pytest.mark.parametrize(
-        ("before", "pairs", "said"),
+        ("before", "pairs", "message"),
         [
             ((), (), "at least one"),
             ((), ((P, 1),), "the first pass begins with the prompt's last token, at 2"),
@@ -178,19 +182,19 @@ class TestBadInput:
             (((P - 1, 1),), ((P + LENGTH, 1),), f"from {P} to {P + LENGTH - 1}"),
         ],
     )
-    def test_positions_that_cannot_be_read(self, before: Any, pairs: Any, said: str) -> None:
+    def test_positions_out_of_order_or_range_are_refused(self, before: Any, pairs: Any, message: str) -> None:
         target = canvas()
         if before:
             read(target, *before)
-        with pytest.raises(ContractError, match=said):
+        with pytest.raises(ContractError, match=message):
             target.read(torch.tensor([token for _, token in pairs], dtype=torch.long), [place for place, _ in pairs])
 
-    def test_as_many_tokens_as_positions(self) -> None:
+    def test_a_pass_needs_as_many_tokens_as_positions(self) -> None:
         with pytest.raises(ContractError, match="a pass over 2 tokens at positions"):
             canvas().read(torch.tensor([1, 2]), [P - 1])
 
     @pytest.mark.parametrize("place", [P - 1, P + LENGTH])
-    def test_positions_that_are_not_to_be_filled(self, place: int) -> None:
+    def test_a_fill_outside_the_output_is_refused(self, place: int) -> None:
         with pytest.raises(ContractError, match=f"fills position {place}; give those from {P} to {P + LENGTH - 1}"):
             canvas().fill(fill((place, 1)))
 
@@ -202,19 +206,19 @@ class TestBadInput:
         with pytest.raises(ContractError, match=f"fills position {P + 2};"):
             target.fill(fill((P + 2, 1), (P + 2, 1)))
 
-    def test_nothing_is_no_fill(self) -> None:
+    def test_an_empty_fill_is_refused(self) -> None:
         with pytest.raises(ContractError, match="fills no position"):
             canvas().fill(Fill(torch.empty(0, dtype=torch.long), torch.empty(0, dtype=torch.long)))
 
     @pytest.mark.parametrize("prompt", [(), (0,) * 33])
-    def test_what_does_not_fit(self, prompt: tuple[int, ...]) -> None:
+    def test_an_empty_or_long_prompt_is_refused(self, prompt: tuple[int, ...]) -> None:
         with pytest.raises(ContractError, match="both fit into the context of 40"):
             canvas(prompt=prompt)
 
 
 @dataclass(frozen=True)
 class Painter(Method[list[tuple[tuple[int, int], ...]]]):
-    """Fills what it is told in each step, after ``passes`` passes."""
+    """Fills the scripted positions in each step, after ``passes`` passes."""
 
     script: tuple[tuple[tuple[int, int], ...], ...]
     passes: int = 1
@@ -255,17 +259,17 @@ class TestInTheLoop:
         assert all(step.target_ns > 0 and step.tested == step.forced_drafted == 0 for step in result.steps)
         check(result.steps, 5)
 
-    def test_two_passes_a_step_are_two(self) -> None:
+    def test_two_passes_a_step_are_counted_as_two(self) -> None:
         assert [step.nfe for step in painted(*SCRIPT, passes=2).steps] == [2, 2, 2]
 
-    def test_an_end_of_text_token_does_not_end_it(self) -> None:
+    def test_an_end_of_text_token_does_not_end_a_canvas(self) -> None:
         assert painted(*SCRIPT, eos=(3,)).tokens == (1, 2, 3, 0, 3)
 
-    def test_the_context_is_the_end_of_a_larger_budget(self) -> None:
+    def test_the_context_limits_a_larger_budget(self) -> None:
         assert painted(*SCRIPT, budget=99, context=P + 5).tokens == (1, 2, 3, 0, 3)
 
     @pytest.mark.parametrize(
-        ("script", "passes", "said"),
+        ("script", "passes", "message"),
         [
             (((P, 1),), 0, "made no target pass; .* or run.canvas.read"),
             (((P, 9),), 1, r"emitted \(9,\), outside the vocabulary of 4"),
@@ -273,8 +277,8 @@ class TestInTheLoop:
             ((), 1, "fills no position"),
         ],
     )
-    def test_a_step_that_breaks_the_contract(self, script: Any, passes: int, said: str) -> None:
-        with pytest.raises(ContractError, match=said):
+    def test_a_step_that_breaks_the_contract_is_refused(self, script: Any, passes: int, message: str) -> None:
+        with pytest.raises(ContractError, match=message):
             painted(script, passes=passes)
 
 
@@ -303,8 +307,8 @@ class EitherWay(Method[list[int]]):
 
 
 class TestEnumeration:
-    def test_the_law_is_the_fills_in_raster_order(self) -> None:
-        """Marginals by hand: one of two places is drawn from the law after the prompt, the other is 1."""
+    def test_the_distribution_is_over_the_fills_in_raster_order(self) -> None:
+        """Marginals by hand: one of two places is drawn from the distribution after the prompt, the other is 1."""
         model = Tabular("tabular", {"vocabulary": 2})
 
         def opened(draws: Draws) -> Run:
@@ -314,11 +318,11 @@ class TestEnumeration:
         run = opened(SeededDraws(0, "t", "p", 0))
         p = run.probs(run.target.forward())[0].tolist()
         pairs = {(a, b): sum(w for out, w in probs.items() if out[:2] == (a, b)) for a in (0, 1) for b in (0, 1)}
-        wanted = {(0, 0): 0.0, (0, 1): p[0] / 2, (1, 0): p[0] / 2, (1, 1): p[1]}
-        assert pairs == pytest.approx(wanted, abs=1e-12)
+        expected = {(0, 0): 0.0, (0, 1): p[0] / 2, (1, 0): p[0] / 2, (1, 1): p[1]}
+        assert pairs == pytest.approx(expected, abs=1e-12)
 
     def test_equal_contents_merge_whatever_their_order_in_the_cache(self) -> None:
-        """Both hold P and P + 1, which saw it; one has them the other way round in the cache."""
+        """In both, P + 1 attended to P; their caches hold the two entries in opposite order."""
         one, other, third = canvas(), canvas(), canvas()
         for target in (one, other, third):
             read(target, (P - 1, 1))
@@ -335,8 +339,8 @@ class TestEnumeration:
 
 
 class TestRewrite:
-    def test_what_follows_the_first_change_is_read_again(self) -> None:
-        """Entries before it stay; a pass over the positions named gives the laws of a canvas that read all anew."""
+    def test_positions_from_the_first_change_on_are_read_again(self) -> None:
+        """Entries before it stay; a pass over the returned positions gives the rows of a fresh canvas."""
         target, fresh = canvas(), canvas()
         assert target.rewrite([]) == [P - 1]
         read(target, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 2), (P + 2, 3), (P + 4, 0))
@@ -344,11 +348,11 @@ class TestRewrite:
         read(target, (P, 1), (P + 1, 2), (P + 2, 3))
         places = target.rewrite([1, 0, 3, 2])
         assert places == [P + 1, P + 2, P + 3] and target.output == (1, 0, 3, 2)
-        laws = read(target, *((place, target.tokens[place]) for place in places))
-        wanted = read(fresh, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 0), (P + 2, 3), (P + 3, 2))
-        assert torch.equal(laws, wanted[2:]) and target.cache_state == fresh.cache_state
+        rows = read(target, *((place, target.tokens[place]) for place in places))
+        expected = read(fresh, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 0), (P + 2, 3), (P + 3, 2))
+        assert torch.equal(rows, expected[2:]) and target.cache_state == fresh.cache_state
 
-    def test_the_last_one_is_read_again_for_the_law_behind_it(self) -> None:
+    def test_the_last_position_is_read_again_for_the_distribution_after_it(self) -> None:
         target = canvas()
         target.rewrite([1, 2])
         read(target, (P - 1, PROMPT[-1]), (P, 1), (P + 1, 2), (P + 2, 3))

@@ -1,4 +1,4 @@
-"""Clocks: what a stamp costs and holds, and what durations are made of."""
+"""Clocks: what a stamp costs and records, and how durations follow from stamps."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ class FakeEvent:
         return end.at_ms - self.at_ms
 
 
-def test_an_event_clock_records_one_event_a_stamp_and_waits_only_when_told() -> None:
+def test_an_event_clock_records_one_event_a_stamp_and_waits_only_in_finish() -> None:
     times = iter([1.0, 3.5])
-    made: list[FakeEvent] = []
+    events: list[FakeEvent] = []
     waits: list[None] = []
 
     def event() -> FakeEvent:
-        made.append(FakeEvent(next(times)))
-        return made[-1]
+        events.append(FakeEvent(next(times)))
+        return events[-1]
 
     clock = EventClock(event, lambda: waits.append(None))
     begin, end = clock.stamp(), clock.stamp()
-    assert [e.recorded for e in made] == [1, 1]
-    assert (begin.event, end.event) == (made[0], made[1])
+    assert [e.recorded for e in events] == [1, 1]
+    assert (begin.event, end.event) == (events[0], events[1])
     assert clock.device_ns(begin, end) == 2_500_000
     assert clock.wall_ns(begin, end) == end.host_ns - begin.host_ns >= 0
     assert waits == []

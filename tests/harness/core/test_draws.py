@@ -1,4 +1,4 @@
-"""Seeded draws: repeatable, keyed by what they say, and of the law that they were asked for.
+"""Seeded draws: repeatable, keyed, and of the distribution that was passed.
 
 Chi-square tests have a fixed seed; with a correct sampler one reseeding in a million fails each of them.
 """
@@ -32,14 +32,14 @@ def seeded(seed: int = 0) -> SeededDraws:
 
 
 def fits(counts: Counter[Any], probs: dict[Any, float], draws: int) -> None:
-    """The counts are of that law; what has probability 0 never came."""
+    """The counts fit the distribution; values of probability 0 never occur."""
     possible = [value for value, weight in probs.items() if weight > 0]
     assert set(counts) <= set(possible)
     observed = [counts[value] for value in possible]
     assert sum(observed) == draws
     expected = np.array([probs[value] for value in possible])
-    found = stats.chisquare(observed, draws * expected / expected.sum())
-    assert found.pvalue > FALSE_ALARM
+    chi_square = stats.chisquare(observed, draws * expected / expected.sum())
+    assert chi_square.pvalue > FALSE_ALARM
 
 
 def outcomes(act: Callable[[EnumeratingDraws], Any]) -> Iterator[tuple[float, Any]]:
@@ -51,14 +51,14 @@ def outcomes(act: Callable[[EnumeratingDraws], Any]) -> Iterator[tuple[float, An
         yield draws.weight, value
 
 
-def path_law(accept: torch.Tensor, parents: torch.Tensor | None) -> dict[tuple[int, ...], float]:
+def path_distribution(accept: torch.Tensor, parents: torch.Tensor | None) -> dict[tuple[int, ...], float]:
     probs: dict[tuple[int, ...], float] = {}
-    for weight, nodes in outcomes(lambda draws: kept(draws.path(accept, parents))):
+    for weight, nodes in outcomes(lambda draws: accepted_nodes(draws.path(accept, parents))):
         probs[nodes] = probs.get(nodes, 0.0) + weight
     return probs
 
 
-def kept(path: Path) -> tuple[int, ...]:
+def accepted_nodes(path: Path) -> tuple[int, ...]:
     return tuple(node for node in path.nodes.tolist() if node >= 0)
 
 
@@ -73,38 +73,38 @@ class TestKeys:
             assert torch.equal(a.race(probs, range(50)), b.race(probs, range(50)))
 
     def test_the_numbers_are_the_same_on_every_machine_and_in_every_release(self) -> None:
-        found = SeededDraws(0, "humaneval", "HumanEval/0", 0).uniforms(3, "accept").tolist()
-        assert found == GOLDEN
+        numbers = SeededDraws(0, "humaneval", "HumanEval/0", 0).uniforms(3, "accept").tolist()
+        assert numbers == GOLDEN
 
     @pytest.mark.parametrize(
         "other",
         [(1, "task", "prompt", 0), (0, "tasks", "prompt", 0), (0, "task", "p", 0), (0, "task", "prompt", 1)],
         ids=["seed", "task", "prompt", "repetition"],
     )
-    def test_each_part_of_the_key_changes_every_stream(self, other: tuple[int, str, str, int]) -> None:
-        ours, theirs = seeded(), SeededDraws(*other)
+    def test_each_field_of_the_key_changes_every_stream(self, other: tuple[int, str, str, int]) -> None:
+        draws, other_draws = seeded(), SeededDraws(*other)
         probs = torch.full((16, 64), 1 / 64)
         for stream in ("init", "draft", "accept", "resid"):
-            assert not torch.equal(ours.uniforms(8, stream), theirs.uniforms(8, stream))
-        assert not torch.equal(ours.race(probs, range(16)), theirs.race(probs, range(16)))
+            assert not torch.equal(draws.uniforms(8, stream), other_draws.uniforms(8, stream))
+        assert not torch.equal(draws.race(probs, range(16)), other_draws.race(probs, range(16)))
 
     def test_streams_differ_and_do_not_disturb_one_another(self) -> None:
         plain = seeded()
-        wanted = plain.uniforms(6, "resid")
+        expected = plain.uniforms(6, "resid")
         busy = seeded()
         busy.integers(100, 7, "init")
         busy.path(torch.full((5,), 0.5))
         busy.race(torch.full((1, 4), 0.25), [3])
-        assert torch.equal(busy.uniforms(6, "resid"), wanted)
-        assert not torch.equal(seeded().uniforms(6, "init"), wanted)
+        assert torch.equal(busy.uniforms(6, "resid"), expected)
+        assert not torch.equal(seeded().uniforms(6, "init"), expected)
 
     def test_asking_in_pieces_gives_the_same_numbers(self) -> None:
-        whole = seeded().uniforms(10, "draft")
+        at_once = seeded().uniforms(10, "draft")
         pieces = seeded()
         parts = [pieces.uniforms(n, "draft") for n in (3, 0, 1, 6)]
-        assert torch.equal(torch.cat(parts), whole)
+        assert torch.equal(torch.cat(parts), at_once)
 
-    def test_the_type_of_a_law_does_not_change_its_draws(self) -> None:
+    def test_the_dtype_of_the_probabilities_does_not_change_the_draws(self) -> None:
         probs = torch.tensor([[0.125, 0.5, 0.25, 0.125]]).expand(200, -1)
         draws = [seeded().categorical(probs.to(t), "draft") for t in (torch.float32, torch.float64, torch.bfloat16)]
         assert torch.equal(draws[0], draws[1])
@@ -136,7 +136,7 @@ class TestInverseCdf:
             token = inverse_cdf(probs, torch.tensor([u], dtype=torch.float64))
             assert float(probs[0, token]) > 0
 
-    def test_the_largest_uniform_in_a_wide_law_with_a_dead_tail(self) -> None:
+    def test_the_largest_uniform_stops_before_a_wide_tail_of_zeros(self) -> None:
         probs = torch.rand(8, 49_152, generator=torch.Generator().manual_seed(0))
         probs[:, 30_000:] = 0
         tokens = inverse_cdf(probs, torch.full((8,), 1 - 2.0**-53, dtype=torch.float64))
@@ -147,13 +147,13 @@ class TestInverseCdf:
         u = torch.tensor([0.0, 0.2499, 0.25, 0.7499, 0.75], dtype=torch.float64)
         assert inverse_cdf(probs, u).tolist() == [0, 0, 2, 2, 3]
 
-    def test_a_law_of_any_total_is_normalised(self) -> None:
+    def test_weights_of_any_total_are_normalised(self) -> None:
         u = torch.rand(100, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
         probs = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64).expand(100, -1)
         assert torch.equal(inverse_cdf(probs, u), inverse_cdf(probs * TINY * 2**20, u))
 
 
-class TestLaws:
+class TestDistributions:
     def test_categorical(self) -> None:
         weights = [0.5, 0.0, 0.3, 0.15, 0.05]
         tokens = seeded(1).categorical(torch.tensor([weights]).expand(20_000, -1), "resid")
@@ -172,30 +172,30 @@ class TestLaws:
         accept = torch.tensor([0.6, 0.8, 0.0, 0.5, 1.0, 0.3, 0.9], dtype=torch.float64)
         above = None if parents is None else torch.tensor(parents)
         draws = seeded(3)
-        counts = Counter(kept(draws.path(accept, above)) for _ in range(2_000))
-        fits(counts, path_law(accept, above), 2_000)
+        counts = Counter(accepted_nodes(draws.path(accept, above)) for _ in range(2_000))
+        fits(counts, path_distribution(accept, above), 2_000)
 
-    def test_couple_keeps_as_often_as_can_be_and_leaves_the_law_p(self) -> None:
+    def test_couple_keeps_as_often_as_possible_and_its_output_has_distribution_p(self) -> None:
         q, p = [0.1, 0.5, 0.4, 0.0], [0.3, 0.2, 0.1, 0.4]
         draws, n = seeded(4), 20_000
         before = SeededDraws(4, "task", "another", 0).categorical(torch.tensor([q]).expand(n, -1), "draft")
         after = draws.couple(before, torch.tensor([q]).expand(n, -1), torch.tensor([p]).expand(n, -1))
-        left = [max(0.0, b - a) for a, b in zip(q, p, strict=True)]
+        excess = [max(0.0, b - a) for a, b in zip(q, p, strict=True)]
         same = sum(min(a, b) for a, b in zip(q, p, strict=True))
         joint = {
-            (x, y): (min(q[x], p[x]) if x == y else 0.0) + max(0.0, q[x] - p[x]) * left[y] / (1 - same)
+            (x, y): (min(q[x], p[x]) if x == y else 0.0) + max(0.0, q[x] - p[x]) * excess[y] / (1 - same)
             for x in range(4)
             for y in range(4)
         }
         fits(Counter(zip(before.tolist(), after.tolist(), strict=True)), joint, n)
         fits(Counter(after.tolist()), dict(enumerate(p)), n)
 
-    def test_couple_of_equal_laws_changes_nothing(self) -> None:
+    def test_couple_of_equal_distributions_changes_nothing(self) -> None:
         probs = torch.rand(500, 6, generator=torch.Generator().manual_seed(0)).softmax(-1)
         x = seeded(5).categorical(probs, "init")
         assert torch.equal(seeded(6).couple(x, probs, probs.clone()), x)
 
-    def test_race_has_the_law(self) -> None:
+    def test_race_has_the_distribution(self) -> None:
         weights = [0.45, 0.0, 0.35, 0.2]
         tokens = seeded(7).race(torch.tensor([weights]).expand(4_000, -1), range(4_000))
         fits(Counter(tokens.tolist()), dict(enumerate(weights)), 4_000)
@@ -208,13 +208,13 @@ class TestLaws:
         assert torch.equal(draws.race(probs, [17] * 400), once[17].expand(400))
         assert len(set(once.tolist())) > 40
 
-    def test_two_laws_in_one_race_agree_as_gumbel_noise_in_common_does(self) -> None:
+    def test_two_distributions_in_one_race_agree_as_often_as_with_shared_gumbel_noise(self) -> None:
         a, b = [0.5, 0.3, 0.2], [0.2, 0.3, 0.5]
         draws, n = seeded(9), 4_000
-        pairs = torch.tensor([a, b])
-        both = [tuple(draws.race(pairs, [key, key]).tolist()) for key in range(n)]
+        probs = torch.tensor([a, b])
+        results = [tuple(draws.race(probs, [key, key]).tolist()) for key in range(n)]
         equal = {i: 1 / sum(max(a[k] / a[i], b[k] / b[i]) for k in range(3)) for i in range(3)}
-        counts = Counter(x if x == y else -1 for x, y in both)
+        counts = Counter(x if x == y else -1 for x, y in results)
         fits(counts, {**equal, -1: 1 - sum(equal.values())}, n)
 
 
@@ -248,7 +248,7 @@ class TestPaths:
         above = torch.tensor(parents, dtype=torch.long)
         path = tree_path(torch.tensor(coins, dtype=torch.bool), torch.tensor(accept), above)
         nodes = walk(parents, coins)
-        assert kept(path) == nodes
+        assert accepted_nodes(path) == nodes
         assert path.nodes.tolist() == [*nodes, *[-1] * (len(parents) - len(nodes))]
         assert int(path.stop) == (nodes[-1] + 1 if nodes else 0)
 
@@ -256,9 +256,9 @@ class TestPaths:
     @given(tree=trees())
     def test_a_chain_is_a_tree(self, tree: tuple[list[int], list[float], list[bool]]) -> None:
         _, accept, coins = tree
-        odds = torch.tensor(accept, dtype=torch.float64)
+        probs = torch.tensor(accept, dtype=torch.float64)
         flips = torch.tensor(coins, dtype=torch.bool)
-        chain, same = chain_path(flips, odds), tree_path(flips, odds, torch.arange(len(odds)) - 1)
+        chain, same = chain_path(flips, probs), tree_path(flips, probs, torch.arange(len(probs)) - 1)
         assert torch.equal(chain.nodes, same.nodes)
         assert int(chain.stop) == int(same.stop)
         torch.testing.assert_close(chain.expected, same.expected, rtol=0, atol=1e-12)
@@ -267,50 +267,50 @@ class TestPaths:
     @given(tree=trees())
     def test_expected_is_the_mean_over_all_coins(self, tree: tuple[list[int], list[float], list[bool]]) -> None:
         parents, accept, _ = tree
-        odds, above = torch.tensor(accept, dtype=torch.float64), torch.tensor(parents, dtype=torch.long)
-        probs = path_law(odds, above)
+        accept_probs, above = torch.tensor(accept, dtype=torch.float64), torch.tensor(parents, dtype=torch.long)
+        probs = path_distribution(accept_probs, above)
         assert sum(probs.values()) == pytest.approx(1, abs=1e-12)
         mean = sum(weight * len(nodes) for nodes, weight in probs.items())
-        path = tree_path(torch.zeros(len(odds), dtype=torch.bool), odds, above)
+        path = tree_path(torch.zeros(len(accept_probs), dtype=torch.bool), accept_probs, above)
         assert float(path.expected) == pytest.approx(mean, abs=1e-12)
 
-    def test_a_deep_chain_as_a_tree(self) -> None:
+    def test_a_chain_of_300_nodes_as_a_tree(self) -> None:
         """Pointer doubling reaches the root of 300 nodes."""
-        odds = torch.full((300,), 0.99, dtype=torch.float64)
+        probs = torch.full((300,), 0.99, dtype=torch.float64)
         coins = torch.ones(300, dtype=torch.bool)
-        path = tree_path(coins, odds, torch.arange(300) - 1)
+        path = tree_path(coins, probs, torch.arange(300) - 1)
         assert int(path.stop) == 300
         assert float(path.expected) == pytest.approx(sum(0.99**k for k in range(1, 301)), rel=1e-12)
 
 
-def ordered_law(probs: Sequence[float], k: int) -> dict[tuple[int, ...], float]:
-    """Of k draws without replacement; derived again, over all permutations."""
-    found: dict[tuple[int, ...], float] = {}
+def ordered_distribution(probs: Sequence[float], k: int) -> dict[tuple[int, ...], float]:
+    """The distribution of k ordered draws without replacement, summed over all permutations."""
+    distribution: dict[tuple[int, ...], float] = {}
     for tokens in itertools.permutations(range(len(probs)), k):
         weight, left = 1.0, 1.0
         for token in tokens:
             weight, left = weight * probs[token] / left, left - probs[token]
-        found[tokens] = weight
-    return found
+        distribution[tokens] = weight
+    return distribution
 
 
 class TestDistinct:
-    LAW = (0.5, 0.25, 0.15, 0.1)
+    PROBS = (0.5, 0.25, 0.15, 0.1)
 
-    def test_ordered_draws_have_their_law(self) -> None:
+    def test_ordered_draws_have_their_distribution(self) -> None:
         draws = 4000
-        found = seeded().distinct(torch.tensor([self.LAW]).expand(draws, -1), 2, "draft")
-        fits(Counter(tuple(row) for row in found.tolist()), ordered_law(self.LAW, 2), draws)
+        drawn = seeded().distinct(torch.tensor([self.PROBS]).expand(draws, -1), 2, "draft")
+        fits(Counter(tuple(row) for row in drawn.tolist()), ordered_distribution(self.PROBS, 2), draws)
 
     def test_enumerated_it_is_every_ordered_subset(self) -> None:
-        probs = torch.tensor([self.LAW, (0.0, 0.7, 0.3, 0.0)], dtype=torch.float64)
-        found: dict[tuple[int, ...], float] = {}
+        probs = torch.tensor([self.PROBS, (0.0, 0.7, 0.3, 0.0)], dtype=torch.float64)
+        distribution: dict[tuple[int, ...], float] = {}
         for weight, rows in outcomes(lambda d: d.distinct(probs, 2, "draft")):
             key = tuple(rows.reshape(-1).tolist())
-            found[key] = found.get(key, 0.0) + weight
-        first, second = ordered_law(self.LAW, 2), {(1, 2): 0.7, (2, 1): 0.3}
+            distribution[key] = distribution.get(key, 0.0) + weight
+        first, second = ordered_distribution(self.PROBS, 2), {(1, 2): 0.7, (2, 1): 0.3}
         expected = {(*a, *b): p * q for a, p in first.items() for b, q in second.items()}
-        assert found == pytest.approx(expected, abs=1e-12)
+        assert distribution == pytest.approx(expected, abs=1e-12)
 
     def test_a_row_that_runs_out_goes_on_with_impossible_tokens_by_id(self) -> None:
         probs = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
@@ -319,9 +319,9 @@ class TestDistinct:
         assert sorted(seeded().distinct(probs, 4, "draft")[1].tolist()) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("draws", [seeded(), EnumeratingDraws()])
-    def test_no_more_than_there_are(self, draws: SeededDraws | EnumeratingDraws) -> None:
+    def test_more_distinct_tokens_than_the_vocabulary_are_refused(self, draws: SeededDraws | EnumeratingDraws) -> None:
         with pytest.raises(ContractError, match="5 distinct tokens were asked of a vocabulary of 4"):
-            draws.distinct(torch.tensor([self.LAW]), 5, "draft")
+            draws.distinct(torch.tensor([self.PROBS]), 5, "draft")
 
 
 @pytest.mark.parametrize("distance", [1, 256, 512, 1024, 2**16, 2**32])

@@ -11,7 +11,7 @@ def test_cells_in_raster_order_behind_the_prompt():
     assert grid.length == 6 and all(grid.forced(p) is None for p in range(20))
 
 
-def test_ends_of_lines_and_of_the_picture_are_forced():
+def test_ends_of_rows_and_of_the_picture_are_forced():
     grid = Grid(2, 2, eol=9, tail=(7, 8), start=1)
     assert [grid.forced(p) for p in range(0, 10)] == [None, None, None, 9, None, None, 9, 7, 8, None]
     assert [grid.cell(p) for p in range(1, 9)] == [(0, 0), (0, 1), None, (1, 0), (1, 1), None, None, None]

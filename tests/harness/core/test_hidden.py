@@ -1,4 +1,4 @@
-"""Hidden rows of real nets: those of transformers, kept by a session through trees, in both branches of guidance."""
+"""Hidden rows of real nets: equal to transformers', kept by a session through trees, in both branches of guidance."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ def tiny(forward: str) -> HFCausal:
 
 
 def hidden(cache: Cache, tokens: Sequence[int], taps: tuple[int, ...]) -> Tensor:
-    found = cache.extend(Window(torch.tensor(tokens), torch.arange(len(tokens)), 0, None, 0, taps)).hidden
-    assert found is not None
-    return found
+    rows = cache.extend(Window(torch.tensor(tokens), torch.arange(len(tokens)), 0, None, 0, taps)).hidden
+    assert rows is not None
+    return rows
 
 
 def session(cache: Cache, capabilities: Capabilities, tokens: Sequence[int], taps: Sequence[Tap]) -> Session:
-    made = Session(cache, capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
-    made.tap(taps)
-    return made
+    target = Session(cache, capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
+    target.tap(taps)
+    return target
 
 
 def take(target: Session, nodes: list[int], token: int) -> None:
@@ -65,7 +65,7 @@ def test_both_forwards_give_the_hidden_states_of_transformers() -> None:
 
 
 @pytest.mark.parametrize("forward", ["fused", "transformers"])
-def test_a_session_keeps_the_rows_of_the_path_taken(forward: str) -> None:
+def test_a_session_keeps_the_rows_of_the_accepted_path(forward: str) -> None:
     model = tiny(forward)
     target = session(model.cache(), model.capabilities, TOKENS, (0, "middle", -1))
     target.prefill()
@@ -89,7 +89,7 @@ def test_a_variant_counts_its_own_layers() -> None:
 
 @pytest.mark.parametrize("forward", ["fused", "transformers"])
 def test_sequences_read_together_show_the_rows_of_each(forward: str) -> None:
-    """Taps that all have, in one pass of the fused forward; different ones are read alone."""
+    """Equal taps are read in one pass of the fused forward; windows with different taps are read alone."""
     model = tiny(forward)
     texts = (TOKENS, TOKENS[:3], TOKENS[2:])
     for taps in (((0, 3),) * 3, ((0, 3), (1,), ())):
@@ -97,8 +97,8 @@ def test_sequences_read_together_show_the_rows_of_each(forward: str) -> None:
             Window(torch.tensor(text), torch.arange(len(text)), 0, None, min(1, index), taps[index])
             for index, text in enumerate(texts)
         ]
-        found = extend_all([model.cache() for _ in texts], windows)
-        for rows, window in zip(found, windows, strict=True):
+        batch = extend_all([model.cache() for _ in texts], windows)
+        for rows, window in zip(batch, windows, strict=True):
             alone = model.cache().extend(window)
             assert isinstance(rows, Rows) and (rows.hidden is None) == (not window.taps)
             torch.testing.assert_close(rows.logits, alone.logits, rtol=0, atol=NEAR)
@@ -111,23 +111,23 @@ class Mute:
     kind, layers = "mute", 1
 
     def __call__(self, *_: object) -> Tensor:
-        raise AssertionError("it has nothing to say")
+        raise AssertionError("it must not be called")
 
 
-def test_a_net_that_gives_none_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_net_without_hidden_rows_raises_a_contract_error(monkeypatch: pytest.MonkeyPatch) -> None:
     cache = tiny("fused").cache()
     monkeypatch.setattr(cache, "_net", Mute())
     with pytest.raises(ContractError, match="Mute gives no hidden rows; ask a backbone that meets HIDDEN"):
         hidden(cache, TOKENS, (0,))
 
 
-def both(model: Backbone, prompt: Sequence[int], negative: Sequence[int], behind: Sequence[int]) -> Tensor:
-    """Two passes of their own; inside the prompt the first one's rows stand for the other's."""
+def branch_rows(model: Backbone, prompt: Sequence[int], negative: Sequence[int], behind: Sequence[int]) -> Tensor:
+    """One pass for each prompt; inside the prompt the unconditional branch repeats the conditional rows."""
     last = model.capabilities.layers
-    ours = hidden(model.cache(), [*prompt, *behind], (last,))
-    theirs = hidden(model.cache(), [*negative, *behind], (last,))[len(negative) - 1 :]
+    conditional = hidden(model.cache(), [*prompt, *behind], (last,))
+    unconditional = hidden(model.cache(), [*negative, *behind], (last,))[len(negative) - 1 :]
     inside = len(prompt) - 1
-    return torch.cat([ours, torch.cat([ours[:inside], theirs])], 1)
+    return torch.cat([conditional, torch.cat([conditional[:inside], unconditional])], 1)
 
 
 @pytest.mark.parametrize("negative", [(3,), (1, 0, 2, 3)])
@@ -138,20 +138,20 @@ def test_guidance_has_a_branch_for_each_prompt(negative: tuple[int, ...], prefil
     target = session(cache, model.capabilities, prompt, (-1,))
     if prefill:
         target.prefill()
-        assert torch.equal(target.hidden, both(model, prompt, negative, [])[:2])
+        assert torch.equal(target.hidden, branch_rows(model, prompt, negative, [])[:2])
     target.forward(TREE)
     take(target, [1, 3], 5)
-    assert torch.equal(target.hidden, both(model, prompt, negative, [8, 16]))
+    assert torch.equal(target.hidden, branch_rows(model, prompt, negative, [8, 16]))
 
 
-def test_a_picture_model_offers_its_branches() -> None:
+def test_a_picture_model_has_a_branch_for_each_prompt() -> None:
     model = presets.load("embedded-image-8x8", "fp32")
     assert isinstance(model, ImageModel)
     plain, guided = (model.variant({"guidance": scale}) for scale in ("1", "3"))
     assert (plain.capabilities.branches, guided.capabilities.branches) == (1, 2)
-    for each in (plain, guided):
-        encoded = each.open(Prompt("p", tokens=tuple(model.encode(""))))
-        target = session(encoded.cache(), each.capabilities, encoded.tokens, (-1,))
-        assert target.hidden.shape == (0, each.capabilities.branches, 1, each.capabilities.width)
+    for model_variant in (plain, guided):
+        encoded = model_variant.open(Prompt("p", tokens=tuple(model.encode(""))))
+        target = session(encoded.cache(), model_variant.capabilities, encoded.tokens, (-1,))
+        assert target.hidden.shape == (0, model_variant.capabilities.branches, 1, model_variant.capabilities.width)
         target.forward()
-        assert target.hidden.shape[1:] == (each.capabilities.branches, 1, each.capabilities.width)
+        assert target.hidden.shape[1:] == (model_variant.capabilities.branches, 1, model_variant.capabilities.width)

@@ -51,7 +51,7 @@ CODES, FACTORS = torch.ones(4, 6, dtype=torch.int8), torch.ones(4, 1)
 
 
 @pytest.mark.parametrize(
-    ("stored", "said"),
+    ("stored", "message"),
     [
         ({"w": CODES}, r"w is stored in 8 bits and w\.int8_scale is missing"),
         ({"w.int8_scale": FACTORS}, r"it holds w\.int8_scale and not w"),
@@ -64,8 +64,10 @@ CODES, FACTORS = torch.ones(4, 6, dtype=torch.int8), torch.ones(4, 1)
         ({"w": CODES * -128, "w.int8_scale": FACTORS}, "or a code below -127"),
     ],
 )
-def test_a_damaged_file_is_named_with_its_fault(tmp_path: Path, stored: dict[str, torch.Tensor], said: str) -> None:
+def test_the_message_names_a_damaged_file_and_its_fault(
+    tmp_path: Path, stored: dict[str, torch.Tensor], message: str
+) -> None:
     path = tmp_path / "w.safetensors"
     save_file(stored, path)
-    with pytest.raises(WeightsError, match=f"{path} is damaged: .*{said}.* Install the package again"):
+    with pytest.raises(WeightsError, match=f"{path} is damaged: .*{message}.* Install the package again"):
         int8.read(path)

@@ -26,7 +26,7 @@ V = 6
 
 @dataclass(frozen=True)
 class Act:
-    """One scripted step: what is drafted, which nodes are kept, the token after them."""
+    """One scripted step: the draft, the accepted nodes and the token after them."""
 
     token: int
     drafted: tuple[int, ...] = ()
@@ -40,7 +40,7 @@ class Act:
 
 @dataclass(frozen=True)
 class Scripted(Method[Iterator[Act]]):
-    """Does what it is told, whatever the target says."""
+    """Follows its script, whatever the target's distribution is."""
 
     acts: tuple[Act, ...]
 
@@ -125,11 +125,11 @@ class TestCounts:
         ]
         check(result.steps, len(result.tokens))
 
-    def test_a_scheme_of_two_passes_is_charged_two(self) -> None:
+    def test_a_step_of_two_passes_counts_two(self) -> None:
         first = play(Act(2, drafted=(3,), passes=2), budget=1).steps[0]
         assert (first.nfe, first.rows, first.drafted, first.emitted) == (2, 4, 1, 1)
 
-    def test_drafter_passes_are_counted_apart(self) -> None:
+    def test_drafter_passes_are_counted_separately(self) -> None:
         result = play(Act(2, drafter_before=2, drafter_after=1), Act(2), budget=2)
         assert [(step.nfe, step.draft_nfe) for step in result.steps] == [(1, 3), (1, 0)]
 
@@ -143,7 +143,7 @@ class TestCounts:
         first = play(tree, Act(0), Act(0), budget=4).steps[0]
         assert (first.drafted, first.tested, first.accepted, first.emitted) == (4, 2, 1, 2)
 
-    def test_a_walk_that_ends_at_a_leaf_refused_nothing(self) -> None:
+    def test_a_walk_that_ends_at_a_leaf_tests_no_further_level(self) -> None:
         tree = Act(2, drafted=(1, 2, 3, 4), parents=(-1, -1, 0, 0), path=(0, 3))
         first = play(tree, Act(0), budget=4).steps[0]
         assert (first.tested, first.accepted, first.emitted) == (2, 2, 3)
@@ -162,7 +162,7 @@ class TestStop:
         assert (last.emitted, last.accepted, last.overshoot) == (5, 4, 3)
         check(result.steps, len(result.tokens))
 
-    def test_without_its_id_the_same_token_is_ordinary(self) -> None:
+    def test_a_token_that_is_no_end_of_text_id_does_not_stop(self) -> None:
         assert play(Act(5), Act(5), Act(2), budget=3).tokens == (5, 5, 2)
 
     def test_the_budget_cuts_and_the_rest_is_overshoot(self) -> None:
@@ -191,7 +191,7 @@ class TestStop:
             play(Act(1, drafted=(0,) * 5), context=6)
 
     @pytest.mark.parametrize(
-        ("emitted", "room", "kept", "ended"),
+        ("emitted", "room", "output", "ended"),
         [
             ((1, 2), 5, (1, 2), False),
             ((1, 2), 1, (1,), False),
@@ -202,29 +202,29 @@ class TestStop:
             ((), 5, (), False),
         ],
     )
-    def test_truncate(self, emitted: tuple[int, ...], room: int, kept: tuple[int, ...], ended: bool) -> None:
-        assert truncate(emitted, room, frozenset({9})) == (kept, ended)
+    def test_truncate(self, emitted: tuple[int, ...], room: int, output: tuple[int, ...], ended: bool) -> None:
+        assert truncate(emitted, room, frozenset({9})) == (output, ended)
 
 
 class TestBrokenMethods:
-    def test_a_step_without_a_pass(self) -> None:
+    def test_a_step_without_a_pass_is_refused(self) -> None:
         with pytest.raises(ContractError, match=r"Scripted\.step made no target pass"):
             play(Act(1, passes=0))
 
-    def test_a_second_step_without_a_pass(self) -> None:
+    def test_a_second_step_without_a_pass_is_refused(self) -> None:
         with pytest.raises(ContractError, match="made no target pass"):
             play(Act(1), Act(1, passes=0))
 
     @pytest.mark.parametrize("token", [-1, V, V + 100])
-    def test_a_token_outside_the_vocabulary(self, token: int) -> None:
+    def test_a_token_outside_the_vocabulary_is_refused(self, token: int) -> None:
         with pytest.raises(ContractError, match=f"outside the vocabulary of {V}"):
             play(Act(token))
 
-    def test_a_draft_outside_the_vocabulary_that_is_accepted(self) -> None:
+    def test_an_accepted_draft_outside_the_vocabulary_is_refused(self) -> None:
         with pytest.raises(ContractError, match="outside the vocabulary"):
             play(Act(1, drafted=(V,), path=(0,)))
 
-    def test_identities_that_do_not_hold(self) -> None:
+    def test_inconsistent_counts_are_refused(self) -> None:
         steps = play(Act(1), Act(2, drafted=(3, 3), path=(0,)), budget=3).steps
         check(steps, 3)
         with pytest.raises(ContractError, match="not the output's 4"):
@@ -283,13 +283,13 @@ class TestStamps:
         assert set(device.log[prefill + 1 : last]) == {"record"}
         assert set(device.log[last + 1 :]) == {"read"}
 
-    def test_a_plain_step(self) -> None:
+    def test_a_plain_step_has_one_pass_and_one_verification(self) -> None:
         result, _ = self.played(Act(1), budget=1)
         step = result.steps[0]
         assert step.device_ns == 3 * MS
         assert (step.draft_ns, step.target_ns, step.verify_ns) == (0, 1 * MS, 1 * MS)
 
-    def test_a_drafter_before_the_target(self) -> None:
+    def test_a_drafter_before_the_target_is_drafting(self) -> None:
         result, _ = self.played(Act(0), Act(1, drafter_before=2), budget=2)
         step = result.steps[1]
         assert step.device_ns == 7 * MS

@@ -53,7 +53,7 @@ def test_a_method_names_the_models_that_it_opens(method: Method[Any], drafters: 
 
 
 @pytest.mark.parametrize("method", [OfVersion01("no-such-model"), SpecInfer("self", others=("no-such-model",))])
-def test_each_drafter_is_looked_at_before_a_run(method: Method[Any]) -> None:
+def test_each_drafter_is_checked_before_a_run(method: Method[Any]) -> None:
     reason = incompatibility(method, presets.resolve("smollm2-135m"))
     assert reason is not None and reason.startswith("drafter: ") and "no-such-model" in reason
 

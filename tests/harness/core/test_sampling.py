@@ -1,4 +1,4 @@
-"""From logits to laws, against a second implementation in numpy."""
+"""From logits to distributions, against a second implementation in numpy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def nucleus(p: VECTOR, top_p: float) -> tuple[NDArray[np.bool_], float]:
     return p >= floor, gap
 
 
-def expected_law(logits: list[float], sampling: Sampling) -> tuple[VECTOR, float]:
+def expected_probs(logits: list[float], sampling: Sampling) -> tuple[VECTOR, float]:
     z = np.array(logits)
     gap = 1.0
     if sampling.order == "temperature_first":
@@ -69,18 +69,18 @@ SAMPLINGS = st.builds(
 @plainly
 @given(logits=LOGITS, sampling=SAMPLINGS)
 def test_warp_equals_a_second_implementation_in_both_orders(logits: list[float], sampling: Sampling) -> None:
-    found = warp(torch.tensor([logits], dtype=torch.float64), sampling)[0].numpy()
-    wanted, gap = expected_law(logits, sampling)
+    probs = warp(torch.tensor([logits], dtype=torch.float64), sampling)[0].numpy()
+    expected, gap = expected_probs(logits, sampling)
     assume(gap > 1e-9)  # where a sum equals top_p to rounding, either side of the cut is right
-    np.testing.assert_array_equal(found > 0, wanted > 0)
-    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-14)
+    np.testing.assert_array_equal(probs > 0, expected > 0)
+    np.testing.assert_allclose(probs, expected, rtol=0, atol=1e-14)
 
 
 @plainly
 @given(rows=st.lists(st.lists(st.integers(-2, 2), min_size=6, max_size=6), min_size=1, max_size=4))
 def test_temperature_zero_is_one_hot_on_the_lowest_id_of_a_tie(rows: list[list[int]]) -> None:
-    found = warp(torch.tensor(rows, dtype=torch.float32), Sampling(0.0, top_k=2, top_p=0.5))
-    for row, probabilities in zip(rows, found.tolist(), strict=True):
+    probs = warp(torch.tensor(rows, dtype=torch.float32), Sampling(0.0, top_k=2, top_p=0.5))
+    for row, probabilities in zip(rows, probs.tolist(), strict=True):
         lowest = row.index(max(row))
         assert probabilities == [float(token == lowest) for token in range(6)]
 
@@ -88,9 +88,9 @@ def test_temperature_zero_is_one_hot_on_the_lowest_id_of_a_tie(rows: list[list[i
 def test_temperature_zero_takes_the_lowest_id_in_a_wide_vocabulary() -> None:
     logits = torch.zeros(2, 49_152)
     logits[0, [40_000, 30_001]] = 7.0
-    found = warp(logits, Sampling(0.0))
-    assert found.argmax(-1).tolist() == [30_001, 0]
-    assert found.sum(-1).tolist() == [1.0, 1.0]
+    probs = warp(logits, Sampling(0.0))
+    assert probs.argmax(-1).tolist() == [30_001, 0]
+    assert probs.sum(-1).tolist() == [1.0, 1.0]
 
 
 def test_the_two_orders_differ_where_temperature_moves_mass_over_the_cut() -> None:
@@ -109,16 +109,16 @@ def test_ties_at_a_cut_are_all_kept() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
-def test_narrow_logits_give_laws_in_fp32_that_sum_to_one(dtype: torch.dtype) -> None:
+def test_narrow_logits_give_probabilities_in_fp32_that_sum_to_one(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 500, generator=generator).to(dtype)
-    found = warp(logits, Sampling(0.8, top_k=50, top_p=0.9))
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.sum(-1), torch.ones(3), rtol=0, atol=1e-6)
+    probs = warp(logits, Sampling(0.8, top_k=50, top_p=0.9))
+    assert probs.dtype == torch.float32
+    torch.testing.assert_close(probs.sum(-1), torch.ones(3), rtol=0, atol=1e-6)
 
 
-def wide_laws() -> torch.Tensor:
-    """Flat, almost flat, heavy-tailed and peaked laws over 5,000 tokens, whose nuclei are large and small."""
+def wide_distributions() -> torch.Tensor:
+    """Flat, almost flat, heavy-tailed and peaked distributions over 5,000 tokens, with large and small nuclei."""
     generator = torch.Generator().manual_seed(1)
     noise = torch.randn(4, 5_000, generator=generator)
     scales = torch.tensor([[0.0], [0.01], [4.0], [30.0]])
@@ -128,38 +128,38 @@ def wide_laws() -> torch.Tensor:
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
 def test_the_nucleus_shortcut_equals_the_full_sort(top_p: float) -> None:
     """fp64 goes through the sort; the same numbers in fp32 through sums by their upper bits."""
-    p = wide_laws()
+    p = wide_distributions()
     short = nucleus_floor(p, top_p)
-    each = torch.cat([nucleus_floor(row[None], top_p) for row in p])
+    row_by_row = torch.cat([nucleus_floor(row[None], top_p) for row in p])
     torch.testing.assert_close(short, nucleus_floor(p.double(), top_p).float(), rtol=0, atol=0)
-    torch.testing.assert_close(short, each, rtol=0, atol=0)
+    torch.testing.assert_close(short, row_by_row, rtol=0, atol=0)
 
 
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
 def test_the_nucleus_is_the_smallest_set_that_holds_the_mass(top_p: float) -> None:
-    p = wide_laws()
+    p = wide_distributions()
     floor = nucleus_floor(p, top_p)
-    kept = p.double().where(p >= floor, 0.0).sum(-1)
+    nucleus_mass = p.double().where(p >= floor, 0.0).sum(-1)
     above = p.double().where(p > floor, 0.0).sum(-1)
-    assert bool((kept >= top_p - 1e-5).all())
+    assert bool((nucleus_mass >= top_p - 1e-5).all())
     assert bool((above < top_p + 1e-5).all())
 
 
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
 def test_the_nucleus_of_the_best_k_is_that_of_the_whole_row(top_p: float) -> None:
     """With ties at the cut of k, which are all kept."""
-    logits = wide_laws().log().mul(4).round().div(4).clamp_min(-20)
+    logits = wide_distributions().log().mul(4).round().div(4).clamp_min(-20)
     best = logits.masked_fill(logits < logits.topk(30).values[:, -1:], -torch.inf)
     p = best.softmax(-1)
     expected = best.masked_fill(p < nucleus_floor(p, top_p), -torch.inf).softmax(-1)
-    found = warp(logits, Sampling(1.0, top_k=30, top_p=top_p))
+    probs = warp(logits, Sampling(1.0, top_k=30, top_p=top_p))
     assert bool(((logits >= logits.topk(30).values[:, -1:]).sum(1) > 30).any())
-    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    torch.testing.assert_close(probs, expected, rtol=0, atol=0)
 
 
-def test_a_flat_law_keeps_every_token_of_its_tie() -> None:
-    found = warp(torch.zeros(1, 5_000), Sampling(1.0, top_p=0.5))
-    assert bool((found > 0).all())
+def test_a_flat_distribution_keeps_every_token_of_its_tie() -> None:
+    probs = warp(torch.zeros(1, 5_000), Sampling(1.0, top_p=0.5))
+    assert bool((probs > 0).all())
 
 
 @pytest.mark.parametrize("top_k", [40, 41, 4_000])
@@ -169,7 +169,7 @@ def test_top_k_of_the_vocabulary_or_more_keeps_all(top_k: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bad", "said"),
+    ("bad", "message"),
     [
         ({"temperature": -0.1}, "temperature -0.1"),
         ({"temperature": float("nan")}, "temperature nan"),
@@ -178,8 +178,8 @@ def test_top_k_of_the_vocabulary_or_more_keeps_all(top_k: int) -> None:
         ({"top_p": 1.01}, "top_p 1.01"),
     ],
 )
-def test_bad_values_are_usage_errors_that_name_them(bad: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_bad_values_are_usage_errors_that_name_them(bad: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
         Sampling(**bad)
 
 

@@ -1,4 +1,4 @@
-"""Any history leaves a session as if it had been started afresh on its tokens."""
+"""After any history a session equals a fresh one over the same tokens."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ TAPS: tuple[Tap, ...] = (0, "middle", -1)
 
 
 def session(tokens: Sequence[int], model: Tabular = MODEL, kind: str = "target", taps: Sequence[Tap] = ()) -> Session:
-    made = Session(model.cache(), model.capabilities, tokens, stopwatch=Stopwatch(CpuClock()), kind=kind)
-    made.tap(taps)
-    return made
+    target = Session(model.cache(), model.capabilities, tokens, stopwatch=Stopwatch(CpuClock()), kind=kind)
+    target.tap(taps)
+    return target
 
 
 def fresh_logits(tokens: Sequence[int]) -> torch.Tensor:
@@ -46,7 +46,7 @@ def chain(*tokens: int) -> Draft:
     return Draft(torch.tensor(tokens, dtype=torch.long))
 
 
-def verdict(nodes: Sequence[int], size: int, token: int) -> Acceptance:
+def acceptance(nodes: Sequence[int], size: int, token: int) -> Acceptance:
     padded = torch.tensor([*nodes, *[-1] * (size - len(nodes))], dtype=torch.long)
     stop = torch.tensor(nodes[-1] + 1 if nodes else 0)
     return Acceptance(Path(padded, stop, NO_EXPECTATION), torch.tensor(token))
@@ -76,10 +76,10 @@ def drafts(draw: st.DrawFn) -> Draft:
 
 @dataclass(frozen=True)
 class Decode:
-    """A pass, growths of its window, and a verdict.
+    """A pass, growths of its window, and an acceptance.
 
     Args:
-        at: the share of nodes before the last one kept; None: given up.
+        at: the share of nodes before the last accepted one; None: nothing is committed.
         probes: so many of the last nodes are probes, and then nothing grows.
         growths: tokens of further nodes, each with a share: of the nodes there before, the last it may hang from.
     """
@@ -98,20 +98,20 @@ class Decode:
             newest.append(target.newest)
         self.judge(target, target.draft, torch.cat(rows), torch.cat(newest))
 
-    def below(self, nodes: list[tuple[int, float]], held: int) -> Draft:
-        parents = [round(share * (held + n)) - 1 for n, (_, share) in enumerate(nodes)]
+    def below(self, nodes: list[tuple[int, float]], size: int) -> Draft:
+        parents = [round(share * (size + n)) - 1 for n, (_, share) in enumerate(nodes)]
         return Draft(torch.tensor([token for token, _ in nodes]), parents=torch.tensor(parents))
 
     def judge(self, target: Session, draft: Draft, rows: torch.Tensor, newest: torch.Tensor) -> None:
-        tokens, said = list(target.tokens), draft.tokens.tolist()
+        tokens, drafted = list(target.tokens), draft.tokens.tolist()
         for node in range(-1, len(draft)):
-            above = [said[k] for k in ancestry(draft, node)]
+            above = [drafted[k] for k in ancestry(draft, node)]
             assert torch.equal(rows[node + 1], fresh_logits([*tokens, *above]))
             assert torch.equal(newest[node + 1], fresh_hidden([*tokens, *above])[-1])
         if self.at is not None:
             nodes = ancestry(draft, round(self.at * draft.proposed) - 1)
-            emitted = target.commit(verdict(nodes, len(draft), self.token))
-            assert emitted == (*(said[k] for k in nodes), self.token)
+            emitted = target.commit(acceptance(nodes, len(draft), self.token))
+            assert emitted == (*(drafted[k] for k in nodes), self.token)
             assert target.tokens == [*tokens, *emitted]
             assert len(target.hidden) == len(target) - 1, "the last row is the one that gave the last token"
 
@@ -139,9 +139,9 @@ class Rollback:
     share: float
 
     def act(self, target: Session) -> None:
-        wanted = target.tokens[: max(1, round(self.share * len(target)))]
-        target.rollback(len(wanted))
-        assert target.tokens == wanted
+        expected = target.tokens[: max(1, round(self.share * len(target)))]
+        target.rollback(len(expected))
+        assert target.tokens == expected
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,9 @@ class Sync:
     tail: list[int]
 
     def act(self, target: Session) -> None:
-        wanted = [*target.tokens[: max(1, round(self.share * len(target)))], *self.tail]
-        target.sync(wanted)
-        assert target.tokens == wanted
+        expected = [*target.tokens[: max(1, round(self.share * len(target)))], *self.tail]
+        target.sync(expected)
+        assert target.tokens == expected
 
 
 @dataclass(frozen=True)
@@ -206,30 +206,26 @@ def test_any_history_equals_a_fresh_start(prompt: list[int], history: list[Act])
     assert torch.equal(target.forward()[0], fresh_logits(target.tokens))
 
 
-class TestStaleEntriesShow:
-    def test_a_cache_that_forgets_to_drop_a_refused_draft_gives_other_laws(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """The comparison above has teeth: `keep` without its effect is seen."""
+class TestStaleEntries:
+    def test_a_cache_that_keeps_a_rejected_draft_changes_the_logits(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """The comparison above notices a `keep` without effect."""
         monkeypatch.setattr(TabularCache, "keep", lambda self, length, entries=(): None)
         target = session([0, 1])
         target.forward(chain(2, 3))
-        target.commit(verdict([], 2, 1))
+        target.commit(acceptance([], 2, 1))
         assert not torch.equal(target.forward()[0], fresh_logits([0, 1, 1]))
 
-    def test_hidden_rows_that_stay_where_a_refused_draft_stood_are_others(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_hidden_rows_of_a_rejected_draft_differ_from_fresh_ones(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(HiddenRows, "keep", lambda self, length, entries: None)
         target = session([0, 1], taps=TAPS)
         target.forward(Draft(torch.tensor([2, 3]), parents=torch.tensor([-1, -1])))
-        target.commit(verdict([1], 2, 1))
+        target.commit(acceptance([1], 2, 1))
         assert torch.equal(target.hidden[:2], fresh_hidden([0, 1]))
         assert not torch.equal(target.hidden[2], fresh_hidden([0, 1, 3])[2])
 
 
 class Watching(TabularCache):  # type: ignore[misc]  # watched here, not varied
-    """Keeps the windows that it was given."""
+    """Records its windows."""
 
     def __init__(self) -> None:
         super().__init__(MODEL)
@@ -242,8 +238,8 @@ class Watching(TabularCache):  # type: ignore[misc]  # watched here, not varied
 
 def watched(tokens: Sequence[int]) -> tuple[Session, list[Window]]:
     cache = Watching()
-    made = Session(cache, MODEL.capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
-    return made, cache.windows
+    target = Session(cache, MODEL.capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
+    return target, cache.windows
 
 
 class TestWindows:
@@ -307,7 +303,7 @@ class TestWindows:
         target.grow(chain(2, 3))
         assert target.draft.parents is not None
         assert target.draft.parents.tolist() == [-1, 0, 1]
-        assert target.commit(verdict([0, 1, 2], 3, 1)) == (0, 2, 3, 1)
+        assert target.commit(acceptance([0, 1, 2], 3, 1)) == (0, 2, 3, 1)
 
     def test_features_go_with_their_entries(self) -> None:
         target, windows = watched([3, 1, 2])
@@ -315,8 +311,8 @@ class TestWindows:
         target.prefill(features[:2])
         first = target.forward(chain(0), features[2:4])
         target.grow(chain(1), features[4:])
-        given = [w.features for w in windows if w.features is not None]
-        assert torch.equal(torch.cat(given), features)
+        features_read = [w.features for w in windows if w.features is not None]
+        assert torch.equal(torch.cat(features_read), features)
         other, _ = watched([3, 1, 2])
         other.prefill(features[:2])
         assert torch.equal(other.forward(chain(0), features[2:4]), first)
@@ -343,7 +339,7 @@ class TestBadUse:
             target.forward(chain(0, 0, 0, 0))
         assert target.forward(chain(0, 0, 0)).shape == (4, 3)
 
-    def test_a_refused_draft_past_the_context_leaves_the_session_usable(self) -> None:
+    def test_a_session_stays_usable_after_a_draft_past_the_context(self) -> None:
         small = Tabular("tabular", {"context": 6})
         target = session([0, 1, 2], small)
         with pytest.raises(ContractError):
@@ -366,21 +362,21 @@ class TestBadUse:
         with pytest.raises(ContractError, match="ends in 1 probes"):
             target.grow(chain(0))
 
-    def test_growth_past_the_context(self) -> None:
+    def test_growth_past_the_context_is_a_contract_error(self) -> None:
         target = session([0, 1, 2], Tabular("tabular", {"context": 5}))
         target.forward(chain(0))
         with pytest.raises(ContractError, match="6 entries and the context is 5"):
             target.grow(chain(0, 1))
         assert target.grow(chain(0)).shape == (1, 3)
 
-    def test_layers_that_are_not_there(self) -> None:
+    def test_absent_layers_are_a_usage_error(self) -> None:
         with pytest.raises(UsageError, match="backbone of 8 layers: give each from 0"):
             session([0], taps=[9])
         bare = replace(MODEL.capabilities, layers=0)
         with pytest.raises(UsageError, match="serves none; take one that meets HIDDEN"):
             Session(MODEL.cache(), bare, [0], stopwatch=Stopwatch(CpuClock())).tap([-1])
 
-    def test_tapped_too_late(self) -> None:
+    def test_a_tap_after_the_prefill_is_a_contract_error(self) -> None:
         target = session([0, 1])
         target.prefill()
         with pytest.raises(ContractError, match=r"1 entries read.*tap before the prefill"):
@@ -407,22 +403,22 @@ class TestBadUse:
             session([0, 1, 2]).sync([])
 
 
-def test_the_host_is_told_of_a_verdict_by_one_read() -> None:
+def test_an_acceptance_is_read_by_the_host_once() -> None:
     target = session([0, 1])
     target.forward(chain(2, 3, 1))
-    made = verdict([0, 1], 3, 2)
-    assert target.commit(made) == (2, 3, 2)
-    assert made.read() is made.read()
+    result = acceptance([0, 1], 3, 2)
+    assert target.commit(result) == (2, 3, 2)
+    assert result.read() is result.read()
     assert target.cached == 4
     assert len(target.draft) == 0
 
 
-def test_a_copy_goes_its_own_way() -> None:
+def test_a_copy_is_independent_of_its_original() -> None:
     target = session([0, 1])
     target.prefill()
     twin = copy.deepcopy(target)
     twin.forward(chain(2))
-    twin.commit(verdict([0], 1, 3))
+    twin.commit(acceptance([0], 1, 3))
     assert (target.tokens, twin.tokens) == ([0, 1], [0, 1, 2, 3])
     assert torch.equal(target.forward()[0], fresh_logits([0, 1]))
     assert torch.equal(twin.forward()[0], fresh_logits([0, 1, 2, 3]))

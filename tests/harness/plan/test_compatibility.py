@@ -1,4 +1,4 @@
-"""Which method runs on which backbone, told from presets and configurations alone."""
+"""Which method runs on which backbone, decided from presets and configurations only."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from harness.plan.compatibility import incompatibility
 
 @dataclass(frozen=True)
 class Drafting:
-    """As much of a method as compatibility reads."""
+    """The attributes of a method that compatibility reads."""
 
     drafter: str
     drafter_shrink: int
@@ -28,7 +28,7 @@ class Drafting:
 
 @pytest.fixture()
 def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Presets named by the rows and columns of the pictures that their configurations state."""
+    """Presets named after the rows and columns of their pictures."""
     for rows, columns in ((4, 4), (4, 8), (8, 8)):
         name = f"picture-{rows}x{columns}"
         config = {"model_type": "llama", "vocab_size": 9, "picture": {"rows": rows, "columns": columns}}
@@ -49,9 +49,9 @@ def pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("picture-4x4", 1, None),
     ],
 )
-def test_a_drafter_of_smaller_pictures_is_smaller_by_the_methods_factor(
+def test_a_drafters_pictures_must_be_smaller_by_the_methods_factor(
     pictures: None, drafter: str, shrink: int, reason: str | None
 ) -> None:
     method: Any = Drafting(drafter, shrink)
-    told = incompatibility(method, presets.by_name()["picture-8x8"])
-    assert told is None if reason is None else told is not None and reason in told
+    message = incompatibility(method, presets.by_name()["picture-8x8"])
+    assert message is None if reason is None else message is not None and reason in message

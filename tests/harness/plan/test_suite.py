@@ -1,4 +1,4 @@
-"""Suite files: every error at once with its line, sweeps unrolled, cells told apart by what they run."""
+"""Suite files: every error at once with its line, sweeps unrolled, one cell id for each setting."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def refused(name: str, overrides: suite.Overrides = suite.NOTHING) -> str:
 
 
 def lines_of(message: str, path: str) -> dict[int, str]:
-    """What the message says of each line of the file."""
-    found: dict[int, str] = {}
+    """The message's text for each line of the file."""
+    texts: dict[int, str] = {}
     for row in message.splitlines():
         match = re.fullmatch(rf"{re.escape(path)}:(\d+): (.*)", row)
         assert match, f"no file and line in {row!r}"
-        found[int(match[1])] = found.get(int(match[1]), "") + match[2]
-    return found
+        texts[int(match[1])] = texts.get(int(match[1]), "") + match[2]
+    return texts
 
 
 def planned(**data: Any) -> Plan:
@@ -74,13 +74,13 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
         assert str(tmp_path / name) in refused(str(tmp_path / name))
 
 
-def test_a_key_given_twice_is_refused(write):
-    """YAML forbids it; taking the last one would drop methods without a word."""
+def test_a_duplicate_key_is_refused(write):
+    """YAML forbids it; using the last one would drop methods silently."""
     path = write("methods: [sjd]\nmethods: [jacobi]\nbackbones: [tabular]\ntasks: [tabular]\n")
     assert "methods" in lines_of(refused(path), path)[2]
 
 
-def test_every_error_comes_at_once_with_its_own_line(write):
+def test_all_errors_are_reported_at_once_with_their_lines(write):
     path = write(
         "methods:\n"
         "  - sjd\n"
@@ -92,8 +92,8 @@ def test_every_error_comes_at_once_with_its_own_line(write):
         "  - {name: tabular, promptscount: 2}\n"
         "  - humanevl\n"
     )
-    found = lines_of(refused(path), path)
-    assert {line: next(iter(re.findall(r"did you mean '(.*?)'", text)), "") for line, text in found.items()} == {
+    texts = lines_of(refused(path), path)
+    assert {line: next(iter(re.findall(r"did you mean '(.*?)'", text)), "") for line, text in texts.items()} == {
         3: "sjd",
         4: "window",
         5: "tabular",
@@ -102,7 +102,7 @@ def test_every_error_comes_at_once_with_its_own_line(write):
     }
 
 
-def test_wrong_keys_and_wrong_names_come_in_one_message(write):
+def test_wrong_keys_and_wrong_names_are_in_one_message(write):
     path = write("methods: [sjdd]\nbackbones: [tabular]\ntasks: [tabular]\ntemprature: 0\nmax_new_tokens: 0\n")
     assert set(lines_of(refused(path), path)) == {1, 4, 5}
 
@@ -112,7 +112,7 @@ def test_a_wrong_temperature_is_found_on_its_line(write):
     assert "-1" in lines_of(refused(path), path)[6]
 
 
-def test_an_entry_without_a_name_is_told_so(write):
+def test_an_entry_without_a_name_is_refused(write):
     path = write("methods:\n  - {window: 4}\nbackbones: [tabular]\ntasks: [tabular]\n")
     text = lines_of(refused(path), path)[2]
     assert "name" in text and "None" not in text
@@ -125,7 +125,7 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("case", UNKNOWN)
-def test_an_unknown_key_is_answered_with_the_nearest(write, case):
+def test_the_error_of_an_unknown_key_proposes_the_nearest_one(write, case):
     extra, meant = UNKNOWN[case]
     path = write(BASE + extra)
     assert f"did you mean {meant!r}" in lines_of(refused(path), path)[4]
@@ -201,30 +201,30 @@ def test_sweeps_are_unrolled_in_order_and_duplicates_dropped(write):
         "backbones: tabular\n"
         "tasks: {name: tabular, length: [2, 3], limit: 1}\n"
     )
-    found = suite.load(path)
-    assert [(method.tau, method.reuse) for method in found.methods] == [
+    loaded = suite.load(path)
+    assert [(method.tau, method.reuse) for method in loaded.methods] == [
         (0.25, "paper"),
         (0.25, "C"),
         (0.75, "paper"),
         (0.75, "C"),
     ]
-    assert [(use.task.length, use.limit) for use in found.tasks] == [(2, 1), (3, 1)]
+    assert [(use.task.length, use.limit) for use in loaded.tasks] == [(2, 1), (3, 1)]
 
 
-def test_all_stands_for_every_method_and_every_backbone_at_hand(write):
-    found = suite.load(write("methods: all\nbackbones: all\ntasks: tabular\n"))
-    assert [METHODS.name_of(type(method)) for method in found.methods] == list(METHODS)
-    assert {entry.name for entry in found.suite.backbones} == {
+def test_all_selects_every_method_and_every_ready_backbone(write):
+    loaded = suite.load(write("methods: all\nbackbones: all\ntasks: tabular\n"))
+    assert [METHODS.name_of(type(method)) for method in loaded.methods] == list(METHODS)
+    assert {entry.name for entry in loaded.suite.backbones} == {
         name for name, spec in presets.by_name().items() if spec.ready()
     }
 
 
-def test_defaults_are_those_of_the_adapters(write):
-    found = suite.load(write(BASE))
-    assert found.suite.name == "mine"
-    assert found.suite.backbones[0].dtype == ("fp64",)
-    assert found.suite.temperature == (0.0,)
-    assert found.methods == (METHODS.get("sjd")(),)
+def test_defaults_come_from_the_adapters(write):
+    loaded = suite.load(write(BASE))
+    assert loaded.suite.name == "mine"
+    assert loaded.suite.backbones[0].dtype == ("fp64",)
+    assert loaded.suite.temperature == (0.0,)
+    assert loaded.methods == (METHODS.get("sjd")(),)
 
 
 @pytest.mark.parametrize("name", sorted(suite.shipped()))
@@ -234,22 +234,22 @@ def test_a_shipped_suite_resolves_and_expands(name):
     assert all(plan.baseline(cell).role == "baseline" for cell in plan.cells)
 
 
-def test_the_quick_suite_has_what_a_pareto_front_needs():
+def test_the_quick_suite_has_three_thresholds_for_a_pareto_front():
     labels = {label(method) for method in suite.load("quick").methods}
     assert {f"sjdpp window=8 tau={tau}" for tau in ("0.25", "0.75", "1")} <= labels
 
 
 def test_every_method_is_in_a_suite_that_names_it():
-    ours = {METHODS.get(name) for name in METHODS if METHODS.source(name).startswith("methods.")}
+    shipped = {METHODS.get(name) for name in METHODS if METHODS.source(name).startswith("methods.")}
     named = {type(method) for name in suite.shipped() if name != "all" for method in suite.load(name).methods}
-    assert named >= ours - {METHODS.get("autoregressive")}
+    assert named >= shipped - {METHODS.get("autoregressive")}
 
 
 @pytest.mark.parametrize("text", ["0.25", ".inf"])
-def test_a_suite_survives_the_way_to_another_process(write, text):
-    """As to a Ray worker, and as a suite does when --limit is put into it."""
-    found = suite.load(write(f"methods: [{{name: sjdpp, tau: {text}}}]\nbackbones: tabular\ntasks: tabular\n"))
-    assert suite.resolve_again(pickle.loads(pickle.dumps(found.suite.model_dump()))).methods == found.methods
+def test_a_suite_survives_pickling(write, text):
+    """On the way to a Ray worker, and when --limit is applied."""
+    loaded = suite.load(write(f"methods: [{{name: sjdpp, tau: {text}}}]\nbackbones: tabular\ntasks: tabular\n"))
+    assert suite.resolve_again(pickle.loads(pickle.dumps(loaded.suite.model_dump()))).methods == loaded.methods
 
 
 def cell(**changes: Any) -> Cell:
@@ -305,14 +305,14 @@ SKIPS = {
 
 
 @pytest.mark.parametrize("case", SKIPS)
-def test_what_cannot_start_is_skipped_with_its_reason(case):
+def test_a_cell_that_cannot_start_is_skipped_with_its_reason(case):
     data, word = SKIPS[case]
     reasons = [c.skip for c in planned(**data).cells if c.role == "method"]
     assert reasons and all(reason is not None and word in reason for reason in reasons)
 
 
-def test_methods_that_differ_in_the_seventh_digit_make_another_run():
-    """The manifest's key is what --resume and the gate go by."""
+def test_methods_that_differ_in_the_seventh_digit_have_different_keys():
+    """--resume and the gate compare the manifest's key."""
     keys = [planned(methods=[{"name": "sjdpp", "tau": tau}]).manifest()["key"] for tau in (0.12345671, 0.12345672)]
     assert keys[0] != keys[1]
 
@@ -328,21 +328,21 @@ def test_each_prompt_of_a_swept_task_is_part_of_the_key(tmp_path):
     assert keys[0] != keys[1]
 
 
-def test_an_entry_of_no_file_that_is_wrong_as_a_whole_is_named_by_its_place():
+def test_a_wrong_entry_without_a_file_is_named_by_its_position():
     with pytest.raises(UsageError, match=r"\(methods\.0\): multi_head: delta is 1\.5"):
         planned(methods=[{"name": "multi_head", "delta": 1.5}])
 
 
-def test_a_task_asked_for_twice_with_other_limits_is_refused():
+def test_a_task_with_two_limits_is_refused():
     with pytest.raises(UsageError, match="another limit; keep one"):
         planned(tasks=[{"name": "tabular", "limit": 1}, {"name": "tabular", "limit": 4}])
 
 
-def test_an_entry_can_be_kept_to_some_temperatures(write):
-    found = suite.load(
+def test_an_entry_can_be_limited_to_some_temperatures(write):
+    loaded = suite.load(
         write("methods: [prompt_lookup, {name: sjd, at: 1}]\nbackbones: tabular\ntasks: tabular\ntemperature: [0, 1]\n")
     )
-    cells = [(cell.name, cell.sampling.temperature) for cell in expand(found).cells if cell.role == "method"]
+    cells = [(cell.name, cell.sampling.temperature) for cell in expand(loaded).cells if cell.role == "method"]
     assert cells == [("prompt_lookup", 0), ("prompt_lookup", 1), ("sjd", 1)]
     assert "at 2 is no temperature of the suite" in refused(
         write("methods: [{name: sjd, at: 2}]\nbackbones: tabular\ntasks: tabular\n")

@@ -98,7 +98,7 @@ BY_HAND = {
 
 
 class TestMetrics:
-    def test_every_metric_is_pinned_here(self) -> None:
+    def test_every_metric_has_a_value_counted_by_hand(self) -> None:
         assert set(METRICS) == set(BY_HAND)
 
     @pytest.mark.parametrize("name", sorted(METRICS))
@@ -116,7 +116,7 @@ class TestMetrics:
     @pytest.mark.parametrize(
         "metric", ["acceptance", "acceptance_per_node", "expected_per_node"], ids=lambda name: name
     )
-    def test_where_nothing_was_drafted_there_is_no_acceptance(self, metric: str) -> None:
+    def test_without_drafts_there_is_no_acceptance(self, metric: str) -> None:
         plain = (step(0, 0), step(0, 0))
         frame = totals(*frames((Record(sample("a", plain), plain),)))
         assert value(METRICS[metric], frame) is None
@@ -131,7 +131,7 @@ class TestMetrics:
         assert (row["steps"], row["nfe"], row["wall_ms"], row["wall_s"]) == (4, 5, 8.0, 0.008)
         assert (row["logprob"], row["agreement"], row["prefill_ms"]) == (-5.0, 0.5, 4.0)
 
-    def test_repetitions_are_rows_of_their_own(self) -> None:
+    def test_each_repetition_is_its_own_row(self) -> None:
         twice = (*RECORDS, Record(sample("a", B, repetition=1), B))
         frame = totals(*frames(twice))
         assert frame.loc[("a", 1), "output"] == 4
@@ -154,19 +154,19 @@ class TestDepth:
             (4, 1 / 6, 1 / 2),
         ]
 
-    def test_one_and_all_marginals_are_what_a_step_emits(self) -> None:
+    def test_one_plus_the_marginals_is_the_mean_emitted(self) -> None:
         _, steps = frames(RECORDS[1:3])
         marginals = sum(row.marginal for row in acceptance_by_depth(steps))
         assert 1 + marginals == pytest.approx(steps["emitted"].sum() / len(steps), rel=1e-12)
 
-    def test_a_short_draft_is_not_a_refusal(self) -> None:
-        """Depth 2 was reached twice and drafted once: kept there, it is 1 in 1 and not 1 in 2."""
+    def test_a_short_draft_is_not_a_rejection(self) -> None:
+        """Depth 2 was reached twice and drafted once: acceptance there is 1 of 1 and not 1 of 2."""
         trace = (step(2, 2), step(1, 1))
         _, steps = frames((Record(sample("a", trace), trace),))
         assert [row.conditional for row in acceptance_by_depth(steps)] == [1.0, 1.0]
         assert [row.marginal for row in acceptance_by_depth(steps)] == [1.0, 0.5]
 
-    def test_nothing_accepted_and_nothing_at_all(self) -> None:
+    def test_no_accepted_draft_and_no_step_give_no_depths(self) -> None:
         _, steps = frames(RECORDS[1:3])
         assert acceptance_by_depth(steps[steps["accepted"] == 0]) == []
         assert acceptance_by_depth(steps[steps["accepted"] > 99]) == []
@@ -195,7 +195,7 @@ class TestIdentities:
             "tested < accepted",
             "tested > drafted",
             "no bonus token",
-            "one too many",
+            "one token too many",
         ],
     )
     def test_a_broken_step_is_named(self, broken: Step) -> None:

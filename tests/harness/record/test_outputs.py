@@ -1,4 +1,4 @@
-"""Pictures and meshes: what they refuse, and that files give back what was written."""
+"""Pictures and meshes: refused contents, and files that load as they were written."""
 
 import numpy as np
 import pytest
@@ -9,19 +9,19 @@ from harness.record.outputs import Mesh, Picture, as_mesh, as_picture, as_text, 
 TRIANGLE = Mesh(np.array([[0, 0, 0], [1, 0, 0], [0, 1, 0.25]]), np.array([[0, 1, 2]]))
 
 
-def test_a_picture_comes_back_pixel_for_pixel(tmp_path):
+def test_a_picture_is_restored_pixel_for_pixel(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3), dtype=np.uint8)
     path = save(Picture(pixels), tmp_path / "deep" / "p.1")
     assert path is not None and path.name == "p.1.png"
     assert (as_picture(load(path)).pixels == pixels).all()
 
 
-def test_a_mesh_comes_back_vertex_for_vertex(tmp_path):
+def test_a_mesh_is_restored_vertex_for_vertex(tmp_path):
     path = save(TRIANGLE, tmp_path / "m")
     assert path is not None
-    found = as_mesh(load(path))
-    np.testing.assert_allclose(found.vertices, TRIANGLE.vertices)
-    assert found.faces.tolist() == [[0, 1, 2]]
+    mesh = as_mesh(load(path))
+    np.testing.assert_allclose(mesh.vertices, TRIANGLE.vertices)
+    assert mesh.faces.tolist() == [[0, 1, 2]]
 
 
 def test_a_text_is_kept_in_its_sample(tmp_path):
@@ -50,7 +50,7 @@ def test_a_damaged_file_is_named(tmp_path):
             load(tmp_path / name)
 
 
-def test_file_names_tell_prompts_and_repetitions_apart():
+def test_file_names_are_unique_to_prompt_and_repetition():
     names = [file_name(p, r) for p in ("a/b", "a_b", "a b", "A/b" * 80) for r in (0, 1)]
     assert len(set(names)) == 8 and all("/" not in name and len(name) < 80 for name in names)
 

@@ -1,4 +1,4 @@
-"""Provenance: complete, free of secrets, and a fingerprint that means what it says."""
+"""Provenance: complete and free of secrets; its fingerprint identifies the machine's speed."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ HERE = {
 def test_machine_is_described() -> None:
     import torch
 
-    found = machine()
-    assert found["cpu"] and found["arch"] and found["platform"]
-    assert found["cores"] >= 1 and found["memory_bytes"] > 2**28
-    assert found["threads"] == torch.get_num_threads()
-    assert len(found["gpus"]) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
+    description = machine()
+    assert description["cpu"] and description["arch"] and description["platform"]
+    assert description["cores"] >= 1 and description["memory_bytes"] > 2**28
+    assert description["threads"] == torch.get_num_threads()
+    assert len(description["gpus"]) == (torch.cuda.device_count() if torch.cuda.is_available() else 0)
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,11 @@ def test_machine_is_described() -> None:
         {"gpus": [{"name": "G", "memory_bytes": 40 * 2**30}]},
     ],
 )
-def test_what_bears_on_seconds_changes_the_fingerprint(change: dict[str, object]) -> None:
+def test_hardware_that_affects_speed_changes_the_fingerprint(change: dict[str, object]) -> None:
     assert fingerprint(HERE | change) != fingerprint(HERE)
 
 
-def test_what_differs_between_equal_machines_does_not() -> None:
+def test_differences_between_equal_machines_keep_the_fingerprint() -> None:
     later = {"platform": "Linux-6.2", "memory_bytes": 2**34 + 4096}
     gpu = [{"name": "G", "memory_bytes": 80 * 2**30 - 2**20}]
     assert fingerprint(HERE | later | {"gpus": gpu}) == fingerprint(HERE)
@@ -57,9 +57,9 @@ def test_what_differs_between_equal_machines_does_not() -> None:
 
 
 def test_versions_name_every_package(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = versions()
-    assert set(found) == {"python", *PACKAGES}
-    assert found["python"] == sys.version.split()[0] and found["numpy"]
+    package_versions = versions()
+    assert set(package_versions) == {"python", *PACKAGES}
+    assert package_versions["python"] == sys.version.split()[0] and package_versions["numpy"]
     monkeypatch.setattr(provenance, "PACKAGES", ("no-such-package",))
     assert versions()["no-such-package"] is None
 
@@ -76,7 +76,7 @@ def tree(path: Path) -> Path:
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A checkout that the harness believes to run from."""
+    """A checkout in which the harness seems to lie."""
     monkeypatch.setattr(provenance, "__file__", str(tmp_path / "tree" / "harness" / "record" / "provenance.py"))
     return tree(tmp_path / "tree")
 
@@ -87,11 +87,11 @@ def test_the_commit_of_the_source_tree(here: Path, tmp_path: Path, monkeypatch: 
     assert git_commit() == {"commit": head.stdout.strip(), "dirty": False}
     (here / "results").mkdir()
     (here / "results" / "run.json").write_text("{}")
-    found = git_commit()
-    assert found is not None and not found["dirty"], "what a run leaves in the checkout is not a change of the code"
+    state = git_commit()
+    assert state is not None and not state["dirty"], "files of a run are not a change of the code"
     (here / "harness" / "b.py").write_text("b = 1\n")
-    found = git_commit()
-    assert found is not None and found["dirty"], "a new module is a change of the code"
+    state = git_commit()
+    assert state is not None and state["dirty"], "a new module is a change of the code"
 
 
 def test_an_installed_wheel_has_no_commit(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +109,7 @@ def test_no_git_and_no_commit_yet_are_no_error(here: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize(
-    ("argv", "shown"),
+    ("argv", "redacted"),
     [
         (["run", "--max-tokens", "64", "--monkey", "5"], ["run", "--max-tokens", "64", "--monkey", "5"]),
         (["max_tokens=64"], ["max_tokens=64"]),
@@ -121,8 +121,8 @@ def test_no_git_and_no_commit_yet_are_no_error(here: Path, monkeypatch: pytest.M
         (["hf_" + "a" * 30], ["***"]),
     ],
 )
-def test_secrets_are_taken_out(argv: list[str], shown: list[str]) -> None:
-    assert redact(argv) == shown
+def test_secrets_are_removed(argv: list[str], redacted: list[str]) -> None:
+    assert redact(argv) == redacted
 
 
 def test_collect_is_json_and_keeps_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -133,11 +133,11 @@ def test_collect_is_json_and_keeps_no_secret(monkeypatch: pytest.MonkeyPatch) ->
         "TORCH_X": "key=s3cret",
     }.items():
         monkeypatch.setenv(name, value)
-    found = json.loads(json.dumps(collect(["stride", "--token", "s3cret"])))
-    assert set(found) == {"argv", "machine", "fingerprint", "versions", "git", "environment"}
-    assert found["environment"]["OMP_NUM_THREADS"] == "3" and found["environment"]["TORCH_LOGS"] == "x"
-    assert "s3cret" not in json.dumps(found)
-    assert found["fingerprint"] == fingerprint(found["machine"])
+    document = json.loads(json.dumps(collect(["stride", "--token", "s3cret"])))
+    assert set(document) == {"argv", "machine", "fingerprint", "versions", "git", "environment"}
+    assert document["environment"]["OMP_NUM_THREADS"] == "3" and document["environment"]["TORCH_LOGS"] == "x"
+    assert "s3cret" not in json.dumps(document)
+    assert document["fingerprint"] == fingerprint(document["machine"])
 
 
 values = st.recursive(
@@ -154,14 +154,14 @@ def test_a_digest_does_not_depend_on_order_and_survives_json(value: dict[str, ob
     assert digest(turned) == digest(value) == digest(json.loads(json.dumps(value)))
 
 
-def test_digests_of_known_and_of_unlike_values() -> None:
+def test_a_digest_is_sha256_of_json_and_differs_between_unlike_values() -> None:
     assert digest({"b": [1, (2.5,)], "a": None}) == hashlib.sha256(b'{"a":null,"b":[1,[2.5]]}').hexdigest()
     unlike = [1, 1.0, "1", True, None, [1], {"1": 1}, 0.1, 0.1 + 2**-56, 0.30000000000000004, 0.3, -0.0, 0.0]
     assert len({digest(value) for value in unlike}) == len(unlike)
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, {1: 0, "a": 1}, b"x"])
-def test_what_is_not_json_has_no_digest(value: object) -> None:
+def test_a_value_that_is_not_json_has_no_digest(value: object) -> None:
     with pytest.raises(ContractError, match="no digest"):
         digest(value)
 

@@ -25,14 +25,14 @@ def frame(**columns: list[float]) -> pd.DataFrame:
 
 
 def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios() -> None:
-    held = frame(output=[10, 10, 10, 90], steps=[10, 5, 5, 10])
-    assert stats.ratio(held, "output", "steps").estimate == 120 / 30
-    assert stats.ratio(held, "output", "steps", minus=1.0).estimate == 3.0
+    columns = frame(output=[10, 10, 10, 90], steps=[10, 5, 5, 10])
+    assert stats.ratio(columns, "output", "steps").estimate == 120 / 30
+    assert stats.ratio(columns, "output", "steps", minus=1.0).estimate == 3.0
 
 
 def test_three_prompts_give_an_estimate_and_no_interval() -> None:
-    held = stats.mean(series([1, 2, 6]))
-    assert held == stats.Interval(3.0, None, None, 3)
+    interval = stats.mean(series([1, 2, 6]))
+    assert interval == stats.Interval(3.0, None, None, 3)
     assert stats.mean(series([1, 2, 6, 7])).low is not None
     assert stats.median_ratio(series([2, 4, 6]), series([1, 1, 1])) == stats.Interval(4.0, None, None, 3)
     many = pd.concat([series([1, 2, 6])] * 5)  # repetitions do not make more prompts
@@ -40,7 +40,7 @@ def test_three_prompts_give_an_estimate_and_no_interval() -> None:
 
 
 def test_one_prompt_alone_is_clustered_by_repetition() -> None:
-    """Ten seeds of one prompt are resampled as ten prompts of one seed are; two prompts stay two clusters."""
+    """Ten seeds of one prompt are resampled like ten prompts of one seed; two prompts stay two clusters."""
     values = np.random.default_rng(0).normal(size=10)
     seeds, prompts = series(values, 10), series(values)
     assert stats.mean(seeds) == stats.mean(prompts) and stats.mean(seeds).n == 10
@@ -54,7 +54,7 @@ def test_one_prompt_alone_is_clustered_by_repetition() -> None:
     assert binary.low > 0 and binary.n == 4  # Wilson's
 
 
-def test_nothing_measured_gives_nothing() -> None:
+def test_without_measurements_there_is_no_interval() -> None:
     assert stats.mean(series([np.nan, np.nan])) is None
     assert stats.ratio(frame(a=[1, 1, 1, 1], b=[0, 0, 0, 0]), "a", "b") is None
     assert stats.median_ratio(series([]), series([])) is None
@@ -72,8 +72,8 @@ def test_the_same_seed_gives_the_same_interval() -> None:
 
 
 def test_equal_values_have_no_width() -> None:
-    held = stats.mean(series([2.0] * 8))
-    assert (held.low, held.high) == (2.0, 2.0)
+    interval = stats.mean(series([2.0] * 8))
+    assert (interval.low, interval.high) == (2.0, 2.0)
 
 
 def test_the_median_pairs_by_prompt_and_repetition() -> None:
@@ -86,25 +86,25 @@ def test_the_median_pairs_by_prompt_and_repetition() -> None:
 def test_the_vectorised_median_is_numpys() -> None:
     rng = np.random.default_rng(3)
     ratios, n = rng.lognormal(size=14), 7
-    held = stats.median_ratio(series(ratios, 2), series(np.ones(14), 2), seed=5)
+    interval = stats.median_ratio(series(ratios, 2), series(np.ones(14), 2), seed=5)
     counts = resample_counts(n, stats.RESAMPLES, 5).astype(int)
     direct = [np.median(np.repeat(ratios.reshape(n, 2), row, axis=0)) for row in counts]
     expected = stats.Bootstrap(float(np.median(ratios)), np.sort(direct), n).interval()
-    assert (held.low, held.high) == pytest.approx((expected.low, expected.high))
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
 
 
-def test_repetitions_of_a_prompt_move_together() -> None:
+def test_repetitions_of_a_prompt_are_resampled_together() -> None:
     """Copies of one measurement carry no information: the interval must not shrink with them."""
     values = np.random.default_rng(0).normal(size=10)
     once, often = stats.mean(series(values)), stats.mean(series(np.repeat(values, 20), 20))
     assert (often.low, often.high) == pytest.approx((once.low, once.high))
-    as_if_prompts = stats.mean(series(np.repeat(values, 20)))  # the planted mistake
+    as_if_prompts = stats.mean(series(np.repeat(values, 20)))  # the injected mistake
     assert as_if_prompts.high - as_if_prompts.low < 0.4 * (once.high - once.low)
 
 
 @pytest.mark.parametrize(("prompts", "least"), [(6, 0.86), (12, 0.865), (24, 0.885)])
-def test_coverage(prompts: int, least: float) -> None:
-    """95 % intervals of a ratio of skewed sums: 91, 91.5 and 93 % of 4,000 runs held the truth.
+def test_intervals_cover_the_truth_nearly_as_often_as_stated(prompts: int, least: float) -> None:
+    """95 % intervals of a ratio of skewed sums: 91, 91.5 and 93 % of 4,000 runs covered the truth.
 
     Here 300 runs at a fixed seed; the bounds are three standard deviations below those rates, which one
     reseeding in 700 would miss. The plain percentile interval must do worse.
@@ -114,10 +114,10 @@ def test_coverage(prompts: int, least: float) -> None:
     for _ in range(300):
         steps = rng.integers(20, 60, size=prompts)
         output = steps * (1 + rng.gamma(2.0, 0.5, size=prompts))  # mean ratio 2
-        held = stats.bootstrap(frame(output=list(output), steps=list(steps)), lambda s: s[..., 0] / s[..., 1])
-        bounds = held.interval()
+        ratio = stats.bootstrap(frame(output=list(output), steps=list(steps)), lambda s: s[..., 0] / s[..., 1])
+        bounds = ratio.interval()
         hit += bounds.low <= 2.0 <= bounds.high
-        plain += np.quantile(held.values, 0.025) <= 2.0 <= np.quantile(held.values, 0.975)
+        plain += np.quantile(ratio.values, 0.025) <= 2.0 <= np.quantile(ratio.values, 0.975)
     assert least <= hit / 300 <= 0.99
     assert plain < hit
 
@@ -127,17 +127,17 @@ def test_pairing_removes_what_prompts_share() -> None:
     hard = rng.normal(0, 5, size=20)
     a = frame(x=list(hard), one=[1.0] * 20)
     b = frame(x=list(hard + 0.3 + rng.normal(0, 0.1, size=20)), one=[1.0] * 20)
-    held = stats.difference(a, b, "x", "one")
-    assert 0.2 < held.low < 0.3 < held.high < 0.4
+    interval = stats.difference(a, b, "x", "one")
+    assert 0.2 < interval.low < 0.3 < interval.high < 0.4
     assert stats.difference(a, b.iloc[5:], "x", "one").n == 15
 
 
 def test_relative_change_and_its_p_value() -> None:
     a = frame(output=[30.0] * 8, steps=[10.0] * 8)
     b = frame(output=[20.0] * 8, steps=[10.0] * 8)
-    held = stats.change(a, b, "output", "steps", 1.0)
-    assert held.estimate == pytest.approx(-0.5)  # tau - 1: 2 -> 1
-    assert held.p_below(0.0) == 0.0
+    change = stats.change(a, b, "output", "steps", 1.0)
+    assert change.estimate == pytest.approx(-0.5)  # tau - 1: 2 -> 1
+    assert change.p_below(0.0) == 0.0
     assert stats.change(a, a, "output", "steps", 1.0).p_below(0.0) > 0.9
     assert stats.change(a, b.iloc[:3], "output", "steps", 1.0).p_below(0.0) is None
 
@@ -151,71 +151,72 @@ def test_p_is_calibrated() -> None:
     low = 0
     for _ in range(300):
         values = series(rng.normal(size=12))
-        held = stats.bootstrap(pd.DataFrame({"v": values, "one": 1.0}), lambda s: s[..., 0] / s[..., 1])
-        low += held.p_below(0.0) <= 0.05
+        mean = stats.bootstrap(pd.DataFrame({"v": values, "one": 1.0}), lambda s: s[..., 0] / s[..., 1])
+        low += mean.p_below(0.0) <= 0.05
     assert 0.012 <= low / 300 <= 0.088
 
 
 def test_resamples_without_a_value_give_no_interval() -> None:
     a = frame(accepted=[4, 0, 0, 0, 0, 0], tested=[8.0] * 6)
-    held = stats.change(a, a, "accepted", "tested")
-    assert held.estimate == 0.0 and held.interval().low is None and held.p_below() is None
+    change = stats.change(a, a, "accepted", "tested")
+    assert change.estimate == 0.0 and change.interval().low is None and change.p_below() is None
 
 
-def test_holm() -> None:
+def test_holm_by_hand() -> None:
     assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert stats.holm([0.9, 0.8]) == [1.0, 1.0]
     assert stats.holm([]) == []
 
 
 def test_binary_scores_get_wilsons_interval() -> None:
-    held = stats.score(series([0.0] * 10))
-    assert held.estimate == 0.0 and held.low == pytest.approx(0.0) and held.high == pytest.approx(0.2775, abs=1e-4)
+    interval = stats.score(series([0.0] * 10))
+    assert (interval.estimate, interval.low) == (0.0, pytest.approx(0.0))
+    assert interval.high == pytest.approx(0.2775, abs=1e-4)
     assert stats.score(series([0.5, 0.2, 0.1, 0.9])) == stats.mean(series([0.5, 0.2, 0.1, 0.9]))
 
 
-def outputs(rng: np.random.Generator, law: list[float], prompts: int = 12, length: int = 40) -> pd.Series:
-    rows = [list(rng.choice(len(law), size=length, p=law)) for _ in range(prompts)]
+def outputs(rng: np.random.Generator, probs: list[float], prompts: int = 12, length: int = 40) -> pd.Series:
+    rows = [list(rng.choice(len(probs), size=length, p=probs)) for _ in range(prompts)]
     return pd.Series(rows, index=index(prompts))
 
 
 def test_total_variation_by_hand() -> None:
     a = pd.Series([[0, 0], [1], [0], []], index=index(4))
     b = pd.Series([[1, 1], [1, 1], [1], [0]], index=index(4))
-    held = stats.unigram_test(a, b)  # a: 3/4, 1/4; b: 1/6, 5/6
-    assert held.statistic == pytest.approx(3 / 4 - 1 / 6) and held.n == 4
+    result = stats.unigram_test(a, b)  # a: 3/4, 1/4; b: 1/6, 5/6
+    assert result.statistic == pytest.approx(3 / 4 - 1 / 6) and result.n == 4
 
 
-def test_the_permutation_test_sees_a_shift_and_raises_no_false_alarm() -> None:
+def test_the_permutation_test_detects_a_shift_and_raises_no_false_alarm() -> None:
     """40 A/A runs at a fixed seed: p <= 0.05 in at most 6, which 1 reseeding in 100 exceeds."""
     rng = np.random.default_rng(0)
-    law, other = [0.4, 0.3, 0.2, 0.1], [0.2, 0.3, 0.2, 0.3]
-    alarms = [stats.unigram_test(outputs(rng, law), outputs(rng, law)).p <= 0.05 for _ in range(40)]
+    probs, shifted = [0.4, 0.3, 0.2, 0.1], [0.2, 0.3, 0.2, 0.3]
+    alarms = [stats.unigram_test(outputs(rng, probs), outputs(rng, probs)).p <= 0.05 for _ in range(40)]
     assert sum(alarms) <= 6
-    assert stats.unigram_test(outputs(rng, law), outputs(rng, other)).p < 0.01
+    assert stats.unigram_test(outputs(rng, probs), outputs(rng, shifted)).p < 0.01
 
 
-def test_equal_outputs_have_p_one_and_few_prompts_none() -> None:
-    held = outputs(np.random.default_rng(0), [0.5, 0.5])
-    assert stats.unigram_test(held, held) == stats.TwoSample(0.0, 1.0, 12)
-    assert stats.unigram_test(held.iloc[:3], held.iloc[:3]).p is None
-    assert stats.unigram_test(held.iloc[:3], held.iloc[3:]) is None
+def test_equal_outputs_have_p_1_and_few_prompts_have_no_p() -> None:
+    tokens = outputs(np.random.default_rng(0), [0.5, 0.5])
+    assert stats.unigram_test(tokens, tokens) == stats.TwoSample(0.0, 1.0, 12)
+    assert stats.unigram_test(tokens.iloc[:3], tokens.iloc[:3]).p is None
+    assert stats.unigram_test(tokens.iloc[:3], tokens.iloc[3:]) is None
 
 
 def test_swaps_are_within_prompts() -> None:
-    """Prompts that differ greatly say nothing against two sets that agree within each of them."""
+    """Differences between prompts are no evidence against two sets that agree within each prompt."""
     rng = np.random.default_rng(2)
     rows = [[i] * 20 + list(rng.integers(0, 30, size=5)) for i in range(10)]
     again = [[i] * 20 + list(rng.integers(0, 30, size=5)) for i in range(10)]
-    held = stats.unigram_test(pd.Series(rows, index=index(10)), pd.Series(again, index=index(10)))
-    assert held.p > 0.05
+    result = stats.unigram_test(pd.Series(rows, index=index(10)), pd.Series(again, index=index(10)))
+    assert result.p > 0.05
 
 
 def test_the_ks_distance_is_scipys_ties_included() -> None:
     rng = np.random.default_rng(0)
     a, b = series(rng.normal(size=30).round(1)), series(rng.normal(0.5, size=30).round(1))
-    held = stats.ks_test(a, b)
-    assert held.statistic == pytest.approx(ks_2samp(a, b).statistic)
+    result = stats.ks_test(a, b)
+    assert result.statistic == pytest.approx(ks_2samp(a, b).statistic)
     assert stats.ks_test(a, a + 3.0).p < 0.01
     assert stats.ks_test(a, a).p == 1.0
 

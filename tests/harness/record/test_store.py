@@ -1,4 +1,4 @@
-"""The run folder: what is written comes back, damage is named, and no kill loses what was finished."""
+"""The run folder: written records are restored, damage is named, and a kill loses no finished record."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ PLANNED = [
 
 
 def step(accepted: int = 1, overshoot: int = 0) -> Step:
-    """A step of a draft of three, of which ``accepted`` are kept."""
+    """A step of a draft of three with ``accepted`` accepted nodes."""
     counts: dict[str, Any] = dict.fromkeys(STEP_FIELDS, 0)
     counts |= {"nfe": 1, "rows": 4, "drafted": 3, "wall_ns": 1000 + accepted, "expected": 0.5}
     counts |= {"ranks": (0,), "energies": (-0.25, -1e30)}
@@ -73,7 +73,7 @@ def record(prompt: str, repetition: int = 0, warmup: bool = False) -> Record:
 
 
 def fill(store: Store, cell: str) -> list[tuple[str, int, bool]]:
-    """Do what is not done in the cell, seal it, and say what was done."""
+    """Write the cell's missing records, seal it, and return their keys."""
     if store.sealed(cell):
         return []
     missing = [key for key in PLANNED if key not in store.done(cell)]
@@ -103,7 +103,7 @@ def leftovers(run: Path) -> list[str]:
     return [path.name for path in run.rglob("*") if "partial" in path.name]
 
 
-# What is written comes back.
+# Written records are restored.
 
 
 def test_a_sealed_cell_holds_what_was_written(store: Store) -> None:
@@ -207,7 +207,7 @@ def test_a_cell_survives_the_disk(tmp_path_factory: pytest.TempPathFactory, valu
         assert steps[name].tolist() == [getattr(s, name) for value in values for s in value.steps]
 
 
-def test_ids_that_a_file_system_may_confuse_stay_apart(store: Store) -> None:
+def test_ids_that_a_file_system_may_confuse_stay_distinct(store: Store) -> None:
     ids = [
         "a/b",
         "a%2Fb",
@@ -260,7 +260,7 @@ def test_create_refuses_ids_that_are_no_folder_names(tmp_path: Path, names: list
         Store.create(tmp_path / "run", {"key": {}, "cells": dict.fromkeys(names)})
 
 
-def test_open_says_that_there_is_no_run(tmp_path: Path) -> None:
+def test_open_refuses_a_folder_without_a_run(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="holds no run"):
         Store.open(tmp_path)
 
@@ -276,7 +276,7 @@ def test_resume_names_every_key_that_differs(store: Store) -> None:
     assert Store.resume(store.path, MANIFEST | {"key": KEY | {"methods": ("sjd", "ar")}}).manifest == store.manifest
 
 
-def test_unknown_and_unfinished_cells(store: Store) -> None:
+def test_unknown_unfinished_and_sealed_cells_are_refused(store: Store) -> None:
     for call in (store.cell, store.done, store.sealed, lambda name: store.write(name, record("a"))):
         with pytest.raises(UnknownNameError, match="sjd-0a1b"):
             call("sjd-0a1c")
@@ -346,7 +346,7 @@ DAMAGE = [truncate, empty, flip]
 
 
 @pytest.mark.parametrize("damage", [*DAMAGE, newer])
-def test_a_damaged_manifest(store: Store, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_manifest_is_named(store: Store, damage: Callable[[Path], None]) -> None:
     damage(store.path / "manifest.json")
     named = r"manifest\.json is .*(version 2|truncated|sha256).*another folder"
     with pytest.raises(StoreError, match=named):
@@ -357,7 +357,7 @@ def test_a_damaged_manifest(store: Store, damage: Callable[[Path], None]) -> Non
 
 @pytest.mark.parametrize("file", ["cell.json", "samples.parquet", "steps.parquet"])
 @pytest.mark.parametrize("damage", [*DAMAGE, remove])
-def test_a_damaged_cell(store: Store, file: str, damage: Callable[[Path], None]) -> None:
+def test_a_damaged_cell_is_named(store: Store, file: str, damage: Callable[[Path], None]) -> None:
     fill(store, CELLS[0])
     folder = store.path / "cells" / CELLS[0]
     damage(folder / file)
@@ -366,7 +366,7 @@ def test_a_damaged_cell(store: Store, file: str, damage: Callable[[Path], None])
             call(CELLS[0])
 
 
-def test_a_newer_cell(store: Store) -> None:
+def test_a_newer_cell_is_refused(store: Store) -> None:
     fill(store, CELLS[0])
     newer(store.path / "cells" / CELLS[0] / "cell.json")
     with pytest.raises(StoreError, match="schema version 2"):
@@ -389,7 +389,7 @@ def test_a_damaged_record_is_set_aside_and_done_again(store: Store, damage: Call
     assert len(resumed.cell(CELLS[0]).samples) == len(PLANNED)
 
 
-def test_a_newer_record_is_not_taken_for_damage(store: Store) -> None:
+def test_a_newer_record_is_not_damage(store: Store) -> None:
     store.write(CELLS[0], record("a"))
     path = next((store.path / "records" / CELLS[0]).glob("*.json"))
     newer(path)
@@ -398,7 +398,7 @@ def test_a_newer_record_is_not_taken_for_damage(store: Store) -> None:
     assert path.exists()
 
 
-def test_resume_clears_what_a_kill_left(store: Store) -> None:
+def test_resume_removes_the_partial_files_of_a_kill(store: Store) -> None:
     store.write(CELLS[1], record("a"))
     fill(store, CELLS[0])
     litter = [
@@ -416,21 +416,21 @@ def test_resume_clears_what_a_kill_left(store: Store) -> None:
     assert not leftovers(store.path) and not (store.path / "records" / CELLS[0]).exists()
 
 
-def test_records_outlive_a_damaged_cell_that_should_replace_them(store: Store) -> None:
+def test_records_remain_while_the_cell_made_of_them_is_damaged(store: Store) -> None:
     fill(store, CELLS[0])
-    kept = store.path / "records" / CELLS[0] / "x.json"
-    kept.parent.mkdir()
-    kept.write_bytes(b"{}")
+    record_file = store.path / "records" / CELLS[0] / "x.json"
+    record_file.parent.mkdir()
+    record_file.write_bytes(b"{}")
     flip(store.path / "cells" / CELLS[0] / "steps.parquet")
     with pytest.raises(StoreError, match=r"steps\.parquet is damaged"):
         Store.resume(store.path, MANIFEST)
-    assert kept.exists()
+    assert record_file.exists()
 
 
-# A disk that refuses.
+# A failing disk.
 
 
-class Refusal:
+class FailingCall:
     """Makes the n-th call of some functions of ``os`` fail."""
 
     def __init__(self, patch: pytest.MonkeyPatch, names: list[str], code: int, nth: int) -> None:
@@ -452,7 +452,7 @@ class Refusal:
 @pytest.mark.parametrize("name", ["fsync", "replace", "mkdir"])
 def test_a_full_disk_ends_a_write_cleanly(store: Store, monkeypatch: pytest.MonkeyPatch, code: int, name: str) -> None:
     with monkeypatch.context() as patch:
-        Refusal(patch, [name], code, 0)
+        FailingCall(patch, [name], code, 0)
         with pytest.raises(RunIncomplete, match=r"kept.*--resume") as caught:
             store.write(CELLS[0], record("a"))
     assert caught.value.exit_code == 3
@@ -466,7 +466,7 @@ def test_a_full_disk_ends_a_seal_cleanly(store: Store, monkeypatch: pytest.Monke
     for key in PLANNED:
         store.write(CELLS[0], record(*key))
     with monkeypatch.context() as patch:
-        Refusal(patch, ["fsync", "replace"], errno.ENOSPC, nth)
+        FailingCall(patch, ["fsync", "replace"], errno.ENOSPC, nth)
         with pytest.raises(RunIncomplete, match="--resume"):
             store.seal(CELLS[0], {})
     assert not leftovers(store.path)
@@ -476,7 +476,7 @@ def test_a_full_disk_ends_a_seal_cleanly(store: Store, monkeypatch: pytest.Monke
     assert len(resumed.cell(CELLS[0]).samples) == len(PLANNED)
 
 
-def test_a_full_disk_while_a_table_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_the_writing_of_a_table_cleanly(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     store.write(CELLS[0], record("a"))
     real = Path.open
 
@@ -493,22 +493,22 @@ def test_a_full_disk_while_a_table_is_written(store: Store, monkeypatch: pytest.
 
 
 @pytest.mark.skipif(not os.access("/dev/full", os.W_OK), reason="needs a device that is always full")
-def test_a_device_that_is_really_full(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_device_ends_a_write(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     real = Path.open
     monkeypatch.setattr(Path, "open", lambda path, *a, **k: real(Path("/dev/full"), *a, **k))
     with pytest.raises(RunIncomplete, match="No space left"):
         store.write(CELLS[0], record("a"))
 
 
-def test_a_folder_in_which_no_run_can_be_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    Refusal(monkeypatch, ["replace"], errno.ENOSPC, 0)
+def test_a_full_disk_refuses_a_new_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    FailingCall(monkeypatch, ["replace"], errno.ENOSPC, 0)
     with pytest.raises(StoreError, match=r"no run can be started.*No space left.*another folder"):
         Store.create(tmp_path / "run", MANIFEST)
     assert not leftovers(tmp_path)
 
 
-def test_other_errors_pass_as_they_are(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    Refusal(monkeypatch, ["fsync"], errno.EBADF, 0)
+def test_other_errors_pass_unchanged(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    FailingCall(monkeypatch, ["fsync"], errno.EBADF, 0)
     with pytest.raises(OSError, match="Bad file"):
         store.write(CELLS[0], record("a"))
 
@@ -521,8 +521,8 @@ def environment() -> dict[str, str]:
     return os.environ | {"PYTHONPATH": str(Path(harness.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
 
-def go_on(run: Path, journal: Path, plan: int = len(PLANNED)) -> None:
-    """Start or resume the run and do the rest of it; a line of the journal for each decode stored."""
+def write_run(run: Path, journal: Path, plan: int = len(PLANNED)) -> None:
+    """Start or resume the run and complete it; the journal gets a line for each stored decode."""
     store = Store.resume(run, MANIFEST) if (run / "manifest.json").exists() else Store.create(run, MANIFEST)
     finished = [json.loads(line) for line in journal.read_text().splitlines()] if journal.exists() else []
     with journal.open("a") as notes:
@@ -541,7 +541,7 @@ def go_on(run: Path, journal: Path, plan: int = len(PLANNED)) -> None:
 
 
 def die_at(nth: int) -> None:
-    """Have this process killed just before its n-th call that changes a disk."""
+    """Kill this process just before its n-th call that changes a disk."""
     left = nth
 
     def wrap(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -559,14 +559,14 @@ def die_at(nth: int) -> None:
 
 
 def fork(run: Path, journal: Path, die: int | None) -> bool:
-    """``go_on`` in a child that dies at a call, or does not; whether it got to the end."""
+    """Call ``write_run`` in a child, killed at a call or not; return whether it finished."""
     child = os.fork()
     if child == 0:
         try:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             if die is not None:
                 die_at(die)
-            go_on(run, journal, plan=2)
+            write_run(run, journal, plan=2)
         except BaseException:
             traceback.print_exc()
             os._exit(1)
@@ -595,7 +595,7 @@ def every_kill(root: Path) -> int:
 
 
 def test_a_kill_between_any_two_calls_loses_nothing(tmp_path: Path) -> None:
-    go_on(tmp_path / "reference", tmp_path / "journal", plan=2)
+    write_run(tmp_path / "reference", tmp_path / "journal", plan=2)
     reference = Store.open(tmp_path / "reference")
     (tmp_path / "kills").mkdir()
     command = [sys.executable, __file__, "every", str(tmp_path / "kills")]
@@ -612,8 +612,8 @@ def test_a_kill_between_any_two_calls_loses_nothing(tmp_path: Path) -> None:
 
 
 def test_kills_at_random_moments_of_one_run(tmp_path: Path) -> None:
-    """A moment is a seeded number of decodes that the child said it stored, and then wherever it is."""
-    go_on(tmp_path / "reference", tmp_path / "reference.journal")
+    """The child is killed after a seeded number of decodes that it printed as stored."""
+    write_run(tmp_path / "reference", tmp_path / "reference.journal")
     reference = Store.open(tmp_path / "reference")
     run, journal = tmp_path / "run", tmp_path / "journal"
     command = [sys.executable, __file__, "go", str(run), str(journal)]
@@ -635,4 +635,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "every":
         print(every_kill(Path(sys.argv[2])))
     else:
-        go_on(Path(sys.argv[2]), Path(sys.argv[3]))
+        write_run(Path(sys.argv[2]), Path(sys.argv[3]))

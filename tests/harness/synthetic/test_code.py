@@ -1,4 +1,4 @@
-"""The world of code: programs are Python, pass their own tests, and fall on one side of the split."""
+"""Synthetic code: programs are Python, pass their own tests, and fall on one side of the split."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def passes(program: code.Program, body: str) -> bool:
     return True
 
 
-def test_programs_pass_their_own_tests_and_their_docstrings_say_what_they_return() -> None:
+def test_programs_pass_their_own_tests_and_docstring_examples() -> None:
     for program in written(300):
         assert passes(program, program.body)
         scope: dict[str, object] = {}
@@ -52,7 +52,7 @@ def test_a_body_that_does_nothing_fails() -> None:
     assert failed == 100
 
 
-def test_every_rule_is_drawn_and_heads_seldom_repeat() -> None:
+def test_every_rule_is_drawn_and_heads_rarely_repeat() -> None:
     programs = written(2000)
     assert len({program.head for program in programs}) > 1900
     bodies = {program.name: program.body for program in programs}
@@ -61,12 +61,12 @@ def test_every_rule_is_drawn_and_heads_seldom_repeat() -> None:
     assert len(bodies) > 5 * len(RULES) and len(starts) >= 6
 
 
-def test_the_same_seed_writes_the_same_and_another_writes_others() -> None:
+def test_programs_are_reproducible_by_seed() -> None:
     assert written(20) == written(20)
     assert written(20) != written(20, seed=1)
 
 
-def test_sides_are_told_by_the_head_alone_and_share_no_program() -> None:
+def test_the_head_decides_the_split_and_splits_share_no_program() -> None:
     sides = [list(islice(code.programs(np.random.default_rng(0), side), 40)) for side in (False, True)]
     assert [program.held_out for side in sides for program in side] == [False] * 40 + [True] * 40
     assert not {p.head for p in sides[0]} & {p.head for p in sides[1]}
@@ -84,12 +84,12 @@ def test_the_recipe_trains_resumes_and_loads_as_a_backbone(tmp_path: Path, monke
     assert max(ids) < 300 and len(ids) < len(text)
 
 
-def test_rows_depend_on_the_generator_alone_and_hold_whole_programs_first() -> None:
+def test_rows_depend_on_the_generator_only_and_start_with_a_program() -> None:
     rows = [TINY._rows(np.random.default_rng(3), 2, held_out=False) for _ in range(2)]
     assert torch.equal(*rows) and rows[0].shape == (2, 65)
     assert rows[0][0, 0] == 0
-    shown = TINY.tokenizer.decode(rows[0].flatten().tolist())
-    assert shown.startswith("def ")
+    text = TINY.tokenizer.decode(rows[0].flatten().tolist())
+    assert text.startswith("def ")
 
 
 @pytest.fixture(scope="module")
@@ -100,19 +100,19 @@ def shipped() -> Backbone:
 def complete(model: Backbone, text: str, most: int = 40) -> str:
     encoded = model.open(Prompt("x", text))
     cache, tokens = encoded.cache(), list(encoded.tokens)
-    made: list[int] = []
+    generated: list[int] = []
     base = 0
-    while len(made) < most and not (made and made[-1] in model.capabilities.eos):
+    while len(generated) < most and not (generated and generated[-1] in model.capabilities.eos):
         new = tokens[base:]
         window = Window(torch.tensor(new), torch.arange(base, len(tokens)), base, None, 1)
-        made.append(int(cache.extend(window).logits[0].argmax()))
+        generated.append(int(cache.extend(window).logits[0].argmax()))
         base = len(tokens)
-        tokens.append(made[-1])
-    return str(model.decode(made))
+        tokens.append(generated[-1])
+    return str(model.decode(generated))
 
 
 def test_the_shipped_model_completes_held_out_functions(shipped: Backbone) -> None:
-    """Greedily, 10 of 16 bodies are the grammar's to the letter, names that it draws at random included."""
+    """Greedy decoding gives 10 of 16 bodies exactly, random names included."""
     programs = list(islice(code.programs(np.random.default_rng(5), held_out=True), 16))
     right = sum(complete(shipped, p.head.rstrip()).startswith(f"\n{p.body}") for p in programs)
     assert right >= 8

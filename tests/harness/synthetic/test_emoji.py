@@ -1,4 +1,4 @@
-"""Emoji scenes: what is drawn is what the caption says, and splits share nothing."""
+"""Emoji scenes: pictures agree with their captions, and splits share no composition."""
 
 from __future__ import annotations
 
@@ -85,11 +85,13 @@ def test_a_position_caption_and_its_specification_name_the_same_relation():
     }
 
 
-def test_a_counting_specification_bans_one_more(drawn):
+def test_a_counting_specification_excludes_one_object_more(drawn):
     scene = next(scene for scene in drawn if scene.family == "counting" and len(scene.things) == 3)
     kind = scene.things[0].kind
-    found = emoji.specification(scene)
-    assert found["include"] == [{"class": kind, "count": 3}] and found["exclude"] == [{"class": kind, "count": 4}]
+    specification = emoji.specification(scene)
+    assert specification["include"] == [{"class": kind, "count": 3}] and specification["exclude"] == [
+        {"class": kind, "count": 4}
+    ]
 
 
 def test_stated_relations_hold_by_genevals_rule(drawn):
@@ -99,24 +101,24 @@ def test_stated_relations_hold_by_genevals_rule(drawn):
             assert relations(first.found(), second.found()) == {scene.relation}
 
 
-def test_objects_lie_inside_and_apart(drawn):
+def test_objects_lie_inside_the_picture_and_do_not_overlap(drawn):
     for scene in drawn:
-        taken = np.zeros((64, 64), dtype=int)
+        occupied = np.zeros((64, 64), dtype=int)
         for thing in scene.things:
             assert thing.row + thing.side <= CELLS and thing.column + thing.side <= CELLS
-            taken[box(thing)] += 1
-        assert taken.max() == 1
+            occupied[box(thing)] += 1
+        assert occupied.max() == 1
 
 
 def test_no_composition_is_in_both_splits_whatever_the_seed():
     random = np.random.default_rng(7)
     train = {composition(emoji.scene(random, "train", "single_object")) for _ in range(1500)}
-    held = {composition(emoji.scene(random, "held-out", "single_object")) for _ in range(300)}
-    assert not train & held
+    held_out = {composition(emoji.scene(random, "held-out", "single_object")) for _ in range(300)}
+    assert not train & held_out
 
 
-def test_scenes_are_those_that_the_shipped_weights_were_trained_on():
-    """Another digest means that tokenizer, detector and models must be trained anew."""
+def test_scenes_equal_those_of_the_shipped_weights_training():
+    """With another digest, tokenizer, detector and models must be trained again."""
     drawn = emoji.scenes(9, "held-out", 200)
     assert zlib.crc32(repr(drawn).encode()) == 4040608343
     assert zlib.crc32(" ".join(emoji.VOCABULARY).encode()) == 1744941313
@@ -130,7 +132,7 @@ def test_a_tenth_of_all_compositions_is_held_out():
     assert abs(share - 0.1) < 0.02
 
 
-def test_scenes_are_the_same_for_the_same_seed_and_a_longer_list_begins_with_a_shorter():
+def test_scenes_are_reproducible_and_a_longer_list_extends_a_shorter_one():
     assert emoji.scenes(5, "train", 12) == emoji.scenes(5, "train", 30)[:12]
     assert emoji.scenes(5, "train", 12) != emoji.scenes(6, "train", 12)
     assert [s.family for s in emoji.scenes(5, "train", 6)] == list(emoji.FAMILIES)
@@ -151,13 +153,13 @@ def test_pictures_show_objects_in_their_boxes_and_the_ground_elsewhere(drawn, si
         assert (pixels == emoji.render(scene, size)).all()
 
 
-def test_every_look_at_every_size_differs_from_every_other():
+def test_sprites_of_one_size_all_differ():
     looks = [(kind, colour) for kind in emoji.KINDS for colour in emoji.COLOURED.get(kind, ("",))]
     assert len(emoji.KINDS) == 36 and len(looks) == 56
     for side in (24, 16, 12, 8):
         pixels = np.stack([emoji_sprites.sprite(kind, colour, side).colour.ravel() for kind, colour in looks])
-        apart = np.abs(pixels[:, None] - pixels[None]).mean(-1) + 1000 * np.eye(len(looks))
-        assert apart.min() > 8
+        distances = np.abs(pixels[:, None] - pixels[None]).mean(-1) + 1000 * np.eye(len(looks))
+        assert distances.min() > 8
 
 
 def test_textures_are_rough_and_gradients_are_not(drawn):
@@ -172,16 +174,16 @@ def test_textures_are_rough_and_gradients_are_not(drawn):
 def test_regions_name_objects_and_the_ground(drawn, cells):
     step = cells // CELLS
     for scene in drawn[:80]:
-        found = emoji.regions(scene, cells)
+        regions = emoji.regions(scene, cells)
         boxes = np.zeros((cells, cells), dtype=bool)
         for thing in scene.things:
             part = tuple(slice(corner * step, (corner + thing.side) * step) for corner in (thing.row, thing.column))
             boxes[part] = True
-            assert (found[part] == emoji.OBJECT).mean() > 0.3
-        assert (found[~boxes] == (emoji.TEXTURED if scene.ground.textured else emoji.SMOOTH)).all()
+            assert (regions[part] == emoji.OBJECT).mean() > 0.3
+        assert (regions[~boxes] == (emoji.TEXTURED if scene.ground.textured else emoji.SMOOTH)).all()
 
 
-def test_wrong_input_is_told():
+def test_wrong_input_is_refused():
     with pytest.raises(UsageError, match="split 'test'"):
         emoji.scene(np.random.default_rng(0), "test")
     with pytest.raises(UsageError, match="families single_object"):
@@ -190,7 +192,7 @@ def test_wrong_input_is_told():
         emoji.render(emoji.scenes(0, "train", 1)[0], 48)
 
 
-def test_missing_sprites_are_told(monkeypatch, tmp_path):
+def test_missing_sprites_are_named(monkeypatch, tmp_path):
     monkeypatch.setattr(emoji_sprites, "DATA", tmp_path / "emoji.npz")
     with pytest.raises(UsageError, match=r"emoji\.npz cannot be read"):
         emoji_sprites._layers.__wrapped__(24)
@@ -206,5 +208,5 @@ def test_the_maker_names_every_sprite_and_refuses_another_font():
         emoji_make.make(other)
 
 
-def test_the_licence_stands_beside_the_sprites():
+def test_the_licence_lies_beside_the_sprites():
     assert "SIL OPEN FONT LICENSE" in (emoji_sprites.DATA.parent / "emoji-licence.txt").read_text()

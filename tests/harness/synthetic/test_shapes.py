@@ -13,16 +13,16 @@ from harness.record.outputs import Mesh
 from harness.synthetic import shapes
 from harness.synthetic.shapes_parts import SHARES, STRIPS, Dice
 
-EACH = [(kind, level) for kind in shapes.KINDS for level in range(3)]
+KINDS_AND_LEVELS = [(kind, level) for kind in shapes.KINDS for level in range(3)]
 
 
 def build(kind: str, level: int, split: str, seed: int) -> Mesh:
     return shapes.build(kind, level, Dice(np.random.default_rng(seed), split))
 
 
-@pytest.mark.parametrize(("kind", "level"), EACH)
+@pytest.mark.parametrize(("kind", "level"), KINDS_AND_LEVELS)
 @pytest.mark.parametrize("split", sorted(SHARES))
-def test_every_kind_has_300_to_900_tokens_and_comes_back(kind: str, level: int, split: str) -> None:
+def test_every_kind_has_300_to_900_tokens_and_decodes_to_all_faces(kind: str, level: int, split: str) -> None:
     for seed in range(4):
         mesh = build(kind, level, split, seed)
         row = bpt_tokens.encode(mesh)
@@ -31,7 +31,7 @@ def test_every_kind_has_300_to_900_tokens_and_comes_back(kind: str, level: int, 
         assert np.abs(mesh.vertices).max() == pytest.approx(0.95)
 
 
-@pytest.mark.parametrize(("kind", "level"), EACH)
+@pytest.mark.parametrize(("kind", "level"), KINDS_AND_LEVELS)
 def test_every_part_is_closed_and_turned_outwards(kind: str, level: int) -> None:
     for part in shapes.KINDS[kind](Dice(np.random.default_rng(7), "train"), level):
         edges = Counter(edge for a, b, c in part.faces.tolist() for edge in ((a, b), (b, c), (c, a)))
@@ -41,21 +41,21 @@ def test_every_part_is_closed_and_turned_outwards(kind: str, level: int) -> None
 
 
 @pytest.mark.parametrize("kind", sorted(shapes.KINDS))
-def test_levels_have_ever_more_faces(kind: str) -> None:
+def test_higher_levels_have_more_faces(kind: str) -> None:
     counts = [[len(build(kind, level, "train", seed).faces) for seed in range(5)] for level in range(3)]
     assert max(counts[0]) < min(counts[1]) and max(counts[1]) < min(counts[2])
 
 
 def test_parameters_of_tests_are_never_drawn_in_training() -> None:
-    drawn = {split: [Dice(np.random.default_rng(3), split).within(0, 1) for _ in range(1)] for split in SHARES}
+    values = {split: [Dice(np.random.default_rng(3), split).within(0, 1) for _ in range(1)] for split in SHARES}
     for split in SHARES:
         dice = Dice(np.random.default_rng(3), split)
-        drawn[split] = sorted(dice.within(0, 1) * STRIPS % 1 for _ in range(3000))
-    assert drawn["train"][-1] < 0.7 < 0.75 < drawn["test"][0]
-    assert drawn["test"][-1] < 0.95
+        values[split] = sorted(dice.within(0, 1) * STRIPS % 1 for _ in range(3000))
+    assert values["train"][-1] < 0.7 < 0.75 < values["test"][0]
+    assert values["test"][-1] < 0.95
 
 
-def test_shapes_depend_on_the_generator_alone_and_kinds_and_levels_are_shared_out() -> None:
+def test_shapes_depend_on_the_generator_only_and_cover_kinds_and_levels() -> None:
     first, second = (shapes.shape(np.random.default_rng(5), "test") for _ in range(2))
     assert np.array_equal(first.mesh.vertices, second.mesh.vertices) and first.category == second.category
     random = np.random.default_rng(0)

@@ -1,4 +1,4 @@
-"""The training loop: seeded, resumable to the bit, capped, with a card that says what was made."""
+"""The training loop: seeded, resumable bit for bit, limited in time, with a card of the result."""
 
 import json
 
@@ -43,8 +43,8 @@ def equal(a, b):
     return a.keys() == b.keys() and all(torch.equal(a[k], b[k]) for k in a)
 
 
-def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(tmp_path):
-    whole = train("line", Line(), tmp_path / "whole", {})
+def test_an_interrupted_training_ends_with_the_weights_of_an_uninterrupted_one(tmp_path):
+    uninterrupted = train("line", Line(), tmp_path / "uninterrupted", {})
 
     def stop(progress):
         if progress.step == 13:
@@ -58,17 +58,17 @@ def test_an_interrupted_training_ends_where_an_uninterrupted_one_does(tmp_path):
         with pytest.raises(KeyboardInterrupt):
             train("line", Saves(), tmp_path / "cut", {}, watch=stop)
     again = train("line", Saves(), tmp_path / "cut", {})
-    assert whole.finished and again.finished and again.step == 40
-    assert equal(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+    assert uninterrupted.finished and again.finished and again.step == 40
+    assert equal(weights(tmp_path / "uninterrupted"), weights(tmp_path / "cut"))
 
 
-def test_another_seed_makes_other_weights(tmp_path):
+def test_another_seed_gives_other_weights(tmp_path):
     for seed in (0, 1):
         train("line", Line(), tmp_path / str(seed), {}, seed=seed)
     assert not equal(weights(tmp_path / "0"), weights(tmp_path / "1"))
 
 
-def test_the_card_says_what_was_made(tmp_path):
+def test_the_card_describes_the_training(tmp_path):
     train("line", Line(), tmp_path, {})
     card = json.loads((tmp_path / "card.json").read_text())
     assert (card["steps"], card["seed"], card["parameters"]) == (40, 0, 2)
@@ -78,15 +78,15 @@ def test_the_card_says_what_was_made(tmp_path):
 
 
 def test_minutes_stop_it_unfinished_and_hours_finish_it(tmp_path):
-    found = train("line", Line(), tmp_path / "a", {}, minutes=0)
-    assert not found.finished and found.step == 1 and not (tmp_path / "a" / "card.json").exists()
+    outcome = train("line", Line(), tmp_path / "a", {}, minutes=0)
+    assert not outcome.finished and outcome.step == 1 and not (tmp_path / "a" / "card.json").exists()
 
     class Short(Line):
         hours = 0.0
 
-    found = train("line", Short(), tmp_path / "b", {})
+    outcome = train("line", Short(), tmp_path / "b", {})
     card = json.loads((tmp_path / "b" / "card.json").read_text())
-    assert found.finished and (card["steps"], card["planned_steps"]) == (1, 40)
+    assert outcome.finished and (card["steps"], card["planned_steps"]) == (1, 40)
 
 
 def test_a_checkpoint_of_another_recipe_or_seed_is_refused(tmp_path):

@@ -1,4 +1,4 @@
-"""Passages of a teacher: the names of their files in the cache are those of version 0.1."""
+"""Passages of a teacher: cached files have the names of version 0.1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The drafter that borrows an embedding: adapter, text of a teacher, recipe; on a tiny teacher made here."""
+"""The drafter with a shared embedding: adapter, text of a teacher, recipe; on a tiny teacher."""
 
 from __future__ import annotations
 
@@ -52,16 +52,16 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(path)
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(["<s>", "</s>"])
-    PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>").save_pretrained(path)
+    byte_tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
+    byte_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    byte_tokenizer.decoder = decoders.ByteLevel()
+    byte_tokenizer.add_special_tokens(["<s>", "</s>"])
+    PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(path)
     return path
 
 
 @pytest.fixture()
-def stage(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DistilledDrafter:
+def recipe(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> DistilledDrafter:
     """A recipe over the tiny teacher, with a cache of its own and few prefixes."""
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
     (tmp_path / "presets").mkdir()
@@ -73,8 +73,8 @@ def stage(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Dis
 
 
 @pytest.fixture()
-def trained(stage: DistilledDrafter, tmp_path: Path) -> Path:
-    assert train("tiny", stage, tmp_path / "out", {}).finished
+def trained(recipe: DistilledDrafter, tmp_path: Path) -> Path:
+    assert train("tiny", recipe, tmp_path / "out", {}).finished
     return tmp_path / "out"
 
 
@@ -91,8 +91,8 @@ def params(teacher: Path, body: Path) -> dict[str, Any]:
     return {"source": {"folder": str(teacher)}, "body": str(body)}
 
 
-def test_text_is_generated_once_and_an_interrupted_generation_goes_on(
-    stage: DistilledDrafter, teacher: Path, monkeypatch: pytest.MonkeyPatch
+def test_text_is_generated_once_and_an_interrupted_generation_resumes(
+    recipe: DistilledDrafter, teacher: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = {"folder": str(teacher)}
     first = passages.texts_of("t", source, PLAN)
@@ -102,16 +102,16 @@ def test_text_is_generated_once_and_an_interrupted_generation_goes_on(
     (home / "train-001.npz").unlink()
     again = passages.texts_of("t", source, PLAN)
     assert torch.equal(again.training[1].tokens, first.training[1].tokens)
-    monkeypatch.setattr(passages, "extend", lambda *given: pytest.fail("it is in the cache"))
+    monkeypatch.setattr(passages, "extend", lambda *arguments: pytest.fail("it is in the cache"))
     assert torch.equal(passages.texts_of("t", source, PLAN).training[0].probs, first.training[0].probs)
 
 
-def test_laws_are_those_of_the_teacher_and_greedy_batches_follow_them(stage: DistilledDrafter, teacher: Path) -> None:
+def test_probabilities_are_the_teachers_and_greedy_batches_follow_them(recipe: DistilledDrafter, teacher: Path) -> None:
     batch = passages.texts_of("t", {"folder": str(teacher)}, PLAN).training[0]
     model = LlamaForCausalLM.from_pretrained(teacher, dtype=torch.bfloat16).eval()
     with torch.no_grad():
-        law = model(input_ids=batch.tokens[:, :-1]).logits.float().softmax(-1)
-    torch.testing.assert_close(law.gather(-1, batch.ids), batch.probs, rtol=0, atol=0.02)
+        probs = model(input_ids=batch.tokens[:, :-1]).logits.float().softmax(-1)
+    torch.testing.assert_close(probs.gather(-1, batch.ids), batch.probs, rtol=0, atol=0.02)
     assert batch.tokens.shape[1] == batch.start + PLAN.new
     own = slice(batch.start - 1, None)
     ids, probs = batch.ids[:, own], batch.probs[:, own]
@@ -119,10 +119,10 @@ def test_laws_are_those_of_the_teacher_and_greedy_batches_follow_them(stage: Dis
     assert torch.equal(chosen, (probs * (ids != 257)).amax(-1)), "batch 0 is greedy and never ends a text"
 
 
-def test_sides_share_no_prefix_and_too_few_are_an_error(stage: DistilledDrafter, teacher: Path) -> None:
-    found = passages.texts_of("t", {"folder": str(teacher)}, PLAN)
+def test_sides_share_no_prefix_and_too_few_are_an_error(recipe: DistilledDrafter, teacher: Path) -> None:
+    texts = passages.texts_of("t", {"folder": str(teacher)}, PLAN)
     starts = [
-        {tuple(row[: b.start]) for b in side for row in b.tokens.tolist()} for side in (found.training, found.checks)
+        {tuple(row[: b.start]) for b in side for row in b.tokens.tolist()} for side in (texts.training, texts.checks)
     ]
     assert not starts[0] & starts[1]
     with pytest.raises(UsageError, match="prefixes give 0 batches of 300 rows of one length, and 1 are asked for"):
@@ -133,61 +133,61 @@ def test_prefixes_are_heads_of_documented_functions_and_prose_but_no_benchmark()
     head = 'def f(self):\n    """Say."""'
     inner = "".join(f"    {line}\n" for line in [*head.splitlines(), "    return 1"])
     source = '"""' + "Words of a module. " * 30 + f'"""\n\nclass A:\n{inner}'
-    prose, found = prompts.of_source(source)
-    assert found == head and len(prose.split()) == 40
+    prose, heads_found = prompts.of_source(source)
+    assert heads_found == head and len(prose.split()) == 40
     assert list(prompts.of_source("def g():\n    return 2\n")) == []
-    asked = {problem["prompt"].split('"""')[0].strip() for problem in read_problems().values()}
+    benchmark_heads = {problem["prompt"].split('"""')[0].strip() for problem in read_problems().values()}
     heads = [program(np.random.default_rng(seed)).head for seed in range(200)]
-    assert len(asked) > 100 and not asked & {text.split('"""')[0].strip() for text in [head, *heads]}
+    assert len(benchmark_heads) > 100 and not benchmark_heads & {
+        text.split('"""')[0].strip() for text in [head, *heads]
+    }
 
 
-def test_a_training_beats_its_start_and_loads_as_a_drafter_of_the_whole_vocabulary(
-    trained: Path, teacher: Path
-) -> None:
+def test_a_training_lowers_the_loss_and_loads_as_a_drafter_of_the_full_vocabulary(trained: Path, teacher: Path) -> None:
     card = json.loads((trained / "card.json").read_text())
     assert card["parameters"] < 20_000 and card["curve"][-1][1] < card["curve"][0][1]
     model = Drafter.load("d", params(teacher, trained), "fp32", "cpu")
     assert (model.capabilities.vocabulary, model.capabilities.context, model.capabilities.eos) == (258, 128, {257})
     ids = model.encode("def f(x):")
     assert model.decode(ids) == "def f(x):"
-    whole = feed(model, [ids])
-    assert whole.shape == (len(ids), 258)
-    assert int(torch.isfinite(whole[0]).sum()) == 40
-    torch.testing.assert_close(feed(model, [ids[:4], ids[4:5], ids[5:]]), whole, rtol=0, atol=1e-4)
+    logits = feed(model, [ids])
+    assert logits.shape == (len(ids), 258)
+    assert int(torch.isfinite(logits[0]).sum()) == 40
+    torch.testing.assert_close(feed(model, [ids[:4], ids[4:5], ids[5:]]), logits, rtol=0, atol=1e-4)
 
 
-def test_the_adapter_computes_what_was_trained(stage: DistilledDrafter, trained: Path, teacher: Path) -> None:
+def test_the_adapter_computes_the_trained_logits(recipe: DistilledDrafter, trained: Path, teacher: Path) -> None:
     model = Drafter.load("d", params(teacher, trained), "fp32", "cpu")
-    loaded, kept = drafter_files.read("d", teacher, trained)
+    loaded, token_ids = drafter_files.read("d", teacher, trained)
     ids = list(range(20, 44))
     with torch.no_grad():
         expected = loaded(input_ids=torch.tensor([ids])).logits[0]
-    torch.testing.assert_close(feed(model, [ids])[:, kept], expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(feed(model, [ids])[:, token_ids], expected, rtol=0, atol=1e-4)
 
 
-def test_a_drafter_is_named_by_a_target_of_the_same_vocabulary(
+def test_a_drafter_serves_targets_of_the_same_vocabulary_only(
     trained: Path, teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = f"adapter: drafter\nsource: {{folder: {teacher}}}\nbody: {trained}\nvocabulary: 258\nlicence: x\nnote: y\n"
     (tmp_path / "presets" / "tiny-drafter.yaml").write_text(text)
     target = presets.load("tiny-teacher", "fp32")
-    found = presets.drafter(target, "tiny-drafter")
-    assert isinstance(found, Drafter)
+    drafter = presets.drafter(target, "tiny-drafter")
+    assert isinstance(drafter, Drafter)
     assert presets.resolve("tiny-drafter").ready() and presets.resolve("tiny-drafter").meets()
     with pytest.raises(UsageError, match="vocabulary of 258 tokens and the target 'random-llama-1m' of 512"):
         presets.drafter(presets.load("random-llama-1m", "fp32"), "tiny-drafter")
     with pytest.raises(UsageError, match="variant"):
-        found.variant({"layers": "1"})
+        drafter.variant({"layers": "1"})
 
 
-def test_what_is_missing_or_does_not_fit_is_said(trained: Path, teacher: Path, tmp_path: Path) -> None:
-    for given, says in (
+def test_missing_and_wrong_components_are_named(trained: Path, teacher: Path, tmp_path: Path) -> None:
+    for spec, says in (
         ({}, "a drafter needs source"),
         ({"source": {"folder": str(teacher)}}, "a drafter needs body"),
         ({**params(teacher, trained), "layers": 2}, "no parameter 'layers'; it has source, body"),
     ):
         with pytest.raises(UsageError, match=says):
-            Drafter.load("d", given, "fp32", "cpu")
+            Drafter.load("d", spec, "fp32", "cpu")
     with pytest.raises(WeightsError, match=r"holds no config\.json; train it"):
         Drafter.load("d", params(teacher, tmp_path / "none"), "fp32", "cpu")
     broken = tmp_path / "broken"
@@ -205,32 +205,32 @@ def test_what_is_missing_or_does_not_fit_is_said(trained: Path, teacher: Path, t
         Drafter.load("d", params(teacher, broken), "fp32", "cpu")
 
 
-def test_an_unembedding_of_its_own_is_refused(tmp_path: Path) -> None:
+def test_a_separate_unembedding_is_refused(tmp_path: Path) -> None:
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**{**SIZES, "tie_word_embeddings": False})).save_pretrained(tmp_path)
     with pytest.raises(WeightsError, match="has an unembedding of its own"):
         drafter_files.read_embedding("d", tmp_path)
 
 
-def test_the_distance_ignores_ids_that_are_never_proposed(stage: DistilledDrafter, teacher: Path) -> None:
-    found = passages.texts_of("t", {"folder": str(teacher)}, PLAN)
-    student = Student(stage, teacher, found).eval().requires_grad_(False)
-    batch = found.training[0]
-    law = student(batch.tokens[:, :-1]).softmax(-1)
-    total = torch.zeros(law.shape[:2])
-    weight = torch.zeros(law.shape[:2])
+def test_the_distance_ignores_ids_that_are_never_proposed(recipe: DistilledDrafter, teacher: Path) -> None:
+    texts = passages.texts_of("t", {"folder": str(teacher)}, PLAN)
+    student = Student(recipe, teacher, texts).eval().requires_grad_(False)
+    batch = texts.training[0]
+    predicted = student(batch.tokens[:, :-1]).softmax(-1)
+    total = torch.zeros(predicted.shape[:2])
+    weight = torch.zeros(predicted.shape[:2])
     for k in range(PLAN.top):
-        for row in range(law.shape[0]):
-            for place in range(law.shape[1]):
+        for row in range(predicted.shape[0]):
+            for place in range(predicted.shape[1]):
                 where = (student.ids == batch.ids[row, place, k]).nonzero()
                 if len(where):
                     share = batch.probs[row, place, k]
-                    total[row, place] -= share * law[row, place, where[0, 0]].log()
+                    total[row, place] -= share * predicted[row, place, where[0, 0]].log()
                     weight[row, place] += share
     expected = (total / weight.clamp_min(1e-3)).mean()
     torch.testing.assert_close(student.distance(batch), expected, rtol=1e-4, atol=1e-4)
-    assert torch.equal(student.ids, most_probable(found.training, 258, 40))
-    assert float(student.spread(law, batch.ids).sum(-1).max()) <= 1 + 1e-5
+    assert torch.equal(student.ids, most_probable(texts.training, 258, 40))
+    assert float(student.spread(predicted, batch.ids).sum(-1).max()) <= 1 + 1e-5
 
 
 def test_counts_back_off_to_shorter_contexts() -> None:
@@ -239,20 +239,20 @@ def test_counts_back_off_to_shorter_contexts() -> None:
     assert counts.guesses(torch.tensor([[1, 2, 4, 3]]))[0].tolist() == [[2, 1, 7], [3, 4, 5], [2, 1, 7], [1, 2, 7]]
 
 
-def test_counts_of_what_comes_later() -> None:
+def test_counts_of_a_later_token() -> None:
     counts = NGram.of([torch.tensor([[1, 2, 3, 4, 1, 2, 5, 4]])], ahead=1)
     assert counts.guess(torch.tensor([[1, 2, 9]])).tolist() == [[3, 4, 2]]  # 1 _ 3, 1 2 _ 4; else the commonest
     assert counts.guesses(torch.tensor([[2]])).tolist() == [[[4, 2, 3]]]
 
 
-def test_the_drafter_of_the_recipe_beat_both_controls() -> None:
+def test_the_recipes_drafter_beats_both_controls() -> None:
     folder = drafter_files.folder_of("smollm2-drafter")
     figures = json.loads((folder / "card.json").read_text())["figures"]
     assert figures["top1"] > figures["top1_ngram"] and figures["top1"] > figures["top1_untrained"]
 
 
 @pytest.mark.model
-def test_a_drafter_that_is_not_here_names_the_command_that_trains_it(smollm2: Backbone) -> None:
+def test_the_error_of_an_absent_drafter_names_its_training_command(smollm2: Backbone) -> None:
     folder = drafter_files.folder_of("smollm2-drafter")
     with pytest.raises(WeightsError, match=f"stride train backbone smollm2-drafter --out {folder}"):
         presets.drafter(smollm2, "smollm2-drafter")

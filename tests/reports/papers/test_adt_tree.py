@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ import pandas as pd
 import pytest
 from click.testing import CliRunner
 
-from harness.bench.trees import TRIALS, _halves
 from harness.cli.main import stride
 from harness.plan import suite
 from harness.plan.cells import expand
@@ -317,10 +315,3 @@ def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) ->
 def test_every_suite_is_read_and_has_a_report(name: str) -> None:
     plan = expand(suite.load(name))
     assert plan.runnable and name.removeprefix("papers/") in reports()
-
-
-def test_prompts_to_choose_on_are_not_timed_again() -> None:
-    prompts = [[i] for i in range(28)]
-    chosen, rest = _halves(prompts)
-    assert len(chosen) == TRIALS and sorted(chosen + rest) == prompts
-    assert math.ceil(len(rest) / 2) > 10

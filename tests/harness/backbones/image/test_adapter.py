@@ -97,16 +97,16 @@ class TestPrompts:
             with pytest.raises(UsageError, match=f"reads one or more from 0 to {BEGIN}"):
                 model.open(Prompt("p", tokens=ids))
 
-    def test_a_caption_that_leaves_no_room_and_a_condition(self, model: ImageModel) -> None:
+    def test_a_long_caption_and_a_condition_are_refused(self, model: ImageModel) -> None:
         with pytest.raises(UsageError, match=r"has 32 tokens; with 9 of a picture they would pass the context of 40"):
             model.open(prompt("a " * 31))
         with pytest.raises(UsageError, match="has another condition"):
             model.open(Prompt("p", "a cat", condition=np.zeros(3)))
 
-    def test_what_it_offers(self, model: ImageModel) -> None:
+    def test_capabilities(self, model: ImageModel) -> None:
         grid = model.capabilities.grid
         assert grid is not None and (grid.rows, grid.columns, grid.length) == (SIDE, SIDE, SIDE * SIDE)
-        offered = {
+        requirements = {
             Requirement.TREE_MASK,
             Requirement.DRAFTER,
             Requirement.HIDDEN,
@@ -114,7 +114,7 @@ class TestPrompts:
             Requirement.CODEBOOK,
             Requirement.ANY_ORDER,
         }
-        assert model.capabilities.meets == ImageModel.meets({}) == offered
+        assert model.capabilities.meets == ImageModel.meets({}) == requirements
         assert (model.capabilities.vocabulary, model.capabilities.eos) == (BEGIN + 1, frozenset())
         assert ImageModel.modality({}) == "image"
         assert model.capabilities.codebook is not None and model.capabilities.codebook.shape == (CODES, 1)
@@ -129,44 +129,44 @@ def by_hand(model: ImageModel, ids: list[int], cells: list[int], scale: float) -
 
 class TestGuidance:
     @pytest.mark.parametrize("scale", [0.0, 1.0, 2.5])
-    def test_rows_are_two_passes_mixed_and_only_codes_may_come(self, scale: float) -> None:
+    def test_rows_mix_two_passes_and_only_codes_are_possible(self, scale: float) -> None:
         model, cells = tiny(scale), [3, 0, 16, 5, 5]
-        opened = model.open(prompt())
-        ids, cache = list(opened.tokens), opened.cache()
+        encoded = model.open(prompt())
+        ids, cache = list(encoded.tokens), encoded.cache()
         feed(cache, ids[:-1], 0, rows=0)
         rows = torch.cat([feed(cache, [ids[-1], *cells[:2]], len(ids) - 1), feed(cache, cells[2:], len(ids) + 2)])
         expected = by_hand(model, ids, cells, scale)
         torch.testing.assert_close(rows[:, :CODES], expected[:, :CODES], rtol=0, atol=NEAR)
         assert torch.isinf(rows[:, CODES:]).all()
 
-    def test_without_a_prompt_it_is_the_empty_caption(self, model: ImageModel) -> None:
+    def test_without_a_prompt_the_caption_is_empty(self, model: ImageModel) -> None:
         rows = feed(model.cache(), [EMPTY, BEGIN, 4], 0)[1:]
         expected = feed(model._slots(model._net), [EMPTY, BEGIN, 4], 0)[1:]
         torch.testing.assert_close(rows[:, :CODES], expected[:, :CODES], rtol=0, atol=NEAR)
 
-    def test_each_cache_of_an_opening_is_its_own(self, model: ImageModel) -> None:
-        opened = model.open(prompt())
-        one, two = opened.cache(), opened.cache()
-        first = feed(one, list(opened.tokens), 0)
-        feed(one, [1, 2], len(opened.tokens))
-        torch.testing.assert_close(feed(two, list(opened.tokens), 0), first, rtol=0, atol=0)
+    def test_caches_of_one_encoded_prompt_are_independent(self, model: ImageModel) -> None:
+        encoded = model.open(prompt())
+        one, two = encoded.cache(), encoded.cache()
+        first = feed(one, list(encoded.tokens), 0)
+        feed(one, [1, 2], len(encoded.tokens))
+        torch.testing.assert_close(feed(two, list(encoded.tokens), 0), first, rtol=0, atol=0)
 
     @settings(max_examples=25)
     @given(data=st.data())
-    def test_any_history_leaves_a_session_as_if_started_afresh(self, model: ImageModel, data: st.DataObject) -> None:
-        opened, code = model.open(prompt()), st.integers(0, CODES - 1)
-        ids = list(opened.tokens)
-        target = Session(opened.cache(), model.capabilities, ids, stopwatch=Stopwatch(CpuClock()))
+    def test_after_any_history_a_session_equals_a_fresh_one(self, model: ImageModel, data: st.DataObject) -> None:
+        encoded, code = model.open(prompt()), st.integers(0, CODES - 1)
+        ids = list(encoded.tokens)
+        target = Session(encoded.cache(), model.capabilities, ids, stopwatch=Stopwatch(CpuClock()))
         for _ in range(data.draw(st.integers(1, 4))):
-            said = data.draw(st.lists(code, max_size=4))
-            parents = [data.draw(st.integers(-1, k - 1)) for k in range(len(said))]
-            draft = Draft(torch.tensor(said, dtype=torch.long), parents=torch.tensor(parents, dtype=torch.long))
+            drafted = data.draw(st.lists(code, max_size=4))
+            parents = [data.draw(st.integers(-1, k - 1)) for k in range(len(drafted))]
+            draft = Draft(torch.tensor(drafted, dtype=torch.long), parents=torch.tensor(parents, dtype=torch.long))
             target.forward(draft)
-            node, nodes = data.draw(st.integers(-1, len(said) - 1)), []
+            node, nodes = data.draw(st.integers(-1, len(drafted) - 1)), []
             while node >= 0:
                 nodes.insert(0, node)
                 node = parents[node]
-            walk = torch.tensor([*nodes, *[-1] * (len(said) - len(nodes))], dtype=torch.long)
+            walk = torch.tensor([*nodes, *[-1] * (len(drafted) - len(nodes))], dtype=torch.long)
             stop = torch.tensor(nodes[-1] + 1 if nodes else 0)
             target.commit(Acceptance(Walk(walk, stop, torch.zeros(())), torch.tensor(data.draw(code))))
             target.rollback(data.draw(st.integers(len(ids), len(target))))
@@ -190,7 +190,7 @@ class TestPictures:
             ([-1] + [0] * 8, "token -1 stands for no colour"),
         ],
     )
-    def test_what_is_no_picture(self, model: ImageModel, tokens: list[int], says: str) -> None:
+    def test_tokens_that_make_no_picture_are_refused(self, model: ImageModel, tokens: list[int], says: str) -> None:
         with pytest.raises(OutputError, match=says):
             model.decode(tokens)
 
@@ -198,28 +198,28 @@ class TestPictures:
         vq = VQ().eval()
         save_bf16(vq, tmp_path)
         sizes = {"picture": {**PICTURE, "codes": 1024}, "vocab_size": 1024 + len(WORDS) + 2}
-        given = {**params(**sizes), "pixels": {"folder": str(tmp_path)}}
-        model = ImageModel.load("tiny", given, "fp32", "cpu")
-        shown = model.decode([5, 900, *[7] * 7])
-        assert isinstance(shown, Picture) and shown.pixels.shape == (4 * SIDE, 4 * SIDE, 3)
+        spec = {**params(**sizes), "pixels": {"folder": str(tmp_path)}}
+        model = ImageModel.load("tiny", spec, "fp32", "cpu")
+        picture = model.decode([5, 900, *[7] * 7])
+        assert isinstance(picture, Picture) and picture.pixels.shape == (4 * SIDE, 4 * SIDE, 3)
         expected = VQ.load(tmp_path)
         torch.testing.assert_close(model.capabilities.codebook, expected.codebook)
         ids = torch.tensor([5, 900, *[7] * 7]).view(1, SIDE, SIDE)
-        assert np.array_equal(shown.pixels, expected.decode(ids)[0].numpy())
+        assert np.array_equal(picture.pixels, expected.decode(ids)[0].numpy())
         grey = ImageModel.load("tiny", params(**sizes), "fp32", "cpu")
         assert grey.fingerprint != model.fingerprint
 
     def test_a_whole_decode_makes_a_picture(self, model: ImageModel) -> None:
         draws = SeededDraws(0, "t", "p", 0)
         run = open_run(model, lambda _: model, prompt(), Sampling(temperature=1.0), SIDE * SIDE, draws)
-        made = decode(METHODS.get("autoregressive")(), run)
-        assert len(made.tokens) == SIDE * SIDE == sum(step.nfe for step in made.steps)
-        assert model.decode(made.tokens).pixels.shape == (SIDE, SIDE, 3)
+        result = decode(METHODS.get("autoregressive")(), run)
+        assert len(result.tokens) == SIDE * SIDE == sum(step.nfe for step in result.steps)
+        assert model.decode(result.tokens).pixels.shape == (SIDE, SIDE, 3)
 
 
 class TestLoading:
     @pytest.mark.parametrize(
-        ("given", "says"),
+        ("changes", "says"),
         [
             ({"guidence": 2}, "image has no parameter 'guidence'; it has source, pixels, guidance"),
             ({"guidance": "much"}, "guidance is 'much'; give a number from 0"),
@@ -227,11 +227,11 @@ class TestLoading:
             ({"pixels": {"hub": {"id": "a/b"}}}, "pixels is a source hub; give shipped: NAME or folder: PATH"),
         ],
     )
-    def test_parameters_are_checked(self, given: dict[str, Any], says: str) -> None:
+    def test_parameters_are_checked(self, changes: dict[str, Any], says: str) -> None:
         with pytest.raises(UsageError, match=says):
-            ImageModel.load("tiny", {**params(), **given}, "fp32", "cpu")
+            ImageModel.load("tiny", {**params(), **changes}, "fp32", "cpu")
 
-    def test_no_source_and_no_dtype(self) -> None:
+    def test_a_missing_source_and_an_unknown_dtype_are_refused(self) -> None:
         with pytest.raises(UsageError, match="needs a source of weights"):
             ImageModel.load("tiny", {}, "fp32", "cpu")
         with pytest.raises(UsageError, match="no dtype 'int4'"):
@@ -246,40 +246,40 @@ class TestLoading:
             ({"vocab_size": 30}, "17 codes, 5 words and 2 more ids do not make up the vocabulary of 30"),
         ],
     )
-    def test_a_model_of_no_pictures(self, changes: dict[str, Any], says: str) -> None:
+    def test_a_configuration_without_pictures_is_refused(self, changes: dict[str, Any], says: str) -> None:
         with pytest.raises(WeightsError, match=says):
             tiny(**changes)
 
-    def test_a_tokenizer_of_other_codes_and_a_missing_one(self, tmp_path: Path) -> None:
+    def test_a_missing_tokenizer_and_one_of_other_codes_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match="is no VQ tokenizer"):
             ImageModel.load("tiny", {**params(), "pixels": {"folder": str(tmp_path)}}, "fp32", "cpu")
         save_bf16(VQ(), tmp_path)
         with pytest.raises(WeightsError, match=r"17 codes, and the tokenizer in .* has 1024"):
             ImageModel.load("tiny", {**params(), "pixels": {"folder": str(tmp_path)}}, "fp32", "cpu")
 
-    def test_variants_share_weights_and_have_marks_of_their_own(self, model: ImageModel) -> None:
+    def test_each_variant_has_its_own_fingerprint(self, model: ImageModel) -> None:
         assert model.variant({}) is model
         plain, short = model.variant({"guidance": "1"}), model.variant({"layers": "2"})
-        marks = {model.fingerprint, plain.fingerprint, short.fingerprint, tiny(2.0).fingerprint}
-        assert len(marks) == 4
+        fingerprints = {model.fingerprint, plain.fingerprint, short.fingerprint, tiny(2.0).fingerprint}
+        assert len(fingerprints) == 4
         ids = list(model.open(prompt()).tokens)
         rows = feed(plain.open(prompt()).cache(), ids, 0)[-1:]
         torch.testing.assert_close(rows[:, :CODES], by_hand(model, ids, [], 1.0)[:, :CODES], rtol=0, atol=NEAR)
         assert not torch.allclose(feed(short.cache(), [EMPTY, BEGIN], 0), feed(model.cache(), [EMPTY, BEGIN], 0))
-        for asked, says in (({"depth": "2"}, "no variant with depth"), ({"guidance": "x"}, "give a number")):
+        for overrides, says in (({"depth": "2"}, "no variant with depth"), ({"guidance": "x"}, "give a number")):
             with pytest.raises(UsageError, match=says):
-                model.variant(asked)
+                model.variant(overrides)
 
-    def test_past_the_context(self, model: ImageModel) -> None:
+    def test_a_window_past_the_context_is_refused(self, model: ImageModel) -> None:
         cache = model.cache()
         with pytest.raises(ContractError, match="would pass the context of 40"):
             feed(cache, [EMPTY, BEGIN, *[1] * 39], 0)
 
     def test_the_shipped_models_of_a_family_have_one_vocabulary(self) -> None:
         for family in (("emoji-image", "emoji-image-small"), ("digits-s", "digits-l")):
-            found = [shipped(name) for name in family if (shipped(name) / "config.json").exists()]
+            folders = [shipped(name) for name in family if (shipped(name) / "config.json").exists()]
             names = {"emoji-image": "embedded-image", "emoji-image-small": "embedded-image-small"}
-            models = [presets.load(names.get(at.name, f"embedded-{at.name}"), "fp32") for at in found]
+            models = [presets.load(names.get(folder.name, f"embedded-{folder.name}"), "fp32") for folder in folders]
             assert len({one.capabilities.vocabulary for one in models}) <= 1
 
 
@@ -289,24 +289,24 @@ CLOSED = dataclasses.replace(LAYOUT, closed=True)
 
 def small_decoder(dropout: float = 0.0, layout: Layout = LAYOUT) -> decoder.Decoder:
     torch.manual_seed(0)
-    made = decoder.Decoder(decoder.Shape(layout.vocabulary, 32, 48, 2, 2, 40), layout.config(), dropout)
+    model = decoder.Decoder(decoder.Shape(layout.vocabulary, 32, 48, 2, 2, 40), layout.config(), dropout)
     with torch.no_grad():
-        for weight in made.parameters():
+        for weight in model.parameters():
             weight.mul_(1 + torch.rand_like(weight))
-        made.embed.mul_(20)
-        made.head.mul_(5)
-    return made.eval()
+        model.embed.mul_(20)
+        model.head.mul_(5)
+    return model.eval()
 
 
 class TestTraining:
     @pytest.mark.parametrize("layout", [LAYOUT, CLOSED], ids=["open", "closed"])
-    def test_what_is_exported_computes_what_was_trained(
+    def test_the_exported_model_computes_the_losses_of_the_trained_one(
         self, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """In fp32 on both sides; what is left is the mean of the rounding of each weight."""
+        """In fp32 on both sides; the tolerance covers the rounding of the stored weights."""
         monkeypatch.setattr(decoder, "PRODUCTS", torch.float32)
-        made = small_decoder(layout=layout)
-        made.export(tmp_path)
+        trained = small_decoder(layout=layout)
+        trained.export(tmp_path)
         model = ImageModel.load("tiny", {"source": {"folder": str(tmp_path)}}, "fp32", "cpu")
         assert model._net.kind == "fused"
         assert model.capabilities.grid == layout.grid
@@ -315,9 +315,9 @@ class TestTraining:
         assert model.decode(written.tolist()).pixels.shape[:2] == (SIDE, SIDE)
         rows = feed(model.open(prompt()).cache(), [*ids, *written[:-1].tolist()], 0)[len(ids) - 1 :]
         with torch.no_grad():
-            found = nats(made, layout, Batch([CAPTION], cells[None]))[0]
+            losses = nats(trained, layout, Batch([CAPTION], cells[None]))[0]
         expected = -rows[layout.places(), :CODES].log_softmax(-1)[torch.arange(9), cells]
-        torch.testing.assert_close(found, expected, rtol=0, atol=0.03)
+        torch.testing.assert_close(losses, expected, rtol=0, atol=0.03)
         assert float(rows[layout.places(), :CODES].std()) > 1
 
     def test_rows_of_a_closed_picture_end_with_their_token_and_no_other(self) -> None:
@@ -336,51 +336,53 @@ class TestTraining:
         with pytest.raises(OutputError, match="set max_new_tokens to 12"):
             model.decode([1] * 9)
 
-    def test_a_sample_of_closed_rows_has_the_law_of_its_second_row(self) -> None:
+    def test_a_sample_of_closed_rows_has_the_distribution_of_its_second_row(self) -> None:
         """The first cell of a row follows the end of the one before it."""
         layout = dataclasses.replace(CLOSED, rows=2, columns=1)
-        made = small_decoder(layout=layout)
+        trained = small_decoder(layout=layout)
         with torch.no_grad():
-            drawn = sample(made, layout, ["a cat"] * 3000, np.random.default_rng(0))
+            drawn = sample(trained, layout, ["a cat"] * 3000, np.random.default_rng(0))
             common = int(drawn[:, 0].mode().values)
             ids = torch.tensor([[*layout.prompt("", "a cat"), common, layout.grid.eol or 0]])
-            law = made.logits(made(ids)[0, -1], CODES).softmax(-1)
+            probs = trained.logits(trained(ids)[0, -1], CODES).softmax(-1)
         second = drawn[drawn[:, 0] == common, 1]
         share = torch.bincount(second, minlength=CODES) / len(second)
-        assert float((share - law).abs().sum() / 2) < 1.2 * (CODES / len(second)) ** 0.5
+        assert float((share - probs).abs().sum() / 2) < 1.2 * (CODES / len(second)) ** 0.5
 
-    def test_captions_of_different_lengths_do_not_touch_each_other(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_captions_of_different_lengths_do_not_change_each_others_losses(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(decoder, "PRODUCTS", torch.float32)
-        made, captions = small_decoder(), ["a cat", CAPTION, ""]
+        trained, captions = small_decoder(), ["a cat", CAPTION, ""]
         cells = torch.randint(0, CODES, (3, 9), generator=torch.Generator().manual_seed(0))
         with torch.no_grad():
-            together = nats(made, LAYOUT, Batch(captions, cells))
-            alone = [nats(made, LAYOUT, Batch([c], x[None]))[0] for c, x in zip(captions, cells, strict=True)]
+            together = nats(trained, LAYOUT, Batch(captions, cells))
+            alone = [nats(trained, LAYOUT, Batch([c], x[None]))[0] for c, x in zip(captions, cells, strict=True)]
         torch.testing.assert_close(together, torch.stack(alone), rtol=0, atol=1e-5)
 
-    def test_samples_follow_the_law_of_the_first_cell(self) -> None:
-        """1,500 draws at a fixed seed; a right sampler is off by more than 0.08 in one reseeding of 10,000."""
-        made = small_decoder()
+    def test_samples_follow_the_distribution_of_the_first_cell(self) -> None:
+        """1,500 draws at a fixed seed; a correct sampler differs by more than 0.08 in one reseeding of 10,000."""
+        trained = small_decoder()
         with torch.no_grad():
             prompts = [torch.tensor([LAYOUT.prompt("", text)]) for text in ("a cat", "")]
-            rows = [made.logits(made(ids)[0, -1], CODES) for ids in prompts]
-            law = torch.lerp(rows[1], rows[0], 2.0).softmax(-1)
-            drawn = sample(made, Layout(1, 1, CODES, WORDS), ["a cat"] * 1500, np.random.default_rng(0), 2.0)
+            rows = [trained.logits(trained(ids)[0, -1], CODES) for ids in prompts]
+            probs = torch.lerp(rows[1], rows[0], 2.0).softmax(-1)
+            drawn = sample(trained, Layout(1, 1, CODES, WORDS), ["a cat"] * 1500, np.random.default_rng(0), 2.0)
         share = torch.bincount(drawn[:, 0], minlength=CODES) / 1500
-        assert float((share - law).abs().sum() / 2) < 0.08
+        assert float((share - probs).abs().sum() / 2) < 0.08
 
-    def test_dropout_is_for_training_alone(self) -> None:
-        made = small_decoder(0.5)
+    def test_dropout_acts_in_training_only(self) -> None:
+        trained = small_decoder(0.5)
         ids = torch.tensor([[1, 2, 3]])
-        assert torch.equal(made(ids), made(ids))
-        assert not torch.equal(made.train()(ids), made(ids))
+        assert torch.equal(trained(ids), trained(ids))
+        assert not torch.equal(trained.train()(ids), trained(ids))
 
     def test_nearest_is_zero_for_a_copy(self) -> None:
-        known = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-        found = nearest(torch.stack([known[3], known[1] + 2]), known)
-        assert float(found[0]) < 1e-3 < float(found[1])
+        codes = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+        distances = nearest(torch.stack([codes[3], codes[1] + 2]), codes)
+        assert float(distances[0]) < 1e-3 < float(distances[1])
 
-    def test_a_step_on_scenes_teaches_something_and_the_tokenizer_stays_out(self, tmp_path: Path) -> None:
+    def test_steps_on_scenes_lower_the_loss_and_the_tokenizer_is_not_trained(self, tmp_path: Path) -> None:
         save_bf16(VQ(), tmp_path)
         recipe = RECIPES.get("emoji-image-8x8")
         recipe = dataclasses.replace(recipe, width=32, inner=32, layers=1, heads=2, batch=6, compiled=False)

@@ -1,6 +1,6 @@
-"""Goals of the models that come with the package, measured on held-out prompts; those not reached are strict failures.
+"""Goals of the models that come with the package, measured on held-out prompts; unreached goals are strict xfails.
 
-A measurement takes minutes: STRIDE_MEASURE=1 asks for it. Cards say what was measured when weights were made.
+A measurement takes minutes and needs STRIDE_MEASURE=1. The cards record the figures of the training.
 """
 
 import os
@@ -39,15 +39,15 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def scores():
     model, task = presets.load("embedded-image", "fp32"), EmojiScenes(n=256)
-    found = []
+    scores = []
     with torch.inference_mode():
         for prompt in task.prompts():
             draws = SeededDraws(0, "emoji_scenes", prompt.id, 0)
             run = open_run(model, lambda name: model, prompt, Sampling(1.0), model.capabilities.grid.length, draws)
             run.eos = frozenset()
             tokens = decode(METHODS.get("autoregressive")(), run).tokens
-            found.append(task.score(prompt, model.decode(tokens), tokens))
-    return found
+            scores.append(task.score(prompt, model.decode(tokens), tokens))
+    return scores
 
 
 @pytest.mark.xfail(strict=True, reason="a first version of the weights; see the card of emoji-image")
@@ -74,16 +74,16 @@ def jacobi(dtype: str, names: Iterable[str]):
     rows = {name: [] for name in names}
     with torch.inference_mode():
         for prompt in EmojiScenes(n=24).prompts():
-            for name, held in rows.items():
+            for name, records in rows.items():
                 method, options = JACOBI[name]
                 draws = SeededDraws(0, "emoji_scenes", prompt.id, 0)
-                asked = (Sampling(1.0, top_k=250), model.capabilities.grid.length, draws)
-                run = open_run(model, lambda name: model, prompt, *asked)
+                settings = (Sampling(1.0, top_k=250), model.capabilities.grid.length, draws)
+                run = open_run(model, lambda name: model, prompt, *settings)
                 run.eos = frozenset()
                 steps = decode(METHODS.get(method)(**options), run).steps
                 totals = {"output": run.emitted, "nfe": sum(s.nfe for s in steps)}
-                held.append({"prompt": prompt.id, "repetition": 0, **totals})
-    return {name: pd.DataFrame(held).set_index(["prompt", "repetition"]) for name, held in rows.items()}
+                records.append({"prompt": prompt.id, "repetition": 0, **totals})
+    return {name: pd.DataFrame(records).set_index(["prompt", "repetition"]) for name, records in rows.items()}
 
 
 @pytest.fixture(scope="module")
@@ -92,24 +92,24 @@ def passes():
 
 
 def test_sjd_makes_1_8_tokens_a_pass(passes):
-    found = stats.ratio(passes["SJD"], "output", "nfe")
-    print("SJD:", found)
-    assert found.estimate >= 1.8
+    tokens_per_pass = stats.ratio(passes["SJD"], "output", "nfe")
+    print("SJD:", tokens_per_pass)
+    assert tokens_per_pass.estimate >= 1.8
 
 
 @pytest.mark.parametrize("reuse", ["paper", "M", "G"])
 def test_reuse_makes_more_tokens_a_pass_than_sjd(passes, reuse):
     """Paired by caption; the lower bound is one-sided at 97.5 %."""
-    found = stats.difference(passes["SJD"], passes[reuse], "output", "nfe")
-    print(f"{reuse} less SJD:", found)
-    assert found.low > 0
+    gain = stats.difference(passes["SJD"], passes[reuse], "output", "nfe")
+    print(f"{reuse} less SJD:", gain)
+    assert gain.low > 0
 
 
 def summary(folder: Path, *words: str) -> pd.DataFrame:
-    """Of a run, one thread, in a process of its own."""
+    """Summary of a run with one thread in a process of its own."""
     threads = {**os.environ, "OMP_NUM_THREADS": "1"}
-    said = [sys.executable, "-m", "harness.cli.main", "run", *words, "--out", str(folder)]
-    subprocess.run(said, check=True, env=threads)
+    command = [sys.executable, "-m", "harness.cli.main", "run", *words, "--out", str(folder)]
+    subprocess.run(command, check=True, env=threads)
     return pd.read_csv(folder / "report" / "summary.csv")
 
 
@@ -118,20 +118,20 @@ FP32 = pytest.mark.xfail(strict=True, reason="1.26 [1.18, 1.44]; see ARCHITECTUR
 
 @pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp32", marks=FP32)])
 def test_sjdpp_is_faster_than_one_token_at_a_time(dtype, tmp_path):
-    """Of a machine that does nothing else, in a process of its own: tests check annotations, which takes time too."""
-    asked = {"--method": "{name: sjdpp, window: 16}", "--backbone": "embedded-image", "--dtype": dtype, "-t": "1"}
-    asked |= {"--task": "{name: emoji_scenes, n: 24}", "--max-new-tokens": "8192"}
-    words = [word for pair in asked.items() for word in pair]
+    """On an idle machine, in a process of its own, because the tests' annotation checks take time."""
+    options = {"--method": "{name: sjdpp, window: 16}", "--backbone": "embedded-image", "--dtype": dtype, "-t": "1"}
+    options |= {"--task": "{name: emoji_scenes, n: 24}", "--max-new-tokens": "8192"}
+    words = [word for pair in options.items() for word in pair]
     rows = summary(tmp_path / "run", *words, "--set", "top_k=250", "--set", "prove=false").set_index("label")
-    found = rows.loc["sjdpp", ["speedup", "speedup_low", "speedup_high", "predicted", "scr", "speedup_n"]]
-    print(f"SJD++, wall, {dtype}:", found.to_dict())
-    assert found["speedup"] > 1.3 and found["speedup_n"] == 24
+    figures = rows.loc["sjdpp", ["speedup", "speedup_low", "speedup_high", "predicted", "scr", "speedup_n"]]
+    print(f"SJD++, wall, {dtype}:", figures.to_dict())
+    assert figures["speedup"] > 1.3 and figures["speedup_n"] == 24
 
 
 @pytest.fixture(scope="module")
 def meshes():
-    """Chamfer distances over 40 test shapes, by the sampling of BPT: of the outputs, and what they are read against."""
-    model, task, found = presets.load("embedded-mesh", "fp32"), Shapes(count=40), []
+    """Chamfer distances over 40 test shapes, sampled as in BPT: of the outputs and of their controls."""
+    model, task, outputs = presets.load("embedded-mesh", "fp32"), Shapes(count=40), []
     with torch.inference_mode():
         for prompt in task.prompts():
             draws = SeededDraws(0, "shapes", prompt.id, 0)
@@ -140,15 +140,15 @@ def meshes():
             tokens = decode(METHODS.get("autoregressive")(), run).tokens
             try:
                 output = model.decode(tokens)
-                found.append(Scored(prompt, 0, output, task.score(prompt, output, tokens)))
+                outputs.append(Scored(prompt, 0, output, task.score(prompt, output, tokens)))
             except OutputError:
                 continue
-    around = {name: score.value for name, score in task.score_set(found).items()}
-    return {"chamfer": float(np.mean([one.scores["chamfer"] for one in found])), **around}
+    controls = {name: score.value for name, score in task.score_set(outputs).items()}
+    return {"chamfer": float(np.mean([one.scores["chamfer"] for one in outputs])), **controls}
 
 
 @pytest.mark.xfail(strict=True, reason="a first version of the weights; see the card of shapes-mesh")
-def test_meshes_come_nearer_to_their_points_than_the_nearest_training_shape(meshes):
+def test_meshes_are_closer_to_their_points_than_the_nearest_training_shape(meshes):
     assert meshes["chamfer"] < meshes["retrieval_chamfer"]
 
 
@@ -159,14 +159,16 @@ def test_meshes_are_twice_as_far_from_another_shape(meshes):
 
 @pytest.mark.model
 @pytest.mark.parametrize(("backbone", "task", "count"), [("whisper-base", "utterances", 104)])
-def test_an_adapter_makes_1_3_tokens_a_pass_and_loses_none(backbone: str, task: str, count: int, tmp_path: Path):
-    """In fp32 at T = 0, on prompts, voices and texts that its training never saw: the target's own tokens."""
+def test_an_adapter_makes_1_3_tokens_a_pass_and_keeps_the_targets_tokens(
+    backbone: str, task: str, count: int, tmp_path: Path
+):
+    """In fp32 at T = 0, on prompts, voices and texts absent from its training."""
     method = "{name: cross_regression, horizon: 8, redraft: placeholders}"
     words = ["--method", method, "--backbone", backbone, "--task", task, "--dtype", "fp32", "-t", "0"]
     rows = summary(tmp_path / "run", *words, "--max-new-tokens", "64").set_index("method")
-    found = rows.loc["cross_regression", ["scr", "scr_low", "scr_high", "scr_n", "agreement"]]
-    print(f"Cross-Regression, {backbone}:", found.to_dict())
-    assert found["scr"] >= 1.3 and found["agreement"] == 1 and found["scr_n"] == count
+    figures = rows.loc["cross_regression", ["scr", "scr_low", "scr_high", "scr_n", "agreement"]]
+    print(f"Cross-Regression, {backbone}:", figures.to_dict())
+    assert figures["scr"] >= 1.3 and figures["agreement"] == 1 and figures["scr_n"] == count
 
 
 XSPECMESH = """
@@ -192,7 +194,7 @@ def mesh_run(tmp_path_factory: pytest.TempPathFactory):
     return Store.open(folder / "run"), rows[rows["role"] == "method"].set_index("backbone")
 
 
-def test_tuned_heads_keep_more_than_those_of_stage_1(mesh_run):
+def test_tuned_heads_make_more_tokens_a_pass_than_stage_1(mesh_run):
     _, rows = mesh_run
     print(rows[["scr", "scr_low", "scr_high", "speedup", "speedup_low", "speedup_high"]])
     assert rows.loc["embedded-mesh-cross-lora", "scr"] > STAGE_1
@@ -210,9 +212,9 @@ def test_meshes_of_tuned_heads_are_as_near_as_the_bases(mesh_run, distance):
     """Within the margin of the report, paired by shape."""
     store, rows = mesh_run
     cells = {store.cell(name).meta["backbone"]: name for name in store.cells() if "autoregressive." in name}
-    both = (rows.loc["embedded-mesh-cross-lora", "cell"], cells["embedded-mesh"])
-    ours, base = (FinishedCell.of(store.cell(name)).scores[distance].dropna() for name in both)
-    asked = ours.index.intersection(base.index)
-    found = stats.equivalence(base[asked], ours[asked], MARGIN * float(base[asked].mean()))
-    print(distance, found)
-    assert found.verdict == "equivalent"
+    cell_names = (rows.loc["embedded-mesh-cross-lora", "cell"], cells["embedded-mesh"])
+    tuned, base = (FinishedCell.of(store.cell(name)).scores[distance].dropna() for name in cell_names)
+    shared = tuned.index.intersection(base.index)
+    equivalence = stats.equivalence(base[shared], tuned[shared], MARGIN * float(base[shared].mean()))
+    print(distance, equivalence)
+    assert equivalence.verdict == "equivalent"

@@ -31,11 +31,17 @@ from harness.core.task import Prompt
 from harness.errors import OutputError, UnknownNameError, UsageError, WeightsError
 from harness.plan import presets
 from harness.record.outputs import Picture
-from tests.support import tiny_image as made
+from tests.support import tiny_image
 from tests.support.tiny_image import CODES, MAKERS, Tiny
 
 NEAR = 1e-4
-OFFERED = {Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.GRID, Requirement.CODEBOOK, Requirement.ANY_ORDER}
+REQUIREMENTS = {
+    Requirement.TREE_MASK,
+    Requirement.DRAFTER,
+    Requirement.GRID,
+    Requirement.CODEBOOK,
+    Requirement.ANY_ORDER,
+}
 SCALE = 3.0
 LAYOUTS = Path(__file__).parents[1] / "layouts"
 PRESETS = {
@@ -76,46 +82,46 @@ def feed(cache: Cache, tokens: list[int], start: int) -> Tensor:
     return cache.extend(window).logits
 
 
-def same(found: Tensor, expected: Tensor) -> None:
+def same(logits: Tensor, expected: Tensor) -> None:
     """Equal but for rounding, -inf at the same ids."""
-    shut = torch.isinf(expected)
-    assert torch.equal(shut, torch.isinf(found)) and not shut.all(1).any()
-    torch.testing.assert_close(found[~shut], expected[~shut], rtol=0, atol=NEAR)
+    impossible = torch.isinf(expected)
+    assert torch.equal(impossible, torch.isinf(logits)) and not impossible.all(1).any()
+    torch.testing.assert_close(logits[~impossible], expected[~impossible], rtol=0, atol=NEAR)
 
 
 def session(tiny: Tiny, tokens: list[int] | None = None) -> Session:
-    opened = tiny.backbone.open(tiny.prompt)
-    start = list(opened.tokens) if tokens is None else tokens
-    return Session(opened.cache(), tiny.backbone.capabilities, start, stopwatch=Stopwatch(CpuClock()))
+    encoded = tiny.backbone.open(tiny.prompt)
+    start = list(encoded.tokens) if tokens is None else tokens
+    return Session(encoded.cache(), tiny.backbone.capabilities, start, stopwatch=Stopwatch(CpuClock()))
 
 
-def test_what_it_offers(tiny: Tiny) -> None:
+def test_capabilities(tiny: Tiny) -> None:
     capabilities, grid = tiny.backbone.capabilities, grid_of(tiny)
-    assert capabilities.meets == OFFERED and grid.rows == grid.columns == 4
+    assert capabilities.meets == REQUIREMENTS and grid.rows == grid.columns == 4
     assert tiny.backbone.modality({}) == "image" and len(tiny.backbone.codes) == capabilities.vocabulary
     codes = tiny.backbone.codes
     assert sorted(codes[codes >= 0].tolist()) == list(range(len(tiny.backbone.codebook)))
 
 
-def test_a_window_gives_what_single_tokens_give(tiny: Tiny) -> None:
-    opened = tiny.backbone.open(tiny.prompt)
-    prompt, picture = len(opened.tokens), drawn(tiny, 16)
-    tokens = [*opened.tokens, *picture]
+def test_a_window_equals_single_tokens(tiny: Tiny) -> None:
+    encoded = tiny.backbone.open(tiny.prompt)
+    prompt, picture = len(encoded.tokens), drawn(tiny, 16)
+    tokens = [*encoded.tokens, *picture]
     assert len(set(tokens)) >= 8
-    single, window = opened.cache(), opened.cache()
+    single, window = encoded.cache(), encoded.cache()
     one = torch.cat([feed(single, [token], place) for place, token in enumerate(tokens)])
     cuts = [0, prompt, prompt + 3, len(tokens)]
     many = torch.cat([feed(window, tokens[a:b], a) for a, b in itertools.pairwise(cuts)])
     same(many[prompt - 1 :], one[prompt - 1 :])
 
 
-def test_any_history_leaves_the_cache_as_if_started_afresh(tiny: Tiny) -> None:
+def test_after_any_history_the_cache_equals_a_fresh_one(tiny: Tiny) -> None:
     """Chains, trees, gathered commits and rollbacks, into the prompt too; every pass against a fresh cache."""
     picks, target = drawn(tiny, 9, seed=1), session(tiny)
     prompt = len(target)
     tree = Draft(torch.tensor(picks[1:6]), parents=torch.tensor([-1, -1, 0, 1, 3]))
     for draft, path, back in ((Draft(torch.tensor(picks[1:4])), [0, 1], 0), (tree, [1, 3, 4], 2), (tree, [0, 2], 99)):
-        rows, held = target.forward(draft), list(target.tokens)
+        rows, before = target.forward(draft), list(target.tokens)
         parents = [-1, 0, 1] if draft.parents is None else draft.parents.tolist()
         for node in range(-1, len(draft)):
             above: list[int] = []
@@ -123,7 +129,7 @@ def test_any_history_leaves_the_cache_as_if_started_afresh(tiny: Tiny) -> None:
             while at >= 0:
                 above.insert(0, int(draft.tokens[at]))
                 at = parents[at]
-            same(rows[node + 1][None], session(tiny, [*held, *above]).forward())
+            same(rows[node + 1][None], session(tiny, [*before, *above]).forward())
         nodes = torch.tensor([*path, *[-1] * (len(draft) - len(path))])
         target.commit(Acceptance(Walk(nodes, nodes[len(path) - 1] + 1, torch.zeros(())), torch.tensor(picks[7])))
         target.rollback(max(prompt - 1, 1, len(target) - back))
@@ -196,9 +202,9 @@ def test_tokens_are_those_of_janus_generate(tmp_path: Path) -> None:
     config = GenerationConfig(do_sample=False, guidance_scale=SCALE, bos_token_id=0, pad_token_id=4, max_length=100)
     config.generation_kwargs = {"boi_token_id": boi}
     assert words.get_vocab()["<｜▁pad▁｜>"] == 4 and ids[0] == 0 and ids[-1] == boi
-    given = torch.tensor([ids])
+    ids_tensor = torch.tensor([ids])
     out = model.generate(
-        given, attention_mask=torch.ones_like(given), generation_mode="image", generation_config=config
+        ids_tensor, attention_mask=torch.ones_like(ids_tensor), generation_mode="image", generation_config=config
     )
     assert out[0].tolist() == greedy(tiny)
 
@@ -232,7 +238,7 @@ def plain_forward(gpt: modules.GPT, prompt: Tensor, cells: list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize("family", ["llamagen_c2i", "llamagen_t2i", "tar"])
-def test_llamagen_and_tar_compute_what_their_papers_say(family: str, tmp_path: Path) -> None:
+def test_llamagen_and_tar_equal_a_forward_by_hand(family: str, tmp_path: Path) -> None:
     tiny = MAKERS[family](1.0, tmp_path)
     reading, cells = tiny.backbone._model.read(tiny.backbone._model.net, tiny.prompt), drawn(tiny, 14)
     net: Any = reading.net
@@ -241,13 +247,13 @@ def test_llamagen_and_tar_compute_what_their_papers_say(family: str, tmp_path: P
     torch.testing.assert_close(logits[:, :CODES], expected, rtol=0, atol=NEAR)
 
 
-def test_a_caption_loses_its_padding_and_keeps_its_place(tmp_path: Path) -> None:
-    """Vectors of zeros in front are hidden from everything as published, so they are not read at all."""
+def test_a_caption_loses_its_padding_and_keeps_its_positions(tmp_path: Path) -> None:
+    """The published code masks leading vectors of zeros, so they are not read at all."""
     tiny = MAKERS["llamagen_t2i"](SCALE, tmp_path)
-    given = tiny.prompt.condition
-    assert given is not None
-    bare = Prompt("p", condition=given[2:])
-    reading, plain = (tiny.backbone._model.read(tiny.backbone._model.net, each) for each in (tiny.prompt, bare))
+    condition = tiny.prompt.condition
+    assert condition is not None
+    bare = Prompt("p", condition=condition[2:])
+    reading, plain = (tiny.backbone._model.read(tiny.backbone._model.net, prompt) for prompt in (tiny.prompt, bare))
     nets: list[Any] = [reading.net, plain.net, reading.other]
     assert len(reading.tokens) == len(reading.negative) == 4 and torch.equal(nets[0]._prompt, nets[1]._prompt)
     gpt = nets[0].gpt
@@ -276,15 +282,15 @@ def test_lines_and_frames_end_where_the_model_ends_them(family: str, tmp_path: P
     tiny = MAKERS[family](SCALE, tmp_path)
     grid, tokens = grid_of(tiny), greedy(tiny)
     assert grid.eol is not None and grid.stride == grid.columns + 1
-    ends = [tokens[row * grid.stride + grid.columns] for row in range(grid.rows)]
-    assert set(ends) == {grid.eol} and tuple(tokens[grid.rows * grid.stride :]) == grid.tail
+    row_ends = [tokens[row * grid.stride + grid.columns] for row in range(grid.rows)]
+    assert set(row_ends) == {grid.eol} and tuple(tokens[grid.rows * grid.stride :]) == grid.tail
     assert len(grid.tail) == {"lumina": 0, "emu3": 3}[family]
     with pytest.raises(OutputError, match=f"place {grid.columns} .* is id {grid.eol}"):
         tiny.backbone.decode([*tokens[: grid.columns], tokens[0], *tokens[grid.stride :]])
 
 
 def test_pixels_are_those_of_transformers(tmp_path: Path) -> None:
-    """Janus has LlamaGen's tokenizer: its decoder, under LlamaGen's names, paints with ours."""
+    """Janus has LlamaGen's tokenizer: its decoder's weights load into ours under LlamaGen's names."""
     tiny = MAKERS["janus"](SCALE, tmp_path)
     vq = tiny.origin.model.vqmodel.eval()
     state = {key: value for key, value in vq.state_dict().items() if not key.startswith(("encoder", "quant_conv"))}
@@ -293,11 +299,11 @@ def test_pixels_are_those_of_transformers(tmp_path: Path) -> None:
     state = {
         key.replace("decoder.up.", "decoder.conv_blocks.").replace(".block.", ".res."): v for key, v in state.items()
     }
-    ours = vqgan.VQDecoder(vqgan.shape_of(state, normalised=True))
-    ours.load_state_dict(state)
+    decoder = vqgan.VQDecoder(vqgan.shape_of(state, normalised=True))
+    decoder.load_state_dict(state)
     ids = torch.arange(16).view(4, 4)
     with torch.inference_mode():
-        torch.testing.assert_close(ours(ids), vq.decode(ids.view(1, -1))[0], rtol=0, atol=NEAR)
+        torch.testing.assert_close(decoder(ids), vq.decode(ids.view(1, -1))[0], rtol=0, atol=NEAR)
 
 
 def test_codes_of_finite_scalar_quantisation() -> None:
@@ -325,7 +331,7 @@ def layout(name: str) -> dict[str, tuple[int, ...]]:
         ("tar_ar_dtok_1024", modules.published("tar", "LP", 64)),
     ],
 )
-def test_our_modules_are_the_published_layout(name: str, shape: modules.Shape) -> None:
+def test_our_modules_have_the_published_layout(name: str, shape: modules.Shape) -> None:
     """0 missing, 0 unexpected, every shape."""
     with torch.device("meta"):
         own = modules.GPT(shape).state_dict()
@@ -333,8 +339,8 @@ def test_our_modules_are_the_published_layout(name: str, shape: modules.Shape) -
 
 
 @pytest.mark.parametrize(("name", "shape"), [("llamagen_vq16", vqgan.LLAMAGEN), ("chameleon_vqgan", vqgan.CHAMELEON)])
-def test_our_picture_decoder_is_the_published_layout(name: str, shape: vqgan.VQShape) -> None:
-    """Nothing but the encoder's side is left out."""
+def test_our_picture_decoder_has_the_published_layout(name: str, shape: vqgan.VQShape) -> None:
+    """Only the encoder's side is left out."""
     published = {key: torch.empty(sizes, device="meta") for key, sizes in layout(name).items()}
     own = vqgan.own_names(published)
     with torch.device("meta"):
@@ -349,20 +355,24 @@ def idle(key: str) -> bool:
 
 
 @pytest.mark.parametrize("name", sorted(PRESETS))
-def test_a_preset_says_what_it_needs_and_where_to_put_it(
+def test_the_error_of_a_preset_names_each_absent_component_and_its_place(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     spec = presets.resolve(name)
     assert (spec.adapter, spec.modality(), spec.params["family"]) == ("real_image", "image", PRESETS[name])
-    assert spec.meets() == OFFERED and spec.licence
+    assert spec.meets() == REQUIREMENTS and spec.licence
     assert not components.ready(spec.params["parts"])
     with pytest.raises(WeightsError) as caught:
         RealImage.load(name, spec.params, "bf16", "cpu")
-    for part in spec.params["parts"].values():
-        said = str(caught.value)
-        assert part["hub"] in said and part.get("file", "") in said and str(components.place(part)) in said
+    for component in spec.params["parts"].values():
+        message = str(caught.value)
+        assert (
+            component["hub"] in message
+            and component.get("file", "") in message
+            and str(components.place(component)) in message
+        )
 
 
 def test_every_family_has_a_preset() -> None:
@@ -377,15 +387,15 @@ def saved(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
         return saved_llamagen(family, folder, monkeypatch)
     if family == "simplear":
         monkeypatch.setattr(simplear.assemble, "__defaults__", ((4, 4, 2),))
-        model, words, vq = made.simplear_parts(folder)
+        model, words, vq = tiny_image.simplear_parts(folder)
         extra: dict[str, Any] = {"pixels": 64}
     else:
-        makers = {"emu3": made.emu3_parts, "janus": made.janus_parts}
-        model, words = makers[family]() if family in makers else made.chameleon_parts(family == "lumina")
+        makers = {"emu3": tiny_image.emu3_parts, "janus": tiny_image.janus_parts}
+        model, words = makers[family]() if family in makers else tiny_image.chameleon_parts(family == "lumina")
         vq, extra = folder / "vqgan.ckpt", {"emu3": {"pixels": 8}, "janus": {}}.get(family, {"pixels": 32})
         if family == "anole":
             extra = {"pixels": 8}
-        state = made.vq_state(True, levels=4 if family == "lumina" else 2)
+        state = tiny_image.vq_state(True, levels=4 if family == "lumina" else 2)
         torch.save({"state_dict": state, "epoch": 1}, vq)
     model.save_pretrained(folder / "model")
     words.save_pretrained(folder / "model")
@@ -399,8 +409,8 @@ def saved_llamagen(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     kind = family.removeprefix("llamagen_")
     monkeypatch.setitem(modules.SIZES, "tiny", (2, 2, 16))
     shape = modules.published(kind, "tiny", 4)
-    torch.save({"model": made.gpt_state(shape), "steps": 3}, folder / "gpt.pt")
-    torch.save({"model": made.vq_state(False, codes=16384)}, folder / "vq.pt")
+    torch.save({"model": tiny_image.gpt_state(shape), "steps": 3}, folder / "gpt.pt")
+    torch.save({"model": tiny_image.vq_state(False, codes=16384)}, folder / "vq.pt")
     parts = {key: {"path": str(folder / f"{key}.pt")} for key in ("gpt", "vq")}
     return {"family": family, "parts": parts, "net": "tiny", "pixels": 8, "guidance": SCALE}
 
@@ -424,7 +434,7 @@ def test_files_of_the_published_formats_load(family: str, tmp_path: Path, monkey
 
 
 def test_loading_keeps_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is loaded from files draws what the model drew that was saved."""
+    """The loaded model gives the logits and pictures of the saved one."""
     loaded = RealImage.load("tiny", saved("emu3", tmp_path, monkeypatch), "fp32", "cpu")
     tiny = MAKERS["emu3"](SCALE, tmp_path)
     tokens = [*tiny.backbone.open(tiny.prompt).tokens, *drawn(tiny, 6)]
@@ -432,7 +442,7 @@ def test_loading_keeps_the_weights(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         feed(loaded.open(tiny.prompt).cache(), tokens, 0)[-6:],
         feed(tiny.backbone.open(tiny.prompt).cache(), tokens, 0)[-6:],
     )
-    pictures = [each.decode(drawn(tiny, grid_of(tiny).length)) for each in (loaded, tiny.backbone)]
+    pictures = [backbone.decode(drawn(tiny, grid_of(tiny).length)) for backbone in (loaded, tiny.backbone)]
     assert np.array_equal(pictures[0].pixels, pictures[1].pixels)
 
 
@@ -440,13 +450,13 @@ def test_a_file_of_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.
     params = saved("llamagen_c2i", tmp_path, monkeypatch)
     path = tmp_path / "gpt.pt"
     good = torch.load(path)["model"]
-    for change, said in (
+    for change, message in (
         ({"norm.weight": None}, "lacks norm.weight"),
         ({"extra.weight": torch.ones(1)}, "has extra.weight"),
     ):
         state = {key: value for key, value in {**good, **change}.items() if value is not None}
         torch.save({"model": state}, path)
-        with pytest.raises(WeightsError, match=said):
+        with pytest.raises(WeightsError, match=message):
             RealImage.load("tiny", params, "fp32", "cpu")
     path.write_bytes(b"not weights")
     with pytest.raises(WeightsError, match="cannot be read as weights"):
@@ -470,7 +480,7 @@ def test_a_folder_that_lacks_tensors_is_refused(tmp_path: Path, monkeypatch: pyt
         RealImage.load("tiny", params, "fp32", "cpu")
 
 
-def test_a_map_of_words_that_a_configuration_lacks_is_the_tokenizers(
+def test_a_configuration_without_a_vocabulary_map_uses_the_tokenizers(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As in the published Anole, whose configuration is older than the field."""
@@ -485,7 +495,7 @@ def test_a_map_of_words_that_a_configuration_lacks_is_the_tokenizers(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ({"family": "nothing"}, "no family of picture models 'nothing'"),
         ({"speed": 3}, "no parameter 'speed'"),
@@ -496,17 +506,17 @@ def test_a_map_of_words_that_a_configuration_lacks_is_the_tokenizers(
         ({"pixels": 7}, "whole multiple of 2"),
     ],
 )
-def test_wrong_parameters(
-    change: Mapping[str, Any], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_wrong_parameters_are_refused(
+    change: Mapping[str, Any], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params = {**saved("llamagen_c2i", tmp_path, monkeypatch), **change}
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         RealImage.load("tiny", params, "fp32", "cpu")
     assert issubclass(UnknownNameError, UsageError)
 
 
 @pytest.mark.parametrize(
-    ("family", "prompt", "said"),
+    ("family", "prompt", "message"),
     [
         ("anole", Prompt("q", tokens=(1, 2)), "'q' has no text"),
         ("llamagen_c2i", Prompt("q", text="a fox"), "draws a class"),
@@ -519,8 +529,8 @@ def test_wrong_parameters(
         ("emu3", Prompt("q", text="fox " * 200), "would pass the context"),
     ],
 )
-def test_wrong_prompts(family: str, prompt: Prompt, said: str, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=said):
+def test_wrong_prompts_are_refused(family: str, prompt: Prompt, message: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=message):
         MAKERS[family](SCALE, tmp_path).backbone.open(prompt)
 
 
@@ -532,10 +542,12 @@ def test_a_cache_needs_a_prompt_and_a_variant_keeps_layers(tiny: Tiny) -> None:
         small.fingerprint != tiny.backbone.fingerprint
         and small.capabilities.vocabulary == tiny.backbone.capabilities.vocabulary
     )
-    opened = [each.open(tiny.prompt) for each in (tiny.backbone, small)]
-    whole, part = (feed(each.cache(), list(each.tokens), 0)[-1] for each in opened)
-    shown = torch.isfinite(whole)
-    assert torch.equal(shown, torch.isfinite(part)) and not torch.allclose(whole[shown], part[shown])
+    encoded_prompts = [backbone.open(tiny.prompt) for backbone in (tiny.backbone, small)]
+    full_row, cut_row = (
+        feed(encoded_prompt.cache(), list(encoded_prompt.tokens), 0)[-1] for encoded_prompt in encoded_prompts
+    )
+    finite = torch.isfinite(full_row)
+    assert torch.equal(finite, torch.isfinite(cut_row)) and not torch.allclose(full_row[finite], cut_row[finite])
     assert tiny.backbone.variant({}) is tiny.backbone
     with pytest.raises(UsageError, match="no variant with width"):
         tiny.backbone.variant({"width": "2"})
@@ -548,26 +560,26 @@ def test_captions_go_through_t5(tmp_path: Path) -> None:
     sizes = {"vocab_size": 120, "d_model": 12, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
     torch.manual_seed(0)
     encoder = T5EncoderModel(T5Config(**sizes)).eval()
-    words = made.tokenizer([])
-    for each in (encoder, words):
-        each.save_pretrained(tmp_path)
-    captions = llamagen.t5(made.request({}), tmp_path, 5)
+    words = tiny_image.tokenizer([])
+    for saveable in (encoder, words):
+        saveable.save_pretrained(tmp_path)
+    captions = llamagen.t5(tiny_image.request({}), tmp_path, 5)
     expected = encoder(words("red f", return_tensors="pt").input_ids).last_hidden_state[0]
     torch.testing.assert_close(captions("  RED \n Fox"), expected)
     with pytest.raises(WeightsError, match="no tokenizer"):
-        llamagen.t5(made.request({}), tmp_path / "empty", 5)
+        llamagen.t5(tiny_image.request({}), tmp_path / "empty", 5)
 
 
-def test_tar_writes_codes_once_a_prompt_and_feels_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tar_writes_codes_once_a_prompt_and_embeds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    words = made.tokenizer(["<im_start>", "<S0>", "<S1>", "<S2>", *(f"<I{code}>" for code in range(500))])
+    words = tiny_image.tokenizer(["<im_start>", "<S0>", "<S1>", "<S2>", *(f"<I{code}>" for code in range(500))])
     words.chat_template = "{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
     torch.manual_seed(0)
-    Qwen2ForCausalLM(Qwen2Config(**made.TEXT, vocab_size=len(words), eos_token_id=None)).save_pretrained(tmp_path)
+    Qwen2ForCausalLM(Qwen2Config(**tiny_image.TEXT, vocab_size=len(words), eos_token_id=None)).save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
     monkeypatch.setattr(tar, "LENGTHS", (25, 16, 9))
-    request = made.request({"length": 9, "normalised": True}, model=tmp_path)
+    request = tiny_image.request({"length": 9, "normalised": True}, model=tmp_path)
     write, state = tar.writer(request), torch.get_rng_state()
     codes = write("a fox")
     assert torch.equal(codes, write("a fox")) and not torch.equal(codes, write("a cat"))
@@ -583,16 +595,16 @@ def test_tar_writes_codes_once_a_prompt_and_feels_them(tmp_path: Path, monkeypat
         for key, v in module.state_dict().items()
         if "decoder." in key
     }
-    feel = tatok.meanings(
+    embed = tatok.meanings(
         request, {**file, "encoder.weight": torch.ones(1), "decoder.vision_model.head.probe": torch.ones(1)}
     )
-    torch.testing.assert_close(feel(codes), module(codes))
+    torch.testing.assert_close(embed(codes), module(codes))
     del file["bottleneck.out_linear.bias"]
     with pytest.raises(WeightsError, match=r"lacks out_linear\.bias"):
         tatok.meanings(request, file)
 
 
-def test_a_part_put_by_hand_is_found_and_one_that_cannot_be_had_is_named(
+def test_a_component_copied_by_hand_is_used_and_an_absent_one_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
@@ -608,6 +620,6 @@ def test_a_part_put_by_hand_is_found_and_one_that_cannot_be_had_is_named(
     assert components.find(parts["vq"]) == file and not components.ready(parts)
     (folder / "config.json").write_text("{}")
     assert components.ready(parts) and components.locate("tiny", parts) == {"vq": file, "model": folder}
-    said: list[str] = []
-    components.fetch("tiny", parts, said.append)
-    assert not said
+    lines: list[str] = []
+    components.fetch("tiny", parts, lines.append)
+    assert not lines

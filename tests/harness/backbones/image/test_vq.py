@@ -1,4 +1,4 @@
-"""The VQ tokenizer: ids and pixels, what its training does to codes, and the one that is shipped."""
+"""The VQ tokenizer: ids and pixels, updates of codes in training, and the shipped tokenizer."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_encoding_reads_numpy_as_it_reads_tensors(net):
 
 def test_ids_are_the_nearest_codes(net):
     spread = net.spread(to_signed(torch.from_numpy(pictures(1))))
-    apart = torch.cdist(spread.flatten(0, 2), net.codebook)
-    assert (net.nearest(spread).flatten() == apart.argmin(1)).all()
+    distances = torch.cdist(spread.flatten(0, 2), net.codebook)
+    assert (net.nearest(spread).flatten() == distances.argmin(1)).all()
     torch.testing.assert_close(net.codebook.norm(dim=1), torch.ones(CODES))
     torch.testing.assert_close(spread.norm(dim=-1), torch.ones(1, 16, 16))
 
 
-def test_a_code_is_told_by_its_direction_alone(net):
+def test_only_the_direction_of_a_code_matters(net):
     twin = VQ().eval()
     twin.load_state_dict(net.state_dict())
     twin.book.mul_(7)
@@ -79,25 +79,25 @@ def test_a_token_depends_on_its_neighbourhood_alone(net):
 
 
 @pytest.mark.parametrize(
-    ("x", "found"),
+    ("x", "message"),
     [
         (torch.zeros(1, 62, 64, 3, dtype=torch.uint8), r"\[1, 62, 64, 3\]"),
         (torch.zeros(1, 64, 64, 3), "torch.float32"),
         (torch.zeros(64, 64, 3, dtype=torch.uint8), r"\[64, 64, 3\]"),
     ],
 )
-def test_pictures_that_it_cannot_read(net, x, found):
-    with pytest.raises(UsageError, match=found):
+def test_pictures_of_other_shapes_or_types_are_refused(net, x, message):
+    with pytest.raises(UsageError, match=message):
         net.encode(x)
 
 
 @pytest.mark.parametrize("wrong", [-1, CODES])
-def test_ids_outside_the_codebook(net, wrong):
+def test_ids_outside_the_codebook_are_refused(net, wrong):
     with pytest.raises(UsageError, match=f"outside 0..{CODES - 1}: found"):
         net.decode(torch.full((1, 2, 2), wrong))
 
 
-def test_missing_damaged_and_foreign_weights(tmp_path):
+def test_missing_damaged_and_foreign_weights_are_refused(tmp_path):
     with pytest.raises(WeightsError, match="stride train backbone emoji-vq"):
         VQ.load(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"no header")
@@ -108,27 +108,27 @@ def test_missing_damaged_and_foreign_weights(tmp_path):
         VQ.load(tmp_path)
 
 
-def test_a_code_moves_toward_what_it_gets_and_a_dead_one_restarts(net):
+def test_a_code_moves_toward_its_vectors_and_an_unused_one_restarts(net):
     model = VQ()
     torch.manual_seed(1)
-    seen = torch.nn.functional.normalize(torch.randn(1200, WIDTH), dim=1)
+    vectors = torch.nn.functional.normalize(torch.randn(1200, WIDTH), dim=1)
     weight = torch.ones(1200)
-    recipe._follow(model, seen, weight, 0, 100)
-    first = (seen * model.codebook[model.nearest(seen)]).sum(-1).mean()
+    recipe._follow(model, vectors, weight, 0, 100)
+    first = (vectors * model.codebook[model.nearest(vectors)]).sum(-1).mean()
     for _ in range(30):
-        recipe._follow(model, seen, weight, 1, 100)
-    assert (seen * model.codebook[model.nearest(seen)]).sum(-1).mean() > first
-    model.book[:5] = torch.nn.functional.normalize(-seen.mean(0), dim=0) / CODES
+        recipe._follow(model, vectors, weight, 1, 100)
+    assert (vectors * model.codebook[model.nearest(vectors)]).sum(-1).mean() > first
+    model.book[:5] = torch.nn.functional.normalize(-vectors.mean(0), dim=0) / CODES
     model.used[:5] = 0
-    recipe._follow(model, seen, weight, 25, 100)
-    apart = 1 - model.codebook[:5] @ seen.T
-    assert (apart.min(1).values < 1e-5).all() and (model.used[:5] == 1 / CODES).all()
+    recipe._follow(model, vectors, weight, 25, 100)
+    distances = 1 - model.codebook[:5] @ vectors.T
+    assert (distances.min(1).values < 1e-5).all() and (model.used[:5] == 1 / CODES).all()
     model.used[:5] = 0
-    recipe._follow(model, seen, weight, 100, 100)
+    recipe._follow(model, vectors, weight, 100, 100)
     assert (model.used[:5] < 1 / CODES).all()
 
 
-def test_objects_count_more(net):
+def test_objects_have_larger_weights(net):
     drawn = emoji.scenes(0, "train", 4)
     weight = recipe._weights(drawn, 16).numpy()
     assert {1.0, recipe.OBJECT_WEIGHT} == set(np.unique(weight))
@@ -153,16 +153,16 @@ def test_psnr_by_hand():
 
 
 @pytest.mark.slow
-def test_training_goes_on_where_it_stopped_and_ships_what_it_measured(tmp_path, monkeypatch):
+def test_training_resumes_and_its_card_has_the_measured_figures(tmp_path, monkeypatch):
     short = recipe.EmojiVQ()
     short.steps = 3
     monkeypatch.setattr(recipe, "BATCH", {64: 2, 32: 2})
-    monkeypatch.setattr(recipe, "_follow", lambda model, seen, weight, step, steps: model.used.mul_(0.5))
+    monkeypatch.setattr(recipe, "_follow", lambda model, vectors, weight, step, steps: model.used.mul_(0.5))
     monkeypatch.setattr(short, "evaluate", lambda model: {"first": float(model.book[0, 0])})
-    whole = train("vq", short, tmp_path / "whole", {})
+    result = train("vq", short, tmp_path / "whole", {})
     train("vq", short, tmp_path / "parts", {}, minutes=0)
     again = train("vq", short, tmp_path / "parts", {})
-    assert whole.finished and again.finished
+    assert result.finished and again.finished
     one, other = VQ.load(tmp_path / "whole"), VQ.load(tmp_path / "parts")
     for name, tensor in one.state_dict().items():
         assert torch.equal(tensor, other.state_dict()[name]), name
@@ -182,8 +182,8 @@ class TestShipped:
         ids = real.encode(pictures(120))
         assert len(ids.unique()) > 0.8 * CODES
 
-    def test_its_ids_say_more_than_the_mean_picture(self, real):
-        """Shuffled ids must look nothing like the picture, or the decoder ignores them."""
+    def test_shuffled_ids_decode_to_another_picture(self, real):
+        """Otherwise the decoder ignores its ids."""
         x = pictures(20)
         ids = real.encode(x)
         mixed = real.decode(ids[torch.randperm(20, generator=torch.Generator().manual_seed(0))]).numpy()

@@ -117,20 +117,20 @@ def by_hand(folder: Path, kind: str, tokens: list[int]) -> Tensor:
     config = json.loads((folder / "config.json").read_text())
     llada = kind == "llada_8b"
     names = ("attn_norm", "q_proj", "k_proj", "v_proj", "attn_out", "ff_norm", "ff_proj", "up_proj", "ff_out")
-    theirs: tuple[str, ...] = (
+    dream_names: tuple[str, ...] = (
         "input_layernorm",
         "self_attn.q_proj",
         "self_attn.k_proj",
         "self_attn.v_proj",
         "self_attn.o_proj",
     )
-    theirs += ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+    dream_names += ("post_attention_layernorm", "mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
     layers, heads = (2, 4)
     shared = heads // (config["n_kv_heads"] if llada else config["num_key_value_heads"])
     stem = "model.transformer.blocks" if llada else "model.layers"
 
     def linear(x: Tensor, n: int, name: str) -> Tensor:
-        key = f"{stem}.{n}.{name if llada else theirs[names.index(name)]}"
+        key = f"{stem}.{n}.{name if llada else dream_names[names.index(name)]}"
         return functional.linear(x, state[f"{key}.weight"], state.get(f"{key}.bias"))
 
     def norm(x: Tensor, key: str) -> Tensor:
@@ -150,14 +150,14 @@ def by_hand(folder: Path, kind: str, tokens: list[int]) -> Tensor:
 
     x = state["model.transformer.wte.weight" if llada else "model.embed_tokens.weight"][torch.tensor(tokens)]
     for n in range(layers):
-        keys = (f"{stem}.{n}.{name if llada else theirs[names.index(name)]}" for name in ("attn_norm", "ff_norm"))
+        keys = (f"{stem}.{n}.{name if llada else dream_names[names.index(name)]}" for name in ("attn_norm", "ff_norm"))
         first, second = keys
         h, mixed = norm(x, first), []
         q, k, v = (linear(h, n, name) for name in ("q_proj", "k_proj", "v_proj"))
         for head in range(heads):
-            mine, theirs_at = slice(head * 8, head * 8 + 8), slice(head // shared * 8, head // shared * 8 + 8)
-            scores = rotate(q[:, mine]) @ rotate(k[:, theirs_at]).T / math.sqrt(8)
-            mixed.append(scores.softmax(-1) @ v[:, theirs_at])
+            query_columns, kv_columns = slice(head * 8, head * 8 + 8), slice(head // shared * 8, head // shared * 8 + 8)
+            scores = rotate(q[:, query_columns]) @ rotate(k[:, kv_columns]).T / math.sqrt(8)
+            mixed.append(scores.softmax(-1) @ v[:, kv_columns])
         x = x + linear(torch.cat(mixed, 1), n, "attn_out")
         h = norm(x, second)
         x = x + linear(functional.silu(linear(h, n, "ff_proj")) * linear(h, n, "up_proj"), n, "ff_out")
@@ -169,7 +169,7 @@ def by_hand(folder: Path, kind: str, tokens: list[int]) -> Tensor:
 
 
 @pytest.mark.parametrize(("name", "size"), [("llada_8b", 16_031_162_368), ("dream_7b", 15_231_233_024)])
-def test_the_layouts_are_whole(name: str, size: int) -> None:
+def test_the_layouts_have_the_published_size(name: str, size: int) -> None:
     """Two bytes each: the total_size of LLaDA's published index, and of the one of Qwen2.5-7B."""
     assert 2 * sum(math.prod(shape) for shape in layout(name).values()) == size
 
@@ -177,8 +177,8 @@ def test_the_layouts_are_whole(name: str, size: int) -> None:
 def test_the_decoder_has_the_tensors_of_the_published_checkpoint_and_no_other(kind: str, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CONFIGS[kind]))
     published = read_config(kind, tmp_path)
-    ours = {name: tuple(tensor.shape) for name, tensor in published.empty().state_dict().items()}
-    assert {published.name(name): shape for name, shape in layout(kind).items()} == ours
+    shapes = {name: tuple(tensor.shape) for name, tensor in published.empty().state_dict().items()}
+    assert {published.name(name): shape for name, shape in layout(kind).items()} == shapes
     assert (published.mask, published.shifted) == (CONFIGS[kind]["mask_token_id"], kind == "dream_7b")
 
 
@@ -187,40 +187,40 @@ def test_logits_are_those_of_a_forward_by_hand(folder: Path, kind: str) -> None:
     assert len(set(CANVAS)) >= 16 and expected[:, :MASK].std() > 0.5
     target = Canvas(model.cache(), model.capabilities, PROMPT, length=17, stopwatch=Stopwatch(CpuClock()))
     for rows in (21, 21, 17, 1):
-        found = target.read(torch.tensor(CANVAS), range(21), "all", rows=rows)
-        torch.testing.assert_close(found, expected[21 - rows :], rtol=0, atol=2e-5)
+        logits = target.read(torch.tensor(CANVAS), range(21), "all", rows=rows)
+        torch.testing.assert_close(logits, expected[21 - rows :], rtol=0, atol=2e-5)
 
 
-def test_a_window_over_kept_entries_sees_both_sides(folder: Path, kind: str) -> None:
-    """The last rows alone are read again: they see what the others were, and unread ones are as they would be."""
+def test_a_window_over_cached_entries_attends_to_both_sides(folder: Path, kind: str) -> None:
+    """The last rows alone are read again and attend to the cached entries of the others."""
     model = load(folder)
     target = Canvas(model.cache(), model.capabilities, PROMPT, length=17, stopwatch=Stopwatch(CpuClock()))
-    whole = target.read(torch.tensor(CANVAS), range(21), "all")
-    part = target.read(torch.tensor(CANVAS[15:]), range(15, 21), "all", rows=5)
-    torch.testing.assert_close(part, whole[16:], rtol=0, atol=2e-5)
+    logits = target.read(torch.tensor(CANVAS), range(21), "all")
+    again = target.read(torch.tensor(CANVAS[15:]), range(15, 21), "all", rows=5)
+    torch.testing.assert_close(again, logits[16:], rtol=0, atol=2e-5)
     changed = target.read(torch.tensor([*CANVAS[15:20], 30]), range(15, 21), "all", rows=5)
-    assert (changed - whole[16:])[:, :MASK].abs().amax(1).min() > 1e-3
+    assert (changed - logits[16:])[:, :MASK].abs().amax(1).min() > 1e-3
 
 
 @pytest.mark.parametrize("order", ["low_confidence", "entropy"])
 def test_it_decodes_without_a_mask_in_the_output(folder: Path, order: Any) -> None:
     model = load(folder)
     draws = SeededDraws(0, "t", "p", 0)
-    found = decode(MaskedDiffusion(order, 4), open_run(model, lambda name: model, PROMPT, Sampling(1.0), 16, draws))
-    assert len(found.tokens) == 16 and MASK not in found.tokens and sum(step.nfe for step in found.steps) == 4
+    result = decode(MaskedDiffusion(order, 4), open_run(model, lambda name: model, PROMPT, Sampling(1.0), 16, draws))
+    assert len(result.tokens) == 16 and MASK not in result.tokens and sum(step.nfe for step in result.steps) == 4
 
 
-def test_rows_that_it_cannot_give(folder: Path, kind: str) -> None:
+def test_windows_that_a_masked_model_cannot_serve_are_refused(folder: Path, kind: str) -> None:
     model = load(folder)
     causal = Window(torch.tensor([1, 2]), torch.arange(2), 0, None, 1)
     with pytest.raises(ContractError, match="a masked model has no distribution of a next token"):
         model.cache().extend(causal)
-    apart = Window(torch.tensor([1, 2]), torch.tensor([0, 2]), 0, torch.ones(2, 2, dtype=torch.bool), 1)
+    gap = Window(torch.tensor([1, 2]), torch.tensor([0, 2]), 0, torch.ones(2, 2, dtype=torch.bool), 1)
     if kind == "dream_7b":
         with pytest.raises(ContractError, match="reads neighbouring positions"):
-            model.cache().extend(apart)
+            model.cache().extend(gap)
     else:
-        assert model.cache().extend(apart).logits.shape == (1, VOCABULARY)
+        assert model.cache().extend(gap).logits.shape == (1, VOCABULARY)
 
 
 def tokenizer_files(folder: Path, kind: str) -> None:
@@ -232,23 +232,23 @@ def tokenizer_files(folder: Path, kind: str) -> None:
         config = {"tokenizer_class": "DreamTokenizer", "auto_map": {"AutoTokenizer": ["own.DreamTokenizer", None]}}
     else:
         model = {"type": "BPE", "vocab": vocabulary, "merges": []}
-        whole: dict[str, Any] = {
+        document: dict[str, Any] = {
             "version": "1.0",
             "truncation": None,
             "padding": None,
             "added_tokens": [],
             "normalizer": None,
         }
-        whole |= {"pre_tokenizer": None, "post_processor": None, "decoder": None, "model": model}
-        (folder / "tokenizer.json").write_text(json.dumps(whole))
+        document |= {"pre_tokenizer": None, "post_processor": None, "decoder": None, "model": model}
+        (folder / "tokenizer.json").write_text(json.dumps(document))
         config = {"tokenizer_class": "PreTrainedTokenizerFast"}
     (folder / "tokenizer_config.json").write_text(json.dumps(config))
 
 
-def test_texts_end_at_the_first_id_that_ends_one(kind: str, tmp_path: Path) -> None:
-    made = folder_of(kind, tmp_path / "w", eos_token_id=9)
-    tokenizer_files(made, kind)
-    model = load(made)
+def test_a_text_ends_at_the_first_end_of_text_id(kind: str, tmp_path: Path) -> None:
+    folder = folder_of(kind, tmp_path / "w", eos_token_id=9)
+    tokenizer_files(folder, kind)
+    model = load(folder)
     assert model.encode("cab") == [2, 0, 1] and model.decode([2, 0, 9, 1]).replace(" ", "") == "ca"
 
 
@@ -262,31 +262,31 @@ def test_texts_end_at_the_first_id_that_ends_one(kind: str, tmp_path: Path) -> N
         ({"n_layers": 1}, r"has model\.layers\.1\S+, which the model has not \(0 tensors missing, 9 unknown\)"),
     ],
 )
-def test_folders_of_other_models(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
-    made = folder_of("llada_8b", tmp_path / "w")
-    config = json.loads((made / "config.json").read_text()) | changed
-    (made / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
+def test_folders_of_other_models_are_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
+    folder = folder_of("llada_8b", tmp_path / "w")
+    config = json.loads((folder / "config.json").read_text()) | changed
+    (folder / "config.json").write_text(json.dumps({k: v for k, v in config.items() if v is not None}))
     with pytest.raises(WeightsError, match=message) as raised:
-        load(made)
-    assert str(made) in str(raised.value)
+        load(folder)
+    assert str(folder) in str(raised.value)
 
 
 def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
-    made = folder_of("dream_7b", tmp_path / "w")
-    second = made / "model-00002-of-00002.safetensors"
+    folder = folder_of("dream_7b", tmp_path / "w")
+    second = folder / "model-00002-of-00002.safetensors"
     second.write_bytes(second.read_bytes()[:-40])
     with pytest.raises(WeightsError, match=f"{second} is damaged"):
-        load(made)
-    for file in made.glob("*.safetensors"):
+        load(folder)
+    for file in folder.glob("*.safetensors"):
         file.unlink()
-    with pytest.raises(WeightsError, match=f"no \\*.safetensors in {made}; fetch the whole folder"):
-        load(made)
+    with pytest.raises(WeightsError, match=f"no \\*.safetensors in {folder}; fetch the whole folder"):
+        load(folder)
     with pytest.raises(UsageError, match="masked has no parameter 'forward'; it has source, template, chat"):
-        load(made, forward="fused")
+        load(folder, forward="fused")
 
 
 @pytest.mark.parametrize("name", ["llada-8b", "dream-7b"])
-def test_presets_are_off_until_their_weights_are_fetched(name: str, tmp_path: Path, monkeypatch: Any) -> None:
+def test_presets_are_unavailable_until_their_weights_are_fetched(name: str, tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path / "hub"))
     spec = presets.resolve(name)

@@ -1,4 +1,4 @@
-"""The mesh decoder: its fast forward is the trained module's in any window, tree or history; conditions count."""
+"""The mesh decoder: its fast forward equals the trained module's in any window, tree or history."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TOKENS = [bpt_tokens.SOS, *np.random.default_rng(0).permutation(bpt_tokens.EOS)[
 
 
 CLOUD = points(1)
-both = pytest.mark.parametrize("window", MODELS)
+every_window = pytest.mark.parametrize("window", MODELS)
 
 
 def feed(cache: SlotCache, tokens: Sequence[int], start: int, rows: int | None = None) -> torch.Tensor:
@@ -46,8 +46,8 @@ def fresh(window: int, tokens: Sequence[int]) -> torch.Tensor:
     return feed(BACKBONES[window].bind(CLOUD), tokens, 0)
 
 
-@both
-def test_windows_of_any_size_give_what_the_module_and_single_tokens_give(window: int) -> None:
+@every_window
+def test_windows_of_any_size_equal_the_module_and_single_tokens(window: int) -> None:
     with torch.no_grad():
         expected = MODELS[window](torch.tensor([TOKENS]), CLOUD[None])[0]
     torch.testing.assert_close(fresh(window, TOKENS), expected, rtol=0, atol=NEAR)
@@ -61,7 +61,7 @@ def test_windows_of_any_size_give_what_the_module_and_single_tokens_give(window:
     assert len(set(TOKENS)) >= 16 and expected.std() > 0.1
 
 
-@both
+@every_window
 def test_a_tree_gives_each_node_the_logits_of_its_own_chain(window: int) -> None:
     nodes, prefix = [3, 900, 14, 4700, 31], TOKENS[:10]
     chains = [[0], [1], [0, 2], [0, 3], [0, 2, 4]]
@@ -83,34 +83,34 @@ def test_a_tree_gives_each_node_the_logits_of_its_own_chain(window: int) -> None
     torch.testing.assert_close(after, expected, rtol=0, atol=NEAR)
 
 
-@both
+@every_window
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_any_history_leaves_the_cache_as_if_started_afresh(window: int, data: st.DataObject) -> None:
+def test_after_any_history_the_cache_equals_a_fresh_one(window: int, data: st.DataObject) -> None:
     cache = BACKBONES[window].bind(CLOUD)
-    held: list[int] = []
+    tokens: list[int] = []
     for _ in range(data.draw(st.integers(1, 5))):
         new = data.draw(st.lists(st.integers(0, bpt_tokens.SOS), min_size=1, max_size=7))
-        feed(cache, new, len(held), rows=data.draw(st.integers(0, len(new))))
-        stay = data.draw(st.integers(max(0, len(held) - 3), len(held)))
-        more = data.draw(st.integers(0, len(held) + len(new) - stay))
+        feed(cache, new, len(tokens), rows=data.draw(st.integers(0, len(new))))
+        stay = data.draw(st.integers(max(0, len(tokens) - 3), len(tokens)))
+        more = data.draw(st.integers(0, len(tokens) + len(new) - stay))
         cache.keep(stay, range(more))
-        held = (held + new)[: stay + more]
-    last = feed(cache, [7], len(held))
-    torch.testing.assert_close(last[-1], fresh(window, [*held, 7])[-1], rtol=0, atol=NEAR)
+        tokens = (tokens + new)[: stay + more]
+    last = feed(cache, [7], len(tokens))
+    torch.testing.assert_close(last[-1], fresh(window, [*tokens, 7])[-1], rtol=0, atol=NEAR)
 
 
-def test_a_window_hides_what_lies_before_it() -> None:
-    """One layer of window 6: five entries back is seen, and what that entry brings in: the entry before it, and the
-    block of that one, named up to five entries earlier: eleven back at most."""
+def test_a_window_hides_earlier_entries() -> None:
+    """One layer of window 6 attends five entries back. An entry also holds the one before it and its block's name,
+    which lies up to five entries earlier: eleven entries back at most."""
     cut = MeshBackbone.of(tiny_mesh(6))
     cut._decoder = cut._decoder.pick((0,))
     base = feed(cut.bind(CLOUD), TOKENS[:20], 0)[-1]
     for back, same in ((12, True), (5, False)):
         row = list(TOKENS[:20])
         row[19 - back] = 77
-        found = feed(cut.bind(CLOUD), row, 0)[-1]
-        assert torch.allclose(found, base, atol=1e-6) is same
+        row_logits = feed(cut.bind(CLOUD), row, 0)[-1]
+        assert torch.allclose(row_logits, base, atol=1e-6) is same
 
 
 def test_the_condition_matters_and_its_order_does_not() -> None:
@@ -120,12 +120,12 @@ def test_the_condition_matters_and_its_order_does_not() -> None:
     torch.testing.assert_close(feed(backbone.bind(CLOUD.flip(0)), TOKENS[:4], 0), base, rtol=0, atol=NEAR)
 
 
-def test_a_prompt_opens_with_its_points_and_each_cache_is_empty() -> None:
+def test_every_cache_of_an_encoded_prompt_is_empty_and_has_its_points() -> None:
     encoded = BACKBONES[0].open(Prompt("p", condition=CLOUD.numpy()))
     assert encoded.tokens == (bpt_tokens.SOS,)
     for _ in range(2):
-        found = encoded.cache().extend(Window(torch.tensor(TOKENS[:3]), torch.arange(3), 0, None, 3)).logits
-        torch.testing.assert_close(found, fresh(0, TOKENS[:3]), rtol=0, atol=NEAR)
+        logits = encoded.cache().extend(Window(torch.tensor(TOKENS[:3]), torch.arange(3), 0, None, 3)).logits
+        torch.testing.assert_close(logits, fresh(0, TOKENS[:3]), rtol=0, atol=NEAR)
 
 
 @pytest.mark.parametrize(
@@ -143,15 +143,15 @@ def test_a_wrong_condition_is_a_usage_error(condition: np.ndarray | None, says: 
         BACKBONES[0].open(Prompt("p", condition=condition))
 
 
-def test_what_it_is() -> None:
+def test_capabilities() -> None:
     backbone = BACKBONES[0]
     assert (
         backbone.capabilities.eos == {5120}
         and backbone.capabilities.vocabulary == 5122
         and backbone.capabilities.context == 256
     )
-    met = {Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, Requirement.CONDITION}
-    assert backbone.capabilities.meets == met == MeshBackbone.meets({})
+    requirements = {Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.HIDDEN, Requirement.CONDITION}
+    assert backbone.capabilities.meets == requirements == MeshBackbone.meets({})
     assert MeshBackbone.modality({}) == "mesh" and not MeshBackbone.reads_text({})
     with pytest.raises(UsageError, match="point cloud"):
         backbone.cache()
@@ -160,8 +160,8 @@ def test_what_it_is() -> None:
 def test_output_is_a_mesh_or_a_failure_with_a_reason() -> None:
     one = shapes.shape(np.random.default_rng(0), "test")
     row = bpt_tokens.encode(one.mesh)
-    found = BACKBONES[0].decode(row)
-    assert isinstance(found, Mesh) and len(found.faces) == len(bpt_tokens.quantise(one.mesh).faces)
+    mesh = BACKBONES[0].decode(row)
+    assert isinstance(mesh, Mesh) and len(mesh.faces) == len(bpt_tokens.quantise(one.mesh).faces)
     with pytest.raises(OutputError, match="no end token"):
         BACKBONES[0].decode(row[:-1])
 
@@ -186,15 +186,15 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_what_a_recipe_exports_loads(folder: Path) -> None:
+def test_an_exported_model_loads(folder: Path) -> None:
     backbone = MeshBackbone.load("mine", {"source": {"folder": str(folder)}}, "fp32", "cpu")
     assert len(backbone.fingerprint) == 64
-    found = feed(backbone.bind(CLOUD), TOKENS[:9], 0)
+    logits = feed(backbone.bind(CLOUD), TOKENS[:9], 0)
     rounded = tiny_mesh(0)
     for weight in rounded.parameters():
         weight.data = weight.data.bfloat16().float()
     expected = feed(MeshBackbone.of(rounded).bind(CLOUD), TOKENS[:9], 0)
-    torch.testing.assert_close(found, expected, rtol=0, atol=NEAR)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
     low = MeshBackbone.load("mine", {"source": {"folder": str(folder)}}, "bf16", "cpu")
     encoded = low.open(Prompt("p", condition=CLOUD.numpy()))
     row = encoded.cache().extend(Window(torch.tensor([bpt_tokens.SOS]), torch.arange(1), 0, None, 1)).logits
@@ -219,7 +219,7 @@ def damage_file(path: Path) -> None:
     ("damage", "says"),
     [(damage_config, "whole numbers"), (damage_tensors, "norm.weight"), (damage_file, "does not hold a mesh model")],
 )
-def test_a_damaged_folder_says_what_is_wrong(folder: Path, tmp_path: Path, damage: object, says: str) -> None:
+def test_the_error_of_a_damaged_folder_names_the_fault(folder: Path, tmp_path: Path, damage: object, says: str) -> None:
     assert callable(damage)
     for name in ("config.json", "model.safetensors"):
         (tmp_path / name).write_bytes((folder / name).read_bytes())
@@ -235,22 +235,22 @@ def test_parameters_are_checked(folder: Path) -> None:
         MeshBackbone.load("mine", {"source": {"folder": str(folder)}}, "int8", "cpu")
 
 
-def test_the_loss_in_pieces_is_torchs() -> None:
-    """450 rows: two whole pieces and a part; gradients are rounded to bf16, 0.4 % each."""
+def test_the_loss_in_chunks_equals_torchs() -> None:
+    """450 rows: two full chunks and a partial one; gradients are rounded to bf16, 0.4 % each."""
     torch.manual_seed(0)
     states, table = torch.randn(450, 32, requires_grad=True), (0.3 * torch.randn(700, 32)).requires_grad_()
     labels = torch.randint(0, 700, (450,))
-    found = cross_entropy(states, table, labels)
+    loss = cross_entropy(states, table, labels)
     expected = torch.nn.functional.cross_entropy(states @ table.T, labels, reduction="sum")
-    torch.testing.assert_close(found, expected, rtol=1e-3, atol=0)
-    for mine, theirs in zip(
-        torch.autograd.grad(2 * found, (states, table)), torch.autograd.grad(2 * expected, (states, table)), strict=True
+    torch.testing.assert_close(loss, expected, rtol=1e-3, atol=0)
+    for gradient, expected_gradient in zip(
+        torch.autograd.grad(2 * loss, (states, table)), torch.autograd.grad(2 * expected, (states, table)), strict=True
     ):
-        assert (mine - theirs).norm() < 0.01 * theirs.norm()
+        assert (gradient - expected_gradient).norm() < 0.01 * expected_gradient.norm()
 
 
 @pytest.mark.parametrize("window", (0, 32))
-def test_batches_are_sequences_or_pieces_of_them(window: int) -> None:
+def test_batches_hold_sequences_or_slices_of_them(window: int) -> None:
     random = np.random.default_rng(0)
     drawn = [shapes.shape(random, "train", 0) for _ in range(3)]
     rows = [[bpt_tokens.SOS, *bpt_tokens.encode(one.mesh)] for one in drawn]
@@ -269,15 +269,15 @@ def test_batches_are_sequences_or_pieces_of_them(window: int) -> None:
         assert any(start == 0 for start, last in starts) and any(start == last for start, last in starts)
 
 
-def test_a_training_in_pieces_goes_on_from_the_whole_model(folder: Path) -> None:
+def test_a_training_on_slices_starts_from_the_full_model(folder: Path) -> None:
     recipe = ShapesMesh(sizes=dataclasses.replace(SIZES, window=5), requires=("shapes-mesh",))
     model = recipe.build({"shapes-mesh": folder})
     assert isinstance(model, MeshModel) and model.sizes.window == 5
-    held = {name: value.bfloat16() for name, value in MODELS[0].state_dict().items() if value.is_floating_point()}
-    assert all(torch.equal(model.state_dict()[name].bfloat16(), value) for name, value in held.items())
+    weights = {name: value.bfloat16() for name, value in MODELS[0].state_dict().items() if value.is_floating_point()}
+    assert all(torch.equal(model.state_dict()[name].bfloat16(), value) for name, value in weights.items())
 
 
-def test_a_step_moves_every_weight_and_figures_are_taken() -> None:
+def test_a_step_has_a_gradient_for_every_weight_and_figures_are_computed() -> None:
     recipe = ShapesMesh(sizes=dataclasses.replace(SIZES, context=40), together=1, passes=1)
     model = recipe.build({})
     loss = recipe.loss(model, 0, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""Hidden rows and conditions of the mesh decoders: those of the trained module, kept by a session through trees."""
+"""Hidden rows and conditions of the mesh decoders: equal to the trained module's, kept by a session through trees."""
 
 from __future__ import annotations
 
@@ -61,60 +61,60 @@ def bpt(architecture: str = "bpt") -> PointMesh:
 
 MODELS: dict[str, Backbone] = {"mesh": MeshBackbone.of(MODULE), "bpt": bpt()}
 PROMPT = Prompt("p", condition=CLOUD)
-both = pytest.mark.parametrize("name", MODELS)
+every_model = pytest.mark.parametrize("name", MODELS)
 
 
 def hidden(model: Backbone, tokens: Sequence[int], taps: tuple[int, ...]) -> Tensor:
     cache = model.open(PROMPT).cache()
-    found = cache.extend(Window(torch.tensor(tokens), torch.arange(len(tokens)), 0, None, 0, taps)).hidden
-    assert found is not None
-    return found
+    rows = cache.extend(Window(torch.tensor(tokens), torch.arange(len(tokens)), 0, None, 0, taps)).hidden
+    assert rows is not None
+    return rows
 
 
 def session(model: Backbone, taps: Sequence[Tap]) -> Session:
     encoded = model.open(PROMPT)
-    made = Session(encoded.cache(), model.capabilities, encoded.tokens, stopwatch=Stopwatch(CpuClock()))
-    made.tap(taps)
-    made.append(torch.tensor(TOKENS[1:]))
-    return made
+    target = Session(encoded.cache(), model.capabilities, encoded.tokens, stopwatch=Stopwatch(CpuClock()))
+    target.tap(taps)
+    target.append(torch.tensor(TOKENS[1:]))
+    return target
 
 
 def entering(layers: Sequence[nn.Module]) -> list[Tensor]:
-    """What the module's layers are given, on `TOKENS`."""
-    seen: list[Tensor] = []
-    hooks = [layer.register_forward_pre_hook(lambda _, given: seen.append(given[0][0])) for layer in layers]
+    """Inputs of the module's layers on `TOKENS`."""
+    inputs: list[Tensor] = []
+    hooks = [layer.register_forward_pre_hook(lambda _, arguments: inputs.append(arguments[0][0])) for layer in layers]
     with torch.no_grad():
         MODULE(torch.tensor([TOKENS]), torch.from_numpy(CLOUD)[None])
     for hook in hooks:
         hook.remove()
-    return seen
+    return inputs
 
 
-def test_rows_are_what_the_trained_modules_layers_read() -> None:
+def test_rows_are_the_inputs_of_the_trained_modules_layers() -> None:
     expected = torch.stack(entering([*MODULE.layers, MODULE.norm]), 1)
     expected[:, 3] = MODULE.norm(expected[:, 3]).detach()
-    found = hidden(MODELS["mesh"], TOKENS, (0, 1, 2, 3))
+    rows = hidden(MODELS["mesh"], TOKENS, (0, 1, 2, 3))
     assert expected.std() > 0.1
-    torch.testing.assert_close(found[:, 0], expected, rtol=0, atol=NEAR)
+    torch.testing.assert_close(rows[:, 0], expected, rtol=0, atol=NEAR)
 
 
-@both
-def test_logits_are_the_heads_of_the_last_rows(name: str) -> None:
+@every_model
+def test_logits_are_the_unembedded_last_rows(name: str) -> None:
     model = MODELS[name]
     cache = model.open(PROMPT).cache()
     rows = cache.extend(Window(torch.tensor(TOKENS), torch.arange(8), 0, None, 3, (3,)))
     assert rows.hidden is not None and rows.logits.shape == (3, model.capabilities.vocabulary)
-    made = rows.hidden[-3:, 0, 0] @ model.tied_embeddings().unembed.T
+    logits = rows.hidden[-3:, 0, 0] @ model.tied_embeddings().unembed.T
     if isinstance(model, PointMesh):
-        made[:, :-1] += model._model.to_logits.bias
+        logits[:, :-1] += model._model.to_logits.bias
         assert torch.isinf(rows.logits[:, -1]).all()
-    torch.testing.assert_close(made[:, :-1], rows.logits[:, :-1], rtol=0, atol=NEAR)
+    torch.testing.assert_close(logits[:, :-1], rows.logits[:, :-1], rtol=0, atol=NEAR)
     plain = model.open(PROMPT).cache().extend(Window(torch.tensor(TOKENS), torch.arange(8), 0, None, 3))
     assert plain.hidden is None and torch.equal(plain.logits, rows.logits)
 
 
-@both
-def test_a_session_keeps_the_rows_of_the_path_taken(name: str) -> None:
+@every_model
+def test_a_session_keeps_the_rows_of_the_accepted_path(name: str) -> None:
     model = MODELS[name]
     target = session(model, (0, "middle", -1))
     target.prefill()
@@ -128,22 +128,22 @@ def test_a_session_keeps_the_rows_of_the_path_taken(name: str) -> None:
     torch.testing.assert_close(target.hidden, expected, rtol=0, atol=NEAR)
 
 
-@both
-def test_offers_and_the_condition_of_a_prompt(name: str) -> None:
+@every_model
+def test_capabilities_and_the_condition_of_a_prompt(name: str) -> None:
     model = MODELS[name]
     capabilities = model.capabilities
     assert {Requirement.HIDDEN, Requirement.CONDITION} <= capabilities.meets and (
         capabilities.layers,
         capabilities.width,
     ) == (3, 32)
-    found = model.open(PROMPT).condition
-    assert found is not None and found.shape[1] == capabilities.condition == {"mesh": 32, "bpt": 20}[name]
+    condition = model.open(PROMPT).condition
+    assert condition is not None and condition.shape[1] == capabilities.condition == {"mesh": 32, "bpt": 20}[name]
     assert model.variant({"layers": "2"}).capabilities.layers == 2
     other = model.open(Prompt("p", condition=CLOUD[:, [1, 0, 2, 4, 3, 5]])).condition
-    assert other is not None and not torch.allclose(found, other, atol=1e-3)
+    assert other is not None and not torch.allclose(condition, other, atol=1e-3)
 
 
-def test_a_run_has_what_its_opening_has() -> None:
+def test_a_run_has_the_condition_of_its_encoded_prompt() -> None:
     for model in (MODELS["mesh"], NoisyBackbone(MODELS["mesh"], 0.1, 0)):
         run = open_run(model, lambda name: MODELS["mesh"], PROMPT, Sampling(0.0), 4, SeededDraws(0, "t", "p", 0))
         expected = MODELS["mesh"].open(PROMPT).condition

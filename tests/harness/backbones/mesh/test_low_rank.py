@@ -1,4 +1,4 @@
-"""A mesh backbone stored as low-rank matrices beside its base model: what is added, and folders that are refused."""
+"""A mesh backbone stored as low-rank matrices beside its base model: the added product, and refused folders."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_scaled_product_is_added_and_rounded_to_bf16(base: Path, tuned: Path
     assert all(torch.equal(before[key], after[key]) for key in before if key != f"{LAYER}.weight")
 
 
-def test_its_fingerprint_is_its_own(base: Path, tuned: Path) -> None:
+def test_tuned_weights_have_their_own_fingerprint(base: Path, tuned: Path) -> None:
     one, other = (
         MeshBackbone.load("m", {"source": {"folder": str(folder)}}, "fp32", "cpu").fingerprint
         for folder in (base, tuned)
@@ -70,7 +70,7 @@ def test_a_base_of_other_weights_is_refused(base: Path, tuned: Path) -> None:
         read("m", tuned)
 
 
-def test_a_base_that_is_not_there_is_named(base: Path, tuned: Path) -> None:
+def test_an_absent_base_is_named(base: Path, tuned: Path) -> None:
     shutil.rmtree(base)
     with pytest.raises(WeightsError, match=f"is added to the weights in {base}, which are not there"):
         read("m", tuned)

@@ -68,8 +68,8 @@ def fresh(model: PointMesh, tokens: Sequence[int]) -> Tensor:
     return torch.cat([feed(cache, [token], at) for at, token in enumerate(tokens)])
 
 
-def close(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=NEAR)
+def close(logits: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
 
 
 def layout(kind: str) -> dict[str, tuple[int, ...]]:
@@ -81,40 +81,40 @@ def layout(kind: str) -> dict[str, tuple[int, ...]]:
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_model_has_the_tensors_of_the_published_checkpoint_and_no_other(kind: str) -> None:
     with torch.device("meta"):
-        made = FAMILIES[kind].model(FAMILIES[kind].sizes())
-    ours = {name: tuple(tensor.shape) for name, tensor in made.state_dict().items()}
+        network = FAMILIES[kind].model(FAMILIES[kind].sizes())
+    shapes = {name: tuple(tensor.shape) for name, tensor in network.state_dict().items()}
     published = layout(kind)
-    assert {name: shape for name, shape in published.items() if not name.startswith(UNUSED)} == ours
+    assert {name: shape for name, shape in published.items() if not name.startswith(UNUSED)} == shapes
     assert all(any(name.startswith(part) for name in published) for part in UNUSED)
-    assert not any(name.startswith(UNUSED) for name in ours)
+    assert not any(name.startswith(UNUSED) for name in shapes)
 
 
 @pytest.mark.parametrize(("kind", "parameters"), [("bpt", 711_445_122), ("deepmesh", 908_149_121)])
-def test_the_layouts_are_whole(kind: str, parameters: int) -> None:
-    """Four bytes each, DeepMesh's make the published file but for 84,214 bytes of names."""
+def test_the_layouts_have_the_published_number_of_parameters(kind: str, parameters: int) -> None:
+    """At four bytes each, DeepMesh's file has 84,214 bytes more, for names."""
     assert sum(int(np.prod(shape)) for shape in layout(kind).values()) == parameters
     assert (LAYOUTS / f"{kind}.tsv").read_text().splitlines()[1].startswith("# commit\t")
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_logits_are_those_of_the_published_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Made once with the authors' classes at the commits of the layouts; weights follow from the tensors' names."""
+    """The reference was computed by the authors' classes at the layouts' commits; names seed the weights."""
 
     def named(*_: Any) -> torch.nn.Module:
         sizes = {key: tuple(value) if isinstance(value, list) else value for key, value in SIZES[kind].items()}
-        made: torch.nn.Module = FAMILIES[kind].model(FAMILIES[kind].sizes(**sizes, encoder=EncoderSizes(**ENCODER)))
-        for name, tensor in made.state_dict().items():
+        network: torch.nn.Module = FAMILIES[kind].model(FAMILIES[kind].sizes(**sizes, encoder=EncoderSizes(**ENCODER)))
+        for name, tensor in network.state_dict().items():
             noise = np.random.default_rng(zlib.crc32(name.encode())).normal(size=tuple(tensor.shape))
             one = tensor.ndim == 1 and name.endswith("weight")
             tensor.copy_(torch.from_numpy(noise * (0.2 if tensor.ndim >= 2 else 0.1) + one))
-        return made
+        return network
 
     monkeypatch.setattr(adapter, "_random", named)
     cache, prompt = start(tiny(kind))
     expected = torch.tensor(json.loads((Path(__file__).parent / "published_reference.json").read_text())[kind])
-    found = feed(cache, [*prompt, *TOKENS[:30]], 0)[:, ::640][:, : expected.shape[1]]
+    logits = feed(cache, [*prompt, *TOKENS[:30]], 0)[:, ::640][:, : expected.shape[1]]
     assert expected.std() > 0.5
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-3)
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("cuts", [[0, 60], [0, 1, 8, 9, 31, 60], [0, 2, 4, 7, 11, 60]])
@@ -128,8 +128,8 @@ def test_windows_give_the_logits_of_single_steps(model: PointMesh, cuts: list[in
     close(torch.cat(parts), expected)
 
 
-def test_a_later_token_changes_nothing_before_it_and_an_earlier_one_all_behind(model: PointMesh) -> None:
-    """Every position from 0 to 11 in turn: an hourglass must not leak within its groups of three or nine."""
+def test_a_token_changes_its_own_row_and_all_later_ones_only(model: PointMesh) -> None:
+    """At every position from 0 to 11: an hourglass must not leak within its groups of three or nine."""
     tokens = TOKENS[:14]
     base = fresh(model, tokens)
     for at in range(12):
@@ -139,7 +139,7 @@ def test_a_later_token_changes_nothing_before_it_and_an_earlier_one_all_behind(m
 
 
 def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: PointMesh) -> None:
-    """Eight levels deep, so that nodes of all remainders by 3 and 9 stand in it, on two branches."""
+    """Eight levels deep, so that depths have all remainders by 3 and 9, on two branches."""
     parents = [-1, -1, 0, 1, 2, 3, 4, 5, 6, 7]
     prefix, nodes = TOKENS[:11], TOKENS[20:30]
     cache, _ = start(model)
@@ -165,19 +165,19 @@ def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: PointMesh) ->
 
 @settings(max_examples=12)
 @given(data=st.data())
-def test_any_history_leaves_the_cache_as_if_started_afresh(model: PointMesh, data: st.DataObject) -> None:
-    cache, held = start(model)[0], list[int]()
+def test_after_any_history_the_cache_equals_a_fresh_one(model: PointMesh, data: st.DataObject) -> None:
+    cache, tokens = start(model)[0], list[int]()
     for _ in range(data.draw(st.integers(1, 6))):
         new = data.draw(st.lists(st.integers(0, 4600), min_size=1, max_size=7))
-        feed(cache, new, len(held), rows=data.draw(st.integers(0, len(new))))
-        stay = data.draw(st.integers(max(0, len(held) - 4), len(held)))
-        count = data.draw(st.integers(0, len(held) + len(new) - stay))
+        feed(cache, new, len(tokens), rows=data.draw(st.integers(0, len(new))))
+        stay = data.draw(st.integers(max(0, len(tokens) - 4), len(tokens)))
+        count = data.draw(st.integers(0, len(tokens) + len(new) - stay))
         cache.keep(stay, tuple(range(count)))
-        held = (held + new)[: stay + count]
-    close(feed(cache, [7], len(held))[-1], fresh(model, [*held, 7])[-1])
+        tokens = (tokens + new)[: stay + count]
+    close(feed(cache, [7], len(tokens))[-1], fresh(model, [*tokens, 7])[-1])
 
 
-def test_the_points_matter_and_openings_share_nothing(model: PointMesh) -> None:
+def test_the_points_matter_and_encoded_prompts_share_nothing(model: PointMesh) -> None:
     cache, prompt = start(model)
     other, _ = start(model, POINTS[::-1] * 0.5)
     one, two = feed(cache, prompt, 0), feed(other, prompt, 0)
@@ -189,7 +189,7 @@ def test_the_points_matter_and_openings_share_nothing(model: PointMesh) -> None:
 @pytest.mark.parametrize(
     "points", [None, POINTS[:, :3], POINTS[:39], POINTS[None], np.full((40, 6), np.nan, np.float32)]
 )
-def test_other_points_than_the_models_are_refused(model: PointMesh, points: Any) -> None:
+def test_points_of_another_shape_are_refused(model: PointMesh, points: Any) -> None:
     with pytest.raises(UsageError, match="point"):
         model.open(Prompt("p", condition=points))
     with pytest.raises(UsageError, match="point cloud"):
@@ -207,7 +207,7 @@ def test_the_context_and_foreign_entries_are_refused(model: PointMesh) -> None:
         cache.extend(Window(torch.tensor([1]), torch.tensor([20]), 21, None, 1))
 
 
-def test_bpt_never_gives_the_start_token_and_keeps_layers() -> None:
+def test_bpt_never_emits_the_start_token_and_its_variants_skip_layers() -> None:
     model = tiny("bpt")
     assert fresh(model, [*start(model)[1], 5])[:, model.open(Prompt("p", condition=POINTS)).tokens[0]].isneginf().all()
     fewer = model.variant({"layers": "2"})
@@ -222,22 +222,22 @@ def test_bpt_never_gives_the_start_token_and_keeps_layers() -> None:
 
 def test_bf16_runs(model: PointMesh) -> None:
     low = tiny("bpt" if model.capabilities.vocabulary > 5000 else "deepmesh", "bf16")
-    found, expected = fresh(low, TOKENS[:6]), fresh(model, TOKENS[:6])
+    logits, expected = fresh(low, TOKENS[:6]), fresh(model, TOKENS[:6])
     keep = ~expected.isinf()
-    assert found.dtype == torch.bfloat16 and (found.float() - expected)[keep].abs().max() < 0.3
+    assert logits.dtype == torch.bfloat16 and (logits.float() - expected)[keep].abs().max() < 0.3
 
 
 @pytest.mark.parametrize("name", ["bpt", "deepmesh-0.5b"])
-def test_missing_weights_say_which_file_from_where_and_where_to_put_it(
+def test_the_error_of_missing_weights_names_file_source_and_place(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     monkeypatch.setattr(components, "_hub", lambda part, local: None)
     fields = presets.resolve(name).params["parts"]["model"]
-    with pytest.raises(WeightsError) as told:
+    with pytest.raises(WeightsError) as caught:
         presets.load(name, "fp32")
     for part in (fields["file"], fields["hub"], str(tmp_path / "files")):
-        assert part in str(told.value)
+        assert part in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -272,12 +272,12 @@ def test_a_training_state_is_read_without_the_classes_that_it_names(
     monkeypatch.delitem(sys.modules, module.__name__)
     sizes = FAMILIES["bpt"].sizes(**SIZES["bpt"], encoder=EncoderSizes(**ENCODER))
     with torch.device("meta"):
-        made = FAMILIES["bpt"].model(sizes)
-    checkpoint.fill("x", made, tmp_path / "a.pt", UNUSED)
-    torch.testing.assert_close(made.state_dict(), state)
+        network = FAMILIES["bpt"].model(sizes)
+    checkpoint.fill("x", network, tmp_path / "a.pt", UNUSED)
+    torch.testing.assert_close(network.state_dict(), state)
 
 
-def test_a_file_of_other_tensors_a_damaged_one_and_one_that_would_run_code_are_refused(tmp_path: Path) -> None:
+def test_files_of_other_tensors_damaged_ones_and_ones_that_run_code_are_refused(tmp_path: Path) -> None:
     model = torch.nn.Linear(2, 3)
     state = model.state_dict()
     path = tmp_path / "a.pt"
@@ -311,7 +311,7 @@ def test_another_file_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch
 
 
 def vertex(x: int, y: int, z: int, centre: bool = False) -> list[int]:
-    """All three ids of a vertex at these of 512 steps."""
+    """The three ids of a vertex at these of 512 steps."""
     patch, block, offset = (
         sum((value // width % base) * base ** (2 - axis) for axis, value in enumerate((x, y, z)))
         for width, base in ((128, 4), (16, 8), (1, 16))
@@ -319,8 +319,8 @@ def vertex(x: int, y: int, z: int, centre: bool = False) -> list[int]:
     return [patch + (dm.FIRST_CENTRE if centre else 0), block + dm.FIRST_BLOCK, offset + dm.FIRST_OFFSET]
 
 
-def test_deepmesh_tokens_stand_for_fans_around_centres() -> None:
-    """Two faces around a first centre, one around a second; ids that repeat are left out, as its writer does."""
+def test_deepmesh_tokens_decode_to_fans_around_centres() -> None:
+    """Two faces around a first centre, one around a second; repeated ids are omitted, as in the published writer."""
     first = [*vertex(0, 0, 0), *vertex(0, 0, 1)[2:], *vertex(0, 17, 1)[1:], *vertex(300, 17, 1)]
     second = [*vertex(511, 511, 511, True), *vertex(0, 0, 0), *vertex(0, 0, 1)[2:]]
     mesh = dm.decode([*first, *second, dm.EOS, 5])
@@ -332,7 +332,7 @@ def test_deepmesh_tokens_stand_for_fans_around_centres() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "why"),
+    ("tokens", "reason"),
     [
         ([*vertex(0, 0, 0), *vertex(1, 1, 1), *vertex(2, 2, 2)], "no end token"),
         ([dm.EOS], "has to stand"),
@@ -344,8 +344,8 @@ def test_deepmesh_tokens_stand_for_fans_around_centres() -> None:
         ([*vertex(0, 0, 0) * 3, dm.EOS], "no face"),
     ],
 )
-def test_deepmesh_tokens_that_stand_for_nothing_are_failures(tokens: list[int], why: str) -> None:
-    with pytest.raises(OutputError, match=why):
+def test_deepmesh_tokens_without_a_mesh_are_failures(tokens: list[int], reason: str) -> None:
+    with pytest.raises(OutputError, match=reason):
         dm.decode(tokens)
     with pytest.raises(OutputError):
         tiny("deepmesh").decode(tokens)

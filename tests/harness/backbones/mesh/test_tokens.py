@@ -1,4 +1,4 @@
-"""Meshes as tokens: exact both ways, laid out as published, and strict about what stands for no mesh."""
+"""Meshes as tokens: exact both ways, laid out as published, and strict about tokens without a mesh."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ def place(steps: Sequence[Sequence[int]]) -> np.ndarray:
 def faces_of(mesh: Mesh) -> set[tuple[Corner, ...]]:
     """Faces as corner steps, turned so that the lowest corner is first."""
     exact = tokens.quantise(mesh)
-    found = set()
+    turned_faces = set()
     for face in exact.vertices[exact.faces].tolist():
         corners = [(x, y, z) for x, y, z in face]
         first = corners.index(min(corners))
-        found.add(tuple(corners[first:] + corners[:first]))
-    return found
+        turned_faces.add(tuple(corners[first:] + corners[:first]))
+    return turned_faces
 
 
 def test_the_vocabulary_is_the_published_one() -> None:
@@ -48,9 +48,9 @@ def test_one_triangle_by_hand() -> None:
     assert tokens.encode(mesh) == [0, 512, 64, 512 + 256 + 1, 1, 512 + 256 + 32 + 3, 5120]
 
 
-def test_blocks_are_left_out_where_they_repeat_and_centres_marked_from_the_second_patch_on() -> None:
-    """Two triangles apart: in the first patch the block is written once, in the second its centre is 4608 + block and
-    the vertex after it names the block again."""
+def test_repeated_blocks_are_omitted_and_centres_marked_from_the_second_patch_on() -> None:
+    """Two separate triangles. The first patch writes the block once. The second one's centre is 4608 + block, and
+    the vertex after it repeats the block."""
     far = [(16, 0, 0), (17, 0, 0), (16, 1, 0)]
     mesh = Mesh(place([(0, 0, 0), (1, 0, 0), (0, 1, 0), *far]), np.array([[0, 1, 2], [3, 4, 5]]))
     near = [0, 512, 768, 528]
@@ -71,10 +71,10 @@ def test_a_fan_stops_where_orientation_turns() -> None:
     st.lists(st.tuples(STEPS, STEPS, STEPS), min_size=3, max_size=14, unique=True),
     st.lists(st.tuples(*[st.integers(0, 13)] * 3), min_size=1, max_size=40),
 )
-def test_any_mesh_comes_back_with_the_same_faces_and_orientation(
+def test_decoding_restores_the_faces_and_orientation_of_any_mesh(
     steps: list[Corner], drawn: list[tuple[int, int, int]]
 ) -> None:
-    """Whatever the faces share: open, closed, several fans at a vertex, more than two faces at an edge."""
+    """Open and closed meshes, several fans at a vertex, more than two faces at an edge."""
     faces = [tuple(corner % len(steps) for corner in face) for face in drawn]
     faces = [face for face in faces if len(set(face)) == 3]
     if not faces:
@@ -88,8 +88,8 @@ def test_any_mesh_comes_back_with_the_same_faces_and_orientation(
 def test_each_face_is_covered_once() -> None:
     random = np.random.default_rng(0)
     faces = {tuple(random.permutation(9)[:3].tolist()) for _ in range(60)}
-    found = [fan for fan in patches(sorted(faces), 9)]
-    assert sum(len(fan) - 2 for fan in found) == len(faces)
+    fans = [fan for fan in patches(sorted(faces), 9)]
+    assert sum(len(fan) - 2 for fan in fans) == len(faces)
 
 
 def test_quantising_merges_drops_and_orders() -> None:
@@ -127,7 +127,7 @@ def test_a_point_cannot_be_normalised() -> None:
 GOOD = [0, 512, 768, 528, 4672, 512, 64, 768, 528]
 
 
-def test_what_follows_the_end_is_ignored_and_a_first_centre_may_be_marked() -> None:
+def test_tokens_after_the_end_are_ignored_and_a_first_centre_may_be_marked() -> None:
     plain = faces_of(tokens.decode([*GOOD, 5120]))
     assert len(plain) == 2
     assert faces_of(tokens.decode([*GOOD, 5120, 3, 5121])) == plain
@@ -151,6 +151,6 @@ def test_what_follows_the_end_is_ignored_and_a_first_centre_may_be_marked() -> N
         ([0, 512, 512, 528, 5120], "no face"),
     ],
 )
-def test_what_stands_for_no_mesh_says_why(row: list[int], says: str) -> None:
+def test_the_error_of_tokens_without_a_mesh_names_the_reason(row: list[int], says: str) -> None:
     with pytest.raises(OutputError, match=says):
         tokens.decode(row)

@@ -1,4 +1,4 @@
-"""Guidance over two caches equals two separate passes mixed by hand, after any history; and what a grid allows."""
+"""Guidance over two caches equals two separate passes mixed by hand, after any history; ids that a grid allows."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_equals_two_passes_of_a_real_net() -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1.0])
-def test_scales_of_none_and_one_are_the_branches_alone(scale: float) -> None:
+def test_scales_zero_and_one_give_a_single_branch(scale: float) -> None:
     tokens = [0, 2, 1, 1, 3]
     rows = feed(guided(3, [2, 3], scale), tokens, 0)[2:]
     alone = feed(MODEL.cache(), tokens, 0)[2:] if scale else feed(MODEL.cache(), [2, 3, *tokens[3:]], 0)[1:]
@@ -89,11 +89,11 @@ def test_scales_of_none_and_one_are_the_branches_alone(scale: float) -> None:
 
 def test_at_scale_one_only_one_branch_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     other = MODEL.cache()
-    monkeypatch.setattr(other, "extend", lambda window: pytest.fail("it ran"))
+    monkeypatch.setattr(other, "extend", lambda window: pytest.fail("the other branch must not run"))
     feed(GuidedCache(MODEL.cache(), 1, scale=1.0, unconditional=other, negative=[3]), [0, 1], 0)
 
 
-def test_its_own_prompt_is_read_with_the_first_shared_entry_and_once() -> None:
+def test_the_negative_prompt_is_read_once_with_the_first_shared_entry() -> None:
     reads: list[int] = []
 
     class Watching(Cache):
@@ -127,10 +127,10 @@ def session(tokens: Sequence[int], negative: tuple[int, ...]) -> Session:
 def chains(draft: Draft) -> list[list[int]]:
     """Nodes from the root's child down to each node."""
     parents = range(-1, len(draft) - 1) if draft.parents is None else draft.parents.tolist()
-    found: list[list[int]] = []
+    node_chains: list[list[int]] = []
     for node, parent in enumerate(parents):
-        found.append([*(found[parent] if parent >= 0 else []), node])
-    return found
+        node_chains.append([*(node_chains[parent] if parent >= 0 else []), node])
+    return node_chains
 
 
 @st.composite
@@ -144,22 +144,22 @@ def drafts(draw: st.DrawFn) -> Draft:
 
 @settings(max_examples=40)
 @given(data=st.data(), negative=st.sampled_from(NEGATIVES), prefill=st.booleans())
-def test_any_history_leaves_it_as_if_started_afresh(
+def test_after_any_history_guidance_equals_a_fresh_cache(
     data: st.DataObject, negative: tuple[int, ...], prefill: bool
 ) -> None:
-    """Chains, trees, refused drafts, rollbacks to the prompt's last token and other continuations."""
+    """Chains, trees, rejected drafts, rollbacks to the prompt's last token and other continuations."""
     target = session(PROMPT, negative)
     if prefill:
         target.prefill()
     for _ in range(data.draw(st.integers(1, 5))):
         tokens, draft = list(target.tokens), data.draw(drafts())
-        rows, walks, said = target.forward(draft), chains(draft), draft.tokens.tolist()
+        rows, node_chains, drafted = target.forward(draft), chains(draft), draft.tokens.tolist()
         for node in range(-1, len(draft)):
-            above = [said[k] for k in walks[node]] if node >= 0 else []
+            above = [drafted[k] for k in node_chains[node]] if node >= 0 else []
             expected = mixed([*tokens, *above], len(PROMPT), negative)[-1]
             torch.testing.assert_close(rows[node + 1], expected, rtol=0, atol=1e-12)
         if data.draw(st.booleans()):
-            path = data.draw(st.sampled_from([[], *walks]))
+            path = data.draw(st.sampled_from([[], *node_chains]))
             nodes = torch.tensor([*path, *[-1] * (len(draft) - len(path))], dtype=torch.long)
             stop = torch.tensor(path[-1] + 1 if path else 0)
             target.commit(Acceptance(Path(nodes, stop, torch.zeros(())), torch.tensor(data.draw(st.integers(0, 3)))))
@@ -173,7 +173,7 @@ def test_any_history_leaves_it_as_if_started_afresh(
 
 
 @pytest.mark.parametrize("back", [1, 2])
-def test_a_rollback_into_the_prompt_and_on_again(back: int) -> None:
+def test_a_rollback_into_the_prompt_can_be_continued(back: int) -> None:
     target = session([*PROMPT, 3, 0], (2, 3))
     target.forward(Draft(torch.tensor([1, 2])))
     target.rollback(back)
@@ -182,8 +182,8 @@ def test_a_rollback_into_the_prompt_and_on_again(back: int) -> None:
     torch.testing.assert_close(target.forward()[0], expected, rtol=0, atol=1e-12)
 
 
-def test_a_stale_entry_of_the_other_branch_would_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The comparison above has teeth."""
+def test_a_stale_entry_of_the_other_branch_changes_the_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The comparison above notices a stale entry."""
     cache = guided(len(PROMPT), (2, 3))
     monkeypatch.setattr(cache._unconditional, "keep", lambda length, entries=(): None)
     feed(cache, [*PROMPT, 1, 2], 0)
@@ -193,20 +193,20 @@ def test_a_stale_entry_of_the_other_branch_would_show(monkeypatch: pytest.Monkey
 
 
 class TestWrongUse:
-    def test_a_tree_that_hangs_inside_the_prompt(self) -> None:
+    def test_a_tree_below_an_entry_of_the_prompt_is_refused(self) -> None:
         cache = guided(4, [3])
         sees = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool()
         with pytest.raises(ContractError, match="hangs from entry 0 and the prompt ends with entry 3"):
             cache.extend(Window(torch.tensor([0, 1, 2]), torch.tensor([0, 1, 1]), 0, sees, 3))
 
-    def test_entries_of_the_prompt_kept_behind_it(self) -> None:
+    def test_prompt_entries_moved_behind_the_prompt_are_refused(self) -> None:
         cache = guided(3, [3])
         feed(cache, [0, 1, 2, 3], 0)
         with pytest.raises(ContractError, match="moves entries of the prompt behind its end"):
             cache.keep(0, (2, 1, 0))
 
     @pytest.mark.parametrize(("prompt", "negative"), [(0, [1]), (2, [])])
-    def test_a_side_without_a_prompt(self, prompt: int, negative: list[int]) -> None:
+    def test_a_branch_without_a_prompt_is_refused(self, prompt: int, negative: list[int]) -> None:
         with pytest.raises(ContractError, match="needs a prompt on both sides"):
             guided(prompt, negative)
 
@@ -220,21 +220,21 @@ class TestGridGrammar:
         assert set(row.tolist()) <= {0.0, float("-inf")}
         return (row == 0).nonzero()[:, 0].tolist()
 
-    def test_cells_take_what_is_allowed_and_ends_their_one_id(self) -> None:
+    def test_cells_allow_codes_and_row_ends_their_one_id(self) -> None:
         cells = list(range(5))
-        found = [self.open_ids(place) for place in range(-1, 11)]
-        assert found == [cells, cells, cells, cells, [7], cells, cells, cells, [7], [8], [9], cells]
+        open_ids_by_place = [self.open_ids(place) for place in range(-1, 11)]
+        assert open_ids_by_place == [cells, cells, cells, cells, [7], cells, cells, cells, [7], [8], [9], cells]
 
-    def test_rows_of_a_cache_are_those_of_the_places_they_lead_to(self) -> None:
-        """Prompt of three: its last entry gives the law of place 0."""
+    def test_each_row_of_a_cache_is_masked_for_the_place_that_it_predicts(self) -> None:
+        """The last entry of a prompt of three predicts place 0."""
         grammar = GridGrammar(Grid(2, 2, eol=3), torch.arange(4) < 3)
         plain, cut = guided(3, [3]), guided(3, [3])
         masked = GuidedCache(MODEL.cache(), 3, scale=SCALE, unconditional=MODEL.cache(), negative=[3], grammar=grammar)
         tokens = [0, 1, 2, 0, 1, 3, 2]
         rows, expected = feed(masked, tokens, 0)[2:], feed(plain, tokens, 0)[2:]
-        ends = torch.tensor([False, False, True, False, False])
-        assert torch.equal(rows[~ends][:, :3], expected[~ends][:, :3])
-        assert torch.isinf(rows[~ends][:, 3]).all()
-        assert torch.equal(rows[ends][:, 3], expected[ends][:, 3])
-        assert torch.isinf(rows[ends][:, :3]).all()
+        row_ends = torch.tensor([False, False, True, False, False])
+        assert torch.equal(rows[~row_ends][:, :3], expected[~row_ends][:, :3])
+        assert torch.isinf(rows[~row_ends][:, 3]).all()
+        assert torch.equal(rows[row_ends][:, 3], expected[row_ends][:, 3])
+        assert torch.isinf(rows[row_ends][:, :3]).all()
         assert feed(cut, tokens[:2], 0, rows=0).shape[0] == 0

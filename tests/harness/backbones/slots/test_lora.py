@@ -1,4 +1,4 @@
-"""Rows that read an adapter and rows that do not, in one pass: against peft's own forward, and against two passes."""
+"""Rows with and without an adapter in one pass, against peft's own forward and against two passes."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ SIZES = {
 FIELDS = {"model_type": "llama", "config": SIZES, "seed": 1}
 TOKENS = (3, 14, 15, 9, 26, 5, 35, 8)
 PEFT = 1e-5
-"""The model of transformers takes its norms in fp32, whatever the type of its weights."""
+"""Transformers computes norms in fp32, whatever the type of the weights."""
 FORWARDS = ("fused", "transformers")
 
 
@@ -54,27 +54,27 @@ def tiny(forward: str = "fused", seed: int = 1) -> HFCausal:
 
 
 def adapted(**how: Any) -> Any:
-    """peft's model, whose low-rank products are not zero as they begin."""
+    """peft's model with low-rank products that are not zero."""
     model = transformers_models.make_random("tiny", FIELDS, "sdpa").double().eval()
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
-        made = peft.get_peft_model(
+        peft_model = peft.get_peft_model(
             model, peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": "all-linear", **how})
         )
-        for name, weight in made.named_parameters():
+        for name, weight in peft_model.named_parameters():
             if "lora_B" in name:
                 torch.nn.init.normal_(weight, std=0.2)
-    return made
+    return peft_model
 
 
 @pytest.fixture(scope="module")
-def whole() -> Any:
+def peft_model() -> Any:
     return adapted()
 
 
 @pytest.fixture(scope="module")
-def folder(whole: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_adapter(tmp_path_factory.mktemp("adapter"), whole, tiny().fingerprint)
+def folder(peft_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_adapter(tmp_path_factory.mktemp("adapter"), peft_model, tiny().fingerprint)
 
 
 @torch.no_grad()
@@ -91,20 +91,20 @@ def rows(model: HFCausal, gate: list[bool] | None, adapter: Any, taps: tuple[int
 
 @pytest.mark.parametrize("forward", FORWARDS)
 class TestRows:
-    def test_rows_with_the_gate_are_pefts_own(self, forward: str, whole: Any, folder: Path) -> None:
+    def test_rows_with_the_gate_are_pefts_own(self, forward: str, peft_model: Any, folder: Path) -> None:
         model = tiny(forward)
-        found = rows(model, [True] * 8, model.adapter(folder)).logits
-        torch.testing.assert_close(found, peft_rows(whole), atol=PEFT, rtol=0)
-        assert (found - rows(model, None, None).logits).abs().max() > 0.1, "the adapter changes something"
+        logits = rows(model, [True] * 8, model.adapter(folder)).logits
+        torch.testing.assert_close(logits, peft_rows(peft_model), atol=PEFT, rtol=0)
+        assert (logits - rows(model, None, None).logits).abs().max() > 0.1, "the adapter changes something"
 
-    def test_rows_without_it_are_the_bases_to_the_bit(self, forward: str, folder: Path) -> None:
+    def test_rows_without_the_gate_equal_the_base_bit_for_bit(self, forward: str, folder: Path) -> None:
         model = tiny(forward)
-        found = rows(model, [False] * 8, model.adapter(folder)).logits
-        assert torch.equal(found, rows(model, None, None).logits)
+        logits = rows(model, [False] * 8, model.adapter(folder)).logits
+        assert torch.equal(logits, rows(model, None, None).logits)
 
     @pytest.mark.parametrize("first", [1, 4, 7])
-    def test_a_gate_behind_a_prefix_leaves_the_prefix_alone(self, forward: str, folder: Path, first: int) -> None:
-        """And its rows read the base's keys and values, as two passes would have it."""
+    def test_a_gate_after_a_prefix_leaves_the_prefix_unchanged(self, forward: str, folder: Path, first: int) -> None:
+        """Gated rows attend to the base's keys and values, as in two passes."""
         model = tiny(forward)
         adapter = model.adapter(folder)
         joint = rows(model, [place >= first for place in range(8)], adapter).logits
@@ -117,9 +117,9 @@ class TestRows:
     def test_hidden_rows_are_gated_too(self, forward: str, folder: Path) -> None:
         model = tiny(forward)
         gate = [place >= 5 for place in range(8)]
-        found, plain = rows(model, gate, model.adapter(folder), (2,)).hidden, rows(model, None, None, (2,)).hidden
-        torch.testing.assert_close(found[:5], plain[:5], atol=1e-12, rtol=0)
-        assert (found[5:] - plain[5:]).abs().amax((1, 2, 3)).min() > 1e-3
+        hidden, plain = rows(model, gate, model.adapter(folder), (2,)).hidden, rows(model, None, None, (2,)).hidden
+        torch.testing.assert_close(hidden[:5], plain[:5], atol=1e-12, rtol=0)
+        assert (hidden[5:] - plain[5:]).abs().amax((1, 2, 3)).min() > 1e-3
 
     @pytest.mark.parametrize(
         "how",
@@ -130,10 +130,10 @@ class TestRows:
         ],
         ids=str,
     )
-    def test_some_layers_alone(self, forward: str, how: dict[str, Any], tmp_path: Path) -> None:
-        made, model = adapted(**how), tiny(forward)
-        found = rows(model, [True] * 8, model.adapter(write_adapter(tmp_path, made, model.fingerprint))).logits
-        torch.testing.assert_close(found, peft_rows(made), atol=PEFT, rtol=0)
+    def test_an_adapter_may_change_some_layers_only(self, forward: str, how: dict[str, Any], tmp_path: Path) -> None:
+        peft_model, model = adapted(**how), tiny(forward)
+        logits = rows(model, [True] * 8, model.adapter(write_adapter(tmp_path, peft_model, model.fingerprint))).logits
+        torch.testing.assert_close(logits, peft_rows(peft_model), atol=PEFT, rtol=0)
 
 
 MODELS = {forward: tiny(forward) for forward in FORWARDS}
@@ -144,21 +144,21 @@ MODELS = {forward: tiny(forward) for forward in FORWARDS}
     forward=st.sampled_from(FORWARDS),
     prefix=st.lists(st.integers(0, 60), min_size=1, max_size=8),
     carried=st.lists(st.integers(0, 60), max_size=4),
-    held=st.lists(st.integers(0, 60), max_size=4),
+    stream_ids=st.lists(st.integers(0, 60), max_size=4),
 )
-def test_one_joint_pass_is_two_sequential_ones(
-    folder: Path, forward: str, prefix: list[int], carried: list[int], held: list[int]
+def test_one_joint_pass_equals_two_sequential_ones(
+    folder: Path, forward: str, prefix: list[int], carried: list[int], stream_ids: list[int]
 ) -> None:
     model = MODELS[forward]
 
     def session() -> Session:
-        made = Session(model.cache(), model.capabilities, prefix, stopwatch=Stopwatch(CpuClock()))
-        made.adapter = model.adapter(folder)
-        made.prefill()
-        return made
+        target = Session(model.cache(), model.capabilities, prefix, stopwatch=Stopwatch(CpuClock()))
+        target.adapter = model.adapter(folder)
+        target.prefill()
+        return target
 
-    stream = torch.tensor([prefix[-1], *held])
-    beside = torch.arange(-1, len(held))
+    stream = torch.tensor([prefix[-1], *stream_ids])
+    beside = torch.arange(-1, len(stream_ids))
     beside[0] = -2
     alone = session().forward(Draft(stream, parents=beside, gate=torch.ones_like(stream, dtype=torch.bool)))
     text = session().forward(Draft(torch.tensor(carried, dtype=torch.long)))
@@ -182,41 +182,41 @@ def decoded(method: Any, model: HFCausal, budget: int = 30) -> Decode:
 
 
 @pytest.mark.parametrize("layout", ["joint", "sequential"])
-def test_decodes_are_those_of_the_base_whatever_the_adapter_says(layout: Any, folder: Path) -> None:
+def test_any_adapter_decodes_the_tokens_of_the_base(layout: Any, folder: Path) -> None:
     model = tiny()
-    made = decoded(CrossRegression(adapter=str(folder), horizon=5, layout=layout), model)
-    assert made.tokens == decoded(METHODS.get("autoregressive")(), model).tokens
+    result = decoded(CrossRegression(adapter=str(folder), horizon=5, layout=layout), model)
+    assert result.tokens == decoded(METHODS.get("autoregressive")(), model).tokens
 
 
 @pytest.mark.parametrize("layout", ["joint", "sequential"])
-def test_an_adapter_that_says_nothing_drafts_the_next_token_right(layout: Any, whole: Any, tmp_path: Path) -> None:
-    """Products of zero: the stream's first new row is then the target's own, so each step keeps a draft or more."""
-    model, made = tiny(), write_adapter(tmp_path, whole, tiny().fingerprint)
-    path = made / "adapter_model.safetensors"
+def test_an_adapter_of_zeros_drafts_the_next_token_right(layout: Any, peft_model: Any, tmp_path: Path) -> None:
+    """With products of zero, the stream's first new row is the target's own, so each step accepts a draft or more."""
+    model, adapter_folder = tiny(), write_adapter(tmp_path, peft_model, tiny().fingerprint)
+    path = adapter_folder / "adapter_model.safetensors"
     save_file({name: torch.zeros_like(tensor) for name, tensor in load_file(path).items()}, path)
-    steps = decoded(CrossRegression(adapter=str(made), horizon=5, layout=layout), model).steps
+    steps = decoded(CrossRegression(adapter=str(adapter_folder), horizon=5, layout=layout), model).steps
     for step in (step for step in steps if step.drafted):
         assert step.accepted > step.reused or step.tested <= step.reused
 
 
 class TestRefusals:
-    def test_an_adapter_of_other_weights(self, folder: Path) -> None:
+    def test_an_adapter_of_other_weights_is_refused(self, folder: Path) -> None:
         with pytest.raises(
             WeightsError, match=r"was trained for tiny \(.*train one for it with `stride train adapter`"
         ):
             tiny(seed=7).adapter(folder)
 
-    def test_through_a_method(self, folder: Path) -> None:
+    def test_a_method_refuses_an_adapter_of_other_weights(self, folder: Path) -> None:
         with pytest.raises(WeightsError, match="the adapter was trained for"):
             decoded(CrossRegression(adapter=str(folder)), tiny(seed=7))
 
-    def test_one_that_is_not_there(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_an_absent_adapter_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(WeightsError, match="stride train adapter nowhere-tiny"):
             decoded(CrossRegression(adapter="nowhere"), tiny())
         assert not discover.shipped("nowhere-tiny").exists()
 
     @pytest.mark.parametrize(
-        ("how", "said"),
+        ("how", "message"),
         [
             ({"use_dora": True}, "use_dora is True"),
             ({"bias": "all"}, "bias is 'all'"),
@@ -224,28 +224,28 @@ class TestRefusals:
         ],
         ids=str,
     )
-    def test_another_kind_of_adapter(self, how: dict[str, Any], said: str, tmp_path: Path) -> None:
+    def test_another_kind_of_adapter_is_refused(self, how: dict[str, Any], message: str, tmp_path: Path) -> None:
         model = tiny()
-        with pytest.raises(WeightsError, match=f"{said}.*rows read plain LoRA alone"):
+        with pytest.raises(WeightsError, match=f"{message}.*rows read plain LoRA alone"):
             model.adapter(write_adapter(tmp_path, adapted(**how), model.fingerprint))
 
     @pytest.mark.parametrize("forward", FORWARDS)
-    def test_layers_that_are_not_there(self, forward: str, whole: Any, tmp_path: Path) -> None:
+    def test_absent_layers_are_named(self, forward: str, peft_model: Any, tmp_path: Path) -> None:
         model = tiny(forward)
-        made = write_adapter(tmp_path, whole, model.fingerprint)
-        path = made / "adapter_model.safetensors"
+        adapter_folder = write_adapter(tmp_path, peft_model, model.fingerprint)
+        path = adapter_folder / "adapter_model.safetensors"
         save_file({name.replace("layers.1.", "layers.9."): t for name, t in load_file(path).items()}, path)
         with pytest.raises(WeightsError, match=r"changes model\.layers\.9\.\S+ by .*made for another model"):
-            model.adapter(made)
+            model.adapter(adapter_folder)
 
-    def test_a_damaged_folder(self, whole: Any, tmp_path: Path) -> None:
+    def test_a_damaged_folder_is_refused(self, peft_model: Any, tmp_path: Path) -> None:
         model = tiny()
-        made = write_adapter(tmp_path, whole, model.fingerprint)
-        (made / "adapter_model.safetensors").write_bytes(b"not tensors")
+        adapter_folder = write_adapter(tmp_path, peft_model, model.fingerprint)
+        (adapter_folder / "adapter_model.safetensors").write_bytes(b"not tensors")
         with pytest.raises(WeightsError, match="no adapter can be read there"):
-            model.adapter(made)
+            model.adapter(adapter_folder)
 
-    def test_a_backbone_without_gates(self) -> None:
+    def test_a_backbone_without_gates_refuses_an_adapter(self) -> None:
         from harness.backbones.toy.masked_tabular import MaskedTabular
 
         with pytest.raises(UsageError, match="gates no rows; take one that meets GATE"):

