@@ -66,8 +66,8 @@ def test_absent_weights_have_a_card_with_figures() -> None:
 def check_command(error_message: str) -> None:
     """`stride train` has the recipe, and the command writes to the folder in which the weights are looked up."""
     command = COMMAND.search(error_message)
-    assert command, said
-    kind, recipe, out = found.groups()
+    assert command, error_message
+    kind, recipe, out = command.groups()
     assert RECIPES.get(recipe).kind == kind
     assert Path(out) == sources.SHIPPED / recipe
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import numpy as np
 import torch
@@ -10,6 +11,7 @@ import torch
 from harness.backbones.mesh.adapter import MeshBackbone
 from harness.backbones.mesh.layers import Sizes
 from harness.backbones.mesh.model import MeshModel
+from harness.backbones.mesh.published.adapter import PointMesh
 from harness.synthetic import shapes
 
 SIZES = Sizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=256, window=0)
@@ -20,15 +22,28 @@ def points(seed: int, count: int = 40) -> torch.Tensor:
     return torch.from_numpy(shapes.points(one.mesh, count, np.random.default_rng(seed)))
 
 
-def tiny_mesh(window: int, seed: int = 0) -> MeshModel:
-    """Random weights, large enough for every part to matter."""
+def tiny_mesh(window: int = 0, seed: int = 0, **sizes: int) -> MeshModel:
+    """Random weights, large enough for every component to matter."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = MeshModel(dataclasses.replace(SIZES, window=window))
+        model = MeshModel(dataclasses.replace(SIZES, window=window, **sizes))
         for weight in model.parameters():
             if weight.ndim == 2:
                 weight.data.mul_(2)
     return model
+
+
+ENCODER = {"width": 24, "heads": 2, "layers": 1, "latents": 7, "octaves": 2, "out": 20}
+POINT_SIZES: dict[str, dict[str, Any]] = {
+    "bpt": {"dim": 32, "depth": 3, "heads": 2, "codes": 79, "points": 40},
+    "deepmesh": {"width": 32, "heads": 2, "hidden": 48, "layers": [1, 1, 2], "context": 80, "points": 40},
+}
+
+
+def tiny_point_mesh(architecture: str, dtype: str = "fp32") -> PointMesh:
+    """BPT or DeepMesh of random weights."""
+    random = {"seed": 1, "sizes": POINT_SIZES[architecture], "encoder": ENCODER}
+    return PointMesh.load("tiny", {"architecture": architecture, "random": random}, dtype, "cpu")
 
 
 MODELS = {window: tiny_mesh(window) for window in (0, 6)}

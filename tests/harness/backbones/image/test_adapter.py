@@ -17,16 +17,12 @@ from harness.backbones.image import adapter as image
 from harness.backbones.image.adapter import ImageModel
 from harness.backbones.image.layout import Layout
 from harness.backbones.image.vq import VQ
-from harness.core.cache import Cache, Window
 from harness.core.capabilities import Requirement
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Acceptance, Draft
-from harness.core.draft import Path as Walk
+from harness.core.draft import Draft
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
 from harness.core.run import open_run
 from harness.core.sampling import Sampling
-from harness.core.session import Session
 from harness.core.task import Prompt
 from harness.discover import shipped
 from harness.errors import ContractError, OutputError, UsageError, WeightsError
@@ -37,6 +33,7 @@ from harness.train.backbones import decoder, image_recipe
 from harness.train.backbones import emoji_image as recipes
 from harness.train.backbones.image_recipe import Batch, nats, nearest, sample
 from harness.train.loop import save_bf16
+from tests.support.caches import acceptance, chains, feed, session
 
 WORDS = ("a", "cat", "dog", "left", "of")
 CODES, SIDE = 17, 3
@@ -68,12 +65,6 @@ def tiny(guidance: float = 2.5, **changes: Any) -> ImageModel:
 
 def prompt(text: str = CAPTION) -> Prompt:
     return Prompt("p", text)
-
-
-def feed(cache: Cache, tokens: list[int], base: int, rows: int | None = None) -> Tensor:
-    ids = torch.tensor(tokens)
-    window = Window(ids, torch.arange(base, base + len(ids)), base, None, len(ids) if rows is None else rows)
-    return cache.extend(window).logits
 
 
 @pytest.fixture(scope="module")
@@ -156,19 +147,14 @@ class TestGuidance:
     def test_after_any_history_a_session_equals_a_fresh_one(self, model: ImageModel, data: st.DataObject) -> None:
         encoded, code = model.open(prompt()), st.integers(0, CODES - 1)
         ids = list(encoded.tokens)
-        target = Session(encoded.cache(), model.capabilities, ids, stopwatch=Stopwatch(CpuClock()))
+        target = session(encoded.cache(), model.capabilities, ids)
         for _ in range(data.draw(st.integers(1, 4))):
             drafted = data.draw(st.lists(code, max_size=4))
             parents = [data.draw(st.integers(-1, k - 1)) for k in range(len(drafted))]
             draft = Draft(torch.tensor(drafted, dtype=torch.long), parents=torch.tensor(parents, dtype=torch.long))
             target.forward(draft)
-            node, nodes = data.draw(st.integers(-1, len(drafted) - 1)), []
-            while node >= 0:
-                nodes.insert(0, node)
-                node = parents[node]
-            walk = torch.tensor([*nodes, *[-1] * (len(drafted) - len(nodes))], dtype=torch.long)
-            stop = torch.tensor(nodes[-1] + 1 if nodes else 0)
-            target.commit(Acceptance(Walk(walk, stop, torch.zeros(())), torch.tensor(data.draw(code))))
+            path = data.draw(st.sampled_from([[], *chains(parents)]))
+            target.commit(acceptance(path, len(drafted), data.draw(code)))
             target.rollback(data.draw(st.integers(len(ids), len(target))))
         row = target.forward()[0]
         expected = by_hand(model, ids, target.tokens[len(ids) :], 2.5)[-1]

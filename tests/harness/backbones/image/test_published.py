@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,17 +20,17 @@ from harness.backbones.image.published import llamagen_modules as modules
 from harness.backbones.image.published.adapter import RealImage
 from harness.backbones.image.published.families import FAMILIES, family_of
 from harness.backbones.slots.cache import Masks, SlotCache
-from harness.core.cache import Cache, Window
 from harness.core.capabilities import Grid, Requirement
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Acceptance, Draft
-from harness.core.draft import Path as Walk
+from harness.core.draft import Draft
 from harness.core.session import Session
 from harness.core.task import Prompt
 from harness.errors import OutputError, UnknownNameError, UsageError, WeightsError
 from harness.plan import presets
 from harness.record.outputs import Picture
 from tests.support import tiny_image
+from tests.support.caches import acceptance, chains_of, feed, feed_windows
+from tests.support.caches import session as open_session
+from tests.support.layouts import layout
 from tests.support.tiny_image import CODES, MAKERS, Tiny
 
 NEAR = 1e-4
@@ -43,7 +42,6 @@ REQUIREMENTS = {
     Requirement.ANY_ORDER,
 }
 SCALE = 3.0
-LAYOUTS = Path(__file__).parents[1] / "layouts"
 PRESETS = {
     "anole-7b": "anole",
     "lumina-mgpt-7b-768": "lumina",
@@ -77,11 +75,6 @@ def drawn(tiny: Tiny, count: int, seed: int = 0) -> list[int]:
     return [pick if token is None else token for pick, token in zip(picks, forced, strict=True)]
 
 
-def feed(cache: Cache, tokens: list[int], start: int) -> Tensor:
-    window = Window(torch.tensor(tokens), torch.arange(start, start + len(tokens)), start, None, len(tokens))
-    return cache.extend(window).logits
-
-
 def same(logits: Tensor, expected: Tensor) -> None:
     """Equal but for rounding, -inf at the same ids."""
     impossible = torch.isinf(expected)
@@ -92,7 +85,7 @@ def same(logits: Tensor, expected: Tensor) -> None:
 def session(tiny: Tiny, tokens: list[int] | None = None) -> Session:
     encoded = tiny.backbone.open(tiny.prompt)
     start = list(encoded.tokens) if tokens is None else tokens
-    return Session(encoded.cache(), tiny.backbone.capabilities, start, stopwatch=Stopwatch(CpuClock()))
+    return open_session(encoded.cache(), tiny.backbone.capabilities, start)
 
 
 def test_capabilities(tiny: Tiny) -> None:
@@ -109,9 +102,8 @@ def test_a_window_equals_single_tokens(tiny: Tiny) -> None:
     tokens = [*encoded.tokens, *picture]
     assert len(set(tokens)) >= 8
     single, window = encoded.cache(), encoded.cache()
-    one = torch.cat([feed(single, [token], place) for place, token in enumerate(tokens)])
-    cuts = [0, prompt, prompt + 3, len(tokens)]
-    many = torch.cat([feed(window, tokens[a:b], a) for a, b in itertools.pairwise(cuts)])
+    one = feed_windows(single, tokens, range(len(tokens)))
+    many = feed_windows(window, tokens, [0, prompt, prompt + 3])
     same(many[prompt - 1 :], one[prompt - 1 :])
 
 
@@ -122,16 +114,9 @@ def test_after_any_history_the_cache_equals_a_fresh_one(tiny: Tiny) -> None:
     tree = Draft(torch.tensor(picks[1:6]), parents=torch.tensor([-1, -1, 0, 1, 3]))
     for draft, path, back in ((Draft(torch.tensor(picks[1:4])), [0, 1], 0), (tree, [1, 3, 4], 2), (tree, [0, 2], 99)):
         rows, before = target.forward(draft), list(target.tokens)
-        parents = [-1, 0, 1] if draft.parents is None else draft.parents.tolist()
-        for node in range(-1, len(draft)):
-            above: list[int] = []
-            at = node
-            while at >= 0:
-                above.insert(0, int(draft.tokens[at]))
-                at = parents[at]
-            same(rows[node + 1][None], session(tiny, [*before, *above]).forward())
-        nodes = torch.tensor([*path, *[-1] * (len(draft) - len(path))])
-        target.commit(Acceptance(Walk(nodes, nodes[len(path) - 1] + 1, torch.zeros(())), torch.tensor(picks[7])))
+        for row, chain in zip(rows, [[], *chains_of(draft)], strict=True):
+            same(row[None], session(tiny, [*before, *draft.tokens[chain].tolist()]).forward())
+        target.commit(acceptance(path, len(draft), picks[7]))
         target.rollback(max(prompt - 1, 1, len(target) - back))
         target.append(torch.tensor(picks[:2]) if len(target) >= prompt else torch.tensor(target_prompt(tiny)[-1:]))
         same(target.forward(), session(tiny, list(target.tokens)).forward())
@@ -311,13 +296,6 @@ def test_codes_of_finite_scalar_quantisation() -> None:
     assert codes.shape == (64000, 6) and len(codes.unique(dim=0)) == 64000
     assert codes[0].tolist() == [-1.0] * 6 and codes[1].tolist() == [-0.75, *[-1.0] * 5]
     assert codes[-1].tolist() == [0.75, 0.75, 0.75, 1.0, 1.0, 1.0]
-
-
-def layout(name: str) -> dict[str, tuple[int, ...]]:
-    lines = [
-        line.split("\t") for line in (LAYOUTS / f"{name}.tsv").read_text().splitlines() if not line.startswith("#")
-    ]
-    return {key: tuple(int(n) for n in sizes.split(",") if n) for key, sizes in lines}
 
 
 @pytest.mark.parametrize(

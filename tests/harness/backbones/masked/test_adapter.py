@@ -26,8 +26,8 @@ from harness.core.sampling import Sampling
 from harness.errors import ContractError, UsageError, WeightsError
 from harness.plan import presets
 from methods.masked_diffusion import MaskedDiffusion
+from tests.support.layouts import layout
 
-LAYOUTS = Path(__file__).parents[1] / "layouts"
 MASK, VOCABULARY = 40, 48
 CONFIGS: dict[str, dict[str, Any]] = {
     "llada_8b": {
@@ -70,12 +70,6 @@ TINY = {
 }
 PROMPT = [3, 17, 29, 8]
 CANVAS = [*PROMPT, 1, MASK, 22, MASK, 31, 5, MASK, 12, 27, 9, 36, 14, 20, 33, MASK, 7, 11]
-
-
-def layout(kind: str) -> dict[str, tuple[int, ...]]:
-    lines = (LAYOUTS / f"{kind}.tsv").read_text().splitlines()
-    pairs = [line.split("\t") for line in lines if not line.startswith("#")]
-    return {name: tuple(map(int, shape.split(","))) for name, shape in pairs}
 
 
 def folder_of(kind: str, to: Path, **changed: Any) -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,6 @@ from safetensors.torch import load_file, save_file
 from harness.backbones.mesh import bpt_tokens
 from harness.backbones.mesh.adapter import MeshBackbone, read
 from harness.backbones.mesh.model import MeshModel
-from harness.backbones.slots.cache import SlotCache
 from harness.core.cache import Window
 from harness.core.capabilities import Requirement
 from harness.core.task import Prompt
@@ -27,6 +27,7 @@ from harness.synthetic import shapes
 from harness.train.backbones.cross_entropy import cross_entropy
 from harness.train.backbones.shapes_mesh import ShapesMesh
 from harness.train.backbones.shapes_mesh_data import SKIP, batched, sampled
+from tests.support.caches import check_history, check_tree, feed, feed_windows
 from tests.support.tiny_mesh import BACKBONES, MODELS, SIZES, points, tiny_mesh
 
 NEAR = 1e-4
@@ -37,11 +38,6 @@ CLOUD = points(1)
 every_window = pytest.mark.parametrize("window", MODELS)
 
 
-def feed(cache: SlotCache, tokens: Sequence[int], start: int, rows: int | None = None) -> torch.Tensor:
-    places = torch.arange(start, start + len(tokens))
-    return cache.extend(Window(torch.tensor(tokens), places, start, None, len(tokens) if rows is None else rows)).logits
-
-
 def fresh(window: int, tokens: Sequence[int]) -> torch.Tensor:
     return feed(BACKBONES[window].bind(CLOUD), tokens, 0)
 
@@ -50,54 +46,23 @@ def fresh(window: int, tokens: Sequence[int]) -> torch.Tensor:
 def test_windows_of_any_size_equal_the_module_and_single_tokens(window: int) -> None:
     with torch.no_grad():
         expected = MODELS[window](torch.tensor([TOKENS]), CLOUD[None])[0]
-    torch.testing.assert_close(fresh(window, TOKENS), expected, rtol=0, atol=NEAR)
-    cache = BACKBONES[window].bind(CLOUD)
-    single = torch.cat([feed(cache, [token], place) for place, token in enumerate(TOKENS)])
-    torch.testing.assert_close(single, expected, rtol=0, atol=NEAR)
-    cache, parts = BACKBONES[window].bind(CLOUD), []
-    for begin, end in ((0, 5), (5, 6), (6, 20), (20, 48)):
-        parts.append(feed(cache, TOKENS[begin:end], begin))
-    torch.testing.assert_close(torch.cat(parts), expected, rtol=0, atol=NEAR)
     assert len(set(TOKENS)) >= 16 and expected.std() > 0.1
+    for cuts in ([0], range(len(TOKENS)), (0, 5, 6, 20)):
+        logits = feed_windows(BACKBONES[window].bind(CLOUD), TOKENS, cuts)
+        torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
 
 
 @every_window
 def test_a_tree_gives_each_node_the_logits_of_its_own_chain(window: int) -> None:
-    nodes, prefix = [3, 900, 14, 4700, 31], TOKENS[:10]
-    chains = [[0], [1], [0, 2], [0, 3], [0, 2, 4]]
-    cache = BACKBONES[window].bind(CLOUD)
-    feed(cache, prefix, 0, rows=0)
-    sees = torch.eye(6, dtype=torch.bool)
-    sees[:, 0] = True
-    for node, chain in enumerate(chains):
-        sees[node + 1, [above + 1 for above in chain]] = True
-    tokens = torch.tensor([TOKENS[10], *nodes])
-    places = torch.tensor([10, *(10 + len(chain) for chain in chains)])
-    rows = cache.extend(Window(tokens, places, 10, sees, 6)).logits
-    for node, chain in enumerate(chains):
-        expected = fresh(window, [*prefix, TOKENS[10], *(nodes[i] for i in chain)])[-1]
-        torch.testing.assert_close(rows[node + 1], expected, rtol=0, atol=NEAR)
-    cache.keep(11, (0, 2, 4))
-    after = feed(cache, [1, 2], 14)
-    expected = fresh(window, [*prefix, TOKENS[10], nodes[0], nodes[2], nodes[4], 1, 2])[-2:]
-    torch.testing.assert_close(after, expected, rtol=0, atol=NEAR)
+    tree = (TOKENS[:11], [3, 900, 14, 4700, 31], [-1, -1, 0, 0, 2])
+    check_tree(BACKBONES[window].bind(CLOUD), partial(fresh, window), tree, (0, 2, 4), [1, 2], NEAR)
 
 
 @every_window
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_after_any_history_the_cache_equals_a_fresh_one(window: int, data: st.DataObject) -> None:
-    cache = BACKBONES[window].bind(CLOUD)
-    tokens: list[int] = []
-    for _ in range(data.draw(st.integers(1, 5))):
-        new = data.draw(st.lists(st.integers(0, bpt_tokens.SOS), min_size=1, max_size=7))
-        feed(cache, new, len(tokens), rows=data.draw(st.integers(0, len(new))))
-        stay = data.draw(st.integers(max(0, len(tokens) - 3), len(tokens)))
-        more = data.draw(st.integers(0, len(tokens) + len(new) - stay))
-        cache.keep(stay, range(more))
-        tokens = (tokens + new)[: stay + more]
-    last = feed(cache, [7], len(tokens))
-    torch.testing.assert_close(last[-1], fresh(window, [*tokens, 7])[-1], rtol=0, atol=NEAR)
+    check_history(data, BACKBONES[window].bind(CLOUD), partial(fresh, window), bpt_tokens.EOS, SIZES.context, NEAR)
 
 
 def test_a_window_hides_earlier_entries() -> None:

@@ -11,55 +11,32 @@ from torch import Tensor, nn
 
 from harness.backbones.mesh import bpt_tokens
 from harness.backbones.mesh.adapter import MeshBackbone
-from harness.backbones.mesh.layers import Sizes
-from harness.backbones.mesh.model import MeshModel
 from harness.backbones.mesh.published.adapter import PointMesh
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.backbones.toy.tabular import Tabular
 from harness.core.backbone import Backbone
 from harness.core.cache import Window
-from harness.core.capabilities import Requirement, Tap
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Acceptance, Draft, Path
+from harness.core.capabilities import Requirement
+from harness.core.draft import Draft
 from harness.core.draws import SeededDraws
 from harness.core.run import open_run
 from harness.core.sampling import Sampling
-from harness.core.session import Session
 from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.synthetic import shapes
+from tests.support.caches import acceptance, session
+from tests.support.tiny_mesh import tiny_mesh, tiny_point_mesh
 
-SIZES = Sizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=64, window=0)
 NEAR = 1e-4
 TOKENS = (bpt_tokens.SOS, 3, 900, 14, 4700, 31, 31, 2000)
 TREE = Draft(torch.tensor([4, 812, 15, 4616]), parents=torch.tensor([-1, -1, 0, 1]))
 CLOUD = shapes.points(shapes.shape(np.random.default_rng(1), "train", 0).mesh, 40, np.random.default_rng(1))
 
 
-def module() -> MeshModel:
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(0)
-        model = MeshModel(SIZES)
-        for weight in model.parameters():
-            if weight.ndim == 2:
-                weight.data.mul_(2)
-        return model
+MODULE = tiny_mesh(context=64)
 
 
-MODULE = module()
-
-
-def bpt(architecture: str = "bpt") -> PointMesh:
-    sizes = {
-        "bpt": {"dim": 32, "depth": 3, "heads": 2, "codes": 79, "points": 40},
-        "deepmesh": {"width": 32, "heads": 2, "hidden": 48, "layers": [1, 1, 2], "context": 80, "points": 40},
-    }[architecture]
-    encoder = {"width": 24, "heads": 2, "layers": 1, "latents": 7, "octaves": 2, "out": 20}
-    random = {"seed": 1, "sizes": sizes, "encoder": encoder}
-    return PointMesh.load("tiny", {"architecture": architecture, "random": random}, "fp32", "cpu")
-
-
-MODELS: dict[str, Backbone] = {"mesh": MeshBackbone.of(MODULE), "bpt": bpt()}
+MODELS: dict[str, Backbone] = {"mesh": MeshBackbone.of(MODULE), "bpt": tiny_point_mesh("bpt")}
 PROMPT = Prompt("p", condition=CLOUD)
 every_model = pytest.mark.parametrize("name", MODELS)
 
@@ -69,14 +46,6 @@ def hidden(model: Backbone, tokens: Sequence[int], taps: tuple[int, ...]) -> Ten
     rows = cache.extend(Window(torch.tensor(tokens), torch.arange(len(tokens)), 0, None, 0, taps)).hidden
     assert rows is not None
     return rows
-
-
-def session(model: Backbone, taps: Sequence[Tap]) -> Session:
-    encoded = model.open(PROMPT)
-    target = Session(encoded.cache(), model.capabilities, encoded.tokens, stopwatch=Stopwatch(CpuClock()))
-    target.tap(taps)
-    target.append(torch.tensor(TOKENS[1:]))
-    return target
 
 
 def entering(layers: Sequence[nn.Module]) -> list[Tensor]:
@@ -116,14 +85,15 @@ def test_logits_are_the_unembedded_last_rows(name: str) -> None:
 @every_model
 def test_a_session_keeps_the_rows_of_the_accepted_path(name: str) -> None:
     model = MODELS[name]
-    target = session(model, (0, "middle", -1))
+    encoded = model.open(PROMPT)
+    target = session(encoded.cache(), model.capabilities, encoded.tokens, (0, "middle", -1))
+    target.append(torch.tensor(TOKENS[1:]))
     target.prefill()
     assert target.hidden.shape == (7, 1, 3, 32)
     target.forward(TREE)
     target.grow(Draft(torch.tensor([23, 42]), parents=torch.tensor([3, 4])))
     assert target.newest.shape == (2, 1, 3, 32)
-    path = Path(torch.tensor([1, 3, 4, -1, -1, -1]), torch.tensor(5), torch.zeros(()))
-    target.commit(Acceptance(path, torch.tensor(1)))
+    target.commit(acceptance([1, 3, 4], 6, 1))
     expected = hidden(model, [*TOKENS, 812, 4616, 23], (0, 1, 3))
     torch.testing.assert_close(target.hidden, expected, rtol=0, atol=NEAR)
 
@@ -153,7 +123,7 @@ def test_a_run_has_the_condition_of_its_encoded_prompt() -> None:
 def test_a_toy_has_a_condition_and_deepmesh_has_none() -> None:
     toy = Tabular("tabular", {"vocabulary": 3}).open(Prompt("p", tokens=(0, 1))).condition
     assert toy is not None and toy.shape == (3, 4)
-    deepmesh = bpt("deepmesh")
+    deepmesh = tiny_point_mesh("deepmesh")
     assert (
         not {Requirement.HIDDEN, Requirement.CONDITION} & deepmesh.capabilities.meets
         and deepmesh.capabilities.condition == 0

@@ -8,7 +8,7 @@ import pickle
 import sys
 import zlib
 from collections.abc import Mapping, Sequence
-from itertools import pairwise
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -29,38 +29,23 @@ from harness.core.cache import Cache, Window
 from harness.core.task import Prompt
 from harness.errors import ContractError, OutputError, UsageError, WeightsError
 from harness.plan import presets
+from tests.support.caches import check_history, check_tree, feed, feed_windows
+from tests.support.layouts import LAYOUTS, layout
+from tests.support.tiny_mesh import ENCODER, POINT_SIZES, tiny_point_mesh
 
-LAYOUTS = Path(__file__).parents[1] / "layouts"
-ENCODER = {"width": 24, "heads": 2, "layers": 1, "latents": 7, "octaves": 2, "out": 20}
-SIZES: dict[str, dict[str, Any]] = {
-    "bpt": {"dim": 32, "depth": 3, "heads": 2, "codes": 79, "points": 40},
-    "deepmesh": {"width": 32, "heads": 2, "hidden": 48, "layers": [1, 1, 2], "context": 80, "points": 40},
-}
-KINDS = sorted(SIZES)
 TOKENS = np.random.default_rng(3).integers(0, 4700, 60).tolist()
 POINTS = np.random.default_rng(4).normal(size=(40, 6)).astype(np.float32)
 NEAR = 1e-4
 
 
-def tiny(kind: str, dtype: str = "fp32") -> PointMesh:
-    random = {"seed": 1, "sizes": SIZES[kind], "encoder": ENCODER}
-    return PointMesh.load("tiny", {"architecture": kind, "random": random}, dtype, "cpu")
-
-
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=sorted(POINT_SIZES))
 def model(request: pytest.FixtureRequest) -> PointMesh:
-    return tiny(request.param)
+    return tiny_point_mesh(request.param)
 
 
 def start(model: PointMesh, points: Any = POINTS) -> tuple[Cache, list[int]]:
     encoded = model.open(Prompt("p", condition=points))
     return encoded.cache(), list(encoded.tokens)
-
-
-def feed(cache: Cache, tokens: Sequence[int], at: int, rows: int | None = None) -> Tensor:
-    ids = torch.tensor(tokens)
-    window = Window(ids, torch.arange(at, at + len(ids)), at, None, len(ids) if rows is None else rows)
-    return cache.extend(window).logits
 
 
 def fresh(model: PointMesh, tokens: Sequence[int]) -> Tensor:
@@ -72,13 +57,7 @@ def close(logits: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
 
 
-def layout(kind: str) -> dict[str, tuple[int, ...]]:
-    lines = (LAYOUTS / f"{kind}.tsv").read_text().splitlines()
-    pairs = [line.split("\t") for line in lines if not line.startswith("#")]
-    return {name: tuple(map(int, shape.split(","))) for name, shape in pairs}
-
-
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(POINT_SIZES))
 def test_the_model_has_the_tensors_of_the_published_checkpoint_and_no_other(kind: str) -> None:
     with torch.device("meta"):
         network = FAMILIES[kind].model(FAMILIES[kind].sizes())
@@ -96,12 +75,12 @@ def test_the_layouts_have_the_published_number_of_parameters(kind: str, paramete
     assert (LAYOUTS / f"{kind}.tsv").read_text().splitlines()[1].startswith("# commit\t")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", sorted(POINT_SIZES))
 def test_logits_are_those_of_the_published_code(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The reference was computed by the authors' classes at the layouts' commits; names seed the weights."""
 
     def named(*_: Any) -> torch.nn.Module:
-        sizes = {key: tuple(value) if isinstance(value, list) else value for key, value in SIZES[kind].items()}
+        sizes = {key: tuple(value) if isinstance(value, list) else value for key, value in POINT_SIZES[kind].items()}
         network: torch.nn.Module = FAMILIES[kind].model(FAMILIES[kind].sizes(**sizes, encoder=EncoderSizes(**ENCODER)))
         for name, tensor in network.state_dict().items():
             noise = np.random.default_rng(zlib.crc32(name.encode())).normal(size=tuple(tensor.shape))
@@ -110,22 +89,21 @@ def test_logits_are_those_of_the_published_code(kind: str, monkeypatch: pytest.M
         return network
 
     monkeypatch.setattr(adapter, "_random", named)
-    cache, prompt = start(tiny(kind))
+    cache, prompt = start(tiny_point_mesh(kind))
     expected = torch.tensor(json.loads((Path(__file__).parent / "published_reference.json").read_text())[kind])
     logits = feed(cache, [*prompt, *TOKENS[:30]], 0)[:, ::640][:, : expected.shape[1]]
     assert expected.std() > 0.5
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-3)
 
 
-@pytest.mark.parametrize("cuts", [[0, 60], [0, 1, 8, 9, 31, 60], [0, 2, 4, 7, 11, 60]])
+@pytest.mark.parametrize("cuts", [[0], [0, 1, 8, 9, 31], [0, 2, 4, 7, 11]])
 def test_windows_give_the_logits_of_single_steps(model: PointMesh, cuts: list[int]) -> None:
     cache, prompt = start(model)
     tokens = [*prompt, *TOKENS[:59]]
     assert len(set(tokens)) >= 16
-    parts = [feed(cache, tokens[a:b], a) for a, b in pairwise(cuts)]
     expected = fresh(model, tokens)
     assert expected.shape == (60, model.capabilities.vocabulary)
-    close(torch.cat(parts), expected)
+    close(feed_windows(cache, tokens, cuts), expected)
 
 
 def test_a_token_changes_its_own_row_and_all_later_ones_only(model: PointMesh) -> None:
@@ -140,41 +118,14 @@ def test_a_token_changes_its_own_row_and_all_later_ones_only(model: PointMesh) -
 
 def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: PointMesh) -> None:
     """Eight levels deep, so that depths have all remainders by 3 and 9, on two branches."""
-    parents = [-1, -1, 0, 1, 2, 3, 4, 5, 6, 7]
-    prefix, nodes = TOKENS[:11], TOKENS[20:30]
-    cache, _ = start(model)
-    feed(cache, prefix[:-1], 0, rows=0)
-    sees = torch.eye(11, dtype=torch.bool)
-    sees[:, 0] = True
-    chains: list[list[int]] = []
-    depths = []
-    for node, parent in enumerate(parents):
-        chain = [*(chains[parent] if parent >= 0 else []), node]
-        for above in chain:
-            sees[node + 1, above + 1] = True
-        chains.append(chain)
-        depths.append(len(chain))
-    positions = torch.tensor([10, *(10 + depth for depth in depths)])
-    rows = cache.extend(Window(torch.tensor([prefix[-1], *nodes]), positions, 10, sees, 11)).logits
-    for node, chain in enumerate(chains):
-        close(rows[node + 1], fresh(model, [*prefix, *(nodes[i] for i in chain)])[-1])
-    cache.keep(11, (1, 3, 5, 7))
-    after = feed(cache, TOKENS[30:35], 15)
-    close(after, fresh(model, [*prefix, *(nodes[i] for i in (1, 3, 5, 7)), *TOKENS[30:35]])[-5:])
+    tree = (TOKENS[:11], TOKENS[20:30], [-1, -1, 0, 1, 2, 3, 4, 5, 6, 7])
+    check_tree(start(model)[0], partial(fresh, model), tree, (1, 3, 5, 7), TOKENS[30:35], NEAR)
 
 
 @settings(max_examples=12)
 @given(data=st.data())
 def test_after_any_history_the_cache_equals_a_fresh_one(model: PointMesh, data: st.DataObject) -> None:
-    cache, tokens = start(model)[0], list[int]()
-    for _ in range(data.draw(st.integers(1, 6))):
-        new = data.draw(st.lists(st.integers(0, 4600), min_size=1, max_size=7))
-        feed(cache, new, len(tokens), rows=data.draw(st.integers(0, len(new))))
-        stay = data.draw(st.integers(max(0, len(tokens) - 4), len(tokens)))
-        count = data.draw(st.integers(0, len(tokens) + len(new) - stay))
-        cache.keep(stay, tuple(range(count)))
-        tokens = (tokens + new)[: stay + count]
-    close(feed(cache, [7], len(tokens))[-1], fresh(model, [*tokens, 7])[-1])
+    check_history(data, start(model)[0], partial(fresh, model), 4600, model.capabilities.context, NEAR)
 
 
 def test_the_points_matter_and_encoded_prompts_share_nothing(model: PointMesh) -> None:
@@ -208,7 +159,7 @@ def test_the_context_and_foreign_entries_are_refused(model: PointMesh) -> None:
 
 
 def test_bpt_never_emits_the_start_token_and_its_variants_skip_layers() -> None:
-    model = tiny("bpt")
+    model = tiny_point_mesh("bpt")
     assert fresh(model, [*start(model)[1], 5])[:, model.open(Prompt("p", condition=POINTS)).tokens[0]].isneginf().all()
     fewer = model.variant({"layers": "2"})
     assert fewer.fingerprint != model.fingerprint and fewer.name == "tiny/layers=2"
@@ -217,11 +168,11 @@ def test_bpt_never_emits_the_start_token_and_its_variants_skip_layers() -> None:
         with pytest.raises(UsageError):
             model.variant(params)
     with pytest.raises(UsageError, match="none"):
-        tiny("deepmesh").variant({"layers": "2"})
+        tiny_point_mesh("deepmesh").variant({"layers": "2"})
 
 
 def test_bf16_runs(model: PointMesh) -> None:
-    low = tiny("bpt" if model.capabilities.vocabulary > 5000 else "deepmesh", "bf16")
+    low = tiny_point_mesh("bpt" if model.capabilities.vocabulary > 5000 else "deepmesh", "bf16")
     logits, expected = fresh(low, TOKENS[:6]), fresh(model, TOKENS[:6])
     keep = ~expected.isinf()
     assert logits.dtype == torch.bfloat16 and (logits.float() - expected)[keep].abs().max() < 0.3
@@ -266,11 +217,11 @@ def test_a_training_state_is_read_without_the_classes_that_it_names(
     for count in range(1, len(parts)):
         monkeypatch.setitem(sys.modules, ".".join(parts[:count]), ModuleType(".".join(parts[:count])))
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    state = tiny("bpt")._model.state_dict()
+    state = tiny_point_mesh("bpt")._model.state_dict()
     unused = {f"{UNUSED[1]}weight": torch.ones(2)}
     torch.save({"model": {**state, **unused}, "optimiser": scaler()}, tmp_path / "a.pt")
     monkeypatch.delitem(sys.modules, module.__name__)
-    sizes = FAMILIES["bpt"].sizes(**SIZES["bpt"], encoder=EncoderSizes(**ENCODER))
+    sizes = FAMILIES["bpt"].sizes(**POINT_SIZES["bpt"], encoder=EncoderSizes(**ENCODER))
     with torch.device("meta"):
         network = FAMILIES["bpt"].model(sizes)
     checkpoint.fill("x", network, tmp_path / "a.pt", UNUSED)
@@ -348,4 +299,4 @@ def test_deepmesh_tokens_without_a_mesh_are_failures(tokens: list[int], reason: 
     with pytest.raises(OutputError, match=reason):
         dm.decode(tokens)
     with pytest.raises(OutputError):
-        tiny("deepmesh").decode(tokens)
+        tiny_point_mesh("deepmesh").decode(tokens)

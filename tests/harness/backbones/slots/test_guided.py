@@ -12,24 +12,19 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.backbones.slots.guided import GridGrammar, GuidedCache
-from harness.backbones.text.hf_causal import HFCausal
 from harness.backbones.toy.tabular import Tabular
 from harness.core.cache import Cache, Rows, Window
 from harness.core.capabilities import Capabilities, Grid
-from harness.core.clock import CpuClock, Stopwatch
-from harness.core.draft import Acceptance, Draft, Path
+from harness.core.draft import Draft
 from harness.core.session import Session
 from harness.errors import ContractError
+from tests.support.caches import acceptance, chains_of, drafts, feed, feed_windows
+from tests.support.caches import session as open_session
+from tests.support.tiny_text import tiny
 
 MODEL = Tabular("tabular", {"vocabulary": 4, "context": 64})
 SCALE = 2.5
 NEGATIVES = [(3,), (2, 3), (1, 0, 2, 1, 3)]
-
-
-def feed(cache: Cache, tokens: Sequence[int], base: int, rows: int | None = None) -> Tensor:
-    ids = torch.tensor(tokens)
-    window = Window(ids, torch.arange(base, base + len(ids)), base, None, len(ids) if rows is None else rows)
-    return cache.extend(window).logits
 
 
 def guided(prompt: int, negative: Sequence[int], scale: float = SCALE) -> GuidedCache:
@@ -50,26 +45,14 @@ def mixed(tokens: Sequence[int], prompt: int, negative: Sequence[int]) -> Tensor
 def test_equals_two_passes_mixed_by_hand(prompt: int, negative: tuple[int, ...], cut: int) -> None:
     tokens = [0, 2, 1, 1, 3, 0, 2, 3, 1, 0]
     cache = guided(prompt, negative)
-    rows = torch.cat([feed(cache, tokens[:cut], 0), feed(cache, tokens[cut:], cut)])
+    rows = feed_windows(cache, tokens, [0, cut])
     torch.testing.assert_close(rows[prompt - 1 :], mixed(tokens, prompt, negative), rtol=0, atol=1e-12)
     alone = feed(MODEL.cache(), tokens, 0)[: prompt - 1]
     torch.testing.assert_close(rows[: prompt - 1], alone, rtol=0, atol=0)
 
 
 def test_equals_two_passes_of_a_real_net() -> None:
-    config = {
-        "vocab_size": 40,
-        "hidden_size": 32,
-        "intermediate_size": 48,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 4,
-        "max_position_embeddings": 48,
-        "initializer_range": 0.3,
-        "bos_token_id": None,
-        "eos_token_id": None,
-    }
-    source = {"random": {"model_type": "llama", "config": config, "seed": 4}}
-    net = HFCausal.load("tiny", {"source": source}, "fp32", "cpu")
+    net = tiny(dtype="fp32")
     tokens, negative = [5, 9, 22, 31, 7, 7, 19, 2], [38, 31]
     cache = GuidedCache(net.cache(), 4, scale=3.0, unconditional=net.cache(), negative=negative)
     feed(cache, tokens[:3], 0, rows=0)
@@ -121,25 +104,7 @@ PROMPT = [0, 2, 1]
 
 def session(tokens: Sequence[int], negative: tuple[int, ...]) -> Session:
     cache = guided(len(PROMPT), negative)
-    return Session(cache, Capabilities(4, 48), tokens, stopwatch=Stopwatch(CpuClock()))
-
-
-def chains(draft: Draft) -> list[list[int]]:
-    """Nodes from the root's child down to each node."""
-    parents = range(-1, len(draft) - 1) if draft.parents is None else draft.parents.tolist()
-    node_chains: list[list[int]] = []
-    for node, parent in enumerate(parents):
-        node_chains.append([*(node_chains[parent] if parent >= 0 else []), node])
-    return node_chains
-
-
-@st.composite
-def drafts(draw: st.DrawFn) -> Draft:
-    size = draw(st.integers(0, 6))
-    tokens = torch.tensor([draw(st.integers(0, 3)) for _ in range(size)], dtype=torch.long)
-    if draw(st.booleans()):
-        return Draft(tokens)
-    return Draft(tokens, parents=torch.tensor([draw(st.integers(-1, k - 1)) for k in range(size)], dtype=torch.long))
+    return open_session(cache, Capabilities(4, 48), tokens)
 
 
 @settings(max_examples=40)
@@ -153,16 +118,13 @@ def test_after_any_history_guidance_equals_a_fresh_cache(
         target.prefill()
     for _ in range(data.draw(st.integers(1, 5))):
         tokens, draft = list(target.tokens), data.draw(drafts())
-        rows, node_chains, drafted = target.forward(draft), chains(draft), draft.tokens.tolist()
-        for node in range(-1, len(draft)):
-            above = [drafted[k] for k in node_chains[node]] if node >= 0 else []
-            expected = mixed([*tokens, *above], len(PROMPT), negative)[-1]
-            torch.testing.assert_close(rows[node + 1], expected, rtol=0, atol=1e-12)
+        rows, paths = target.forward(draft), [[], *chains_of(draft)]
+        for row, path in zip(rows, paths, strict=True):
+            expected = mixed([*tokens, *draft.tokens[path].tolist()], len(PROMPT), negative)[-1]
+            torch.testing.assert_close(row, expected, rtol=0, atol=1e-12)
         if data.draw(st.booleans()):
-            path = data.draw(st.sampled_from([[], *node_chains]))
-            nodes = torch.tensor([*path, *[-1] * (len(draft) - len(path))], dtype=torch.long)
-            stop = torch.tensor(path[-1] + 1 if path else 0)
-            target.commit(Acceptance(Path(nodes, stop, torch.zeros(())), torch.tensor(data.draw(st.integers(0, 3)))))
+            path = data.draw(st.sampled_from(paths))
+            target.commit(acceptance(path, len(draft), data.draw(st.integers(0, 3))))
         if data.draw(st.booleans()):
             target.rollback(data.draw(st.integers(len(PROMPT), len(target))))
         if data.draw(st.booleans()):

@@ -16,7 +16,6 @@ from harness import discover
 from harness.backbones.checkpoints import transformers_models
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core.cache import Window
-from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draft import Draft
 from harness.core.draws import SeededDraws
 from harness.core.loop import Decode, decode
@@ -26,45 +25,27 @@ from harness.core.session import Session
 from harness.errors import UsageError, WeightsError
 from harness.registry import METHODS
 from methods.cross_regression import CrossRegression
+from tests.support import peft_adapter
+from tests.support.caches import session as open_session
 from tests.support.peft_adapter import write_adapter
+from tests.support.tiny_text import SIZES, tiny
 
 peft = pytest.importorskip("peft")
-SIZES = {
-    "vocab_size": 61,
-    "hidden_size": 48,
-    "intermediate_size": 80,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 6,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 96,
-    "initializer_range": 0.2,
-    "bos_token_id": None,
-    "eos_token_id": None,
-}
-FIELDS = {"model_type": "llama", "config": SIZES, "seed": 1}
+CONTEXT = {"max_position_embeddings": 96}
+FIELDS = {"model_type": "llama", "config": {**SIZES, **CONTEXT}, "seed": 1}
 TOKENS = (3, 14, 15, 9, 26, 5, 35, 8)
 PEFT = 1e-5
 """Transformers computes norms in fp32, whatever the type of the weights."""
 FORWARDS = ("fused", "transformers")
 
 
-def tiny(forward: str = "fused", seed: int = 1) -> HFCausal:
-    source = {"random": {**FIELDS, "seed": seed}}
-    return HFCausal.load("tiny", {"source": source, "forward": forward}, "fp64", "cpu")
+def load(forward: str = "fused", seed: int = 1) -> HFCausal:
+    return tiny(forward=forward, config=CONTEXT, seed=seed)
 
 
-def adapted(**how: Any) -> Any:
-    """peft's model with low-rank products that are not zero."""
+def adapted(**settings: Any) -> Any:
     model = transformers_models.make_random("tiny", FIELDS, "sdpa").double().eval()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
-        peft_model = peft.get_peft_model(
-            model, peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": "all-linear", **how})
-        )
-        for name, weight in peft_model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(weight, std=0.2)
-    return peft_model
+    return peft_adapter.adapted(model, **{"target_modules": "all-linear", **settings})
 
 
 @pytest.fixture(scope="module")
@@ -74,7 +55,7 @@ def peft_model() -> Any:
 
 @pytest.fixture(scope="module")
 def folder(peft_model: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_adapter(tmp_path_factory.mktemp("adapter"), peft_model, tiny().fingerprint)
+    return write_adapter(tmp_path_factory.mktemp("adapter"), peft_model, load().fingerprint)
 
 
 @torch.no_grad()
@@ -92,20 +73,20 @@ def rows(model: HFCausal, gate: list[bool] | None, adapter: Any, taps: tuple[int
 @pytest.mark.parametrize("forward", FORWARDS)
 class TestRows:
     def test_rows_with_the_gate_are_pefts_own(self, forward: str, peft_model: Any, folder: Path) -> None:
-        model = tiny(forward)
+        model = load(forward)
         logits = rows(model, [True] * 8, model.adapter(folder)).logits
         torch.testing.assert_close(logits, peft_rows(peft_model), atol=PEFT, rtol=0)
         assert (logits - rows(model, None, None).logits).abs().max() > 0.1, "the adapter changes something"
 
     def test_rows_without_the_gate_equal_the_base_bit_for_bit(self, forward: str, folder: Path) -> None:
-        model = tiny(forward)
+        model = load(forward)
         logits = rows(model, [False] * 8, model.adapter(folder)).logits
         assert torch.equal(logits, rows(model, None, None).logits)
 
     @pytest.mark.parametrize("first", [1, 4, 7])
     def test_a_gate_after_a_prefix_leaves_the_prefix_unchanged(self, forward: str, folder: Path, first: int) -> None:
         """Gated rows attend to the base's keys and values, as in two passes."""
-        model = tiny(forward)
+        model = load(forward)
         adapter = model.adapter(folder)
         joint = rows(model, [place >= first for place in range(8)], adapter).logits
         cache, ids, places = model.cache(), torch.tensor(TOKENS), torch.arange(8)
@@ -115,7 +96,7 @@ class TestRows:
         torch.testing.assert_close(joint, torch.cat([base, cache.extend(more).logits]), atol=1e-9, rtol=0)
 
     def test_hidden_rows_are_gated_too(self, forward: str, folder: Path) -> None:
-        model = tiny(forward)
+        model = load(forward)
         gate = [place >= 5 for place in range(8)]
         hidden, plain = rows(model, gate, model.adapter(folder), (2,)).hidden, rows(model, None, None, (2,)).hidden
         torch.testing.assert_close(hidden[:5], plain[:5], atol=1e-12, rtol=0)
@@ -131,12 +112,12 @@ class TestRows:
         ids=str,
     )
     def test_an_adapter_may_change_some_layers_only(self, forward: str, how: dict[str, Any], tmp_path: Path) -> None:
-        peft_model, model = adapted(**how), tiny(forward)
+        peft_model, model = adapted(**how), load(forward)
         logits = rows(model, [True] * 8, model.adapter(write_adapter(tmp_path, peft_model, model.fingerprint))).logits
         torch.testing.assert_close(logits, peft_rows(peft_model), atol=PEFT, rtol=0)
 
 
-MODELS = {forward: tiny(forward) for forward in FORWARDS}
+MODELS = {forward: load(forward) for forward in FORWARDS}
 
 
 @settings(max_examples=40)
@@ -152,7 +133,7 @@ def test_one_joint_pass_equals_two_sequential_ones(
     model = MODELS[forward]
 
     def session() -> Session:
-        target = Session(model.cache(), model.capabilities, prefix, stopwatch=Stopwatch(CpuClock()))
+        target = open_session(model.cache(), model.capabilities, prefix)
         target.adapter = model.adapter(folder)
         target.prefill()
         return target
@@ -183,7 +164,7 @@ def decoded(method: Any, model: HFCausal, budget: int = 30) -> Decode:
 
 @pytest.mark.parametrize("layout", ["joint", "sequential"])
 def test_any_adapter_decodes_the_tokens_of_the_base(layout: Any, folder: Path) -> None:
-    model = tiny()
+    model = load()
     result = decoded(CrossRegression(adapter=str(folder), horizon=5, layout=layout), model)
     assert result.tokens == decoded(METHODS.get("autoregressive")(), model).tokens
 
@@ -191,7 +172,7 @@ def test_any_adapter_decodes_the_tokens_of_the_base(layout: Any, folder: Path) -
 @pytest.mark.parametrize("layout", ["joint", "sequential"])
 def test_an_adapter_of_zeros_drafts_the_next_token_right(layout: Any, peft_model: Any, tmp_path: Path) -> None:
     """With products of zero, the stream's first new row is the target's own, so each step accepts a draft or more."""
-    model, adapter_folder = tiny(), write_adapter(tmp_path, peft_model, tiny().fingerprint)
+    model, adapter_folder = load(), write_adapter(tmp_path, peft_model, load().fingerprint)
     path = adapter_folder / "adapter_model.safetensors"
     save_file({name: torch.zeros_like(tensor) for name, tensor in load_file(path).items()}, path)
     steps = decoded(CrossRegression(adapter=str(adapter_folder), horizon=5, layout=layout), model).steps
@@ -204,15 +185,15 @@ class TestRefusals:
         with pytest.raises(
             WeightsError, match=r"was trained for tiny \(.*train one for it with `stride train adapter`"
         ):
-            tiny(seed=7).adapter(folder)
+            load(seed=7).adapter(folder)
 
     def test_a_method_refuses_an_adapter_of_other_weights(self, folder: Path) -> None:
         with pytest.raises(WeightsError, match="the adapter was trained for"):
-            decoded(CrossRegression(adapter=str(folder)), tiny(seed=7))
+            decoded(CrossRegression(adapter=str(folder)), load(seed=7))
 
     def test_an_absent_adapter_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
         with pytest.raises(WeightsError, match="stride train adapter nowhere-tiny"):
-            decoded(CrossRegression(adapter="nowhere"), tiny())
+            decoded(CrossRegression(adapter="nowhere"), load())
         assert not discover.shipped("nowhere-tiny").exists()
 
     @pytest.mark.parametrize(
@@ -225,13 +206,13 @@ class TestRefusals:
         ids=str,
     )
     def test_another_kind_of_adapter_is_refused(self, how: dict[str, Any], message: str, tmp_path: Path) -> None:
-        model = tiny()
+        model = load()
         with pytest.raises(WeightsError, match=f"{message}.*rows read plain LoRA alone"):
             model.adapter(write_adapter(tmp_path, adapted(**how), model.fingerprint))
 
     @pytest.mark.parametrize("forward", FORWARDS)
     def test_absent_layers_are_named(self, forward: str, peft_model: Any, tmp_path: Path) -> None:
-        model = tiny(forward)
+        model = load(forward)
         adapter_folder = write_adapter(tmp_path, peft_model, model.fingerprint)
         path = adapter_folder / "adapter_model.safetensors"
         save_file({name.replace("layers.1.", "layers.9."): t for name, t in load_file(path).items()}, path)
@@ -239,7 +220,7 @@ class TestRefusals:
             model.adapter(adapter_folder)
 
     def test_a_damaged_folder_is_refused(self, peft_model: Any, tmp_path: Path) -> None:
-        model = tiny()
+        model = load()
         adapter_folder = write_adapter(tmp_path, peft_model, model.fingerprint)
         (adapter_folder / "adapter_model.safetensors").write_bytes(b"not tensors")
         with pytest.raises(WeightsError, match="no adapter can be read there"):

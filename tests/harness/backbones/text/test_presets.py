@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from harness.backbones.text import chat
 from harness.backbones.text.hf_causal import HFCausal
-from harness.core.cache import Cache, Window
 from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
+from tests.support.caches import feed_windows
+from tests.support.tiny_text import byte_tokenizer
 
 Shape = dict[str, Any]
 
@@ -101,22 +101,6 @@ PUBLISHED = {
 OWN = "{% for m in messages %}<u>{{ m['content'] }}</u>{% endfor %}{% if add_generation_prompt %}<a>{% endif %}"
 
 
-def tokenizer(bos: bool, marks: tuple[str, ...] = (), template: str | None = None) -> PreTrainedTokenizerFast:
-    """A lossless tokenizer of bytes with a token for each mark."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    byte_tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
-    byte_tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    byte_tokenizer.decoder = decoders.ByteLevel()
-    byte_tokenizer.add_special_tokens(["<s>", "</s>", *marks])
-    if bos:
-        byte_tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 256)])
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=byte_tokenizer, bos_token="<s>" if bos else None, eos_token="</s>"
-    )
-    wrapped.chat_template = template
-    return wrapped
-
-
 def folder(path: Path, tok: PreTrainedTokenizerFast) -> Path:
     """A tiny model of random weights and a tokenizer, as a folder of transformers."""
     config = AutoConfig.for_model(**{**TINY["llama"], "vocab_size": len(tok)})
@@ -140,7 +124,7 @@ TINY: dict[str, Shape] = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_chat_wraps_a_turn_as_published(name: str, tmp_path: Path) -> None:
     marks, bos = chat.TEMPLATES[name].marks, name != "qwen"
-    tok = tokenizer(bos, marks)
+    tok = byte_tokenizer(bos, marks)
     path, prompt = folder(tmp_path, tok), Prompt("1", QUESTION)
     wrapped = opened(path, prompt, template=name, chat=True)
     assert tok.decode(wrapped, clean_up_tokenization_spaces=False) == "<s>" * bos + PUBLISHED[name]
@@ -161,14 +145,14 @@ def test_white_space_around_a_turn_is_stripped_as_published() -> None:
 
 
 def test_the_beginning_token_is_added_once() -> None:
-    tok = tokenizer(bos=False)
+    tok = byte_tokenizer(bos=False)
     tok.bos_token = "<s>"
-    assert chat.turn("abel", tok, QUESTION)[0] == 256 == chat.turn("abel", tokenizer(bos=True), QUESTION)[0]
+    assert chat.turn("abel", tok, QUESTION)[0] == 256 == chat.turn("abel", byte_tokenizer(bos=True), QUESTION)[0]
     assert chat.turn("abel", tok, QUESTION).count(256) == 1
 
 
 def test_template_own_is_the_tokenizers_template(tmp_path: Path) -> None:
-    tok = tokenizer(bos=True, template=OWN)
+    tok = byte_tokenizer(bos=True, template=OWN)
     ids = opened(folder(tmp_path, tok), Prompt("1", QUESTION), template="own", chat=True)
     assert tok.decode(ids, clean_up_tokenization_spaces=False) == f"<u>{QUESTION}</u><a>"
 
@@ -185,7 +169,7 @@ def test_template_own_is_the_tokenizers_template(tmp_path: Path) -> None:
 )
 def test_templates_that_cannot_work_are_refused_at_load(params: Shape, says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=says):
-        opened(folder(tmp_path, tokenizer(bos=True)), Prompt("1", QUESTION), **params)
+        opened(folder(tmp_path, byte_tokenizer(bos=True)), Prompt("1", QUESTION), **params)
 
 
 def test_chat_without_a_tokenizer_is_refused() -> None:
@@ -196,7 +180,7 @@ def test_chat_without_a_tokenizer_is_refused() -> None:
 
 
 def test_a_variant_keeps_the_template_and_another_vocabulary_is_refused(tmp_path: Path) -> None:
-    path = folder(tmp_path, tokenizer(bos=True))
+    path = folder(tmp_path, byte_tokenizer(bos=True))
     params = {"source": {"folder": str(path)}, "template": "abel", "chat": True}
     model = HFCausal.load("tiny", params, "fp32", "cpu")
     assert model.variant({"layers": "2"}).open(Prompt("1", QUESTION)).tokens == model.open(Prompt("1", QUESTION)).tokens
@@ -212,11 +196,6 @@ def test_the_own_template_of_a_real_tokenizer(tmp_path: Path) -> None:
     model = HFCausal.load("s", {**spec.params, "template": "own", "chat": True}, "bf16", "cpu")
     text = model._tokenizer.decode(model.open(Prompt("1", QUESTION)).tokens)
     assert text.endswith(f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n")
-
-
-def rows(cache: Cache, tokens: list[int], base: int) -> torch.Tensor:
-    window = Window(torch.tensor(tokens), torch.arange(base, base + len(tokens)), base, None, len(tokens))
-    return cache.extend(window).logits
 
 
 @pytest.mark.parametrize("forward", ["fused", "transformers"])
@@ -237,12 +216,9 @@ def test_small_models_of_each_architecture_equal_generate(kind: str, forward: st
     with torch.inference_mode():
         expected = reference(torch.tensor([generated])).logits[0]
     model = served(reference, forward)
-    cache, parts, base = model.cache(), [], 0
-    for size in (1, 5, 17, 2, 1, 22):
-        parts.append(rows(cache, generated[base : base + size], base))
-        base += size
-    torch.testing.assert_close(torch.cat(parts), expected, rtol=0, atol=1e-4)
-    assert torch.cat(parts)[23:-1].argmax(-1).tolist() == generated[24:]
+    logits = feed_windows(model.cache(), generated, (0, 1, 6, 23, 25, 26))
+    torch.testing.assert_close(logits, expected, rtol=0, atol=1e-4)
+    assert logits[23:-1].argmax(-1).tolist() == generated[24:]
 
 
 def served(reference: Any, forward: str) -> HFCausal:
