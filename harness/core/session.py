@@ -157,12 +157,15 @@ class Session:
         """
         draft = self._none if draft is None else draft
         pending = self._pending()
-        sees = None if draft.parents is None else _tree_mask(len(pending), draft.parents)
         tokens = torch.cat([pending, draft.tokens]) if len(draft) else pending
         start = self.cached
         places = self._after(start, len(tokens))
+        sees = None
         if draft.parents is not None:
-            places[len(pending) :] = len(self) + depths_of(draft.parents) - _beside(draft.parents).long()
+            seen = ancestors(draft.parents)
+            beside = (seen & (draft.parents == -2)).any(1)
+            sees = _tree_mask(len(pending), seen, beside)
+            places[len(pending) :] = len(self) + seen.sum(1) - 1 - beside.long()
         gate = None if draft.gate is None else torch.cat([torch.zeros_like(pending, dtype=torch.bool), draft.gate])
         logits = self._extend(tokens, places, start, sees, len(draft) + 1, features, gate)
         self.draft = draft
@@ -293,15 +296,14 @@ def depths_of(parents: Int[Tensor, " K"]) -> Int[Tensor, " K"]:
     return ancestors(parents).sum(1) - 1
 
 
-def _beside(parents: Int[Tensor, " K"]) -> Bool[Tensor, " K"]:
-    """Marks nodes that stand beside the last emitted token, and those below them."""
-    return (ancestors(parents) & (parents == -2)).any(1)
+def _tree_mask(pending: int, seen: Bool[Tensor, "K K"], beside: Bool[Tensor, " K"]) -> Bool[Tensor, "N N"]:
+    """Pending tokens attend to earlier ones; a node to its ancestors and all pending tokens but one beside it.
 
-
-def _tree_mask(pending: int, parents: Int[Tensor, " K"]) -> Bool[Tensor, "N N"]:
-    """Pending tokens attend to earlier ones; a node to its ancestors and all pending tokens but one beside it."""
-    size = pending + len(parents)
-    mask = torch.ones(size, size, dtype=torch.bool, device=parents.device).tril()
-    mask[pending:, pending:] = ancestors(parents)
-    mask[pending:, pending - 1] = ~_beside(parents)
+    Args:
+        seen: of `ancestors`. beside: marks nodes that stand beside the last emitted token, and those below them.
+    """
+    size = pending + len(seen)
+    mask = torch.ones(size, size, dtype=torch.bool, device=seen.device).tril()
+    mask[pending:, pending:] = seen
+    mask[pending:, pending - 1] = ~beside
     return mask

@@ -6,7 +6,10 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
+
+import torch
 
 from harness.core.backbone import Backbone
 from harness.core.clock import CpuClock, Stopwatch
@@ -22,6 +25,7 @@ from harness.proof.enumerate import Law, output_law
 from harness.proof.enumerating_draws import EnumeratingDraws
 
 
+@torch.no_grad()
 def reference_law(backbone: Backbone, prompt: Sequence[int], length: int, sampling: Sampling) -> Law:
     """The chain rule, with a cache of its own for every prefix: no method's code, nothing to roll back."""
     law: Law = {}
@@ -63,10 +67,18 @@ def toy_drafter(backbone: Backbone) -> Callable[[str], Backbone]:
 
 def distance(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> float:
     """Total variation between a method and its reference on a case; ``draws``: of the method, with limits or pins."""
-    if method.reference is not None:
-        return total_variation(method_law(method, case, draws), method_law(method.reference, case))
-    reference = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
-    return total_variation(method_law(method, case, draws), reference)
+    return total_variation(method_law(method, case, draws), law_to_match(method.reference, case))
+
+
+@cache
+def law_to_match(reference: Method[Any] | None, case: Case) -> Law:
+    """The law of a method's `reference` on a case, by default the chain rule's; enumerated once.
+
+    The memo is empty whenever a mutant comes or goes, since mutants may change what the reference rests on.
+    """
+    if reference is not None:
+        return method_law(reference, case)
+    return reference_law(case.backbone(), case.prompt, case.length, case.sampling)
 
 
 @dataclass(frozen=True)

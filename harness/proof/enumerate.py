@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch
+
 from harness.core.draws import Draws
 from harness.core.loop import advance, output, start, truncate
 from harness.core.method import Method
@@ -66,6 +68,7 @@ class _Frontier:
         return self._nodes.pop(heapq.heappop(self._heap)[1])
 
 
+@torch.no_grad()
 def output_law(method: Method[Any], open_run: Callable[[Draws], Run], draws: EnumeratingDraws | None = None) -> Law:
     """The exact law of the method's output.
 

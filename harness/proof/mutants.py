@@ -14,7 +14,7 @@ from typing import Any
 from harness.core.method import Claim, Method, Mutant
 from harness.errors import ContractError
 from harness.proof.cases import Case, cases_of
-from harness.proof.distance import WHOLE, Effort, distance, measure
+from harness.proof.distance import WHOLE, Effort, distance, law_to_match, measure
 
 CAUGHT = 1e-3
 """Total variation that a mutant must pass on at least one model."""
@@ -112,10 +112,12 @@ def injected(mutant: Mutant) -> Iterator[None]:
     patched = inspect.unwrap(scope[function.__name__])
     original = function.__code__
     function.__code__ = patched.__code__
+    law_to_match.cache_clear()
     try:
         yield
     finally:
         function.__code__ = original
+        law_to_match.cache_clear()
 
 
 def _find(where: str) -> FunctionType:

@@ -21,13 +21,14 @@ def fork(thing: Any, memo: dict[int, Any]) -> Any:
         return memo[id(thing)]
     if isinstance(thing, Tensor):
         twin: Any = thing.clone()
-    elif isinstance(thing, list | dict | set | tuple):
-        return copy.deepcopy(thing, memo)
+    elif type(thing) in (list, tuple):
+        twin = type(thing)(fork(item, memo) for item in thing)
+    elif type(thing) is dict:
+        twin = {fork(key, memo): fork(value, memo) for key, value in thing.items()}
     elif _plain_data(thing):
-        twin = copy.copy(thing)
+        twin = object.__new__(type(thing))
         memo[id(thing)] = twin
-        for f in fields(thing):
-            setattr(twin, f.name, fork(getattr(thing, f.name), memo))
+        vars(twin).update({name: fork(value, memo) for name, value in vars(thing).items()})
     else:
         twin = copy.deepcopy(thing, memo)
     memo[id(thing)] = twin
@@ -35,9 +36,8 @@ def fork(thing: Any, memo: dict[int, Any]) -> Any:
 
 
 def _plain_data(thing: Any) -> bool:
-    """A dataclass that can be written to and does not copy itself in its own way."""
-    frozen = getattr(getattr(thing, "__dataclass_params__", None), "frozen", True)
-    return not frozen and not hasattr(thing, "__deepcopy__")
+    """A dataclass whose state is in its attributes and that does not copy itself in its own way."""
+    return is_dataclass(thing) and hasattr(thing, "__dict__") and not hasattr(thing, "__deepcopy__")
 
 
 def freeze(thing: Any) -> Any:

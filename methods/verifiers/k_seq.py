@@ -69,16 +69,18 @@ def merge(accept_probs: Float[Tensor, " K"], tree: Trie) -> Float[Tensor, " K"]:
 
 def _rho(p: Float[Tensor, "I V"], q: Float[Tensor, "I V"], n: Int[Tensor, "I 1"]) -> Float[Tensor, "I 1"]:
     """From above, the least rho of 1 to n with 1 - (1 - beta)^n <= rho beta; 1 where p is q up to rounding."""
-    rounding = 8 * torch.finfo(p.dtype).eps
-
-    def large_enough(rho: Float[Tensor, "I 1"]) -> Bool[Tensor, "I 1"]:
-        beta = torch.minimum(q, p / rho).sum(1, keepdim=True)
-        return 1 - (1 - beta) ** n <= rho * beta + rounding
-
     low = torch.ones_like(p[:, :1])
-    high = torch.where(large_enough(low), low, low * n.clamp_min(1))
+    high = torch.where(_large_enough(low, p, q, n), low, low * n.clamp_min(1))
     for _ in range(HALVINGS):
         rho = (low + high) / 2
-        enough = large_enough(rho)
+        enough = _large_enough(rho, p, q, n)
         low, high = torch.where(enough, low, rho), torch.where(enough, rho, high)
     return high
+
+
+def _large_enough(
+    rho: Float[Tensor, "I 1"], p: Float[Tensor, "I V"], q: Float[Tensor, "I V"], n: Int[Tensor, "I 1"]
+) -> Bool[Tensor, "I 1"]:
+    """Whether 1 - (1 - beta)^n <= rho beta, up to rounding."""
+    beta = torch.minimum(q, p / rho).sum(1, keepdim=True)
+    return 1 - (1 - beta) ** n <= rho * beta + 8 * torch.finfo(p.dtype).eps

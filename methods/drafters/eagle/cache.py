@@ -6,6 +6,7 @@ Symbols: G branches, N new entries, T stored and new ones, R rows with logits, J
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import final
 
 import torch
@@ -72,14 +73,13 @@ class FeatureCache(Cache):
             visible = functional.pad(features[1:, hidden:], (0, 0, 0, 0, min(hidden, count), 0))
             features = torch.cat([features[:1], visible])
         tokens = functional.embedding(window.tokens, self._embed).expand(len(features), -1, -1)
-
-        def attend(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-            keys, values = self._store(keys, values)
-            return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
-
-        out = self._net(tokens, features, window.positions, attend)
+        out = self._net(tokens, features, window.positions, partial(self._attend, mask))
         self._length += count
         return Rows(self._logits(out[:, count - window.rows :]), out.transpose(0, 1)[:, :, None])
+
+    def _attend(self, mask: Tensor, query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        keys, values = self._store(keys, values)
+        return functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=True)
 
     def _logits(self, out: Float[Tensor, "G R E"]) -> Float[Tensor, "R V"]:
         """The branches mixed; -inf for ids never proposed."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from jaxtyping import Float, Int
@@ -97,22 +98,22 @@ def whole_path(best: int) -> Choose:
     Raises:
         UsageError: (when called) there are fewer tokens, or more than 100,000 paths.
     """
+    return partial(_choose_path, best)
 
-    def choose(q: Float[Tensor, "K V"], draws: Draws) -> Int[Tensor, " K"]:
-        levels = len(q)
-        if best > q.shape[1] or best**levels > PATHS:
-            raise UsageError(
-                f"paths through the {best} best of {q.shape[1]} tokens at {levels} levels are too many; lower "
-                f"`draft_top` or `levels`"
-            )
-        top = q.topk(best)
-        weight = top.values[0]
-        for level in top.values[1:]:
-            weight = (weight[:, None] * level).flatten()
-        weight = torch.where(weight < PRUNED, 0.0, weight)
-        first = torch.zeros_like(weight).index_fill(0, weight.new_zeros(1, dtype=torch.long), 1.0)
-        path = draws.categorical(torch.where(weight.any(), weight, first)[None], "draft")
-        stride = best ** torch.arange(levels - 1, -1, -1, device=q.device)
-        return top.indices.gather(1, (path // stride % best)[:, None])[:, 0]
 
-    return choose
+def _choose_path(best: int, q: Float[Tensor, "K V"], draws: Draws) -> Int[Tensor, " K"]:
+    levels = len(q)
+    if best > q.shape[1] or best**levels > PATHS:
+        raise UsageError(
+            f"paths through the {best} best of {q.shape[1]} tokens at {levels} levels are too many; lower "
+            f"`draft_top` or `levels`"
+        )
+    top = q.topk(best)
+    weight = top.values[0]
+    for level in top.values[1:]:
+        weight = (weight[:, None] * level).flatten()
+    weight = torch.where(weight < PRUNED, 0.0, weight)
+    first = torch.zeros_like(weight).index_fill(0, weight.new_zeros(1, dtype=torch.long), 1.0)
+    path = draws.categorical(torch.where(weight.any(), weight, first)[None], "draft")
+    stride = best ** torch.arange(levels - 1, -1, -1, device=q.device)
+    return top.indices.gather(1, (path // stride % best)[:, None])[:, 0]

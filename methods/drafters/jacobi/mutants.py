@@ -25,13 +25,13 @@ B2_RECORDS_OLD_PROBS = Mutant(
     "mode B2 records the old q",
 )
 M_ALWAYS_KEEPS = Mutant(
-    f"{REUSE}:carry_over",
+    f"{REUSE}:_refine",
     "draws.couple(x, q, p[:-1])",
     "draws.couple(x, p[:-1], p[:-1].clone())",
     "M always keeps",
 )
 G_DRAWS_FROM_SHIFTED_PROBS = Mutant(
-    f"{REUSE}:carry_over",
+    f"{REUSE}:_refine",
     "draws.race(p, range(first",
     "draws.race(p.roll(1, 1), range(first",
     "G draws from a shifted distribution",

@@ -7,6 +7,7 @@ Source: Teng et al. 2025, arXiv:2410.01699, Algorithm 1; SJD++ Fig. 12.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -38,9 +39,9 @@ def discard(x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
 
 def redraw(draws: Draws) -> Refine:
     """Each draft is drawn again from its new distribution: the refinement of Jacobi sampling and of SJD."""
+    return partial(_redraw_all, draws)
 
-    def refine(x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
-        tokens = draws.categorical(p, "draft")
-        return Fresh(tokens, p, torch.zeros_like(tokens, dtype=torch.bool))
 
-    return refine
+def _redraw_all(draws: Draws, x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
+    tokens = draws.categorical(p, "draft")
+    return Fresh(tokens, p, torch.zeros_like(tokens, dtype=torch.bool))

@@ -11,6 +11,7 @@ really has, M couples p to q, and G draws old and new from one noise vector a po
 
 from __future__ import annotations
 
+from functools import partial
 from math import inf
 from typing import Literal
 
@@ -26,24 +27,32 @@ Reuse = Literal["paper", "frozen", "C", "B2", "M", "G"]
 
 def carry_over(draws: Draws, reuse: Reuse, tau: float) -> Refine:
     """The refinement of one reuse mode; the position behind the window is always drawn."""
+    return partial(_refine, draws, reuse, tau)
 
-    def refine(x: Int[Tensor, " M"], q: Float[Tensor, "M V"], p: Float[Tensor, "M+1 V"], first: int) -> Fresh:
-        if reuse == "G":
-            tokens = draws.race(p, range(first, first + len(p)))
-            kept = torch.zeros_like(tokens, dtype=torch.bool)
-            kept[:-1] = tokens[:-1] == x
-            return Fresh(tokens, p, kept)
-        last = draws.categorical(p[-1:], "draft")
-        if reuse == "M":
-            tokens = draws.couple(x, q, p[:-1])
-            old = Fresh(tokens, p[:-1], tokens == x)
-        else:
-            old = reuse_by_threshold(x, q, p[:-1], reuse, tau, draws)
-        tokens = torch.cat([old.tokens, last])
-        kept = torch.cat([old.kept, torch.zeros_like(last, dtype=torch.bool)])
-        return Fresh(tokens, torch.cat([old.probs, p[-1:]]), kept)
 
-    return refine
+def _refine(
+    draws: Draws,
+    reuse: Reuse,
+    tau: float,
+    x: Int[Tensor, " M"],
+    q: Float[Tensor, "M V"],
+    p: Float[Tensor, "M+1 V"],
+    first: int,
+) -> Fresh:
+    if reuse == "G":
+        tokens = draws.race(p, range(first, first + len(p)))
+        kept = torch.zeros_like(tokens, dtype=torch.bool)
+        kept[:-1] = tokens[:-1] == x
+        return Fresh(tokens, p, kept)
+    last = draws.categorical(p[-1:], "draft")
+    if reuse == "M":
+        tokens = draws.couple(x, q, p[:-1])
+        old = Fresh(tokens, p[:-1], tokens == x)
+    else:
+        old = reuse_by_threshold(x, q, p[:-1], reuse, tau, draws)
+    tokens = torch.cat([old.tokens, last])
+    kept = torch.cat([old.kept, torch.zeros_like(last, dtype=torch.bool)])
+    return Fresh(tokens, torch.cat([old.probs, p[-1:]]), kept)
 
 
 def reuse_by_threshold(

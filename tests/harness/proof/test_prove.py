@@ -43,7 +43,7 @@ SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST)
 LONGER = ("lookahead",)
 """Whose guesses are from earlier in a text, so that some bugs show in longer ones only."""
 SAMPLED = SMALL[0]
-DRAWS = 2_000
+DRAWS = 1_000
 FALSE_ALARM = 1e-6
 
 
@@ -134,7 +134,7 @@ class TestSamples:
         assert alone or stats.chisquare(observed, DRAWS * expected / expected.sum()).pvalue > FALSE_ALARM
 
     def test_the_test_above_would_see_a_mutant(self) -> None:
-        """2,000 draws tell a residual forgotten from the law: the samples' check has power too."""
+        """1,000 draws tell a residual forgotten from the law: the samples' check has power too."""
         method = METHODS.get("speculative").variants()[0]
         reference = reference_law(SAMPLED.backbone(), SAMPLED.prompt, SAMPLED.length, SAMPLED.sampling)
         with injected(method.mutants[0]):
