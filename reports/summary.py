@@ -89,9 +89,10 @@ def summarise(store: Store) -> pd.DataFrame:
 def by_category(store: Store) -> pd.DataFrame:
     """Return one row a cell and category of its prompts; empty where the tasks name no category."""
     sealed = set(store.cells())
-    read = cache(lambda name: FinishedCell.of(store.cell(name)))
+    cells = {name: store.cell(name) for name in store.cells()}
+    read = cache(lambda name: FinishedCell.of(cells[name]))
     rows = []
-    for name in store.cells():
+    for name in (name for name, cell in cells.items() if cell.samples["category"].any()):
         finished = read(name)
         base = finished.cell.meta.get("baseline")
         for category in sorted(set(finished.samples["category"]) - {""}):

@@ -185,9 +185,13 @@ def _escape_latex(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in text)
 
 
-def write(store: Store, outdir: Path) -> list[Path]:
-    """Write summary.md, summary.csv and summary.tex into ``outdir``; returns their paths."""
-    frame = summarise(store)
+def write(store: Store, outdir: Path, frame: pd.DataFrame | None = None) -> list[Path]:
+    """Write summary.md, summary.csv and summary.tex into ``outdir``; returns their paths.
+
+    Args:
+        frame: of ``summarise``, where the caller has it.
+    """
+    frame = summarise(store) if frame is None else frame
     outdir.mkdir(parents=True, exist_ok=True)
     texts = {
         "summary.md": markdown(frame, by_category(store)),

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis
-import jaxtyping
 import pytest
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -32,6 +31,7 @@ torch.set_num_threads(1)
 from harness.core.backbone import Backbone  # noqa: E402  # after the hook, which must see these imports
 from harness.discover import load_all  # noqa: E402
 from harness.errors import WeightsError  # noqa: E402
+from tests.support.shape_checks import without_shape_checks  # noqa: E402
 
 load_all()
 hypothesis.settings.register_profile("stride", deadline=None, derandomize=True)
@@ -60,8 +60,6 @@ def stride_env(tmp_path: Path) -> Iterator[dict[str, str]]:
 
 @pytest.fixture()
 def unchecked() -> Iterator[None]:
-    """No shape checks, where they would cost ten times what is tested; the tests of the parts have them."""
-    before = jaxtyping.config.jaxtyping_disable
-    jaxtyping.config.update("jaxtyping_disable", True)
-    yield
-    jaxtyping.config.update("jaxtyping_disable", before)
+    """No shape checks in one test."""
+    with without_shape_checks():
+        yield

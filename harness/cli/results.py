@@ -16,7 +16,7 @@ from reports.papers import suites
 
 def write(store: Store, frame: pd.DataFrame, folder: Path) -> list[Path]:
     """Write every report of a run; returns the files."""
-    written = [*tables.write(store, folder), *pareto.write(frame, folder)]
+    written = [*tables.write(store, folder, frame), *pareto.write(frame, folder)]
     return [*written, *contact_sheets.write(store, folder), *suites.write(store, folder)]
 
 

@@ -106,7 +106,8 @@ def contents_of(store: Store) -> Contents:
 
 def _open(store: Store) -> tuple[Contents, Run]:
     contents = contents_of(store)
-    return contents, Run(store, measured(store), contents.roles)
+    groups = measured(store) if contents.sheets or contents.figures else []
+    return contents, Run(store, groups, contents.roles)
 
 
 def _sheets(contents: Contents, run: Run) -> Iterator[tuple[str, int, TextTable]]:

@@ -1,4 +1,4 @@
-"""The `stride` command, run in the process of a test."""
+"""The `stride` command, run in the process of a test: without shape checks, as its users run it."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from unittest import mock
 
 from harness.cli.main import main
+from tests.support.shape_checks import without_shape_checks
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,7 @@ def stride(*words: object) -> Outcome:
         mock.patch.dict(os.environ, {"COLUMNS": "160"}),
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
+        without_shape_checks(),
     ):
         try:
             main()

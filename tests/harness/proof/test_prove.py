@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from harness.core.backbone import Backbone
@@ -48,8 +49,12 @@ FALSE_ALARM = 1e-6
 
 
 def variants() -> list[Any]:
-    found = [method for name in METHODS for method in METHODS.get(name).variants()]
-    return [pytest.param(method, id=label(method).replace(" ", ",")) for method in found]
+    """All methods' variants; those after a method's first one are slow together."""
+    return [
+        pytest.param(method, id=label(method).replace(" ", ","), marks=pytest.mark.slow if number else ())
+        for name in METHODS
+        for number, method in enumerate(METHODS.get(name).variants())
+    ]
 
 
 def claiming(*claims: Claim) -> list[Any]:
@@ -124,8 +129,9 @@ class TestSamples:
         counts: Counter[tuple[int, ...]] = Counter()
         for repetition in range(DRAWS):
             draws = SeededDraws(1, "tabular", "p", repetition)
-            run = open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
-            counts[decode(method, run).tokens] += 1
+            with torch.inference_mode():
+                run = open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
+                counts[decode(method, run).tokens] += 1
         assert set(counts) <= set(law)
         outputs = sorted(law)
         expected = np.array([law[output] for output in outputs])

@@ -238,6 +238,7 @@ def test_the_recipes_drafter_beats_both_controls() -> None:
     assert figures["top1"] > figures["top1_ngram"] and figures["top1"] > figures["top1_untrained"]
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_error_of_an_absent_drafter_names_its_training_command(smollm2: Backbone) -> None:
     folder = drafter_files.folder_of("smollm2-drafter")

@@ -41,6 +41,7 @@ def test_a_noisy_drafter_fails_and_is_named() -> None:
     assert "method 0" in markdown(result)
 
 
+@pytest.mark.slow
 def test_power_and_false_alarms() -> None:
     """Ten pairs of runs, 24 prompts with two seeds each: -10 % acceptance fails 8 or more, A/A at most 1.
 

@@ -368,6 +368,7 @@ def test_noise_is_keyed_by_seed_position_and_token_alone(model: HFCausal) -> Non
 TEXT = "def fibonacci(n):\n    "
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_the_real_model_is_fused_and_has_its_end_of_text(smollm2: Backbone) -> None:
     assert isinstance(smollm2, HFCausal)
@@ -399,6 +400,7 @@ def test_greedy_tokens_equal_those_of_generate(smollm2: Backbone) -> None:
         assert tokens[len(ids) :] == expected
 
 
+@pytest.mark.slow
 @pytest.mark.model
 def test_on_the_real_model_trees_and_windows_agree_with_chains(smollm2: Backbone) -> None:
     ids = smollm2.encode(TEXT * 3)
