@@ -2,8 +2,8 @@
 
 Each mutant runs against the tests that cover its line, in a forked process of a copy of the tree: first those of the
 file that mirrors the mutated one, then the others, quickest first. Finished mutants are appended to
-``.mutants/outcomes.jsonl`` and are not run again, so an interrupted run goes on where it stopped. `--again` runs the
-survivors once more, against tests whose coverage is measured anew (`--tests` names them). Everything is written to
+``.mutants/outcomes.jsonl`` and are not run again, so an interrupted run goes on where it stopped. `--again` measures
+the coverage of the tests that `--tests` names, new ones say, and runs the survivors once more. Everything is written to
 ``tests/mutation/results.json``; reasons of survivors that cannot be killed stand in ``tests/mutation/survivors.yaml``.
 """
 
@@ -91,7 +91,8 @@ def measure_coverage(paths: Sequence[str], workers: int) -> None:
         shutil.rmtree(tree)
 
     parallel(measure, workers)
-    part.rename(COVERED)
+    COVERED.mkdir(exist_ok=True)
+    part.rename(COVERED / str(len(list(COVERED.iterdir()))))
 
 
 def _test_files(path: Path) -> list[str]:
@@ -100,9 +101,9 @@ def _test_files(path: Path) -> list[str]:
 
 
 def covering() -> Covering:
-    """What was measured. The folder was renamed after its trees had been measured."""
+    """What was measured, in one folder a measurement; a folder gets its number when it is complete."""
     result = Covering()
-    for file in sorted(COVERED.glob("*.coverage")):
+    for file in sorted(COVERED.glob("*/*.coverage")):
         result.add(file.with_suffix(""))
     return result
 
@@ -214,8 +215,9 @@ def options() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--tests", nargs="+", default=TESTS, help="files and folders whose quick tests try the mutants")
+    parser.add_argument("--budget", type=float, default=30.0, help="CPU seconds of tests before a mutant survives")
     parser.add_argument("--machine", default="", help="the machine in words, for the results")
-    parser.add_argument("--again", action="store_true", help="measure coverage anew and run the survivors again")
+    parser.add_argument("--again", action="store_true", help="measure more tests and run the survivors again")
     parser.add_argument("--fresh", action="store_true", help="forget finished mutants and measured coverage")
     return parser.parse_args()
 
@@ -228,17 +230,16 @@ def main() -> int:
         shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(exist_ok=True)
     if arguments.again:
-        shutil.rmtree(COVERED, ignore_errors=True)
         kept = [outcome for outcome in finished().values() if outcome.killed]
         OUTCOMES.write_text("".join(json.dumps(asdict(outcome)) + "\n" for outcome in kept), encoding="utf-8")
-    if not COVERED.exists():
+    if arguments.again or not COVERED.exists():
         measure_coverage(arguments.tests, arguments.workers)
     covered, done = covering(), finished()
     chosen = sample(mutants(), arguments.sample, arguments.seed)
     tasks = []
     for mutant in chosen:
         if mutant.key not in done:
-            plan = stages(mutant.file, covered.of(mutant), covered.seconds)
+            plan = stages(mutant.file, covered.of(mutant), covered.seconds, arguments.budget)
             limits_s = [START_S + SLOWER * sum(covered.seconds[test] for test in stage) for stage in plan]
             tasks.append(Task(mutant, plan, limits_s))
     run(tasks, arguments.workers)

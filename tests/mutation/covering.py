@@ -10,9 +10,6 @@ from pathlib import Path
 from tests.mutation.mutants import Mutant
 from tests.mutation.trials import lines
 
-BUDGET_S = 30.0
-"""CPU time of tests spent on one mutant before it counts as a survivor."""
-
 
 @dataclass(frozen=True)
 class Covering:
@@ -59,7 +56,7 @@ def expanded(contexts: Iterable[str], tests: Iterable[str]) -> set[str]:
     return shared | {test for test, phase in pairs if phase == "run"}
 
 
-def stages(file: str, tests: Iterable[str], seconds: Mapping[str, float]) -> list[list[str]]:
+def stages(file: str, tests: Iterable[str], seconds: Mapping[str, float], budget: float) -> list[list[str]]:
     """The tests of the mirroring test file, then the others; the quickest first, as many as fit the budget."""
     path = Path(file)
     mirror = f"tests/{path.parent}/test_{path.stem}.py"
@@ -69,6 +66,6 @@ def stages(file: str, tests: Iterable[str], seconds: Mapping[str, float]) -> lis
     total = 0.0
     for test in ordered:
         total += seconds[test]
-        if total <= BUDGET_S or not (near or far):
+        if total <= budget or not (near or far):
             (near if test.startswith(mirror) else far).append(test)
     return [stage for stage in (near, far) if stage]

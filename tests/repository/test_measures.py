@@ -38,9 +38,9 @@ def test_a_sample_is_seeded_and_takes_each_place_once():
 def test_the_tests_of_the_mirroring_file_come_first_then_the_quickest_within_the_budget():
     mirror, other = "tests/harness/core/test_loop.py::a", "tests/methods/test_b.py::b"
     seconds = {mirror: 6.0, other: 0.1, "slow": 100.0, "medium": 5.0}
-    assert covering.stages("harness/core/loop.py", seconds, seconds) == [[mirror], [other, "medium"]]
-    assert covering.stages("harness/core/loop.py", ["slow"], seconds) == [["slow"]]
-    assert covering.stages("harness/core/loop.py", [], seconds) == []
+    assert covering.stages("harness/core/loop.py", seconds, seconds, 30.0) == [[mirror], [other, "medium"]]
+    assert covering.stages("harness/core/loop.py", ["slow"], seconds, 30.0) == [["slow"]]
+    assert covering.stages("harness/core/loop.py", [], seconds, 30.0) == []
 
 
 def test_lines_of_a_fixture_are_covered_by_every_test_of_its_file():

@@ -206,3 +206,17 @@ def test_the_nucleus_may_end_between_numbers_of_equal_upper_bits() -> None:
     p[0, :3] = torch.tensor([0.5, 0.125 + 2**-20, 0.125])
     assert float(nucleus_floor(p, 0.625 + 2**-20)) == 0.125 + 2**-20
     assert float(nucleus_floor(p, 0.625 + 2**-19)) == 0.125
+
+
+def test_a_wide_row_sorts_the_tokens_of_one_bucket_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    sort = torch.Tensor.sort
+
+    def counted(tensor: torch.Tensor, **options: Any) -> Any:
+        sizes.append(tensor.numel())
+        return sort(tensor, **options)
+
+    p = wide_laws()[2:3]
+    monkeypatch.setattr(torch.Tensor, "sort", counted)
+    floor = nucleus_floor(p, 0.5)
+    assert sizes == [int((p.view(torch.int32) >> 16 == floor.view(torch.int32) >> 16).sum())] and sizes[0] < 100

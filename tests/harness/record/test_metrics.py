@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import FrozenInstanceError, asdict
 from typing import Any
 
 import pandas as pd
@@ -210,3 +210,49 @@ class TestRecord:
 
     def test_step_fields_are_the_fields_of_a_step(self) -> None:
         assert tuple(asdict(A[0])) == STEP_FIELDS
+
+
+def test_fields_that_a_writer_may_leave_out_stand_for_nothing() -> None:
+    required = {name: 1 for name in STEP_FIELDS[: STEP_FIELDS.index("forced_drafted")]}
+    plain = asdict(Step(**required))
+    assert {name: plain[name] for name in STEP_FIELDS if name not in required} == {
+        **dict.fromkeys(("forced_drafted", "forced_tested", "forced_accepted", "resampled", "levels"), 0),
+        "served": 1,
+        "ranks": (),
+        "energies": (),
+    }
+    few = Sample("a", 0, False, "ok")
+    assert (few.prompt_tokens, few.prefill_ns, few.open_ns) == (0, 0, 0)
+
+
+def test_samples_steps_and_metrics_cannot_be_changed() -> None:
+    check(A, len(output(A)))
+    for record, name in (
+        (A[0], "emitted"),
+        (sample("a", A), "tokens"),
+        (RECORDS[0], "steps"),
+        (METRICS["tau"], "minus"),
+    ):
+        with pytest.raises(FrozenInstanceError):
+            setattr(record, name, 0)
+    assert value(metric, totals(*frames(RECORDS[1:2]))) == 10 / 4
+
+
+@pytest.mark.parametrize(
+    "whole",
+    [
+        step(1, 1, tested=1, emitted=1),  # its one draft was computed by no pass
+        step(3, 3, tested=3, emitted=3),
+        step(0, 0, tested=0, emitted=5),  # five positions of a canvas
+    ],
+)
+def test_steps_without_a_token_of_the_target_are_whole(whole: Step) -> None:
+    check((whole,), whole.emitted)
+
+
+def test_a_run_older_than_batches_shares_its_time_with_no_other_decode() -> None:
+    samples, steps = frames(RECORDS[1:2])
+    frame = totals(samples, steps.drop(columns=["served", "levels", "resampled"]))
+    assert frame["wall_ms"].tolist() == [8.0] and frame["wall_s"].tolist() == [0.008]
+    assert frame["share_s"].tolist() == [0.008]
+    assert frame["levels"].tolist() == frame["resampled"].tolist() == [0]

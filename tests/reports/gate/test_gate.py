@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from harness.errors import StoreError, UsageError
-from reports.gate.gate import FAIL_ALPHA, gate, junit, make_baseline, markdown
+from reports.gate.gate import COUNTS, FAIL_ALPHA, counts_of, gate, junit, make_baseline, markdown
 from tests.support.fake_store import FakeStore, Sim, empty, meta, record, simulate, step
 
 
@@ -173,3 +173,57 @@ def test_junit_counts_its_cases() -> None:
     assert suite.tag == "testsuite" and counts == ["3", "2", "1", "0"]
     assert len(suite.findall("testcase/failure")) == 2 and len(suite.findall("testcase/error")) == 1
     assert suite.find("testcase/failure").get("message").startswith("a drop beyond the margin")
+
+
+def test_a_sample_without_steps_counts_nothing() -> None:
+    store = empty().add(meta("c0"), [record("p0", [step(1, 2)] * 3), record("p1", [])])
+    counts = counts_of(store.cell("c0"))
+    assert counts.loc[("p1", 0), COUNTS].tolist() == [0] * len(COUNTS)
+    assert counts.loc[("p0", 0), COUNTS].tolist() == [6, 3, 3, 6, 6]
+
+
+def test_six_prompts_are_decided_and_five_are_not() -> None:
+    verdicts = {n: {row.verdict for row in gate(fixed([1] * n), make_baseline(fixed([2] * n))).rows} for n in (5, 6)}
+    assert verdicts == {5: {"inconclusive"}, 6: {"fail"}}
+    assert gate(fixed([1] * 5), make_baseline(fixed([2] * 5)), min_prompts=5).verdict == "fail"
+
+
+def test_a_baseline_is_of_schema_one_which_later_gates_read() -> None:
+    baseline = make_baseline(run(Sim()))
+    assert (baseline["schema"], baseline["kind"]) == (1, "stridebench baseline")
+    for other in ({"schema": 2}, {"kind": "another"}):
+        with pytest.raises(StoreError, match="not a baseline of schema 1"):
+            gate(run(Sim()), {**baseline, **other})
+
+
+def test_a_lower_bound_of_zero_passes_within_the_margin_and_is_no_improvement() -> None:
+    """One prompt in eight accepts more: a third of the resamples leave it out, none loses anything."""
+    for row in gate(fixed([1] * 7 + [2]), make_baseline(fixed([1] * 8))).rows:
+        assert (row.low, row.verdict, row.why) == (0.0, "pass", "within the margin")
+        assert row.change > 0 and row.p > 0.9
+
+
+def test_identical_cells_have_no_change() -> None:
+    row = gate(fixed([1] * 8), make_baseline(fixed([1] * 8))).rows[0]
+    assert (row.change, row.low, row.high, row.why) == (0.0, 0.0, 0.0, "identical")
+    assert row.p is None and row.visible is None
+
+
+def test_the_visible_drop_by_hand() -> None:
+    """Two undecided rows of eight prompts: t at 1 - 0.025 / 2 and at 0.8, seven degrees of freedom."""
+    for row in gate(fixed([1] * 8), make_baseline(fixed([2] * 8))).rows:
+        assert (row.error, row.visible) == (0.0, 0.05)
+    for row in gate(fixed([2, 1] * 4), make_baseline(fixed([1, 2, 2, 1] * 2))).rows:
+        assert row.visible == pytest.approx(min(1.0, 2.8412 * row.error + 0.8960 * row.error), rel=1e-4)
+        assert 0.3 < row.visible < 1
+
+
+def test_tables_and_junit_name_each_row_with_its_figures() -> None:
+    result = gate(fixed([1] * 8), make_baseline(fixed([2] * 7 + [1])))
+    line = next(line for line in markdown(result).splitlines() if "| c0 | tau - 1" in line or "| tau - 1" in line)
+    assert [cell.strip() for cell in line.strip("|").split("|")][3:5] == ["1.875", "1.000"]
+    suite = ET.fromstring(junit(result))
+    assert [case.get("name") for case in suite] == ["c0: tau_minus_1", "c0: acceptance"]
+    gone = gate(empty(), make_baseline(fixed([2] * 8)))
+    assert [case.get("name") for case in ET.fromstring(junit(gone))] == ["c0: present"]
+    assert "change - [-, -]" in junit(gone)
