@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import FrozenInstanceError, dataclass, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from harness.backbones.toy.tabular import Tabular
 from harness.core.clock import Event, EventClock, Stopwatch
 from harness.core.draft import Acceptance, Draft, Path
 from harness.core.draws import SeededDraws
-from harness.core.loop import Decode, decode, truncate
+from harness.core.loop import Decode, Tally, decode, truncate
 from harness.core.method import Claim, Method
 from harness.core.models import Models
 from harness.core.run import Run
@@ -312,3 +313,26 @@ class TestStamps:
             parts = step.draft_ns + step.target_ns + step.verify_ns + step.host_ns
             assert parts == step.wall_ns
             assert min(step.draft_ns, step.target_ns, step.verify_ns, step.host_ns) >= 0
+
+
+def counter(passes: int) -> Any:
+    return SimpleNamespace(passes=passes, rows=7)
+
+
+def test_passes_of_drafters_of_both_kinds_are_added() -> None:
+    run: Any = SimpleNamespace(
+        target=counter(3),
+        filling=None,
+        opened={"a": counter(1), "b": counter(3)},
+        pictures={"c": counter(1), "d": counter(2)},
+    )
+    assert Tally.of(run) == Tally(3, 7, 7)
+    run.filling = counter(5)
+    assert Tally.of(run).passes == 5
+
+
+def test_a_step_of_a_decode_alone_resamples_nothing_and_serves_one() -> None:
+    result = play(Act(1, drafted=(2, 3), path=(0,)), Act(2), budget=3)
+    assert [(step.resampled, step.served, step.levels) for step in result.steps] == [(0, 1, 2), (0, 1, 0)]
+    with pytest.raises(FrozenInstanceError):
+        result.tokens = ()  # type: ignore[misc]

@@ -200,3 +200,45 @@ class TestGridGrammar:
         assert torch.equal(rows[row_ends][:, 3], expected[row_ends][:, 3])
         assert torch.isinf(rows[row_ends][:, :3]).all()
         assert feed(cut, tokens[:2], 0, rows=0).shape[0] == 0
+
+
+class Tapping(Cache):
+    """Tokens as hidden rows, a hundred more in the other branch; it remembers its windows."""
+
+    def __init__(self, more: float) -> None:
+        self.more = more
+        self.windows: list[Window] = []
+
+    def extend(self, window: Window) -> Rows:
+        self.windows.append(window)
+        logits = torch.zeros(window.rows, 4)
+        return Rows(logits, window.tokens.float()[:, None, None, None] + self.more if window.taps else None)
+
+    def keep(self, length: int, entries: Sequence[int] = ()) -> None:
+        pass
+
+
+@pytest.mark.parametrize("cut", [2, 3, 4, 5])
+def test_hidden_rows_stand_in_both_branches_those_of_the_prompt_in_both_places(cut: int) -> None:
+    """A prompt of four: its last token and what follows are read by both branches, under the other one's last token."""
+    tokens = [1, 2, 3, 0, 1, 3]
+    conditional, other = Tapping(0.0), Tapping(100.0)
+    cache = GuidedCache(conditional, 4, scale=2.0, unconditional=other, negative=[0, 2])
+    features = torch.arange(6.0)[:, None]
+    hidden = []
+    for first, last in ((0, cut), (cut, 6)):
+        ids = torch.tensor(tokens[first:last])
+        window = Window(ids, torch.arange(first, last), first, None, 0, (0,), features[first:last])
+        hidden.append(cache.extend(window).hidden)
+    rows = torch.cat([one for one in hidden if one is not None])[:, :, 0, 0]
+    assert rows[:, 0].tolist() == tokens
+    assert rows[:, 1].tolist() == [1, 2, 3, 102, 101, 103]
+    read = [window.features for window in other.windows if window.features is not None]
+    assert torch.cat(read)[:, 0].tolist() == [3, 4, 5]
+
+
+def test_without_guidance_hidden_rows_have_one_branch() -> None:
+    cache = GuidedCache(Tapping(0.0), 2, scale=1.0, unconditional=Tapping(100.0), negative=[0])
+    window = Window(torch.tensor([1, 2, 3]), torch.arange(3), 0, None, 0, (0,))
+    hidden = cache.extend(window).hidden
+    assert hidden is not None and hidden.flatten().tolist() == [1, 2, 3]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import FrozenInstanceError
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from torch import Tensor
 
 from harness import discover
 from harness.backbones.checkpoints import transformers_models
+from harness.backbones.slots import gated, lora
+from harness.backbones.slots.lora import LowRank
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core.cache import Window
 from harness.core.draft import Draft
@@ -231,3 +234,53 @@ class TestRefusals:
 
         with pytest.raises(UsageError, match="gates no rows; take one that meets GATE"):
             MaskedTabular("masked", {}).adapter(None)
+
+
+def test_a_layer_of_another_shape_is_refused_with_both_shapes() -> None:
+    low = LowRank(torch.zeros(2, 6), torch.zeros(7, 2))
+    gated.check({"a": low}, {"a": (7, 6), "b": (3, 5)})
+    with pytest.raises(WeightsError, match="changes a by 7 x 6 numbers, that has 7 x 5"):
+        gated.check({"a": low}, {"a": (7, 5)})
+    with pytest.raises(WeightsError, match="changes a by 7 x 6 numbers, that has 3 x 6"):
+        gated.check({"a": low}, {"a": (3, 6)})
+    with pytest.raises(WeightsError, match="which is no linear layer here"):
+        gated.check({"a": low}, {"b": (7, 6)})
+
+
+def test_an_adapter_is_written_into_a_new_folder_and_read_back(tmp_path: Path) -> None:
+    model = tiny()
+    layer = "model.layers.0.self_attn.o_proj"
+    low = LowRank(torch.ones(2, 48), torch.full((48, 2), 0.5))
+    tie = {"backbone": model.name, "fingerprint": model.fingerprint}
+    folder = tmp_path / "a" / "b"
+    lora.write(folder, {layer: low}, 6, None, tie)
+    assert (folder / "config.json").read_text().endswith("}\n")
+    read = lora.read(folder, model, torch.float64)
+    assert list(read) == [layer]
+    assert torch.equal(read[layer].down, torch.ones(2, 48).double())
+    assert torch.equal(read[layer].up, torch.full((48, 2), 1.5).double())  # alpha / r = 3
+    with pytest.raises(FrozenInstanceError):
+        read[layer].up = None  # type: ignore[misc]
+
+
+def test_an_adapter_is_added_to_weights_of_its_own_shape(tmp_path: Path) -> None:
+    lora.write(
+        tmp_path, {"a": LowRank(torch.ones(2, 6), torch.ones(7, 2))}, 4, None, {"backbone": "x", "fingerprint": "f"}
+    )
+    weights = {"a.weight": torch.ones(7, 6), "b": torch.zeros(1)}
+    sums = lora.merged(tmp_path, "f", weights)
+    assert torch.equal(sums["a.weight"], torch.full((7, 6), 5.0).bfloat16()) and torch.equal(sums["b"], weights["b"])
+    for shape in ((6, 6), (8, 6), (7, 5), (7, 7)):
+        with pytest.raises(WeightsError, match=r"are for a weight of shape \(7, 6\)"):
+            lora.merged(tmp_path, "f", {"a.weight": torch.ones(*shape)})
+    for fingerprint in ("e", "g"):
+        with pytest.raises(WeightsError, match="was trained for other weights of x"):
+            lora.merged(tmp_path, fingerprint, weights)
+    with pytest.raises(WeightsError, match="has matrices for a, which x has not"):
+        lora.merged(tmp_path, "f", {"b": torch.zeros(1)})
+    assert lora.is_tuned(tmp_path) and not lora.is_tuned(tmp_path / "x")
+    with pytest.raises(WeightsError, match="which are not there"):
+        lora.base(tmp_path, tmp_path)
+    (tmp_path / "x").mkdir()
+    (tmp_path / "x" / "config.json").write_text("{}")
+    assert lora.base(tmp_path, tmp_path) == tmp_path / "x"

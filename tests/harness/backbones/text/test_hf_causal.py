@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import FrozenInstanceError
 from functools import partial
 from typing import Any
 
@@ -425,3 +426,61 @@ def test_causal_masks_grow_with_the_cached_entries(count: int) -> None:
         mask = masks(window, cached)
         assert mask is not None
         assert torch.equal(mask == 0, torch.arange(cached + count)[None] <= cached + torch.arange(count)[:, None])
+
+
+def test_causal_masks_of_up_to_64_rows_are_slices_of_one_buffer() -> None:
+    masks = Masks(4 * FIRST, torch.float32, torch.device("cpu"))
+    for count, shared in ((2, True), (64, True), (65, False)):
+        window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), 5, None, count)
+        places = {
+            mask.untyped_storage().data_ptr() for mask in (masks(window, 5), masks(window, 9)) if mask is not None
+        }
+        assert len(places) == (1 if shared else 2)
+
+
+def test_a_base_before_the_first_entry_is_a_contract_error(model: HFCausal) -> None:
+    cache = model.cache()
+    feed(cache, TOKENS[:3], 0)
+    with pytest.raises(ContractError, match="base -1 and the cache holds 3"):
+        cache.extend(Window(torch.tensor([1]), torch.tensor([3]), -1, None, 1))
+
+
+@pytest.mark.parametrize("tie", [False, True])
+def test_tied_weights_are_lent_once_and_untied_ones_twice(tie: bool) -> None:
+    source = {"model_type": "llama", "config": {**SIZES, "tie_word_embeddings": tie}, "seed": 1}
+    llama = transformers_models.make_random("x", source, "sdpa").double()
+    expected = llama.lm_head.weight.data.clone()
+    lent = FusedLlama(llama).tied_embeddings()
+    assert (lent.embed is lent.unembed) is tie
+    torch.testing.assert_close(lent.unembed, expected, rtol=0, atol=1e-12)
+
+
+def test_a_prefill_through_transformers_pays_for_one_row_and_a_window_for_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, logits_to_keep = tiny(forward="transformers"), []
+    cache, forward = model.cache(), model._net.model.forward
+
+    def counted(**inputs: Any) -> Any:
+        logits_to_keep.append(inputs["logits_to_keep"])
+        return forward(**inputs)
+
+    monkeypatch.setattr(model._net.model, "forward", counted)
+    feed(cache, TOKENS[:6], 0, rows=0)
+    feed(cache, TOKENS[6:9], 6)
+    assert logits_to_keep == [1, 3]
+
+
+def test_slots_can_be_emptied_and_layers_of_the_forward_stay_as_they_are(model: HFCausal) -> None:
+    slots = Slots(2, 64)
+    keys = torch.ones(1, 2, 3, 4)
+    slots.layers[0].update(keys, keys)
+    slots.length += 3
+    assert slots.layers[0].is_initialized
+    assert (slots.layers[0].get_seq_length(), slots.layers[0].get_max_length()) == (3, 64)
+    assert slots.layers[0].get_mask_sizes(2) == slots.layers[0].get_mask_sizes(torch.arange(2)) == (5, 0)
+    slots.layers[0].reset()
+    assert slots.layers[0].get_seq_length() == slots.layers[1].get_seq_length() == 0
+    if model.forward_kind == "fused":
+        with pytest.raises(FrozenInstanceError):
+            model._net._weights[0].norm = None
