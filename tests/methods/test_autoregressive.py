@@ -1,4 +1,4 @@
-"""One token a pass, each a draw of the target's warped law."""
+"""One token a pass, each drawn from the target's warped distribution."""
 
 from __future__ import annotations
 
@@ -30,22 +30,22 @@ def test_one_pass_one_row_one_token_and_no_draft() -> None:
 
 
 def test_greedy_is_the_chain_of_argmaxes() -> None:
-    wanted = next(iter(reference_law(MODEL, PROMPT, 12, Sampling(0.0))))
-    assert decoded(Sampling(0.0)).tokens == wanted
-    assert decoded(Sampling(0.0), seed=5).tokens == wanted
+    expected = next(iter(reference_law(MODEL, PROMPT, 12, Sampling(0.0))))
+    assert decoded(Sampling(0.0)).tokens == expected
+    assert decoded(Sampling(0.0), seed=5).tokens == expected
 
 
-def test_a_seed_repeats_and_another_differs() -> None:
+def test_a_seed_repeats_its_tokens_and_another_seed_has_others() -> None:
     assert decoded(Sampling(1.0), 40).tokens == decoded(Sampling(1.0), 40).tokens
     assert decoded(Sampling(1.0), 40).tokens != decoded(Sampling(1.0), 40, seed=1).tokens
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1.0, top_k=1), Sampling(1.0, top_p=1e-6)])
-def test_the_law_is_warped(sampling: Sampling) -> None:
+def test_the_distribution_is_warped(sampling: Sampling) -> None:
     assert decoded(sampling).tokens == decoded(Sampling(0.0)).tokens
 
 
-def test_end_of_text_ends_it() -> None:
+def test_decoding_stops_at_end_of_text() -> None:
     model = Tabular("tabular", {"vocabulary": 2, "eos": (1,)})
     result = decoded(Sampling(1.0), 60, model=model)
     assert result.tokens[-1] == 1

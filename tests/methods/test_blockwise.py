@@ -1,4 +1,4 @@
-"""Blockwise decoding: its rules by hand, the law of the exact one, one pass a block."""
+"""Blockwise decoding: its rules by hand, the output distribution of the exact rule, one pass a block."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def decoded(method: Any, sampling: Sampling, budget: int = 40, **params: Any) ->
 
 
 @pytest.mark.parametrize("case", [*CASES, *GRID_CASES], ids=str)
-def test_the_exact_rule_keeps_the_law(case: Any) -> None:
+def test_the_exact_rule_has_the_targets_distribution(case: Any) -> None:
     assert distance(EXACTLY, case) < EXACT
 
 
-def test_every_planted_bug_is_caught() -> None:
-    found = try_mutants(Blockwise, [EXACTLY])
-    assert len(found) == 2 and all(mutant.caught for mutant in found), found
+def test_every_injected_bug_is_caught() -> None:
+    tried = try_mutants(Blockwise, [EXACTLY])
+    assert len(tried) == 2 and all(mutant.caught for mutant in tried), tried
 
 
 @pytest.mark.parametrize(
-    ("how", "kept"),
+    ("params", "accepted"),
     [
         ({}, [1, 0, 0]),
         ({"rule": "top", "top": 1}, [1, 0, 0]),
@@ -56,37 +56,37 @@ def test_every_planted_bug_is_caught() -> None:
         ({"least": 9}, [1, 1, 1]),
     ],
 )
-def test_rules_by_hand(how: dict[str, Any], kept: list[int]) -> None:
-    """Proposals 1, 2 and 2: the first is the likeliest, the second the second one, the third the third one."""
-    method = Blockwise(**how)
-    assert method.accept_probs(torch.tensor([1, 2, 2]), Z, warp(Z, Sampling(0.0))).tolist() == kept
+def test_rules_by_hand(params: dict[str, Any], accepted: list[int]) -> None:
+    """Proposals 1, 2 and 2 have ranks 1, 2 and 3 in their rows."""
+    method = Blockwise(**params)
+    assert method.accept_probs(torch.tensor([1, 2, 2]), Z, warp(Z, Sampling(0.0))).tolist() == accepted
 
 
-def test_only_the_exact_rule_without_a_least_block_claims_the_law() -> None:
+def test_only_the_exact_rule_without_a_least_block_claims_the_same_distribution() -> None:
     assert EXACTLY.claim is Claim.SAME_LAW
-    for how in ({"rule": "top"}, {"rule": "distance"}, {"least": 2}):
-        assert Blockwise(**how).claim is Claim.APPROXIMATE  # type: ignore[arg-type]
+    for params in ({"rule": "top"}, {"rule": "distance"}, {"least": 2}):
+        assert Blockwise(**params).claim is Claim.APPROXIMATE  # type: ignore[arg-type]
 
 
 def test_greedy_text_is_the_targets_in_fewer_passes() -> None:
     plain = decoded(METHODS.get("autoregressive")(), Sampling(0.0), vocabulary=2)
-    ours = decoded(EXACTLY, Sampling(0.0), vocabulary=2)
-    assert ours.tokens == plain.tokens and sum(step.nfe for step in ours.steps) < 0.8 * len(plain.tokens)
+    blockwise = decoded(EXACTLY, Sampling(0.0), vocabulary=2)
+    assert blockwise.tokens == plain.tokens and sum(step.nfe for step in blockwise.steps) < 0.8 * len(plain.tokens)
 
 
-def test_a_block_is_one_pass_of_a_chain() -> None:
+def test_a_block_takes_one_pass_over_a_chain() -> None:
     for step in decoded(EXACTLY, Sampling(1.0), vocabulary=4).steps[:-3]:
         assert (step.nfe, step.draft_nfe, step.drafted, step.rows, step.levels) == (1, 0, 3, 4, 3)
         assert step.emitted == step.accepted + 1
 
 
-def test_a_least_block_has_so_many_tokens() -> None:
+def test_a_step_emits_at_least_the_least_block() -> None:
     steps = decoded(Blockwise(least=3), Sampling(0.0), vocabulary=6).steps
     assert min(step.emitted for step in steps[:-1]) == 3
 
 
 @pytest.mark.parametrize(
-    ("how", "said"),
+    ("params", "message"),
     [
         ({"top": 0}, "top 0"),
         ({"distance": -1}, "distance -1"),
@@ -94,11 +94,11 @@ def test_a_least_block_has_so_many_tokens() -> None:
         ({"levels": -2}, "levels is -2"),
     ],
 )
-def test_parameters_out_of_range(how: dict[str, Any], said: str) -> None:
-    with pytest.raises(UsageError, match=said):
-        Blockwise(**how)
+def test_parameters_out_of_range_are_refused(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        Blockwise(**params)
 
 
-def test_more_levels_than_heads() -> None:
+def test_more_levels_than_heads_are_refused() -> None:
     with pytest.raises(UsageError, match="7 levels are asked for and the drafter has 4 heads"):
         decoded(Blockwise(levels=7), Sampling(0.0))

@@ -1,4 +1,4 @@
-"""CLLM's decoding: the target's own greedy text, block by block, each block until it stands."""
+"""CLLM's decoding: the target's greedy text, block by block, each block until it is stable."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ def decoded(block: int, budget: int, prompt: tuple[int, ...] = (0, 1), **params:
 
 @pytest.mark.parametrize("method", Cllm.variants(), ids=lambda method: f"n={method.block}")
 @pytest.mark.parametrize("case", GREEDY, ids=str)
-def test_it_is_exact_for_every_start(method: Cllm, case) -> None:  # type: ignore[no-untyped-def]  # a Case
+def test_it_is_exact_for_every_initial_guess(method: Cllm, case) -> None:  # type: ignore[no-untyped-def]  # a Case
     """All guesses that a prompt's ids allow are enumerated."""
     assert method.claim is Claim.SAME_GREEDY and distance(method, case) < EXACT
 
 
-def test_every_planted_bug_is_caught() -> None:
-    found = try_mutants(Cllm, Cllm.variants())
-    assert len(found) == 3 and all(mutant.caught for mutant in found), found
+def test_every_injected_bug_is_caught() -> None:
+    tried = try_mutants(Cllm, Cllm.variants())
+    assert len(tried) == 3 and all(mutant.caught for mutant in tried), tried
 
 
 @settings(deadline=None, derandomize=True, max_examples=50)
@@ -59,41 +59,41 @@ def test_every_planted_bug_is_caught() -> None:
 def test_it_is_autoregressive_greedy_in_no_more_passes_than_tokens(
     block: int, vocabulary: int, seed: int, budget: int, eos: tuple[int, ...]
 ) -> None:
-    how = {"vocabulary": vocabulary, "seed": seed, "eos": eos}
-    ours = decoded(block, budget, **how)
-    plain = decode(METHODS.get("autoregressive")(), opened((0, 1), budget, **how))
-    assert ours.tokens == plain.tokens
-    assert sum(step.nfe for step in ours.steps) <= len(ours.tokens)
+    params = {"vocabulary": vocabulary, "seed": seed, "eos": eos}
+    cllm = decoded(block, budget, **params)
+    autoregressive = decode(METHODS.get("autoregressive")(), opened((0, 1), budget, **params))
+    assert cllm.tokens == autoregressive.tokens
+    assert sum(step.nfe for step in cllm.steps) <= len(cllm.tokens)
 
 
 @pytest.mark.parametrize("block", [2, 5])
-def test_a_block_is_read_until_it_stands_and_then_gives_the_next_ones_first_token(block: int) -> None:
-    """Rows of a pass are what is left of the block; after the pass that keeps them all, a whole block is read."""
+def test_a_block_is_read_until_it_is_stable_and_then_gives_the_first_token_of_the_next(block: int) -> None:
+    """A pass reads the remaining tokens of the block. Once all are accepted, it reads a whole block."""
     steps = decoded(block, 60, vocabulary=3).steps
     assert steps[0].rows == block and any(step.accepted for step in steps)
-    for step, after in pairwise(steps[:20]):
-        left = step.rows - step.emitted
-        assert step.rows == step.drafted + 1 and after.rows == (left or block)
-        assert (left == 0) == (step.accepted == step.drafted)
+    for step, following in pairwise(steps[:20]):
+        remaining = step.rows - step.emitted
+        assert step.rows == step.drafted + 1 and following.rows == (remaining or block)
+        assert (remaining == 0) == (step.accepted == step.drafted)
 
 
 def test_guesses_are_drawn_from_the_prompt_and_then_from_the_models_own_predictions() -> None:
     run = opened((4, 2, 4), 40, vocabulary=7)
-    method, seen = Cllm(12), set()
+    method, drawn = Cllm(12), set()
     state = start(method, run)
     for _ in range(6):
         before = state.tokens
         assert isinstance(state, Block)
-        took = advance(method, run, state)
-        run.emitted += len(took.emitted)
+        result = advance(method, run, state)
+        run.emitted += len(result.emitted)
         if before is None:
-            seen |= set(took.draft.tokens.tolist())
+            drawn |= set(result.draft.tokens.tolist())
         else:
-            assert torch.equal(before, took.draft.tokens)
-    assert seen == {2, 4}
+            assert torch.equal(before, result.draft.tokens)
+    assert drawn == {2, 4}
 
 
-def test_predictions_of_the_rows_behind_the_kept_ones_are_the_next_guesses() -> None:
+def test_predictions_of_the_rows_behind_the_accepted_ones_are_the_next_guesses() -> None:
     p = torch.eye(6)[[3, 1, 5, 0, 2]]
     state = Block(5, torch.tensor([0]), torch.tensor([3, 0, 0, 0]))
     state.advance(p, 1)

@@ -1,4 +1,4 @@
-"""Cross-Regression: the test that is exact, what the printed ones cost, and that both streams read what they should."""
+"""Cross-Regression: the exact test, the cost of the printed ones, and what both streams read."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TestExact:
         assert method.claim is Claim.SAME_LAW
         assert cost(method) < EXACT
 
-    def test_drafts_of_the_likeliest_tokens_alone_carry_the_law_that_they_have(self) -> None:
+    def test_drafts_among_the_likeliest_tokens_record_their_own_distribution(self) -> None:
         assert cost(replace(JOINT, draft_top=2), B) < EXACT
 
     @pytest.mark.parametrize(
@@ -123,29 +123,29 @@ class TestCosts:
         ],
         ids=str,
     )
-    def test_total_variation_on_three(self, method: CrossRegression, tv: float) -> None:
+    def test_total_variation_on_three_tokens(self, method: CrossRegression, tv: float) -> None:
         assert cost(method, B) == pytest.approx(tv, abs=1e-6)
 
     def test_the_log_uniform_threshold_becomes_exact_as_tau_falls_and_tau_0_is_the_worst(self) -> None:
-        found = [cost(alg2(tau)) for tau in (0.0, -0.5, -1.0, -4.0, -12.0, -30.0)]
-        assert all(before > after for before, after in pairwise(found))
-        assert found[-1] < EXACT < 1e-6 < found[-2]
+        costs = [cost(alg2(tau)) for tau in (0.0, -0.5, -1.0, -4.0, -12.0, -30.0)]
+        assert all(before > after for before, after in pairwise(costs))
+        assert costs[-1] < EXACT < 1e-6 < costs[-2]
 
-    def test_the_uniform_threshold_never_does(self) -> None:
-        found = [cost(alg2(tau, "uni")) for tau in (-0.5, -1.0, -2.0, -4.0, -12.0)]
-        assert min(found) == found[2] > 0.1
-        assert found[0] > found[1] > found[2] < found[3] < found[4]
+    def test_the_uniform_threshold_never_becomes_exact(self) -> None:
+        costs = [cost(alg2(tau, "uni")) for tau in (-0.5, -1.0, -2.0, -4.0, -12.0)]
+        assert min(costs) == costs[2] > 0.1
+        assert costs[0] > costs[1] > costs[2] < costs[3] < costs[4]
 
-    def test_memory_costs_more_the_longer_it_is(self) -> None:
-        found = [cost(replace(SEQUENTIAL, beta=beta)) for beta in (0.0, 0.05, 0.2, 0.5, 0.9)]
-        assert all(before < after for before, after in pairwise(found))
+    def test_longer_memory_costs_more(self) -> None:
+        costs = [cost(replace(SEQUENTIAL, beta=beta)) for beta in (0.0, 0.05, 0.2, 0.5, 0.9)]
+        assert all(before < after for before, after in pairwise(costs))
 
     @pytest.mark.parametrize(
         ("number", "method", "tv"),
         [(0, JOINT, 0.235506062), (1, JOINT, 0.290670244), (2, JOINT, 0.061819531), (3, SEQUENTIAL, 0.059257039)],
     )
     def test_mistakes_that_the_paper_invites(self, number: int, method: CrossRegression, tv: float) -> None:
-        """A plain correction, q evaluated anew, a refused draft carried over, one threshold for a sum of energies."""
+        """A plain correction, q evaluated anew, a rejected draft carried over, one threshold for a sum of energies."""
         with injected(CrossRegression.mutants[number]):
             assert cost(method) == pytest.approx(tv, abs=1e-6)
 
@@ -158,31 +158,31 @@ Q = torch.tensor([[0.8, 0.1, 0.1], [0.2, 0.3, 0.5], [0.1, 0.3, 0.6], [0.5, 0.25,
 class TestRule:
     @pytest.mark.parametrize("beta", [0.0, 0.05, 0.5, 0.9])
     def test_the_mean_is_that_of_the_printed_recursion(self, beta: float) -> None:
-        rho, wanted = 0.0, []
+        rho, expected = 0.0, []
         for k, energy in enumerate(energies(X, Q, P).tolist(), 1):
             rho = beta * rho + (1 - beta) * energy
-            wanted.append(rho / (1 - beta**k))
-        torch.testing.assert_close(smoothed(energies(X, Q, P), beta), torch.tensor(wanted).double())
+            expected.append(rho / (1 - beta**k))
+        torch.testing.assert_close(smoothed(energies(X, Q, P), beta), torch.tensor(expected).double())
 
     @pytest.mark.parametrize("beta", [0.0, 0.5])
     @pytest.mark.parametrize("noise", ["logU", "uni"])
     @pytest.mark.parametrize("tau", [-0.3, -1.0, -5.0])
     def test_thresholds_are_integrated_out(self, noise: Any, tau: float, beta: float) -> None:
-        """10,000 thresholds evenly spread over their law, held against rho as Algorithm 2 prints it."""
+        """10,000 thresholds, evenly spread over their distribution, compared with rho as Algorithm 2 prints it."""
         share = (torch.arange(10_000).double() + 0.5) / 10_000
         u = tau * (1 - share) if noise == "uni" else (exp(tau) + (1 - exp(tau)) * share).log()
         rho = smoothed(energies(X, Q, P), beta)
         bound = tau * (torch.arange(1, 5).double() / 16).sqrt()
-        wanted = (rho[None] >= torch.maximum(bound[None], u[:, None])).double().mean(0)
-        found = EnergyRule("alg2", beta, tau, noise).passes(energies(X, Q, P))
-        torch.testing.assert_close(found, wanted, atol=1e-4, rtol=0)
+        expected = (rho[None] >= torch.maximum(bound[None], u[:, None])).double().mean(0)
+        acceptance_probs = EnergyRule("alg2", beta, tau, noise).passes(energies(X, Q, P))
+        torch.testing.assert_close(acceptance_probs, expected, atol=1e-4, rtol=0)
 
     def test_std_is_the_ratio_and_det_a_bound(self) -> None:
         ratio = [0.5 / 0.8, 1.0, 0.1 / 0.6, 0.0]
         torch.testing.assert_close(EnergyRule().passes(energies(X, Q, P)), torch.tensor(ratio).double())
         assert EnergyRule("det", tau=log(0.5)).passes(energies(X, Q, P)).tolist() == [1, 1, 0, 0]
 
-    def test_clipped_energies_make_up_for_nothing(self) -> None:
+    def test_a_clipped_energy_offsets_no_negative_one(self) -> None:
         """Energies log .625, log 2: their mean passes -0.1; clipped it is log(.625) / 3 = -0.157 with beta .5."""
         assert EnergyRule("det", 0.5, -0.1).passes(energies(X[:2], Q[:2], P)).tolist() == [0, 1]
         assert EnergyRule("det", 0.5, -0.1, clip=True).passes(energies(X[:2], Q[:2], P)).tolist() == [0, 0]
@@ -199,29 +199,29 @@ def decoded(method: CrossRegression, temperature: float = 1.0, budget: int = 40,
 
 
 class TestCounts:
-    def test_joint_is_one_pass_a_step_over_text_and_stream(self) -> None:
-        steps, left, carried = decoded(CrossRegression(horizon=6)).steps, 40, 0
+    def test_joint_takes_one_pass_a_step_over_text_and_stream(self) -> None:
+        steps, room, carried = decoded(CrossRegression(horizon=6)).steps, 40, 0
         for step in steps:
-            slots = min(6, left)
+            slots = min(6, room)
             assert (step.nfe, step.reused) == (1, carried)
             assert step.rows == 1 + carried + slots
-            whole = step.tested == carried + 1
-            assert step.drafted == carried + whole
+            complete = step.tested == carried + 1
+            assert step.drafted == carried + complete
             assert step.emitted == min(step.accepted + 1, carried + 1)
-            left -= step.emitted
-            carried = min(slots - step.emitted, left - 1)
-        assert left == 0
+            room -= step.emitted
+            carried = min(slots - step.emitted, room - 1)
+        assert room == 0
         assert any(step.emitted == step.accepted > 1 for step in steps), "a draft that no pass had read closes a step"
 
     @pytest.mark.parametrize("bonus", [True, False])
-    def test_sequential_is_two(self, bonus: bool) -> None:
-        steps, left = decoded(CrossRegression(horizon=4, layout="sequential", bonus=bonus)).steps, 40
+    def test_sequential_takes_two_passes_a_step(self, bonus: bool) -> None:
+        steps, room = decoded(CrossRegression(horizon=4, layout="sequential", bonus=bonus)).steps, 40
         for step in steps:
-            slots = min(4, left - bonus)
+            slots = min(4, room - bonus)
             assert step.drafted in (slots, slots - (not bonus))
-            assert step.nfe == 2 or left <= 4, "at the end all slots may hold drafts, and none is drafted anew"
+            assert step.nfe == 2 or room <= 4, "at the end all slots may hold drafts, and none is drafted anew"
             assert step.emitted <= slots + bonus
-            left -= step.emitted
+            room -= step.emitted
         assert sum(step.reused for step in steps) > 0
 
     def test_without_carry_over_nothing_is_tested_twice(self) -> None:
@@ -231,8 +231,8 @@ class TestCounts:
     @pytest.mark.parametrize("layout", [*LAYOUTS, "alg1_as_printed"])
     @pytest.mark.parametrize("context", [12, 13])
     def test_the_stream_shrinks_where_the_context_ends(self, layout: Layout, context: int) -> None:
-        made = decoded(CrossRegression(horizon=8, layout=layout), budget=40, context=context)
-        assert len(made.tokens) == context - 2
+        result = decoded(CrossRegression(horizon=8, layout=layout), budget=40, context=context)
+        assert len(result.tokens) == context - 2
 
     @pytest.mark.parametrize("layout", LAYOUTS)
     def test_greedy_is_autoregressive_greedy(self, layout: Layout) -> None:
@@ -242,17 +242,17 @@ class TestCounts:
         assert decoded(CrossRegression(horizon=6, layout=layout), 0.0).tokens == plain.tokens
 
     @pytest.mark.parametrize("layout", LAYOUTS)
-    def test_an_adapter_that_changes_nothing_drafts_what_the_target_says(
+    def test_an_adapter_without_effect_drafts_from_the_targets_distribution(
         self, layout: Layout, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """Then q is p for the nearest new draft, so it always passes: position, mask and row are right."""
+        """Then q is p for the first new draft, so it always passes if position, mask and row are right."""
         monkeypatch.setattr(Tabular, "adapter", lambda self, folder: 0)
         steps = decoded(CrossRegression(horizon=3, layout=layout)).steps
         for step in (step for step in steps if step.drafted):
             assert step.accepted > step.reused or step.tested <= step.reused
 
 
-def held(cache_of: Tabular, tokens: Sequence[int]) -> Any:
+def filled_cache(cache_of: Tabular, tokens: Sequence[int]) -> Any:
     cache = cache_of.cache()
     cache.extend(Window(torch.tensor(tokens), torch.arange(len(tokens)), 0, None, 0))
     return cache
@@ -262,13 +262,13 @@ class TestStreams:
     MODEL = Tabular("tabular", {"vocabulary": 4})
 
     def session(self, tokens: Sequence[int]) -> Session:
-        made = Session(self.MODEL.cache(), self.MODEL.capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
-        made.adapter = GATED
-        return made
+        session = Session(self.MODEL.cache(), self.MODEL.capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
+        session.adapter = GATED
+        return session
 
     def stream(self, tokens: Sequence[int], nodes: Sequence[int]) -> torch.Tensor:
-        """Rows of gated entries behind a prefix, in a cache of their own: the last token again, then nodes."""
-        cache = held(self.MODEL, tokens[:-1])
+        """Rows of gated entries after a prefix, in a separate cache: the last token again, then nodes."""
+        cache = filled_cache(self.MODEL, tokens[:-1])
         fed, base = torch.tensor([tokens[-1], *nodes]), len(tokens) - 1
         gate = torch.ones(len(fed), dtype=torch.bool)
         places = torch.arange(base, base + len(fed))
@@ -276,31 +276,31 @@ class TestStreams:
         return rows
 
     @pytest.mark.parametrize("pending", [1, 3])
-    def test_a_node_beside_the_last_token_reads_it_again_without_seeing_it(self, pending: int) -> None:
+    def test_a_node_beside_the_last_token_reads_it_again_without_attending_to_it(self, pending: int) -> None:
         tokens = [0, 1, 2, 3, 1]
-        made = self.session(tokens[: 5 - pending + 1])
-        made.prefill()
-        made.append(torch.tensor(tokens[5 - pending + 1 :], dtype=torch.long))
+        session = self.session(tokens[: 5 - pending + 1])
+        session.prefill()
+        session.append(torch.tensor(tokens[5 - pending + 1 :], dtype=torch.long))
         draft = Draft(
             torch.tensor([2, 3, 1, 0, 3]),
             parents=torch.tensor([-1, 0, -2, 2, 3]),
             gate=torch.arange(5) >= 2,
             probes=3,
         )
-        rows = made.forward(draft)
+        rows = session.forward(draft)
         assert torch.equal(rows[:3], self.session(tokens).forward(Draft(torch.tensor([2, 3]))))
         assert torch.equal(rows[3:], self.stream(tokens, [0, 3]))
 
     def test_a_gate_without_an_adapter_is_a_contract_error(self) -> None:
-        made = self.session([0, 1])
-        made.adapter = None
+        session = self.session([0, 1])
+        session.adapter = None
         with pytest.raises(ContractError, match=r"needs an adapter; open it with `run\.adapt`"):
-            made.forward(Draft(torch.tensor([1]), gate=torch.tensor([True])))
+            session.forward(Draft(torch.tensor([1]), gate=torch.tensor([True])))
 
 
 class TestParameters:
     @pytest.mark.parametrize(
-        ("changed", "said"),
+        ("changed", "message"),
         [
             ({"beta": 1.0}, r"beta is 1; it is the memory of a running mean, from 0 to below 1"),
             ({"beta": -0.1}, r"beta is -0\.1"),
@@ -312,16 +312,16 @@ class TestParameters:
             ({"carry": False}, r"joint tests drafts of an earlier step; take layout=sequential"),
         ],
     )
-    def test_bad_settings_are_refused(self, changed: dict[str, Any], said: str) -> None:
-        with pytest.raises(UsageError, match=said):
+    def test_bad_settings_are_refused(self, changed: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
             CrossRegression(**changed)
 
-    def test_a_horizon_beyond_the_context(self) -> None:
+    def test_a_horizon_beyond_the_context_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"horizon is 16 and the context of tabular 16; take a shorter one"):
             decoded(CrossRegression(), context=16)
 
     @pytest.mark.parametrize("layout", [*LAYOUTS, "alg1_as_printed"])
-    def test_the_claim_is_that_of_rule_and_layout(self, layout: Layout) -> None:
+    def test_the_claim_follows_rule_and_layout(self, layout: Layout) -> None:
         exact = CrossRegression(layout=layout).claim is Claim.SAME_LAW
         assert exact is (layout != "alg1_as_printed")
         assert CrossRegression(layout=layout, beta=0.1).claim is Claim.APPROXIMATE

@@ -1,4 +1,4 @@
-"""EAGLE: exact trees of sampled tokens, of a known form."""
+"""EAGLE-1: exact trees of sampled tokens, of a fixed shape."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ SMALL = (*CASES[:3], GRID_CASES[0])
 
 
 @pytest.mark.usefixtures("unchecked")
-class TestLaw:
+class TestOutputDistribution:
     @pytest.mark.parametrize("widths", [(2, 1), (1, 2), (2,)])
     def test_is_the_targets(self, widths: tuple[int, ...]) -> None:
         proof = prove(Eagle1(widths=widths), SMALL, mutants=False)
         assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
 
-    def test_every_planted_bug_shows(self) -> None:
-        for caught in try_mutants(Eagle1, [Eagle1(widths=(2, 1))]):
-            assert caught.caught, caught.why
+    def test_every_injected_bug_is_caught(self) -> None:
+        for result in try_mutants(Eagle1, [Eagle1(widths=(2, 1))]):
+            assert result.caught, result.why
 
 
-class TestForm:
+class TestShape:
     def test_the_released_tree(self) -> None:
         """The 25 nodes that the released code calls mc_sim_7b_63."""
         assert published("eagle_25", 9, 9).sizes == (4, 8, 8, 3, 2)
@@ -43,13 +43,13 @@ class TestForm:
         assert (steps[0].nfe, steps[0].draft_nfe) == (1, 5)
 
     def test_at_t_0_its_children_are_the_likeliest(self) -> None:
-        """Greedy drafts of the four best: all siblings differ, and nothing is drawn for them."""
+        """Greedy siblings are the four best tokens: they differ, and none is drawn."""
         model = Tabular("tabular", {"vocabulary": 6, "context": 200})
-        warm, cold = (
+        first, second = (
             decode(Eagle1(tree="eagle_25"), run_on(model, Sampling(0.0), 40, (0, 1), seed=seed)) for seed in (0, 1)
         )
-        assert warm.tokens == cold.tokens
-        assert [step.accepted for step in warm.steps] == [step.accepted for step in cold.steps]
+        assert first.tokens == second.tokens
+        assert [step.accepted for step in first.steps] == [step.accepted for step in second.steps]
 
     def test_a_vocabulary_cuts_the_ranks_that_it_lacks_from_a_published_tree(self) -> None:
         """Ranks 0 to 2 of the 25 nodes; every step proposes them all while there is room."""
@@ -61,7 +61,7 @@ class TestForm:
 
 
 class TestRefused:
-    def test_a_tree_that_there_is_not(self) -> None:
+    def test_an_unknown_tree(self) -> None:
         with pytest.raises(UnknownNameError, match="eagle_25"):
             decode(Eagle1(tree="eagle_24"), run_on(Tabular("tabular", {}), Sampling(1.0), 8, (0, 1)))
 

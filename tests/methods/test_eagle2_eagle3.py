@@ -1,4 +1,4 @@
-"""EAGLE-2 and EAGLE-3, whose trees are the same: exact ones of the drafter's best nodes."""
+"""EAGLE-2 and EAGLE-3, whose trees are the same: the drafter's best nodes, with the target's output distribution."""
 
 from __future__ import annotations
 
@@ -19,28 +19,26 @@ from methods.eagle3 import Eagle3
 from tests.support.feature_toys import run_on, started
 
 SMALL = tuple(case for case in CASES + GRID_CASES if case.outputs <= 27)
-
-
 KINDS = (Eagle2, Eagle3)
 EAGLE = type[Eagle2] | type[Eagle3]
-each = pytest.mark.parametrize("kind", KINDS)
+each_method = pytest.mark.parametrize("kind", KINDS)
 
 
 @pytest.mark.usefixtures("unchecked")
-class TestLaw:
+class TestOutputDistribution:
     @pytest.mark.parametrize("method", [method for kind in KINDS for method in kind.variants()])
     def test_is_the_targets(self, method: Eagle2 | Eagle3) -> None:
         proof = prove(method, SMALL, mutants=False)
         assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
 
-    @each
-    def test_every_planted_bug_shows(self, kind: EAGLE) -> None:
-        for caught in try_mutants(kind, [kind(depth=1, width=2, nodes=6)]):
-            assert caught.caught, caught.why
+    @each_method
+    def test_every_injected_bug_is_caught(self, kind: EAGLE) -> None:
+        for result in try_mutants(kind, [kind(depth=1, width=2, nodes=6)]):
+            assert result.caught, result.why
 
 
 class TestTree:
-    @each
+    @each_method
     def test_its_nodes_are_the_best_of_all_candidates(self, kind: EAGLE) -> None:
         """Two levels of all four tokens: the seven paths with the largest products of q."""
         run = run_on(Tabular("tabular", {"vocabulary": 4}), Sampling(1.0), 40, (0, 1, 2))
@@ -55,33 +53,33 @@ class TestTree:
         best = sorted(scores, key=lambda tokens: -scores[tokens])[:7]
         assert {path(draft, node) for node in range(7)} == set(best)
 
-    @each
+    @each_method
     def test_counts_of_a_step(self, kind: EAGLE) -> None:
         model = Tabular("tabular", {"vocabulary": 20, "context": 200})
         step = decode(kind(depth=4, width=10, nodes=59), run_on(model, Sampling(1.0), 60, (0, 1))).steps[0]
         assert (step.nfe, step.draft_nfe, step.drafted, step.rows) == (1, 5, 59, 60)
         assert step.levels <= 5
 
-    @each
+    @each_method
     def test_the_drafters_confidence_is_that_of_temperature_one(self, kind: EAGLE) -> None:
         """So that a greedy decode has a tree, too."""
         model = Tabular("tabular", {"vocabulary": 4})
         drafts = []
-        for warm in (0.0, 1.0):
-            run = run_on(model, Sampling(warm), 40, (0, 1, 2))
+        for temperature in (0.0, 1.0):
+            run = run_on(model, Sampling(temperature), 40, (0, 1, 2))
             drafts.append(trees.grow_dynamic(run, started(kind(), run).drafter, 3, 2, 6).draft.tokens.tolist())
         assert drafts[0] == drafts[1]
 
 
-@each
-def test_a_step_tells_which_of_its_siblings_an_accepted_node_was(kind: EAGLE) -> None:
-    """The loop's ranks against the likeliest children of each node, asked of a drafter that reads the same text."""
+@each_method
+def test_a_step_reports_the_rank_of_an_accepted_node_among_its_siblings(kind: EAGLE) -> None:
+    """The loop's ranks are those of a second drafter that reads the same text."""
     model = Tabular("tabular", {"vocabulary": 6, "context": 200})
     run, again = (run_on(model, Sampling(1.0), 40, (0, 1, 2)) for _ in range(2))
     method = kind(depth=0, width=4, nodes=4)
     decoded = decode(method, run)
     fresh = started(method, again)
-    text, found = [0, 1, 2], []
+    text, ranks = [0, 1, 2], []
     for step in decoded.steps:
         again.target.sync(text)
         again.target.prefill()
@@ -89,12 +87,12 @@ def test_a_step_tells_which_of_its_siblings_an_accepted_node_was(kind: EAGLE) ->
         assert reader is not None
         if step.accepted:
             token = decoded.tokens[len(text) - 3]
-            found.append((step.ranks, (reader.first[0].argsort(descending=True).tolist().index(token),)))
+            ranks.append((step.ranks, (reader.first[0].argsort(descending=True).tolist().index(token),)))
         else:
             assert step.ranks == ()
         text += decoded.tokens[len(text) - 3 :][: step.emitted]
-    assert len({ranks for ranks, _ in found}) > 1
-    assert all(ranks == wanted for ranks, wanted in found)
+    assert len({reported for reported, _ in ranks}) > 1
+    assert all(reported == expected for reported, expected in ranks)
 
 
 def path(draft: Draft, node: int) -> tuple[int, ...]:
@@ -103,8 +101,8 @@ def path(draft: Draft, node: int) -> tuple[int, ...]:
     return (*(path(draft, above) if above >= 0 else ()), int(draft.tokens[node]))
 
 
-@each
+@each_method
 @pytest.mark.parametrize("changes", [{"depth": -1}, {"width": 0}, {"nodes": 0}])
-def test_a_tree_without_a_node(kind: EAGLE, changes: dict[str, int]) -> None:
+def test_a_tree_without_a_node_is_refused(kind: EAGLE, changes: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="give a depth from 0, a width and nodes from 1"):
         kind(**changes)  # type: ignore[arg-type]  # all of these are numbers

@@ -1,4 +1,4 @@
-"""GSD: groups counted by hand, the exact law at width 0, and a grid with ends of rows."""
+"""GSD: groups counted by hand, the target's distribution at width 0, and a grid with ends of rows."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class TestGroups:
     def test_acceptance_is_the_ratio_of_the_groups_masses(self) -> None:
         q = torch.tensor([[0.1, 0.5, 0.1, 0.2, 0.1]], dtype=torch.float64)
         groups = torch.tensor([[False, True, False, True, False]])
-        found = group_acceptance(torch.tensor([3]), q, P, groups)
-        torch.testing.assert_close(found, torch.tensor([0.55 / 0.7], dtype=torch.float64))
+        accept_probs = group_acceptance(torch.tensor([3]), q, P, groups)
+        torch.testing.assert_close(accept_probs, torch.tensor([0.55 / 0.7], dtype=torch.float64))
         assert float(group_acceptance(torch.tensor([2]), q, P, torch.tensor([[False, False, True, False, False]]))) == 1
 
     def test_near_codes_are_those_within_a_share_of_the_mean_distance(self) -> None:
@@ -66,7 +66,7 @@ class TestGroups:
 
 
 @pytest.mark.parametrize("case", GRID_CASES, ids=str)
-def test_width_zero_has_the_targets_law_and_groups_have_not(case: Any) -> None:
+def test_width_zero_has_the_targets_distribution_and_groups_do_not(case: Any) -> None:
     assert distance(GSD(window=3, width=0), case) < 1e-12
     if case.sampling.temperature:
         assert distance(GSD(window=3, gap=1.0, reach=10.0), case) > 1e-3
@@ -76,10 +76,10 @@ def passes(method: Any) -> int:
     model = Tabular("tabular", {"vocabulary": 7, "seed": 3, "grid": [6, 6, 6], "context": 80})
     draws = SeededDraws(0, "t", "p", 0)
     run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), 42, draws)
-    found = decode(method, run)
-    assert [place for place, token in enumerate(found.tokens) if token == 6] == list(range(6, 42, 7))
-    assert sum(step.forced for step in found.steps) == 6
-    return len(found.steps)
+    result = decode(method, run)
+    assert [place for place, token in enumerate(result.tokens) if token == 6] == list(range(6, 42, 7))
+    assert sum(step.forced for step in result.steps) == 6
+    return len(result.steps)
 
 
 def test_groups_save_passes_on_a_grid_with_ends_of_rows() -> None:

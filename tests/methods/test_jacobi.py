@@ -39,11 +39,11 @@ def decoded(method: Method[Any], sampling: Sampling, budget: int, **params: Any)
 def test_greedy_is_autoregressive_greedy_in_no_more_passes_than_tokens(
     window: int, init: Init, vocabulary: int, seed: int, budget: int, eos: tuple[int, ...]
 ) -> None:
-    how = {"vocabulary": vocabulary, "seed": seed, "eos": eos}
-    ours = decoded(Jacobi(window, init), Sampling(0.0), budget, **how)
-    plain = decoded(METHODS.get("autoregressive")(), Sampling(0.0), budget, **how)
-    assert ours.tokens == plain.tokens
-    assert sum(step.nfe for step in ours.steps) <= len(ours.tokens)
+    params = {"vocabulary": vocabulary, "seed": seed, "eos": eos}
+    jacobi = decoded(Jacobi(window, init), Sampling(0.0), budget, **params)
+    autoregressive = decoded(METHODS.get("autoregressive")(), Sampling(0.0), budget, **params)
+    assert jacobi.tokens == autoregressive.tokens
+    assert sum(step.nfe for step in jacobi.steps) <= len(jacobi.tokens)
 
 
 @pytest.mark.parametrize("window", [2, 5])
@@ -55,15 +55,15 @@ def test_the_window_holds_the_token_that_is_fed_again(window: int) -> None:
 
 def test_the_window_shrinks_near_the_end() -> None:
     steps = decoded(Jacobi(8), Sampling(1.0), 6, vocabulary=9).steps
-    left = 6
+    room = 6
     for step in steps:
-        assert step.drafted == min(7, left - 1)
-        left -= step.emitted
-    assert left == 0
+        assert step.drafted == min(7, room - 1)
+        room -= step.emitted
+    assert room == 0
 
 
-def test_the_law_of_the_next_token_does_not_depend_on_the_guess() -> None:
-    """With a vocabulary of two, a guess is right with its own probability: the mean kept is a mean of p."""
+def test_guesses_are_accepted_as_often_as_expected() -> None:
+    """A guess is right with its own probability p, so the mean number accepted is a mean of p."""
     steps = decoded(Jacobi(2), Sampling(1.0), 40, vocabulary=2).steps
     assert all(0 <= step.expected <= 1 for step in steps)
     drafted = [step for step in steps if step.drafted]
@@ -78,7 +78,7 @@ def test_a_window_without_a_guess_is_a_usage_error(window: int) -> None:
         Jacobi(window)
 
 
-def test_ends_of_rows_stand_where_they_must() -> None:
-    found = decoded(Jacobi(9), Sampling(1.0), 42, vocabulary=7, grid=[6, 6, 6])
-    assert [place for place, token in enumerate(found.tokens) if token == 6] == [6, 13, 20, 27, 34, 41]
-    assert sum(step.forced for step in found.steps) == 6
+def test_ends_of_rows_are_at_their_places() -> None:
+    result = decoded(Jacobi(9), Sampling(1.0), 42, vocabulary=7, grid=[6, 6, 6])
+    assert [place for place, token in enumerate(result.tokens) if token == 6] == [6, 13, 20, 27, 34, 41]
+    assert sum(step.forced for step in result.steps) == 6

@@ -1,4 +1,4 @@
-"""LANTERN: EAGLE-2 without neighbours, another law with them."""
+"""LANTERN: EAGLE-2 without neighbours, another output distribution with them."""
 
 from __future__ import annotations
 
@@ -22,31 +22,31 @@ MODEL = Tabular("tabular", {"vocabulary": 9, "grid": (4, 4, 8), "sharpness": 2.0
 
 
 @pytest.mark.usefixtures("unchecked")
-class TestLaw:
+class TestOutputDistribution:
     @pytest.mark.parametrize("resid", ["code", "relaxed", "p_minus_q"])
-    def test_without_neighbours_mass_it_is_the_targets(self, resid: Residual) -> None:
+    def test_at_delta_0_it_is_the_targets(self, resid: Residual) -> None:
         proof = prove(Lantern(delta=0.0, resid=resid), mutants=False)
         assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
 
-    def test_every_planted_bug_shows(self) -> None:
-        for caught in try_mutants(Lantern, [Lantern(delta=0.0)]):
-            assert caught.caught, caught.why
+    def test_every_injected_bug_is_caught(self) -> None:
+        for result in try_mutants(Lantern, [Lantern(delta=0.0)]):
+            assert result.caught, result.why
 
     @pytest.mark.parametrize("case", GRID_CASES[:2], ids=str)
-    def test_with_it_the_law_is_another(self, case: object) -> None:
+    def test_neighbours_change_it(self, case: object) -> None:
         assert distance(Lantern(k=1, delta=0.4), case) > 0.05  # type: ignore[arg-type]  # a case
 
-    def test_without_it_the_output_is_eagle2s(self) -> None:
-        ours = method_law(Lantern(delta=0.0), GRID_CASES[0])
-        assert total_variation(ours, method_law(Eagle2(), GRID_CASES[0])) < 1e-12
+    def test_at_delta_0_it_is_eagle2s(self) -> None:
+        lantern = method_law(Lantern(delta=0.0), GRID_CASES[0])
+        assert total_variation(lantern, method_law(Eagle2(), GRID_CASES[0])) < 1e-12
 
-    def test_the_claim_is_that_of_delta(self) -> None:
+    def test_the_claim_follows_delta(self) -> None:
         assert Lantern().claim is Claim.APPROXIMATE
         assert Lantern(delta=0.0).claim is Claim.SAME_LAW
 
 
 def accepted(delta: float, temperature: float) -> float:
-    """Drafts kept a step, over four decodes."""
+    """Accepted drafts a step, over four decodes."""
     steps = [
         step
         for seed in range(4)
@@ -62,6 +62,6 @@ def test_more_is_accepted_with_a_larger_delta(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"k": -1}, {"delta": -0.1}, {"delta": float("nan")}])
-def test_refused(changes: dict[str, float]) -> None:
+def test_bad_settings_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="give neighbours and a mass, 0 or more"):
         Lantern(**changes)  # type: ignore[arg-type]  # a number either way

@@ -1,4 +1,4 @@
-"""LANTERN++: EAGLE without neighbours, another law with them."""
+"""LANTERN++: EAGLE-1 without neighbours, another output distribution with them."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ WIDTHS = (2, 1)
 
 
 @pytest.mark.usefixtures("unchecked")
-class TestLaw:
+class TestOutputDistribution:
     @pytest.mark.parametrize("resid", ["code", "relaxed", "p_minus_q"])
-    def test_without_neighbours_mass_it_is_the_targets(self, resid: Residual) -> None:
+    def test_at_factor_0_it_is_the_targets(self, resid: Residual) -> None:
         proof = prove(LanternPlusPlus(widths=WIDTHS, factor=0.0, resid=resid), mutants=False)
         assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
 
-    def test_every_planted_bug_shows(self) -> None:
-        for caught in try_mutants(LanternPlusPlus, [LanternPlusPlus(widths=WIDTHS, factor=0.0)]):
-            assert caught.caught, caught.why
+    def test_every_injected_bug_is_caught(self) -> None:
+        for result in try_mutants(LanternPlusPlus, [LanternPlusPlus(widths=WIDTHS, factor=0.0)]):
+            assert result.caught, result.why
 
-    def test_with_it_the_law_is_another(self) -> None:
+    def test_neighbours_change_it(self) -> None:
         assert distance(LanternPlusPlus(widths=WIDTHS, k=1), GRID_CASES[0]) > 1e-3
 
-    def test_the_claim_is_that_of_the_factor(self) -> None:
+    def test_the_claim_follows_the_factor(self) -> None:
         assert LanternPlusPlus().claim is Claim.APPROXIMATE
         assert LanternPlusPlus(factor=0.0).claim is Claim.SAME_LAW
 
@@ -46,7 +46,9 @@ def test_more_is_accepted_with_a_larger_factor() -> None:
     def accepted(factor: float) -> float:
         method = LanternPlusPlus(tree="eagle_25", k=3, factor=factor)
         decodes = [decode(method, run_on(MODEL, Sampling(1.0), 20, (0, 1), seed)) for seed in range(4)]
-        return sum(step.accepted for made in decodes for step in made.steps) / sum(len(made.steps) for made in decodes)
+        return sum(step.accepted for result in decodes for step in result.steps) / sum(
+            len(result.steps) for result in decodes
+        )
 
     assert accepted(0.0) < accepted(4.0) <= accepted(50.0)
 
@@ -56,6 +58,6 @@ def test_the_released_tree() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"k": -1}, {"factor": -0.1}])
-def test_refused(changes: dict[str, float]) -> None:
+def test_bad_settings_are_refused(changes: dict[str, float]) -> None:
     with pytest.raises(UsageError, match="give neighbours and a mass, 0 or more"):
         LanternPlusPlus(**changes)  # type: ignore[arg-type]  # a number either way

@@ -1,4 +1,4 @@
-"""Lookahead: what the window reads and writes, against a reading of each cell alone; and what guesses bring."""
+"""Lookahead: the window against a reference that reads each cell alone; counts, exactness, and bad settings."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def greedy(tokens: list[int]) -> int:
 
 
 class Reference:
-    """The window by its definition: a cell holds a path of ids behind the last token, and is read alone."""
+    """The window by its definition: each cell ends a path of ids after the last token, and is read alone."""
 
     def __init__(self, row: list[int]) -> None:
         self.rows = [row]
@@ -55,18 +55,18 @@ class Reference:
     def step(self, tokens: list[int]) -> None:
         last = len(self.rows) - 1
         if last == 0:
-            made = [greedy([*tokens, *self.rows[0][: c + 1]]) for c in range(len(self.rows[0]))]
-            self.rows = [self.rows[0][1:], made]
+            predictions = [greedy([*tokens, *self.rows[0][: c + 1]]) for c in range(len(self.rows[0]))]
+            self.rows = [self.rows[0][1:], predictions]
         elif last < METHOD.ngram - 2:
-            made = [greedy([*tokens, *self.cell(last, c)]) for c in range(len(self.rows[last]))]
-            self.rows = [*(row[1:] for row in self.rows), made[1:]]
+            predictions = [greedy([*tokens, *self.cell(last, c)]) for c in range(len(self.rows[last]))]
+            self.rows = [*(row[1:] for row in self.rows), predictions[1:]]
         else:
-            made = [greedy([*tokens, *self.cell(last, c)]) for c in range(METHOD.window)]
+            predictions = [greedy([*tokens, *self.cell(last, c)]) for c in range(METHOD.window)]
             for c, key in enumerate([tokens[-1], *self.rows[0]]):
-                gram = (*(row[c] for row in self.rows[1:]), made[c])
-                known = [other for other in self.pool.get(key, []) if other != gram]
-                self.pool[key] = [*known, gram][-METHOD.guesses :]
-            self.rows = [self.rows[1][1:], *self.rows[2:], made]
+                guess = (*(row[c] for row in self.rows[1:]), predictions[c])
+                older = [other for other in self.pool.get(key, []) if other != guess]
+                self.pool[key] = [*older, guess][-METHOD.guesses :]
+            self.rows = [self.rows[1][1:], *self.rows[2:], predictions]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
@@ -77,8 +77,8 @@ def test_the_window_and_its_ngrams_are_those_of_the_definition(temperature: floa
     assert len(state.rows[0]) == METHOD.window + METHOD.ngram - 3
     for step in range(14):
         tokens = list(run.target.tokens)
-        took = advance(METHOD, run, state)
-        run.emitted += len(took.emitted)
+        result = advance(METHOD, run, state)
+        run.emitted += len(result.emitted)
         expected.step(tokens)
         assert state.rows == expected.rows, f"step {step}"
         assert state.pool == expected.pool
@@ -95,19 +95,19 @@ def test_counts_of_a_step() -> None:
         assert step.rows in {9, 9 + 3, 9 + 6}
         assert step.drafted <= 6
         assert step.accepted <= 3
-    assert max(step.accepted for step in steps) == 3, "a guess kept whole is followed by a token of its own"
+    assert max(step.accepted for step in steps) == 3, "a guess accepted in full is followed by a bonus token"
 
 
 def test_greedy_is_the_targets_greedy_in_fewer_passes() -> None:
-    plain = decoded(METHODS.get("autoregressive")(), Sampling(0.0))
-    ours = decoded(METHOD, Sampling(0.0))
-    assert ours.tokens == plain.tokens
-    assert len(ours.steps) < 0.8 * len(plain.steps)
+    autoregressive = decoded(METHODS.get("autoregressive")(), Sampling(0.0))
+    lookahead = decoded(METHOD, Sampling(0.0))
+    assert lookahead.tokens == autoregressive.tokens
+    assert len(lookahead.steps) < 0.8 * len(autoregressive.steps)
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("case", [Case(3, 4, 15, Sampling(1.0, top_k=2)), Case(2, 5, 17, Sampling(1.0))])
-def test_it_is_exact_with_a_longer_window(case: Case) -> None:
+def test_a_longer_window_is_exact(case: Case) -> None:
     assert distance(Lookahead(ngram=3, window=3, guesses=2), case) < 1e-12
 
 
@@ -120,7 +120,7 @@ def test_an_end_of_text_in_the_window_becomes_an_id_of_the_prompt() -> None:
         assert 0 not in {token for row in state.rows for token in row}
 
 
-def test_near_the_end_of_the_context_the_window_stands_still() -> None:
+def test_the_window_stands_still_near_the_end_of_the_context() -> None:
     model = Tabular("tabular", {"vocabulary": 3, "seed": 5, "context": 16})
     result = decoded(METHOD, Sampling(0.0), model=model)
     assert len(result.tokens) == 12
@@ -141,7 +141,7 @@ def test_probes_are_beside_the_guesses() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"ngram": 2}, {"window": 1}, {"guesses": 0}])
-def test_silly_sizes_are_usage_errors(wrong: dict[str, int]) -> None:
+def test_sizes_out_of_range_are_usage_errors(wrong: dict[str, int]) -> None:
     with pytest.raises(UsageError, match="give an ngram from 3, a window from 2 and a guess or more"):
         Lookahead(**wrong)
 
@@ -151,7 +151,7 @@ def test_it_needs_trees() -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_its_own_size_is_proved_from_fixed_starts_and_bugs_of_its_guesses_show() -> None:
+def test_the_default_size_is_proved_from_fixed_starts_and_injected_bugs_are_caught() -> None:
     """All starts of 9 ids are 19,683 outcomes; guesses of 4 tokens are tested from the fifth step on."""
     method, case = Lookahead(), GRID_CASES[0]
     assert measure(method, case, QUICK).total_variation < 1e-12

@@ -1,4 +1,4 @@
-"""Masked diffusion: laws by hand, what each number of steps costs, passes, blocks, injected bugs, a whole run."""
+"""Masked diffusion: distributions by hand, the cost of few steps, passes, blocks, injected bugs, a whole run."""
 
 from __future__ import annotations
 
@@ -42,19 +42,19 @@ from methods.drafters.unmasking import DREAM, LLADA, Order, confidence, most_con
 from methods.masked_diffusion import MaskedDiffusion
 
 T1, T0, HALF, TOP_P = MASKED_CASES
-Spot = tuple[int, ...]
+Ids = tuple[int, ...]
 
 
-def rows_of(model: MaskedTabular, canvas: Spot) -> Tensor:
+def rows_of(model: MaskedTabular, canvas: Ids) -> Tensor:
     """Logits at every position of a canvas read whole, without caches, windows or masks."""
     leaves = [mix(token, place, 0) for place, token in enumerate(canvas)]
     total = sum(leaves)
-    found = [model.row(mix(token, place, (total - leaves[place]) % 2**64)) for place, token in enumerate(canvas)]
-    return torch.stack(found)
+    rows = [model.row(mix(token, place, (total - leaves[place]) % 2**64)) for place, token in enumerate(canvas)]
+    return torch.stack(rows)
 
 
-def sure(order: Order, logits: Tensor, x: Sequence[int], sampling: Sampling) -> list[float]:
-    """How sure a model is of each drawn token, written out anew."""
+def confidence_by_hand(order: Order, logits: Tensor, x: Sequence[int], sampling: Sampling) -> list[float]:
+    """The model's confidence in each drawn token, by its definition."""
     if order == "low_confidence":
         return [float(row.softmax(-1)[token]) for row, token in zip(logits, x, strict=True)]
     p = [warp(row[None], Sampling(sampling.temperature or 1, top_p=sampling.top_p))[0] for row in logits]
@@ -65,27 +65,27 @@ def sure(order: Order, logits: Tensor, x: Sequence[int], sampling: Sampling) -> 
     return [sum(float(v * v.log()) for v in row if v > 0) for row in p]
 
 
-def one_a_step(order: Order, case: Case) -> Law:
-    """The reference by hand: canvases and their weights, one position after the other."""
+def one_token_a_step(order: Order, case: Case) -> Law:
+    """The reference by hand: the probability of each canvas, one position after the other."""
     model = MaskedTabular("masked_tabular", {"vocabulary": case.vocabulary, "seed": case.seed})
     mask, first = case.vocabulary - 1, len(case.prompt)
-    held: dict[Spot, float] = {(*case.prompt, *[mask] * case.length): 1.0}
+    canvases: dict[Ids, float] = {(*case.prompt, *[mask] * case.length): 1.0}
     for _ in range(case.length):
-        after: dict[Spot, float] = defaultdict(float)
-        for canvas, weight in held.items():
+        after: dict[Ids, float] = defaultdict(float)
+        for canvas, weight in canvases.items():
             masked = [place for place in range(first, len(canvas)) if canvas[place] == mask]
             logits = rows_of(model, canvas)[masked]
-            laws = warp(logits, case.sampling)
-            for x in itertools.product(range(mask), repeat=len(masked)):
-                odds = weight * float(laws.gather(1, torch.tensor(x)[:, None]).prod())
+            probs = warp(logits, case.sampling)
+            for drawn in itertools.product(range(mask), repeat=len(masked)):
+                probability = weight * float(probs.gather(1, torch.tensor(drawn)[:, None]).prod())
                 even = order in ("random", "origin")
-                scores = [0.0] * len(masked) if even else sure(order, logits, x, case.sampling)
+                scores = [0.0] * len(masked) if even else confidence_by_hand(order, logits, drawn, case.sampling)
                 best = [n for n, score in enumerate(scores) if even or score == max(scores)]
                 for n in best if even else best[:1]:
                     place = masked[n]
-                    after[(*canvas[:place], x[n], *canvas[place + 1 :])] += odds / (len(best) if even else 1)
-        held = after
-    return {canvas[first:]: weight for canvas, weight in held.items() if weight > 0}
+                    after[(*canvas[:place], drawn[n], *canvas[place + 1 :])] += probability / (len(best) if even else 1)
+        canvases = after
+    return {canvas[first:]: weight for canvas, weight in canvases.items() if weight > 0}
 
 
 @cache
@@ -100,7 +100,7 @@ def decoded(method: MaskedDiffusion, length: int, temperature: float = 1.0, seed
 
 
 def filled(method: MaskedDiffusion, length: int) -> list[list[int]]:
-    """Places filled by each step, from 0."""
+    """Positions filled by each step, from 0."""
     model = MaskedTabular("masked_tabular", {"vocabulary": 9, "context": 99})
     run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), length, SeededDraws(0, "t", "p", 0))
     state, steps = method.start(run), []
@@ -112,22 +112,22 @@ def filled(method: MaskedDiffusion, length: int) -> list[list[int]]:
 
 
 @pytest.mark.usefixtures("unchecked")
-class TestLaw:
+class TestOutputDistribution:
     @pytest.mark.parametrize("case", MASKED_CASES, ids=str)
     @pytest.mark.parametrize("order", (*LLADA, *DREAM))
     def test_one_token_a_step_is_the_reference_by_hand(self, order: Order, case: Case) -> None:
-        assert total_variation(method_law(MaskedDiffusion(order), case), one_a_step(order, case)) < 1e-12
+        assert total_variation(method_law(MaskedDiffusion(order), case), one_token_a_step(order, case)) < 1e-12
 
     @pytest.mark.parametrize("order", LLADA)
     def test_as_many_steps_as_positions_are_one_token_a_step(self, order: Order) -> None:
         assert cost(MaskedDiffusion(order, steps=4)) < 1e-12
 
     @pytest.mark.parametrize("order", (*LLADA, *DREAM))
-    def test_one_step_is_the_product_of_the_laws_under_a_whole_mask(self, order: Order) -> None:
+    def test_one_step_is_the_product_of_the_distributions_under_a_full_mask(self, order: Order) -> None:
         model = T1.backbone()
         assert isinstance(model, MaskedTabular)
-        laws = warp(rows_of(model, (*T1.prompt, 2, 2, 2, 2)), T1.sampling)[3:].tolist()
-        product = {x: math.prod(laws[n][t] for n, t in enumerate(x)) for x in WORDS}
+        probs = warp(rows_of(model, (*T1.prompt, 2, 2, 2, 2)), T1.sampling)[3:].tolist()
+        product = {x: math.prod(probs[n][t] for n, t in enumerate(x)) for x in WORDS}
         assert total_variation(method_law(MaskedDiffusion(order, steps=1), T1), product) < 1e-12
 
     @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ class TestLaw:
     )
     def test_what_one_and_two_steps_cost(self, order: Order, costs: tuple[float, ...]) -> None:
         """Total variation to one token a step, pinned."""
-        found = [cost(MaskedDiffusion(order, steps=steps)) for steps in (1, 2)]
-        assert found == pytest.approx(costs, abs=1e-6)
+        measured = [cost(MaskedDiffusion(order, steps=steps)) for steps in (1, 2)]
+        assert measured == pytest.approx(costs, abs=1e-6)
 
     def test_the_choice_at_an_alg_temp_of_zero_is_its_limit(self) -> None:
         cold, none = MaskedDiffusion("entropy", 2, alg_temp=1e-4), MaskedDiffusion("entropy", 2)
@@ -169,22 +169,22 @@ class TestLaw:
             ("methods.drafters.unmasking:unmasked_fraction", "else 1 - s / t", "else s / t", "origin"),
         ],
     )
-    def test_planted_bugs_change_the_law(self, where: str, old: str, new: str, method: str) -> None:
-        asked = {
+    def test_injected_bugs_change_it(self, where: str, old: str, new: str, method: str) -> None:
+        settings = {
             "blocks": MaskedDiffusion("random", 2, 2),
             "llada": MaskedDiffusion(steps=2),
             "random": MaskedDiffusion("random", 2),
             "entropy": MaskedDiffusion("entropy", 2),
             "origin": MaskedDiffusion("origin", 3),
         }[method]
-        clean = method_law(asked, T1)
+        clean = method_law(settings, T1)
         with injected(Mutant(where, old, new, "a bug")):
             try:
-                assert total_variation(method_law(asked, T1), clean) > 1e-3
+                assert total_variation(method_law(settings, T1), clean) > 1e-3
             except ContractError as error:
                 assert "do not fit" in str(error), "stale entries pile up until the context is full"
 
-    def test_variants_are_told_apart_by_their_cost(self) -> None:
+    def test_variants_have_labels_of_their_own_and_a_cost(self) -> None:
         assert len({label(method) for method in MaskedDiffusion.variants()}) == 8
         assert all(cost(method) > 1e-3 for method in MaskedDiffusion.variants())
         assert cases_of(MaskedDiffusion()) == MASKED_CASES and all(case.masked for case in MASKED_CASES)
@@ -197,21 +197,21 @@ class TestSteps:
     @pytest.mark.parametrize("order", LLADA)
     @pytest.mark.parametrize("steps", [1, 2, 4, 8, 16])
     def test_passes_and_tokens_a_pass(self, order: Order, steps: int) -> None:
-        found = decoded(MaskedDiffusion(order, steps), 16)
-        assert [step.nfe for step in found.steps] == [1] * steps
-        assert [step.emitted for step in found.steps] == [16 // steps] * steps
-        assert len(found.tokens) == 16 and max(found.tokens) < 8 and len(set(found.tokens)) > 2
+        result = decoded(MaskedDiffusion(order, steps), 16)
+        assert [step.nfe for step in result.steps] == [1] * steps
+        assert [step.emitted for step in result.steps] == [16 // steps] * steps
+        assert len(result.tokens) == 16 and max(result.tokens) < 8 and len(set(result.tokens)) > 2
 
     @pytest.mark.parametrize("order", DREAM[1:])
     def test_a_step_of_dreams_schedule_may_fill_nothing_and_is_charged(self, order: Order) -> None:
         """m (1 - s/t) of m = 4, 4, 3, 2 is 0.999, 1.33, 1.497 and all."""
-        found = decoded(MaskedDiffusion(order, 4), 4)
-        assert [(step.nfe, step.emitted) for step in found.steps] == [(2, 1), (1, 1), (1, 2)]
+        result = decoded(MaskedDiffusion(order, 4), 4)
+        assert [(step.nfe, step.emitted) for step in result.steps] == [(2, 1), (1, 1), (1, 2)]
 
-    def test_origin_fills_what_is_left_in_the_last_pass(self) -> None:
+    def test_origin_fills_the_remaining_positions_in_the_last_pass(self) -> None:
         for seed in range(6):
-            found = decoded(MaskedDiffusion("origin", 3), 8, seed=seed)
-            assert len(found.tokens) == 8 and sum(step.nfe for step in found.steps) <= 3
+            result = decoded(MaskedDiffusion("origin", 3), 8, seed=seed)
+            assert len(result.tokens) == 8 and sum(step.nfe for step in result.steps) <= 3
 
     def test_blocks_are_filled_from_left_to_right(self) -> None:
         steps = filled(MaskedDiffusion("random", 4, 4), 8)
@@ -223,7 +223,7 @@ class TestSteps:
         assert decoded(method, 16, 0.0, 1).tokens == decoded(method, 16, 0.0, 2).tokens
         assert decoded(method, 16, 1.0, 1).tokens != decoded(method, 16, 1.0, 2).tokens
 
-    def test_the_schedule(self) -> None:
+    def test_dreams_schedule_by_hand(self) -> None:
         assert [unmasked_fraction(step, 4) for step in range(4)] == pytest.approx(
             [0.24975, 0.332889, 0.499001, 1.0], abs=1e-6
         )
@@ -244,20 +244,20 @@ class TestConfidence:
         ],
     )
     def test_by_hand(self, order: Order, temperature: float, expected: list[float]) -> None:
-        found = confidence(order, self.LOGITS, self.X, Sampling(temperature))
-        assert found.tolist() == pytest.approx(expected, abs=1e-5)
+        confidences = confidence(order, self.LOGITS, self.X, Sampling(temperature))
+        assert confidences.tolist() == pytest.approx(expected, abs=1e-5)
 
-    def test_ties_go_to_the_first(self) -> None:
+    def test_ties_go_to_the_first_position(self) -> None:
         draws = SeededDraws(0, "t", "p", 0)
         assert most_confident(torch.tensor([0.1, 0.4, 0.4, 0.2]), 3, 0.0, draws).tolist() == [1, 2, 3]
 
 
 class TestCanvas:
-    def test_an_entry_read_again_sees_all_others_as_they_were(self) -> None:
+    def test_a_recomputed_entry_attends_to_the_stored_entries(self) -> None:
         model = MaskedTabular("masked_tabular", {"vocabulary": 4})
         target = Canvas(model.cache(), model.capabilities, (0, 1), length=2, stopwatch=Stopwatch(CpuClock()))
-        whole = target.read(torch.tensor([0, 1, 3, 3]), range(4), "all")
-        assert whole.equal(rows_of(model, (0, 1, 3, 3)))
+        rows = target.read(torch.tensor([0, 1, 3, 3]), range(4), "all")
+        assert rows.equal(rows_of(model, (0, 1, 3, 3)))
         leaves = [mix(token, place, 0) for place, token in enumerate((0, 1, 3, 3))]
         stale = [mix(t, place, (sum(leaves) - leaves[place]) % 2**64) for place, t in enumerate((0, 1, 3, 3))]
         again = target.read(torch.tensor([2]), [2], "all")
@@ -266,7 +266,7 @@ class TestCanvas:
         assert (target.passes, target.rows) == (3, 9)
 
     @pytest.mark.parametrize("positions", [[1, 2], [0, 1, 2, 4]])
-    def test_positions_that_are_not_on_it(self, positions: list[int]) -> None:
+    def test_positions_outside_the_canvas_are_refused(self, positions: list[int]) -> None:
         model = MaskedTabular("masked_tabular", {})
         target = Canvas(model.cache(), model.capabilities, (0, 1), length=2, stopwatch=Stopwatch(CpuClock()))
         with pytest.raises(ContractError, match="the first begins at 0, nothing being read before; all end at 3"):
@@ -287,7 +287,7 @@ class TestBadInput:
             ({"alg_temp": 0.5}, "alg_temp is for maskgit_plus, topk_margin, entropy; order is low_confidence"),
         ],
     )
-    def test_parameters(self, params: dict[str, Any], message: str) -> None:
+    def test_bad_parameters_are_refused(self, params: dict[str, Any], message: str) -> None:
         with pytest.raises(UsageError, match=message):
             MaskedDiffusion(**params)
 
@@ -300,11 +300,13 @@ class TestBadInput:
             (4, 3, r"blocks of 3 do not divide the canvas of 8 positions"),
         ],
     )
-    def test_steps_and_blocks_that_do_not_divide_the_canvas(self, steps: int, block: int, message: str) -> None:
+    def test_steps_and_blocks_that_do_not_divide_the_canvas_are_refused(
+        self, steps: int, block: int, message: str
+    ) -> None:
         with pytest.raises(UsageError, match=message):
             decoded(MaskedDiffusion(steps=steps, block=block), 8)
 
-    def test_a_toy_without_ids_beside_the_mask(self) -> None:
+    def test_a_toy_with_fewer_than_three_ids_is_refused(self) -> None:
         with pytest.raises(
             UsageError, match="a vocabulary of 2; it has vocabulary, seed, context, sharpness, of 3 ids"
         ):
@@ -312,27 +314,27 @@ class TestBadInput:
 
 
 def test_a_run_pairs_with_one_token_a_step_and_skips_causal_methods(tmp_path: Path) -> None:
-    asked = {
+    settings = {
         "methods": [{"name": "masked_diffusion", "order": "random", "steps": 4}, "sjd"],
         "backbones": ["masked-tabular", "tabular"],
         "tasks": [{"name": "tabular", "limit": 2, "vocabulary": 2}],
     }
-    plan = expand(resolve({**asked, "max_new_tokens": 8, "temperature": [1.0], "prove": False}, Lines("test", None)))
+    plan = expand(resolve({**settings, "max_new_tokens": 8, "temperature": [1.0], "prove": False}, Lines("test", None)))
     why = {(cell.label.split()[0], cell.backbone): cell.skip for cell in plan.cells if cell.role == "method"}
     assert why["sjd", "masked-tabular"] == "the backbone is a masked model, whose rows give no law of a next token"
     assert "BIDIRECTIONAL" in (why["masked_diffusion", "tabular"] or "") and why["sjd", "tabular"] is None
     store = Store.create(tmp_path / "run", {**plan.manifest(), "provenance": {}})
     serial(plan, store, Options())
     cells = [store.cell(name) for name in store.cells()]
-    ours = next(cell for cell in cells if cell.meta["label"].startswith("masked_diffusion order"))
-    base = next(cell for cell in cells if cell.meta["cell"] == ours.meta["baseline"])
-    assert base.meta["method"] == "masked_diffusion" and base.meta["params"]["steps"] == 0
-    for cell, passes in ((ours, 4), (base, 8)):
+    four_steps = next(cell for cell in cells if cell.meta["label"].startswith("masked_diffusion order"))
+    one_token = next(cell for cell in cells if cell.meta["cell"] == four_steps.meta["baseline"])
+    assert one_token.meta["method"] == "masked_diffusion" and one_token.meta["params"]["steps"] == 0
+    for cell, passes in ((four_steps, 4), (one_token, 8)):
         counted = cell.steps[~cell.steps["warmup"].astype(bool)]
         assert set(cell.samples["status"]) == {"ok"} and counted.groupby("prompt")["nfe"].sum().tolist() == [passes] * 2
 
 
-def test_it_is_registered_and_its_toy_too() -> None:
+def test_the_method_and_its_toy_are_registered() -> None:
     assert METHODS.get("masked_diffusion") is MaskedDiffusion and MaskedDiffusion().requirements == {
         Requirement.BIDIRECTIONAL
     }

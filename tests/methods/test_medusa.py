@@ -1,4 +1,4 @@
-"""Medusa: the law it emits under each acceptance, what its tree asks of the heads, and what heads are refused."""
+"""Medusa: its output distribution under each acceptance, the drafts of its tree, and the heads that it refuses."""
 
 from __future__ import annotations
 
@@ -51,35 +51,35 @@ def decoded(method: Method[Any], sampling: Sampling, budget: int = 30, **params:
     return decode(method, opened(Tabular("tabular", params), (0, 1), sampling, budget))
 
 
-class TestLaw:
+class TestOutputDistribution:
     @pytest.mark.parametrize("case", [*CASES, *GRID_CASES], ids=str)
-    def test_exact_acceptance_is_exact(self, case: Any) -> None:
+    def test_exact_acceptance_has_the_targets(self, case: Any) -> None:
         assert distance(SMALL, case) < EXACT
 
-    def test_and_it_accepts_drafts_where_that_is_shown(self) -> None:
+    def test_exact_acceptance_accepts_drafts_on_these_models(self) -> None:
         for vocabulary, seed in ((2, 10), (3, 18)):
             steps = decoded(SMALL, Sampling(1.0), vocabulary=vocabulary, seed=seed).steps
             assert sum(step.accepted for step in steps) > 5 and max(step.accepted for step in steps) > 1
 
-    def test_every_planted_bug_is_caught(self) -> None:
-        found = try_mutants(Medusa, [SMALL])
-        assert len(found) == 3 and all(mutant.caught for mutant in found), found
+    def test_every_injected_bug_is_caught(self) -> None:
+        tried = try_mutants(Medusa, [SMALL])
+        assert len(tried) == 3 and all(mutant.caught for mutant in tried), tried
 
     @pytest.mark.parametrize("acceptance", ["typical", "nucleus"])
-    def test_the_biased_rules_cost_what_they_cost(self, acceptance: Any) -> None:
+    def test_biased_rules_change_it_at_t_1_alone(self, acceptance: Any) -> None:
         """At V = 2, length 3, T = 1; nothing at T = 0."""
         method = Medusa(nodes=3, levels=2, acceptance=acceptance)
         assert method.claim is Claim.APPROXIMATE
         assert distance(method, CASES[0]) > 0.05
         assert all(distance(method, case) < EXACT for case in GREEDY)
 
-    def test_closing_with_a_draw_is_nearer_than_with_the_likeliest_token(self) -> None:
+    def test_drawing_the_next_token_is_nearer_than_taking_the_likeliest(self) -> None:
         typical = Medusa(nodes=3, levels=2, acceptance="typical")
         assert distance(replace(typical, greedy=False), CASES[0]) < distance(typical, CASES[0]) - 0.05
 
 
 class Fixed(Heads):
-    """Heads that say 10 d, 10 d + 1, ... in this order, whatever they read."""
+    """Head d ranks the ids 10 d, 10 d + 1, ... first, whatever it reads."""
 
     def __init__(self, vocabulary: int) -> None:
         toy = toy_heads(vocabulary, 4)
@@ -126,7 +126,7 @@ class TestDrafts:
         for step in decoded(SMALL, Sampling(1.0), vocabulary=5).steps[:-3]:
             assert (step.nfe, step.draft_nfe, step.drafted, step.rows, step.levels) == (1, 0, 6, 7, 3)
 
-    def test_the_tree_that_was_published_by_name(self) -> None:
+    def test_a_published_tree_is_chosen_by_name(self) -> None:
         steps = decoded(Medusa(tree="mc_sim_7b_63"), Sampling(1.0), vocabulary=40, context=200).steps
         assert steps[0].drafted == 63 and steps[0].levels == 4
         cut = decoded(Medusa(tree="mc_sim_7b_63", levels=1), Sampling(1.0), vocabulary=40, context=200).steps
@@ -135,7 +135,7 @@ class TestDrafts:
 
 class TestRefused:
     @pytest.mark.parametrize(
-        ("how", "said"),
+        ("params", "message"),
         [
             ({"nodes": 0}, "nodes is 0"),
             ({"levels": -1}, "levels -1"),
@@ -143,9 +143,9 @@ class TestRefused:
             ({"alpha": 0.0}, "alpha 0"),
         ],
     )
-    def test_parameters_out_of_range(self, how: dict[str, Any], said: str) -> None:
-        with pytest.raises(UsageError, match=said):
-            Medusa(**how)
+    def test_parameters_out_of_range(self, params: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            Medusa(**params)
 
     def test_more_levels_or_candidates_than_the_heads_have(self) -> None:
         with pytest.raises(UsageError, match="5 levels are asked for and the drafter has 4 heads"):
@@ -176,34 +176,34 @@ class TestRefused:
 
 def texts(count: int) -> list[Prompt]:
     """Programs that no training saw."""
-    held = islice(programs(np.random.default_rng(5), held_out=True), count)
-    return [Prompt(str(number), program.head) for number, program in enumerate(held)]
+    unseen = islice(programs(np.random.default_rng(5), held_out=True), count)
+    return [Prompt(str(number), program.head) for number, program in enumerate(unseen)]
 
 
-def mal(method: Method[Any], model: Backbone, count: int, tokens: int) -> float:
-    """Output tokens over steps, greedy, and the output checked against autoregressive decoding."""
+def tokens_per_step(method: Method[Any], model: Backbone, count: int, tokens: int) -> float:
+    """Mean of greedy decodes whose output is that of autoregressive decoding."""
     total = steps = 0
     for prompt in texts(count):
-        plain = decode(METHODS.get("autoregressive")(), opened(model, prompt, Sampling(0.0), tokens))
-        ours = decode(method, opened(model, prompt, Sampling(0.0), tokens))
-        assert ours.tokens == plain.tokens
-        total, steps = total + len(ours.tokens), steps + len(ours.steps)
+        autoregressive = decode(METHODS.get("autoregressive")(), opened(model, prompt, Sampling(0.0), tokens))
+        medusa = decode(method, opened(model, prompt, Sampling(0.0), tokens))
+        assert medusa.tokens == autoregressive.tokens
+        total, steps = total + len(medusa.tokens), steps + len(medusa.steps)
     return total / steps
 
 
 @needs_heads
-def test_trained_heads_emit_the_models_own_text_in_half_the_steps(tmp_path: Path) -> None:
-    """Heads whose levels are one off have 1.2 or less."""
+def test_trained_heads_emit_the_models_own_text_in_about_half_the_steps(tmp_path: Path) -> None:
+    """Heads whose levels are shifted by one have 1.2 tokens a step or less."""
     model = presets.load("embedded-code", "fp32")
-    assert mal(Medusa(), model, 3, 48) > 1.9
-    late = Heads.load(CODE, model.tied_embeddings)
+    assert tokens_per_step(Medusa(), model, 3, 48) > 1.9
+    shifted = Heads.load(CODE, model.tied_embeddings)
     order = torch.tensor([1, 2, 3, 0])
-    late.load_state_dict({key: value[order] for key, value in late.state_dict().items()})
-    shutil.copytree(CODE, tmp_path / "late")
-    save_bf16(late, tmp_path / "late")
-    assert mal(Medusa(heads=str(tmp_path / "late")), model, 3, 48) < 1.4
+    shifted.load_state_dict({key: value[order] for key, value in shifted.state_dict().items()})
+    shutil.copytree(CODE, tmp_path / "shifted")
+    save_bf16(shifted, tmp_path / "shifted")
+    assert tokens_per_step(Medusa(heads=str(tmp_path / "shifted")), model, 3, 48) < 1.4
 
 
-def test_the_offers_of_a_picture_model_say_its_guidance() -> None:
-    found: Capabilities = presets.load("embedded-image-8x8", "fp32").capabilities
-    assert (found.guidance, found.branches) == (3.0, 2)
+def test_capabilities_of_a_picture_model_include_its_guidance() -> None:
+    capabilities: Capabilities = presets.load("embedded-image-8x8", "fp32").capabilities
+    assert (capabilities.guidance, capabilities.branches) == (3.0, 2)

@@ -1,4 +1,4 @@
-"""MuLo-SD: bands counted by hand, the exact law where no draft stays, two real scales, and what it refuses."""
+"""MuLo-SD: bands counted by hand, the target's distribution where no draft stays, two scales, bad settings."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ PLAIN, CLOSED = (4, 4), (4, 4, 4)
 GRIDS = pytest.mark.parametrize("grid", [PLAIN, CLOSED], ids=["plain", "closed"])
 
 
-class Told(Cache):
-    """Uniform laws but at one place, where one id alone may stand; notes which places each pass reads."""
+class UniformTarget(Cache):
+    """Uniform distributions, but at one place a single possible id; records the places that each pass reads."""
 
     def __init__(self, model: Tabular, only: tuple[int, int] | None) -> None:
         self.model, self.only, self.windows = model, only, list[list[int]]()
@@ -72,30 +72,30 @@ class Told(Cache):
         return Rows(logits)
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """There is nothing to keep."""
+        """It has no entries."""
 
 
 def tabular(grid: Sequence[int], seed: int = 0) -> Tabular:
     return Tabular("tabular", {"vocabulary": 5, "grid": grid, "context": 400, "seed": seed})
 
 
-class Decoded(NamedTuple):
+class Recorded(NamedTuple):
     """A decode and the places that its passes read."""
 
-    found: Decode
+    result: Decode
     windows: list[list[int]]
 
 
-def told(
+def decoded(
     method: MuLoSD, grid: Sequence[int], only: tuple[int, int] | None = None, budget: int | None = None
-) -> Decoded:
-    """Of a target that refuses nothing but a draft at one place that is not the id told."""
+) -> Recorded:
+    """A decode whose target is uniform but for ``only``, a place and its one possible id."""
     model = tabular(grid)
     assert model.capabilities.grid is not None
-    cache, length = Told(model, only), model.capabilities.grid.length if budget is None else budget
+    cache, length = UniformTarget(model, only), model.capabilities.grid.length if budget is None else budget
     models = Models(model, model_of(model), PROMPT, encoded=EncodedPrompt(PROMPT, lambda: cache))
     run = Run.of(models, Sampling(1.0), length, SeededDraws(0, "t", "p", 0))
-    return Decoded(decode(method, run), cache.windows)
+    return Recorded(decode(method, run), cache.windows)
 
 
 def model_of(model: Backbone) -> Any:
@@ -106,45 +106,45 @@ def model_of(model: Backbone) -> Any:
 class TestBands:
     @GRIDS
     def test_at_tau_zero_every_draft_stays(self, grid: tuple[int, ...]) -> None:
-        """Two bands of two rows: a pass each, and one pass of the drafter for each of 2 small cells."""
-        found, windows = told(MuLoSD(band=2, tau=0.0), grid)
-        assert [(s.nfe, s.draft_nfe, s.resampled) for s in found.steps] == [(1, 2, 0)] * 2
-        assert [s.emitted for s in found.steps] == [len(found.tokens) // 2] * 2
+        """Two bands of two rows: one pass each, and one drafter pass for each of 2 small cells."""
+        result, windows = decoded(MuLoSD(band=2, tau=0.0), grid)
+        assert [(s.nfe, s.draft_nfe, s.resampled) for s in result.steps] == [(1, 2, 0)] * 2
+        assert [s.emitted for s in result.steps] == [len(result.tokens) // 2] * 2
         if grid == PLAIN:
             assert windows == [list(range(-1, 7)), list(range(7, 15))]
         else:
             assert windows == [list(range(-1, 8)), list(range(8, 18))]
-            assert found.tokens[4::5] == (4,) * 4 and [s.forced for s in found.steps] == [2, 2]
+            assert result.tokens[4::5] == (4,) * 4 and [s.forced for s in result.steps] == [2, 2]
 
     @GRIDS
-    def test_a_draft_of_repeat_is_a_block(self, grid: tuple[int, ...]) -> None:
-        tokens, stride = told(MuLoSD(tau=0.0), grid).found.tokens, 4 + (grid == CLOSED)
+    def test_a_draft_of_repeat_is_a_block_of_equal_tokens(self, grid: tuple[int, ...]) -> None:
+        tokens, stride = decoded(MuLoSD(tau=0.0), grid).result.tokens, 4 + (grid == CLOSED)
         rows = [tokens[first : first + 4] for first in range(0, 4 * stride, stride)]
         assert rows[0] == rows[1] and rows[2] == rows[3] and rows[0] != rows[2]
         assert all(row[0] == row[1] and row[2] == row[3] for row in rows)
 
     @GRIDS
-    def test_at_tau_inf_none_stays_and_a_cell_takes_a_pass(self, grid: tuple[int, ...]) -> None:
-        found, windows = told(MuLoSD(band=2, tau=inf), grid)
-        assert [(s.nfe, s.draft_nfe, s.resampled) for s in found.steps] == [(8, 2, 8)] * 2
+    def test_at_tau_inf_no_draft_stays_and_each_cell_takes_a_pass(self, grid: tuple[int, ...]) -> None:
+        result, windows = decoded(MuLoSD(band=2, tau=inf), grid)
+        assert [(s.nfe, s.draft_nfe, s.resampled) for s in result.steps] == [(8, 2, 8)] * 2
         again = [[n] for n in range(6)] if grid == PLAIN else [[0], [1], [2], [3, 4], [5], [6], [7]]
         assert windows[1:7] == again[:6]
 
-    def test_a_refusal_spreads_over_its_surroundings(self) -> None:
+    def test_a_rejection_spreads_over_its_surroundings(self) -> None:
         """Cell (1, 1) of 4 x 4 with radius 1: three rows of three; each new token is read before the next is drawn."""
         for grid, place, fed in (
             (PLAIN, 5, [[0], [1], [2, 3], [4], [5], [6, 7], [8], [9]]),
             (CLOSED, 6, [[0], [1], [2, 4], [5], [6], [7, 9], [10], [11]]),
         ):
             method = MuLoSD(radius=1, delta=0.0)
-            draft = told(method, grid).found.tokens
-            wanted = (draft[place] + 1) % 4
-            found, windows = told(method, grid, (place, wanted))
-            assert [(s.nfe, s.draft_nfe, s.resampled) for s in found.steps] == [(9, 4, 9)]
-            assert windows[1:] == fed and found.tokens[place] == wanted
+            draft = decoded(method, grid).result.tokens
+            only = (draft[place] + 1) % 4
+            result, windows = decoded(method, grid, (place, only))
+            assert [(s.nfe, s.draft_nfe, s.resampled) for s in result.steps] == [(9, 4, 9)]
+            assert windows[1:] == fed and result.tokens[place] == only
             stride = 4 + (grid == CLOSED)
-            kept = [n for n in range(len(draft)) if n // stride == 3 or n % stride == 3]
-            assert [found.tokens[n] for n in kept] == [draft[n] for n in kept]
+            unchanged = [n for n in range(len(draft)) if n // stride == 3 or n % stride == 3]
+            assert [result.tokens[n] for n in unchanged] == [draft[n] for n in unchanged]
 
     @pytest.mark.parametrize(
         ("window", "fed"),
@@ -157,108 +157,110 @@ class TestBands:
     def test_rows_are_drawn_again_side_by_side(self, window: int, fed: list[list[int]]) -> None:
         """A band of 2 x 4, none of which stays: row 1 follows w cells behind row 0; at w = 4 it is raster order.
 
-        The band's own pass gives the law of the first cell; every later pass reads what was drawn and what stands
-        before its cells, such as the last draft of row 0 before row 1.
+        The band's own pass gives the distribution of the first cell. Every later pass reads the new tokens and the
+        tokens before its cells, such as the last draft of row 0 before row 1.
         """
-        found, windows = told(MuLoSD(band=2, tau=inf, window=window), PLAIN)
+        result, windows = decoded(MuLoSD(band=2, tau=inf, window=window), PLAIN)
         assert windows[1 : len(fed) + 1] == fed
-        assert [s.resampled for s in found.steps] == [8, 8]
-        assert [s.nfe for s in found.steps] == [len(fed) + 1] * 2
+        assert [s.resampled for s in result.steps] == [8, 8]
+        assert [s.nfe for s in result.steps] == [len(fed) + 1] * 2
 
     @GRIDS
     @pytest.mark.parametrize(("window", "passes"), [(0, 4), (1, 3), (2, 4)])
     def test_the_drafters_rows_are_drawn_side_by_side(self, grid: tuple[int, ...], window: int, passes: int) -> None:
         """A band of two small rows of two: the second row's first cell behind one cell of the first, or behind both."""
-        found = told(MuLoSD(tau=0.0, draft_window=window), grid).found
-        assert [(s.nfe, s.draft_nfe) for s in found.steps] == [(1, passes)]
+        result = decoded(MuLoSD(tau=0.0, draft_window=window), grid).result
+        assert [(s.nfe, s.draft_nfe) for s in result.steps] == [(1, passes)]
 
     @pytest.mark.parametrize(("radius", "resampled"), [(0, 1), (1, 6), (2, 8), (3, 8)])
-    def test_it_stays_in_its_band(self, radius: int, resampled: int) -> None:
+    def test_redrawn_cells_lie_in_their_band(self, radius: int, resampled: int) -> None:
         """Cell (1, 1) of a band of two rows: 1; 2 x 3; 2 x 4 and no more. The first redrawn cell takes no pass."""
         method = MuLoSD(band=2, radius=radius, delta=0.0)
-        draft = told(method, PLAIN).found.tokens
-        steps = told(method, PLAIN, (5, (draft[5] + 1) % 4)).found.steps
+        draft = decoded(method, PLAIN).result.tokens
+        steps = decoded(method, PLAIN, (5, (draft[5] + 1) % 4)).result.steps
         assert [(s.nfe, s.resampled) for s in steps] == [(resampled, resampled), (1, 0)]
 
     @pytest.mark.parametrize(("recompute", "read"), [(False, [6, 7]), (True, list(range(8)))])
     def test_the_next_band_reads_what_is_new_or_all_that_follows(self, recompute: bool, read: list[int]) -> None:
         method = MuLoSD(band=2, radius=1, delta=0.0, recompute=recompute)
-        draft = told(method, PLAIN).found.tokens
-        windows = told(method, PLAIN, (5, (draft[5] + 1) % 4)).windows
+        draft = decoded(method, PLAIN).result.tokens
+        windows = decoded(method, PLAIN, (5, (draft[5] + 1) % 4)).windows
         assert windows[-1] == [*read, *range(8, 15)] and len(windows) == 7
 
     @GRIDS
     @pytest.mark.parametrize("budget", [1, 3, 4, 5, 8, 9, 13])
     @pytest.mark.parametrize("tau", [0.0, inf])
-    def test_a_smaller_budget_is_the_first_places_of_the_picture(
+    def test_a_smaller_budget_gives_the_first_positions_of_the_picture(
         self, grid: tuple[int, ...], budget: int, tau: float
     ) -> None:
-        found = told(MuLoSD(band=2, tau=tau), grid, budget=budget).found
-        assert len(found.tokens) == budget and sum(s.overshoot for s in found.steps) == 0
-        assert sum(s.resampled for s in found.steps) == (0 if tau == 0 else budget - sum(s.forced for s in found.steps))
+        result = decoded(MuLoSD(band=2, tau=tau), grid, budget=budget).result
+        assert len(result.tokens) == budget and sum(s.overshoot for s in result.steps) == 0
+        assert sum(s.resampled for s in result.steps) == (
+            0 if tau == 0 else budget - sum(s.forced for s in result.steps)
+        )
 
-    def test_a_band_higher_than_what_is_left(self) -> None:
-        found = told(MuLoSD(band=4, tau=0.0), (6, 4)).found
-        assert [(s.emitted, s.draft_nfe) for s in found.steps] == [(16, 4), (8, 2)]
+    def test_the_last_band_has_the_remaining_rows(self) -> None:
+        result = decoded(MuLoSD(band=4, tau=0.0), (6, 4)).result
+        assert [(s.emitted, s.draft_nfe) for s in result.steps] == [(16, 4), (8, 2)]
 
 
-class Noting(SeededDraws):
-    """Notes what is drawn, from which law."""
+class RecordingDraws(SeededDraws):
+    """Records each drawn token and its distribution."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed, "t", "p", 0)
-        self.noted: list[tuple[str, Tensor, int]] = []
+        self.records: list[tuple[str, Tensor, int]] = []
 
     def categorical(self, probs: Float[Tensor, "N V"], stream: Stream) -> Int[Tensor, " N"]:
         drawn = super().categorical(probs, stream)
-        self.noted += [(stream, row, int(token)) for row, token in zip(probs, drawn, strict=True)]
+        self.records += [(stream, row, int(token)) for row, token in zip(probs, drawn, strict=True)]
         return drawn
 
 
 @dataclass
-class Walk:
-    """A decode, with what was drawn."""
+class RecordedDecode:
+    """A decode and its draws."""
 
     run: Run
     tokens: tuple[int, ...]
-    draws: Noting
+    draws: RecordingDraws
 
-    def laws(self, stream: str) -> list[Tensor]:
-        return [probs for kind, probs, _ in self.draws.noted if kind == stream]
+    def distributions(self, stream: str) -> list[Tensor]:
+        return [probs for kind, probs, _ in self.draws.records if kind == stream]
 
 
-def walk(method: MuLoSD, model: Backbone, drafter: Backbone, prompt: Prompt, seed: int) -> Walk:
+def decoded_with_draws(method: MuLoSD, model: Backbone, drafter: Backbone, prompt: Prompt, seed: int) -> RecordedDecode:
     assert model.capabilities.grid is not None
-    draws = Noting(seed)
+    draws = RecordingDraws(seed)
     run = open_run(model, model_of(drafter), prompt, Sampling(1.0), model.capabilities.grid.length, draws)
-    return Walk(run, decode(method, run).tokens, draws)
+    return RecordedDecode(run, decode(method, run).tokens, draws)
 
 
-def true_laws(model: Backbone, prompt: Prompt, tokens: Sequence[int]) -> list[Tensor]:
-    """Of each cell given all before it, from one pass of a session of its own."""
+def target_distributions(model: Backbone, prompt: Prompt, tokens: Sequence[int]) -> list[Tensor]:
+    """The distribution of each cell given all before it, from a separate session."""
     encoded, grid = model.open(prompt), model.capabilities.grid
     assert grid is not None
     session = Session(encoded.cache(), model.capabilities, [*encoded.tokens], stopwatch=Stopwatch(CpuClock()))
-    laws = []
+    distributions = []
     for place, token in enumerate(tokens):
         probs = session.forward()[0].softmax(-1)
-        laws += [probs] if grid.forced(grid.start + place) is None else []
+        distributions += [probs] if grid.forced(grid.start + place) is None else []
         session.append(torch.tensor([token]))
-    return laws
+    return distributions
 
 
-class TestLaw:
+class TestOutputDistribution:
     @pytest.mark.usefixtures("unchecked")
     @pytest.mark.parametrize("case", GRID_CASES, ids=str)
-    def test_where_no_draft_stays_it_is_the_targets(self, case: Any) -> None:
+    def test_at_tau_inf_it_is_the_targets(self, case: Any) -> None:
         assert distance(MuLoSD(tau=inf), case) < EXACT
 
     @pytest.mark.usefixtures("unchecked")
-    def test_planted_bugs_are_seen(self) -> None:
-        found = try_mutants(MuLoSD, [MuLoSD(tau=inf)])
-        assert len(found) == 2 and all(bug.total_variation > CAUGHT for bug in found)
+    def test_every_injected_bug_is_caught(self) -> None:
+        tried = try_mutants(MuLoSD, [MuLoSD(tau=inf)])
+        assert len(tried) == 2 and all(bug.total_variation > CAUGHT for bug in tried)
 
-    def test_as_published_it_is_another_law_and_says_so(self) -> None:
+    def test_the_published_settings_are_approximate_and_claim_so(self) -> None:
         proof = prove(MuLoSD(), GRID_CASES[:2], mutants=False)
         assert proof.total_variation > CAUGHT and proof.verdict == "approximate"
         assert {m.tau == inf: m.claim for m in MuLoSD.variants()} == {
@@ -268,15 +270,20 @@ class TestLaw:
 
     @pytest.mark.parametrize("grid", [(6, 4), (6, 4, 4)], ids=["plain", "closed"])
     @pytest.mark.parametrize("recompute", [False, True])
-    def test_over_three_bands_every_draw_is_from_the_true_law(self, grid: tuple[int, ...], recompute: bool) -> None:
-        """Pictures too large to enumerate; so each law that is drawn from is looked at on one path."""
+    def test_over_three_bands_every_draw_is_from_the_targets_distribution(
+        self, grid: tuple[int, ...], recompute: bool
+    ) -> None:
+        """These pictures are too large to enumerate, so every distribution of one decode is compared."""
         model, prompt = tabular(grid, 3), Prompt("p", tokens=PROMPT)
-        done = walk(MuLoSD(band=2, tau=inf, recompute=recompute), model, model, prompt, 5)
+        done = decoded_with_draws(MuLoSD(band=2, tau=inf, recompute=recompute), model, model, prompt, 5)
         torch.testing.assert_close(
-            torch.stack(done.laws("resid")), torch.stack(true_laws(model, prompt, done.tokens)), rtol=0, atol=1e-15
+            torch.stack(done.distributions("resid")),
+            torch.stack(target_distributions(model, prompt, done.tokens)),
+            rtol=0,
+            atol=1e-15,
         )
 
-    def test_recomputed_entries_are_true_and_stale_ones_are_not(self) -> None:
+    def test_recomputed_entries_are_those_of_a_raster_pass_and_stale_ones_are_not(self) -> None:
         """After the second band: those of the first, against a canvas that read the picture in order."""
         same: dict[bool, list[bool]] = {False: [], True: []}
         for recompute, seed in itertools.product(same, range(4)):
@@ -345,39 +352,45 @@ def scales(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 class TestTwoModels:
     @pytest.mark.parametrize("recompute", [False, True])
-    def test_guided_models_draw_from_the_true_law_where_no_draft_stays(self, scales: Path, recompute: bool) -> None:
+    def test_guided_models_draw_from_the_targets_distribution_where_no_draft_stays(
+        self, scales: Path, recompute: bool
+    ) -> None:
         large, small = (presets.load(name, "fp32") for name in ("large", "small"))
         method = MuLoSD("small", str(scales / "pair"), band=2, tau=inf, recompute=recompute)
-        done = walk(method, large, small, CAPTION, 1)
+        done = decoded_with_draws(method, large, small, CAPTION, 1)
         with torch.inference_mode():
-            wanted = true_laws(large, CAPTION, done.tokens)
-        torch.testing.assert_close(torch.stack(done.laws("resid")).float(), torch.stack(wanted), rtol=0, atol=1e-5)
-        assert len(done.laws("draft")) == 4
+            expected = target_distributions(large, CAPTION, done.tokens)
+        torch.testing.assert_close(
+            torch.stack(done.distributions("resid")).float(), torch.stack(expected), rtol=0, atol=1e-5
+        )
+        assert len(done.distributions("draft")) == 4
 
-    def test_the_drafter_draws_from_its_own_law(self, scales: Path) -> None:
+    def test_the_drafter_draws_from_its_own_distribution(self, scales: Path) -> None:
         large, small = (presets.load(name, "fp32") for name in ("large", "small"))
-        done = walk(MuLoSD("small", "repeat", tau=0.0), large, small, CAPTION, 1)
-        y = [token for kind, _, token in done.draws.noted if kind == "draft"]
+        done = decoded_with_draws(MuLoSD("small", "repeat", tau=0.0), large, small, CAPTION, 1)
+        y = [token for kind, _, token in done.draws.records if kind == "draft"]
         with torch.inference_mode():
-            wanted = true_laws(small, CAPTION, [y[0], y[1], CODES + 4, y[2], y[3], CODES + 4])
-        torch.testing.assert_close(torch.stack(done.laws("draft")).float(), torch.stack(wanted), rtol=0, atol=1e-5)
+            expected = target_distributions(small, CAPTION, [y[0], y[1], CODES + 4, y[2], y[3], CODES + 4])
+        torch.testing.assert_close(
+            torch.stack(done.distributions("draft")).float(), torch.stack(expected), rtol=0, atol=1e-5
+        )
 
     @pytest.mark.parametrize("closed", [True, False])
-    def test_side_by_side_the_drafter_reads_what_stands_before_a_row(self, scales: Path, closed: bool) -> None:
-        """The first cell of the second row is drawn behind one cell of the first: after an end of row, or it."""
+    def test_side_by_side_the_drafter_reads_the_token_before_a_row(self, scales: Path, closed: bool) -> None:
+        """The first cell of the second row is drawn after an end of row, or after the first cell of the first row."""
         preset(scales, "large", 4, closed=closed)
         preset(scales, "small", 2, closed=closed)
         large, small = (presets.load(name, "fp32") for name in ("large", "small"))
-        done = walk(MuLoSD("small", "repeat", tau=0.0, draft_window=1), large, small, CAPTION, 1)
-        y = [token for kind, _, token in done.draws.noted if kind == "draft"]
+        done = decoded_with_draws(MuLoSD("small", "repeat", tau=0.0, draft_window=1), large, small, CAPTION, 1)
+        y = [token for kind, _, token in done.draws.records if kind == "draft"]
         assert len(y) == 4 and done.run.pictures["small"].passes == 3
         encoded = small.open(CAPTION)
         canvas = Canvas(encoded.cache(), small.capabilities, encoded.tokens, length=6, stopwatch=Stopwatch(CpuClock()))
         first, row = canvas.start, 2 + closed
         fed = torch.tensor([encoded.tokens[-1], y[0], CODES + 4 if closed else y[0]])
         with torch.inference_mode():
-            wanted = canvas.read(fed, [first - 1, first, first + row - 1]).softmax(-1)
-        torch.testing.assert_close(torch.stack(done.laws("draft")[:3]).float(), wanted, rtol=0, atol=1e-5)
+            expected = canvas.read(fed, [first - 1, first, first + row - 1]).softmax(-1)
+        torch.testing.assert_close(torch.stack(done.distributions("draft")[:3]).float(), expected, rtol=0, atol=1e-5)
 
     def test_samplers_are_timed_as_drafting(self, scales: Path) -> None:
         large, small = (presets.load(name, "fp32") for name in ("large", "small"))
@@ -394,7 +407,7 @@ class TestTwoModels:
     @pytest.mark.usefixtures("unchecked")
     def test_a_run_ends_with_its_counts_and_a_verdict(self, scales: Path) -> None:
         method = {"name": "mulo_sd", "drafter": "small", "tau": 0.0}
-        store = ran(scales, [{**method, "samplers": str(scales / "pair")}, {**method, "samplers": "nowhere"}])
+        store = run_suite(scales, [{**method, "samplers": str(scales / "pair")}, {**method, "samplers": "nowhere"}])
         cells = [cell for cell in map(store.cell, store.cells()) if "mulo" in cell.meta["label"]]
         missing, done = sorted(cells, key=lambda cell: cell.meta["status"] == "done")
         assert missing.meta["status"] == "skipped"
@@ -406,9 +419,9 @@ class TestTwoModels:
         assert (counted["resampled"].tolist(), counted["draft_nfe"].tolist()) == ([0], [4])
 
 
-def ran(folder: Path, methods: list[dict[str, Any]]) -> Store:
+def run_suite(folder: Path, methods: list[dict[str, Any]]) -> Store:
     (folder / "PartiPrompts.tsv").write_text("Prompt\tCategory\tChallenge\tNote\na cat\tAnimals\t\t\n")
-    asked = {
+    settings = {
         "methods": methods,
         "backbones": ["large"],
         "tasks": [{"name": "partiprompts", "file": str(folder / "PartiPrompts.tsv")}],
@@ -417,7 +430,7 @@ def ran(folder: Path, methods: list[dict[str, Any]]) -> Store:
         "warmup": 1,
         "greedy_check": {"prompts": 0},
     }
-    plan = expand(resolve(asked, Lines("test", None)))
+    plan = expand(resolve(settings, Lines("test", None)))
     store = Store.create(folder / "run", {**plan.manifest(), "provenance": {}})
     serial(plan, store, Options(fetch=False))
     return store
@@ -432,60 +445,60 @@ class TestBadInput:
             *({"tau": -1.0}, {"tau": float("nan")}, {"delta": -0.1}),
         ],
     )
-    def test_settings(self, bad: dict[str, Any]) -> None:
+    def test_settings_out_of_range(self, bad: dict[str, Any]) -> None:
         with pytest.raises(UsageError, match=f"mulo_sd: .*{next(iter(bad))}"):
             MuLoSD(**bad)
 
     @pytest.mark.parametrize("grid", [(3, 4), (4, 3), (1, 2)])
     def test_a_picture_that_is_no_multiple_of_the_drafters(self, grid: tuple[int, ...]) -> None:
         with pytest.raises(UsageError, match=rf"the target {grid[0]} x {grid[1]}: at factor 2 the drafter's are 1/2"):
-            told(MuLoSD(), grid)
+            decoded(MuLoSD(), grid)
 
     def test_a_drafter_of_another_size_or_other_codes(self, scales: Path) -> None:
         large = presets.load("large", "fp32")
         with pytest.raises(UsageError, match=r"the drafter 'self' makes pictures of 4 x 4 cells and the target 4 x 4"):
-            walk(MuLoSD("self", "repeat"), large, large, CAPTION, 0)
+            decoded_with_draws(MuLoSD("self", "repeat"), large, large, CAPTION, 0)
         small = presets.load("small", "fp32")
         assert small.capabilities.codebook is not None
         small.capabilities = replace(small.capabilities, codebook=small.capabilities.codebook.flip(0))
         with pytest.raises(UsageError, match="the drafter 'small' has other codes than the target"):
-            walk(MuLoSD("small", "repeat"), large, small, CAPTION, 0)
+            decoded_with_draws(MuLoSD("small", "repeat"), large, small, CAPTION, 0)
         small.capabilities = replace(small.capabilities, grid=None)
         with pytest.raises(UsageError, match="the drafter 'small' makes no pictures"):
-            walk(MuLoSD("small", "repeat"), large, small, CAPTION, 0)
+            decoded_with_draws(MuLoSD("small", "repeat"), large, small, CAPTION, 0)
 
     def test_samplers_that_are_missing_or_do_not_fit(self, scales: Path) -> None:
         large, small = (presets.load(name, "fp32") for name in ("large", "small"))
         with pytest.raises(
             WeightsError, match=r"no samplers 'mulo-9x' .*to train: stride train samplers mulo-9x --out"
         ):
-            walk(MuLoSD("small", "mulo-9x"), large, small, CAPTION, 0)
+            decoded_with_draws(MuLoSD("small", "mulo-9x"), large, small, CAPTION, 0)
         other = Pair(Shape(2, CODES + 1, 1, 8, 1))
         save_bf16(other, scales / "pair")
         other.write_config(scales / "pair")
         with pytest.raises(WeightsError, match="was trained for a codebook of 7 codes"):
-            walk(MuLoSD("small", str(scales / "pair")), large, small, CAPTION, 0)
+            decoded_with_draws(MuLoSD("small", str(scales / "pair")), large, small, CAPTION, 0)
 
     def test_samplers_of_another_factor(self, scales: Path) -> None:
         preset(scales, "tall", 8)
         tall, small = (presets.load(name, "fp32") for name in ("tall", "small"))
         with pytest.raises(UsageError, match="are of factor 2, and the method's is 4"):
-            walk(MuLoSD("small", str(scales / "pair"), factor=4), tall, small, CAPTION, 0)
+            decoded_with_draws(MuLoSD("small", str(scales / "pair"), factor=4), tall, small, CAPTION, 0)
 
     def test_more_than_a_picture(self) -> None:
         with pytest.raises(ContractError, match="asked for 17 tokens of a picture of 16"):
-            told(MuLoSD(), PLAIN, budget=17)
+            decoded(MuLoSD(), PLAIN, budget=17)
 
     @pytest.mark.parametrize(("name", "window", "most"), [("window", 5, 4), ("draft_window", 3, 2)])
     def test_a_window_wider_than_a_row(self, name: str, window: int, most: int) -> None:
         with pytest.raises(UsageError, match=f"mulo_sd: {name} is {window} and rows have {most} cells"):
-            told(MuLoSD(**{name: window}), PLAIN)
+            decoded(MuLoSD(**{name: window}), PLAIN)
 
     def test_the_default_k_is_the_papers_share(self) -> None:
         assert [neighbour_count(0, codes) for codes in (16384, 1024, 64, 5, 2, 1)] == [1000, 62, 4, 1, 1, 0]
         assert (neighbour_count(7, 16384), neighbour_count(7, 5)) == (7, 4)
 
-    def test_what_it_needs(self) -> None:
+    def test_its_requirements_and_components(self) -> None:
         assert METHODS.get("mulo_sd") is MuLoSD
         assert MuLoSD().requirements == {
             Requirement.GRID,
@@ -498,23 +511,23 @@ class TestBadInput:
 
 
 class TestEquationTen:
-    def frame(self, grid: Sequence[int], refuses: bool) -> pd.DataFrame:
-        """Totals of a picture in two bands; in the first, cell (1, 1) is refused."""
+    def frame(self, grid: Sequence[int], rejects: bool) -> pd.DataFrame:
+        """Totals of a picture in two bands; in the first, cell (1, 1) is rejected."""
         method = MuLoSD(band=2, radius=1, delta=0.0)
-        draft = told(method, grid).found.tokens
-        steps = told(method, grid, (5, (draft[5] + 1) % 4) if refuses else None).found.steps
+        draft = decoded(method, grid).result.tokens
+        steps = decoded(method, grid, (5, (draft[5] + 1) % 4) if rejects else None).result.steps
         key = {"prompt": "p", "repetition": 0, "warmup": False}
         sample = {**key, "status": "ok", "tokens": draft, "logprobs": (), "agreement": None, "prefill_ns": 0}
         return totals(pd.DataFrame([sample]), pd.DataFrame([{**key, **asdict(step)} for step in steps]))
 
     def test_by_hand(self) -> None:
         """16 cells, 4 drafter passes, 2 bands; the first redraws 6 cells in 6 passes, the second none in one."""
-        found = predicted(self.frame(PLAIN, True), 2)
-        assert found is not None
-        assert (found.acceptance, found.eq10) == (1 - 6 / 16, 16 / (6 + 4))
-        assert (found.corrected, found.counted) == (16 / (6 + 4 + 2), 16 / (6 + 1 + 4))
+        figures = predicted(self.frame(PLAIN, True), 2)
+        assert figures is not None
+        assert (figures.acceptance, figures.eq10) == (1 - 6 / 16, 16 / (6 + 4))
+        assert (figures.corrected, figures.counted) == (16 / (6 + 4 + 2), 16 / (6 + 1 + 4))
 
-    def test_cells_drafted_side_by_side_share_passes_in_the_count_alone(self) -> None:
+    def test_cells_drafted_side_by_side_change_counted_passes_only(self) -> None:
         """Of 4 small cells in 3 passes; eq. 10 knows no parallel decoding."""
         plain, beside = (predicted(self.frame(PLAIN, False).assign(draft_nfe=passes), 2) for passes in (4, 3))
         assert plain is not None and beside is not None
@@ -522,10 +535,10 @@ class TestEquationTen:
         assert (plain.counted, beside.counted) == (16 / 6, 16 / 5)
 
     def test_ends_of_rows_are_no_cells(self) -> None:
-        found = predicted(self.frame(CLOSED, False), 2)
-        assert found is not None
-        assert (found.acceptance, found.eq10, found.corrected, found.counted) == (1, 4, 16 / 6, 16 / 6)
+        figures = predicted(self.frame(CLOSED, False), 2)
+        assert figures is not None
+        assert (figures.acceptance, figures.eq10, figures.corrected, figures.counted) == (1, 4, 16 / 6, 16 / 6)
 
-    def test_nothing_without_a_drafter(self) -> None:
+    def test_nothing_is_predicted_without_a_drafter(self) -> None:
         frame = self.frame(PLAIN, False)
         assert predicted(frame.assign(draft_nfe=0), 2) is None

@@ -1,4 +1,4 @@
-"""Multi-head decoding: its law by enumeration and by hand, how drafts are drawn and judged, what it is refused."""
+"""Multi-head decoding: its distribution by enumeration and by hand, its drafts, its rules, bad settings."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from methods.verifiers.threshold import above, among_best, keep_passing
 SMALL = MultiHead(levels=2)
 GREEDY = [case for case in (*CASES, *GRID_CASES) if case.sampling.temperature == 0]
 ONE = [Case(vocabulary, 2, seed, Sampling(1.0)) for vocabulary in (2, 3) for seed in range(5)]
-"""Two tokens: the first step drafts one, the second none, so that all of the bias is the first token's."""
+"""Two tokens: the first step drafts one and the second none, so that the first token has all of the bias."""
 
 
 def opened(model: Any, prompt: Sequence[int], sampling: Sampling, budget: int) -> Run:
@@ -49,8 +49,8 @@ def decoded(method: Method[Any], sampling: Sampling, budget: int = 30, **params:
     return decode(method, opened(Tabular("tabular", params), (0, 1), sampling, budget))
 
 
-def first_laws(case: Case) -> tuple[Tensor, Tensor]:
-    """The toy head's law q of the second token, and the target's p of it after each first token."""
+def first_distributions(case: Case) -> tuple[Tensor, Tensor]:
+    """The toy head's distribution q of the second token, and the target's p of it."""
     model = case.backbone()
     run = opened(model, case.prompt, case.sampling, 9)
     start(MultiHead(levels=1), run)
@@ -59,50 +59,50 @@ def first_laws(case: Case) -> tuple[Tensor, Tensor]:
     return q, warp(run.target.forward(), case.sampling)[0]
 
 
-class TestLaw:
+class TestOutputDistribution:
     @pytest.mark.parametrize("delta", [0.1, 0.3, 0.5, 0.7])
     def test_the_bias_of_one_draft_is_the_derived_one(self, delta: float) -> None:
-        """METHODS.md 3.20: out = q 1_A + (1 - q(A)) p; where one token passes, q(A) (1 - p(A))."""
-        found = []
+        """The output is q 1_A + (1 - q(A)) p. Where one token passes, the bias is q(A) (1 - p(A))."""
+        costs = []
         for case in ONE:
-            q, p = first_laws(case)
+            q, p = first_distributions(case)
             passes = p > delta
             out = torch.where(passes, q, 0.0) + (1 - q[passes].sum()) * p
             derived = 0.5 * float((out - p).abs().sum())
             if passes.sum() == 1:
                 assert derived == pytest.approx(float(q[passes] * (1 - p[passes])), abs=1e-12)
-            found.append(distance(MultiHead(levels=1, delta=delta), case))
-            assert found[-1] == pytest.approx(derived, abs=1e-12)
-        assert max(found) > 0.02
+            costs.append(distance(MultiHead(levels=1, delta=delta), case))
+            assert costs[-1] == pytest.approx(derived, abs=1e-12)
+        assert max(costs) > 0.02
 
     def test_a_threshold_of_a_half_lets_one_token_pass_and_costs_no_more_than_half_of_its_draft(self) -> None:
         for case in ONE:
-            q, p = first_laws(case)
+            q, p = first_distributions(case)
             assert (p > 0.5).sum() <= 1
             assert distance(MultiHead(levels=1), case) <= 0.5 * float(q.max()) + 1e-12
 
     @pytest.mark.parametrize("law", ["warped", "raw"])
     @pytest.mark.parametrize(
-        "how",
+        "changes",
         [{}, {"delta": 0.7}, {"acceptance": "top"}, {"drafts": "tree"}],
-        ids=lambda how: " ".join(how) or "default",
+        ids=lambda changes: " ".join(changes) or "default",
     )
-    def test_greedy_decoding_is_exact(self, how: dict[str, Any], law: Any) -> None:
-        method = replace(SMALL, law=law, **how)
+    def test_greedy_decoding_is_exact(self, changes: dict[str, Any], law: Any) -> None:
+        method = replace(SMALL, law=law, **changes)
         assert all(distance(method, case) < EXACT for case in GREEDY)
 
-    @pytest.mark.parametrize("how", [{"delta": 0.1}, {"acceptance": "top", "accept_top": 2}])
-    def test_below_a_half_the_raw_law_costs_what_the_warped_one_does_not(self, how: dict[str, Any]) -> None:
-        method = replace(SMALL, **how)
+    @pytest.mark.parametrize("changes", [{"delta": 0.1}, {"acceptance": "top", "accept_top": 2}])
+    def test_below_a_half_only_the_raw_distribution_changes_greedy_output(self, changes: dict[str, Any]) -> None:
+        method = replace(SMALL, **changes)
         assert all(distance(method, case) < EXACT for case in GREEDY)
         assert max(distance(replace(method, law="raw"), case) for case in GREEDY) > 0.5
 
-    def test_it_claims_no_more_than_that(self) -> None:
+    def test_the_claim_is_approximate(self) -> None:
         assert all(method.claim is Claim.APPROXIMATE for method in MultiHead.variants())
         assert max(distance(SMALL, case) for case in CASES[:2]) > 0.02
 
     @pytest.mark.parametrize("mutant", MultiHead.mutants, ids=lambda mutant: mutant.why)
-    def test_every_planted_bug_is_caught(self, mutant: Mutant) -> None:
+    def test_every_injected_bug_is_caught(self, mutant: Mutant) -> None:
         cases = CASES[:4]
         clean = [distance(SMALL, case) for case in cases]
         with injected(mutant):
@@ -118,18 +118,18 @@ P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.4, 0.3, 0.3]]).double()
 
 
 class TestRules:
-    def test_above_means_strictly_above(self) -> None:
+    def test_above_is_strict(self) -> None:
         x = torch.tensor([0, 1])
         assert above(x, P, 0.5).tolist() == [0, 1] and above(x, P, 0.49).tolist() == [1, 1]
 
-    def test_the_best_tokens_and_ties_and_impossible_ones(self) -> None:
+    def test_the_best_tokens_include_ties_and_no_impossible_ones(self) -> None:
         assert among_best(torch.tensor([1, 0]), P, 1).tolist() == [0, 0]
         assert among_best(torch.tensor([1, 0]), P, 2).tolist() == [1, 1]  # 0.1 twice: both are second
         greedy = torch.tensor([[0.0, 1.0, 0.0]] * 2).double()
         assert among_best(torch.tensor([0]), greedy, 3).tolist() == [0]
 
-    def test_a_refused_draft_is_drawn_again_from_the_whole_law(self) -> None:
-        """0.5 and 0.3 and 0.2 again, the refused token among them; with both kept the last row."""
+    def test_a_rejected_draft_is_drawn_again_from_p(self) -> None:
+        """The distribution is p, the rejected token included; with both accepted it is the last row."""
         for passes, row in (([0.0, 1.0], 0), ([1.0, 0.0], 1), ([1.0, 1.0], 2)):
             weights = [0.0] * 3
             stack: list[list[int]] = [[]]
@@ -144,13 +144,13 @@ class TestRules:
 
 def paths(q: Tensor, best: int) -> dict[tuple[int, ...], float]:
     """Every path and its weight."""
-    found: dict[tuple[int, ...], float] = {}
+    weights: dict[tuple[int, ...], float] = {}
     draws, stack = EnumeratingDraws(), [[]]  # type: ignore[var-annotated]  # lists of choices
     while stack:
         draws.replay(stack.pop(), stack, {})
         path = tuple(whole_path(best)(q, draws).tolist())
-        found[path] = found.get(path, 0.0) + draws.weight
-    return found
+        weights[path] = weights.get(path, 0.0) + draws.weight
+    return weights
 
 
 class TestDrafts:
@@ -161,7 +161,7 @@ class TestDrafts:
         expected = {(1, 0): 0.4, (1, 1): 0.075, (0, 0): 0.24, (0, 1): 0.045}
         assert paths(q, 2) == pytest.approx({path: weight / total for path, weight in expected.items()})
 
-    def test_paths_of_small_weight_are_pruned_and_one_is_always_left(self) -> None:
+    def test_paths_of_small_weight_are_pruned_but_for_one(self) -> None:
         q = torch.tensor([[0.999, 0.001], [0.995, 0.005]]).double()
         assert PRUNED > 0.001 * 0.005
         assert set(paths(q, 2)) == {(0, 0), (0, 1), (1, 0)}
@@ -177,22 +177,22 @@ class TestDrafts:
         run = opened(Tabular("tabular", {"vocabulary": 50}), (0, 1, 2), Sampling(0.0), 9)
         state = start(SMALL, run)
         heads = toy_heads(50, 4, 4)
-        said = heads(run.target.hidden[1:2, :, 0], state)[:, 0].argmax(-1)
-        assert ConditionedHeads(heads, 4).propose(run, state, independent).tokens.tolist() == said.tolist()
-        assert len(set(said.tolist())) > 1
+        predicted = heads(run.target.hidden[1:2, :, 0], state)[:, 0].argmax(-1)
+        assert ConditionedHeads(heads, 4).propose(run, state, independent).tokens.tolist() == predicted.tolist()
+        assert len(set(predicted.tolist())) > 1
 
-    def test_without_a_row_codes_are_uniform_below_the_end_token(self) -> None:
-        """Three drafts an opening, 40 openings: all of 0 to 4, and never the end token or what lies behind it."""
-        model, seen = Tabular("tabular", {"vocabulary": 9, "eos": (5,)}), set()
+    def test_without_a_hidden_row_drafts_are_uniform_below_the_end_token(self) -> None:
+        """Three drafts for each of 40 seeds: ids 0 to 4, and neither the end token nor an id behind it."""
+        model, ids = Tabular("tabular", {"vocabulary": 9, "eos": (5,)}), set()
         for seed in range(40):
             run = open_run(model, lambda name: model, (8,), Sampling(1.0), 6, SeededDraws(seed, "t", "p", 0))
             start(SMALL, run)
-            drafted = ConditionedHeads(toy_heads(9, 4, 4), 3).propose(run, None, independent).tokens.tolist()
-            assert len(drafted) == 3
-            seen |= set(drafted)
-        assert seen == {0, 1, 2, 3, 4}
+            drafts = ConditionedHeads(toy_heads(9, 4, 4), 3).propose(run, None, independent).tokens.tolist()
+            assert len(drafts) == 3
+            ids |= set(drafts)
+        assert ids == {0, 1, 2, 3, 4}
 
-    def test_drafts_are_cut_to_the_room_and_the_steps_counted(self) -> None:
+    def test_drafts_are_cut_to_the_room_and_steps_are_counted(self) -> None:
         steps = decoded(MultiHead(), Sampling(1.0), vocabulary=4).steps
         for step in steps[:-4]:
             assert (step.nfe, step.draft_nfe, step.drafted, step.rows, step.levels) == (1, 0, 4, 5, 4)
@@ -208,46 +208,46 @@ class TestDrafts:
 
 
 class TestCondition:
-    def test_what_heads_say_depends_on_the_condition(self) -> None:
+    def test_predictions_depend_on_the_condition(self) -> None:
         heads, row = toy_heads(9, 4, 4), torch.ones(1, 1, 4).double()
         one, other = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0)).double()
         assert not torch.allclose(heads(row, heads.look(one)), heads(row, heads.look(other)), atol=1e-3)
         torch.testing.assert_close(heads(row, heads.look(one)), heads(row, heads.look(one.flip(0))))
 
-    def test_the_attention_is_the_one_of_torch(self) -> None:
+    def test_attention_is_that_of_torch(self) -> None:
         torch.manual_seed(0)
         cross = CrossAttention(2, 8, 6, 4)
         cross.out.data = torch.randn(2, 8, 8)
         x, condition = torch.randn(2, 3, 8), torch.randn(5, 6)
-        found = cross(x, cross.look(condition))
+        attended = cross(x, cross.look(condition))
         for head in range(2):
             exact = torch.nn.MultiheadAttention(8, 4, bias=False, kdim=6, vdim=6)
             exact.q_proj_weight.data, exact.k_proj_weight.data = cross.query.data[head].T, cross.key.data[head].T
             exact.v_proj_weight.data, exact.out_proj.weight.data = cross.value.data[head].T, cross.out.data[head].T
             normed = torch.nn.functional.layer_norm(x[head], (8,))
             expected = x[head] + exact(normed, condition, condition)[0]
-            torch.testing.assert_close(found[head], expected)
+            torch.testing.assert_close(attended[head], expected)
 
-    def test_new_heads_say_what_the_target_says_of_the_next_token(self) -> None:
+    def test_new_heads_have_the_targets_logits(self) -> None:
         unembed, rows = torch.randn(7, 4), torch.randn(5, 1, 4)
         heads = Heads(Config("toy", "", 4, layers=0, own=True, condition=6, attention=2), unembed)
-        said = heads(rows, heads.look(torch.randn(9, 6)))
-        torch.testing.assert_close(said, (rows[:, 0] @ unembed.T).expand(3, -1, -1))
+        logits = heads(rows, heads.look(torch.randn(9, 6)))
+        torch.testing.assert_close(logits, (rows[:, 0] @ unembed.T).expand(3, -1, -1))
 
 
-class Told(Backbone):
-    """A toy whose parts are loaded, as a real backbone's are.
+class ConditionedToy(Backbone):
+    """A toy whose components are loaded, as a real backbone's are.
 
     Args:
-        wide: C, of its condition.
+        width: C, of its condition.
     """
 
-    name, dtype, device, fingerprint = "told", "fp64", "cpu", "abcdef0123456789"
+    name, dtype, device, fingerprint = "conditioned", "fp64", "cpu", "abcdef0123456789"
 
-    def __init__(self, wide: int = 4) -> None:
+    def __init__(self, width: int = 4) -> None:
         self.inner = Tabular("tabular", {"vocabulary": 7})
-        self.capabilities = replace(self.inner.capabilities, condition=wide)
-        self.wide = wide
+        self.capabilities = replace(self.inner.capabilities, condition=width)
+        self.width = width
 
     @classmethod
     def load(cls, name: str, params: Any, dtype: str, device: str) -> Backbone:
@@ -261,14 +261,14 @@ class Told(Backbone):
         return self.inner.cache()
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        return replace(self.inner.open(prompt), condition=torch.ones(3, self.wide).double())
+        return replace(self.inner.open(prompt), condition=torch.ones(3, self.width).double())
 
     def tied_embeddings(self) -> TiedEmbeddings:
         return TiedEmbeddings(torch.ones(7, 4).double(), torch.ones(7, 4).double())
 
 
-def folder(path: Path, **how: Any) -> str:
-    heads = Heads(Config("told", "abcdef0123456789", 4, layers=0, **how), torch.ones(7, 4))
+def heads_folder(path: Path, **how: Any) -> str:
+    heads = Heads(Config("conditioned", "abcdef0123456789", 4, layers=0, **how), torch.ones(7, 4))
     save_bf16(heads, path)
     heads.config.write(path)
     return str(path)
@@ -276,19 +276,19 @@ def folder(path: Path, **how: Any) -> str:
 
 class TestRefused:
     @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.5, float("nan")])
-    def test_a_threshold_that_is_no_probability_between(self, delta: float) -> None:
+    def test_a_threshold_outside_0_to_1(self, delta: float) -> None:
         with pytest.raises(UsageError, match=r"delta is .* between 0 and 1"):
             MultiHead(delta=delta)
 
     @pytest.mark.parametrize(
-        ("how", "said"),
+        ("params", "message"),
         [({"levels": -1}, "levels is -1"), ({"accept_top": 0}, "accept_top 0"), ({"draft_top": 0}, "draft_top 0")],
     )
-    def test_parameters_out_of_range(self, how: dict[str, Any], said: str) -> None:
-        with pytest.raises(UsageError, match=said):
-            MultiHead(**how)
+    def test_parameters_out_of_range(self, params: dict[str, Any], message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            MultiHead(**params)
 
-    def test_more_tokens_levels_or_paths_than_there_are(self) -> None:
+    def test_more_tokens_levels_or_paths_than_possible(self) -> None:
         with pytest.raises(UsageError, match="accept_top is 4 and tabular has 3 tokens"):
             decoded(MultiHead(accept_top=4), Sampling(1.0))
         with pytest.raises(UsageError, match="5 levels are asked for and there are 4 heads"):
@@ -297,18 +297,18 @@ class TestRefused:
             decoded(MultiHead(drafts="tree", draft_top=4), Sampling(1.0))
 
     def test_a_condition_of_another_width(self, tmp_path: Path) -> None:
-        method = MultiHead(heads=folder(tmp_path, condition=6))
-        with pytest.raises(UsageError, match="attend to a condition of width 6, and that of told has 4"):
-            start(method, opened(Told(), (0, 1), Sampling(1.0), 4))
-        right = opened(Told(6), (0, 1), Sampling(1.0), 4)
+        method = MultiHead(heads=heads_folder(tmp_path, condition=6))
+        with pytest.raises(UsageError, match="attend to a condition of width 6, and that of conditioned has 4"):
+            start(method, opened(ConditionedToy(), (0, 1), Sampling(1.0), 4))
+        right = opened(ConditionedToy(6), (0, 1), Sampling(1.0), 4)
         assert start(method, right) is not None
 
     def test_heads_without_a_condition_need_none(self, tmp_path: Path) -> None:
-        run = opened(Told(), (0, 1), Sampling(1.0), 9)
-        method = MultiHead(heads=folder(tmp_path))
+        run = opened(ConditionedToy(), (0, 1), Sampling(1.0), 9)
+        method = MultiHead(heads=heads_folder(tmp_path))
         assert start(method, run) is None
         assert len(method.step(run, None).read().path) <= 3
 
     def test_heads_that_are_not_there_say_how_they_are_made(self) -> None:
         with pytest.raises(WeightsError, match="stride train heads xspecmesh-nowhere"):
-            start(MultiHead(heads="xspecmesh-nowhere"), opened(Told(), (0, 1), Sampling(1.0), 4))
+            start(MultiHead(heads="xspecmesh-nowhere"), opened(ConditionedToy(), (0, 1), Sampling(1.0), 4))

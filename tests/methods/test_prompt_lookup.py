@@ -1,4 +1,4 @@
-"""Prompt lookup: which copy is found, against lists made by hand and two other implementations."""
+"""Prompt lookup: the copy that it drafts, by hand and against two other implementations."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ def original(tokens: Sequence[int], max_ngram: int, length: int) -> list[int]:
         suffix = list(tokens[-size:])
         for start in range(len(tokens) - size + 1):
             behind = start + size
-            whole = behind + length <= len(tokens) and behind < len(tokens) - size
-            if size < len(tokens) and list(tokens[start:behind]) == suffix and whole:
+            complete = behind + length <= len(tokens) and behind < len(tokens) - size
+            if size < len(tokens) and list(tokens[start:behind]) == suffix and complete:
                 return list(tokens[behind : behind + length])
     return []
 
@@ -47,7 +47,7 @@ class TestByHand:
     TEXT = (1, 2, 3, 4, 1, 2, 5, 6, 9, 1, 2)
 
     @pytest.mark.parametrize(
-        ("method", "wanted"),
+        ("method", "expected"),
         [
             (PromptLookup(length=3), [3, 4, 1]),
             (PromptLookup(length=3, prefer="last"), [5, 6, 9]),
@@ -58,15 +58,15 @@ class TestByHand:
             (PromptLookup(length=10, variant="original"), []),
         ],
     )
-    def test_which_copy_and_how_long(self, method: PromptLookup, wanted: list[int]) -> None:
-        assert copied(method, self.TEXT) == wanted
+    def test_the_copy_and_its_length(self, method: PromptLookup, expected: list[int]) -> None:
+        assert copied(method, self.TEXT) == expected
 
     def test_the_longest_suffix_wins_over_an_earlier_shorter_one(self) -> None:
         text = (2, 7, 0, 1, 2, 8, 0, 1, 2)
         assert copied(PromptLookup(length=1, max_ngram=3), text) == [8]
         assert copied(PromptLookup(length=1, max_ngram=1), text) == [7]
 
-    def test_no_earlier_occurrence_is_no_draft(self) -> None:
+    def test_without_an_earlier_occurrence_there_is_no_draft(self) -> None:
         assert copied(PromptLookup(), (1, 2, 3, 4)) == []
         assert copied(PromptLookup(), (1,)) == []
 
@@ -85,31 +85,29 @@ class TestByHand:
 @settings(deadline=None, derandomize=True, max_examples=300)
 @example(text=[5, 5, 5], length=5, max_ngram=4)
 @given(text=TEXTS, length=st.integers(1, 12), max_ngram=st.integers(1, 4))
-def test_the_transformers_variant_is_transformers(text: list[int], length: int, max_ngram: int) -> None:
-    theirs = PromptLookupCandidateGenerator(
+def test_the_transformers_variant_drafts_as_transformers_does(text: list[int], length: int, max_ngram: int) -> None:
+    reference = PromptLookupCandidateGenerator(
         num_output_tokens=length, max_matching_ngram_size=max_ngram, max_length=len(text) + 400
     )
-    found, _ = theirs.get_candidates(torch.tensor([text]))
-    assert copied(PromptLookup(length, max_ngram), text) == found[0, len(text) :].tolist()
+    candidates, _ = reference.get_candidates(torch.tensor([text]))
+    assert copied(PromptLookup(length, max_ngram), text) == candidates[0, len(text) :].tolist()
 
 
 @settings(deadline=None, derandomize=True, max_examples=300)
 @given(text=TEXTS, max_ngram=st.integers(1, 3), more=st.integers(1, 8))
-def test_the_original_variant_wants_a_whole_copy(text: list[int], max_ngram: int, more: int) -> None:
+def test_the_original_variant_takes_full_copies_only(text: list[int], max_ngram: int, more: int) -> None:
     """Copies longer than the suffix, as the published settings have them (3 and 10)."""
     length = max_ngram + more
     assert copied(PromptLookup(length, max_ngram, variant="original"), text) == original(text, max_ngram, length)
 
 
-@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize("complete", [False, True])
 @pytest.mark.parametrize("last", [False, True])
 @settings(deadline=None, derandomize=True, max_examples=50)
 @given(text=TEXTS, cuts=st.lists(st.integers(0, 40), max_size=4))
-def test_reading_in_pieces_finds_what_reading_at_once_finds(
-    whole: bool, last: bool, text: list[int], cuts: list[int]
-) -> None:
+def test_reading_in_pieces_gives_the_same_index(complete: bool, last: bool, text: list[int], cuts: list[int]) -> None:
     def drafter() -> NgramDrafter:
-        return NgramDrafter((3, 2, 1), 2, whole, last)
+        return NgramDrafter((3, 2, 1), 2, complete, last)
 
     pieces, once = drafter(), drafter()
     for cut in sorted(cuts):
@@ -127,12 +125,12 @@ def test_greedy_is_autoregressive_greedy_in_fewer_passes_where_the_text_repeats(
         run = open_run(model, lambda name: model, (0, 1), Sampling(0.0), 60, SeededDraws(0, "t", "p", 0))
         return decode(how, run)
 
-    ours, plain = decoded(method), decoded(METHODS.get("autoregressive")())
-    assert ours.tokens == plain.tokens
-    assert len(ours.steps) < len(plain.steps)
+    lookup, autoregressive = decoded(method), decoded(METHODS.get("autoregressive")())
+    assert lookup.tokens == autoregressive.tokens
+    assert len(lookup.steps) < len(autoregressive.steps)
 
 
 @pytest.mark.parametrize("bad", [{"length": 0}, {"max_ngram": 0}, {"length": -1}])
-def test_bad_parameters(bad: dict[str, Any]) -> None:
+def test_bad_parameters_are_refused(bad: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="both start at 1"):
         PromptLookup(**bad)

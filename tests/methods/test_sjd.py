@@ -1,4 +1,4 @@
-"""SJD: laws on record are the laws that drafts were drawn from."""
+"""SJD: the recorded distributions are those that the drafts were drawn from."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def dishonesty(act: Callable[[EnumeratingDraws], tuple[torch.Tensor, torch.Tenso
     """The largest difference between P(draft | drafts and records before it, its own record) and its record.
 
     Args:
-        act: returns drafts and their recorded laws; run over every outcome of its draws.
+        act: returns drafts and their recorded distributions; run over every outcome of its draws.
     """
-    seen: dict[Any, dict[int, float]] = {}
+    frequencies: dict[Any, dict[int, float]] = {}
     records: dict[Any, list[float]] = {}
     draws, stack = EnumeratingDraws(), [[]]  # type: ignore[var-annotated]  # lists of choices
     while stack:
@@ -54,16 +54,16 @@ def dishonesty(act: Callable[[EnumeratingDraws], tuple[torch.Tensor, torch.Tenso
             upto = [round(value, 10) for value in probs[: place + 1].flatten().tolist()]
             key = (place, tuple(tokens[:place].tolist()), tuple(upto))
             records[key] = probs[place].tolist()
-            group = seen.setdefault(key, {})
+            group = frequencies.setdefault(key, {})
             group[token] = group.get(token, 0.0) + draws.weight
     return max(
         abs(weight / sum(group.values()) - records[key][token])
-        for key, group in seen.items()
+        for key, group in frequencies.items()
         for token, weight in group.items()
     )
 
 
-def window(draws: EnumeratingDraws, init: Init) -> tuple[JacobiWindow, Any]:
+def new_window(draws: EnumeratingDraws, init: Init) -> tuple[JacobiWindow, Any]:
     model = Tabular("tabular", {"vocabulary": 3})
     run = open_run(model, lambda name: model, (0, 2), Sampling(1.0), 9, draws)
     return JacobiWindow.empty(run, 3, init), run
@@ -72,28 +72,28 @@ def window(draws: EnumeratingDraws, init: Init) -> tuple[JacobiWindow, Any]:
 class TestInits:
     @pytest.mark.parametrize("init", INITS)
     @pytest.mark.parametrize("left", [None, LEFT], ids=["start", "later"])
-    def test_a_fresh_window_has_honest_laws(self, init: Init, left: torch.Tensor | None) -> None:
+    def test_a_new_window_records_the_distributions_of_its_drafts(self, init: Init, left: torch.Tensor | None) -> None:
         def fill(draws: EnumeratingDraws) -> tuple[torch.Tensor, torch.Tensor]:
-            made, run = window(draws, init)
-            made.past = made.past if left is None else left[None]
-            made.fill(run, 3)
-            return made.tokens, made.probs
+            window, run = new_window(draws, init)
+            window.past = window.past if left is None else left[None]
+            window.fill(run, 3)
+            return window.tokens, window.probs
 
         assert dishonesty(fill) < 1e-12
 
     @pytest.mark.parametrize("init", INITS)
-    def test_what_is_added_behind_refined_drafts_is_honest(self, init: Init) -> None:
+    def test_drafts_added_behind_refined_ones_record_their_distributions(self, init: Init) -> None:
         def fill(draws: EnumeratingDraws) -> tuple[torch.Tensor, torch.Tensor]:
-            made, run = window(draws, init)
-            fresh = redraw(draws)(made.tokens, made.probs, LEFT[None], 2)
-            made.tokens, made.probs, made.kept = fresh
-            made.fill(run, 3)
-            return made.tokens, made.probs
+            window, run = new_window(draws, init)
+            fresh = redraw(draws)(window.tokens, window.probs, LEFT[None], 2)
+            window.tokens, window.probs, window.reused = fresh
+            window.fill(run, 3)
+            return window.tokens, window.probs
 
         assert dishonesty(fill) < 1e-12
 
-    def test_the_check_sees_a_neighbours_law_recorded_for_a_copy(self) -> None:
-        """The known mistake: copy the neighbour's token and record the neighbour's law."""
+    def test_the_check_catches_a_neighbours_distribution_recorded_for_a_copy(self) -> None:
+        """The known mistake: copy the neighbour's token and record the neighbour's distribution."""
 
         def copy(draws: EnumeratingDraws) -> tuple[torch.Tensor, torch.Tensor]:
             token = draws.categorical(LEFT[None], "draft")
@@ -102,7 +102,7 @@ class TestInits:
         assert dishonesty(copy) > 0.1
 
     @pytest.mark.parametrize(
-        ("init", "wanted"),
+        ("init", "expected"),
         [
             ("uniform", [1 / 3] * 3),
             ("random", None),
@@ -110,24 +110,24 @@ class TestInits:
             ("h-sample", LEFT.tolist()),
         ],
     )
-    def test_which_law_is_recorded(self, init: Init, wanted: list[float] | None) -> None:
+    def test_the_recorded_distribution_of_each_init(self, init: Init, expected: list[float] | None) -> None:
         draws = EnumeratingDraws()
         draws.replay([], [], {})
-        made, run = window(draws, init)
-        made.past = LEFT[None]
-        made.fill(run, 2)
-        for token, probs in zip(made.tokens.tolist(), made.probs.tolist(), strict=True):
-            assert probs == (wanted or [float(v == token) for v in range(3)])
-        assert not bool(made.kept.any())
+        window, run = new_window(draws, init)
+        window.past = LEFT[None]
+        window.fill(run, 2)
+        for token, probs in zip(window.tokens.tolist(), window.probs.tolist(), strict=True):
+            assert probs == (expected or [float(v == token) for v in range(3)])
+        assert not bool(window.reused.any())
 
-    def test_without_a_law_on_the_left_a_sample_is_a_random_id_and_the_next_one_copies_it(self) -> None:
-        """What was drawn at random is recorded as a point mass, and a draw from that is a copy."""
+    def test_without_a_distribution_on_the_left_a_sample_is_a_random_id_and_the_next_one_copies_it(self) -> None:
+        """A random id is recorded as a point mass, and a draw from a point mass is a copy."""
         draws = EnumeratingDraws()
         draws.replay([1], [], {})
-        made, run = window(draws, "h-sample")
-        made.fill(run, 2)
-        assert made.tokens.tolist() == [1, 1]
-        assert made.probs.tolist() == [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
+        window, run = new_window(draws, "h-sample")
+        window.fill(run, 2)
+        assert window.tokens.tolist() == [1, 1]
+        assert window.probs.tolist() == [[0.0, 1.0, 0.0], [0.0, 1.0, 0.0]]
 
 
 def picture(eol: bool, init: Init, size: int = 8) -> tuple[JacobiWindow, Any]:
@@ -141,10 +141,10 @@ def picture(eol: bool, init: Init, size: int = 8) -> tuple[JacobiWindow, Any]:
 
 class TestGrids:
     @pytest.mark.parametrize("init", [*INITS, "v-repeat", "v-sample"])
-    def test_ends_of_rows_are_drafted_as_they_must_be(self, init: Init) -> None:
-        made, run = picture(True, init)
-        draft = made.propose(run)
-        assert len(draft) == 7, "the last place is left to the token that closes the step"
+    def test_ends_of_rows_are_drafted_where_they_are_forced(self, init: Init) -> None:
+        window, run = picture(True, init)
+        draft = window.propose(run)
+        assert len(draft) == 7, "the last position is that of the bonus token"
         assert [token == 4 for token in draft.tokens.tolist()] == [False] * 3 + [True] + [False] * 3
         assert draft.probs is not None and draft.probs[3].tolist() == [0, 0, 0, 0, 1]
 
@@ -153,33 +153,35 @@ class TestGrids:
         [("h-repeat", [None, 0, 1, None, None, 4, 5]), ("v-repeat", [None, None, None, None, 0, 1, 2])],
     )
     def test_a_copy_is_of_the_neighbour_in_the_picture(self, init: Init, source: list[int | None]) -> None:
-        """Ids 3 2 1, an end, then what the neighbours say; a cell without a neighbour is drawn (id 0 here)."""
-        made, run = picture(True, init)
-        given = torch.tensor([3, 2, 1, 4])
-        run.target.append(given)
+        """Ids 3 2 1, an end, then copies of neighbours. A cell without a neighbour is drawn (id 0 here)."""
+        window, run = picture(True, init)
+        prefix = torch.tensor([3, 2, 1, 4])
+        run.target.append(prefix)
         run.emitted = 4
-        tokens = [*given.tolist(), *made.propose(run).tokens.tolist()]
-        wanted = [0 if at is None else tokens[at] for at in source]
-        assert tokens[4:] == wanted[4:]
-        assert made.probs.argmax(1).tolist() == tokens[4:]
+        tokens = [*prefix.tolist(), *window.propose(run).tokens.tolist()]
+        expected = [0 if at is None else tokens[at] for at in source]
+        assert tokens[4:] == expected[4:]
+        assert window.probs.argmax(1).tolist() == tokens[4:]
 
-    def test_a_vertical_sample_comes_from_the_law_above_and_records_it(self) -> None:
-        made, run = picture(False, "v-sample")
-        laws = torch.softmax(torch.arange(30.0, dtype=torch.float64).view(6, 5).sin(), -1)
-        made.fill(run, 3)
-        made.advance(run, laws[:4], 2, redraw(run.draws))  # a row is emitted, its laws are remembered
+    def test_a_vertical_sample_is_drawn_from_the_distribution_above_and_records_it(self) -> None:
+        window, run = picture(False, "v-sample")
+        probs = torch.softmax(torch.arange(30.0, dtype=torch.float64).view(6, 5).sin(), -1)
+        window.fill(run, 3)
+        window.advance(run, probs[:4], 2, redraw(run.draws))  # a row is emitted, its distributions are stored
         run.target.append(torch.tensor([0, 1, 2]))
-        made.fill(run, 2)
-        torch.testing.assert_close(made.probs, laws[[3, 1]], rtol=0, atol=0)
+        window.fill(run, 2)
+        torch.testing.assert_close(window.probs, probs[[3, 1]], rtol=0, atol=0)
 
     @pytest.mark.parametrize("init", [*INITS, "v-repeat", "v-sample"])
     @pytest.mark.parametrize("eol", [False, True])
     def test_a_whole_picture_at_temperature_zero_is_the_greedy_one(self, init: Init, eol: bool) -> None:
         grid = [3, 4, 5] if eol else [3, 4]
-        how = {"vocabulary": 6, "seed": 8, "grid": grid}
-        ours = decoded(SJD(6, init), Sampling(0.0), 15 if eol else 12, **how)
-        assert ours.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), 15 if eol else 12, **how).tokens
-        assert sum(step.forced for step in ours.steps) == (3 if eol else 0)
+        params = {"vocabulary": 6, "seed": 8, "grid": grid}
+        result = decoded(SJD(6, init), Sampling(0.0), 15 if eol else 12, **params)
+        assert (
+            result.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), 15 if eol else 12, **params).tokens
+        )
+        assert sum(step.forced for step in result.steps) == (3 if eol else 0)
 
     def test_forced_drafts_stay_out_of_acceptance(self) -> None:
         steps = decoded(SJD(9, "random"), Sampling(1.0), 20, vocabulary=6, seed=2, grid=[4, 4, 5]).steps
@@ -189,20 +191,20 @@ class TestGrids:
             assert step.forced_accepted <= step.accepted and step.forced_tested <= step.tested
 
     @pytest.mark.parametrize("init", ["v-repeat", "v-sample"])
-    def test_a_text_has_nothing_above(self, init: Init) -> None:
+    def test_vertical_inits_are_refused_for_texts(self, init: Init) -> None:
         with pytest.raises(UsageError, match=f"init is {init}, and this backbone's tokens lie in no rows; use h-"):
             decoded(SJD(4, init), Sampling(1.0), 5)
 
     def test_a_window_larger_than_the_picture_is_cut_to_it(self) -> None:
-        how = {"vocabulary": 4, "grid": [2, 2]}
-        assert decoded(SJD(50), Sampling(1.0), 4, **how).tokens == decoded(SJD(4), Sampling(1.0), 4, **how).tokens
+        params = {"vocabulary": 4, "grid": [2, 2]}
+        assert decoded(SJD(50), Sampling(1.0), 4, **params).tokens == decoded(SJD(4), Sampling(1.0), 4, **params).tokens
 
-    def test_without_refinement_nothing_of_the_window_is_left(self) -> None:
-        made, run = picture(False, "uniform")
-        made.fill(run, 5)
-        probs = made.probs.clone()
-        made.advance(run, probs.new_full((6, 5), 0.2), 1, discard)
-        assert len(made.tokens) == len(made.probs) == len(made.kept) == 0
+    def test_without_refinement_the_window_is_emptied(self) -> None:
+        window, run = picture(False, "uniform")
+        window.fill(run, 5)
+        probs = window.probs.clone()
+        window.advance(run, probs.new_full((6, 5), 0.2), 1, discard)
+        assert len(window.tokens) == len(window.probs) == len(window.reused) == 0
 
 
 @settings(deadline=None, derandomize=True, max_examples=40)
@@ -216,10 +218,10 @@ class TestGrids:
 def test_greedy_is_autoregressive_greedy_in_no_more_passes_than_tokens(
     width: int, init: Init, vocabulary: int, seed: int, budget: int
 ) -> None:
-    how = {"vocabulary": vocabulary, "seed": seed}
-    ours = decoded(SJD(width, init), Sampling(0.0), budget, **how)
-    assert ours.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), budget, **how).tokens
-    assert len(ours.steps) <= len(ours.tokens)
+    params = {"vocabulary": vocabulary, "seed": seed}
+    result = decoded(SJD(width, init), Sampling(0.0), budget, **params)
+    assert result.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), budget, **params).tokens
+    assert len(result.steps) <= len(result.tokens)
 
 
 @pytest.mark.parametrize(("counts", "drafts"), [(True, 3), (False, 4)])
@@ -237,7 +239,7 @@ def test_the_window_may_be_one_draft_when_the_fed_token_does_not_count() -> None
 
 
 def test_refined_drafts_are_accepted_more_often_than_fresh_ones() -> None:
-    """What SJD is for: it needs fewer passes than Jacobi on the same flat model."""
+    """SJD needs fewer passes than Jacobi on the same flat model."""
     passes = {
         kind: len(decoded(METHODS.get(kind)(window=8), Sampling(1.0), 200, vocabulary=6, context=400).steps)
         for kind in ("sjd", "jacobi")
@@ -245,7 +247,9 @@ def test_refined_drafts_are_accepted_more_often_than_fresh_ones() -> None:
     assert passes["sjd"] < passes["jacobi"]
 
 
-@pytest.mark.parametrize("bad", [{"window": 1}, {"window": 0, "window_counts_refed": False}, {"window": -5}])
+@pytest.mark.parametrize(
+    "bad", [{"window": 1}, {"window": 0, "window_counts_refed": False}, {"window": -5}]
+)
 def test_a_window_without_a_draft_is_a_usage_error(bad: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match=r"sjd: window is .* leaves no draft"):
         SJD(**bad)
@@ -260,8 +264,8 @@ WORDS = {
 }
 
 
-def test_a_word_that_is_none_of_its_choices() -> None:
-    """Without the checks of these tests, which refuse the annotation first."""
+def test_a_word_outside_its_choices_is_refused() -> None:
+    """Without shape checks, which refuse the annotation first."""
     for name, words in WORDS.items():
         parameter, word = next(iter(words.items()))
         message = re.escape(f"{name}: {parameter} is {word!r}; choose one of ")

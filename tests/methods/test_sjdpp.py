@@ -1,4 +1,4 @@
-"""SJD++: which ways of keeping a draft are exact, and what the published one costs."""
+"""SJD++: the exact ways of carrying a draft over, and the cost of the published one."""
 
 from __future__ import annotations
 
@@ -34,16 +34,16 @@ NEXT = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
 
 
 def refined(act: Callable[[EnumeratingDraws], Fresh]) -> dict[tuple[float, ...], dict[int, float]]:
-    """P(first draft and its recorded law), by law."""
-    seen: dict[tuple[float, ...], dict[int, float]] = {}
+    """P(first draft, its recorded distribution), by distribution."""
+    weights: dict[tuple[float, ...], dict[int, float]] = {}
     draws, stack = EnumeratingDraws(), [[]]  # type: ignore[var-annotated]  # lists of choices
     while stack:
         draws.replay(stack.pop(), stack, {})
         fresh = act(draws)
-        group = seen.setdefault(tuple(round(v, 12) for v in fresh.probs[0].tolist()), {})
+        group = weights.setdefault(tuple(round(v, 12) for v in fresh.probs[0].tolist()), {})
         token = int(fresh.tokens[0])
         group[token] = group.get(token, 0.0) + draws.weight
-    return seen
+    return weights
 
 
 def carried(reuse: Reuse, tau: float) -> dict[tuple[float, ...], dict[int, float]]:
@@ -55,7 +55,7 @@ def carried(reuse: Reuse, tau: float) -> dict[tuple[float, ...], dict[int, float
 
 
 def bias(reuse: Reuse, tau: float) -> float:
-    """The largest difference between P(draft | recorded law) and the recorded law."""
+    """The largest difference between P(draft | recorded distribution) and the recorded distribution."""
     worst = 0.0
     for probs, group in carried(reuse, tau).items():
         mass = sum(group.values())
@@ -66,29 +66,29 @@ def bias(reuse: Reuse, tau: float) -> float:
 class TestOneCarry:
     @pytest.mark.parametrize("tau", [0.0, 0.25, 0.5, 0.9, 1.5, inf])
     @pytest.mark.parametrize("reuse", EXACT_MODES)
-    def test_exact_modes_record_the_law_the_draft_has(self, reuse: Reuse, tau: float) -> None:
+    def test_exact_modes_record_the_distribution_of_the_draft(self, reuse: Reuse, tau: float) -> None:
         assert bias(reuse, tau) < 1e-11
 
     @pytest.mark.parametrize("reuse", ["paper", "frozen"])
-    def test_the_others_do_not(self, reuse: Reuse) -> None:
+    def test_lossy_modes_do_not(self, reuse: Reuse) -> None:
         assert bias(reuse, 0.5) > 1e-2
 
-    def test_keeping_everything_and_its_law_is_exact(self) -> None:
-        """At tau = 0 nothing is selected, so the old law is the law."""
+    def test_carrying_everything_over_with_its_distribution_is_exact(self) -> None:
+        """At tau = 0 nothing is selected, so the old distribution is right."""
         assert bias("frozen", 0.0) < 1e-12
         assert bias("paper", 0.0) > 1e-2
 
-    def test_keeping_nothing_is_sjd(self) -> None:
+    def test_carrying_nothing_over_is_exact(self) -> None:
         assert bias("paper", inf) < 1e-12
 
     def test_the_paper_mode_by_hand(self) -> None:
-        """K = {v : p > q / 2} = {1, 2}; token 0 is redrawn from p; the law on record is p."""
+        """K = {v : p > q / 2} = {1, 2}; token 0 is redrawn from p; p is recorded."""
         (group,) = carried("paper", 0.5).values()
-        wanted = [0.6 * 0.15, 0.3 + 0.6 * 0.25, 0.1 + 0.6 * 0.6]
-        assert [group[v] for v in range(3)] == pytest.approx(wanted, abs=1e-12)
+        expected = [0.6 * 0.15, 0.3 + 0.6 * 0.25, 0.1 + 0.6 * 0.6]
+        assert [group[v] for v in range(3)] == pytest.approx(expected, abs=1e-12)
 
     @pytest.mark.parametrize(
-        ("reuse", "kept", "redrawn"),
+        ("reuse", "carried_over", "redrawn"),
         [
             ("paper", P[0].tolist(), P[0].tolist()),
             ("frozen", Q[0].tolist(), P[0].tolist()),
@@ -96,16 +96,18 @@ class TestOneCarry:
             ("B2", [0.0, 0.75, 0.25], P[0].tolist()),
         ],
     )
-    def test_laws_on_record_by_hand(self, reuse: Reuse, kept: list[float], redrawn: list[float] | None) -> None:
+    def test_recorded_distributions_by_hand(
+        self, reuse: Reuse, carried_over: list[float], redrawn: list[float] | None
+    ) -> None:
         draws = EnumeratingDraws()
-        for token, wanted in ((1, kept), (0, redrawn or kept)):
+        for token, expected in ((1, carried_over), (0, redrawn or carried_over)):
             draws.replay([], [], {})
             fresh = reuse_by_threshold(torch.tensor([token]), Q, P, reuse, 0.5, draws)
-            assert fresh.kept.tolist() == [token == 1]
-            assert fresh.probs[0].tolist() == pytest.approx(wanted, abs=1e-12)
+            assert fresh.reused.tolist() == [token == 1]
+            assert fresh.probs[0].tolist() == pytest.approx(expected, abs=1e-12)
 
-    def test_coupling_keeps_most(self) -> None:
-        """M keeps with sum min(p, q); G with its own, smaller chance; both record p."""
+    def test_the_maximal_coupling_carries_most_over(self) -> None:
+        """M carries over with probability sum min(p, q); G with a smaller one."""
 
         def share(reuse: Reuse) -> float:
             draws, stack, total = EnumeratingDraws(), [[]], 0.0  # type: ignore[var-annotated]
@@ -113,18 +115,18 @@ class TestOneCarry:
                 draws.replay(stack.pop(), stack, {})
                 x = draws.race(Q, [5]) if reuse == "G" else draws.categorical(Q, "draft")
                 fresh = carry_over(draws, reuse, 0.5)(x, Q, torch.cat([P, NEXT]), 5)
-                total += draws.weight * bool(fresh.kept[0])
+                total += draws.weight * bool(fresh.reused[0])
             return total
 
         assert share("M") == pytest.approx(0.15 + 0.25 + 0.1, abs=1e-12)
         assert 0.3 < share("G") < share("M")
 
 
-class TestLaws:
+class TestOutputDistribution:
     @pytest.mark.parametrize("reuse", ["paper", "frozen", "C", "B2"])
     def test_an_infinite_threshold_is_sjd(self, reuse: Reuse) -> None:
-        ours = method_law(SJDPlusPlus(3, reuse=reuse, tau=inf), SMALLEST)
-        assert total_variation(ours, method_law(SJD(3), SMALLEST)) < 1e-12
+        sjdpp = method_law(SJDPlusPlus(3, reuse=reuse, tau=inf), SMALLEST)
+        assert total_variation(sjdpp, method_law(SJD(3), SMALLEST)) < 1e-12
 
     @pytest.mark.parametrize("reuse", EXACT_MODES)
     @pytest.mark.parametrize("tau", [0.0, 0.9])
@@ -141,11 +143,11 @@ class TestLaws:
         ],
         ids=str,
     )
-    def test_what_the_lossy_modes_cost_here(self, reuse: Reuse, case: Any, tv: float) -> None:
+    def test_the_cost_of_lossy_modes(self, reuse: Reuse, case: Any, tv: float) -> None:
         """Pinned: another number is another algorithm."""
-        found = distance(SJDPlusPlus(3, reuse=reuse), case)
-        assert found > 1e-3
-        assert found == pytest.approx(tv, abs=1e-9)
+        measured = distance(SJDPlusPlus(3, reuse=reuse), case)
+        assert measured > 1e-3
+        assert measured == pytest.approx(tv, abs=1e-9)
 
     def test_the_cost_vanishes_as_the_threshold_grows(self) -> None:
         costs = [distance(SJDPlusPlus(3, tau=tau), SMALLEST) for tau in (0.0, 0.5, inf)]
@@ -159,18 +161,18 @@ def decoded(method: SJDPlusPlus, sampling: Sampling, budget: int = 60, **params:
 
 
 class TestCounts:
-    def test_at_threshold_zero_all_drafts_behind_the_refused_one_are_carried(self) -> None:
+    def test_at_threshold_zero_all_drafts_behind_the_rejected_one_are_carried_over(self) -> None:
         steps = decoded(SJDPlusPlus(6, tau=0.0), Sampling(1.0)).steps
-        left = 60
-        for before, after in pairwise(steps):
-            left -= before.emitted
-            assert after.reused == min(max(0, before.drafted - before.accepted - 1), left - 1)
+        room = 60
+        for before, following in pairwise(steps):
+            room -= before.emitted
+            assert following.reused == min(max(0, before.drafted - before.accepted - 1), room - 1)
         assert sum(step.reused for step in steps) > 0
 
-    def test_at_an_infinite_threshold_none_is(self) -> None:
+    def test_at_an_infinite_threshold_none_is_carried_over(self) -> None:
         assert not any(step.reused for step in decoded(SJDPlusPlus(6, tau=inf), Sampling(1.0)).steps)
 
-    def test_a_threshold_between_carries_some(self) -> None:
+    def test_a_larger_threshold_carries_fewer_over(self) -> None:
         def mean(tau: float) -> float:
             steps = decoded(SJDPlusPlus(6, tau=tau), Sampling(1.0)).steps
             return sum(step.reused for step in steps) / len(steps)
@@ -178,15 +180,15 @@ class TestCounts:
         assert mean(0.0) > mean(0.5) > mean(4.0) >= 0
 
     @pytest.mark.parametrize("reuse", ["M", "G"])
-    def test_couplings_count_what_came_back_unchanged(self, reuse: Reuse) -> None:
+    def test_couplings_count_unchanged_drafts(self, reuse: Reuse) -> None:
         steps = decoded(SJDPlusPlus(6, reuse=reuse), Sampling(1.0)).steps
         assert sum(step.reused for step in steps) > 0
-        for before, after in pairwise(steps):
-            assert after.reused <= max(0, before.drafted - before.accepted - 1)
+        for before, following in pairwise(steps):
+            assert following.reused <= max(0, before.drafted - before.accepted - 1)
 
     @pytest.mark.parametrize("reuse", ["paper", "frozen", *EXACT_MODES])
     def test_greedy_is_sjds_greedy(self, reuse: Reuse) -> None:
-        """All modes: at T = 0 a law is a point, and what it accepts is the argmax."""
+        """At T = 0 every distribution is a point mass, and the accepted token is the argmax."""
         model = Tabular("tabular", {"vocabulary": 4, "context": 200})
         run = open_run(model, lambda name: model, (0, 1), Sampling(0.0), 60, SeededDraws(0, "t", "p", 0))
         assert decoded(SJDPlusPlus(6, reuse=reuse), Sampling(0.0)).tokens == decode(SJD(6), run).tokens
@@ -196,28 +198,28 @@ class TestPictures:
     """Rows of six cells, each ended by id 6."""
 
     @pytest.mark.parametrize("reuse", ["paper", "frozen", *EXACT_MODES])
-    def test_ends_of_rows_stand_where_they_must_and_stay_out_of_acceptance(self, reuse: Reuse) -> None:
-        found = decoded(SJDPlusPlus(9, reuse=reuse), Sampling(1.0), 42, vocabulary=7, grid=[6, 6, 6])
-        assert [place for place, token in enumerate(found.tokens) if token == 6] == [6, 13, 20, 27, 34, 41]
-        assert sum(step.forced for step in found.steps) == 6
-        assert sum(step.forced_accepted for step in found.steps) > 0
-        assert all(step.forced_accepted <= min(step.forced_tested, step.accepted) for step in found.steps)
+    def test_ends_of_rows_are_at_their_places_and_stay_out_of_acceptance(self, reuse: Reuse) -> None:
+        result = decoded(SJDPlusPlus(9, reuse=reuse), Sampling(1.0), 42, vocabulary=7, grid=[6, 6, 6])
+        assert [place for place, token in enumerate(result.tokens) if token == 6] == [6, 13, 20, 27, 34, 41]
+        assert sum(step.forced for step in result.steps) == 6
+        assert sum(step.forced_accepted for step in result.steps) > 0
+        assert all(step.forced_accepted <= min(step.forced_tested, step.accepted) for step in result.steps)
 
     @pytest.mark.parametrize("reuse", ["paper", "M", "G"])
     def test_a_whole_picture_at_temperature_zero_is_sjds(self, reuse: Reuse) -> None:
         params = {"vocabulary": 7, "grid": [6, 6, 6]}
-        ours = decoded(SJDPlusPlus(9, "v-sample", reuse=reuse), Sampling(0.0), 42, **params)
-        assert ours.tokens == decoded(SJDPlusPlus(2, tau=inf), Sampling(0.0), 42, **params).tokens
+        result = decoded(SJDPlusPlus(9, "v-sample", reuse=reuse), Sampling(0.0), 42, **params)
+        assert result.tokens == decoded(SJDPlusPlus(2, tau=inf), Sampling(0.0), 42, **params).tokens
 
 
 class TestParameters:
     @pytest.mark.parametrize("tau", [-0.1, float("nan"), -inf])
-    def test_a_threshold_below_zero(self, tau: float) -> None:
+    def test_a_threshold_below_zero_is_refused(self, tau: float) -> None:
         with pytest.raises(UsageError, match=r"tau is .*ratio of probabilities"):
             SJDPlusPlus(tau=tau)
 
     @pytest.mark.parametrize("window", [1, 0, -2])
-    def test_a_window_without_a_draft(self, window: int) -> None:
+    def test_a_window_without_a_draft_is_refused(self, window: int) -> None:
         with pytest.raises(UsageError, match=f"sjdpp: window is {window}, which leaves no draft"):
             SJDPlusPlus(window)
 
@@ -230,5 +232,5 @@ class TestParameters:
             *((SJDPlusPlus(reuse=reuse), Claim.SAME_LAW) for reuse in EXACT_MODES),
         ],
     )
-    def test_the_claim_is_that_of_the_mode(self, method: SJDPlusPlus, claim: Claim) -> None:
+    def test_the_claim_follows_the_mode(self, method: SJDPlusPlus, claim: Claim) -> None:
         assert method.claim is claim

@@ -29,14 +29,14 @@ def opened(sampling: Sampling, budget: int = 30, seed: int = 0, model: Tabular =
     return open_run(model, toy_drafter(model), PROMPT, sampling, budget, SeededDraws(seed, "t", "p", 0))
 
 
-def decoded(method: Method[Any], sampling: Sampling, **how: Any) -> Decode:
-    return decode(method, opened(sampling, **how))
+def decoded(method: Method[Any], sampling: Sampling, **options: Any) -> Decode:
+    return decode(method, opened(sampling, **options))
 
 
 @pytest.mark.parametrize("replacement", [True, False])
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.0), Sampling(0.7, top_k=3)])
-def test_a_drafter_that_is_the_target_is_believed_at_once(sampling: Sampling, replacement: bool) -> None:
-    """The first child of every node: whatever stands beside it is never tried."""
+def test_a_drafter_that_is_the_target_has_every_level_accepted(sampling: Sampling, replacement: bool) -> None:
+    """The first child of every node is accepted, so its siblings are never tested."""
     result = decoded(SpecInfer("self", widths=(2, 2), replacement=replacement), sampling, budget=30)
     assert [(step.accepted, step.levels) for step in result.steps] == [(2, 2)] * 10
     assert all(step.expected >= 2 - 1e-12 for step in result.steps)
@@ -71,7 +71,7 @@ def test_repeats_are_read_and_not_counted() -> None:
 
 
 class Watched(BranchingDrafter):
-    """Looks at what the drafters' sessions hold once a draft is made."""
+    """Checks the entries of the drafters' sessions after each draft."""
 
     def propose(self, run: Run) -> Draft:
         draft = super().propose(run)
@@ -112,7 +112,7 @@ def test_greedy_is_the_targets_greedy() -> None:
 
 
 @pytest.mark.parametrize("widths", [(), (2, 0)])
-def test_no_children_are_a_usage_error(widths: tuple[int, ...]) -> None:
+def test_a_level_without_children_is_a_usage_error(widths: tuple[int, ...]) -> None:
     with pytest.raises(UsageError, match="give a child or more for each of one or more levels"):
         SpecInfer(widths=widths)
 

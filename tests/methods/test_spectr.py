@@ -1,4 +1,4 @@
-"""SpecTr: continuations that share a beginning share its node, and each further draft helps."""
+"""SpecTr: continuations that share a prefix share its nodes, and further drafts raise acceptance."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ def decoded(method: Method[Any], sampling: Sampling, budget: int = 30, model: Ta
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.0), Sampling(0.7, top_k=3)])
-def test_a_drafter_that_is_the_target_is_believed_at_once(sampling: Sampling) -> None:
+def test_a_drafter_that_is_the_target_has_every_level_accepted(sampling: Sampling) -> None:
     result = decoded(SpecTr("self", k=3, gamma=2), sampling)
     assert [(step.accepted, step.levels) for step in result.steps] == [(2, 2)] * 10
 
 
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize("method", [SpecTr("toy", k=3, gamma=1), SpecTr("toy", k=2, gamma=2)])
-def test_it_is_exact(method: SpecTr) -> None:
+def test_it_has_the_targets_distribution(method: SpecTr) -> None:
     assert distance(method, Case(2, 3, 10, Sampling(1.0))) < 1e-12
     assert distance(method, Case(3, 3, 20, Sampling(1.0, top_k=2))) < 1e-12
 
 
 def test_one_continuation_is_chain_speculation() -> None:
-    """The same draws of the same odds, so the same tokens."""
-    ours, chain = (decoded(method, Sampling(1.0), 60) for method in (SpecTr("toy", 1, 4), Speculative("toy", 4)))
-    assert ours.tokens == chain.tokens
-    assert [step.accepted for step in ours.steps] == [step.accepted for step in chain.steps]
+    """The same draws from the same probabilities, so the same tokens."""
+    spectr, chain = (decoded(method, Sampling(1.0), 60) for method in (SpecTr("toy", 1, 4), Speculative("toy", 4)))
+    assert spectr.tokens == chain.tokens
+    assert [step.accepted for step in spectr.steps] == [step.accepted for step in chain.steps]
 
 
-def test_more_continuations_are_expected_to_keep_more() -> None:
+def test_more_continuations_raise_expected_acceptance() -> None:
     """Means over 60 tokens at a fixed seed."""
     means = []
     for k in (1, 4):
@@ -85,12 +85,12 @@ def test_no_drafts_are_a_usage_error(k: int, gamma: int) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_its_own_size_is_proved_on_a_shorter_output_and_bugs_show_there() -> None:
+def test_the_default_size_is_proved_on_a_shorter_output_and_injected_bugs_are_caught() -> None:
     """Four drafts of two tokens are 6,561 outcomes before any is tested; of one token they are 81."""
     method, eos = SpecTr("toy"), CASES[1]
-    found = measure(method, eos, QUICK)
-    assert (eos.length, found.case.length) == (3, 2)
-    assert found.total_variation < 1e-12
+    measured = measure(method, eos, QUICK)
+    assert (eos.length, measured.case.length) == (3, 2)
+    assert measured.total_variation < 1e-12
     for mutant in method.mutants:
         with injected(mutant):
-            assert measure(method, found.case, QUICK).total_variation > 1e-3, mutant.why
+            assert measure(method, measured.case, QUICK).total_variation > 1e-3, mutant.why

@@ -1,4 +1,4 @@
-"""Speculative sampling: what the drafter is told, how often it is asked, how often it is believed."""
+"""Speculative sampling: the tokens of the drafter's session, its passes, and acceptance."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ def opened(sampling: Sampling, budget: int = 20, seed: int = 0, model: Tabular =
     return open_run(model, toy_drafter(model), PROMPT, sampling, budget, draws)
 
 
-def decoded(method: Speculative, sampling: Sampling, **how: Any) -> Decode:
-    return decode(method, opened(sampling, **how))
+def decoded(method: Speculative, sampling: Sampling, **options: Any) -> Decode:
+    return decode(method, opened(sampling, **options))
 
 
 @pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(0.0), Sampling(0.7, top_k=3), Sampling(1.0, top_p=0.8)])
-def test_a_drafter_that_is_the_target_is_always_believed(sampling: Sampling) -> None:
+def test_a_drafter_that_is_the_target_has_all_drafts_accepted(sampling: Sampling) -> None:
     result = decoded(Speculative("self", 3), sampling, budget=40)
     drafted = sum(step.drafted for step in result.steps)
     assert sum(step.accepted for step in result.steps) == drafted == 30
@@ -72,7 +72,7 @@ def test_the_context_bounds_drafts_too() -> None:
 
 
 class Watched(ModelDrafter):
-    """Notes what the drafter's session holds when a draft was made."""
+    """Checks the tokens of the drafter's session after each draft."""
 
     def propose(self, run: Run) -> Draft:
         draft = super().propose(run)
@@ -80,7 +80,7 @@ class Watched(ModelDrafter):
         return draft
 
 
-def test_the_drafter_holds_the_targets_tokens_and_its_own_draft(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drafters_session_has_the_targets_tokens_and_its_own_draft(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("methods.speculative.ModelDrafter", Watched)
     run = opened(Sampling(1.0), budget=30)
     method = Speculative("toy", 4)
@@ -92,12 +92,12 @@ def test_the_drafter_holds_the_targets_tokens_and_its_own_draft(monkeypatch: pyt
     assert drafter.tokens == run.target.tokens == [*PROMPT, *result.tokens]
 
 
-def test_greedy_with_a_stranger_for_a_drafter_is_the_targets_greedy() -> None:
+def test_greedy_with_an_unrelated_drafter_is_the_targets_greedy() -> None:
     plain = decode(METHODS.get("autoregressive")(), opened(Sampling(0.0))).tokens
     assert decoded(Speculative("toy", 4), Sampling(0.0)).tokens == plain
 
 
-def test_a_draft_that_its_law_excludes_is_a_contract_error() -> None:
+def test_a_draft_of_probability_zero_is_a_contract_error() -> None:
     class Lying(Speculative):
         def step(self, run: Run, state: ModelDrafter) -> Acceptance:
             from methods.verifiers.rejection import verify_chain

@@ -1,4 +1,4 @@
-"""ZipAR: which pass fills what, how many passes that takes, what it costs in law, and a whole run of it."""
+"""ZipAR: the cells of each pass, the number of passes, the cost in total variation, and a whole run."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ STEEP = Case(2, 6, 33, Sampling(1.0), grid=(3, 2))
 
 
 class Blank(Cache):
-    """All laws are uniform, but for the grammar of a picture; counts the entries that it holds."""
+    """All distributions are uniform but for the grammar of a picture; counts the entries of the cache."""
 
     def __init__(self, model: Tabular, prompt: int) -> None:
-        self.model, self.prompt, self.held, self.most = model, prompt, 0, 0
+        self.model, self.prompt, self.entries, self.most_entries = model, prompt, 0, 0
 
     def extend(self, window: Window) -> Rows:
-        self.held += len(window.tokens)
-        self.most = max(self.most, self.held)
+        self.entries += len(window.tokens)
+        self.most_entries = max(self.most_entries, self.entries)
         assert self.model.grammar is not None
         return Rows(self.model.grammar(window.positions[len(window.tokens) - window.rows :] + 1 - self.prompt))
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        self.held = length + len(entries)
+        self.entries = length + len(entries)
 
 
 def drawn(method: ZipAR, grid: Sequence[int], budget: int | None = None, seed: int = 0) -> tuple[Decode, Blank]:
@@ -67,7 +67,7 @@ def drawn(method: ZipAR, grid: Sequence[int], budget: int | None = None, seed: i
 
 
 def filled(method: ZipAR, grid: Sequence[int]) -> list[list[int]]:
-    """Places of the picture filled by each step, from 0."""
+    """Positions of the picture filled by each step, from 0."""
     model = Tabular("tabular", {"vocabulary": 5, "grid": grid})
     assert model.capabilities.grid is not None
     draws = SeededDraws(0, "t", "p", 0)
@@ -92,14 +92,14 @@ class TestSchedule:
         assert filled(ZipAR(2), (3, 3)) == [[0], [1], [2, 3], [4], [5, 6], [7], [8]]
 
     def test_an_end_of_line_is_filled_when_the_next_row_begins(self) -> None:
-        """2 x 3 and ends, w = 1: place 3 closes the first row, 7 the last; that one is drawn in its turn."""
+        """2 x 3 and ends, w = 1: place 3 ends the first row, 7 the last; the last end is drawn in its turn."""
         assert filled(ZipAR(1), (2, 3, 4)) == [[0], [1, 3, 4], [2, 5], [6], [7]]
 
     def test_the_first_row_may_be_finished_alone(self) -> None:
         assert filled(ZipAR(1, first_row_alone=True), (3, 2)) == [[0], [1], [2], [3, 4], [5]]
         assert filled(ZipAR(1, first_row_alone=True), (2, 2, 4)) == [[0], [1], [2], [3], [4], [5]]
 
-    def test_at_the_pictures_width_one_row_follows_the_other(self) -> None:
+    def test_at_the_pictures_width_rows_follow_one_another(self) -> None:
         assert filled(ZipAR(3), (2, 3)) == [[0], [1], [2], [3], [4], [5]]
         assert filled(ZipAR(2), (2, 2, 4)) == [[0], [1], [2, 3], [4], [5]], "an end that is known takes no pass"
 
@@ -109,15 +109,15 @@ class TestSchedule:
     @pytest.mark.usefixtures("unchecked")
     def test_passes_are_as_predicted(self, rows: int, columns: int, eol: tuple[int, ...], alone: bool) -> None:
         for window in {1, 2, columns} - {columns + 1}:
-            found, entries = drawn(ZipAR(window, first_row_alone=alone), (rows, columns, *eol))
+            result, cache = drawn(ZipAR(window, first_row_alone=alone), (rows, columns, *eol))
             row = columns + len(eol)
-            rest = row + (rows - 2) * window if rows > 1 else 0
-            assert len(found.steps) == (row + rest if alone else row + (rows - 1) * window)
-            assert all(step.nfe == 1 for step in found.steps)
-            assert max(step.rows for step in found.steps) <= -(-row // window) + 2
-            assert sum(step.emitted for step in found.steps) == len(found.tokens) == rows * row
-            assert sum(step.forced for step in found.steps) == rows * len(eol)
-            assert entries.most <= 2 + rows * row, "a stand-in stays beside the true entry"
+            more = row + (rows - 2) * window if rows > 1 else 0
+            assert len(result.steps) == (row + more if alone else row + (rows - 1) * window)
+            assert all(step.nfe == 1 for step in result.steps)
+            assert max(step.rows for step in result.steps) <= -(-row // window) + 2
+            assert sum(step.emitted for step in result.steps) == len(result.tokens) == rows * row
+            assert sum(step.forced for step in result.steps) == rows * len(eol)
+            assert cache.most_entries <= 2 + rows * row, "a substitute stays beside the true entry"
 
     @pytest.mark.parametrize(
         ("method", "grid", "passes"), [(ZipAR(16), (48, 48, 4), 801), (ZipAR(8, first_row_alone=True), (24, 24), 224)]
@@ -134,14 +134,14 @@ class TestSchedule:
 
     @pytest.mark.parametrize("budget", [1, 4, 6, 7, 11])
     @pytest.mark.parametrize("schedule", ["fixed", "adaptive"])
-    def test_a_smaller_budget_is_the_first_places_of_the_picture(self, budget: int, schedule: Any) -> None:
-        found, _ = drawn(ZipAR(1, schedule), (2, 5, 4), budget)
-        assert len(found.tokens) == budget and found.tokens[5:6] == (4,)[: budget - 5 if budget > 5 else 0]
-        assert sum(step.overshoot for step in found.steps) == 0
+    def test_a_smaller_budget_gives_the_first_positions_of_the_picture(self, budget: int, schedule: Any) -> None:
+        result, _ = drawn(ZipAR(1, schedule), (2, 5, 4), budget)
+        assert len(result.tokens) == budget and result.tokens[5:6] == (4,)[: budget - 5 if budget > 5 else 0]
+        assert sum(step.overshoot for step in result.steps) == 0
 
 
-class TestLead:
-    def test_what_stands_before_a_row(self) -> None:
+class TestTokenBefore:
+    def test_without_ends_of_line_it_is_the_newest_token_above(self) -> None:
         """3 x 3, w = 1: the newest token of the row above the unfinished one, its own in the first row."""
         model = Tabular("tabular", {"vocabulary": 5, "grid": (3, 3)})
         draws = SeededDraws(0, "t", "p", 0)
@@ -153,14 +153,14 @@ class TestLead:
         run.canvas.tokens |= {4: 1}
         assert token_before(run.canvas, grid, 8) == 1
 
-    def test_an_end_of_line_where_rows_have_one(self) -> None:
+    def test_it_is_the_end_of_line_where_rows_have_one(self) -> None:
         model = Tabular("tabular", {"vocabulary": 5, "grid": (2, 3, 4)})
         run = open_run(model, lambda name: model, (0, 1), Sampling(1.0), 8, SeededDraws(0, "t", "p", 0))
         assert run.capabilities.grid is not None and token_before(run.canvas, run.capabilities.grid, 6) == 4
 
 
 @pytest.mark.usefixtures("unchecked")
-class TestLaw:
+class TestOutputDistribution:
     @pytest.mark.parametrize("case", [PLAIN, CLOSED], ids=["plain", "closed"])
     @pytest.mark.parametrize("schedule", ["fixed", "adaptive"])
     def test_at_the_pictures_width_it_is_the_targets(self, case: Case, schedule: Any) -> None:
@@ -175,19 +175,20 @@ class TestLaw:
         assert cost(ZipAR(1, first_row_alone=True), PLAIN) < 1e-12
 
     @pytest.mark.parametrize("window", [1, 2])
-    def test_adaptive_with_one_test_left_is_exact(self, window: int) -> None:
-        """At w = columns - 1 the only later k is the whole row, whose law the coupled token has."""
-        found = cost(ZipAR(window, "adaptive"), PLAIN)
-        assert found < 1e-12 if window == 2 else found > 1e-3
+    def test_an_adaptive_schedule_with_one_test_is_exact(self, window: int) -> None:
+        """At w = columns - 1 the only later k is the whole row, whose distribution the coupled token has."""
+        measured = cost(ZipAR(window, "adaptive"), PLAIN)
+        assert measured < 1e-12 if window == 2 else measured > 1e-3
 
-    def test_a_first_row_is_as_the_target_draws_it(self) -> None:
+    def test_the_first_row_has_the_targets(self) -> None:
         """The loss lies below the first row alone."""
-        ours = method_law(ZipAR(1), CLOSED)
-        theirs = reference_law(CLOSED.backbone(), CLOSED.prompt, 8, CLOSED.sampling)
+        output = method_law(ZipAR(1), CLOSED)
+        target = reference_law(CLOSED.backbone(), CLOSED.prompt, 8, CLOSED.sampling)
         rows = [
-            {out[:4]: sum(w for o, w in probs.items() if o[:4] == out[:4]) for out in probs} for probs in (ours, theirs)
+            {out[:4]: sum(w for o, w in probs.items() if o[:4] == out[:4]) for out in probs}
+            for probs in (output, target)
         ]
-        assert total_variation(*rows) < 1e-12 < 1e-3 < total_variation(ours, theirs)
+        assert total_variation(*rows) < 1e-12 < 1e-3 < total_variation(output, target)
 
     @pytest.mark.parametrize(
         ("where", "old", "new", "method", "case"),
@@ -204,7 +205,7 @@ class TestLaw:
             ("methods.zipar:token_before", "opening - 2 * grid.stride", "opening - grid.stride", ZipAR(1), STEEP),
         ],
     )
-    def test_planted_bugs_change_the_law(self, where: str, old: str, new: str, method: ZipAR, case: Case) -> None:
+    def test_injected_bugs_change_it(self, where: str, old: str, new: str, method: ZipAR, case: Case) -> None:
         clean = method_law(method, case)
         with injected(Mutant(where, old, new, "a bug")):
             assert total_variation(method_law(method, case), clean) > 1e-3
@@ -212,12 +213,12 @@ class TestLaw:
 
 class TestBadInput:
     @pytest.mark.parametrize("window", [0, -1])
-    def test_a_window_of_nothing(self, window: int) -> None:
+    def test_a_window_below_one_is_refused(self, window: int) -> None:
         with pytest.raises(UsageError, match=f"window is {window}; a row begins behind 1 or more"):
             ZipAR(window)
 
     @pytest.mark.parametrize("grid", [(2, 3), (2, 3, 4)])
-    def test_a_window_wider_than_the_picture(self, grid: tuple[int, ...]) -> None:
+    def test_a_window_wider_than_the_picture_is_refused(self, grid: tuple[int, ...]) -> None:
         with pytest.raises(UsageError, match=r"window is 4 and the picture's rows have 3 cells, .*; choose 1 to 3"):
             drawn(ZipAR(4), grid)
 
@@ -238,24 +239,28 @@ def scored(backbone: Backbone, tokens: Sequence[int], prompt: Sequence[int]) -> 
     return out
 
 
-def test_a_run_scores_the_very_tokens_under_the_causal_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_scores_its_tokens_under_the_causal_target(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "framed.yaml").write_text("adapter: tabular\ngrid: [3, 4, 2]\nlicence: Apache-2.0\nnote: a test\n")
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
-    asked = {
+    settings = {
         "methods": [{"name": "zipar", "window": 1}],
         "backbones": ["framed"],
         "tasks": [{"name": "tabular", "limit": 2}],
     }
-    plan = expand(resolve({**asked, "max_new_tokens": 99, "temperature": [1.0], "prove": False}, Lines("test", None)))
+    plan = expand(
+        resolve({**settings, "max_new_tokens": 99, "temperature": [1.0], "prove": False}, Lines("test", None))
+    )
     store = Store.create(tmp_path / "run", {**plan.manifest(), "provenance": {}})
     serial(plan, store, Options())
-    cell = next(found for found in map(store.cell, store.cells()) if found.meta["label"].startswith("zipar"))
+    cell = next(
+        candidate for candidate in map(store.cell, store.cells()) if candidate.meta["label"].startswith("zipar")
+    )
     counted = cell.samples[~cell.samples["warmup"].astype(bool)]
-    prompts = {prompt.id: prompt.tokens for found in plan.prompts.values() for prompt in found}
+    prompts = {prompt.id: prompt.tokens for candidate in plan.prompts.values() for prompt in candidate}
     backbone = presets.load("framed", "fp64")
     assert len(counted) == 2 and set(counted["status"]) == {"ok"}
     for sample in counted.to_dict("records"):
-        wanted = scored(backbone, sample["tokens"], prompts[sample["prompt"]] or ())
-        assert list(sample["logprobs"]) == pytest.approx(wanted, abs=1e-9) and len(wanted) == 15
+        expected = scored(backbone, sample["tokens"], prompts[sample["prompt"]] or ())
+        assert list(sample["logprobs"]) == pytest.approx(expected, abs=1e-9) and len(expected) == 15
         steps = cell.steps[(cell.steps["prompt"] == sample["prompt"]) & ~cell.steps["warmup"].astype(bool)]
         assert (len(steps), int(steps["nfe"].sum()), int(steps["forced"].sum())) == (7, 7, 3)

@@ -18,11 +18,11 @@ from harness.core.draws import Draws
 
 
 class Fresh(NamedTuple):
-    """Drafts, the distributions that they were drawn from, and which of them were kept rather than drawn."""
+    """Drafts, the distributions that they were drawn from, and which of them were reused rather than drawn."""
 
     tokens: Int[Tensor, " L"]
     probs: Float[Tensor, "L V"]
-    kept: Bool[Tensor, " L"]
+    reused: Bool[Tensor, " L"]
 
 
 Refine = Callable[[Int[Tensor, " M"], Float[Tensor, "M V"], Float[Tensor, "M+1 V"], int], Fresh]
@@ -33,7 +33,7 @@ The last row is the distribution behind the window, where no draft stood yet.
 
 
 def discard(x: Tensor, q: Tensor, p: Tensor, first: int) -> Fresh:
-    """No refinement: nothing of the window is kept, so the next one is all fresh (SJD++ Fig. 12)."""
+    """No refinement: nothing of the window is reused, so the next one is all fresh (SJD++ Fig. 12)."""
     return Fresh(x[:0], q[:0], x[:0].bool())
 
 

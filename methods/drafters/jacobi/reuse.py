@@ -41,9 +41,9 @@ def _refine(
 ) -> Fresh:
     if reuse == "G":
         tokens = draws.race(p, range(first, first + len(p)))
-        kept = torch.zeros_like(tokens, dtype=torch.bool)
-        kept[:-1] = tokens[:-1] == x
-        return Fresh(tokens, p, kept)
+        reused = torch.zeros_like(tokens, dtype=torch.bool)
+        reused[:-1] = tokens[:-1] == x
+        return Fresh(tokens, p, reused)
     last = draws.categorical(p[-1:], "draft")
     if reuse == "M":
         tokens = draws.couple(x, q, p[:-1])
@@ -51,8 +51,8 @@ def _refine(
     else:
         old = reuse_by_threshold(x, q, p[:-1], reuse, tau, draws)
     tokens = torch.cat([old.tokens, last])
-    kept = torch.cat([old.kept, torch.zeros_like(last, dtype=torch.bool)])
-    return Fresh(tokens, torch.cat([old.probs, p[-1:]]), kept)
+    reused = torch.cat([old.reused, torch.zeros_like(last, dtype=torch.bool)])
+    return Fresh(tokens, torch.cat([old.probs, p[-1:]]), reused)
 
 
 def reuse_by_threshold(
@@ -68,16 +68,16 @@ def reuse_by_threshold(
     C records q 1_K + (1 - m) p for both outcomes. B2 records q 1_K / m for a kept draft and p for a redrawn one.
     """
     keep_set = p > tau * q if tau < inf else torch.zeros_like(p, dtype=torch.bool)
-    kept = keep_set.gather(1, x[:, None])[:, 0]
+    reused = keep_set.gather(1, x[:, None])[:, 0]
     tokens = x.clone()
-    tokens[~kept] = draws.categorical(p[~kept], "draft")
+    tokens[~reused] = draws.categorical(p[~reused], "draft")
     mass = q.where(keep_set, 0.0).sum(-1, keepdim=True)
     if reuse == "C":
         probs = q.where(keep_set, 0.0) + (1 - mass) * p
     elif reuse == "B2":
-        probs = torch.where(kept[:, None], q.where(keep_set, 0.0) / mass, p)
+        probs = torch.where(reused[:, None], q.where(keep_set, 0.0) / mass, p)
     elif reuse == "frozen":
-        probs = torch.where(kept[:, None], q, p)
+        probs = torch.where(reused[:, None], q, p)
     else:
         probs = p
-    return Fresh(tokens, probs, kept)
+    return Fresh(tokens, probs, reused)

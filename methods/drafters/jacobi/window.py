@@ -28,7 +28,7 @@ class JacobiWindow:
         init: what fills empty positions (see `fill`).
         tokens: the drafts.
         probs: the distribution that each draft was drawn from.
-        kept: marks drafts that were carried over rather than drawn again.
+        reused: marks drafts that were carried over rather than drawn again.
         past: distributions that the last emitted tokens were drawn from, as far back as ``init`` looks; none of the
             prompt's.
     """
@@ -37,7 +37,7 @@ class JacobiWindow:
     init: Initialiser
     tokens: Int[Tensor, " L"]
     probs: Float[Tensor, "L V"]
-    kept: Bool[Tensor, " L"]
+    reused: Bool[Tensor, " L"]
     past: Float[Tensor, "E V"]
 
     @classmethod
@@ -54,7 +54,7 @@ class JacobiWindow:
     def propose(self, run: Run) -> Draft:
         """The window, filled up or cut to the room that is left."""
         self.fill(run, min(self.size, run.room - 1))
-        return Draft(self.tokens, self.probs, reused=self.kept)
+        return Draft(self.tokens, self.probs, reused=self.reused)
 
     def fill(self, run: Run, size: int) -> None:
         """Fresh drafts for the empty positions, each with the distribution it was really drawn from.
@@ -67,7 +67,7 @@ class JacobiWindow:
         Where there is no such neighbour, ``random``: a text's prompt has ids and no distributions; a picture's first
         column has nothing to its left. Ends of rows are forced.
         """
-        self.tokens, self.probs, self.kept = self.tokens[:size], self.probs[:size], self.kept[:size]
+        self.tokens, self.probs, self.reused = self.tokens[:size], self.probs[:size], self.reused[:size]
         missing = size - len(self.tokens)
         if missing <= 0:
             return
@@ -108,7 +108,7 @@ class JacobiWindow:
     def _append(self, run: Run, fresh: Draft) -> None:
         probs = fresh.q(run.capabilities.vocabulary, self.probs).to(self.probs.dtype)
         self.tokens, self.probs = torch.cat([self.tokens, fresh.tokens]), torch.cat([self.probs, probs])
-        self.kept = torch.cat([self.kept, torch.zeros_like(fresh.tokens, dtype=torch.bool)])
+        self.reused = torch.cat([self.reused, torch.zeros_like(fresh.tokens, dtype=torch.bool)])
 
     def advance(self, run: Run, p: Float[Tensor, "R V"], accepted: int, refine: Refine) -> None:
         """After ``accepted`` drafts and one more token: refine the drafts behind them.
@@ -121,9 +121,9 @@ class JacobiWindow:
         self._remember(run, p[:begin])
         tokens, q = self.tokens[begin:], self.probs[begin:].to(p.dtype)
         if begin > len(self.tokens):  # all accepted: the pass predicted nothing behind them
-            self.tokens, self.probs, self.kept = tokens, q, self.kept[begin:]
+            self.tokens, self.probs, self.reused = tokens, q, self.reused[begin:]
         else:
-            self.tokens, self.probs, self.kept = refine(tokens, q, p[begin:], len(run.target) + begin)
+            self.tokens, self.probs, self.reused = refine(tokens, q, p[begin:], len(run.target) + begin)
 
     def _remember(self, run: Run, probs: Float[Tensor, "n V"]) -> None:
         """Distributions of what is emitted now, as far back as ``init`` may look."""

@@ -301,7 +301,7 @@ def carried(run: Run, surplus: int) -> Refine:
     def refine(x: torch.Tensor, q: torch.Tensor, p: torch.Tensor, first: int) -> Fresh:
         made, kept = redraw(run.draws)(x, q, p, first), max(0, surplus)
         tokens, probs = torch.cat([x[:kept], made.tokens[kept:]]), torch.cat([q[:kept], made.probs[kept:]])
-        return Fresh(tokens, probs, made.kept)
+        return Fresh(tokens, probs, made.reused)
 
     return refine
 
