@@ -1,4 +1,4 @@
-"""Sizes of ADT-Tree's trees: the step of eq. 2, its bounds, and from which cell a tree begins."""
+"""Sizes of ADT-Tree's trees: the step of eq. 2, its bounds, and the cell from which a size starts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PROMPT = (0, 1, 2)
 
 
 def sizes(init: Init, cells: dict[tuple[int, int], Size], last: Size, **changes: object) -> Adjacency:
-    """As if these cells had been made; a picture of four columns behind a prompt of three tokens."""
+    """The state after these cells of a picture of four columns, behind a prompt of three tokens."""
     rule = replace(RULE, init=init, **changes)  # type: ignore[arg-type]
     return Adjacency(rule, {3 + 4 * row + column: size for (row, column), size in cells.items()}, last)
 
@@ -31,7 +31,7 @@ def chosen(state: Adjacency, cell: tuple[int, int]) -> Size:
 
 class TestTheStep:
     @pytest.mark.parametrize(
-        ("base", "alpha", "wanted"),
+        ("base", "alpha", "expected"),
         [
             (Size(4, 10), 1.0, Size(5, 7)),
             (Size(4, 10), 0.99, Size(3, 13)),
@@ -39,30 +39,30 @@ class TestTheStep:
             (Size(1, 12), 0.0, Size(1, 13)),
         ],
     )
-    def test_deeper_and_narrower_or_the_other_way(self, base: Size, alpha: float, wanted: Size) -> None:
-        assert RULE.moved(base, alpha, 100) == wanted
+    def test_it_moves_depth_and_width_in_opposite_directions(self, base: Size, alpha: float, expected: Size) -> None:
+        assert RULE.moved(base, alpha, 100) == expected
 
-    def test_widths_are_free_at_depth_one_if_asked(self) -> None:
+    def test_with_deep_only_width_is_unbounded_at_depth_one(self) -> None:
         free = replace(RULE, deep_only=True)
         assert free.moved(Size(1, 12), 0.0, 100) == Size(1, 15)
         assert free.moved(Size(1, 15), 0.0, 16) == Size(1, 16)
         assert free.moved(Size(1, 18), 1.0, 100) == Size(2, 13)
 
-    def test_no_more_children_than_tokens(self) -> None:
+    def test_width_is_at_most_the_vocabulary(self) -> None:
         assert RULE.moved(Size(4, 10), 0.0, 6).width == 6
 
     @pytest.mark.parametrize(("alpha", "used"), [("loops", 0.75), ("levels", 0.6), ("printed", 1.0)])
-    def test_the_share_used(self, alpha: str, used: float) -> None:
+    def test_the_used_share_by_each_definition(self, alpha: str, used: float) -> None:
         assert replace(RULE, alpha=alpha).used(Size(4, 10), 3) == pytest.approx(used)  # type: ignore[arg-type]
 
 
 class TestTheStart:
-    def test_the_first_tree(self) -> None:
+    def test_the_first_tree_has_the_first_size(self) -> None:
         run = run_on(MODEL, Sampling(1.0), 16, PROMPT)
         assert Adjacency(RULE).choose(run) == Size(4, 10)
 
     @pytest.mark.parametrize(
-        ("init", "cell", "wanted"),
+        ("init", "cell", "expected"),
         [
             ("horizontal", (1, 2), Size(3, 13)),  # of (1, 1): 4, 10
             ("vertical", (1, 2), Size(6, 8)),  # of (0, 2): 7, 5
@@ -70,11 +70,11 @@ class TestTheStart:
             ("vertical", (0, 3), Size(1, 7)),
         ],
     )
-    def test_a_neighbours_tree(self, init: Init, cell: tuple[int, int], wanted: Size) -> None:
+    def test_a_size_starts_from_a_neighbours_tree(self, init: Init, cell: tuple[int, int], expected: Size) -> None:
         cells = {(1, 1): Size(4, 10, 1.0), (0, 2): Size(7, 5, 1.0)}
-        assert chosen(sizes(init, cells, Size(2, 4, 0.5)), cell) == wanted
+        assert chosen(sizes(init, cells, Size(2, 4, 0.5)), cell) == expected
 
-    def test_the_share_of_the_cell_above_if_asked(self) -> None:
+    def test_with_of_neighbour_the_share_is_that_of_the_cell_above(self) -> None:
         state = sizes("vertical", {(0, 2): Size(7, 10, 1.0)}, Size(2, 4, 0.5), of_neighbour=True)
         assert chosen(state, (1, 2)) == Size(8, 7)
 
@@ -85,18 +85,18 @@ class TestTheStart:
         state = sizes("flock", cells, Size(5, 5, 1.0))
         assert chosen(state, (1, 2)) == Size(base_d + 1, base_k - 3)
 
-    def test_a_flock_of_none_is_the_last_tree(self) -> None:
+    def test_an_empty_flock_starts_from_the_last_tree(self) -> None:
         assert chosen(sizes("flock", {}, Size(5, 9, 0.0)), (2, 2)) == Size(4, 12)
 
-    def test_random_ones_lie_within_the_bounds(self) -> None:
+    def test_random_sizes_lie_within_the_bounds(self) -> None:
         run = run_on(MODEL, Sampling(1.0), 16, PROMPT)
         state = sizes("random", {}, Size(5, 9, 1.0), step_d=0, step_k=0)
-        found = [state.choose(run) for _ in range(300)]
-        assert {size.depth for size in found} == set(range(1, 10))
-        assert {size.width for size in found} == set(range(4, 14))
+        drawn = [state.choose(run) for _ in range(300)]
+        assert {size.depth for size in drawn} == set(range(1, 10))
+        assert {size.width for size in drawn} == set(range(4, 14))
 
 
-def test_a_step_marks_all_that_it_emitted() -> None:
+def test_a_step_records_its_size_for_every_emitted_cell() -> None:
     state = Adjacency(RULE)
     state.follow(7, Size(4, 10), accepted=2)
     assert state.last == Size(4, 10, 0.5)
@@ -113,6 +113,6 @@ def test_a_step_marks_all_that_it_emitted() -> None:
         ({"first": (0, 4)}, r"first \(0, 4\)"),
     ],
 )
-def test_refused(changes: dict[str, object], message: str) -> None:
+def test_bad_rules_are_refused(changes: dict[str, object], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         replace(RULE, **changes).check("adt_tree")  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""Training of a mesh model's heads: its own meshes as data, losses by hand, low-rank tuning and what it exports."""
+"""Training of XSpecMesh's heads: the model's meshes as data, losses by hand, low-rank tuning and its exports."""
 
 from __future__ import annotations
 
@@ -72,32 +72,30 @@ def cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 
 @pytest.fixture(scope="module")
-def crossed(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def stage_1_heads(base: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Heads of stage 1."""
     out = tmp_path_factory.mktemp("cross")
     return train("xspecmesh-cross", STAGE_1["cross"], out, {"shapes-mesh": base}).folder
 
 
 def figures(folder: Path) -> dict[str, float]:
-    found: dict[str, float] = json.loads((folder / "card.json").read_text())["figures"]
-    return found
+    card: dict[str, Any] = json.loads((folder / "card.json").read_text())
+    return dict(card["figures"])
 
 
-def tuning(base: Path, crossed: Path, variant: str = "lora") -> MeshTraining:
-    model = STAGE_2[variant].build({"shapes-mesh": base, "xspecmesh-cross": crossed})
+def tuning(base: Path, stage_1_heads: Path, variant: str = "lora") -> MeshTraining:
+    model = STAGE_2[variant].build({"shapes-mesh": base, "xspecmesh-cross": stage_1_heads})
     assert isinstance(model, MeshTraining)
     return model
 
 
-def same(one: Passage, other: Passage) -> bool:
-    """They have the same points."""
+def same_condition(one: Passage, other: Passage) -> bool:
+    """Whether two passages have the same points."""
     return np.array_equal(np.asarray(one.condition), np.asarray(other.condition))
 
 
 class TestData:
-    def test_meshes_are_the_backbones_own_and_are_made_once(
-        self, base: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_backbone_makes_each_mesh_once(self, base: Path, capsys: pytest.CaptureFixture[str]) -> None:
         teacher = Teacher(load_backbone("tiny", base))
         first = drawn(teacher, "other", 2, 6)
         assert "other shapes from 0 of 2" in capsys.readouterr().err
@@ -105,10 +103,10 @@ class TestData:
         assert capsys.readouterr().err == "" and len(more) == 3
         for one, again in zip(first, more, strict=False):
             assert one.tokens == again.tokens and one.start == 1 and len(one.tokens) <= 7
-            assert same(one, again)
+            assert same_condition(one, again)
         assert one.condition is not None and one.condition.shape == (1024, 6)
-        assert not same(first[0], first[1])
-        assert not same(first[0], drawn(teacher, "train", 1, 6)[0])
+        assert not same_condition(first[0], first[1])
+        assert not same_condition(first[0], drawn(teacher, "train", 1, 6)[0])
 
     def test_rows_and_tokens_of_each_passage_with_its_own_condition(self, base: Path) -> None:
         teacher = Teacher(load_backbone("tiny", base))
@@ -122,7 +120,7 @@ class TestData:
         encoded = teacher.backbone.open(Prompt("p", condition=passages[2].condition))
         assert encoded.condition is not None and torch.equal(meshes.conditions[2], encoded.condition)
 
-    def test_a_backbone_without_a_condition_cannot_teach_them(self) -> None:
+    def test_a_backbone_without_a_condition_is_refused(self) -> None:
         toy = Tabular("tabular", {"vocabulary": 4})
         assert Teacher(toy).condition(Passage((0, 1), 1)).shape == (3, 4)
         plain = type("Plain", (), {"open": lambda self, prompt: replace(toy.open(prompt), condition=None)})()
@@ -132,7 +130,7 @@ class TestData:
 
 
 class TestLosses:
-    def test_heads_count_less_with_their_depth_and_missing_tokens_nothing(self) -> None:
+    def test_deeper_heads_weigh_less_and_missing_tokens_nothing(self) -> None:
         logits = torch.randn(2, 3, 5)
         after = torch.tensor([[4, 1], [2, -1], [0, -1]])
         logs = logits.log_softmax(-1)
@@ -140,28 +138,28 @@ class TestLosses:
         torch.testing.assert_close(head_losses(logits, after), 0.8 * first + 0.64 * -logs[1, 0, 1])
         assert float(head_losses(logits, torch.full((3, 2), -1))) == 0
 
-    def test_the_joint_loss_is_fifty_times_the_backbones_and_the_heads(self, base: Path, crossed: Path) -> None:
-        """Before any step the tuned backbone is the base: its rows are the cached ones, and it has nothing to learn."""
-        model = tuning(base, crossed)
+    def test_the_joint_loss_is_fifty_times_the_backbones_plus_the_heads(self, base: Path, stage_1_heads: Path) -> None:
+        """Before the first step the tuned backbone is the base, whose rows are cached."""
+        model = tuning(base, stage_1_heads)
         heads = float(head_loss(model, [0, 2]).detach())
         own = []
         for number in (0, 2):
             rows = Teacher(load_backbone("tiny", base)).read(model.train_on.passages[number], (-1,), logits=True)
-            laws = rows.logits[:-1].softmax(-1)
-            own.append(functional.cross_entropy(rows.logits[:-1], laws))
+            probs = rows.logits[:-1].softmax(-1)
+            own.append(functional.cross_entropy(rows.logits[:-1], probs))
         expected = 50 * float(sum(own)) / 2 + heads
         assert float(joint_loss(model, [0, 2], 50.0).detach()) == pytest.approx(expected, rel=0.01)
 
     def test_divergence_by_hand(self) -> None:
         p, q = torch.tensor([2.0, 0]).softmax(0), torch.tensor([0.5, 0.5])
         expected = (p * (p / q).log()).sum().double()
-        found = divergence(torch.tensor([[2.0, 0], [1, 1]]), torch.tensor([[1.0, 1], [3, 3]]))
-        torch.testing.assert_close(found, torch.stack([expected, torch.zeros_like(expected)]))
+        measured = divergence(torch.tensor([[2.0, 0], [1, 1]]), torch.tensor([[1.0, 1], [3, 3]]))
+        torch.testing.assert_close(measured, torch.stack([expected, torch.zeros_like(expected)]))
 
 
 class TestStageOne:
     @pytest.mark.parametrize("name", STAGE_1)
-    def test_heads_learn_and_are_told_from_their_controls(self, base: Path, tmp_path: Path, name: str) -> None:
+    def test_heads_learn_and_their_card_has_controls(self, base: Path, tmp_path: Path, name: str) -> None:
         recipe, parts = STAGE_1[name], {"shapes-mesh": base}
         model = recipe.build(parts)
         assert isinstance(model, MeshTraining)
@@ -176,7 +174,7 @@ class TestStageOne:
         controls = {f"top1_head2{key}" for key in ("", "_untrained", "_shuffled", "_untrained_lead")}
         assert controls <= set(figures(done.folder))
 
-    def test_all_of_a_head_learns(self, base: Path) -> None:
+    def test_every_weight_of_a_head_has_a_gradient(self, base: Path) -> None:
         model = STAGE_1["cross"].build({"shapes-mesh": base})
         assert isinstance(model, MeshTraining)
         model.heads.cross.out.data.normal_()  # type: ignore[union-attr]  # it is there
@@ -185,14 +183,14 @@ class TestStageOne:
 
 
 def first_weight(model: MeshModel) -> torch.Tensor:
-    """Of the second layer."""
+    """A matrix of the second layer."""
     return model.get_parameter("layers.1.qkv.weight")
 
 
 class TestStageTwo:
-    def test_only_low_rank_matrices_of_the_decoder_and_the_heads_learn(self, base: Path, crossed: Path) -> None:
+    def test_only_low_rank_matrices_of_the_decoder_and_the_heads_learn(self, base: Path, stage_1_heads: Path) -> None:
         pytest.importorskip("peft")
-        model = tuning(base, crossed)
+        model = tuning(base, stage_1_heads)
         names = [name for name, weight in model.named_parameters() if weight.requires_grad]
         tuned = [name for name in names if name.startswith("tuned")]
         assert len(tuned) == 2 * 7 * SIZES.layers and all("lora_" in name and ".layers." in name for name in tuned)
@@ -200,7 +198,7 @@ class TestStageTwo:
         assert all(min(weight.shape) == 16 for name, weight in model.named_parameters() if "lora_" in name)
 
     def test_the_exported_matrices_are_added_twice_when_read(self, base: Path, tmp_path: Path) -> None:
-        """alpha / rank = 2; and the model that is read gives what the tuned one gives."""
+        """alpha / rank = 2. The loaded model has the outputs of the tuned one."""
         pytest.importorskip("peft")
         torch.manual_seed(0)
         tuned = FinetunedMesh(base, Tuning())
@@ -208,25 +206,25 @@ class TestStageTwo:
             if "lora_B" in name:
                 weight.data.normal_(std=0.05)
         layer: Any = tuned._mesh.layers[1].qkv
-        kept = first_weight(read("base", base))
+        original = first_weight(read("base", base))
         product = layer.lora_B["default"].weight @ layer.lora_A["default"].weight
         tuned.export(tmp_path)
         merged = read("tuned", tmp_path)
         assert {path.name for path in tmp_path.iterdir()} == {"config.json", lora.SETTINGS, lora.TENSORS}
-        torch.testing.assert_close(first_weight(merged), kept + 2 * product, rtol=2**-7, atol=2**-9)
+        torch.testing.assert_close(first_weight(merged), original + 2 * product, rtol=2**-7, atol=2**-9)
         cloud, tokens = torch.randn(40, 6), torch.tensor([5121, 3, 900])
         table = tuned.table()
         expected = tuned(tokens, cloud, table)
         states = merged.states(tokens[None], cloud[None], merged.codes())[0]
         torch.testing.assert_close(states, expected, rtol=0, atol=0.05)  # weights are rounded to bf16
-        assert not torch.allclose(first_weight(merged), kept)
+        assert not torch.allclose(first_weight(merged), original)
 
     @pytest.mark.parametrize("variant", STAGE_2)
-    def test_it_exports_heads_tied_to_the_merged_backbone(
-        self, base: Path, crossed: Path, tmp_path: Path, variant: str
+    def test_exported_heads_are_tied_to_the_merged_backbone(
+        self, base: Path, stage_1_heads: Path, tmp_path: Path, variant: str
     ) -> None:
         pytest.importorskip("peft")
-        parts = {"shapes-mesh": base, "xspecmesh-cross": crossed}
+        parts = {"shapes-mesh": base, "xspecmesh-cross": stage_1_heads}
         done = train(f"xspecmesh-cross-{variant}", STAGE_2[variant], tmp_path, parts)
         merged, old = load_backbone("merged", done.folder / "backbone"), load_backbone("embedded-mesh", base)
         assert done.finished and read_config(done.folder).fingerprint == merged.fingerprint != old.fingerprint
@@ -243,10 +241,10 @@ class TestStageTwo:
         with pytest.raises(WeightsError, match="trained for embedded-mesh merged"):
             decode(method, other)
 
-    def test_all_weights_of_the_decoder_may_learn(self, base: Path, crossed: Path) -> None:
-        model = tuning(base, crossed, "full")
-        still = {name.split(".")[2] for name, weight in model.named_parameters() if not weight.requires_grad}
-        assert still == {"encoder"}
+    def test_full_tuning_freezes_the_encoder_alone(self, base: Path, stage_1_heads: Path) -> None:
+        model = tuning(base, stage_1_heads, "full")
+        frozen = {name.split(".")[2] for name, weight in model.named_parameters() if not weight.requires_grad}
+        assert frozen == {"encoder"}
 
 
 def test_the_rows_of_table_3_are_recipes() -> None:

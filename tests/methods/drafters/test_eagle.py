@@ -1,4 +1,4 @@
-"""The feature drafter: what it reads, that its cache is as reading afresh, and which drafters are refused."""
+"""The feature drafter: its inputs, its cache against a drafter without one, and the drafters that are refused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from methods.eagle2 import Eagle2
 from methods.eagle3 import Eagle3
 from tests.support.feature_toys import PROMPT, folder_for, run_on, started, tiny, with_oracle
 
-THIRD = {"kind": "eagle3", "taps": 3, "kept": 30}
+EAGLE3_SHAPE = {"kind": "eagle3", "taps": 3, "kept": 30}
 
 
 class TestADrafterThatIsTheTarget:
@@ -36,18 +36,20 @@ class TestADrafterThatIsTheTarget:
         assert sum(step.accepted for step in steps) == sum(step.tested for step in steps) > 20
 
     def test_accepts_all_of_a_sampled_chain_at_t_1(self) -> None:
-        """q is p at each node, so no draft is refused, whatever the coins."""
+        """q is p at each node, so every draft is accepted."""
         steps = with_oracle(Eagle1(widths=(1, 1, 1)), Sampling(1.0)).steps
         assert sum(step.accepted for step in steps) == sum(step.drafted for step in steps) > 20
 
-    def test_another_drafter_does_not(self) -> None:
+    def test_another_drafter_has_rejections(self) -> None:
         model = Tabular("tabular", {"vocabulary": 5, "context": 200})
         steps = decode(Eagle2(depth=2, width=2, nodes=8), run_on(model, Sampling(0.0), 40, (0, 1, 2))).steps
         assert sum(step.accepted for step in steps) < sum(step.tested for step in steps)
 
 
-def drafted(method: Eagle2 | Eagle3, model: Backbone, prompt: tuple[int, ...], steps: int) -> tuple[Draft, Draft]:
-    """The next draft after some steps, and that of a drafter which reads the same tokens for the first time."""
+def cached_and_uncached_drafts(
+    method: Eagle2 | Eagle3, model: Backbone, prompt: tuple[int, ...], steps: int
+) -> tuple[Draft, Draft]:
+    """The next draft after some steps, and the draft of a new drafter on the same tokens."""
     old, new = (run_on(model, Sampling(1.0), 40, prompt) for _ in range(2))
     state = started(method, old)
     for _ in range(steps):
@@ -57,32 +59,36 @@ def drafted(method: Eagle2 | Eagle3, model: Backbone, prompt: tuple[int, ...], s
     new.target.prefill()
     new.emitted = old.emitted
     first, second = (
-        trees.grow_dynamic(run, each.drafter, 4, 3, 10).draft for run, each in ((old, state), (new, fresh))
+        trees.grow_dynamic(run, opened.drafter, 4, 3, 10).draft for run, opened in ((old, state), (new, fresh))
     )
     return first, second
 
 
 class TestItsCache:
     @pytest.mark.parametrize("steps", [0, 1, 6])
-    @pytest.mark.parametrize(("method", "changes"), [(Eagle2, {}), (Eagle3, THIRD)])
-    def test_drafts_as_an_uncached_one(
+    @pytest.mark.parametrize(("method", "changes"), [(Eagle2, {}), (Eagle3, EAGLE3_SHAPE)])
+    def test_drafts_are_those_of_an_uncached_drafter(
         self, method: type[Eagle2], changes: dict[str, object], steps: int, tmp_path: Path
     ) -> None:
         model = tiny()
         folder = folder_for(model, tmp_path, **changes)
-        ours, theirs = drafted(method(features=folder, depth=2, width=3, nodes=9), model, PROMPT, steps)
-        assert ours.tokens.tolist() == theirs.tokens.tolist()
-        assert ours.explicit_parents.tolist() == theirs.explicit_parents.tolist()
+        cached, uncached = cached_and_uncached_drafts(
+            method(features=folder, depth=2, width=3, nodes=9), model, PROMPT, steps
+        )
+        assert cached.tokens.tolist() == uncached.tokens.tolist()
+        assert cached.explicit_parents.tolist() == uncached.explicit_parents.tolist()
 
     @pytest.mark.parametrize("scale", ["1", "3"])
-    def test_in_both_branches_of_guidance(self, scale: str, tmp_path: Path) -> None:
+    def test_drafts_are_those_of_an_uncached_drafter_under_guidance(self, scale: str, tmp_path: Path) -> None:
         model = presets.load("embedded-image-8x8", "fp32").variant({"guidance": scale})
         folder = folder_for(model, tmp_path)
         prompt = (*model.encode("")[:1] * 3, *model.encode(""))
-        ours, theirs = drafted(Eagle2(features=folder, depth=2, width=3, nodes=9), model, prompt, 5)
-        assert ours.tokens.tolist() == theirs.tokens.tolist()
+        cached, uncached = cached_and_uncached_drafts(
+            Eagle2(features=folder, depth=2, width=3, nodes=9), model, prompt, 5
+        )
+        assert cached.tokens.tolist() == uncached.tokens.tolist()
 
-    def test_emptied_of_a_tree_it_draws_the_same_again(self, tmp_path: Path) -> None:
+    def test_a_second_tree_from_the_same_state_is_the_same(self, tmp_path: Path) -> None:
         model = tiny()
         run = run_on(model, Sampling(1.0), 40)
         drafter = started(Eagle2(features=folder_for(model, tmp_path)), run).drafter
@@ -96,15 +102,15 @@ class TestWhatItReads:
         model = Tabular("tabular", {"vocabulary": 5})
         run = run_on(model, Sampling(1.0), 20, (0, 1, 2))
         drafter = started(Eagle2(), run).drafter
-        seen: list[tuple[Tensor, Tensor]] = []
+        inputs: list[tuple[Tensor, Tensor]] = []
         grow = Session.grow
 
-        def spied(self: Session, draft: Draft, features: Tensor | None = None) -> Tensor:
+        def recorded(self: Session, draft: Draft, features: Tensor | None = None) -> Tensor:
             assert features is not None
-            seen.append((draft.explicit_parents, features))
+            inputs.append((draft.explicit_parents, features))
             return grow(self, draft, features)
 
-        monkeypatch.setattr(Session, "grow", spied)
+        monkeypatch.setattr(Session, "grow", recorded)
         reader = drafter.root(run)
         assert reader is not None
         session = run.opened["eagle1"]
@@ -112,32 +118,32 @@ class TestWhatItReads:
         reader.read(Draft(torch.tensor([1, 3]), parents=torch.tensor([-1, -1])))
         level = session.newest
         reader.read(Draft(torch.tensor([0, 4, 2]), parents=torch.tensor([1, 0, 1])))
-        assert torch.equal(seen[0][1], root.expand(2, -1, -1, -1))
-        assert torch.equal(seen[1][1], level[[1, 0, 1]])
+        assert torch.equal(inputs[0][1], root.expand(2, -1, -1, -1))
+        assert torch.equal(inputs[1][1], level[[1, 0, 1]])
 
-    def test_a_prompt_of_one_token_has_no_pair_until_a_token_is_there(self) -> None:
+    def test_a_prompt_of_one_token_has_no_pair_before_the_first_step(self) -> None:
         model = Tabular("tabular", {"vocabulary": 4})
         steps = decode(Eagle2(depth=1, width=2, nodes=3), run_on(model, Sampling(1.0), 12, (1,))).steps
         assert [step.drafted for step in steps[:2]] == [0, 3]
 
-    def test_ends_of_rows_are_drafted_as_they_are_forced(self) -> None:
+    def test_ends_of_rows_are_drafted_where_they_are_forced(self) -> None:
         model = Tabular("tabular", {"vocabulary": 4, "grid": (3, 2, 3)})
         steps = decode(Eagle2(depth=2, width=1, nodes=3), run_on(model, Sampling(1.0), 9, (0, 1))).steps
         assert sum(step.forced for step in steps) == 3
         assert sum(step.forced_drafted for step in steps) > 0
 
     @pytest.mark.parametrize("room", [1, 2, 3, 40])
-    def test_a_tree_is_as_deep_as_the_room_that_is_left(self, room: int) -> None:
+    def test_a_tree_is_as_deep_as_the_remaining_room(self, room: int) -> None:
         model = Tabular("tabular", {"vocabulary": 4})
         step = decode(Eagle2(depth=5, width=2, nodes=50), run_on(model, Sampling(1.0), room, (0, 1))).steps[0]
         assert step.levels == min(6, room - 1)
 
-    def test_a_context_that_is_nearly_full_cuts_the_tree(self) -> None:
+    def test_a_nearly_full_context_cuts_the_tree(self) -> None:
         model = Tabular("tabular", {"vocabulary": 4, "context": 12})
         run = run_on(model, Sampling(1.0), 40, (0, 1, 2))
         assert len(decode(Eagle2(depth=5, width=3, nodes=50), run).tokens) == 9
 
-    def test_more_nodes_than_candidates_are_all_of_them(self) -> None:
+    def test_a_tree_has_at_most_all_candidates(self) -> None:
         """width + (levels - 1) width^2 candidates."""
         model = Tabular("tabular", {"vocabulary": 4})
         step = decode(Eagle2(depth=2, width=3, nodes=60), run_on(model, Sampling(1.0), 40, (0, 1))).steps[0]
@@ -145,20 +151,20 @@ class TestWhatItReads:
 
 
 class TestRealNets:
-    @pytest.mark.parametrize(("method", "changes"), [(Eagle1, {}), (Eagle2, {}), (Eagle3, THIRD)])
+    @pytest.mark.parametrize(("method", "changes"), [(Eagle1, {}), (Eagle2, {}), (Eagle3, EAGLE3_SHAPE)])
     def test_greedy_output_is_the_targets(
         self, method: type[Eagle1], changes: dict[str, object], tmp_path: Path
     ) -> None:
         model = tiny("fp32")
-        made = decode(method(features=folder_for(model, tmp_path, **changes)), run_on(model, Sampling(0.0), 40))
-        plain = decode(Autoregressive(), run_on(model, Sampling(0.0), 40))
-        assert made.tokens == plain.tokens
-        assert all(step.nfe == 1 for step in made.steps)
+        eagle = decode(method(features=folder_for(model, tmp_path, **changes)), run_on(model, Sampling(0.0), 40))
+        autoregressive = decode(Autoregressive(), run_on(model, Sampling(0.0), 40))
+        assert eagle.tokens == autoregressive.tokens
+        assert all(step.nfe == 1 for step in eagle.steps)
 
     def test_ids_without_a_row_of_the_head_are_never_drafted(self, tmp_path: Path) -> None:
         model = tiny()
         run = run_on(model, Sampling(1.0), 40)
-        drafter = started(Eagle3(features=folder_for(model, tmp_path, **THIRD)), run).drafter
+        drafter = started(Eagle3(features=folder_for(model, tmp_path, **EAGLE3_SHAPE)), run).drafter
         tokens = trees.grow_dynamic(run, drafter, 3, 4, 30).draft.tokens
         assert len(tokens) == 30
         assert bool((tokens % 2 == 0).all())
@@ -189,7 +195,7 @@ class TestRefused:
         with pytest.raises(UsageError, match="is guided and its drafter was trained without guidance"):
             decode(Eagle2(features=folder), run_on(model, Sampling(0.0), 8, prompt))
 
-    def test_one_that_is_not_there(self) -> None:
+    def test_a_drafter_that_is_not_shipped(self) -> None:
         with pytest.raises(WeightsError, match="stride train drafter"):
             decode(Eagle2(features="no-such"), run_on(tiny(), Sampling(0.0), 8))
 

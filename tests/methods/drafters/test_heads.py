@@ -44,7 +44,7 @@ TINY = replace(
 )
 
 
-def made(seed: int = 0, **how: Any) -> Heads:
+def random_heads(seed: int = 0, **how: Any) -> Heads:
     """Heads whose weights are all stirred, over a vocabulary of seven."""
     torch.manual_seed(seed)
     heads = Heads(Config("toy", "abc", 4, **how), torch.randn(7, 4), torch.tensor([1, 4, 6]) if "kept" in how else None)
@@ -65,39 +65,39 @@ def tied_embeddings(heads: Heads) -> Callable[[], Any]:
 
 
 class TestNets:
-    def test_new_heads_say_what_the_target_says_of_the_next_token(self) -> None:
+    def test_new_heads_have_the_targets_logits(self) -> None:
         unembed, rows = torch.randn(7, 4), torch.randn(5, 1, 4)
         for inner in (0, 6):
-            said = Heads(Config("toy", "", 4, heads=3, inner=inner), unembed)(rows)
-            torch.testing.assert_close(said, (rows[:, 0] @ unembed.T).expand(3, -1, -1))
+            logits = Heads(Config("toy", "", 4, heads=3, inner=inner), unembed)(rows)
+            torch.testing.assert_close(logits, (rows[:, 0] @ unembed.T).expand(3, -1, -1))
 
     def test_a_head_is_the_residual_block_of_the_paper(self) -> None:
-        heads, row = made(heads=2), torch.randn(1, 1, 4)
+        heads, row = random_heads(heads=2), torch.randn(1, 1, 4)
         weight, bias = heads.blocks[0].last[1], heads.blocks[0].bias[1, 0]
         z = row[0, 0] @ weight.T + bias
         expected = heads.shared @ (row[0, 0] + z * z.sigmoid())
         torch.testing.assert_close(heads(row)[1, 0], expected)
 
-    def test_two_branches_are_mixed_as_the_targets_logits_are(self) -> None:
-        heads = made(guidance=3.0)
+    def test_logits_of_two_branches_are_guided_as_the_targets_are(self) -> None:
+        heads = random_heads(guidance=3.0)
         rows = torch.randn(5, 2, 4)
-        single = made()
+        single = random_heads()
         cond, uncond = single(rows[:, :1]), single(rows[:, 1:])
         torch.testing.assert_close(heads(rows), uncond + 3 * (cond - uncond))
 
-    @pytest.mark.parametrize("how", [{}, {"kept": 3}, {"own": True}, {"inner": 6, "layers": 2}])
-    def test_what_is_loaded_is_what_was_saved(self, how: dict[str, Any], tmp_path: Path) -> None:
-        heads = made(**how)
-        found = Heads.load(saved(heads, tmp_path), tied_embeddings(heads))
+    @pytest.mark.parametrize("settings", [{}, {"kept": 3}, {"own": True}, {"inner": 6, "layers": 2}])
+    def test_loaded_heads_are_the_saved_ones(self, settings: dict[str, Any], tmp_path: Path) -> None:
+        heads = random_heads(**settings)
+        loaded = Heads.load(saved(heads, tmp_path), tied_embeddings(heads))
         rows = torch.randn(3, 1, 4)
-        assert torch.equal(found(rows), heads(rows)) and torch.equal(found.ids, heads.ids)
-        assert found.config == heads.config
+        assert torch.equal(loaded(rows), heads(rows)) and torch.equal(loaded.ids, heads.ids)
+        assert loaded.config == heads.config
 
     def test_missing_and_damaged_weights_are_named(self, tmp_path: Path) -> None:
-        heads = made()
+        heads = random_heads()
         with pytest.raises(WeightsError, match=r"holds no heads.*config\.json.*stride train drafter"):
             Heads.load(tmp_path, tied_embeddings(heads))
-        saved(made(heads=2), tmp_path)
+        saved(random_heads(heads=2), tmp_path)
         heads.config.write(tmp_path)
         with pytest.raises(WeightsError, match="size mismatch"):
             Heads.load(tmp_path, tied_embeddings(heads))
@@ -118,7 +118,7 @@ class TestTrees:
         assert tree.sizes[0] == 10 and sum(tree.sizes) == 63 and len(tree.sizes) == 4
         assert len(set(choices()[name])) == 63
 
-    def test_a_tree_that_asks_for_more_than_there_is(self) -> None:
+    def test_a_tree_larger_than_the_heads_is_refused(self) -> None:
         with pytest.raises(UsageError, match=r"4 levels deep and takes the 10 best tokens.*3 levels of 10 candidates"):
             published("mc_sim_7b_63", 3, 10)
         with pytest.raises(UsageError, match="4 levels of 2 candidates"):
@@ -128,13 +128,13 @@ class TestTrees:
 
 
 def outcomes(act: Callable[[EnumeratingDraws], Acceptance]) -> dict[tuple[tuple[int, ...], int], float]:
-    """Weight of each path and closing token."""
-    draws, stack, found = EnumeratingDraws(), [[]], {}  # type: ignore[var-annotated]  # lists of choices
+    """Probability of each path and next token."""
+    draws, stack, weights = EnumeratingDraws(), [[]], {}  # type: ignore[var-annotated]  # lists of choices
     while stack:
         draws.replay(stack.pop(), stack, {})
         read = act(draws).read()
-        found[read.path, read.token] = found.get((read.path, read.token), 0.0) + draws.weight
-    return found
+        weights[read.path, read.token] = weights.get((read.path, read.token), 0.0) + draws.weight
+    return weights
 
 
 P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.4, 0.3, 0.3], [0.2, 0.2, 0.6], [1.0, 0.0, 0.0]]).double()
@@ -149,117 +149,117 @@ class TestTypical:
         torch.testing.assert_close(threshold(p, 0.25, 0.4), torch.tensor([0.2, 0.25]))
 
     def test_the_longest_path_of_likely_tokens(self) -> None:
-        """0.5 and 0.3 pass, below them 0.4 passes and 0.1 does not: the longer path goes through the second token."""
+        """0.5 and 0.3 pass. Below them 0.4 passes and 0.1 does not, so the longer path goes through the second token."""
         limit = torch.full((5,), 0.25).double()
-        verdict = verify_typical(TREE, P, SeededDraws(0, "t", "p", 0), limit, greedy=True).read()
-        assert verdict.path == (1, 2) and verdict.token == 2 and verdict.expected == 2
+        acceptance = verify_typical(TREE, P, SeededDraws(0, "t", "p", 0), limit, greedy=True).read()
+        assert acceptance.path == (1, 2) and acceptance.token == 2 and acceptance.expected == 2
 
-    def test_of_equals_the_most_probable(self) -> None:
-        """Both paths pass whole: 0.5 x 0.1 is less than 0.3 x 0.4; and without the leaves 0.5 is more than 0.3."""
+    def test_of_paths_of_equal_length_the_most_probable(self) -> None:
+        """Of two full paths, 0.5 x 0.1 is less than 0.3 x 0.4. Without the leaves, 0.5 is more than 0.3."""
         low = torch.full((5,), 0.05).double()
         assert verify_typical(TREE, P, SeededDraws(0, "t", "p", 0), low, greedy=True).read().path == (1, 2)
         high = torch.tensor([0.05, 0.9, 0.9, 0.9, 0.9]).double()
         assert verify_typical(TREE, P, SeededDraws(0, "t", "p", 0), high, greedy=True).read().path == (0,)
 
-    def test_the_closing_token_is_drawn_where_the_path_stops(self) -> None:
-        none = torch.ones(5).double()
-        found = outcomes(lambda draws: verify_typical(TREE, P, draws, none, greedy=False))
-        assert found == pytest.approx({((), 0): 0.5, ((), 1): 0.3, ((), 2): 0.2})
+    def test_the_next_token_is_drawn_where_the_path_stops(self) -> None:
+        limit = torch.ones(5).double()
+        weights = outcomes(lambda draws: verify_typical(TREE, P, draws, limit, greedy=False))
+        assert weights == pytest.approx({((), 0): 0.5, ((), 1): 0.3, ((), 2): 0.2})
 
 
 class TestRedrawn:
-    def test_a_draft_gets_p_and_once_more_p_of_what_was_refused(self) -> None:
+    def test_a_rejected_draft_may_be_drawn_again(self) -> None:
         one = Draft(torch.tensor([1]), parents=torch.tensor([-1]))
-        found = outcomes(lambda draws: verify_redrawn(one, P[:2], draws, 1))
+        weights = outcomes(lambda draws: verify_redrawn(one, P[:2], draws, 1))
         first: dict[int, float] = {}
-        for (path, token), weight in found.items():
+        for (path, token), weight in weights.items():
             first[1 if path else token] = first.get(1 if path else token, 0.0) + weight
         assert first == pytest.approx({1: 0.3 + 0.7 * 0.3, 0: 0.7 * 0.5, 2: 0.7 * 0.2})
 
     def test_each_leaf_has_draws_of_its_own(self) -> None:
-        """Whole paths with 0.05 and 0.12, apart; else the first token with 0.5, else the second with 0.3."""
-        found = outcomes(lambda draws: verify_redrawn(TREE, P, draws, 2))
+        """Full paths with 0.05 and 0.12, tested independently; else the first token with 0.5, else the second with 0.3."""
+        weights = outcomes(lambda draws: verify_redrawn(TREE, P, draws, 2))
         paths: dict[tuple[int, ...], float] = {}
-        for (path, _), weight in found.items():
+        for (path, _), weight in weights.items():
             paths[path] = paths.get(path, 0.0) + weight
         long_1, long_2 = 0.5 * 0.1, 0.3 * 0.4
-        assert paths[1, 2] == pytest.approx(long_2)  # the elder leaf is that of the second token
+        assert paths[1, 2] == pytest.approx(long_2)  # the first leaf is that of the second token
         assert paths[0, 3] == pytest.approx(long_1 * (1 - long_2))
         assert paths[()] == pytest.approx(0.5 * 0.7)
-        verdict = verify_redrawn(TREE, P, SeededDraws(0, "t", "p", 0), 2)
+        acceptance = verify_redrawn(TREE, P, SeededDraws(0, "t", "p", 0), 2)
         expected = sum(len(path) * weight for path, weight in paths.items())
-        assert float(verdict.path.expected) == pytest.approx(expected)
+        assert float(acceptance.path.expected) == pytest.approx(expected)
 
 
 class TestExamples:
-    def test_rows_that_gave_a_token_and_the_tokens_behind_it(self) -> None:
+    def test_a_row_that_emitted_a_token_and_the_tokens_after_it(self) -> None:
         """The prompt is 4 5; row 1 gave 6, and head 1 is to guess 7."""
         teacher = Teacher(Tabular("tabular", {"vocabulary": 9}))
         long, short = Passage((4, 5, 6, 7, 8), 2), Passage((4, 5, 6), 2)
-        found, rows = examples(teacher, [long, short], 2), teacher.read(long, (-1,)).hidden
+        data, rows = examples(teacher, [long, short], 2), teacher.read(long, (-1,)).hidden
         assert rows is not None
-        assert torch.equal(found.rows, rows[1:3, :, 0].bfloat16())
-        assert found.after.tolist() == [[7, 8], [8, -1]]
-        assert found.passage.tolist() == [0, 0]
+        assert torch.equal(data.rows, rows[1:3, :, 0].bfloat16())
+        assert data.after.tolist() == [[7, 8], [8, -1]]
+        assert data.passage.tolist() == [0, 0]
 
-    def test_a_token_that_is_forced_is_nothing_to_guess(self) -> None:
+    def test_forced_tokens_are_no_targets(self) -> None:
         teacher = Teacher(Tabular("tabular", {"vocabulary": 9, "grid": (2, 2, 8)}))
-        found = examples(teacher, [Passage((1, 2, 3, 8, 4, 5, 8), 1)], 2)
-        assert found.after.tolist() == [[3, -1], [-1, 4], [4, 5], [5, -1], [-1, -1]]
+        data = examples(teacher, [Passage((1, 2, 3, 8, 4, 5, 8), 1)], 2)
+        assert data.after.tolist() == [[3, -1], [-1, 4], [4, 5], [5, -1], [-1, -1]]
 
     def test_shares_and_lead_by_hand(self) -> None:
         after = torch.tensor([[1], [2], [-1], [1]])
         rows = torch.tensor([[1.0, 0, 0, 0], [0, 0, 1, 0], [1, 0, 0, 0], [0, 1, 0, 0]])[:, None]
-        found = Examples(rows, after, torch.tensor([0, 0, 1, 1]))
+        data = Examples(rows, after, torch.tensor([0, 0, 1, 1]))
         unembed = torch.tensor([[0.0, 0, 0, 9], [3, 2, 1, 0], [2, 3, 3, 0]])
-        right = hits(Heads(Config("toy", "", 4, heads=1), unembed), found)
-        assert right[:, 0].tolist() == [
+        correct = hits(Heads(Config("toy", "", 4, heads=1), unembed), data)
+        assert correct[:, 0].tolist() == [
             [True, False, False],
             [True, False, False],
             [False, False, False],
             [False, True, False],
         ]
-        assert shares(right, found) == [pytest.approx([2 / 3, 1 / 3, 0.0])]
-        assert lead(right, right, found) == [0.0]
-        assert lead(right, torch.zeros_like(right), found) == [0.0]  # one of the two passages gains nothing
+        assert shares(correct, data) == [pytest.approx([2 / 3, 1 / 3, 0.0])]
+        assert lead(correct, correct, data) == [0.0]
+        assert lead(correct, torch.zeros_like(correct), data) == [0.0]  # one of the two passages gains nothing
 
-    def test_counts_know_the_token_that_a_row_gave(self) -> None:
-        """Head 0 is asked for the token behind it, head 1 for the one after that; rows are those of `examples`."""
+    def test_ngrams_are_conditioned_on_the_token_that_a_row_emitted(self) -> None:
+        """Head 0 predicts the token behind it, head 1 the one after that; rows are those of `examples`."""
         teacher = Teacher(Tabular("tabular", {"vocabulary": 9}))
-        told = [Passage((1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 7, 5), 1)]
-        asked = Passage((1, 2, 3, 5), 1)
-        found = examples(teacher, [asked], 2)
-        right = ngram_hits(teacher, told, [asked], 2)
-        assert found.after.tolist() == [[3, 5], [5, -1]]
-        assert right[0].tolist() == [[True, False, False], [True, False, False]]  # 1 2 -> 3, and 1 2 _ -> 5 twice
-        assert right[1].tolist() == [[False, True, False], [False, False, False]]  # 2 3 -> 4 first, then 5
+        counted = [Passage((1, 2, 3, 4, 1, 2, 3, 5, 1, 2, 7, 5), 1)]
+        predicted = Passage((1, 2, 3, 5), 1)
+        data = examples(teacher, [predicted], 2)
+        correct = ngram_hits(teacher, counted, [predicted], 2)
+        assert data.after.tolist() == [[3, 5], [5, -1]]
+        assert correct[0].tolist() == [[True, False, False], [True, False, False]]  # 1 2 -> 3, and 1 2 _ -> 5 twice
+        assert correct[1].tolist() == [[False, True, False], [False, False, False]]  # 2 3 -> 4 first, then 5
 
-    def test_the_ids_that_passages_have_most_often(self) -> None:
+    def test_the_most_frequent_ids_of_passages(self) -> None:
         assert frequent([Passage((5, 5, 3), 1), Passage((3, 9, 5), 1)], 2).tolist() == [3, 5]
 
 
 class TestDistilled:
-    def test_sides_are_apart_and_no_benchmark_is_among_them(self) -> None:
+    def test_sides_are_disjoint_and_have_no_prompt_of_a_benchmark(self) -> None:
         train_, development = (set(prompts("code", 0, side, 60)) for side in prompt_sources.SIDES)
         assert {side_of(text) for text in train_} == {"train"} and {side_of(text) for text in development} != {"train"}
         assert len(train_) == len(development) == 60 and not train_ & development
-        held = {p.head for p in islice(programs(np.random.default_rng(1), held_out=True), 300)}
-        assert not (train_ | development) & held
+        benchmark = {p.head for p in islice(programs(np.random.default_rng(1), held_out=True), 300)}
+        assert not (train_ | development) & benchmark
 
     def test_passages_of_a_benchmarks_captions_are_dropped(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        asked = {prompt.text for prompt in EmojiScenes(n=256).prompts()}
-        assert asked <= benchmark_captions()
+        captions = {prompt.text for prompt in EmojiScenes(n=256).prompts()}
+        assert captions <= benchmark_captions()
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
         plan = Plan("scenes", train=2, development=0, rows=20, new=1)
-        found = passages_of("embedded-image-8x8", plan)
+        passages = passages_of("embedded-image-8x8", plan)
         texts = prompts("scenes", 0, "train", 40)
-        kept = [tuple(found.teacher.backbone.encode(text)) for text in texts if text not in benchmark_captions()]
-        assert 0 < len(kept) < 40
-        assert [passage.tokens[: passage.start] for passage in found.train] == kept
+        expected = [tuple(passages.teacher.backbone.encode(text)) for text in texts if text not in benchmark_captions()]
+        assert 0 < len(expected) < 40
+        assert [passage.tokens[: passage.start] for passage in passages.train] == expected
 
-    def test_a_larger_plan_keeps_what_a_smaller_one_made(
+    def test_a_larger_plan_reuses_the_passages_of_a_smaller_one(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
@@ -271,19 +271,19 @@ class TestDistilled:
         assert more.train[:3] == first.train and more.development == first.development
         assert all(p.start < len(p.tokens) <= p.start + 5 for p in more.train)
 
-    def test_more_prompts_than_there_are(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_more_prompts_than_exist_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(prompt_sources, "DRAWN", 5)
         with pytest.raises(UsageError, match=r"has \d development prompts and 900 are asked for"):
             prompts("code", 0, "development", 900)
 
     def test_greedy_passages_are_the_models_own_decoding(self) -> None:
-        """Several rows of different lengths in one pass, against each alone."""
+        """Several rows of different lengths in one pass against single ones."""
         teacher = Teacher.load("embedded-code", "fp32")
         texts = [p.head for p in islice(programs(np.random.default_rng(3), held_out=True), 3)]
-        asked = [Prompt(str(n), text) for n, text in enumerate(texts)]
+        requests = [Prompt(str(n), text) for n, text in enumerate(texts)]
         draws = SeededDraws(0, "t", "p", 0)
-        together = teacher.continued(asked, 12, Sampling(0.0), draws)
-        assert together == [teacher.continued([one], 12, Sampling(0.0), draws)[0] for one in asked]
+        together = teacher.continued(requests, 12, Sampling(0.0), draws)
+        assert together == [teacher.continued([request], 12, Sampling(0.0), draws)[0] for request in requests]
         rows = teacher.read(together[0], (-1,), logits=True)
         behind = slice(together[0].start - 1, len(together[0].tokens) - 1)
         assert rows.logits.argmax(-1)[behind].tolist() == list(together[0].tokens[together[0].start :])
@@ -293,7 +293,7 @@ class TestDistilled:
 
 
 class TestTraining:
-    def test_a_short_training_learns_and_tells_the_controls(
+    def test_a_short_training_learns_and_its_card_has_controls(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
@@ -303,18 +303,18 @@ class TestTraining:
         before = float(TINY.loss(model, 0, random(0)).detach())
         done = train("medusa-embedded-code", TINY, tmp_path / "out", {})
         teacher = Teacher.load("embedded-code", "fp32")
-        found = Heads.load(done.folder, teacher.backbone.tied_embeddings)
-        model.heads.load_state_dict(found.state_dict())
+        heads = Heads.load(done.folder, teacher.backbone.tied_embeddings)
+        model.heads.load_state_dict(heads.state_dict())
         assert done.finished and float(TINY.loss(model, 0, random(0)).detach()) < before
         card = json.loads((done.folder / "card.json").read_text())["figures"]
-        assert card["top1_head1"] == pytest.approx(found.config.ranks[0][0], abs=1e-4)
+        assert card["top1_head1"] == pytest.approx(heads.config.ranks[0][0], abs=1e-4)
         assert {f"top1_head2{key}" for key in ("", "_untrained", "_shuffled", "_untrained_lead")} <= set(card)
         assert {"top1_head1_ngram", "top3_head1_ngram", "top1_head1_ngram_lead"} <= set(card)
-        assert found.config.fingerprint == teacher.backbone.fingerprint
+        assert heads.config.fingerprint == teacher.backbone.fingerprint
 
     def test_the_loss_by_hand(self) -> None:
-        """0.8 and 0.64 times each head's cross-entropy; a token that is not proposed counts for nothing."""
-        heads = made(heads=2, kept=3)
+        """0.8 and 0.64 times each head's cross-entropy; a token that is not proposed has no weight."""
+        heads = random_heads(heads=2, kept=3)
         rows = torch.randn(2, 1, 4)
         data = Examples(rows, torch.tensor([[4, 6], [5, 1]]), torch.tensor([0, 0]))
         model, recipe = Training(heads, 7, data, data), replace(TINY, batch=2)
@@ -326,14 +326,14 @@ class TestTraining:
         expected = 0.8 * -logs[0, 0, 1] + 0.64 * -(logs[1, 0, 2] + logs[1, 1, 0]) / 2
         torch.testing.assert_close(recipe.loss(model, 0, np.random.default_rng(3)), expected)
 
-    def test_controls_are_the_target_alone_and_the_weights_in_another_order(self) -> None:
-        heads = made(kept=3)
+    def test_controls_are_zero_weights_and_permuted_weights(self) -> None:
+        heads = random_heads(kept=3)
         data = Examples(torch.randn(2, 1, 4), torch.tensor([[4], [1]]), torch.tensor([0, 0]))
         model = Training(heads, 7, data, data)
         assert all(not weight.any() for weight in model.control().parameters())
         shuffled = model.control(shuffled=True)
-        for mine, theirs in zip(shuffled.parameters(), heads.parameters(), strict=True):
-            assert torch.equal(mine.flatten().sort().values, theirs.flatten().sort().values)
+        for permuted, trained in zip(shuffled.parameters(), heads.parameters(), strict=True):
+            assert torch.equal(permuted.flatten().sort().values, trained.flatten().sort().values)
         assert not torch.equal(shuffled.blocks[0].last, heads.blocks[0].last)
         assert torch.equal(shuffled.ids, heads.ids) and torch.equal(shuffled.shared, heads.shared)
 
@@ -342,24 +342,24 @@ MEASURED = pytest.mark.skipif(not os.environ.get("STRIDE_MEASURE"), reason="a mi
 
 
 def gains(backbone: str, source: prompt_sources.Source) -> list[float]:
-    """By how much each shipped head is right more often than the better control: lower ends of 95 % intervals.
+    """Lead in accuracy of each shipped head over the better control: lower ends of 95 % intervals.
 
-    On passages that no training saw, of another seed and of the development side.
+    The passages have another seed and come from the development side.
     """
     folder = shipped(f"medusa-{backbone}")
     if not (folder / "model.safetensors").is_file():
         pytest.skip(f"the heads of {backbone} are not shipped here")
     teacher = Teacher.load(backbone)
     texts = prompts(source, 7, "development", 16)
-    asked = [Prompt(str(n), text) for n, text in enumerate(texts)]
+    requests = [Prompt(str(n), text) for n, text in enumerate(texts)]
     new = 272 if source == "scenes" else 64  # whole pictures: their upper rows are mostly ground
-    passages = teacher.continued(asked, new, Sampling(1.0), SeededDraws(7, "t", "p", 0))
+    passages = teacher.continued(requests, new, Sampling(1.0), SeededDraws(7, "t", "p", 0))
     heads = Heads.load(folder, teacher.backbone.tied_embeddings).float()
-    found = examples(teacher, passages, heads.config.heads)
-    model = Training(heads, teacher.capabilities.vocabulary, found, found)
-    right = hits(heads, found)
-    both = [lead(right, hits(control, found), found) for control in (model.control(), model.control(shuffled=True))]
-    return [min(pair) for pair in zip(*both, strict=True)]
+    data = examples(teacher, passages, heads.config.heads)
+    model = Training(heads, teacher.capabilities.vocabulary, data, data)
+    correct = hits(heads, data)
+    leads = [lead(correct, hits(control, data), data) for control in (model.control(), model.control(shuffled=True))]
+    return [min(pair) for pair in zip(*leads, strict=True)]
 
 
 def test_shipped_heads_are_above_their_controls() -> None:
@@ -378,6 +378,6 @@ def test_the_first_head_of_the_picture_model_is_above_its_controls() -> None:
 
 
 @MEASURED
-@pytest.mark.xfail(strict=True, reason="on smooth grounds the next token once more is as good a guess; see DECISIONS")
+@pytest.mark.xfail(strict=True, reason="on smooth grounds repeating the next token is as good a guess")
 def test_all_heads_of_the_picture_model_are_above_their_controls() -> None:
     assert min(gains("embedded-image", "scenes")) > 0

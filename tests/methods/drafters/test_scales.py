@@ -1,4 +1,4 @@
-"""The up- and down-samplers of MuLo-SD: the untrained ones by hand, the nets, their training, the shipped pair."""
+"""The up- and down-samplers of MuLo-SD: the untrained ones by hand, bad grids, and the nets."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ from methods.training.scales.figures import figures
 
 load_recipes()
 LINE = torch.tensor([[0.0, 1.0], [1.0, 1.0], [2.0, 1.0], [4.0, 1.0]])
-"""Codes on a line, so that every mean can be told by hand."""
+"""Codes on a line, so that every mean can be computed by hand."""
 VQ = shipped("emoji-vq")
 PAIR = shipped("mulo-2x")
 TINY = dataclasses.replace(RECIPES.get("mulo-2x"), batch=4, width=16, blocks=1, steps=6)
@@ -44,8 +44,8 @@ def saved(pair, folder):
 
 
 @pytest.fixture()
-def stirred():
-    """A pair that is not the control any more, for LINE."""
+def random_pair():
+    """A pair with random weights for LINE."""
     torch.manual_seed(0)
     pair = Pair(Shape(2, 4, 2, 8, 1))
     with torch.no_grad():
@@ -75,10 +75,10 @@ class TestUntrained:
 
     @pytest.mark.parametrize("factor", [2, 3, 4])
     def test_down_undoes_repeat_on_bands_of_any_shape(self, factor):
-        both = Samplers.untrained("repeat", LINE, factor)
+        samplers = Samplers.untrained("repeat", LINE, factor)
         ids = torch.randint(4, (2, 5), generator=torch.Generator().manual_seed(0))
-        assert both.up(ids).shape == (2 * factor, 5 * factor)
-        assert torch.equal(both.down(both.up(ids)), ids)
+        assert samplers.up(ids).shape == (2 * factor, 5 * factor)
+        assert torch.equal(samplers.down(samplers.up(ids)), ids)
 
     def test_other_kinds_and_factors_are_refused(self):
         with pytest.raises(UsageError, match="'bicubic'; choose repeat or bilinear"):
@@ -89,9 +89,9 @@ class TestUntrained:
 
 class TestGrids:
     @pytest.fixture(params=["repeat", "bilinear", "trained"])
-    def samplers(self, request, tmp_path, stirred):
+    def samplers(self, request, tmp_path, random_pair):
         if request.param == "trained":
-            return Samplers.load(saved(stirred, tmp_path), LINE)
+            return Samplers.load(saved(random_pair, tmp_path), LINE)
         return Samplers.untrained(request.param, LINE)
 
     def test_bands_and_single_cells_pass(self, samplers):
@@ -99,7 +99,7 @@ class TestGrids:
             large = samplers.up(torch.zeros(rows, columns, dtype=torch.long))
             assert large.shape == (2 * rows, 2 * columns) and samplers.down(large).shape == (rows, columns)
 
-    def test_what_is_no_grid_is_refused(self, samplers):
+    def test_other_shapes_than_grids_are_refused(self, samplers):
         for change in (samplers.up, samplers.down):
             with pytest.raises(ContractError, match=r"at least one cell; found \[4\]"):
                 change(torch.zeros(4, dtype=torch.long))
@@ -111,7 +111,7 @@ class TestGrids:
             with pytest.raises(ContractError, match="cannot shrink 2 times"):
                 samplers.down(torch.zeros(shape, dtype=torch.long))
 
-    def test_a_token_that_ends_rows_is_no_code(self, samplers):
+    def test_ids_beyond_the_codebook_are_refused(self, samplers):
         with pytest.raises(ContractError, match="ids from 0 to 4 in a grid over 4 codes"):
             samplers.up(torch.tensor([[0, 4]]))
         with pytest.raises(ContractError, match="ids from -1"):
@@ -132,30 +132,30 @@ class TestNets:
         ids = torch.randint(4, (4, 6), generator=torch.Generator().manual_seed(1))
         assert torch.equal(new.up(ids), control.up(ids)) and torch.equal(new.down(ids), control.down(ids))
 
-    def test_what_is_loaded_is_what_was_saved(self, tmp_path, stirred):
-        saved(stirred, tmp_path)
+    def test_loaded_samplers_are_the_saved_ones(self, tmp_path, random_pair):
+        saved(random_pair, tmp_path)
         ids = torch.randint(4, (4, 6), generator=torch.Generator().manual_seed(1))
-        one, other = Samplers.of(stirred, LINE), Samplers.load(tmp_path, LINE)
+        one, other = Samplers.of(random_pair, LINE), Samplers.load(tmp_path, LINE)
         assert torch.equal(one.up(ids), other.up(ids)) and torch.equal(one.down(ids), other.down(ids))
         control = Samplers.untrained("bilinear", LINE)
         assert not torch.equal(other.up(ids), control.up(ids)) and not torch.equal(other.down(ids), control.down(ids))
 
-    def test_another_codebook_is_refused(self, tmp_path, stirred):
-        saved(stirred, tmp_path)
+    def test_another_codebook_is_refused(self, tmp_path, random_pair):
+        saved(random_pair, tmp_path)
         with pytest.raises(WeightsError, match="4 codes of width 2, and this one has 5 codes of width 2"):
             Samplers.load(tmp_path, torch.zeros(5, 2))
         with pytest.raises(WeightsError, match="another codebook of 4 codes"):
             Samplers.load(tmp_path, LINE.flip(0))
         Samplers.load(tmp_path, LINE + 0.01)  # as near as bf16 leaves a codebook
 
-    def test_missing_and_damaged_weights_are_named(self, tmp_path, stirred):
+    def test_missing_and_damaged_weights_are_named(self, tmp_path, random_pair):
         with pytest.raises(WeightsError, match=r"config\.json.*stride train samplers mulo-2x"):
             Samplers.load(tmp_path, LINE)
-        saved(stirred, tmp_path)
+        saved(random_pair, tmp_path)
         (tmp_path / "model.safetensors").write_bytes(b"no")
         with pytest.raises(WeightsError, match="holds no samplers"):
             Samplers.load(tmp_path, LINE)
-        saved(stirred, tmp_path)
+        saved(random_pair, tmp_path)
         Pair(Shape(2, 4, 2, 16, 1)).write_config(tmp_path)
         with pytest.raises(WeightsError, match="size mismatch"):
             Samplers.load(tmp_path, LINE)
@@ -163,38 +163,40 @@ class TestNets:
 
 @needs_vq
 class TestTraining:
-    def test_bands_of_both_scales_cover_the_same_part_of_the_picture(self):
+    def test_bands_of_both_scales_cover_the_same_region(self):
         model, scenes = built(), emoji.scenes(0, "train", 2)
-        found = recipe.encoded(model.frozen.tokenizer, scenes)
-        large, small = found["up"].band(slice(2, 5)), found["down"].band(slice(2, 5))
+        encoded = recipe.encoded(model.frozen.tokenizer, scenes)
+        large, small = encoded["up"].band(slice(2, 5)), encoded["down"].band(slice(2, 5))
         assert large.ids.shape == (2, 6, 16) and small.ids.shape == (2, 3, 8)
-        assert torch.equal(large.ids, found["up"].ids[:, 4:10]) and torch.equal(small.ids, found["down"].ids[:, 2:5])
-        assert torch.equal(large.pixels, found["up"].pixels[:, :, 16:40])
-        assert torch.equal(small.pixels, found["down"].pixels[:, :, 8:20])
+        assert torch.equal(large.ids, encoded["up"].ids[:, 4:10]) and torch.equal(
+            small.ids, encoded["down"].ids[:, 2:5]
+        )
+        assert torch.equal(large.pixels, encoded["up"].pixels[:, :, 16:40])
+        assert torch.equal(small.pixels, encoded["down"].pixels[:, :, 8:20])
 
-    def test_codes_that_are_right_leave_the_tokenizers_own_error_alone(self):
+    def test_right_codes_have_the_tokenizers_error_only(self):
         """And a code moved by 0.1 in one of its directions adds 0.01, and as much commitment."""
         model = built()
         real = recipe.encoded(model.frozen.tokenizer, emoji.scenes(0, "train", 2))["up"]
         codes = model.pair.codebook[real.ids].permute(0, 3, 1, 2)
         painted = model.frozen.tokenizer.paint(codes.permute(0, 2, 3, 1))
         right = losses.Resampled(codes, real.ids, painted, real.pixels)
-        alone = float(TINY.terms(model, "up", right, 0))
-        assert alone == pytest.approx(float((painted - real.pixels).square().mean()))
+        error = float(TINY.terms(model, "up", right, 0))
+        assert error == pytest.approx(float((painted - real.pixels).square().mean()))
         moved = right._replace(vectors=codes + 0.1 * torch.eye(16)[0].view(1, 16, 1, 1))
-        kept = nearest_code(model.pair.codebook, moved.vectors) == real.ids
-        assert kept.any()
+        unchanged = nearest_code(model.pair.codebook, moved.vectors) == real.ids
+        assert unchanged.any()
         free = dataclasses.replace(TINY, commit=0.0).terms(model, "up", moved, 0)
-        assert float(free) == pytest.approx(alone + 0.01, rel=1e-4)
+        assert float(free) == pytest.approx(error + 0.01, rel=1e-4)
         assert float(TINY.terms(model, "up", moved, 0)) > float(free)
 
-    def test_gradients_pass_the_rounding_of_both_nets(self):
+    def test_gradients_pass_through_the_rounding_of_both_nets(self):
         model = built()
         dataclasses.replace(TINY, commit=0.0).loss(model, 0, np.random.default_rng(0)).backward()
         assert all(net.body[-1].weight.grad.abs().sum() > 0 for net in (model.pair.up, model.pair.down))
         assert all(weight.grad is None for weight in model.frozen.tokenizer.parameters())
 
-    def test_a_short_training_learns_and_its_card_tells_the_control(self, tmp_path, monkeypatch):
+    def test_a_short_training_learns_and_its_card_has_the_control(self, tmp_path, monkeypatch):
         monkeypatch.setattr(recipe, "CHECKED", 6)
         done = train("mulo-2x", dataclasses.replace(TINY, steps=12), tmp_path, {"emoji-vq": VQ})
         new = built()
@@ -203,10 +205,13 @@ class TestTraining:
         assert done.finished and TINY.loss(new, 0, np.random.default_rng(0)) < before
         assert Samplers.load(tmp_path, book).up(torch.zeros(8, 8, dtype=torch.long)).shape == (16, 16)
         card = json.loads((tmp_path / "card.json").read_text())
-        found = card["figures"]
+        measured = card["figures"]
         for key in ("up_trained", "up_repeat", "up_bilinear", "down_trained", "down_average"):
-            assert 0 <= found[f"{key}_same"] < 1 and found[f"{key}_psnr"] < found[f"{key.split('_')[0]}_real_psnr"]
-        assert found["up_real_same"] == found["down_real_same_object"] == 1
+            assert (
+                0 <= measured[f"{key}_same"] < 1
+                and measured[f"{key}_psnr"] < measured[f"{key.split('_')[0]}_real_psnr"]
+            )
+        assert measured["up_real_same"] == measured["down_real_same_object"] == 1
         assert set(load_file(tmp_path / "model.safetensors")) == set(Pair(Shape(2, 1024, 16, 16, 1)).state_dict())
 
 
@@ -222,16 +227,16 @@ class TestOptionalTerms:
             def __init__(self, net, verbose):
                 super().__init__()
 
-            def forward(self, made, real):
-                return made.new_full((len(made), 1, 1, 1), 0.5)
+            def forward(self, resampled, real):
+                return resampled.new_full((len(resampled), 1, 1, 1), 0.5)
 
         monkeypatch.setitem(sys.modules, "lpips", types.SimpleNamespace(LPIPS=Half))
         model, plain = built(lpips=3.0), built()
         real = recipe.encoded(plain.frozen.tokenizer, emoji.scenes(0, "train", 2))
-        for rows, more in ((slice(0, 8), 1.5), (slice(0, 4), 0.0)):
-            made = recipe.resample(plain, "up", real["down"].band(rows), real["up"].band(rows))
-            with_it = dataclasses.replace(TINY, lpips=3.0).terms(model, "up", made, 0)
-            assert (with_it - TINY.terms(plain, "up", made, 0)).item() == pytest.approx(more, abs=1e-6)
+        for rows, term in ((slice(0, 8), 1.5), (slice(0, 4), 0.0)):
+            resampled = recipe.resample(plain, "up", real["down"].band(rows), real["up"].band(rows))
+            with_it = dataclasses.replace(TINY, lpips=3.0).terms(model, "up", resampled, 0)
+            assert (with_it - TINY.terms(plain, "up", resampled, 0)).item() == pytest.approx(term, abs=1e-6)
 
     def test_the_discriminator_starts_late_and_each_player_moves_its_own_weights(self):
         terms = {"gan": 0.25, "gan_from": 0.5}
@@ -244,14 +249,16 @@ class TestOptionalTerms:
 
         judge, pixels = losses.new_critic(), torch.randn(1, 3, 8, 8)
         painted = torch.randn(1, 3, 8, 8, requires_grad=True)
-        made = losses.Resampled(torch.zeros(1, 1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.long), painted, pixels)
-        losses.adversarial(judge, made, 0.25).backward()
-        alone = [weight.grad.clone() for weight in judge.parameters()]
-        wanted = torch.autograd.grad(-0.25 * judge(painted).mean(), painted)[0]
-        torch.testing.assert_close(painted.grad, wanted)
+        resampled = losses.Resampled(torch.zeros(1, 1, 2, 2), torch.zeros(1, 2, 2, dtype=torch.long), painted, pixels)
+        losses.adversarial(judge, resampled, 0.25).backward()
+        gradients = [weight.grad.clone() for weight in judge.parameters()]
+        expected = torch.autograd.grad(-0.25 * judge(painted).mean(), painted)[0]
+        torch.testing.assert_close(painted.grad, expected)
         judge.zero_grad()
-        losses.adversarial(judge, made, 100.0).backward()
-        assert all(torch.equal(weight.grad, kept) for weight, kept in zip(judge.parameters(), alone, strict=True))
+        losses.adversarial(judge, resampled, 100.0).backward()
+        assert all(
+            torch.equal(weight.grad, gradient) for weight, gradient in zip(judge.parameters(), gradients, strict=True)
+        )
 
     def test_the_discriminators_learn_faster_and_are_not_shipped(self, tmp_path):
         model, gan = built(gan=0.25), dataclasses.replace(TINY, gan=0.25)
@@ -265,12 +272,12 @@ class TestOptionalTerms:
 @needs_vq
 @needs_pair
 def test_the_shipped_pair_is_nearer_to_the_picture_than_the_control():
-    """60 held-out scenes that the card's figures do not rest on."""
+    """On 60 held-out scenes beside those of the card."""
     vq, pair = RECIPES.get("emoji-vq").load(VQ), Pair.load(PAIR)
     assert torch.equal(pair.codebook, vq.codebook.bfloat16().float())
-    found = figures(pair, vq, emoji.scenes(2, "held-out", 60))
+    measured = figures(pair, vq, emoji.scenes(2, "held-out", 60))
     for region in ("", "_smooth", "_textured", "_object"):
-        control = max(found[f"up_repeat_psnr{region}"], found[f"up_bilinear_psnr{region}"])
-        assert found[f"up_trained_psnr{region}"] > control + 1, region
-        assert found[f"down_trained_psnr{region}"] > found[f"down_average_psnr{region}"] + 1, region
-    assert found["down_trained_same"] > found["down_average_same"] + 0.1
+        control = max(measured[f"up_repeat_psnr{region}"], measured[f"up_bilinear_psnr{region}"])
+        assert measured[f"up_trained_psnr{region}"] > control + 1, region
+        assert measured[f"down_trained_psnr{region}"] > measured[f"down_average_psnr{region}"] + 1, region
+    assert measured["down_trained_same"] > measured["down_average_same"] + 0.1

@@ -1,4 +1,4 @@
-"""Trees sized by a cost table: what pays best, by hand; the law stays; a table is measured once and read again."""
+"""Trees sized by a cost table: the best size by hand, the output distribution, and the stored table."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ FLAT = Costs(((1, 1.0), (9, 1.0)), ((1, 0.01), (9, 0.01)))
 STEEP = Costs(((1, 1.0), (9, 9.0)), ((1, 0.01), (9, 0.01)))
 
 
-def after(table: Costs, taken: dict[tuple[int, int], float], cycles: int = 9) -> AcceptanceHistory:
-    """Ten trees of two levels and four nodes, and how many of them had a candidate accepted."""
-    found = AcceptanceHistory(table, 2, torch.full((2, 4), 10.0).double(), torch.zeros(2, 4).double(), cycles)
-    for where, count in taken.items():
-        found.accepted[where] = count
-    return found
+def history_of(table: Costs, accepted: dict[tuple[int, int], float], cycles: int = 9) -> AcceptanceHistory:
+    """The history of ten trees of two levels and four nodes."""
+    history = AcceptanceHistory(table, 2, torch.full((2, 4), 10.0).double(), torch.zeros(2, 4).double(), cycles)
+    for where, count in accepted.items():
+        history.accepted[where] = count
+    return history
 
 
 class TestChoice:
-    def test_a_line_between_sizes_and_beyond(self) -> None:
-        known = ((1, 2.0), (5, 4.0), (9, 10.0))
-        assert [Costs.at(rows, known) for rows in (1, 3, 5, 7, 9, 11)] == [2.0, 3.0, 4.0, 7.0, 10.0, 13.0]
+    def test_times_are_interpolated_between_sizes_and_extrapolated_beyond(self) -> None:
+        measured_ms = ((1, 2.0), (5, 4.0), (9, 10.0))
+        assert [Costs.at(rows, measured_ms) for rows in (1, 3, 5, 7, 9, 11)] == [2.0, 3.0, 4.0, 7.0, 10.0, 13.0]
 
     @pytest.mark.parametrize(
-        ("table", "taken", "size"),
+        ("table", "accepted", "size"),
         [
             (FLAT, {(0, 0): 9, (1, 2): 5}, Size(2, 3)),
             (FLAT, {(0, 0): 9}, Size(1, 1)),
@@ -51,19 +51,19 @@ class TestChoice:
             (FLAT, {}, Size(0, 0)),
         ],
     )
-    def test_by_hand(self, table: Costs, taken: dict[tuple[int, int], float], size: Size) -> None:
-        assert after(table, taken).best() == size
+    def test_the_best_size_by_hand(self, table: Costs, accepted: dict[tuple[int, int], float], size: Size) -> None:
+        assert history_of(table, accepted).best() == size
 
     @pytest.mark.parametrize("cycles", [0, measured_sizing.FIRST - 1, measured_sizing.AGAIN])
-    def test_the_largest_tree_shows_what_smaller_ones_left_out(self, cycles: int) -> None:
-        assert after(STEEP, {}, cycles).best() == Size(2, 4)
+    def test_the_largest_tree_is_tried_first_and_again_at_intervals(self, cycles: int) -> None:
+        assert history_of(STEEP, {}, cycles).best() == Size(2, 4)
 
-    def test_a_cycle_counts_where_its_tree_had_a_place(self) -> None:
-        found = after(FLAT, {})
-        found.note(Size(1, 3), [(0, 2)])
-        assert (found.proposed - 10).tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
-        assert found.accepted.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
-        assert found.cycles == 10
+    def test_a_cycle_counts_the_ranks_that_its_tree_proposed(self) -> None:
+        history = history_of(FLAT, {})
+        history.note(Size(1, 3), [(0, 2)])
+        assert (history.proposed - 10).tolist() == [[1, 1, 1, 0], [0, 0, 0, 0]]
+        assert history.accepted.tolist() == [[0, 0, 1, 0], [0, 0, 0, 0]]
+        assert history.cycles == 10
 
 
 class TestDecodes:
@@ -71,15 +71,15 @@ class TestDecodes:
         steps = with_oracle(Eagle2(depth=3, width=1, nodes=4, sizing="measured"), Sampling(0.0), 100).steps
         assert [(step.drafted, step.levels, step.accepted) for step in steps[:-1]] == [(4, 4, 4)] * 19
 
-    def test_one_that_foretells_nothing_drafts_at_times_only(self) -> None:
+    def test_a_drafter_that_is_never_right_drafts_at_intervals_only(self) -> None:
         run = run_on(Tabular("tabular", {"vocabulary": 300, "context": 200}), Sampling(0.0), 60, (0, 1, 2))
         steps = decode(Eagle2(depth=1, width=2, nodes=4, sizing="measured"), run).steps
         drafted = [index for index, step in enumerate(steps) if step.drafted]
         assert sum(step.accepted for step in steps) == 0
         assert drafted == [*range(measured_sizing.FIRST), 16, 32, 48]
 
-    def test_what_was_accepted_is_counted_where_it_stood(self) -> None:
-        """A tree of one level and one node is the likeliest token: accepted, or not."""
+    def test_accepted_nodes_are_counted_at_their_ranks(self) -> None:
+        """A tree of one level and one node is the likeliest token."""
         run = run_on(Tabular("tabular", {"vocabulary": 3}), Sampling(1.0), 12, (0, 1, 2))
         method = Eagle2(depth=0, width=1, nodes=1, sizing="measured")
         states: list[TreeSizer] = []
@@ -97,10 +97,10 @@ class TestDecodes:
 
     @pytest.mark.usefixtures("unchecked")
     @pytest.mark.parametrize("kind", [Eagle2, Eagle3])
-    def test_the_law_is_the_targets_while_sizes_differ(
+    def test_the_output_distribution_is_the_targets_while_sizes_differ(
         self, kind: type[Eagle2] | type[Eagle3], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """One cycle of the largest tree, then the choice: several sizes are met in one enumeration."""
+        """One cycle of the largest tree, then the choice: one enumeration has several sizes."""
         monkeypatch.setattr(measured_sizing, "FIRST", 1)
         chosen, best = set(), AcceptanceHistory.best
 
@@ -116,23 +116,23 @@ class TestDecodes:
 
 
 class TestTable:
-    def test_one_that_was_not_measured(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_missing_table_is_refused(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
         model = tiny()
         method = Eagle2(features=folder_for(model, tmp_path / "eagle"), sizing="measured")
         with pytest.raises(UsageError, match="stride bench windows --backbone tiny"):
             decode(method, run_on(model, Sampling(0.0), 8))
 
-    def test_is_measured_kept_and_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_table_is_measured_stored_and_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
         model = tiny("fp32")
         component = folder_for(model, tmp_path / "eagle")
-        found = costs.table(timed(model, "eagle2", component, [[5, 9, 22]], 8))
-        assert [rows for rows, _ in found.target] == [1, *(nodes + 1 for nodes in NODES)]
-        assert [rows for rows, _ in found.draft] == [1, 2, 4, 8, 10]
-        assert min(ms for side in (found.target, found.draft) for _, ms in side) > 0
-        write_costs(costs_file(model, component), found)
-        assert measured(model, component) == found
+        table = costs.table(timed(model, "eagle2", component, [[5, 9, 22]], 8))
+        assert [rows for rows, _ in table.target] == [1, *(nodes + 1 for nodes in NODES)]
+        assert [rows for rows, _ in table.draft] == [1, 2, 4, 8, 10]
+        assert min(ms for side in (table.target, table.draft) for _, ms in side) > 0
+        write_costs(costs_file(model, component), table)
+        assert measured(model, component) == table
         steps = decode(Eagle2(features=component, sizing="measured"), run_on(model, Sampling(0.0), 20)).steps
         assert steps[0].drafted == 12
         costs_file(model, component).write_text('{"target": []}')
@@ -140,6 +140,6 @@ class TestTable:
         with pytest.raises(UsageError, match="is no table of costs"):
             measured(model, component)
 
-    def test_one_size_is_no_table(self) -> None:
+    def test_a_table_of_one_size_is_refused(self) -> None:
         with pytest.raises(UsageError, match="two or more"):
             costs.table([])

@@ -1,4 +1,4 @@
-"""Training of Cross-Regression's adapters: what windows read, Algorithm 3 by hand, and that an adapter learns."""
+"""Training of Cross-Regression's adapters: windows, Algorithm 3 by hand, export, and a training that learns."""
 
 from __future__ import annotations
 
@@ -47,13 +47,13 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def greedy(count: int) -> Passages:
     """The model's own passages, the same ones on both sides."""
     teacher = Teacher.load("tiny-llama", "fp32")
-    asked = [Prompt("", tokens=(n, n + 1)) for n in range(count)]
-    made = teacher.continued(asked, 22, Sampling(0.0), SeededDraws(0, "t", "p", 0))
-    return Passages(teacher, made, made)
+    requests = [Prompt("", tokens=(n, n + 1)) for n in range(count)]
+    passages = teacher.continued(requests, 22, Sampling(0.0), SeededDraws(0, "t", "p", 0))
+    return Passages(teacher, passages, passages)
 
 
 def counting(folder: Path) -> None:
-    """Make the preset a model that goes on counting: 80 steps on texts that do."""
+    """Make the preset a model that counts upwards: 80 steps on such texts."""
     body = HFCausal.load(
         "tiny-llama", {**presets.resolve("tiny-llama").params, "forward": "transformers"}, "fp32", "cpu"
     )
@@ -71,7 +71,7 @@ def counting(folder: Path) -> None:
 
 
 class TestWindows:
-    def test_windows_lie_end_to_end_in_what_was_made(self) -> None:
+    def test_windows_lie_end_to_end_behind_the_prompt(self) -> None:
         assert roots(PASSAGE, 4).tolist() == [4, 8, 12]
         assert targets(PASSAGE, 4).tolist() == [[7, 8, 9, 10], [11, 12, 13, 14], [15, 16, 17, 18]]
 
@@ -84,9 +84,9 @@ class TestWindows:
         assert weights(torch.tensor([[False, True, True, False]])).tolist() == [[3, 2, 1, 1]]
         assert weights(torch.tensor([[True, True, True, True]])).tolist() == [[4, 3, 2, 1]]
 
-    def test_noise_is_of_every_strength(self) -> None:
-        found = noised(torch.full((400, 16), 7), 1000, np.random.default_rng(0))
-        share = (found != 7).double().mean(1)
+    def test_noise_has_every_strength(self) -> None:
+        slots = noised(torch.full((400, 16), 7), 1000, np.random.default_rng(0))
+        share = (slots != 7).double().mean(1)
         assert share.mean() == pytest.approx(0.5, abs=0.1)
         assert (share < 0.1).any() and (share > 0.9).any()
 
@@ -98,24 +98,24 @@ class TestStreams:
         with torch.no_grad():
             for matrix in (*adapted.down, *adapted.up):
                 matrix.copy_(torch.linspace(-1, 1, matrix.numel()).sin().view_as(matrix).bfloat16() / 4)
-        adapted.export(tmp_path / "made")
+        adapted.export(tmp_path / "adapter")
         model = presets.load("tiny-llama", "fp32")
         text, at = torch.tensor(PASSAGE.tokens), roots(PASSAGE, 4)
         windows = inputs(text, at, torch.randint(31, (3, 4), generator=torch.Generator().manual_seed(0)))
         with torch.no_grad():
-            found = adapted(text, windows, at)
+            rows = adapted(text, windows, at)
         for number, root in enumerate(at.tolist()):
             run = open_run(
                 model, lambda name: model, PASSAGE.tokens[: root + 1], Sampling(1.0), 20, SeededDraws(0, "t", "p", 0)
             )
-            state = CrossRegression(adapter=str(tmp_path / "made"), horizon=4).start(run)
+            state = CrossRegression(adapter=str(tmp_path / "adapter"), horizon=4).start(run)
             state.placeholders = windows[number, 1:]
             run.target.prefill()
             logits = run.target.forward(state.window(run, run.nothing.tokens, 4))
-            torch.testing.assert_close(logits[1:], found.predictive[number], atol=1e-4, rtol=0)
-            torch.testing.assert_close(logits[0], found.control[number, 0], atol=1e-4, rtol=0)
+            torch.testing.assert_close(logits[1:], rows.predictive[number], atol=1e-4, rtol=0)
+            torch.testing.assert_close(logits[0], rows.control[number, 0], atol=1e-4, rtol=0)
 
-    def test_peft_reads_what_is_exported(self, tmp_path: Path) -> None:
+    def test_peft_reads_an_exported_adapter(self, tmp_path: Path) -> None:
         peft = pytest.importorskip("peft")
         adapted = GatedLora("tiny-llama", 4, 8, layers=(1, 1))
         with torch.no_grad():
@@ -126,15 +126,15 @@ class TestStreams:
         adapted.export(tmp_path)
         text = torch.tensor([3, 1, 4, 1, 5, 9])
         with torch.no_grad():  # a window of the whole text has no prefix, so all that it reads is gated
-            ours = adapted(text, text[None], torch.tensor([0])).predictive[0]
-            theirs = peft.PeftModel.from_pretrained(adapted.frozen.model, tmp_path)(input_ids=text[None]).logits[0]
-        torch.testing.assert_close(ours, theirs, atol=1e-4, rtol=0)
+            predictive = adapted(text, text[None], torch.tensor([0])).predictive[0]
+            peft_logits = peft.PeftModel.from_pretrained(adapted.frozen.model, tmp_path)(input_ids=text[None]).logits[0]
+        torch.testing.assert_close(predictive, peft_logits, atol=1e-4, rtol=0)
         assert {name.split(".")[2] for name in adapted._linears} == {"1"}
 
-    def test_only_low_rank_matrices_are_part_of_the_state(self) -> None:
+    def test_the_state_has_low_rank_matrices_only(self) -> None:
         assert {name.split(".")[0] for name in GatedLora("tiny-llama", 4, 8).state_dict()} == {"down", "up"}
 
-    def test_what_cannot_have_an_adapter(self) -> None:
+    def test_other_backbones_and_layers_are_refused(self) -> None:
         with pytest.raises(UsageError, match="tabular is a backbone of tabular"):
             GatedLora("tabular", 4, 8)
         with pytest.raises(UsageError, match=r"no linear layers in \(7, 9\); it has 2 layers"):
@@ -143,19 +143,21 @@ class TestStreams:
 
 @pytest.mark.usefixtures("unchecked")
 class TestTraining:
-    def test_the_loss_is_algorithm_3_and_the_buffer_takes_the_guesses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_loss_is_that_of_algorithm_3_and_the_buffer_takes_the_guesses(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(denoising, "noised", lambda slots, vocabulary, random, least: slots)
         model = Denoising(GatedLora("tiny-llama", 4, 8), [PASSAGE], [PASSAGE], 4)
         text, at, x = torch.tensor(PASSAGE.tokens), roots(PASSAGE, 4), targets(PASSAGE, 4)
         assert torch.equal(model.replay, x)
-        made = model.adapted(text, inputs(text, at, x), at)
-        p, q = made.control.softmax(-1), made.predictive.log_softmax(-1)
+        logits = model.adapted(text, inputs(text, at, x), at)
+        p, q = logits.control.softmax(-1), logits.predictive.log_softmax(-1)
         total = norm = 0.0
         for window in range(3):
-            right = (q[window].argmax(-1) == x[window]).tolist()
+            correct = (q[window].argmax(-1) == x[window]).tolist()
             for t in range(4):
                 follow = 0
-                while t + follow + 1 < 4 and right[t + follow + 1]:
+                while t + follow + 1 < 4 and correct[t + follow + 1]:
                     follow += 1
                 total += (follow + 1) * -float((p[window, t] * q[window, t]).sum())
                 norm += follow + 1
@@ -163,9 +165,7 @@ class TestTraining:
         assert torch.equal(model.replay, q.argmax(-1))
 
     @pytest.mark.slow
-    def test_an_adapter_learns_and_what_is_exported_decodes(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_an_adapter_learns_and_decodes(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """On a model that counts upwards; the curve is a running mean over some twenty steps."""
         counting(tmp_path / "presets")
         monkeypatch.setattr(recipes, "passages_of", lambda backbone, plan: greedy(8))
@@ -179,10 +179,13 @@ class TestTraining:
             run = open_run(model, lambda name: model, (0, 1), Sampling(0.0), 20, SeededDraws(0, "t", "p", 0))
             return decode(method, run)
 
-        ours, plain = decoded(CrossRegression(str(done.folder), horizon=4)), decoded(METHODS.get("autoregressive")())
-        assert ours.tokens == plain.tokens == tuple(range(2, 22))
+        cross_regression, autoregressive = (
+            decoded(CrossRegression(str(done.folder), horizon=4)),
+            decoded(METHODS.get("autoregressive")()),
+        )
+        assert cross_regression.tokens == autoregressive.tokens == tuple(range(2, 22))
 
-    def test_it_goes_on_where_it_stopped(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_resumed_training_has_the_same_weights(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         """The replay buffer is in the checkpoint: two steps and two are four."""
         monkeypatch.setattr(recipes, "passages_of", lambda backbone, plan: greedy(3))
         four = replace(RECIPE, steps=4)
@@ -193,6 +196,6 @@ class TestTraining:
         assert (tmp_path / "once" / name).read_bytes() == (tmp_path / "twice" / name).read_bytes()
 
     @pytest.mark.parametrize("name", ["cross-regression-embedded-code", "cross-regression-smollm2-135m"])
-    def test_recipes_are_named_after_what_they_are_for(self, name: str) -> None:
+    def test_recipes_are_named_after_their_backbones(self, name: str) -> None:
         recipe = RECIPES.get(name)
         assert (recipe.kind, f"cross-regression-{recipe.backbone}") == ("adapter", name)

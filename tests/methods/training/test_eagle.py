@@ -1,4 +1,4 @@
-"""Training of feature drafters: that what is trained is what a tree will read, and that it learns."""
+"""Training of feature drafters: its features are those of decoding, and it learns."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from methods.training.eagle.training_time_test import unroll
 from tests.support.feature_toys import folder_for, run_on, started, tiny
 
 TOKENS = (5, 9, 22, 31, 7, 40, 11, 3, 3, 58)
-THIRD = {"kind": "eagle3", "taps": 3, "kept": 30}
+EAGLE3_SHAPE = {"kind": "eagle3", "taps": 3, "kept": 30}
 
 
 class TestAgainstDecoding:
-    @pytest.mark.parametrize(("method", "changes"), [(Eagle2, {}), (Eagle3, THIRD)])
-    def test_rounds_are_what_a_chain_of_drafts_reads(
+    @pytest.mark.parametrize(("method", "changes"), [(Eagle2, {}), (Eagle3, EAGLE3_SHAPE)])
+    def test_rounds_are_the_features_of_a_chain_of_drafts(
         self, method: type[Eagle2], changes: dict[str, object], tmp_path: Path
     ) -> None:
         """Entry 4, then tokens of the passage as drafts: the features of rounds 0, 1 and 2 at entry 4."""
@@ -52,10 +52,10 @@ class TestAgainstDecoding:
         reader = drafter.root(run)
         assert reader is not None
         session = run.opened[folder]
-        found = [session.newest[0, 0, 0]]
+        decoded = [session.newest[0, 0, 0]]
         for depth, token in enumerate(TOKENS[6:8]):
             reader.read(Draft(torch.tensor([token]), parents=torch.tensor([depth - 1])))
-            found.append(session.newest[0, 0, 0])
+            decoded.append(session.newest[0, 0, 0])
         teacher = Teacher(model)
         taps = method().taps if changes else ()
         hidden = teacher.read(Passage(TOKENS, 3), (*taps, -1)).hidden
@@ -64,10 +64,10 @@ class TestAgainstDecoding:
         batch = collate([example], [0], teacher)
         net = FeatureNet.load(tmp_path).double()
         rounds = unroll(net, model.tied_embeddings().embed[batch.tokens], batch.features.double(), batch.visible, 3)
-        for ours, theirs in zip(rounds, found, strict=True):
-            torch.testing.assert_close(ours[0, 4], theirs, rtol=0, atol=1e-5)
+        for trained, drafted in zip(rounds, decoded, strict=True):
+            torch.testing.assert_close(trained[0, 4], drafted, rtol=0, atol=1e-5)
 
-    def test_the_branch_without_a_caption_reads_as_in_decoding(self, tmp_path: Path) -> None:
+    def test_both_branches_of_guidance_read_as_in_decoding(self, tmp_path: Path) -> None:
         model = presets.load("embedded-image-8x8", "fp32")
         folder, prompt = folder_for(model, tmp_path), (*model.encode("")[:1] * 3, *model.encode(""))
         tokens = (*prompt, 7, 300, 12, 12, 9)
@@ -81,14 +81,14 @@ class TestAgainstDecoding:
         assert hidden is not None
         example = Example(torch.tensor(tokens), hidden, torch.zeros(len(tokens), dtype=torch.long), len(prompt))
         batch = collate([example] * 2, [0, 1], teacher)
-        (made,) = unroll(
+        (features,) = unroll(
             FeatureNet.load(tmp_path), model.tied_embeddings().embed[batch.tokens], batch.features, batch.visible, 1
         )
-        torch.testing.assert_close(made[:, -1], run.opened[folder].newest[0, :, 0], rtol=0, atol=1e-4)
+        torch.testing.assert_close(features[:, -1], run.opened[folder].newest[0, :, 0], rtol=0, atol=1e-4)
 
 
 class TestData:
-    def test_the_row_that_an_entry_predicts_gives_the_token_behind_it(self) -> None:
+    def test_the_row_of_an_entry_predicts_the_token_behind_it(self) -> None:
         model = tiny("fp32")
         (example,) = examples(Teacher(model), [Passage(TOKENS, 3)], ())
         batch = collate([example], [0], Teacher(model))
@@ -97,7 +97,7 @@ class TestData:
         assert logits.argmax(-1).tolist() == example.best[1:].tolist()
         assert batch.counted[0].tolist() == [False, *[True] * 8]
 
-    def test_ends_of_rows_and_ids_not_proposed_do_not_count(self) -> None:
+    def test_ends_of_rows_and_ids_that_are_not_proposed_do_not_count(self) -> None:
         teacher = Teacher(presets.load("embedded-image-8x8", "fp32"))
         grid = teacher.capabilities.grid
         assert grid is not None
@@ -110,26 +110,26 @@ class TestData:
         fewer = collate([example], [0], teacher, proposed).counted[0]
         assert not bool(fewer[3])
 
-    def test_the_commonest_ids(self) -> None:
+    def test_the_most_frequent_ids(self) -> None:
         row = torch.zeros(5, 1, 1, 2)
         example = Example(torch.tensor([9, 4, 4, 2, 7]), row, torch.tensor([4, 4, 2, 2, 2]), 1)
         assert commonest([example], 2, 10).tolist() == [2, 4]
 
 
 def small(name: str, **changes: object) -> FeatureRecipe:
-    """A recipe on few passages, with a fresh home for them."""
+    """A recipe on few passages."""
     recipe = cast(FeatureRecipe, RECIPES.get(name))
     plan = Plan("code", train=1, development=1, rows=8, new=24)
     return replace(recipe, plan=plan, rows=2, steps=20, warmup=2, rate=4e-3, **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def cache_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A cache of its own."""
     return tmp_path_factory.mktemp("cache")
 
 
-FEW = {"kept": 100}
+FEW_IDS = {"kept": 100}
 """As eagle1-smollm2-135m has: rows of the target's unembedding for the ids it writes most."""
 
 
@@ -137,17 +137,21 @@ FEW = {"kept": 100}
 @pytest.mark.usefixtures("unchecked")
 @pytest.mark.parametrize(
     ("name", "method", "changes"),
-    [("eagle1-embedded-code", Eagle1, {}), ("eagle1-embedded-code", Eagle1, FEW), ("eagle3-embedded-code", Eagle3, {})],
+    [
+        ("eagle1-embedded-code", Eagle1, {}),
+        ("eagle1-embedded-code", Eagle1, FEW_IDS),
+        ("eagle3-embedded-code", Eagle3, {}),
+    ],
 )
-def test_a_training_from_passages_to_a_decode(
+def test_a_drafter_learns_and_its_drafts_are_accepted(
     name: str,
     method: type[Eagle1],
     changes: dict[str, int],
-    home: Path,
+    cache_folder: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(Teacher, "home", property(lambda self: home))
+    monkeypatch.setattr(Teacher, "home", property(lambda self: cache_folder))
     result = train(name, small(name, **changes), tmp_path, {})
     card = json.loads((tmp_path / "card.json").read_text())
     figures = card["figures"]
@@ -162,49 +166,49 @@ def test_a_training_from_passages_to_a_decode(
     assert sum(step.accepted for step in steps) > 0
 
 
-def test_the_small_language_model_has_both_drafters_of_the_same_data() -> None:
+def test_both_drafters_of_smollm2_have_the_same_data() -> None:
     first, third = (cast(FeatureRecipe, RECIPES.get(f"eagle{kind}-smollm2-135m")) for kind in (1, 3))
     assert (first.eagle, first.taps) == ("eagle1", ())
     assert (first.plan, first.kept, first.backbone) == (third.plan, third.kept, third.backbone)
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_counts_are_asked_where_the_drafter_is(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind each token of the backbone's own, and behind the prompt: an n-gram by itself, place by place."""
-    monkeypatch.setattr(Teacher, "home", property(lambda self: home))
+def test_counts_predict_at_the_drafters_positions(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An n-gram control, position by position, from the last token of the prompt on."""
+    monkeypatch.setattr(Teacher, "home", property(lambda self: cache_folder))
     student = cast(Student, small("eagle1-embedded-code").build({}))
-    held = student.lessons.development[:2]
-    found, hits = measured_ngram(student, held)
+    development = student.lessons.development[:2]
+    measured_figures, hits = measured_ngram(student, development)
     counts = NGram.of(example.tokens[None] for example in student.lessons.train)
-    right = []
-    for example in held:
-        for place in range(max(1, example.start - 1), len(example.tokens)):
-            guessed = counts.guesses(example.tokens[None, : place + 1])[0, -1].tolist()
-            wanted = int(student.target_logits(example.rows[place, :, -1].float()).argmax())
-            right.append([guess == wanted for guess in guessed])
-    assert found["top1_1"] == pytest.approx(np.mean([first for first, *_ in right]))
-    assert found["top3_1"] == pytest.approx(np.mean([any(each) for each in right]))
+    correct = []
+    for example in development:
+        for position in range(max(1, example.start - 1), len(example.tokens)):
+            guessed = counts.guesses(example.tokens[None, : position + 1])[0, -1].tolist()
+            target = int(student.target_logits(example.rows[position, :, -1].float()).argmax())
+            correct.append([guess == target for guess in guessed])
+    assert measured_figures["top1_1"] == pytest.approx(np.mean([first for first, *_ in correct]))
+    assert measured_figures["top3_1"] == pytest.approx(np.mean([any(ranks) for ranks in correct]))
     assert (hits.first.sum(), hits.three.sum(), hits.counted.sum()) == (
-        sum(first for first, *_ in right),
-        sum(any(each) for each in right),
-        len(right),
+        sum(first for first, *_ in correct),
+        sum(any(ranks) for ranks in correct),
+        len(correct),
     )
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_a_card_says_by_how_much_a_drafter_leads_its_controls(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Teacher, "home", property(lambda self: home))
+def test_a_card_has_the_lead_over_each_control(cache_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Teacher, "home", property(lambda self: cache_folder))
     student = cast(Student, small("eagle1-embedded-code").build({}))
-    found = figures(student)
+    measured_figures = figures(student)
     for control in ("untrained", "shuffled", "ngram"):
-        gain = found["top1_1"] - found[f"top1_1_{control}"]
-        assert found[f"top1_1_{control}_lead"] <= gain
-    assert found["top1_1_ngram_lead"] < 0, "it is not trained"
+        gain = measured_figures["top1_1"] - measured_figures[f"top1_1_{control}"]
+        assert measured_figures[f"top1_1_{control}_lead"] <= gain
+    assert measured_figures["top1_1_ngram_lead"] < 0, "an untrained drafter is worse than counts"
 
 
 @pytest.mark.usefixtures("unchecked")
-def test_the_seed_makes_the_weights(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Teacher, "home", property(lambda self: home))
+def test_the_seed_determines_the_weights(cache_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Teacher, "home", property(lambda self: cache_folder))
     recipe = small("eagle1-embedded-code")
     losses: list[Tensor] = []
     for seed in (0, 0, 1):
@@ -224,22 +228,22 @@ def test_the_shipped_drafter_is_above_its_controls_by_more_than_chance() -> None
     """Paired by passage of held-out captions; the interval of the mean difference at two standard errors."""
     recipe = cast(FeatureRecipe, RECIPES.get("eagle1-embedded-image"))
     student = replace(recipe, plan=replace(recipe.plan, train=4)).build({})
-    held, ours = student.lessons.development[:40], FeatureNet.load(shipped("eagle1-embedded-image"))
+    held_out, drafter = student.lessons.development[:40], FeatureNet.load(shipped("eagle1-embedded-image"))
     counts = NGram.of(example.tokens[None] for example in student.lessons.train)
 
     def shares(net: FeatureNet) -> Tensor:
-        return torch.tensor([measured(student, net, [example], 1).figures["top1_1"] for example in held])
+        return torch.tensor([measured(student, net, [example], 1).figures["top1_1"] for example in held_out])
 
     def guessed(example: Example) -> float:
         counted = collate([example], [0], student.lessons.teacher).counted[0]
-        right = counts.guess(example.tokens[None])[0, 1:] == example.best[1:]
-        return float(right[counted].float().mean())
+        correct = counts.guess(example.tokens[None])[0, 1:] == example.best[1:]
+        return float(correct[counted].float().mean())
 
     controls = {
-        "untrained": shares(FeatureNet(ours.shape)),
-        "shuffled": shares(shuffled(ours)),
-        "n-gram": torch.tensor([guessed(example) for example in held]),
+        "untrained": shares(FeatureNet(drafter.shape)),
+        "shuffled": shares(shuffled(drafter)),
+        "n-gram": torch.tensor([guessed(example) for example in held_out]),
     }
     for name, control in controls.items():
-        apart = shares(ours) - control
-        assert float(apart.mean() - 2 * apart.std() / len(held) ** 0.5) > 0, name
+        difference = shares(drafter) - control
+        assert float(difference.mean() - 2 * difference.std() / len(held_out) ** 0.5) > 0, name

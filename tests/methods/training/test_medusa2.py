@@ -1,4 +1,4 @@
-"""Medusa-2: the joint loss by hand, what learns at which rate, and heads tied to the merged backbone."""
+"""Medusa-2: the joint loss by hand, learning rates, and heads tied to the merged backbone."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from methods.training.heads.xspecmesh_losses import drift
 
 pytest.importorskip("peft")
 load_recipes()
-PARTS = {"medusa-embedded-code": shipped("medusa-embedded-code")}
+COMPONENTS = {"medusa-embedded-code": shipped("medusa-embedded-code")}
 RECIPE = replace(
     RECIPES.get("medusa2-embedded-code"),
     plan=Plan("code", 1, 1, rows=6, new=12),
@@ -50,13 +50,13 @@ def cache(tmp_path_factory: pytest.TempPathFactory):  # type: ignore[no-untyped-
 
 @pytest.fixture(scope="module")
 def model(cache: None) -> Joint:
-    made = RECIPE.build(PARTS)
-    assert isinstance(made, Joint)
-    return made
+    joint = RECIPE.build(COMPONENTS)
+    assert isinstance(joint, Joint)
+    return joint
 
 
 def test_the_loss_is_the_divergence_and_a_fifth_of_the_heads(model: Joint) -> None:
-    """Before any step the backbone is its base, so that all of the loss is the heads'."""
+    """Before the first step the backbone is its base, so that all of the loss is the heads'."""
     losses = model.losses(2)
     assert abs(float(losses.backbone.detach())) < 1e-9
     passage, heads = model.passages.train[2], model.heads.heads
@@ -66,15 +66,17 @@ def test_the_loss_is_the_divergence_and_a_fifth_of_the_heads(model: Joint) -> No
     with torch.no_grad():
         logits, expected = heads(rows[:, :, 0]), torch.zeros(())
     for head in range(heads.config.heads):
-        right, first = tokens[passage.start + 1 + head :], passage.start - 1
-        lost = functional.cross_entropy(logits[head, first : first + len(right)], right, reduction="sum")
-        expected = expected + 0.8 ** (head + 1) * lost / max(1, len(right))
+        tokens_after, first = tokens[passage.start + 1 + head :], passage.start - 1
+        cross_entropy = functional.cross_entropy(
+            logits[head, first : first + len(tokens_after)], tokens_after, reduction="sum"
+        )
+        expected = expected + 0.8 ** (head + 1) * cross_entropy / max(1, len(tokens_after))
     assert float(losses.heads.detach()) == pytest.approx(float(expected), rel=0.02)
-    found = float(RECIPE.loss(model, 0, np.random.default_rng(0)).detach())
+    loss = float(RECIPE.loss(model, 0, np.random.default_rng(0)).detach())
     chosen = np.random.default_rng(0).choice(model.chosen, size=3, replace=False)
     with torch.no_grad():
         total = sum(float(model.losses(int(n)).heads) for n in chosen)
-    assert found == pytest.approx(0.2 * total / 3, rel=0.05)
+    assert loss == pytest.approx(0.2 * total / 3, rel=0.05)
 
 
 def test_the_heads_learn_four_times_as_fast_and_the_backbone_by_low_rank_matrices(model: Joint) -> None:
@@ -83,11 +85,11 @@ def test_the_heads_learn_four_times_as_fast_and_the_backbone_by_low_rank_matrice
     assert all("lora_" in named[id(weight)] for weight in slow["params"]) and "scale" not in slow
     assert len(slow["params"]) == 2 * 7 * 5 and fast["scale"] == 4.0
     assert {id(weight) for weight in fast["params"]} == {id(weight) for weight in model.heads.heads.parameters()}
-    known = RECIPES.get("medusa2-smollm2-135m")
-    assert (known.tuning, known.fixed, known.requires) == (Tuning(32, 16), 0.2, ("medusa-smollm2-135m",))
+    recipe = RECIPES.get("medusa2-smollm2-135m")
+    assert (recipe.tuning, recipe.fixed, recipe.requires) == (Tuning(32, 16), 0.2, ("medusa-smollm2-135m",))
 
 
-def test_a_distribution_that_moved_costs(model: Joint) -> None:
+def test_a_changed_distribution_has_a_loss(model: Joint) -> None:
     weight = next(weight for name, weight in model.tuned.named_parameters() if "q_proj.lora_B" in name)
     with torch.no_grad():
         weight.normal_(std=0.5)
@@ -98,8 +100,8 @@ def test_a_distribution_that_moved_costs(model: Joint) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
-def test_it_exports_heads_tied_to_the_merged_backbone(tmp_path: Path) -> None:
-    done = train("medusa2-embedded-code", replace(RECIPE, rate=5e-3), tmp_path / "out", PARTS)
+def test_exported_heads_are_tied_to_the_merged_backbone(tmp_path: Path) -> None:
+    done = train("medusa2-embedded-code", replace(RECIPE, rate=5e-3), tmp_path / "out", COMPONENTS)
     merged, old = load_backbone("merged", done.folder / "backbone"), presets.load("embedded-code", "fp32")
     config = read_config(done.folder)
     assert done.finished and config.fingerprint == merged.fingerprint != old.fingerprint
@@ -107,10 +109,10 @@ def test_it_exports_heads_tied_to_the_merged_backbone(tmp_path: Path) -> None:
     assert merged.encode("def f(x):") == old.encode("def f(x):") and merged.capabilities == old.capabilities
     figures = json.loads((done.folder / "card.json").read_text())["figures"]
     assert {f"top{n}_head4{key}" for n in (1, 3) for key in ("", "_untrained", "_shuffled", "_ngram")} <= set(figures)
-    passages = RECIPE.build(PARTS).passages
+    passages = RECIPE.build(COMPONENTS).passages
     far = drift(passages.teacher, Teacher(merged), passages.development)
     assert figures["divergence"] == pytest.approx(far, abs=1e-4) and 1e-4 < far < 1
-    heads = Heads.load(PARTS["medusa-embedded-code"], old.tied_embeddings)
+    heads = Heads.load(COMPONENTS["medusa-embedded-code"], old.tied_embeddings)
     assert not torch.equal(Heads.load(done.folder, merged.tied_embeddings).blocks[0].last, heads.blocks[0].last)
     method, prompt = Medusa(heads=str(done.folder), nodes=4), merged.encode("def f(x):\n")
     run = open_run(merged, lambda name: merged, prompt, Sampling(0.0), 8, SeededDraws(0, "t", "p", 0))

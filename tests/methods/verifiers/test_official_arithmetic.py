@@ -24,7 +24,7 @@ def at(x: float, y: float, size: float = 100, score: float = 0.95, colour: str =
 
 class TestGenEvalJudge:
     @pytest.mark.parametrize(
-        ("tag", "scores", "left"),
+        ("tag", "scores", "expected"),
         [
             ("single_object", [0.31, 0.3, 0.9], [0.9, 0.31]),  # above 0.3, surest first
             ("counting", [0.91, 0.9, 0.5], [0.91]),  # above 0.9
@@ -32,12 +32,12 @@ class TestGenEvalJudge:
             ("single_object", [0.1], None),
         ],
     )
-    def test_which_boxes_count(self, tag, scores, left):
-        found = geneval.kept({"bench": [at(0, 0, score=score) for score in scores]}, tag)
-        assert [one.score for one in found["bench"]] == left if left else found == {}
+    def test_which_boxes_count(self, tag, scores, expected):
+        boxes = geneval.kept({"bench": [at(0, 0, score=score) for score in scores]}, tag)
+        assert [box.score for box in boxes["bench"]] == expected if expected else boxes == {}
 
     @pytest.mark.parametrize(
-        ("one", "other", "said"),
+        ("one", "other", "expected"),
         [
             (at(0, 0), at(300, 0), {"left of"}),
             (at(300, 0), at(0, 0), {"right of"}),
@@ -50,11 +50,11 @@ class TestGenEvalJudge:
             (at(0, 0), at(41, 0), {"left of"}),  # 21 / 41 is
         ],
     )
-    def test_relations_of_two_boxes(self, one, other, said):
-        assert geneval.relations(one, other) == said
+    def test_relations_of_two_boxes(self, one, other, expected):
+        assert geneval.relations(one, other) == expected
 
     @pytest.mark.parametrize(
-        ("found", "metadata", "correct"),
+        ("boxes", "metadata", "correct"),
         [
             ({"bench": [at(0, 0)]}, {"include": [BENCH]}, True),
             ({}, {"include": [BENCH]}, False),
@@ -87,8 +87,8 @@ class TestGenEvalJudge:
             ({"bench": [at(0, 0)]}, {"include": [COW, {**BENCH, "position": ["left of", 0]}]}, False),
         ],
     )  # fmt: skip
-    def test_a_picture_is_right_if_every_clause_holds(self, found, metadata, correct):
-        judged = geneval.judge(found, metadata)
+    def test_a_picture_is_right_if_every_clause_holds(self, boxes, metadata, correct):
+        judged = geneval.judge(boxes, metadata)
         assert judged.correct is correct and bool(judged.reasons) is not correct
 
     def test_the_reason_says_what_is_lacking(self):
@@ -124,7 +124,7 @@ class TestGenEvalSummary:
         """As summary_scores.py: the families weigh the same, whatever their number of pictures."""
         lines = result_lines(SIX)
         (tmp_path / "results.jsonl").write_text("\n".join(lines) + "\n")
-        found = geneval.summary(geneval.read_results(tmp_path / "results.jsonl"))
+        summary = geneval.summary(geneval.read_results(tmp_path / "results.jsonl"))
         shares = {
             "single_object": 1,
             "two_object": 0.5,
@@ -133,10 +133,10 @@ class TestGenEvalSummary:
             "position": 0,
             "color_attr": 0.25,
         }
-        assert {name: found[f"geneval_{name}"].value for name in shares} == shares
-        assert found["geneval_overall"].value == pytest.approx(2.75 / 6)
-        assert found["geneval_overall"].n == 19 and found["geneval_counting"].n == 4
-        assert found["geneval_overall"].low < 2.75 / 6 < found["geneval_overall"].high
+        assert {name: summary[f"geneval_{name}"].value for name in shares} == shares
+        assert summary["geneval_overall"].value == pytest.approx(2.75 / 6)
+        assert summary["geneval_overall"].n == 19 and summary["geneval_counting"].n == 4
+        assert summary["geneval_overall"].low < 2.75 / 6 < summary["geneval_overall"].high
 
     def test_the_order_of_lines_changes_nothing(self, tmp_path):
         lines = result_lines(SIX)
@@ -147,9 +147,9 @@ class TestGenEvalSummary:
         )
 
     def test_a_family_without_pictures_leaves_no_overall(self):
-        found = geneval.summary([geneval.Result("colors", "{}", True)])
-        assert found["geneval_colors"].value == 1.0
-        assert found["geneval_overall"].value is None and "counting" in found["geneval_overall"].reason
+        summary = geneval.summary([geneval.Result("colors", "{}", True)])
+        assert summary["geneval_colors"].value == 1.0
+        assert summary["geneval_overall"].value is None and "counting" in summary["geneval_overall"].reason
 
     @pytest.mark.parametrize(
         ("line", "what"),
@@ -204,9 +204,9 @@ class TestDpg:
         ],
     )
     def test_a_proposition_falls_with_its_parents(self, questions, answers, score):
-        held = {number: answer == "y" for number, answer in enumerate(answers, 1)}
-        marks = dpg.picture_marks(questions["cats"], [held])
-        assert marks.score == score and marks.answers == held
+        answered = {number: answer == "y" for number, answer in enumerate(answers, 1)}
+        marks = dpg.picture_marks(questions["cats"], [answered])
+        assert marks.score == score and marks.answers == answered
 
     def test_crops_are_averaged_and_the_last_gives_the_categories(self, questions):
         marks = dpg.picture_marks(questions["sea"], [{1: True, 2: True}, {1: False, 2: True}])
@@ -218,18 +218,18 @@ class TestDpg:
             "sea": dpg.picture_marks(questions["sea"], [{1: True, 2: False}]),
             "cats": dpg.picture_marks(questions["cats"], [{1: False, 2: True, 3: True, 4: True}]),
         }
-        found = dpg.summary(questions, marks, failures=3)
-        assert found["dpg_bench"].value == pytest.approx(25) and found["dpg_bench"].failures == 3
-        assert (found["dpg_entity"].value, found["dpg_attribute"].value) == (50, 50)
-        assert (found["dpg_relation"].value, found["dpg_other"].value) == (100, 100)
-        assert found["dpg_global"].value is None and found["dpg_global"].reason
+        summary = dpg.summary(questions, marks, failures=3)
+        assert summary["dpg_bench"].value == pytest.approx(25) and summary["dpg_bench"].failures == 3
+        assert (summary["dpg_entity"].value, summary["dpg_attribute"].value) == (50, 50)
+        assert (summary["dpg_relation"].value, summary["dpg_other"].value) == (100, 100)
+        assert summary["dpg_global"].value is None and summary["dpg_global"].reason
         assert {name: component.value for name, component in dpg.fine_categories(questions, marks).items()} == {
             "attribute - color": 50,
             "entity - whole": 50,
             "other - count": 100,
             "relation - spatial": 100,
         }
-        assert dpg.summary(questions, dict(reversed(marks.items())), failures=3) == found
+        assert dpg.summary(questions, dict(reversed(marks.items())), failures=3) == summary
 
     def test_recorded_answers_are_matched_by_picture_and_question(self, questions, tmp_path):
         rows = [
@@ -360,7 +360,7 @@ class TestT2IScores:
         assert t2i.spatial_3d(prompt, "cat", "cow", cats, depth) == pytest.approx(0.25 * 0.2)  # alone: its first
 
     @pytest.mark.parametrize(
-        ("asked", "names", "score"),
+        ("requested", "names", "score"),
         [
             ([("cat", 2)], ["cat", "cat"], 1.0),
             ([("cat", 2)], ["cat"], 0.5),
@@ -371,9 +371,9 @@ class TestT2IScores:
             ([("cat", 1)], ["house cat"], 1.0),
         ],
     )
-    def test_numeracy(self, asked, names, score):
-        found = [t2i.Found(name, box(200 * index, 0)) for index, name in enumerate(names)]
-        assert t2i.numeracy(asked, found) == pytest.approx(score)
+    def test_numeracy(self, requested, names, score):
+        boxes = [t2i.Found(name, box(200 * index, 0)) for index, name in enumerate(names)]
+        assert t2i.numeracy(requested, boxes) == pytest.approx(score)
 
     def test_boxes_within_boxes_are_counted_once(self):
         twice = [t2i.Found("cat", box(0, 0)), t2i.Found("cat", box(1, 1)), t2i.Found("cat", box(300, 0))]
@@ -401,14 +401,14 @@ class TestT2IResults:
 
     def test_the_mean_by_category_over_numbers_or_texts(self, tmp_path):
         rows = [{"question_id": i, "answer": answer} for i, answer in enumerate(["0.2500", "0.7500", 1.0])]
-        found = t2i.summary({"color": t2i.read_results(self.write(tmp_path / "vqa_result.json", rows[::-1]))})
-        assert found["t2i_color"].value == pytest.approx(2 / 3) and found["t2i_color"].n == 3
-        assert found["t2i_spatial"].value is None
+        summary = t2i.summary({"color": t2i.read_results(self.write(tmp_path / "vqa_result.json", rows[::-1]))})
+        assert summary["t2i_color"].value == pytest.approx(2 / 3) and summary["t2i_color"].n == 3
+        assert summary["t2i_spatial"].value is None
 
     def test_the_interval_is_over_prompts_of_ten_pictures(self):
         one = {number: float(number // 10) for number in range(20)}
-        found = t2i.summary({"shape": one})["t2i_shape"]
-        assert (found.value, found.low, found.high) == (0.5, 0.0, 1.0)
+        summary = t2i.summary({"shape": one})["t2i_shape"]
+        assert (summary.value, summary.low, summary.high) == (0.5, 0.0, 1.0)
 
     @pytest.mark.parametrize(
         ("rows", "what"),
