@@ -84,11 +84,11 @@ class ZipAR(Method[Front]):
         inputs = {position: canvas.tokens[position] for position in state.unread}
         if opening is not None:
             inputs.setdefault(opening - 1, token_before(canvas, grid, opening))
-        ends = [i for i in inputs if i not in canvas.tokens and grid.forced(i) is not None]
+        row_ends = [i for i in inputs if i not in canvas.tokens and grid.forced(i) is not None]
         positions = sorted(inputs)
         ids = torch.tensor([inputs[i] for i in positions], device=canvas.device)
         p = run.probs(canvas.read(ids, positions))
-        filled = canvas.tokens.keys() | ends
+        filled = canvas.tokens.keys() | row_ends
         rows = {i + 1: n for n, i in enumerate(positions) if i + 1 < canvas.end and i + 1 not in filled}
         first = None if opening is None else self._first(run, state, p[rows.pop(opening)][None])
         tokens = run.draws.categorical(p[list(rows.values())], "draft")
@@ -96,8 +96,8 @@ class ZipAR(Method[Front]):
         if first is not None and opening is not None:
             state.row, state.candidate = opening, None
             state.unread, tokens = [*rows, opening], torch.cat([tokens, first])
-        tokens = torch.cat([tokens, tokens.new_tensor([inputs[i] for i in ends])])
-        return Fill(tokens.new_tensor([*state.unread, *ends]), tokens)
+        tokens = torch.cat([tokens, tokens.new_tensor([inputs[i] for i in row_ends])])
+        return Fill(tokens.new_tensor([*state.unread, *row_ends]), tokens)
 
     def _opening(self, run: Run, state: Front) -> int | None:
         """First position of the next row; None where the row above holds too few tokens or is the last."""
@@ -131,9 +131,9 @@ def token_before(canvas: Canvas, grid: Grid, opening: int) -> int:
         The end of line where rows have one, since it is known. Else a substitute, as in LlamaGen's released code: the
         newest token of row r - 1, or of row r where that is the first.
     """
-    known = grid.forced(opening - 1)
-    if known is not None:
-        return known
+    end_of_line = grid.forced(opening - 1)
+    if end_of_line is not None:
+        return end_of_line
     above = max(opening - 2 * grid.stride, canvas.start)
     return canvas.tokens[max(i for i in range(above, above + grid.stride) if i in canvas.tokens)]
 

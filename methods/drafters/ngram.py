@@ -20,7 +20,7 @@ class NgramDrafter:
     Args:
         sizes: n-gram lengths to look up, longest first.
         length: tokens to copy.
-        whole: only occurrences that ``length`` tokens follow count.
+        complete: only occurrences that ``length`` tokens follow count.
         last: the latest occurrence, else the earliest.
         index: where the continuation of each n-gram starts.
         read: by size, n-grams indexed so far.
@@ -28,7 +28,7 @@ class NgramDrafter:
 
     sizes: tuple[int, ...]
     length: int
-    whole: bool
+    complete: bool
     last: bool
     index: dict[tuple[int, ...], int] = field(default_factory=dict)
     read: dict[int, int] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class NgramDrafter:
 
     def _learn(self, tokens: list[int]) -> None:
         """Index each n-gram by where its continuation starts, once enough of it is there."""
-        behind = self.length if self.whole else 1
+        behind = self.length if self.complete else 1
         for size in self.sizes:
             begin = self.read.get(size, 0)
             end = max(begin, len(tokens) - size - behind + 1)

@@ -59,10 +59,10 @@ def grow_best(first: Float[Tensor, "1 V"], read: ReadNodes, levels: int, width: 
 def rerank(candidates: Candidates, size: int) -> Draft:
     """The tree of the ``size`` best candidates. Scores choose it, so its nodes are point masses.
 
-    Of equal scores the shallower and earlier goes first, so a node is never kept without its parent.
+    Of equal scores the shallower and earlier goes first, so no node is selected without its parent.
     """
     tokens, parents, scores = candidates
-    kept = scores.sort(descending=True, stable=True).indices[:size].sort().values
-    place = torch.full_like(parents, -1).scatter(0, kept, torch.arange(len(kept), device=kept.device))
-    above = parents[kept]
-    return Draft(tokens[kept], parents=torch.where(above < 0, -1, place[above.clamp_min(0)]))
+    best = scores.sort(descending=True, stable=True).indices[:size].sort().values
+    place = torch.full_like(parents, -1).scatter(0, best, torch.arange(len(best), device=best.device))
+    above = parents[best]
+    return Draft(tokens[best], parents=torch.where(above < 0, -1, place[above.clamp_min(0)]))

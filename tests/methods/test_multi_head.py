@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
 from harness.proof.cases import CASES, GRID_CASES, Case
 from harness.proof.distance import distance
-from harness.proof.enumerating_draws import EnumeratingDraws
 from harness.proof.mutants import CAUGHT, injected
 from harness.proof.prove import EXACT
 from harness.train.loop import save_bf16
@@ -34,6 +34,7 @@ from methods.drafters.heads.layers import CrossAttention
 from methods.drafters.heads.net import Config, Heads
 from methods.multi_head import MultiHead
 from methods.verifiers.threshold import above, among_best, keep_passing
+from tests.support.enumerated import enumerated
 
 SMALL = MultiHead(levels=2)
 GREEDY = [case for case in (*CASES, *GRID_CASES) if case.sampling.temperature == 0]
@@ -131,25 +132,19 @@ class TestRules:
     def test_a_rejected_draft_is_drawn_again_from_p(self) -> None:
         """The distribution is p, the rejected token included; with both accepted it is the last row."""
         for passes, row in (([0.0, 1.0], 0), ([1.0, 0.0], 1), ([1.0, 1.0], 2)):
-            weights = [0.0] * 3
-            stack: list[list[int]] = [[]]
-            draws = EnumeratingDraws()
-            while stack:
-                draws.replay(stack.pop(), stack, {})
-                read = keep_passing(torch.tensor(passes).double(), P, draws).read()
-                assert len(read.path) == row
-                weights[read.token] += draws.weight
+            weights, accept_probs = [0.0] * 3, torch.tensor(passes).double()
+            for weight, acceptance in enumerated(partial(keep_passing, accept_probs, P)):
+                assert len(acceptance.read().path) == row
+                weights[acceptance.read().token] += weight
             assert weights == pytest.approx(P[row].tolist())
 
 
 def paths(q: Tensor, best: int) -> dict[tuple[int, ...], float]:
     """Every path and its weight."""
     weights: dict[tuple[int, ...], float] = {}
-    draws, stack = EnumeratingDraws(), [[]]  # type: ignore[var-annotated]  # lists of choices
-    while stack:
-        draws.replay(stack.pop(), stack, {})
-        path = tuple(whole_path(best)(q, draws).tolist())
-        weights[path] = weights.get(path, 0.0) + draws.weight
+    for weight, tokens in enumerated(partial(whole_path(best), q)):
+        path = tuple(tokens.tolist())
+        weights[path] = weights.get(path, 0.0) + weight
     return weights
 
 

@@ -26,6 +26,8 @@ from methods.drafters.jacobi.initialisation import Init
 from methods.drafters.jacobi.refine import discard, redraw
 from methods.drafters.jacobi.window import JacobiWindow
 from methods.sjd import SJD
+
+from tests.support.enumerated import enumerated
 from tests.support.shape_checks import without_shape_checks
 
 INITS: tuple[Init, ...] = ("uniform", "random", "h-repeat", "h-sample")
@@ -46,16 +48,13 @@ def dishonesty(act: Callable[[EnumeratingDraws], tuple[torch.Tensor, torch.Tenso
     """
     frequencies: dict[Any, dict[int, float]] = {}
     records: dict[Any, list[float]] = {}
-    draws, stack = EnumeratingDraws(), [[]]  # type: ignore[var-annotated]  # lists of choices
-    while stack:
-        draws.replay(stack.pop(), stack, {})
-        tokens, probs = act(draws)
+    for weight, (tokens, probs) in enumerated(act):
         for place, token in enumerate(tokens.tolist()):
             upto = [round(value, 10) for value in probs[: place + 1].flatten().tolist()]
             key = (place, tuple(tokens[:place].tolist()), tuple(upto))
             records[key] = probs[place].tolist()
             group = frequencies.setdefault(key, {})
-            group[token] = group.get(token, 0.0) + draws.weight
+            group[token] = group.get(token, 0.0) + weight
     return max(
         abs(weight / sum(group.values()) - records[key][token])
         for key, group in frequencies.items()

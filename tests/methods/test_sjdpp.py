@@ -24,6 +24,7 @@ from methods.drafters.jacobi.refine import Fresh
 from methods.drafters.jacobi.reuse import Reuse, carry_over, reuse_by_threshold
 from methods.sjd import SJD
 from methods.sjdpp import SJDPlusPlus
+from tests.support.enumerated import enumerated
 
 EXACT_MODES: tuple[Reuse, ...] = ("C", "B2", "M", "G")
 SMALLEST = CASES[0]
@@ -33,25 +34,24 @@ P = torch.tensor([[0.15, 0.25, 0.6]], dtype=torch.float64)
 NEXT = torch.tensor([[0.5, 0.25, 0.25]], dtype=torch.float64)
 
 
-def refined(act: Callable[[EnumeratingDraws], Fresh]) -> dict[tuple[float, ...], dict[int, float]]:
-    """P(first draft, its recorded distribution), by distribution."""
-    weights: dict[tuple[float, ...], dict[int, float]] = {}
-    draws, stack = EnumeratingDraws(), [[]]  # type: ignore[var-annotated]  # lists of choices
-    while stack:
-        draws.replay(stack.pop(), stack, {})
-        fresh = act(draws)
-        group = weights.setdefault(tuple(round(v, 12) for v in fresh.probs[0].tolist()), {})
-        token = int(fresh.tokens[0])
-        group[token] = group.get(token, 0.0) + draws.weight
-    return weights
+def carrying(reuse: Reuse, tau: float) -> Callable[[EnumeratingDraws], Fresh]:
+    """Draws one draft from Q and carries it over to P."""
 
-
-def carried(reuse: Reuse, tau: float) -> dict[tuple[float, ...], dict[int, float]]:
     def act(draws: EnumeratingDraws) -> Fresh:
         x = draws.race(Q, [5]) if reuse == "G" else draws.categorical(Q, "draft")
         return carry_over(draws, reuse, tau)(x, Q, torch.cat([P, NEXT]), 5)
 
-    return refined(act)
+    return act
+
+
+def carried(reuse: Reuse, tau: float) -> dict[tuple[float, ...], dict[int, float]]:
+    """P(first draft, its recorded distribution), by distribution."""
+    weights: dict[tuple[float, ...], dict[int, float]] = {}
+    for weight, fresh in enumerated(carrying(reuse, tau)):
+        group = weights.setdefault(tuple(round(v, 12) for v in fresh.probs[0].tolist()), {})
+        token = int(fresh.tokens[0])
+        group[token] = group.get(token, 0.0) + weight
+    return weights
 
 
 def bias(reuse: Reuse, tau: float) -> float:
@@ -110,13 +110,7 @@ class TestOneCarry:
         """M carries over with probability sum min(p, q); G with a smaller one."""
 
         def share(reuse: Reuse) -> float:
-            draws, stack, total = EnumeratingDraws(), [[]], 0.0  # type: ignore[var-annotated]
-            while stack:
-                draws.replay(stack.pop(), stack, {})
-                x = draws.race(Q, [5]) if reuse == "G" else draws.categorical(Q, "draft")
-                fresh = carry_over(draws, reuse, 0.5)(x, Q, torch.cat([P, NEXT]), 5)
-                total += draws.weight * bool(fresh.reused[0])
-            return total
+            return sum(weight * bool(fresh.reused[0]) for weight, fresh in enumerated(carrying(reuse, 0.5)))
 
         assert share("M") == pytest.approx(0.15 + 0.25 + 0.1, abs=1e-12)
         assert 0.3 < share("G") < share("M")

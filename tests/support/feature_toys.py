@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
 import torch
 
@@ -18,8 +19,11 @@ from harness.core.method import Method
 from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
+from harness.registry import RECIPES
 from harness.train.loop import save_bf16
+from harness.train.passages import Plan
 from methods.drafters.eagle.net import FeatureNet, Shape
+from methods.training.eagle.feature_recipe import FeatureRecipe
 
 SIZES = {
     "vocab_size": 61,
@@ -97,6 +101,13 @@ def folder_for(model: Backbone, path: Path, **changes: object) -> str:
     save_bf16(net, path)
     net.write_config(path)
     return str(path)
+
+
+def small_recipe(name: str, **changes: object) -> FeatureRecipe:
+    """A recipe on few passages."""
+    recipe = cast(FeatureRecipe, RECIPES.get(name))
+    plan = Plan("code", train=1, development=1, rows=8, new=24)
+    return replace(recipe, plan=plan, rows=2, steps=20, warmup=2, rate=4e-3, **changes)  # type: ignore[arg-type]
 
 
 def started(method: Method, run: Run):  # type: ignore[type-arg,no-untyped-def]

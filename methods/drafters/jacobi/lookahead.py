@@ -104,13 +104,13 @@ class LookaheadWindow:
         self.rows = [self.rows[1][1:], *self.rows[2:], row_below]
 
     def _learn(self, key: int, guess: tuple[int, ...]) -> None:
-        known = [other for other in self.pool.get(key, []) if other != guess]
-        self.pool[key] = [*known, guess][-self.guesses :]
+        older = [other for other in self.pool.get(key, []) if other != guess]
+        self.pool[key] = [*older, guess][-self.guesses :]
 
     def _without_ends(self, run: Run, ids: list[int]) -> list[int]:
         """Replace an end of text in the window by a random id of the prompt."""
-        ends = [index for index, token in enumerate(ids) if token in run.eos]
-        for index, token in zip(ends, _random(run, len(ends)), strict=True):
+        ended = [index for index, token in enumerate(ids) if token in run.eos]
+        for index, token in zip(ended, _random(run, len(ended)), strict=True):
             ids[index] = token
         return ids
 

@@ -48,8 +48,8 @@ def examples(teacher: Teacher, passages: Sequence[Passage], taps: Sequence[Tap])
 
 def commonest(examples: Sequence[Example], count: int, vocabulary: int) -> Int[Tensor, " K"]:
     """The ids that the backbone wrote or found most probable most often, in ascending order."""
-    seen = torch.cat([torch.cat([example.tokens[example.start :], example.best]) for example in examples])
-    return torch.bincount(seen, minlength=vocabulary).sort(descending=True, stable=True).indices[:count].sort().values
+    ids = torch.cat([torch.cat([example.tokens[example.start :], example.best]) for example in examples])
+    return torch.bincount(ids, minlength=vocabulary).sort(descending=True, stable=True).indices[:count].sort().values
 
 
 @dataclass(frozen=True)

@@ -83,17 +83,19 @@ def joint_loss(model: MeshTraining, chosen: Sequence[int], fixed: float) -> Tens
 def figures(model: MeshTraining, checked: Meshes) -> dict[str, float]:
     """How often the best token of each head is right, and the same of controls; see `compared`."""
     heads = {"": model.heads, **model.controls()}
-    right = {key: torch.cat([_hits(each, checked, n) for n, _ in checked.numbered()]) for key, each in heads.items()}
-    return compared(right, checked.rows)
+    correct = {
+        key: torch.cat([_hits(variant, checked, n) for n, _ in checked.numbered()]) for key, variant in heads.items()
+    }
+    return compared(correct, checked.rows)
 
 
 def drift(base: Teacher, merged: Teacher, passages: Sequence[Passage]) -> float:
     """KL(base || merged) in nats: the mean over all generated tokens of passages."""
-    lost = []
+    divergences = []
     for passage in passages:
         p, q = (teacher.read(passage, (), logits=True).logits[passage.start - 1 : -1] for teacher in (base, merged))
-        lost.append(divergence(p, q))
-    return float(torch.cat(lost).mean())
+        divergences.append(divergence(p, q))
+    return float(torch.cat(divergences).mean())
 
 
 def divergence(base: Float[Tensor, "N V"], tuned: Float[Tensor, "N V"]) -> Float[Tensor, " N"]:

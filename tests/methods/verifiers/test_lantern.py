@@ -60,7 +60,7 @@ class TestResidual:
         ],
     )
     def test_it_is_that_of_a_chosen_node(self, resid: Residual, expected: list[float]) -> None:
-        """0 with delta 0.2 aggregates code 1; the released rule removes all of its nearest codes, which leaves uniform."""
+        """0 with delta 0.2 aggregates code 1; the released rule removes all nearest codes, and p is uniform then."""
         relaxed = rule(Bound(delta=0.2), resid=resid)
         residuals = judge(torch.tensor([0]), None, P[:1], torch.tensor([[0]]), relaxed).residuals[0]
         assert residuals.tolist() == pytest.approx(expected)

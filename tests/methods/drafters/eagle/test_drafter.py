@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,8 +18,6 @@ from harness.errors import UsageError, WeightsError
 from harness.plan import presets
 from methods.autoregressive import Autoregressive
 from methods.drafters.eagle import trees
-from methods.drafters.eagle.layers import rotate
-from methods.drafters.eagle.net import FeatureNet, Shape
 from methods.eagle1 import Eagle1
 from methods.eagle2 import Eagle2
 from methods.eagle3 import Eagle3
@@ -169,14 +166,6 @@ class TestRealNets:
         assert len(tokens) == 30
         assert bool((tokens % 2 == 0).all())
 
-    def test_rotations_are_those_of_llama(self) -> None:
-        x = torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(0))
-        turned = rotate(x, torch.tensor([0, 1, 5]), 10000.0)
-        torch.testing.assert_close(turned[0, 0, 0], x[0, 0, 0])
-        angle = torch.tensor(5.0)
-        expected = x[0, 0, 2, 0] * angle.cos() - x[0, 0, 2, 2] * angle.sin()
-        torch.testing.assert_close(turned[0, 0, 2, 0], expected)
-
 
 class TestRefused:
     def test_a_drafter_of_another_backbone(self, tmp_path: Path) -> None:
@@ -198,21 +187,3 @@ class TestRefused:
     def test_a_drafter_that_is_not_shipped(self) -> None:
         with pytest.raises(WeightsError, match="stride train drafter"):
             decode(Eagle2(features="no-such"), run_on(tiny(), Sampling(0.0), 8))
-
-    @pytest.mark.parametrize("text", ["{}", "nonsense", '{"kind": "eagle1", "width": 8}'])
-    def test_a_folder_that_holds_something_else(self, text: str, tmp_path: Path) -> None:
-        (tmp_path / "config.json").write_text(text)
-        with pytest.raises(WeightsError, match="holds no feature drafter"):
-            FeatureNet.load(tmp_path)
-
-    def test_a_shape_of_another_size(self, tmp_path: Path) -> None:
-        folder_for(tiny(), tmp_path)
-        net = FeatureNet.load(tmp_path)
-        FeatureNet(replace(net.shape, inner=8)).write_config(tmp_path)
-        with pytest.raises(WeightsError, match="holds no feature drafter"):
-            FeatureNet.load(tmp_path)
-
-
-def test_a_net_without_kept_ids_has_no_head_of_its_own() -> None:
-    net = FeatureNet(Shape("eagle1", 8, 2, 1, 16))
-    assert not any(name.startswith("unembed") for name, _ in net.named_parameters())

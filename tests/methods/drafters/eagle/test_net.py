@@ -1,0 +1,43 @@
+"""The net of a feature drafter: rotations, its head, and folders that hold no drafter."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.errors import WeightsError
+from methods.drafters.eagle.layers import rotate
+from methods.drafters.eagle.net import FeatureNet, Shape
+from tests.support.feature_toys import folder_for, tiny
+
+
+def test_rotations_are_those_of_llama() -> None:
+    x = torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(0))
+    turned = rotate(x, torch.tensor([0, 1, 5]), 10000.0)
+    torch.testing.assert_close(turned[0, 0, 0], x[0, 0, 0])
+    angle = torch.tensor(5.0)
+    expected = x[0, 0, 2, 0] * angle.cos() - x[0, 0, 2, 2] * angle.sin()
+    torch.testing.assert_close(turned[0, 0, 2, 0], expected)
+
+
+@pytest.mark.parametrize("text", ["{}", "nonsense", '{"kind": "eagle1", "width": 8}'])
+def test_a_folder_without_a_drafter_is_refused(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(WeightsError, match="holds no feature drafter"):
+        FeatureNet.load(tmp_path)
+
+
+def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
+    folder_for(tiny(), tmp_path)
+    net = FeatureNet.load(tmp_path)
+    FeatureNet(replace(net.shape, inner=8)).write_config(tmp_path)
+    with pytest.raises(WeightsError, match="holds no feature drafter"):
+        FeatureNet.load(tmp_path)
+
+
+def test_a_net_that_proposes_all_ids_has_no_head_of_its_own() -> None:
+    net = FeatureNet(Shape("eagle1", 8, 2, 1, 16))
+    assert not any(name.startswith("unembed") for name, _ in net.named_parameters())

@@ -1,0 +1,80 @@
+"""Figures of feature drafters: counts at the drafter's positions, and leads over controls."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from harness.discover import shipped
+from harness.registry import RECIPES
+from harness.train.ngram_control import NGram
+from methods.drafters.eagle.net import FeatureNet
+from methods.training.eagle.examples import Example, collate
+from methods.training.eagle.feature_recipe import FeatureRecipe
+from methods.training.eagle.figures import figures, measured, measured_ngram, shuffled
+from methods.training.eagle.student import Student
+from tests.support.feature_toys import small_recipe
+
+
+@pytest.mark.usefixtures("passages_of_the_session", "unchecked")
+def test_counts_predict_at_the_drafters_positions() -> None:
+    """An n-gram control, position by position, from the last token of the prompt on."""
+    student = cast(Student, small_recipe("eagle1-embedded-code").build({}))
+    development = student.lessons.development[:2]
+    measured_figures, hits = measured_ngram(student, development)
+    counts = NGram.of(example.tokens[None] for example in student.lessons.train)
+    correct = []
+    for example in development:
+        for position in range(max(1, example.start - 1), len(example.tokens)):
+            guessed = counts.guesses(example.tokens[None, : position + 1])[0, -1].tolist()
+            target = int(student.target_logits(example.rows[position, :, -1].float()).argmax())
+            correct.append([guess == target for guess in guessed])
+    assert measured_figures["top1_1"] == pytest.approx(np.mean([first for first, *_ in correct]))
+    assert measured_figures["top3_1"] == pytest.approx(np.mean([any(ranks) for ranks in correct]))
+    assert (hits.first.sum(), hits.three.sum(), hits.counted.sum()) == (
+        sum(first for first, *_ in correct),
+        sum(any(ranks) for ranks in correct),
+        len(correct),
+    )
+
+
+@pytest.mark.usefixtures("passages_of_the_session", "unchecked")
+def test_a_card_has_the_lead_over_each_control() -> None:
+    student = cast(Student, small_recipe("eagle1-embedded-code").build({}))
+    measured_figures = figures(student)
+    for control in ("untrained", "shuffled", "ngram"):
+        gain = measured_figures["top1_1"] - measured_figures[f"top1_1_{control}"]
+        assert measured_figures[f"top1_1_{control}_lead"] <= gain
+    assert measured_figures["top1_1_ngram_lead"] < 0, "an untrained drafter is worse than counts"
+
+
+@pytest.mark.skipif(not os.environ.get("STRIDE_MEASURE"), reason="a minute or more; STRIDE_MEASURE=1 asks for it")
+def test_the_shipped_drafter_is_above_its_controls_by_more_than_chance() -> None:
+    """Paired by passage of held-out captions; the interval of the mean difference at two standard errors."""
+    recipe = cast(FeatureRecipe, RECIPES.get("eagle1-embedded-image"))
+    student = replace(recipe, plan=replace(recipe.plan, train=4)).build({})
+    held_out, drafter = student.lessons.development[:40], FeatureNet.load(shipped("eagle1-embedded-image"))
+    counts = NGram.of(example.tokens[None] for example in student.lessons.train)
+
+    def shares(net: FeatureNet) -> Tensor:
+        return torch.tensor([measured(student, net, [example], 1).figures["top1_1"] for example in held_out])
+
+    def guessed(example: Example) -> float:
+        counted = collate([example], [0], student.lessons.teacher).counted[0]
+        correct = counts.guess(example.tokens[None])[0, 1:] == example.best[1:]
+        return float(correct[counted].float().mean())
+
+    controls = {
+        "untrained": shares(FeatureNet(drafter.shape)),
+        "shuffled": shares(shuffled(drafter)),
+        "n-gram": torch.tensor([guessed(example) for example in held_out]),
+    }
+    for name, control in controls.items():
+        difference = shares(drafter) - control
+        assert float(difference.mean() - 2 * difference.std() / len(held_out) ** 0.5) > 0, name

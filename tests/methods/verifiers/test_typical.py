@@ -1,0 +1,77 @@
+"""Typical acceptance and the redrawn rule, by hand and by enumeration."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from harness.core.draft import Acceptance, Draft
+from harness.core.draws import SeededDraws
+from harness.proof.enumerating_draws import EnumeratingDraws
+from methods.verifiers.typical import threshold, verify_redrawn, verify_typical
+from tests.support.enumerated import enumerated
+
+
+def outcomes(act: Callable[[EnumeratingDraws], Acceptance]) -> dict[tuple[tuple[int, ...], int], float]:
+    """Probability of each path and next token."""
+    weights: dict[tuple[tuple[int, ...], int], float] = {}
+    for weight, acceptance in enumerated(act):
+        read = acceptance.read()
+        weights[read.path, read.token] = weights.get((read.path, read.token), 0.0) + weight
+    return weights
+
+
+P = torch.tensor([[0.5, 0.3, 0.2], [0.1, 0.8, 0.1], [0.4, 0.3, 0.3], [0.2, 0.2, 0.6], [1.0, 0.0, 0.0]]).double()
+TREE = Draft(torch.tensor([0, 1, 0, 2]), parents=torch.tensor([-1, -1, 1, 0]))
+"""Tokens 0 and 1; below the second 0, below the first 2."""
+
+
+class TestTypical:
+    def test_the_threshold_by_hand(self) -> None:
+        """ln 2 of entropy halves alpha; a point mass meets epsilon."""
+        p = torch.tensor([[0.5, 0.5], [1.0, 0.0]])
+        torch.testing.assert_close(threshold(p, 0.25, 0.4), torch.tensor([0.2, 0.25]))
+
+    def test_the_longest_path_of_likely_tokens(self) -> None:
+        """0.5 and 0.3 pass; below them 0.4 passes and 0.1 does not, so the longer path has the second token."""
+        limit = torch.full((5,), 0.25).double()
+        acceptance = verify_typical(TREE, P, SeededDraws(0, "t", "p", 0), limit, greedy=True).read()
+        assert acceptance.path == (1, 2) and acceptance.token == 2 and acceptance.expected == 2
+
+    def test_of_paths_of_equal_length_the_most_probable(self) -> None:
+        """Of two full paths, 0.5 x 0.1 is less than 0.3 x 0.4. Without the leaves, 0.5 is more than 0.3."""
+        low = torch.full((5,), 0.05).double()
+        assert verify_typical(TREE, P, SeededDraws(0, "t", "p", 0), low, greedy=True).read().path == (1, 2)
+        high = torch.tensor([0.05, 0.9, 0.9, 0.9, 0.9]).double()
+        assert verify_typical(TREE, P, SeededDraws(0, "t", "p", 0), high, greedy=True).read().path == (0,)
+
+    def test_the_next_token_is_drawn_where_the_path_stops(self) -> None:
+        limit = torch.ones(5).double()
+        weights = outcomes(lambda draws: verify_typical(TREE, P, draws, limit, greedy=False))
+        assert weights == pytest.approx({((), 0): 0.5, ((), 1): 0.3, ((), 2): 0.2})
+
+
+class TestRedrawn:
+    def test_a_rejected_draft_may_be_drawn_again(self) -> None:
+        one = Draft(torch.tensor([1]), parents=torch.tensor([-1]))
+        weights = outcomes(lambda draws: verify_redrawn(one, P[:2], draws, 1))
+        first: dict[int, float] = {}
+        for (path, token), weight in weights.items():
+            first[1 if path else token] = first.get(1 if path else token, 0.0) + weight
+        assert first == pytest.approx({1: 0.3 + 0.7 * 0.3, 0: 0.7 * 0.5, 2: 0.7 * 0.2})
+
+    def test_each_leaf_has_draws_of_its_own(self) -> None:
+        """Full paths with 0.05 and 0.12, tested independently; else the first token with 0.5 or the second with 0.3."""
+        weights = outcomes(lambda draws: verify_redrawn(TREE, P, draws, 2))
+        paths: dict[tuple[int, ...], float] = {}
+        for (path, _), weight in weights.items():
+            paths[path] = paths.get(path, 0.0) + weight
+        long_1, long_2 = 0.5 * 0.1, 0.3 * 0.4
+        assert paths[1, 2] == pytest.approx(long_2)  # the first leaf is that of the second token
+        assert paths[0, 3] == pytest.approx(long_1 * (1 - long_2))
+        assert paths[()] == pytest.approx(0.5 * 0.7)
+        acceptance = verify_redrawn(TREE, P, SeededDraws(0, "t", "p", 0), 2)
+        expected = sum(len(path) * weight for path, weight in paths.items())
+        assert float(acceptance.path.expected) == pytest.approx(expected)
