@@ -144,7 +144,7 @@ class TestCosts:
         ("number", "method", "tv"),
         [(0, JOINT, 0.235506062), (1, JOINT, 0.290670244), (2, JOINT, 0.061819531), (3, SEQUENTIAL, 0.059257039)],
     )
-    def test_mistakes_that_the_paper_invites(self, number: int, method: CrossRegression, tv: float) -> None:
+    def test_the_cost_of_mistakes_that_the_paper_invites(self, number: int, method: CrossRegression, tv: float) -> None:
         """A plain correction, q evaluated anew, a rejected draft carried over, one threshold for a sum of energies."""
         with injected(CrossRegression.mutants[number]):
             assert cost(method) == pytest.approx(tv, abs=1e-6)

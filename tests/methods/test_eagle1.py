@@ -61,16 +61,16 @@ class TestShape:
 
 
 class TestRefused:
-    def test_an_unknown_tree(self) -> None:
+    def test_an_unknown_tree_is_refused(self) -> None:
         with pytest.raises(UnknownNameError, match="eagle_25"):
             decode(Eagle1(tree="eagle_24"), run_on(Tabular("tabular", {}), Sampling(1.0), 8, (0, 1)))
 
-    def test_a_tree_larger_than_its_candidates(self) -> None:
+    def test_a_tree_larger_than_its_candidates_is_refused(self) -> None:
         with pytest.raises(UsageError, match="takes the 4 best tokens"):
             published("eagle_25", 9, 3)
         with pytest.raises(UsageError, match="4 siblings of a vocabulary of 3"):
             decode(Eagle1(widths=(4,)), run_on(Tabular("tabular", {"vocabulary": 3}), Sampling(1.0), 8, (0, 1)))
 
-    def test_a_level_without_children(self) -> None:
+    def test_a_level_without_children_is_refused(self) -> None:
         with pytest.raises(UsageError, match="give a child or more for each level"):
             Eagle1(widths=(2, 0))

@@ -128,7 +128,7 @@ def test_the_window_stands_still_near_the_end_of_the_context() -> None:
     assert result.tokens == decoded(METHODS.get("autoregressive")(), Sampling(0.0), model=model).tokens
 
 
-def test_probes_are_beside_the_guesses() -> None:
+def test_probes_come_after_the_guesses() -> None:
     run = opened(Sampling(0.0))
     state = start(METHOD, run)
     state.pool = {1: [(0, 1, 2), (0, 1, 1)]}

@@ -141,7 +141,7 @@ class TestOutputDistribution:
             ("entropy", (0.435803, 0.526471)),
         ],
     )
-    def test_what_one_and_two_steps_cost(self, order: Order, costs: tuple[float, ...]) -> None:
+    def test_the_cost_of_one_and_two_steps(self, order: Order, costs: tuple[float, ...]) -> None:
         """Total variation to one token a step, pinned."""
         measured = [cost(MaskedDiffusion(order, steps=steps)) for steps in (1, 2)]
         assert measured == pytest.approx(costs, abs=1e-6)

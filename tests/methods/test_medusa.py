@@ -143,11 +143,11 @@ class TestRefused:
             ({"alpha": 0.0}, "alpha 0"),
         ],
     )
-    def test_parameters_out_of_range(self, params: dict[str, Any], message: str) -> None:
+    def test_parameters_out_of_range_are_refused(self, params: dict[str, Any], message: str) -> None:
         with pytest.raises(UsageError, match=message):
             Medusa(**params)
 
-    def test_more_levels_or_candidates_than_the_heads_have(self) -> None:
+    def test_more_levels_or_candidates_than_the_heads_have_are_refused(self) -> None:
         with pytest.raises(UsageError, match="5 levels are asked for and the drafter has 4 heads"):
             decoded(Medusa(levels=5), Sampling(1.0))
         with pytest.raises(UsageError, match="takes the 10 best tokens, and the drafter has 4 levels of 3 candidates"):
@@ -155,12 +155,12 @@ class TestRefused:
         with pytest.raises(UnknownNameError, match="vicuna"):
             decoded(Medusa(tree="vicuna"), Sampling(1.0))
 
-    def test_heads_that_are_not_there(self) -> None:
+    def test_missing_heads_are_refused(self) -> None:
         with pytest.raises(WeightsError, match=r"with the package for embedded-code, .*drafter nowhere-embedded-code"):
             component("drafter", "nowhere", "embedded-code")
 
     @needs_heads
-    def test_heads_of_another_backbone_or_without_guidance(self, tmp_path: Path) -> None:
+    def test_heads_of_another_backbone_or_without_guidance_are_refused(self, tmp_path: Path) -> None:
         shutil.copytree(CODE, tmp_path / "heads")
         config = replace(read_config(CODE), fingerprint="0123456789abcdef")
         config.write(tmp_path / "heads")

@@ -181,7 +181,7 @@ class TestBands:
         assert [(s.nfe, s.resampled) for s in steps] == [(resampled, resampled), (1, 0)]
 
     @pytest.mark.parametrize(("recompute", "read"), [(False, [6, 7]), (True, list(range(8)))])
-    def test_the_next_band_reads_what_is_new_or_all_that_follows(self, recompute: bool, read: list[int]) -> None:
+    def test_the_next_band_reads_new_tokens_or_all_that_follow(self, recompute: bool, read: list[int]) -> None:
         method = MuLoSD(band=2, radius=1, delta=0.0, recompute=recompute)
         draft = decoded(method, PLAIN).result.tokens
         windows = decoded(method, PLAIN, (5, (draft[5] + 1) % 4)).windows
@@ -445,16 +445,16 @@ class TestBadInput:
             *({"tau": -1.0}, {"tau": float("nan")}, {"delta": -0.1}),
         ],
     )
-    def test_settings_out_of_range(self, bad: dict[str, Any]) -> None:
+    def test_settings_out_of_range_are_refused(self, bad: dict[str, Any]) -> None:
         with pytest.raises(UsageError, match=f"mulo_sd: .*{next(iter(bad))}"):
             MuLoSD(**bad)
 
     @pytest.mark.parametrize("grid", [(3, 4), (4, 3), (1, 2)])
-    def test_a_picture_that_is_no_multiple_of_the_drafters(self, grid: tuple[int, ...]) -> None:
+    def test_a_picture_that_is_no_multiple_of_the_drafters_is_refused(self, grid: tuple[int, ...]) -> None:
         with pytest.raises(UsageError, match=rf"the target {grid[0]} x {grid[1]}: at factor 2 the drafter's are 1/2"):
             decoded(MuLoSD(), grid)
 
-    def test_a_drafter_of_another_size_or_other_codes(self, scales: Path) -> None:
+    def test_a_drafter_of_another_size_or_other_codes_is_refused(self, scales: Path) -> None:
         large = presets.load("large", "fp32")
         with pytest.raises(UsageError, match=r"the drafter 'self' makes pictures of 4 x 4 cells and the target 4 x 4"):
             decoded_with_draws(MuLoSD("self", "repeat"), large, large, CAPTION, 0)
@@ -467,7 +467,7 @@ class TestBadInput:
         with pytest.raises(UsageError, match="the drafter 'small' makes no pictures"):
             decoded_with_draws(MuLoSD("small", "repeat"), large, small, CAPTION, 0)
 
-    def test_samplers_that_are_missing_or_do_not_fit(self, scales: Path) -> None:
+    def test_samplers_that_are_missing_or_do_not_fit_are_refused(self, scales: Path) -> None:
         large, small = (presets.load(name, "fp32") for name in ("large", "small"))
         with pytest.raises(
             WeightsError, match=r"no samplers 'mulo-9x' .*to train: stride train samplers mulo-9x --out"
@@ -479,18 +479,18 @@ class TestBadInput:
         with pytest.raises(WeightsError, match="was trained for a codebook of 7 codes"):
             decoded_with_draws(MuLoSD("small", str(scales / "pair")), large, small, CAPTION, 0)
 
-    def test_samplers_of_another_factor(self, scales: Path) -> None:
+    def test_samplers_of_another_factor_are_refused(self, scales: Path) -> None:
         preset(scales, "tall", 8)
         tall, small = (presets.load(name, "fp32") for name in ("tall", "small"))
         with pytest.raises(UsageError, match="are of factor 2, and the method's is 4"):
             decoded_with_draws(MuLoSD("small", str(scales / "pair"), factor=4), tall, small, CAPTION, 0)
 
-    def test_more_than_a_picture(self) -> None:
+    def test_more_tokens_than_a_picture_are_refused(self) -> None:
         with pytest.raises(ContractError, match="asked for 17 tokens of a picture of 16"):
             decoded(MuLoSD(), PLAIN, budget=17)
 
     @pytest.mark.parametrize(("name", "window", "most"), [("window", 5, 4), ("draft_window", 3, 2)])
-    def test_a_window_wider_than_a_row(self, name: str, window: int, most: int) -> None:
+    def test_a_window_wider_than_a_row_is_refused(self, name: str, window: int, most: int) -> None:
         with pytest.raises(UsageError, match=f"mulo_sd: {name} is {window} and rows have {most} cells"):
             decoded(MuLoSD(**{name: window}), PLAIN)
 

@@ -271,7 +271,7 @@ def heads_folder(path: Path, **how: Any) -> str:
 
 class TestRefused:
     @pytest.mark.parametrize("delta", [0.0, 1.0, -0.1, 1.5, float("nan")])
-    def test_a_threshold_outside_0_to_1(self, delta: float) -> None:
+    def test_a_threshold_outside_0_to_1_is_refused(self, delta: float) -> None:
         with pytest.raises(UsageError, match=r"delta is .* between 0 and 1"):
             MultiHead(delta=delta)
 
@@ -279,11 +279,11 @@ class TestRefused:
         ("params", "message"),
         [({"levels": -1}, "levels is -1"), ({"accept_top": 0}, "accept_top 0"), ({"draft_top": 0}, "draft_top 0")],
     )
-    def test_parameters_out_of_range(self, params: dict[str, Any], message: str) -> None:
+    def test_parameters_out_of_range_are_refused(self, params: dict[str, Any], message: str) -> None:
         with pytest.raises(UsageError, match=message):
             MultiHead(**params)
 
-    def test_more_tokens_levels_or_paths_than_possible(self) -> None:
+    def test_more_tokens_levels_or_paths_than_possible_are_refused(self) -> None:
         with pytest.raises(UsageError, match="accept_top is 4 and tabular has 3 tokens"):
             decoded(MultiHead(accept_top=4), Sampling(1.0))
         with pytest.raises(UsageError, match="5 levels are asked for and there are 4 heads"):
@@ -291,7 +291,7 @@ class TestRefused:
         with pytest.raises(UsageError, match="the 4 best of 3 tokens at 4 levels are too many"):
             decoded(MultiHead(drafts="tree", draft_top=4), Sampling(1.0))
 
-    def test_a_condition_of_another_width(self, tmp_path: Path) -> None:
+    def test_a_condition_of_another_width_is_refused(self, tmp_path: Path) -> None:
         method = MultiHead(heads=heads_folder(tmp_path, condition=6))
         with pytest.raises(UsageError, match="attend to a condition of width 6, and that of conditioned has 4"):
             start(method, opened(ConditionedToy(), (0, 1), Sampling(1.0), 4))
@@ -304,6 +304,6 @@ class TestRefused:
         assert start(method, run) is None
         assert len(method.step(run, None).read().path) <= 3
 
-    def test_heads_that_are_not_there_say_how_they_are_made(self) -> None:
+    def test_the_error_about_missing_heads_says_how_to_train_them(self) -> None:
         with pytest.raises(WeightsError, match="stride train heads xspecmesh-nowhere"):
             start(MultiHead(heads="xspecmesh-nowhere"), opened(ConditionedToy(), (0, 1), Sampling(1.0), 4))

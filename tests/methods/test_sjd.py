@@ -224,7 +224,7 @@ def test_greedy_is_autoregressive_greedy_in_no_more_passes_than_tokens(
 
 
 @pytest.mark.parametrize(("counts", "drafts"), [(True, 3), (False, 4)])
-def test_whether_the_window_counts_the_token_that_is_fed_again(counts: bool, drafts: int) -> None:
+def test_a_window_that_counts_the_fed_token_has_one_draft_less(counts: bool, drafts: int) -> None:
     steps = decoded(SJD(4, window_counts_refed=counts), Sampling(1.0), 60, vocabulary=5).steps
     assert {(step.drafted, step.rows) for step in steps[:9]} == {(drafts, drafts + 1)}
 

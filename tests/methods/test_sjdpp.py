@@ -70,7 +70,7 @@ class TestOneCarry:
         assert bias(reuse, tau) < 1e-11
 
     @pytest.mark.parametrize("reuse", ["paper", "frozen"])
-    def test_lossy_modes_do_not(self, reuse: Reuse) -> None:
+    def test_lossy_modes_record_another_distribution(self, reuse: Reuse) -> None:
         assert bias(reuse, 0.5) > 1e-2
 
     def test_carrying_everything_over_with_its_distribution_is_exact(self) -> None:

@@ -97,7 +97,7 @@ def test_a_tree_is_less_deep_than_the_room_that_is_left(budget: int) -> None:
     assert sum(step.overshoot for step in result.steps) == 0
 
 
-def test_the_context_bounds_a_trees_nodes_too() -> None:
+def test_the_context_bounds_the_nodes_of_a_tree() -> None:
     model = Tabular("tabular", {"vocabulary": 5, "context": 12})
     result = decoded(SpecInfer("toy", widths=(2, 2)), Sampling(1.0), budget=50, model=model)
     assert len(result.tokens) == 8

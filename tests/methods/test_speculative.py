@@ -64,7 +64,7 @@ def test_drafts_are_less_deep_than_the_room_that_is_left(budget: int) -> None:
     assert sum(step.overshoot for step in result.steps) == 0
 
 
-def test_the_context_bounds_drafts_too() -> None:
+def test_the_context_bounds_drafts() -> None:
     model = Tabular("tabular", {"vocabulary": 4, "context": 9})
     result = decoded(Speculative("self", 5), Sampling(1.0), budget=50, model=model)
     assert len(result.tokens) == 5

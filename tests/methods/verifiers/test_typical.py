@@ -40,7 +40,7 @@ class TestTypical:
         acceptance = verify_typical(TREE, P, SeededDraws(0, "t", "p", 0), limit, greedy=True).read()
         assert acceptance.path == (1, 2) and acceptance.token == 2 and acceptance.expected == 2
 
-    def test_of_paths_of_equal_length_the_most_probable(self) -> None:
+    def test_of_paths_of_equal_length_the_most_probable_wins(self) -> None:
         """Of two full paths, 0.5 x 0.1 is less than 0.3 x 0.4. Without the leaves, 0.5 is more than 0.3."""
         low = torch.full((5,), 0.05).double()
         assert verify_typical(TREE, P, SeededDraws(0, "t", "p", 0), low, greedy=True).read().path == (1, 2)

@@ -1,4 +1,4 @@
-"""The feature drafter: its inputs, its cache against a drafter without one, and the drafters that are refused."""
+"""The feature drafter: its inputs, its cache against a drafter without one, and refused drafters."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ EAGLE3_SHAPE = {"kind": "eagle3", "taps": 3, "kept": 30}
 
 class TestADrafterThatIsTheTarget:
     @pytest.mark.parametrize("method", [Eagle2(depth=2, width=2, nodes=8), Eagle3(depth=3), Eagle1(widths=(2, 1, 1))])
-    def test_accepts_all_of_its_own_path_at_t_0(self, method: Eagle1 | Eagle2 | Eagle3) -> None:
+    def test_has_its_whole_path_accepted_at_t_0(self, method: Eagle1 | Eagle2 | Eagle3) -> None:
         steps = with_oracle(method, Sampling(0.0)).steps[1:]
         assert sum(step.accepted for step in steps) == sum(step.tested for step in steps) > 20
 
-    def test_accepts_all_of_a_sampled_chain_at_t_1(self) -> None:
+    def test_has_a_sampled_chain_accepted_at_t_1(self) -> None:
         """q is p at each node, so every draft is accepted."""
         steps = with_oracle(Eagle1(widths=(1, 1, 1)), Sampling(1.0)).steps
         assert sum(step.accepted for step in steps) == sum(step.drafted for step in steps) > 20
@@ -168,22 +168,22 @@ class TestRealNets:
 
 
 class TestRefused:
-    def test_a_drafter_of_another_backbone(self, tmp_path: Path) -> None:
+    def test_a_drafter_of_another_backbone_is_refused(self, tmp_path: Path) -> None:
         folder = folder_for(tiny(), tmp_path)
         with pytest.raises(WeightsError, match=r"the drafter was trained for tiny .* and the target is"):
             decode(Eagle2(features=folder), run_on(tiny(seed=2), Sampling(0.0), 8))
 
-    def test_a_drafter_of_another_kind(self, tmp_path: Path) -> None:
+    def test_a_drafter_of_another_kind_is_refused(self, tmp_path: Path) -> None:
         model = tiny()
         with pytest.raises(WeightsError, match="holds a drafter of kind eagle1, and this method reads eagle3"):
             decode(Eagle3(features=folder_for(model, tmp_path)), run_on(model, Sampling(0.0), 8))
 
-    def test_a_guided_target_and_a_drafter_without_guidance(self, tmp_path: Path) -> None:
+    def test_a_drafter_without_guidance_is_refused_for_a_guided_target(self, tmp_path: Path) -> None:
         model = presets.load("embedded-image-8x8", "fp32")
         folder, prompt = folder_for(model, tmp_path, branches=1), model.encode("")
         with pytest.raises(UsageError, match="is guided and its drafter was trained without guidance"):
             decode(Eagle2(features=folder), run_on(model, Sampling(0.0), 8, prompt))
 
-    def test_a_drafter_that_is_not_shipped(self) -> None:
+    def test_a_drafter_that_is_not_shipped_is_refused(self) -> None:
         with pytest.raises(WeightsError, match="stride train drafter"):
             decode(Eagle2(features="no-such"), run_on(tiny(), Sampling(0.0), 8))

@@ -13,7 +13,7 @@ from methods.training.heads.heads_in_training import frequent
 
 
 class TestExamples:
-    def test_a_row_that_emitted_a_token_and_the_tokens_after_it(self) -> None:
+    def test_an_example_is_a_row_that_emitted_a_token_and_the_tokens_after_it(self) -> None:
         """The prompt is 4 5; row 1 gave 6, and head 1 is to guess 7."""
         teacher = Teacher(Tabular("tabular", {"vocabulary": 9}))
         long, short = Passage((4, 5, 6, 7, 8), 2), Passage((4, 5, 6), 2)

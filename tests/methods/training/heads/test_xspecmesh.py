@@ -108,7 +108,7 @@ class TestData:
         assert not same_condition(first[0], first[1])
         assert not same_condition(first[0], drawn(teacher, "train", 1, 6)[0])
 
-    def test_rows_and_tokens_of_each_passage_with_its_own_condition(self, base: Path) -> None:
+    def test_each_passage_has_its_rows_tokens_and_condition(self, base: Path) -> None:
         teacher = Teacher(load_backbone("tiny", base))
         passages = drawn(teacher, "train", 3, 20)
         short = passages[1]._replace(tokens=passages[1].tokens[:2])
