@@ -87,7 +87,7 @@ class CrossRegression(Method[PredictiveStream]):
 
     @property
     def rule(self) -> EnergyRule:
-        """The test."""
+        """The rule that a draft passes."""
         return EnergyRule(self.mode, self.beta, self.tau, self.noise, self.clip, self.horizon)
 
     @property

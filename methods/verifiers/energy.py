@@ -65,7 +65,7 @@ class EnergyRule:
 
     @property
     def lossless(self) -> bool:
-        """It is rejection sampling."""
+        """Whether it is rejection sampling."""
         return self.mode == "std" and self.beta == 0
 
     def passes(self, energy: Float[Tensor, " K"]) -> Float[Tensor, " K"]:

@@ -22,7 +22,7 @@ from methods.verifiers.rejection import draft_probs, residual
 
 
 class TreeJudgement(NamedTuple):
-    """What a rule says of a tree.
+    """The result of a rule on a tree.
 
     Args:
         accept_probs: of each node, once its parent is accepted and its earlier siblings are rejected.

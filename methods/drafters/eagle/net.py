@@ -100,7 +100,7 @@ class FeatureNet(nn.Module):
         return self
 
     def write_config(self, folder: Path) -> None:
-        """What `load` builds the net from."""
+        """Write ``config.json``, from which `load` builds the net."""
         (folder / "config.json").write_text(json.dumps(asdict(self.shape), indent=1) + "\n", encoding="utf-8")
 
     def forward(

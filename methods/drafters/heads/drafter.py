@@ -118,7 +118,7 @@ def _shape(heads: Heads, tree: str, nodes: int, levels: int, device: torch.devic
 
 @lru_cache(maxsize=4)
 def _load(folder: Path, tied_embeddings: Callable[[], Unembeds]) -> Heads:
-    """Once for all prompts of a backbone."""
+    """Read once for all prompts of a backbone."""
     return Heads.load(folder, tied_embeddings)
 
 

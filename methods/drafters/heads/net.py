@@ -58,7 +58,7 @@ class Config:
         return 1 if self.guidance == 1.0 else 2
 
     def write(self, folder: Path) -> None:
-        """As config.json, from which `Heads.load` builds."""
+        """Write ``config.json``, from which `Heads.load` builds."""
         (folder / "config.json").write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
 
 
@@ -134,7 +134,7 @@ class Heads(nn.Module):
 
 
 def read_config(folder: Path) -> Config:
-    """What `Config.write` wrote.
+    """The configuration that `Config.write` wrote.
 
     Raises:
         WeightsError: it is missing, or of something else.

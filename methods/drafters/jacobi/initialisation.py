@@ -54,12 +54,12 @@ class Initialiser:
 
     @property
     def ignores_neighbours(self) -> bool:
-        """Its ids are random."""
+        """Whether its ids are random."""
         return self.name in ("uniform", "random")
 
     @property
     def copies(self) -> bool:
-        """It takes a neighbour's id, not its distribution."""
+        """Whether it takes a neighbour's id, not its distribution."""
         return self.name.endswith("repeat")
 
     def neighbour(self, grid: Grid | None, position: int) -> int | None:

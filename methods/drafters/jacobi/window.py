@@ -93,7 +93,7 @@ class JacobiWindow:
         return self.init.random_ids(run, 1)
 
     def _token(self, run: Run, position: int) -> Int[Tensor, " 1"]:
-        """Emitted or drafted."""
+        """The token at a position, emitted or drafted."""
         index = position - len(run.target)
         if index >= 0:
             return self.tokens[index : index + 1]

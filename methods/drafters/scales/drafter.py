@@ -87,7 +87,7 @@ class BandDrafter:
 
 @lru_cache(maxsize=4)
 def _load(folder: Path | None, untrained: str, factor: int, codebook: Tensor) -> Samplers:
-    """Once for all prompts."""
+    """Read once for all prompts."""
     if folder is None:
         return Samplers.untrained(untrained, codebook, factor)
     samplers = Samplers.load(folder, codebook)

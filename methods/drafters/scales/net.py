@@ -66,7 +66,7 @@ class Pair(nn.Module):
         return model.eval()
 
     def write_config(self, folder: Path) -> None:
-        """What `load` builds the nets from."""
+        """Write ``config.json``, from which `load` builds the nets."""
         (folder / "config.json").write_text(json.dumps(asdict(self.shape), indent=1) + "\n", encoding="utf-8")
 
 
