@@ -26,7 +26,6 @@ from methods.drafters.jacobi.initialisation import Init
 from methods.drafters.jacobi.refine import discard, redraw
 from methods.drafters.jacobi.window import JacobiWindow
 from methods.sjd import SJD
-
 from tests.support.enumerated import enumerated
 from tests.support.shape_checks import without_shape_checks
 
