@@ -16,10 +16,13 @@ import shlex
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from importlib.metadata import version
 from pathlib import Path
+from typing import Any
+
+import yaml
 
 from tests.mutation.covering import Covering, stages
 from tests.mutation.mutants import ROOT, Mutant, files, mutants, sample
@@ -29,6 +32,7 @@ WORK = ROOT / ".mutants"
 COVERED = WORK / "covered"
 OUTCOMES = WORK / "outcomes.jsonl"
 RESULTS = ROOT / "tests" / "mutation" / "results.json"
+SURVIVORS = RESULTS.with_name("survivors.yaml")
 TESTS = ("tests/harness", "tests/methods", "tests/reports")
 QUICK = ("-m", "not slow and not model and not gpu")
 ENVIRONMENT = {
@@ -180,32 +184,44 @@ def failing(tests: Sequence[str]) -> list[str]:
     return failed
 
 
-def summarise(outcomes: Sequence[Outcome], arguments: argparse.Namespace, seconds: float) -> int:
+def reasons() -> dict[tuple[str, str, str], str]:
+    """Why a mutant cannot be killed, by its file and its first changed line before and after."""
+    rows = yaml.safe_load(SURVIVORS.read_text(encoding="utf-8"))
+    return {(row["file"], row["before"], row["after"]): row["reason"] for row in rows}
+
+
+def document(outcomes: Sequence[Outcome], covered_s: float, machine: str) -> dict[str, Any]:
+    """The results: what was run where, the share killed, the survivors with their reasons, and every outcome."""
+    why, survivors = reasons(), [outcome for outcome in outcomes if not outcome.killed]
+    return {
+        "command": shlex.join(["python", "-m", "tests.mutation", *sys.argv[1:]]),
+        "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
+        "machine": machine,
+        "cosmic_ray": version("cosmic-ray"),
+        "cpu_seconds": {"coverage": round(covered_s), "mutants": round(sum(outcome.seconds for outcome in outcomes))},
+        "mutants": len(outcomes),
+        "killed": len(outcomes) - len(survivors),
+        "share": round(1 - len(survivors) / len(outcomes), 4),
+        "survivors": [
+            {"key": one.key, "reason": why.get((one.key.partition(":")[0], one.before, one.after))} for one in survivors
+        ],
+        "outcomes": [asdict(outcome) for outcome in outcomes],
+    }
+
+
+def summarise(outcomes: Sequence[Outcome], covered_s: float, machine: str) -> int:
     """Write and print the results; 0 where at least nine in ten are killed."""
     killers = sorted({outcome.killer for outcome in outcomes if outcome.killer})
     if failed := failing(killers):
         print("the results are void: without a mutant these tests fail too:", *failed, sep="\n")
         return 2
-    killed = sum(outcome.killed for outcome in outcomes)
-    survivors = [outcome for outcome in outcomes if not outcome.killed]
-    share = killed / len(outcomes)
-    document = {
-        "command": shlex.join(["python", "-m", "tests.mutation", *sys.argv[1:]]),
-        "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
-        "machine": arguments.machine,
-        "mutants": len(outcomes),
-        "killed": killed,
-        "share": round(share, 4),
-        "cpu_seconds": round(sum(outcome.seconds for outcome in outcomes)),
-        "wall_seconds": round(seconds),
-        "survivors": [outcome.key for outcome in survivors],
-        "outcomes": [asdict(outcome) for outcome in outcomes],
-    }
-    RESULTS.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
-    for outcome in survivors:
-        print(f"{outcome.outcome}: {outcome.key}\n  - {outcome.before}\n  + {outcome.after}")
-    print(f"{killed} of {len(outcomes)} mutants killed ({share:.1%})")
-    return 0 if share >= 0.9 else 1
+    results = document(outcomes, covered_s, machine)
+    RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+    for outcome in outcomes:
+        if not outcome.killed:
+            print(f"{outcome.outcome}: {outcome.key}\n  - {outcome.before}\n  + {outcome.after}")
+    print(f"{results['killed']} of {results['mutants']} mutants killed ({results['share']:.1%})")
+    return 0 if results["share"] >= 0.9 else 1
 
 
 def options() -> argparse.Namespace:
@@ -224,7 +240,7 @@ def options() -> argparse.Namespace:
 
 def main() -> int:
     """Run the sample."""
-    arguments, begin = options(), time.monotonic()
+    arguments = options()
     os.environ.update(ENVIRONMENT)
     if arguments.fresh:
         shutil.rmtree(WORK, ignore_errors=True)
@@ -244,7 +260,7 @@ def main() -> int:
             tasks.append(Task(mutant, plan, limits_s))
     run(tasks, arguments.workers)
     done = finished()
-    return summarise([done[mutant.key] for mutant in chosen], arguments, time.monotonic() - begin)
+    return summarise([done[mutant.key] for mutant in chosen], sum(covered.seconds.values()), arguments.machine)
 
 
 if __name__ == "__main__":

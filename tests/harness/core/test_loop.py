@@ -336,3 +336,37 @@ def test_a_step_of_a_decode_alone_resamples_nothing_and_serves_one() -> None:
     assert [(step.resampled, step.served, step.levels) for step in result.steps] == [(0, 1, 2), (0, 1, 0)]
     with pytest.raises(FrozenInstanceError):
         result.tokens = ()  # type: ignore[misc]
+
+
+def test_forced_tokens_are_counted_where_they_are_drafted_tested_and_accepted() -> None:
+    """Rows of two cells and an end, which is forced: places 2, 5 and 8."""
+    model = Tabular("tabular", {"vocabulary": V, "grid": (3, 2, 5)})
+    acts = (
+        Act(5, drafted=(0, 1), path=(0, 1)),  # places 0 to 2: the end follows the path
+        Act(0, drafted=(2, 3, 5), path=(0, 1, 2)),  # places 3 to 6: the end is accepted
+        Act(5, drafted=(1, 4), path=(0,)),  # places 7 and 8: a draft in the end's place is rejected
+    )
+    run = Run.of(Models(model, lambda name: model, (0,), None), Sampling(1.0), 9, SeededDraws(0, "t", "p", 0))
+    steps = decode(Scripted(acts), run).steps
+    counts = [(s.forced, s.forced_drafted, s.forced_tested, s.forced_accepted) for s in steps]
+    assert [step.tested for step in steps] == [2, 3, 2]
+    assert counts == [(1, 0, 0, 0), (1, 1, 1, 1), (1, 1, 1, 0)]
+
+
+class Staged(Scripted):
+    """Its steps have a stage of two calls."""
+
+    def step(self, run: Run, state: Iterator[Act]) -> Acceptance:
+        for _ in range(2):
+            run.timed(lambda: None, "resize")()
+        return super().step(run, state)
+
+
+def test_stages_are_summed_over_a_decode_by_name() -> None:
+    device = FakeDevice()
+    stopwatch = Stopwatch(EventClock(device.event, device.synchronize))
+    model = Tabular("tabular", {"vocabulary": V})
+    models = Models(model, lambda name: model, (0, 1), stopwatch)
+    run = Run.of(models, Sampling(1.0), 3, SeededDraws(0, "t", "p", 0))
+    assert decode(Staged((Act(1), Act(2), Act(3))), run).stages == {"resize": 6 * MS}
+    assert play(Act(1), budget=1).stages == {}
