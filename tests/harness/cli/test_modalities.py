@@ -3,15 +3,11 @@
 import json
 
 import pytest
-import yaml
 
 from harness.core.task import SetScore
-from harness.errors import OutputError, UsageError
-from harness.plan import suite
-from harness.plan.cells import expand
+from harness.errors import OutputError
 from harness.record.outputs import Picture, load
 from harness.record.store import Store
-from reports.contact_sheets import spread
 from tasks.digits import DigitPictures
 from tests.support.cli import refused, stride
 
@@ -30,11 +26,6 @@ def run(tmp_path_factory):
 def cells(path):
     store = Store.open(path)
     return store, [store.cell(name) for name in store.cells()]
-
-
-def test_a_sheet_shows_prompts_spread_over_the_set():
-    assert spread([f"p{i}" for i in range(20)], 4) == ("p0", "p5", "p10", "p15")
-    assert spread(["a", "b", "c"], 2) == ("a", "b") and spread(["a"], 8) == ("a",) and spread([], 8) == ()
 
 
 def test_each_picture_lies_at_the_path_of_its_sample(run):
@@ -102,68 +93,6 @@ def test_a_failing_scorer_leaves_a_reason_and_a_finished_run(tmp_path, monkeypat
     monkeypatch.setattr(DigitPictures, "score_set", lambda self, outputs: 1 / 0)
     assert stride("run", "--method", "jacobi", *DIGITS, *QUICK, "--out", tmp_path / "r").code == 0
     assert "ZeroDivisionError" in cells(tmp_path / "r")[1][0].meta["set_scores"]["spread"]["reason"]
-
-
-MIXED = """
-methods: [jacobi, {name: sjd, backbones: [tabular]}]
-backbones: [tabular, embedded-digits-s]
-tasks:
-  - {name: tabular, prompts_count: 2}
-  - {name: digits, n: 2, max_new_tokens: 64, sampling: {temperature: 1, top_k: 5}}
-max_new_tokens: 4
-"""
-
-
-def plan(text):
-    return expand(suite.resolve(yaml.safe_load(text), suite.Lines("test", None)))
-
-
-def test_a_task_runs_on_the_backbones_of_its_modality():
-    planned = plan(MIXED)
-    assert {(c.backbone, c.task.name) for c in planned.cells} == {
-        ("tabular", "tabular"),
-        ("embedded-digits-s", "digits"),
-    }
-    assert all(cell.skip is None for cell in planned.cells)
-    assert {c.backbone for c in planned.cells if c.name == "sjd"} == {"tabular"}
-
-
-def test_a_task_has_its_own_sampling_and_budget():
-    for cell in plan(MIXED).cells:
-        image = cell.task.name == "digits"
-        assert (cell.sampling.temperature, cell.sampling.top_k) == ((1.0, 5) if image else (0.0, 0))
-        assert cell.max_new_tokens == (64 if image else 4)
-
-
-def test_a_task_without_a_suitable_backbone_is_skipped_with_the_reason():
-    planned = plan("{methods: [jacobi], backbones: [embedded-digits-s], tasks: [{name: tabular, prompts_count: 1}]}")
-    assert {cell.skip for cell in planned.cells} == {"the backbone makes image, and the task scores tabular"}
-
-
-def test_a_task_may_be_limited_to_backbones():
-    text = "{methods: [jacobi], backbones: [tabular], tasks: [{name: tabular, backbones: [embedded-digits-s]}]}"
-    assert {cell.skip for cell in plan(text).cells} == {"the suite keeps the task to embedded-digits-s"}
-
-
-@pytest.mark.parametrize(
-    ("entry", "message"),
-    [
-        ("{name: digits, sampling: 3}", "sampling is 3; a mapping"),
-        ("{name: digits, sampling: {top_p: 2}}", "0 < top_p <= 1"),
-        ("{name: digits, sampling: {topk: 2}}", "topk"),
-        ("{name: digits, max_new_tokens: 0}", "max_new_tokens is 0; a whole number"),
-        ("{name: digits, backbones: 3}", "backbones is 3; a list of names"),
-    ],
-)
-def test_wrong_entries_of_a_task_are_refused(entry, message):
-    with pytest.raises(UsageError, match=message.replace("(", r"\(").replace("<", "<")):
-        plan(f"{{methods: [jacobi], backbones: [embedded-digits-s], tasks: [{entry}]}}")
-
-
-def test_a_method_limited_to_an_absent_backbone_is_an_error():
-    text = "{methods: [{name: jacobi, backbones: [other]}], backbones: [tabular], tasks: [tabular]}"
-    with pytest.raises(UsageError, match="'other' is no backbone of the suite"):
-        plan(text)
 
 
 def test_an_unknown_word_fails_its_sample_with_the_reason(tmp_path):

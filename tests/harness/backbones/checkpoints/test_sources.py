@@ -16,7 +16,7 @@ import torch
 from harness.backbones.checkpoints import convert, digests, sources, wheels
 from harness.backbones.text.hf_causal import HFCausal
 from harness.core.cache import Window
-from harness.errors import UnknownNameError, UsageError, WeightsError
+from harness.errors import UsageError, WeightsError
 from harness.plan import presets
 from harness.platform.folders import cache_folder
 from tests.support.wheels import write_wheel
@@ -357,60 +357,6 @@ def test_another_pin_is_another_folder() -> None:
     pin = {"package": "p", "version": "1", "sha256": "0", "file": "f", "file_sha256": "0"}
     assert source_of(pin).key == sources.parse("x", {"wheel": pin}).key
     assert source_of(pin).key != source_of({**pin, "file_sha256": "1"}).key
-
-
-def test_shipped_presets_are_sound() -> None:
-    specs = presets.by_name()
-    expected = {"smollm2-135m", "smollm2-135m-hub", "random-llama-1m", "random-llama-5m", "tabular"}
-    assert expected <= set(specs)
-    for spec in specs.values():
-        assert spec.licence and spec.note and spec.meets()
-    assert presets.resolve("random-llama-1m").ready()
-
-
-@pytest.mark.parametrize(("name", "millions"), [("random-llama-1m", 1.1), ("random-llama-5m", 5.4)])
-def test_random_presets_have_the_size_of_their_note(name: str, millions: float) -> None:
-    params = {**presets.resolve(name).params, "forward": "transformers"}
-    model = HFCausal.load(name, params, "fp32", "cpu")
-    size = model._net.model.num_parameters()  # type: ignore[attr-defined]
-    assert round(size / 1e6, 1) == millions
-    assert f"{millions} million" in presets.resolve(name).note
-
-
-def test_every_malformed_preset_is_reported_with_file_and_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "a.yaml").write_text("adapter: hf_causal\nsource:\n  wheel: {package: x}\n")
-    (tmp_path / "b.yaml").write_text("note: x\nadapter: hf_casual\nlicence: 3\n")
-    (tmp_path / "c.yaml").write_text("adapter: hf_causal\nsource: [unclosed\n")
-    (tmp_path / "d.yaml").write_text("- a list\n")
-    (tmp_path / "e.yaml").write_bytes(b"adapter: \xff\n")
-    monkeypatch.setenv("STRIDE_PRESETS", f"{tmp_path}:{tmp_path / 'nowhere'}")
-    with pytest.raises(UsageError) as caught:
-        presets.by_name()
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 7
-    for start, says in (
-        ("a.yaml:2:", "lacks version"),
-        ("b.yaml:2:", "did you mean 'hf_causal'"),
-        ("b.yaml:3:", "`licence` is a text"),
-        ("c.yaml:3:", "not YAML"),
-        ("d.yaml:1:", "found list"),
-        ("e.yaml:1:", "cannot be read"),
-        ("nowhere:", "not there"),
-    ):
-        assert any(start in line and says in line for line in lines), (start, lines)
-
-
-def test_a_preset_of_the_user_replaces_the_shipped_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "tabular.yaml").write_text("adapter: tabular\nvocabulary: 5\n")
-    monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
-    assert presets.load("tabular", "fp64").capabilities.vocabulary == 5
-
-
-def test_an_unknown_name_gets_a_proposal() -> None:
-    with pytest.raises(UnknownNameError, match="did you mean 'smollm2-135m'"):
-        presets.resolve("smolm2-135m")
-    with pytest.raises(UsageError, match="no dtype 'fp31'"):
-        presets.load("tabular", "fp31")
 
 
 @pytest.mark.slow

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,6 @@ from torch import Tensor
 
 from harness.backbones.image import adapter as image
 from harness.backbones.image.adapter import ImageModel
-from harness.backbones.image.layout import Layout
 from harness.backbones.image.vq import VQ
 from harness.core.capabilities import Requirement
 from harness.core.draft import Draft
@@ -28,10 +26,7 @@ from harness.discover import shipped
 from harness.errors import ContractError, OutputError, UsageError, WeightsError
 from harness.plan import presets
 from harness.record.outputs import Picture
-from harness.registry import METHODS, RECIPES
-from harness.train.backbones import decoder, image_recipe
-from harness.train.backbones import emoji_image as recipes
-from harness.train.backbones.image_recipe import Batch, nats, nearest, sample
+from harness.registry import METHODS
 from harness.train.loop import save_bf16
 from tests.support.caches import acceptance, chains, feed, session
 
@@ -267,125 +262,6 @@ class TestLoading:
             names = {"emoji-image": "embedded-image", "emoji-image-small": "embedded-image-small"}
             models = [presets.load(names.get(folder.name, f"embedded-{folder.name}"), "fp32") for folder in folders]
             assert len({one.capabilities.vocabulary for one in models}) <= 1
-
-
-LAYOUT = Layout(SIDE, SIDE, CODES, WORDS)
-CLOSED = dataclasses.replace(LAYOUT, closed=True)
-
-
-def small_decoder(dropout: float = 0.0, layout: Layout = LAYOUT) -> decoder.Decoder:
-    torch.manual_seed(0)
-    model = decoder.Decoder(decoder.Shape(layout.vocabulary, 32, 48, 2, 2, 40), layout.config(), dropout)
-    with torch.no_grad():
-        for weight in model.parameters():
-            weight.mul_(1 + torch.rand_like(weight))
-        model.embed.mul_(20)
-        model.head.mul_(5)
-    return model.eval()
-
-
-class TestTraining:
-    @pytest.mark.parametrize("layout", [LAYOUT, CLOSED], ids=["open", "closed"])
-    def test_the_exported_model_computes_the_losses_of_the_trained_one(
-        self, layout: Layout, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """In fp32 on both sides; the tolerance covers the rounding of the stored weights."""
-        monkeypatch.setattr(decoder, "PRODUCTS", torch.float32)
-        trained = small_decoder(layout=layout)
-        trained.export(tmp_path)
-        model = ImageModel.load("tiny", {"source": {"folder": str(tmp_path)}}, "fp32", "cpu")
-        assert model._net.kind == "fused"
-        assert model.capabilities.grid == layout.grid
-        ids, cells = model.encode(CAPTION), torch.tensor([3, 0, 16, 5, 5, 1, 2, 9, 11])
-        written = layout.written(cells)
-        assert model.decode(written.tolist()).pixels.shape[:2] == (SIDE, SIDE)
-        rows = feed(model.open(prompt()).cache(), [*ids, *written[:-1].tolist()], 0)[len(ids) - 1 :]
-        with torch.no_grad():
-            losses = nats(trained, layout, Batch([CAPTION], cells[None]))[0]
-        expected = -rows[layout.places(), :CODES].log_softmax(-1)[torch.arange(9), cells]
-        torch.testing.assert_close(losses, expected, rtol=0, atol=0.03)
-        assert float(rows[layout.places(), :CODES].std()) > 1
-
-    def test_rows_of_a_closed_picture_end_with_their_token_and_no_other(self) -> None:
-        model = ImageModel.load(
-            "tiny", params(vocab_size=CLOSED.vocabulary, picture=CLOSED.config()["picture"]), "fp32", "cpu"
-        )
-        eol = CLOSED.grid.eol
-        assert eol == CLOSED.vocabulary - 1
-        assert CLOSED.written(torch.arange(9)).tolist() == [0, 1, 2, eol, 3, 4, 5, eol, 6, 7, 8, eol]
-        ids = model.encode(CAPTION)
-        rows = feed(model.open(prompt()).cache(), [*ids, *[1, 2, 3, eol, 4]], 0)[len(ids) - 1 :]
-        assert rows.isfinite().nonzero()[:, 0].bincount().tolist() == [CODES, CODES, CODES, 1, CODES, CODES]
-        assert float(rows[3, eol]) > float("-inf")
-        with pytest.raises(OutputError, match=f"place 3 of a picture of 'tiny' is id {eol}; found 0"):
-            model.decode([1, 2, 3, 0, 1, 2, 3, eol, 1, 2, 3, eol])
-        with pytest.raises(OutputError, match="set max_new_tokens to 12"):
-            model.decode([1] * 9)
-
-    def test_a_sample_of_closed_rows_has_the_distribution_of_its_second_row(self) -> None:
-        """The first cell of a row follows the end of the one before it."""
-        layout = dataclasses.replace(CLOSED, rows=2, columns=1)
-        trained = small_decoder(layout=layout)
-        with torch.no_grad():
-            drawn = sample(trained, layout, ["a cat"] * 3000, np.random.default_rng(0))
-            common = int(drawn[:, 0].mode().values)
-            ids = torch.tensor([[*layout.prompt("", "a cat"), common, layout.grid.eol or 0]])
-            probs = trained.logits(trained(ids)[0, -1], CODES).softmax(-1)
-        second = drawn[drawn[:, 0] == common, 1]
-        share = torch.bincount(second, minlength=CODES) / len(second)
-        assert float((share - probs).abs().sum() / 2) < 1.2 * (CODES / len(second)) ** 0.5
-
-    def test_captions_of_different_lengths_do_not_change_each_others_losses(
-        self, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setattr(decoder, "PRODUCTS", torch.float32)
-        trained, captions = small_decoder(), ["a cat", CAPTION, ""]
-        cells = torch.randint(0, CODES, (3, 9), generator=torch.Generator().manual_seed(0))
-        with torch.no_grad():
-            together = nats(trained, LAYOUT, Batch(captions, cells))
-            alone = [nats(trained, LAYOUT, Batch([c], x[None]))[0] for c, x in zip(captions, cells, strict=True)]
-        torch.testing.assert_close(together, torch.stack(alone), rtol=0, atol=1e-5)
-
-    def test_samples_follow_the_distribution_of_the_first_cell(self) -> None:
-        """1,500 draws at a fixed seed; a correct sampler differs by more than 0.08 in one reseeding of 10,000."""
-        trained = small_decoder()
-        with torch.no_grad():
-            prompts = [torch.tensor([LAYOUT.prompt("", text)]) for text in ("a cat", "")]
-            rows = [trained.logits(trained(ids)[0, -1], CODES) for ids in prompts]
-            probs = torch.lerp(rows[1], rows[0], 2.0).softmax(-1)
-            drawn = sample(trained, Layout(1, 1, CODES, WORDS), ["a cat"] * 1500, np.random.default_rng(0), 2.0)
-        share = torch.bincount(drawn[:, 0], minlength=CODES) / 1500
-        assert float((share - probs).abs().sum() / 2) < 0.08
-
-    def test_dropout_acts_in_training_only(self) -> None:
-        trained = small_decoder(0.5)
-        ids = torch.tensor([[1, 2, 3]])
-        assert torch.equal(trained(ids), trained(ids))
-        assert not torch.equal(trained.train()(ids), trained(ids))
-
-    def test_nearest_is_zero_for_a_copy(self) -> None:
-        codes = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
-        distances = nearest(torch.stack([codes[3], codes[1] + 2]), codes)
-        assert float(distances[0]) < 1e-3 < float(distances[1])
-
-    def test_steps_on_scenes_lower_the_loss_and_the_tokenizer_is_not_trained(self, tmp_path: Path) -> None:
-        save_bf16(VQ(), tmp_path)
-        recipe = RECIPES.get("emoji-image-8x8")
-        recipe = dataclasses.replace(recipe, width=32, inner=32, layers=1, heads=2, batch=6, compiled=False)
-        torch.manual_seed(0)
-        model = recipe.build({recipes.TOKENIZER: tmp_path})
-        assert not any("vq" in name or "encoder" in name for name in model.state_dict())
-        assert recipe.layout.cells == 64
-        optimiser = torch.optim.AdamW(recipe.groups(model), lr=1e-2)
-        losses = []
-        for _ in range(6):
-            loss = recipe.loss(model, 0, np.random.default_rng(0))
-            optimiser.zero_grad()
-            loss.backward()
-            optimiser.step()
-            losses.append(float(loss.detach()))
-        assert losses[-1] < losses[0] - 0.3
-        assert pytest.approx(0.6931, abs=1e-4) == image_recipe.NATS_PER_BIT
 
 
 def test_the_adapter_is_registered_under_its_name() -> None:

@@ -13,15 +13,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from harness.backbones.base import spread
 from harness.backbones.checkpoints import transformers_models
 from harness.backbones.slots import net
-from harness.backbones.slots.cache import KEPT_MASK, Masks
 from harness.backbones.slots.fused_llama import FusedLlama
-from harness.backbones.slots.net import FIRST, SlotInputs, SlotLayer, Slots
+from harness.backbones.slots.net import SlotInputs, SlotLayer, Slots
 from harness.backbones.text.hf_causal import HFCausal
-from harness.backbones.text.noisy import NoisyBackbone
-from harness.core import packed_linear
 from harness.core.backbone import Backbone
 from harness.core.cache import Window
 from harness.errors import ContractError, UsageError, WeightsError
@@ -176,19 +172,6 @@ def test_a_prefill_returns_no_rows_and_no_mask_is_made_for_one_token(model: HFCa
     assert model._masks(Window(torch.tensor([1]), torch.tensor([6]), 6, None, 1), 6) is None
 
 
-@pytest.mark.parametrize("cached", [1, 5, 40])
-@pytest.mark.parametrize("count", [2, 3, 65])
-def test_causal_masks_hide_later_entries(cached: int, count: int) -> None:
-    masks = Masks(128, torch.float32, torch.device("cpu"))
-    window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), cached, None, count)
-    allowed = torch.arange(cached + count)[None] <= cached + torch.arange(count)[:, None]
-    for _ in range(2):  # built, then sliced from what was built
-        mask = masks(window, cached)
-        assert mask is not None
-        assert torch.equal(mask == 0, allowed)
-        assert torch.equal(mask == float("-inf"), ~allowed)
-
-
 def test_windows_past_the_context_and_absent_entries_are_contract_errors(model: HFCausal) -> None:
     cache = model.cache()
     feed(cache, TOKENS[:10], 0)
@@ -233,14 +216,6 @@ def test_wrong_numbers_of_layers_are_refused(model: HFCausal, text: str) -> None
         model.variant({"width": text})
 
 
-@pytest.mark.parametrize("count", [2, 3, 15, 26, 30])
-def test_spread_keeps_the_ends_and_the_requested_number(count: int) -> None:
-    layers = spread(30, str(count), "x")
-    assert len(set(layers)) == count
-    assert layers[0] == 0 and layers[-1] == 29
-    assert list(layers) == sorted(layers)
-
-
 def test_weights_are_reproducible_and_leave_the_global_generator_unchanged() -> None:
     state = torch.get_rng_state()
     one, two = tiny(), tiny()
@@ -249,20 +224,6 @@ def test_weights_are_reproducible_and_leave_the_global_generator_unchanged() -> 
     assert torch.equal(fresh(one, TOKENS[:4]), fresh(two, TOKENS[:4]))
     source = {"random": {"model_type": "llama", "config": SIZES, "seed": 2}}
     assert HFCausal.load("tiny", {"source": source}, "fp64", "cpu").fingerprint != one.fingerprint
-
-
-def test_packed_products_equal_plain_ones() -> None:
-    generator = torch.Generator().manual_seed(0)
-    for dtype in (torch.float32, torch.bfloat16, torch.float64):
-        weight = torch.randn(300, 256, generator=generator).to(dtype)
-        bias = torch.randn(300, generator=generator).to(dtype)
-        assert weight.numel() >= packed_linear.SMALL
-        for rows in (1, 2, 33):
-            x = torch.randn(rows, 256, generator=generator).to(dtype)
-            products = packed_linear.product(weight, bias)(x).double()
-            expected = x.double() @ weight.double().T + bias.double()
-            scale = {torch.float32: 1e-4, torch.bfloat16: 0.3, torch.float64: 1e-11}[dtype]
-            torch.testing.assert_close(products, expected, rtol=0, atol=scale)
 
 
 def test_a_sliding_window_ends_the_context() -> None:
@@ -315,57 +276,6 @@ def test_a_backbone_without_tokenizer_reads_no_text(model: HFCausal) -> None:
         model.encode("x")
 
 
-def test_drafters_are_found_by_name_variant_and_noise() -> None:
-    target = presets.load("random-llama-1m", "fp32")
-    assert presets.drafter(target, "self") is target
-    assert presets.drafter(target, "random-llama-1m") is target
-    small = presets.drafter(target, "self:layers=3")
-    assert small.name == "random-llama-1m/layers=3"
-    other = presets.drafter(target, "random-llama-5m:noise=0.5,layers=4,seed=2")
-    assert isinstance(other, NoisyBackbone)
-    assert other.capabilities.vocabulary == target.capabilities.vocabulary
-
-
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        ("self:seed=3", "noise=, which is missing"),
-        ("self:noise=loud", "'loud' is not a number"),
-        ("self:noise=-1", "not negative"),
-        ("self:depth=3", "has no variant with depth"),
-        ("random-lama-1m", "did you mean 'random-llama-1m'"),
-    ],
-)
-def test_the_error_of_an_absent_drafter_names_the_reason(text: str, says: str) -> None:
-    with pytest.raises(UsageError, match=says):
-        presets.drafter(presets.load("random-llama-5m", "fp32"), text)
-
-
-def test_a_drafter_of_another_vocabulary_is_refused() -> None:
-    with pytest.raises(UsageError, match="vocabulary of 512 tokens and the target 'tiny' of 61"):
-        presets.drafter(tiny(), "random-llama-1m")
-
-
-def test_a_tabular_target_makes_its_own_drafters() -> None:
-    target = presets.load("tabular", "fp64")
-    assert presets.drafter(target, "anything:noise=0.1").capabilities.vocabulary == target.capabilities.vocabulary
-
-
-def test_noise_is_keyed_by_seed_position_and_token_alone(model: HFCausal) -> None:
-    noisy, again = NoisyBackbone(model, 0.5, 0), NoisyBackbone(model, 0.5, 0)
-    plain, noisy_logits = fresh(model, TOKENS[:12]), fresh(noisy, TOKENS[:12])
-    cache = again.cache()
-    assert feed(cache, TOKENS[:4], 0, rows=0).shape == (0, 61)
-    feed(cache, [1, 2, 3], 4)
-    cache.keep(4)
-    torch.testing.assert_close(feed(cache, TOKENS[4:12], 4), noisy_logits[4:], rtol=0, atol=1e-6)
-    noise = noisy_logits - plain
-    assert 0.45 < float(noise.std()) < 0.55
-    assert len({round(float(row[0]), 9) for row in noise}) == 12
-    assert not torch.allclose(fresh(NoisyBackbone(model, 0.5, 1), TOKENS[:12]), noisy_logits)
-    assert torch.equal(fresh(NoisyBackbone(model, 0.0, 1), TOKENS[:12]), plain)
-
-
 TEXT = "def fibonacci(n):\n    "
 
 
@@ -415,6 +325,7 @@ def test_on_the_real_model_trees_and_windows_agree_with_chains(smollm2: Backbone
     torch.testing.assert_close(cache.extend(window).logits[2], expected[9], rtol=0, atol=1e-3)
     cache.keep(9, (1,))
     torch.testing.assert_close(feed(cache, ids[10:12], 10), expected[10:12], rtol=0, atol=1e-3)
+<<<<<<< HEAD
 
 
 @pytest.mark.parametrize("count", [2, KEPT_MASK, KEPT_MASK + 1])
@@ -484,3 +395,5 @@ def test_slots_can_be_emptied_and_layers_of_the_forward_stay_as_they_are(model: 
     if model.forward_kind == "fused":
         with pytest.raises(FrozenInstanceError):
             model._net._weights[0].norm = None
+=======
+>>>>>>> dac8144 (Test files of the harness mirror its modules: presets, cells, tokens, training recipes and archives have their own files)

@@ -1,4 +1,4 @@
-"""Text presets: their pins, the published chat templates, and their architectures at a small size."""
+"""Chat templates as published, and small models of the architectures that use them."""
 
 from __future__ import annotations
 
@@ -16,74 +16,9 @@ from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
 from tests.support.caches import feed_windows
-from tests.support.tiny_text import byte_tokenizer
+from tests.support.tiny_text import SIZES, byte_tokenizer
 
-Shape = dict[str, Any]
-
-
-def shape(kind: str, width: int, inner: int, layers: int, heads: int, kv_heads: int, vocabulary: int) -> Shape:
-    return {
-        "model_type": kind,
-        "hidden_size": width,
-        "intermediate_size": inner,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "num_key_value_heads": kv_heads,
-        "vocab_size": vocabulary,
-        "tie_word_embeddings": False,
-        **dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")),
-    }
-
-
-SHAPES = {
-    "llama2-7b": shape("llama", 4096, 11008, 32, 32, 32, 32000),
-    "llama2-13b": shape("llama", 5120, 13824, 40, 40, 40, 32000),
-    "llama2-70b": shape("llama", 8192, 28672, 80, 64, 8, 32000),
-    "llama3-8b": shape("llama", 4096, 14336, 32, 32, 8, 128256),
-    "qwen2.5-7b": shape("qwen2", 3584, 18944, 28, 28, 4, 152064),
-    "deepseek-r1-distill-1.5b": shape("qwen2", 1536, 8960, 28, 12, 2, 151936),
-    "deepseek-r1-distill-7b": shape("qwen2", 3584, 18944, 28, 28, 4, 152064),
-    "deepseek-r1-distill-8b": shape("llama", 4096, 14336, 32, 32, 8, 128256),
-    "deepseek-r1-distill-14b": shape("qwen2", 5120, 13824, 48, 40, 8, 152064),
-    "deepseek-r1-distill-32b": shape("qwen2", 5120, 27648, 64, 40, 8, 152064),
-    "vicuna-7b": shape("llama", 4096, 11008, 32, 32, 32, 32000),
-    "vicuna-33b": shape("llama", 6656, 17920, 60, 52, 52, 32000),
-    "abel-7b": shape("llama", 4096, 11008, 32, 32, 32, 32000),
-}
 """The published configurations: how many parameters a preset states follows from them."""
-
-
-def parameters(fields: Shape) -> int:
-    """Number of parameters, from models of one and two layers built without memory."""
-    counts = []
-    for layers in (1, 2):
-        config = AutoConfig.for_model(**{**fields, "num_hidden_layers": layers})
-        with torch.device("meta"):
-            counts.append(sum(p.numel() for p in AutoModelForCausalLM.from_config(config).parameters()))
-    return counts[0] + (fields["num_hidden_layers"] - 1) * (counts[1] - counts[0])
-
-
-@pytest.mark.parametrize("name", SHAPES)
-def test_a_preset_names_hub_pin_template_and_the_size_of_its_architecture(name: str) -> None:
-    spec = presets.by_name()[name]
-    hub = spec.params["source"]["hub"]
-    assert spec.params["template"] in chat.TEMPLATES and spec.params["chat"] is False
-    assert len(hub.get("revision", "")) == (0 if name == "abel-7b" else 40)
-    count = parameters(SHAPES[name])
-    assert spec.size == f"{count / 1e9:.2f} B, {2 * count / 1e9:.1f} GB"
-    assert spec.params.get("vocabulary", 32000) == SHAPES[name]["vocab_size"]
-    assert spec.licence and spec.note and spec.modality() == "text" and spec.reads_text()
-
-
-def test_the_error_of_absent_weights_names_the_fetch_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import huggingface_hub.constants
-
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
-    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(WeightsError, match="not on this machine: run `stride fetch vicuna-7b`"):
-        presets.load("vicuna-7b", "fp32", fetch=False)
-    with pytest.raises(WeightsError, match=r"meta-llama/Llama-2-7b-chat-hf at revision f5db02\w+ .* your token"):
-        presets.fetch("llama2-7b")
 
 
 QUESTION = "What is 2+3?"
@@ -115,9 +50,9 @@ def opened(path: Path, prompt: Prompt, **params: Any) -> tuple[int, ...]:
     return model.open(prompt).tokens
 
 
-TINY: dict[str, Shape] = {
-    "llama": {**shape("llama", 48, 80, 3, 6, 2, 97), "max_position_embeddings": 256, "initializer_range": 0.2},
-    "qwen2": {**shape("qwen2", 48, 80, 3, 6, 2, 97), "max_position_embeddings": 256, "initializer_range": 0.2},
+TINY = {
+    kind: {"model_type": kind, **SIZES, "vocab_size": 97, "max_position_embeddings": 256, "tie_word_embeddings": False}
+    for kind in ("llama", "qwen2")
 }
 
 
@@ -167,7 +102,7 @@ def test_template_own_is_the_tokenizers_template(tmp_path: Path) -> None:
         ({"template": "own", "chat": True}, "the tokenizer brings no template"),
     ],
 )
-def test_templates_that_cannot_work_are_refused_at_load(params: Shape, says: str, tmp_path: Path) -> None:
+def test_templates_that_cannot_work_are_refused_at_load(params: dict[str, Any], says: str, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=says):
         opened(folder(tmp_path, byte_tokenizer(bos=True)), Prompt("1", QUESTION), **params)
 

@@ -23,7 +23,6 @@ from harness.synthetic.code import program
 from harness.train import passages, prompts
 from harness.train.backbones.smollm2_drafter import DistilledDrafter, Student, most_probable
 from harness.train.loop import train
-from harness.train.ngram_control import NGram
 from tests.support.caches import feed, feed_windows
 from tests.support.tiny_text import byte_tokenizer
 
@@ -218,18 +217,6 @@ def test_the_distance_ignores_ids_that_are_never_proposed(recipe: DistilledDraft
     torch.testing.assert_close(student.distance(batch), expected, rtol=1e-4, atol=1e-4)
     assert torch.equal(student.ids, most_probable(texts.training, 258, 40))
     assert float(student.spread(predicted, batch.ids).sum(-1).max()) <= 1 + 1e-5
-
-
-def test_counts_back_off_to_shorter_contexts() -> None:
-    counts = NGram.of([torch.tensor([[1, 2, 3, 1, 2, 3, 1, 2, 4], [9, 2, 5, 9, 2, 5, 7, 7, 7]])])
-    assert counts.guess(torch.tensor([[1, 2, 0, 9, 2, 8, 2]])).tolist() == [[2, 3, 2, 2, 5, 2, 3]]
-    assert counts.guesses(torch.tensor([[1, 2, 4, 3]]))[0].tolist() == [[2, 1, 7], [3, 4, 5], [2, 1, 7], [1, 2, 7]]
-
-
-def test_counts_of_a_later_token() -> None:
-    counts = NGram.of([torch.tensor([[1, 2, 3, 4, 1, 2, 5, 4]])], ahead=1)
-    assert counts.guess(torch.tensor([[1, 2, 9]])).tolist() == [[3, 4, 2]]  # 1 _ 3, 1 2 _ 4; else the commonest
-    assert counts.guesses(torch.tensor([[2]])).tolist() == [[[4, 2, 3]]]
 
 
 def test_the_recipes_drafter_beats_both_controls() -> None:

@@ -32,17 +32,7 @@ from methods.training.adapters.recipes import TrainAdapter
 from methods.training.adapters.recordings import Recordings, transcribed
 from tests.support import peft_adapter
 from tests.support.peft_adapter import write_adapter
-from tests.support.tiny_whisper import (
-    FIRST,
-    NEVER,
-    PLAIN,
-    SAID,
-    VOCABULARY,
-    features,
-    load,
-    sound,
-    tiny_whisper,
-)
+from tests.support.tiny_whisper import FIRST, NEVER, PLAIN, SAID, VOCABULARY, features, load, sound, tiny_whisper
 
 peft = pytest.importorskip("peft")
 TARGETS = r"model\.decoder\.layers\.\d\.(self_attn\.[qkv]_proj|.*out_proj|encoder_attn\.q_proj|fc[12])"

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
-import pickle
-import sys
 import zlib
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -21,13 +17,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from harness.backbones.checkpoints import components
-from harness.backbones.mesh import deepmesh_tokens as dm
-from harness.backbones.mesh.published import adapter, checkpoint
+from harness.backbones.mesh.published import adapter
 from harness.backbones.mesh.published.adapter import FAMILIES, PointMesh
 from harness.backbones.mesh.published.michelangelo import UNUSED, EncoderSizes
 from harness.core.cache import Cache, Window
 from harness.core.task import Prompt
-from harness.errors import ContractError, OutputError, UsageError, WeightsError
+from harness.errors import ContractError, UsageError, WeightsError
 from harness.plan import presets
 from tests.support.caches import check_history, check_tree, feed, feed_windows
 from tests.support.layouts import LAYOUTS, layout
@@ -205,98 +200,3 @@ def test_the_error_of_missing_weights_names_file_source_and_place(
 def test_wrong_parameters_are_refused(params: Mapping[str, Any]) -> None:
     with pytest.raises(UsageError):
         PointMesh.load("x", params, "fp32", "cpu")
-
-
-def test_a_training_state_is_read_without_the_classes_that_it_names(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    module = ModuleType("deepspeed.runtime.fp16.loss_scaler")
-    scaler = type("LossScaler", (), {"__module__": module.__name__})
-    module.LossScaler = scaler  # type: ignore[attr-defined]  # a module made here
-    parts = module.__name__.split(".")
-    for count in range(1, len(parts)):
-        monkeypatch.setitem(sys.modules, ".".join(parts[:count]), ModuleType(".".join(parts[:count])))
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    state = tiny_point_mesh("bpt")._model.state_dict()
-    unused = {f"{UNUSED[1]}weight": torch.ones(2)}
-    torch.save({"model": {**state, **unused}, "optimiser": scaler()}, tmp_path / "a.pt")
-    monkeypatch.delitem(sys.modules, module.__name__)
-    sizes = FAMILIES["bpt"].sizes(**POINT_SIZES["bpt"], encoder=EncoderSizes(**ENCODER))
-    with torch.device("meta"):
-        network = FAMILIES["bpt"].model(sizes)
-    checkpoint.fill("x", network, tmp_path / "a.pt", UNUSED)
-    torch.testing.assert_close(network.state_dict(), state)
-
-
-def test_files_of_other_tensors_damaged_ones_and_ones_that_run_code_are_refused(tmp_path: Path) -> None:
-    model = torch.nn.Linear(2, 3)
-    state = model.state_dict()
-    path = tmp_path / "a.pt"
-    for wrong in ({"weight": state["weight"]}, {**state, "more": torch.ones(1)}, {**state, "bias": torch.ones(4)}):
-        torch.save(wrong, path)
-        with pytest.raises(WeightsError, match="another model"):
-            checkpoint.fill("x", model, path, ("unused.",))
-    path.write_bytes(b"no weights")
-    with pytest.raises(WeightsError, match="cannot be read"):
-        checkpoint.fill("x", model, path, ())
-    torch.save({"model": _Runs()}, path)
-    with pytest.raises(WeightsError, match="cannot be read"):
-        checkpoint.fill("x", model, path, ())
-    assert "ran" not in os.environ
-
-
-class _Runs:
-    def __reduce__(self) -> Any:
-        return exec, ("import os; os.environ['ran'] = '1'",)
-
-
-def test_another_file_than_the_pinned_one_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-    path = tmp_path / "files" / "a--b" / "c.pt"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(pickle.dumps(1))
-    parts = {"model": {"hub": "a/b", "file": "c.pt"}}
-    assert checkpoint.locate("x", parts, None) == path
-    with pytest.raises(WeightsError, match="pinned"):
-        checkpoint.locate("x", parts, "0" * 64)
-
-
-def vertex(x: int, y: int, z: int, centre: bool = False) -> list[int]:
-    """The three ids of a vertex at these of 512 steps."""
-    patch, block, offset = (
-        sum((value // width % base) * base ** (2 - axis) for axis, value in enumerate((x, y, z)))
-        for width, base in ((128, 4), (16, 8), (1, 16))
-    )
-    return [patch + (dm.FIRST_CENTRE if centre else 0), block + dm.FIRST_BLOCK, offset + dm.FIRST_OFFSET]
-
-
-def test_deepmesh_tokens_decode_to_fans_around_centres() -> None:
-    """Two faces around a first centre, one around a second; repeated ids are omitted, as in the published writer."""
-    first = [*vertex(0, 0, 0), *vertex(0, 0, 1)[2:], *vertex(0, 17, 1)[1:], *vertex(300, 17, 1)]
-    second = [*vertex(511, 511, 511, True), *vertex(0, 0, 0), *vertex(0, 0, 1)[2:]]
-    mesh = dm.decode([*first, *second, dm.EOS, 5])
-    steps = np.rint((mesh.vertices + 1) / 2 * 512 - 0.5).astype(int)[:, [0, 2, 1]]
-    faces = {frozenset(map(tuple, steps[face].tolist())) for face in mesh.faces}
-    a, b, c, d, e = (0, 0, 0), (0, 0, 1), (0, 17, 1), (300, 17, 1), (511, 511, 511)
-    assert faces == {frozenset({a, b, c}), frozenset({a, c, d}), frozenset({e, a, b})}
-    assert len(mesh.faces) == 3 and len(mesh.vertices) == 5
-
-
-@pytest.mark.parametrize(
-    ("tokens", "reason"),
-    [
-        ([*vertex(0, 0, 0), *vertex(1, 1, 1), *vertex(2, 2, 2)], "no end token"),
-        ([dm.EOS], "has to stand"),
-        ([*vertex(0, 0, 0), *vertex(1, 1, 1), dm.EOS], "needs three"),
-        ([*vertex(0, 0, 0), *vertex(1, 1, 1), *vertex(2, 2, 2)[:2], dm.EOS], "an offset has to stand"),
-        ([700, 70, dm.EOS], "a patch has to stand"),
-        ([3, 700, dm.EOS], "a block has to stand"),
-        ([*vertex(0, 0, 0), *vertex(1, 1, 1), dm.SOS, dm.EOS], "has to stand"),
-        ([*vertex(0, 0, 0) * 3, dm.EOS], "no face"),
-    ],
-)
-def test_deepmesh_tokens_without_a_mesh_are_failures(tokens: list[int], reason: str) -> None:
-    with pytest.raises(OutputError, match=reason):
-        dm.decode(tokens)
-    with pytest.raises(OutputError):
-        tiny_point_mesh("deepmesh").decode(tokens)

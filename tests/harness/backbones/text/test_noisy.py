@@ -1,0 +1,46 @@
+"""A backbone with noise on its logits."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from harness.backbones.text.hf_causal import HFCausal
+from harness.backbones.text.noisy import NoisyBackbone
+from harness.core.backbone import Backbone
+from tests.support.caches import feed
+from tests.support.tiny_text import tiny
+
+
+def fresh(model: Backbone, tokens: Sequence[int]) -> Tensor:
+    return feed(model.cache(), tokens, 0)
+
+
+TOKENS = [int(t) for t in torch.randint(0, 61, (40,), generator=torch.Generator().manual_seed(3))]
+
+FORWARDS = ("fused", "transformers")
+
+
+@pytest.fixture(scope="module", params=FORWARDS)
+def model(request: pytest.FixtureRequest) -> HFCausal:
+    backbone = tiny(forward=request.param)
+    assert backbone.forward_kind == request.param
+    return backbone
+
+
+def test_noise_is_keyed_by_seed_position_and_token_alone(model: HFCausal) -> None:
+    noisy, again = NoisyBackbone(model, 0.5, 0), NoisyBackbone(model, 0.5, 0)
+    plain, noisy_logits = fresh(model, TOKENS[:12]), fresh(noisy, TOKENS[:12])
+    cache = again.cache()
+    assert feed(cache, TOKENS[:4], 0, rows=0).shape == (0, 61)
+    feed(cache, [1, 2, 3], 4)
+    cache.keep(4)
+    torch.testing.assert_close(feed(cache, TOKENS[4:12], 4), noisy_logits[4:], rtol=0, atol=1e-6)
+    noise = noisy_logits - plain
+    assert 0.45 < float(noise.std()) < 0.55
+    assert len({round(float(row[0]), 9) for row in noise}) == 12
+    assert not torch.allclose(fresh(NoisyBackbone(model, 0.5, 1), TOKENS[:12]), noisy_logits)
+    assert torch.equal(fresh(NoisyBackbone(model, 0.0, 1), TOKENS[:12]), plain)
