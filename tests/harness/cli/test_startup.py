@@ -81,50 +81,5 @@ def test_which_command_lines_only_list():
     assert not only_lists([]) and not only_lists(["run", "quick"]) and not only_lists(["report", "list"])
 
 
-<<<<<<< HEAD
-class TestStandIns:
-    def test_they_annotate_decorate_and_are_subclassed(self):
-        torch = stand_in("torch.nn")
-
-        class Net(torch.Module):
-            @stand_in("torch.inference_mode")()
-            def read(self, x: torch.Tensor | None) -> torch.Tensor[N]:
-                return 3
-
-        assert Net.read(None, None) == 3
-
-    @pytest.mark.parametrize(
-        "use", [lambda t: t(1), bool, list, str, lambda t: t.zeros(3), lambda t: t.Module(), lambda t: isinstance(3, t)]
-    )
-    def test_any_other_use_is_refused(self, use):
-        with pytest.raises(StandInUsedError, match=r"torch\.nn\S* belongs to a library that was not imported"):
-            use(stand_in("torch.nn"))
-
-
-HUB_FOLDERS = """
-import importlib, os, sys
-from pathlib import Path
-from harness.backbones.checkpoints import hub
-
-for name, folder in (("HF_HUB_CACHE", "a/hub"), ("HF_HOME", "b"), ("XDG_CACHE_HOME", "c")):
-    os.environ[name] = str(Path.home() / folder)
-    sys.modules.pop("huggingface_hub.constants", None)
-    ours = hub._cache()
-    print(ours == Path(importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE))
-    del os.environ[name]
-"""
-
-
 def test_the_executors_on_offer_are_those_that_exist():
     assert tuple(executors.EXECUTORS) == EXECUTORS
-
-
-def test_the_folder_of_the_hubs_cache_is_the_clients(tmp_path: Path):
-    """As huggingface_hub reads its variables, which is imported nowhere in a list."""
-    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(Path(__file__).parents[3]), "HOME": str(tmp_path)}
-    done = subprocess.run([sys.executable, "-c", HUB_FOLDERS], env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == ["True"] * 3, done
-=======
-def test_the_executors_on_offer_are_those_that_exist():
-    assert tuple(executors.EXECUTORS) == EXECUTORS
->>>>>>> dac8144 (Test files of the harness mirror its modules: presets, cells, tokens, training recipes and archives have their own files)

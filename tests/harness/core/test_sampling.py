@@ -216,7 +216,7 @@ def test_a_wide_row_sorts_the_tokens_of_one_bucket_alone(monkeypatch: pytest.Mon
         sizes.append(tensor.numel())
         return sort(tensor, **options)
 
-    p = wide_laws()[2:3]
+    p = wide_distributions()[2:3]
     monkeypatch.setattr(torch.Tensor, "sort", counted)
     floor = nucleus_floor(p, 0.5)
     assert sizes == [int((p.view(torch.int32) >> 16 == floor.view(torch.int32) >> 16).sum())] and sizes[0] < 100

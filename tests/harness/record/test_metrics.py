@@ -212,7 +212,7 @@ class TestRecord:
         assert tuple(asdict(A[0])) == STEP_FIELDS
 
 
-def test_fields_that_a_writer_may_leave_out_stand_for_nothing() -> None:
+def test_optional_fields_have_neutral_defaults() -> None:
     required = {name: 1 for name in STEP_FIELDS[: STEP_FIELDS.index("forced_drafted")]}
     plain = asdict(Step(**required))
     assert {name: plain[name] for name in STEP_FIELDS if name not in required} == {
@@ -235,19 +235,19 @@ def test_samples_steps_and_metrics_cannot_be_changed() -> None:
     ):
         with pytest.raises(FrozenInstanceError):
             setattr(record, name, 0)
-    assert value(metric, totals(*frames(RECORDS[1:2]))) == 10 / 4
+    assert value(METRICS["tau"], totals(*frames(RECORDS[1:2]))) == 10 / 4
 
 
 @pytest.mark.parametrize(
-    "whole",
+    "consistent",
     [
         step(1, 1, tested=1, emitted=1),  # its one draft was computed by no pass
         step(3, 3, tested=3, emitted=3),
         step(0, 0, tested=0, emitted=5),  # five positions of a canvas
     ],
 )
-def test_steps_without_a_token_of_the_target_are_whole(whole: Step) -> None:
-    check((whole,), whole.emitted)
+def test_steps_without_a_token_of_the_target_are_consistent(consistent: Step) -> None:
+    check((consistent,), consistent.emitted)
 
 
 def test_a_run_older_than_batches_shares_its_time_with_no_other_decode() -> None:

@@ -6,15 +6,22 @@ import subprocess
 import sys
 from pathlib import Path
 
+HUB_FOLDERS = """
+import importlib, os, sys
+from pathlib import Path
+from harness.backbones.checkpoints import hub
 
-def test_the_folder_of_the_hubs_cache_is_the_clients(monkeypatch, tmp_path: Path):
+for name, folder in (("HF_HUB_CACHE", "a/hub"), ("HF_HOME", "b"), ("XDG_CACHE_HOME", "c")):
+    os.environ[name] = str(Path.home() / folder)
+    sys.modules.pop("huggingface_hub.constants", None)
+    ours = hub._cache()
+    print(ours == Path(importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE))
+    del os.environ[name]
+"""
+
+
+def test_the_folder_of_the_hubs_cache_is_the_clients(tmp_path: Path):
     """As huggingface_hub reads its variables, which is imported nowhere in a list."""
-    for variables in ({"HF_HUB_CACHE": "a/hub"}, {"HF_HOME": "b"}, {"XDG_CACHE_HOME": "c"}):
-        environment = {key: str(tmp_path / value) for key, value in variables.items()}
-        code = (
-            "from harness.backbones.checkpoints import hub; ours = hub._cache(); "
-            "from huggingface_hub import constants; print(ours == __import__('pathlib').Path(constants.HF_HUB_CACHE))"
-        )
-        path = {"PATH": "/usr/bin", "PYTHONPATH": str(Path(__file__).parents[4]), "HOME": str(tmp_path)}
-        done = subprocess.run([sys.executable, "-c", code], env={**path, **environment}, capture_output=True, text=True)
-        assert done.stdout.strip() == "True", (variables, done.stderr)
+    environment = {"PATH": "/usr/bin", "PYTHONPATH": str(Path(__file__).parents[4]), "HOME": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", HUB_FOLDERS], env=environment, capture_output=True, text=True)
+    assert done.stdout.split() == ["True"] * 3, done

@@ -32,3 +32,13 @@ def test_causal_masks_grow_with_the_cached_entries(count: int) -> None:
         mask = masks(window, cached)
         assert mask is not None
         assert torch.equal(mask == 0, torch.arange(cached + count)[None] <= cached + torch.arange(count)[:, None])
+
+
+def test_causal_masks_of_up_to_64_rows_are_slices_of_one_buffer() -> None:
+    masks = Masks(4 * FIRST, torch.float32, torch.device("cpu"))
+    for count, shared in ((2, True), (64, True), (65, False)):
+        window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), 5, None, count)
+        places = {
+            mask.untyped_storage().data_ptr() for mask in (masks(window, 5), masks(window, 9)) if mask is not None
+        }
+        assert len(places) == (1 if shared else 2)

@@ -325,28 +325,6 @@ def test_on_the_real_model_trees_and_windows_agree_with_chains(smollm2: Backbone
     torch.testing.assert_close(cache.extend(window).logits[2], expected[9], rtol=0, atol=1e-3)
     cache.keep(9, (1,))
     torch.testing.assert_close(feed(cache, ids[10:12], 10), expected[10:12], rtol=0, atol=1e-3)
-<<<<<<< HEAD
-
-
-@pytest.mark.parametrize("count", [2, KEPT_MASK, KEPT_MASK + 1])
-def test_causal_masks_grow_with_the_cached_entries(count: int) -> None:
-    """Past the entries allocated at first, and back again."""
-    masks = Masks(4 * FIRST, torch.float32, torch.device("cpu"))
-    for cached in (5, FIRST - count, FIRST, FIRST + 1, 3 * FIRST, 4 * FIRST - count, 7):
-        window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), cached, None, count)
-        mask = masks(window, cached)
-        assert mask is not None
-        assert torch.equal(mask == 0, torch.arange(cached + count)[None] <= cached + torch.arange(count)[:, None])
-
-
-def test_causal_masks_of_up_to_64_rows_are_slices_of_one_buffer() -> None:
-    masks = Masks(4 * FIRST, torch.float32, torch.device("cpu"))
-    for count, shared in ((2, True), (64, True), (65, False)):
-        window = Window(torch.zeros(count, dtype=torch.long), torch.arange(count), 5, None, count)
-        places = {
-            mask.untyped_storage().data_ptr() for mask in (masks(window, 5), masks(window, 9)) if mask is not None
-        }
-        assert len(places) == (1 if shared else 2)
 
 
 def test_a_base_before_the_first_entry_is_a_contract_error(model: HFCausal) -> None:
@@ -395,5 +373,3 @@ def test_slots_can_be_emptied_and_layers_of_the_forward_stay_as_they_are(model: 
     if model.forward_kind == "fused":
         with pytest.raises(FrozenInstanceError):
             model._net._weights[0].norm = None
-=======
->>>>>>> dac8144 (Test files of the harness mirror its modules: presets, cells, tokens, training recipes and archives have their own files)
