@@ -44,9 +44,9 @@ class Adapter(Backbone):
     """A backbone whose caches are slots.
 
     Attributes:
-        kind: what messages call it: its registered name.
+        kind: its registered name, for messages.
         parameters: what a preset may set.
-        advice: what to do where a preset names no ``source``.
+        advice: for a preset without ``source``.
     """
 
     kind: ClassVar[str]
@@ -73,11 +73,11 @@ class Adapter(Backbone):
         check_dtype(name, dtype)
 
     def _slots(self, net: Net) -> SlotCache:
-        """Empty slots over a net; they are allocated by the first pass."""
+        """Empty slots over a net; the first pass allocates them."""
         return SlotCache(net, self.capabilities.context, self._masks)
 
     def _fit_adapter(self, folder: Path | None, fit: Callable[[lora.Adapter], Any]) -> Any:
-        """The low-rank adapter of a folder as a net takes it; each folder is read once (see `lora.read`)."""
+        """The low-rank adapter of a folder in a net's form; each folder is read once (see `lora.read`)."""
         assert folder is not None, "only toys have an adapter without a folder"
         if folder not in self._fitted:
             self._fitted[folder] = fit(lora.read(folder, self, TYPES[self.dtype]))
@@ -105,9 +105,9 @@ class LayeredAdapter(Adapter):
             return self
         count, capabilities = self._layer_count(), self.capabilities
         if not count or set(params) != {"layers"}:
-            accepted = "layers=N" if count else "none"
+            available = "layers=N" if count else "none"
             raise UsageError(
-                f"the backbone {self.name!r} has no variant with {', '.join(sorted(params))}; it has {accepted}"
+                f"the backbone {self.name!r} has no variant with {', '.join(sorted(params))}; it has {available}"
             )
         layers = spread(count, params["layers"], self.name)
         if capabilities.layers:
@@ -121,15 +121,15 @@ class LayeredAdapter(Adapter):
         return self._keep_layers(layers, identity)
 
 
-def check_parameters(what: str, params: Iterable[str], accepted: Sequence[str]) -> None:
+def check_parameters(what: str, params: Iterable[str], allowed: Sequence[str]) -> None:
     """Refuse a parameter that ``what`` does not have.
 
     Raises:
         UsageError: there is one.
     """
-    unknown = sorted(set(params) - set(accepted))
+    unknown = sorted(set(params) - set(allowed))
     if unknown:
-        raise UsageError(f"{what} has no parameter {unknown[0]!r}; it has {', '.join(accepted)}")
+        raise UsageError(f"{what} has no parameter {unknown[0]!r}; it has {', '.join(allowed)}")
 
 
 def check_dtype(name: str, dtype: str) -> None:

@@ -78,6 +78,11 @@ def pack(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def write(path: Path, tensors: Mapping[str, Tensor]) -> None:
-    """A file of these tensors in 8 bits, which `read` reads."""
-    save_file({key: tensor.contiguous() for key, tensor in pack(tensors).items()}, path, metadata={"format": "pt"})
+    """Write these tensors in 8 bits, which `read` reads."""
+    write_unpacked(path, pack(tensors))
+
+
+def write_unpacked(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    """Write these tensors in their own types."""
+    save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, path, metadata={"format": "pt"})
     path.chmod(0o644)  # safetensors writes for the owner alone, and a package is for all

@@ -17,10 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from harness.backbones.checkpoints.digests import of_file
+from harness.core import int8
 from harness.errors import UsageError
 
 CHECKPOINT = "checkpoint.pt"
@@ -316,8 +316,7 @@ def round_to_bf16(tensors: Iterable[Tensor]) -> None:
 def save_bf16(model: nn.Module, folder: Path, name: str = "model.safetensors") -> None:
     """Write all tensors of a model as safetensors, floats in bf16; a shared tensor once for each of its names."""
     tensors = {
-        key: (value.detach().to(torch.bfloat16) if value.is_floating_point() else value.detach()).clone().contiguous()
+        key: (value.detach().to(torch.bfloat16) if value.is_floating_point() else value.detach()).clone()
         for key, value in model.state_dict().items()
     }
-    save_file(tensors, folder / name, metadata={"format": "pt"})
-    (folder / name).chmod(0o644)  # safetensors writes for the owner alone, and a package is for all
+    int8.write_unpacked(folder / name, tensors)

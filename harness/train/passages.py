@@ -130,10 +130,10 @@ def _passages_of_side(teacher: Teacher, plan: Plan, side: Side) -> list[Passage]
         if not path.is_file():
             print(f"{teacher.backbone.name}: {side} passages {number + 1} of {batches}", file=sys.stderr, flush=True)
         texts = prompts(plan.source, plan.seed, side, batches * plan.rows)[number * plan.rows :][: plan.rows]
-        inputs = [Prompt(f"{side}/{number}/{index}", text) for index, text in enumerate(texts)]
+        batch_prompts = [Prompt(f"{side}/{number}/{index}", text) for index, text in enumerate(texts)]
         sampling = Sampling(plan.temperature_of(number))
         draws = SeededDraws(plan.seed, "distilled", side, number, teacher.backbone.device)
-        batch = continued(teacher, path, inputs, plan.new, sampling, draws)
+        batch = continued(teacher, path, batch_prompts, plan.new, sampling, draws)
         dropped = benchmark_captions() if plan.source == "scenes" else ()
         passages += [passage for text, passage in zip(texts, batch, strict=True) if text not in dropped]
     return passages
@@ -260,7 +260,7 @@ def extend(model: Any, rows: Sequence[Sequence[int]], plan: TextPlan, temperatur
     draws = torch.Generator().manual_seed(seed)
     tokens, cache = torch.tensor(rows), DynamicCache()
     start, window = tokens.shape[1], tokens
-    eos = model.generation_config.eos_token_id
+    end_ids = model.generation_config.eos_token_id
     ids, probs = [], []
     for _ in range(plan.new):
         logits = model(input_ids=window, past_key_values=cache, use_cache=True).logits
@@ -269,13 +269,13 @@ def extend(model: Any, rows: Sequence[Sequence[int]], plan: TextPlan, temperatur
             largest = p.topk(plan.top, -1)
             ids.append(largest.indices)
             probs.append(largest.values)
-        window = _choose(p[:, 0], eos, temperature, draws)
+        window = _choose(p[:, 0], end_ids, temperature, draws)
         tokens = torch.cat([tokens, window], 1)
     return TextBatch(tokens, start, torch.cat(ids, 1), torch.cat(probs, 1))
 
 
-def _choose(p: Float[Tensor, "B V"], eos: Any, temperature: float, draws: torch.Generator) -> Int[Tensor, "B 1"]:
-    p[:, eos] = 0
+def _choose(p: Float[Tensor, "B V"], end_ids: Any, temperature: float, draws: torch.Generator) -> Int[Tensor, "B 1"]:
+    p[:, end_ids] = 0
     if temperature == 0:
         return p.argmax(-1, keepdim=True)
     sums = (p ** (1 / temperature)).cumsum(-1)

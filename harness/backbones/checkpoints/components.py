@@ -24,7 +24,7 @@ from harness.platform.folders import cache_folder
 
 FIELDS = ({"hub"}, {"hub", "file"}, {"hub", "revision"}, {"hub", "file", "revision"}, {"path"})
 NESTED = ("state_dict", "model", "module", "sd")
-"""Where trainers put the tensors in a checkpoint."""
+"""Keys of a checkpoint under which trainers put the tensors."""
 
 Component = Mapping[str, str]
 
@@ -128,15 +128,15 @@ def _hub(part: Component, local: bool) -> Path | None:
 
 def digest(paths: Mapping[str, Path]) -> str:
     """Hex sha256 over all components."""
-    notes, digest = cache_folder() / "digests", hashlib.sha256()
+    notes, sha256 = cache_folder() / "digests", hashlib.sha256()
     for key, path in sorted(paths.items()):
-        sha256 = digests.remembered(path, notes) if path.is_file() else sources.digest(path)
-        digest.update(f"{key} {sha256}\n".encode())
-    return digest.hexdigest()
+        component = digests.remembered(path, notes) if path.is_file() else sources.digest(path)
+        sha256.update(f"{key} {component}\n".encode())
+    return sha256.hexdigest()
 
 
 def read_state(name: str, path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, out of whatever a trainer wrapped around them. Nothing in the file is executed.
+    """The tensors of a checkpoint, without what a trainer wrapped around them. Nothing in the file is executed.
 
     Raises:
         WeightsError: it is damaged, or holds more than tensors and plain settings.
@@ -168,7 +168,7 @@ def fill(name: str, path: Path, module: nn.Module, state: Mapping[str, Tensor], 
         path: of the file or folder, for messages.
         module: takes the tensors.
         state: the tensors by name.
-        unused: names of tensors that may be there and that the module does without.
+        unused: names of tensors that a file may have and the module does not use.
 
     Raises:
         WeightsError: tensors are missing, of another shape, or not the module's.

@@ -1,6 +1,6 @@
-"""A GGUF file turned once into a folder of transformers in fp32, which loads a hundred times faster.
+"""Conversion of a GGUF file to a folder of transformers in fp32, which loads a hundred times faster.
 
-What comes out of wheels may be an archive of CTranslate2 instead; its first bytes say so.
+A file from wheels may be an archive of CTranslate2 instead, which its first bytes show.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def gguf_to_folder(name: str, gguf: Path, folder: Path) -> None:
 
 
 def _architecture(name: str, gguf: Path) -> str:
-    """From the first bytes, where every writer puts it: reading all fields takes seconds."""
+    """The architecture in the first bytes, where every writer puts it. Reading all fields takes seconds."""
     with open(gguf, "rb") as file:
         head = file.read(256)
     if len(head) < 64 or head[:4] != b"GGUF":
@@ -72,14 +72,14 @@ def _string(raw: bytes) -> tuple[str, bytes]:
 
 
 def _model(gguf: Path) -> Any:
-    """The dequantised model. `from_pretrained` asks for one more package to do the same, and marks it quantised."""
+    """The dequantised model. `from_pretrained` needs one more package for this, and marks the model as quantised."""
     config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     read = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)
     report = model.load_state_dict(read["tensors"], strict=False, assign=True)
     model.tie_weights()
     tied = set(getattr(model, "all_tied_weights_keys", None) or ())
-    lost = [key for key in report.missing_keys if key not in tied and not any(part in key for part in COMPUTED)]
+    lost = [key for key in report.missing_keys if key not in tied and not any(buffer in key for buffer in COMPUTED)]
     if lost or report.unexpected_keys:
         raise ValueError(f"tensors missing: {lost[:3]}, not expected: {report.unexpected_keys[:3]}")
     return model

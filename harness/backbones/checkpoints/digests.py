@@ -15,35 +15,35 @@ CHUNK = 1 << 22
 
 def of_file(path: Path) -> str:
     """Hex sha256 of a file."""
-    digest = hashlib.sha256()
+    sha256 = hashlib.sha256()
     with open(path, "rb") as file:
         while chunk := file.read(CHUNK):
-            digest.update(chunk)
-    return digest.hexdigest()
+            sha256.update(chunk)
+    return sha256.hexdigest()
 
 
 def of_folder(folder: Path, notes: Path) -> str:
     """Hex sha256 over the configuration and the weight files of a folder of transformers."""
-    digest = hashlib.sha256()
+    sha256 = hashlib.sha256()
     for path in sorted(folder.iterdir()):
         if path.name == "config.json" or path.suffix in (".safetensors", ".bin"):
-            digest.update(f"{path.name} {remembered(path, notes)}\n".encode())
-    return digest.hexdigest()
+            sha256.update(f"{path.name} {remembered(path, notes)}\n".encode())
+    return sha256.hexdigest()
 
 
 def of_tensors(model: Any) -> str:
-    """Hex sha256 over configuration and tensors of a model, for weights that lie in no file."""
-    digest = hashlib.sha256(str(model.config.to_json_string()).encode())
+    """Hex sha256 over configuration and tensors of a model, for weights without a file."""
+    sha256 = hashlib.sha256(str(model.config.to_json_string()).encode())
     for name, tensor in sorted(model.state_dict().items()):
-        digest.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
-    return digest.hexdigest()
+        sha256.update(name.encode() + tensor.detach().cpu().numpy().tobytes())
+    return sha256.hexdigest()
 
 
 def remembered(path: Path, notes: Path) -> str:
-    """As `of_file`, noted by inode, size and time of change: half a gigabyte would take a second a load.
+    """As `of_file`, noted by inode, size and time of change. Hashing half a gigabyte takes a second.
 
     Args:
-        notes: the folder of notes; one that cannot be written costs that second, and nothing else.
+        notes: the folder of notes; where it cannot be written, each load hashes the file.
     """
     path, stat = path.resolve(), path.stat()
     mark = [stat.st_ino, stat.st_size, stat.st_mtime_ns]
@@ -57,8 +57,8 @@ def remembered(path: Path, notes: Path) -> str:
 
 def _noted(note: Path, mark: list[int]) -> str | None:
     try:
-        note_body = json.loads(note.read_text())
-        return str(note_body["sha256"]) if note_body["mark"] == mark else None
+        noted = json.loads(note.read_text())
+        return str(noted["sha256"]) if noted["mark"] == mark else None
     except (OSError, ValueError, KeyError, TypeError):
         return None  # no note, or half of one
 

@@ -5,4 +5,4 @@ from __future__ import annotations
 from collections.abc import Callable
 
 Progress = Callable[[str], None]
-"""Told what a fetch is doing, a line at a time."""
+"""Takes a line about what a fetch does."""

@@ -1,4 +1,4 @@
-"""Whether a repository of the hub was ever downloaded here, told without importing the hub's client."""
+"""Whether a repository of the hub was ever downloaded here, without an import of the hub's client."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 
 def in_cache(repository: str) -> bool:
-    """Whether the hub's cache has a folder for ORG/NAME; False: none of its files is here."""
+    """Whether the hub's cache has a folder for ORG/NAME."""
     return (_cache() / f"models--{repository.replace('/', '--')}").is_dir()
 
 
 def _cache() -> Path:
-    """The folder that huggingface_hub reads, by the same variables in the same order."""
+    """The folder that huggingface_hub reads, from the same variables in the same order."""
     if client := sys.modules.get("huggingface_hub.constants"):
         return Path(client.HF_HUB_CACHE)
     for variable in ("HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"):

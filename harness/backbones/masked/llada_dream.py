@@ -1,6 +1,6 @@
-"""LLaDA's and Dream's checkpoints as published, read into decoders of transformers that are their architecture.
+"""LLaDA's and Dream's published checkpoints, read into decoders of transformers of the same architecture.
 
-LLaDA is Llama under other names of tensors; Dream is Qwen2 under the same. Both attend to both sides.
+LLaDA is Llama with other names of tensors. Dream is Qwen2 with the same names. Both attend to both sides.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ BLOCK = {
     "up_proj": "mlp.up_proj",
     "ff_out": "mlp.down_proj",
 }
-"""Of a block of LLaDA."""
+"""Names within a block of LLaDA, and within a layer of Llama."""
 PLAIN = {
     "block_type": "llama",
     "layer_norm_type": "rms",
@@ -50,7 +50,7 @@ PLAIN = {
     "scale_logits": False,
     "weight_tying": False,
 }
-"""What LLaDA's configuration must say, since the decoder is made so."""
+"""Values that LLaDA's configuration must have, because the decoder computes these only."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Published:
         config: of the decoder.
         mask: id of a masked position.
         eos: ids that end a text.
-        shifted: whether the row of a position gives the distribution of the next one, as in the model it was made from.
+        shifted: whether the row of a position gives the distribution of the next one, as in an autoregressive model.
     """
 
     family: str
@@ -72,7 +72,7 @@ class Published:
     shifted: bool
 
     def name(self, key: str) -> str:
-        """A published tensor's name in the decoder."""
+        """The decoder's name of a published tensor."""
         if self.family == "Dream":
             return key
         stem, _, kind = key.rpartition(".")

@@ -66,7 +66,7 @@ class MeshBackbone(PointCloudAdapter):
         device: str = "cpu",
         fingerprint: str = "unsaved",
     ) -> MeshBackbone:
-        """Around a model that is already in this type and on this device."""
+        """The backbone of a model that has this type and lies on this device."""
         model = model.eval().requires_grad_(False)
         decoder = FusedWeights.of(model)
         width = decoder.table.shape[1]
@@ -90,13 +90,13 @@ class MeshBackbone(PointCloudAdapter):
         """Encode the prompt's points, float [n, 6] of positions in [-1, 1] and unit normals.
 
         Raises:
-            UsageError: no points, or of another shape, or not finite.
+            UsageError: there are no points, or they have another shape or are not finite.
         """
         latents = self.latents(self._points(prompt, torch.float32))
         return EncodedPrompt((bpt_tokens.SOS,), lambda: self._slots(MeshNet(self._decoder, latents)), latents)
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """One table is both."""
+        """One table serves as both."""
         return self._decoder.tied_embeddings()
 
     @torch.inference_mode()
@@ -121,7 +121,7 @@ class MeshBackbone(PointCloudAdapter):
 
 
 def read(name: str, folder: Path) -> MeshModel:
-    """The model of a recipe's folder, in fp32; of an adapter's folder, its base model with the adapter added.
+    """The model of a recipe's folder, in fp32. For an adapter's folder: its base model with the adapter added.
 
     Raises:
         WeightsError: a file is missing or damaged, or the tensors are not those of the configuration.

@@ -33,10 +33,10 @@ CENTRES = OFFSETS + STEPS**3
 EOS = CENTRES + BLOCKS**3
 """The end token: 5120."""
 SOS = EOS + 1
-"""The token that every sequence starts after; never part of a mesh."""
+"""The token before every sequence; it is never part of a mesh."""
 VOCABULARY = SOS + 1
 ORDER = 32
-"""Vertices are sorted by cubes of this many steps before z, y and x: faces near one another stay so."""
+"""Vertices are sorted by cubes of this many steps, then by z, y and x, so that neighbouring faces stay close."""
 
 
 def quantise(mesh: Mesh) -> Mesh:
@@ -62,8 +62,7 @@ def tidied(steps: npt.NDArray[np.int64], faces: npt.NDArray[np.int64]) -> Mesh |
     key = ((block * SIZE + steps[:, 2]) * SIZE + steps[:, 1]) * SIZE + steps[:, 0]
     _, first, merged = np.unique(key, return_index=True, return_inverse=True)
     corners = merged[faces]
-    proper = (corners != np.roll(corners, 1, axis=1)).all(1)
-    corners = corners[proper]
+    corners = corners[(corners != np.roll(corners, 1, axis=1)).all(1)]
     if not len(corners):
         return None
     turn = (corners.argmin(1)[:, None] + np.arange(3)) % 3

@@ -1,7 +1,7 @@
 """DeepMesh's tokens: vertices as patch, block and offset ids on 512 steps an axis, in fans around a centre.
 
 A vertex is a patch id (0 to 63), a block id in it (64 to 575) and an offset id in that (576 to 4671); patch and block
-are left out where they repeat. A patch id written as 4672 to 4735 starts a fan; the vertex behind its centre names all
+are left out where they repeat. A patch id written as 4672 to 4735 starts a fan. The vertex after its centre names all
 three again.
 
 Source: Zhao et al. 2025, arXiv:2503.15265; `sft/datasets/serializaiton.py` of zhaorw02/DeepMesh at 5c8ac4e.
@@ -24,7 +24,7 @@ FIRST_BLOCK = PATCHES**3
 FIRST_OFFSET = FIRST_BLOCK + BLOCKS**3
 FIRST_CENTRE = FIRST_OFFSET + STEPS**3
 SOS = FIRST_CENTRE + PATCHES**3
-"""The token that every sequence starts after: 4736."""
+"""The token before every sequence: 4736."""
 EOS = SOS + 1
 VOCABULARY = EOS + 1
 Vertex = tuple[int, int, int]
@@ -33,8 +33,8 @@ Vertex = tuple[int, int, int]
 def decode(tokens: Sequence[int]) -> Mesh:
     """The mesh of a sequence, vertices float64 in the middle of their steps in [-1, 1]; the end token closes it.
 
-    Axes are those of the points that the model was given: the released sampler turns points (x, y, z) into (z, x, y)
-    and its output (a, b, c) into (c, b, a), so what was (a, b, c) here is (a, c, b) in the frame of the points.
+    Axes are those of the points that the model reads. The released sampler turns points (x, y, z) into (z, x, y) and
+    its output (a, b, c) into (c, b, a). So (a, b, c) here is (a, c, b) in the frame of the points.
 
     Raises:
         OutputError: no end token, an id out of place, a fan of fewer than three vertices, or no face at all.

@@ -1,4 +1,4 @@
-"""The mesh decoder as a `Net` over slots: one object a condition, whose cross keys and values are computed once."""
+"""The mesh decoder as a `Net` over slots: one object for each point cloud, whose cross keys and values it holds."""
 
 from __future__ import annotations
 
@@ -65,13 +65,13 @@ class MeshNet(TappedNet):
         return MeshNet(self.decoder.pick(layers), self.latents)
 
     def joins(self, other: Net) -> bool:
-        """Of the same weights, whatever the cloud."""
+        """Every net of the same weights; the cloud may differ."""
         return isinstance(other, MeshNet) and other.decoder is self.decoder
 
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
         """Several sequences in one pass (see `packed`), each with its own cloud."""
-        several = [_Sequence(len(p.window.tokens), p.mask, p.slots.layers, _cross(p.net)) for p in parts]
-        return self._packed_rows(SlotInputs(tokens, positions, None, several), parts)
+        sequences = [_Sequence(len(p.window.tokens), p.mask, p.slots.layers, _cross(p.net)) for p in parts]
+        return self._packed_rows(SlotInputs(tokens, positions, None, sequences), parts)
 
     def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
         return self.decoder.head(last) if len(last) else last.new_empty(0, len(self.decoder.table))
@@ -80,39 +80,39 @@ class MeshNet(TappedNet):
         return functional.layer_norm(x, x.shape[1:], self.decoder.norm, None, EPS)
 
     def _through(self, inputs: SlotInputs, entering: dict[int, Tensor]) -> Float[Tensor, "N E"]:
-        """The slots may also be those of several sequences."""
+        """The slots may also be a list of sequences."""
         decoder = self.decoder
         tokens, positions, slots = inputs.tokens, inputs.positions, inputs.slots
-        alone = _Sequence(len(tokens), inputs.mask, slots, self._cross)
-        several = list(slots) if isinstance(slots[0], _Sequence) else [alone]
-        counts = [sequence.rows for sequence in several]
-        inputs = zip(torch.split(tokens, counts), torch.split(positions, counts), several, strict=True)
-        entered = [self._enter(*one) for one in inputs]
+        own = _Sequence(len(tokens), inputs.mask, slots, self._cross)
+        sequences = list(slots) if isinstance(slots[0], _Sequence) else [own]
+        counts = [sequence.rows for sequence in sequences]
+        windows = zip(torch.split(tokens, counts), torch.split(positions, counts), sequences, strict=True)
+        entered = [self._enter(*window) for window in windows]
         x = torch.cat([rows for rows, _ in entered])
-        several = [one._replace(mask=mask) for one, (_, mask) in zip(several, entered, strict=True)]
+        sequences = [sequence._replace(mask=mask) for sequence, (_, mask) in zip(sequences, entered, strict=True)]
         cos, sin = decoder.cos[positions], decoder.sin[positions]
         width = x.shape[1:]
         for at, layer in enumerate(decoder.layers):
             if at in entering:
                 entering[at] = x
             qkv = layer.qkv(functional.layer_norm(x, width, layer.norm, None, EPS))
-            x = layer.out(self._attend(at, qkv, cos, sin, several)).add_(x)
+            x = layer.out(self._attend(at, qkv, cos, sin, sequences)).add_(x)
             query = layer.cross_q(functional.layer_norm(x, width, layer.norm_cross, None, EPS))
-            x = layer.cross_out(self._consult(at, query, several)).add_(x)
+            x = layer.cross_out(self._consult(at, query, sequences)).add_(x)
             gate, up = layer.gate_up(functional.layer_norm(x, width, layer.norm_mlp, None, EPS)).chunk(2, 1)
             x = layer.down(functional.silu(gate).mul_(up)).add_(x)
         return x
 
     def _attend(
-        self, at: int, qkv: Tensor, cos: Tensor, sin: Tensor, several: Sequence[_Sequence]
+        self, at: int, qkv: Tensor, cos: Tensor, sin: Tensor, sequences: Sequence[_Sequence]
     ) -> Float[Tensor, "N E"]:
-        """Each sequence to its own entries."""
+        """Each sequence attends to its own entries."""
         heads = self.decoder.heads
         parts = qkv.view(len(qkv), 3 * heads, -1)
         turned = parts[:, : 2 * heads]
         turned = (turned * cos).addcmul_(turned.roll(turned.shape[-1] // 2, -1), sin).transpose(0, 1)[None]
         values, attended, first = parts[:, 2 * heads :].transpose(0, 1)[None], [], 0
-        for rows, mask, slots, _ in several:
+        for rows, mask, slots, _ in sequences:
             own = slice(first, first + rows)
             entries = slots[at].update(turned[:, heads:, own], values[:, :, own])
             query, causal = turned[:, :heads, own], mask is None and rows > 1
@@ -120,16 +120,16 @@ class MeshNet(TappedNet):
             first += rows
         return _rows(attended)
 
-    def _consult(self, at: int, query: Float[Tensor, "N E"], several: Sequence[_Sequence]) -> Float[Tensor, "N E"]:
-        """Each sequence its own cloud."""
-        own = torch.split(split_heads(query[None], self.decoder.heads), [one.rows for one in several], 2)
-        look = functional.scaled_dot_product_attention
-        return _rows([look(rows, *one.cross[at]) for rows, one in zip(own, several, strict=True)])
+    def _consult(self, at: int, query: Float[Tensor, "N E"], sequences: Sequence[_Sequence]) -> Float[Tensor, "N E"]:
+        """Each sequence attends to its own cloud."""
+        own = torch.split(split_heads(query[None], self.decoder.heads), [sequence.rows for sequence in sequences], 2)
+        attend = functional.scaled_dot_product_attention
+        return _rows([attend(rows, *sequence.cross[at]) for rows, sequence in zip(own, sequences, strict=True)])
 
     def _enter(
         self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], sequence: _Sequence
     ) -> tuple[Float[Tensor, "N E"], Tensor | None]:
-        """What the rows of one bring in, and their mask without entries that lie out of reach."""
+        """What enters the first layer, and the mask without entries that lie outside the window."""
         decoder, (count, mask, slots, _) = self.decoder, sequence
         new = torch.stack([positions, tokens, torch.full_like(tokens, NOWHERE)], 1).float()[None, None]
         notes = slots[-1].update(new, new)[0][0, 0]
@@ -141,8 +141,8 @@ class MeshNet(TappedNet):
             visible = visible & (place > positions[:, None] - decoder.window)
             mask = decoder.table.new_zeros(visible.shape).masked_fill_(~visible, float("-inf"))
         blocks = block_of(token)
-        named, last = torch.where(visible & (blocks >= 0), place, -1).max(1)
-        within = torch.where(is_offset(tokens) & (named >= 0), blocks[last], NOWHERE)
+        block_place, last = torch.where(visible & (blocks >= 0), place, -1).max(1)
+        within = torch.where(is_offset(tokens) & (block_place >= 0), blocks[last], NOWHERE)
         notes[len(place) - count :, 2] = within.to(notes)
         parent_place, parent = torch.where(visible & (place < positions[:, None]), place, -1).max(1)
         x = functional.embedding(tokens, decoder.table) + functional.embedding(within, decoder.places)
@@ -152,7 +152,7 @@ class MeshNet(TappedNet):
 
 
 def _cross(net: Net) -> Sequence[tuple[Tensor, Tensor]]:
-    assert isinstance(net, MeshNet), "what joins says"
+    assert isinstance(net, MeshNet), "`joins` checks it"
     return net._cross
 
 

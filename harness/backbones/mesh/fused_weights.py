@@ -1,4 +1,4 @@
-"""The weights of a mesh decoder as they are run: fused products, the table, rotations by position."""
+"""The weights of a mesh decoder for decoding: fused products, the table, rotations by position."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ class Layer:
 
 @dataclass(frozen=True, eq=False)
 class FusedWeights:
-    """Weights as they are run: table [V, E], places [P, E], rotations [T, 1, D], layers.
+    """Weights for decoding: table [V, E], places [P, E], rotations [T, 1, D], layers.
 
     Args:
         heads: of all attentions.
-        window: a row sees the entries of so many last positions; 0: all.
+        window: number of last positions whose entries a row attends to; 0: all.
     """
 
     table: Tensor
@@ -51,7 +51,7 @@ class FusedWeights:
 
     @staticmethod
     def of(model: MeshModel) -> FusedWeights:
-        """From a trained model, in its type and on its device."""
+        """The weights of a trained model, in its type and on its device."""
         sizes, table = model.sizes, model.codes().detach()
         cos, sin = (part[:, None].to(table) for part in angles(sizes.context, sizes.width // sizes.heads))
         layers = tuple(_layer(block) for block in model.layers if isinstance(block, Block))

@@ -1,4 +1,4 @@
-"""What the encoder and the decoder of a mesh model are built of: sizes, norms, attentions, gated layers."""
+"""Building blocks of the encoder and the decoder of a mesh model: sizes, norms, attentions, gated layers."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ class Sizes:
         layers: of the decoder.
         heads: of all attentions; width / heads is even.
         hidden: of the gated layers.
-        latents: that the point cloud becomes.
-        encoder_layers: of self-attention among them.
+        latents: their number for a point cloud.
+        encoder_layers: of self-attention among the latents.
         context: the most tokens.
-        window: a row sees the entries of so many last positions, its own included; 0: all.
+        window: number of last positions, its own included, whose entries a row attends to; 0: all.
     """
 
     width: int = 128
@@ -42,7 +42,7 @@ class Sizes:
 
     @staticmethod
     def read(name: str, fields: Mapping[str, Any]) -> Sizes:
-        """From a configuration file's fields.
+        """The sizes in the fields of a configuration file.
 
         Raises:
             WeightsError: a field is missing, unknown or not a whole number.
@@ -64,7 +64,7 @@ def split_heads(x: Float[Tensor, "B N W"], heads: int) -> Float[Tensor, "B H N D
 def attend(
     q: Float[Tensor, "B H N D"], k: Float[Tensor, "B H N D"], v: Float[Tensor, "B H N D"], mask: Tensor | None
 ) -> Float[Tensor, "B N E"]:
-    """Causal attention, or under a mask; in fp32, whose backward pass a CPU runs in half the time of bf16."""
+    """Causal or masked attention, in fp32, because a CPU runs its backward pass in half the time of bf16."""
     with torch.autocast("cpu", enabled=False):
         attended = functional.scaled_dot_product_attention(
             q.float(), k.float(), v.float(), attn_mask=mask, is_causal=mask is None
@@ -75,7 +75,7 @@ def attend(
 def consult(
     q: Float[Tensor, "B H N D"], k: Float[Tensor, "B H M D"], v: Float[Tensor, "B H M D"], bias: Tensor | None = None
 ) -> Float[Tensor, "B N E"]:
-    """Attention to few entries, all seen; plain products, ten times faster backward than the fused kernel there."""
+    """Attention to all of few entries by plain products, whose backward pass is ten times faster than the fused one."""
     scores = (q * q.shape[-1] ** -0.5) @ k.transpose(-1, -2)
     weights = (scores if bias is None else scores + bias).softmax(-1)
     attended: Tensor = weights.to(v.dtype) @ v

@@ -1,9 +1,9 @@
 """A decoder of meshes with cross-attention to the latents of a point cloud, as it is trained and stored.
 
 Blocks are Llama's (norms before, rotary positions, SiLU-gated) with a cross-attention between self-attention and the
-gated layer, as in BPT's decoder (Weng et al. 2024, arXiv:2411.07025, section 3.3). An entry brings in its token, the
-block that an offset lies in, and the same of the entry before: so a vertex is known by its place wherever its block was
-left out, and one layer can look up what followed it. Without that no vertex was copied after 800 steps.
+gated layer, as in BPT's decoder (Weng et al. 2024, arXiv:2411.07025, section 3.3). The input of an entry is the sum of
+its token, the block that an offset lies in, and both of the entry before. So a row identifies a vertex whose block is
+left out, and one layer can look up what followed it. Without these sums no vertex was copied after 800 steps.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from harness.backbones.mesh.layers import Gated, Sizes, angles, attend, consult,
 from harness.backbones.mesh.point_encoder import PointEncoder
 
 NOWHERE = mesh.OFFSETS
-"""The place of an entry that is no offset: one behind the blocks."""
+"""The place of an entry that is no offset: the number after the last block."""
 
 
 class Codes(nn.Module):
@@ -45,7 +45,7 @@ class Codes(nn.Module):
         return sums + self.own
 
     def places(self) -> Float[Tensor, "P E"]:
-        """What an offset brings in for the block that it lies in; zeros for ``NOWHERE``."""
+        """What is added to an offset for the block that it lies in; zeros for ``NOWHERE``."""
         return torch.cat([_grid(self.within), self.within.new_zeros(1, self.within.shape[2])])
 
 
@@ -95,7 +95,7 @@ class Block(nn.Module):
 
 
 class MeshModel(nn.Module):
-    """Encoder and decoder; the form in which they are trained and stored."""
+    """Encoder and decoder as they are trained and stored."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -110,14 +110,14 @@ class MeshModel(nn.Module):
                 weight.data.mul_((2 * sizes.layers) ** -0.5)
 
     def forward(self, tokens: Int[Tensor, "B N"], points: Float[Tensor, "B n 6"]) -> Float[Tensor, "B N V"]:
-        """Logits after each token of whole sequences, or of pieces of them: positions count by their distance alone."""
+        """Logits after each token of whole sequences, or of pieces of them: only distances of positions matter."""
         table = self.codes()
         return functional.linear(self.states(tokens, points, table), table)
 
     def states(
         self, tokens: Int[Tensor, "B N"], points: Float[Tensor, "B n 6"], table: Float[Tensor, "V E"]
     ) -> Float[Tensor, "B N E"]:
-        """What the table is multiplied with."""
+        """The rows that the table is multiplied with."""
         sizes, count = self.sizes, tokens.shape[1]
         latents = self.encoder(points)
         x = functional.embedding(tokens, table) + functional.embedding(
@@ -141,6 +141,6 @@ def _whereabouts(tokens: Int[Tensor, "B N"], window: int) -> Int[Tensor, "B N"]:
 
 
 def _near(count: int, window: int) -> Tensor:
-    """True where a row sees a row: itself and the ``window`` - 1 before it."""
+    """True where a row attends to a row: itself and the ``window`` - 1 before it."""
     ahead = torch.arange(count)[:, None] - torch.arange(count)
     return (ahead >= 0) & (ahead < window)

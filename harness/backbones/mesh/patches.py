@@ -1,7 +1,7 @@
 """Faces into patches: every patch is a vertex and a fan of faces around it, in the order of their orientation.
 
-Source: Weng et al. 2024, arXiv:2411.07025, section 3.2; ties as in whaohan/bpt at ec80ad9. Unlike there a fan never
-passes a face that is turned the other way, so that orientation survives on every mesh.
+Source: Weng et al. 2024, arXiv:2411.07025, section 3.2; ties as in whaohan/bpt at ec80ad9. Here a fan never passes
+a face that is turned the other way, so that every mesh keeps its orientation.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def _fan(links: Sequence[Link]) -> tuple[list[int], list[int]]:
 def _start(links: Sequence[Link], ahead: dict[int, list[Link]], behind: dict[int, list[Link]]) -> int:
     """The lowest end of an open fan, walked back to where it begins; the lowest vertex of a closed one."""
     touched = Counter(corner for link in links for corner in link[:2])
-    corners_once = [corner for corner, times in touched.items() if times == 1]
-    start = min(corners_once or touched)
+    open_ends = [corner for corner, times in touched.items() if times == 1]
+    start = min(open_ends or touched)
     passed: set[int] = set()
     while not ahead[start] or (passed and behind[start] and start not in passed):
         passed.add(start)

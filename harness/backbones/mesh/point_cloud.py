@@ -44,8 +44,8 @@ class PointCloudAdapter(LayeredAdapter):
 
         Args:
             prompt: of a mesh task.
-            dtype: to return them in.
-            count: how many there must be; None: any number from one.
+            dtype: of the result.
+            count: their required number; None: one or more.
 
         Raises:
             UsageError: there are none, or they are of another shape or number, or not finite.

@@ -1,4 +1,4 @@
-"""The encoder of point clouds: some points, spread out, gather what lies around them and then look at one another."""
+"""The encoder of point clouds: some distant points gather their surroundings and then attend to one another."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from harness.backbones.mesh.point_cloud import POINT
 OCTAVES = 6
 """Frequencies of a position's sines: pi to 32 pi."""
 REACH = (0.1, 0.2, 0.4, 0.8)
-"""Widths of the neighbourhoods that the heads gather over at first, in the units of positions; they are learned."""
+"""Widths of the heads' neighbourhoods before training, in the units of positions."""
 
 
 class PointEncoder(nn.Module):
     """Points to latents, which do not depend on the points' order.
 
-    A latent starts from a point, as in the point queries of Zhang et al. 2023 (arXiv:2301.11445), so that
-    it says exactly where the surface is; learned queries alone were not read by the decoder after 1,000 steps.
+    A latent starts from a point, as in the point queries of Zhang et al. 2023 (arXiv:2301.11445), so that it knows
+    exactly where the surface is. The decoder did not use learned queries alone after 1,000 steps.
     """
 
     def __init__(self, sizes: Sizes) -> None:
@@ -42,7 +42,7 @@ class PointEncoder(nn.Module):
         """Latents of each cloud; ``points`` in fp32 whatever the type of the weights."""
         chosen = spread_out(points[..., :3], self.latents)
         anchors = points.gather(1, chosen[..., None].expand(-1, -1, POINT))
-        features, x = (self.lift(waves(part).to(self.read_q.weight)) for part in (points, anchors))
+        features, x = (self.lift(waves(cloud).to(self.read_q.weight)) for cloud in (points, anchors))
         distances = torch.cdist(anchors[..., :3], points[..., :3]).square()
         bias = (-0.5 * self.narrow.exp()[:, None, None] * distances[:, None]).to(x)
         keys, values = (split_heads(part, self.heads) for part in self.read_kv(features).chunk(2, -1))
@@ -55,7 +55,7 @@ class PointEncoder(nn.Module):
 
 
 def spread_out(places: Float[Tensor, "B n 3"], count: int) -> Int[Tensor, "B K"]:
-    """Farthest points first: the one farthest from the middle, then always the one farthest from those chosen."""
+    """Farthest-point sampling: the point farthest from the centre, then always the one farthest from those chosen."""
     distances = (places - places.mean(1, keepdim=True)).square().sum(-1)
     chosen = [distances.argmax(1)]
     distances = torch.full_like(distances, torch.inf)

@@ -19,44 +19,44 @@ from harness.core.cache import Cache, Rows, Window
 from harness.errors import ContractError
 
 KEPT_MASK = 64
-"""Windows up to this many rows take their causal mask from a buffer that is built once."""
+"""Windows of at most this many rows take their causal mask from a buffer that is built once."""
 
 
 class Masks:
-    """Additive masks, 0 or -inf; causal ones of small windows are slices of a buffer a size."""
+    """Additive masks, 0 or -inf; causal masks of small windows are slices of one buffer for each size."""
 
     def __init__(self, context: int, dtype: torch.dtype, device: torch.device) -> None:
         self._context = context
         self._like = torch.zeros((), dtype=dtype, device=device)
         self._causal: dict[int, Tensor] = {}
 
-    def __call__(self, window: Window, held: int) -> Float[Tensor, "N T"] | None:
-        """The mask of a window behind ``held`` entries; None where none is needed."""
+    def __call__(self, window: Window, entries: int) -> Float[Tensor, "N T"] | None:
+        """The mask of a window after this number of entries; None where no mask is needed."""
         count = len(window.tokens)
         if window.sees is not None:
             return self._tree(window.sees, window.base)
-        if count == 1 or held == 0:
+        if count == 1 or entries == 0:
             return None
-        return self._chain(count, held)
+        return self._chain(count, entries)
 
     def _tree(self, sees: Bool[Tensor, "N S"], base: int) -> Float[Tensor, "N T"]:
         mask = self._like.new_zeros(sees.shape[0], base + sees.shape[1])
         mask[:, base:].masked_fill_(~sees, float("-inf"))
         return mask
 
-    def _chain(self, count: int, held: int) -> Float[Tensor, "N T"]:
+    def _chain(self, count: int, entries: int) -> Float[Tensor, "N T"]:
         if count > KEPT_MASK:
-            return self._corner(count, held)
+            return self._corner(count, entries)
         buffer = self._causal.get(count)
-        if buffer is None or buffer.shape[1] < held + count:
-            buffer = self._corner(count, min(self._context, max(FIRST, 2 * held)))
+        if buffer is None or buffer.shape[1] < entries + count:
+            buffer = self._corner(count, min(self._context, max(FIRST, 2 * entries)))
             self._causal[count] = buffer
-        mask = buffer[:, buffer.shape[1] - held - count :]
+        mask = buffer[:, buffer.shape[1] - entries - count :]
         return mask if mask.device.type == "cpu" else mask.contiguous()  # GPU kernels want aligned rows
 
-    def _corner(self, count: int, held: int) -> Float[Tensor, "N T"]:
-        mask = self._like.new_full((count, held + count), float("-inf"))
-        return mask.triu_(held + 1)
+    def _corner(self, count: int, entries: int) -> Float[Tensor, "N T"]:
+        mask = self._like.new_full((count, entries + count), float("-inf"))
+        return mask.triu_(entries + 1)
 
 
 @final
@@ -76,7 +76,7 @@ class SlotCache(Cache):
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
-        """One pass behind the old entries."""
+        """One pass after the cached entries."""
         rows = self._run(self._part(window))
         self._slots.length += len(window.tokens)
         return rows
@@ -84,10 +84,10 @@ class SlotCache(Cache):
     @classmethod
     @torch.inference_mode()
     def extend_many(cls, caches: Sequence[SlotCache], windows: Sequence[Window]) -> list[Rows | Exception]:
-        """One packed pass where one net serves all of them and can."""
+        """One packed pass where their nets can be read in one."""
         try:
             rows = extend_packed([cache._part(window) for cache, window in zip(caches, windows, strict=True)])
-        except Exception:  # no slots have grown yet: read alone, only what cannot be read fails
+        except Exception:  # no slots have grown yet, and each sequence read alone raises its own error
             rows = None
         return super().extend_many(caches, windows) if rows is None else rows
 
@@ -95,7 +95,7 @@ class SlotCache(Cache):
         """What a pass over the window needs.
 
         Raises:
-            ContractError: it goes past the context, or its base past the entries held.
+            ContractError: it exceeds the context, or its base exceeds the cached entries.
         """
         slots, count = self._slots, len(window.tokens)
         if slots.length + count > slots.context:
@@ -125,7 +125,7 @@ class SlotCache(Cache):
 
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """A new length where the entries lie in place, else one index copy a layer."""
+        """Set the length where the entries lie in place, else copy by index once for each layer."""
         slots, end = self._slots, length + len(entries)
         if not 0 <= length <= end <= slots.length or any(not 0 <= e < slots.length - length for e in entries):
             raise ContractError(

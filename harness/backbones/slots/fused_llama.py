@@ -31,7 +31,7 @@ SERVED = (
     "qwen2.modeling_qwen2.Qwen2ForCausalLM",
 )
 STATIC_ROPE = ("default", "linear", "llama3", "yarn")
-"""Rotations that depend on the position alone; the others depend on how much has been read."""
+"""Rotations that depend on the position alone; the others also depend on the length of the text."""
 
 
 def incompatibility(model: Any) -> str | None:
@@ -69,7 +69,7 @@ class FusedLlama(FusedLayers, TappedNet):
     """The forward.
 
     Args:
-        model: one for which `incompatibility` is None. It is emptied layer by layer: weights lie in memory once.
+        model: one for which `incompatibility` is None. Its weights move layer by layer, so that memory holds them once.
     """
 
     kind = "fused"
@@ -111,7 +111,7 @@ class FusedLlama(FusedLayers, TappedNet):
         return TiedEmbeddings(self._embed, self._head(unit).T.contiguous())
 
     def joins(self, other: Net) -> bool:
-        """Only itself."""
+        """Itself only."""
         return other is self
 
     def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
@@ -146,11 +146,12 @@ class FusedLlama(FusedLayers, TappedNet):
         turned = (turned * cos).addcmul_(turned.roll(width // 2, -1), sin)
         query, keys, values = turned[:, :heads], turned[:, heads:], qkv[:, heads + kv_heads :]
         if not isinstance(slot, PackedLayer):
-            return self._seen(query, keys, values, mask, slot)
-        split = (torch.split(each, slot.counts) for each in (query, keys, values))
-        return torch.cat([self._seen(*each) for each in zip(*split, slot.masks, slot.slots, strict=True)])
+            return self._attend_one(query, keys, values, mask, slot)
+        split = (torch.split(rows, slot.counts) for rows in (query, keys, values))
+        sequences = zip(*split, slot.masks, slot.slots, strict=True)
+        return torch.cat([self._attend_one(*sequence) for sequence in sequences])
 
-    def _seen(
+    def _attend_one(
         self, query: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, slot: Any
     ) -> Float[Tensor, "N HD"]:
         """Attention of one sequence, whose new keys and values [N, H_kv, D] go into its slots."""

@@ -1,4 +1,4 @@
-"""Linear layers that read an adapter in some rows of a pass and leave the others as they are.
+"""Linear layers that use an adapter in some rows of a pass and leave the others unchanged.
 
 A row whose gate is 0 gets its low-rank product times 0, so it keeps the base's own value in the same pass.
 """
@@ -23,25 +23,25 @@ from harness.errors import WeightsError
 def gated(product: Product, low: LowRank, gate: Float[Tensor, "N 1"]) -> Product:
     """The product, with the adapter's added where the gate is 1."""
 
-    def both(x: Tensor) -> Tensor:
+    def gated_product(x: Tensor) -> Tensor:
         return product(x).addmm_(functional.linear(x, low.down) * gate, low.up.T)
 
-    return both
+    return gated_product
 
 
 def joined(parts: Sequence[LowRank]) -> LowRank:
-    """Of linears that read the same rows and whose outputs lie side by side."""
+    """The adapter of linears that read the same rows and whose outputs lie side by side."""
     up: Tensor = torch.block_diag(*(part.up for part in parts))  # type: ignore[no-untyped-call]  # torch types it not
     return LowRank(torch.cat([part.down for part in parts]), up)
 
 
 def nothing(out: int, into: int, like: Tensor) -> LowRank:
-    """Of a linear that the adapter leaves as it is."""
+    """The adapter of a linear that it leaves unchanged."""
     return LowRank(like.new_empty(0, into), like.new_empty(out, 0))
 
 
 def check(adapter: Adapter, shapes: Mapping[str, tuple[int, int]]) -> None:
-    """Refuse an adapter of layers that are not there.
+    """Reject an adapter of layers that the model does not have.
 
     Args:
         shapes: O and I of the linear layers that a row may gate.
@@ -62,7 +62,7 @@ def check(adapter: Adapter, shapes: Mapping[str, tuple[int, int]]) -> None:
 
 
 def linears(model: Any) -> dict[str, nn.Linear]:
-    """The linear layers of a model of transformers by name, but for its output layer."""
+    """The linear layers of a model of transformers by name, except its output layer."""
     head = model.get_output_embeddings()
     return {
         name: module for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head

@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from safetensors import SafetensorError
-from safetensors.torch import save_file
 from torch import Tensor
 
 from harness.core import int8
@@ -26,12 +25,12 @@ PREFIX = "base_model.model."
 SETTINGS = "adapter_config.json"
 TENSORS = "adapter_model.safetensors"
 PLAIN = {"use_dora": False, "bias": "none", "fan_in_fan_out": False, "rank_pattern": {}, "alpha_pattern": {}}
-"""Settings that an adapter must have here, or leave out."""
+"""Settings that an adapter must have or omit."""
 
 
 @dataclass(frozen=True, eq=False)
 class LowRank:
-    """What is added to a linear layer: ``up down x``, up being scaled already."""
+    """What is added to a linear layer: ``up down x``, where ``up`` includes the scale."""
 
     down: Float[Tensor, "r I"]
     up: Float[Tensor, "O r"]
@@ -68,19 +67,20 @@ def base(folder: Path, shipped: Path) -> Path:
         WeightsError: the adapter is damaged or no plain LoRA, or the base weights are not there or are others.
     """
     stored = _Stored.read(folder)
-    found = shipped / stored.base  # an absolute path stays as it is
-    if not (found / "config.json").is_file():
+    weights = shipped / stored.base  # an absolute path stays as it is
+    if not (weights / "config.json").is_file():
         raise WeightsError(
-            f"{folder} is added to the weights in {found}, which are not there; put them there or train it again"
+            f"{folder} is added to the weights in {weights}, which are not there; put them there or train it again"
         )
-    return found
+    return weights
 
 
 def merged(folder: Path, fingerprint: str, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Weights with the products of an adapter added, rounded to bf16 as a whole export is.
 
     Args:
-        fingerprint: of the folder that the weights were read from. weights: by name; W of a layer is ``LAYER.weight``.
+        fingerprint: of the folder of the weights.
+        weights: by name; W of a layer is ``LAYER.weight``.
 
     Raises:
         WeightsError: the adapter is damaged, is no plain LoRA, or was made for other weights.
@@ -111,17 +111,18 @@ def write(folder: Path, layers: Mapping[str, LowRank], alpha: int, task: str | N
     """A folder that peft and `read` read; matrices in bf16.
 
     Args:
-        layers: with ``up`` not scaled. alpha: r times the scale of their products. task: peft's name of it.
+        layers: with ``up`` not scaled.
+        alpha: r times the scale of their products.
+        task: peft's name of the model's task.
         tie: ``backbone``, its name, and ``fingerprint``, of its weights.
     """
     folder.mkdir(parents=True, exist_ok=True)
     tensors = {
-        f"{PREFIX}{layer}.lora_{side}.weight": matrix.detach().bfloat16().contiguous()
+        f"{PREFIX}{layer}.lora_{side}.weight": matrix.detach().bfloat16()
         for layer, pair in layers.items()
         for side, matrix in (("A", pair.down), ("B", pair.up))
     }
-    save_file(tensors, folder / TENSORS, metadata={"format": "pt"})
-    (folder / TENSORS).chmod(0o644)  # safetensors writes for the owner alone
+    int8.write_unpacked(folder / TENSORS, tensors)
     settings = {
         "peft_type": "LORA",
         "task_type": task,

@@ -1,4 +1,4 @@
-"""What a decoder over slots implements."""
+"""The interface of decoders over slots, and the slots."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Slots:
     """The layers of one sequence and the number of entries in them.
 
     Attributes:
-        length: number of entries; the buffers are free behind them.
+        length: number of entries; the rest of the buffers is free.
     """
 
     def __init__(self, layers: int, context: int) -> None:
@@ -47,7 +47,7 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
         """Allocated by `update`, which knows both shapes."""
 
     def update(self, keys: Tensor, values: Tensor, *args: Any, **kwargs: Any) -> tuple[Tensor, Tensor]:
-        """Write the N new entries behind the old ones; return keys and values of all, as views."""
+        """Append N new entries; return views of the keys and values of all entries."""
         start = self._slots.length
         end = start + keys.shape[2]
         if end > self._room:
@@ -60,11 +60,11 @@ class SlotLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no
         room = max(min(FIRST, self._slots.context), self._room)
         while room < needed:
             room = min(2 * room, max(self._slots.context, needed))
-        held = self._slots.length
+        length = self._slots.length
         grown = [new.new_zeros(*new.shape[:2], room, new.shape[3]) for new in (keys, values)]
         if self._room:
-            grown[0][:, :, :held] = self.keys[:, :, :held]
-            grown[1][:, :, :held] = self.values[:, :, :held]
+            grown[0][:, :, :length] = self.keys[:, :, :length]
+            grown[1][:, :, :length] = self.values[:, :, :length]
         self.keys, self.values = grown
         self._room = room
         self.is_initialized = True
@@ -134,15 +134,15 @@ class Tapped(Net, Protocol):
         """Its embedding and unembedding."""
 
     def tapped(self, inputs: SlotInputs, rows: int, taps: Sequence[int]) -> Rows:
-        """The same pass, and what enters these layers of all N entries, in one branch; L: what the head reads."""
+        """The same pass, and what enters these layers for all N entries, in one branch; L: what the head reads."""
 
 
 @runtime_checkable
 class Gates(Net, Protocol):
-    """A net whose rows read an adapter or not, each for itself."""
+    """A net in which each row uses an adapter or not."""
 
     def fitted(self, adapter: Adapter) -> Any:
-        """The adapter as `gated` takes it. WeightsError: it changes layers that are not there, or of another shape."""
+        """The adapter as `gated` takes it. WeightsError: it changes missing layers, or layers of another shape."""
 
     def gated(self, fitted: Any, gate: Bool[Tensor, " N"]) -> Net:
         """The same weights, with the adapter on in these rows of a pass of N."""

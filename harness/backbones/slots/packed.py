@@ -1,4 +1,4 @@
-"""Windows of several sequences in one pass over a net, packed end to end; each attends to its own slots.
+"""Windows of several sequences in one pass over a net, packed end to end. Each attends to its own slots.
 
 Products read all N rows of the windows, without padding. Attention is computed sequence by sequence, so that keys and
 values stay where they are. Symbols: N_b rows of sequence b, and T_b entries that it has after the pass.
@@ -57,7 +57,7 @@ def layers(parts: Sequence[PackedWindow], share: int) -> list[PackedLayer]:
 
 
 def last_rows(parts: Sequence[PackedWindow]) -> list[int]:
-    """Where in the pass the rows with logits are."""
+    """Places of the rows with logits in the pass."""
     places: list[int] = []
     end = 0
     for part in parts:
@@ -67,7 +67,7 @@ def last_rows(parts: Sequence[PackedWindow]) -> list[int]:
 
 
 def extend_packed(parts: Sequence[PackedWindow]) -> list[Rows | Exception] | None:
-    """One pass for all; None where their nets cannot be read in one pass, or their taps differ."""
+    """One pass for all windows; None where their nets do not allow that, or their taps differ."""
     net, taps = parts[0].net, parts[0].window.taps
     if (
         len(parts) < 2
@@ -83,4 +83,4 @@ def extend_packed(parts: Sequence[PackedWindow]) -> list[Rows | Exception] | Non
         part.slots.length += count
     logits = torch.split(read.logits, [part.window.rows for part in parts])
     hidden = [None] * len(parts) if read.hidden is None else torch.split(read.hidden, counts)
-    return [Rows(*each) for each in zip(logits, hidden, strict=True)]
+    return [Rows(*rows) for rows in zip(logits, hidden, strict=True)]

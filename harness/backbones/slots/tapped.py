@@ -1,4 +1,4 @@
-"""What forwards over slots share that give the hidden rows of their layers: layers, a norm and a head."""
+"""What nets share that give the hidden rows of their layers: layers, a norm and a head."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class TappedNet(ABC):
 
     @abstractmethod
     def _through(self, inputs: SlotInputs, entering: dict[int, Tensor]) -> Float[Tensor, "N E"]:
-        """What leaves the last layer; ``entering`` takes what enters the layers that it names."""
+        """What leaves the last layer; writes what enters the layers that are keys of ``entering`` into it."""
 
     @abstractmethod
     def _normed(self, x: Float[Tensor, "N E"]) -> Float[Tensor, "N E"]:
-        """After the last norm."""
+        """Rows after the last norm."""
 
     @abstractmethod
     def _logits(self, last: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
-        """Of normed rows."""
+        """Logits of normed rows."""

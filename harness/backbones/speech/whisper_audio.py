@@ -21,14 +21,14 @@ RATE = 16_000
 FRAME = 320
 """Samples that become one state of the encoder."""
 LOUDEST = 1.5
-"""A waveform lies within -1 and 1; resampling may pass that a little, unscaled integers by far."""
+"""A waveform lies within -1 and 1. Resampling may exceed that a little; unscaled integers exceed it by far."""
 
 
 class AudioEncoder:
     """From a waveform to the encoder's states.
 
     Args:
-        model: a Whisper; its encoder is used as it is.
+        model: a Whisper, whose encoder is used unchanged.
     """
 
     def __init__(self, model: Any) -> None:

@@ -1,6 +1,6 @@
 """Whisper's decoder as a net over the slot cache: fused products, and keys and values of the encoder computed once.
 
-A `Decoder` is the weights; `Decoder.listen` binds them to what the encoder heard, and that is the net of a prompt.
+A `Decoder` holds the weights. `Decoder.listen` binds them to the encoder's states, which makes the net of a prompt.
 """
 
 from __future__ import annotations
@@ -61,11 +61,11 @@ HEARS = ("encoder_attn.k_proj", "encoder_attn.v_proj")
 
 @dataclass(frozen=True, eq=False)
 class Grammar:
-    """What the decoder never says: these ids, and as its first token those as well.
+    """Ids that the decoder never draws, and ids that it does not draw first.
 
     Args:
         never, first: ids.
-        begin: the position whose row gives the first token: the prompt's last.
+        begin: the last position of the prompt, whose row gives the first token.
     """
 
     never: Int[Tensor, " a"]
@@ -73,7 +73,7 @@ class Grammar:
     begin: int
 
     def apply(self, logits: Float[Tensor, "R V"], positions: Int[Tensor, " R"]) -> Float[Tensor, "R V"]:
-        """Set the logits of what is not said to -inf, in place."""
+        """Set the logits of suppressed ids to -inf, in place."""
         logits.index_fill_(1, self.never, float("-inf"))
         begins = (positions == self.begin)[:, None]
         logits[:, self.first] = logits[:, self.first].masked_fill(begins, float("-inf"))
@@ -85,7 +85,7 @@ class Decoder(FusedLayers):
     """The weights of the decoder.
 
     Args:
-        model: a `WhisperForConditionalGeneration`; its encoder stays as it is.
+        model: a `WhisperForConditionalGeneration`, whose encoder is not changed.
     """
 
     kind = "fused"
@@ -112,7 +112,7 @@ class Decoder(FusedLayers):
         self._weights = [_fuse(layer) for layer in decoder.layers]
 
     def _check(self, adapter: Adapter) -> None:
-        """Also refuse what is computed once a recording."""
+        """Also reject layers that are computed once for a recording."""
         for name in adapter:
             if name.startswith("model.encoder.") or name.endswith(HEARS):
                 raise WeightsError(
@@ -122,7 +122,7 @@ class Decoder(FusedLayers):
         super()._check(adapter)
 
     def listen(self, states: Float[Tensor, "S E"], grammar: Grammar) -> Listening:
-        """The net for a prompt, after the encoder's states."""
+        """The net of a prompt, from the encoder's states."""
         heard = []
         for layer in self._weights:
             keys, values = functional.linear(states, *layer.hear).chunk(2, 1)
@@ -134,7 +134,7 @@ class Decoder(FusedLayers):
         x = functional.embedding(inputs.tokens, self._embed) + self._places[inputs.positions]
         width, mask = x.shape[1:], inputs.mask
         causal = mask is None and len(x) > 1
-        for layer, slot, (their_keys, their_values) in zip(self._weights, inputs.slots, heard, strict=True):
+        for layer, slot, (encoder_keys, encoder_values) in zip(self._weights, inputs.slots, heard, strict=True):
             query, keys, values = layer.qkv(functional.layer_norm(x, width, *layer.norm)).chunk(3, 1)
             keys, values = slot.update(self._split(keys), self._split(values))
             attended = functional.scaled_dot_product_attention(
@@ -142,7 +142,7 @@ class Decoder(FusedLayers):
             )
             x = layer.out(_joined(attended)).add_(x)
             query = self._split(layer.ask(functional.layer_norm(x, width, *layer.norm_ask)))
-            attended = functional.scaled_dot_product_attention(query, their_keys, their_values)
+            attended = functional.scaled_dot_product_attention(query, encoder_keys, encoder_values)
             x = layer.out_ask(_joined(attended)).add_(x)
             x = layer.down(functional.gelu(layer.up(functional.layer_norm(x, width, *layer.norm_mlp)))).add_(x)
         return x
@@ -158,7 +158,7 @@ class Decoder(FusedLayers):
 
 
 def linears(model: Any) -> dict[str, nn.Linear]:
-    """The linear layers of the decoder that a row may gate, by name; keys and values of the encoder are all rows'."""
+    """The linear layers of the decoder that a row may gate, by name. All rows share the encoder's keys and values."""
     names = {name for linears in Decoder.products.values() for name in linears}
     decoder = ((name, module) for name, module in gates.linears(model).items() if name.startswith(Decoder.prefix))
     return {name: module for name, module in decoder if name.removeprefix(Decoder.prefix).partition(".")[2] in names}
@@ -166,7 +166,7 @@ def linears(model: Any) -> dict[str, nn.Linear]:
 
 @final
 class Listening:
-    """A decoder that hears one recording."""
+    """The decoder of one recording."""
 
     kind = "fused"
 
@@ -181,7 +181,7 @@ class Listening:
         return self._grammar.apply(self._decoder.logits(x[last]), inputs.positions[last])
 
     def fitted(self, adapter: Adapter) -> list[dict[str, LowRank]]:
-        """As its decoder takes it."""
+        """The adapter in the decoder's form."""
         return self._decoder.fitted(adapter)
 
     def gated(self, fitted: Sequence[Mapping[str, LowRank]], gate: Bool[Tensor, " N"]) -> Listening:
@@ -210,15 +210,15 @@ def _stacked(*linears: Any) -> Norm:
 
 
 def _fuse(layer: Any) -> Layer:
-    own, their = layer.self_attn, layer.encoder_attn
+    own, cross = layer.self_attn, layer.encoder_attn
     return Layer(
         norm=_norm(layer.self_attn_layer_norm),
         qkv=product(*_stacked(own.q_proj, own.k_proj, own.v_proj)),
         out=product(*_stacked(own.out_proj)),
         norm_ask=_norm(layer.encoder_attn_layer_norm),
-        ask=product(*_stacked(their.q_proj)),
-        hear=_stacked(their.k_proj, their.v_proj),
-        out_ask=product(*_stacked(their.out_proj)),
+        ask=product(*_stacked(cross.q_proj)),
+        hear=_stacked(cross.k_proj, cross.v_proj),
+        out_ask=product(*_stacked(cross.out_proj)),
         norm_mlp=_norm(layer.final_layer_norm),
         up=product(*_stacked(layer.fc1)),
         down=product(*_stacked(layer.fc2)),

@@ -13,7 +13,7 @@ from harness.backbones.checkpoints import transformers_models
 from harness.errors import UsageError, WeightsError
 
 SUPPRESSED = ("suppress_tokens", "begin_suppress_tokens")
-"""Where a generation configuration keeps what is never said, and what is not said first."""
+"""Keys of a generation configuration: ids that are never drawn, and ids that are not drawn first."""
 
 
 def read_model(name: str, folder: Path, dtype: torch.dtype) -> Any:
@@ -46,7 +46,7 @@ def make_random(name: str, fields: Mapping[str, Any]) -> Any:
 
 
 def refuse(name: str, config: Any) -> None:
-    """Raise a WeightsError for what the fused decoder does not compute."""
+    """Raise a WeightsError for a model that the fused decoder does not compute."""
     if not isinstance(config, WhisperConfig):
         raise WeightsError(f"{name}: the adapter whisper serves models of type whisper; found {config.model_type}")
     if config.activation_function != "gelu" or config.scale_embedding:
@@ -76,5 +76,5 @@ def prompt_ids(name: str, generation: Any, language: str) -> tuple[int, ...]:
 
 
 def suppressed(generation: Any, key: str, vocabulary: int) -> list[int]:
-    """Ids that a key of ``SUPPRESSED`` names; those outside the vocabulary mean nothing, as in transformers."""
+    """Ids of a key of ``SUPPRESSED``; those outside the vocabulary are ignored, as in transformers."""
     return [token for token in getattr(generation, key, None) or () if 0 <= token < vocabulary]

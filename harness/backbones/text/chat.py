@@ -1,7 +1,7 @@
 """Chat templates: a task's text as one turn of a user, written as each family of models published it.
 
-A preset names its ``template`` and says with ``chat`` whether texts go through it. It is off unless asked for: a prompt
-that is to be completed, such as a function's head and docstring, must reach the model as it stands.
+A preset names its ``template``, and ``chat`` turns it on. The default is off, because a prompt to complete, such as a
+function's head and docstring, must reach the model unchanged.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ OWN = "own"
 
 @dataclass(frozen=True)
 class Template:
-    """What stands around a turn, without the beginning-of-text token.
+    """The text around a turn, without the beginning-of-text token.
 
     Args:
         before: the turn.
         after: it, up to where the answer starts.
         marks: texts that must each be one token.
-        bos: whether the whole starts with the beginning-of-text token.
+        bos: whether the text starts with the beginning-of-text token.
         strip: white space around the turn is dropped.
     """
 
@@ -35,7 +35,7 @@ class Template:
     strip: bool = False
 
     def __call__(self, text: str) -> str:
-        """The turn in its place."""
+        """The text with the template around it."""
         return f"{self.before}{text.strip() if self.strip else text}{self.after}"
 
 
@@ -71,7 +71,7 @@ TEMPLATES = {
 
 
 def check(name: str, params: Mapping[str, Any]) -> str | None:
-    """The template that texts go through, or None where they are sent as they stand.
+    """The template of texts; None: texts are sent unchanged.
 
     Raises:
         UsageError: an unknown template, ``chat`` is not true or false, or it is true and there is no template.
@@ -87,7 +87,7 @@ def check(name: str, params: Mapping[str, Any]) -> str | None:
 
 
 def fit(name: str, template: str | None, tokenizer: Any) -> None:
-    """Refuse a tokenizer that would take a template apart.
+    """Reject a tokenizer that would split a template's marks.
 
     Raises:
         UsageError: there is no tokenizer, it brings no template, or a mark of the template is no token of it.

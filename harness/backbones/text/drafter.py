@@ -1,7 +1,7 @@
 """A small drafter that borrows its target's embedding and unembedding: only the layers between are its own.
 
 Its distributions cover the target's whole vocabulary. Ids that it was not trained to propose have probability zero;
-verification makes up for that.
+verification corrects for that.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Drafter(TokenizedAdapter):
     Args (of ``params``):
         source: weights of the model whose embedding and tokenizer it uses, as in hf_causal.
         body: its own layers: a name among the shipped weights, or a folder.
-        vocabulary: the number of token ids, where that is to be known before loading.
+        vocabulary: the number of token ids, if it must be known before loading.
     """
 
     kind = "a drafter"
@@ -54,19 +54,19 @@ class Drafter(TokenizedAdapter):
         check_dtype(name, dtype)
         target = sources.locate(name, sources.parse(name, params["source"]))
         body = drafter_files.folder_of(str(params["body"]))
-        model, kept_ids = drafter_files.read(name, target, body)
+        model, ids = drafter_files.read(name, target, body)
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
         capabilities = replace(
             transformers_models.capabilities(model, cls.meets(params)), vocabulary=len(model.model.embed_tokens.weight)
         )
         fingerprint = hashlib.sha256(f"{sources.digest(target)} {sources.digest(body)}".encode()).hexdigest()
-        net = Spread(FusedLlama(model), kept_ids.to(device), capabilities.vocabulary)
+        net = Spread(FusedLlama(model), ids.to(device), capabilities.vocabulary)
         identity = Identity(name, dtype, device, capabilities, fingerprint)
         return cls(identity, net, transformers_models.read_tokenizer(target))
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """As hf_causal."""
+        """Trees, and drafters of its own vocabulary."""
         return frozenset({Requirement.TREE_MASK, Requirement.DRAFTER})
 
     def cache(self) -> SlotCache:
@@ -84,7 +84,7 @@ class Spread:
 
     Args:
         inner: gives logits [R, K].
-        kept: the ids of its columns.
+        ids: of its columns.
         vocabulary: V.
     """
 
@@ -92,13 +92,13 @@ class Spread:
 
     def __init__(self, inner: Net, ids: Int[Tensor, " K"], vocabulary: int) -> None:
         self.layers = inner.layers
-        self._inner, self._kept, self._vocabulary = inner, ids, vocabulary
+        self._inner, self._ids, self._vocabulary = inner, ids, vocabulary
 
     def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
         """Logits of the last R rows."""
         few = self._inner(inputs, rows)
-        return few.new_full((rows, self._vocabulary), float("-inf")).index_copy_(1, self._kept, few)
+        return few.new_full((rows, self._vocabulary), float("-inf")).index_copy_(1, self._ids, few)
 
     def pick(self, layers: Sequence[int]) -> Spread:
         """The same weights with these layers only."""
-        return Spread(self._inner.pick(layers), self._kept, self._vocabulary)
+        return Spread(self._inner.pick(layers), self._ids, self._vocabulary)

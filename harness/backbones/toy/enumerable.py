@@ -1,4 +1,4 @@
-"""What the random models share: distributions and states that are functions of a hash of all that an entry saw."""
+"""What the random models share: distributions and states that depend on a hash of all that an entry attended to."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class EnumerableBackbone(Backbone):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Self:
-        """Nothing is read; any other type than fp64 is refused, since distributions are compared to 1e-12."""
+        """Nothing is read. Types other than fp64 are rejected, because distributions are compared to 1e-12."""
         if dtype != "fp64":
             raise UsageError(f"the {cls.kind} backbone computes in fp64 only; found {dtype}")
         return cls(name, params)
@@ -89,7 +89,7 @@ class HashCache(Cache):
             raise ContractError(f"{len(self.entries)} + {count} entries do not fit into {self._context}")
 
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """As the contract."""
+        """Keep these hashes."""
         self.entries = self.entries[:length] + [self.entries[length + entry] for entry in entries]
 
 
@@ -99,7 +99,7 @@ def noise(entry: int, seed: int, count: int) -> Tensor:
     return torch.from_numpy(np.random.Generator(np.random.Philox(key=key)).standard_normal(count))
 
 
-def mix(token: int, position: int, entries_sum: int) -> int:
-    """A 64-bit hash; the entries seen come as their sum, since attention does not know their order."""
-    words = b"".join(value.to_bytes(8, "big") for value in (token, position, entries_sum))
+def mix(token: int, position: int, attended: int) -> int:
+    """A 64-bit hash. ``attended`` is a sum of entries, because attention does not know their order."""
+    words = b"".join(value.to_bytes(8, "big") for value in (token, position, attended))
     return int.from_bytes(hashlib.blake2b(words, digest_size=8).digest(), "big")

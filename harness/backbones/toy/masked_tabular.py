@@ -1,7 +1,8 @@
-"""A random masked model small enough to enumerate: each position's distribution is a function of all that it sees.
+"""A random masked model small enough to enumerate: a position's distribution depends on all that it attends to.
 
-An entry is a hash of its token, its position and the entries it saw. Of the entries of its own pass it saw token and
-position alone, as a first layer would. A wrong mask, a wrong position or a stale entry gives another distribution.
+An entry is a hash of its token, its position and the entries that it attends to. Of the entries of its own pass it
+reads token and position only, as a first layer would. A wrong mask, a wrong position or a stale entry gives another
+distribution.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class MaskedTabular(EnumerableBackbone):
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """A masked model's."""
+        """Masked models attend to both sides."""
         return frozenset({Requirement.BIDIRECTIONAL})
 
     def cache(self) -> MaskedTabularCache:
@@ -55,7 +56,7 @@ class MaskedTabular(EnumerableBackbone):
         return MaskedTabularCache(self)
 
     def _logits(self, entry: int) -> Tensor:
-        """Of the entry's own position; the mask's is -inf."""
+        """Logits of the entry's own position; the mask has -inf."""
         logits = noise(entry, self._seed, self.vocabulary) * self.sharpness
         logits[-1] = float("-inf")
         return logits
@@ -70,10 +71,10 @@ class MaskedTabularCache(HashCache):
         self.model = model
 
     def extend(self, window: Window) -> Rows:
-        """As the contract.
+        """Append a hash for each entry.
 
         Raises:
-            ContractError: past the context, or a window in which entries attend to earlier ones alone.
+            ContractError: past the context, or a window in which entries attend to earlier ones only.
         """
         old, count = len(self.entries), len(window.tokens)
         self._check_room(count)
@@ -84,8 +85,8 @@ class MaskedTabularCache(HashCache):
         sees = [[True] * (old + count)] if window.sees is None else window.sees.tolist()
         for n, (token, position) in enumerate(pairs):
             marks = [True] * window.base + sees[n]
-            visible_sum = sum(leaf for at, leaf in enumerate(leaves) if marks[at] and at != old + n)
-            self.entries.append(mix(token, position, visible_sum & MASK))
+            attended = sum(leaf for at, leaf in enumerate(leaves) if marks[at] and at != old + n)
+            self.entries.append(mix(token, position, attended & MASK))
         logits = [self.model.row(entry) for entry in self.entries[len(self.entries) - window.rows :]]
         return Rows(torch.stack(logits) if logits else torch.empty(0, self.model.vocabulary, dtype=DTYPE))
 

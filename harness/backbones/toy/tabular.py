@@ -1,8 +1,8 @@
 """A random full-prefix model small enough to enumerate, and sharp enough to show any stale entry.
 
-An entry is a hash of its token, its position, its gate, its features where it has some, and the entries it saw. Its
-distribution and its hidden rows are random functions of that hash. A wrong mask, a wrong position or an entry left from
-a rejected draft gives another distribution.
+An entry is a hash of its token, its position, its gate, its features if any, and the entries that it attends to. Its
+distribution and its hidden rows are random functions of that hash. A wrong mask, a wrong position or an entry of a
+rejected draft gives another distribution.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from harness.errors import UsageError
 from harness.registry import BACKBONES
 
 LAYERS, WIDTH = 8, 4
-"""Of its hidden rows, which are random functions of an entry's hash and the layer."""
+"""Sizes of its hidden rows, which are random functions of an entry's hash and the layer."""
 CONDITION = 3
 """Rows of its condition."""
 GATED = 0x5DEECE66D
-"""What the adapter adds to a gated entry before it is hashed."""
+"""The adapter adds this to a gated entry before it is hashed."""
 
 
 @BACKBONES.register("tabular")
@@ -102,7 +102,7 @@ class Tabular(EnumerableBackbone):
         return TabularCache(self)
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """As any backbone; the picture begins behind the prompt, and the condition is the same for all."""
+        """The picture begins after the prompt, and all prompts have the same condition."""
         tokens = super().open(prompt).tokens
         rows = noise(CONDITION, self._seed, CONDITION * WIDTH).view(CONDITION, WIDTH)
         return EncodedPrompt(tokens, lambda: TabularCache(self, prompt=len(tokens)), rows)
@@ -148,7 +148,7 @@ class TabularCache(HashCache):
         self.prompt = prompt
 
     def extend(self, window: Window) -> Rows:
-        """As the contract; the entries must start where the kept ones end.
+        """Append a hash for each entry.
 
         Raises:
             ContractError: past the context.
@@ -160,8 +160,8 @@ class TabularCache(HashCache):
         features = [0] * len(tokens) if window.features is None else [_digest(row) for row in window.features]
         gated = [0] * len(tokens) if window.gate is None else (window.gate.long() * window.adapter).tolist()
         for n, (token, position) in enumerate(zip(tokens, positions, strict=True)):
-            visible = self.entries if sees is None else self._visible(sees[n], window.base, old + n)
-            self.entries.append(mix(token, position, (sum(visible) + features[n] + gated[n]) & MASK))
+            attended = self.entries if sees is None else self._attended(sees[n], window.base, old + n)
+            self.entries.append(mix(token, position, (sum(attended) + features[n] + gated[n]) & MASK))
         hidden = self._tapped(window.taps, old) if window.taps else None
         if not window.rows:
             return Rows(torch.empty(0, self.model.vocabulary, dtype=DTYPE), hidden)
@@ -171,14 +171,14 @@ class TabularCache(HashCache):
         return Rows(logits, hidden)
 
     def _tapped(self, taps: Sequence[int], first: int) -> Tensor:
-        """Rows [N, 1, J, E] of the entries from ``first`` on."""
+        """Rows [N, 1, J, E] of the entries from the first new one on."""
         new = self.entries[first:]
         return torch.stack([self.model.hidden(entry, tap) for entry in new for tap in taps]).view(
             len(new), 1, len(taps), WIDTH
         )
 
-    def _visible(self, row: list[bool], base: int, upto: int) -> list[int]:
-        after = self.entries[base:upto]
+    def _attended(self, row: list[bool], base: int, end: int) -> list[int]:
+        after = self.entries[base:end]
         return self.entries[:base] + [entry for entry, visible in zip(after, row, strict=False) if visible]
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TabularCache:
@@ -188,8 +188,8 @@ class TabularCache(HashCache):
 def _grid(sides: Any, vocabulary: int) -> Grid | None:
     if not sides:
         return None
-    numeric = isinstance(sides, list | tuple) and all(type(value) is int for value in sides)
-    sizes = tuple(sides) if numeric else ()
+    are_integers = isinstance(sides, list | tuple) and all(type(value) is int for value in sides)
+    sizes = tuple(sides) if are_integers else ()
     if len(sizes) not in (2, 3) or min(sizes[:2]) < 1 or not all(0 <= eol < vocabulary for eol in sizes[2:]):
         raise UsageError(
             f"the tabular backbone's grid is {sides!r}; give [rows, columns] or [rows, columns, eol], eol one of its "
@@ -200,5 +200,5 @@ def _grid(sides: Any, vocabulary: int) -> Grid | None:
 
 
 def _digest(row: Tensor) -> int:
-    """Of a feature row, bit for bit."""
+    """A hash of all bits of a feature row."""
     return int.from_bytes(hashlib.blake2b(row.double().numpy().tobytes(), digest_size=8).digest(), "big")

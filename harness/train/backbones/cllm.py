@@ -5,7 +5,7 @@ Symbols: y^(i) the i-th state of a block of n tokens, y* its fixed point; B text
 One pass reads both a text (with every y*) and one state of each of its blocks. The states stand after the text. A state
 has the positions of its block and attends to the text before the block and to itself.
 L_AR is a cross-entropy to the base model's distributions; the paper's is to tokens. The tokens of the trajectories are
-greedy and would teach the model to be certain of everything.
+greedy, so they would teach the model to be overconfident.
 """
 
 from __future__ import annotations
@@ -73,16 +73,16 @@ class TrainCllm(Recipe):
             UsageError: it is not of the adapter hf_causal.
         """
         teacher = Teacher.load(self.backbone, "fp32")
-        known = trajectories(teacher, self.plan, held_out=False)
-        model = Consistent(FinetunedText(self.backbone, Tuning(0)), known)
+        decoded = trajectories(teacher, self.plan, held_out=False)
+        model = Consistent(FinetunedText(self.backbone, Tuning(0)), decoded)
         model.base = teacher
         return model
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Consistent)
-        known = model.trajectories
-        chosen = random.choice(len(known), size=min(self.together, len(known)), replace=False)
-        batch = packed([known[int(index)] for index in chosen], random)
+        count = len(model.trajectories)
+        chosen = random.choice(count, size=min(self.together, count), replace=False)
+        batch = packed([model.trajectories[int(index)] for index in chosen], random)
         with torch.autocast("cpu", torch.bfloat16):
             logits = model.tuned(batch.tokens, batch.places, batch.mask()).logits
             base = model.tuned.base(batch.tokens[:, : int(batch.is_text.sum(1).max())])
@@ -124,7 +124,7 @@ class Consistent(nn.Module):
     def __init__(self, tuned: FinetunedText, trajectories: Sequence[Trajectory]) -> None:
         super().__init__()
         self.tuned = tuned
-        self.trajectories = [known for known in trajectories if any(map(inner, blocks_of(known)))]
+        self.trajectories = [decoded for decoded in trajectories if any(map(inner, blocks_of(decoded)))]
         self.base: Teacher | None = None
         self.exported: Teacher | None = None
 
@@ -137,7 +137,7 @@ class Batch(NamedTuple):
         places: positions.
         visible: which rows a row attends to.
         is_text: whether a row is of the text; these rows come first.
-        target: for a row of a state, the row of the text whose prediction it should make; -1: none.
+        target: for a row of a state, the row of the text with the prediction that it should make; -1: none.
     """
 
     tokens: Int[Tensor, "B N"]

@@ -28,7 +28,7 @@ TOKENIZER_SEED = 1_000_003
 
 @dataclass(frozen=True)
 class Code(Recipe):
-    """Trained on programs of `harness.synthetic.code`, new ones in every step. A hash of the head holds a program out.
+    """Train on new programs of `harness.synthetic.code` in every step. A hash of a program's head holds it out.
 
     Args:
         vocabulary: byte pairs.
@@ -96,8 +96,8 @@ class Code(Recipe):
         tokens = self._rows(np.random.default_rng(0), 32, held_out=True)
         logits = model(input_ids=tokens[:, :-1]).logits.flatten(0, 1)
         right = tokens[:, 1:].flatten()
-        seen = self._rows(np.random.default_rng(1), 64, held_out=False).flatten()
-        counts = torch.bincount(seen, minlength=self.vocabulary) + 1.0
+        training = self._rows(np.random.default_rng(1), 64, held_out=False).flatten()
+        counts = torch.bincount(training, minlength=self.vocabulary) + 1.0
         return {
             "loss": float(functional.cross_entropy(logits, right)),
             "top1": float((logits.argmax(1) == right).float().mean()),

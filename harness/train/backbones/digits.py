@@ -32,18 +32,18 @@ class DigitRecipe(PictureRecipe):
         return LAYOUT
 
     def draw(self, model: nn.Module, step: int, random: np.random.Generator) -> Batch:
-        known = digits.load("train")
-        chosen = random.integers(len(known.labels), size=self.batch)
-        levels = known.levels[chosen].copy()
+        train = digits.load("train")
+        chosen = random.integers(len(train.labels), size=self.batch)
+        levels = train.levels[chosen].copy()
         for row in np.flatnonzero(random.random(self.batch) < self.moved):
             levels[row] = _moved(levels[row], int(random.integers(2)), int(random.choice((-1, 1))))
-        return Batch([digits.caption(int(label)) for label in known.labels[chosen]], _cells(levels))
+        return Batch([digits.caption(int(label)) for label in train.labels[chosen]], _cells(levels))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         assert isinstance(model, Decoder)
-        known, held_out = digits.load("train"), digits.load("held-out")
-        cells = {"train": _cells(known.levels[: len(held_out.labels)]), "held_out": _cells(held_out.levels)}
-        labels = {"train": known.labels[: len(held_out.labels)], "held_out": held_out.labels}
+        train, held_out = digits.load("train"), digits.load("held-out")
+        cells = {"train": _cells(train.levels[: len(held_out.labels)]), "held_out": _cells(held_out.levels)}
+        labels = {"train": train.labels[: len(held_out.labels)], "held_out": held_out.labels}
         bits = {
             f"bits_{name}": float(
                 nats(model, LAYOUT, Batch([digits.caption(c) for c in labels[name]], x)).mean() / NATS_PER_BIT
@@ -52,7 +52,7 @@ class DigitRecipe(PictureRecipe):
         }
         captions = [digits.caption(index % digits.CLASSES) for index in range(CHECKED)]
         drawn = sample(model, LAYOUT, captions, np.random.default_rng(0))
-        real = _cells(known.levels).float()
+        real = _cells(train.levels).float()
         near, usual = nearest(drawn.float(), real), nearest(_cells(held_out.levels).float(), real)
         copies = float((near == 0).float().mean())
         return {**bits, "copies": copies, "nearest_drawn": float(near.mean()), "nearest_held_out": float(usual.mean())}

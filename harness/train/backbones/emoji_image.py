@@ -33,9 +33,9 @@ class SceneRecipe(PictureRecipe):
     """Scenes with their captions, at one size.
 
     A textured background costs six bits a token and teaches next to nothing. An object, where the caption matters,
-    fills a sixth of a picture. So textures are drawn more rarely than in the synthetic data; this does not change the
-    distribution given a caption, because captions name textures. And objects have a higher weight at first. This does
-    change it, so all weights are equal in the last part of the training.
+    fills a sixth of a picture. So textures are rarer than in the synthetic data; this does not change the distribution
+    given a caption, because captions name textures. Objects also have a higher weight at first. This changes the
+    distribution, so all weights are equal in the last part of the training.
 
     Args:
         size: of the picture in pixels, 64 or 32.
@@ -105,8 +105,8 @@ class SceneRecipe(PictureRecipe):
     def _copies(self, model: Decoder, scenes: Sequence[emoji.Scene]) -> dict[str, float]:
         """Share of tokens that a picture has in common with the most similar training scene."""
         random = np.random.default_rng(0)
-        known = [emoji.scene(random, "train") for _ in range(KNOWN)]
-        real = torch.cat([self.cells(model, known[start : start + 50]) for start in range(0, KNOWN, 50)])
+        train = [emoji.scene(random, "train") for _ in range(KNOWN)]
+        real = torch.cat([self.cells(model, train[start : start + 50]) for start in range(0, KNOWN, 50)])
         captions = [emoji.caption(scene) for scene in scenes[:DRAWN]]
         drawn = sample(model, self.layout, captions, random)
         held_out = self.cells(model, scenes[:DRAWN])
@@ -120,8 +120,8 @@ class _Tokenizer:
         self.vq = vq
 
 
-def _shared(pictures: Int[Tensor, "a n"], known: Int[Tensor, "b n"]) -> float:
-    return float(torch.stack([(known == picture).float().mean(1).max() for picture in pictures]).mean())
+def _shared(pictures: Int[Tensor, "a n"], train: Int[Tensor, "b n"]) -> float:
+    return float(torch.stack([(train == picture).float().mean(1).max() for picture in pictures]).mean())
 
 
 LARGE = SceneRecipe(

@@ -46,15 +46,15 @@ class EmojiVQ(Recipe):
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, VQ)
         total = torch.zeros(())
-        seen, weights = [], []
+        encodings, weights = [], []
         for size, count in BATCH.items():
             drawn = [emoji.scene(random, "train") for _ in range(count)]
             weight = _weights(drawn, size // 4)
             error, spread = _error(model, to_signed(_pictures(drawn, size)), weight)
             total = total + error / len(BATCH)
-            seen.append(spread.flatten(0, 2))
+            encodings.append(spread.flatten(0, 2))
             weights.append(weight.flatten())
-        _follow(model, torch.cat(seen), torch.cat(weights), step, self.steps)
+        _follow(model, torch.cat(encodings), torch.cat(weights), step, self.steps)
         return total
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
@@ -97,17 +97,17 @@ def _error(
 
 
 @torch.no_grad()
-def _follow(model: VQ, seen: Float[Tensor, "n C"], weight: Float[Tensor, " n"], step: int, steps: int) -> None:
+def _follow(model: VQ, encodings: Float[Tensor, "n C"], weight: Float[Tensor, " n"], step: int, steps: int) -> None:
     """Move each code toward the encodings nearest to it. A code without any moves to an encoding drawn by weight."""
     if step == 0:
-        model.book.copy_(seen[torch.multinomial(weight, CODES)] / CODES)
-    ids, share = model.nearest(seen), weight / weight.sum()
+        model.book.copy_(encodings[torch.multinomial(weight, CODES)] / CODES)
+    ids, share = model.nearest(encodings), weight / weight.sum()
     model.used.mul_(KEEP).index_add_(0, ids, share, alpha=1 - KEEP)
-    model.book.mul_(KEEP).index_add_(0, ids, seen * share[:, None], alpha=1 - KEEP)
+    model.book.mul_(KEEP).index_add_(0, ids, encodings * share[:, None], alpha=1 - KEEP)
     if step % REVIVE_EVERY == 0 and step < REVIVE_UNTIL * steps:
         dead = (model.used < DEAD).nonzero()[:, 0]
         if len(dead):
-            model.book[dead] = seen[torch.multinomial(weight, len(dead))] / CODES
+            model.book[dead] = encodings[torch.multinomial(weight, len(dead))] / CODES
             model.used[dead] = 1 / CODES
 
 

@@ -85,10 +85,10 @@ class PictureRecipe(Recipe):
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Decoder)
         captions, cells, weights = self.draw(model, step, random)
-        left = random.random(len(captions)) < self.empty
-        shown = ["" if out else caption for out, caption in zip(left, captions, strict=True)]
-        lost = nats(model, self.layout, Batch(shown, cells))
-        return lost.mean() if weights is None else (lost * weights).sum() / weights.sum()
+        dropped = random.random(len(captions)) < self.empty
+        prompts = ["" if drop else caption for drop, caption in zip(dropped, captions, strict=True)]
+        losses = nats(model, self.layout, Batch(prompts, cells))
+        return losses.mean() if weights is None else (losses * weights).sum() / weights.sum()
 
     def hidden(self, model: nn.Module) -> list[nn.Parameter]:
         """Every matrix of the layers."""
@@ -163,7 +163,7 @@ def _sample(
     return cells
 
 
-def nearest(pictures: Float[Tensor, "a n"], known: Float[Tensor, "b n"]) -> Float[Tensor, " a"]:
-    """Root mean square difference of each picture to the nearest known one."""
-    distance: Tensor = torch.cdist(pictures.flatten(1), known.flatten(1)).amin(1)
+def nearest(pictures: Float[Tensor, "a n"], train: Float[Tensor, "b n"]) -> Float[Tensor, " a"]:
+    """Root mean square difference of each picture to the nearest training picture."""
+    distance: Tensor = torch.cdist(pictures.flatten(1), train.flatten(1)).amin(1)
     return distance / math.sqrt(pictures.shape[1])

@@ -36,7 +36,7 @@ class Block(NamedTuple):
     """The states of a block, one for each pass.
 
     Args:
-        place: position of its first token, which was known before.
+        place: position of its first token, which the pass before gave.
         states: n tokens each; fewer where the text ended.
     """
 
@@ -137,11 +137,11 @@ def trajectories(teacher: Teacher, plan: TrajectoryPlan, held_out: bool) -> list
         return json.dumps(decoded).encode()
 
     path = cached(teacher.home / f"jacobi-{plan.digest}-{side}.json", content)
-    known = [
+    decoded = [
         Trajectory(tuple(tokens), start, tuple(Block(place, tuple(map(tuple, states))) for place, states in blocks))
         for tokens, start, blocks in json.loads(path.read_text(encoding="utf-8"))
     ]
-    return [decoded for decoded in known if not repeats(decoded.tokens[decoded.start :])]
+    return [row for row in decoded if not repeats(row.tokens[row.start :])]
 
 
 def _draws(plan: TrajectoryPlan, side: str, index: int) -> SeededDraws:

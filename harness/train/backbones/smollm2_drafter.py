@@ -1,4 +1,4 @@
-"""A drafter for SmolLM2: a few layers between its embedding and unembedding, distilled from its own text."""
+"""A drafter for SmolLM2: a few layers between its embedding and unembedding, distilled from SmolLM2's text."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers import LlamaConfig
 
 from harness.backbones.checkpoints import sources, transformers_models
 from harness.backbones.text import drafter_files
+from harness.core import int8
 from harness.plan import presets
 from harness.registry import RECIPES
 from harness.train.loop import Recipe
@@ -98,9 +98,7 @@ class DistilledDrafter(Recipe):
         """Write the layers, the last norm and the proposed ids; the embedding stays with the teacher."""
         assert isinstance(model, Student)
         rounded = {key: value.detach().to(torch.bfloat16) for key, value in model.body.state_dict().items()}
-        save_file(
-            {**rounded, drafter_files.KEPT: model.ids.int()}, folder / "model.safetensors", metadata={"format": "pt"}
-        )
+        int8.write_unpacked(folder / "model.safetensors", {**rounded, drafter_files.KEPT: model.ids.int()})
         model.config.save_pretrained(folder)
 
 
@@ -111,7 +109,7 @@ class Student(nn.Module):
         body: its layers.
         tied_embeddings: the frozen embedding, and its rows of the proposed ids.
         ids: the K ids that are proposed.
-        column: for each id of the vocabulary its place among the proposed ids; -1 where it is not proposed.
+        column: for each id of the vocabulary its place among the proposed ids; -1: it is not proposed.
     """
 
     def __init__(self, recipe: DistilledDrafter, folder: Path, texts: Texts) -> None:
@@ -121,9 +119,9 @@ class Student(nn.Module):
         fields = {**config.to_dict(), "num_hidden_layers": len(recipe.layers), "tie_word_embeddings": False}
         embedding = drafter_files.read_embedding(recipe.teacher, folder)
         ids = most_probable(texts.training, len(embedding), recipe.kept)
-        whole = drafter_files.assemble(LlamaConfig.from_dict(fields), embedding, ids)
-        self.config = whole.config
-        self.body: Any = whole.model
+        model = drafter_files.assemble(LlamaConfig.from_dict(fields), embedding, ids)
+        self.config = model.config
+        self.body: Any = model.model
         self.body.embed_tokens = None
         self.body.load_state_dict(_layers(folder, recipe.layers))
         self.tied_embeddings = (embedding, embedding[ids])

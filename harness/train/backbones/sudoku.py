@@ -1,4 +1,4 @@
-"""A masked diffusion model that answers 4x4 sudokus, and its autoregressive twin: same puzzles, tokens and size.
+"""A masked diffusion model that answers 4x4 sudokus, and its autoregressive twin of the same puzzles and size.
 
 Source: Nie et al. 2025, arXiv:2502.09992 (LLaDA), eq. 5 and Algorithm 2: only the answer of a puzzle is masked.
 Schedules and weight: Abulkhanov et al., Cross-Regression, section 3, whose alpha' / (1 - alpha) is printed without the
@@ -19,13 +19,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from safetensors.torch import save_file
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 from harness.backbones.masked.llada_dream import BLOCK, LLADA, PLAIN
+from harness.core import int8
 from harness.registry import RECIPES
 from harness.synthetic import sudoku
 from harness.train.loop import Recipe, save_bf16
@@ -74,7 +74,7 @@ def tokenizer() -> Tokenizer:
 
 @dataclass(frozen=True, kw_only=True)
 class Sudoku(Recipe):
-    """Trained on puzzles of `harness.synthetic.sudoku`, new ones in every step. A hash of its text holds a puzzle out.
+    """Train on new puzzles of `harness.synthetic.sudoku` in every step. A hash of a puzzle's text holds it out.
 
     Args:
         schedule: of the noise. None: the autoregressive twin, which attends to the left and predicts the next token.
@@ -166,7 +166,7 @@ class Sudoku(Recipe):
     def decode(
         self, model: nn.Module, ids: Int[Tensor, "B N"], passes: int, random: np.random.Generator | None
     ) -> Int[Tensor, "B L"]:
-        """Answers in ``passes`` passes (the twin: one a token), drawn with ``random``, or the most probable tokens."""
+        """Answers in ``passes`` passes, for the twin one a token; without ``random`` of the most probable tokens."""
         canvas, rest = ids.clone(), torch.ones(len(ids), sudoku.CELLS, dtype=torch.bool)
         for done in range(passes):
             if self.schedule is None:
@@ -175,8 +175,8 @@ class Sudoku(Recipe):
                 continue
             logits = self._filled(model, canvas, rest)
             x = _chosen(logits, random)
-            sure = logits.softmax(-1).gather(2, x[..., None])[..., 0].masked_fill(~rest, -1)
-            at = sure.topk(sudoku.CELLS // passes, dim=1).indices
+            confidence = logits.softmax(-1).gather(2, x[..., None])[..., 0].masked_fill(~rest, -1)
+            at = confidence.topk(sudoku.CELLS // passes, dim=1).indices
             canvas[:, PROMPT:].scatter_(1, at, x.gather(1, at))
             rest.scatter_(1, at, False)
         return canvas[:, PROMPT:]
@@ -189,8 +189,7 @@ class Sudoku(Recipe):
             config.save_pretrained(folder)
         else:
             tensors = {_published(name): value.bfloat16() for name, value in model.state_dict().items()}
-            save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
-            (folder / "model.safetensors").chmod(0o644)  # it is written for the owner alone
+            int8.write_unpacked(folder / "model.safetensors", tensors)
             (folder / "config.json").write_text(json.dumps(_llada(config), indent=1) + "\n", encoding="utf-8")
         wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer(), eos_token=END, mask_token=MASK)
         wrapped.save_pretrained(folder)
@@ -198,13 +197,13 @@ class Sudoku(Recipe):
 
 def rows(random: np.random.Generator, count: int, held_out: bool) -> Int[Tensor, "B N"]:
     """Puzzles and their answers."""
-    known = {word: index for index, word in enumerate(IDS)}
+    ids = {word: index for index, word in enumerate(IDS)}
     drawn = islice(sudoku.puzzles(random, held_out), count)
-    return torch.tensor([[known[cell] for cell in puzzle.text + puzzle.answer] for puzzle in drawn])
+    return torch.tensor([[ids[cell] for cell in puzzle.text + puzzle.answer] for puzzle in drawn])
 
 
 def logits_of(model: nn.Module, ids: Int[Tensor, "B N"], causal: bool) -> Float[Tensor, "B N V"]:
-    """Logits, never of the mask; those of a masked model predict their own position."""
+    """Logits, in which the mask has -inf. A masked model predicts the position of the row."""
     mask = None if causal else torch.zeros(1, 1, ids.shape[1], ids.shape[1])
     with torch.autocast("cpu", torch.bfloat16, enabled=model.training):
         logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
@@ -213,7 +212,8 @@ def logits_of(model: nn.Module, ids: Int[Tensor, "B N"], causal: bool) -> Float[
 
 def solved(ids: Int[Tensor, "B N"], answers: Int[Tensor, "B L"]) -> float:
     """The share of answers that are right."""
-    texts = [["".join(IDS[token] for token in row) for row in part.tolist()] for part in (ids[:, :PROMPT], answers)]
+    sides = (ids[:, :PROMPT], answers)
+    texts = [["".join(IDS[token] for token in row) for row in side.tolist()] for side in sides]
     return float(np.mean([sudoku.solves(ask[:-1], text) for ask, text in zip(*texts, strict=True)]))
 
 

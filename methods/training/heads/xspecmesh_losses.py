@@ -83,10 +83,9 @@ def joint_loss(model: MeshTraining, chosen: Sequence[int], fixed: float) -> Tens
 def figures(model: MeshTraining, checked: Meshes) -> dict[str, float]:
     """How often the best token of each head is right, and the same of controls; see `compared`."""
     heads = {"": model.heads, **model.controls()}
-    correct = {
-        key: torch.cat([_hits(variant, checked, n) for n, _ in checked.numbered()]) for key, variant in heads.items()
-    }
-    return compared(correct, checked.rows)
+    numbers = [number for number, _ in checked.numbered()]
+    right = {key: torch.cat([_hits(trained, checked, n) for n in numbers]) for key, trained in heads.items()}
+    return compared(right, checked.rows)
 
 
 def drift(base: Teacher, merged: Teacher, passages: Sequence[Passage]) -> float:

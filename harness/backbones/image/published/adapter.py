@@ -38,7 +38,7 @@ class RealImage(LayeredAdapter):
 
     Args (of ``params``):
         family: a name of `families.FAMILIES`.
-        parts: the files or folders it is published in (see `components`).
+        parts: the files or folders that it is published in (see `components`).
         guidance: scale s, 1 for none.
         Others: settings of the family, such as pixels.
 
@@ -57,7 +57,7 @@ class RealImage(LayeredAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> RealImage:
-        """Read files that are on this machine already."""
+        """Read files that are on this machine."""
         checked = check(name, params, dtype)
         paths = components.locate(name, checked.files)
         model = checked.family.load(Request(name, paths, checked.settings, TYPES[dtype], device))
@@ -93,7 +93,7 @@ class RealImage(LayeredAdapter):
         raise UsageError(f"{self.name} draws what a prompt says, so it has no cache without one; open a prompt")
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """Read a prompt: a text encoder or language model in front runs here, once."""
+        """Read a prompt. The text encoder or language model of the family runs here, once."""
         model, reading = self._model, self._model.read(self._model.net, prompt)
         count, scale = len(reading.tokens), self._guidance
         room = model.context + max(0, len(reading.negative) - count)
@@ -119,7 +119,7 @@ class RealImage(LayeredAdapter):
         """The picture of a whole grid of ids.
 
         Raises:
-            OutputError: there are fewer or more of them, a forced one is another, or a cell holds no picture code.
+            OutputError: their number or a forced id is wrong, or a cell holds no picture code.
         """
         grid, codes = self._model.grid, self._model.codes
         ids = torch.tensor(cells(self.name, grid, tokens), device=codes.device)

@@ -15,17 +15,8 @@ from transformers import ChameleonConfig, ChameleonForConditionalGeneration
 
 from harness.backbones.checkpoints import components, transformers_models
 from harness.backbones.image.published import vqgan
-from harness.backbones.image.published.family import (
-    Family,
-    Model,
-    Reading,
-    Request,
-    code_table,
-    same,
-    side,
-    text_of,
-    token_ids,
-)
+from harness.backbones.image.published.assembly import cells_a_side, code_table, shared_net, text_of, token_ids
+from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.slots.net import Net
 from harness.core.capabilities import Grid
@@ -48,21 +39,21 @@ def _anole(request: Request, tokenizer: Any, pixels: int) -> tuple[PromptReader,
 
     def read(net: Net, prompt: Prompt) -> Reading:
         words = tokenizer(text_of(request.name, prompt), add_special_tokens=False).input_ids
-        return same(net, [bos, *words, eot, boi], [bos, boi])
+        return shared_net(net, [bos, *words, eot, boi], [bos, boi])
 
     return read, None
 
 
 def _lumina(request: Request, tokenizer: Any, pixels: int) -> tuple[PromptReader, int | None]:
     """<s> request <end of turn> <begin of picture> <height> <width>; unconditional: the last three of them."""
-    units = side(request.name, pixels, UNIT)
+    units = cells_a_side(request.name, pixels, UNIT)
     boi, eot, line, size = token_ids(request.name, tokenizer, [BOI, EOT, LINE, f"<reserved{8800 + units:05d}>"])
     bos = int(tokenizer.bos_token_id)
     instruction = f"Generate an image of {pixels}x{pixels} according to the following prompt:\n"
 
     def read(net: Net, prompt: Prompt) -> Reading:
         words = tokenizer(instruction + text_of(request.name, prompt), add_special_tokens=False).input_ids
-        return same(net, [bos, *words, eot, boi, size, size], [boi, size, size])
+        return shared_net(net, [bos, *words, eot, boi, size, size], [boi, size, size])
 
     return read, line
 
@@ -88,13 +79,13 @@ def assemble(
     state: dict[str, Tensor],
     prompts: Callable[[Request, Any, int], tuple[PromptReader, int | None]],
 ) -> Model:
-    """A model out of its parts: one of transformers, and the tensors of the VQGAN."""
+    """Build the model from one of transformers and the tensors of the VQGAN."""
     base, config = model.model, model.config
     base.vqmodel = None  # the original tokenizer is used instead
     net = checked(request.name, DecoderNet(base, base.embed_tokens, model.lm_head), request.device, request.dtype)
     vq = decoder(request, state)
     pixels = request.settings["pixels"]
-    cells = side(request.name, pixels, vq.shape.factor)
+    cells = cells_a_side(request.name, pixels, vq.shape.factor)
     read, line = prompts(request, tokenizer, pixels)
     codes = picture_codes(request.name, config.vocabulary_map or {}, vq.shape.codes)
     return Model(

@@ -14,17 +14,8 @@ from torch import Tensor
 from transformers import Emu3Config, Emu3ForConditionalGeneration
 
 from harness.backbones.checkpoints import transformers_models
-from harness.backbones.image.published.family import (
-    Family,
-    Model,
-    Reading,
-    Request,
-    code_table,
-    same,
-    side,
-    text_of,
-    token_ids,
-)
+from harness.backbones.image.published.assembly import cells_a_side, code_table, shared_net, text_of, token_ids
+from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.slots.net import Net
 from harness.core.capabilities import Grid
@@ -50,19 +41,19 @@ def _load_emu3(request: Request) -> Model:
 
 
 def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
-    """A model out of one of transformers and its tokenizer of texts."""
+    """Build the model from one of transformers and its text tokenizer."""
     text, vq = model.model.text_model, model.model.vqmodel.float()
     net = checked(request.name, DecoderNet(text, text.embed_tokens, model.lm_head), request.device, request.dtype)
-    cells = side(request.name, request.settings["pixels"], int(vq.spatial_scale_factor))
+    cells = cells_a_side(request.name, request.settings["pixels"], int(vq.spatial_scale_factor))
     boi, image, eoi, line, frame, eos = token_ids(request.name, tokenizer, [BOI, IMAGE, EOI, LINE, FRAME, EOS])
     bos = int(tokenizer.bos_token_id)
 
     def encode(words: str) -> list[int]:
-        ids = [tokenizer(part, add_special_tokens=False).input_ids for part in (words, f"{cells}*{cells}")]
+        ids = [tokenizer(text, add_special_tokens=False).input_ids for text in (words, f"{cells}*{cells}")]
         return [bos, *ids[0], boi, *ids[1], image]
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        return same(net, encode(text_of(request.name, prompt) + POSITIVE), encode(NEGATIVE))
+        return shared_net(net, encode(text_of(request.name, prompt) + POSITIVE), encode(NEGATIVE))
 
     @torch.inference_mode()
     def paint(codes: Int[Tensor, "h w"]) -> Float[Tensor, "3 H W"]:

@@ -1,4 +1,4 @@
-"""The families of picture models by name, and what a preset may say of one."""
+"""The families of picture models by name, and the check of a preset."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FAMILIES = {
     "simplear": "simplear.SIMPLEAR",
     "tar": "tar.TAR",
 }
-"""Where each family is; imported when one is loaded, for transformers' classes take seconds."""
+"""The module and constant of each family. Modules are imported at use, because transformers' classes take seconds."""
 
 
 def family_of(kind: str) -> Family:

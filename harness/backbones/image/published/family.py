@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,6 @@ from torch import Tensor
 from harness.backbones.slots.net import Net
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
-from harness.errors import UsageError, WeightsError
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,48 +82,3 @@ class Family:
     components: tuple[str, ...]
     optional: tuple[str, ...] = ()
     settings: Mapping[str, Any] = field(default_factory=dict)
-
-
-def text_of(name: str, prompt: Prompt) -> str:
-    """The prompt's text. UsageError: it has none."""
-    if prompt.text is None:
-        raise UsageError(f"{name}: prompt {prompt.id!r} has no text, and this model draws what a text says")
-    return prompt.text
-
-
-def same(net: Net, tokens: Sequence[int], negative: Sequence[int]) -> Reading:
-    """A reading in which one net serves both branches."""
-    return Reading(tuple(tokens), tuple(negative), net, net)
-
-
-def side(name: str, pixels: Any, factor: int, step: int = 1) -> int:
-    """Cells a side of a square picture.
-
-    Raises:
-        UsageError: the pixels are no multiple of ``factor`` times ``step``.
-    """
-    if not isinstance(pixels, int) or pixels < factor * step or pixels % (factor * step):
-        raise UsageError(f"{name}: pixels is {pixels!r}; give a whole multiple of {factor * step}")
-    return pixels // factor
-
-
-def code_table(vocabulary: int, codes: Mapping[int, int], device: str) -> Int[Tensor, " V"]:
-    """The code of each id, -1 where there is none, from a map of ids to codes."""
-    table = torch.full((vocabulary,), -1)
-    table[list(codes)] = torch.tensor(list(codes.values()))
-    return table.to(device)
-
-
-def token_ids(name: str, tokenizer: Any, words: Sequence[str]) -> list[int]:
-    """Ids of special tokens.
-
-    Raises:
-        WeightsError: the tokenizer is missing or does not know one.
-    """
-    if tokenizer is None:
-        raise WeightsError(f"{name}: its folder has no tokenizer; fetch the whole folder")
-    ids_by_word = tokenizer.get_vocab()
-    unknown = [word for word in words if word not in ids_by_word]
-    if unknown:
-        raise WeightsError(f"{name}: its tokenizer has no token {unknown[0]!r}; it is another model's")
-    return [int(ids_by_word[word]) for word in words]

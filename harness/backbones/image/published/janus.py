@@ -1,4 +1,4 @@
-"""Janus-Pro through transformers. Ids 0 to K - 1 are picture codes, text ids follow: the model itself has two tables.
+"""Janus-Pro through transformers. Ids 0 to K - 1 are picture codes, then text ids follow. Each kind has its table.
 
 Source: Chen et al. 2025, arXiv:2501.17811. Prompts as in deepseek-ai/Janus at 1daa72f, ``generation_inference.py``.
 """
@@ -14,16 +14,8 @@ from torch.nn import functional
 from transformers import JanusConfig, JanusForConditionalGeneration
 
 from harness.backbones.checkpoints import transformers_models
-from harness.backbones.image.published.family import (
-    Family,
-    Model,
-    Reading,
-    Request,
-    code_table,
-    same,
-    text_of,
-    token_ids,
-)
+from harness.backbones.image.published.assembly import code_table, shared_net, text_of, token_ids
+from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.slots.net import Net
 from harness.core.capabilities import Grid
@@ -40,7 +32,7 @@ def _load_janus(request: Request) -> Model:
 
 
 def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
-    """A model out of one of transformers and its tokenizer of texts."""
+    """Build the model from one of transformers and its text tokenizer."""
     base = model.model
     base.vision_model = base.aligner = None  # they read pictures
     vq = base.vqmodel.float()
@@ -51,8 +43,9 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
         cells = base.generation_aligner(base.generation_embeddings.weight)
 
     def embed(tokens: Int[Tensor, " N"]) -> Float[Tensor, "N E"]:
-        picture_rows, text_rows = cells[tokens.clamp_max(count - 1)], text.embed_tokens((tokens - count).clamp_min(0))
-        return torch.where((tokens < count)[:, None], picture_rows, text_rows)
+        from_codes = cells[tokens.clamp_max(count - 1)]
+        from_words = text.embed_tokens((tokens - count).clamp_min(0))
+        return torch.where((tokens < count)[:, None], from_codes, from_words)
 
     def head(hidden: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
         return functional.pad(base.generation_head(hidden), (0, words))
@@ -62,7 +55,7 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
     def read(net: Net, prompt: Prompt) -> Reading:
         words = tokenizer(f"<|User|>: {text_of(request.name, prompt).strip()}\n\n<|Assistant|>:").input_ids
         ids = [*words, boi]
-        return same(net, [count + i for i in ids], [count + i for i in (ids[0], *[pad] * (len(ids) - 2), boi)])
+        return shared_net(net, [count + i for i in ids], [count + i for i in (ids[0], *[pad] * (len(ids) - 2), boi)])
 
     @torch.inference_mode()
     def paint(codes: Int[Tensor, "h w"]) -> Float[Tensor, "3 H W"]:

@@ -17,8 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from harness.backbones.checkpoints import components, transformers_models
+from harness.backbones.image.published.assembly import cells_a_side, code_table
 from harness.backbones.image.published.chameleon import decoder
-from harness.backbones.image.published.family import Family, Model, Reading, Request, code_table, side
+from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.llamagen_modules import GPT, SIZES, Shape, published, vocabulary
 from harness.backbones.image.published.llamagen_net import LlamaGenNet
 from harness.backbones.image.published.vqgan import VQDecoder
@@ -46,26 +47,29 @@ def _loader(kind: str) -> Callable[[Request], Model]:
 
 
 def shape_of(request: Request, kind: str, vq: VQDecoder) -> Shape:
-    """The shape that a preset's net and pixels stand for. UsageError: there is no such net."""
+    """The shape of a preset's net and pixels. UsageError: there is no such net."""
     size = str(request.settings["net"])
     if size not in SIZES:
         raise UsageError(f"{request.name}: net is {size!r}; choose one of {', '.join(SIZES)}")
-    return published(kind, size, side(request.name, request.settings["pixels"], vq.shape.factor))
+    return published(kind, size, cells_a_side(request.name, request.settings["pixels"], vq.shape.factor))
 
 
 def assemble(
     request: Request, shape: Shape, state: dict[str, Tensor], vq: VQDecoder, captions: Captions | None = None
 ) -> Model:
-    """A model out of a checkpoint's tensors, the pictures' decoder and what encodes captions."""
+    """Build the model from a checkpoint's tensors, the picture decoder and the encoder of captions."""
     gpt = fit(request, shape, state)
     if shape.codes != vq.shape.codes:
         raise WeightsError(f"{request.name}: the model has {shape.codes} codes and its tokenizer {vq.shape.codes}")
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        inputs = _classes(request, shape, prompt) if shape.kind == "c2i" else _caption(request, shape, prompt, captions)
-        ids = shape.codes + inputs.cpu() if shape.kind == "c2i" else torch.full((len(inputs),), shape.codes)
-        other = shape.codes + shape.prompt if shape.kind == "c2i" else shape.codes
-        return bound(net, gpt, inputs, ids.tolist(), [other] * len(ids))
+        if shape.kind == "c2i":
+            condition = _classes(request, shape, prompt)
+            ids, other = (shape.codes + condition.cpu()).tolist(), shape.codes + shape.prompt
+        else:
+            condition = _caption(request, shape, prompt, captions)
+            ids, other = [shape.codes] * len(condition), shape.codes
+        return bound(net, gpt, condition, ids, [other] * len(ids))
 
     count = vocabulary(shape)
     return Model(
@@ -89,12 +93,12 @@ def fit(request: Request, shape: Shape, state: dict[str, Tensor]) -> GPT:
     return gpt.eval().requires_grad_(False)
 
 
-def bound(net: Net, gpt: GPT, inputs: Tensor, ids: list[int], other: list[int]) -> Reading:
-    """A reading whose two branches stand behind different vectors."""
+def bound(net: Net, gpt: GPT, condition: Tensor, ids: list[int], other: list[int]) -> Reading:
+    """A reading whose two branches follow different vectors: those of the condition, and those of none."""
     if not isinstance(net, LlamaGenNet):
         raise TypeError(f"{type(net).__name__} cannot be bound to a prompt")
-    nets = [net.bind(gpt.prompt(prompt_of_branch, len(ids))) for prompt_of_branch in (inputs, None)]
-    return Reading(tuple(ids), tuple(other), *nets)
+    conditional, unconditional = (net.bind(gpt.prompt(vectors, len(ids))) for vectors in (condition, None))
+    return Reading(tuple(ids), tuple(other), conditional, unconditional)
 
 
 def _classes(request: Request, shape: Shape, prompt: Prompt) -> Tensor:
@@ -109,7 +113,7 @@ def _classes(request: Request, shape: Shape, prompt: Prompt) -> Tensor:
 
 
 def _caption(request: Request, shape: Shape, prompt: Prompt, captions: Captions | None) -> Float[Tensor, "P C"]:
-    """Vectors of a caption: given, with empty ones in front left out, or encoded."""
+    """Vectors of a caption: those of the condition, without empty ones in front, or the encoded text."""
     if prompt.condition is None:
         if captions is None or prompt.text is None:
             raise UsageError(

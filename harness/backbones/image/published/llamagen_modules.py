@@ -71,7 +71,7 @@ class GPT(nn.Module):
         """The vectors before the first cell.
 
         Args:
-            given: the class [1], or features [P, C]; None: the unconditional prompt.
+            condition: the class [1], or features [P, C]; None: the unconditional prompt.
             count: P.
         """
         reader = self.clip_proj if self.shape.kind == "tar" else self.cls_embedding
@@ -92,7 +92,7 @@ class _Classes(nn.Module):
 
 
 class _Captions(nn.Module):
-    """Projected vectors of a caption; those of no caption are learned, and the last are next to the picture."""
+    """Projected vectors of a caption. Those of no caption are learned; a shorter prompt takes the last of them."""
 
     uncond_embedding: Tensor
 
@@ -157,7 +157,7 @@ class _Mlp(nn.Module):
 
 
 def vocabulary(shape: Shape) -> int:
-    """Ids: the codes, then those that prompts are written with: a class each, or one for all vectors."""
+    """Number of ids: the codes, then those of prompts, which are one a class, or one for all vectors."""
     return shape.codes + (shape.prompt + 1 if shape.kind == "c2i" else 1)
 
 

@@ -48,7 +48,7 @@ class LlamaGenNet:
         return LlamaGenNet(self.gpt, self._prompt, [self._chosen[index] for index in layers])
 
     def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
-        """Logits of the last R rows; ids of the prompt's entries, which the head does not make, get 0."""
+        """Logits of the last R rows. The head has no logits for ids of the prompt's entries, which get 0."""
         gpt, prompt, positions = self.gpt, self._prompt, inputs.positions
         if prompt is None:
             raise UsageError("this model has no cache without a condition; open a prompt")
@@ -85,7 +85,7 @@ class LlamaGenNet:
 
 
 def _turns(shape: Shape, like: Tensor) -> Float[Tensor, "T+1 D/2 2"] | None:
-    """Cosines and sines of each cell's row and column, half of the width each; 0 both in a prompt, as published."""
+    """Cosines and sines of each cell's row and column, half of the width each. Both are 0 in a prompt, as published."""
     if shape.kind == "tar":
         return None
     half = shape.width // shape.heads // 2

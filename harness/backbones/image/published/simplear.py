@@ -1,4 +1,4 @@
-"""SimpleAR: a Qwen2 decoder whose ids behind the text are codes of the Cosmos video tokenizer, one frame each.
+"""SimpleAR: a Qwen2 decoder. The ids behind the text are codes of the Cosmos video tokenizer; a picture is one frame.
 
 Source: Wang et al. 2025, arXiv:2504.11455; prompts as in wdrink/SimpleAR at d56b6e5, ``generate.py``. The
 tokenizer's decoder is NVIDIA's TorchScript file, which takes ids [1, 1, h, w] to pixels [1, 3, 1, H, W] of -1 to 1.
@@ -15,17 +15,8 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from harness.backbones.checkpoints import transformers_models
-from harness.backbones.image.published.family import (
-    Family,
-    Model,
-    Reading,
-    Request,
-    code_table,
-    same,
-    side,
-    text_of,
-    token_ids,
-)
+from harness.backbones.image.published.assembly import cells_a_side, code_table, shared_net, text_of, token_ids
+from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.transformers_decoder import read_config, read_pretrained
 from harness.backbones.slots.fused_llama import forward_of
 from harness.backbones.slots.net import Net
@@ -51,20 +42,20 @@ def _load_simplear(request: Request) -> Model:
 
 
 def assemble(request: Request, model: Any, tokenizer: Any, levels: tuple[int, ...] = LEVELS) -> Model:
-    """A model out of one of transformers, its tokenizer of texts and the file of the pictures' decoder."""
+    """Build the model from one of transformers, its text tokenizer and the file of the picture decoder."""
     begin, boi = token_ids(request.name, tokenizer, [BEGIN, BOI])
     codebook, first = fsq(levels).to(request.device), len(tokenizer)
     vocabulary = int(model.lm_head.weight.shape[0])
     if first + len(codebook) > vocabulary:
         raise WeightsError(f"{request.name}: {first} texts and {len(codebook)} codes do not fit into {vocabulary} ids")
-    cells = side(request.name, request.settings["pixels"], FACTOR)
+    cells = cells_a_side(request.name, request.settings["pixels"], FACTOR)
     vq = read_script(request, request.components["vq"])
 
     def encode(words: str) -> list[int]:
         return [begin, *tokenizer(words, add_special_tokens=False).input_ids, boi]
 
     def read(net: Net, prompt: Prompt) -> Reading:
-        return same(net, encode(POSITIVE + text_of(request.name, prompt)), encode(NEGATIVE))
+        return shared_net(net, encode(POSITIVE + text_of(request.name, prompt)), encode(NEGATIVE))
 
     @torch.inference_mode()
     def paint(codes: Int[Tensor, "h w"]) -> Float[Tensor, "3 H W"]:

@@ -20,8 +20,9 @@ from torch import Tensor
 from transformers import Qwen2Config, Qwen2ForCausalLM
 
 from harness.backbones.checkpoints import components, transformers_models
+from harness.backbones.image.published.assembly import code_table, text_of, token_ids
 from harness.backbones.image.published.chameleon import decoder
-from harness.backbones.image.published.family import Family, Model, Reading, Request, code_table, text_of, token_ids
+from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.llamagen import SPARE, bound, fit, shape_of
 from harness.backbones.image.published.llamagen_modules import Shape, vocabulary
 from harness.backbones.image.published.llamagen_net import LlamaGenNet
@@ -42,7 +43,7 @@ Write = Callable[[str], Int[Tensor, " n"]]
 
 @dataclass(frozen=True, eq=False)
 class Front:
-    """What stands before the de-tokenizer: a text to codes, codes to vectors; None where its file was not given."""
+    """What runs before the de-tokenizer: a text to codes, and codes to vectors; None where its file is absent."""
 
     write: Write | None
     feel: Feel | None
@@ -63,7 +64,7 @@ def _load_tar(request: Request) -> Model:
 
 
 def assemble(request: Request, shape: Shape, state: dict[str, Tensor], vq: Any, front: Front) -> Model:
-    """A model out of a checkpoint's tensors, the pictures' decoder and what stands in front."""
+    """Build the model from a checkpoint's tensors, the picture decoder and what runs before it."""
     length = request.settings["length"]
     if length not in LENGTHS or length > shape.prompt:
         raise UsageError(f"{request.name}: length is {length!r}; choose one of {', '.join(map(str, LENGTHS))}")
@@ -88,18 +89,18 @@ def assemble(request: Request, shape: Shape, state: dict[str, Tensor], vq: Any, 
 
 
 def _features(request: Request, shape: Shape, prompt: Prompt, front: Front) -> Float[Tensor, "n C"]:
-    """Vectors of a prompt: given as such, of codes given, or of codes that the language model writes."""
-    length, condition = int(request.settings["length"]), None
+    """Vectors of a prompt: its condition, or those of codes, which are its condition or the language model's text."""
+    length, rows = int(request.settings["length"]), None
     if prompt.condition is not None:
-        condition = torch.from_numpy(np.ascontiguousarray(prompt.condition)).to(request.device)
+        rows = torch.from_numpy(np.ascontiguousarray(prompt.condition)).to(request.device)
     elif front.write is not None:
-        condition = front.write(text_of(request.name, prompt))
-    if condition is not None and condition.is_floating_point() and tuple(condition.shape) == (length, shape.features):
-        return condition
-    coded = condition is not None and not condition.is_floating_point() and tuple(condition.shape) == (length,)
-    if condition is not None and coded and front.feel is not None:
-        return front.feel(condition.long())
-    described = "no condition" if prompt.condition is None else f"a condition {list(np.shape(prompt.condition))}"
+        rows = front.write(text_of(request.name, prompt))
+    if rows is not None and rows.is_floating_point() and tuple(rows.shape) == (length, shape.features):
+        return rows
+    are_codes = rows is not None and not rows.is_floating_point() and tuple(rows.shape) == (length,)
+    if rows is not None and are_codes and front.feel is not None:
+        return front.feel(rows.long())
+    condition = "no condition" if prompt.condition is None else f"a condition {list(np.shape(prompt.condition))}"
     raise UsageError(
         f"{request.name}: prompt {prompt.id!r} has {described}; give vectors [{length}, {shape.features}], or "
         f"codes [{length}] with the preset's part `tok`, or a text with its parts `tok` and `model`"
@@ -109,7 +110,7 @@ def _features(request: Request, shape: Shape, prompt: Prompt, front: Front) -> F
 def writer(request: Request) -> Write:
     """The language model: codes of a text, filled up with 0, sampled as published (T 1, top-k 1200, top-p 0.95).
 
-    They are drawn once a prompt by a seed that is the text's: a condition is an input, the same for every method.
+    The text decides the seed, so every method gets the same codes.
     """
     folder, length = request.components["model"], int(request.settings["length"])
     model = read_pretrained(request, folder, Qwen2ForCausalLM, read_config(request, folder, Qwen2Config))

@@ -1,4 +1,4 @@
-"""TA-Tok's decoder: Tar's semantic codes to the vectors that its de-tokenizer stands behind.
+"""TA-Tok's decoder: from Tar's semantic codes to the vectors that its de-tokenizer reads as a prompt.
 
 Source: Han et al. 2025, arXiv:2506.18898; csuhan/Tar at 47da8e1, ``tok/ta_tok.py`` and ``tok/ar_dtok/bottleneck.py``.
 """
@@ -59,8 +59,8 @@ class Meanings(nn.Module):
         ones = torch.ones(1, len(codes), dtype=torch.int, device=codes.device)
         shapes = torch.tensor([[edge, edge]], device=codes.device)
         hidden = self.decoder(vectors[None], ones, shapes).last_hidden_state[0]
-        meant: Tensor = self.task(hidden)
-        return meant
+        vectors_of_codes: Tensor = self.task(hidden)
+        return vectors_of_codes
 
 
 def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -80,10 +80,10 @@ def own_names(state: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def meanings(request: Request, state: dict[str, Tensor]) -> Feel:
-    """TA-Tok's decoder with the tensors of its file; sizes are read off them.
+    """TA-Tok's decoder with the tensors of its file; sizes follow from the tensors.
 
     Raises:
-        WeightsError: the file is another's.
+        WeightsError: the file is not of TA-Tok.
     """
     own = own_names(state)
     try:
@@ -98,4 +98,4 @@ def meanings(request: Request, state: dict[str, Tensor]) -> Feel:
     components.fill(request.name, request.components["tok"], module, own)
     normalised = bool(request.settings["normalised"])
     module = module.to(device=request.device, dtype=request.dtype).eval().requires_grad_(False)
-    return lambda pixels: module(pixels, normalised)
+    return lambda codes: module(codes, normalised)

@@ -42,12 +42,12 @@ class DecoderNet:
         return self._head(hidden[len(hidden) - rows :])
 
     def pick(self, layers: Sequence[int]) -> DecoderNet:
-        """The same tensors under a decoder of fewer layers; the original is left as it is."""
+        """The same tensors in a decoder of fewer layers; the original is not changed."""
         return DecoderNet(pick_layers(self.decoder, layers), self._embed, self._head)
 
 
 def checked(name: str, net: DecoderNet, device: str, dtype: torch.dtype) -> DecoderNet:
-    """The net. WeightsError: it ignores the masks it is given, so that nothing could be verified in one pass."""
+    """The net. WeightsError: it ignores masks, so that it could verify no tree in one pass."""
     if not honours_masks(net, torch.device(device), dtype):  # type: ignore[arg-type]  # it asks for no more than a Net
         raise WeightsError(
             f"{name}: {type(net.decoder).__name__} of this transformers ignores masks; use another version"

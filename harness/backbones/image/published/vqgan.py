@@ -1,7 +1,7 @@
 """The decoder of VQGAN tokenizers, as Chameleon's and LlamaGen's checkpoints lay it out: ids to pixels.
 
 Source: Esser et al. 2021, arXiv:2012.09841 (VQGAN); LlamaGen's variant normalises its codes (arXiv:2406.06525, 2.2).
-Names are those of LlamaGen's files; those of taming-transformers, which Chameleon keeps, are translated.
+Names are those of LlamaGen's files. Chameleon has those of taming-transformers, which are translated.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class VQShape:
     Args:
         codes: K.
         width: C of a code.
-        latent: channels behind it.
+        latent: channels after the projection.
         levels: channels a level, from the coarsest; each but the last doubles the sides.
         blocks: residual blocks a level.
         attends: the coarsest level has attention.
@@ -54,7 +54,7 @@ CHAMELEON = VQShape(8192, 256, attends=False, normalised=False)
 
 
 class VQDecoder(nn.Module):
-    """Codes, the projection behind them and the convolutions.
+    """Codes, the projection after them and the convolutions.
 
     Args:
         shape: as the file has it; see `shape_of`.
@@ -98,8 +98,8 @@ class _Decoder(nn.Module):
 
     def forward(self, x: Float[Tensor, "1 Z h w"]) -> Float[Tensor, "1 3 H W"]:
         x = self.conv_in(x)
-        for part in (*self.mid, *self.conv_blocks):
-            x = part(x)
+        for block in (*self.mid, *self.conv_blocks):
+            x = block(x)
         pixels: Tensor = self.conv_out(functional.silu(self.norm_out(x)))
         return pixels
 
@@ -150,7 +150,7 @@ class _Attention(nn.Module):
 
     def forward(self, x: Float[Tensor, "1 C h w"]) -> Float[Tensor, "1 C h w"]:
         flat = self.norm(x)
-        q, k, v = (part(flat).flatten(2).transpose(1, 2) for part in (self.q, self.k, self.v))
+        q, k, v = (convolution(flat).flatten(2).transpose(1, 2) for convolution in (self.q, self.k, self.v))
         attended = functional.scaled_dot_product_attention(q, k, v)
         out: Tensor = x + self.proj_out(attended.transpose(1, 2).reshape(x.shape))
         return out
@@ -177,7 +177,7 @@ def shape_of(state: Mapping[str, Any], normalised: bool) -> VQShape:
     """The sizes that tensors under our own names have.
 
     Raises:
-        KeyError: a tensor without which they cannot be told is missing.
+        KeyError: a tensor that shows a size is missing.
     """
     level = "decoder.conv_blocks."
     count = 1 + max(int(key[len(level) :].split(".")[0]) for key in state if key.startswith(level))

@@ -30,7 +30,7 @@ Encode = Callable[[Tensor], EncodedPrompt]
 
 @dataclass(frozen=True)
 class Family:
-    """An architecture: its sizes, its parameters, and what its tokens stand for."""
+    """An architecture: its sizes, its parameters and the decoder of its tokens."""
 
     sizes: Any
     model: Any
@@ -96,10 +96,10 @@ class PointMesh(PointCloudAdapter):
 
     @torch.inference_mode()
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """Encode the prompt's points: as many as the model was published with, positions in [-1, 1] and unit normals.
+        """Encode the prompt's points: the number that the model was published with, in [-1, 1], with unit normals.
 
         Raises:
-            UsageError: no points, or of another shape or number, or not finite.
+            UsageError: there are no points, or they have another shape or number, or are not finite.
         """
         return self._encode(self._points(prompt, TYPES[self.dtype], self._model.sizes.points))
 

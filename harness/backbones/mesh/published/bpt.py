@@ -1,8 +1,8 @@
 """BPT's decoder in the layout of its published checkpoint, and its forward over slots for one point cloud.
 
-Source: Weng et al. 2024, arXiv:2411.07025; `model/model.py` of whaohan/bpt at ec80ad9 over x-transformers 1.26.6. What
-that version makes of the options given there: queries and keys are scaled to length 1 and their product by 10, in self-
-and cross-attention alike; only the cross-attention has four learned entries of its own; heads are 64 wide.
+Source: Weng et al. 2024, arXiv:2411.07025; `model/model.py` of whaohan/bpt at ec80ad9 over x-transformers 1.26.6. With
+the options there, that version scales queries and keys to length 1 and their product by 10, in self- and
+cross-attention. Only the cross-attention has four learned entries of its own. Heads are 64 wide.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Sizes:
     Args:
         dim, depth, heads: of the decoder.
         codes: the most tokens of a mesh.
-        points: that a shape is read from.
+        points: of a shape.
     """
 
     dim: int = 1024
@@ -75,7 +75,7 @@ class BPT(nn.Module):
         self.to_logits = nn.Linear(dim, mesh.EOS + 1)
 
     def weights(self) -> Weights:
-        """The parameters as the forward reads them; to be called once the model is in its type and on its device."""
+        """The parameters as the forward reads them. Call it after the model has its type and device."""
         parts: list[Any] = list(self.decoder["layers"].children())
         pairs = [part for norms, block in parts for part in (norms[0], block)]
         layers = [tuple(pairs[place : place + 6]) for place in range(0, len(pairs), 6)]
@@ -91,7 +91,7 @@ class BPT(nn.Module):
         return torch.cat([rows + kinds, self.sos_token[None]])
 
     def places(self) -> Float[Tensor, "T E"]:
-        """Embeddings of positions; the start token stands before the first of them and has none."""
+        """Embeddings of positions; the start token has none, because it stands before the first position."""
         rows = self.abs_pos_emb.weight
         return torch.cat([rows.new_zeros(1, rows.shape[1]), rows])
 

@@ -1,4 +1,4 @@
-"""Checkpoints of a training run as their authors published them, read without running anything that they pickle."""
+"""Checkpoints of a training run as their authors published them; nothing that they pickle is run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def fill(name: str, model: nn.Module, path: Path, unused: Sequence[str]) -> None
     """Give a model on the meta device the tensors of a file.
 
     Args:
-        unused: beginnings of names of tensors that the model does without.
+        unused: beginnings of names of tensors that the model does not use.
 
     Raises:
         WeightsError: the file cannot be read, or its tensors are not the model's.

@@ -1,8 +1,8 @@
 """DeepMesh's decoder in the layout of its published checkpoint: an hourglass that shortens by three, twice.
 
 A level runs its first layers over all of its entries. Every third entry, with the two before it, becomes one entry of
-the level below; what comes back is added to that entry and to the two after it, and the level runs its last layers. So
-no entry attends to later ones. All layers also attend to the latents of the point cloud.
+the level below. The result is added to that entry and to the two after it, and the level runs its last layers. So no
+entry attends to later ones. All layers also attend to the latents of the point cloud.
 
 Source: Zhao et al. 2025, arXiv:2503.15265; `lit_gpt/model_cache.py` and `sample.py` of zhaorw02/DeepMesh at 5c8ac4e.
 """
@@ -34,9 +34,9 @@ class Sizes:
 
     Args:
         width, heads, hidden: of the decoder's layers.
-        layers: of each level, before it shortens; all but the last run as many again behind.
-        context: entries; the released sampler starts to forget after so many.
-        points: that a shape is read from.
+        layers: of each level, before it shortens; every level but the last has as many again after.
+        context: entries, after which the released sampler starts to forget.
+        points: of a shape.
     """
 
     width: int = 1280
@@ -108,7 +108,7 @@ class Hourglass(nn.Module):
         return self.pre_layer
 
     def behind(self) -> Iterable[Any]:
-        """Layers that run behind; the last level has none."""
+        """Layers that run after the level below; the last level has none."""
         return self.post_layer if self.inner else ()
 
 

@@ -1,4 +1,4 @@
-"""The cache of an hourglass: slots on every level, and which entry of a level each entry below it came from.
+"""The cache of an hourglass: slots on every level, and for each entry the one above that it came from.
 
 Positions and attention masks are kept on the host, because the positions of entries decide which go down a level.
 """
@@ -69,7 +69,7 @@ class Conditioned:
 
     @staticmethod
     def of(model: DeepMesh, rotations: Pair, points: Float[Tensor, "n 6"]) -> Conditioned:
-        """The encoder runs here."""
+        """Run the encoder on a cloud."""
         latents = model.latents(points)
         cross = [
             ([block.consult(latents) for block in level.before()], [block.consult(latents) for block in level.behind()])
@@ -95,7 +95,7 @@ class HourglassCache(Cache):
 
     @torch.inference_mode()
     def extend(self, window: Window) -> Rows:
-        """One pass behind the entries held; it reads the window's positions and sights on the host."""
+        """One pass after the cached entries; it reads the window's positions and mask on the host."""
         net, top, count = self._net, self._levels[0], len(window.tokens)
         length, context = top.slots.length, top.slots.context
         if length + count > context:
@@ -117,29 +117,29 @@ class HourglassCache(Cache):
 
     @torch.inference_mode()
     def keep(self, length: int, entries: Sequence[int] = ()) -> None:
-        """Each level keeps what stands for the entries kept above it."""
-        cached = self._levels[0].slots.length
-        if not 0 <= length <= length + len(entries) <= cached or any(not 0 <= e < cached - length for e in entries):
-            raise ContractError(f"keep({length}, {tuple(entries)}) names entries that are not among the {cached} held")
-        remaining = [*range(length), *(length + entry for entry in entries)]
+        """Each level keeps the entries whose owners the level above keeps."""
+        count = self._levels[0].slots.length
+        if not 0 <= length <= length + len(entries) <= count or any(not 0 <= e < count - length for e in entries):
+            raise ContractError(f"keep({length}, {tuple(entries)}) names entries that are not among the {count} held")
+        chosen = [*range(length), *(length + entry for entry in entries)]
         for level, below in zip(self._levels, [*self._levels[1:], None], strict=True):
-            level.keep(remaining)
+            level.keep(chosen)
             if below is None:
                 return
-            places = {entry: place for place, entry in enumerate(remaining)}
+            places = {entry: place for place, entry in enumerate(chosen)}
             below.owners = [places.get(owner, -1) for owner in below.owners]
-            remaining = sorted((e for e, owner in enumerate(below.owners) if owner >= 0), key=below.owners.__getitem__)
+            chosen = sorted((e for e, owner in enumerate(below.owners) if owner >= 0), key=below.owners.__getitem__)
 
 
 @dataclass(frozen=True, eq=False)
 class _Pass:
-    """The new entries on their way through the levels."""
+    """One pass of new entries through the levels."""
 
     net: Conditioned
     levels: Sequence[Level]
 
     def run(self, at: int, x: Float[Tensor, "N E"], positions: Places, sight: Sight) -> Float[Tensor, "N E"]:
-        """The entries of level ``at`` behind its last layers; its length is left to the caller."""
+        """The entries of level ``at`` after its last layers; the caller sets the level's length."""
         level, module = self.levels[at], self.net.model.levels()[at]
         places = torch.from_numpy(positions).to(x.device)
         rotation = self.net.rotations[0][places], self.net.rotations[1][places]
@@ -155,7 +155,7 @@ class _Pass:
         return x
 
     def _below(self, at: int, x: Float[Tensor, "N E"], positions: Places, sight: Sight) -> Float[Tensor, "N E"]:
-        """What the level below gives to each entry: to that of its own group of three in its own past."""
+        """What the level below adds to each entry: the result of its own group of three, where that is earlier."""
         level, below, module = self.levels[at], self.levels[at + 1], self.net.model.levels()[at]
         states, _ = level.slots.layers[2 * len(module.pre_layer)].update(x[None, None], x[None, None, :, :0])
         every = np.concatenate([level.positions, positions]).astype(np.int64)
@@ -176,7 +176,7 @@ class _Pass:
 
 
 def _triples(every: Places, positions: Places, sight: Sight) -> Places:
-    """Row by row the entries two before, one before and at a position that the row sees; -1 before the start."""
+    """For each row the entries two before, one before and at its position; -1 before the start."""
     entries = np.full((len(positions), FACTOR), -1)
     for back in range(FACTOR):
         own = sight & (every == (positions - back)[:, None])
@@ -191,7 +191,7 @@ def _gather(states: Float[Tensor, "T E"], entries: Places) -> Float[Tensor, "n F
 
 
 def _mask(sight: Sight, like: Tensor) -> Float[Tensor, "N T"] | None:
-    """Additive; None where a single row sees all, or a first window is causal."""
+    """Additive; None where a single row attends to all entries, or a first window is causal."""
     count, total = sight.shape
     if (count == 1 and sight.all()) or (count == total and np.array_equal(sight, np.tri(count, dtype=np.bool_))):
         return None

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 UNUSED = tuple(
-    f"conditioner.point_encoder.model.{part}"
-    for part in (
+    f"conditioner.point_encoder.model.{module}"
+    for module in (
         "shape_projection",
         "shape_model.pre_kl.",
         "shape_model.post_kl.",
@@ -23,7 +23,7 @@ UNUSED = tuple(
         "shape_model.geo_decoder.",
     )
 )
-"""Beginnings of names of tensors that only serve to draw the shape from the latents again."""
+"""Beginnings of names of tensors that serve only to reconstruct the shape from the latents."""
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,9 @@ class EncoderSizes:
 
     Args:
         width, heads, layers: of its attention.
-        latents: beside the one that stands for the whole shape.
+        latents: besides the one of the whole shape.
         octaves: of the sines of a position.
-        out: width that both decoders are given.
+        out: width of what both decoders read.
     """
 
     width: int = 768
@@ -56,7 +56,7 @@ class Conditioner(nn.Module):
         self.cond_proj = nn.Linear(sizes.width, sizes.out)
 
     def forward(self, points: Float[Tensor, "n 6"]) -> Float[Tensor, "K C"]:
-        """The whole shape's entry first, then one a latent."""
+        """First the entry of the whole shape, then one for each latent."""
         latents = self.get_submodule("point_encoder.model.shape_model.encoder")(points)
         return torch.cat([self.cond_head_proj(latents[:1]), self.cond_proj(latents[1:])])
 
@@ -130,7 +130,7 @@ def _feed(mlp: nn.ModuleDict, x: Tensor) -> Tensor:
 
 
 def heads_of(x: Float[Tensor, "N HD"], heads: int) -> Float[Tensor, "1 H N D"]:
-    """Head by head, as attention wants it."""
+    """Head by head, as attention takes it."""
     return x.reshape(len(x), heads, -1).transpose(0, 1)[None]
 
 
