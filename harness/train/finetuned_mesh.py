@@ -22,7 +22,7 @@ from harness.train.finetuning import Tuning, with_low_rank
 from harness.train.loop import save_bf16
 
 LINEARS = r"layers\.\d+\.(qkv|out|cross_q|cross_kv|cross_out|mlp\.gate_up|mlp\.down)"
-"""The linear layers of the decoder; the names of the encoder's begin otherwise."""
+"""The linear layers of the decoder. Names of the encoder's layers start differently."""
 
 
 class FinetunedMesh(nn.Module):
@@ -84,7 +84,7 @@ def load_backbone(name: str, folder: Path) -> MeshBackbone:
 
 
 def _name(folder: Path) -> str:
-    """How an adapter names its base model: shipped weights by their folder's name, others by their path."""
+    """An adapter's name of its base model: the folder's name for shipped weights, else the path."""
     place = folder.resolve()
     shipped = sources.SHIPPED.resolve()
     return str(place.relative_to(shipped)) if place.is_relative_to(shipped) else str(place)

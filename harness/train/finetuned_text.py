@@ -33,7 +33,7 @@ TOKENIZER = (
     "merges.txt",
     "chat_template.jinja",
 )
-"""Files that an exported model takes over from the base model."""
+"""Files of the base model that an exported model copies."""
 
 
 class TextPass(NamedTuple):

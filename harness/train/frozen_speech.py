@@ -1,4 +1,4 @@
-"""A frozen Whisper that an adapter learns beside: the decoder of transformers, over recordings encoded once.
+"""A frozen Whisper that an adapter is trained on: the decoder of transformers, over recordings encoded once.
 
 The encoder's states and the greedy transcript of a recording are kept in the cache: 1.5 MB each for Whisper base.
 """
@@ -29,7 +29,7 @@ from harness.train.teacher import Passage, Teacher
 LONGEST = 160
 """Tokens of a transcript."""
 FLOOR = -1e4
-"""Logit of suppressed tokens. Their probability is zero in any type, and zero times its logarithm is not nan."""
+"""Logit of suppressed tokens. It makes their probability zero in any type, and zero times this logarithm is not nan."""
 
 
 @final

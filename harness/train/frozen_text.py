@@ -1,4 +1,4 @@
-"""A frozen model that an adapter learns beside: its linear layers and its logits under a mask; and that of text."""
+"""Frozen models that an adapter is trained on: their linear layers and their logits under a mask. Here: of text."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class Recipe(ABC):
         decay: AdamW's weight decay.
         betas: AdamW's.
         clip: largest norm of the gradient.
-        average: decay of the moving average of the weights, which is exported; 0: the last weights are.
+        average: decay of the moving average of the weights, which is exported; 0: the last weights are exported.
         muon: peak learning rate of the matrices in `hidden`, which Muon trains instead of AdamW.
     """
 
@@ -313,10 +313,10 @@ def round_to_bf16(tensors: Iterable[Tensor]) -> None:
         tensor.copy_(tensor.bfloat16())
 
 
-def save_bf16(model: nn.Module, folder: Path, name: str = "model.safetensors") -> None:
-    """Write all tensors of a model as safetensors, floats in bf16; a shared tensor once for each of its names."""
+def save_bf16(model: nn.Module, folder: Path) -> None:
+    """Write all tensors of a model as model.safetensors, floats in bf16; a shared tensor once for each of its names."""
     tensors = {
         key: (value.detach().to(torch.bfloat16) if value.is_floating_point() else value.detach()).clone()
         for key, value in model.state_dict().items()
     }
-    int8.write_unpacked(folder / name, tensors)
+    int8.write_unpacked(folder / "model.safetensors", tensors)

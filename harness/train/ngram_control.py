@@ -16,7 +16,7 @@ MOST = 3
 
 @dataclass(frozen=True)
 class NGram:
-    """Guesses from the last two tokens, from the last one where these were never seen, else from frequencies alone.
+    """Guesses from the last two tokens, from the last one where the two never occurred, else from frequencies alone.
 
     Args:
         after: for each context of two, one or no tokens the most frequent next ones, at most three, in order.
@@ -26,7 +26,7 @@ class NGram:
 
     @classmethod
     def of(cls, batches: Iterable[Int[Tensor, "B N"]], ahead: int = 0) -> NGram:
-        """Count rows of tokens. Of equally frequent tokens the one seen first goes first.
+        """Count rows of tokens. Of equally frequent tokens the one that occurred first goes first.
 
         Args:
             batches: the rows.
@@ -45,7 +45,7 @@ class NGram:
         return self.guesses(tokens)[:, :, 0]
 
     def guesses(self, tokens: Int[Tensor, "B N"]) -> Int[Tensor, "B N 3"]:
-        """Three guesses after each token, different where enough were seen; those of a longer context go first."""
+        """Three guesses after each token, different if enough occurred; guesses of a longer context go first."""
         return torch.tensor(
             [[self._next(row[: place + 1][-2:]) for place in range(len(row))] for row in tokens.tolist()]
         )

@@ -28,7 +28,7 @@ Side = Literal["train", "development"]
 SIDES: tuple[Side, Side] = ("train", "development")
 
 DEVELOPMENT_SHARE = 8
-"""One prompt in this many is of the development side."""
+"""One of this many prompts is of the development side."""
 LONGEST = 600
 """Characters of a prompt."""
 DRAWN = 20_000
@@ -41,7 +41,7 @@ SKIPPED = {"test", "tests", "idlelib", "lib2to3", "site-packages", "dist-package
 LARGEST = 150_000
 """Bytes of the largest source file that is read."""
 HELD_OUT = 12
-"""One prefix in this many is held out from `harness.train.passages.texts_of`."""
+"""One of this many prefixes is held out from `harness.train.passages.texts_of`."""
 
 
 def side_of(text: str) -> Side:

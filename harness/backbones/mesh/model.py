@@ -22,7 +22,7 @@ NOWHERE = mesh.OFFSETS
 
 
 class Codes(nn.Module):
-    """One table for input and output: a row is the sum of its digits' rows, of its kind's row and of its own.
+    """One table for input and output. A token's row is the sum of the rows of its digits, of its kind and of itself.
 
     Sixteen steps an axis give offsets a common geometry, which 4,096 free rows would have to find one by one.
     """

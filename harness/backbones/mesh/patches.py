@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
 Link = tuple[int, int, int]
-"""A face seen from the centre: its other corners in the order of its orientation, and its number."""
+"""A face at the centre: its other corners in the order of its orientation, and its number."""
 
 
 def patches(faces: Sequence[Sequence[int]], vertices: int) -> Iterator[list[int]]:

@@ -39,7 +39,7 @@ class PointEncoder(nn.Module):
         self.norm = norm(width)
 
     def forward(self, points: Float[Tensor, "B n 6"]) -> Float[Tensor, "B K E"]:
-        """Latents of each cloud; ``points`` in fp32 whatever the type of the weights."""
+        """Latents of each cloud; ``points`` are in fp32 for weights of any type."""
         chosen = spread_out(points[..., :3], self.latents)
         anchors = points.gather(1, chosen[..., None].expand(-1, -1, POINT))
         features, x = (self.lift(waves(cloud).to(self.read_q.weight)) for cloud in (points, anchors))

@@ -24,7 +24,7 @@ class FusedLayers:
     Attributes:
         layers: how many there are.
         products: the linear layers, by name within a layer, that each product stands for.
-        prefix: what stands before a layer's number in the names of the model's linear layers.
+        prefix: text before a layer's number in the names of the model's linear layers.
     """
 
     layers: int
@@ -57,7 +57,7 @@ class FusedLayers:
         gates.check(adapter, self._shapes)
 
     def _joined(self, adapter: Adapter, layer: str) -> dict[str, LowRank]:
-        """The adapter of one layer by product; products that it leaves as they are are left out."""
+        """The adapter of one layer by product, without products that it does not change."""
         joined = {}
         for product, names in self.products.items():
             linears = [

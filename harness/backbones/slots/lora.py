@@ -138,7 +138,7 @@ def write(folder: Path, layers: Mapping[str, LowRank], alpha: int, task: str | N
 
 @dataclass(frozen=True, eq=False)
 class _Stored:
-    """A folder as it was read.
+    """The contents of a folder.
 
     Args:
         base, fingerprint: of the weights that it belongs to. scale: of the products. pairs: A and B of each layer.

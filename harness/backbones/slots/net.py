@@ -114,7 +114,7 @@ class SlotInputs:
 
 
 class Net(Protocol):
-    """A forward pass over slots; it writes N entries behind those that are there and leaves `Slots.length`."""
+    """A forward pass over slots. It appends N entries and does not change `Slots.length`."""
 
     kind: str
     layers: int

@@ -67,7 +67,7 @@ class Whisper(LayeredAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Whisper:
-        """Read weights that are in the cache already; nothing is downloaded (see `presets.fetch`)."""
+        """Read weights that are in the cache; nothing is downloaded (see `presets.fetch`)."""
         loaded = read(name, params, dtype, device)
         return cls(loaded.identity, Decoder(loaded.model), loaded.setup)
 

@@ -21,7 +21,7 @@ SPECIAL = ("bos_token_id", "eos_token_id", "pad_token_id")
 
 
 def folder_of(body: str) -> Path:
-    """A path as it is, a name among the shipped weights."""
+    """The folder of a path, or of a name of shipped weights."""
     return Path(body).expanduser() if body.startswith((".", "/", "~")) else sources.SHIPPED / body
 
 

@@ -33,7 +33,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         forward: fused (default, where the architecture is known here) or transformers.
         template: its chat template: own (the tokenizer's) or a name of `chat.TEMPLATES`.
         chat: true sends every text prompt through the template, as a user's turn; false (default) as it stands.
-        vocabulary: the number of token ids, where that is to be known before the weights are here.
+        vocabulary: the number of token ids, if it must be known before the weights are here.
 
     Attributes:
         forward_kind: "fused" or "transformers": what runs.
@@ -50,7 +50,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
 
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> HFCausal:
-        """Read weights that are in the cache already; nothing is downloaded (see `presets.fetch`)."""
+        """Read weights that are in the cache; nothing is downloaded (see `presets.fetch`)."""
         cls.check(name, params, dtype)
         _check_choices(name, params)
         template = chat.check(name, params)
@@ -86,11 +86,11 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         return self._slots(self._net)
 
     def tied_embeddings(self) -> TiedEmbeddings:
-        """Those of its net."""
+        """The net's."""
         return self._net.tied_embeddings() if isinstance(self._net, Tapped) else super().tied_embeddings()
 
     def adapter(self, folder: Path | None) -> Any:
-        """Read once."""
+        """Read it once."""
         assert isinstance(self._net, Gates), "both of its nets gate rows"
         return self._fit_adapter(folder, self._net.fitted)
 

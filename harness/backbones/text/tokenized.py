@@ -17,7 +17,7 @@ class TokenizedAdapter(Adapter):
     Args:
         identity: of the loaded model.
         tokenizer: of transformers; None for random weights.
-        template: a name of `chat.TEMPLATES` or `chat.OWN`; None: texts are sent as they stand.
+        template: a name of `chat.TEMPLATES` or `chat.OWN`; None: texts are sent unchanged.
     """
 
     def __init__(self, identity: Identity, tokenizer: Any, template: str | None = None) -> None:
@@ -25,13 +25,13 @@ class TokenizedAdapter(Adapter):
         self._tokenizer, self._template = tokenizer, template
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """A text is sent as a user's turn where there is a template; ids are taken as they are."""
+        """A text is sent as a user's turn where there is a template; ids are sent unchanged."""
         if self._template is None or prompt.tokens is not None:
             return super().open(prompt)
         return EncodedPrompt(tuple(chat.turn(self._template, self._tokenizer, prompt.text or "")), self.cache)
 
     def encode(self, text: str) -> list[int]:
-        """As the tokenizer does by itself: with a beginning-of-text token only where it adds one."""
+        """The tokenizer's ids, with a beginning-of-text token only where it adds one."""
         if self._tokenizer is None:
             return super().encode(text)
         return list(self._tokenizer(text).input_ids)

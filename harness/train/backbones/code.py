@@ -23,7 +23,7 @@ from harness.train.loop import Recipe, save_bf16
 
 END = "<|end|>"
 TOKENIZER_SEED = 1_000_003
-"""Seed of the programs that the vocabulary is built from, whatever the seed of a training is."""
+"""Seed of the programs that the vocabulary is built from; it does not depend on the seed of a training."""
 
 
 @dataclass(frozen=True)

@@ -89,7 +89,7 @@ class Denoising(nn.Module):
 
 
 def roots(passage: Passage, width: int, hop: int = 0) -> Int[Tensor, " n"]:
-    """Positions of the windows' roots: the token before the first one of each, which the window reads again."""
+    """Positions of the windows' roots: the token before a window's first one, which the window reads again."""
     end = len(passage.tokens)
     return torch.arange(passage.start - 1, end - 1 if hop else end - width, hop or width)
 

@@ -6,6 +6,7 @@ Symbols: N rows, D heads, K proposed ids, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Self
 
 import numpy as np
 import torch
@@ -13,9 +14,10 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 from torch.nn import functional
 
+from harness.train.passages import Passages
 from harness.train.teacher import Passage
 from methods.drafters.heads.net import Heads
-from methods.training.heads.examples import Examples
+from methods.training.heads.examples import Examples, examples, ngram_hits
 
 FADING = 0.8
 """The loss of head d has this weight to the power of d + 1."""
@@ -46,6 +48,15 @@ class Training(nn.Module):
         self.heads, self.train_on, self.check_on = heads, train_on, check_on
         self.column = torch.full((vocabulary + 1,), -1)
         self.column[heads.ids] = torch.arange(len(heads.ids))
+
+    @classmethod
+    def on(cls, heads: Heads, passages: Passages) -> Self:
+        """Heads with examples of both sides, and the hits of n-grams of the training side."""
+        teacher, train, development = passages.teacher, passages.train, passages.development
+        count = heads.config.heads
+        train_on, check_on = (examples(teacher, side, count) for side in (train, development))
+        control = ngram_hits(teacher, train, development, count)
+        return cls(heads, teacher.capabilities.vocabulary, train_on, check_on, control)
 
     @torch.no_grad()
     def control(self, shuffled: bool = False) -> Heads:

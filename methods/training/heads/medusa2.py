@@ -22,7 +22,7 @@ from harness.train.finetuning import Tuning
 from harness.train.passages import passages_of
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Heads
-from methods.training.heads.examples import examples, ngram_hits
+from methods.training.heads.examples import examples
 from methods.training.heads.figures import figures, save
 from methods.training.heads.heads_in_training import Training
 from methods.training.heads.medusa2_losses import Joint
@@ -62,13 +62,9 @@ class TuneHeads(MedusaRecipe):
             UsageError: peft is not installed.
         """
         passages = passages_of(self.backbone, self.plan)
-        teacher, target = passages.teacher, passages.teacher.backbone
-        heads = Heads.load(requirements[self.requires[0]], target.tied_embeddings).float().requires_grad_()
-        count = heads.config.heads
-        train_on, check_on = (examples(teacher, side, count) for side in (passages.train, passages.development))
-        control = ngram_hits(teacher, passages.train, passages.development, count)
-        training = Training(heads, teacher.capabilities.vocabulary, train_on, check_on, control)
-        return Joint(training, FinetunedText(self.backbone, self.tuning), passages)
+        tied_embeddings = passages.teacher.backbone.tied_embeddings
+        heads = Heads.load(requirements[self.requires[0]], tied_embeddings).float().requires_grad_()
+        return Joint(Training.on(heads, passages), FinetunedText(self.backbone, self.tuning), passages)
 
     def groups(self, model: nn.Module) -> list[dict[str, Any]]:
         """The backbone's low-rank matrices, and the heads with their higher rate."""

@@ -1,4 +1,4 @@
-"""Medusa's heads and those of blockwise decoding for a backbone as it is: `stride train drafter medusa-embedded-code`.
+"""Medusa's heads and those of blockwise decoding for a frozen backbone: `stride train drafter medusa-embedded-code`.
 
 Source: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.2.1 (Medusa-1: the backbone is frozen) and 2.3.2
 (self-distillation: the text is the backbone's own); Stern et al. 2018, arXiv:1811.03115, section 6.
@@ -19,7 +19,6 @@ from harness.registry import RECIPES
 from harness.train.loop import Recipe
 from harness.train.passages import Plan, passages_of
 from methods.drafters.heads.net import Config, Heads
-from methods.training.heads.examples import examples, ngram_hits
 from methods.training.heads.figures import figures, save
 from methods.training.heads.heads_in_training import Training, frequent, head_losses
 
@@ -90,9 +89,7 @@ class TrainHeads(MedusaRecipe):
             guidance=teacher.capabilities.guidance,
         )
         heads = Heads(config, target.tied_embeddings().unembed.float(), ids)
-        train_on, check_on = (examples(teacher, side, self.heads) for side in (passages.train, passages.development))
-        control = ngram_hits(teacher, passages.train, passages.development, self.heads)
-        return Training(heads, teacher.capabilities.vocabulary, train_on, check_on, control)
+        return Training.on(heads, passages)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, Training)

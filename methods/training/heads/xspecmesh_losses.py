@@ -81,7 +81,7 @@ def joint_loss(model: MeshTraining, chosen: Sequence[int], fixed: float) -> Tens
 
 @torch.no_grad()
 def figures(model: MeshTraining, checked: Meshes) -> dict[str, float]:
-    """How often the best token of each head is right, and the same of controls; see `compared`."""
+    """How often the best token of each head is right, for the heads and their controls; see `compared`."""
     heads = {"": model.heads, **model.controls()}
     numbers = [number for number, _ in checked.numbered()]
     right = {key: torch.cat([_hits(trained, checked, n) for n in numbers]) for key, trained in heads.items()}

@@ -1,4 +1,4 @@
-"""What assembling a model needs, whatever its family: the text of a prompt, ids of words and codes, and sizes."""
+"""What the families' `assemble` functions share: the text of a prompt, ids of words and codes, and sizes."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ class LlamaGenNet:
 
     Args:
         gpt: in evaluation mode.
-        prompt: what stands at the first P positions, whatever ids the entries there have.
+        prompt: vectors of the first P positions, which replace the ids there.
         layers: which run; None: all.
     """
 
@@ -40,7 +40,7 @@ class LlamaGenNet:
         self._turns = _turns(gpt.shape, gpt.output.weight)
 
     def bind(self, prompt: Float[Tensor, "P E"]) -> LlamaGenNet:
-        """The same weights behind a prompt."""
+        """The same weights with a prompt."""
         return LlamaGenNet(self.gpt, prompt, self._chosen)
 
     def pick(self, layers: Sequence[int]) -> LlamaGenNet:

@@ -1,4 +1,4 @@
-"""SimpleAR: a Qwen2 decoder. The ids behind the text are codes of the Cosmos video tokenizer; a picture is one frame.
+"""SimpleAR: a Qwen2 decoder. The ids after the text ids are codes of the Cosmos video tokenizer, one frame each.
 
 Source: Wang et al. 2025, arXiv:2504.11455; prompts as in wdrink/SimpleAR at d56b6e5, ``generate.py``. The
 tokenizer's decoder is NVIDIA's TorchScript file, which takes ids [1, 1, h, w] to pixels [1, 3, 1, H, W] of -1 to 1.

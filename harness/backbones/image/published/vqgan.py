@@ -49,10 +49,6 @@ class VQShape:
         return int(2 ** (len(self.levels) - 1))
 
 
-LLAMAGEN = VQShape(16384, 8)
-CHAMELEON = VQShape(8192, 256, attends=False, normalised=False)
-
-
 class VQDecoder(nn.Module):
     """Codes, the projection after them and the convolutions.
 

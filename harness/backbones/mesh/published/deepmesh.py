@@ -135,7 +135,7 @@ class Block(nn.Module):
     def forward(
         self, x: Float[Tensor, "N E"], rotation: Pair, mask: Float[Tensor, "N T"] | None, cross: Pair, slot: Any
     ) -> Float[Tensor, "N E"]:
-        """One pass behind the entries that the slot holds; without a mask rows see all before them."""
+        """One pass after the entries of the slot; without a mask rows attend to all earlier entries."""
         q, k, v = heads_of(self.attn["attn"](self.norm_1(x)), self.heads).chunk(3, -1)
         q, k = turn(q, *rotation), turn(k, *rotation)
         keys, values = slot.update(k, v)
