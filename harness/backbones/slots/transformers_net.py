@@ -15,7 +15,7 @@ from transformers.cache_utils import Cache as TransformersCache
 
 from harness.backbones.slots import gated as gates
 from harness.backbones.slots.lora import Adapter, LowRank
-from harness.backbones.slots.net import SlotInputs, Slots
+from harness.backbones.slots.net import Net, SlotInputs, Slots
 from harness.core.backbone import TiedEmbeddings
 from harness.core.cache import Rows
 from harness.errors import UsageError
@@ -127,7 +127,7 @@ def _shrink(config: Any, layers: Sequence[int]) -> None:
     config.num_hidden_layers = len(layers)
 
 
-def honours_masks(net: TransformersNet, device: torch.device, like: torch.dtype) -> bool:
+def honours_masks(net: Net, device: torch.device, like: torch.dtype) -> bool:
     """Whether an entry that a mask hides has no effect on the logits of the others."""
     ids = torch.arange(3, device=device)
     positions = torch.tensor([0, 1, 1], device=device)

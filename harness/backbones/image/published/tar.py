@@ -100,7 +100,7 @@ def _features(request: Request, shape: Shape, prompt: Prompt, front: Front) -> F
     are_codes = rows is not None and not rows.is_floating_point() and tuple(rows.shape) == (length,)
     if rows is not None and are_codes and front.feel is not None:
         return front.feel(rows.long())
-    condition = "no condition" if prompt.condition is None else f"a condition {list(np.shape(prompt.condition))}"
+    described = "no condition" if prompt.condition is None else f"a condition {list(np.shape(prompt.condition))}"
     raise UsageError(
         f"{request.name}: prompt {prompt.id!r} has {described}; give vectors [{length}, {shape.features}], or "
         f"codes [{length}] with the preset's part `tok`, or a text with its parts `tok` and `model`"

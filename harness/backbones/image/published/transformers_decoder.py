@@ -48,7 +48,7 @@ class DecoderNet:
 
 def checked(name: str, net: DecoderNet, device: str, dtype: torch.dtype) -> DecoderNet:
     """The net. WeightsError: it ignores masks, so that it could verify no tree in one pass."""
-    if not honours_masks(net, torch.device(device), dtype):  # type: ignore[arg-type]  # it asks for no more than a Net
+    if not honours_masks(net, torch.device(device), dtype):
         raise WeightsError(
             f"{name}: {type(net.decoder).__name__} of this transformers ignores masks; use another version"
         )
