@@ -6,7 +6,6 @@ Symbols: N rows, D heads, K proposed ids, V vocabulary.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Self
 
 import numpy as np
 import torch
@@ -50,7 +49,7 @@ class Training(nn.Module):
         self.column[heads.ids] = torch.arange(len(heads.ids))
 
     @classmethod
-    def on(cls, heads: Heads, passages: Passages) -> Self:
+    def on(cls, heads: Heads, passages: Passages) -> Training:
         """Heads with examples of both sides, and the hits of n-grams of the training side."""
         teacher, train, development = passages.teacher, passages.train, passages.development
         count = heads.config.heads
