@@ -17,12 +17,12 @@ RANGES = {
 """First and last layer of each range; the backbones have 5 and 30 layers."""
 
 for _backbone, _ranges in RANGES.items():
-    _recipe = RECIPES.get(f"cross-regression-{_backbone}")
-    assert isinstance(_recipe, TrainAdapter)
+    _all_layers = RECIPES.get(f"cross-regression-{_backbone}")
+    assert isinstance(_all_layers, TrainAdapter)
     for _first, _last in _ranges:
         RECIPES.register(f"cross-regression-l{_first}-{_last}-{_backbone}")(
             replace(
-                _recipe,
+                _all_layers,
                 summary=f"adapter of layers {_first} to {_last} of {_backbone} for cross_regression",
                 layers=(_first, _last),
             )

@@ -24,8 +24,8 @@ def save_heads(heads: Heads, folder: Path) -> None:
 def save(model: Training, folder: Path) -> None:
     """Write heads in bf16; their configuration says how often each of their best tokens was right."""
     round_to_bf16(model.heads.parameters())
-    rows = shares(hits(model.heads, model.check_on), model.check_on)
-    ranks = tuple(tuple(round(share, 4) for share in row) for row in rows)
+    accuracies = shares(hits(model.heads, model.check_on), model.check_on)
+    ranks = tuple(tuple(round(share, 4) for share in row) for row in accuracies)
     model.heads.config = replace(model.heads.config, ranks=ranks)
     save_heads(model.heads, folder)
 
@@ -40,9 +40,9 @@ def figures(model: Training) -> dict[str, float]:
     - ``_lead``: lower end of the 95 % interval of the gain of ``top1`` over each control.
     """
     heads = {"": model.heads, "_untrained": model.control(), "_shuffled": model.control(shuffled=True)}
-    right = {key: hits(trained, model.check_on) for key, trained in heads.items()}
-    right |= {} if model.ngram_hits is None else {"_ngram": model.ngram_hits}
-    return compared(right, model.check_on)
+    correct = {key: hits(variant, model.check_on) for key, variant in heads.items()}
+    correct |= {} if model.ngram_hits is None else {"_ngram": model.ngram_hits}
+    return compared(correct, model.check_on)
 
 
 def compared(correct: Mapping[str, Tensor], examples: Examples) -> dict[str, float]:

@@ -114,8 +114,8 @@ class MuLoSamplers(Recipe):
         off = resampled.vectors - vectors(book, resampled.ids)
         total = off.square().sum(1).mean() + self.commit * (resampled.vectors - chosen).square().sum(1).mean()
         total = total + self.pixel * (resampled.painted - resampled.pixels).square().mean()
-        is_square = resampled.pixels.shape[2] == resampled.pixels.shape[3]
-        if model.frozen.lpips is not None and is_square:  # its net cannot read a band of a few pixels
+        full_picture = resampled.pixels.shape[2] == resampled.pixels.shape[3]
+        if model.frozen.lpips is not None and full_picture:  # its net cannot read a band of a few pixels
             total = total + self.lpips * model.frozen.lpips(resampled.painted, resampled.pixels).mean()
         if self.gan and step >= self.gan_from * self.steps:
             total = total + adversarial(model.critics[direction], resampled, self.gan)
