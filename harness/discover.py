@@ -123,3 +123,9 @@ def _tied(folder: Path) -> str:
 def suite_folder() -> Path:
     """The folder of the suites that we ship."""
     return Path(next(iter(importlib.import_module("tasks").__path__))) / "suites"
+
+
+def report_files() -> list[Path]:
+    """The YAML files of the papers, each of which defines reports under ``reports:``."""
+    folder = Path(next(iter(importlib.import_module("reports").__path__))) / "data" / "papers"
+    return sorted(folder.glob("*.yaml"))

@@ -7,13 +7,16 @@ import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.cells import cell_len
 from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
+
+if TYPE_CHECKING:
+    from harness.record.stats import Interval
 
 UNMEASURED = "not measured"
 
@@ -65,6 +68,22 @@ def interval(row: pd.Series[Any], key: str, digits: int = 2) -> str:
     if value != "-" and low == "-" and number(row.get(f"{key}_n")) != "-":
         return f"{value} (n={row[f'{key}_n']:.0f})"
     return value if low == high else f"{value} [{low}, {high}]"
+
+
+def estimate_text(estimate: Interval | None, digits: int = 2) -> str:
+    """Format an interval of the statistics as `interval` formats one of the summary."""
+    if estimate is None:
+        return UNMEASURED
+    values = {"x": estimate.estimate, "x_low": estimate.low, "x_high": estimate.high, "x_n": estimate.n}
+    return interval(pd.Series(values), "x", digits)
+
+
+def measured_text(row: pd.Series[Any] | None, *keys: str, digits: int = 2) -> str:
+    """Format the first of these figures that was measured, with its interval."""
+    for key in keys:
+        if row is not None and key in row.index and pd.notna(row[key]):
+            return interval(row, key, digits) if f"{key}_low" in row.index else f"{row[key]:.{digits}f}"
+    return UNMEASURED
 
 
 def fit_columns(table: TextTable, width: int) -> dict[int, list[str]]:

@@ -24,10 +24,9 @@ from harness.errors import UsageError
 from harness.record import stats
 from harness.record.store import condition_file
 from reports.meshes import cloud, draw
-from reports.papers.measured import written
 from reports.plot_style import STYLE
 from reports.summary import FinishedCell
-from reports.text_table import Column, TextTable
+from reports.text_table import Column, TextTable, estimate_text
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -237,6 +236,6 @@ def _choices(cases: Mapping[str, Case], number: str) -> Mapping[str, str]:
 def table(tally: Tally) -> TextTable:
     """Return the votes as a table."""
     columns = (Column("label", "decoding", rank=0), Column("votes", "votes"), Column("share", "share of votes"))
-    rows = [[votes.label, str(votes.votes), written(votes.share, 3)] for votes in tally.votes]
+    rows = [[votes.label, str(votes.votes), estimate_text(votes.share, 3)] for votes in tally.votes]
     notes = [f"{tally.unanswered} cases were left open", "[low, high]: 95 % interval over participants"]
     return TextTable(f"User study, {tally.participants} participants", columns, rows, notes)

@@ -22,10 +22,11 @@ ORIGIN = "annotations_trainval2017.zip of the MS-COCO project"
 @TASKS.register("coco")
 @dataclass(frozen=True)
 class Coco(PictureTask):
-    """One prompt a picture (its caption of the lowest id), or every caption; in the order of picture and caption ids.
+    """One prompt a picture, its caption of the lowest id, or every caption; ordered by picture and caption ids.
 
     Args:
-        file: ``captions_val2017.json``. every_caption: all five captions of a picture instead of one.
+        file: ``captions_val2017.json``.
+        every_caption: take all five captions of a picture instead of one.
     """
 
     file: str = ""
@@ -35,8 +36,8 @@ class Coco(PictureTask):
 
     def every(self) -> Sequence[Prompt]:
         path = locate(self.file, FILE)
-        held = json_file(path, "MS-COCO captions", ORIGIN)
-        rows = sorted(_captions(held, path), key=lambda row: (row.data["image_id"], row.data["caption_id"]))
+        captions = json_file(path, "MS-COCO captions", ORIGIN)
+        rows = sorted(_captions(captions, path), key=lambda row: (row.data["image_id"], row.data["caption_id"]))
         if self.every_caption:
             return rows
         first: dict[int, Prompt] = {}
@@ -45,12 +46,12 @@ class Coco(PictureTask):
         return tuple(first.values())
 
 
-def _captions(held: Any, path: Path) -> list[Prompt]:
-    if not isinstance(held, dict) or not isinstance(held.get("annotations"), list):
+def _captions(captions: Any, path: Path) -> list[Prompt]:
+    if not isinstance(captions, dict) or not isinstance(captions.get("annotations"), list):
         raise Where(path, 1).fault("no list `annotations`, as the captions have")
-    names = {image.get("id"): image.get("file_name", "") for image in held.get("images", ())}
+    names = {image.get("id"): image.get("file_name", "") for image in captions.get("images", ())}
     out = []
-    for number, row in enumerate(held["annotations"], 1):
+    for number, row in enumerate(captions["annotations"], 1):
         where = Where(path, number, "annotation")
         if not isinstance(row, dict) or not all(isinstance(row.get(key), int) for key in ("id", "image_id")):
             raise where.fault("no numbers id and image_id")

@@ -1,5 +1,6 @@
-"""Continue a text: any UTF-8 file, or the prose shipped here. Its score is what every task is measured by:
-the log-probability of the output under the target, and agreement with the baseline.
+"""Continue a text: any UTF-8 file, or the shipped prose.
+
+The task has no score of its own. Every task is measured by log-probability and agreement with the baseline.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ class Continuation(Task):
     """Evenly spaced pieces of a text, each to be continued from its first characters.
 
     Args:
-        file: a UTF-8 text; "" is the prose shipped with the task.
-        chunks: pieces at most; a short file gives fewer, of more than ``prompt_chars`` characters each.
-        prompt_chars: length of a prompt at most; it ends with a whole word.
+        file: a UTF-8 text; "" is the shipped prose.
+        chunks: most pieces. A short file gives fewer, each longer than ``prompt_chars`` characters.
+        prompt_chars: most characters of a prompt. A prompt ends with a whole word.
     """
 
     file: str = ""
@@ -46,7 +47,7 @@ class Continuation(Task):
             )
 
     def prompts(self) -> Sequence[Prompt]:
-        """The pieces in the order of the file; ``data["reference"]`` is what follows in the same piece.
+        """Return the pieces in the order of the file; ``data["reference"]`` is the rest of the piece.
 
         Raises:
             UsageError: the file is missing, not UTF-8, blank, or too short for one piece.
@@ -83,24 +84,24 @@ def _read(path: Path) -> str:
 
 
 def _pieces(text: str, count: int, least: int) -> list[str]:
-    """``count`` pieces that make up the text, each of ``least`` characters or more."""
+    """Split the text into ``count`` pieces of ``least`` characters or more."""
     slack = (len(text) // count - least) // 2
     starts = [0, *(_boundary(text, len(text) * k // count, slack) for k in range(1, count))]
     return [text[start:end] for start, end in zip(starts, [*starts[1:], len(text)], strict=True)]
 
 
 def _boundary(text: str, start: int, slack: int) -> int:
-    """The first line start in text[start : start + slack], else the first word there, else ``start``."""
+    """Return the first start of a line in text[start : start + slack], else of a word there, else ``start``."""
     for pattern in (r"\n\s*^", r"\s+"):
-        if found := re.compile(pattern, re.MULTILINE).search(text, start, start + slack):
-            return found.end()
+        if match := re.compile(pattern, re.MULTILINE).search(text, start, start + slack):
+            return match.end()
     return start
 
 
 def _prompt_end(piece: str, most: int) -> int:
-    """Where the prompt ends: after the last whole word in the first ``most`` characters."""
+    """Return the end of the last whole word in the first ``most`` characters."""
     head = piece[:most]
     if len(piece) > most and not piece[most].isspace():
-        # A text without spaces is cut where it is.
+        # A text without spaces is cut inside a word.
         head = re.sub(r"\s\S*\Z", "", head) or head
     return len(head.rstrip())

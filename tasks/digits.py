@@ -1,4 +1,4 @@
-"""Draw a handwritten digit of a named class; right where the nearest real digits are of that class."""
+"""Draw a handwritten digit of a named class. It is right where the nearest real digits have that class."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ NEIGHBOURS = 3
 class DigitPictures(Task):
     """Classes in turn, so that every ten prompts are balanced.
 
-    ``named`` is 1 where the majority of the three nearest real training digits has the class that was asked for. The
-    same rule names 98.3 % of the 299 held-out real digits rightly.
+    ``named`` is 1 where the majority of the three nearest training digits has the class of the prompt. The same rule
+    classifies 98.3 % of the 299 held-out real digits correctly.
 
     Args:
-        n: prompts.
+        n: number of prompts.
     """
 
     n: int = 40
@@ -40,13 +40,13 @@ class DigitPictures(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: no prompts.
+            UsageError: n is below 1.
         """
         if self.n < 1:
             raise UsageError(f"the task digits was given n={self.n}; it must be 1 or more")
 
     def prompts(self) -> Sequence[Prompt]:
-        """Captions such as "digit 3"; ``data["label"]`` is the class."""
+        """Return captions such as "digit 3"; ``data["label"]`` is the class."""
         labels = [index % digits.CLASSES for index in range(self.n)]
         return tuple(
             Prompt(f"digits/{index}", digits.caption(label), category=str(label), data={"label": label})
@@ -54,22 +54,22 @@ class DigitPictures(Task):
         )
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """1 or 0.
+        """Return ``named``, which is 1 or 0.
 
         Raises:
             OutputError: the picture is not of 8x8 pixels.
         """
-        found = classify(digits.levels(as_picture(output))[None])
-        return {"named": float(found[0] == prompt.data["label"])}
+        classes = classify(digits.levels(as_picture(output))[None])
+        return {"named": float(classes[0] == prompt.data["label"])}
 
 
 def classify(pictures: UInt8[np.ndarray, "n 8 8"]) -> Int[np.ndarray, " n"]:
-    """Class of each picture: the majority of its three nearest training digits, the lowest class where they differ."""
-    known = digits.load("train")
-    pixels = known.levels.reshape(len(known.labels), -1).astype(np.int64)
-    wanted = pictures.reshape(len(pictures), -1).astype(np.int64)
-    far = (pixels**2).sum(1) - 2 * wanted @ pixels.T
-    near = np.argsort(far, axis=1, kind="stable")[:, :NEIGHBOURS]
-    votes = known.labels[near][:, :, None] == np.arange(digits.CLASSES)
-    found: Int[np.ndarray, " n"] = votes.sum(1).argmax(1)
-    return found
+    """Return the class of each picture: the majority of its three nearest training digits."""
+    training = digits.load("train")
+    pixels = training.levels.reshape(len(training.labels), -1).astype(np.int64)
+    queries = pictures.reshape(len(pictures), -1).astype(np.int64)
+    distances = (pixels**2).sum(1) - 2 * queries @ pixels.T
+    nearest = np.argsort(distances, axis=1, kind="stable")[:, :NEIGHBOURS]
+    votes = training.labels[nearest][:, :, None] == np.arange(digits.CLASSES)
+    classes: Int[np.ndarray, " n"] = votes.sum(1).argmax(1)
+    return classes

@@ -29,12 +29,13 @@ SHOWN = Path(__file__).parent / "data" / "dpg_prompts.yaml"
 @TASKS.register("dpg_bench")
 @dataclass(frozen=True)
 class DpgBench(PictureTask):
-    """One prompt a text file, in the order of their names; ``data["questions"]`` where the csv lies beside them.
+    """One prompt a text file, in the order of their names; ``data["questions"]`` where the csv is there.
 
     Args:
-        folder: ``dpg_bench``, with the folder ``prompts`` and, where it is at hand, ``dpg_bench.csv``.
-        ids: names of prompts, without ``.txt``, in one text or a tuple, or of a paper's figure that shows them (see
-            ``tasks/data/dpg_prompts.yaml``), such as ``mulo_sd_fig10, stanford34``; in this order. Empty: all.
+        folder: ``dpg_bench``, which contains the folder ``prompts`` and may contain ``dpg_bench.csv``.
+        ids: which prompts, in this order, as one text or a tuple such as ``mulo_sd_fig10, stanford34``. An entry is
+            the name of a prompt without ``.txt``, or of a paper's figure that shows prompts (see
+            ``tasks/data/dpg_prompts.yaml``). Empty: all.
     """
 
     folder: str = ""
@@ -61,13 +62,15 @@ class DpgBench(PictureTask):
         )
 
     def _chosen(self, files: Mapping[str, Path], folder: Path) -> Sequence[str]:
-        """Names of the prompts asked for, each once.
+        """Return the names of the chosen prompts without repeats.
 
         Raises:
-            UsageError: one is neither a file nor a figure.
+            UsageError: an entry is neither a file nor a figure.
         """
-        asked = self.ids.replace(",", " ").split() if isinstance(self.ids, str) else [str(each) for each in self.ids]
-        names = dict.fromkeys(name for each in asked for name in shown_in_papers().get(each, (each,)))
+        entries = (
+            self.ids.replace(",", " ").split() if isinstance(self.ids, str) else [str(entry) for entry in self.ids]
+        )
+        names = dict.fromkeys(name for entry in entries for name in shown_in_papers().get(entry, (entry,)))
         for name in names:
             if name not in files:
                 guess = did_you_mean(name, [*files, *shown_in_papers()])
@@ -80,6 +83,6 @@ class DpgBench(PictureTask):
 
 @cache
 def shown_in_papers() -> Mapping[str, tuple[str, ...]]:
-    """Names of the prompts that papers show pictures of, by paper and figure."""
-    found = yaml.safe_load(SHOWN.read_text(encoding="utf-8"))
-    return {figure: tuple(map(str, names)) for figure, names in found.items()}
+    """Return the names of the prompts that papers show pictures of, by paper and figure."""
+    figures = yaml.safe_load(SHOWN.read_text(encoding="utf-8"))
+    return {figure: tuple(map(str, names)) for figure, names in figures.items()}

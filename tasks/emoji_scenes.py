@@ -1,4 +1,4 @@
-"""Emoji scenes from their captions, scored exactly: which objects a picture shows, how many, of what colour, where."""
+"""Emoji scenes from their captions. The score says which objects a picture shows, of which colours and where."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from harness.record.outputs import Output, Picture
 from harness.registry import TASKS
 from harness.synthetic import emoji
 from tasks.metrics import geneval, images
-from tasks.metrics.attributes import Seen, judge, regions
+from tasks.metrics.attributes import DetectedObject, judge, regions
 from tasks.metrics.features import EffLite0, FeatureNet, Inception
 from tasks.metrics.frechet import frechet
-from tasks.metrics.image_stats import Shown, mean
+from tasks.metrics.image_stats import PictureSet, mean
 
 METRICS = ("object", "count", "colour", "position", "overall")
 PROMPTS_SEED, REFERENCE_SEED = 1000, 1001
-"""First numbers of the seeds; trainings and cards use others. All of these scenes are held out."""
+"""First seeds. Training and cards use other seeds; all of these scenes are held out."""
 
 FAMILIES = {f"geneval_{tag}": tag for tag in geneval.TAGS} | {"geneval_overall": "families"}
-"""Names of GenEval's figures here: they are of other pictures and of another detector."""
+"""Names of GenEval's figures here. They differ, because the pictures and the detector do."""
 REGIONS = {emoji.SMOOTH: "smooth", emoji.TEXTURED: "textured", emoji.OBJECT: "object"}
 NETS: dict[str, type[FeatureNet]] = {"fid": Inception, "fd_efflite0": EffLite0}
 
@@ -35,13 +35,17 @@ NETS: dict[str, type[FeatureNet]] = {"fid": Inception, "fd_efflite0": EffLite0}
 class EmojiScenes(Task):
     """Captions of held-out scenes in GenEval's six families, in turn; a shipped detector finds the objects.
 
-    What a prompt does not ask for has no score: a count only in counting, a colour in colors and color_attr, a position
-    in position. ``overall`` is GenEval's: everything that was asked for holds.
+    What a prompt does not ask for has no score: ``count`` exists in counting only, ``colour`` in colors and color_attr,
+    ``position`` in position. ``overall`` is GenEval's: everything that the prompt asks for holds.
 
     Args:
-        n: prompts. seed: which ones. family: one of GenEval's families alone; "" takes all. size: side of the pictures
-            in pixels, 64 or 32. scorers: of the whole set, such as ``fd_efflite0, diversity``; Frechet distances are to
-            as many real scenes. weights: folder of the scorers' weights; "" is torch's checkpoint folder.
+        n: number of prompts.
+        seed: which prompts.
+        family: one of GenEval's families; "" takes all.
+        size: side of the pictures in pixels, 64 or 32.
+        scorers: of the whole set, such as ``fd_efflite0, diversity``. Frechet distances compare with as many real
+            scenes.
+        weights: folder of the scorers' weights; "" is torch's checkpoint folder.
     """
 
     n: int = 256
@@ -61,7 +65,7 @@ class EmojiScenes(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: no such family, size or scorer, or a count below one.
+            UsageError: there is no such family, size or scorer, or the count is below one.
         """
         images.names(self.scorers)
         if self.n < 1 or self.seed < 0 or self.size not in emoji.SIZES or self.family not in ("", *emoji.FAMILIES):
@@ -72,7 +76,7 @@ class EmojiScenes(Task):
             )
 
     def prompts(self) -> Sequence[Prompt]:
-        """Captions; ``data`` holds the specification (``asked``), ``textured`` and the scene's ``index``."""
+        """Return the captions; ``data`` holds the specification (``asked``), ``textured`` and the scene's ``index``."""
         return tuple(
             Prompt(
                 f"{drawn.family}/{index}",
@@ -84,46 +88,47 @@ class EmojiScenes(Task):
         )
 
     def scenes(self) -> list[emoji.Scene]:
-        """The scenes that the captions describe, in the order of the prompts."""
+        """Return the scenes that the captions describe, in the order of the prompts."""
         return emoji.scenes(PROMPTS_SEED + 2 * self.seed, "held-out", self.n, self.family or None)
 
     def reference(self, n: int) -> list[Picture]:
-        """Real pictures of other held-out scenes of the same families, to measure distances of sets to."""
+        """Return real pictures of other held-out scenes of the same families: the reference set of distances."""
         drawn = emoji.scenes(REFERENCE_SEED + 2 * self.seed, "held-out", n, self.family or None)
         return [Picture(emoji.render(scene, self.size)) for scene in drawn]
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """What of the prompt the picture shows, each 0 or 1.
+        """Score what the picture shows of the prompt; each score is 0 or 1.
 
         Raises:
-            OutputError: it is no picture of the task's size.
+            OutputError: the output is not a picture of the task's size.
             WeightsError: the detector's weights are missing.
         """
         return judge(self._seen(output), prompt.data["asked"])
 
     def regions(self, prompt: Prompt, output: Output, cells: tuple[int, int]) -> Sequence[str]:
-        """Object where the detector found one, else smooth or textured, as the ground that was asked for."""
-        found = regions(self._seen(output), prompt.data["textured"], cells[1])
-        return [REGIONS[int(kind)] for kind in found.ravel()]
+        """Return the region of each cell: object where the detector found one, else the ground of the prompt."""
+        codes = regions(self._seen(output), prompt.data["textured"], cells[1])
+        return [REGIONS[int(kind)] for kind in codes.ravel()]
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
-        """Figures of a whole set.
+        """Score the whole set.
 
-        The share of right pictures in each family, and ``families``, the mean of the six. ``swapped``: ``overall`` of
-        each picture against the next prompt of its family, which a model that reads its prompt meets by chance alone.
+        - The share of right pictures in each family, and ``families``, the mean of the six.
+        - ``swapped``: ``overall`` of each picture for the next prompt of its family. A model that reads its prompt
+          satisfies the other prompt by chance only.
         """
         results = [geneval.Result(one.prompt.category, one.prompt.id, one.scores["overall"] == 1) for one in outputs]
         families = {FAMILIES[name]: score for name, score in geneval.summary(results).items()}
-        asked = images.names(self.scorers)
-        far = {name: partial(self._distance, net=net) for name, net in NETS.items() if name in asked}
-        rest = [name for name in asked if name not in NETS]
+        names = images.names(self.scorers)
+        far = {name: partial(self._distance, net=net) for name, net in NETS.items() if name in names}
+        rest = [name for name in names if name not in NETS]
         others = images.score(rest, outputs, images.Settings(weights=self.weights), far)
         return {**families, "swapped": self._swapped(outputs), **others}
 
-    def _distance(self, seen: Shown, settings: images.Settings, net: type[FeatureNet]) -> SetScore:
-        opened = net.found(settings.weights)
-        real = self.reference(max(len(seen.pictures), opened.enough))
-        return frechet(seen.pictures, real, opened, failures=seen.failures)
+    def _distance(self, picture_set: PictureSet, settings: images.Settings, net: type[FeatureNet]) -> SetScore:
+        network = net.open(settings.weights)
+        real = self.reference(max(len(picture_set.pictures), network.enough))
+        return frechet(picture_set.pictures, real, network, failures=picture_set.failures)
 
     def _swapped(self, outputs: Sequence[Scored]) -> SetScore:
         families: dict[str, list[Prompt]] = {}
@@ -139,7 +144,7 @@ class EmojiScenes(Task):
             return SetScore(None, 0, reason="no family has two prompts that ask for different things")
         return mean([one.prompt.id for one in order], met)
 
-    def _seen(self, output: Output) -> list[Seen]:
+    def _seen(self, output: Output) -> list[DetectedObject]:
         from tasks.metrics.detector import find, shipped
 
         return find(shipped(), self._pixels(output)[None])[0]

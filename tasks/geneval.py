@@ -28,7 +28,9 @@ class GenEval(PictureTask):
     """The prompts in the order of the file; ids are the official folder numbers.
 
     Args:
-        file: ``evaluation_metadata.jsonl``. hub: a data set of the hub with the same fields, instead of a file.
+        file: ``evaluation_metadata.jsonl``.
+        hub: a data set of the hub with the same fields, instead of a file.
+        split: of the data set of the hub.
     """
 
     file: str = ""
@@ -52,7 +54,7 @@ def _prompt(index: int, row: Mapping[str, Any], where: Where) -> Prompt:
     tag = text_of(row, "tag", where)
     if tag not in geneval.TAGS:
         raise where.fault(f"tag is {tag!r}; known: {', '.join(geneval.TAGS)}")
-    asked = [*(row.get("include") or ()), *(row.get("exclude") or ())]
-    if not row.get("include") or not all(isinstance(one, dict) and {"class", "count"} <= one.keys() for one in asked):
+    objects = [*(row.get("include") or ()), *(row.get("exclude") or ())]
+    if not row.get("include") or not all(isinstance(o, dict) and {"class", "count"} <= o.keys() for o in objects):
         raise where.fault("include must list objects with class and count")
     return Prompt(f"geneval/{index:05d}", text_of(row, "prompt", where), category=tag, data=dict(row))

@@ -1,8 +1,8 @@
 """The 7,000 problems of GSM8K on which Cross-Regression trains its adapters.
 
-Source: Abulkhanov et al., Cross-Regression, appendix D.1. The seed is not given there; here draws are seeded, and no
-prompt is a benchmark's (equal texts, whatever their case and white space; not similar ones). Clipping to 2,048 tokens
-is left to the training, which knows the tokenizer.
+Source: Abulkhanov et al., Cross-Regression, appendix D.1. The paper gives no seed; here draws are seeded. Prompts that
+equal a benchmark's up to case and white space are left out; similar prompts are not. The training clips to 2,048
+tokens, because it knows the tokenizer.
 """
 
 from __future__ import annotations
@@ -23,9 +23,11 @@ class Gsm8k7k(Task):
     """Prompts to train on: problems of GSM8K's training split, drawn with a seed.
 
     Args:
-        count: of the 7,473. seed: of the draw and of the order. file: train.jsonl, or hub:official. form: see the
-            task gsm8k.
-        without: tasks none of whose prompts may be among these; their data must be at hand.
+        count: number of prompts, of 7,473.
+        seed: of the draw and of the order.
+        file: train.jsonl, or hub:official.
+        form: see the task gsm8k.
+        without: tasks whose prompts are left out; their data must be there.
     """
 
     count: int = 7000
@@ -37,10 +39,10 @@ class Gsm8k7k(Task):
     source = "Cross-Regression, appendix D.1; arXiv:2110.14168"
 
     def prompts(self) -> Sequence[Prompt]:
-        """``count`` prompts, in a random order.
+        """Return ``count`` prompts in a random order.
 
         Raises:
             UsageError: data is missing, or there are too few problems.
         """
-        found = Gsm8k("train", *place(self.file), form=self.form).prompts()
-        return tuple(draw("gsm8k", found, self.count, self.seed, marks(names(self.without))))
+        problems = Gsm8k("train", *place(self.file), form=self.form).prompts()
+        return tuple(draw("gsm8k", problems, self.count, self.seed, marks(names(self.without))))

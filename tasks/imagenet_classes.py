@@ -1,7 +1,7 @@
 """The 1,000 classes of ImageNet, for class-conditional models.
 
-Source: Russakovsky et al. 2015, arXiv:1409.0575. Read from ``imagenet_class_index.json`` (id -> synset, name), from a
-JSON list of names, or from a text with a name a line, synsets first or not; line 1 is class 0.
+Source: Russakovsky et al. 2015, arXiv:1409.0575. The file is ``imagenet_class_index.json`` (id -> synset, name), a JSON
+list of names, or a text with one name a line, which a synset may precede; line 1 is class 0.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SYNSET = re.compile(r"n\d{8}")
 @TASKS.register("imagenet_classes")
 @dataclass(frozen=True)
 class ImageNetClasses(PictureTask):
-    """One prompt a class: number and name, such as ``207 golden retriever``; the parts are in ``data`` too.
+    """One prompt a class: number and name, such as ``207 golden retriever``; ``data`` has both as well.
 
     Args:
         file: the list of classes, .json or text.
@@ -45,14 +45,14 @@ class ImageNetClasses(PictureTask):
 
 
 def _from_json(path: Path) -> list[tuple[str, str]]:
-    held: Any = json_file(path, WHAT, ORIGIN)
-    if isinstance(held, list):
-        held = {str(number): ["", name] for number, name in enumerate(held)}
-    if not isinstance(held, dict) or not held:
+    classes: Any = json_file(path, WHAT, ORIGIN)
+    if isinstance(classes, list):
+        classes = {str(number): ["", name] for number, name in enumerate(classes)}
+    if not isinstance(classes, dict) or not classes:
         raise Where(path, 1).fault("expected an object of class ids, or a list of names")
     out = []
-    for number in range(len(held)):
-        pair = held.get(str(number))
+    for number in range(len(classes)):
+        pair = classes.get(str(number))
         if not isinstance(pair, list) or len(pair) != 2 or not all(isinstance(part, str) for part in pair):
             raise Where(path, number, "class").fault(f"expected [synset, name]; found {pair!r}")
         out.append((pair[0], pair[1].replace("_", " ")))

@@ -1,4 +1,4 @@
-"""LibriSpeech, or any recordings in its folders: SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt, and beside it the sound.
+"""LibriSpeech, or recordings in the same folders: SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt with sound files.
 
 Source: Panayotov et al. 2015, "LibriSpeech: an ASR corpus based on public domain audio books"; openslr.org/12.
 """
@@ -24,8 +24,9 @@ class LibriSpeech(SpeechTask):
     """Transcribe read English; the categories are the speakers.
 
     Args:
-        folder: a part such as test-clean, with folders of speakers in it; "" is LibriSpeech/test-clean in the data
-            folder. count: utterances, evenly spread over the part; 0 for all (test-clean: 1.2 GB of samples).
+        folder: a part such as test-clean, which contains the folders of speakers; "" is LibriSpeech/test-clean in the
+            data folder.
+        count: number of utterances, evenly spread over the part; 0 takes all (test-clean: 1.2 GB of samples).
     """
 
     folder: str = ""
@@ -37,13 +38,13 @@ class LibriSpeech(SpeechTask):
         """Check the parameter.
 
         Raises:
-            UsageError: a negative count.
+            UsageError: the count is negative.
         """
         if self.count < 0:
             raise UsageError(f"the task librispeech was given count={self.count}; take 0 for all, or more")
 
     def prompts(self) -> Sequence[Prompt]:
-        """Utterances by speaker, chapter and number.
+        """Return the utterances by speaker, chapter and number.
 
         Raises:
             UsageError: the folder or a recording is missing, a line is malformed, or sound is not mono at 16 kHz.
@@ -51,10 +52,17 @@ class LibriSpeech(SpeechTask):
         root = locate(self.folder, "LibriSpeech/test-clean")
         if not root.is_dir():
             raise missing(root, NAME, ORIGIN)
-        found = utterances(root)
-        chosen = min(self.count or len(found), len(found))
-        picked = [found[len(found) * k // chosen] for k in range(chosen)]
+        recordings = utterances(root)
+        chosen = min(self.count or len(recordings), len(recordings))
+        picked = [recordings[len(recordings) * k // chosen] for k in range(chosen)]
         return tuple(
-            Prompt(f"librispeech/{each.id}", None, None, read_sound(each.path), each.speaker, {"reference": each.text})
-            for each in picked
+            Prompt(
+                f"librispeech/{recording.id}",
+                None,
+                None,
+                read_sound(recording.path),
+                recording.speaker,
+                {"reference": recording.text},
+            )
+            for recording in picked
         )

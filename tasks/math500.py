@@ -28,17 +28,19 @@ FORMS = {
     "minerva": "Problem:\n{}\n\nSolution:",
     "chat": "{}",
 }
-"""boxed: what Qwen2.5-Math and the DeepSeek distills are asked. minerva: without its four examples."""
+"""boxed: the prompt of Qwen2.5-Math and the DeepSeek distills. minerva: without its four examples."""
 STOPS = {"boxed": (), "minerva": ("Problem:",), "chat": ()}
 
 
 @TASKS.register("math500")
 @dataclass(frozen=True)
 class Math500(Task):
-    """Solve a problem; the answer must be the reference by Hendrycks' rules, and by Minerva's, without algebra.
+    """Solve a problem. The answer must equal the reference by Hendrycks' rules or by Minerva's, without algebra.
 
     Args:
-        file: ``test.jsonl``. hub: ``official``, or ID@REVISION, instead of a file. form: boxed, minerva or chat.
+        file: ``test.jsonl``.
+        hub: ``official``, or ID@REVISION, instead of a file.
+        form: boxed, minerva or chat.
     """
 
     file: str = ""
@@ -52,12 +54,12 @@ class Math500(Task):
         """Check the parameter.
 
         Raises:
-            UsageError: no such form.
+            UsageError: there is no such form.
         """
         one_of("the task math500", "form", self.form, FORMS)
 
     def prompts(self) -> Sequence[Prompt]:
-        """In the order of the file; the categories are the seven subjects.
+        """Return the problems in the order of the file; the categories are the seven subjects.
 
         Raises:
             UsageError: the file is missing, or a line is malformed.
@@ -66,17 +68,19 @@ class Math500(Task):
         return unique([_prompt(row, where, FORMS[self.form]) for where, row in rows], str(rows[0][0].path))
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Each 1 or 0; no answer is a wrong one.
+        """Return three scores, each 1 or 0; no answer is a wrong answer.
 
-        ``exact_match`` and ``answered`` rest on the last box alone; ``exact_match_minerva`` also reads the sentence
-        that Minerva's answers end with.
+        ``exact_match`` and ``answered`` read the last box only. ``exact_match_minerva`` also reads the last sentence of
+        Minerva's answers.
         """
         text, right = until(as_text(output), STOPS[self.form]), str(prompt.data["answer"])
-        found, said = latex.boxed(text), latex.final(text)
+        answer, minerva_answer = latex.boxed(text), latex.final(text)
         return {
-            "exact_match": float(found is not None and latex.equal(found, right)),
-            "exact_match_minerva": float(said is not None and latex.minerva(said) == latex.minerva(right)),
-            "answered": float(found is not None),
+            "exact_match": float(answer is not None and latex.equal(answer, right)),
+            "exact_match_minerva": float(
+                minerva_answer is not None and latex.minerva(minerva_answer) == latex.minerva(right)
+            ),
+            "answered": float(answer is not None),
         }
 
 

@@ -1,4 +1,4 @@
-"""MBPP: short Python functions from a sentence and three tests, scored by running the tests.
+"""MBPP: short Python functions from a sentence and three tests, scored by the tests.
 
 Source: Austin et al. 2021, arXiv:2108.07732; ``mbpp.jsonl`` and ``sanitized-mbpp.json`` of google-research.
 Problems 11-510 are for evaluation (500, or 257 of the sanitized); the prompt shows problems 2, 3 and 4.
@@ -27,7 +27,7 @@ DATA = {
     ),
 }
 QUESTION = {"full": "text", "sanitized": "prompt"}
-"""The field that holds the task, by variant; it tells one file from the other."""
+"""The field of the question, by variant. It distinguishes the two files."""
 TESTED = range(11, 511)
 SHOWN = (2, 3, 4)
 HEAD = (
@@ -42,9 +42,12 @@ class Mbpp(Task):
     """Write a function that passes its tests; pass@1 is 1 when it does, else 0.
 
     Args:
-        variant: full or sanitized. file: its file. hub: ``official``, or ID@REVISION, instead of a file.
-        shots: of the three examples of the published prompt, from the first on.
-        timeout_s: wall time of one program. memory_mb: its address space, in MiB.
+        variant: full or sanitized.
+        file: the file of the variant.
+        hub: ``official``, or ID@REVISION, instead of a file.
+        shots: how many of the three examples of the published prompt are shown, from the first on.
+        timeout_s: wall time of one program.
+        memory_mb: its address space, in MiB.
     """
 
     variant: str = "full"
@@ -62,7 +65,7 @@ class Mbpp(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: no such variant, too many shots, or limits under which no program runs.
+            UsageError: there is no such variant, there are too many shots, or no program runs under the limits.
         """
         one_of("the task mbpp", "variant", self.variant, DATA)
         if not 0 <= self.shots <= len(SHOWN):
@@ -73,7 +76,7 @@ class Mbpp(Task):
         return sandbox.Limits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
 
     def prompts(self) -> Sequence[Prompt]:
-        """Problems 11-510 that the file has, as published: the examples, the task, its tests and [BEGIN].
+        """Return problems 11-510 of the file as published: the examples, the task, its tests and [BEGIN].
 
         Raises:
             UsageError: the file is missing, malformed, of the other variant, or lacks an example.
@@ -84,12 +87,12 @@ class Mbpp(Task):
         if lacking:
             raise UsageError(f"{rows[0][0].path} lacks the examples {lacking} of the published prompt; lower shots")
         before = "".join(f"{self._head(*problems[n])}{_code(*problems[n])}\n[DONE]\n\n" for n in SHOWN[: self.shots])
-        made = [
+        prompts = [
             Prompt(f"mbpp/{number}", before + self._head(where, row), data=self._data(where, row))
             for where, row in rows
             if (number := _number(row, where)) in TESTED
         ]
-        return unique(made, str(rows[0][0].path))
+        return unique(prompts, str(rows[0][0].path))
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
         """Run the program against the tests, in the sandbox.
@@ -117,14 +120,14 @@ class Mbpp(Task):
 
 
 def body(text: str) -> str:
-    """The program in an output: up to [DONE], and of that the first fenced block where there is one."""
+    """Return the program in an output: the text before [DONE], or its first fenced block where there is one."""
     text = until(text, ("[DONE]",))
-    found = FENCED.search(text)
-    return found[1] if found else text
+    block = FENCED.search(text)
+    return block[1] if block else text
 
 
 def program(prompt: Prompt, text: str) -> str:
-    """What the tests need, the program, and the tests."""
+    """Return the source to run: the setup of the tests, the program, and the tests."""
     return f"{prompt.data['setup']}\n{body(text)}\n\n{prompt.data['tests']}\n"
 
 

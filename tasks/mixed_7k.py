@@ -1,9 +1,9 @@
 """ "Mixed-7k", on which Cross-Regression trains its adapters.
 
 Source: Abulkhanov et al., Cross-Regression, appendix D.1: "a balanced mixture of UltraChat, ShareGPT, and BaGel
-instructions". Seeds, counts by source and versions are not given there; here the sources differ by one prompt at most,
-draws are seeded, and no prompt is a benchmark's (equal texts, whatever their case and white space; not similar ones).
-Clipping to 2,048 tokens is left to the training, which knows the tokenizer.
+instructions". The paper gives no seeds, counts by source or versions. Here the counts differ by one prompt at most and
+draws are seeded. Prompts that equal a benchmark's up to case and white space are left out; similar prompts are not. The
+training clips to 2,048 tokens, because it knows the tokenizer.
 """
 
 from __future__ import annotations
@@ -17,23 +17,26 @@ from harness.registry import TASKS
 from tasks.bagel import Bagel
 from tasks.loaders.conversations import marks
 from tasks.loaders.mixtures import draw, names, place
-from tasks.loaders.texts import asked, key, ranked
+from tasks.loaders.texts import key, questions_of, ranked
 from tasks.sharegpt import ShareGpt
 from tasks.ultrachat import UltraChat
 
 BENCHMARKS = ("gsm8k", "humaneval", "mbpp", "math500", "mt_bench")
-"""What Cross-Regression evaluates on beside ShareGPT, whose test side is apart by itself."""
+"""The benchmarks of Cross-Regression besides ShareGPT, which is split into training and test sides already."""
 
 
 @TASKS.register("mixed_7k")
 @dataclass(frozen=True)
 class Mixed7k(Task):
-    """Prompts to train on: as many of UltraChat, ShareGPT and Bagel, which are the categories, mixed.
+    """Prompts to train on: equal numbers of UltraChat, ShareGPT and Bagel, which are the categories, mixed.
 
     Args:
-        count: of all. seed: of the draw and of the order. ultrachat, sharegpt, bagel: their files, or hub:official,
-            or hub:ID@REVISION; "" is the data folder.
-        without: tasks none of whose prompts may be among these; their data must be at hand.
+        count: number of all prompts.
+        seed: of the draw and of the order.
+        ultrachat: its file, hub:official or hub:ID@REVISION; "" is the data folder.
+        sharegpt: likewise.
+        bagel: likewise.
+        without: tasks whose prompts are left out; their data must be there.
     """
 
     count: int = 7000
@@ -49,19 +52,19 @@ class Mixed7k(Task):
         """Check the parameter.
 
         Raises:
-            UsageError: fewer prompts than sources.
+            UsageError: there are fewer prompts than sources.
         """
         if self.count < 3:
             raise UsageError(f"the task mixed_7k was given count={self.count}; it has three sources, take 3 or more")
 
     def prompts(self) -> Sequence[Prompt]:
-        """``count`` prompts, in a random order.
+        """Return ``count`` prompts in a random order.
 
         Raises:
             UsageError: data is missing, or a source has too few prompts.
         """
-        taken = marks(names(self.without))
-        made: list[Prompt] = []
+        excluded = marks(names(self.without))
+        prompts: list[Prompt] = []
         sources = (
             UltraChat(*place(self.ultrachat), "train"),
             ShareGpt(*place(self.sharegpt), "train"),
@@ -69,7 +72,7 @@ class Mixed7k(Task):
         )
         for index, task in enumerate(sources):
             share = self.count // 3 + (index < self.count % 3)
-            drawn = draw(task.name, task.prompts(), share, self.seed, taken)
-            taken.update(key(text) for prompt in drawn for text in asked(prompt))
-            made += [replace(prompt, category=task.name) for prompt in drawn]
-        return tuple(ranked(made, self.seed))
+            drawn = draw(task.name, task.prompts(), share, self.seed, excluded)
+            excluded.update(key(text) for prompt in drawn for text in questions_of(prompt))
+            prompts += [replace(prompt, category=task.name) for prompt in drawn]
+        return tuple(ranked(prompts, self.seed))

@@ -1,4 +1,4 @@
-"""MT-Bench: 80 questions of two turns in eight categories. Prompts here; scores only those a judge gave elsewhere.
+"""MT-Bench: 80 questions of two turns in eight categories. Scores are read from a file of a judge.
 
 Source: Zheng et al. 2023, arXiv:2306.05685; ``question.jsonl`` of FastChat's llm_judge.
 """
@@ -31,14 +31,18 @@ FIGURE = "judge_score"
 @TASKS.register("mt_bench")
 @dataclass(frozen=True)
 class MtBench(Task):
-    """Answer a question; the first turn unless the second is asked for with given answers to the first.
+    """Answer the first turn of a question, or the second turn after an answer from a file.
 
-    The published protocol has a model answer its own first turn; here every method is given the same one, so that
-    outputs can be paired. Without ``scores`` there is no figure of quality.
+    In the published protocol a model continues its own first answer. Here every method continues the same answer, so
+    that outputs can be paired. Without ``scores`` there is no measure of quality.
 
     Args:
-        file: ``question.jsonl``. turn, answers, conversation: see ``tasks.loaders.turns.Second``.
-        scores: a judge's, in FastChat's format with the judged text. judged: the model in there whose scores count.
+        file: ``question.jsonl``.
+        turn: see ``tasks.loaders.turns.Second``.
+        answers: see there.
+        conversation: see there.
+        scores: a judge's file, in FastChat's format with the judged text.
+        judged: the model in that file whose scores count.
     """
 
     file: str = ""
@@ -55,7 +59,7 @@ class MtBench(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: no such turn, or one without what it needs.
+            UsageError: there is no such turn, or a parameter that it needs is missing.
         """
         self._second().check("mt_bench")
 
@@ -63,17 +67,17 @@ class MtBench(Task):
         return Second(self.turn, self.answers, self.conversation)
 
     def prompts(self) -> Sequence[Prompt]:
-        """In the order of the file.
+        """Return the questions in the order of the file.
 
         Raises:
             UsageError: a file is missing or malformed.
         """
         groups = {category: category for category in CATEGORIES}
-        found, path = questions(DATA, self.file, groups)
-        return self._second().prompts("mt_bench", found, groups, path)
+        all_questions, path = questions(DATA, self.file, groups)
+        return self._second().prompts("mt_bench", all_questions, groups, path)
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
-        """Means of a judge's scores from 1 to 10.
+        """Return the means of a judge's scores from 1 to 10.
 
         Raises:
             UsageError: the file of scores is missing or malformed.

@@ -25,14 +25,17 @@ DATA = Published("Spec-Bench", "spec_bench/question.jsonl", "data/spec_bench of 
 @TASKS.register("spec_bench")
 @dataclass(frozen=True)
 class SpecBench(Task):
-    """Answer a question; the six tasks are the categories, which every report shows apart.
+    """Answer the first turn of a question, or the second turn after an answer from a file.
 
-    The first turn unless the second, which MT-Bench's questions alone have, is asked for with given answers to the
-    first. The published figures are over both turns, the second after the model's own answer.
+    The six tasks are the categories, which every report shows separately. Only MT-Bench's questions have a second turn.
+    The published figures cover both turns, the second after the model's own answer.
 
     Args:
-        file: ``question.jsonl``. category: one of the six alone; "" for all.
-        turn, answers, conversation: see ``tasks.loaders.turns.Second``.
+        file: ``question.jsonl``.
+        category: one of the six; "" takes all.
+        turn: see ``tasks.loaders.turns.Second``.
+        answers: see there.
+        conversation: see there.
     """
 
     file: str = ""
@@ -47,7 +50,7 @@ class SpecBench(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: no such category or turn, or a turn without what it needs.
+            UsageError: there is no such category or turn, or a parameter that the turn needs is missing.
         """
         one_of("the task spec_bench", "category", self.category, ("", *CATEGORIES))
         self._second().check("spec_bench")
@@ -56,17 +59,19 @@ class SpecBench(Task):
         return Second(self.turn, self.answers, self.conversation)
 
     def prompts(self) -> Sequence[Prompt]:
-        """In the order of the file.
+        """Return the questions in the order of the file.
 
         Raises:
-            UsageError: a file is missing or malformed, or one of the six tasks is not in it.
+            UsageError: a file is missing or malformed, or lacks one of the six tasks.
         """
-        found, path = questions(DATA, self.file, GROUPS)
-        wanted = (self.category,) if self.category else CATEGORIES
-        if lacking := set(wanted) - {GROUPS[question.category] for question in found}:
+        all_questions, path = questions(DATA, self.file, GROUPS)
+        categories = (self.category,) if self.category else CATEGORIES
+        if lacking := set(categories) - {GROUPS[question.category] for question in all_questions}:
             raise UsageError(f"{path} has no question of {', '.join(sorted(lacking))}. It should be {DATA.origin}")
-        kept = [question for question in found if GROUPS[question.category] in wanted]
-        made = self._second().prompts("spec_bench", kept, GROUPS, path)
-        if not made:
-            raise UsageError(f"no question of {', '.join(wanted)} has a turn {self.turn}; only those of mt_bench do")
-        return made
+        chosen = [question for question in all_questions if GROUPS[question.category] in categories]
+        prompts = self._second().prompts("spec_bench", chosen, GROUPS, path)
+        if not prompts:
+            raise UsageError(
+                f"no question of {', '.join(categories)} has a turn {self.turn}; only those of mt_bench do"
+            )
+        return prompts

@@ -93,6 +93,6 @@ class SudokuTask(Task):
         return figures | {f"distinct_{n}": distinct(texts, n) for n in GRAMS}
 
 
-def _kind(shown: str) -> str:
-    count = sudoku.answers(shown)
+def _kind(cells: str) -> str:
+    count = sudoku.answers(cells)
     return "one answer" if count == ONE else f"2 to {FEW} answers" if count <= FEW else f"over {FEW} answers"

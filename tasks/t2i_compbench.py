@@ -19,7 +19,7 @@ from tasks.loaders.pictures import PictureTask
 from tasks.metrics import image_weights as weights
 from tasks.metrics import t2i_compbench as bench
 from tasks.metrics.clip import Clip
-from tasks.metrics.image_stats import Shown, mean
+from tasks.metrics.image_stats import PictureSet, mean
 from tasks.metrics.images import FIGURES, Settings, elsewhere
 
 FOLDER = "t2i_compbench"
@@ -35,11 +35,11 @@ HOW = "score the pictures with Karine-Huang/T2I-CompBench, and its vqa_result.js
 DEPTH = weights.Weights("dpt_hybrid-midas-501f0c75.pt", "isl-org/DPT", "501f0c75")
 
 
-def _non_spatial(seen: Shown, settings: Settings) -> SetScore:
-    """The bare cosine under OpenAI's ViT-B/32, over the pictures of this category."""
-    part = seen.only("non_spatial")
+def _non_spatial(picture_set: PictureSet, settings: Settings) -> SetScore:
+    """The mean cosine under OpenAI's ViT-B/32, over the pictures of this category."""
+    subset = picture_set.only("non_spatial")
     clip = Clip("ViT-B-32-quickgelu", weights.find(weights.CLIP_B32, settings.weights))
-    return mean(part.ids, clip.cosines(part.pictures, part.texts).tolist() if part.ids else ())
+    return mean(subset.ids, clip.cosines(subset.pictures, subset.texts).tolist() if subset.ids else ())
 
 
 @TASKS.register("t2i_compbench")
@@ -48,7 +48,8 @@ class T2ICompBench(PictureTask):
     """Prompts category by category, in the order of the files; ids are the category and the row, from 0.
 
     Args:
-        folder: that holds ``CATEGORY_val.txt``. category: one of them; "" is all.
+        folder: contains the files ``CATEGORY_val.txt``.
+        category: one of the eight; "" takes all.
     """
 
     folder: str = ""
@@ -68,8 +69,8 @@ class T2ICompBench(PictureTask):
         if self.category and self.category not in bench.CATEGORIES:
             raise UnknownNameError("T2I-CompBench++ category", self.category, bench.CATEGORIES)
         folder = locate(self.folder, FOLDER)
-        wanted = (self.category,) if self.category else bench.CATEGORIES
-        return tuple(prompt for name in wanted for prompt in _category(folder, name))
+        categories = (self.category,) if self.category else bench.CATEGORIES
+        return tuple(prompt for name in categories for prompt in _category(folder, name))
 
 
 def _category(folder: Path, name: str) -> list[Prompt]:

@@ -1,7 +1,7 @@
-"""Short English sentences with known words, spoken by a synthesiser and shipped here: 104 to test on, 28 beside them.
+"""Short English sentences with known words, spoken by a synthesiser: 104 to test on, 28 to train on. Both are shipped.
 
-Test and training utterances share neither a sentence nor a voice. How they were made and under which licence:
-data/utterances/README.md.
+Test and training utterances share neither a sentence nor a voice. data/utterances/README.md says how they were made and
+under which licence.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ class Utterances(SpeechTask):
         """Check the parameter.
 
         Raises:
-            UsageError: no such split.
+            UsageError: there is no such split.
         """
         if self.split not in SPLITS:
             raise UsageError(f"the task utterances was given split={self.split!r}; choose one of {', '.join(SPLITS)}")
 
     def prompts(self) -> Sequence[Prompt]:
-        """All utterances of the split.
+        """Return all utterances of the split.
 
         Raises:
             UsageError: shipped data is missing or damaged.
@@ -66,9 +66,9 @@ def _prompts(folder: Path, split: str) -> tuple[Prompt, ...]:
 
 
 def _rows(folder: Path) -> list[dict[str, Any]]:
-    found = []
+    rows = []
     for where, row in json_lines(folder / "utterances.jsonl", "the list of utterances", "the package stridebench"):
         if not all(isinstance(row.get(field), str) for field in FIELDS):
             raise where.fault(f"an utterance has the texts {', '.join(FIELDS)}")
-        found.append(dict(row))
-    return found
+        rows.append(dict(row))
+    return rows

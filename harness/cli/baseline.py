@@ -9,7 +9,7 @@ import click
 
 from harness.cli.main import emit
 from harness.record.store import Store
-from reports.gate.gate import make_baseline
+from reports.gate.decision import make_baseline
 
 
 @click.group(name="baseline")

@@ -11,7 +11,7 @@ import click
 from harness.cli.main import emit
 from harness.errors import UsageError
 from harness.record.store import Store
-from reports.gate import gate
+from reports.gate import decision
 
 
 @click.command(name="gate")
@@ -52,11 +52,11 @@ def command(
         raise UsageError(
             f"{baseline} holds a JSON {type(document).__name__}, no baseline; `stride baseline make` makes one"
         )
-    result = gate.gate(Store.open(run), document, margin, min_prompts)
-    (markdown or run / "gate.md").write_text(gate.markdown(result), encoding="utf-8")
-    (junit or run / "gate.xml").write_text(gate.junit(result), encoding="utf-8")
+    result = decision.gate(Store.open(run), document, margin, min_prompts)
+    (markdown or run / "gate.md").write_text(decision.markdown(result), encoding="utf-8")
+    (junit or run / "gate.xml").write_text(decision.junit(result), encoding="utf-8")
     if as_json:
         emit({"verdict": result.verdict, "rows": [asdict(row) for row in result.rows]})
     else:
-        click.echo(gate.markdown(result))
+        click.echo(decision.markdown(result))
     raise SystemExit(result.exit_code)

@@ -11,19 +11,19 @@ from rich.console import Console
 from harness.cli.main import strict
 from harness.record.store import Store
 from reports import contact_sheets, pareto, tables
-from reports.papers import suites
+from reports.papers import report
 
 
 def write(store: Store, frame: pd.DataFrame, folder: Path) -> list[Path]:
     """Write every report of a run; returns the files."""
     written = [*tables.write(store, folder, frame), *pareto.write(frame, folder)]
-    return [*written, *contact_sheets.write(store, folder), *suites.write(store, folder)]
+    return [*written, *contact_sheets.write(store, folder), *report.write(store, folder)]
 
 
 def print_tables(store: Store, frame: pd.DataFrame) -> None:
     """The run's own table, then those of its paper."""
     tables.terminal(frame, Console())
-    suites.terminal(store, Console())
+    report.terminal(store, Console())
 
 
 def append(path: Path, frame: pd.DataFrame, store: Store) -> None:

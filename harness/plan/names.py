@@ -14,9 +14,10 @@ from pydantic import TypeAdapter, ValidationError
 from harness.core.method import Method
 from harness.core.sampling import Sampling
 from harness.core.task import Task
-from harness.errors import StrideError, did_you_mean
+from harness.discover import report_files
+from harness.errors import StrideError, UnknownNameError, did_you_mean
 from harness.plan import presets
-from harness.plan.yaml_lines import Lines, Loc
+from harness.plan.yaml_lines import Lines, Loc, parse
 from harness.registry import BACKBONES, METHODS, TASKS, Registry
 
 Problems = list[str]
@@ -204,6 +205,21 @@ def temperatures(data: Mapping[str, Any], lines: Lines, problems: Problems) -> N
     for index, value in enumerate(values if isinstance(values, list | tuple) else ()):
         if isinstance(value, int | float) and not 0 <= value < math.inf:
             problems.append(f"{lines.at(('temperature', index))}: temperature {value:g} is not a number from 0 on")
+
+
+def report(data: Mapping[str, Any], lines: Lines, problems: Problems) -> None:
+    """The report must be one that a paper's file defines."""
+    entry = data.get("report")
+    name = entry.get("name") if isinstance(entry, Mapping) else entry
+    if isinstance(name, str) and name not in reports():
+        problems.append(f"{lines.at(('report', 'name'))}: {UnknownNameError('report', name, reports())}")
+
+
+@functools.cache
+def reports() -> tuple[str, ...]:
+    """Names of all reports."""
+    files = (parse(path.read_text(encoding="utf-8")).data for path in report_files())
+    return tuple(name for file in files for name in file.get("reports", ()))
 
 
 def _entries(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:

@@ -233,6 +233,7 @@ def _resolve(data: Mapping[str, Any], overrides: Overrides, lines: Lines, proble
     tasks = names.tasks(plain, lines, problems)
     dtypes = names.default_dtypes(plain, lines, problems)
     names.temperatures(plain, lines, problems)
+    names.report(plain, lines, problems)
     if problems or suite is None:
         raise UsageError("\n".join(dict.fromkeys(problems)))
     entries = (e if e.dtype else e.model_copy(update={"dtype": (dtypes[e.name],)}) for e in suite.backbones)

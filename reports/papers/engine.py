@@ -14,9 +14,9 @@ from typing import Any
 
 import pandas as pd
 
-from reports.papers.layouts import Layout, Printed, Quantity, printed
-from reports.papers.measured import CELL, Measured, Run, fits, over_seeds, shown
-from reports.text_table import UNMEASURED, Column, TextTable
+from reports.papers.measured import CELL, Measured, Run, fits, over_seeds
+from reports.papers.paper_files import Layout, Printed, Quantity, printed
+from reports.text_table import UNMEASURED, Column, TextTable, measured_text
 
 Row = Mapping[str, Any]
 
@@ -298,14 +298,14 @@ def _texts(quantity: Quantity, line: Line, cells: pd.DataFrame, measures: Mappin
     if quantity.measure:
         yield measures[quantity.measure](cell, line)
     else:
-        yield shown(cell, quantity.keys, quantity.digits)
+        yield measured_text(cell, *quantity.keys, digits=quantity.digits)
 
 
 MEASURES: Mapping[str, Measure] = {
     "failed": lambda cell, _: UNMEASURED if cell is None else f"{cell['n_failed']:.0f}/{cell['n_run']:.0f}",
     "n": lambda cell, _: "0" if cell is None else f"{cell['n_ok']:.0f}",
     "verdict": lambda cell, _: "-" if cell is None else str(cell["verdict"]),
-    "tokens": lambda cell, line: shown(cell, (line.key,), 2) if line.key else "-",
+    "tokens": lambda cell, line: measured_text(cell, line.key) if line.key else "-",
 }
 """Writers of quantities that are no figure of the summary alone."""
 

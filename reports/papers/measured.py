@@ -11,7 +11,7 @@ import pandas as pd
 
 from harness.record import stats
 from reports.summary import FinishedCell, Row, metric_interval, put, summarise
-from reports.text_table import UNMEASURED, Column, TextTable, interval
+from reports.text_table import Column, TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -164,18 +164,3 @@ def over_seeds(rows: pd.DataFrame) -> str:
     """What the intervals are over where every cell decoded one prompt; "" where one decoded more."""
     seeds = int(rows["n_ok"].max())
     return f"one prompt: intervals are over its {seeds} seeds" if rows["prompts"].max() == 1 and seeds > 1 else ""
-
-
-def written(estimate: stats.Interval | None, digits: int = 2) -> str:
-    """An interval as in tables."""
-    row: Row = {}
-    put(row, "x", estimate)
-    return interval(pd.Series(row), "x", digits) if estimate else UNMEASURED
-
-
-def shown(row: pd.Series[Any] | None, keys: tuple[str, ...], digits: int) -> str:
-    """The first of the figures that was measured, with its interval; else that it was not."""
-    for key in keys:
-        if row is not None and key in row.index and pd.notna(row[key]):
-            return interval(row, key, digits) if f"{key}_low" in row.index else f"{row[key]:.{digits}f}"
-    return UNMEASURED

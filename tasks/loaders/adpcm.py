@@ -1,8 +1,8 @@
-"""WAV files of IMA ADPCM, four bits a sample: a quarter of the size, and no package needed to read them.
+"""Reads WAV files of IMA ADPCM, four bits a sample, without a further package.
 
 Source: Interactive Multimedia Association, "Recommended Practices for Enhancing Digital Audio Compatibility in
 Multimedia Systems", revision 3.00 (1992), section 6; blocks as in WAVE format 0x11. A block starts with a whole sample
-and a step, so all blocks of all files are decoded side by side.
+and a step, so all blocks of all files are decoded in parallel.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from harness.errors import UsageError
 
 FORMAT = 0x11
 BLOCK = 512
-"""Bytes a block, a header of four among them; each further byte holds two samples, the low half first."""
+"""Bytes a block, four of which are the header. Every other byte holds two samples, the low half first."""
 RATE = 16_000
 CHANGE = np.array([-1, -1, -1, -1, 2, 4, 6, 8])
-"""By how much the size of a step moves after each code."""
+"""Change of the step's index after each code."""
 # fmt: off
 STEPS = np.array([
     7, 8, 9, 10, 11, 12, 13, 14, 16, 17, 19, 21, 23, 25, 28, 31, 34, 37, 41, 45, 50, 55, 60, 66, 73, 80, 88, 97, 107,
@@ -35,7 +35,7 @@ STEPS = np.array([
 
 
 def read(paths: Sequence[Path]) -> list[Float[np.ndarray, " samples"]]:
-    """Waveforms of mono files at 16 kHz, float32 between -1 and 1; each ends with its last whole block.
+    """Read waveforms of mono files at 16 kHz, float32 between -1 and 1; each ends with its last whole block.
 
     Raises:
         UsageError: a file is missing, damaged or of another format.
@@ -44,12 +44,12 @@ def read(paths: Sequence[Path]) -> list[Float[np.ndarray, " samples"]]:
         return []
     blocks = [_blocks(path) for path in paths]
     samples = decode(np.concatenate(blocks)).astype(np.float32) / 32768
-    ends = np.cumsum([len(each) for each in blocks])
-    return [part.reshape(-1) for part in np.split(samples, ends[:-1])]
+    last_blocks = np.cumsum([len(part) for part in blocks])
+    return [waveform.reshape(-1) for waveform in np.split(samples, last_blocks[:-1])]
 
 
 def decode(blocks: UInt8[np.ndarray, "blocks bytes"]) -> Int16[np.ndarray, "blocks samples"]:
-    """Samples of each block: the one in its header, then two a byte."""
+    """Decode the samples of each block: the sample in its header, then two a byte."""
     code = np.arange(16)
     moves = ((STEPS[:, None] >> 3) + sum((STEPS[:, None] >> (2 - bit)) * (code >> bit & 1) for bit in range(3))) * (
         1 - 2 * (code >> 3)
@@ -58,13 +58,13 @@ def decode(blocks: UInt8[np.ndarray, "blocks bytes"]) -> Int16[np.ndarray, "bloc
     codes = np.stack([blocks[:, 4:] & 15, blocks[:, 4:] >> 4], 2).reshape(len(blocks), -1)
     value = blocks[:, :2].copy().view("<i2")[:, 0].astype(np.int64)
     step = np.minimum(blocks[:, 2], len(STEPS) - 1)
-    found = np.empty((len(blocks), codes.shape[1] + 1), np.int16)
-    found[:, 0] = value
-    for k, now in enumerate(codes.T):
-        value = np.clip(value + moves[step, now], -32768, 32767)
-        step = after[step, now]
-        found[:, k + 1] = value
-    return found
+    samples = np.empty((len(blocks), codes.shape[1] + 1), np.int16)
+    samples[:, 0] = value
+    for k, column in enumerate(codes.T):
+        value = np.clip(value + moves[step, column], -32768, 32767)
+        step = after[step, column]
+        samples[:, k + 1] = value
+    return samples
 
 
 def _blocks(path: Path) -> UInt8[np.ndarray, "blocks bytes"]:
@@ -86,11 +86,11 @@ def _blocks(path: Path) -> UInt8[np.ndarray, "blocks bytes"]:
 
 
 def _chunks(raw: bytes) -> dict[bytes, bytes]:
-    """Of a RIFF file, by name."""
-    found: dict[bytes, bytes] = {}
+    """Return the chunks of a RIFF file by name."""
+    chunks: dict[bytes, bytes] = {}
     at = 12
     while at + 8 <= len(raw):
         size = struct.unpack_from("<I", raw, at + 4)[0]
-        found[raw[at : at + 4]] = raw[at + 8 : at + 8 + size]
+        chunks[raw[at : at + 4]] = raw[at + 8 : at + 8 + size]
         at += 8 + size + size % 2
-    return found
+    return chunks

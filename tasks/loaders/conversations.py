@@ -14,7 +14,7 @@ from harness.core.task import Prompt, Task
 from harness.errors import UsageError, one_of
 from harness.registry import TASKS
 from tasks.loaders.files import Row, Where
-from tasks.loaders.texts import Published, asked, key, ranked
+from tasks.loaders.texts import Published, key, questions_of, ranked
 
 SPLITS = ("test", "train")
 ONE_IN = 16
@@ -99,7 +99,7 @@ def marks(names: Sequence[str]) -> set[str]:
     for name in names:
         task: Task = TASKS.get(name)()
         try:
-            keys.update(key(text) for prompt in task.prompts() for text in asked(prompt))
+            keys.update(key(text) for prompt in task.prompts() for text in questions_of(prompt))
         except UsageError as error:
             lacking.append(f"{name}: {error}")
     if lacking:

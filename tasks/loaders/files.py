@@ -30,10 +30,10 @@ class Where:
         return UsageError(f"{place}: {what}. Replace the file by the published one, or mend that {self.unit}")
 
 
-def locate(given: str, name: str) -> Path:
+def locate(path: str, name: str) -> Path:
     """Return the given path of a data file or folder, else ``name`` in the data folder ($STRIDE_CACHE/data)."""
-    if given:
-        return Path(given).expanduser()
+    if path:
+        return Path(path).expanduser()
     return Path(os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench") / "data" / name
 
 

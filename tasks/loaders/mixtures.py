@@ -7,23 +7,23 @@ from typing import NamedTuple
 
 from harness.core.task import Prompt
 from harness.errors import UsageError
-from tasks.loaders.texts import asked, key, ranked
+from tasks.loaders.texts import key, questions_of, ranked
 
 
-def draw(name: str, prompts: Sequence[Prompt], count: int, seed: int, taken: set[str]) -> list[Prompt]:
-    """Draw ``count`` of the prompts in a random order, without those whose questions are ``taken``.
+def draw(name: str, prompts: Sequence[Prompt], count: int, seed: int, excluded: set[str]) -> list[Prompt]:
+    """Draw ``count`` of the prompts in a random order, without those whose questions are excluded.
 
     Args:
         name: of the data set, for messages.
         prompts: to draw from.
         count: number of prompts.
         seed: of the order.
-        taken: keys of the texts that must not be asked.
+        excluded: keys of questions that must not occur.
 
     Raises:
         UsageError: too few prompts are left.
     """
-    free = [prompt for prompt in prompts if not any(key(text) in taken for text in asked(prompt))]
+    free = [prompt for prompt in prompts if not any(key(text) in excluded for text in questions_of(prompt))]
     if not 0 < count <= len(free):
         raise UsageError(
             f"{count} prompts of {name} are asked for; of the {len(prompts)} that are for training, {len(free)} are "
@@ -39,11 +39,11 @@ class Place(NamedTuple):
     hub: str
 
 
-def place(given: str) -> Place:
+def place(value: str) -> Place:
     """Parse a parameter: a file, or hub:ID@REVISION."""
-    return Place("", given.removeprefix("hub:")) if given.startswith("hub:") else Place(given, "")
+    return Place("", value.removeprefix("hub:")) if value.startswith("hub:") else Place(value, "")
 
 
-def names(given: Sequence[str] | str) -> tuple[str, ...]:
+def names(value: Sequence[str] | str) -> tuple[str, ...]:
     """Return the names of a list, or of a text that separates them by commas or spaces."""
-    return tuple(given.replace(",", " ").split()) if isinstance(given, str) else tuple(given)
+    return tuple(value.replace(",", " ").split()) if isinstance(value, str) else tuple(value)

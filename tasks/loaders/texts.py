@@ -40,7 +40,7 @@ class Published:
     package: str = ""
     member: str = ""
 
-    def rows(self, given: str, hub: str, split: str) -> list[tuple[Where, Row]]:
+    def rows(self, path_or_empty: str, hub: str, split: str) -> list[tuple[Where, Row]]:
         """Read all rows: from the hub where ``hub`` names a data set, else from a file (.parquet, .json, JSON lines).
 
         Args:
@@ -53,16 +53,16 @@ class Published:
         """
         if hub:
             return self._of_hub(self.hub if hub == OFFICIAL else hub, split)
-        path = self.place(given)
+        path = self.place(path_or_empty)
         rows = _read(path, self.what, self.origin)
         if not rows:
             raise UsageError(f"{path} holds no row. It should be {self.what}, from {self.origin}")
         return rows
 
-    def place(self, given: str) -> Path:
+    def place(self, file: str) -> Path:
         """Return the given path, else the path in the data folder, else the file of the installed package."""
-        path = locate(given, self.file)
-        if given or path.exists() or not self.package:
+        path = locate(file, self.file)
+        if file or path.exists() or not self.package:
             return path
         try:
             packaged = Path(str(distribution(self.package).locate_file(self.member)))
@@ -131,11 +131,11 @@ def unique(prompts: Sequence[Prompt], path: str) -> tuple[Prompt, ...]:
     Raises:
         UsageError: two prompts have the same id.
     """
-    seen: set[str] = set()
+    ids: set[str] = set()
     for prompt in prompts:
-        if prompt.id in seen:
+        if prompt.id in ids:
             raise UsageError(f"{path}: {prompt.id} is there twice. Replace the file by the published one")
-        seen.add(prompt.id)
+        ids.add(prompt.id)
     return tuple(prompts)
 
 
@@ -144,7 +144,7 @@ def key(text: str) -> str:
     return hashlib.sha256(" ".join(text.casefold().split()).encode()).hexdigest()
 
 
-def asked(prompt: Prompt) -> tuple[str, ...]:
+def questions_of(prompt: Prompt) -> tuple[str, ...]:
     """Return the questions of a prompt without the words that its form adds; by default its text."""
     questions = prompt.data.get("asked") or (prompt.text or "",)
     return (questions,) if isinstance(questions, str) else tuple(questions)

@@ -80,8 +80,8 @@ class Second:
             UsageError: two questions have the same id, or an answer to turn 1 is missing.
         """
         answers = _answers(Path(self.answers).expanduser()) if self.turn == 2 else {}
-        asked = [question for question in questions if len(question.turns) >= self.turn]
-        return unique([self._prompt(task, question, groups, answers) for question in asked], path)
+        chosen = [question for question in questions if len(question.turns) >= self.turn]
+        return unique([self._prompt(task, question, groups, answers) for question in chosen], path)
 
     def _prompt(self, task: str, question: Question, groups: Mapping[str, str], answers: Mapping[int, str]) -> Prompt:
         name, text = f"{task}/{question.id}", question.turns[0]

@@ -1,4 +1,4 @@
-"""LAION's improved aesthetic predictor: a stack of linear maps on OpenAI's CLIP ViT-L/14 embedding; about 1 to 10.
+"""LAION's improved aesthetic predictor: linear maps of the embedding of OpenAI's CLIP ViT-L/14; about 1 to 10.
 
 Source: christophschuhmann/improved-aesthetic-predictor, simple_inference.py.
 """
@@ -14,13 +14,13 @@ from torch import Tensor, nn
 from harness.core.task import SetScore
 from tasks.metrics import image_weights as weights
 from tasks.metrics.clip import Clip
-from tasks.metrics.image_stats import Shown, mean
+from tasks.metrics.image_stats import PictureSet, mean
 
 WIDTH = 768
 
 
 class Head(nn.Module):
-    """768 -> 1024 -> 128 -> 64 -> 16 -> 1 without activations; numbered as in the checkpoint, dropouts included."""
+    """768 -> 1024 -> 128 -> 64 -> 16 -> 1 without activations. Layers are numbered as in the checkpoint."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -28,22 +28,22 @@ class Head(nn.Module):
         self.layers = nn.Sequential(*first, nn.Linear(128, 64), nn.Dropout(0.1), nn.Linear(64, 16), nn.Linear(16, 1))
 
     def forward(self, embedding: Float[Tensor, "N 768"]) -> Float[Tensor, " N"]:
-        """A score for each unit embedding."""
-        found: Tensor = self.layers(embedding)
-        return found[:, 0]
+        """Return a score for each unit embedding."""
+        scores: Tensor = self.layers(embedding)
+        return scores[:, 0]
 
 
 def open_head(folder: str) -> Head:
-    """The published head.
+    """Open the published head.
 
     Raises:
-        WeightsError: its file is absent or of another layout.
+        WeightsError: its file is missing or has another layout.
     """
     return load_head(weights.find(weights.AESTHETIC, folder))
 
 
 def load_head(path: Path) -> Head:
-    """A head from a file.
+    """Read a head from a file.
 
     Raises:
         WeightsError: the file cannot be read or does not fit.
@@ -53,10 +53,10 @@ def load_head(path: Path) -> Head:
     return head.eval()
 
 
-def aesthetic(seen: Shown, clip: Clip, head: Head) -> SetScore:
-    """Mean predicted score of the pictures; prompts play no part."""
-    if not seen.pictures:
-        return mean((), (), seen.failures)
+def aesthetic(picture_set: PictureSet, clip: Clip, head: Head) -> SetScore:
+    """Return the mean predicted score of the pictures; prompts are not used."""
+    if not picture_set.pictures:
+        return mean((), (), picture_set.failures)
     with torch.inference_mode():
-        found = head(torch.from_numpy(clip.pictures(seen.pictures)).float())
-    return mean(seen.ids, found.tolist(), seen.failures)
+        scores = head(torch.from_numpy(clip.pictures(picture_set.pictures)).float())
+    return mean(picture_set.ids, scores.tolist(), picture_set.failures)

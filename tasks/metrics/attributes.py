@@ -1,7 +1,7 @@
-"""What of its prompt a picture shows, from the objects found in it: GenEval's judgement, whole and part by part.
+"""What a picture shows of its prompt, from the detected objects: GenEval's judgement, as a whole and by aspect.
 
-Source: Ghosh et al. 2023, arXiv:2310.11513, section 3; the rules are those of ``tasks.metrics.geneval``. Pure
-functions: whatever finds the objects is another module.
+Source: Ghosh et al. 2023, arXiv:2310.11513, section 3; the rules are those of ``tasks.metrics.geneval``. The
+detector is another module.
 """
 
 from __future__ import annotations
@@ -18,12 +18,16 @@ from tasks.metrics import geneval
 
 
 @dataclass(frozen=True)
-class Seen:
+class DetectedObject:
     """One object in a picture.
 
     Args:
-        kind: its class. colour: "" where it has none. x, y: centre in pixels, right and down. side: of its square box
-            in pixels. score: confidence, 0 to 1.
+        kind: its class.
+        colour: "" where it has none.
+        x: centre in pixels, to the right.
+        y: centre in pixels, down.
+        side: of its square box in pixels.
+        score: confidence, 0 to 1.
     """
 
     kind: str
@@ -33,56 +37,58 @@ class Seen:
     side: float
     score: float = 1.0
 
-    def found(self) -> geneval.Found:
-        """The same in GenEval's terms."""
+    def detection(self) -> geneval.Detection:
+        """Return the object in GenEval's terms."""
         half = self.side / 2
         box = (self.x - half, self.y - half, self.x + half, self.y + half)
-        return geneval.Found(box, self.score, self.colour)
+        return geneval.Detection(box, self.score, self.colour)
 
 
-def judge(found: Sequence[Seen], asked: Mapping[str, Any]) -> dict[str, float]:
-    """Score one picture, each part 0 or 1.
-
-    A part is GenEval's judgement of what is left of the prompt when only that is asked for.
+def judge(objects: Sequence[DetectedObject], prompt: Mapping[str, Any]) -> dict[str, float]:
+    """Score one picture; each score is 0 or 1 and is GenEval's judgement of the prompt reduced to one aspect.
 
     Args:
-        found: objects in it, in any order. asked: a prompt in GenEval's layout: tag, include (class, count, and color
-            or position where they are asked), exclude (class, count).
+        objects: the detected objects, in any order.
+        prompt: a prompt in GenEval's layout: tag, include (class, count, and color or position where the prompt names
+            them), exclude (class, count).
 
     Returns:
-        ``object``: each class asked for is there at least once. ``overall``: all that GenEval requires holds. And,
-        where the prompt asks for it, ``count``: exactly as many; ``colour`` and ``position``: they hold for the most
-        confident objects of each class, as many as asked.
+        ``object``: each class of the prompt is there at least once. ``overall``: all that GenEval requires holds.
+        Where the prompt asks for them, ``count``: the number is exact; ``colour`` and ``position``: they hold for the
+        most confident objects of each class, as many as the prompt counts.
     """
-    groups: dict[str, list[geneval.Found]] = {}
-    for seen in sorted(found, key=lambda seen: -seen.score):
-        groups.setdefault(seen.kind, []).append(seen.found())
-    include, exclude = asked["include"], asked.get("exclude", ())
-    parts = {"object": {"include": [{"class": want["class"], "count": 1} for want in include]}, "overall": asked}
+    groups: dict[str, list[geneval.Detection]] = {}
+    for thing in sorted(objects, key=lambda thing: -thing.score):
+        groups.setdefault(thing.kind, []).append(thing.detection())
+    include, exclude = prompt["include"], prompt.get("exclude", ())
+    parts = {"object": {"include": [{"class": entry["class"], "count": 1} for entry in include]}, "overall": prompt}
     if exclude:
         parts["count"] = {"include": _without(include, "color", "position"), "exclude": exclude}
-    if any("color" in want for want in include):
+    if any("color" in entry for entry in include):
         parts["colour"] = {"include": _without(include, "position")}
-    if any("position" in want for want in include):
+    if any("position" in entry for entry in include):
         parts["position"] = {"include": _without(include, "color")}
     return {name: float(geneval.judge(groups, part).correct) for name, part in parts.items()}
 
 
 def _without(include: Sequence[Mapping[str, Any]], *keys: str) -> list[dict[str, Any]]:
-    return [{key: value for key, value in want.items() if key not in keys} for want in include]
+    return [{key: value for key, value in entry.items() if key not in keys} for entry in include]
 
 
 def regions(
-    found: Sequence[Seen], textured: bool, cells: int = 16, pixels: int = 64
+    objects: Sequence[DetectedObject], textured: bool, cells: int = 16, pixels: int = 64
 ) -> Int8[np.ndarray, "cells cells"]:
-    """Region of each token's cell in a picture that a model made: OBJECT where its middle lies in a found box.
+    """Return the region of each token's cell in a generated picture: OBJECT where its middle lies in a detected box.
 
     Args:
-        found: objects, in pixels. textured: the background asked for. cells, pixels: of a side.
+        objects: detected objects, in pixels.
+        textured: whether the prompt's background is textured.
+        cells: of a side.
+        pixels: of a side.
     """
     middle = (np.arange(cells) + 0.5) * pixels / cells
     out = np.full((cells, cells), TEXTURED if textured else SMOOTH, dtype=np.int8)
-    for seen in found:
-        rows, columns = (np.abs(middle - centre) < seen.side / 2 for centre in (seen.y, seen.x))
+    for thing in objects:
+        rows, columns = (np.abs(middle - centre) < thing.side / 2 for centre in (thing.y, thing.x))
         out[np.ix_(rows, columns)] = OBJECT
     return out

@@ -20,7 +20,7 @@ from harness.errors import UsageError
 from harness.record.outputs import Picture
 from tasks.metrics import image_weights as weights
 from tasks.metrics.features import INSTALL, device, imported
-from tasks.metrics.image_stats import Shown, batches, mean
+from tasks.metrics.image_stats import PictureSet, batches, mean
 
 OPENAI = "ViT-L-14-quickgelu"
 """open_clip's name of the model that OpenAI's ViT-L-14.pt belongs to."""
@@ -31,8 +31,9 @@ class Clip:
     """Unit embeddings of pictures and texts.
 
     Args:
-        model: one of open_clip's names. path: a checkpoint of exactly its layout. tensor_resize: resize pictures after
-            they became floats, as HPSv2 does, instead of before, as CLIP does.
+        model: one of open_clip's names.
+        path: a checkpoint of its layout.
+        tensor_resize: resize pictures as floats, as HPSv2 does, and not as pictures, as CLIP does.
 
     Raises:
         UsageError: open_clip is not installed, or has no such model.
@@ -50,16 +51,16 @@ class Clip:
         self._tokens = package.get_tokenizer(model)
 
     def pictures(self, pictures: Sequence[Picture]) -> Float[np.ndarray, "N E"]:
-        """Embeddings of pictures."""
+        """Embed pictures."""
         return self._all(self._net.encode_image, [self._images(part) for part in batches(pictures)])
 
     def texts(self, texts: Sequence[str]) -> Float[np.ndarray, "N E"]:
-        """Embeddings of texts; what goes past the 77 tokens of the model is cut, as everywhere."""
+        """Embed texts; each is cut after the model's 77 tokens, as is usual."""
         parts = [list(texts[start : start + 32]) for start in range(0, len(texts), 32)]
         return self._all(self._net.encode_text, [self._tokens(part) for part in parts])
 
     def cosines(self, pictures: Sequence[Picture], texts: Sequence[str]) -> Float[np.ndarray, " N"]:
-        """Cosine of each picture with its own text."""
+        """Return the cosine of each picture with its own text."""
         return np.asarray(np.einsum("ne,ne->n", self.pictures(pictures), self.texts(texts)))
 
     def _images(self, pictures: Sequence[Picture]) -> Float[Tensor, "B 3 H W"]:
@@ -69,34 +70,40 @@ class Clip:
 
     def _all(self, encode: Any, parts: Sequence[Tensor]) -> Float[np.ndarray, "N E"]:
         with torch.inference_mode():
-            found = [encode(part.to(device()), normalize=True).double().cpu().numpy() for part in parts]
-        return np.concatenate(found)
+            embeddings = [encode(part.to(device()), normalize=True).double().cpu().numpy() for part in parts]
+        return np.concatenate(embeddings)
 
 
 def open_clip(model: str, path: str, folder: str) -> Clip:
-    """The CLIP that a task names: a checkpoint of the user's, or OpenAI's ViT-L-14.pt, checked by its hash.
+    """Open the CLIP that a task names: the user's checkpoint, or OpenAI's ViT-L-14.pt, checked by its hash.
 
     Raises:
-        UsageError: a model without a checkpoint.
-        WeightsError: the file is absent, damaged or of another layout.
+        UsageError: another model than OpenAI's was named without a checkpoint.
+        WeightsError: the file is missing, damaged or has another layout.
     """
     if path:
-        given = Path(path).expanduser()
-        return Clip(model, weights.find(weights.Weights(given.name, f"whoever trained {model}"), str(given.parent)))
+        checkpoint = Path(path).expanduser()
+        return Clip(
+            model, weights.find(weights.Weights(checkpoint.name, f"whoever trained {model}"), str(checkpoint.parent))
+        )
     if model != OPENAI:
         raise UsageError(f"clip_model is {model!r}: give its checkpoint as clip_weights, a path")
     return Clip(model, weights.find(weights.CLIP_L14, folder))
 
 
-def clip_score(seen: Shown, clip: Clip) -> SetScore:
-    """100 max(cosine, 0), the mean over pictures."""
-    if not seen.pictures:
-        return mean((), (), seen.failures)
-    return mean(seen.ids, (100 * np.maximum(clip.cosines(seen.pictures, seen.texts), 0)).tolist(), seen.failures)
+def clip_score(picture_set: PictureSet, clip: Clip) -> SetScore:
+    """Return the mean of 100 max(cosine, 0) over pictures."""
+    if not picture_set.pictures:
+        return mean((), (), picture_set.failures)
+    return mean(
+        picture_set.ids,
+        (100 * np.maximum(clip.cosines(picture_set.pictures, picture_set.texts), 0)).tolist(),
+        picture_set.failures,
+    )
 
 
 def _float_transform(size: Any) -> Any:
-    """HPSv2's: to floats, the shorter side to ``size`` (bicubic), centre crop, CLIP's mean and deviation.
+    """Return HPSv2's transform: floats, shorter side to ``size`` (bicubic), centre crop, CLIP's mean and deviation.
 
     Source: tgxs002/HPSv2, hpsv2/src/open_clip/transform.py.
     """

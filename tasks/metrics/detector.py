@@ -20,7 +20,7 @@ from torch.nn import functional
 
 from harness.errors import OutputError, WeightsError
 from harness.synthetic import emoji
-from tasks.metrics.attributes import Seen
+from tasks.metrics.attributes import DetectedObject
 
 WEIGHTS = Path(__file__).parents[1] / "data" / "detector"
 CELLS = 16
@@ -33,7 +33,7 @@ SPLIT = (1, len(emoji.KINDS), len(emoji.COLOURS), len(SIDES))
 
 
 class Detector(nn.Module):
-    """Pictures of 64 pixels to logits on the lattice: heat, kind, colour and size."""
+    """Maps pictures of 64 pixels to logits on the lattice: heat, kind, colour and size."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ class Detector(nn.Module):
             nn.PixelUnshuffle(2),
             nn.Conv2d(128, WIDTH, 1),
         )
-        # A large object is six cells wide, so some layers look far.
+        # A large object is six cells wide, so some layers are dilated.
         self.blocks = nn.ModuleList(_Block(reach) for reach in (1, 2, 1, 2))
         self.head = nn.Conv2d(WIDTH, sum(SPLIT), 1)
         nn.init.zeros_(self.head.weight)
@@ -69,10 +69,10 @@ class _Block(nn.Sequential):
 
 
 def load(folder: Path = WEIGHTS) -> Detector:
-    """The shipped detector, or one's own.
+    """Load the shipped detector, or another one.
 
     Raises:
-        WeightsError: ``model.safetensors`` is missing, damaged or of another net.
+        WeightsError: ``model.safetensors`` is missing, damaged or belongs to another network.
     """
     path, model = folder / "model.safetensors", Detector()
     try:
@@ -87,15 +87,15 @@ def load(folder: Path = WEIGHTS) -> Detector:
 
 @cache
 def shipped() -> Detector:
-    """The detector that comes with the package, loaded once."""
+    """Return the shipped detector, loaded once."""
     return load()
 
 
 def prepare(pictures: UInt8[np.ndarray, "B H W 3"]) -> Float[Tensor, "B 3 64 64"]:
-    """Pixels as the detector reads them: -1 to 1; a picture of 32 is doubled.
+    """Convert pixels to the range -1 to 1; a picture of 32 pixels is doubled.
 
     Raises:
-        OutputError: they are neither 64x64 nor 32x32.
+        OutputError: the pictures are neither 64x64 nor 32x32.
     """
     height, width = pictures.shape[1:3]
     if height != width or height not in emoji.SIZES:
@@ -108,21 +108,25 @@ def prepare(pictures: UInt8[np.ndarray, "B H W 3"]) -> Float[Tensor, "B 3 64 64"
 
 
 @torch.no_grad()
-def find(model: Detector, pictures: UInt8[np.ndarray, "B H W 3"]) -> list[list[Seen]]:
-    """The objects of each picture, in pixels of 64, most confident first.
+def find(model: Detector, pictures: UInt8[np.ndarray, "B H W 3"]) -> list[list[DetectedObject]]:
+    """Find the objects of each picture, in pixels of 64, most confident first.
 
     Raises:
-        OutputError: pictures of another size than 64 or 32.
+        OutputError: the pictures are neither 64x64 nor 32x32.
     """
     heat, kind, colour, size = model(prepare(pictures)).float().split(SPLIT, 1)
     score = heat.sigmoid()[:, 0]
-    # Two centres are at least four cells apart, so of those within two one is an echo.
+    # True centres are at least four cells apart, so only the highest of two within two cells counts.
     peak = (score == functional.max_pool2d(score[:, None], 5, 1, 2)[:, 0]) & (score > THRESHOLD)
-    found: list[list[Seen]] = [[] for _ in range(len(pictures))]
-    looks = zip(*(part.argmax(1)[peak].tolist() for part in (kind, colour, size)), strict=True)
+    detected: list[list[DetectedObject]] = [[] for _ in range(len(pictures))]
+    attributes = zip(*(part.argmax(1)[peak].tolist() for part in (kind, colour, size)), strict=True)
     places = zip(peak.nonzero().tolist(), score[peak].tolist(), strict=True)
-    for ((index, row, column), confidence), (what, hue, wide) in zip(places, looks, strict=True):
-        name = emoji.KINDS[what]
-        tint = emoji.COLOURS[hue] if name in emoji.COLOURED else ""
-        found[index].append(Seen(name, tint, column * CELL, row * CELL, SIDES[wide], confidence))
-    return [sorted(objects, key=lambda seen: -seen.score) for objects in found]
+    for ((index, row, column), confidence), (kind_index, colour_index, size_index) in zip(
+        places, attributes, strict=True
+    ):
+        kind_name = emoji.KINDS[kind_index]
+        colour_name = emoji.COLOURS[colour_index] if kind_name in emoji.COLOURED else ""
+        detected[index].append(
+            DetectedObject(kind_name, colour_name, column * CELL, row * CELL, SIDES[size_index], confidence)
+        )
+    return [sorted(objects, key=lambda thing: -thing.score) for objects in detected]

@@ -17,27 +17,28 @@ from tasks.metrics.image_stats import mean
 
 
 class Distance(Protocol):
-    """A named distance between pictures: LPIPS, or the cosine distance of a feature net."""
+    """A named distance between pictures: LPIPS, or the cosine distance of a feature network."""
 
     @property
     def name(self) -> str:
-        """What the figure is called after."""
+        """Return the name that its scores have."""
 
     def pairwise(self, pictures: Sequence[Picture]) -> Float[np.ndarray, " pairs"]:
-        """Distance of every two pictures."""
+        """Return the distance of every two pictures."""
 
 
 def diversity(groups: Mapping[str, Sequence[Picture]], net: Distance, failures: int = 0) -> SetScore:
-    """Mean over prompts of the mean distance between two pictures of the prompt; the interval resamples prompts.
+    """Return the mean over prompts of the mean distance between two pictures of one; the interval resamples prompts.
 
     Args:
-        groups: pictures by prompt id; prompts with fewer than two are left out. net: what measures the distance.
-        failures: outputs that were no picture.
+        groups: pictures by prompt id; prompts with fewer than two are left out.
+        net: measures the distance.
+        failures: number of outputs that are no picture.
     """
     several = {name: groups[name] for name in sorted(groups) if len(groups[name]) > 1}
     n = sum(map(len, several.values()))
     if not several:
         reason = "no prompt has two pictures; ask for two repetitions or more, at a temperature above 0"
         return SetScore(None, 0, failures, reason=reason)
-    found = mean(tuple(several), [float(net.pairwise(group).mean()) for group in several.values()], failures)
-    return SetScore(found.value, n, failures, found.low, found.high)
+    score = mean(tuple(several), [float(net.pairwise(group).mean()) for group in several.values()], failures)
+    return SetScore(score.value, n, failures, score.low, score.high)

@@ -25,7 +25,14 @@ DETAIL = re.compile(r"(?P<picture>.*?), \((?P<crop>\d+, \d+, \d+, \d+)\), (?P<qu
 
 @dataclass(frozen=True)
 class Question:
-    """A proposition. parents: ids of those it needs; 0 is none. category: such as ``attribute - color``."""
+    """A proposition.
+
+    Args:
+        id: of the question.
+        parents: ids of the propositions that it depends on; 0 is none.
+        category: such as ``attribute - color``.
+        text: of the question.
+    """
 
     id: int
     parents: tuple[int, ...]
@@ -35,20 +42,25 @@ class Question:
 
 @dataclass(frozen=True)
 class Marks:
-    """A picture's result. score: the share of its propositions that hold, in [0, 1]. answers: by question id, raw."""
+    """The result of a picture.
+
+    Args:
+        score: the share of its propositions that hold, in [0, 1].
+        answers: the raw answers by question id.
+    """
 
     score: float
     answers: Mapping[int, bool]
 
 
 def read_questions(path: Path) -> dict[str, tuple[Question, ...]]:
-    """The questions of each prompt in ``dpg_bench.csv``.
+    """Read the questions of each prompt in ``dpg_bench.csv``.
 
-    The first row of data is left out, because the official code does so; a question that depends on the proposition
-    there can then not be scored, and its picture fails, there as here.
+    The first row of data is left out, as in the official code. A question that depends on its proposition cannot be
+    scored, so its picture fails in both.
 
     Raises:
-        UsageError: it is missing, or a row is malformed.
+        UsageError: the file is missing, or a row is malformed.
     """
     out: dict[str, list[Question]] = {}
     for where, row in table(path, "DPG-Bench questions", ORIGIN, ",")[1:]:
@@ -63,12 +75,13 @@ def read_questions(path: Path) -> dict[str, tuple[Question, ...]]:
 
 
 def picture_marks(questions: Sequence[Question], crops: Sequence[Mapping[int, bool]]) -> Marks:
-    """Score one picture, or a grid of several: each crop apart, then their mean.
+    """Score one picture, or a grid of several: the mean over its crops.
 
-    Propositions are taken in the order of the file, and one whose parent is false, or was made false before it, is
-    false. For categories the raw answers of the last crop count, as in the official code.
+    Propositions are evaluated in the order of the file. A proposition is false where a parent is false by then. The
+    categories use the raw answers of the last crop, as in the official code.
 
     Args:
+        questions: of the prompt.
         crops: answers of each crop by question id, true for "yes".
 
     Raises:
@@ -91,10 +104,12 @@ def picture_marks(questions: Sequence[Question], crops: Sequence[Mapping[int, bo
 def summary(
     questions: Mapping[str, Sequence[Question]], marks: Mapping[str, Marks], failures: int = 0
 ) -> dict[str, SetScore]:
-    """``dpg_bench``, the mean over pictures, and the share of yes in each broad category; all times 100.
+    """Return ``dpg_bench``, the mean over pictures, and the share of yes in each broad category; all times 100.
 
     Args:
-        marks: of each picture, by the item id of its prompt. failures: pictures that could not be judged.
+        questions: by the item id of their prompt.
+        marks: of each picture, by the item id of its prompt.
+        failures: number of pictures that could not be judged.
     """
     ids, values = _answers(questions, marks, level=1)
     out = {f"dpg_{name}": mean(ids.get(name, ()), values.get(name, ())) for name in CATEGORIES}
@@ -103,29 +118,29 @@ def summary(
 
 
 def fine_categories(questions: Mapping[str, Sequence[Question]], marks: Mapping[str, Marks]) -> dict[str, SetScore]:
-    """The share of yes in each fine category, such as ``attribute - color``, times 100."""
+    """Return the share of yes in each fine category, such as ``attribute - color``, times 100."""
     ids, values = _answers(questions, marks, level=2)
     return {name: mean(ids[name], values[name]) for name in sorted(ids)}
 
 
 def read_details(path: Path) -> dict[str, list[dict[str, bool]]]:
-    """Answers of a ``*_detail.txt`` that the official code wrote: for each item, for each crop, by question text.
+    """Read the answers in a ``*_detail.txt`` of the official code: for each item and crop, by question text.
 
     Raises:
-        UsageError: it is missing, or a line is malformed.
+        UsageError: the file is missing, or a line is malformed.
     """
     out: dict[str, dict[str, dict[str, bool]]] = {}
     for where, line in lines(path, "DPG-Bench answers", "compute_dpg_bench.py of TencentQQGYLab/ELLA"):
-        found = DETAIL.fullmatch(line)
-        if found is None:
+        match = DETAIL.fullmatch(line)
+        if match is None:
             raise where.fault("expected: picture path, (crop), question, answer")
-        item = Path(found["picture"]).name.split(".")[0]
-        out.setdefault(item, {}).setdefault(found["crop"], {})[found["question"]] = found["answer"] == "yes"
+        item = Path(match["picture"]).name.split(".")[0]
+        out.setdefault(item, {}).setdefault(match["crop"], {})[match["question"]] = match["answer"] == "yes"
     return {item: list(crops.values()) for item, crops in out.items()}
 
 
 def by_id(questions: Sequence[Question], answers: Mapping[str, bool]) -> dict[int, bool]:
-    """Answers by question id, from answers by question text; questions that were not asked are left out."""
+    """Return answers by question id from answers by question text; questions without an answer are left out."""
     return {question.id: answers[question.text] for question in questions if question.text in answers}
 
 

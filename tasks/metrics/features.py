@@ -23,10 +23,12 @@ INSTALL = "Install the image extra: pip install 'stridebench[image]'"
 
 
 class FeatureNet(ABC):
-    """A net with a name of its own; ``width`` numbers a picture.
+    """A network that computes ``width`` features of a picture.
 
     Attributes:
-        name: what figures computed with it are called after. enough: fewest pictures a Frechet distance is given for.
+        name: the name that its scores have.
+        width: number of features.
+        enough: fewest pictures of a Frechet distance.
     """
 
     name: ClassVar[str]
@@ -35,27 +37,27 @@ class FeatureNet(ABC):
 
     @classmethod
     @abstractmethod
-    def found(cls, folder: str = "") -> FeatureNet:
-        """From its published file in ``folder``, checked by hash; "" is torch's checkpoint folder.
+    def open(cls, folder: str = "") -> FeatureNet:
+        """Open the published file in ``folder``, checked by hash; "" is torch's checkpoint folder.
 
         Raises:
-            WeightsError: the file is absent, damaged or of another layout.
-            UsageError: the package that has the net is not installed.
+            WeightsError: the file is missing, damaged or has another layout.
+            UsageError: the package of the network is not installed.
         """
 
     @abstractmethod
     def batch(self, pixels: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B E"]:
-        """Features of pictures of one size."""
+        """Compute features of pictures of one size."""
 
     @final
     def features(self, pictures: Sequence[Picture]) -> Float[np.ndarray, "N E"]:
-        """Features of pictures of any size, float64, in their order."""
+        """Compute features of pictures of any size, float64, in their order."""
         out = np.empty((len(pictures), self.width))
         by_size: dict[tuple[int, ...], list[int]] = {}
         for index, picture in enumerate(pictures):
             by_size.setdefault(picture.pixels.shape, []).append(index)
-        for where in by_size.values():
-            out[where] = np.concatenate([self._run(part) for part in batches([pictures[i] for i in where])])
+        for indices in by_size.values():
+            out[indices] = np.concatenate([self._run(part) for part in batches([pictures[i] for i in indices])])
         return out
 
     def _run(self, pictures: Sequence[Picture]) -> Float[np.ndarray, "B E"]:
@@ -64,16 +66,16 @@ class FeatureNet(ABC):
             return np.asarray(self.batch(torch.from_numpy(stacked).permute(0, 3, 1, 2)).double().cpu().numpy())
 
     def pairwise(self, pictures: Sequence[Picture]) -> Float[np.ndarray, " pairs"]:
-        """Cosine distance of every two of the pictures' features, in [0, 2]."""
-        found = self.features(pictures)
-        unit = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), 1e-12)
+        """Return the cosine distance of every two pictures' features, in [0, 2]."""
+        features = self.features(pictures)
+        unit = features / np.maximum(np.linalg.norm(features, axis=1, keepdims=True), 1e-12)
         first, second = np.triu_indices(len(pictures), 1)
         return np.asarray(1 - np.einsum("pe,pe->p", unit[first], unit[second]))
 
 
 @final
 class Inception(FeatureNet):
-    """InceptionV3 with the 2015 weights that FID is defined by, as pytorch-fid builds it; pictures resized to 299.
+    """InceptionV3 with the 2015 weights of FID, as pytorch-fid builds it; pictures are resized to 299 pixels.
 
     Args:
         path: of ``pt_inception-2015-12-05-6726825d.pth``.
@@ -85,7 +87,7 @@ class Inception(FeatureNet):
 
     name = "inception"
     width = 2048
-    enough = 2049  # the fewest that give a covariance of full rank
+    enough = 2049  # fewer pictures give no covariance of full rank
 
     def __init__(self, path: Path) -> None:
         tensors = dict(weights.read(path))
@@ -93,15 +95,15 @@ class Inception(FeatureNet):
         self._classes = tensors["fc.weight"].to(device())
 
     @classmethod
-    def found(cls, folder: str = "") -> Inception:
+    def open(cls, folder: str = "") -> Inception:
         return cls(weights.find(weights.INCEPTION, folder))
 
     def batch(self, pixels: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B E"]:
-        found: Tensor = self._net(pixels.to(device()).float() / 255)[0]
-        return found[:, :, 0, 0]
+        pooled: Tensor = self._net(pixels.to(device()).float() / 255)[0]
+        return pooled[:, :, 0, 0]
 
     def logits(self, features: Float[np.ndarray, "N E"]) -> Float[np.ndarray, "N 1008"]:
-        """Class logits of pooled features, without the bias, which the Inception Score's own code leaves out.
+        """Return class logits of pooled features without the bias, as the Inception Score's code does.
 
         Source: openai/improved-gan, inception_score/model.py.
         """
@@ -110,9 +112,9 @@ class Inception(FeatureNet):
 
 @final
 class EffLite0(FeatureNet):
-    """EfficientNet-Lite0 of ImageNet, 1280 pooled features; pictures resized to 224 (bicubic), (x - 127) / 128.
+    """EfficientNet-Lite0 of ImageNet, 1280 pooled features; pictures are resized to 224 (bicubic) and scaled.
 
-    Its Frechet distance is called FD-EffLite0 and is never to be compared with a FID.
+    Its Frechet distance is called FD-EffLite0 and cannot be compared with an FID.
 
     Args:
         path: of ``efficientnet-lite0-57934424.pth``.
@@ -124,7 +126,7 @@ class EffLite0(FeatureNet):
 
     name = "efflite0"
     width = 1280
-    enough = 256  # of the project's own full runs: compare only distances over equally many pictures
+    enough = 256  # as in the full runs of this project; compare distances over equal numbers of pictures only
 
     def __init__(self, path: Path) -> None:
         package = imported("efficientnet_lite_pytorch", "pip install efficientnet-lite-pytorch")
@@ -133,7 +135,7 @@ class EffLite0(FeatureNet):
         self._net = net.eval().to(device())
 
     @classmethod
-    def found(cls, folder: str = "") -> EffLite0:
+    def open(cls, folder: str = "") -> EffLite0:
         return cls(weights.find(weights.EFFLITE0, folder))
 
     def batch(self, pixels: UInt8[Tensor, "B 3 H W"]) -> Float[Tensor, "B E"]:
@@ -141,17 +143,17 @@ class EffLite0(FeatureNet):
             pixels.to(device()).float(), size=(224, 224), mode="bicubic", antialias=True
         )
         scaled = (sized.round().clamp(0, 255) - 127) / 128
-        found: Tensor = self._net.extract_features(scaled)
-        return found.mean((2, 3))
+        maps: Tensor = self._net.extract_features(scaled)
+        return maps.mean((2, 3))
 
 
 def device() -> str:
-    """Where nets run: the accelerator if there is one. Scores are never timed."""
+    """Return the device of the networks: the accelerator if there is one. Scores are never timed."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def imported(name: str, how: str) -> Any:
-    """An optional package.
+    """Import an optional package.
 
     Raises:
         UsageError: it is not installed.
@@ -164,7 +166,7 @@ def imported(name: str, how: str) -> Any:
 
 
 def _pytorch_fid(tensors: dict[str, Tensor], path: Path) -> Any:
-    """pytorch-fid's net with these weights; its own loader, which downloads, is out of the way meanwhile."""
+    """Build pytorch-fid's network with these weights. Its loader, which downloads, is replaced meanwhile."""
     module = imported("pytorch_fid.inception", INSTALL)
     own = module.load_state_dict_from_url
     module.load_state_dict_from_url = lambda *_, **__: tensors

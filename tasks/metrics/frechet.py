@@ -1,4 +1,4 @@
-"""Frechet distance between two sets of pictures, by pytorch-fid's own formula on a named feature net.
+"""Frechet distance between two sets of pictures, by pytorch-fid's formula on a named feature network.
 
 Source: Heusel et al. 2017, arXiv:1706.08500, eq. 6; pytorch-fid ``calculate_frechet_distance``.
 """
@@ -27,7 +27,7 @@ RESAMPLES = 50
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """Mean and covariance of a set's features. n: pictures in it; 0 where a file of statistics does not say."""
+    """Mean and covariance of the features of ``n`` pictures; n is 0 where a file of statistics does not say."""
 
     mean: Float[np.ndarray, " E"]
     covariance: Float[np.ndarray, "E E"]
@@ -35,12 +35,12 @@ class Gaussian:
 
 
 def gaussian(features: Float[np.ndarray, "N E"]) -> Gaussian:
-    """Sample mean and unbiased covariance, as pytorch-fid takes them."""
+    """Return the sample mean and the unbiased covariance, as pytorch-fid does."""
     return Gaussian(features.mean(0), np.cov(features, rowvar=False), len(features))
 
 
 def distance(one: Gaussian, other: Gaussian) -> float:
-    """pytorch-fid's squared Frechet distance.
+    """Return pytorch-fid's squared Frechet distance.
 
     Raises:
         ValueError: the product of the covariances has no real square root (too few pictures, or constant ones).
@@ -48,7 +48,7 @@ def distance(one: Gaussian, other: Gaussian) -> float:
     """
     formula: Any = imported("pytorch_fid.fid_score", INSTALL).calculate_frechet_distance
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
-        warnings.simplefilter("ignore")  # SciPy on an argument of pytorch-fid's; its printed note on singular products
+        warnings.simplefilter("ignore")  # SciPy's warning about an argument; pytorch-fid's note on singular products
         return float(formula(one.mean, one.covariance, other.mean, other.covariance))
 
 
@@ -56,11 +56,11 @@ def statistics(path: Path) -> Gaussian:
     """Read a file of statistics as pytorch-fid saves it: arrays ``mu`` and ``sigma``.
 
     Raises:
-        UsageError: it is missing or holds something else.
+        UsageError: the file is missing or contains something else.
     """
     try:
-        with np.load(path) as held:
-            return Gaussian(held["mu"], held["sigma"], 0)
+        with np.load(path) as arrays:
+            return Gaussian(arrays["mu"], arrays["sigma"], 0)
     except (OSError, KeyError, ValueError) as error:
         raise UsageError(
             f"{path} cannot be read as statistics ({type(error).__name__}: {error}). "
@@ -76,22 +76,26 @@ def frechet(
     minimum: int = 0,
     failures: int = 0,
 ) -> SetScore:
-    """Frechet distance of pictures to a reference set. It is biased upwards by few pictures: compare at equal n only.
+    """Return the Frechet distance of pictures to a reference set. Few pictures bias it upwards: compare at equal n.
 
-    The interval is the value plus and minus 1.96 standard deviations over resamples of the pictures, the reference
-    held fixed: a percentile interval would be off, because a resample repeats pictures and so lies further away.
+    The interval is the value plus and minus 1.96 standard deviations over resamples of the pictures; the reference is
+    fixed. A percentile interval would be biased, because a resample repeats pictures and so has a larger distance.
 
     Args:
-        minimum: fewest pictures on either side; 0: what the net declares. failures: outputs that were no picture.
+        pictures: the set to measure.
+        reference: the reference set, or its statistics.
+        net: computes the features.
+        minimum: fewest pictures on either side; 0 takes the network's own number.
+        failures: number of outputs that are no picture.
 
     Raises:
-        UsageError: pytorch-fid is not installed, or the statistics are of another width.
+        UsageError: pytorch-fid is not installed, or the statistics have another width.
     """
     least = max(minimum or net.enough, 2)
-    known = reference.n or least if isinstance(reference, Gaussian) else len(reference)
-    for what, n in (("pictures", len(pictures)), ("reference pictures", known)):
+    reference_count = reference.n or least if isinstance(reference, Gaussian) else len(reference)
+    for name, n in (("pictures", len(pictures)), ("reference pictures", reference_count)):
         if n < least:
-            reason = f"{n} {what}; at least {least} are asked for, because fewer bias the distance upwards"
+            reason = f"{n} {name}; at least {least} are asked for, because fewer bias the distance upwards"
             return SetScore(None, len(pictures), failures, reason=reason)
     features = net.features(pictures)
     other = reference if isinstance(reference, Gaussian) else gaussian(net.features(reference))
@@ -108,10 +112,10 @@ def frechet(
 def resampled_distances(
     features: Float[np.ndarray, "N E"], reference: Gaussian, times: int = RESAMPLES, seed: int = 0
 ) -> Float[np.ndarray, " times"]:
-    """Distances of resamples of the features.
+    """Return the distances of resamples of the features.
 
-    tr sqrt(S T) is the sum of the square roots of the eigenvalues of R S R with R R = T: one symmetric problem of
-    order min(N, E) a resample instead of a general matrix root.
+    tr sqrt(S T) is the sum of the square roots of the eigenvalues of R S R with R R = T. So a resample needs one
+    symmetric problem of order min(N, E) and no general matrix root.
     """
     values, vectors = np.linalg.eigh(reference.covariance)
     half = (vectors * np.sqrt(np.maximum(values, 0))) @ vectors.T
@@ -126,7 +130,7 @@ def _weighted(
     counts: Float[np.ndarray, " N"],
     reference: Gaussian,
 ) -> float:
-    """The distance where picture i stands counts[i] times in the set."""
+    """Return the distance of the set that contains picture i counts[i] times."""
     n = counts.sum()
     weight = np.sqrt(counts / (n - 1))[:, None]
     centre = counts @ features / n
@@ -134,5 +138,5 @@ def _weighted(
     rows = weight * (turned - counts @ turned / n)
     gram = rows @ rows.T if len(rows) < rows.shape[1] else rows.T @ rows
     root = float(np.sqrt(np.maximum(np.linalg.eigvalsh(gram), 0)).sum())
-    apart = centre - reference.mean
-    return float(apart @ apart) + spread + float(np.trace(reference.covariance)) - 2 * root
+    offset = centre - reference.mean
+    return float(offset @ offset) + spread + float(np.trace(reference.covariance)) - 2 * root

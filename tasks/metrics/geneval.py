@@ -1,7 +1,7 @@
 """GenEval: what a picture shows, judged from an object detector's boxes; six sub-scores and their mean.
 
 Source: Ghosh et al. 2023, arXiv:2310.11513; djghosh13/geneval, evaluation/evaluate_images.py and summary_scores.py.
-The detector (Mask2Former) and the colour classifier (CLIP) are not part of this: judgements are recorded elsewhere.
+The detector (Mask2Former) and the colour classifier (CLIP) are not part of this module.
 """
 
 from __future__ import annotations
@@ -32,8 +32,14 @@ DETECTOR = weights.Weights(
 
 
 @dataclass(frozen=True)
-class Found:
-    """A detected object. box: x0, y0, x1, y1 in pixels. score: the detector's. colour: the classifier's, if asked."""
+class Detection:
+    """A detected object.
+
+    Args:
+        box: x0, y0, x1, y1 in pixels.
+        score: of the detector.
+        colour: of the classifier; "" where it was not asked.
+    """
 
     box: tuple[float, float, float, float]
     score: float
@@ -42,63 +48,63 @@ class Found:
 
 @dataclass(frozen=True)
 class Judgement:
-    """Whether a picture shows what was asked for, and what it lacks."""
+    """Whether a picture shows what the prompt asks for, and what it lacks."""
 
     correct: bool
     reasons: tuple[str, ...]
 
 
-def kept(found: Mapping[str, Sequence[Found]], tag: str) -> dict[str, list[Found]]:
-    """Objects of each class that count: above the threshold of the tag, the surest 16, surest first."""
+def confident(detections: Mapping[str, Sequence[Detection]], tag: str) -> dict[str, list[Detection]]:
+    """Return the objects of each class above the tag's threshold: the 16 most confident, most confident first."""
     least = COUNTING_THRESHOLD if tag == "counting" else THRESHOLD
-    ranked = {name: sorted(objects, key=lambda one: -one.score) for name, objects in found.items()}
+    ranked = {name: sorted(objects, key=lambda one: -one.score) for name, objects in detections.items()}
     sure = {name: [one for one in objects if one.score > least][:MOST] for name, objects in ranked.items()}
     return {name: objects for name, objects in sure.items() if objects}
 
 
-def relations(one: Found, other: Found) -> frozenset[str]:
-    """Where ``one`` lies from ``other``: left of, right of, above, below; none where they are too close to say."""
-    first, second = (np.array(thing.box).reshape(2, 2) for thing in (one, other))
-    offset: Float[np.ndarray, 2] = first.mean(0) - second.mean(0)
-    size = np.abs(first[1] - first[0]) + np.abs(second[1] - second[0])
-    apart = np.maximum(np.abs(offset) - POSITION * size, 0) * np.sign(offset)
-    if (np.abs(apart) < 1e-3).all():
+def relations(first_object: Detection, second_object: Detection) -> frozenset[str]:
+    """Return where the first object lies from the second: left of, right of, above, below; none if close."""
+    corners, other_corners = (np.array(thing.box).reshape(2, 2) for thing in (first_object, second_object))
+    offset: Float[np.ndarray, 2] = corners.mean(0) - other_corners.mean(0)
+    size = np.abs(corners[1] - corners[0]) + np.abs(other_corners[1] - other_corners[0])
+    margin = np.maximum(np.abs(offset) - POSITION * size, 0) * np.sign(offset)
+    if (np.abs(margin) < 1e-3).all():
         return frozenset()
-    dx, dy = apart / np.linalg.norm(offset)
-    said = {"left of": dx < -0.5, "right of": dx > 0.5, "above": dy < -0.5, "below": dy > 0.5}
-    return frozenset(name for name, true in said.items() if true)
+    dx, dy = margin / np.linalg.norm(offset)
+    holds = {"left of": dx < -0.5, "right of": dx > 0.5, "above": dy < -0.5, "below": dy > 0.5}
+    return frozenset(name for name, applies in holds.items() if applies)
 
 
-def judge(found: Mapping[str, Sequence[Found]], metadata: Mapping[str, Any]) -> Judgement:
-    """Check every ``include`` and every ``exclude`` of a prompt's metadata against the objects that were kept.
+def judge(detections: Mapping[str, Sequence[Detection]], metadata: Mapping[str, Any]) -> Judgement:
+    """Check every ``include`` and every ``exclude`` of a prompt's metadata against the detections.
 
-    An ``include`` looks at its surest objects only, as many as it counts; positions at those of an earlier one.
+    An ``include`` uses its most confident objects, as many as it counts. A position refers to an earlier entry.
     """
     reasons: list[str] = []
-    groups: list[Sequence[Found]] = []
-    for asked in metadata.get("include", ()):
-        name, count = asked["class"], asked["count"]
-        objects = list(found.get(name, ()))[:count]
-        fault = _fault(objects, asked, groups)
+    groups: list[Sequence[Detection]] = []
+    for entry in metadata.get("include", ()):
+        name, count = entry["class"], entry["count"]
+        objects = list(detections.get(name, ()))[:count]
+        fault = _fault(objects, entry, groups)
         reasons.extend([fault] if fault else [])
         groups.append([] if fault else objects)
-    for asked in metadata.get("exclude", ()):
-        number = len(found.get(asked["class"], ()))
-        if number >= asked["count"]:
-            reasons.append(f"expected {asked['class']}<{asked['count']}, found {number}")
+    for entry in metadata.get("exclude", ()):
+        number = len(detections.get(entry["class"], ()))
+        if number >= entry["count"]:
+            reasons.append(f"expected {entry['class']}<{entry['count']}, found {number}")
     return Judgement(not reasons, tuple(reasons))
 
 
-def _fault(objects: Sequence[Found], asked: Mapping[str, Any], groups: Sequence[Sequence[Found]]) -> str:
-    name, count = asked["class"], asked["count"]
+def _fault(objects: Sequence[Detection], entry: Mapping[str, Any], groups: Sequence[Sequence[Detection]]) -> str:
+    name, count = entry["class"], entry["count"]
     if len(objects) < count:
         return f"expected {name}>={count}, found {len(objects)}"
-    if "color" in asked:
-        right = sum(one.colour == asked["color"] for one in objects)
+    if "color" in entry:
+        right = sum(one.colour == entry["color"] for one in objects)
         if right < count:
-            return f"expected {asked['color']} {name}>={count}, found {right}"
-    if "position" in asked:
-        relation, target = asked["position"]
+            return f"expected {entry['color']} {name}>={count}, found {right}"
+    if "position" in entry:
+        relation, target = entry["position"]
         if not groups[target]:
             return f"no target for {name} to be {relation}"
         if not all(relation in relations(one, other) for one in objects for other in groups[target]):
@@ -108,7 +114,7 @@ def _fault(objects: Sequence[Found], asked: Mapping[str, Any], groups: Sequence[
 
 @dataclass(frozen=True)
 class Result:
-    """A picture's line in the official ``results.jsonl``. metadata: the prompt's, as text: what a prompt is told by."""
+    """A picture's line in the official ``results.jsonl``; the text of ``metadata`` identifies the prompt."""
 
     tag: str
     metadata: str
@@ -116,10 +122,10 @@ class Result:
 
 
 def read_results(path: Path) -> tuple[Result, ...]:
-    """The lines of a ``results.jsonl`` that evaluate_images.py wrote.
+    """Read a ``results.jsonl`` of evaluate_images.py.
 
     Raises:
-        UsageError: it is missing, or a line is malformed.
+        UsageError: the file is missing, or a line is malformed.
     """
     out = []
     for where, row in json_lines(path, "GenEval results", "evaluate_images.py of djghosh13/geneval"):
@@ -134,9 +140,9 @@ def read_results(path: Path) -> tuple[Result, ...]:
 
 
 def summary(results: Sequence[Result], failures: int = 0) -> dict[str, SetScore]:
-    """The share of right pictures in each family, and ``geneval_overall``, the mean of the six shares.
+    """Return the share of right pictures in each family, and ``geneval_overall``, the mean of the six shares.
 
-    The overall figure is given for complete sets only: the mean over fewer families is another figure.
+    Only complete sets have the overall score, because a mean over fewer families cannot be compared with it.
     """
     parts = {tag: [result for result in results if result.tag == tag] for tag in TAGS}
     ids = {tag: [result.metadata for result in rows] for tag, rows in parts.items()}

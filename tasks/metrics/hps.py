@@ -1,6 +1,6 @@
 """Human Preference Score v2: the cosine of a picture and its prompt under a CLIP ViT-H/14 tuned on preferences.
 
-Source: Wu et al. 2023, arXiv:2306.09341; tgxs002/HPSv2, hpsv2/img_score.py, which returns the bare cosine (its
+Source: Wu et al. 2023, arXiv:2306.09341; tgxs002/HPSv2, hpsv2/img_score.py, which returns the cosine (its
 benchmark table prints 100 times that).
 """
 
@@ -9,23 +9,23 @@ from __future__ import annotations
 from harness.core.task import SetScore
 from tasks.metrics import image_weights as weights
 from tasks.metrics.clip import Clip
-from tasks.metrics.image_stats import Shown, mean
+from tasks.metrics.image_stats import PictureSet, mean
 
 MODEL = "ViT-H-14"
 
 
 def open_hps(published: weights.Weights, folder: str, model: str = MODEL) -> Clip:
-    """The scorer: an open_clip checkpoint whose tensors lie under ``state_dict``.
+    """Open the scorer: an open_clip checkpoint whose tensors lie under ``state_dict``.
 
     Raises:
         UsageError: open_clip is not installed.
-        WeightsError: the file is absent, damaged or of another layout.
+        WeightsError: the file is missing, damaged or has another layout.
     """
     return Clip(model, weights.find(published, folder), tensor_resize=True)
 
 
-def hpsv2(seen: Shown, clip: Clip) -> SetScore:
-    """Mean cosine of pictures and prompts."""
-    if not seen.pictures:
-        return mean((), (), seen.failures)
-    return mean(seen.ids, clip.cosines(seen.pictures, seen.texts).tolist(), seen.failures)
+def hpsv2(picture_set: PictureSet, clip: Clip) -> SetScore:
+    """Return the mean cosine of pictures and prompts."""
+    if not picture_set.pictures:
+        return mean((), (), picture_set.failures)
+    return mean(picture_set.ids, clip.cosines(picture_set.pictures, picture_set.texts).tolist(), picture_set.failures)

@@ -1,4 +1,4 @@
-"""Where the scorers' weights lie: found by their official file names, checked by hash, never downloaded."""
+"""The scorers' weights: files with official names, checked by hash, never downloaded."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ class Weights:
     """A published weight file.
 
     Args:
-        file: its official name. origin: who publishes it. sha256: the first digits of its hash; "" where the publisher
-            states none. package: an installed package that holds it; "" where there is none.
+        file: its official name.
+        origin: who publishes it.
+        sha256: the first digits of its hash; "" where the publisher states none.
+        package: an installed package that contains it; "" where there is none.
     """
 
     file: str
@@ -51,15 +53,15 @@ LPIPS_ALEX = Weights("alex.pth", "richzhang/PerceptualSimilarity, lpips/weights/
 
 
 def folder_of(folder: str) -> Path:
-    """The folder that holds scorer weights: the one given, else torch's own checkpoint folder."""
+    """Return the folder of the scorers' weights: the named one, else torch's checkpoint folder."""
     return Path(folder).expanduser() if folder else Path(torch.hub.get_dir()) / "checkpoints"
 
 
 def find(weights: Weights, folder: str = "") -> Path:
-    """The file, if it is here and the one that was published.
+    """Return the path of the file and check that it is the published one.
 
     Raises:
-        WeightsError: it is absent, or its hash is another; names the file, its origin and its place.
+        WeightsError: the file is missing, or its hash differs; the message names the file, its origin and its place.
     """
     path = folder_of(folder) / weights.file
     if not path.is_file():
@@ -75,34 +77,34 @@ def check(path: Path, weights: Weights) -> None:
     """Compare the hash of a file with the published one.
 
     Raises:
-        WeightsError: they differ.
+        WeightsError: the hashes differ.
     """
     with open(path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-    if not found.startswith(weights.sha256):
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    if not digest.startswith(weights.sha256):
         raise WeightsError(
-            f"{path} has sha256 {found[:16]}..., and that of {weights.origin} begins with {weights.sha256[:16]}. "
+            f"{path} has sha256 {digest[:16]}..., and that of {weights.origin} begins with {weights.sha256[:16]}. "
             f"Replace it by the published file"
         )
 
 
 def read(path: Path) -> Mapping[str, Tensor]:
-    """The tensors of a checkpoint: safetensors, a pickled dictionary (bare or under ``state_dict``), or TorchScript.
+    """Read the tensors of a checkpoint: safetensors, a pickled dictionary (also under ``state_dict``), or TorchScript.
 
     Raises:
         WeightsError: the file is none of these.
     """
     try:
-        held = _held(path)
-    except Exception as error:  # torch raises many kinds for a file that it cannot read
+        tensors = _load(path)
+    except Exception as error:  # torch raises many kinds of errors for an unreadable file
         raise WeightsError(f"{path} cannot be read as weights: {type(error).__name__}: {error}") from error
-    held = held.get("state_dict", held) if isinstance(held, dict) else held
-    if not isinstance(held, Mapping) or not all(isinstance(value, Tensor) for value in held.values()):
-        raise WeightsError(f"{path} holds {type(held).__name__}, not a dictionary of tensors")
-    return held
+    tensors = tensors.get("state_dict", tensors) if isinstance(tensors, dict) else tensors
+    if not isinstance(tensors, Mapping) or not all(isinstance(value, Tensor) for value in tensors.values()):
+        raise WeightsError(f"{path} holds {type(tensors).__name__}, not a dictionary of tensors")
+    return tensors
 
 
-def _held(path: Path) -> Any:
+def _load(path: Path) -> Any:
     if path.suffix == ".safetensors":
         from safetensors.torch import load_file
 
@@ -110,15 +112,15 @@ def _held(path: Path) -> Any:
     if not zipfile.is_zipfile(path) or not any(n.endswith("/constants.pkl") for n in zipfile.ZipFile(path).namelist()):
         return torch.load(path, map_location="cpu", weights_only=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # torch deprecates TorchScript, and OpenAI's files are nothing else
+        warnings.simplefilter("ignore")  # torch deprecates TorchScript, the format of OpenAI's files
         return torch.jit.load(str(path), map_location="cpu").state_dict()  # type: ignore[no-untyped-call]
 
 
 def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> None:
-    """Load tensors into a net whose layout they must fit exactly.
+    """Load tensors into a network; their layouts must be equal.
 
     Raises:
-        WeightsError: a key is missing, unexpected or of another shape.
+        WeightsError: a key is missing or unexpected, or a shape differs.
     """
     try:
         net.load_state_dict(dict(tensors), strict=True)
@@ -127,7 +129,7 @@ def fill(net: torch.nn.Module, tensors: Mapping[str, Tensor], path: Path) -> Non
 
 
 def incompatibility(path: Path, net: str, error: Exception, most: int = 300) -> WeightsError:
-    """The error of weights that are not of a net's layout, cut to a readable length."""
+    """Return the error of weights with another layout, cut to a readable length."""
     text = " ".join(str(error).split())
     return WeightsError(f"{path} does not fit {net}: {text[:most]}{'...' if len(text) > most else ''}")
 

@@ -1,4 +1,4 @@
-"""The scorers of pictures by name, and what they are computed from. One that cannot be computed says why."""
+"""The scorers of pictures by name, and their settings. A score that cannot be computed has the reason."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tasks.metrics.diversity import Distance, diversity
 from tasks.metrics.features import EffLite0, FeatureNet, Inception
 from tasks.metrics.frechet import Gaussian, frechet, statistics
 from tasks.metrics.hps import hpsv2, open_hps
-from tasks.metrics.image_stats import Shown, shown
+from tasks.metrics.image_stats import PictureSet, sorted_pictures
 from tasks.metrics.inception import inception_score
 from tasks.metrics.lpips import Lpips
 
@@ -28,14 +28,15 @@ SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 @dataclass(frozen=True)
 class Settings:
-    """What scorers are computed from.
+    """Settings of the scorers.
 
     Args:
         weights: folder of their weight files; "" is torch's checkpoint folder.
         reference: a folder of real pictures, or an .npz of statistics, for Frechet distances; the features of a folder
-            are computed anew for every cell.
-        minimum: fewest pictures of a Frechet distance; 0: what its net declares.
-        clip_model, clip_weights: another CLIP than OpenAI's ViT-L/14, and its checkpoint.
+            are computed for every cell.
+        minimum: fewest pictures of a Frechet distance; 0 takes the network's own number.
+        clip_model: another CLIP than OpenAI's ViT-L/14.
+        clip_weights: the checkpoint of another CLIP.
     """
 
     weights: str = ""
@@ -45,36 +46,36 @@ class Settings:
     clip_weights: str = ""
 
 
-Scorer = Callable[[Shown, Settings], SetScore]
+Scorer = Callable[[PictureSet, Settings], SetScore]
 
 
-def _fd(seen: Shown, settings: Settings, net: type[FeatureNet]) -> SetScore:
+def _fd(picture_set: PictureSet, settings: Settings, net: type[FeatureNet]) -> SetScore:
     if not settings.reference:
         raise UsageError("reference is not set: give a folder of real pictures, or an .npz with mu and sigma")
-    opened = net.found(settings.weights)
+    network = net.open(settings.weights)
     reference = _reference(Path(settings.reference).expanduser())
-    return frechet(seen.pictures, reference, opened, minimum=settings.minimum, failures=seen.failures)
+    return frechet(picture_set.pictures, reference, network, minimum=settings.minimum, failures=picture_set.failures)
 
 
-def _clip(seen: Shown, settings: Settings) -> SetScore:
-    return clip_score(seen, open_clip(settings.clip_model, settings.clip_weights, settings.weights))
+def _clip(picture_set: PictureSet, settings: Settings) -> SetScore:
+    return clip_score(picture_set, open_clip(settings.clip_model, settings.clip_weights, settings.weights))
 
 
-def _hps(seen: Shown, settings: Settings, published: weights.Weights) -> SetScore:
-    return hpsv2(seen, open_hps(published, settings.weights))
+def _hps(picture_set: PictureSet, settings: Settings, published: weights.Weights) -> SetScore:
+    return hpsv2(picture_set, open_hps(published, settings.weights))
 
 
-def _aesthetic(seen: Shown, settings: Settings) -> SetScore:
+def _aesthetic(picture_set: PictureSet, settings: Settings) -> SetScore:
     head = open_head(settings.weights)
-    return aesthetic(seen, open_clip(OPENAI, "", settings.weights), head)
+    return aesthetic(picture_set, open_clip(OPENAI, "", settings.weights), head)
 
 
-def _diversity(seen: Shown, settings: Settings, found: Callable[[str], Distance]) -> SetScore:
-    return diversity(seen.groups(), found(settings.weights), seen.failures)
+def _diversity(picture_set: PictureSet, settings: Settings, open_net: Callable[[str], Distance]) -> SetScore:
+    return diversity(picture_set.groups(), open_net(settings.weights), picture_set.failures)
 
 
-def _inception_score(seen: Shown, settings: Settings) -> SetScore:
-    return inception_score(seen, Inception.found(settings.weights))
+def _inception_score(picture_set: PictureSet, settings: Settings) -> SetScore:
+    return inception_score(picture_set, Inception.open(settings.weights))
 
 
 SCORERS: Mapping[str, Mapping[str, Scorer]] = {
@@ -86,60 +87,68 @@ SCORERS: Mapping[str, Mapping[str, Scorer]] = {
     "hpsv2.1": {"hpsv2.1": partial(_hps, published=weights.HPS_21)},
     "aesthetic": {"aesthetic": _aesthetic},
     "diversity": {
-        "diversity_lpips": partial(_diversity, found=Lpips.found),
-        "diversity_efflite0": partial(_diversity, found=EffLite0.found),
+        "diversity_lpips": partial(_diversity, open_net=Lpips.open),
+        "diversity_efflite0": partial(_diversity, open_net=EffLite0.open),
     },
 }
-"""What a task may ask for, and the figures that it then reports. HPSv2.0 and v2.1 are two scales: two names."""
+"""The scorers of a task and the scores that each reports. HPSv2.0 and v2.1 have different scales."""
 
 FIGURES = tuple(figure for figures in SCORERS.values() for figure in figures)
 
 
-def names(asked: Sequence[str] | str) -> tuple[str, ...]:
-    """Names of scorers, from a sequence or from one string with commas or spaces.
+def names(scorers: Sequence[str] | str) -> tuple[str, ...]:
+    """Return the names of scorers in a sequence, or in one string that separates them by commas or spaces.
 
     Raises:
         UnknownNameError: there is no such scorer.
     """
-    listed = asked.replace(",", " ").split() if isinstance(asked, str) else list(asked)
-    for name in listed:
+    scorer_names = scorers.replace(",", " ").split() if isinstance(scorers, str) else list(scorers)
+    for name in scorer_names:
         if name not in SCORERS:
             raise UnknownNameError("picture scorer", name, SCORERS)
-    return tuple(dict.fromkeys(listed))
+    return tuple(dict.fromkeys(scorer_names))
 
 
 def score(
-    asked: Sequence[str] | str, outputs: Sequence[Scored], settings: Settings, own: Mapping[str, Scorer] | None = None
+    scorers: Sequence[str] | str, outputs: Sequence[Scored], settings: Settings, own: Mapping[str, Scorer] | None = None
 ) -> dict[str, SetScore]:
-    """Every figure asked for. One whose weights or package are absent has no value, and the reason.
+    """Return all scores. A score whose weights or package are missing has the reason and no value.
 
     Args:
-        own: further figures, of a benchmark's own.
+        scorers: names of scorers.
+        outputs: the outputs of a cell.
+        settings: of the scorers.
+        own: further scorers of the benchmark itself.
 
     Raises:
         UnknownNameError: there is no such scorer.
         ContractError: two outputs have the same prompt and repetition.
     """
-    seen = shown(outputs)
-    scorers = [*(own or {}).items(), *(item for name in names(asked) for item in SCORERS[name].items())]
+    picture_set = sorted_pictures(outputs)
+    functions = [*(own or {}).items(), *(item for name in names(scorers) for item in SCORERS[name].items())]
     out = {}
-    for figure, scorer in scorers:
+    for figure, scorer in functions:
         try:
-            out[figure] = scorer(seen, settings)
+            out[figure] = scorer(picture_set, settings)
         except StrideError as error:
-            out[figure] = SetScore(None, len(seen.pictures), seen.failures, reason=str(error))
+            out[figure] = SetScore(None, len(picture_set.pictures), picture_set.failures, reason=str(error))
     return out
 
 
-def elsewhere(seen: Shown, settings: Settings, *, how: str, requirements: Sequence[weights.Weights] = ()) -> SetScore:
-    """A figure that rests on a detector or a question answerer, none of which is part of this.
+def elsewhere(
+    picture_set: PictureSet, settings: Settings, *, how: str, requirements: Sequence[weights.Weights] = ()
+) -> SetScore:
+    """Refuse a score whose detector or question answerer is not part of this package.
 
     Args:
-        how: what judges, and how to get the figure. needs: the files of it whose publisher states a hash.
+        picture_set: the pictures.
+        settings: of the scorers.
+        how: what judges, and how to get the score.
+        requirements: files of the judge whose publisher states a hash.
 
     Raises:
-        WeightsError: a file is absent, or not the published one.
-        UsageError: all are here: says how to use them.
+        WeightsError: a file is missing, or not the published one.
+        UsageError: all files are there; the message says how to use them.
     """
     for published in requirements:
         weights.find(published, settings.weights)
@@ -161,7 +170,7 @@ def picture(file: Path) -> Picture:
     """Read a picture file.
 
     Raises:
-        UsageError: it cannot be read as a picture.
+        UsageError: the file cannot be read as a picture.
     """
     from PIL import Image
 

@@ -1,7 +1,7 @@
-"""Scores that a judge gave elsewhere, in the format of FastChat's ``model_judgment/*_single.jsonl``.
+"""Reads the scores of a judge, in the format of FastChat's ``model_judgment/*_single.jsonl``.
 
-Source: Zheng et al. 2023, arXiv:2306.05685. No model judges here: a score is read, and only where the text that was
-judged holds the very output, so that it never stands for another method's or another run's.
+Source: Zheng et al. 2023, arXiv:2306.05685. A score counts only where the judged text contains the output, so that the
+scores of another method or run are never used.
 """
 
 from __future__ import annotations
@@ -17,14 +17,22 @@ from tasks.loaders.files import Row, Where, json_lines
 from tasks.metrics.image_stats import mean
 
 UNPARSED = -1
-"""The score of a judgement that gave none; it is left out, as FastChat does."""
+"""The score of a judgement without one; it is left out, as FastChat does."""
 LOWEST, HIGHEST = 1, 10
 ORIGIN = "gen_judgment.py of FastChat's llm_judge, or your own with question_id, turn, score and answer"
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """A score. judged: the text that holds the answer, or the answer alone. model: whose it is said to be."""
+    """A score.
+
+    Args:
+        question: number of the question.
+        turn: 1 or 2.
+        model: the model that answered, according to the file.
+        score: of the answer.
+        judged: the answer, or a text that contains it.
+    """
 
     question: int
     turn: int
@@ -34,51 +42,51 @@ class Judgement:
 
 
 def read(path: Path) -> list[Judgement]:
-    """All judgements of a file.
+    """Read all judgements of a file.
 
     Raises:
-        UsageError: it is missing, or a line is malformed.
+        UsageError: the file is missing, or a line is malformed.
     """
     return [_judgement(row, where) for where, row in json_lines(path, "scores of a judge", ORIGIN)]
 
 
 def score_of(output: Scored, judgements: Iterable[Judgement], model: str = "") -> float:
-    """The mean of the scores of this output, from 1 to 10. model: whose alone count; "": anyone's.
+    """Return the mean score of this output, from 1 to 10, over judgements of ``model``; "" takes all models.
 
     Raises:
-        OutputError: nobody judged it, or no judgement of it gave a score.
+        OutputError: the output has no judgement, or no judgement has a score.
     """
     text, data = as_text(output.output).strip(), output.prompt.data
     if not text:
         raise OutputError(f"the output of {output.prompt.id} is empty, so no score can be told to be of it")
-    mine = [
-        one.score
-        for one in judgements
-        if (one.question, one.turn) == (data["question"], data["turn"])
-        and model in ("", one.model)
-        and text in one.judged
+    scores = [
+        judgement.score
+        for judgement in judgements
+        if (judgement.question, judgement.turn) == (data["question"], data["turn"])
+        and model in ("", judgement.model)
+        and text in judgement.judged
     ]
-    given = [score for score in mine if score != UNPARSED]
-    if not given:
-        why = "its judgement has no score" if mine else "nobody judged this text"
+    parsed = [score for score in scores if score != UNPARSED]
+    if not parsed:
+        why = "its judgement has no score" if scores else "nobody judged this text"
         raise OutputError(f"{output.prompt.id}, repetition {output.repetition}: {why}")
-    return sum(given) / len(given)
+    return sum(parsed) / len(parsed)
 
 
 def figures(name: str, outputs: Sequence[Scored], judgements: Sequence[Judgement], model: str) -> dict[str, SetScore]:
-    """The mean score of all outputs as ``name``, and of each category as ``name_CATEGORY``; intervals over prompts."""
+    """Return mean scores of all outputs as ``name`` and of each category as ``name_CATEGORY``."""
     groups: dict[str, list[Scored]] = {name: list(outputs)}
-    for one in outputs:
-        groups.setdefault(f"{name}_{one.prompt.category}", []).append(one)
-    return {figure: _mean(held, judgements, model) for figure, held in groups.items()}
+    for output in outputs:
+        groups.setdefault(f"{name}_{output.prompt.category}", []).append(output)
+    return {figure: _mean(group, judgements, model) for figure, group in groups.items()}
 
 
 def _mean(outputs: Sequence[Scored], judgements: Sequence[Judgement], model: str) -> SetScore:
     ids, values, reasons = [], [], []
-    for one in outputs:
+    for output in outputs:
         try:
-            values.append(score_of(one, judgements, model))
-            ids.append(one.prompt.id)
+            values.append(score_of(output, judgements, model))
+            ids.append(output.prompt.id)
         except OutputError as error:
             reasons.append(str(error))
     if not values:
@@ -88,7 +96,7 @@ def _mean(outputs: Sequence[Scored], judgements: Sequence[Judgement], model: str
 
 def _judgement(row: Row, where: Where) -> Judgement:
     numbers = [row.get(key) for key in ("question_id", "turn", "score")]
-    question, turn, score = (one if isinstance(one, int | float) else None for one in numbers)
+    question, turn, score = (number if isinstance(number, int | float) else None for number in numbers)
     if question is None or turn is None or score is None:
         raise where.fault(f"question_id, turn and score must be numbers; found {numbers}")
     if score != UNPARSED and not LOWEST <= score <= HIGHEST:

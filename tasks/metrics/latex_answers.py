@@ -1,4 +1,4 @@
-"""Answers to MATH problems: out of the box, and made alike by the two published sets of rules.
+"""Answers to MATH problems: extracted from the box and normalised by the two published sets of rules.
 
 Sources: Hendrycks et al. 2021, arXiv:2103.03874, ``modeling/math_equivalence.py`` of hendrycks/math (`hendrycks`);
 Lewkowycz et al. 2022 (Minerva), arXiv:2206.14858, appendix D (`minerva`). Neither compares values: 0.25 is not 1/4.
@@ -12,7 +12,7 @@ BOX = "\\boxed"
 FINAL = re.compile(r"Final Answer: The final answer is(.*?)\. I hope it is correct\.", re.DOTALL)
 
 UNITS = "\\text{ "
-"""What stands behind it is a unit, and dropped."""
+"""The text after it is a unit and is dropped."""
 DROPPED = ("\n", "\\!")
 SPELT = (("\\\\", "\\"), ("tfrac", "frac"), ("dfrac", "frac"))
 BARE = ("\\left", "\\right", "^{\\circ}", "^\\circ", "\\$")
@@ -61,39 +61,39 @@ UNWRAPPED = (
 
 
 class Unfit(ValueError):
-    """A text that Hendrycks' rules stumble over; it is then compared as it stands."""
+    """A text that Hendrycks' rules cannot normalise; it is compared as it is."""
 
 
 def boxed(text: str) -> str | None:
-    """What the last ``\\boxed`` holds, up to the brace that closes it; None where there is none or it stays open.
+    """Return the content of the last ``\\boxed``; None where there is none or its brace stays open.
 
-    ``\\boxed 5$`` holds what stands before the dollar.
+    ``\\boxed 5$`` contains the text before the dollar.
     """
-    at = text.rfind(BOX)
-    if at < 0:
+    start = text.rfind(BOX)
+    if start < 0:
         return None
-    rest = text[at + len(BOX) :]
-    if rest.startswith(" "):
-        return rest[1:].split("$")[0]
+    after = text[start + len(BOX) :]
+    if after.startswith(" "):
+        return after[1:].split("$")[0]
     depth = 0
-    for place, letter in enumerate(rest):
-        depth += (letter == "{") - (letter == "}")
+    for end, character in enumerate(after):
+        depth += (character == "{") - (character == "}")
         if depth < 1:
-            return rest[1:place] if place else None
+            return after[1:end] if end else None
     return None
 
 
 def final(text: str) -> str | None:
-    """What Minerva's closing sentence names, else what the last box holds.
+    """Return the answer of Minerva's last sentence, else of the last box.
 
-    An output that is cut before "I hope it is correct." counts as if it had ended there, as published.
+    An output that is cut before "I hope it is correct." counts as if it had that end, as published.
     """
-    found = FINAL.search(text) or FINAL.search(text + ". I hope it is correct.")
-    return found[1].strip() if found else boxed(text)
+    match = FINAL.search(text) or FINAL.search(text + ". I hope it is correct.")
+    return match[1].strip() if match else boxed(text)
 
 
 def equal(one: str, other: str) -> bool:
-    """Whether two answers are one by Hendrycks' rules."""
+    """Return whether two answers are equal by Hendrycks' rules."""
     try:
         return hendrycks(one) == hendrycks(other)
     except Unfit:
@@ -101,10 +101,10 @@ def equal(one: str, other: str) -> bool:
 
 
 def hendrycks(text: str) -> str:
-    """An answer as Hendrycks et al. compare it.
+    """Normalise an answer as Hendrycks et al. do.
 
     Raises:
-        Unfit: two units, or a fraction or root without an argument.
+        Unfit: the text has two units, or a fraction or root without an argument.
     """
     for part in DROPPED:
         text = text.replace(part, "")
@@ -121,12 +121,12 @@ def hendrycks(text: str) -> str:
     text = _fractions(_roots(text).replace(" ", ""))
     if text == "0.5":
         return "\\frac{1}{2}"
-    whole = re.fullmatch(r"(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)", text)
-    return f"\\frac{{{whole[1]}}}{{{whole[2]}}}" if whole else text
+    fraction = re.fullmatch(r"(0|-?[1-9][0-9]*)/(0|-?[1-9][0-9]*)", text)
+    return f"\\frac{{{fraction[1]}}}{{{fraction[2]}}}" if fraction else text
 
 
 def _roots(text: str) -> str:
-    """Braces around the first letter behind each root."""
+    """Put braces around the first character after each root."""
     head, *parts = text.split("\\sqrt")
     if not all(parts):
         raise Unfit(f"a root of nothing in {text!r}")
@@ -134,7 +134,7 @@ def _roots(text: str) -> str:
 
 
 def _fractions(text: str) -> str:
-    """Braces around the two letters behind each fraction; a fraction of one letter leaves the text as it is."""
+    """Put braces around the two characters after each fraction; with one character only, the text stays as it is."""
     head, *parts = text.split("\\frac")
     if not all(parts):
         raise Unfit(f"a fraction of nothing in {text!r}")
@@ -151,13 +151,13 @@ def _fraction(part: str) -> str:
 
 
 def minerva(text: str) -> str:
-    """An answer as Minerva compares it, short of the test by a computer algebra system that others add."""
+    """Normalise an answer as Minerva does, without the computer algebra system that others add."""
     text = text.split("=")[-1]
     for before, after in REPLACED:
         text = text.replace(before, after)
     for part in REMOVED:
         text = text.replace(part, "")
-    for pattern, kept in UNWRAPPED:
-        text = pattern.sub(kept, text)
+    for pattern, replacement in UNWRAPPED:
+        text = pattern.sub(replacement, text)
     text = text.replace("$", "")
     return text.replace(",", "") if text.replace(",", "").isdigit() else text

@@ -29,10 +29,11 @@ SCALE = (0.458, 0.448, 0.450)
 
 @final
 class Lpips:
-    """The distance of every two of some pictures.
+    """The LPIPS distance.
 
     Args:
-        trunk: torchvision's AlexNet weights. heads: the learned weights of its channels, ``lin0.model.1.weight`` on.
+        trunk: torchvision's AlexNet weights.
+        heads: the learned weights of its channels, ``lin0.model.1.weight`` and so on.
 
     Raises:
         UsageError: torchvision is not installed.
@@ -49,35 +50,35 @@ class Lpips:
         tensors = weights.read(trunk).items()
         convolutions = {key.removeprefix("features."): value for key, value in tensors if key.startswith("features.")}
         weights.fill(self._net, convolutions, trunk)
-        held = weights.read(heads)
+        tensors_of_heads = weights.read(heads)
         keys = [f"lin{layer}.model.1.weight" for layer in range(len(TAPS))]
-        if absent := [key for key in keys if key not in held]:
+        if absent := [key for key in keys if key not in tensors_of_heads]:
             raise weights.incompatibility(heads, "LPIPS on AlexNet", KeyError(f"it has no {', '.join(absent)}"))
-        self._heads = [held[key].flatten().to(device()) for key in keys]
+        self._heads = [tensors_of_heads[key].flatten().to(device()) for key in keys]
 
     @classmethod
-    def found(cls, folder: str = "") -> Lpips:
-        """From the published files in ``folder``; the trunk is checked by its hash.
+    def open(cls, folder: str = "") -> Lpips:
+        """Open the published files in ``folder``; the trunk is checked by its hash.
 
         Raises:
-            WeightsError: a file is absent or damaged.
+            WeightsError: a file is missing or damaged.
         """
         return cls(weights.find(weights.ALEXNET, folder), weights.find(weights.LPIPS_ALEX, folder))
 
     def pairwise(self, pictures: Sequence[Picture]) -> Float[np.ndarray, " pairs"]:
-        """Distance of every two, in the order of ``itertools.combinations``.
+        """Return the distance of every two pictures, in the order of ``itertools.combinations``.
 
         Raises:
-            OutputError: they are not of one size.
+            OutputError: the pictures differ in size.
         """
         if len({picture.pixels.shape for picture in pictures}) > 1:
             raise OutputError("LPIPS compares pictures of one size; those of a prompt have several")
         with torch.inference_mode():
             taps = [self._taps(picture) for picture in pictures]
-            return np.array([self._apart(one, other) for one, other in combinations(taps, 2)])
+            return np.array([self._distance(first, second) for first, second in combinations(taps, 2)])
 
     def _taps(self, picture: Picture) -> list[Float[Tensor, "C h w"]]:
-        """Rectified layers, each place scaled to unit length over its channels."""
+        """Return the rectified layers, each position scaled to unit length over its channels."""
         pixels = torch.from_numpy(picture.pixels.copy()).permute(2, 0, 1).float().to(device()) / 127.5 - 1
         shift, scale = (pixels.new_tensor(row)[:, None, None] for row in (SHIFT, SCALE))
         x, out = ((pixels - shift) / scale)[None], []
@@ -87,9 +88,9 @@ class Lpips:
                 out.append(x[0] / (x[0].norm(dim=0, keepdim=True) + 1e-10))
         return out
 
-    def _apart(self, one: list[Tensor], other: list[Tensor]) -> float:
+    def _distance(self, first: list[Tensor], second: list[Tensor]) -> float:
         parts = [
             ((a - b).square() * head[:, None, None]).sum(0).mean()
-            for a, b, head in zip(one, other, self._heads, strict=True)
+            for a, b, head in zip(first, second, self._heads, strict=True)
         ]
         return float(torch.stack(parts).sum())

@@ -1,11 +1,11 @@
-"""How far a mesh is from another, and how broken it is.
+"""Distances between meshes, and defects of a mesh.
 
-Distances are between points drawn on the two surfaces, uniform by area, each surface with draws of its own: a mesh
-against itself is therefore not at zero, but at the floor that the number of points allows.
+Distances are between points drawn on the two surfaces, uniform by area, with separate draws for each surface. So the
+distance of a mesh to itself is not zero but a floor, which depends on the number of points.
 
 Source: Chen et al. 2025 (XSpecMesh), section 5.1: 1,024 points a surface. Conventions as in whaohan/bpt `metrics.py` at
 ec80ad9 and the package point-cloud-utils that it calls: Chamfer is the sum of the two mean distances, not squared;
-Hausdorff is the larger of the two largest. Unlike there a mesh that cannot be measured is an error, never left out.
+Hausdorff is the larger of the two largest. Here a mesh that cannot be measured is an error; there it is left out.
 """
 
 from __future__ import annotations
@@ -32,13 +32,14 @@ SAME = 1e-6
 
 @dataclass(frozen=True)
 class Protocol:
-    """All that a distance depends on beside the two meshes.
+    """All that a distance depends on besides the two meshes.
 
     Args:
-        points: drawn on each surface. seed: of the draws.
-        scale: what each mesh is brought to by itself, before points are drawn: none, it stays as it is; cube, its box
-            is centred and the longest side is 1.9, as in BPT's script; sphere, its box is centred and its farthest
-            vertex is at 1.
+        points: number of points drawn on each surface.
+        seed: of the draws.
+        scale: how each mesh is scaled before points are drawn. none: it stays as it is. cube: its box is centred and
+            the longest side becomes 1.9, as in BPT's script. sphere: its box is centred and its farthest vertex comes
+            to 1.
         squared: whether distances are squared before they are averaged.
     """
 
@@ -51,7 +52,7 @@ class Protocol:
         """Check the parameters.
 
         Raises:
-            UsageError: no such scale, or no points.
+            UsageError: there is no such scale, or the number of points is below 1.
         """
         if self.scale not in SCALES or self.points < 1:
             raise UsageError(
@@ -70,11 +71,12 @@ class Surface:
 
 @dataclass(frozen=True)
 class Distances:
-    """Of two surfaces.
+    """Distances of two surfaces.
 
     Args:
         chamfer: mean distance from a point of one to the nearest of the other, both ways, summed.
-        hausdorff: the largest of those distances. normals: mean |cosine| between normals at nearest points, both ways.
+        hausdorff: the largest of those distances.
+        normals: mean |cosine| between normals at nearest points, both ways.
     """
 
     chamfer: float
@@ -84,10 +86,12 @@ class Distances:
 
 @dataclass(frozen=True)
 class Fragments:
-    """How a mesh hangs together.
+    """Connectivity of a mesh.
 
     Args:
-        components: pieces that share no vertex. open_edges: share of edges that lie in one face only. faces: triangles.
+        components: number of pieces that share no vertex.
+        open_edges: share of edges that lie in one face only.
+        faces: number of triangles.
     """
 
     components: int
@@ -99,18 +103,20 @@ def sample(mesh: Mesh, protocol: Protocol, stream: int = 0) -> Surface:
     """Draw points on a mesh.
 
     Args:
+        mesh: the mesh.
+        protocol: number of points, scale and seed.
         stream: other numbers give other draws of the same seed.
 
     Raises:
         OutputError: a vertex is not finite, or the mesh has no area.
     """
     ready = scaled(checked(mesh), protocol.scale)
-    found = shapes.points(ready, protocol.points, np.random.default_rng([protocol.seed, stream])).astype(np.float64)
-    return Surface(found[:, :3], found[:, 3:])
+    drawn = shapes.points(ready, protocol.points, np.random.default_rng([protocol.seed, stream])).astype(np.float64)
+    return Surface(drawn[:, :3], drawn[:, 3:])
 
 
 def checked(mesh: Mesh) -> Mesh:
-    """The mesh, if it can be measured.
+    """Return the mesh if it can be measured.
 
     Raises:
         OutputError: a vertex is not finite, or the mesh has no area.
@@ -125,7 +131,7 @@ def checked(mesh: Mesh) -> Mesh:
 
 
 def scaled(mesh: Mesh, scale: str) -> Mesh:
-    """The mesh brought to a common size; see `Protocol`. Only vertices that a face uses count."""
+    """Scale the mesh; see `Protocol`. Only vertices that a face uses count."""
     if scale == "none":
         return mesh
     used = mesh.vertices[np.unique(mesh.faces)]
@@ -136,23 +142,23 @@ def scaled(mesh: Mesh, scale: str) -> Mesh:
     return Mesh((mesh.vertices - middle) / np.linalg.norm(used - middle, axis=1).max(), mesh.faces)
 
 
-def distances(one: Surface, other: Surface, squared: bool = False) -> Distances:
-    """Chamfer and Hausdorff distance and normal consistency of two sampled surfaces."""
-    there, nearest = cKDTree(other.points).query(one.points)
-    back, nearest_back = cKDTree(one.points).query(other.points)
-    agree = np.abs((one.normals * other.normals[nearest]).sum(1)).mean()
-    agree_back = np.abs((other.normals * one.normals[nearest_back]).sum(1)).mean()
+def distances(first: Surface, second: Surface, squared: bool = False) -> Distances:
+    """Return Chamfer and Hausdorff distance and normal consistency of two sampled surfaces."""
+    forth, nearest = cKDTree(second.points).query(first.points)
+    back, nearest_back = cKDTree(first.points).query(second.points)
+    cosine = np.abs((first.normals * second.normals[nearest]).sum(1)).mean()
+    cosine_back = np.abs((second.normals * first.normals[nearest_back]).sum(1)).mean()
     if squared:
-        there, back = there**2, back**2
+        forth, back = forth**2, back**2
     return Distances(
-        chamfer=float(there.mean() + back.mean()),
-        hausdorff=float(max(there.max(), back.max())),
-        normals=float((agree + agree_back) / 2),
+        chamfer=float(forth.mean() + back.mean()),
+        hausdorff=float(max(forth.max(), back.max())),
+        normals=float((cosine + cosine_back) / 2),
     )
 
 
 def compare(mesh: Mesh, reference: Mesh, protocol: Protocol) -> Distances:
-    """`distances` of two meshes under a protocol.
+    """Return the distances of two meshes under a protocol.
 
     Raises:
         OutputError: one of them has no area or a vertex that is not finite.
@@ -161,7 +167,7 @@ def compare(mesh: Mesh, reference: Mesh, protocol: Protocol) -> Distances:
 
 
 def fragments(mesh: Mesh) -> Fragments:
-    """Pieces and open edges, after equal vertices were merged and faces without three corners left out.
+    """Count pieces and open edges. Equal vertices are merged first, and faces without three corners are left out.
 
     Raises:
         OutputError: a vertex is not finite, or no face has three corners.
@@ -171,26 +177,26 @@ def fragments(mesh: Mesh) -> Fragments:
     faces = merged.reshape(-1)[mesh.faces]
     faces = faces[(faces != np.roll(faces, 1, axis=1)).all(1)]
     edges = np.sort(np.concatenate([faces[:, [0, 1]], faces[:, [1, 2]], faces[:, [2, 0]]]), axis=1)
-    found, uses = np.unique(edges, axis=0, return_counts=True)
+    unique_edges, uses = np.unique(edges, axis=0, return_counts=True)
     count = int(merged.max()) + 1
-    links = coo_array((np.ones(len(found)), (found[:, 0], found[:, 1])), shape=(count, count))
+    links = coo_array((np.ones(len(unique_edges)), (unique_edges[:, 0], unique_edges[:, 1])), shape=(count, count))
     _, labels = connected_components(links, directed=False)
     return Fragments(len(np.unique(labels[faces])), float((uses == 1).mean()), len(faces))
 
 
 def scores(mesh: Mesh, goal: Surface, protocol: Protocol, tokens: int) -> dict[str, float]:
-    """All ``METRICS`` of a mesh of so many tokens that is to be the surface ``goal``.
+    """Return all ``METRICS`` of a mesh of so many tokens that should equal the surface ``goal``.
 
     Raises:
         OutputError: the mesh has no area or a vertex that is not finite.
     """
-    found, parts = distances(sample(mesh, protocol), goal, protocol.squared), fragments(mesh)
+    measured, broken = distances(sample(mesh, protocol), goal, protocol.squared), fragments(mesh)
     return {
-        "chamfer": found.chamfer,
-        "hausdorff": found.hausdorff,
-        "normal_consistency": found.normals,
-        "components": float(parts.components),
-        "open_edges": parts.open_edges,
-        "faces": float(parts.faces),
+        "chamfer": measured.chamfer,
+        "hausdorff": measured.hausdorff,
+        "normal_consistency": measured.normals,
+        "components": float(broken.components),
+        "open_edges": broken.open_edges,
+        "faces": float(broken.faces),
         "tokens": float(tokens),
     }

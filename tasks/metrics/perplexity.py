@@ -1,7 +1,7 @@
-"""How likely a language model finds texts that another one wrote, and how much they repeat themselves.
+"""Generative perplexity of texts under a judge, and distinct-n.
 
-The two belong together: a decoder that always says the same has a low perplexity. Generative perplexity as in Lou et
-al. 2024, arXiv:2310.16834, section 5; distinct-n as in Li et al. 2016, arXiv:1510.03055, section 5.
+They belong together, because a decoder that repeats one text has a low perplexity. Generative perplexity follows Lou et
+al. 2024, arXiv:2310.16834, section 5, and distinct-n Li et al. 2016, arXiv:1510.03055, section 5.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ WEIGHTS = Path(str(files("harness"))) / "backbones" / "weights"
 
 
 class Judge:
-    """A causal language model and its tokenizer, which scores what others wrote.
+    """A causal language model and its tokenizer, which scores texts of other models.
 
     Args:
         name: of weights that come with the package, or a folder of a model of transformers.
@@ -53,41 +53,44 @@ class Judge:
         self._model = model.eval().requires_grad_(False)
 
     def nats(self, prompt: str, text: str) -> Float[Tensor, " N"]:
-        """Minus the log-probability of each token of a text after its prompt, at T = 1."""
-        asked, said = (self._tokenizer(part, add_special_tokens=False).input_ids for part in (prompt, text))
-        logits = self._model(input_ids=torch.tensor([[*asked, *said]])).logits[0, len(asked) - 1 : -1]
-        found: Float[Tensor, " N"] = -logits.log_softmax(-1).gather(1, torch.tensor(said)[:, None])[:, 0]
-        return found
+        """Return minus the log-probability of each token of a text after its prompt, at T = 1."""
+        prompt_ids, text_ids = (self._tokenizer(part, add_special_tokens=False).input_ids for part in (prompt, text))
+        logits = self._model(input_ids=torch.tensor([[*prompt_ids, *text_ids]])).logits[0, len(prompt_ids) - 1 : -1]
+        nats: Float[Tensor, " N"] = -logits.log_softmax(-1).gather(1, torch.tensor(text_ids)[:, None])[:, 0]
+        return nats
 
 
 @lru_cache(maxsize=2)
 def judge(name: str) -> Judge:
-    """Read once; see `Judge`."""
+    """Load a judge once; see `Judge`."""
     return Judge(name)
 
 
 def perplexity(ids: Sequence[str], nats: Sequence[float], failures: int = 0) -> SetScore:
-    """exp of the mean of nats a token over outputs of one length; the 95 % interval resamples prompts.
+    """Return exp of the mean nats a token over outputs of one length; the 95 % interval resamples prompts.
 
     Args:
-        ids: prompt of each output. nats: mean over its tokens. failures: outputs without a token.
+        ids: prompt of each output.
+        nats: mean over the tokens of each output.
+        failures: number of outputs without a token.
     """
-    found = mean(ids, nats, failures)
-    if found.value is None:
-        return SetScore(None, found.n, found.failures, reason="no output has a token")
-    low, high = (None if end is None else math.exp(end) for end in (found.low, found.high))
-    return SetScore(math.exp(found.value), found.n, found.failures, low, high)
+    score = mean(ids, nats, failures)
+    if score.value is None:
+        return SetScore(None, score.n, score.failures, reason="no output has a token")
+    low, high = (None if bound is None else math.exp(bound) for bound in (score.low, score.high))
+    return SetScore(math.exp(score.value), score.n, score.failures, low, high)
 
 
 def distinct(texts: Mapping[str, Sequence[str]], n: int) -> SetScore:
-    """Different n-grams of characters over all n-grams, in all texts together; none crosses the end of a text.
+    """Return different n-grams of characters over all n-grams, in all texts together; no n-gram spans two texts.
 
-    It falls with the number of texts, so compare cells of as many prompts only.
+    It falls with the number of texts, so compare cells with equal numbers of prompts only.
 
     Args:
         texts: by prompt id.
+        n: length of an n-gram.
     """
-    grams = [text[at : at + n] for several in texts.values() for text in several for at in range(len(text) - n + 1)]
+    grams = [text[at : at + n] for of_prompt in texts.values() for text in of_prompt for at in range(len(text) - n + 1)]
     count = sum(map(len, texts.values()))
     if not grams:
         return SetScore(None, count, reason=f"no output has {n} characters")

@@ -1,13 +1,13 @@
-"""Run a program written by a model in a confined child process, and tell how it ended.
+"""Run a program of a model in a confined child process and report how it ended.
 
-What confines it, where the kernel allows: its own network, process and IPC namespaces; an unprivileged user
-(where the harness runs as root); Landlock rules (write below an empty temporary folder, read the interpreter
-and its libraries, execute nothing); resource limits; a wall limit. `isolation` tells what holds here.
-RLIMIT_NPROC binds no root user, so a root harness whose user cannot be dropped has the wall limit alone
-against a fork bomb; for other users it counts all that the user runs where there are no namespaces.
+Where the kernel allows it, the program has its own network, process and IPC namespaces; an unprivileged user (where the
+harness runs as root); Landlock rules (write below an empty temporary folder, read the interpreter and its libraries,
+execute nothing); resource limits; a wall limit. `isolation` says what holds on this machine. RLIMIT_NPROC does not bind
+root, so a root harness that cannot change its user has only the wall limit against a fork bomb. For other users without
+namespaces the limit counts all processes of the user.
 
-This keeps accidents away: an endless loop, a deleted file, a full disk. It is no security boundary against an
-adversary. A program that inspects the interpreter it runs in can also claim to have passed.
+This prevents accidents: an endless loop, a deleted file, a full disk. It is no security boundary against an adversary.
+A program that inspects its interpreter can also claim to have passed.
 """
 
 from __future__ import annotations
@@ -40,13 +40,15 @@ LEAST_MEMORY_MB = 64
 
 @dataclass(frozen=True)
 class Limits:
-    """What one program may use.
+    """Limits of one program.
 
     Args:
-        timeout_s: wall time of the program, its start not counted; CPU time per process is one second more.
-        memory_mb: address space of a process, in MiB. file_mb: size of a file, in MiB.
-        open_files, processes: at once; threads count as processes.
-        namespaces: False: ask for none, as on a kernel that refuses them.
+        timeout_s: wall time of the program without its start; the CPU time of a process is one second more.
+        memory_mb: address space of a process, in MiB.
+        file_mb: size of a file, in MiB.
+        open_files: at once.
+        processes: at once; threads count as processes.
+        namespaces: False uses none, as on a kernel that refuses them.
     """
 
     timeout_s: float = 5.0
@@ -60,7 +62,7 @@ class Limits:
         """Check the values.
 
         Raises:
-            UsageError: a limit under which no program could start.
+            UsageError: no program could start under a limit.
         """
         if self.timeout_s <= 0 or self.memory_mb < LEAST_MEMORY_MB:
             raise UsageError(
@@ -71,11 +73,11 @@ class Limits:
 
 @dataclass(frozen=True)
 class Isolation:
-    """What a program was kept from.
+    """What a program cannot reach.
 
     Args:
-        network: it has a network namespace of its own, empty.
-        processes: it sees no process but its own, and none outlives it.
+        network: it has its own, empty network namespace.
+        processes: it sees only its own processes, and no process outlives it.
         files: it cannot write outside its folder, or only what every user may write.
     """
 
@@ -89,8 +91,9 @@ class Outcome:
     """How a program ended.
 
     Args:
-        passed: it ran to its end. reason: "passed"; "assertion"; "error" for any other exception; "exit" when
-            it ended its process before its end; "timeout"; "memory" past the limit; "killed" by a signal.
+        passed: it ran to its end.
+        reason: "passed"; "assertion"; "error" for any other exception; "exit" where it ended its process early;
+            "timeout"; "memory" above the limit; "killed" by a signal.
         detail: the exception or signal, at most 300 characters.
         isolation: what held while it ran.
     """
@@ -102,10 +105,10 @@ class Outcome:
 
 
 def run(program: str, *, limits: Limits | None = None) -> Outcome:
-    """Run a program to its end, alone in an empty folder that is removed afterwards.
+    """Run a program to its end in an empty folder, which is removed afterwards.
 
-    It sees the standard library only, an empty environment, an empty standard input, ``random`` seeded and
-    string hashes fixed, so that the same program ends the same way. What it prints is discarded.
+    It has the standard library only, an empty environment and an empty standard input. ``random`` is seeded and string
+    hashes are fixed, so that a program always ends the same way. Its output is discarded.
 
     Args:
         program: Python source, run as ``__main__``.
@@ -128,7 +131,7 @@ def run(program: str, *, limits: Limits | None = None) -> Outcome:
 
 
 def _started(child: _Child, limits: Limits) -> Isolation:
-    """What holds, once the program is about to run."""
+    """Return the isolation that holds when the program starts."""
     try:
         first = child.line(START_S)
     except TimeoutError:
@@ -145,7 +148,7 @@ def _started(child: _Child, limits: Limits) -> Isolation:
 
 @functools.cache
 def isolation() -> Isolation:
-    """What programs are kept from on this machine; runs an empty one, once.
+    """Return the isolation of this machine, measured once with an empty program.
 
     Raises:
         UsageError: the sandbox cannot start here.
@@ -154,12 +157,12 @@ def isolation() -> Isolation:
 
 
 def network_isolated() -> bool:
-    """Whether this machine's kernel lets programs be cut off from the network."""
+    """Return whether this machine's kernel can isolate programs from the network."""
     return isolation().network
 
 
 def _reported(line: bytes, nonce: str, isolation: Isolation) -> Outcome:
-    """The outcome that the confined process wrote; anything without the nonce was written by the program."""
+    """Return the outcome that the confined process wrote. A line without the nonce was written by the program."""
     try:
         plain: Any = json.loads(line)
     except ValueError:
@@ -171,7 +174,7 @@ def _reported(line: bytes, nonce: str, isolation: Isolation) -> Outcome:
 
 
 def _unreported(code: int, isolation: Isolation) -> Outcome:
-    """The outcome of a process that ended without a report, from its exit code (128 + signal)."""
+    """Return the outcome of a process that ended without a report, from its exit code (128 + signal)."""
     if code <= 128:
         return Outcome(False, "exit", f"its process ended with code {code} before its end", isolation)
     number = code - 128
@@ -180,13 +183,13 @@ def _unreported(code: int, isolation: Isolation) -> Outcome:
 
 
 def _start(folder: Path, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start the child in a session of its own; its standard input is the specification."""
-    with tempfile.TemporaryFile() as given:
-        given.write(json.dumps(spec).encode())
-        given.seek(0)
+    """Start the child in its own session; its standard input is the specification."""
+    with tempfile.TemporaryFile() as specification:
+        specification.write(json.dumps(spec).encode())
+        specification.seek(0)
         return subprocess.Popen(
             [sys.executable, "-s", "-S", "-P", "-B", str(CHILD)],
-            stdin=given,
+            stdin=specification,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             cwd=folder,
@@ -197,7 +200,7 @@ def _start(folder: Path, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 class _Child:
-    """The child process and our end of its channel; a context that leaves nothing running."""
+    """The child process and the reading end of its channel; a context that leaves no process running."""
 
     def __init__(self, folder: Path, program: str, nonce: str, limits: Limits) -> None:
         self._read, write = os.pipe()
@@ -229,10 +232,10 @@ class _Child:
             self._process.stderr.close()
 
     def line(self, seconds: float) -> bytes | None:
-        """The next line of the channel; None when every process that held it has ended.
+        """Return the next line of the channel; None when every process with the channel has ended.
 
         Raises:
-            TimeoutError: neither came in time.
+            TimeoutError: neither happened in time.
         """
         end = time.monotonic() + seconds
         while b"\n" not in self._buffer and len(self._buffer) < LINE_BYTES:
@@ -243,14 +246,14 @@ class _Child:
             if not more:
                 return None
             self._buffer += more
-        found, _, self._buffer = self._buffer.partition(b"\n")
-        return found
+        line, _, self._buffer = self._buffer.partition(b"\n")
+        return line
 
     def exit_code(self, seconds: float) -> int:
-        """Of the confined process, as its guard passes it on: 128 + signal.
+        """Return the exit code of the confined process, as its guard passes it on: 128 + signal.
 
         Raises:
-            TimeoutError: it closed the channel and goes on.
+            TimeoutError: the process closed the channel and still runs.
         """
         try:
             code = self._process.wait(seconds)
@@ -259,7 +262,7 @@ class _Child:
         return code if code >= 0 else 128 - code
 
     def complaint(self) -> str:
-        """The last line that an ended child wrote to its standard error."""
+        """Return the last line that an ended child wrote to its standard error."""
         self._process.wait(START_S)
         written = self._process.stderr.read() if self._process.stderr else b""
         lines = [line for line in written.decode(errors="replace").split("\n") if line.strip()]
@@ -268,19 +271,19 @@ class _Child:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A fresh empty folder, removed afterwards whatever was put into it."""
+    """A new empty folder, which is removed afterwards with its content."""
     folder = Path(tempfile.mkdtemp(prefix="stride-sandbox-"))
     try:
         yield folder
     finally:
         folder.chmod(0o700)
-        # Without namespaces a process may outlive its guard and still write here: no reason to lose a score.
+        # Without namespaces a process may outlive its guard and still write here; the score is valid all the same.
         with contextlib.suppress(OSError):
             _remove(folder)
 
 
 def _remove(folder: Path) -> None:
-    """Remove a tree that may be nested without end, from within: no recursion, no path but a name."""
+    """Remove a tree of any depth from within, without recursion and without long paths."""
     here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     names: list[str] = []
     waiting = [_empty(here)]
@@ -303,9 +306,9 @@ def _remove(folder: Path) -> None:
 
 
 def _empty(descriptor: int) -> list[str]:
-    """Unlink the files of an open folder; returns the names of the folders in it."""
-    with os.scandir(descriptor) as found:
-        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
+    """Unlink the files of an open folder and return the names of its folders."""
+    with os.scandir(descriptor) as entries_of_folder:
+        entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries_of_folder]
     for name, is_folder in entries:
         if not is_folder:
             os.unlink(name, dir_fd=descriptor)

@@ -1,11 +1,11 @@
-"""The far side of the sandbox: a script of the standard library alone, never imported by the harness.
+"""The child of the sandbox: a script that uses the standard library only. The harness never imports it.
 
-Up to three processes. The guard's parent unshares what the kernel allows and waits; the guard (process 1 of
-its own process namespace, where there is one) starts the confined process and outlives it; the confined
-process drops every right and runs the program. When the guard ends, the kernel ends whatever is left.
+It has up to three processes. The guard's parent unshares what the kernel allows and waits. The guard (process 1 of its
+own process namespace, where there is one) starts the confined process and outlives it. The confined process drops every
+right and runs the program. When the guard ends, the kernel ends all other processes of the namespace.
 
-Standard input holds one JSON object: program, nonce, parent, channel (a file descriptor) and the limits.
-The channel gets two JSON lines: what is isolated, then how the program ended, with the nonce.
+Standard input has one JSON object: program, nonce, parent, channel (a file descriptor) and the limits. The channel gets
+two JSON lines: what is isolated, then how the program ended, with the nonce.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ import time
 import types
 from typing import Any, NoReturn
 
-# The range that systemd gives to services without a user of their own. Sandboxes beside each other then have
-# different users, so that neither can signal the other or use up its processes.
+# The range that systemd gives to services without their own user. Simultaneous sandboxes then have different users, so
+# that none can signal another one or use up its processes.
 FIRST_USER, USERS = 61184, 4336
 LINUX = sys.platform.startswith("linux")
 
@@ -32,7 +32,7 @@ NEW_IPC, NEW_USER, NEW_PID, NEW_NET = 0x08000000, 0x10000000, 0x20000000, 0x4000
 DEATH_SIGNAL, KEEP_CAPABILITIES, SUBREAPER, NO_NEW_PRIVILEGES = 1, 8, 36, 38
 CAPABILITY_VERSION, READ_ANY_FILE = 0x20080522, 1 << 2
 
-# Landlock: the same three system calls on every architecture, and the rights known to each of its versions.
+# Landlock: its three system calls are the same on every architecture; its versions differ in their rights.
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 WRITE_FILE, READ_FILE, READ_DIR, EXECUTE, TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 0, 1 << 14
@@ -41,13 +41,13 @@ DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.
 
 
 class Kernel:
-    """The system calls that Python has no name for; each raises OSError where it fails."""
+    """System calls that Python does not have; each raises OSError where it fails."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
 
     def call(self, name: str, *arguments: Any) -> int:
-        """A libc function whose integers are passed as longs."""
+        """Call a libc function; integers are passed as longs."""
         function = getattr(self._libc, name)
         function.restype = ctypes.c_long
         wide = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
@@ -57,20 +57,20 @@ class Kernel:
         return result
 
     def control(self, option: int, value: int) -> None:
-        """``prctl`` with one argument."""
+        """Call ``prctl`` with one argument."""
         if LINUX:
             self.call("prctl", option, value, 0, 0, 0)
 
-    def capabilities(self, kept: int) -> None:
-        """Give up every capability but those of the mask ``kept``."""
+    def capabilities(self, mask: int) -> None:
+        """Drop every capability that is not in the mask."""
         head = ctypes.create_string_buffer(struct.pack("=Ii", CAPABILITY_VERSION, 0))
-        sets = ctypes.create_string_buffer(struct.pack("=6I", kept, kept, 0, 0, 0, 0))
+        sets = ctypes.create_string_buffer(struct.pack("=6I", mask, mask, 0, 0, 0, 0))
         self.call("capset", head, sets)
 
 
-def unshare(kernel: Kernel, wanted: bool) -> int:
-    """Enter new network, process and IPC namespaces; returns the flags that the kernel granted, or 0."""
-    if not (LINUX and wanted):
+def unshare(kernel: Kernel, isolate: bool) -> int:
+    """Enter new network, process and IPC namespaces; return the flags that the kernel granted, or 0."""
+    if not (LINUX and isolate):
         return 0
     flags = NEW_NET | NEW_PID | NEW_IPC | (0 if os.geteuid() == 0 else NEW_USER)
     try:
@@ -82,7 +82,7 @@ def unshare(kernel: Kernel, wanted: bool) -> int:
 
 
 def restrict_files(kernel: Kernel) -> bool:
-    """Landlock: write below the current folder only, read the interpreter and libraries, execute nothing."""
+    """Restrict files with Landlock: write below the current folder, read interpreter and libraries, execute nothing."""
     try:
         version = kernel.call("syscall", LANDLOCK_CREATE, None, 0, 1)
     except OSError:
@@ -106,24 +106,24 @@ def restrict_files(kernel: Kernel) -> bool:
 
 
 def drop_user(kernel: Kernel, user: int) -> bool:
-    """Become that user, where we are root; reading stays allowed if the user cannot read the interpreter."""
+    """Change to that user where this is root; reading stays allowed if the user cannot read the interpreter."""
     if not LINUX or os.geteuid() != 0:
         return False
     try:
         os.chown(".", user, user)
         os.setgroups([])
         os.setresgid(user, user, user)
-        kept = 0 if interpreter_readable(user) else READ_ANY_FILE
+        capabilities = 0 if interpreter_readable(user) else READ_ANY_FILE
         kernel.control(KEEP_CAPABILITIES, 1)
         os.setresuid(user, user, user)
-        kernel.capabilities(kept)
+        kernel.capabilities(capabilities)
     except PermissionError:  # root of a container without these rights
         return False
     return True
 
 
 def interpreter_readable(user: int) -> bool:
-    """Whether that user can read the standard library; the caller is root."""
+    """Return whether that user can read the standard library; the caller is root."""
     os.seteuid(user)
     try:
         with open(os.__file__, "rb"):
@@ -135,7 +135,7 @@ def interpreter_readable(user: int) -> bool:
 
 
 def tasks_of(user: int) -> int:
-    """Processes and threads of a user, which count towards the limit of each of them."""
+    """Count the processes and threads of a user, to which the limit of processes applies."""
     count = 0
     for name in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):  # it ended meanwhile
@@ -147,7 +147,7 @@ def tasks_of(user: int) -> int:
 def limit(spec: dict[str, Any], processes: int) -> None:
     """Set the resource limits of the confined process; its children inherit each of them."""
     seconds, memory = int(spec["timeout_s"]) + 1, spec["memory_mb"] << 20
-    wanted = {
+    limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_CPU: seconds,
         resource.RLIMIT_FSIZE: spec["file_mb"] << 20,
@@ -155,18 +155,18 @@ def limit(spec: dict[str, Any], processes: int) -> None:
         resource.RLIMIT_NPROC: processes,
         resource.RLIMIT_AS: memory,
     }
-    for what, most in wanted.items():
-        hard = resource.getrlimit(what)[1]
-        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    for resource_id, highest in limits.items():
+        hard = resource.getrlimit(resource_id)[1]
+        value = highest if hard == resource.RLIM_INFINITY else min(highest, hard)
         try:
-            resource.setrlimit(what, (value, value))
+            resource.setrlimit(resource_id, (value, value))
         except (OSError, ValueError):
             if LINUX:  # elsewhere an address space or a user with more processes cannot be limited
                 raise
 
 
 def confine(kernel: Kernel, spec: dict[str, Any], flags: int) -> None:
-    """Drop every right that can be dropped, then say on the channel what is isolated."""
+    """Drop every right that can be dropped, then write to the channel what is isolated."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
@@ -185,14 +185,14 @@ def confine(kernel: Kernel, spec: dict[str, Any], flags: int) -> None:
         "files": restricted or dropped,
     }
     os.write(spec["channel"], json.dumps(isolated).encode() + b"\n")
-    os.dup2(null, 2)  # last, so that a failure above is heard
+    os.dup2(null, 2)  # last, so that a failure above is reported
     os.close(null)
 
 
 def execute(spec: dict[str, Any]) -> NoReturn:
     """Run the program as a fresh ``__main__`` and report how it ended; never returns."""
     channel = spec["channel"]
-    # Reports are made beforehand: after a memory error there may be no room to make one.
+    # Reports are prepared now, because after a memory error there may be no memory for one.
     reports = {
         reason: json.dumps({"nonce": spec["nonce"], "reason": reason, "detail": detail}).encode() + b"\n"
         for reason, detail in (("passed", ""), ("memory", "MemoryError"))
@@ -212,26 +212,26 @@ def execute(spec: dict[str, Any]) -> NoReturn:
         plain = {"nonce": spec["nonce"], "reason": reason_of(error), "detail": describe(error)}
         os.write(channel, json.dumps(plain).encode() + b"\n")
     finally:
-        os._exit(0)  # neither threads nor exit handlers of the program go on
+        os._exit(0)  # no thread or exit handler of the program continues
 
 
 def reason_of(error: BaseException) -> str:
-    """The word for an exception."""
+    """Return the word for an exception."""
     if isinstance(error, AssertionError):
         return "assertion"
     return "exit" if isinstance(error, SystemExit) else "error"
 
 
 def describe(error: BaseException) -> str:
-    """Type and message in at most 300 characters."""
+    """Return type and message in at most 300 characters."""
     message = ""
-    with contextlib.suppress(Exception):  # the message is code of the program
+    with contextlib.suppress(Exception):  # str() runs code of the program
         message = str(error)[:200]
     return f"{type(error).__name__[:80]}: {message}"
 
 
 def descendants() -> set[int]:
-    """Living processes below this one, from /proc."""
+    """Return the living processes below this one, from /proc."""
     parents: dict[int, int] = {}
     for name in os.listdir("/proc"):
         with contextlib.suppress(OSError):  # it ended meanwhile, or is no process
@@ -246,7 +246,7 @@ def descendants() -> set[int]:
 
 
 def end_descendants() -> None:
-    """Kill all below, and those that are born meanwhile, until none is left; gives up after two seconds."""
+    """Kill all processes below this one, also new ones, until none is left; give up after two seconds."""
     for _ in range(200):
         for pid in descendants():
             with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -261,7 +261,7 @@ def end_descendants() -> None:
 
 
 def guard(kernel: Kernel, spec: dict[str, Any], flags: int) -> int:
-    """Start the confined process, collect whatever ends below it, and return its exit code (128 + signal)."""
+    """Start the confined process, collect all processes that end, and return its exit code (128 + signal)."""
     child = os.fork()
     if child == 0:
         confine(kernel, spec, flags)
@@ -281,18 +281,18 @@ def guard(kernel: Kernel, spec: dict[str, Any], flags: int) -> int:
 
 
 def exit_code(status: int) -> int:
-    """An exit status as a shell has it."""
+    """Return an exit status as a shell does."""
     code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
 def main() -> int:
-    """Read the specification, unshare, guard; returns the confined process's exit code."""
+    """Read the specification, unshare, guard; return the confined process's exit code."""
     spec = json.load(sys.stdin)
     kernel = Kernel()
     kernel.control(DEATH_SIGNAL, signal.SIGKILL)
     if os.getppid() != spec["parent"]:
-        return 1  # the harness ended before the signal was asked for
+        return 1  # the harness ended before the signal was requested
     spec["user"] = FIRST_USER + os.getpid() % USERS
     flags = unshare(kernel, spec["namespaces"])
     if not flags & NEW_PID:
@@ -302,7 +302,7 @@ def main() -> int:
     if child == 0:
         kernel.control(DEATH_SIGNAL, signal.SIGKILL)
         return guard(kernel, spec, flags)
-    # The guard is collected only once its whole namespace is empty, so nothing outlives this process.
+    # The guard is collected only when its whole namespace is empty, so no process outlives this one.
     signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
     os.close(spec["channel"])
     return exit_code(os.waitpid(child, 0)[1])

@@ -1,8 +1,8 @@
-"""T2I-CompBench++: each category's own score of a picture, from recorded answers and detections.
+"""T2I-CompBench++: the score of a picture in each category, from recorded answers and detections.
 
 Source: Huang et al. 2023, arXiv:2307.06350 (and its ++ edition); Karine-Huang/T2I-CompBench: BLIPvqa_eval, UniDet_eval
-(2D, 3D, numeracy), CLIPScore_eval, 3_in_1_eval; their quirks included. BLIP-VQA, UniDet, the depth net and the parser
-that finds a prompt's nouns are not part of this.
+(2D, 3D, numeracy), CLIPScore_eval, 3_in_1_eval; their peculiarities are kept. BLIP-VQA, UniDet, the depth network and
+the parser of nouns are not part of this module.
 """
 
 from __future__ import annotations
@@ -36,14 +36,20 @@ ALIASES = {
     "goldfish": "fish",
     "painting": "picture",
 }
-"""What the detector calls some of the benchmark's objects; "telivision" is the benchmark's spelling."""
+"""The detector's names of some of the benchmark's objects; "telivision" is the benchmark's spelling."""
 
 Kind = Literal["spatial", "action", "both"]
 
 
 @dataclass(frozen=True)
-class Found:
-    """A detected object. name: the detector's label. box: x0, y0, x1, y1 in pixels. score: the detector's."""
+class Detection:
+    """A detected object.
+
+    Args:
+        name: label of the detector.
+        box: x0, y0, x1, y1 in pixels.
+        score: of the detector.
+    """
 
     name: str
     box: Box
@@ -51,62 +57,68 @@ class Found:
 
 
 def blip_vqa(answers: Sequence[float | None]) -> float:
-    """Colour, shape, texture: the product of P(yes) over a prompt's noun phrases, to four digits.
+    """Score colour, shape or texture: the product of P(yes) over a prompt's noun phrases, to four digits.
 
     Args:
-        answers: of each noun phrase; None: the prompt has no such phrase, which counts as 1.
+        answers: of each noun phrase; None, where the prompt has no such phrase, counts as 1.
     """
     return round(math.prod(1.0 if answer is None else answer for answer in answers), 4)
 
 
-def locality(prompt: str, known: Sequence[str] = LOCALITIES_2D) -> str | None:
-    """The first of the known relations, in their order, that the prompt contains."""
-    return next((word for word in known if word in prompt), None)
+def locality(prompt: str, relations: Sequence[str] = LOCALITIES_2D) -> str | None:
+    """Return the first of the relations, in their order, that the prompt contains."""
+    return next((word for word in relations if word in prompt), None)
 
 
-def spatial_2d(prompt: str, first: str, second: str, found: Sequence[Found]) -> float:
-    """A quarter of each object's detection score and half of their position; below 0.5 nothing.
+def spatial_2d(prompt: str, first: str, second: str, detections: Sequence[Detection]) -> float:
+    """Return a quarter of each object's detection score and half of their position; 0 where that is below 0.5.
 
     Args:
-        first, second: the prompt's first and last noun.
+        prompt: the prompt.
+        first: its first noun.
+        second: its last noun.
+        detections: of the picture.
     """
-    names, nouns = [thing.name for thing in found], [_person(first), _person(second)]
+    names, nouns = [thing.name for thing in detections], [_person(first), _person(second)]
     places = [names.index(noun) if noun in names else None for noun in nouns]
-    score = _scores(found, places)
+    score = _scores(detections, places)
     if places[0] is not None and places[1] is not None:
-        score += position_2d(locality(prompt), found[places[0]].box, found[places[1]].box) / 2
+        score += position_2d(locality(prompt), detections[places[0]].box, detections[places[1]].box) / 2
     return 0.0 if score < 0.5 else score
 
 
-def spatial_3d(prompt: str, first: str, second: str, found: Sequence[Found], depth: Float[np.ndarray, "A B"]) -> float:
-    """As in two dimensions, but a label need only contain the noun, and nothing is cut off.
+def spatial_3d(
+    prompt: str, first: str, second: str, detections: Sequence[Detection], depth: Float[np.ndarray, "A B"]
+) -> float:
+    """Return the score of three dimensions: a label must only contain the noun, and scores below 0.5 count.
 
-    Of several matching detections the official code takes the last one it meets before it has both nouns.
+    Of several matching detections the official code takes the last one before both nouns have a match.
     """
     nouns = [_person(first), _person(second)]
-    together = " ".join(thing.name for thing in found)
-    places = [_place(found, nouns, which) if nouns[which] in together else None for which in (0, 1)]
-    score = _scores(found, places)
+    labels = " ".join(thing.name for thing in detections)
+    places = [_place(detections, nouns, which) if nouns[which] in labels else None for which in (0, 1)]
+    score = _scores(detections, places)
     if places[0] is not None and places[1] is not None:
-        one, other = found[places[0]].box, found[places[1]].box
-        score += position_3d(locality(prompt, LOCALITIES_3D), one, other, depth) / 2
+        first_box, second_box = detections[places[0]].box, detections[places[1]].box
+        score += position_3d(locality(prompt, LOCALITIES_3D), first_box, second_box, depth) / 2
     return score
 
 
-def numeracy(asked: Sequence[tuple[str, int]], found: Sequence[Found]) -> float:
-    """For each object of the prompt half its share for being there and half for its exact number.
+def numeracy(objects: Sequence[tuple[str, int]], detections: Sequence[Detection]) -> float:
+    """Score numbers: an object gives half its share where it is there and half where its number is exact.
 
     Args:
-        asked: the prompt's objects, in the singular, and how many of each.
+        objects: the prompt's objects, in the singular, and the number of each.
+        detections: of the picture.
 
     Raises:
-        ContractError: no object is asked for.
+        ContractError: the prompt names no object.
     """
-    if not asked:
+    if not objects:
         raise ContractError("a numeracy prompt names no object; give the objects that the parser found in it")
-    names = [thing.name for thing in _distinct(found)]
-    score, share = 0.0, 1.0 / len(asked)
-    for noun, number in asked:
+    names = [thing.name for thing in _distinct(detections)]
+    score, share = 0.0, 1.0 / len(objects)
+    for noun, number in objects:
         name = ALIASES.get(noun, noun)
         if name not in names:
             names = [name if name in label else label for label in names]
@@ -116,26 +128,32 @@ def numeracy(asked: Sequence[tuple[str, int]], found: Sequence[Found]) -> float:
 
 
 def three_in_one(attribute: float, spatial: float, action: float, kind: Kind) -> float:
-    """Complex prompts: the mean of the scores that apply to what the prompt's file says of it."""
+    """Score a complex prompt: the mean of the scores that apply to its kind."""
     parts = {"spatial": (spatial, attribute), "action": (action, attribute), "both": (attribute, spatial, action)}[kind]
     return sum(parts) / len(parts)
 
 
 def kind_of(prompt: str, spatial: Sequence[str], action: Sequence[str]) -> Kind:
-    """What a complex prompt is about, by the files ``complex_val_spatial.txt`` and ``complex_val_action.txt``."""
-    plain = _plain(prompt)
-    return "spatial" if plain in map(_plain, spatial) else "action" if plain in map(_plain, action) else "both"
+    """Return the kind of a complex prompt, by ``complex_val_spatial.txt`` and ``complex_val_action.txt``."""
+    first_sentence = _first_sentence(prompt)
+    return (
+        "spatial"
+        if first_sentence in map(_first_sentence, spatial)
+        else "action"
+        if first_sentence in map(_first_sentence, action)
+        else "both"
+    )
 
 
 def read_results(path: Path) -> dict[int, float]:
-    """Scores of a ``vqa_result.json``, by question id; numbers may be written as text.
+    """Read the scores of a ``vqa_result.json`` by question id; numbers may be written as text.
 
     Raises:
-        UsageError: it is missing or malformed.
+        UsageError: the file is missing or malformed.
     """
-    held = json_file(path, "T2I-CompBench results", "the evaluation of Karine-Huang/T2I-CompBench")
+    rows = json_file(path, "T2I-CompBench results", "the evaluation of Karine-Huang/T2I-CompBench")
     out: dict[int, float] = {}
-    for index, row in enumerate(held if isinstance(held, list) else [held]):
+    for index, row in enumerate(rows if isinstance(rows, list) else [rows]):
         try:
             number, value = int(row["question_id"]), float(row["answer"])
         except (TypeError, KeyError, ValueError) as error:
@@ -147,10 +165,11 @@ def read_results(path: Path) -> dict[int, float]:
 
 
 def summary(results: Mapping[str, Mapping[int, float]], per_prompt: int = 10) -> dict[str, SetScore]:
-    """The mean of each category. Question ids count pictures, ``per_prompt`` of one prompt after the other.
+    """Return the mean of each category. Question ids count pictures, ``per_prompt`` for each prompt in turn.
 
     Args:
         results: by category, then by question id.
+        per_prompt: pictures of a prompt.
     """
     out = {}
     for name in CATEGORIES:
@@ -160,36 +179,36 @@ def summary(results: Mapping[str, Mapping[int, float]], per_prompt: int = 10) ->
 
 
 def _person(noun: str) -> str:
-    """Where objects stand in a relation, people are renamed for the detector, and nothing else is."""
+    """Rename people for the detector; relations use no other alias."""
     return "person" if ALIASES.get(noun) == "person" else noun
 
 
-def _plain(prompt: str) -> str:
+def _first_sentence(prompt: str) -> str:
     return prompt.strip("\n").split(".")[0].lower()
 
 
-def _scores(found: Sequence[Found], places: Sequence[int | None]) -> float:
-    """A quarter of the score of each object that is there."""
-    return sum(0.25 * found[place].score for place in places if place is not None)
+def _scores(detections: Sequence[Detection], places: Sequence[int | None]) -> float:
+    """Return a quarter of the score of each detected object."""
+    return sum(0.25 * detections[place].score for place in places if place is not None)
 
 
-def _place(found: Sequence[Found], nouns: Sequence[str], which: int) -> int | None:
-    """The detection of one of two nouns; a noun that is alone is taken at its first."""
-    together = " ".join(thing.name for thing in found)
-    if not all(noun in together for noun in nouns):
-        return next((i for i, thing in enumerate(found) if nouns[which] in thing.name), None)
+def _place(detections: Sequence[Detection], nouns: Sequence[str], which: int) -> int | None:
+    """Return the detection of one of two nouns; where only one noun is detected, its first detection."""
+    labels = " ".join(thing.name for thing in detections)
+    if not all(noun in labels for noun in nouns):
+        return next((i for i, thing in enumerate(detections) if nouns[which] in thing.name), None)
     places: list[int | None] = [None, None]
-    for i, thing in enumerate(found):
+    for i, thing in enumerate(detections):
         places = [i if noun in thing.name else place for noun, place in zip(nouns, places, strict=True)]
         if None not in places:
             break
     return places[which]
 
 
-def _distinct(found: Sequence[Found]) -> list[Found]:
-    """Without later boxes of a label that nearly lie on, in or around an earlier one of it (nine tenths shared)."""
-    out: list[Found] = []
-    for thing in found:
+def _distinct(detections: Sequence[Detection]) -> list[Detection]:
+    """Leave out boxes that share nine tenths with an earlier box of the same label."""
+    out: list[Detection] = []
+    for thing in detections:
         if not any(thing.name == other.name and same(thing.box, other.box) for other in out):
             out.append(thing)
     return out

@@ -1,11 +1,11 @@
-"""Word error rate of transcripts, as Whisper's authors count it: both texts normalised, then words aligned by jiwer.
+"""Word error rate of transcripts as Whisper's authors count it: both texts are normalised, and jiwer aligns the words.
 
-Source: Radford et al. 2022, arXiv:2212.04356, appendix C; the normaliser is transformers' copy of theirs. It wants
-their table of British and American spellings, which transformers does not carry. So there are two figures:
+Source: Radford et al. 2022, arXiv:2212.04356, appendix C; the normaliser is transformers' copy of theirs. It needs
+their table of British and American spellings, which transformers does not contain. So there are two rates:
 
-- ``wer``: with the table, from the package ``whisper-normalizer`` (extra ``speech``), checked by its hash. Where
-  that package is absent, so is this figure; nothing stands in for it.
-- ``wer_no_spelling``: all but the table, so that "colour" for "color" is an error. Always there.
+- ``wer``: with the table, from the package ``whisper-normalizer`` (extra ``speech``), checked by its hash. Without the
+  package there is no such rate.
+- ``wer_no_spelling``: without the table, so that "colour" for "color" is an error. It always exists.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ SET_METRICS = tuple(f"corpus_{name}" for name in METRICS)
 TABLE_SHA256 = "6607f948be9824d2e1b2fa2223cd94c06c45afa4e05ea0e3d5e1f2bdffde2465"
 """Of whisper/normalizers/english.json in github.com/openai/whisper at c0d2f62: 1739 spellings."""
 FEWEST = 4
-"""Prompts below which no interval is given."""
+"""Fewest prompts of an interval."""
 
 
 class Transcript(NamedTuple):
-    """What was said and what was heard. id: of the prompt."""
+    """The spoken words (``reference``) and the transcript (``heard``) of a prompt."""
 
     id: str
     reference: str
@@ -42,14 +42,14 @@ class Transcript(NamedTuple):
 
 
 class Count(NamedTuple):
-    """Words put in, left out or changed; words of the reference."""
+    """Inserted, deleted and substituted words, and the words of the reference."""
 
     errors: int
     words: int
 
 
 def count(transcript: Transcript, metric: str) -> Count:
-    """Errors under a metric of ``METRICS``. An empty transcript has every word left out.
+    """Count errors under a metric of ``METRICS``. In an empty transcript every word is deleted.
 
     Raises:
         OutputError: the reference has no words, so no rate is defined.
@@ -66,24 +66,25 @@ def count(transcript: Transcript, metric: str) -> Count:
     words = len(reference.split())
     if not heard:
         return Count(words, words)
-    found = jiwer.process_words(reference, heard)
-    return Count(found.substitutions + found.deletions + found.insertions, words)
+    alignment = jiwer.process_words(reference, heard)
+    return Count(alignment.substitutions + alignment.deletions + alignment.insertions, words)
 
 
 def scores(transcript: Transcript) -> dict[str, float]:
-    """Errors over words of one utterance, above 1 where much was put in; without the table, no ``wer``.
+    """Return errors over words of one utterance; insertions can bring it above 1. ``wer`` needs the table.
 
     Raises:
-        OutputError: see `count`. UsageError: another table of spellings than Whisper's is installed.
+        OutputError: see `count`.
+        UsageError: another table of spellings than Whisper's is installed.
     """
     counts = {name: count(transcript, name) for name in METRICS if name != "wer" or table() is not None}
-    return {name: found.errors / found.words for name, found in counts.items()}
+    return {name: total.errors / total.words for name, total in counts.items()}
 
 
 def corpus(transcripts: Sequence[Transcript]) -> dict[str, SetScore]:
-    """Errors of all utterances over words of all; the 95 % interval resamples prompts with all their repetitions.
+    """Return errors over words of all utterances; the 95 % interval resamples prompts with all their repetitions.
 
-    A transcript whose reference has no words is counted as a failure.
+    A transcript whose reference has no words counts as a failure.
 
     Raises:
         UsageError: another table of spellings than Whisper's is installed.
@@ -102,11 +103,11 @@ def _total(transcripts: Sequence[Transcript], metric: str) -> SetScore:
     failures = 0
     for transcript in transcripts:
         try:
-            found = count(transcript, metric)
+            errors_and_words = count(transcript, metric)
         except OutputError:
             failures += 1
             continue
-        sums[transcript.id] = sums.get(transcript.id, 0) + np.array(found)
+        sums[transcript.id] = sums.get(transcript.id, 0) + np.array(errors_and_words)
     if not sums:
         return SetScore(None, 0, failures, reason="no utterance to score")
     by_prompt = np.array([sums[name] for name in sorted(sums)], dtype=np.float64)  # [prompts, 2]
@@ -121,22 +122,22 @@ def _total(transcripts: Sequence[Transcript], metric: str) -> SetScore:
 
 @lru_cache(maxsize=1)
 def table() -> Mapping[str, str] | None:
-    """Whisper's spellings, British to American; None where no package has them.
+    """Return Whisper's spellings, British to American; None where no package has them.
 
     Raises:
-        UsageError: the installed table is another one.
+        UsageError: another table is installed.
     """
-    found = importlib.util.find_spec("whisper_normalizer")
-    if found is None or not found.submodule_search_locations:
+    spec = importlib.util.find_spec("whisper_normalizer")
+    if spec is None or not spec.submodule_search_locations:
         return None
-    return read_table(Path(found.submodule_search_locations[0]) / "normalizers" / "english.json")
+    return read_table(Path(spec.submodule_search_locations[0]) / "normalizers" / "english.json")
 
 
 def read_table(path: Path) -> Mapping[str, str]:
-    """The table of a file.
+    """Read the table of a file.
 
     Raises:
-        UsageError: it is not there, or not Whisper's.
+        UsageError: the file is missing, or is not Whisper's table.
     """
     try:
         raw = path.read_bytes()

@@ -22,13 +22,13 @@ BATCH = 24
 SMALL = 0.2
 """Share of pictures drawn at 32 pixels."""
 REBUILT = 0.5
-"""Share of pictures that went through the tokenizer, as a model's all do."""
+"""Share of pictures that went through the tokenizer. Every picture of a model does."""
 SHIFTED = 0.5
-"""Share of batches moved by up to one cell, to places where no scene but a bad model puts an object."""
+"""Share of batches moved by up to one cell, where a bad model puts objects and no scene does."""
 
 
 class EmojiDetector(Recipe):
-    """Heat by the penalty-reduced focal loss; kind, colour and size by cross-entropy at the true centres."""
+    """Heat has the penalty-reduced focal loss; kind, colour and size have cross-entropy at the true centres."""
 
     kind = "scorer"
     summary = "detector of emoji scenes: kind, colour, size and place of each object"
@@ -45,7 +45,7 @@ class EmojiDetector(Recipe):
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         model = Detector()
         model.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # the stubs lack it
-        # Not a submodule: it is neither trained nor shipped here.
+        # Not a submodule, because it is neither trained nor shipped here.
         object.__setattr__(model, "tokenizer", RECIPES.get("emoji-vq").load(requirements["emoji-vq"]))
         return model
 
@@ -60,16 +60,16 @@ class EmojiDetector(Recipe):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         assert isinstance(model, Detector)
         drawn = emoji.scenes(2, "held-out", 1800)
-        found: dict[str, float] = {"scenes": len(drawn)}
+        figures: dict[str, float] = {"scenes": len(drawn)}
         for size in emoji.SIZES:
             real = np.stack([emoji.render(scene, size) for scene in drawn])
             for name, pictures in (("real", real), ("rebuilt", _rebuilt(model, real))):
-                seen = [one for part in np.array_split(pictures, 36) for one in find(model, part)]
-                found |= {f"{name}_{size}_{key}": value for key, value in shares(seen, drawn).items()}
-        return found
+                detected = [objects for part in np.array_split(pictures, 36) for objects in find(model, part)]
+                figures |= {f"{name}_{size}_{key}": value for key, value in shares(detected, drawn).items()}
+        return figures
 
     def export(self, model: nn.Module, folder: Path) -> None:
-        """Round to bf16 first, so that what is measured is what is shipped."""
+        """Round to bf16 first, so that the measured weights are the shipped ones."""
         with torch.no_grad():
             for tensor in model.state_dict().values():
                 tensor.copy_(tensor.bfloat16())
@@ -77,14 +77,14 @@ class EmojiDetector(Recipe):
 
 
 def _rebuilt(model: nn.Module, pictures: UInt8[np.ndarray, "B H W 3"]) -> UInt8[np.ndarray, "B H W 3"]:
-    """Through the tokenizer and back."""
+    """Encode and decode the pictures with the tokenizer."""
     tokenizer: Any = getattr(model, "tokenizer")  # noqa: B009  # set past nn.Module, which would not type it
     parts = np.array_split(pictures, max(1, len(pictures) // 50))
     return np.concatenate([tokenizer.decode(tokenizer.encode(part)).numpy() for part in parts])
 
 
 def _mixed(model: nn.Module, drawn: Sequence[emoji.Scene], random: np.random.Generator) -> Float[Tensor, "B 3 64 64"]:
-    """Pictures of both sizes, as rendered or through the tokenizer."""
+    """Return pictures of both sizes, as rendered or after the tokenizer."""
     small, rebuilt = int(SMALL * len(drawn)), int(REBUILT * len(drawn))
     order = random.permutation(len(drawn))
     parts: list[Tensor] = []
@@ -98,45 +98,48 @@ def _mixed(model: nn.Module, drawn: Sequence[emoji.Scene], random: np.random.Gen
 
 
 def _moved(pixels: Float[Tensor, "B 3 64 64"], shift: tuple[int, ...]) -> Float[Tensor, "B 3 64 64"]:
-    """Moved down and right by whole cells, edges repeated."""
+    """Move pictures down and right by whole cells; edges are repeated."""
     wide = functional.pad(pixels, (4, 4, 4, 4), mode="replicate")
     top, left = 4 - 4 * shift[0], 4 - 4 * shift[1]
     return wide[:, :, top : top + 64, left : left + 64].contiguous(memory_format=torch.channels_last)
 
 
 def _targets(drawn: Sequence[emoji.Scene], shift: tuple[int, ...]) -> Int[np.ndarray, "objects 6"]:
-    """Picture, row, column, kind, colour (-1: none) and size of each object."""
+    """Return picture, row, column, kind, colour (-1: none) and size of each object."""
     rows = [
         (
-            *(index, int(seen.y) // 4 + shift[0], int(seen.x) // 4 + shift[1], emoji.KINDS.index(seen.kind)),
-            *(emoji.COLOURS.index(seen.colour) if seen.colour else -1, int(seen.side == 24)),
+            *(index, int(thing.y) // 4 + shift[0], int(thing.x) // 4 + shift[1], emoji.KINDS.index(thing.kind)),
+            *(emoji.COLOURS.index(thing.colour) if thing.colour else -1, int(thing.side == 24)),
         )
         for index, scene in enumerate(drawn)
-        for seen in truth(scene)
+        for thing in truth(scene)
     ]
     return np.array(rows)
 
 
 def _loss(logits: Float[Tensor, "B 45 16 16"], targets: Int[np.ndarray, "objects 6"]) -> Tensor:
     heat, kind, colour, size = torch.split(logits, list(SPLIT), 1)
-    index, row, column, what, hue, wide = torch.from_numpy(targets).T
+    index, row, column, kinds, colours, sizes = torch.from_numpy(targets).T
     lattice = torch.arange(CELLS)
-    far = (lattice[None, :, None] - row[:, None, None]) ** 2 + (lattice[None, None, :] - column[:, None, None]) ** 2
-    near = torch.zeros(len(logits), CELLS, CELLS)
-    # Centres are at least four cells apart, so the sum of their bumps is as good as the largest.
-    near.index_add_(0, index, torch.exp(-far.float()))
-    centre = torch.zeros_like(near, dtype=torch.bool)
+    squared_distance = (lattice[None, :, None] - row[:, None, None]) ** 2 + (
+        lattice[None, None, :] - column[:, None, None]
+    ) ** 2
+    target = torch.zeros(len(logits), CELLS, CELLS)
+    # Centres are at least four cells apart, so the sum of their bumps equals the largest one.
+    target.index_add_(0, index, torch.exp(-squared_distance.float()))
+    centre = torch.zeros_like(target, dtype=torch.bool)
     centre[index, row, column] = True
     score, log_on, log_off = heat[:, 0].sigmoid(), *(functional.logsigmoid(s * heat[:, 0]) for s in (1, -1))
     on = -((1 - score) ** 2 * log_on)[centre].sum()
-    off = -((1 - near.clamp_max(1)) ** 4 * score**2 * log_off)[~centre].sum()
-    at = [part[index, :, row, column] for part in (kind, colour, size)]
-    looks = [
-        functional.cross_entropy(at[0], what),
-        functional.cross_entropy(at[1], hue, ignore_index=-1, reduction="sum") / (hue >= 0).sum().clamp_min(1),
-        functional.cross_entropy(at[2], wide),
+    off = -((1 - target.clamp_max(1)) ** 4 * score**2 * log_off)[~centre].sum()
+    at_centres = [part[index, :, row, column] for part in (kind, colour, size)]
+    attributes = [
+        functional.cross_entropy(at_centres[0], kinds),
+        functional.cross_entropy(at_centres[1], colours, ignore_index=-1, reduction="sum")
+        / (colours >= 0).sum().clamp_min(1),
+        functional.cross_entropy(at_centres[2], sizes),
     ]
-    return (on + off) / len(targets) + sum(looks, torch.zeros(()))
+    return (on + off) / len(targets) + sum(attributes, torch.zeros(()))
 
 
 RECIPES.register("emoji-detector")(EmojiDetector())

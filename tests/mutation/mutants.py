@@ -19,7 +19,7 @@ TARGETS = (
     "harness/record/bootstrap.py",
     "harness/record/columns.py",
     "harness/record/metrics.py",
-    "reports/gate/gate.py",
+    "reports/gate/decision.py",
     "harness/backbones/slots",
 )
 """``reports/gate/compare.py`` decides nothing: it prints two runs beside each other."""

@@ -303,7 +303,7 @@ def test_a_real_store_gives_the_same_rows(tmp_path: Path) -> None:
 
 
 def test_reports_do_not_import_torch() -> None:
-    names = [f"reports.{one}" for one in ("summary", "tables", "pareto", "gate.compare", "gate.gate")]
+    names = [f"reports.{one}" for one in ("summary", "tables", "pareto", "gate.compare", "gate.decision")]
     code = f"import sys, harness.record.stats, {', '.join(names)}; "
     code += "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0

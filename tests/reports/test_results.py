@@ -14,14 +14,14 @@ ROOT = Path(__file__).resolve().parents[2]
 INTERVAL = re.compile(r"\[([^\]]+)\]")
 
 
-@pytest.mark.parametrize("name", results.known())
+@pytest.mark.parametrize("name", results.all_names())
 def test_results_say_what_made_them(name: str) -> None:
     data = results.read(name)
     assert data.command.startswith("stride ") and re.search(r"\b[0-9a-f]{7}\b", data.commit)
     assert data.tables and all(table.rows for table in data.tables)
 
 
-@pytest.mark.parametrize("name", results.known())
+@pytest.mark.parametrize("name", results.all_names())
 def test_an_interval_holds_its_value(name: str) -> None:
     for table in results.read(name).tables:
         for value in (value for row in table.rows for value in row):

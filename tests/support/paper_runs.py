@@ -12,7 +12,7 @@ import pandas as pd
 
 from harness.record.columns import Record
 from harness.record.store import Store
-from reports.papers import suites
+from reports.papers import report
 from reports.papers.measured import Run, measured
 from reports.text_table import TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -94,7 +94,7 @@ def stored(fake: FakeStore, folder: Path) -> Store:
 
 def run_of(store: Any, roles: Mapping[str, Mapping[str, Any]] | None = None) -> Run:
     """What sheets and figures are given of a store; roles of its report unless named."""
-    return Run(store, measured(store), suites.contents_of(store).roles if roles is None else roles)
+    return Run(store, measured(store), report.contents_of(store).roles if roles is None else roles)
 
 
 def frame_of(sheet: TextTable, labels: int = 1) -> pd.DataFrame:

@@ -19,7 +19,7 @@ from tasks.bagel import Bagel
 from tasks.gsm8k import Gsm8k
 from tasks.gsm8k_7k import Gsm8k7k
 from tasks.loaders.conversations import ONE_IN, marks, side_of
-from tasks.loaders.texts import asked, key
+from tasks.loaders.texts import key, questions_of
 from tasks.mixed_7k import Mixed7k
 from tasks.sharegpt import ShareGpt
 from tasks.ultrachat import UltraChat
@@ -83,7 +83,7 @@ class TestConversations:
         first, second = task.prompts(), task.prompts()
         assert list(first) == list(second) and len({p.id for p in first}) == len(first)
         assert all(p.id.startswith(f"{name}/") and p.data["reference"] == "An answer." for p in first)
-        assert all(asked(p) == (p.text,) and p.text.endswith("?") for p in first) and task.metrics == ()
+        assert all(questions_of(p) == (p.text,) and p.text.endswith("?") for p in first) and task.metrics == ()
 
     def test_a_seed_chooses_and_the_file_s_order_stays(self, cache: Path) -> None:
         every = [p.id for p in ShareGpt(split="train").prompts()]

@@ -19,7 +19,7 @@ from harness.train.loop import train
 from tasks import emoji_scenes
 from tasks.emoji_scenes import EmojiScenes
 from tasks.metrics import detector
-from tasks.metrics.attributes import Seen, judge, regions
+from tasks.metrics.attributes import DetectedObject, judge, regions
 from tasks.metrics.scene_truth import exact, shares, truth
 from tests.support.extras import needs_image_extra
 
@@ -28,8 +28,8 @@ needs_weights = pytest.mark.skipif(
 )
 
 
-def seen(kind: str, x: float = 10, y: float = 10, colour: str = "", score: float = 1.0) -> Seen:
-    return Seen(kind, colour, x, y, 16, score)
+def seen(kind: str, x: float = 10, y: float = 10, colour: str = "", score: float = 1.0) -> DetectedObject:
+    return DetectedObject(kind, colour, x, y, 16, score)
 
 
 SINGLE = {"tag": "single_object", "include": [{"class": "cat", "count": 1}], "exclude": []}
@@ -134,8 +134,8 @@ class TestDetector:
             (lambda found: found, set()),
             (lambda found: found[1:], {"object", "count", "colour", "position"}),
             (lambda found: [*found, found[0]], {"count", "colour", "position"}),
-            (lambda found: [Seen(s.kind, "", s.x, s.y, s.side) for s in found], {"colour"}),
-            (lambda found: [Seen(s.kind, s.colour, s.x + 8, s.y, s.side) for s in found], {"position"}),
+            (lambda found: [DetectedObject(s.kind, "", s.x, s.y, s.side) for s in found], {"colour"}),
+            (lambda found: [DetectedObject(s.kind, s.colour, s.x + 8, s.y, s.side) for s in found], {"position"}),
         ],
     )
     def test_exactness_by_part(self, change, wrong):
@@ -152,7 +152,10 @@ class TestDetector:
     def test_exactness_finds_swapped_places(self):
         scene = next(s for s in emoji.scenes(0, "train", 60) if s.family == "two_object")
         a, b = truth(scene)
-        swapped = [Seen(a.kind, a.colour, b.x, b.y, a.side), Seen(b.kind, b.colour, a.x, a.y, b.side)]
+        swapped = [
+            DetectedObject(a.kind, a.colour, b.x, b.y, a.side),
+            DetectedObject(b.kind, b.colour, a.x, a.y, b.side),
+        ]
         found = exact(swapped, scene)
         assert found == {"object": True, "count": True, "colour": True, "position": False}
 

@@ -207,7 +207,7 @@ class TestGenEval:
         first, second = tasks["geneval"].prompts()
         assert (second.id, second.text, second.category) == ("geneval/00001", "a photo of three cows", "counting")
         assert second.data == GENEVAL[1]
-        found = {"cow": [geneval.Found((0, 0, 9, 9), 0.95)] * 3}
+        found = {"cow": [geneval.Detection((0, 0, 9, 9), 0.95)] * 3}
         assert geneval.judge(found, second.data).correct and not geneval.judge(found, first.data).correct
 
     @pytest.mark.parametrize(

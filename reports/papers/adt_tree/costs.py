@@ -13,10 +13,10 @@ import numpy as np
 import pandas as pd
 
 from harness.record import stats
-from reports.papers.measured import KEYS, Measured, Run, cycles, plain, shown, written
+from reports.papers.measured import KEYS, Measured, Run, cycles, plain
 from reports.papers.registry import sheet
 from reports.summary import FinishedCell, token_ms
-from reports.text_table import TextTable, number
+from reports.text_table import TextTable, estimate_text, measured_text, number
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -43,19 +43,19 @@ def overview(run: Run) -> Iterator[TextTable]:
         for method, rival in COMPARED:
             a, b = group.find(method=method), group.find(method=rival)
             if a and b and (gap := stats.difference(outputs[b].totals, outputs[a].totals, "output", "steps")):
-                notes.append(f"tau, {group.label(a)} less {group.label(b)}: {written(gap)}")
+                notes.append(f"tau, {group.label(a)} less {group.label(b)}: {estimate_text(gap)}")
         yield from plain(f"Trees: depth, use and speed | measured on {group.title}", lines, notes)
 
 
 def _use(row: pd.Series[Any], held: FinishedCell) -> dict[str, str]:
-    used = written(stats.ratio(held.totals, "accepted", "levels")) if held.totals["levels"].sum() else "-"
+    used = estimate_text(stats.ratio(held.totals, "accepted", "levels")) if held.totals["levels"].sum() else "-"
     return {
         "decoding": str(row["label"]),
         "verdict": str(row["verdict"]),
-        "tau": shown(row, ("tau",), 2),
-        "wall speed-up": shown(row, ("speedup",), 2),
-        "SCR": shown(row, ("scr",), 2),
-        "mean depth": shown(row, ("mean_tree_depth",), 2),
+        "tau": measured_text(row, "tau"),
+        "wall speed-up": measured_text(row, "speedup"),
+        "SCR": measured_text(row, "scr"),
+        "mean depth": measured_text(row, "mean_tree_depth"),
         "utilisation": used,
         "drafter passes a cycle": number(row["draft_nfe"]),
     }
@@ -160,10 +160,10 @@ def limitation(run: Run) -> list[TextTable]:
             low = pictures["variance"] <= pictures["variance"].median()
             line = {
                 "decoding": f"{group.label(name)}, T = {group.temperature:g}",
-                "variance, mean": written(stats.mean(pictures["variance"])),
-                "gain, pictures of less": written(stats.mean(pictures[low]["gain"])),
-                "gain, pictures of more": written(stats.mean(pictures[~low]["gain"])),
-                "rank correlation": written(correlation(pictures)),
+                "variance, mean": estimate_text(stats.mean(pictures["variance"])),
+                "gain, pictures of less": estimate_text(stats.mean(pictures[low]["gain"])),
+                "gain, pictures of more": estimate_text(stats.mean(pictures[~low]["gain"])),
+                "rank correlation": estimate_text(correlation(pictures)),
             }
             lines.append(line)
     notes = [

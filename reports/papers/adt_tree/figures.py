@@ -23,9 +23,9 @@ from reports.papers.drawing import (
     show_output,
     side_by_side,
 )
-from reports.papers.measured import Measured, Run, cycles, plain, shown
+from reports.papers.measured import Measured, Run, cycles, plain
 from reports.papers.registry import figure, sheet
-from reports.text_table import TextTable
+from reports.text_table import TextTable, measured_text
 
 PROMPTS, METHODS = 4, 3
 """Rows and methods of a map at most."""
@@ -156,7 +156,7 @@ def start_table(run: Run) -> Iterator[TextTable]:
     """Fig. 8 as a table."""
     for group in run.groups:
         lines = [
-            {"initialisation": str(name), **{title: shown(row, (key,), 2) for key, title in STARTS.items()}}
+            {"initialisation": str(name), **{title: measured_text(row, key) for key, title in STARTS.items()}}
             for name, row in _starts(group).iterrows()
         ]
         yield from plain(f"ADT-Tree, Fig. 8: initialisation of trees | measured on {group.title}", lines)

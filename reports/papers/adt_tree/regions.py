@@ -14,9 +14,9 @@ import numpy.typing as npt
 import pandas as pd
 
 from harness.record import stats
-from reports.papers.measured import KEYS, Run, cycles, decoded, plain, written
+from reports.papers.measured import KEYS, Run, cycles, decoded, plain
 from reports.papers.registry import sheet
-from reports.text_table import UNMEASURED, TextTable
+from reports.text_table import UNMEASURED, TextTable, estimate_text
 
 if TYPE_CHECKING:
     from harness.record.store import Cell
@@ -62,9 +62,9 @@ def _figures(steps: pd.DataFrame) -> dict[str, str]:
     sums = steps.assign(one=1.0).groupby(KEYS)[["levels", "one", "kept", "accepted"]].sum().astype(float)
     shares = np.bincount(steps["levels"]) / len(steps)
     return {
-        "mean depth": written(stats.ratio(sums, "levels", "one")),
-        "tau": written(stats.ratio(sums, "kept", "one")),
-        "utilisation": written(stats.ratio(sums, "accepted", "levels")) if sums["levels"].sum() else UNMEASURED,
+        "mean depth": estimate_text(stats.ratio(sums, "levels", "one")),
+        "tau": estimate_text(stats.ratio(sums, "kept", "one")),
+        "utilisation": estimate_text(stats.ratio(sums, "accepted", "levels")) if sums["levels"].sum() else UNMEASURED,
         "trees by levels": " ".join(f"{share:.0%}" for share in shares),
         "cycles": str(len(steps)),
     }

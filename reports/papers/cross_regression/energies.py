@@ -20,10 +20,10 @@ from matplotlib.ticker import MaxNLocator
 from harness.record import stats
 from reports.papers.cross_regression.facts import METHOD, paired_ratio
 from reports.papers.drawing import COLOURS, legend, side_by_side
-from reports.papers.measured import KEYS, Measured, Run, cycles, plain, written
+from reports.papers.measured import KEYS, Measured, Run, cycles, plain
 from reports.papers.registry import figure, sheet
 from reports.summary import FinishedCell
-from reports.text_table import UNMEASURED, TextTable, number
+from reports.text_table import UNMEASURED, TextTable, estimate_text, number
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -81,13 +81,13 @@ def _line(store: Store, group: Measured, name: str) -> dict[str, str] | None:
         "decoding": group.label(name),
         "drafts tested": str(len(drafts)),
         "impossible": f"{1 - len(possible) / len(drafts):.1%}",
-        "mu, nat": written(_mean(possible), 3),
+        "mu, nat": estimate_text(_mean(possible), 3),
         "sigma, nat": number(sigma, 3),
         "sigma / |mu|": number(sigma / abs(mu), 2) if mu else "-",
         "neighbours' correlation": (
             number(both["energy"].corr(both["following"]), 2) if sigma and len(both) > 2 else "-"
         ),
-        "L, accepted a step": written(stats.ratio(frame, "accepted", "steps")),
+        "L, accepted a step": estimate_text(stats.ratio(frame, "accepted", "steps")),
         "L_beta / L_0": ratio,
         "implied c": c,
     }
@@ -117,8 +117,8 @@ def _gain(store: Store, group: Measured, name: str, frame: pd.DataFrame) -> tupl
     drafts = energies(store.cell(base))
     mu, sigma = _moments(drafts[drafts["energy"] > IMPOSSIBLE])
     if ratio is None or not sigma:
-        return written(ratio), "-"
-    return written(ratio), f"{(ratio.estimate - 1) * abs(mu) / (sigma * beta):.2g}"
+        return estimate_text(ratio), "-"
+    return estimate_text(ratio), f"{(ratio.estimate - 1) * abs(mu) / (sigma * beta):.2g}"
 
 
 @figure("cross_regression_energies")

@@ -14,8 +14,9 @@ import pandas as pd
 
 from harness.record import stats
 from reports.papers.engine import Facts, Line, Scene
-from reports.papers.layouts import papers, printed
-from reports.papers.measured import fits, shown
+from reports.papers.measured import fits
+from reports.papers.paper_files import papers, printed
+from reports.text_table import measured_text
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -137,7 +138,7 @@ def _score(cell: pd.Series[Any] | None, line: Line, factor: float = 1.0) -> str:
     key = QUALITIES.get(task, "")
     factor = factor if key.startswith("score.") else 1.0
     row = cell if cell is None or key not in cell.index else scaled(cell, key, factor)
-    return shown(row, (key,), 1 if factor > 1 else 3)
+    return measured_text(row, key, digits=1 if factor > 1 else 3)
 
 
 def scaled(row: pd.Series[Any], key: str, factor: float) -> pd.Series[Any]:

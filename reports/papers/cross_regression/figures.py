@@ -23,8 +23,8 @@ from reports.papers.cross_regression.facts import (
     with_layers,
 )
 from reports.papers.drawing import COLOURS, SCR, SPEEDUP, curve, curves, legend, side_by_side, unmeasured
-from reports.papers.layouts import printed
 from reports.papers.measured import Measured, Run, fits
+from reports.papers.paper_files import printed
 from reports.papers.registry import figure
 from reports.plot_style import DASHES, OFFSET
 

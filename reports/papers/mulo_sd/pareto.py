@@ -16,11 +16,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reports.papers.drawing import COLOURS, QUALITIES, curve, legend, side_by_side
-from reports.papers.measured import Measured, Run, plain, shown
+from reports.papers.measured import Measured, Run, plain
 from reports.papers.mulo_sd.stages import FACTOR
 from reports.papers.registry import figure, sheet
 from reports.plot_style import OFFSET
-from reports.text_table import TextTable
+from reports.text_table import TextTable, measured_text
 
 PUBLISHED = {
     "samplers": "mulo-2x",
@@ -139,8 +139,8 @@ def _table(group: Measured, name: str, sweeps: Sequence[Line]) -> list[TextTable
         {
             "line": line.label,
             "tau, or setting": mark or "-",
-            "wall speed-up": shown(row, ("speedup",), 3),
-            **{QUALITIES[key]: shown(row, (key,), 4) for key in qualities(group)},
+            "wall speed-up": measured_text(row, "speedup", digits=3),
+            **{QUALITIES[key]: measured_text(row, key, digits=4) for key in qualities(group)},
         }
         for line in _lines(group, sweeps)
         for mark, (_, row) in zip(line.marks, line.rows.iterrows(), strict=True)

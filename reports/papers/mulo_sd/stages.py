@@ -15,10 +15,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from reports.papers.drawing import COLOURS, legend, side_by_side
-from reports.papers.measured import KEYS, Measured, Run, plain, shown
+from reports.papers.measured import KEYS, Measured, Run, plain
 from reports.papers.registry import figure, sheet
 from reports.summary import FinishedCell
-from reports.text_table import TextTable, number
+from reports.text_table import TextTable, measured_text, number
 
 if TYPE_CHECKING:
     from harness.record.store import Cell
@@ -81,7 +81,7 @@ def speedups(run: Run) -> list[TextTable]:
                 "eq. 10": number(speedup.eq10),
                 "corrected": number(speedup.corrected),
                 "counted": number(speedup.counted),
-                "wall speed-up": shown(row, ("speedup",), 2),
+                "wall speed-up": measured_text(row, "speedup"),
             }
             lines.append(line)
     notes = [

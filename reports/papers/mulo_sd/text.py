@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from reports.papers.layouts import printed
-from reports.papers.measured import Measured, Run, counted, plain, shown
+from reports.papers.measured import Measured, Run, counted, plain
 from reports.papers.mulo_sd.pareto import PUBLISHED, Line, option, radii, timed
 from reports.papers.mulo_sd.sheets import ratios
 from reports.papers.mulo_sd.stages import breakdown, predicted
+from reports.papers.paper_files import printed
 from reports.papers.registry import sheet
 from reports.summary import FinishedCell
-from reports.text_table import UNMEASURED, TextTable
+from reports.text_table import UNMEASURED, TextTable, measured_text
 
 if TYPE_CHECKING:
     from harness.record.store import Cell
@@ -90,7 +90,7 @@ def _bound(swept: Swept) -> str | None:
     speedups = None if cell is None else predicted(FinishedCell.of(cell).totals, swept.factor)
     if cell is None or speedups is None:
         return None
-    wall = shown(swept.group.row(cell.name), ("speedup",), 2)
+    wall = measured_text(swept.group.row(cell.name), "speedup")
     return f"eq. 10 {speedups.eq10:.2f} at a = {speedups.acceptance:.3f}, wall {wall}"
 
 
@@ -122,7 +122,7 @@ def _picture(swept: Swept) -> str | None:
     if swept.base is None:
         return None
     row = swept.group.row(swept.base)
-    return f"{shown(row, ('seconds',), 3)} of {row['tokens']:.0f} tokens"
+    return f"{measured_text(row, 'seconds', digits=3)} of {row['tokens']:.0f} tokens"
 
 
 MEASURES: dict[str, Callable[[Swept], str | None]] = {

@@ -14,10 +14,10 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from reports.papers.drawing import COLOURS, by_label, curves, legend, side_by_side
-from reports.papers.measured import Measured, Run, shown
+from reports.papers.measured import Measured, Run
 from reports.papers.registry import figure, sheet
 from reports.plot_style import DASHES
-from reports.text_table import Column, TextTable, number
+from reports.text_table import Column, TextTable, measured_text, number
 
 COLUMNS = (
     Column("label", "cell", rank=0),
@@ -106,6 +106,11 @@ def _lines(rows: pd.DataFrame) -> list[list[str]]:
     limit = "-" if not _is_method(rows) else f"none up to {rows['batch'].max():g}" if end is None else number(end, 1)
     figures = [(column.key, column.digits) for column in COLUMNS[2:-1]]
     return [
-        [str(row["label"]), f"{row['batch']:g}", *(shown(row, (key,), digits) for key, digits in figures), limit]
+        [
+            str(row["label"]),
+            f"{row['batch']:g}",
+            *(measured_text(row, key, digits=digits) for key, digits in figures),
+            limit,
+        ]
         for _, row in rows.iterrows()
     ]

@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 
 from reports.contact_sheets import COLUMNS, name_row, sample, tile
 from reports.papers.drawing import QUALITIES, by_label, curves, legend, quality_of, side_by_side
-from reports.papers.measured import Measured, Run, decoded, plain, shown
+from reports.papers.measured import Measured, Run, decoded, plain
 from reports.papers.registry import figure, sheet
-from reports.text_table import TextTable
+from reports.text_table import TextTable, measured_text
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -50,7 +50,7 @@ def table(run: Run) -> Iterator[TextTable]:
                 "top-k": _top_k(row["top_k"]),
                 "prompts": f"{row['prompts']:g}",
                 "pictures": f"{row['n_ok']:g}",
-                **{title: shown(row, (key,), 4) for key, title in titles.items()},
+                **{title: measured_text(row, key, digits=4) for key, title in titles.items()},
             }
             for _, row in _ordered(group).iterrows()
         ]

@@ -15,12 +15,12 @@ from matplotlib.figure import Figure
 
 from harness.record import stats
 from reports.papers.drawing import COLOURS, QUALITIES, SCR, legend, side_by_side
-from reports.papers.layouts import papers
-from reports.papers.measured import Measured, Run, plain, shown, written
+from reports.papers.measured import Measured, Run, plain
+from reports.papers.paper_files import papers
 from reports.papers.registry import figure, sheet
 from reports.summary import FinishedCell, token_ms
 from reports.tables import text
-from reports.text_table import UNMEASURED, Column, TextTable
+from reports.text_table import UNMEASURED, Column, TextTable, estimate_text, measured_text
 
 TITLE = "SJD++ beyond the paper: exact reuse"
 NOTES = (
@@ -67,14 +67,14 @@ def _line(group: Measured, row: pd.Series[Any], outputs: Mapping[str, FinishedCe
         "decoding": name,
         "verdict": str(row["verdict"]),
         "total variation": UNMEASURED if pd.isna(variation) else f"{variation:.2g}",
-        "tokens a pass": shown(row, ("scr",), 2),
+        "tokens a pass": measured_text(row, "scr"),
         "tokens a pass, less SJD": _gap(base.totals, held.totals, "output", "nfe") if other else "-",
-        "wall speed-up": shown(row, ("speedup",), 2),
-        "seconds, SJD / this": written(ratio) if other else "-",
+        "wall speed-up": measured_text(row, "speedup"),
+        "seconds, SJD / this": estimate_text(ratio) if other else "-",
     }
     for key in _qualities(group):
         gap = _gap(_values(base, key), _values(held, key), digits=3) if other else "-"
-        line |= {QUALITIES[key]: shown(row, (key,), 3), f"{QUALITIES[key]}, less SJD": gap}
+        line |= {QUALITIES[key]: measured_text(row, key, digits=3), f"{QUALITIES[key]}, less SJD": gap}
     return line | {"histogram TV to AR (floor), p": text(row, Column("test", "test"))}
 
 
@@ -91,7 +91,7 @@ def _values(held: FinishedCell, key: str) -> pd.DataFrame:
 
 
 def _gap(a: pd.DataFrame, b: pd.DataFrame, top: str = "value", below: str = "one", digits: int = 2) -> str:
-    return written(stats.difference(a, b, top, below), digits)
+    return estimate_text(stats.difference(a, b, top, below), digits)
 
 
 @figure("sjdpp_exact")

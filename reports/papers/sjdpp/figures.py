@@ -28,8 +28,8 @@ from reports.papers.drawing import (
     side_by_side,
     unmeasured,
 )
-from reports.papers.layouts import printed
 from reports.papers.measured import Measured, Run, fits, over_seeds
+from reports.papers.paper_files import printed
 from reports.papers.registry import figure
 from reports.papers.sjdpp.exact import published
 from reports.plot_style import DASHES, OFFSET

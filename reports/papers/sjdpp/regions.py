@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import pandas as pd
 
 from harness.record import stats
-from reports.papers.measured import KEYS, Measured, Run, counted, plain, written
+from reports.papers.measured import KEYS, Measured, Run, counted, plain
 from reports.papers.registry import sheet
 from reports.papers.sjdpp.maps import RASTER, lengths_on_grid, runs
-from reports.text_table import TextTable
+from reports.text_table import TextTable, estimate_text
 
 if TYPE_CHECKING:
     from harness.record.store import Cell
@@ -65,8 +65,8 @@ def _fill(group: Measured, frames: Mapping[str, Mapping[str, pd.DataFrame]]) -> 
         for region in regions:
             sums, base_sums = frame.get(region, NOTHING), frames.get(base, {}).get(region, NOTHING)
             gap = None if name == base else stats.difference(base_sums, sums, "tokens", "passes")
-            line[region] = written(stats.ratio(sums, "tokens", "passes"))
-            line[f"{region}, less SJD"] = written(gap) if gap else "-"
+            line[region] = estimate_text(stats.ratio(sums, "tokens", "passes"))
+            line[f"{region}, less SJD"] = estimate_text(gap) if gap else "-"
         lines.append(line)
     tokens = {
         region: sum(float(frame[region]["tokens"].sum()) for frame in frames.values() if region in frame)

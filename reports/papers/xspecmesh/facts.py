@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, cast
 import pandas as pd
 
 from reports.papers.engine import Facts, Line, Scene
-from reports.papers.layouts import papers
 from reports.papers.measured import Run, fits
+from reports.papers.paper_files import papers
 from reports.summary import FinishedCell
 
 if TYPE_CHECKING:

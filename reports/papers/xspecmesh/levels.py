@@ -6,12 +6,12 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from harness.record import stats
-from reports.papers.layouts import printed
-from reports.papers.measured import Run, decoded, plain, written
+from reports.papers.measured import Run, decoded, plain
+from reports.papers.paper_files import printed
 from reports.papers.registry import sheet
 from reports.papers.xspecmesh.facts import DISTANCES, settings
 from reports.summary import FinishedCell, metric_interval, token_ms
-from reports.text_table import UNMEASURED, TextTable
+from reports.text_table import UNMEASURED, TextTable, estimate_text
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -61,7 +61,7 @@ def _by_level(store: Store, cell: Cell) -> Iterator[dict[str, str]]:
         good = held.samples["category"] == level
         frame, scores = held.totals[good], held.scores[good]
         distances = {
-            title: written(stats.mean(scores[name]), 4) if name in scores else UNMEASURED
+            title: estimate_text(stats.mean(scores[name]), 4) if name in scores else UNMEASURED
             for name, title in DISTANCES.items()
         }
         run = samples[samples["category"] == level]
@@ -69,6 +69,6 @@ def _by_level(store: Store, cell: Cell) -> Iterator[dict[str, str]]:
             "level": str(level),
             "failed": f"{int((run['status'] != 'ok').sum())}/{len(run)}",
             **distances,
-            "SCR": written(metric_interval("scr", frame)),
-            "wall speed-up": written(stats.median_ratio(token_ms(base.totals), token_ms(frame))),
+            "SCR": estimate_text(metric_interval("scr", frame)),
+            "wall speed-up": estimate_text(stats.median_ratio(token_ms(base.totals), token_ms(frame))),
         }

@@ -45,7 +45,7 @@ from harness.registry import METHODS
 from methods.drafters.jacobi.refine import Fresh, Refine, redraw
 from methods.drafters.jacobi.window import JacobiWindow
 from methods.verifiers.rejection import verify_chain
-from reports.papers import suites as papers
+from reports.papers import report as papers
 from reports.papers.sjdpp import batch as papers_batch
 from reports.summary import summarise
 from reports.tables import text_tables

@@ -13,9 +13,10 @@ import pytest
 from harness.core.method import label
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
-from harness.plan import presets, suite
+from harness.plan import names, presets, suite
 from harness.plan.cells import Cell, Plan, expand
 from harness.registry import METHODS
+from reports.papers import paper_files
 
 BASE = "methods: [sjd]\nbackbones: [tabular]\ntasks: [tabular]\n"
 
@@ -129,6 +130,17 @@ def test_the_error_of_an_unknown_key_proposes_the_nearest_one(write, case):
     extra, meant = UNKNOWN[case]
     path = write(BASE + extra)
     assert f"did you mean {meant!r}" in lines_of(refused(path), path)[4]
+
+
+@pytest.mark.parametrize("entry", ["report: sjdp\n", "report: {name: sjdp}\n", "report:\n  roles: {}\n  name: sjdp\n"])
+def test_an_unknown_report_is_named_with_its_line_when_the_suite_is_read(write, entry):
+    path = write(BASE + entry)
+    line = 3 + entry.count("\n")
+    assert "there is no report 'sjdp'; did you mean 'sjdpp'?" in lines_of(refused(path), path)[line]
+
+
+def test_the_known_reports_are_those_of_the_papers_files():
+    assert set(names.reports()) == set(paper_files.reports())
 
 
 def test_a_missing_key_is_named(write):

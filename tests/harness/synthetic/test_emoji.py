@@ -98,7 +98,7 @@ def test_stated_relations_hold_by_genevals_rule(drawn):
     for scene in drawn:
         if scene.family == "position":
             first, second = truth(scene)
-            assert relations(first.found(), second.found()) == {scene.relation}
+            assert relations(first.detection(), second.detection()) == {scene.relation}
 
 
 def test_objects_lie_inside_the_picture_and_do_not_overlap(drawn):

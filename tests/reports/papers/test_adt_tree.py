@@ -17,7 +17,7 @@ from harness.cli.main import stride
 from harness.plan import suite
 from harness.plan.cells import expand
 from harness.record.store import Store
-from reports.papers import suites
+from reports.papers import report
 from reports.papers.adt_tree import (
     costs,
     drafters,
@@ -31,8 +31,8 @@ from reports.papers.adt_tree import (
 from reports.papers.adt_tree import (
     laws as papers_adt_laws,
 )
-from reports.papers.layouts import papers, printed, reports
 from reports.papers.measured import Run, fits, measured
+from reports.papers.paper_files import papers, printed, reports
 from reports.text_table import UNMEASURED, TextTable
 from tests.support.fake_store import FakeStore, empty, meta, record, step
 from tests.support.paper_runs import frame_of, run_of
@@ -79,7 +79,7 @@ def filled(store: FakeStore, fill: Callable[[Run], Iterable[TextTable]], labels:
 
 
 def table(name: str) -> Callable[[Run], list[TextTable]]:
-    return lambda run: suites.table(name, run)
+    return lambda run: report.table(name, run)
 
 
 def test_printed_numbers_are_the_papers() -> None:
@@ -305,7 +305,7 @@ def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) ->
     store: Any = paper_run(name, prompts=2)
     held = {**store.cell("adt0").meta, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}
     store.add(held, store.records["adt0"])
-    written = suites.write(with_laws(store, tmp_path), tmp_path / "out")
+    written = report.write(with_laws(store, tmp_path), tmp_path / "out")
     drawn = [path.stem.removeprefix("papers-") for path in written if path.suffix == ".png"]
     assert set(DRAWN[name]) <= set(drawn)
     assert (tmp_path / "out" / "papers.md").stat().st_size > 0

@@ -25,14 +25,14 @@ from harness.plan import presets, suite
 from harness.plan.cells import expand
 from harness.record.store import Store
 from harness.registry import RECIPES
-from reports.papers import suites
+from reports.papers import report
 from reports.papers.cross_regression import energies as papers_cross_energies
 from reports.papers.cross_regression import figures as papers_cross_figures
 from reports.papers.cross_regression.energies import energies
 from reports.papers.cross_regression.facts import beside, layers_of, parameters, with_layers
 from reports.papers.engine import lines_of
-from reports.papers.layouts import papers, printed, reports
 from reports.papers.measured import measured
+from reports.papers.paper_files import papers, printed, reports
 from reports.papers.registry import SHEETS
 from reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -87,7 +87,7 @@ SCORES = {"gsm8k": "exact_match", "humaneval": "pass@1"}
 def sheets(store: FakeStore, name: str) -> list[Any]:
     """Frames by the first two columns, and the notes and title of each."""
     found = []
-    for sheet in suites.table(name, run_of(store)):
+    for sheet in report.table(name, run_of(store)):
         frame = pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns])
         found.append((frame.set_index(["row", "figure"]).sort_index(), sheet))
     return found
@@ -309,7 +309,7 @@ def test_sizes_are_read_from_the_run() -> None:
     ids=["thresholds", "layers"],
 )
 def test_a_suite_ends_with_its_figures(store: Any, drawn: set[str], tmp_path: Path) -> None:
-    written = suites.write(store, tmp_path)
+    written = report.write(store, tmp_path)
     assert {path.stem.removeprefix("papers-") for path in written if path.suffix == ".png"} == drawn
     assert "Cross-Regression, Table 1" in (tmp_path / "papers.md").read_text()
 
@@ -411,6 +411,6 @@ def test_the_tables_say_what_they_said_in_version_0_1(name: str, build: Callable
     store, golden = build(), Path(__file__).parent / "golden" / f"{name}.md"
     given = run_of(store)
     sheets = []
-    for table in suites.contents_of(store).sheets:  # type: ignore[arg-type]  # what reports read of a store
-        sheets += SHEETS[table](given) if table in SHEETS else suites.table(table, given)
-    assert suites.markdown(sheets, []) == golden.read_text(encoding="utf-8")
+    for table in report.contents_of(store).sheets:  # type: ignore[arg-type]  # what reports read of a store
+        sheets += SHEETS[table](given) if table in SHEETS else report.table(table, given)
+    assert report.markdown(sheets, []) == golden.read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from harness.record.metrics import totals
-from reports.papers import suites
+from reports.papers import report
 from reports.papers.mulo_sd import pareto, sheets, stages
 from reports.papers.mulo_sd import text as papers_mulo_text
 from reports.papers.registry import FIGURES, SHEETS
@@ -175,7 +175,7 @@ FIG7 = """\
 
 def test_the_passes_of_mulo_sd_and_its_seconds_by_step_are_read_back(tmp_path: Path) -> None:
     """A tenth of each step's time is drafting: 6 ms, of which 3 are the samplers'; 16 / (6 + 4), / 12 and / 11."""
-    names = suites.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
+    names = report.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
     page = names[0].read_text()
     assert EQ10 in page and FIG7 in page
     tables = ["papers-mulo_sd_text.csv", "papers-mulo_sd_eq10.csv", "papers-mulo_sd_fig7.csv"]
@@ -191,7 +191,7 @@ def test_a_run_without_stages_has_no_breakdown() -> None:
 
 def test_the_numbers_of_the_text_stand_beside_what_was_measured(tmp_path: Path) -> None:
     """Of 60 ms, 3 draft and 20 redraw: 61.7 % is neither, 3 ms are the samplers'; 160 ms of AR over 60."""
-    suites.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
+    report.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
     table = pd.read_csv(tmp_path / "out" / "papers-mulo_sd_text.csv", dtype=str).set_index("What")
     overhead = table.loc["Overhead of drafting on another scale, 2x"]
     assert (overhead["Printed"], overhead["Measured"]) == ("about 5%", "61.7%, of which the samplers 5.0%")

@@ -22,7 +22,7 @@ from harness.plan import suite
 from harness.plan.cells import expand
 from harness.record import stats
 from harness.record.metrics import METRICS, totals, value
-from reports.papers import engine, layouts, registry, suites
+from reports.papers import engine, paper_files, registry, report
 from reports.papers.measured import measured
 from reports.papers.sjdpp import figures, maps, regions
 from reports.text_table import UNMEASURED
@@ -44,43 +44,43 @@ from tests.support.paper_runs import (
 
 def cells(store: FakeStore, table: str) -> pd.DataFrame:
     """The table of the run's only group, by its labels."""
-    (sheet,) = suites.table(table, run_of(store))
-    return frame_of(sheet, len(layouts.printed(table).layout.labels))
+    (sheet,) = report.table(table, run_of(store))
+    return frame_of(sheet, len(paper_files.printed(table).layout.labels))
 
 
-@pytest.mark.parametrize("name", layouts.names())
+@pytest.mark.parametrize("name", paper_files.names())
 def test_printed_tables_are_whole(name: str) -> None:
-    held = layouts.printed(name)
+    held = paper_files.printed(name)
     assert held.paper.title and held.layout.where and held.layout.caption
     assert len(held.rows) > 1 and not held.rows.drop(columns="notes").eq("").any(axis=None)
 
 
 def test_every_printed_file_is_in_its_papers_yaml() -> None:
-    assert {path.stem for path in layouts.FOLDER.glob("*.csv")} == set(layouts.names())
+    assert {path.stem for path in paper_files.FOLDER.glob("*.csv")} == set(paper_files.names())
 
 
 def test_printed_numbers_are_the_papers() -> None:
     """Picked by hand from the pages."""
-    one = layouts.printed("sjdpp_table1").rows.set_index(["Model", "Method"])
+    one = paper_files.printed("sjdpp_table1").rows.set_index(["Model", "Method"])
     assert one.loc[("Lumina-mGPT (7B)", "SJD++"), ["Step acceleration [x]", "FID"]].tolist() == ["6.44", "31.48"]
-    ten = layouts.printed("sjdpp_table10").rows.set_index("WS [tokens]")
+    ten = paper_files.printed("sjdpp_table10").rows.set_index("WS [tokens]")
     assert ten.loc["96"].tolist()[:3] == ["0.7248", "189.71", "0.3294"]
-    mesh = layouts.printed("xspecmesh_table3").rows.set_index("ID")
+    mesh = paper_files.printed("xspecmesh_table3").rows.set_index("ID")
     assert mesh.loc["E", ["SCR [tokens/step]", "Speedup [x]"]].tolist() == ["2.021", "1.71"]
-    assert layouts.printed("mulo_sd_table2").rows["Seq. Length [tokens]"].tolist() == ["256", "1024", "4096"]
+    assert paper_files.printed("mulo_sd_table2").rows["Seq. Length [tokens]"].tolist() == ["256", "1024", "4096"]
 
 
 def test_an_unknown_table_is_named() -> None:
     with pytest.raises(UnknownNameError, match="sjdpp_table10"):
-        layouts.printed("sjdpp_table11")
+        paper_files.printed("sjdpp_table11")
 
 
-FILLED = [name for name in layouts.names() if layouts.printed(name).layout.columns]
+FILLED = [name for name in paper_files.names() if paper_files.printed(name).layout.columns]
 
 
 @pytest.mark.parametrize("name", FILLED)
 def test_a_layout_shows_every_printed_column_and_explains_every_row(name: str) -> None:
-    table = layouts.printed(name)
+    table = paper_files.printed(name)
     if table.layout.texts:
         return  # a line a printed figure; see test_cross_regression
     titles = {quantity.title for quantity in table.layout.quantities if "printed" in quantity.sides}
@@ -92,7 +92,7 @@ def test_a_layout_shows_every_printed_column_and_explains_every_row(name: str) -
 def test_a_table_holds_what_the_store_holds(tmp_path: Path) -> None:
     """Read back from a real store and computed here from its files alone."""
     real = stored(paper_run("papers/sjdpp"), tmp_path / "run")
-    (page, *_) = suites.write(real, tmp_path / "report")
+    (page, *_) = report.write(real, tmp_path / "report")
     table = pd.read_csv(tmp_path / "report" / "papers-sjdpp_table2.csv").set_index(["Model", "Method"])
     held = real.cell("sjdpp")
     frame = totals(held.samples, held.steps)
@@ -110,7 +110,7 @@ def test_a_table_holds_what_the_store_holds(tmp_path: Path) -> None:
 
 def test_rows_stand_in_the_papers_order_and_what_it_has_not_follows() -> None:
     table = cells(paper_run("papers/sjdpp"), "sjdpp_table1")
-    theirs = layouts.printed("sjdpp_table1").rows[["Model", "Method"]]
+    theirs = paper_files.printed("sjdpp_table1").rows[["Model", "Method"]]
     assert list(table.index[:15]) == list(theirs.itertuples(index=False, name=None))
     assert list(table.index[15:]) == [("embedded-image", "M")]
     assert table.iloc[15]["Step acceleration [x], printed"] == "-"
@@ -127,8 +127,8 @@ def test_a_published_models_figures_stand_beside_its_own_rows_alone() -> None:
 
 def test_a_benchmark_fills_its_own_table_alone() -> None:
     run = run_of(paper_run("papers/sjdpp", task="coco"))
-    assert len(suites.table("sjdpp_table1", run)) == 1
-    assert suites.table("sjdpp_table2", run) == []
+    assert len(report.table("sjdpp_table1", run)) == 1
+    assert report.table("sjdpp_table2", run) == []
 
 
 def test_log_probabilities_are_of_the_tokens() -> None:
@@ -148,7 +148,7 @@ def test_windows_are_matched_by_their_size() -> None:
 
 
 def test_a_top_k_stands_beside_the_one_it_stands_for_and_says_so() -> None:
-    (sheet,) = suites.table("sjdpp_table6", run_of(top_ks(prompts=2)))
+    (sheet,) = report.table("sjdpp_table6", run_of(top_ks(prompts=2)))
     assert "the paper's Top-2000 stands beside top-k 250 here" in sheet.notes
     assert [row[:2] for row in sheet.rows[:4]] == [["Auto-regression", f"Top-{k}"] for k in (1, 10, 100, 2000)]
 
@@ -213,8 +213,8 @@ GOLDEN = """\
 
 
 def test_a_page_is_what_it_was() -> None:
-    (sheet,) = suites.table("sjdpp_table9", run_of(paper_run("papers/sjdpp")))
-    page = suites.markdown([sheet], [Path("papers-fig11.png")])
+    (sheet,) = report.table("sjdpp_table9", run_of(paper_run("papers/sjdpp")))
+    page = report.markdown([sheet], [Path("papers-fig11.png")])
     assert GOLDEN in page and "![papers-fig11](papers-fig11.png)" in page
     heading = "## SJD++, Table 9: printed of Lumina-mGPT (7B) \\| measured on embedded-image bf16, T = 1, top-k 250"
     assert heading.replace("\\|", "|") in page
@@ -223,16 +223,16 @@ def test_a_page_is_what_it_was() -> None:
 @pytest.mark.parametrize("width", [80, 120, 200])
 def test_the_terminal_tables_fit(width: int) -> None:
     out = io.StringIO()
-    suites.terminal(paper_run("papers/sjdpp"), Console(file=out, width=width))  # type: ignore[arg-type]
+    report.terminal(paper_run("papers/sjdpp"), Console(file=out, width=width))  # type: ignore[arg-type]
     assert "SJD++" in out.getvalue() and max(map(len, out.getvalue().splitlines())) <= width
 
 
 def test_other_suites_and_empty_runs_have_no_page(tmp_path: Path) -> None:
     for name in ("quick", "cross_regression"):  # the second is called as a report, and is none of papers/
-        assert suites.write(paper_run(name), tmp_path) == []  # type: ignore[arg-type]
+        assert report.write(paper_run(name), tmp_path) == []  # type: ignore[arg-type]
     nothing = empty()
     nothing.manifest["suite"] = {"name": "papers/sjdpp"}
-    assert suites.write(nothing, tmp_path) == [] and list(tmp_path.iterdir()) == []  # type: ignore[arg-type]
+    assert report.write(nothing, tmp_path) == [] and list(tmp_path.iterdir()) == []  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("name", sorted(name for name in suite.shipped() if name.startswith("papers/")))
@@ -304,12 +304,12 @@ def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) ->
     """Two prompts: no interval anywhere."""
     held = {"papers/sjdpp": paper_run, "papers/sjdpp_windows": windows, "papers/sjdpp_topk": top_ks}[name]
     store: Any = with_pictures(held(prompts=2), tmp_path)
-    assert [path.name for path in suites.write(store, tmp_path / "out") if path.suffix == ".png"] == DRAWN[name]
+    assert [path.name for path in report.write(store, tmp_path / "out") if path.suffix == ".png"] == DRAWN[name]
 
 
 def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
     store: Any = with_pictures(paper_run(prompts=1), tmp_path)
-    first, again = (suites.write(store, tmp_path / side) for side in "ab")
+    first, again = (report.write(store, tmp_path / side) for side in "ab")
     assert [path.read_bytes() for path in first] == [path.read_bytes() for path in again]
 
 
@@ -330,7 +330,7 @@ def test_a_threshold_of_infinity_is_the_last(tmp_path: Path) -> None:
     swept = figures.sweep(group, "tau")
     assert swept["x"].tolist() == [0.0, 0.5, math.inf] and swept["total_variation"].tolist() == [0.1, 0.0, 0.0]
     store.held["M"].meta["verdict"] = {"word": "unverified", "total_variation": None}
-    assert [path.name for path in suites.write(store, tmp_path)] == ["papers-tau.png"]  # type: ignore[arg-type]
+    assert [path.name for path in report.write(store, tmp_path)] == ["papers-tau.png"]  # type: ignore[arg-type]
 
 
 def rivals(prompts: int = 6, **changes: Any) -> FakeStore:
@@ -348,7 +348,7 @@ def rivals(prompts: int = 6, **changes: Any) -> FakeStore:
 
 
 def test_exact_reuse_is_paired_with_sjd(tmp_path: Path) -> None:
-    path = suites.write(stored(rivals(), tmp_path / "run"), tmp_path / "out")[1]
+    path = report.write(stored(rivals(), tmp_path / "run"), tmp_path / "out")[1]
     table = pd.read_csv(path, dtype=str, keep_default_na=False).set_index("decoding")
     assert list(table.index) == ["AR", "SJD", "SJD++ as published", "reuse M, maximal coupling"]
     published, m = (table.loc[name] for name in table.index[2:])
@@ -413,14 +413,14 @@ def test_resolutions_stand_under_the_papers(tmp_path: Path) -> None:
         **{("SJD++", "512"): UNMEASURED, ("SJD++", "768"): "4.00 (n=2)", ("SJD++", "1024"): UNMEASURED},
         ("embedded-image-8x8, embedded-image-8x8", "32"): "2.00 (n=2)",
     }
-    (sheet,) = suites.table("sjdpp_table7", run_of(store))
+    (sheet,) = report.table("sjdpp_table7", run_of(store))
     assert sheet.rows[1][:4] == ["Auto-regression", "768", "32.00", UNMEASURED] and len(sheet.rows) == 10
 
 
 def test_adding_a_table_takes_a_csv_and_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A table that no paper has, in a copy of the data: two files are touched, and it is filled and written."""
     folder = tmp_path / "papers"
-    shutil.copytree(layouts.FOLDER, folder)
+    shutil.copytree(paper_files.FOLDER, folder)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     (folder / "sjdpp_table11.csv").write_text("Method,Passes,notes\nSJD,2.5,said by nobody\nSJD++,3.5,\n")
     entry = {
@@ -435,36 +435,36 @@ def test_adding_a_table_takes_a_csv_and_an_entry(tmp_path: Path, monkeypatch: py
     paper["reports"]["sjdpp"]["sheets"].append("sjdpp_table11")
     (folder / "sjdpp.yaml").write_text(yaml.safe_dump(paper, sort_keys=False))
     assert len({path for path in folder.iterdir() if path.read_bytes() != before.get(path)}) == 2
-    monkeypatch.setattr(layouts, "FOLDER", folder)
-    layouts.papers.cache_clear()
+    monkeypatch.setattr(paper_files, "FOLDER", folder)
+    paper_files.papers.cache_clear()
     try:
         table = cells(paper_run(), "sjdpp_table11")
         assert table.loc["SJD++"].tolist() == ["3.5", "4.00"] and table.loc["SJD", "Passes, measured"] == "2.00"
-        assert "sjdpp_table11" in suites.contents_of(paper_run()).sheets  # type: ignore[arg-type]
+        assert "sjdpp_table11" in report.contents_of(paper_run()).sheets  # type: ignore[arg-type]
     finally:
-        layouts.papers.cache_clear()
+        paper_files.papers.cache_clear()
 
 
-REPORTED = [name for name in suite.shipped() if name.startswith("papers/") or name in suites.OWN]
+REPORTED = [name for name in suite.shipped() if name.startswith("papers/") or name in report.OWN]
 
 
 @pytest.mark.parametrize("name", REPORTED)
 def test_a_suite_names_its_report_and_old_runs_are_known_by_their_suite(name: str) -> None:
-    report = suite.load(name).suite.report
-    assert report is not None and report.name == name.removeprefix("papers/")
-    contents = layouts.reports()[report.name]
+    entry = suite.load(name).suite.report
+    assert entry is not None and entry.name == name.removeprefix("papers/")
+    contents = paper_files.reports()[entry.name]
     assert {*contents.figures} <= set(registry.FIGURES)
-    assert {*contents.sheets} <= {*registry.SHEETS, *layouts.names()}
-    if report.roles:
-        assert report.roles == contents.roles
-    for manifest in ({"name": name}, {"name": "mine", "report": report.model_dump()}, {"report": report.name}):
+    assert {*contents.sheets} <= {*registry.SHEETS, *paper_files.names()}
+    if entry.roles:
+        assert entry.roles == contents.roles
+    for manifest in ({"name": name}, {"name": "mine", "report": entry.model_dump()}, {"report": entry.name}):
         store = empty()
         store.manifest["suite"] = manifest
-        assert suites.contents_of(store) == contents  # type: ignore[arg-type]
+        assert report.contents_of(store) == contents  # type: ignore[arg-type]
 
 
 def test_an_unknown_report_is_named() -> None:
     store = empty()
     store.manifest["suite"] = {"name": "mine", "report": {"name": "sjdp", "roles": {}}}
     with pytest.raises(UnknownNameError, match="sjdpp"):
-        suites.contents_of(store)  # type: ignore[arg-type]
+        report.contents_of(store)  # type: ignore[arg-type]

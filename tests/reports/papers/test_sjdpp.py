@@ -21,7 +21,7 @@ from harness.plan.names import TaskUse
 from harness.record import stats
 from harness.record.provenance import digest
 from harness.registry import TASKS
-from reports.papers import engine, layouts, registry, suites
+from reports.papers import engine, paper_files, registry, report
 from reports.papers.measured import Run
 from reports.papers.sjdpp import diversity, maps
 from reports.text_table import UNMEASURED
@@ -41,7 +41,7 @@ from tests.support.paper_runs import (
 Drawn = dict[str, Figure]
 
 
-def report(store: FakeStore, folder: Path) -> Drawn:
+def drawn_figures(store: FakeStore, folder: Path) -> Drawn:
     """Figures of a run's report by name; of several of one name, numbered from 2."""
     return drawn(with_pictures(store, folder))
 
@@ -49,7 +49,7 @@ def report(store: FakeStore, folder: Path) -> Drawn:
 def drawn(store: FakeStore) -> Drawn:
     """The same of a run that has pictures."""
     run, figures = run_of(store), {}
-    for name in suites.contents_of(store).figures:  # type: ignore[arg-type]  # what reports read of a store
+    for name in report.contents_of(store).figures:  # type: ignore[arg-type]  # what reports read of a store
         for i, figure in enumerate(registry.FIGURES[name](run)):
             figures[name.removeprefix("sjdpp_") + (f"-{i + 1}" if i else "")] = figure
     return figures
@@ -138,7 +138,7 @@ def test_a_seed_that_failed_leaves_its_place_empty(tmp_path: Path) -> None:
 
 def test_diversity_is_read_back_with_its_interval_and_counts(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path, prompts=2)
-    suites.write(store, tmp_path / "out")
+    report.write(store, tmp_path / "out")
     figures = drawn(store)
     assert sorted(figures) == ["diversity", "fig10", "fig10-2"]
     table = pd.read_csv(tmp_path / "out" / "papers-sjdpp_diversity.csv", dtype=str).set_index(["decoding", "top-k"])
@@ -170,7 +170,7 @@ def test_one_seed_has_no_sheet(tmp_path: Path) -> None:
 # scores of the run's own task
 
 
-SCORED = [name for name in layouts.names() if layouts.printed(name).layout.if_measured]
+SCORED = [name for name in paper_files.names() if paper_files.printed(name).layout.if_measured]
 
 
 def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("sjd",)) -> FakeStore:
@@ -187,7 +187,7 @@ def sheet(store: FakeStore, table: str) -> pd.DataFrame:
 
 
 def sheet_of(run: Run, table: str) -> pd.DataFrame:
-    (found,) = suites.table(table, run)
+    (found,) = report.table(table, run)
     return pd.DataFrame(found.rows, columns=[column.title for column in found.columns])
 
 
@@ -207,12 +207,12 @@ def test_the_tables_that_no_scorer_fills_here_show_the_tasks_own_scores() -> Non
 
 @pytest.mark.parametrize("table", SCORED)
 def test_own_scores_stand_apart_from_the_published(table: str) -> None:
-    layout = layouts.printed(table).layout
+    layout = paper_files.printed(table).layout
     bare, full = (sheet_of(run, table) for run in (unscored_run(), scored_run()))
     added = ["Share of right pictures, printed", "Share of right pictures, measured"]
     assert list(full.columns) == [*bare.columns, *added]
     assert set(full[added[0]]) == {"-"}
-    published = {title for name in layouts.names() for title in layouts.printed(name).rows.columns}
+    published = {title for name in paper_files.names() for title in paper_files.printed(name).rows.columns}
     assert not {figure.title for figure in layout.if_measured} & published
     quality = [figure.title for figure in layout.columns if all(key.startswith("set.") for key in figure.keys)]
     assert quality and set(full[[f"{title}, measured" for title in quality]].to_numpy().ravel()) == {UNMEASURED}
@@ -237,13 +237,13 @@ def index_of(prompts: int) -> pd.MultiIndex:
 
 
 def test_figures_of_another_detector_are_said_to_be() -> None:
-    (found,) = suites.table("sjdpp_table2", run_of(paper_run()))
+    (found,) = report.table("sjdpp_table2", run_of(paper_run()))
     said = "measured Overall Score, Counting: of emoji_scenes by a detector of its own, not the benchmark's"
     assert said in found.notes
     real = paper_run(task="geneval")
     for cell in real.held.values():
         cell.meta["set_scores"] = {"geneval_overall": {"value": 0.7, "low": 0.6, "high": 0.8, "n": 5, "reason": ""}}
-    (found,) = suites.table("sjdpp_table2", run_of(real))
+    (found,) = report.table("sjdpp_table2", run_of(real))
     assert not any("detector" in note for note in found.notes)
 
 
@@ -279,7 +279,7 @@ def inits(seeds: int = 10) -> FakeStore:
 
 def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path) -> None:
     store: Any = with_pictures(scored(inits(), right=("random",)), tmp_path)
-    suites.write(store, tmp_path / "out")
+    report.write(store, tmp_path / "out")
     figures = drawn(store)
     page = (tmp_path / "out" / "papers.md").read_text()
     assert "- one prompt: intervals are over its 10 seeds" in page
@@ -299,7 +299,7 @@ def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path) -> 
 
 
 def test_several_prompts_say_nothing_of_seeds() -> None:
-    (found,) = suites.table("sjdpp_table8", run_of(paper_run()))
+    (found,) = report.table("sjdpp_table8", run_of(paper_run()))
     assert not any("seeds" in note for note in found.notes)
 
 
@@ -318,7 +318,7 @@ def refined() -> FakeStore:
 
 
 def test_fig_12_shows_passes_a_token_of_each_picture(tmp_path: Path) -> None:
-    figures = report(refined(), tmp_path)
+    figures = drawn_figures(refined(), tmp_path)
     (axes,) = figures["fig12"].axes
     assert dots(axes) == {"random, refined": ([0.5] * 2, 0.5), "random, thrown away": ([15 / 16] * 2, 15 / 16)}
     assert "random 2356" in axes.get_title()
@@ -344,20 +344,20 @@ FIGURES = {
 
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_drawn(name: str, tmp_path: Path) -> None:
-    written = suites.write(with_pictures(FIGURES[name](), tmp_path), tmp_path / "out")  # type: ignore[arg-type]
+    written = report.write(with_pictures(FIGURES[name](), tmp_path), tmp_path / "out")  # type: ignore[arg-type]
     (path,) = (path for path in written if path.name == f"papers-{name}.png")
     assert matplotlib.image.imread(path).std() > 0.01
 
 
 def test_sheets_and_diversity_are_drawn(tmp_path: Path) -> None:
-    written = suites.write(seeded(tmp_path, prompts=1), tmp_path / "out")  # type: ignore[arg-type]
+    written = report.write(seeded(tmp_path, prompts=1), tmp_path / "out")  # type: ignore[arg-type]
     names = [path.name for path in written if path.suffix == ".png"]
     assert names == ["papers-diversity.png", "papers-fig10.png"]
     assert matplotlib.image.imread(tmp_path / "out" / names[1]).std() > 0.01
 
 
 def test_fig_6_shows_a_point_a_backbone_against_its_tokens(tmp_path: Path) -> None:
-    figures = report(resolutions(), tmp_path)
+    figures = drawn_figures(resolutions(), tmp_path)
     (axes,) = figures["fig6"].axes
     assert curves(axes) == {"SJD++, emoji_scenes": ([16.0, 32.0], [4.0, 8.0])}
     assert [(text.get_text(), text.xy) for text in axes.texts] == [
@@ -370,7 +370,7 @@ def test_fig_5_shows_tokens_a_pass_and_seconds_at_each_k(tmp_path: Path) -> None
     store = top_ks(prompts=2)
     greedy = store.cell("sjd-1").meta
     store.add(greedy, [picture(f"p{i}", (7, 7), 12.0) for i in range(2)])
-    figures = report(store, tmp_path)
+    figures = drawn_figures(store, tmp_path)
     passes, seconds = figures["fig5"].axes
     assert [tick.get_text() for tick in passes.get_xticklabels()] == ["1", "10", "100", "250"]
     places = [0, 1, 2, 3]
@@ -383,7 +383,7 @@ def test_fig_5_shows_tokens_a_pass_and_seconds_at_each_k(tmp_path: Path) -> None
 
 
 def test_fig_11_lays_the_lengths_of_runs_on_the_picture(tmp_path: Path) -> None:
-    figures = report(paper_run(prompts=1), tmp_path)
+    figures = drawn_figures(paper_run(prompts=1), tmp_path)
     panels = figures["fig11"].axes
     by_name = {axes.get_title(): axes.images[-1].get_array().tolist() for axes in panels[1:6:2]}
     rows = GRID["rows"] * [[4] * 4]
@@ -393,7 +393,7 @@ def test_fig_11_lays_the_lengths_of_runs_on_the_picture(tmp_path: Path) -> None:
 
 def test_fig_14_shows_the_log_probability_of_runs_by_their_length(tmp_path: Path) -> None:
     """Tokens lie from -2 up by 0.1: those of M's runs of two are 0 to 3, of four 4 to 15."""
-    figures = report(paper_run(prompts=2), tmp_path)
+    figures = drawn_figures(paper_run(prompts=2), tmp_path)
     (axes,) = figures["fig14"].axes
     found = curves(axes)
     assert found["M"] == ([2, 4], pytest.approx([-1.85, -1.05]))
@@ -404,7 +404,7 @@ def test_fig_14_shows_the_log_probability_of_runs_by_their_length(tmp_path: Path
 
 def test_the_worst_runs_are_framed_where_they_lie(tmp_path: Path) -> None:
     """M's least likely long run is its first of four tokens, the second row of the picture."""
-    figures = report(paper_run(prompts=1), tmp_path)
+    figures = drawn_figures(paper_run(prompts=1), tmp_path)
     panels = figures["fig14-worst"].axes
     worst = panels[2 * maps.WORST]
     assert worst.get_ylabel() == "M" and worst.get_title() == "p0: 4 tokens, -1.45"
@@ -419,7 +419,7 @@ def test_the_sweep_over_tau_is_drawn_as_measured(tmp_path: Path) -> None:
         held = {**store.cell("sjdpp").meta, "cell": f"tau{tau}", "params": {**PUBLISHED, "tau": tau}, "verdict": word}
         store.add(held, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
     store.cell("sjdpp").meta["verdict"] = {"word": "approximate", "total_variation": 0.04, "greedy": None, "note": ""}
-    figures = report(store, tmp_path)
+    figures = drawn_figures(store, tmp_path)
     passes, quality, variation = figures["tau"].axes
     assert [tick.get_text() for tick in passes.get_xticklabels()] == ["0", "0.5", "inf"]
     assert curves(passes) == {"as published": ([0, 1, 2], [8.0, 4.0, 2.0])}
@@ -430,11 +430,11 @@ def test_the_sweep_over_tau_is_drawn_as_measured(tmp_path: Path) -> None:
 
 
 def test_table_10_is_drawn_beside_the_printed_values(tmp_path: Path) -> None:
-    figures = report(windows(prompts=2), tmp_path)
+    figures = drawn_figures(windows(prompts=2), tmp_path)
     passes, _ = figures["table10"].axes
     assert curves(passes)["measured"] == ([4, 16, 32], [0.5, 0.25, 0.125])
     (line,) = (line for line in passes.lines if str(line.get_label()).startswith("printed"))
-    held = layouts.printed("sjdpp_table10").rows
+    held = paper_files.printed("sjdpp_table10").rows
     assert list(line.get_xdata()) == held["WS [tokens]"].astype(float).tolist()
     assert line.get_ydata()[3] == 0.3294  # 64, 128, ... of the paper, the window of 96
 
@@ -444,13 +444,13 @@ def test_table_10_is_drawn_beside_the_printed_values(tmp_path: Path) -> None:
 
 def test_the_suite_has_every_rival_of_table_5() -> None:
     plan = expand(suite.load("papers/sjdpp"))
-    lines = engine.lines_of(layouts.printed("sjdpp_table5"))
+    lines = engine.lines_of(paper_files.printed("sjdpp_table5"))
     asked = {line.selection["method"] for line in lines if line.selection}
     assert asked <= {cell.name for cell in plan.runnable}
 
 
 def rows_of(table: str) -> list[dict[str, str]]:
-    return [{str(k): str(v) for k, v in row.items()} for row in layouts.printed(table).rows.to_dict("records")]
+    return [{str(k): str(v) for k, v in row.items()} for row in paper_files.printed(table).rows.to_dict("records")]
 
 
 def test_diversity_is_asked_for_over_seeds_and_at_each_k() -> None:
@@ -476,7 +476,7 @@ def test_the_papers_own_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert {(cell.sampling.top_k, cell.sampling.temperature) for cell in plan.cells} == {(2000, 1.0)}
     assert {cell.task.name for cell in plan.cells} == {"coco", "geneval", "partiprompts", "t2i_compbench"}
     models = {row["Model"] for table in range(1, 5) for row in rows_of(f"sjdpp_table{table}")}
-    assert {layouts.papers()["sjdpp"].model_of(name) for name in WINDOWS} == models
+    assert {paper_files.papers()["sjdpp"].model_of(name) for name in WINDOWS} == models
     assert {cell.task.name for cell in plan.runnable} == {"coco"}
     reasons = {cell.task.name: str(cell.skip) for cell in plan.cells if cell.skip}
     assert all("is not there" in why and str(tmp_path) in why for why in reasons.values()) and len(reasons) == 3

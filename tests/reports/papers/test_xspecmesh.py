@@ -21,9 +21,9 @@ from harness.record.store import Store, condition_file
 from harness.registry import TASKS
 from harness.synthetic import shapes
 from reports import meshes
-from reports.papers import suites
-from reports.papers.layouts import reports
+from reports.papers import report
 from reports.papers.measured import Run
+from reports.papers.paper_files import reports
 from reports.papers.xspecmesh import levels, quality
 from reports.papers.xspecmesh.facts import published, settings
 from reports.papers.xspecmesh.figures import sweep
@@ -113,7 +113,7 @@ def grouped(store: FakeStore) -> Run:
 
 
 def table(name: str) -> Any:
-    return lambda run: suites.table(name, run)
+    return lambda run: report.table(name, run)
 
 
 def only(store: FakeStore, fill: Any, labels: int = 1) -> Any:
@@ -138,14 +138,14 @@ def test_a_row_that_did_not_run_says_why() -> None:
     store = mesh_run()
     planned = meta("t", backbone="embedded-mesh-truncated", role="baseline", task="shapes")
     store.skip(planned, "WeightsError: they do not come with this version")
-    (sheet,) = suites.table("xspecmesh_table2", grouped(store))
+    (sheet,) = report.table("xspecmesh_table2", grouped(store))
     found = lines(sheet)
     column = found["CD (lower better), measured"]
     assert column["DeepMesh*"] == UNMEASURED and column["Ours"].startswith("0.1985") and len(column) == 4
     assert found.loc["BPT", "Avg. Lat. [s] (lower better), measured"].startswith("0.12")  # 12 x 10 ms and 5 ms
     reason = "skipped: WeightsError: they do not come with this version"
     assert f"DeepMesh* not measured: {reason}" in sheet.notes
-    (sheet,) = suites.table("xspecmesh_table3", grouped(store))
+    (sheet,) = report.table("xspecmesh_table3", grouped(store))
     assert "C, full, C-tuned, full-tuned not measured: not in this run" in sheet.notes
 
 
@@ -253,7 +253,7 @@ def with_files(store: FakeStore, folder: Path) -> FakeStore:
 
 def test_the_suite_ends_with_tables_figures_and_sheets(tmp_path: Path) -> None:
     store: Any = with_files(mesh_run(("A", "E"), sweep=True, count=3), tmp_path)
-    written = suites.write(store, tmp_path / "out")
+    written = report.write(store, tmp_path / "out")
     drawn = {path.stem.removeprefix("papers-") for path in written if path.suffix == ".png"}
     assert drawn == {"fig5a", "fig5b", "fig6", "fig7", "comparison", "fig6-meshes"}
     page = (tmp_path / "out" / "papers.md").read_text()
@@ -262,7 +262,7 @@ def test_the_suite_ends_with_tables_figures_and_sheets(tmp_path: Path) -> None:
 
 def test_a_run_of_the_backbone_alone_has_tables_and_no_empty_figure(tmp_path: Path) -> None:
     store: Any = with_files(mesh_run((), count=3), tmp_path)
-    written = suites.write(store, tmp_path / "out")
+    written = report.write(store, tmp_path / "out")
     assert [path.stem for path in written if path.suffix == ".png"] == ["papers-fig7"]
     assert UNMEASURED in (tmp_path / "out" / "papers.md").read_text()
 
@@ -325,5 +325,5 @@ def test_a_real_backbone_fills_the_table_where_the_suite_gives_it_a_role() -> No
     found = only(store, table("xspecmesh_table3"))
     assert found["SCR [tokens/step], measured"][["A", "E"]].str[:5].tolist() == ["1.000", "3.000"]
     assert found["SCR [tokens/step], measured"]["D"] == UNMEASURED
-    (sheet,) = suites.table("xspecmesh_table3", grouped(store))
+    (sheet,) = report.table("xspecmesh_table3", grouped(store))
     assert "measured on bpt bf16" in sheet.title or "measured on bpt fp32" in sheet.title

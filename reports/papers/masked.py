@@ -17,11 +17,11 @@ from matplotlib.figure import Figure
 
 from harness.record import stats
 from reports.papers.drawing import COLOURS, curve, legend, side_by_side
-from reports.papers.measured import Measured, Run, shown, written
+from reports.papers.measured import Measured, Run
 from reports.papers.registry import figure, sheet
 from reports.plot_style import DASHES
 from reports.summary import FinishedCell
-from reports.text_table import Column, TextTable, number
+from reports.text_table import Column, TextTable, estimate_text, measured_text, number
 
 if TYPE_CHECKING:
     from harness.record.store import Store
@@ -105,11 +105,11 @@ def _sheet(store: Store, pair: Pair) -> TextTable:
             rows.append(
                 [
                     f"{mark}{row['label']}",
-                    shown(row, ("passes",), 1),
-                    "1" if is_reference else written(stats.median_ratio(_token_s(base), _token_s(finished))),
-                    shown(row, (pair.score,), 3),
-                    "-" if is_reference else written(gap, 3),
-                    shown(row, (PERPLEXITY,), 3),
+                    measured_text(row, "passes", digits=1),
+                    "1" if is_reference else estimate_text(stats.median_ratio(_token_s(base), _token_s(finished))),
+                    measured_text(row, pair.score, digits=3),
+                    "-" if is_reference else estimate_text(gap, 3),
+                    measured_text(row, PERPLEXITY, digits=3),
                     *(number(row.get(key), 3) for key in distinct),
                 ]
             )

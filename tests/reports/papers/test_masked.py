@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from harness.record.columns import Record
-from reports import step_counts
-from reports.papers import suites
+from reports.papers import masked, report
 from reports.papers.measured import measured
 from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step
 from tests.support.paper_runs import run_of
@@ -58,7 +57,7 @@ def store() -> FakeStore:
 
 
 def test_the_sheet_by_hand(store: FakeStore) -> None:
-    (sheet,) = step_counts.table(run_of(store))
+    (sheet,) = masked.table(run_of(store))
     titles = [column.title for column in sheet.columns]
     assert titles[:5] == ["cell", "passes", "speed-up over the twin", "solved", "solved less the twin's"]
     assert titles[5:] == ["perplexity", "distinct-2", "distinct-10"], "by n, not by name"
@@ -83,7 +82,7 @@ def test_prefill_is_in_the_speed_up_of_whole_outputs(store: FakeStore) -> None:
                 record(one.sample.prompt, one.steps, scores=one.sample.scores, prefill_ns=80_000_000) for one in made
             ]
         with_prefill.add(held.meta, made)
-    (sheet,) = step_counts.table(run_of(with_prefill))
+    (sheet,) = masked.table(run_of(with_prefill))
     assert [row[2][:4] for row in sheet.rows if row[0].endswith("order=random steps=4")] == ["4.00"]
 
 
@@ -94,18 +93,18 @@ def test_settings_without_a_twin_have_no_sheet(store: FakeStore) -> None:
             alone.add(held.meta, store.records[name])
     warm = {**GREEDY, "temperature": 1.0}
     cell(alone, "t-warm", records(16, 8, 5), 1.1, backbone="twin", baseline="t-warm", role="baseline", sampling=warm)
-    assert list(step_counts.pairs(measured(alone))) == [], "the twin ran at another temperature"
+    assert list(masked.pairs(measured(alone))) == [], "the twin ran at another temperature"
 
 
 def test_the_suite_ends_with_the_sheet_and_the_figure(store: FakeStore, tmp_path: Path) -> None:
-    written = suites.write(store, tmp_path)  # type: ignore[arg-type]
+    written = report.write(store, tmp_path)  # type: ignore[arg-type]
     names = [path.name for path in written]
     assert names == ["papers.md", "papers-step_counts.csv", "papers-step-counts.png"]
     assert re.search(r"\| masked_diffusion order=entropy steps=1 \| 1.0 \| 8.00", (tmp_path / "papers.md").read_text())
 
 
 def test_lines_and_the_twin_are_drawn(store: FakeStore) -> None:
-    (figure,) = step_counts.draw(run_of(store))
+    (figure,) = masked.draw(run_of(store))
     quality, speed, perplexity, distinct = figure.axes
     assert [axes.get_yscale() for axes in figure.axes] == ["linear", "linear", "log", "linear"]
     assert [axes.get_ylabel() for axes in figure.axes] == ["solved"] * 2 + ["generative perplexity", "distinct 10"]
@@ -116,4 +115,4 @@ def test_lines_and_the_twin_are_drawn(store: FakeStore) -> None:
     line = next(one for one in speed.containers if one.get_label() == "random")[0]
     assert np.allclose(line.get_xydata(), [(0.5, 1), (2, 0.5), (8, 0)])
     line = next(one for one in perplexity.containers if one.get_label() == "entropy")[0]
-    assert np.allclose(line.get_ydata(), [2, 1.25, 1.0625]) and distinct.get_xlabel() == step_counts.PASSES
+    assert np.allclose(line.get_ydata(), [2, 1.25, 1.0625]) and distinct.get_xlabel() == masked.PASSES

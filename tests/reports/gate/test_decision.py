@@ -9,7 +9,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from harness.errors import StoreError, UsageError
-from reports.gate.gate import COUNTS, FAIL_ALPHA, counts_of, gate, junit, make_baseline, markdown
+from reports.gate.decision import COUNTS, FAIL_ALPHA, counts_of, gate, junit, make_baseline, markdown
 from tests.support.fake_store import FakeStore, Sim, empty, meta, record, simulate, step
 
 

@@ -11,11 +11,10 @@ from matplotlib import rc_context
 from rich.console import Console
 
 from harness.errors import UnknownNameError
-from reports import step_counts
-from reports.papers import adt_tree, cross_regression, mulo_sd, sjdpp, xspecmesh
+from reports.papers import adt_tree, cross_regression, masked, mulo_sd, sjdpp, xspecmesh
 from reports.papers.engine import PICTURES, Facts, fill
-from reports.papers.layouts import Contents, papers, printed, reports
 from reports.papers.measured import Run, measured
+from reports.papers.paper_files import Contents, papers, printed, reports
 from reports.papers.registry import FIGURES, SHEETS
 from reports.plot_style import STYLE
 from reports.text_table import TextTable, markdown_lines, print_table
@@ -23,7 +22,7 @@ from reports.text_table import TextTable, markdown_lines, print_table
 if TYPE_CHECKING:
     from harness.record.store import Store
 
-SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, step_counts)
+SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked)
 """Modules whose import registers their sheets and figures."""
 FACTS = {
     "sjdpp": PICTURES,
