@@ -31,9 +31,9 @@ MINE = "utilisation: 1e12\ncards:\n  a: {name: A, paradigm: p, source: s, traine
     ],
 )
 def test_the_formula_on_published_inputs(key: str, flop: float, steps: float | None, hours: float) -> None:
-    found = cost(BOOK.cards[key], BOOK.utilisation)
-    assert found.flop == pytest.approx(flop, rel=1e-9) and found.hours == pytest.approx(hours, rel=1e-5)
-    assert found.steps == (None if steps is None else pytest.approx(steps, rel=1e-6))
+    result = cost(BOOK.cards[key], BOOK.utilisation)
+    assert result.flop == pytest.approx(flop, rel=1e-9) and result.hours == pytest.approx(hours, rel=1e-5)
+    assert result.steps == (None if steps is None else pytest.approx(steps, rel=1e-6))
 
 
 def test_frozen_layers_cost_two_operations_a_token_and_trained_ones_six() -> None:
@@ -75,27 +75,27 @@ def test_the_rows_that_do_not_follow_from_their_own_formula() -> None:
 
 
 def test_another_utilisation_moves_our_hours_and_not_the_flags() -> None:
-    theirs, fast = rows(BOOK, BOOK.utilisation), rows(BOOK, 2 * BOOK.utilisation)
-    assert [row["hours"] for row in fast] == pytest.approx([row["hours"] / 2 for row in theirs])
-    assert [row["flags"] for row in fast] == [row["flags"] for row in theirs]
+    slow, fast = rows(BOOK, BOOK.utilisation), rows(BOOK, 2 * BOOK.utilisation)
+    assert [row["hours"] for row in fast] == pytest.approx([row["hours"] / 2 for row in slow])
+    assert [row["flags"] for row in fast] == [row["flags"] for row in slow]
 
 
 def test_the_frameworks_come_from_the_cards() -> None:
     sheet = framework_table(BOOK, {"speculative": "SAME_LAW", "absent": "APPROXIMATE"})
-    found = {row[0]: row[1:] for row in sheet.rows}
-    assert len(found) == 8 and [column.title for column in sheet.columns[1:]] == [
+    rows_by_name = {row[0]: row[1:] for row in sheet.rows}
+    assert len(rows_by_name) == 8 and [column.title for column in sheet.columns[1:]] == [
         framework.name for framework in BOOK.frameworks.values()
     ]
-    assert found["KV caching"] == ["yes", "yes", "no"] and found["causality"][1] == "fully causal"
-    assert found["trained"] == ["Cross-Regression", "EAGLE-3, EAGLE", "LLaDA, Dream"]
+    assert rows_by_name["KV caching"] == ["yes", "yes", "no"] and rows_by_name["causality"][1] == "fully causal"
+    assert rows_by_name["trained"] == ["Cross-Regression", "EAGLE-3, EAGLE", "LLaDA, Dream"]
     assert sheet.notes == ["Speculative decoding, claimed here: speculative SAME_LAW"]
 
 
 def test_the_verb_prints_and_writes_both_tables(tmp_path: Path) -> None:
     page, table = tmp_path / "cost.md", tmp_path / "cost.csv"
-    found = stride("cost", "--markdown", page, "--csv", table)
-    assert found.code == 0 and "151,067" in found.out and "no: locked by schedule" in found.out
-    assert "Cross-Regression, Table 1: 20 h printed" in found.out
+    result = stride("cost", "--markdown", page, "--csv", table)
+    assert result.code == 0 and "151,067" in result.out and "no: locked by schedule" in result.out
+    assert "Cross-Regression, Table 1: 20 h printed" in result.out
     sheets = [cost_table(BOOK, BOOK.utilisation), framework_table(BOOK, {})]
     assert page.read_text().startswith(markdown(sheets[:1]).rstrip()) and sheets[1].title in page.read_text()
     written = list(csv.DictReader(table.open()))
@@ -136,5 +136,5 @@ def test_cards_that_cannot_be_read_are_one_message(tmp_path: Path, old: str, new
 
 
 def test_a_file_that_is_not_there() -> None:
-    found = stride("cost", "--cards", "nowhere.yaml")
-    assert found.code == 2 and "cannot read the cards nowhere.yaml" in found.err and str(CARDS) in found.err
+    result = stride("cost", "--cards", "nowhere.yaml")
+    assert result.code == 2 and "cannot read the cards nowhere.yaml" in result.err and str(CARDS) in result.err

@@ -71,9 +71,9 @@ def test_two_passes_a_step_are_timed_once_in_the_prediction() -> None:
 def test_a_metric_is_that_of_the_record(frame: pd.DataFrame) -> None:
     cell = suite(6).cell("t0-spec")
     row = frame.set_index("cell").loc["t0-spec"]
-    held = FinishedCell.of(cell).totals
+    sums = FinishedCell.of(cell).totals
     for name in ("scr", "tau", "acceptance", "acceptance_per_node", "nfe_per_output", "logprob"):
-        assert row[name] == pytest.approx(value(RECORD_METRICS[name], held))
+        assert row[name] == pytest.approx(value(RECORD_METRICS[name], sums))
 
 
 def test_a_narrow_terminal_folds_names_and_headings_and_keeps_what_was_measured() -> None:
@@ -106,8 +106,8 @@ def test_skipped_and_unfinished_cells_have_a_row_with_the_reason() -> None:
     rows = summarise(store).set_index("cell")
     assert rows.loc["tree", "status"] == "skipped" and rows.loc["tree", "reason"] == "needs TREE_MASK"
     assert rows.loc["later", "status"] == "unfinished"
-    shown = tables.markdown(summarise(store))
-    assert "skipped: tree: needs TREE_MASK" in shown and "unfinished: later" in shown
+    page = tables.markdown(summarise(store))
+    assert "skipped: tree: needs TREE_MASK" in page and "unfinished: later" in page
 
 
 def flags(store: FakeStore) -> str:
@@ -155,8 +155,8 @@ def test_no_sample_at_all() -> None:
 
 
 def test_output_without_logprobs_has_none() -> None:
-    held = [record(f"p{i}", [step(1, 2)] * 5, logprobs=()) for i in range(4)]
-    rows = summarise(tiny().add(meta("m"), held)).set_index("cell")
+    records = [record(f"p{i}", [step(1, 2)] * 5, logprobs=()) for i in range(4)]
+    rows = summarise(tiny().add(meta("m"), records)).set_index("cell")
     assert np.isnan(rows.loc["m", "logprob"])
 
 
@@ -177,9 +177,9 @@ def test_scores_have_an_interval_and_n(frame: pd.DataFrame) -> None:
 def test_categories() -> None:
     store = empty()
     store.add(meta("ar", role="baseline"), simulate(Sim(gamma=0), 8)).add(meta("m"), simulate(Sim(), 8))
-    held = by_category(store)
-    assert set(held["category"]) == {"code", "prose"} and set(held["n_ok"]) == {4}
-    assert "## By category" in tables.markdown(summarise(store), held)
+    rows = by_category(store)
+    assert set(rows["category"]) == {"code", "prose"} and set(rows["n_ok"]) == {4}
+    assert "## By category" in tables.markdown(summarise(store), rows)
     assert by_category(tiny()).empty
 
 
@@ -200,10 +200,10 @@ def test_the_terminal_table_fits(frame: pd.DataFrame, width: int) -> None:
 
 
 def test_write_makes_three_files(tmp_path: Path) -> None:
-    held = tables.write(suite(6), tmp_path / "report")
-    assert [path.name for path in held] == ["summary.md", "summary.csv", "summary.tex"]
-    assert pd.read_csv(held[1])["cell"].tolist() == list(suite(6).manifest["cells"])
-    for line in held[0].read_text().split("## Legend")[0].splitlines():
+    paths = tables.write(suite(6), tmp_path / "report")
+    assert [path.name for path in paths] == ["summary.md", "summary.csv", "summary.tex"]
+    assert pd.read_csv(paths[1])["cell"].tolist() == list(suite(6).manifest["cells"])
+    for line in paths[0].read_text().split("## Legend")[0].splitlines():
         assert not line.startswith("|") or line.endswith("|")
 
 
@@ -243,9 +243,9 @@ def test_figures_repeat_byte_for_byte_and_leave_matplotlib_alone(frame: pd.DataF
 
 
 def test_panels_hold_the_quality_that_was_measured(frame: pd.DataFrame) -> None:
-    held = [(panel.title.split(", ")[1], panel.quality) for panel in pareto.panels(frame)]
+    panels = [(panel.title.split(", ")[1], panel.quality) for panel in pareto.panels(frame)]
     greedy, sampled = ("agreement", "score.pass@1"), ("logprob_diff", "score.pass@1")
-    assert held == [("T = 0", one) for one in greedy] + [("T = 1", one) for one in sampled]
+    assert panels == [("T = 0", one) for one in greedy] + [("T = 1", one) for one in sampled]
     assert pareto.write(summarise(empty()), Path("unused")) == []
 
 
@@ -253,12 +253,12 @@ def test_cells_of_one_configuration_match_whatever_they_are_called() -> None:
     a, b = tiny(), tiny()
     del b.held["m"]
     b.add(meta("m2"), [record(f"p{i}", [step(1, 2, ms=9.0)] * 5, tokens=range(10, 20)) for i in range(4)])
-    found = compare.compare(a, b)
-    ar, m = (found.frame[found.frame["cell"] == name].set_index("metric") for name in ("ar", "m"))
+    comparison = compare.compare(a, b)
+    ar, m = (comparison.frame[comparison.frame["cell"] == name].set_index("metric") for name in ("ar", "m"))
     assert "tau_minus_1" not in ar.index  # it drafts nothing
     assert m.loc["tau_minus_1", "difference"] == 0.0 and set(m["equal"]) == {0}
     assert m.loc["ms_per_token", "difference"] == pytest.approx(-1.5)  # 45 ms / 10 against 60 ms / 10
-    assert found.only_a == [] and found.only_b == []
+    assert comparison.only_a == [] and comparison.only_b == []
 
 
 def test_cells_match_by_configuration_and_pair_by_prompt() -> None:
@@ -276,11 +276,11 @@ def test_cells_match_by_configuration_and_pair_by_prompt() -> None:
 
 
 def test_seconds_of_unlike_machines_are_not_compared() -> None:
-    found = compare.compare(suite(6), suite(6, fingerprint="other"))
-    assert "ms_per_token" not in set(found.frame["metric"])
-    assert "f00d and other" in found.notes[0]
+    comparison = compare.compare(suite(6), suite(6, fingerprint="other"))
+    assert "ms_per_token" not in set(comparison.frame["metric"])
+    assert "f00d and other" in comparison.notes[0]
     out = io.StringIO()
-    compare.terminal(found, Console(file=out, width=100))
+    compare.terminal(comparison, Console(file=out, width=100))
     assert "seconds are not compared" in out.getvalue()
 
 

@@ -37,10 +37,10 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Store:
     real = Store.create(folder, fake.manifest)
     for cell in CELLS:
         for i in range(6):
-            held: dict[str, Any] = {"output": "mesh.ply"}
+            fields: dict[str, Any] = {"output": "mesh.ply"}
             if (cell, i) == ("gamma", LOST):
-                held = {"output": "", "status": "failed", "error": "cut"}
-            real.write(cell, record(f"s{i}", [step()], **held))
+                fields = {"output": "", "status": "failed", "error": "cut"}
+            real.write(cell, record(f"s{i}", [step()], **fields))
         real.seal(cell, fake.cell(cell).meta)
     save(SOLID, folder / "mesh")
     for i in range(6):
@@ -58,13 +58,13 @@ def exported(run: Store, tmp_path_factory: pytest.TempPathFactory) -> tuple[str,
 
 def answers(folder: Path, key: Path, name: str, chosen: dict[int, str], **changes: Any) -> Path:
     """A participant's file, who chose these cells."""
-    known = json.loads(key.read_text())
+    key_data = json.loads(key.read_text())
     letters = {
-        str(n): next(a for a, cell in known["cases"][n - 1]["cells"].items() if cell == wish)
+        str(n): next(a for a, cell in key_data["cases"][n - 1]["cells"].items() if cell == wish)
         for n, wish in chosen.items()
     }
     path = folder / f"{name}.json"
-    path.write_text(json.dumps({"study": known["study"], "participant": name, "answers": letters, **changes}))
+    path.write_text(json.dumps({"study": key_data["study"], "participant": name, "answers": letters, **changes}))
     return path
 
 
@@ -84,11 +84,11 @@ def test_the_order_is_shuffled_and_the_seeds(run: Store, exported: tuple[str, Pa
     again = study.export(run, CELLS, tmp_path / "again", cases=5, seed=0)
     assert (again[0].read_text(), again[1].read_text()) == (page, key.read_text())
     other = json.loads(study.export(run, CELLS, tmp_path / "other", cases=5, seed=1)[1].read_text())
-    known = json.loads(key.read_text())
-    assert other["cases"] != known["cases"] and other["study"] != known["study"]
-    assert len({tuple(case["cells"].values()) for case in known["cases"]}) > 1
-    assert {case["prompt"] for case in known["cases"]} == {f"s{i}" for i in range(6) if i != LOST}
-    assert known["left_out"] == 1
+    key_data = json.loads(key.read_text())
+    assert other["cases"] != key_data["cases"] and other["study"] != key_data["study"]
+    assert len({tuple(case["cells"].values()) for case in key_data["cases"]}) > 1
+    assert {case["prompt"] for case in key_data["cases"]} == {f"s{i}" for i in range(6) if i != LOST}
+    assert key_data["left_out"] == 1
 
 
 def test_votes_are_counted_by_hand(exported: tuple[str, Path], tmp_path: Path) -> None:
@@ -96,10 +96,10 @@ def test_votes_are_counted_by_hand(exported: tuple[str, Path], tmp_path: Path) -
     _, key = exported
     chosen = [("beta", "alpha", "beta", "alpha", "beta")] * 3 + [("alpha", "alpha", "alpha")]
     files = [answers(tmp_path, key, f"p{i}", dict(enumerate(one, 1))) for i, one in enumerate(chosen)]
-    found = study.tally(key, files)
-    assert [one.votes for one in found.votes] == [9, 9, 0]
-    assert (found.participants, found.unanswered) == (4, 2)
-    share = found.votes[0].share
+    tally = study.tally(key, files)
+    assert [one.votes for one in tally.votes] == [9, 9, 0]
+    assert (tally.participants, tally.unanswered) == (4, 2)
+    share = tally.votes[0].share
     assert share is not None and share.estimate == 0.5 and share.n == 4 and share.low is not None and share.low < 0.5
     alone = study.tally(key, files[:1]).votes[0].share
     assert alone is not None and (alone.n, alone.low) == (1, None)  # the cases of one person are one cluster
@@ -118,7 +118,7 @@ def test_both_verbs_from_the_command_line(run: Store, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "cases", "said"),
+    ("cells", "cases", "message"),
     [
         (("alpha",), 2, "2 to 8 different cells; found alpha"),
         (("alpha", "alpha"), 2, "2 to 8 different cells"),
@@ -126,9 +126,9 @@ def test_both_verbs_from_the_command_line(run: Store, tmp_path: Path) -> None:
     ],
 )
 def test_a_study_that_cannot_be_made_is_refused(
-    run: Store, tmp_path: Path, cells: tuple[str, ...], cases: int, said: str
+    run: Store, tmp_path: Path, cells: tuple[str, ...], cases: int, message: str
 ) -> None:
-    with pytest.raises(UsageError, match=said):
+    with pytest.raises(UsageError, match=message):
         study.export(run, cells, tmp_path / "no", cases)
     assert not (tmp_path / "no").exists()
 
@@ -139,13 +139,13 @@ def test_answers_that_cannot_be_counted_are_refused(exported: tuple[str, Path], 
     other = answers(tmp_path, key, "q", {1: "alpha"}, study="0")
     wrong = answers(tmp_path, key, "r", {}, answers={"1": "D", "9": "A"})
     (tmp_path / "text.json").write_text("[]")
-    for files, said in (
+    for files, message in (
         ([good, good], "counted already"),
         ([other], "answers the study 0, and the key is of"),
         ([wrong], "does not offer: 1: 'D', 9: 'A'"),
         ([tmp_path / "text.json"], "holds no answers"),
     ):
-        with pytest.raises(UsageError, match=said):
+        with pytest.raises(UsageError, match=message):
             study.tally(key, files)
     with pytest.raises(UsageError, match="is no key of a study"):
         study.tally(good, [good])

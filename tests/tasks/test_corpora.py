@@ -32,7 +32,7 @@ def talk(text: str, answer: str = "An answer.", who: str = "human") -> list[dict
     return [{"from": who, "value": text}, {"from": "gpt", "value": answer}]
 
 
-def said(text: str) -> dict[str, Any]:
+def ultrachat_row(text: str) -> dict[str, Any]:
     """A row of UltraChat 200k."""
     turns = [{"content": text, "role": "user"}, {"content": "An answer.", "role": "assistant"}]
     return {"prompt": text, "prompt_id": key(text), "messages": turns}
@@ -46,9 +46,9 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (data / "ultrachat_200k").mkdir(parents=True)
     (data / "gsm8k").mkdir()
     shares = [{"id": f"s{n}", "conversations": talk(f"Share {n}?")} for n in range(EACH)]
-    put(data / "ShareGPT_V3_unfiltered_cleaned_split.json", shares)
+    write_rows(data / "ShareGPT_V3_unfiltered_cleaned_split.json", shares)
     for part in range(2):
-        rows = [said(f"Ultra {n}?") for n in range(part, EACH, 2)]
+        rows = [ultrachat_row(f"Ultra {n}?") for n in range(part, EACH, 2)]
         write_table(pyarrow.Table.from_pylist(rows), data / f"ultrachat_200k/train_sft-0000{part}-of-00002.parquet")
     bagels = [{"id": f"b{n}", "source": "x", "text": None, "conversations": talk(f"Bagel {n}?")} for n in range(EACH)]
     plain = {"id": "p", "source": "gutenberg", "text": "A book.", "conversations": None}
@@ -59,7 +59,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return data
 
 
-def put(path: Path, rows: Any) -> Path:
+def write_rows(path: Path, rows: Any) -> Path:
     path.write_text(json.dumps(rows), encoding="utf-8")
     return path
 
@@ -72,10 +72,10 @@ def sides(name: str, **more: Any) -> dict[str, list[str]]:
 class TestConversations:
     @pytest.mark.parametrize("name", NAMES)
     def test_the_two_sides_are_apart_and_make_up_the_whole(self, cache: Path, name: str) -> None:
-        found = sides(name)
-        assert not set(found["test"]) & set(found["train"])
-        assert len(found["test"]) + len(found["train"]) == EACH
-        assert EACH / ONE_IN / 2 < len(found["test"]) < EACH / ONE_IN * 2
+        prompts_of = sides(name)
+        assert not set(prompts_of["test"]) & set(prompts_of["train"])
+        assert len(prompts_of["test"]) + len(prompts_of["train"]) == EACH
+        assert EACH / ONE_IN / 2 < len(prompts_of["test"]) < EACH / ONE_IN * 2
 
     @pytest.mark.parametrize("name", NAMES)
     def test_prompts_are_first_turns_with_the_answer_they_got(self, cache: Path, name: str) -> None:
@@ -94,12 +94,12 @@ class TestConversations:
 
     def test_one_text_once_whatever_its_case_and_white_space(self, tmp_path: Path) -> None:
         rows = [{"conversations": talk(text)} for text in ("What is it?", " what  is\nIT? ", "Who is it?")]
-        path = str(put(tmp_path / "s.json", rows))
+        path = str(write_rows(tmp_path / "s.json", rows))
         assert sorted(_texts(ShareGpt, path)) == ["What is it?", "Who is it?"]
         assert side_of("What is it?") == side_of(" what  is\nIT? ")
 
     @pytest.mark.parametrize(
-        ("turns", "kept"),
+        ("turns", "prompts"),
         [
             (talk("Begin."), ["Begin."]),
             (talk("Begin.", who="user"), ["Begin."]),
@@ -111,9 +111,9 @@ class TestConversations:
             (None, []),
         ],
     )
-    def test_who_begins(self, tmp_path: Path, turns, kept) -> None:
-        path = str(put(tmp_path / "s.json", [{"conversations": turns}, {"conversations": talk("Another.")}]))
-        assert sorted(_texts(ShareGpt, path)) == sorted([*kept, "Another."])
+    def test_who_begins(self, tmp_path: Path, turns, prompts) -> None:
+        path = str(write_rows(tmp_path / "s.json", [{"conversations": turns}, {"conversations": talk("Another.")}]))
+        assert sorted(_texts(ShareGpt, path)) == sorted([*prompts, "Another."])
 
     @pytest.mark.parametrize(
         ("rows", "says"),
@@ -129,7 +129,7 @@ class TestConversations:
         ],
     )
     def test_malformed(self, tmp_path: Path, rows, says) -> None:
-        path = put(tmp_path / "s.json", rows)
+        path = write_rows(tmp_path / "s.json", rows)
         with pytest.raises(UsageError) as error:
             ShareGpt(file=str(path)).prompts()
         assert str(path) in str(error.value) and says in str(error.value)
@@ -157,38 +157,40 @@ class TestConversations:
             ShareGpt(**change)
 
     def test_the_hub_is_asked_for_the_pinned_files(self, monkeypatch) -> None:
-        seen: list[Any] = []
-        rows = [{"conversations": talk(f"{n}?"), "messages": said(f"{n}?")["messages"]} for n in range(99)]
-        fake = SimpleNamespace(load_dataset=lambda path, **how: seen.append((path, how)) or rows)
+        calls: list[Any] = []
+        rows = [{"conversations": talk(f"{n}?"), "messages": ultrachat_row(f"{n}?")["messages"]} for n in range(99)]
+        fake = SimpleNamespace(load_dataset=lambda path, **how: calls.append((path, how)) or rows)
         monkeypatch.setitem(sys.modules, "datasets", fake)
         assert ShareGpt(hub="official").prompts() and UltraChat(hub="official").prompts()
-        assert seen[0][0] == "anon8231489123/ShareGPT_Vicuna_unfiltered" and seen[0][1]["split"] == "train"
-        assert seen[0][1]["data_files"] == "ShareGPT_V3_unfiltered_cleaned_split.json"
-        assert seen[1][1]["split"] == "train_sft" and all(len(how["revision"]) == 40 for _, how in seen)
+        assert calls[0][0] == "anon8231489123/ShareGPT_Vicuna_unfiltered" and calls[0][1]["split"] == "train"
+        assert calls[0][1]["data_files"] == "ShareGPT_V3_unfiltered_cleaned_split.json"
+        assert calls[1][1]["split"] == "train_sft" and all(len(how["revision"]) == 40 for _, how in calls)
         with pytest.raises(UsageError, match="no data set of the hub is pinned for Bagel"):
             Bagel(hub="official").prompts()
-        assert Bagel(hub="jondurbin/bagel-v0.3@main").prompts() and seen[2][1]["revision"] == "main"
+        assert Bagel(hub="jondurbin/bagel-v0.3@main").prompts() and calls[2][1]["revision"] == "main"
 
 
 def _texts(kind: Any, path: str) -> list[str]:
     """Of both sides, of which one may be empty."""
-    found = []
+    texts = []
     for split in ("test", "train"):
         try:
-            found += [p.text for p in kind(file=path, split=split).prompts()]
+            texts += [p.text for p in kind(file=path, split=split).prompts()]
         except UsageError as error:
             assert "that a user begins" in str(error)
-    return found
+    return texts
 
 
 class TestMixed7k:
     @pytest.mark.parametrize(
-        ("count", "each"), [(300, (100, 100, 100)), (301, (101, 100, 100)), (302, (101, 101, 100))]
+        ("count", "counts"), [(300, (100, 100, 100)), (301, (101, 100, 100)), (302, (101, 101, 100))]
     )
-    def test_sources_differ_by_one_at_most(self, cache: Path, count, each) -> None:
-        found = Mixed7k(count=count, without="gsm8k").prompts()
-        assert Counter(p.category for p in found) == dict(zip(("ultrachat", "sharegpt", "bagel"), each, strict=True))
-        assert len({p.id for p in found}) == count == len({key(p.text or "") for p in found})
+    def test_sources_differ_by_one_at_most(self, cache: Path, count, counts) -> None:
+        prompts = Mixed7k(count=count, without="gsm8k").prompts()
+        assert Counter(p.category for p in prompts) == dict(
+            zip(("ultrachat", "sharegpt", "bagel"), counts, strict=True)
+        )
+        assert len({p.id for p in prompts}) == count == len({key(p.text or "") for p in prompts})
 
     def test_the_paper_s_size_gives_the_shares_we_state(self) -> None:
         assert Mixed7k().count == 7000
@@ -199,7 +201,7 @@ class TestMixed7k:
         assert one == again and {p.id for p in one} != {p.id for p in two}
         assert len({p.category for p in one[:8]}) == 3
         shares = cache / "ShareGPT_V3_unfiltered_cleaned_split.json"
-        put(shares, json.loads(shares.read_text())[::-1])
+        write_rows(shares, json.loads(shares.read_text())[::-1])
         assert Mixed7k(30, without="gsm8k").prompts() == one
 
     def test_what_a_benchmark_asks_is_left_out(self, cache: Path) -> None:
@@ -218,9 +220,9 @@ class TestMixed7k:
     def test_a_text_of_two_sources_comes_once(self, cache: Path) -> None:
         shares = [{"conversations": talk(f"ultra {n}?")} for n in range(EACH)]
         shares += [{"conversations": talk(f"Share {n}?")} for n in range(EACH)]
-        put(cache / "ShareGPT_V3_unfiltered_cleaned_split.json", shares)
-        found = [key(p.text or "") for p in Mixed7k(900, without=()).prompts()]
-        assert len(set(found)) == len(found) == 900
+        write_rows(cache / "ShareGPT_V3_unfiltered_cleaned_split.json", shares)
+        keys = [key(p.text or "") for p in Mixed7k(900, without=()).prompts()]
+        assert len(set(keys)) == len(keys) == 900
 
     def test_too_few_of_a_source_is_said_with_the_numbers(self, cache: Path) -> None:
         with pytest.raises(
@@ -242,8 +244,8 @@ class TestMixed7k:
     def test_a_source_may_be_a_data_set_of_the_hub(self, cache: Path, monkeypatch) -> None:
         rows = [{"conversations": talk(f"Of the hub {n}?")} for n in range(50)]
         monkeypatch.setitem(sys.modules, "datasets", SimpleNamespace(load_dataset=lambda path, **how: rows))
-        found = Mixed7k(30, bagel="hub:jondurbin/bagel-v0.3", without=()).prompts()
-        assert Counter((p.text or "").split()[0] for p in found) == {"Ultra": 10, "Share": 10, "Of": 10}
+        prompts = Mixed7k(30, bagel="hub:jondurbin/bagel-v0.3", without=()).prompts()
+        assert Counter((p.text or "").split()[0] for p in prompts) == {"Ultra": 10, "Share": 10, "Of": 10}
 
     def test_marks_are_of_bare_questions_whatever_stands_around_them(self, cache: Path) -> None:
         assert marks(("gsm8k",)) == {key(str(p.data["asked"])) for p in Gsm8k(form="chat").prompts()}
@@ -259,7 +261,7 @@ class TestGsm8k7k:
     def test_test_problems_are_left_out(self, cache: Path) -> None:
         rows = [{"question": f"TRAIN  {n}?", "answer": "#### 1"} for n in range(10)]
         (cache / "gsm8k/test.jsonl").write_text("\n".join(map(json.dumps, rows)))
-        found = {p.data["asked"] for p in Gsm8k7k(20).prompts()}
-        assert found == {f"train {n}?" for n in range(10, 30)}
+        questions = {p.data["asked"] for p in Gsm8k7k(20).prompts()}
+        assert questions == {f"train {n}?" for n in range(10, 30)}
         with pytest.raises(UsageError, match="21 prompts of gsm8k are asked for; of the 30 that are for training, 20"):
             Gsm8k7k(21).prompts()

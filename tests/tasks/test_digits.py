@@ -20,18 +20,18 @@ from tasks.digits import DigitPictures, classify
 
 class TestData:
     def test_every_digit_is_in_one_split(self) -> None:
-        known, held = digits.load("train"), digits.load("held-out")
-        assert (len(known.labels), len(held.labels)) == (1498, 299)
-        assert known.levels.shape[1:] == (8, 8) and known.levels.max() == 16
-        assert set(known.labels.tolist()) == set(held.labels.tolist()) == set(range(10))
+        training, held_out = digits.load("train"), digits.load("held-out")
+        assert (len(training.labels), len(held_out.labels)) == (1498, 299)
+        assert training.levels.shape[1:] == (8, 8) and training.levels.max() == 16
+        assert set(training.labels.tolist()) == set(held_out.labels.tolist()) == set(range(10))
 
     def test_an_unknown_split(self) -> None:
         with pytest.raises(UsageError, match="no split 'test' of the digits; choose one of train, held-out"):
             digits.load("test")
 
     def test_levels_survive_being_shown(self) -> None:
-        held = digits.load("held-out").levels[:20]
-        assert all(np.array_equal(digits.levels(digits.picture(one)), one) for one in held)
+        levels = digits.load("held-out").levels[:20]
+        assert all(np.array_equal(digits.levels(digits.picture(one)), one) for one in levels)
 
     def test_every_word_of_a_caption_is_known(self) -> None:
         words = {word for label in range(10) for word in digits.caption(label).split()}
@@ -52,14 +52,14 @@ class TestTask:
         assert (task.modality, task.eos) == ("image", False)
 
     def test_real_held_out_digits_are_named_as_the_task_says(self) -> None:
-        held = digits.load("held-out")
-        assert round(float((classify(held.levels) == held.labels).mean()), 3) == 0.983
+        held_out = digits.load("held-out")
+        assert round(float((classify(held_out.levels) == held_out.labels).mean()), 3) == 0.983
 
     def test_the_score_is_one_for_its_class_alone(self) -> None:
-        held, prompts = digits.load("held-out"), DigitPictures(10).prompts()
-        first = int(np.flatnonzero(classify(held.levels) == 4)[0])
-        shown = digits.picture(held.levels[first])
-        scores = [DigitPictures(10).score(prompt, shown, ())["named"] for prompt in prompts]
+        held_out, prompts = digits.load("held-out"), DigitPictures(10).prompts()
+        first = int(np.flatnonzero(classify(held_out.levels) == 4)[0])
+        picture = digits.picture(held_out.levels[first])
+        scores = [DigitPictures(10).score(prompt, picture, ())["named"] for prompt in prompts]
         assert scores == [0.0] * 4 + [1.0] + [0.0] * 5
 
     def test_wrong_input(self) -> None:
@@ -79,10 +79,10 @@ def test_the_shipped_model_draws_the_digits_it_is_asked_for(name: str) -> None:
     if not (shipped(name) / "model.safetensors").exists():
         pytest.skip(f"{name} is not shipped")
     model, task = presets.load(f"embedded-{name}", "fp32"), DigitPictures(40)
-    found = []
+    scores = []
     for prompt in task.prompts():
         draws = SeededDraws(0, "digits", prompt.id, 0)
         run = open_run(model, lambda _: model, prompt, Sampling(temperature=1.0), 64, draws)
         tokens = decode(METHODS.get("autoregressive")(), run).tokens
-        found.append(task.score(prompt, model.decode(tokens), tokens)["named"])
-    assert sum(found) / len(found) > 0.8
+        scores.append(task.score(prompt, model.decode(tokens), tokens)["named"])
+    assert sum(scores) / len(scores) > 0.8

@@ -28,7 +28,7 @@ needs_weights = pytest.mark.skipif(
 )
 
 
-def seen(kind: str, x: float = 10, y: float = 10, colour: str = "", score: float = 1.0) -> DetectedObject:
+def detected(kind: str, x: float = 10, y: float = 10, colour: str = "", score: float = 1.0) -> DetectedObject:
     return DetectedObject(kind, colour, x, y, 16, score)
 
 
@@ -48,42 +48,42 @@ BESIDE = {
 
 class TestJudge:
     def test_an_object(self):
-        assert judge([seen("cat"), seen("fox")], SINGLE) == {"object": 1, "overall": 1}
-        assert judge([seen("fox")], SINGLE) == {"object": 0, "overall": 0}
+        assert judge([detected("cat"), detected("fox")], SINGLE) == {"object": 1, "overall": 1}
+        assert judge([detected("fox")], SINGLE) == {"object": 0, "overall": 0}
         assert judge([], SINGLE) == {"object": 0, "overall": 0}
 
     def test_two_objects(self):
-        assert judge([seen("cat"), seen("fox")], PAIR)["overall"] == 1
-        assert judge([seen("cat"), seen("cat")], PAIR) == {"object": 0, "overall": 0}
+        assert judge([detected("cat"), detected("fox")], PAIR)["overall"] == 1
+        assert judge([detected("cat"), detected("cat")], PAIR) == {"object": 0, "overall": 0}
 
     @pytest.mark.parametrize(("count", "right"), [(0, 0), (2, 0), (3, 1), (4, 0)])
     def test_a_count_is_exact(self, count, right):
-        found = judge([seen("cat")] * count + [seen("fox")] * 2, THREE)
-        assert found == {"object": float(count > 0), "count": right, "overall": right}
+        scores = judge([detected("cat")] * count + [detected("fox")] * 2, THREE)
+        assert scores == {"object": float(count > 0), "count": right, "overall": right}
 
     def test_a_colour_is_that_of_the_most_confident(self):
-        red, blue = seen("heart", colour="red", score=0.9), seen("heart", colour="blue", score=0.8)
+        red, blue = detected("heart", colour="red", score=0.9), detected("heart", colour="blue", score=0.8)
         assert judge([blue, red], RED) == {"object": 1, "colour": 1, "overall": 1}
-        surer = seen("heart", colour="blue", score=0.95)
+        surer = detected("heart", colour="blue", score=0.95)
         assert judge([red, surer], RED) == {"object": 1, "colour": 0, "overall": 0}
-        assert judge([seen("circle", colour="red")], RED) == {"object": 0, "colour": 0, "overall": 0}
+        assert judge([detected("circle", colour="red")], RED) == {"object": 0, "colour": 0, "overall": 0}
 
     def test_each_object_keeps_its_own_colour(self):
-        asked = {"include": [*RED["include"], {"class": "book", "count": 1, "color": "blue"}]}
-        right = [seen("heart", colour="red"), seen("book", colour="blue")]
-        crossed = [seen("heart", colour="blue"), seen("book", colour="red")]
-        assert judge(right, asked)["colour"] == 1
-        assert judge(crossed, asked) == {"object": 1, "colour": 0, "overall": 0}
+        prompt = {"include": [*RED["include"], {"class": "book", "count": 1, "color": "blue"}]}
+        right = [detected("heart", colour="red"), detected("book", colour="blue")]
+        crossed = [detected("heart", colour="blue"), detected("book", colour="red")]
+        assert judge(right, prompt)["colour"] == 1
+        assert judge(crossed, prompt) == {"object": 1, "colour": 0, "overall": 0}
 
     def test_a_position_is_to_the_object_named(self):
-        right, wrong = ([seen("cat", x, 30), seen("fox", 25, 30)] for x in (0, 50))
+        right, wrong = ([detected("cat", x, 30), detected("fox", 25, 30)] for x in (0, 50))
         assert judge(right, BESIDE) == {"object": 1, "position": 1, "overall": 1}
         assert judge(wrong, BESIDE) == {"object": 1, "position": 0, "overall": 0}
-        assert judge([seen("cat", 10, 30)], BESIDE) == {"object": 0, "position": 0, "overall": 0}
+        assert judge([detected("cat", 10, 30)], BESIDE) == {"object": 0, "position": 0, "overall": 0}
 
     def test_only_counts_forbid_more(self):
-        found = [seen("cat", 10, 30), seen("fox", 40, 30), seen("cat", 60, 30, score=0.6)]
-        assert judge(found, BESIDE)["overall"] == 1
+        objects = [detected("cat", 10, 30), detected("fox", 40, 30), detected("cat", 60, 30, score=0.6)]
+        assert judge(objects, BESIDE)["overall"] == 1
 
     def test_every_scene_meets_its_own_specification_and_not_anothers(self):
         drawn = emoji.scenes(0, "held-out", 240)
@@ -94,9 +94,9 @@ class TestJudge:
 
 
 def test_regions_of_a_made_picture():
-    found = regions([seen("cat", 16, 16)], textured=True)
-    assert (found[2:6, 2:6] == emoji.OBJECT).all() and (found == emoji.OBJECT).sum() == 16
-    assert (found[6:] == emoji.TEXTURED).all() and (regions([], textured=False, cells=8) == emoji.SMOOTH).all()
+    codes = regions([detected("cat", 16, 16)], textured=True)
+    assert (codes[2:6, 2:6] == emoji.OBJECT).all() and (codes == emoji.OBJECT).sum() == 16
+    assert (codes[6:] == emoji.TEXTURED).all() and (regions([], textured=False, cells=8) == emoji.SMOOTH).all()
 
 
 @needs_weights
@@ -104,11 +104,11 @@ def test_the_task_names_the_regions_of_a_picture():
     task = EmojiScenes(n=12, family="single_object")
     grounds = set()
     for prompt, scene in zip(task.prompts(), task.scenes(), strict=True):
-        found = task.regions(prompt, Picture(emoji.render(scene, 64)), (16, 16))
+        names = task.regions(prompt, Picture(emoji.render(scene, 64)), (16, 16))
         truth = emoji.regions(scene).ravel() == emoji.OBJECT
         ground = "textured" if scene.ground.textured else "smooth"
-        assert len(found) == 256 and set(found) == {"object", ground}
-        assert np.mean((np.array(found) == "object") == truth) > 0.9
+        assert len(names) == 256 and set(names) == {"object", ground}
+        assert np.mean((np.array(names) == "object") == truth) > 0.9
         grounds.add(ground)
     assert grounds == {"smooth", "textured"}
 
@@ -131,23 +131,23 @@ class TestDetector:
     @pytest.mark.parametrize(
         ("change", "wrong"),
         [
-            (lambda found: found, set()),
-            (lambda found: found[1:], {"object", "count", "colour", "position"}),
-            (lambda found: [*found, found[0]], {"count", "colour", "position"}),
-            (lambda found: [DetectedObject(s.kind, "", s.x, s.y, s.side) for s in found], {"colour"}),
-            (lambda found: [DetectedObject(s.kind, s.colour, s.x + 8, s.y, s.side) for s in found], {"position"}),
+            (lambda objects: objects, set()),
+            (lambda objects: objects[1:], {"object", "count", "colour", "position"}),
+            (lambda objects: [*objects, objects[0]], {"count", "colour", "position"}),
+            (lambda objects: [DetectedObject(s.kind, "", s.x, s.y, s.side) for s in objects], {"colour"}),
+            (lambda objects: [DetectedObject(s.kind, s.colour, s.x + 8, s.y, s.side) for s in objects], {"position"}),
         ],
     )
     def test_exactness_by_part(self, change, wrong):
         scene = next(s for s in emoji.scenes(0, "train", 60) if s.family == "color_attr")
-        found = exact(change(truth(scene)), scene)
-        assert {name for name, right in found.items() if not right} == wrong
+        correct = exact(change(truth(scene)), scene)
+        assert {name for name, right in correct.items() if not right} == wrong
 
     def test_shares_count_scenes(self):
         drawn = emoji.scenes(0, "held-out", 12)
-        found = shares([truth(scene) for scene in drawn[:6]] + [[]] * 6, drawn)
-        assert set(found.values()) == {0.5}
-        assert {"object", "count", "colour", "position", "asked_count", "asked_overall"} <= set(found)
+        accuracies = shares([truth(scene) for scene in drawn[:6]] + [[]] * 6, drawn)
+        assert set(accuracies.values()) == {0.5}
+        assert {"object", "count", "colour", "position", "asked_count", "asked_overall"} <= set(accuracies)
 
     def test_exactness_finds_swapped_places(self):
         scene = next(s for s in emoji.scenes(0, "train", 60) if s.family == "two_object")
@@ -156,8 +156,8 @@ class TestDetector:
             DetectedObject(a.kind, a.colour, b.x, b.y, a.side),
             DetectedObject(b.kind, b.colour, a.x, a.y, b.side),
         ]
-        found = exact(swapped, scene)
-        assert found == {"object": True, "count": True, "colour": True, "position": False}
+        correct = exact(swapped, scene)
+        assert correct == {"object": True, "count": True, "colour": True, "position": False}
 
     @pytest.mark.slow
     def test_a_short_training_learns_and_resumes(self, tmp_path, monkeypatch):
@@ -193,8 +193,8 @@ class TestDetector:
     @pytest.mark.parametrize(("size", "least"), [(64, 0.97), (32, 0.9)])
     def test_the_shipped_one_is_right_on_held_out_scenes(self, size, least):
         drawn = emoji.scenes(77, "held-out", 120)
-        found = detector.find(detector.shipped(), np.stack([emoji.render(scene, size) for scene in drawn]))
-        parts = [exact(one, scene) for one, scene in zip(found, drawn, strict=True)]
+        objects = detector.find(detector.shipped(), np.stack([emoji.render(scene, size) for scene in drawn]))
+        parts = [exact(one, scene) for one, scene in zip(objects, drawn, strict=True)]
         for name in ("object", "count", "colour", "position"):
             assert np.mean([part[name] for part in parts]) >= least, name
 
@@ -255,7 +255,7 @@ class TestTask:
                 pass
 
             @classmethod
-            def found(cls, folder=""):
+            def open(cls, folder=""):
                 return cls()
 
             def features(self, pictures):
@@ -266,9 +266,9 @@ class TestTask:
         monkeypatch.setattr(EmojiScenes, "_swapped", lambda self, outputs: None)
         real = task.reference(6)
         outputs = [Scored(p, 0, picture, {"overall": 1.0}) for p, picture in zip(task.prompts(), real, strict=True)]
-        found = task.score_set(outputs)
-        assert found["fd_efflite0"].value == pytest.approx(0, abs=1e-5)
-        assert found["fid"].value is None and str(tmp_path) in found["fid"].reason
+        scores = task.score_set(outputs)
+        assert scores["fd_efflite0"].value == pytest.approx(0, abs=1e-5)
+        assert scores["fid"].value is None and str(tmp_path) in scores["fid"].reason
         black = [Scored(one.prompt, 0, Picture(one.output.pixels * 0), one.scores) for one in outputs]
         assert task.score_set(black)["fd_efflite0"].value > 0.1
 
@@ -281,19 +281,24 @@ class TestTask:
         for prompt in task.prompts():
             picture = Picture(emoji.render(drawn[prompt.id], size))
             scores = task.score(prompt, picture, ())
-            asked = {"counting": {"count"}, "colors": {"colour"}, "color_attr": {"colour"}, "position": {"position"}}
-            assert set(scores) == {"object", "overall"} | asked.get(prompt.category, set())
+            family_scores = {
+                "counting": {"count"},
+                "colors": {"colour"},
+                "color_attr": {"colour"},
+                "position": {"position"},
+            }
+            assert set(scores) == {"object", "overall"} | family_scores.get(prompt.category, set())
             outputs.append(Scored(prompt, 0, picture, scores))
-        found = task.score_set(outputs)
-        assert found["families"].value >= 0.9 and found["families"].n == 36
-        assert found["swapped"].value <= 0.1
-        assert found == task.score_set(outputs[::-1])
+        scores = task.score_set(outputs)
+        assert scores["families"].value >= 0.9 and scores["families"].n == 36
+        assert scores["swapped"].value <= 0.1
+        assert scores == task.score_set(outputs[::-1])
 
     def test_families_count_alike_however_many_prompts_they_have(self, monkeypatch):
         monkeypatch.setattr(EmojiScenes, "_swapped", lambda self, outputs: None)
         prompts = EmojiScenes(n=12).prompts()
         outputs = [Scored(p, 0, "", {"overall": float(p.category == "colors")}) for p in prompts[:7]]
-        found = EmojiScenes().score_set(outputs)
-        assert (found["families"].value, found["families"].n) == (pytest.approx(1 / 6), 7)
-        assert (found["colors"].value, found["single_object"].value, found["single_object"].n) == (1, 0, 2)
+        scores = EmojiScenes().score_set(outputs)
+        assert (scores["families"].value, scores["families"].n) == (pytest.approx(1 / 6), 7)
+        assert (scores["colors"].value, scores["single_object"].value, scores["single_object"].n) == (1, 0, 2)
         assert EmojiScenes().score_set(outputs[:5])["families"].value is None

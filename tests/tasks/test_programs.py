@@ -15,12 +15,12 @@ from tasks.programs import Programs
 
 
 def test_heads_are_different_held_out_and_the_same_for_a_seed() -> None:
-    asked = Programs(n=80).prompts()
-    heads = [prompt.text for prompt in asked]
+    program_prompts = Programs(n=80).prompts()
+    heads = [prompt.text for prompt in program_prompts]
     assert len(set(heads)) == 80 and heads == [prompt.text for prompt in Programs(n=80).prompts()]
     assert heads != [prompt.text for prompt in Programs(n=80, seed=1).prompts()]
-    known = {program.head for program in islice(programs(np.random.default_rng(0), held_out=False), 2000)}
-    assert not known & set(heads)
+    trained = {program.head for program in islice(programs(np.random.default_rng(0), held_out=False), 2000)}
+    assert not trained & set(heads)
     plan = Plan("code", train=4, development=1)
     assert not set(heads) & {*prompts("code", 0, "train", plan.train * plan.rows)}
 

@@ -59,7 +59,7 @@ COCOval2014000000000001,a cat,,1,0,entity,whole,entity - whole (cat),Is there a 
 """
 
 
-def put(path: Path, text: str) -> Path:
+def write_text(path: Path, text: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(text, encoding="utf-8")
     return path
@@ -68,18 +68,20 @@ def put(path: Path, text: str) -> Path:
 @pytest.fixture()
 def data(tmp_path) -> Path:
     """A folder with a small file of each format."""
-    put(tmp_path / "captions_val2017.json", json.dumps(COCO))
-    put(tmp_path / "PartiPrompts.tsv", PARTI)
-    put(tmp_path / "evaluation_metadata.jsonl", "\n".join(map(json.dumps, GENEVAL)))
+    write_text(tmp_path / "captions_val2017.json", json.dumps(COCO))
+    write_text(tmp_path / "PartiPrompts.tsv", PARTI)
+    write_text(tmp_path / "evaluation_metadata.jsonl", "\n".join(map(json.dumps, GENEVAL)))
     for name in t2i_compbench.CATEGORIES:
-        put(tmp_path / f"t2i_compbench/{name}_val.txt", f"a {name} prompt.\n\nanother {name} prompt.\n")
-    put(tmp_path / "t2i_compbench/complex_val_spatial.txt", "a complex prompt.\n")
-    put(tmp_path / "t2i_compbench/complex_val_action.txt", "A different prompt.\n")
-    put(tmp_path / "dpg_bench/prompts/partiprompts1.txt", "A castle\nby the sea. ")
-    put(tmp_path / "dpg_bench/prompts/COCOval2014000000000001.txt", "a cat")
-    put(tmp_path / "dpg_bench/dpg_bench.csv", DPG_CSV)
-    put(tmp_path / "laion_coco.jsonl", '{"URL": "u", "TEXT": "t", "top_caption": "a cat"}\n{"top_caption": "a dog"}\n')
-    put(
+        write_text(tmp_path / f"t2i_compbench/{name}_val.txt", f"a {name} prompt.\n\nanother {name} prompt.\n")
+    write_text(tmp_path / "t2i_compbench/complex_val_spatial.txt", "a complex prompt.\n")
+    write_text(tmp_path / "t2i_compbench/complex_val_action.txt", "A different prompt.\n")
+    write_text(tmp_path / "dpg_bench/prompts/partiprompts1.txt", "A castle\nby the sea. ")
+    write_text(tmp_path / "dpg_bench/prompts/COCOval2014000000000001.txt", "a cat")
+    write_text(tmp_path / "dpg_bench/dpg_bench.csv", DPG_CSV)
+    write_text(
+        tmp_path / "laion_coco.jsonl", '{"URL": "u", "TEXT": "t", "top_caption": "a cat"}\n{"top_caption": "a dog"}\n'
+    )
+    write_text(
         tmp_path / "imagenet_class_index.json", '{"0": ["n01440764", "tench"], "1": ["n01443537", "great_white_shark"]}'
     )
     return tmp_path
@@ -161,14 +163,14 @@ class TestChoice:
 
 class TestCoco:
     def test_one_caption_a_picture_by_lowest_id(self, tasks):
-        found = tasks["coco"].prompts()
-        assert [(p.id, p.text) for p in found] == [("coco/5", "Two cats."), ("coco/3", "A small dog sleeps.")]
-        assert found[1].data == {"image_id": 42, "caption_id": 3, "file_name": "000000000042.jpg"}
+        prompts = tasks["coco"].prompts()
+        assert [(p.id, p.text) for p in prompts] == [("coco/5", "Two cats."), ("coco/3", "A small dog sleeps.")]
+        assert prompts[1].data == {"image_id": 42, "caption_id": 3, "file_name": "000000000042.jpg"}
 
     def test_every_caption(self, data):
-        found = Coco(file=str(data / "captions_val2017.json"), every_caption=True).prompts()
-        assert [p.id for p in found] == ["coco/5", "coco/3", "coco/9"]
-        assert found[2].text == "A dog lies in shoes."
+        prompts = Coco(file=str(data / "captions_val2017.json"), every_caption=True).prompts()
+        assert [p.id for p in prompts] == ["coco/5", "coco/3", "coco/9"]
+        assert prompts[2].text == "A dog lies in shoes."
 
     @pytest.mark.parametrize(
         ("text", "what"),
@@ -180,7 +182,7 @@ class TestCoco:
         ],
     )
     def test_malformed(self, tmp_path, text, what):
-        path = put(tmp_path / "c.json", text)
+        path = write_text(tmp_path / "c.json", text)
         with pytest.raises(UsageError) as error:
             Coco(file=str(path)).prompts()
         assert f"{path}{what}" in str(error.value)
@@ -194,10 +196,10 @@ class TestPartiPrompts:
         assert second.text == 'a "robot" sign'
 
     def test_malformed(self, tmp_path):
-        path = put(tmp_path / "p.tsv", PARTI + "no category\n")
+        path = write_text(tmp_path / "p.tsv", PARTI + "no category\n")
         with pytest.raises(UsageError, match=r"p\.tsv:4: 1 fields where the header has 4"):
             PartiPrompts(file=str(path)).prompts()
-        path = put(tmp_path / "p.tsv", "Text\tCategory\nx\ty\n")
+        path = write_text(tmp_path / "p.tsv", "Text\tCategory\nx\ty\n")
         with pytest.raises(UsageError, match=r"p\.tsv:2: Prompt is None, not a text; found the fields Category, Text"):
             PartiPrompts(file=str(path)).prompts()
 
@@ -207,8 +209,8 @@ class TestGenEval:
         first, second = tasks["geneval"].prompts()
         assert (second.id, second.text, second.category) == ("geneval/00001", "a photo of three cows", "counting")
         assert second.data == GENEVAL[1]
-        found = {"cow": [geneval.Detection((0, 0, 9, 9), 0.95)] * 3}
-        assert geneval.judge(found, second.data).correct and not geneval.judge(found, first.data).correct
+        detections = {"cow": [geneval.Detection((0, 0, 9, 9), 0.95)] * 3}
+        assert geneval.judge(detections, second.data).correct and not geneval.judge(detections, first.data).correct
 
     @pytest.mark.parametrize(
         ("line", "what"),
@@ -221,7 +223,7 @@ class TestGenEval:
         ],
     )
     def test_malformed(self, tmp_path, line, what):
-        path = put(tmp_path / "m.jsonl", json.dumps(GENEVAL[0]) + "\n" + line)
+        path = write_text(tmp_path / "m.jsonl", json.dumps(GENEVAL[0]) + "\n" + line)
         with pytest.raises(UsageError) as error:
             GenEval(file=str(path)).prompts()
         assert f"{path}:{what}" in str(error.value)
@@ -229,10 +231,10 @@ class TestGenEval:
 
 class TestT2ICompBench:
     def test_categories_in_order_blank_lines_left_out(self, tasks):
-        found = tasks["t2i_compbench"].prompts()
-        assert [p.category for p in found[::2]] == list(t2i_compbench.CATEGORIES) and len(found) == 16
-        assert (found[1].id, found[1].text) == ("t2i/color/0001", "another color prompt.")
-        assert [p.data for p in found[-2:]] == [{"kind": "spatial"}, {"kind": "both"}]
+        prompts = tasks["t2i_compbench"].prompts()
+        assert [p.category for p in prompts[::2]] == list(t2i_compbench.CATEGORIES) and len(prompts) == 16
+        assert (prompts[1].id, prompts[1].text) == ("t2i/color/0001", "another color prompt.")
+        assert [p.data for p in prompts[-2:]] == [{"kind": "spatial"}, {"kind": "both"}]
 
     def test_one_category(self, data):
         folder = str(data / "t2i_compbench")
@@ -256,7 +258,7 @@ class TestDpgBench:
     def test_the_questions_are_optional_and_the_prompts_are_not(self, data):
         (data / "dpg_bench/dpg_bench.csv").unlink()
         assert len(DpgBench(folder=str(data / "dpg_bench")).prompts()) == 2
-        put(data / "dpg_bench/prompts/empty.txt", " \n")
+        write_text(data / "dpg_bench/prompts/empty.txt", " \n")
         with pytest.raises(UsageError, match=r"empty\.txt is empty"):
             DpgBench(folder=str(data / "dpg_bench")).prompts()
 
@@ -268,14 +270,14 @@ class TestDpgBench:
 
     def test_a_papers_figure_stands_for_the_prompts_that_it_shows(self, data):
         for name in shown_in_papers()["mulo_sd_fig10"]:
-            put(data / f"dpg_bench/prompts/{name}.txt", f"prompt {name}")
-        found = [p.data["item"] for p in DpgBench(folder=str(data / "dpg_bench"), ids="mulo_sd_fig10").prompts()]
-        assert found[0] == "partiprompts175" and found[1] == "55" and found[-1] == "189" and len(found) == 10
+            write_text(data / f"dpg_bench/prompts/{name}.txt", f"prompt {name}")
+        items = [p.data["item"] for p in DpgBench(folder=str(data / "dpg_bench"), ids="mulo_sd_fig10").prompts()]
+        assert items[0] == "partiprompts175" and items[1] == "55" and items[-1] == "189" and len(items) == 10
         with pytest.raises(UsageError, match=r"no prompt 'drawtext19' among the 12 of .*prompts"):
             DpgBench(folder=str(data / "dpg_bench"), ids="mulo_sd_fig13").prompts()
 
     def test_an_unknown_id_is_named_with_the_closest(self, data):
-        put(data / "dpg_bench/prompts/COCOval2014000000231527.txt", "a table")
+        write_text(data / "dpg_bench/prompts/COCOval2014000000231527.txt", "a table")
         with pytest.raises(UsageError, match=r"'COCOval201400000231527'.*did you mean 'COCOval2014000000231527'"):
             DpgBench(folder=str(data / "dpg_bench"), ids="COCOval201400000231527").prompts()
 
@@ -297,9 +299,9 @@ class TestLaionCoco:
     def test_jsonl_and_parquet_hold_the_same(self, data, tasks):
         table = pyarrow.table({"URL": ["u", ""], "TEXT": ["t", ""], "top_caption": ["a cat", "a dog"]})
         write_table(table, data / "part.parquet")
-        found = LaionCoco(file=str(data / "part.parquet")).prompts()
-        assert list(found) == list(tasks["laion_coco"].prompts())
-        assert (found[0].id, found[0].data) == ("laion_coco/000000", {"url": "u"})
+        prompts = LaionCoco(file=str(data / "part.parquet")).prompts()
+        assert list(prompts) == list(tasks["laion_coco"].prompts())
+        assert (prompts[0].id, prompts[0].data) == ("laion_coco/000000", {"url": "u"})
 
     def test_another_column(self, data):
         assert LaionCoco(file=str(data / "laion_coco.jsonl"), column="TEXT", n=1).column == "TEXT"
@@ -309,7 +311,7 @@ class TestLaionCoco:
     def test_malformed(self, tmp_path):
         with pytest.raises(UsageError, match=r"neither \.parquet nor \.jsonl"):
             LaionCoco(file=str(tmp_path / "x.csv")).prompts()
-        put(tmp_path / "x.parquet", "no parquet")
+        write_text(tmp_path / "x.parquet", "no parquet")
         with pytest.raises(UsageError, match=r"x\.parquet cannot be read"):
             LaionCoco(file=str(tmp_path / "x.parquet")).prompts()
 
@@ -325,7 +327,7 @@ class TestImageNet:
         ],
     )
     def test_every_format(self, tmp_path, name, text, synset):
-        _, second = ImageNetClasses(file=str(put(tmp_path / name, text))).prompts()
+        _, second = ImageNetClasses(file=str(write_text(tmp_path / name, text))).prompts()
         assert (second.id, second.text) == ("imagenet/1", "1 great white shark")
         assert second.data == {"class": 1, "synset": synset, "name": "great white shark"}
 
@@ -338,7 +340,7 @@ class TestImageNet:
         ],
     )
     def test_malformed(self, tmp_path, text, what):
-        path = put(tmp_path / "x.json", text)
+        path = write_text(tmp_path / "x.json", text)
         with pytest.raises(UsageError) as error:
             ImageNetClasses(file=str(path)).prompts()
         assert f"{path}{what}" in str(error.value)
@@ -347,12 +349,12 @@ class TestImageNet:
 class TestHub:
     def test_rows_of_the_hub_are_read_as_those_of_a_file(self, monkeypatch):
         rows = [{"Prompt": "bond", "Category": "Abstract", "Challenge": "Basic", "Note": None}]
-        asked = []
-        fake = SimpleNamespace(load_dataset=lambda name, split: asked.append((name, split)) or rows)
+        calls = []
+        fake = SimpleNamespace(load_dataset=lambda name, split: calls.append((name, split)) or rows)
         monkeypatch.setitem(sys.modules, "datasets", fake)
-        (found,) = PartiPrompts(hub="someone/parti-prompts", split="test").prompts()
-        assert asked == [("someone/parti-prompts", "test")]
-        assert (found.text, found.data["note"]) == ("bond", "")
+        (prompt,) = PartiPrompts(hub="someone/parti-prompts", split="test").prompts()
+        assert calls == [("someone/parti-prompts", "test")]
+        assert (prompt.text, prompt.data["note"]) == ("bond", "")
         rows[0] = {"prompt": "bond"}
         with pytest.raises(UsageError, match=r"someone/parti-prompts, row 1: Prompt is None"):
             PartiPrompts(hub="someone/parti-prompts").prompts()
@@ -383,8 +385,8 @@ class TestScoreSet:
 
     def test_scorers_are_computed_from_the_tasks_own_parameters(self, data):
         task = Coco(file=str(data / "captions_val2017.json"), scorers=("clip_score",), weights=str(data))
-        found = task.score_set([scored(prompt) for prompt in task.prompts()])
-        assert list(found) == ["clip_score"] and f"ViT-L-14.pt is not in {data}" in found["clip_score"].reason
+        scores = task.score_set([scored(prompt) for prompt in task.prompts()])
+        assert list(scores) == ["clip_score"] and f"ViT-L-14.pt is not in {data}" in scores["clip_score"].reason
 
     @pytest.mark.parametrize(
         ("name", "figures", "file"),
@@ -394,21 +396,21 @@ class TestScoreSet:
         task = type(tasks[name])(weights=str(tmp_path))
         outputs = [scored(prompt) for prompt in tasks[name].prompts()]
         for figure in figures:
-            found = task.score_set(outputs)[figure]
-            assert found.value is None and f"{file.file} is not in" in found.reason
+            score = task.score_set(outputs)[figure]
+            assert score.value is None and f"{file.file} is not in" in score.reason
         (tmp_path / file.file).write_bytes(b"forged")
         assert f"begins with {file.sha256}" in task.score_set(outputs)[figures[0]].reason
 
     def test_a_present_judge_says_how_to_get_the_figure(self, tasks, tmp_path, monkeypatch):
         monkeypatch.setattr("tasks.metrics.image_weights.check", lambda path, published: None)
         (tmp_path / geneval.DETECTOR.file).write_bytes(b"")
-        found = GenEval(weights=str(tmp_path)).score_set([scored(p) for p in tasks["geneval"].prompts()])
-        assert "Mask2Former under mmdet" in found["geneval_overall"].reason
-        assert "tasks.metrics.geneval" in found["geneval_overall"].reason
+        scores = GenEval(weights=str(tmp_path)).score_set([scored(p) for p in tasks["geneval"].prompts()])
+        assert "Mask2Former under mmdet" in scores["geneval_overall"].reason
+        assert "tasks.metrics.geneval" in scores["geneval_overall"].reason
 
     def test_judges_without_published_hashes_say_what_they_are(self, tasks):
-        found = tasks["dpg_bench"].score_set([scored(p) for p in tasks["dpg_bench"].prompts()])
-        assert all("mPLUG" in found[figure].reason for figure in dpg.FIGURES)
-        found = tasks["t2i_compbench"].score_set([scored(p) for p in tasks["t2i_compbench"].prompts()])
-        assert "BLIP-VQA" in found["t2i_color"].reason and "UniDet" in found["t2i_spatial"].reason
-        assert CLIP_B32.file in found["t2i_non_spatial"].reason
+        scores = tasks["dpg_bench"].score_set([scored(p) for p in tasks["dpg_bench"].prompts()])
+        assert all("mPLUG" in scores[figure].reason for figure in dpg.FIGURES)
+        scores = tasks["t2i_compbench"].score_set([scored(p) for p in tasks["t2i_compbench"].prompts()])
+        assert "BLIP-VQA" in scores["t2i_color"].reason and "UniDet" in scores["t2i_spatial"].reason
+        assert CLIP_B32.file in scores["t2i_non_spatial"].reason

@@ -31,12 +31,12 @@ SMALL = Shapes(count=10, points=64, score_points=256)
 
 
 def scored(task: Shapes, shift: float = 0.0) -> list[Scored]:
-    found = []
+    outputs = []
     for prompt in task.prompts():
         mesh = reference(prompt)
         mesh = Mesh(mesh.vertices + shift, mesh.faces)
-        found.append(Scored(prompt, 0, mesh, task.score(prompt, mesh, [1])))
-    return found
+        outputs.append(Scored(prompt, 0, mesh, task.score(prompt, mesh, [1])))
+    return outputs
 
 
 def test_the_published_protocol_is_the_default() -> None:
@@ -70,13 +70,13 @@ def test_a_shape_scores_at_the_floor_and_a_moved_one_above_it() -> None:
     assert all(tuple(one.scores) == Shapes.metrics for one in right)
     for one, other in zip(right, moved, strict=True):
         assert one.scores["chamfer"] < other.scores["chamfer"] and one.scores["hausdorff"] < other.scores["hausdorff"]
-    found = SMALL.score_set(right)
-    assert tuple(found) == Shapes.set_metrics
+    scores = SMALL.score_set(right)
+    assert tuple(scores) == Shapes.set_metrics
     mean = np.mean([one.scores["chamfer"] for one in right])
-    assert found["floor_chamfer"].value == pytest.approx(float(mean))  # these outputs are their references
-    values = [found[name].value or 0.0 for name in Shapes.set_metrics]
+    assert scores["floor_chamfer"].value == pytest.approx(float(mean))  # these outputs are their references
+    values = [scores[name].value or 0.0 for name in Shapes.set_metrics]
     assert values[0] < values[1] < values[2]
-    assert all(score.n == 10 and score.low and score.high and score.low < score.high for score in found.values())
+    assert all(score.n == 10 and score.low and score.high and score.low < score.high for score in scores.values())
 
 
 def test_the_order_of_the_outputs_does_not_matter_to_the_floor_and_one_output_cannot_be_swapped() -> None:
@@ -144,13 +144,13 @@ def test_each_kind_of_file_gives_the_shape(tmp_path: Path, shape: Mesh, kind: st
     write(tmp_path, shape, kind)
     task = PointClouds(folder=str(tmp_path), points=400, score_points=400)
     (prompt,) = task.prompts()
-    found = prompt.condition
-    assert found is not None and found.shape == (400, 6) and found.dtype == np.float32
-    assert np.abs(found[:, :3]).max() <= 0.951 and np.linalg.norm(found[:, 3:], axis=1) == pytest.approx(
+    condition = prompt.condition
+    assert condition is not None and condition.shape == (400, 6) and condition.dtype == np.float32
+    assert np.abs(condition[:, :3]).max() <= 0.951 and np.linalg.norm(condition[:, 3:], axis=1) == pytest.approx(
         np.ones(400), abs=1e-4
     )
-    got = task.score(prompt, shape, [1, 2])
-    assert got["chamfer"] < 0.25 and got["normal_consistency"] > 0.7 and got["tokens"] == 2
+    scores = task.score(prompt, shape, [1, 2])
+    assert scores["chamfer"] < 0.25 and scores["normal_consistency"] > 0.7 and scores["tokens"] == 2
 
 
 def test_files_come_in_the_order_of_their_names(tmp_path: Path, shape: Mesh) -> None:

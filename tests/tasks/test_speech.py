@@ -59,8 +59,8 @@ def test_what_is_shipped_is_listed_and_no_more_than_four_megabytes() -> None:
 def test_a_block_is_decoded_as_counted_by_hand() -> None:
     """Steps are 7, 9, 8 and 7: code 4 adds a step and moves on by two; 0 adds an eighth; 12 takes a step away."""
     header = struct.pack("<hBB", 100, 0, 0)
-    found = adpcm.decode(np.frombuffer(header + bytes([0x04, 0xC0]), np.uint8)[None])
-    assert found.tolist() == [[100, 107, 108, 109, 102]]
+    samples = adpcm.decode(np.frombuffer(header + bytes([0x04, 0xC0]), np.uint8)[None])
+    assert samples.tolist() == [[100, 107, 108, 109, 102]]
     loud = adpcm.decode(np.frombuffer(struct.pack("<hBB", 32000, 88, 0) + bytes([0x77, 0xFF]), np.uint8)[None])
     assert loud.tolist() == [[32000, 32767, 32767, -28669, -32768]]
 
@@ -122,10 +122,10 @@ def test_transcripts_are_scored_one_by_one_and_together() -> None:
     scores = [task.score(prompt, text, ()) for prompt, text in zip(prompts, heard, strict=True)]
     assert [score["wer_no_spelling"] for score in scores] == [0, 0, 1, 0, 0]
     scored = [Scored(p, 0, text, score) for p, text, score in zip(prompts, heard, scores, strict=True)]
-    found = task.score_set(scored)["corpus_wer_no_spelling"]
+    rate = task.score_set(scored)["corpus_wer_no_spelling"]
     words = [len(text.split()) for text in right]
-    assert found.value == words[2] / sum(words) and found.n == 5
-    assert found.low == 0 and found.high is not None and found.high > found.value
+    assert rate.value == words[2] / sum(words) and rate.n == 5
+    assert rate.low == 0 and rate.high is not None and rate.high > rate.value
 
 
 def test_a_picture_is_no_transcript() -> None:
@@ -260,8 +260,8 @@ def test_no_recording_of_a_benchmark_is_trained_on() -> None:
     assert {speech.digest(prompt.data["reference"]) for prompt in test} == speech.SENTENCES
     assert {prompt.category for prompt in test} == speech.VOICES and len(speech.READERS) == 40
     for prompt in test:
-        said = str(prompt.data["reference"])
-        assert speech.in_benchmark("awb", said.upper().replace(".", "")) and speech.in_benchmark(
+        words_of_prompt = str(prompt.data["reference"])
+        assert speech.in_benchmark("awb", words_of_prompt.upper().replace(".", "")) and speech.in_benchmark(
             prompt.category, "Another sentence."
         )
     assert not any(speech.in_benchmark(prompt.category, prompt.data["reference"]) for prompt in train)

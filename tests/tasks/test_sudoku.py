@@ -77,19 +77,19 @@ class TestWorld:
         assert not sudoku.solves("1...............", GRID[:-1]) and not sudoku.solves("." * 16, GRID + "1")
 
     def test_how_many_grids_a_puzzle_allows(self) -> None:
-        assert [sudoku.answers(shown) for shown in ("." * 16, "1" + "." * 15, GRID, "11" + "." * 14)] == [288, 72, 1, 0]
+        assert [sudoku.answers(cells) for cells in ("." * 16, "1" + "." * 15, GRID, "11" + "." * 14)] == [288, 72, 1, 0]
 
     def test_the_split_is_by_the_text_of_the_puzzle(self) -> None:
-        known, held = (
+        training, held_out = (
             list(islice(sudoku.puzzles(np.random.default_rng(seed), held_out), 3000))
             for seed, held_out in ((0, False), (1, True))
         )
-        assert not {puzzle.clues for puzzle in known} & {puzzle.clues for puzzle in held}
-        assert all(sudoku.solves(puzzle.clues, puzzle.answer) for puzzle in (*known, *held))
-        given = {sudoku.CELLS - puzzle.clues.count(sudoku.HIDDEN) for puzzle in known}
-        assert given == set(sudoku.GIVEN)
+        assert not {puzzle.clues for puzzle in training} & {puzzle.clues for puzzle in held_out}
+        assert all(sudoku.solves(puzzle.clues, puzzle.answer) for puzzle in (*training, *held_out))
+        given_counts = {sudoku.CELLS - puzzle.clues.count(sudoku.HIDDEN) for puzzle in training}
+        assert given_counts == set(sudoku.GIVEN)
         again = islice(sudoku.puzzles(np.random.default_rng(0), held_out=False), 3000)
-        assert known == list(again)
+        assert training == list(again)
 
 
 class TestTask:
@@ -109,12 +109,12 @@ class TestTask:
         assert (right["solved"], right["units"]) == (1, 1) and (wrong["solved"], wrong["units"]) == (0, 1 - 2 / 12)
         assert right["nats"] > 0 and task.score(prompt, "", ()) == {"solved": 0, "units": 0}
         outputs = [Scored(prompt, n, text, {"nats": nats}) for n, (text, nats) in enumerate([(GRID, 1.0), (GRID, 3.0)])]
-        found = task.score_set([*outputs, Scored(prompt, 2, "", {})])
-        assert found["generative_perplexity"].value == pytest.approx(math.exp(2)) and set(found) == set(
+        scores = task.score_set([*outputs, Scored(prompt, 2, "", {})])
+        assert scores["generative_perplexity"].value == pytest.approx(math.exp(2)) and set(scores) == set(
             task.set_metrics
         )
-        assert (found["generative_perplexity"].n, found["generative_perplexity"].failures) == (2, 1)
-        assert found["distinct_8"].value == 9 / 18
+        assert (scores["generative_perplexity"].n, scores["generative_perplexity"].failures) == (2, 1)
+        assert scores["distinct_8"].value == 9 / 18
 
     @pytest.mark.parametrize("changed", [{"n": 0}, {"n": 2001}, {"seed": -1}])
     def test_wrong_parameters(self, changed: dict[str, int]) -> None:
@@ -133,15 +133,15 @@ class TestPerplexity:
         assert capfd.readouterr().err == "" and logging.is_progress_bar_enabled()
 
     def test_nats_are_those_of_the_model_on_the_text_alone(self, judged: str) -> None:
-        found, model = Judge(judged).nats("12..=", "341"), Judge(judged)._model
+        nats, model = Judge(judged).nats("12..=", "341"), Judge(judged)._model
         ids = torch.tensor([[IDS.index(one) for one in "12..=341"]])
         by_hand = -model(input_ids=ids).logits.log_softmax(-1)[0]
-        assert found.tolist() == pytest.approx([float(by_hand[4 + n, IDS.index(x)]) for n, x in enumerate("341")])
+        assert nats.tolist() == pytest.approx([float(by_hand[4 + n, IDS.index(x)]) for n, x in enumerate("341")])
 
     def test_perplexity_resamples_prompts(self) -> None:
-        same, apart = perplexity(["a", "b"], [2.0, 2.0]), perplexity(["a", "b"], [1.0, 3.0])
+        same, different = perplexity(["a", "b"], [2.0, 2.0]), perplexity(["a", "b"], [1.0, 3.0])
         assert same.value == same.low == same.high == pytest.approx(math.exp(2))
-        assert apart.value == pytest.approx(math.exp(2)) and apart.low == pytest.approx(math.e)
+        assert different.value == pytest.approx(math.exp(2)) and different.low == pytest.approx(math.e)
         assert perplexity([], []).reason == "no output has a token"
 
     def test_distinct_by_hand(self) -> None:
@@ -167,9 +167,9 @@ class TestNoise:
         """
         t = torch.linspace(1e-3, 1, 400_001, dtype=torch.float64)[:-1]
         p, weight = SCHEDULES[name](t)
-        found = torch.trapezoid(weight * p**count * (1 - p) ** (8 - count), t)
+        integral = torch.trapezoid(weight * p**count * (1 - p) ** (8 - count), t)
         beta = math.gamma(count) * math.gamma(9 - count) / math.gamma(9)
-        assert float(found) == pytest.approx(beta, rel=0.06 if count == 1 else 0.01)
+        assert float(integral) == pytest.approx(beta, rel=0.06 if count == 1 else 0.01)
 
     def test_by_hand(self) -> None:
         t = torch.tensor([0.5])
@@ -183,13 +183,13 @@ class TestNoise:
     def test_the_bound_of_a_model_that_knows_nothing(self, name: Any) -> None:
         """Seven ids alike, the mask never: log 7 a token, by 16,384 answers at a fixed seed, within 3 %."""
         ids = rows(np.random.default_rng(0), 512, held_out=False).repeat(32, 1)
-        found = Sudoku(schedule=name, summary="").nats(Level(), ids, np.random.default_rng(1))
-        assert float(found.mean()) == pytest.approx(math.log(7), rel=0.03)
+        nats = Sudoku(schedule=name, summary="").nats(Level(), ids, np.random.default_rng(1))
+        assert float(nats.mean()) == pytest.approx(math.log(7), rel=0.03)
 
     def test_the_twin_pays_for_the_answer_alone(self) -> None:
         ids = rows(np.random.default_rng(0), 3, held_out=False)
-        found = Sudoku(schedule=None, summary="").nats(Level(), ids, np.random.default_rng(1))
-        assert found.tolist() == pytest.approx([math.log(7)] * 3)
+        nats = Sudoku(schedule=None, summary="").nats(Level(), ids, np.random.default_rng(1))
+        assert nats.tolist() == pytest.approx([math.log(7)] * 3)
 
 
 class Level(nn.Module):
@@ -273,8 +273,8 @@ def test_the_world_is_named_where_the_recipe_says() -> None:
 @pytest.mark.parametrize("name", SHIPPED)
 def test_the_shipped_models_have_what_their_cards_say(name: str) -> None:
     model, card = presets.load(SHIPPED[name], "fp32"), json.loads((shipped(name) / "card.json").read_text())
-    made = RECIPES.get(name)
-    assert (card["name"], card["steps"], card["data"]) == (name, made.steps, made.source)
+    recipe = RECIPES.get(name)
+    assert (card["name"], card["steps"], card["data"]) == (name, recipe.steps, recipe.source)
     assert card["sha256"]["model.safetensors"] == sha256((shipped(name) / "model.safetensors").read_bytes()).hexdigest()
     assert model.capabilities.vocabulary == len(IDS) and card["figures"]["solved_greedy"] > SOLVED[name]
 

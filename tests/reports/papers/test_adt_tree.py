@@ -66,8 +66,8 @@ def paper_run(name: str = "papers/adt_tree", prompts: int = 2, **changes: Any) -
         )
         for cell, method, accepted, levels, ms, params in cells:
             role = "baseline" if cell == "ar" else "method"
-            held = meta(f"{cell}{t:g}", method=method, label=cell, params=params, role=role, **same)
-            store.add(held, [picture(f"p{i}", accepted, levels, ms) for i in range(prompts)])
+            cell_meta = meta(f"{cell}{t:g}", method=method, label=cell, params=params, role=role, **same)
+            store.add(cell_meta, [picture(f"p{i}", accepted, levels, ms) for i in range(prompts)])
     return store
 
 
@@ -91,23 +91,23 @@ def test_printed_numbers_are_the_papers() -> None:
 
 
 def test_both_temperatures_stand_in_one_row() -> None:
-    (found,) = filled(paper_run(), table("adt_tree_table1"))
-    row = found.loc["EAGLE-2"]
+    (rows,) = filled(paper_run(), table("adt_tree_table1"))
+    row = rows.loc["EAGLE-2"]
     assert row["T=0 tau [tokens/cycle], printed"] == "2.91"
     assert [row[f"T={t} tau [tokens/cycle], measured"][:4] for t in (0, 1)] == ["4.00", "2.00"]
     assert [row[f"T={t} SR [x], measured"][:4] for t in (0, 1)] == ["2.00", "1.00"]  # 160 / 80 and 160 / 160 ms
-    assert found.loc["ADT-Tree", "T=1 mean tree depth d_bar, measured"].startswith("2.00")
-    assert found.loc["ADT-Tree+LANTERN", "T=0 tau [tokens/cycle], measured"].startswith("8.00")
-    assert set(found["T=0 HPSv2, measured"]) == set(found.loc["LANTERN", found.columns[1::2]]) == {UNMEASURED}
+    assert rows.loc["ADT-Tree", "T=1 mean tree depth d_bar, measured"].startswith("2.00")
+    assert rows.loc["ADT-Tree+LANTERN", "T=0 tau [tokens/cycle], measured"].startswith("8.00")
+    assert set(rows["T=0 HPSv2, measured"]) == set(rows.loc["LANTERN", rows.columns[1::2]]) == {UNMEASURED}
 
 
 def test_a_setting_that_the_paper_has_not_follows_and_a_benchmark_fills_its_own_table() -> None:
     store = paper_run()
     store.add({**store.cell("adt0").meta, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}, [])
-    held = store.records["adt0"]
-    store.add({**store.cell("v").meta}, held)
-    (found,) = filled(store, table("adt_tree_table1"))
-    assert found.index[-1] == "v" and found.loc["v", "T=0 tau [tokens/cycle], printed"] == "-"
+    records = store.records["adt0"]
+    store.add({**store.cell("v").meta}, records)
+    (rows,) = filled(store, table("adt_tree_table1"))
+    assert rows.index[-1] == "v" and rows.loc["v", "T=0 tau [tokens/cycle], printed"] == "-"
     assert filled(paper_run(task="partiprompts"), table("adt_tree_table1")) == []
 
 
@@ -120,10 +120,10 @@ def test_models_of_table_v_are_paired_in_order_and_fixed_bases_told_apart() -> N
         same["sampling"] = {"temperature": 1.0, "top_k": 0, "top_p": 1.0}
         store.add(meta(f"ar{i}", **same, role="baseline"), [picture("p", (0,) * 16, 0)])
         for j, (name, options) in enumerate(fixed.items(), 1):
-            held = meta(f"{name}{i}", **same, method="adt_tree", params={**ADT, **options})
-            store.add(held, [picture("p", (1,) * 8, j)])
-    (found,) = filled(store, table("adt_tree_table5"), labels=2)
-    depth = found["d_bar (paper header: d~), measured"].str[:4]
+            cell_meta = meta(f"{name}{i}", **same, method="adt_tree", params={**ADT, **options})
+            store.add(cell_meta, [picture("p", (1,) * 8, j)])
+    (rows,) = filled(store, table("adt_tree_table5"), labels=2)
+    depth = rows["d_bar (paper header: d~), measured"].str[:4]
     assert depth["L 775M"].tolist() == ["3.00", "1.00", "2.00", UNMEASURED[:4], "4.00"]
     assert depth["XL 775M", "ADT-Tree"] == "4.00"
 
@@ -148,8 +148,8 @@ def test_the_overview_counts_by_hand() -> None:
 def test_costs_leave_out_cycles_without_room() -> None:
     """16 tokens in cycles of four: the last begins at 12 and has room for three levels and one token."""
     cell = paper_run().cell("eagle20")
-    found = costs.cost(cell)  # type: ignore[arg-type]
-    assert found == costs.Cost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
+    tree_cost = costs.cost(cell)  # type: ignore[arg-type]
+    assert tree_cost == costs.Cost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
     deep = {**cell.meta, "params": {**FIXED, "depth": 15}}
     assert costs.cost(Cellular(deep, cell)) is None  # type: ignore[arg-type]
 
@@ -157,8 +157,8 @@ def test_costs_leave_out_cycles_without_room() -> None:
 class Cellular:
     """A cell under other parameters."""
 
-    def __init__(self, held: dict[str, Any], cell: Any) -> None:
-        self.meta, self.samples, self.steps = held, cell.samples, cell.steps
+    def __init__(self, cell_meta: dict[str, Any], cell: Any) -> None:
+        self.meta, self.samples, self.steps = cell_meta, cell.samples, cell.steps
 
 
 def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
@@ -167,8 +167,8 @@ def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
     for depth, nodes in ((0, 2), (1, 5), (2, 9), (3, 4)):
         ns = round((0.5 * (depth + 1) + 0.1 * nodes) * 1e6)
         steps = [step(0, nodes, levels=depth + 1, draft_nfe=depth + 1, draft_ns=ns) for _ in range(16)]
-        held = {**store.cell("eagle21").meta, "cell": f"e{depth}", "label": f"e{depth}"}
-        store.add({**held, "params": {"depth": depth, "width": 4, "nodes": nodes}}, [record("p0", steps)])
+        cell_meta = {**store.cell("eagle21").meta, "cell": f"e{depth}", "label": f"e{depth}"}
+        store.add({**cell_meta, "params": {"depth": depth, "width": 4, "nodes": nodes}}, [record("p0", steps)])
     for name in ("eagle20", "eagle21"):
         store.manifest["cells"].pop(name)
         store.held.pop(name)
@@ -181,29 +181,29 @@ def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
 def test_gains_are_paired_with_the_tree_of_the_same_rule() -> None:
     store = paper_run()
     (group, _) = measured(store)  # type: ignore[arg-type]
-    found = costs.gains(store, group, "adt0")  # type: ignore[arg-type]
-    assert found is not None and found["gain"].tolist() == [pytest.approx(80 / 96)] * 2
-    assert found["variance"].tolist() == [0.0] * 2
+    gains = costs.gains(store, group, "adt0")  # type: ignore[arg-type]
+    assert gains is not None and gains["gain"].tolist() == [pytest.approx(80 / 96)] * 2
+    assert gains["variance"].tolist() == [0.0] * 2
     assert costs.gains(store, group, "both0") is None  # type: ignore[arg-type]  # LANTERN was not run
 
 
 def test_a_perfect_order_has_rank_correlation_one() -> None:
     index = pd.MultiIndex.from_product([[f"p{i}" for i in range(6)], [0]], names=["prompt", "repetition"])
-    found = pd.DataFrame({"variance": [1.0, 2, 3, 4, 5, 6], "gain": [1.0, 4, 9, 16, 25, 36]}, index=index)
-    assert (one := costs.correlation(found)) is not None and one.estimate == pytest.approx(1.0)
-    flipped = costs.correlation(found.assign(gain=-found["gain"]))
+    pictures = pd.DataFrame({"variance": [1.0, 2, 3, 4, 5, 6], "gain": [1.0, 4, 9, 16, 25, 36]}, index=index)
+    assert (one := costs.correlation(pictures)) is not None and one.estimate == pytest.approx(1.0)
+    flipped = costs.correlation(pictures.assign(gain=-pictures["gain"]))
     assert flipped is not None and flipped.estimate == pytest.approx(-1.0)
 
 
 def grounds(deep: int, pictures: int = 5) -> FakeStore:
     """Pictures of smooth ground with trees of ``deep`` levels, and as many of textured ground with trees of one."""
     store = paper_run(prompts=2)
-    made = [
+    pictures = [
         picture(f"{ground}{i}", (1,) * 8, levels, regions=(ground,) * 15 + ("object",))
         for ground, levels in (("smooth", deep), ("textured", 1))
         for i in range(pictures)
     ]
-    store.add({**store.cell("adt0").meta, "cell": "located", "label": "located"}, made)
+    store.add({**store.cell("adt0").meta, "cell": "located", "label": "located"}, pictures)
     return store
 
 
@@ -211,9 +211,9 @@ def grounds(deep: int, pictures: int = 5) -> FakeStore:
 def test_depths_are_told_apart_by_ground(deep: int, variation: str, sure: bool) -> None:
     store = grounds(deep)
     sheet = next(iter(regions.table(run_of(store))))
-    found = lines(sheet, 2)
-    assert found.loc[("located", "smooth"), "mean depth"].startswith(f"{deep}.00")
-    assert found.loc[("located", "smooth"), "cycles"] == "40"
+    rows = lines(sheet, 2)
+    assert rows.loc[("located", "smooth"), "mean depth"].startswith(f"{deep}.00")
+    assert rows.loc[("located", "smooth"), "cycles"] == "40"
     (note,) = [note for note in sheet.notes if note.startswith("located")]
     assert f"total variation of the depths {variation}" in note
     p = float(note.split("p = ")[1].split()[0])
@@ -221,15 +221,15 @@ def test_depths_are_told_apart_by_ground(deep: int, variation: str, sure: bool) 
 
 
 def test_pictures_of_one_ground_cannot_be_compared() -> None:
-    found = regions.located(grounds(3).cell("located"))  # type: ignore[arg-type]
-    assert regions.difference(found[found["region"] == "smooth"]) == "pictures of one ground only"
-    assert "too few" in regions.difference(found[found["prompt"].isin(["smooth0", "textured0"])])
+    steps = regions.located(grounds(3).cell("located"))  # type: ignore[arg-type]
+    assert regions.difference(steps[steps["region"] == "smooth"]) == "pictures of one ground only"
+    assert "too few" in regions.difference(steps[steps["prompt"].isin(["smooth0", "textured0"])])
 
 
 def test_levels_of_tokens_and_trees_lie_on_the_grid() -> None:
-    found = pd.DataFrame({"kept": [1, 3, 4, 8], "levels": [0, 2, 5, 9]})
-    assert papers_adt_figures.token_depths(found).tolist() == [1, 1, 2, 3, 1, 2, 3, 4, *range(1, 9)]
-    assert papers_adt_figures.tree_depths(found).tolist() == [0, *[2] * 3, *[5] * 4, *[9] * 8]
+    steps = pd.DataFrame({"kept": [1, 3, 4, 8], "levels": [0, 2, 5, 9]})
+    assert papers_adt_figures.token_depths(steps).tolist() == [1, 1, 2, 3, 1, 2, 3, 4, *range(1, 9)]
+    assert papers_adt_figures.tree_depths(steps).tolist() == [0, *[2] * 3, *[5] * 4, *[9] * 8]
 
 
 def with_laws(store: FakeStore, folder: Path) -> FakeStore:
@@ -246,9 +246,9 @@ def with_laws(store: FakeStore, folder: Path) -> FakeStore:
 
 def test_the_most_and_least_certain_cells_are_found(tmp_path: Path) -> None:
     store = with_laws(paper_run(), tmp_path)
-    found = list(papers_adt_laws.pictures(store.cell("ar1")))  # type: ignore[arg-type]
-    assert found[0].sureness(GRID)[1].tolist() == pytest.approx([0.7, 0.65, 0.6, 0.55])
-    least, _, most = papers_adt_laws.extremes(found, GRID)
+    pictures = list(papers_adt_laws.pictures(store.cell("ar1")))  # type: ignore[arg-type]
+    assert pictures[0].sureness(GRID)[1].tolist() == pytest.approx([0.7, 0.65, 0.6, 0.55])
+    least, _, most = papers_adt_laws.extremes(pictures, GRID)
     assert (least.row, least.column, most.row, most.column) == (3, 3, 0, 0)
     assert most.probs.tolist() == [0.9, 0.05]
     assert list(papers_adt_laws.pictures(store.cell("adt1"))) == []  # type: ignore[arg-type]
@@ -272,9 +272,13 @@ def test_a_run_stores_the_laws_of_its_baseline(tmp_path: Path) -> None:
 
 def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
     figures = {"top1_head1": 0.5, "top3_head1": 0.7, "top1_head2": 0.1, "top1_head1_shuffled": 0.02}
-    for name, held in (("medusa-a", figures), ("eagle1-b", {"top1_1": 0.6, "top3_1": 0.8}), ("vq", {"loss": 1.0})):
+    for name, card_figures in (
+        ("medusa-a", figures),
+        ("eagle1-b", {"top1_1": 0.6, "top3_1": 0.8}),
+        ("vq", {"loss": 1.0}),
+    ):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "card.json").write_text(json.dumps({"name": name, "figures": held}))
+        (tmp_path / name / "card.json").write_text(json.dumps({"name": name, "figures": card_figures}))
     eagle, medusa = drafters.accuracies(tmp_path)
     assert eagle == ("eagle1-b", {"": 0.6}, {"": 0.8})
     assert medusa == ("medusa-a", {"": 0.5, "_shuffled": 0.02}, {"": 0.7})
@@ -282,9 +286,9 @@ def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
 
 def test_places_of_accepted_nodes_and_runs_without_them() -> None:
     """At T = 0 EAGLE-2 accepts three a cycle, of places 1, 2 and 3; at T = 1 the likeliest alone."""
-    (found,) = filled(paper_run(), ranks.table)
-    assert found.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]
-    assert found.loc["eagle2, T = 1"].tolist() == ["100%", "0%", "100%"]
+    (rows,) = filled(paper_run(), ranks.table)
+    assert rows.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]
+    assert rows.loc["eagle2, T = 1"].tolist() == ["100%", "0%", "100%"]
     store = paper_run()
     for cell in store.held.values():
         del cell.steps["ranks"]
@@ -303,8 +307,8 @@ DRAWN = {
 @pytest.mark.parametrize("name", DRAWN)
 def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) -> None:
     store: Any = paper_run(name, prompts=2)
-    held = {**store.cell("adt0").meta, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}
-    store.add(held, store.records["adt0"])
+    cell_meta = {**store.cell("adt0").meta, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}
+    store.add(cell_meta, store.records["adt0"])
     written = report.write(with_laws(store, tmp_path), tmp_path / "out")
     drawn = [path.stem.removeprefix("papers-") for path in written if path.suffix == ".png"]
     assert set(DRAWN[name]) <= set(drawn)

@@ -46,7 +46,7 @@ SUITES = [name for name in suite.shipped() if name.startswith("papers/cross_regr
 IMPOSSIBLE = -1e30
 
 
-def made(accepted: tuple[int, ...], ms: float, passes: int = 1, score: str = "", right: int = 3) -> list[Any]:
+def outputs(accepted: tuple[int, ...], ms: float, passes: int = 1, score: str = "", right: int = 3) -> list[Any]:
     """Twelve tokens of each of six prompts; the first ``right`` of them are scored 1."""
     rows = []
     for i in range(6):
@@ -72,8 +72,8 @@ def add(store: FakeStore, backbone: str, task: str, records: list[Any], method: 
     sampling = {"temperature": t, "top_k": 0, "top_p": 1.0}
     same = {"backbone": backbone, "task": task, "sampling": sampling, "baseline": base}
     if base not in store.held:
-        plain = made((0,) * 12, 10.0, score=SCORES.get(task, ""))
-        plain = [replace(one, steps=tuple(replace(each, energies=()) for each in one.steps)) for one in plain]
+        plain = outputs((0,) * 12, 10.0, score=SCORES.get(task, ""))
+        plain = [replace(one, steps=tuple(replace(cycle, energies=()) for cycle in one.steps)) for one in plain]
         store.add(meta(base, role="baseline", **same), plain)
     params = {} if method else {**OPTIONS, **changes}
     name = f"{base}-{method}{'-'.join(f'{key}={value}' for key, value in changes.items())}"
@@ -86,16 +86,16 @@ SCORES = {"gsm8k": "exact_match", "humaneval": "pass@1"}
 
 def sheets(store: FakeStore, name: str) -> list[Any]:
     """Frames by the first two columns, and the notes and title of each."""
-    found = []
+    frames = []
     for sheet in report.table(name, run_of(store)):
         frame = pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns])
-        found.append((frame.set_index(["row", "figure"]).sort_index(), sheet))
-    return found
+        frames.append((frame.set_index(["row", "figure"]).sort_index(), sheet))
+    return frames
 
 
 def test_slots_drawn_anew_have_rows_and_whisper_its_errors() -> None:
     store = run()
-    name = add(store, "whisper-base", "utterances", made((3, 3, 3), 5.0), redraft="placeholders")
+    name = add(store, "whisper-base", "utterances", outputs((3, 3, 3), 5.0), redraft="placeholders")
     wer = {"value": 0.03, "low": 0.02, "high": 0.05, "n": 6}
     store.held[name].meta["set_scores"] = {"corpus_wer": wer}
     [(frame, _)] = sheets(store, "cross_regression_table4")
@@ -124,32 +124,34 @@ def test_every_printed_number_is_a_fact(name: str) -> None:
     labels = ("Model", "Size", "Temp", "Base", "Framework", "Method", "Sampling", "Threshold", "Smoothing", "Benchmark")
     skipped = (*labels, "Layer", "#Layers", "Mean", "notes")
     figures = [c for c in rows.columns if not c.startswith(skipped) and "Rel." not in c]
-    wanted = [str(row[c]) for _, row in rows.iterrows() for c in figures]
-    assert sorted(facts) == sorted(wanted) and len(facts) > 5
+    printed_values = [str(row[c]) for _, row in rows.iterrows() for c in figures]
+    assert sorted(facts) == sorted(printed_values) and len(facts) > 5
     assert {line.model for line in lines} <= set(presets.by_name())
 
 
 def test_table_17_stands_by_model_temperature_and_benchmark() -> None:
     store = run()
-    add(store, "qwen2.5-7b", "gsm8k", made((3,) * 3, 12.0))
-    add(store, "qwen2.5-7b", "gsm8k", made((5, 5), 12.0), layout="sequential")
-    add(store, "smollm2-135m", "gsm8k", made((1,) * 6, 12.0))
-    add(store, "embedded-code", "continuation", made((2,) * 4, 12.0))
-    add(store, "whisper-base", "utterances", made((2,) * 4, 12.0))
+    add(store, "qwen2.5-7b", "gsm8k", outputs((3,) * 3, 12.0))
+    add(store, "qwen2.5-7b", "gsm8k", outputs((5, 5), 12.0), layout="sequential")
+    add(store, "smollm2-135m", "gsm8k", outputs((1,) * 6, 12.0))
+    add(store, "embedded-code", "continuation", outputs((2,) * 4, 12.0))
+    add(store, "whisper-base", "utterances", outputs((2,) * 4, 12.0))
     ((frame, _),) = sheets(store, "cross_regression_table17")
     row = frame.loc[("Qwen 2.5 7B", "GSM8K, T = 0.6")]
     assert row["tokens, printed"] == "4.66" and row["tokens, measured"].startswith("4.00")
     assert row["wall speed-up"].startswith("3.33") and row["n"] == "6"  # 10 ms against 12 / 4
     assert frame.loc[("Qwen 2.5 7B", "GSM8K, T = 0"), "tokens, measured"] == UNMEASURED
     assert frame.loc[("Qwen 2.5 7B", "HumanEval, T = 0.6"), "tokens, measured"] == UNMEASURED
-    ours = frame[frame["tokens, printed"] == "-"]["tokens, measured"]
-    assert [text[:4] for text in ours] == ["3.00", "2.00"], "our own backbones, the sequential layout and speech not"
+    unprinted = frame[frame["tokens, printed"] == "-"]["tokens, measured"]
+    assert [text[:4] for text in unprinted] == ["3.00", "2.00"], (
+        "our own backbones, the sequential layout and speech not"
+    )
 
 
 def test_whisper_is_in_table_4_alone() -> None:
     store = run(t=1.0)
-    add(store, "whisper-small-hub", "librispeech", made((1,) * 6, 12.0))
-    add(store, "whisper-base", "utterances", made((2,) * 4, 12.0))
+    add(store, "whisper-small-hub", "librispeech", outputs((1,) * 6, 12.0))
+    add(store, "whisper-base", "utterances", outputs((2,) * 4, 12.0))
     ((frame, _),) = sheets(store, "cross_regression_table4")
     assert frame.loc[("Whisper Small", "T = 1"), "tokens, printed"] == "2.1"
     assert frame.loc[("Whisper Small", "T = 1"), "tokens, measured"].startswith("2.00")
@@ -159,20 +161,20 @@ def test_whisper_is_in_table_4_alone() -> None:
 
 def test_table_3_has_every_framework_and_scores_as_shares() -> None:
     store = run()
-    add(store, "llama3-8b", "gsm8k", made((3,) * 3, 12.0, score="exact_match", right=3))
+    add(store, "llama3-8b", "gsm8k", outputs((3,) * 3, 12.0, score="exact_match", right=3))
     relaxed: dict[str, Any] = {"mode": "det", "clip": True, "tau": -14.0, "beta": 0.05}
-    add(store, "llama3-8b", "gsm8k", made((5,) * 2, 12.0, score="exact_match", right=2), **relaxed)
-    add(store, "llama3-8b", "gsm8k", made((0, 1) * 4, 12.0), "prompt_lookup")
+    add(store, "llama3-8b", "gsm8k", outputs((5,) * 2, 12.0, score="exact_match", right=2), **relaxed)
+    add(store, "llama3-8b", "gsm8k", outputs((0, 1) * 4, 12.0), "prompt_lookup")
     diffusion = meta("d", backbone="llada-8b", method="masked_diffusion", params={"steps": 128}, task="gsm8k")
-    store.add({**diffusion, "sampling": {"temperature": 0.6}}, made((2,) * 4, 10.0, score="exact_match", right=1))
+    store.add({**diffusion, "sampling": {"temperature": 0.6}}, outputs((2,) * 4, 10.0, score="exact_match", right=1))
     ((frame, sheet),) = sheets(store, "cross_regression_table3")
     assert "of llama3-8b | measured on llama3-8b" in sheet.title and len(frame) == 20
     for row, tokens, score in (
         *(("Lossless", "4.00", "0.500"), ("Lossy (dE<= 14)", "6.00", "0.333")),
         *(("PLD", "1.50", UNMEASURED), ("LLaDA (T=128)", "3.00", "0.167"), ("Baseline", "1.00", "0.500")),
     ):
-        found = frame.loc[(row, "GSM8K")]
-        assert found["tokens, measured"].startswith(tokens) and found["score, measured"].startswith(score)
+        row_figures = frame.loc[(row, "GSM8K")]
+        assert row_figures["tokens, measured"].startswith(tokens) and row_figures["score, measured"].startswith(score)
         assert frame.loc[(row, "HumanEval"), "tokens, measured"] == UNMEASURED
     assert frame.loc[("Lossy (dE<= 14)", "GSM8K"), ["tokens, printed", "score, printed"]].tolist() == ["5.03", "0.66"]
     assert any("another law" in note for note in sheet.notes)
@@ -180,7 +182,7 @@ def test_table_3_has_every_framework_and_scores_as_shares() -> None:
 
 def test_scores_are_per_cent_where_they_are_printed_so() -> None:
     store = run(t=0.0)
-    add(store, "llama3-8b", "gsm8k", made((3,) * 3, 12.0, score="exact_match", right=3))
+    add(store, "llama3-8b", "gsm8k", outputs((3,) * 3, 12.0, score="exact_match", right=3))
     ((frame, _),) = sheets(store, "cross_regression_table7")
     row = frame.loc[("LLaMA-3 8B", "T = 0")]
     assert row["score, printed"] == "60.0" and row["score, measured"].startswith("50.0 [")
@@ -190,7 +192,7 @@ def grid(task: str = "continuation", backbone: str = "embedded-code") -> FakeSto
     store = run("cross_regression_thresholds", t=0.1)
     for tau, accepted in ((0.0, (1,) * 6), (-4.0, (2,) * 4), (-8.0, (3,) * 3)):
         for beta in (0.05, 0.2):
-            add(store, backbone, task, made(accepted, 12.0), mode="det", clip=True, tau=tau, beta=beta)
+            add(store, backbone, task, outputs(accepted, 12.0), mode="det", clip=True, tau=tau, beta=beta)
     return store
 
 
@@ -215,11 +217,11 @@ def test_a_published_model_has_its_own_rows() -> None:
 
 def test_table_15_is_of_steps_and_of_passes() -> None:
     store = run()
-    add(store, "llama2-7b", "gsm8k", made((5, 5), 20.0, passes=2), layout="sequential")
-    add(store, "llama2-7b", "gsm8k", made((3,) * 3, 12.0))
+    add(store, "llama2-7b", "gsm8k", outputs((5, 5), 20.0, passes=2), layout="sequential")
+    add(store, "llama2-7b", "gsm8k", outputs((3,) * 3, 12.0))
     ((frame, _),) = sheets(store, "cross_regression_table15")
-    found = frame.loc["GSM8K"]["tokens, measured"].str[:4].to_dict()
-    assert found == {
+    tokens = frame.loc["GSM8K"]["tokens, measured"].str[:4].to_dict()
+    assert tokens == {
         "sequential, tokens a step": "6.00",
         "sequential, tokens a pass": "3.00",
         "joint, tokens a pass": "4.00",
@@ -233,18 +235,18 @@ def layered() -> FakeStore:
     for which, accepted in (("", (5, 5)), ("-l0-0", (0,) * 12), ("-l1-3", (2,) * 4), ("-l1-4", (3,) * 3)):
         for layout in ("sequential", "joint"):
             changes = {"layout": layout, "adapter": f"cross-regression{which}"}
-            add(store, "embedded-code", "continuation", made(accepted, 12.0), **changes)
+            add(store, "embedded-code", "continuation", outputs(accepted, 12.0), **changes)
     return store
 
 
 def test_layers_stand_beside_the_nearest_share() -> None:
     """Of five layers: 0 is a fifth, as 0-7 of 32 is a quarter; 1-3 is 8-23, and 1-4 is 8-31."""
     ((frame, _),) = sheets(layered(), "cross_regression_table16")
-    found = frame.xs("joint", level=1)["tokens, measured"].str[:4]
+    tokens = frame.xs("joint", level=1)["tokens, measured"].str[:4]
     at = {"Full (baseline), 32 of 32": "6.00", "Layers 0-7, 8 of 32": "1.00", "Layers 8-23, 16 of 32": "3.00"}
     at["Layers 8-31, 24 of 32"] = "4.00"
-    assert {row: found[row] for row in at} == at
-    assert (found == UNMEASURED[:4]).sum() == 14
+    assert {row: tokens[row] for row in at} == at
+    assert (tokens == UNMEASURED[:4]).sum() == 14
     (group,) = run_of(layered()).groups
     rows = with_layers(group.rows)
     assert beside(rows, (0, 3)) is None and beside(rows, (8, 23)) == (1, 3)
@@ -254,10 +256,10 @@ def test_layers_stand_beside_the_nearest_share() -> None:
 def test_energies_of_a_cell_by_hand() -> None:
     """Six prompts of three steps: E_1 = -1 + i / 10, E_2 = -3, and one draft that the target cannot emit."""
     store = run()
-    name = add(store, "embedded-code", "continuation", made((3,) * 3, 12.0))
-    found = energies(store.cell(name))  # type: ignore[arg-type]  # what reports read of a store
-    assert len(found) == 54 and found["place"].tolist()[:3] == [1, 2, 3]
-    assert found["following"].tolist()[0] == -3.0 and found["following"].isna().sum() == 18
+    name = add(store, "embedded-code", "continuation", outputs((3,) * 3, 12.0))
+    drafts = energies(store.cell(name))  # type: ignore[arg-type]  # what reports read of a store
+    assert len(drafts) == 54 and drafts["place"].tolist()[:3] == [1, 2, 3]
+    assert drafts["following"].tolist()[0] == -3.0 and drafts["following"].isna().sum() == 18
     first = np.array([-1.0 + 0.1 * i for i in range(6)])
     values = np.concatenate([np.repeat(first, 3), np.full(18, -3.0)])
     (sheet,) = papers_cross_energies.table(run_of(store))
@@ -269,9 +271,9 @@ def test_energies_of_a_cell_by_hand() -> None:
 
 def test_the_gain_of_smoothing_is_against_the_cell_that_differs_in_beta_alone() -> None:
     store = run("cross_regression_smoothing")
-    add(store, "embedded-code", "continuation", made((2,) * 4, 12.0))
-    add(store, "embedded-code", "continuation", made((3,) * 3, 12.0), beta=0.5)
-    add(store, "embedded-code", "continuation", made((1,) * 6, 12.0), beta=0.5, layout="sequential")
+    add(store, "embedded-code", "continuation", outputs((2,) * 4, 12.0))
+    add(store, "embedded-code", "continuation", outputs((3,) * 3, 12.0), beta=0.5)
+    add(store, "embedded-code", "continuation", outputs((1,) * 6, 12.0), beta=0.5, layout="sequential")
     (sheet,) = papers_cross_energies.table(run_of(store))
     gains = [row[-2:] for row in sheet.rows]
     assert gains[0] == ["1", "-"] and gains[1][0].startswith("1.50") and gains[2] == [UNMEASURED] * 2
@@ -281,7 +283,7 @@ def test_the_gain_of_smoothing_is_against_the_cell_that_differs_in_beta_alone() 
 
 def test_runs_without_energies_have_no_such_sheet() -> None:
     store = run()
-    name = add(store, "embedded-code", "continuation", made((3,) * 3, 12.0))
+    name = add(store, "embedded-code", "continuation", outputs((3,) * 3, 12.0))
     del store.cell(name).steps["energies"]
     assert list(papers_cross_energies.table(run_of(store))) == []
     assert list(papers_cross_energies.draw(run_of(store))) == []
@@ -289,8 +291,8 @@ def test_runs_without_energies_have_no_such_sheet() -> None:
 
 def test_sweeps_differ_in_one_option() -> None:
     (group,) = measured(grid())  # type: ignore[arg-type]  # what reports read of a store
-    found = dict(papers_cross_figures.swept(group, "tau", "beta"))
-    assert {line: rows["x"].tolist() for line, rows in found.items()} == {
+    sweeps = dict(papers_cross_figures.swept(group, "tau", "beta"))
+    assert {line: rows["x"].tolist() for line, rows in sweeps.items()} == {
         line: [-8.0, -4.0, 0.0] for line in ("beta 0.05", "beta 0.2")
     }
     assert papers_cross_figures.swept(group, "horizon") == []
@@ -317,7 +319,7 @@ def test_a_suite_ends_with_its_figures(store: Any, drawn: set[str], tmp_path: Pa
 def test_fig_1_has_a_point_a_backbone() -> None:
     store: Any = run("cross_regression_scaling")
     for backbone, accepted in (("smollm2-135m", (1,) * 6), ("llama2-7b", (3,) * 3)):
-        add(store, backbone, "gsm8k", made(accepted, 12.0))
+        add(store, backbone, "gsm8k", outputs(accepted, 12.0))
     (figure,) = papers_cross_figures.scaling(run_of(store))
     assert [text.get_text() for text in figure.axes[0].texts] == ["smollm2-135m", "llama2-7b"]
     assert list(papers_cross_figures.scaling(run_of(run("cross_regression_scaling")))) == []
@@ -331,9 +333,9 @@ def test_a_suite_names_what_exists_and_its_report_is_known(name: str) -> None:
     adapters = {cell.config["params"].get("adapter") for cell in plan.cells} - {None, "cross-regression"}
     discover.load_recipes()
     for cell in plan.cells:
-        wanted = cell.config["params"].get("adapter")
-        if wanted in adapters:
-            assert f"{wanted}-{cell.backbone}" in RECIPES and cell.backbone in ("embedded-code", "smollm2-135m")
+        adapter = cell.config["params"].get("adapter")
+        if adapter in adapters:
+            assert f"{adapter}-{cell.backbone}" in RECIPES and cell.backbone in ("embedded-code", "smollm2-135m")
     assert len(adapters) == (18 if name.endswith("layers") else 0)
 
 
@@ -373,17 +375,17 @@ def test_a_real_run_keeps_energies_that_explain_what_it_accepted(tmp_path: Path)
     done = CliRunner().invoke(stride, what, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     store = Store.open(tmp_path / "run")
-    seen = 0
+    explained_steps = 0
     for cell in map(store.cell, store.cells()):
         options = cell.meta["params"]
         for _, one in cell.steps.iterrows():
-            found = list(one["energies"])
-            assert len(found) >= one["tested"] and bool(found) == bool(one["tested"])
-            if found and options["beta"] == 0:
-                chances = accumulate((min(1.0, exp(energy)) for energy in found), mul)
+            step_energies = list(one["energies"])
+            assert len(step_energies) >= one["tested"] and bool(step_energies) == bool(one["tested"])
+            if step_energies and options["beta"] == 0:
+                chances = accumulate((min(1.0, exp(energy)) for energy in step_energies), mul)
                 assert one["expected"] == pytest.approx(sum(chances), abs=1e-4)
-                seen += any(energy < -0.1 for energy in found)
-    assert seen > 4
+                explained_steps += any(energy < -0.1 for energy in step_energies)
+    assert explained_steps > 4
     written = {path.name for path in (tmp_path / "run").rglob("papers-*")}
     assert {"papers-cross_regression_energies.csv", "papers-energies.png", "papers-smoothing.png"} <= written
 
@@ -392,13 +394,13 @@ def decodings() -> FakeStore:
     """Llama 3 in the decodings of Table 3, a diffusion model beside it, and SmolLM2, which the paper does not have."""
     store = run()
     relaxed: dict[str, Any] = {"mode": "det", "clip": True, "tau": -14.0, "beta": 0.05}
-    add(store, "llama3-8b", "gsm8k", made((3,) * 3, 12.0, score="exact_match", right=3))
-    add(store, "llama3-8b", "gsm8k", made((5,) * 2, 12.0, score="exact_match", right=2), **relaxed)
-    add(store, "llama3-8b", "gsm8k", made((0, 1) * 4, 12.0), "prompt_lookup")
-    add(store, "smollm2-135m", "gsm8k", made((0, 1) * 4, 12.0), "medusa")
-    add(store, "smollm2-135m", "gsm8k", made((0, 1) * 4, 12.0), **relaxed)
+    add(store, "llama3-8b", "gsm8k", outputs((3,) * 3, 12.0, score="exact_match", right=3))
+    add(store, "llama3-8b", "gsm8k", outputs((5,) * 2, 12.0, score="exact_match", right=2), **relaxed)
+    add(store, "llama3-8b", "gsm8k", outputs((0, 1) * 4, 12.0), "prompt_lookup")
+    add(store, "smollm2-135m", "gsm8k", outputs((0, 1) * 4, 12.0), "medusa")
+    add(store, "smollm2-135m", "gsm8k", outputs((0, 1) * 4, 12.0), **relaxed)
     diffusion = meta("d", backbone="llada-8b", method="masked_diffusion", params={"steps": 128}, task="gsm8k")
-    store.add({**diffusion, "sampling": {"temperature": 0.6}}, made((2,) * 4, 10.0, score="exact_match", right=1))
+    store.add({**diffusion, "sampling": {"temperature": 0.6}}, outputs((2,) * 4, 10.0, score="exact_match", right=1))
     return store
 
 
@@ -409,8 +411,8 @@ def decodings() -> FakeStore:
 def test_the_tables_say_what_they_said_in_version_0_1(name: str, build: Callable[[], FakeStore]) -> None:
     """No run of the paper's suites is stored: the pages were written by commit f31d04a from these made-up runs."""
     store, golden = build(), Path(__file__).parent / "golden" / f"{name}.md"
-    given = run_of(store)
+    run = run_of(store)
     sheets = []
     for table in report.contents_of(store).sheets:  # type: ignore[arg-type]  # what reports read of a store
-        sheets += SHEETS[table](given) if table in SHEETS else report.table(table, given)
+        sheets += SHEETS[table](run) if table in SHEETS else report.table(table, run)
     assert report.markdown(sheets, []) == golden.read_text(encoding="utf-8")

@@ -27,33 +27,43 @@ def records(passes: int, right: int, ms: float) -> list[Record]:
     ]
 
 
-def cell(store: FakeStore, name: str, made: list[Record], ppl: float, **changes: Any) -> None:
+def cell(store: FakeStore, name: str, outputs: list[Record], ppl: float, **changes: Any) -> None:
     sets = {"generative_perplexity": (ppl, ppl - 0.1, ppl + 0.1), "distinct_10": (0.9, None, None)}
     sets |= {"distinct_2": (0.25, None, None)}
-    found = {
+    set_scores = {
         key: {"value": value, "n": PROMPTS, "failures": 0, "low": low, "high": high, "reason": ""}
         for key, (value, low, high) in sets.items()
     }
-    store.add(meta(name, set_scores=found, task="sudoku", **changes), made)
+    store.add(meta(name, set_scores=set_scores, task="sudoku", **changes), outputs)
 
 
 @pytest.fixture
 def store() -> FakeStore:
     """A masked model at 1, 4 and 16 passes in two orders; its twin at 16 steps of 5 ms, and one of its own methods."""
-    made = empty()
-    made.manifest["suite"] = {"name": "masked"}
-    ours = {"backbone": "m", "method": "masked_diffusion", "baseline": "m-base", "claim": "APPROXIMATE"}
-    cell(made, "m-base", records(16, 8, 10), 1.1, **ours, role="baseline", params={"order": "random", "steps": 0})
+    store = empty()
+    store.manifest["suite"] = {"name": "masked"}
+    masked_model = {"backbone": "m", "method": "masked_diffusion", "baseline": "m-base", "claim": "APPROXIMATE"}
+    cell(
+        store,
+        "m-base",
+        records(16, 8, 10),
+        1.1,
+        **masked_model,
+        role="baseline",
+        params={"order": "random", "steps": 0},
+    )
     for order in ("random", "entropy"):
         for passes, right in ((1, 0), (4, 4), (16, 8)):
             params = {"order": order, "steps": passes, "block": 0, "alg_temp": 0.0}
             ppl = 1 + 1 / passes
             label = f"masked_diffusion order={order} steps={passes}"
-            cell(made, f"{order}-{passes}", records(passes, right, 10), ppl, **ours, params=params, label=label)
+            cell(
+                store, f"{order}-{passes}", records(passes, right, 10), ppl, **masked_model, params=params, label=label
+            )
     twin = {"backbone": "twin", "baseline": "t-base"}
-    cell(made, "t-base", records(16, 6, 5), 1.2, **twin, role="baseline", label="autoregressive")
-    cell(made, "t-sjd", records(8, 6, 5), 1.2, **twin, method="sjd", params={"window": 8}, label="sjd window=8")
-    return made
+    cell(store, "t-base", records(16, 6, 5), 1.2, **twin, role="baseline", label="autoregressive")
+    cell(store, "t-sjd", records(8, 6, 5), 1.2, **twin, method="sjd", params={"window": 8}, label="sjd window=8")
+    return store
 
 
 def test_the_sheet_by_hand(store: FakeStore) -> None:
@@ -75,22 +85,23 @@ def test_the_sheet_by_hand(store: FakeStore) -> None:
 def test_prefill_is_in_the_speed_up_of_whole_outputs(store: FakeStore) -> None:
     with_prefill = empty()
     with_prefill.manifest["suite"] = {"name": "masked"}
-    for name, held in store.held.items():
-        made = store.records[name]
+    for name, stored in store.held.items():
+        cell_records = store.records[name]
         if name == "t-base":  # 80 ms of steps and as much prefill
-            made = [
-                record(one.sample.prompt, one.steps, scores=one.sample.scores, prefill_ns=80_000_000) for one in made
+            cell_records = [
+                record(one.sample.prompt, one.steps, scores=one.sample.scores, prefill_ns=80_000_000)
+                for one in cell_records
             ]
-        with_prefill.add(held.meta, made)
+        with_prefill.add(stored.meta, cell_records)
     (sheet,) = masked.table(run_of(with_prefill))
     assert [row[2][:4] for row in sheet.rows if row[0].endswith("order=random steps=4")] == ["4.00"]
 
 
 def test_settings_without_a_twin_have_no_sheet(store: FakeStore) -> None:
     alone = empty()
-    for name, held in store.held.items():
+    for name, stored in store.held.items():
         if not name.startswith("t-"):
-            alone.add(held.meta, store.records[name])
+            alone.add(stored.meta, store.records[name])
     warm = {**GREEDY, "temperature": 1.0}
     cell(alone, "t-warm", records(16, 8, 5), 1.1, backbone="twin", baseline="t-warm", role="baseline", sampling=warm)
     assert list(masked.pairs(measured(alone))) == [], "the twin ran at another temperature"

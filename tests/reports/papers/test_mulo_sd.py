@@ -31,9 +31,9 @@ def swept(prompts: int = 2) -> FakeStore:
 
     def add(name: str, method: str, params: dict[str, Any], ms: float, quality: float) -> None:
         scores = {"geneval_overall": quality, "fid": 30 + quality, "dpg_bench": 80 + quality}
-        found = {key: {"value": v, "low": v, "high": v, "n": prompts, "reason": ""} for key, v in scores.items()}
-        held = {**base, "cell": name, "label": name, "role": "method", "method": method, "params": params}
-        store.add({**held, "set_scores": found}, [picture(f"p{i}", (1,) * 8, ms) for i in range(prompts)])
+        set_scores = {key: {"value": v, "low": v, "high": v, "n": prompts, "reason": ""} for key, v in scores.items()}
+        cell_meta = {**base, "cell": name, "label": name, "role": "method", "method": method, "params": params}
+        store.add({**cell_meta, "set_scores": set_scores}, [picture(f"p{i}", (1,) * 8, ms) for i in range(prompts)])
 
     old = {"samplers": "mulo-2x", "window": 0}  # as runs of before draft_window stored them
     kinds: dict[str, dict[str, Any]] = {
@@ -74,16 +74,16 @@ def test_figs_8_and_9_draw_the_speeds_and_qualities_of_the_cells() -> None:
     labels = [axes.get_ylabel() for axes in figure.axes]
     assert labels[0] == "GenEval" and {"DPG-Bench", "FID, lower is better"} <= set(labels)
     axes = figure.axes[0]
-    curves = {str(held.get_label()): held[0].get_xydata() for held in axes.containers}
+    curves = {str(container.get_label()): container[0].get_xydata() for container in axes.containers}
     for i, name in ((0, "samplers mulo-2x"), (2, "samplers repeat"), (3, "samplers mulo-2x, window 4, draft_window 4")):
-        found = [(160 / (8 * ms / (i + 1)), 0.1 * i - 100 * tau) for tau, ms in sorted(SPEEDS.items())]
-        np.testing.assert_allclose(curves[name], found, rtol=1e-5)
+        points = [(160 / (8 * ms / (i + 1)), 0.1 * i - 100 * tau) for tau, ms in sorted(SPEEDS.items())]
+        np.testing.assert_allclose(curves[name], points, rtol=1e-5)
     np.testing.assert_allclose(curves["zipar"], [(160 / (8 * 16), 0.7), (160 / (8 * 4), 0.5)], rtol=1e-5)
     points = {str(line.get_label()): tuple(line.get_xydata()[0]) for line in axes.lines if line.get_marker() == "D"}
     assert points["eagle2"] == (pytest.approx(1.0), pytest.approx(0.8)) and "AR" in points
     assert {text.get_text() for text in axes.texts} == {"1e-05", "0.0001", "0.001", "window=4", "window=16"}
     (figure,) = FIGURES["mulo_sd_fig9"](run)
-    curves = {str(held.get_label()): held[0].get_xydata() for held in figure.axes[0].containers}
+    curves = {str(container.get_label()): container[0].get_xydata() for container in figure.axes[0].containers}
     assert {"radius 1", "radius 3", "zipar"} == set(curves)
     speeds = [160 / (8 * SPEEDS[tau] / 2) for tau in sorted(SPEEDS)]
     np.testing.assert_allclose(curves["radius 1"][:, 0], speeds, rtol=1e-5)
@@ -121,11 +121,11 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
     store: Any = with_pictures(swept(), tmp_path)
     drawn: dict[str, list[str]] = {}
 
-    def seen(store: Any, group: Any, columns: Any, title: str, most: int) -> list[Any]:
+    def record_columns(store: Any, group: Any, columns: Any, title: str, most: int) -> list[Any]:
         drawn[title] = list(columns.values())
         return []
 
-    monkeypatch.setattr(sheets, "sheet", seen)
+    monkeypatch.setattr(sheets, "sheet", record_columns)
     assert list(sheets.sweeps(run_of(store))) == []
     mulo = [name for name in store.held if store.cell(name).meta["method"] == "mulo_sd"]
     assert sorted(cell for cells in drawn.values() for cell in cells) == sorted(mulo) and len(drawn) == 4
@@ -154,9 +154,9 @@ def bands(prompts: int = 5, draft_nfe: tuple[int, int] = (2, 2), **changes: Any)
     store = paper_run("papers/mulo_sd", prompts=prompts)
     first, second = ({"drafted": 0, "draft_nfe": passes, "emitted": 8} for passes in draft_nfe)
     steps = [step(ms=40.0, **first, nfe=6, resampled=6), step(ms=20.0, **second, nfe=1)]
-    held = {**store.cell("sjd").meta, "cell": "mulo", "label": "m", "method": "mulo_sd"}
-    held |= {"params": {"tau": 1e-4, "radius": 3, "samplers": "mulo-2x", "window": 0}}
-    return store.add(held, [record(f"p{i}", steps, agreement=None, **changes) for i in range(prompts)])
+    cell_meta = {**store.cell("sjd").meta, "cell": "mulo", "label": "m", "method": "mulo_sd"}
+    cell_meta |= {"params": {"tau": 1e-4, "radius": 3, "samplers": "mulo-2x", "window": 0}}
+    return store.add(cell_meta, [record(f"p{i}", steps, agreement=None, **changes) for i in range(prompts)])
 
 
 EQ10 = """\
@@ -199,9 +199,11 @@ def test_the_numbers_of_the_text_stand_beside_what_was_measured(tmp_path: Path) 
     bound = table.loc["Speed-up where no draft is refused, 2x"]
     assert (bound["Printed"], bound["Measured"]) == ("4", "eq. 10 1.60 at a = 0.625, wall 2.67")
     assert set(table[table.index.str.contains("4x")]["Measured"]) == {UNMEASURED}
-    said = {word: table["Measured"].filter(like=word).tolist() for word in ("sweep", "before", "at a time", "slower")}
-    assert said["sweep"] == ["2.67 - 2.67"] and said["before"] == ["0.005"]
-    assert said["at a time"] == ["0.165 of 16 tokens"] and said["slower"] == [UNMEASURED]
+    measured_of = {
+        word: table["Measured"].filter(like=word).tolist() for word in ("sweep", "before", "at a time", "slower")
+    }
+    assert measured_of["sweep"] == ["2.67 - 2.67"] and measured_of["before"] == ["0.005"]
+    assert measured_of["at a time"] == ["0.165 of 16 tokens"] and measured_of["slower"] == [UNMEASURED]
 
 
 def test_pictures_slower_than_ar_at_the_strictest_tau_are_counted() -> None:

@@ -50,9 +50,9 @@ def cells(store: FakeStore, table: str) -> pd.DataFrame:
 
 @pytest.mark.parametrize("name", paper_files.names())
 def test_printed_tables_are_whole(name: str) -> None:
-    held = paper_files.printed(name)
-    assert held.paper.title and held.layout.where and held.layout.caption
-    assert len(held.rows) > 1 and not held.rows.drop(columns="notes").eq("").any(axis=None)
+    table = paper_files.printed(name)
+    assert table.paper.title and table.layout.where and table.layout.caption
+    assert len(table.rows) > 1 and not table.rows.drop(columns="notes").eq("").any(axis=None)
 
 
 def test_every_printed_file_is_in_its_papers_yaml() -> None:
@@ -94,8 +94,8 @@ def test_a_table_holds_what_the_store_holds(tmp_path: Path) -> None:
     real = stored(paper_run("papers/sjdpp"), tmp_path / "run")
     (page, *_) = report.write(real, tmp_path / "report")
     table = pd.read_csv(tmp_path / "report" / "papers-sjdpp_table2.csv").set_index(["Model", "Method"])
-    held = real.cell("sjdpp")
-    frame = totals(held.samples, held.steps)
+    cell = real.cell("sjdpp")
+    frame = totals(cell.samples, cell.steps)
     row = table.loc[("Lumina-mGPT (7B)", "SJD++")]
     assert float(row["Step acceleration [x], printed"]) == 6.44
     assert float(row["Step acceleration [x], measured"]) == value(METRICS["scr"], frame) == 4.0
@@ -110,8 +110,8 @@ def test_a_table_holds_what_the_store_holds(tmp_path: Path) -> None:
 
 def test_rows_stand_in_the_papers_order_and_what_it_has_not_follows() -> None:
     table = cells(paper_run("papers/sjdpp"), "sjdpp_table1")
-    theirs = paper_files.printed("sjdpp_table1").rows[["Model", "Method"]]
-    assert list(table.index[:15]) == list(theirs.itertuples(index=False, name=None))
+    printed_rows = paper_files.printed("sjdpp_table1").rows[["Model", "Method"]]
+    assert list(table.index[:15]) == list(printed_rows.itertuples(index=False, name=None))
     assert list(table.index[15:]) == [("embedded-image", "M")]
     assert table.iloc[15]["Step acceleration [x], printed"] == "-"
     assert table.iloc[15]["Step acceleration [x], measured"] == "3.20"  # 16 tokens in 5 passes
@@ -134,8 +134,8 @@ def test_a_benchmark_fills_its_own_table_alone() -> None:
 def test_log_probabilities_are_of_the_tokens() -> None:
     table = cells(paper_run("papers/sjdpp"), "sjdpp_table9")
     values = [-2 + 0.1 * i for i in range(16)]
-    shown = [f"{np.mean(values):.4f}", f"{np.std(values * 5, ddof=1):.4f}"]
-    assert table.loc["SJD", ["log p average [nats], measured", "log p standard deviation, measured"]].tolist() == shown
+    texts = [f"{np.mean(values):.4f}", f"{np.std(values * 5, ddof=1):.4f}"]
+    assert table.loc["SJD", ["log p average [nats], measured", "log p standard deviation, measured"]].tolist() == texts
     assert table.loc["SJD", "log p average [nats], printed"] == "-4.9007"
 
 
@@ -154,23 +154,25 @@ def test_a_top_k_stands_beside_the_one_it_stands_for_and_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "ours", "found"),
+    ("printed_values", "measured_values", "pairs"),
     [
         ([1, 10, 100, 2000], [1, 10, 100, 250], {1: 1, 10: 10, 100: 100, 2000: 250}),
         ([1, 10, 100, 2000], [250], {}),
         ([1, 2000], [0, 1, 2000], {1: 1, 2000: 2000}),
     ],
 )
-def test_values_are_paired_only_where_it_is_plain(theirs: list[int], ours: list[int], found: dict[int, int]) -> None:
-    assert engine.pair(theirs, ours) == found
+def test_values_are_paired_only_where_it_is_plain(
+    printed_values: list[int], measured_values: list[int], pairs: dict[int, int]
+) -> None:
+    assert engine.pair(printed_values, measured_values) == pairs
 
 
 def test_initialisations_and_the_lack_of_refinement_are_told_apart() -> None:
     store = paper_run("papers/sjdpp_refine", prompts=2)
     same = store.cell("sjd").meta
     for refine, accepted in ((True, (1,) * 8), (False, (0,) * 14 + (1,))):
-        held = {**same, "cell": f"r{refine}", "params": {"window": 16, "init": "random", "refine": refine}}
-        store.add(held, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
+        cell_meta = {**same, "cell": f"r{refine}", "params": {"window": 16, "init": "random", "refine": refine}}
+        store.add(cell_meta, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
     table = cells(store, "sjdpp_fig12")
     assert table.loc["random", "Steps, measured"] == "15 (n=2)"
     assert table.loc["random", "Steps, printed"] == "2356.20"  # the mean of five pictures
@@ -182,8 +184,8 @@ def test_lengths_are_matched_by_tokens_over_all_backbones() -> None:
     store = empty()
     store.manifest["suite"] = {"name": "papers/mulo_sd_lengths"}
     for backbone, tokens in (("embedded-image-8x8", 64), ("embedded-image", 256)):
-        held = meta(backbone, role="baseline", backbone=backbone, task="emoji_scenes", baseline=backbone)
-        store.add(held, [record(f"p{i}", [step(ms=10.0)] * tokens) for i in range(4)])
+        cell_meta = meta(backbone, role="baseline", backbone=backbone, task="emoji_scenes", baseline=backbone)
+        store.add(cell_meta, [record(f"p{i}", [step(ms=10.0)] * tokens) for i in range(4)])
     table = cells(store, "mulo_sd_table2")
     assert table.loc["256p", ["Latency [s], printed", "Latency [s], measured"]].tolist()[0] == "5"
     assert table.loc["256p", "Latency [s], measured"].startswith("2.5")  # 256 steps of 10 ms
@@ -264,8 +266,8 @@ def test_a_bad_top_k_says_what_is_expected(top_k: str, tmp_path: Path) -> None:
 
 def test_runs_tile_their_picture_and_carry_its_log_probabilities() -> None:
     store = paper_run("papers/sjdpp")
-    found = maps.runs(store.cell("M"))  # type: ignore[arg-type]
-    one = found[found["prompt"] == "p0"]
+    runs = maps.runs(store.cell("M"))  # type: ignore[arg-type]
+    one = runs[runs["prompt"] == "p0"]
     assert one["begin"].tolist() == [0, 2, 4, 8, 12] and one["length"].tolist() == [2, 2, 4, 4, 4]
     assert one["logprob"].iloc[2] == pytest.approx(-2 + 0.1 * 5.5)
     on_grid = maps.lengths_on_grid(one, GRID)
@@ -273,22 +275,22 @@ def test_runs_tile_their_picture_and_carry_its_log_probabilities() -> None:
 
 
 def test_ends_of_rows_are_left_out_of_a_map() -> None:
-    found = pd.DataFrame({"length": [3, 1, 4]})
-    assert maps.lengths_on_grid(found, {"rows": 2, "columns": 3, "stride": 4}).tolist() == [[3, 3, 3], [4, 4, 4]]
+    runs = pd.DataFrame({"length": [3, 1, 4]})
+    assert maps.lengths_on_grid(runs, {"rows": 2, "columns": 3, "stride": 4}).tolist() == [[3, 3, 3], [4, 4, 4]]
 
 
 def test_an_overshoot_is_not_on_the_map() -> None:
     store = paper_run("papers/sjdpp").add(
         meta("cut", method="sjd", grid=GRID), [picture("p0", (4, 4, 4, 4), 10.0, tokens=tuple(range(16)))]
     )
-    found = maps.runs(store.cell("cut"))  # type: ignore[arg-type]
-    assert found["length"].tolist() == [5, 5, 5, 1]
+    runs = maps.runs(store.cell("cut"))  # type: ignore[arg-type]
+    assert runs["length"].tolist() == [5, 5, 5, 1]
 
 
 def test_the_worst_are_long_and_unlikely_and_one_a_picture() -> None:
     rows = [("a", 0, 0, 9, -3.0), ("a", 0, 9, 9, -5.0), ("b", 0, 0, 9, -4.0), ("c", 0, 0, 2, -9.0)]
-    found = pd.DataFrame(rows, columns=["prompt", "repetition", "begin", "length", "logprob"])
-    worst = maps.worst_runs(found)
+    runs = pd.DataFrame(rows, columns=["prompt", "repetition", "begin", "length", "logprob"])
+    worst = maps.worst_runs(runs)
     assert list(zip(worst["prompt"], worst["logprob"], strict=True)) == [("a", -5.0), ("b", -4.0)]
 
 
@@ -302,8 +304,8 @@ DRAWN = {
 @pytest.mark.parametrize("name", DRAWN)
 def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) -> None:
     """Two prompts: no interval anywhere."""
-    held = {"papers/sjdpp": paper_run, "papers/sjdpp_windows": windows, "papers/sjdpp_topk": top_ks}[name]
-    store: Any = with_pictures(held(prompts=2), tmp_path)
+    make_run = {"papers/sjdpp": paper_run, "papers/sjdpp_windows": windows, "papers/sjdpp_topk": top_ks}[name]
+    store: Any = with_pictures(make_run(prompts=2), tmp_path)
     assert [path.name for path in report.write(store, tmp_path / "out") if path.suffix == ".png"] == DRAWN[name]
 
 
@@ -324,8 +326,8 @@ def test_a_threshold_of_infinity_is_the_last(tmp_path: Path) -> None:
     for tau in (0.0, math.inf):
         word = {"word": "approximate", "total_variation": 0.1 * (tau == 0), "greedy": None, "note": ""}
         params = json.loads(json.dumps({**PUBLISHED, "tau": tau}))
-        held = {**store.cell("sjdpp").meta, "cell": f"tau{tau}", "params": params, "verdict": word}
-        store.add(held, [picture(f"p{i}", (1,) * 8, 12.0) for i in range(2)])
+        cell_meta = {**store.cell("sjdpp").meta, "cell": f"tau{tau}", "params": params, "verdict": word}
+        store.add(cell_meta, [picture(f"p{i}", (1,) * 8, 12.0) for i in range(2)])
     (group,) = measured(store)  # type: ignore[arg-type]
     swept = figures.sweep(group, "tau")
     assert swept["x"].tolist() == [0.0, 0.5, math.inf] and swept["total_variation"].tolist() == [0.1, 0.0, 0.0]
@@ -337,11 +339,11 @@ def rivals(prompts: int = 6, **changes: Any) -> FakeStore:
     """SJD draws every other picture right and M all of them, in 8 and 5 passes; G is not run."""
     store = paper_run("papers/sjdpp_exact", prompts=prompts)
     for name, right in (("sjd", 0), ("M", 1)):
-        made = [
+        records = [
             replace(one, sample=replace(one.sample, scores={"overall": float(i % 2 or right)}, **changes))
             for i, one in enumerate(store.records[name])
         ]
-        store.add(store.cell(name).meta, made)
+        store.add(store.cell(name).meta, records)
     lossy = {"word": "approximate", "total_variation": 0.0401, "greedy": None, "note": ""}
     store.cell("sjdpp").meta["verdict"] = lossy
     return store
@@ -373,9 +375,9 @@ def scored(values: list[int]) -> pd.DataFrame:
 def test_a_pass_is_shared_by_the_regions_of_its_tokens(tmp_path: Path) -> None:
     """M accepts 2, 2, 4, 4 and 4 tokens: the upper half takes 3 passes and the lower half 2; together 16 in 5."""
     store = stored(rivals(regions=("smooth",) * 8 + ("object",) * 8), tmp_path / "run")
-    found = regions.by_region(store.cell("M"))
-    assert found["smooth"].drop_duplicates().to_dict("records") == [{"tokens": 8.0, "passes": 3.0}]
-    assert sum(frame.sum() for frame in found.values()).to_dict() == {"tokens": 16.0 * 6, "passes": 5.0 * 6}
+    by_region = regions.by_region(store.cell("M"))
+    assert by_region["smooth"].drop_duplicates().to_dict("records") == [{"tokens": 8.0, "passes": 3.0}]
+    assert sum(frame.sum() for frame in by_region.values()).to_dict() == {"tokens": 16.0 * 6, "passes": 5.0 * 6}
     (sheet,) = regions.table(run_of(store))
     rows = {row[0]: row[1:] for row in sheet.rows}
     assert [column.title for column in sheet.columns[1:]] == [
@@ -392,8 +394,8 @@ def test_pictures_lack_regions_alone_or_all() -> None:
     store = rivals(regions=("smooth",) * 16)
     samples = store.cell("M").samples
     samples.at[0, "regions"] = ()
-    found = regions.by_region(store.cell("M"))  # type: ignore[arg-type]
-    assert len(found["smooth"]) == len(samples) - 1
+    by_region = regions.by_region(store.cell("M"))  # type: ignore[arg-type]
+    assert len(by_region["smooth"]) == len(samples) - 1
     del samples["regions"]
     assert regions.by_region(store.cell("M")) == {}  # type: ignore[arg-type]
     assert list(regions.table(run_of(paper_run()))) == []
@@ -405,9 +407,9 @@ def test_resolutions_stand_under_the_papers(tmp_path: Path) -> None:
     store.path = tmp_path
     for backbone, side, accepted in (("embedded-image-8x8", 32, (1,) * 8), ("lumina-mgpt-7b-768", 768, (3,) * 4)):
         matplotlib.image.imsave(tmp_path / f"{side}.png", np.full((side, side, 3), 0.5))
-        held = {"method": "sjdpp", "backbone": backbone, "params": PUBLISHED, "sampling": SAMPLED}
-        made = [picture(f"p{i}", accepted, 12.0, output=f"{side}.png") for i in range(2)]
-        store.add(meta(backbone, **held, task="emoji_scenes"), made)
+        settings = {"method": "sjdpp", "backbone": backbone, "params": PUBLISHED, "sampling": SAMPLED}
+        pictures = [picture(f"p{i}", accepted, 12.0, output=f"{side}.png") for i in range(2)]
+        store.add(meta(backbone, **settings, task="emoji_scenes"), pictures)
     table = cells(store, "sjdpp_fig6")["Step acceleration [x], measured"]
     assert table.to_dict() == {
         **{("SJD++", "512"): UNMEASURED, ("SJD++", "768"): "4.00 (n=2)", ("SJD++", "1024"): UNMEASURED},

@@ -58,8 +58,11 @@ def drawn(store: FakeStore) -> Drawn:
 def curves(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
     """x and y of each curve with error bars, by its label."""
     return {
-        str(held.get_label()): (np.asarray(held.lines[0].get_xdata()).tolist(), list(held.lines[0].get_ydata()))
-        for held in axes.containers
+        str(container.get_label()): (
+            np.asarray(container.lines[0].get_xdata()).tolist(),
+            list(container.lines[0].get_ydata()),
+        )
+        for container in axes.containers
     }
 
 
@@ -104,8 +107,14 @@ def seeded(folder: Path, prompts: int = 4, scored: bool = True) -> FakeStore:
                     output = f"{cell}-{prompt}-{seed}.png"
                     matplotlib.image.imsave(folder / output, np.full((2, 2, 3), colour(name, prompt, seed, k)))
                     records.append(picture(f"p{prompt}", (1,) * 8, 12.0, seed, output=output))
-            held = {**plain.cell(name).meta, "cell": cell, "baseline": f"ar-{k}", "label": name, "set_scores": sets}
-            store.add({**held, "sampling": {**SAMPLED, "top_k": k}}, records)
+            cell_meta = {
+                **plain.cell(name).meta,
+                "cell": cell,
+                "baseline": f"ar-{k}",
+                "label": name,
+                "set_scores": sets,
+            }
+            store.add({**cell_meta, "sampling": {**SAMPLED, "top_k": k}}, records)
     return store
 
 
@@ -118,12 +127,12 @@ def test_a_column_is_a_seed_and_a_row_a_decoding_and_k(tmp_path: Path) -> None:
         assert figure.get_suptitle().startswith(f"Figs. 2 and 10: one seed a column, p{prompt}\n")
         assert [axes.get_title() for axes in figure.axes[:SEEDS]] == ["seed 0", "seed 1", "seed 2"]
         rows = [(cell, k) for cell in SIZES for k in sorted(KS)]
-        told = [figure.axes[row * SEEDS].texts[0].get_text().replace("\n", " ") for row in range(len(rows))]
-        assert told == [f"{cell}, top-k {k}" for cell, k in rows]
+        row_names = [figure.axes[row * SEEDS].texts[0].get_text().replace("\n", " ") for row in range(len(rows))]
+        assert row_names == [f"{cell}, top-k {k}" for cell, k in rows]
         for place, axes in enumerate(figure.axes):
             cell, k = rows[place // SEEDS]
-            shown = axes.images[0].get_array()[0, 0, :3]
-            np.testing.assert_allclose(shown, colour(cell, prompt, place % SEEDS, k), atol=1 / 255)
+            pixel = axes.images[0].get_array()[0, 0, :3]
+            np.testing.assert_allclose(pixel, colour(cell, prompt, place % SEEDS, k), atol=1 / 255)
 
 
 def test_a_seed_that_failed_leaves_its_place_empty(tmp_path: Path) -> None:
@@ -148,13 +157,13 @@ def test_diversity_is_read_back_with_its_interval_and_counts(tmp_path: Path) -> 
     assert set(table["diversity, LPIPS"]) == {UNMEASURED}
     assert table.loc[("sjd", "10"), ["prompts", "pictures"]].tolist() == ["2", "6"]
     (axes,) = figures["diversity"].axes
-    found = curves(axes)
-    assert list(found) == list(SIZES) and axes.get_title() == "2 prompts, 6 pictures a point"
+    lines = curves(axes)
+    assert list(lines) == list(SIZES) and axes.get_title() == "2 prompts, 6 pictures a point"
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1", "10"]
     for cell, size in SIZES.items():
-        assert found[cell] == ([0, 1], pytest.approx([0, size]))
-    ends = axes.containers[1].lines[2][0].get_segments()[1]
-    np.testing.assert_allclose([end[1] for end in ends], [0.29, 0.31])
+        assert lines[cell] == ([0, 1], pytest.approx([0, size]))
+    interval = axes.containers[1].lines[2][0].get_segments()[1]
+    np.testing.assert_allclose([end[1] for end in interval], [0.29, 0.31])
 
 
 def test_a_run_without_the_scorer_has_sheets_alone(tmp_path: Path) -> None:
@@ -187,8 +196,8 @@ def sheet(store: FakeStore, table: str) -> pd.DataFrame:
 
 
 def sheet_of(run: Run, table: str) -> pd.DataFrame:
-    (found,) = report.table(table, run)
-    return pd.DataFrame(found.rows, columns=[column.title for column in found.columns])
+    (table_of_report,) = report.table(table, run)
+    return pd.DataFrame(table_of_report.rows, columns=[column.title for column in table_of_report.columns])
 
 
 @cache
@@ -237,22 +246,22 @@ def index_of(prompts: int) -> pd.MultiIndex:
 
 
 def test_figures_of_another_detector_are_said_to_be() -> None:
-    (found,) = report.table("sjdpp_table2", run_of(paper_run()))
-    said = "measured Overall Score, Counting: of emoji_scenes by a detector of its own, not the benchmark's"
-    assert said in found.notes
+    (sheet,) = report.table("sjdpp_table2", run_of(paper_run()))
+    note = "measured Overall Score, Counting: of emoji_scenes by a detector of its own, not the benchmark's"
+    assert note in sheet.notes
     real = paper_run(task="geneval")
     for cell in real.held.values():
         cell.meta["set_scores"] = {"geneval_overall": {"value": 0.7, "low": 0.6, "high": 0.8, "n": 5, "reason": ""}}
-    (found,) = report.table("sjdpp_table2", run_of(real))
-    assert not any("detector" in note for note in found.notes)
+    (sheet,) = report.table("sjdpp_table2", run_of(real))
+    assert not any("detector" in note for note in sheet.notes)
 
 
 def test_the_rivals_of_table_5_fill_their_rows() -> None:
     store = paper_run()
     same = store.cell("sjd").meta
     for name, accepted in (("eagle1", (3,) * 4), ("lantern", (7, 7))):
-        held = {**same, "cell": name, "label": name, "method": name, "params": {}}
-        store.add(held, [picture(f"p{i}", accepted, 16.0) for i in range(5)])
+        cell_meta = {**same, "cell": name, "label": name, "method": name, "params": {}}
+        store.add(cell_meta, [picture(f"p{i}", accepted, 16.0) for i in range(5)])
     table = sheet(store, "sjdpp_table5").set_index("Configuration")
     steps = table["Acceleration Step [x], measured"]
     assert (steps["EAGLE"], steps["LANTERN"], steps["ZipAR"]) == ("4.00", "8.00", UNMEASURED)
@@ -268,8 +277,8 @@ def inits(seeds: int = 10) -> FakeStore:
     store = paper_run("papers/sjdpp_inits", prompts=1)
     same = {**store.cell("sjd").meta, "expected": seeds}
     for init, kinds in (("random", ((1,) * 8,)), ("h-repeat", ((3,) * 4, (1,) * 8))):
-        held = {**same, "cell": init, "label": init, "params": {"window": 16, "init": init, "refine": True}}
-        store.add(held, [picture("p0", kinds[i % len(kinds)], 12.0, i) for i in range(seeds)])
+        cell_meta = {**same, "cell": init, "label": init, "params": {"window": 16, "init": init, "refine": True}}
+        store.add(cell_meta, [picture("p0", kinds[i % len(kinds)], 12.0, i) for i in range(seeds)])
     base = store.cell("ar").meta
     store.add(base, [picture("p0", (0,) * 16, 10.0, i) for i in range(seeds)])
     for name in ("sjd", "sjdpp", "M"):
@@ -293,14 +302,14 @@ def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path) -> 
     assert axes.get_title() == "one prompt: intervals are over its 10 seeds"
     assert dots(axes) == {"random": ([2.0] * 10, 2.0), "h-repeat": ([4.0, 2.0] * 5, pytest.approx(160 / 60))}
     spans = [np.asarray(line.get_xdata()) for line in axes.lines if line.get_marker() == "None"]
-    found = stats.ratio(pd.DataFrame({"output": 16.0, "nfe": [4.0, 8.0] * 5}, index_of(10)), "output", "nfe")
-    assert found is not None and len(spans) == 2
-    np.testing.assert_allclose(spans[1], [found.low, found.high])
+    ratio = stats.ratio(pd.DataFrame({"output": 16.0, "nfe": [4.0, 8.0] * 5}, index_of(10)), "output", "nfe")
+    assert ratio is not None and len(spans) == 2
+    np.testing.assert_allclose(spans[1], [ratio.low, ratio.high])
 
 
 def test_several_prompts_say_nothing_of_seeds() -> None:
-    (found,) = report.table("sjdpp_table8", run_of(paper_run()))
-    assert not any("seeds" in note for note in found.notes)
+    (sheet,) = report.table("sjdpp_table8", run_of(paper_run()))
+    assert not any("seeds" in note for note in sheet.notes)
 
 
 # figures read back
@@ -312,8 +321,8 @@ def refined() -> FakeStore:
     del store.held["sjd"], store.manifest["cells"]["sjd"]
     for refine, accepted in ((True, (1,) * 8), (False, (0,) * 14 + (1,))):
         params = {"window": 16, "init": "random", "refine": refine}
-        held = {**same, "cell": f"r{refine}", "label": f"r{refine}", "params": params}
-        store.add(held, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
+        cell_meta = {**same, "cell": f"r{refine}", "label": f"r{refine}", "params": params}
+        store.add(cell_meta, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
     return store
 
 
@@ -328,10 +337,10 @@ def resolutions() -> FakeStore:
     """Pictures of 16 tokens by one backbone and of 32 by another, each in four passes."""
     store = empty()
     store.manifest["suite"] = {"name": "papers/sjdpp_resolution"}
-    for backbone, kept in (("embedded-image-8x8", 3), ("embedded-image", 7)):
-        held = {"method": "sjdpp", "backbone": backbone, "params": PUBLISHED, "sampling": SAMPLED, "label": "SJD++"}
-        made = [record(f"p{i}", [step(kept, kept)] * 4) for i in range(2)]
-        store.add(meta(backbone, **held, task="emoji_scenes"), made)
+    for backbone, accepted in (("embedded-image-8x8", 3), ("embedded-image", 7)):
+        settings = {"method": "sjdpp", "backbone": backbone, "params": PUBLISHED, "sampling": SAMPLED, "label": "SJD++"}
+        records = [record(f"p{i}", [step(accepted, accepted)] * 4) for i in range(2)]
+        store.add(meta(backbone, **settings, task="emoji_scenes"), records)
     return store
 
 
@@ -378,8 +387,8 @@ def test_fig_5_shows_tokens_a_pass_and_seconds_at_each_k(tmp_path: Path) -> None
         **{"ar": (places, [1.0] * 4), "sjd": (places, [8.0, 2.0, 2.0, 2.0])},
         **{"sjdpp": (places, [4.0] * 4), "M": (places, [3.2] * 4)},
     }
-    found = curves(seconds)["sjd"][1]
-    assert found == pytest.approx([0.029, 0.101, 0.101, 0.101])  # steps of 12 ms, and 5 ms
+    seconds_of_sjd = curves(seconds)["sjd"][1]
+    assert seconds_of_sjd == pytest.approx([0.029, 0.101, 0.101, 0.101])  # steps of 12 ms, and 5 ms
 
 
 def test_fig_11_lays_the_lengths_of_runs_on_the_picture(tmp_path: Path) -> None:
@@ -395,9 +404,9 @@ def test_fig_14_shows_the_log_probability_of_runs_by_their_length(tmp_path: Path
     """Tokens lie from -2 up by 0.1: those of M's runs of two are 0 to 3, of four 4 to 15."""
     figures = drawn_figures(paper_run(prompts=2), tmp_path)
     (axes,) = figures["fig14"].axes
-    found = curves(axes)
-    assert found["M"] == ([2, 4], pytest.approx([-1.85, -1.05]))
-    assert found["sjdpp"] == ([4], pytest.approx([-1.25])) and found["sjd"] == ([2], pytest.approx([-1.25]))
+    lines = curves(axes)
+    assert lines["M"] == ([2, 4], pytest.approx([-1.85, -1.05]))
+    assert lines["sjdpp"] == ([4], pytest.approx([-1.25])) and lines["sjd"] == ([2], pytest.approx([-1.25]))
     (line,) = (line for line in axes.lines if line.get_label() == "AR, all tokens")
     assert list(line.get_ydata()) == pytest.approx([-1.25] * 2)
 
@@ -416,8 +425,13 @@ def test_the_sweep_over_tau_is_drawn_as_measured(tmp_path: Path) -> None:
     store = paper_run("papers/sjdpp_tau", prompts=2)
     for tau, accepted, variation in ((0.0, (7, 7), 0.2), (float("inf"), (1,) * 8, 0.0)):
         word = {"word": "approximate", "total_variation": variation, "greedy": None, "note": ""}
-        held = {**store.cell("sjdpp").meta, "cell": f"tau{tau}", "params": {**PUBLISHED, "tau": tau}, "verdict": word}
-        store.add(held, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
+        cell_meta = {
+            **store.cell("sjdpp").meta,
+            "cell": f"tau{tau}",
+            "params": {**PUBLISHED, "tau": tau},
+            "verdict": word,
+        }
+        store.add(cell_meta, [picture(f"p{i}", accepted, 12.0) for i in range(2)])
     store.cell("sjdpp").meta["verdict"] = {"word": "approximate", "total_variation": 0.04, "greedy": None, "note": ""}
     figures = drawn_figures(store, tmp_path)
     passes, quality, variation = figures["tau"].axes
@@ -434,8 +448,8 @@ def test_table_10_is_drawn_beside_the_printed_values(tmp_path: Path) -> None:
     passes, _ = figures["table10"].axes
     assert curves(passes)["measured"] == ([4, 16, 32], [0.5, 0.25, 0.125])
     (line,) = (line for line in passes.lines if str(line.get_label()).startswith("printed"))
-    held = paper_files.printed("sjdpp_table10").rows
-    assert list(line.get_xdata()) == held["WS [tokens]"].astype(float).tolist()
+    printed_rows = paper_files.printed("sjdpp_table10").rows
+    assert list(line.get_xdata()) == printed_rows["WS [tokens]"].astype(float).tolist()
     assert line.get_ydata()[3] == 0.3294  # 64, 128, ... of the paper, the window of 96
 
 
@@ -445,8 +459,8 @@ def test_table_10_is_drawn_beside_the_printed_values(tmp_path: Path) -> None:
 def test_the_suite_has_every_rival_of_table_5() -> None:
     plan = expand(suite.load("papers/sjdpp"))
     lines = engine.lines_of(paper_files.printed("sjdpp_table5"))
-    asked = {line.selection["method"] for line in lines if line.selection}
-    assert asked <= {cell.name for cell in plan.runnable}
+    methods = {line.selection["method"] for line in lines if line.selection}
+    assert methods <= {cell.name for cell in plan.runnable}
 
 
 def rows_of(table: str) -> list[dict[str, str]]:
@@ -454,9 +468,9 @@ def rows_of(table: str) -> list[dict[str, str]]:
 
 
 def test_diversity_is_asked_for_over_seeds_and_at_each_k() -> None:
-    held = suite.load("papers/sjdpp_diversity")
-    assert held.suite.repetitions > 1 and held.tasks[0].params["scorers"] == "diversity"
-    assert set(held.suite.top_ks) == {1, 10, 100, 250}
+    resolved = suite.load("papers/sjdpp_diversity")
+    assert resolved.suite.repetitions > 1 and resolved.tasks[0].params["scorers"] == "diversity"
+    assert set(resolved.suite.top_ks) == {1, 10, 100, 250}
 
 
 WINDOWS = {"lumina-mgpt-7b-768": 96, "emu3-gen": 96, "simplear-0.5b": 32, "llamagen-t2i-xl": 32, "janus-pro-1b": 250}
@@ -466,13 +480,13 @@ WINDOWS = {"lumina-mgpt-7b-768": 96, "emu3-gen": 96, "simplear-0.5b": 32, "llama
 def test_the_papers_own_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model at its own window, on each benchmark; what has no file here is skipped with that reason."""
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
-    held = {"images": [], "annotations": [{"id": 5, "image_id": 1, "caption": "a cat"}]}
+    captions = {"images": [], "annotations": [{"id": 5, "image_id": 1, "caption": "a cat"}]}
     (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "captions_val2017.json").write_text(json.dumps(held))
+    (tmp_path / "data" / "captions_val2017.json").write_text(json.dumps(captions))
     plan = expand(suite.load("papers/sjdpp_real"))
     cells = [cell for cell in plan.cells if cell.role == "method"]
-    found = {(cell.backbone, cell.name): cell.config["params"]["window"] for cell in cells}
-    assert found == {(name, method): size for name, size in WINDOWS.items() for method in ("sjd", "sjdpp")}
+    settings = {(cell.backbone, cell.name): cell.config["params"]["window"] for cell in cells}
+    assert settings == {(name, method): size for name, size in WINDOWS.items() for method in ("sjd", "sjdpp")}
     assert {(cell.sampling.top_k, cell.sampling.temperature) for cell in plan.cells} == {(2000, 1.0)}
     assert {cell.task.name for cell in plan.cells} == {"coco", "geneval", "partiprompts", "t2i_compbench"}
     models = {row["Model"] for table in range(1, 5) for row in rows_of(f"sjdpp_table{table}")}

@@ -40,7 +40,9 @@ ROLES = reports()["xspecmesh"].roles
 OPTIONS = {**published(), "accept_top": 1, "draft_top": 2}
 
 
-def made(accepted: tuple[int, ...], ms: float, chamfer: float, drafted: int = 4, lost: int | None = None) -> list[Any]:
+def outputs(
+    accepted: tuple[int, ...], ms: float, chamfer: float, drafted: int = 4, lost: int | None = None
+) -> list[Any]:
     """Twelve tokens a shape; a shape's distance is off by its number's cosine, the same in every cell."""
     rows = []
     for i, level in enumerate(LEVELS):
@@ -68,22 +70,22 @@ def mesh_run(
         params = {"heads": heads, **OPTIONS, **changes} if heads else {}
         method, role = ("multi_head", "method") if heads else ("autoregressive", "baseline")
         base = f"{backbone}-ar"
-        held = meta(cell, backbone=backbone, method=method, role=role, params=params, baseline=base, **same)
-        store.add(held, records[:count])
+        cell_meta = meta(cell, backbone=backbone, method=method, role=role, params=params, baseline=base, **same)
+        store.add(cell_meta, records[:count])
 
     for backbone in dict.fromkeys(roles[key]["backbone"] for key in ("A", *rows)):
         key = next(key for key, role in roles.items() if role["backbone"] == backbone and "heads" not in role)
-        add(f"{backbone}-ar", key, made((0,) * 12, 10.0, 0.2, drafted=0))
+        add(f"{backbone}-ar", key, outputs((0,) * 12, 10.0, 0.2, drafted=0))
     speed = {"B": (1, 1, 1, 1, 0, 0, 0, 0), "C": (1,) * 6, "D": (1,) * 6, "E": (2,) * 4}
     for key in rows:
         if key in speed:
-            add(key, key, made(speed[key], 12.0, 0.25 if key == "B" else 0.201, lost=0 if key == "E" else None))
+            add(key, key, outputs(speed[key], 12.0, 0.25 if key == "B" else 0.201, lost=0 if key == "E" else None))
     for delta, chamfer in ((0.1, 0.3), (0.3, 0.22), (0.7, 0.2)) if sweep else ():
-        add(f"delta={delta}", "E", made((2,) * 4, 12.0, chamfer), delta=delta)
+        add(f"delta={delta}", "E", outputs((2,) * 4, 12.0, chamfer), delta=delta)
         levels = round(10 * delta) // 3 + 1
-        add(f"levels={levels}", "E", made((1,) * 6, 11.0, 0.2, levels), levels=levels)
-        add(f"top={levels}", "E", made((1,) * 6, 11.0, chamfer), acceptance="top", accept_top=levels)
-        add(f"tree={levels}", "E", made((2,) * 4, 13.0, chamfer), drafts="tree", draft_top=levels + 1)
+        add(f"levels={levels}", "E", outputs((1,) * 6, 11.0, 0.2, levels), levels=levels)
+        add(f"top={levels}", "E", outputs((1,) * 6, 11.0, chamfer), acceptance="top", accept_top=levels)
+        add(f"tree={levels}", "E", outputs((2,) * 4, 13.0, chamfer), drafts="tree", draft_top=levels + 1)
     return store
 
 
@@ -122,16 +124,16 @@ def only(store: FakeStore, fill: Any, labels: int = 1) -> Any:
 
 
 def test_each_row_of_table_3_is_its_own_cell() -> None:
-    found = only(finished(), table("xspecmesh_table3"))
-    assert found.loc["E", "SCR [tokens/step], printed"] == "2.021"
-    scr = found["SCR [tokens/step], measured"]
+    rows = only(finished(), table("xspecmesh_table3"))
+    assert rows.loc["E", "SCR [tokens/step], printed"] == "2.021"
+    scr = rows["SCR [tokens/step], measured"]
     assert scr[list("ABDE")].str[:5].tolist() == ["1.000", "1.500", "2.000", "3.000"] and scr["C"] == UNMEASURED
-    assert found.loc["E", "Step Latency [ms], measured"].startswith("12.00")
-    assert found.loc["E", "Speedup [x], measured"] == "2.50"  # 3 x 10 / 12
-    assert found.loc["E", "wall speed-up"].startswith("2.50")
-    assert found.loc["B", "CD, measured"].startswith(f"{0.25 + 0.01 * np.cos(np.arange(6)).mean():.4f}")
-    assert found["failed"][["A", "E"]].tolist() == ["0/6", "1/6"]
-    assert found.loc["E-tuned", "SCR [tokens/step], measured"].startswith("1.000")
+    assert rows.loc["E", "Step Latency [ms], measured"].startswith("12.00")
+    assert rows.loc["E", "Speedup [x], measured"] == "2.50"  # 3 x 10 / 12
+    assert rows.loc["E", "wall speed-up"].startswith("2.50")
+    assert rows.loc["B", "CD, measured"].startswith(f"{0.25 + 0.01 * np.cos(np.arange(6)).mean():.4f}")
+    assert rows["failed"][["A", "E"]].tolist() == ["0/6", "1/6"]
+    assert rows.loc["E-tuned", "SCR [tokens/step], measured"].startswith("1.000")
 
 
 def test_a_row_that_did_not_run_says_why() -> None:
@@ -139,10 +141,10 @@ def test_a_row_that_did_not_run_says_why() -> None:
     planned = meta("t", backbone="embedded-mesh-truncated", role="baseline", task="shapes")
     store.skip(planned, "WeightsError: they do not come with this version")
     (sheet,) = report.table("xspecmesh_table2", grouped(store))
-    found = lines(sheet)
-    column = found["CD (lower better), measured"]
+    rows = lines(sheet)
+    column = rows["CD (lower better), measured"]
     assert column["DeepMesh*"] == UNMEASURED and column["Ours"].startswith("0.1985") and len(column) == 4
-    assert found.loc["BPT", "Avg. Lat. [s] (lower better), measured"].startswith("0.12")  # 12 x 10 ms and 5 ms
+    assert rows.loc["BPT", "Avg. Lat. [s] (lower better), measured"].startswith("0.12")  # 12 x 10 ms and 5 ms
     reason = "skipped: WeightsError: they do not come with this version"
     assert f"DeepMesh* not measured: {reason}" in sheet.notes
     (sheet,) = report.table("xspecmesh_table3", grouped(store))
@@ -150,11 +152,11 @@ def test_a_row_that_did_not_run_says_why() -> None:
 
 
 def test_trees_are_matched_by_their_width_on_the_best_heads_there_are() -> None:
-    found = only(swept(), table("xspecmesh_table4"))
-    latency = found["Step Latency [ms], measured"].str[:5]
+    rows = only(swept(), table("xspecmesh_table4"))
+    latency = rows["Step Latency [ms], measured"].str[:5]
     assert latency.tolist() == ["12.00", "13.00", "13.00", "13.00"]
-    found = only(mesh_run(("D",)), table("xspecmesh_table4"))
-    assert found["SCR [tokens/step], measured"].str[:5].tolist() == ["2.000", *[UNMEASURED[:5]] * 3]
+    rows = only(mesh_run(("D",)), table("xspecmesh_table4"))
+    assert rows["SCR [tokens/step], measured"].str[:5].tolist() == ["2.000", *[UNMEASURED[:5]] * 3]
 
 
 def test_vocabularies_are_of_the_run_and_of_what_is_registered() -> None:
@@ -163,26 +165,26 @@ def test_vocabularies_are_of_the_run_and_of_what_is_registered() -> None:
 
 
 def test_levels_share_out_the_shapes_and_their_failures() -> None:
-    found = only(finished(), levels.levels, labels=2)
-    assert found.loc["E", "failed"].to_dict() == {"level-0": "0/1", "level-1": "1/2", "level-2": "0/3"}
-    assert found.loc[("A", "level-0"), "CD"] == f"{0.2 + 0.01 * np.cos(2):.4f} (n=1)"
-    assert found.loc[("D", "level-2"), "wall speed-up"] == "1.67 (n=3)"
+    rows = only(finished(), levels.levels, labels=2)
+    assert rows.loc["E", "failed"].to_dict() == {"level-0": "0/1", "level-1": "1/2", "level-2": "0/3"}
+    assert rows.loc[("A", "level-0"), "CD"] == f"{0.2 + 0.01 * np.cos(2):.4f} (n=1)"
+    assert rows.loc[("D", "level-2"), "wall speed-up"] == "1.67 (n=3)"
 
 
 def test_quality_is_tested_against_both_references() -> None:
-    found = only(finished(), quality.table, labels=3)
-    row = found.loc[("E", "A", "CD")]
+    rows = only(finished(), quality.table, labels=3)
+    row = rows.loc[("E", "A", "CD")]
     assert (row["shapes"], row["failed"], row["difference"], row["verdict"]) == (
         "5",
         "1 and 0 of 6",
         "+0.0010",
         "equivalent",
     )
-    assert found.loc[("B", "A", "CD"), "verdict"] == "different"
-    assert {("E", "E-tuned", "HD"), ("E-tuned", "A", "HD")} <= set(found.index)
+    assert rows.loc[("B", "A", "CD"), "verdict"] == "different"
+    assert {("E", "E-tuned", "HD"), ("E-tuned", "A", "HD")} <= set(rows.index)
     assert (
         "floor" not in mesh_run().cell("embedded-mesh-ar").meta["role"]
-        and ("A, other seeds", "A", "CD") not in found.index
+        and ("A, other seeds", "A", "CD") not in rows.index
     )
 
 
@@ -190,9 +192,9 @@ def test_the_baseline_with_other_seeds_is_the_control() -> None:
     store = mesh_run()
     base = store.cell("embedded-mesh-ar")
     base.meta["floor"] = "again"
-    store.add({**base.meta, "cell": "again", "role": "floor"}, made((0,) * 12, 10.0, 0.21))
-    found = only(store, quality.table, labels=3)
-    row = found.loc[("A, other seeds", "A", "CD")]
+    store.add({**base.meta, "cell": "again", "role": "floor"}, outputs((0,) * 12, 10.0, 0.21))
+    rows = only(store, quality.table, labels=3)
+    row = rows.loc[("A, other seeds", "A", "CD")]
     assert (row["difference"], row["margin"], row["verdict"]) == ("+0.0100", "0.0100", "different")
 
 
@@ -204,11 +206,11 @@ def series(values: list[float]) -> pd.Series[float]:
 def test_equivalence_is_the_interval_within_the_margin() -> None:
     """By hand: differences 0.1, 0.3 have mean 0.2; with n = 16 their standard error is 0.1 / sqrt(15)."""
     zeros, gaps = series([0.0] * 16), series([0.1, 0.3] * 8)
-    found = stats.equivalence(zeros, gaps, margin=0.25)
-    assert found is not None and found.low is not None and found.high is not None
-    assert found.high - found.low == pytest.approx(2 * 1.7530503556925547 * 0.1 / np.sqrt(15))  # t(0.95; 15)
-    assert (found.verdict, found.n) == ("equivalent", 16) and found.high < 0.25
-    barely = stats.equivalence(zeros, gaps, margin=found.high)
+    test = stats.equivalence(zeros, gaps, margin=0.25)
+    assert test is not None and test.low is not None and test.high is not None
+    assert test.high - test.low == pytest.approx(2 * 1.7530503556925547 * 0.1 / np.sqrt(15))  # t(0.95; 15)
+    assert (test.verdict, test.n) == ("equivalent", 16) and test.high < 0.25
+    barely = stats.equivalence(zeros, gaps, margin=test.high)
     assert barely is not None and barely.p == pytest.approx(0.05)
     verdicts = [stats.equivalence(zeros, gaps, margin).verdict for margin in (0.24, 0.2, 0.1)]  # type: ignore[union-attr]
     assert verdicts == ["inconclusive", "inconclusive", "different"]
@@ -281,8 +283,8 @@ def test_a_file_without_points_is_named(tmp_path: Path) -> None:
 
 def test_the_suite_holds_every_row_and_its_companions_follow_the_command_line() -> None:
     plan = expand(suite.load("papers/xspecmesh", suite.Overrides({"backbones": ["embedded-mesh"]})))
-    held = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
-    assert held == {(role["backbone"], role.get("heads", "")) for role in ROLES.values()}
+    decoded = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
+    assert decoded == {(role["backbone"], role.get("heads", "")) for role in ROLES.values()}
     levels = pd.Series([prompt.category for prompt in next(iter(plan.prompts.values()))]).value_counts(normalize=True)
     assert levels.to_dict() == {"level-0": 0.2, "level-1": 0.4, "level-2": 0.4}
     assert plan.manifest()["vocabularies"]["llama3-8b"] == 128256
@@ -290,9 +292,9 @@ def test_the_suite_holds_every_row_and_its_companions_follow_the_command_line() 
 
 def test_quality_is_judged_at_the_papers_shapes_on_rows_and_their_tuned_backbones() -> None:
     plan = expand(suite.load("papers/xspecmesh_quality", suite.Overrides({"backbones": ["embedded-mesh"]})))
-    held = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
-    wanted = [role for key, role in ROLES.items() if key not in ("B", "rival")]
-    assert held == {(role["backbone"], role.get("heads", "")) for role in wanted}
+    decoded = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
+    roles = [role for key, role in ROLES.items() if key not in ("B", "rival")]
+    assert decoded == {(role["backbone"], role.get("heads", "")) for role in roles}
     assert len(next(iter(plan.prompts.values()))) == 200
     assert set(reports()["xspecmesh_quality"].sheets) < set(reports()["xspecmesh"].sheets)
 
@@ -312,8 +314,8 @@ def test_a_run_keeps_the_points_that_its_meshes_were_made_from(tmp_path: Path) -
     assert done.exit_code == 0, done.output
     store = Store.open(tmp_path / "run")
     (cell,) = (store.cell(name) for name in store.cells())
-    kept = np.load(condition_file(store.path, cell.name, "shapes/0"))
-    np.testing.assert_array_equal(kept, TASKS.get("shapes")().prompts()[0].condition)
+    points = np.load(condition_file(store.path, cell.name, "shapes/0"))
+    np.testing.assert_array_equal(points, TASKS.get("shapes")().prompts()[0].condition)
     assert cell.meta["vocabulary"] == presets.load("embedded-mesh", "fp32").capabilities.vocabulary
 
 
@@ -322,8 +324,8 @@ def test_a_real_backbone_fills_the_table_where_the_suite_gives_it_a_role() -> No
     roles = {"A": {"backbone": "bpt"}, "E-tuned": {"backbone": "bpt"}, "E": {"backbone": "bpt", "heads": "mine"}}
     store = mesh_run(("A", "E"), roles=roles)
     store.manifest["suite"] = {"name": "mine", "report": {"name": "xspecmesh", "roles": roles}}
-    found = only(store, table("xspecmesh_table3"))
-    assert found["SCR [tokens/step], measured"][["A", "E"]].str[:5].tolist() == ["1.000", "3.000"]
-    assert found["SCR [tokens/step], measured"]["D"] == UNMEASURED
+    rows = only(store, table("xspecmesh_table3"))
+    assert rows["SCR [tokens/step], measured"][["A", "E"]].str[:5].tolist() == ["1.000", "3.000"]
+    assert rows["SCR [tokens/step], measured"]["D"] == UNMEASURED
     (sheet,) = report.table("xspecmesh_table3", grouped(store))
     assert "measured on bpt bf16" in sheet.title or "measured on bpt fp32" in sheet.title

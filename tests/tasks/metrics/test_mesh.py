@@ -47,7 +47,7 @@ def cloud(*points: tuple[float, float, float], normal: list[float] = UP) -> Surf
     return Surface(np.array(points, dtype=float), np.array([normal] * len(points)))
 
 
-def both(*meshes: Mesh) -> Mesh:
+def merged(*meshes: Mesh) -> Mesh:
     starts = np.cumsum([0, *(len(mesh.vertices) for mesh in meshes)])
     faces = [mesh.faces + start for mesh, start in zip(meshes, starts, strict=False)]
     return Mesh(np.concatenate([mesh.vertices for mesh in meshes]), np.concatenate(faces))
@@ -56,9 +56,9 @@ def both(*meshes: Mesh) -> Mesh:
 def test_chamfer_is_the_sum_of_both_means_and_hausdorff_the_larger_of_both_largest() -> None:
     """From the one point to the two: 1. Back: 1 and 3, mean 2."""
     one, two = cloud((0, 0, 0)), cloud((1, 0, 0), (0, 3, 0))
-    found = distances(one, two)
-    assert (found.chamfer, found.hausdorff) == (1 + 2, 3)
-    assert distances(two, one) == found
+    measured = distances(one, two)
+    assert (measured.chamfer, measured.hausdorff) == (1 + 2, 3)
+    assert distances(two, one) == measured
     squares = distances(one, two, squared=True)
     assert (squares.chamfer, squares.hausdorff) == (1 + 5, 9)
 
@@ -73,20 +73,20 @@ def test_normal_consistency_ignores_which_side_is_out() -> None:
 
 def test_two_parallel_squares_are_twice_their_distance_apart() -> None:
     """Seven apart, points beside one another: each nearest distance lies between 7 and the root of 49 + 0.2 squared."""
-    found = compare(square(0), square(7), Protocol())
-    assert 14 < found.chamfer < 14.01 and 7 < found.hausdorff < 7.01
-    assert found.normals == pytest.approx(1)
+    measured = compare(square(0), square(7), Protocol())
+    assert 14 < measured.chamfer < 14.01 and 7 < measured.hausdorff < 7.01
+    assert measured.normals == pytest.approx(1)
 
 
 def test_points_are_uniform_by_area_and_repeat_with_the_seed() -> None:
     """One triangle of area 4.5, one of 0.5: 900 of 1,000 points, by a binomial of standard deviation 9.5."""
     corners = [[0.0, 0, 0], [3, 0, 0], [0, 3, 0], [5, 0, 0], [6, 0, 0], [5, 1, 0]]
     mesh = Mesh(np.array(corners), np.array([[0, 1, 2], [3, 4, 5]]))
-    found = sample(mesh, Protocol(points=1000))
-    assert abs(int((found.points[:, 0] <= 3).sum()) - 900) < 50
-    np.testing.assert_array_equal(found.points, sample(mesh, Protocol(points=1000)).points)
-    assert not np.array_equal(found.points, sample(mesh, Protocol(points=1000, seed=1)).points)
-    assert not np.array_equal(found.points, sample(mesh, Protocol(points=1000), stream=1).points)
+    surface = sample(mesh, Protocol(points=1000))
+    assert abs(int((surface.points[:, 0] <= 3).sum()) - 900) < 50
+    np.testing.assert_array_equal(surface.points, sample(mesh, Protocol(points=1000)).points)
+    assert not np.array_equal(surface.points, sample(mesh, Protocol(points=1000, seed=1)).points)
+    assert not np.array_equal(surface.points, sample(mesh, Protocol(points=1000), stream=1).points)
 
 
 def test_a_mesh_is_at_the_floor_of_its_points_from_itself() -> None:
@@ -95,7 +95,7 @@ def test_a_mesh_is_at_the_floor_of_its_points_from_itself() -> None:
 
 
 def test_scales() -> None:
-    large = both(box(3.0, 2.0), square(3.5))
+    large = merged(box(3.0, 2.0), square(3.5))
     bare = Mesh(np.concatenate([box(3.0, 2.0).vertices, [[99.0, 0, 0]]]), np.array(BOX_FACES))
     cube, sphere = scaled(bare, "cube").vertices[:8], scaled(bare, "sphere").vertices[:8]
     assert np.abs(cube).max() == pytest.approx(0.95) and cube.min() == pytest.approx(-0.95)
@@ -110,7 +110,7 @@ def test_scales() -> None:
 
 @given(st.integers(1, 4), st.floats(0.1, 5))
 def test_boxes_apart_are_components_and_closed(count: int, size: float) -> None:
-    mesh = both(*(box(3.0 * size * n, size) for n in range(count)))
+    mesh = merged(*(box(3.0 * size * n, size) for n in range(count)))
     assert fragments(mesh) == Fragments(count, 0.0, 12 * count)
 
 
@@ -143,8 +143,8 @@ def test_what_cannot_be_measured_is_an_error_and_never_a_number(broken: float) -
 
 
 def test_scores_have_all_metrics() -> None:
-    found = scores(box(), sample(box(), Protocol(), 1), Protocol(), 77)
-    assert tuple(found) == METRICS and found["tokens"] == 77 and found["faces"] == 12
+    result = scores(box(), sample(box(), Protocol(), 1), Protocol(), 77)
+    assert tuple(result) == METRICS and result["tokens"] == 77 and result["faces"] == 12
 
 
 @pytest.mark.parametrize("wrong", [{"scale": "box"}, {"points": 0}])
@@ -159,12 +159,12 @@ def test_a_sheet_shows_meshes(tmp_path: Path) -> None:
     from reports import meshes
 
     paths = [outputs.save(mesh, tmp_path / name) for name, mesh in (("a", box(-0.5)), ("b", square(0)))]
-    found = imread(meshes.write([path for path in paths if path], tmp_path / "s" / "sheet.png", ["one", "two"]))
-    left, right = (half[..., :3].min(2) < 0.9 for half in np.array_split(found, 2, axis=1))
+    pixels = imread(meshes.write([path for path in paths if path], tmp_path / "s" / "sheet.png", ["one", "two"]))
+    left, right = (half[..., :3].min(2) < 0.9 for half in np.array_split(pixels, 2, axis=1))
     assert (
         left[30:].sum() > 2 * right[30:].sum() > 100
     )  # a box covers more of its half than a square seen from the side
-    blue = found[..., 2] - found[..., 0] > 0.1
+    blue = pixels[..., 2] - pixels[..., 0] > 0.1
     assert blue.mean() > 0.05
     (tmp_path / "c.ply").write_text("ply\n")
     for wrong in ([tmp_path / "c.ply"], [tmp_path / "absent.ply"], []):

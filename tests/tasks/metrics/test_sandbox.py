@@ -40,15 +40,15 @@ def alone(monkeypatch, tmp_path):
 
 def alive(name: str) -> list[int]:
     """Living processes of that name."""
-    found = []
+    pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             fields = (folder / "stat").read_text()
         except (FileNotFoundError, ProcessLookupError):
             continue
         if f"({name})" in fields and fields.rpartition(")")[2].split()[0] != "Z":
-            found.append(int(folder.name))
-    return found
+            pids.append(int(folder.name))
+    return pids
 
 
 def landlock() -> bool:
@@ -326,8 +326,8 @@ class TestHarnessSide:
         assert len(os.listdir("/proc/self/fd")) == before
 
     def test_isolation_is_told_as_it_was(self, namespaces):
-        told = run("pass", limits=Limits(namespaces=namespaces)).isolation
-        assert (told.network, told.processes) == (namespaces, namespaces)
+        isolation_seen = run("pass", limits=Limits(namespaces=namespaces)).isolation
+        assert (isolation_seen.network, isolation_seen.processes) == (namespaces, namespaces)
         assert sandbox.network_isolated() is sandbox.isolation().network
 
     @pytest.mark.parametrize("source", ["raise OSError('broken here')", "import sys; sys.exit(7)"])

@@ -16,7 +16,7 @@ from tasks.metrics import wer
 from tasks.metrics.wer import Count, Transcript
 
 
-def said(reference: str, heard: str, id: str = "p") -> Transcript:
+def transcript(reference: str, heard: str, id: str = "p") -> Transcript:
     return Transcript(id, reference, heard)
 
 
@@ -50,39 +50,39 @@ def spellings(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_errors_are_words_put_in_left_out_or_changed(reference: str, heard: str, errors: int, words: int) -> None:
-    assert wer.count(said(reference, heard), "wer_no_spelling") == Count(errors, words)
+    assert wer.count(transcript(reference, heard), "wer_no_spelling") == Count(errors, words)
 
 
 @pytest.mark.parametrize("reference", ["", "  ", "?!", "(laughs)"])
 def test_a_reference_without_words_fails_with_that_reason(reference: str) -> None:
     with pytest.raises(OutputError, match="of p has no words after normalisation"):
-        wer.scores(said(reference, "something"))
+        wer.scores(transcript(reference, "something"))
 
 
 def test_without_the_table_the_whole_figure_is_absent_and_says_why() -> None:
-    assert wer.scores(said("one colour", "one color")) == {"wer_no_spelling": 0.5}
-    found = wer.corpus([said("one colour", "one color")])
-    assert set(found) == set(wer.SET_METRICS)
-    assert found["corpus_wer"].value is None and "stridebench[speech]" in found["corpus_wer"].reason
-    assert found["corpus_wer_no_spelling"].value == 0.5
+    assert wer.scores(transcript("one colour", "one color")) == {"wer_no_spelling": 0.5}
+    scores = wer.corpus([transcript("one colour", "one color")])
+    assert set(scores) == set(wer.SET_METRICS)
+    assert scores["corpus_wer"].value is None and "stridebench[speech]" in scores["corpus_wer"].reason
+    assert scores["corpus_wer_no_spelling"].value == 0.5
 
 
 def test_with_the_table_the_two_figures_differ_where_spellings_do(spellings: None) -> None:
-    assert wer.scores(said("one colour", "one color")) == {"wer": 0.0, "wer_no_spelling": 0.5}
-    found = wer.corpus([said("one colour", "one color")])
-    assert (found["corpus_wer"].value, found["corpus_wer_no_spelling"].value) == (0.0, 0.5)
+    assert wer.scores(transcript("one colour", "one color")) == {"wer": 0.0, "wer_no_spelling": 0.5}
+    scores = wer.corpus([transcript("one colour", "one color")])
+    assert (scores["corpus_wer"].value, scores["corpus_wer_no_spelling"].value) == (0.0, 0.5)
 
 
 def test_the_corpus_figure_weighs_words_and_not_utterances() -> None:
-    heard = [said("a b c d e f g h i j", "a b c d e f g h i j", "1"), said("x y", "x z", "2")]
-    found = wer.corpus(heard)["corpus_wer_no_spelling"]
-    assert (found.value, found.n, found.failures) == (1 / 12, 2, 0)
-    assert found.low is None and "fewer than 4 prompts" in found.reason
+    heard = [transcript("a b c d e f g h i j", "a b c d e f g h i j", "1"), transcript("x y", "x z", "2")]
+    score = wer.corpus(heard)["corpus_wer_no_spelling"]
+    assert (score.value, score.n, score.failures) == (1 / 12, 2, 0)
+    assert score.low is None and "fewer than 4 prompts" in score.reason
 
 
 def test_the_interval_resamples_prompts_and_not_repetitions() -> None:
     """Ten copies of four prompts say no more of other prompts than one copy does."""
-    once = [said("a b c d", "a b c d" if k % 2 else "a b", str(k)) for k in range(4)]
+    once = [transcript("a b c d", "a b c d" if k % 2 else "a b", str(k)) for k in range(4)]
     one, ten = (wer.corpus(heard)["corpus_wer_no_spelling"] for heard in (once, once * 10))
     assert one.value == ten.value == 0.25
     assert (one.low, one.high) == (ten.low, ten.high) == (0.0, 0.5)
@@ -92,14 +92,14 @@ def test_the_interval_resamples_prompts_and_not_repetitions() -> None:
 
 
 def test_the_order_of_utterances_changes_nothing() -> None:
-    heard = [said("a b c d", "a b c d"[: 2 * k + 1], str(k)) for k in range(5)]
+    heard = [transcript("a b c d", "a b c d"[: 2 * k + 1], str(k)) for k in range(5)]
     assert wer.corpus(heard) == wer.corpus(heard[::-1])
 
 
 def test_an_utterance_without_a_reference_is_a_failure_that_is_counted() -> None:
-    found = wer.corpus([said("a b", "a b", "1"), said("?!", "a", "2")])["corpus_wer_no_spelling"]
-    assert (found.value, found.n, found.failures) == (0.0, 1, 1)
-    none = wer.corpus([said("", "a")])["corpus_wer_no_spelling"]
+    score = wer.corpus([transcript("a b", "a b", "1"), transcript("?!", "a", "2")])["corpus_wer_no_spelling"]
+    assert (score.value, score.n, score.failures) == (0.0, 1, 1)
+    none = wer.corpus([transcript("", "a")])["corpus_wer_no_spelling"]
     assert (none.value, none.n, none.failures, none.reason) == (None, 0, 1, "no utterance to score")
 
 
@@ -108,10 +108,10 @@ def test_a_table_that_is_not_whispers_is_refused(tmp_path: Path, monkeypatch: py
     with pytest.raises(UsageError, match=r"english\.json cannot be read"):
         wer.read_table(path)
     path.write_text(json.dumps({"colour": "color"}))
-    found = hashlib.sha256(path.read_bytes()).hexdigest()
-    with pytest.raises(UsageError, match=f"has sha256 {found} and Whisper's"):
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    with pytest.raises(UsageError, match=f"has sha256 {digest} and Whisper's"):
         wer.read_table(path)
-    monkeypatch.setattr(wer, "TABLE_SHA256", found)
+    monkeypatch.setattr(wer, "TABLE_SHA256", digest)
     assert wer.read_table(path) == {"colour": "color"}
 
 
@@ -126,8 +126,8 @@ def test_the_table_is_looked_for_in_its_package(tmp_path: Path, monkeypatch: pyt
     monkeypatch.syspath_prepend(str(tmp_path))
     wer.table.cache_clear()
     assert wer.table() == {"colour": "color"}
-    found: Any = None
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: found)
+    spec: Any = None
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: spec)
     wer.table.cache_clear()
     assert wer.table() is None
     monkeypatch.undo()
@@ -137,9 +137,9 @@ def test_the_table_is_looked_for_in_its_package(tmp_path: Path, monkeypatch: pyt
 def test_the_extra_brings_whispers_own_table(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     wer.table.cache_clear()
-    found = wer.table()
-    if found is None:
+    table = wer.table()
+    if table is None:
         pytest.skip("whisper-normalizer is not installed: pip install 'stridebench[speech]'")
-    assert len(found) == 1739 and found["colour"] == "color"
-    assert wer.count(said("the colour of honour", "the color of honor"), "wer") == Count(0, 4)
-    assert wer.count(said("the colour of honour", "the color of honor"), "wer_no_spelling") == Count(2, 4)
+    assert len(table) == 1739 and table["colour"] == "color"
+    assert wer.count(transcript("the colour of honour", "the color of honor"), "wer") == Count(0, 4)
+    assert wer.count(transcript("the colour of honour", "the color of honor"), "wer_no_spelling") == Count(2, 4)
