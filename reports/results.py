@@ -1,7 +1,7 @@
-"""Measured results that the documentation quotes: data with the command, commit and machine that made them.
+"""Measured results that the documentation quotes, with their command, commit and machine.
 
-A page marks where a table stands with ``<!-- results: FILE/TABLE -->`` and ``<!-- end -->``. `python -m reports.results
-README.md` writes the tables between the marks anew.
+A page marks the place of a table with ``<!-- results: FILE/TABLE -->`` and ``<!-- end -->``. `python -m reports.results
+README.md` writes the tables between the marks.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ BLOCK = re.compile(r"(<!-- results: (\w+)/([^>]+?) -->\n)(.*?)(<!-- end -->)", r
 
 @dataclass(frozen=True)
 class Table:
-    """A table of measured values, as strings: a value with its interval, or empty where nothing was measured."""
+    """A table of measured values as strings: a value with its interval, or empty where nothing was measured."""
 
     name: str
     columns: Sequence[str]
@@ -32,20 +32,24 @@ class Table:
 
     @property
     def markdown(self) -> str:
-        """The table as Markdown."""
+        """Return the table as Markdown."""
         return "\n".join(markdown_lines(list(self.columns), [list(row) for row in self.rows]))
 
 
 @dataclass(frozen=True)
 class Results:
-    """What one command measured.
+    """The results of one command.
 
     Args:
         name: of the file.
-        command: what was run.
-        commit: the one that wrote the figures down, with what each measured where there are several.
-        machine: what it ran on, beside what other work.
+        title: of the results.
+        command: the command line.
+        commit: the measured commit; with several, what each measured.
+        date: of the measurement.
+        machine: the machine, and other work on it.
         setting: prompts, sampling and statistics.
+        tables: the values.
+        notes: remarks.
     """
 
     name: str
@@ -59,10 +63,10 @@ class Results:
     notes: tuple[str, ...] = ()
 
     def table(self, name: str) -> Table:
-        """The table of that name.
+        """Return the table of that name.
 
         Raises:
-            UsageError: there is none.
+            UsageError: there is no such table.
         """
         for table in self.tables:
             if table.name == name:
@@ -72,14 +76,14 @@ class Results:
 
 
 def read(name: str) -> Results:
-    """The results of one file.
+    """Read the results of one file.
 
     Raises:
         UsageError: the file is missing, lacks a field, or a row is longer or shorter than the columns.
     """
     path = FOLDER / f"{name}.yaml"
     if not path.is_file():
-        raise UsageError(f"there are no results {name!r}; {FOLDER} holds {', '.join(known())}")
+        raise UsageError(f"there are no results {name!r}; {FOLDER} holds {', '.join(all_names())}")
     data = yaml.safe_load(path.read_text(encoding="utf-8"))
     missing = [field for field in FIELDS if not data.get(field)]
     if missing:
@@ -93,16 +97,16 @@ def read(name: str) -> Results:
     return Results(name, **texts, tables=tables, notes=tuple(data.get("notes", ())))
 
 
-def known() -> list[str]:
-    """Names of all results."""
+def all_names() -> list[str]:
+    """Return the names of all results."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
 def filled(page: str) -> str:
-    """The page with every marked table written anew.
+    """Return the page with every marked table replaced by its results.
 
     Raises:
-        UsageError: a mark names results or a table that are not there.
+        UsageError: a mark names results or a table that do not exist.
     """
     return BLOCK.sub(lambda block: block[1] + read(block[2]).table(block[3]).markdown + "\n" + block[5], page)
 

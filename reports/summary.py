@@ -99,7 +99,7 @@ def by_category(store: Store) -> pd.DataFrame:
             frame = finished.totals[finished.samples["category"] == category]
             row = {**_identity(name, finished.cell.meta), "category": category, "n_ok": len(frame)}
             for metric in ("scr", "tau", "acceptance"):
-                put(row, metric, metric_interval(metric, frame))
+                set_interval(row, metric, metric_interval(metric, frame))
             rows.append(row | _speed(frame, read(base) if base in sealed else None))
     return pd.DataFrame(rows)
 
@@ -110,7 +110,7 @@ def metric_interval(name: str, frame: pd.DataFrame) -> stats.Interval | None:
     return stats.ratio(frame, metric.numerator, metric.denominator, metric.minus)
 
 
-def put(row: Row, name: str, interval: stats.Interval | None) -> None:
+def set_interval(row: Row, name: str, interval: stats.Interval | None) -> None:
     """Write an interval into the four columns of ``name``. Without an interval nothing is written."""
     if interval:
         row |= {name: interval.estimate, f"{name}_low": interval.low, f"{name}_high": interval.high}
@@ -122,7 +122,7 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     cell, frame = finished.cell, finished.totals
     row = _identity(cell.name, cell.meta) | _numbers_of_samples(cell) | {"nfe": float(frame["nfe"].sum())}
     for name in INTERVALS:
-        put(row, name, metric_interval(name, frame))
+        set_interval(row, name, metric_interval(name, frame))
     row |= {name: value(METRICS[name], frame) for name in PLAIN}
     row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(finished, base)
     if finished.temperature > 0 and base is not None and finished.role == "method":
@@ -178,7 +178,7 @@ def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:
         return {}
     row: Row = {}
     baseline = base.totals[base.totals.index.isin(frame.index)]
-    put(row, "speedup", stats.median_ratio(token_ms(baseline), token_ms(frame)))
+    set_interval(row, "speedup", stats.median_ratio(token_ms(baseline), token_ms(frame)))
     tau, step_ms = (value(METRICS[name], frame) for name in ("tau", "step_ms"))
     baseline_step_ms = value(METRICS["step_ms"], baseline)
     if tau and baseline_step_ms and step_ms:
@@ -195,13 +195,13 @@ def token_ms(frame: pd.DataFrame) -> pd.Series[float]:
 def _quality(finished: FinishedCell, base: FinishedCell | None) -> Row:
     row: Row = {}
     if not finished.temperature:
-        put(row, "agreement", stats.mean(finished.totals["agreement"]))
+        set_interval(row, "agreement", stats.mean(finished.totals["agreement"]))
     logprobs = finished.samples["logprobs"].explode().dropna().astype(float)
     row["logprob_std"] = float(logprobs.std()) if len(logprobs) > 1 else None
     if base is not None:
-        put(row, "logprob_diff", stats.difference(base.totals, finished.totals, "logprob", "output"))
+        set_interval(row, "logprob_diff", stats.difference(base.totals, finished.totals, "logprob", "output"))
     for name, values in finished.scores.items():
-        put(row, f"score.{name}", stats.score(values))
+        set_interval(row, f"score.{name}", stats.score(values))
     return row | _set_scores(finished.cell.meta)
 
 

@@ -98,14 +98,16 @@ def export(store: Store, cells: Sequence[str], folder: Path, cases: int = 20, se
     random = np.random.default_rng(seed)
     drawn = [shared[int(i)] for i in random.permutation(len(shared))[:cases]]
     orders = [[cells[int(i)] for i in random.permutation(len(cells))] for _ in drawn]
-    asked = tuple(Case(p, dict(zip(LETTERS, order, strict=False))) for p, order in zip(drawn, orders, strict=True))
+    asked_cases = tuple(
+        Case(p, dict(zip(LETTERS, order, strict=False))) for p, order in zip(drawn, orders, strict=True)
+    )
     metas = {cell: samples.cell.meta for cell, samples in finished.items()}
     labels = {cell: f"{meta['label']} on {meta['backbone']}" for cell, meta in metas.items()}
-    content = json.dumps([seed, sorted(cells), [asdict(case) for case in asked]])
+    content = json.dumps([seed, sorted(cells), [asdict(case) for case in asked_cases]])
     study = hashlib.sha256(content.encode()).hexdigest()[:16]
-    key = Key(study, seed, labels, len(prompts) - len(shared), asked)
+    key = Key(study, seed, labels, len(prompts) - len(shared), asked_cases)
     base = str(metas[cells[0]]["baseline"])
-    points = {case.prompt: condition_file(store.path, base, case.prompt) for case in asked}
+    points = {case.prompt: condition_file(store.path, base, case.prompt) for case in asked_cases}
     folder.mkdir(parents=True, exist_ok=True)
     paths = [folder / "questionnaire.html", folder / "key.json"]
     paths[0].write_text(_page(key, files, points), encoding="utf-8")

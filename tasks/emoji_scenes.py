@@ -103,11 +103,11 @@ class EmojiScenes(Task):
             OutputError: the output is not a picture of the task's size.
             WeightsError: the detector's weights are missing.
         """
-        return judge(self._seen(output), prompt.data["asked"])
+        return judge(self._detected(output), prompt.data["asked"])
 
     def regions(self, prompt: Prompt, output: Output, cells: tuple[int, int]) -> Sequence[str]:
         """Return the region of each cell: object where the detector found one, else the ground of the prompt."""
-        codes = regions(self._seen(output), prompt.data["textured"], cells[1])
+        codes = regions(self._detected(output), prompt.data["textured"], cells[1])
         return [REGIONS[int(kind)] for kind in codes.ravel()]
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
@@ -144,7 +144,7 @@ class EmojiScenes(Task):
             return SetScore(None, 0, reason="no family has two prompts that ask for different things")
         return mean([one.prompt.id for one in order], met)
 
-    def _seen(self, output: Output) -> list[DetectedObject]:
+    def _detected(self, output: Output) -> list[DetectedObject]:
         from tasks.metrics.detector import find, shipped
 
         return find(shipped(), self._pixels(output)[None])[0]

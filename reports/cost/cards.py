@@ -115,10 +115,10 @@ def checks(card: Card, utilisation: float) -> Iterator[str]:
                 times = f" (x {ratio:.3g})" if abs(ratio - 1) > 0.01 else ""
                 yield f"{card.name}, {where}: {float(value):.6g}{unit} printed, {expected:.6g} by its formula{times}"
     if card.epochs != 1:
-        whole = cost(card, utilisation, card.epochs)
+        with_epochs = cost(card, utilisation, card.epochs)
         yield (
-            f"{card.name}: its {card.epochs:g} epochs are not in its tokens; with them {whole.flop / TERA:.2g} TFLOP, "
-            f"{whole.hours:.3g} h"
+            f"{card.name}: its {card.epochs:g} epochs are not in its tokens; with them "
+            f"{with_epochs.flop / TERA:.2g} TFLOP, {with_epochs.hours:.3g} h"
         )
 
 

@@ -68,7 +68,7 @@ def _row(key: str, card: Card, printed_utilisation: float, utilisation: float) -
 def cost_table(book: Book, utilisation: float) -> TextTable:
     """Return Table 5 with the hours of Table 1, our figures next to them, and notes on what does not follow."""
     cards = rows(book, utilisation)
-    cells = [[_shown(column.key, card[column.key]) for column in COLUMNS] for card in cards]
+    cells = [[_cell_text(column.key, card[column.key]) for column in COLUMNS] for card in cards]
     notes = [flag for card in cards for flag in card["flags"]]
     notes += [f"{card['name']}: {card['note']}" for card in cards if card["note"]]
     return TextTable(f"Training cost at {utilisation / TERA:g} TFLOP/s a GPU", COLUMNS, cells, notes)
@@ -95,7 +95,7 @@ def framework_table(book: Book, claims: Mapping[str, str]) -> TextTable:
     return TextTable("What each framework offers (Table 2)", columns, cells, notes)
 
 
-def _shown(key: str, value: Any) -> str:
+def _cell_text(key: str, value: Any) -> str:
     if value is None or isinstance(value, str):
         return value or "-"
     if key in ("trained", "frozen", "tokens", "batch"):

@@ -1,4 +1,4 @@
-"""What the papers' figures share: titles of axes, colours, panels, curves with intervals, and pictures on a grid."""
+"""Functions that the papers' figures share: panels, curves with intervals, legends, and pictures on a grid."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ QUALITIES = {
     "set.fd_efflite0": "FD-EffLite0, lower is better",
     "logprob": "log-probability, nat/token",
 }
-"""What a curve's quality may be; the first that was measured is drawn."""
+"""Qualities of a curve; the first measured one is drawn."""
 COLOURS = tuple(f"tab:{name}" for name in ("blue", "orange", "green", "purple", "brown", "pink", "olive", "cyan"))
 SCR, SECONDS, SPEEDUP = "output tokens / target pass", "seconds a picture", "wall speed-up"
 Ints = npt.NDArray[np.int64]
@@ -38,12 +38,12 @@ Number = TypeVar("Number", np.int64, np.float64)
 
 
 def quality_of(rows: pd.DataFrame) -> str | None:
-    """The first quality that all rows have; None: they share none."""
+    """Return the first quality that all rows have; None: they share none."""
     return next((key for key in QUALITIES if key in rows and rows[key].notna().all()), None)
 
 
 def side_by_side(count: int, title: str, measured_on: str = "") -> tuple[Figure, list[Axes]]:
-    """A figure of so many panels side by side, its title over what was measured."""
+    """Return a figure of ``count`` panels side by side, with a title and the measured cells."""
     figure = Figure(figsize=(4.6 * count + (1.6 if count == 1 else 0), 3.9), dpi=130, layout="constrained")
     figure.suptitle(f"{title}\n{measured_on}".strip(), fontsize=9)
     return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]
@@ -52,7 +52,7 @@ def side_by_side(count: int, title: str, measured_on: str = "") -> tuple[Figure,
 def curve(
     axes: Axes, x: Sequence[float] | pd.Series[Any], rows: pd.DataFrame, key: str, label: str, colour: str
 ) -> None:
-    """Points joined by a line, each with its interval where there is one."""
+    """Draw points joined by a line, with their intervals where there are any."""
     values = rows[key].astype(float)
     low, high = (rows.get(f"{key}_{end}", values).astype(float).fillna(values) for end in ("low", "high"))
     bars = np.array([(values - low).clip(lower=0), (high - values).clip(lower=0)])
@@ -61,19 +61,19 @@ def curve(
 
 
 def curves(axes: Axes, lines: Iterable[tuple[str, pd.DataFrame]], x: str, key: str) -> None:
-    """A curve a line, in its colour; lines without the key are left out."""
+    """Draw one curve a line, each in its colour; lines without the key are left out."""
     for colour, (label, rows) in zip(COLOURS, lines, strict=False):
         if key in rows and rows[key].notna().any():
             curve(axes, rows[x], rows, key, label, colour)
 
 
 def by_label(rows: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
-    """Lines of curves: the rows of each label."""
+    """Return the rows of each label as lines of curves."""
     return [(str(label), part) for label, part in rows.groupby("label", sort=False)]
 
 
 def legend(figure: Figure, axes: Axes) -> None:
-    """Below the panels, where it hides nothing, in as many columns as the figure is wide enough for."""
+    """Draw the legend below the panels, in as many columns as fit into the figure."""
     handles, labels = axes.get_legend_handles_labels()
     for columns in (4, 3, 2, 1):
         drawn = figure.legend(handles, labels, loc="outside lower center", ncols=columns, frameon=False, fontsize=8)
@@ -83,7 +83,7 @@ def legend(figure: Figure, axes: Axes) -> None:
 
 
 def unmeasured(axes: Axes) -> None:
-    """Say so in place of a panel."""
+    """Write "not measured" in place of a panel."""
     axes.text(0.5, 0.5, UNMEASURED, ha="center", transform=axes.transAxes)
     axes.set_axis_off()
 
@@ -92,12 +92,12 @@ def unmeasured(axes: Axes) -> None:
 
 
 def has_pictures(cell: Cell) -> bool:
-    """Whether outputs are whole pictures on a known grid."""
+    """Return whether outputs are complete pictures on a known grid."""
     return bool(cell.meta.get("grid")) and bool(cell.samples["output"].fillna("").str.endswith(".png").any())
 
 
 def blank(title: str, down: int, across: int) -> Figure:
-    """A sheet of so many panels without axes."""
+    """Return a sheet of panels without axes."""
     figure = Figure(figsize=(1.5 * across + 0.8, 1.6 * down + 0.8), dpi=130, layout="constrained")
     figure.suptitle(title, fontsize=9)
     for place in range(down * across):
@@ -108,7 +108,7 @@ def blank(title: str, down: int, across: int) -> Figure:
 
 
 def show_output(axes: Axes, store: Store, cell: Cell, prompt: str, repetition: int) -> bool:
-    """Draw an output in the units of its grid; False: there is none."""
+    """Draw an output in the units of its grid; return False where there is none."""
     axes.set_axis_on()
     samples = decoded(cell)
     samples = samples[(samples["prompt"] == prompt) & (samples["repetition"] == repetition)]
@@ -122,17 +122,17 @@ def show_output(axes: Axes, store: Store, cell: Cell, prompt: str, repetition: i
 
 
 def on_grid(values: npt.NDArray[Number], grid: Mapping[str, int]) -> npt.NDArray[Number]:
-    """A value a token, token by token, as cells [rows, columns]; ends of rows left out."""
+    """Reshape one value a token to cells [rows, columns], without ends of rows."""
     return values[: grid["rows"] * grid["stride"]].reshape(grid["rows"], grid["stride"])[:, : grid["columns"]]
 
 
 def first_of(rows: pd.DataFrame, prompt: str) -> pd.DataFrame:
-    """Of rows by prompt and repetition, those of a prompt's first repetition."""
+    """Return the rows of a prompt's first repetition."""
     rows = rows[rows["prompt"] == prompt]
     first: pd.DataFrame = rows[rows["repetition"] == rows["repetition"].min()]
     return first
 
 
 def group_title(title: str, group: Measured) -> str:
-    """A title over what was measured."""
+    """Return a title with the measured cells below it."""
     return f"{title}\n{group.title}"

@@ -1,8 +1,8 @@
-"""Fills the papers' tables from a run: every figure as printed and as measured, side by side.
+"""Fills the papers' tables from a run: every value as printed and as measured, side by side.
 
-Rows stand in the paper's order and under its names; what else the run measured follows them. A table is filled from the
-paper's own benchmark, or from a task that is none of the papers' (emoji_scenes); the heading names it. What YAML cannot
-say of a paper is in its ``Facts``.
+Rows have the paper's order and names; other cells of the run follow them. A table is filled from the paper's own
+benchmark, or from a task of no paper (emoji_scenes) that stands in for it; the heading names the task. What a paper's
+YAML file cannot express is in its ``Facts``.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Line:
 
     Args:
         labels: in the first columns.
-        selection: what it is measured on (``measured.fits``). None: nothing of this sheet.
-        printed: by the title of the quantity.
+        selection: the cells that it is measured on (``measured.fits``). None: no cell of this sheet.
+        printed: values by the title of the quantity.
         key: of the summary, for the measure ``tokens``.
-        model: the preset that the printed row is of. "": not said.
+        model: the preset of the printed row; "" where it is not known.
     """
 
     labels: tuple[str, ...]
@@ -45,9 +45,11 @@ class Scene:
     """What one sheet shows: a printed table and cells of a run.
 
     Args:
+        table: the printed table.
+        run: the run.
         lines: the table's rows.
-        cells: of this sheet.
-        every: cells of all sheets of the table.
+        cells: the cells of this sheet.
+        every: the cells of all sheets of the table.
     """
 
     table: Printed
@@ -58,18 +60,18 @@ class Scene:
 
     @property
     def layout(self) -> Layout:
-        """Of the table."""
+        """Return the layout of the table."""
         return self.table.layout
 
     @property
     def group(self) -> Measured:
-        """The cells as one group, for its title."""
+        """Return the cells as one group, which has a title."""
         first = self.cells.iloc[0]
         backbone, task = (", ".join(dict.fromkeys(self.cells[key])) for key in ("backbone", "task"))
         return Measured(backbone, str(first["dtype"]), float(first["temperature"]), task, self.cells)
 
     def heading(self, **more: str) -> str:
-        """The layout's heading with its fields filled; ``more``: the paper's own."""
+        """Fill the fields of the layout's heading; ``more`` are the paper's own fields."""
         group = self.group
         fields = {
             "title": self.table.paper.title,
@@ -108,12 +110,12 @@ class Facts:
     """What a paper's tables need beyond their YAML.
 
     Args:
-        options: of a cell, as the layouts' rows speak of them, from those of its method.
+        options: maps the options of a cell's method to those that the layouts use.
         applies: whether a sheet is filled.
         lines: of a sheet, from those of the layout.
         fields: of the heading.
         notes: of a sheet.
-        measures: writers of quantities.
+        measures: functions that format quantities, by name.
     """
 
     options: Callable[[Mapping[str, Any]], Mapping[str, Any]] | None = None
@@ -125,7 +127,7 @@ class Facts:
 
 
 def fill(name: str, run: Run, facts: Facts) -> list[TextTable]:
-    """The printed table beside each part of the run that may fill it.
+    """Fill a printed table from each part of the run that can fill it.
 
     Raises:
         UnknownNameError: there is no such table.
@@ -135,7 +137,7 @@ def fill(name: str, run: Run, facts: Facts) -> list[TextTable]:
 
 
 def scenes(table: Printed, run: Run, facts: Facts) -> Iterator[Scene]:
-    """The parts of the run that may fill a table."""
+    """Yield the parts of the run that can fill a table."""
     if not run.groups:
         return
     cells, lines = cells_of(run, facts), lines_of(table)
@@ -151,7 +153,7 @@ def scenes(table: Printed, run: Run, facts: Facts) -> Iterator[Scene]:
 
 
 def cells_of(run: Run, facts: Facts) -> pd.DataFrame:
-    """Rows of all groups, with the options that the layouts speak of."""
+    """Return the rows of all groups, with the options that the layouts use."""
     cells = pd.concat([group.rows for group in run.groups])
     if facts.options is None:
         return cells
@@ -161,7 +163,7 @@ def cells_of(run: Run, facts: Facts) -> pd.DataFrame:
 
 
 def _fitting(table: Printed, lines: Sequence[Line], cells: pd.DataFrame) -> pd.Series[bool]:
-    """Cells of the table's benchmarks, or of tasks that stand in for them."""
+    """Select the cells of the table's benchmarks, or of tasks that stand in for them."""
     layout, paper = table.layout, table.paper
     tasks = set(layout.tasks) or {line.selection.get("task", "") for line in lines if line.selection} - {""}
     fitting = pd.Series(True, cells.index)
@@ -175,7 +177,7 @@ def _fitting(table: Printed, lines: Sequence[Line], cells: pd.DataFrame) -> pd.S
 
 
 def lines_of(table: Printed) -> list[Line]:
-    """The printed rows of a table, and those that follow."""
+    """Return the printed rows of a table, then the additional ones."""
     layout = table.layout
     texts = layout.texts or tuple(f"{{{label}}}" for label in layout.labels)
     lines = []
@@ -195,7 +197,7 @@ def lines_of(table: Printed) -> list[Line]:
 
 
 def _rows(table: Printed) -> Iterator[dict[str, str]]:
-    """Rows as printed; what is printed several times (ten pictures, say) as its mean."""
+    """Yield the rows as printed; rows with equal labels (ten pictures, for instance) become their mean."""
     labels = [] if table.layout.texts else list(table.layout.labels)
     groups = [rows for _, rows in table.rows.groupby(labels, sort=False)] if labels else [table.rows]
     for rows in groups:
@@ -210,7 +212,7 @@ def _rows(table: Printed) -> Iterator[dict[str, str]]:
 
 
 def _selection(table: Printed, rows: Mapping[str, Any], context: Row) -> dict[str, Any]:
-    """What a row of the layout says, with names explained, a method's published options, and numbers as numbers."""
+    """Resolve the selection of a row: explain names, add a method's published options, convert numbers."""
     stated = dict(rows)
     if "named" in stated:
         stated = {**table.paper.named(str(context[stated.pop("named")])), **stated}
@@ -234,7 +236,7 @@ def _value(key: str, value: Any, context: Row) -> Any:
 
 
 def _text(text: str, context: Row) -> str:
-    """``{Column}`` as in the row, ``{Column:g}`` the number in it."""
+    """Replace ``{Column}`` by the row's text and ``{Column:g}`` by the number in it."""
 
     def written(match: re.Match[str]) -> str:
         value = context[match[1]]
@@ -266,7 +268,7 @@ def _sheet(scene: Scene, facts: Facts) -> TextTable:
 
 
 def _matches(scene: Scene, line: Line) -> pd.DataFrame:
-    """The cell that a line is measured on, or one of each temperature; a named backbone's from anywhere in the run."""
+    """Return the cell of a line, or one of each temperature. A named backbone's cell may be anywhere in the run."""
     if line.selection is None:
         return scene.cells.iloc[:0]
     elsewhere = scene.layout.reference and line.selection.get("backbone")
@@ -275,7 +277,7 @@ def _matches(scene: Scene, line: Line) -> pd.DataFrame:
 
 
 def _others(scene: Scene, stood_in: set[str]) -> Iterator[tuple[Line, pd.DataFrame]]:
-    """Cells that no printed row stands beside; those of several temperatures share a line."""
+    """Yield lines for cells that match no printed row; cells that differ in temperature alone share a line."""
     left = scene.cells[~scene.cells.index.isin(stood_in)]
     if not scene.layout.others:
         return
@@ -289,7 +291,7 @@ def _others(scene: Scene, stood_in: set[str]) -> Iterator[tuple[Line, pd.DataFra
 
 
 def _texts(quantity: Quantity, line: Line, cells: pd.DataFrame, measures: Mapping[str, Measure]) -> Iterator[str]:
-    """A quantity's sides on one line."""
+    """Format the sides of a quantity on one line."""
     if quantity.temperature is not None:
         cells = cells[cells["temperature"] == quantity.temperature]
     cell = None if cells.empty else cells.iloc[0]
@@ -307,11 +309,11 @@ MEASURES: Mapping[str, Measure] = {
     "verdict": lambda cell, _: "-" if cell is None else str(cell["verdict"]),
     "tokens": lambda cell, line: measured_text(cell, line.key) if line.key else "-",
 }
-"""Writers of quantities that are no figure of the summary alone."""
+"""Functions that format quantities which are not in the summary."""
 
 
 def _columns(layout: Layout, quantities: Sequence[Quantity], body: Sequence[Sequence[str]]) -> tuple[Column, ...]:
-    """Labels and quantities, ranked as the layout says."""
+    """Return the columns of labels and quantities, ranked as the layout says."""
     headed = [(quantity.title, side, quantity.heading(side)) for quantity in quantities for side in quantity.sides]
     if layout.keep == "in order":
         titles = [*layout.labels, *(heading for _, _, heading in headed)]
@@ -331,7 +333,7 @@ def _columns(layout: Layout, quantities: Sequence[Quantity], body: Sequence[Sequ
 def _measured_first(
     headed: Sequence[tuple[str, str, str]], body: Sequence[Sequence[str]], labels: int
 ) -> Iterator[str]:
-    """Titles of what was measured on some line."""
+    """Yield the titles of quantities that some line measured."""
     for i, (title, side, _) in enumerate(headed):
         if side == "measured" and any(line[labels + i] != UNMEASURED for line in body):
             yield title
@@ -349,7 +351,7 @@ def _remarks(table: Printed) -> list[str]:
 
 
 def _remarks_of_rows(table: Printed) -> list[str]:
-    """What is to be known of printed rows, those of one remark together."""
+    """Format the remarks on printed rows; rows with the same remark share a note."""
     rows_of: dict[str, list[str]] = {}
     for row in table.rows.to_dict("records"):
         labels = " ".join([str(value) for key, value in row.items() if key != "notes"][:3])
@@ -365,20 +367,22 @@ def _remarks_of_rows(table: Printed) -> list[str]:
 
 
 def pair(printed_values: Sequence[float], measured_values: Sequence[float]) -> dict[float, float]:
-    """The measured value for each printed one: the same; else, where as many are left on both sides, the next."""
+    """Return the measured value for each printed one: the equal one; else the next, if equally many are left."""
     pairs = {value: value for value in printed_values if value in measured_values}
     left, right = ([v for v in values if v not in pairs] for values in (printed_values, measured_values))
     return pairs | (dict(zip(left, right, strict=True)) if len(left) == len(right) else {})
 
 
 def _top_ks(scene: Scene) -> dict[float, float]:
-    """The measured top-k for each printed one."""
-    asked = sorted({line.selection["top_k"] for line in scene.lines if line.selection and "top_k" in line.selection})
-    return pair(asked, sorted(set(scene.cells["top_k"]))) if asked else {}
+    """Return the measured top-k for each printed one."""
+    printed_values = sorted(
+        {line.selection["top_k"] for line in scene.lines if line.selection and "top_k" in line.selection}
+    )
+    return pair(printed_values, sorted(set(scene.cells["top_k"]))) if printed_values else {}
 
 
 def _picture_lines(scene: Scene) -> Iterator[Line]:
-    """A published model's figures stand beside its own rows alone, another's beside all rows of the same method."""
+    """Match a published model with its own rows, and another backbone with all rows of the same method."""
     model = scene.table.paper.model_of(scene.group.backbone)
     top_ks = _top_ks(scene)
     for line in scene.lines:
@@ -399,9 +403,9 @@ def _picture_notes(scene: Scene) -> Iterator[str]:
         yield f"measured {', '.join(others)}: of {group.task} by a detector of its own, not the benchmark's"
     if "Model" in layout.labels and scene.table.paper.model_of(group.backbone) is None:
         yield f"{group.backbone} is none of the paper's models: it stands beside each row of the same method"
-    for theirs, ours in _top_ks(scene).items():
-        if theirs != ours:
-            yield f"the paper's Top-{theirs:g} stands beside top-k {ours:g} here"
+    for printed_k, measured_k in _top_ks(scene).items():
+        if printed_k != measured_k:
+            yield f"the paper's Top-{printed_k:g} stands beside top-k {measured_k:g} here"
 
 
 PICTURES = Facts(lines=_picture_lines, notes=_picture_notes)

@@ -1,4 +1,4 @@
-"""What a run measured, in the papers' terms: the summary's rows, with seconds and passes of whole outputs."""
+"""What a run measured, in the papers' terms: the rows of the summary, with seconds and passes of outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import matplotlib.image
 import pandas as pd
 
 from harness.record import stats
-from reports.summary import FinishedCell, Row, metric_interval, put, summarise
+from reports.summary import FinishedCell, Row, metric_interval, set_interval, summarise
 from reports.text_table import Column, TextTable
 
 if TYPE_CHECKING:
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 CELL = ("method", "backbone", "task", "temperature", "top_k", "tokens", "pixels")
-"""What a selection may name of a cell; everything else in it is an option of the method."""
+"""Columns that a selection may name; its other keys are options of the method."""
 
 
 def fits(rows: pd.DataFrame, /, **selection: Any) -> pd.DataFrame:
-    """Cells with these values; of CELL, None stands for any value."""
+    """Return the cells with these values; for the keys in CELL, None stands for any value."""
     options = dict(selection)
     for key in CELL:
         value = options.pop(key, None)
@@ -33,7 +33,7 @@ def fits(rows: pd.DataFrame, /, **selection: Any) -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class Measured:
-    """Finished cells of one backbone, type, temperature and task, the second autoregressive set left out.
+    """Finished cells of one backbone, type, temperature and task, without the second autoregressive set.
 
     Args:
         rows: of ``summary.summarise``, indexed by cell; with ``options`` (the method's parameters), ``tokens`` (an
@@ -50,30 +50,30 @@ class Measured:
 
     @property
     def title(self) -> str:
-        """As in headings."""
+        """Return the text of headings."""
         top_k = sorted(set(self.rows["top_k"]) - {0})
         sampled = f"T = {self.temperature:g}" + (f", top-k {', '.join(map(str, top_k))}" if top_k else "")
         return f"{self.backbone} {self.dtype}, {sampled}, {self.task}, n = {int(self.rows['n_ok'].max())}"
 
     def has(self, *keys: str) -> bool:
-        """Whether one of its cells has one of these figures."""
+        """Return whether one of its cells has one of these figures."""
         return any(key in self.rows and self.rows[key].notna().any() for key in keys)
 
     def row(self, cell: str) -> pd.Series[Any]:
-        """A cell's figures."""
+        """Return the figures of a cell."""
         return cast("pd.Series[Any]", self.rows.loc[cell])
 
     def cells(self, *methods: str, role: str = "") -> list[str]:
-        """Cells that these methods filled, or of a role."""
+        """Return the cells of these methods, or of a role."""
         rows = self.rows["role"] == role if role else self.rows["method"].isin(methods)
         return [str(name) for name in self.rows.index[rows]]
 
     def label(self, cell: str) -> str:
-        """A cell's method and what sets it apart."""
+        """Return the label of a cell: its method and distinguishing options."""
         return str(self.row(cell)["label"])
 
     def find(self, **selection: Any) -> str | None:
-        """The first cell that ``fits``; None: it was not run."""
+        """Return the first cell that ``fits``; None where there is none."""
         return next((str(name) for name in fits(self.rows, **selection).index), None)
 
 
@@ -91,13 +91,13 @@ class Run:
 
 
 def measured(store: Store) -> list[Measured]:
-    """A group for each backbone, type, temperature and task, in the order of the run."""
+    """Return a group for each backbone, type, temperature and task, in the order of the run."""
     frame = summarise(store)
     done = frame[(frame["status"] == "done") & (frame["role"] != "floor")]
     done = done[done["n_ok"] > 0] if len(done) else done
     if done.empty:
         return []
-    more = pd.DataFrame([_whole(store, store.cell(name)) for name in done["cell"]], index=done["cell"])
+    more = pd.DataFrame([_output_totals(store, store.cell(name)) for name in done["cell"]], index=done["cell"])
     rows = done.set_index("cell").join(more)
     return [
         Measured(str(first["backbone"]), str(first["dtype"]), float(first["temperature"]), str(first["task"]), cells)
@@ -106,53 +106,56 @@ def measured(store: Store) -> list[Measured]:
     ]
 
 
-def _whole(store: Store, cell: Cell) -> Row:
-    held = FinishedCell.of(cell)
-    frame = held.totals
+def _output_totals(store: Store, cell: Cell) -> Row:
+    finished = FinishedCell.of(cell)
+    frame = finished.totals
     row: Row = {"options": dict(cell.meta.get("params") or {}), "tokens": float(frame["output"].mean())}
-    pictures = [name for name in held.samples["output"].fillna("") if name.endswith(".png")]
+    pictures = [name for name in finished.samples["output"].fillna("") if name.endswith(".png")]
     row["pixels"] = float(len(matplotlib.image.imread(store.path / pictures[0]))) if pictures else None
-    put(row, "seconds", stats.mean(frame["wall_s"] + frame["prefill_ms"] / 1e3))
-    put(row, "passes", stats.mean(frame["nfe"].astype(float)))
-    put(row, "passes_per_token", metric_interval("nfe_per_output", frame))
-    put(row, "step_ms", metric_interval("step_ms", frame))
-    put(row, "mean_tree_depth", metric_interval("mean_tree_depth", frame))
+    set_interval(row, "seconds", stats.mean(frame["wall_s"] + frame["prefill_ms"] / 1e3))
+    set_interval(row, "passes", stats.mean(frame["nfe"].astype(float)))
+    set_interval(row, "passes_per_token", metric_interval("nfe_per_output", frame))
+    set_interval(row, "step_ms", metric_interval("step_ms", frame))
+    set_interval(row, "mean_tree_depth", metric_interval("mean_tree_depth", frame))
     row["prompts"] = int(frame.index.get_level_values("prompt").nunique())
     row["drafts"] = int(cell.steps["drafted"].max())
     return row
 
 
 KEYS = ["prompt", "repetition"]
-"""Of an output."""
+"""Columns that identify an output."""
 
 
 def decoded(cell: Cell) -> pd.DataFrame:
-    """Samples that count, well decoded or not."""
+    """Return all samples without warm-up, failed ones too."""
     return cell.samples[~cell.samples["warmup"].astype(bool)]
 
 
 def counted(cell: Cell) -> pd.DataFrame:
-    """Samples that count and were decoded well."""
+    """Return the samples that count: no warm-up, no failure."""
     samples = decoded(cell)
     return samples[samples["status"] == "ok"]
 
 
 def cycles(cell: Cell) -> pd.DataFrame:
-    """Steps of counted outputs in their order, with ``begin`` (place of the first token) and ``kept`` (tokens)."""
+    """Return the steps of counted outputs in order, with ``begin`` (index of the first token) and ``kept`` (tokens)."""
     steps = cell.steps[~cell.steps["warmup"].astype(bool)]
     steps = steps.merge(counted(cell)[KEYS], on=KEYS).sort_values([*KEYS, "step"])
-    kept = steps["emitted"] - steps["overshoot"]
-    begin = kept.groupby([steps[key] for key in KEYS], sort=False).cumsum() - kept
-    return steps.assign(begin=begin, kept=kept, levels=steps.get("levels", 0))
+    tokens = steps["emitted"] - steps["overshoot"]
+    begin = tokens.groupby([steps[key] for key in KEYS], sort=False).cumsum() - tokens
+    return steps.assign(begin=begin, kept=tokens, levels=steps.get("levels", 0))
 
 
 def plain(
     title: str, lines: Sequence[Mapping[str, str]], notes: Sequence[str] = (), labels: int = 1
 ) -> list[TextTable]:
-    """A sheet of lines by heading, the first headings kept longest on a narrow terminal; none of no lines.
+    """Return a table of lines by heading; a narrow terminal drops the last columns first. No lines, no table.
 
     Args:
-        labels: columns that name a row.
+        title: of the table.
+        lines: its rows.
+        notes: below the table.
+        labels: number of columns that name a row.
     """
     if not lines:
         return []
@@ -161,6 +164,6 @@ def plain(
 
 
 def over_seeds(rows: pd.DataFrame) -> str:
-    """What the intervals are over where every cell decoded one prompt; "" where one decoded more."""
+    """Return a note that intervals are over seeds where every cell decoded one prompt; "" elsewhere."""
     seeds = int(rows["n_ok"].max())
     return f"one prompt: intervals are over its {seeds} seeds" if rows["prompts"].max() == 1 and seeds > 1 else ""

@@ -1,6 +1,7 @@
-"""What papers print and how a run fills it, as data: a CSV a table, and a YAML a paper.
+"""Reads the papers' files in ``reports/data/papers``: one CSV a printed table, and one YAML file a paper.
 
-To add a table, add its CSV to ``reports/data/papers`` and an entry of the same name to the paper's YAML there.
+The classes are the schema of a YAML file: `Paper` is the file, `Layout` an entry of its ``tables``, `Contents` an entry
+of its ``reports``. To add a table, add its CSV and an entry of the same name to the paper's file.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ FOLDER = Path(__file__).parents[1] / "data" / "papers"
 
 
 def _flat(values: Any) -> Any:
-    """A list without the lists in it, which YAML's anchors leave."""
+    """Flatten a list; YAML's anchors leave lists in lists."""
     if not isinstance(values, list):
         return values
     return [inner for value in values for inner in (_flat(value) if isinstance(value, list) else [value])]
@@ -37,11 +38,11 @@ class Quantity(_Data):
 
     Args:
         title: as printed.
-        keys: of the summary; the first that was measured is shown.
+        keys: of the summary; the first measured one is shown.
         digits: decimals.
-        measure: name of a function that writes it, in place of keys; see ``engine.MEASURES``.
+        measure: name of a function that formats it, in place of keys; see ``engine.MEASURES``.
         sides: "printed" and "measured", or one of them.
-        temperature: of the cell that it is measured on. None: any.
+        temperature: of the measured cell. None: any.
     """
 
     title: str
@@ -52,22 +53,22 @@ class Quantity(_Data):
     temperature: float | None = None
 
     def heading(self, side: str) -> str:
-        """Of one of its sides."""
+        """Return the heading of a side."""
         return f"{self.title}, {side}" if len(self.sides) > 1 else self.title
 
 
 class More(_Data):
-    """A row that the paper does not print."""
+    """An additional row, which the paper does not print."""
 
     labels: tuple[str, ...]
     rows: dict[str, Any]
 
 
 class Others(_Data):
-    """Cells that stand in no row.
+    """Cells that match no printed row.
 
     Args:
-        rows: what they have to be.
+        rows: the selection of these cells.
         also: labels of a line before theirs, by the key (of the summary) that it shows.
     """
 
@@ -87,32 +88,33 @@ Selections = Annotated[tuple[dict[str, Any], ...], BeforeValidator(_flat)]
 class Layout(_Data):
     """How a printed table is filled.
 
-    A text with ``{Column}`` stands for the value of a printed row, ``{Column:g}`` for the number in it.
+    ``{Column}`` in a text is replaced by the value of a printed row, ``{Column:g}`` by the number in it.
 
     Args:
         where: "Table 1".
         caption: shortened.
-        model: that all rows are of. "": they name their own.
+        model: the model of all rows. "": rows name their models.
         heading: of a sheet; see ``engine.Scene.heading``.
         tasks: the paper's benchmark; none: those of the rows, or any.
-        stand_in: whether a task that is none of the paper's benchmarks stands in for it.
-        sheet_by: columns of the summary; a sheet for each of their values.
-        reference: the preset beside whose rows a backbone stands that the paper has not. "": rows name models.
+        stand_in: whether a task of no paper stands in for the benchmark.
+        sheet_by: columns of the summary; one sheet for each of their values.
+        reference: preset whose rows are shown next to a backbone that the paper lacks. "": rows name models.
         labels: columns that name a row, printed ones unless there are ``texts``.
         texts: of the labels.
-        rows: what a printed row is measured on: columns of the summary, options of the method, and ``named`` (a column
-            whose value ``Paper.names`` explains), ``role`` (of the suite) or ``of`` (a model, as printed).
-        lines: where a printed row becomes several, what each adds: values for ``texts``, the printed column of each
+        rows: selection of a printed row: columns of the summary, options of the method, and ``named`` (a column whose
+            value ``Paper.names`` explains), ``role`` (of the suite) or ``of`` (a model, as printed).
+        lines: one entry for each line of a printed row. An entry has values for ``texts``, the printed column of each
             quantity, ``rows``, and ``key`` (of the summary) for the measure ``tokens``.
         columns: quantities.
-        if_measured: quantities of tasks that no paper has, shown where the run has them.
-        temperatures: of which every quantity is printed, side by side.
-        more: rows that follow.
-        others: labels of cells that stand in no row, from columns of the summary; none: these cells are left out.
-        other_rows: what such a cell has to be.
+        if_measured: quantities of tasks of no paper, shown where the run has them.
+        temperatures: every quantity has a column for each of them.
+        more: additional rows at the end.
+        others: labels of cells that match no row, from columns of the summary; none: these cells are left out.
+        other_rows: selections of such cells.
         keep: titles in the order in which a narrow terminal keeps them. None: measured ones first.
-        drop_first: labels that it does without.
-        first_notes, notes, last_notes: below the table.
+        drop_first: labels that a narrow terminal drops.
+        first_notes: notes above the paper's.
+        last_notes: notes below the remarks.
     """
 
     where: str
@@ -140,7 +142,7 @@ class Layout(_Data):
 
     @property
     def quantities(self) -> tuple[Quantity, ...]:
-        """Of all temperatures; the titles of several name theirs."""
+        """Return the quantities of all temperatures; with several temperatures, titles name them."""
         if not self.temperatures:
             return self.columns
         return tuple(
@@ -156,12 +158,12 @@ class Layout(_Data):
 
 
 class Contents(_Data):
-    """What the report of a suite holds.
+    """The contents of a suite's report.
 
     Args:
         sheets: names of printed tables and of functions (``registry.sheet``).
         figures: names of functions (``registry.figure``).
-        roles: what a role's cells are, where the suite does not say.
+        roles: selections of roles, where the suite has none.
     """
 
     sheets: Names = ()
@@ -173,17 +175,20 @@ class Paper(_Data):
     """A paper's tables.
 
     Args:
-        title, source: of the paper.
+        title: of the paper.
+        source: of the paper.
         heading: of its sheets.
-        benchmarks: its tasks, which stand in for no other.
-        alone: tasks that only tables of one of them show.
-        published: options of a method as the paper runs it.
+        benchmarks: its tasks, which stand in for no other task.
+        alone: tasks that appear only in tables of these tasks.
+        published: options of a method in the paper.
         models: presets by their printed names.
-        names: what a printed name stands for, as in ``Layout.rows``.
+        names: selections by printed name, as in ``Layout.rows``.
         notes: of every table.
         remarks: whether a remark on printed rows names them.
-        columns, decodings: shared parts, for YAML's anchors.
-        reports: by name.
+        columns: shared parts, for YAML's anchors.
+        decodings: shared parts, for YAML's anchors.
+        tables: layouts by the name of their CSV.
+        reports: contents by name.
     """
 
     title: str
@@ -202,7 +207,7 @@ class Paper(_Data):
     reports: dict[str, Contents] = {}
 
     def preset(self, model: str) -> str:
-        """What is registered here for a model by any of its printed names.
+        """Return the preset of a model by one of its printed names.
 
         Raises:
             KeyError: the paper has no such model.
@@ -210,14 +215,14 @@ class Paper(_Data):
         return {_plain(name): preset for name, preset in self.models.items()}[_plain(model)]
 
     def model_of(self, preset: str) -> str | None:
-        """What the paper calls a preset; None: it does not have it."""
+        """Return the paper's name of a preset; None where the paper lacks it."""
         return next((model for model, name in self.models.items() if name == preset), None)
 
     def named(self, name: str) -> dict[str, Any]:
-        """What a printed name stands for, whatever its case.
+        """Return the selection of a printed name; case is ignored.
 
         Raises:
-            UnknownNameError: the paper's YAML does not explain it.
+            UnknownNameError: the paper's file does not explain the name.
         """
         names = {key.lower(): values for key, values in self.names.items()}
         if name.lower() not in names:
@@ -235,8 +240,10 @@ class Printed:
 
     Args:
         name: of its file.
-        key: of the paper, the name of its YAML.
-        rows: as printed, every value a text, "" where there is none.
+        key: of the paper, the name of its file.
+        paper: the paper.
+        layout: how the table is filled.
+        rows: as printed; every value is a text, "" where there is none.
     """
 
     name: str
@@ -248,13 +255,13 @@ class Printed:
 
 @cache
 def papers() -> Mapping[str, Paper]:
-    """All papers, by the names of their files."""
+    """Read all papers, by the names of their files."""
     files = sorted(FOLDER.glob("*.yaml"))
     return {path.stem: Paper.model_validate(yaml.safe_load(path.read_text(encoding="utf-8"))) for path in files}
 
 
 def printed(name: str) -> Printed:
-    """A table by the name of its file.
+    """Read a table by the name of its file.
 
     Raises:
         UnknownNameError: there is no such table.
@@ -267,10 +274,10 @@ def printed(name: str) -> Printed:
 
 
 def names() -> list[str]:
-    """All tables."""
+    """Return the names of all tables."""
     return [name for paper in papers().values() for name in paper.tables]
 
 
 def reports() -> dict[str, Contents]:
-    """All reports, by the names that suites give in ``report:``."""
+    """Return all reports by the names that suites give in ``report:``."""
     return {name: contents for paper in papers().values() for name, contents in paper.reports.items()}

@@ -1,4 +1,4 @@
-"""Functions that fill sheets and draw figures, by the names that the papers' YAML files give them."""
+"""Functions that fill tables and draw figures, by their names in the papers' YAML files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FIGURES: dict[str, Draw] = {}
 
 
 def sheet(*names: str) -> Callable[[Fill], Fill]:
-    """Register a function that fills sheets."""
+    """Register a function that fills tables."""
 
     def register(fill: Fill) -> Fill:
         SHEETS.update(dict.fromkeys(names, fill))
@@ -26,7 +26,7 @@ def sheet(*names: str) -> Callable[[Fill], Fill]:
 
 
 def figure(name: str) -> Callable[[Draw], Draw]:
-    """Register a function that draws figures; files are called as it, without the paper's name."""
+    """Register a function that draws figures. Files have this name without the paper's."""
 
     def register(draw: Draw) -> Draw:
         FIGURES[name] = draw

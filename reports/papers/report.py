@@ -1,4 +1,4 @@
-"""Reports of papers: a suite that names one (``report:``) ends with the paper's tables and figures, measured too."""
+"""Writes the report of a suite (``report:``): the paper's tables and figures, printed and measured."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from harness.record.store import Store
 
 SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked)
-"""Modules whose import registers their sheets and figures."""
+"""Modules whose import registers their tables and figures."""
 FACTS = {
     "sjdpp": PICTURES,
     "mulo_sd": PICTURES,
@@ -46,10 +46,10 @@ LEGEND = (
 
 
 def write(store: Store, outdir: Path) -> list[Path]:
-    """Write papers.md, a CSV a table, and the figures of the run's report.
+    """Write papers.md, one CSV a table, and the figures of the run's report.
 
     Returns:
-        The paths. None where the run's suite has no such report, or no cell is finished.
+        The paths; none where the suite has no report or no cell is finished.
     """
     contents, run = _open(store)
     if not run.groups or not (contents.sheets or contents.figures):
@@ -66,14 +66,14 @@ def write(store: Store, outdir: Path) -> list[Path]:
 
 
 def terminal(store: Store, console: Console) -> None:
-    """Print the paper's tables, with the columns that the console is wide enough for."""
+    """Print the paper's tables with the columns that fit the console."""
     contents, run = _open(store)
     for _, _, sheet in _sheets(contents, run):
         print_table(sheet, console)
 
 
 def markdown(sheets: Sequence[TextTable], figures: Sequence[Path]) -> str:
-    """All tables whole, the figures, and the legend."""
+    """Return all tables with all columns, the figures, and the legend."""
     parts = ["# Printed and measured", ""]
     for sheet in sheets:
         parts += [f"## {sheet.title}", "", *markdown_lines([column.title for column in sheet.columns], sheet.rows), ""]
@@ -84,12 +84,12 @@ def markdown(sheets: Sequence[TextTable], figures: Sequence[Path]) -> str:
 
 
 def contents_of(store: Store) -> Contents:
-    """What the report of a run's suite holds; runs of before ``report:`` was a key are known by the suite's name.
+    """Return the contents of the run's report. Runs older than the key ``report:`` are recognised by the suite's name.
 
-    Roles that the suite names stand in place of those of the report.
+    Roles of the suite replace those of the report.
 
     Raises:
-        UnknownNameError: the suite names a report that there is none of.
+        UnknownNameError: there is no such report.
     """
     suite = store.manifest.get("suite") or {}
     stated = suite.get("report")
@@ -110,7 +110,7 @@ def _open(store: Store) -> tuple[Contents, Run]:
 
 
 def _sheets(contents: Contents, run: Run) -> Iterator[tuple[str, int, TextTable]]:
-    """Each with the name of its file and its place among those of the same name."""
+    """Yield each table with the name of its file and its index among those of the same name."""
     for name in contents.sheets:
         sheets = SHEETS[name](run) if name in SHEETS else table(name, run)
         for i, sheet in enumerate(sheets):
@@ -118,7 +118,7 @@ def _sheets(contents: Contents, run: Run) -> Iterator[tuple[str, int, TextTable]
 
 
 def table(name: str, run: Run) -> list[TextTable]:
-    """A printed table beside what the run measured."""
+    """Fill a printed table with what the run measured."""
     return fill(name, run, FACTS.get(printed(name).key, Facts()))
 
 
@@ -129,7 +129,7 @@ def _csv(name: str, i: int, sheet: TextTable, outdir: Path) -> Path:
 
 
 def _draw(name: str, run: Run, outdir: Path) -> Iterator[Path]:
-    """Save the figures of a name; files are called without the paper's, and numbered from the second on."""
+    """Save the figures of a name. Files lack the paper's name and are numbered from the second on."""
     stem = next((name.removeprefix(f"{key}_") for key in papers() if name.startswith(f"{key}_")), name)
     with rc_context(STYLE):
         for i, figure in enumerate(FIGURES[name](run)):

@@ -1,7 +1,7 @@
-"""Trees of a run: how deep they were, how much of them was used, what they cost, and where adapting them gained.
+"""Trees of a run: their depth, utilisation and cost, and where adaptation gained.
 
-A cycle is a step. Symbols: d levels of a tree, k children a node, N nodes kept. Source: ADT-Tree, eqs. 4 and 5, and
-section VI for the stated limitation.
+A cycle is a step. Symbols: d levels of a tree, k children a node, N nodes in the draft. Source: ADT-Tree, eqs. 4 and 5,
+and section VI for the stated limitation.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from harness.record.store import Cell, Store
 
 FIXED = ("eagle2", "lantern", "eagle3")
-"""Methods whose trees have one depth and width, as parameters."""
+"""Methods whose depth and width are parameters."""
 COMPARED = (
     ("eagle2", "medusa"),
     ("eagle2", "speculative"),
@@ -35,10 +35,10 @@ COMPARED = (
 
 @sheet("trees", "adt_tree_trees")
 def overview(run: Run) -> Iterator[TextTable]:
-    """Tokens a pass and a cycle, depth and use of trees, speed-up and verdict of every method of a group."""
+    """Return a table for each group: tokens a pass and a cycle, depth and use of trees, speed-up, verdict."""
     for group in run.groups:
         outputs = {str(name): FinishedCell.of(run.store.cell(str(name))) for name in group.rows.index}
-        lines = [_use(group.row(name), held) for name, held in outputs.items()]
+        lines = [_use(group.row(name), outputs_of_cell) for name, outputs_of_cell in outputs.items()]
         notes = ["mean depth: levels of the drafts as read / cycles; utilisation: accepted drafts / levels"]
         for method, rival in COMPARED:
             a, b = group.find(method=method), group.find(method=rival)
@@ -47,8 +47,8 @@ def overview(run: Run) -> Iterator[TextTable]:
         yield from plain(f"Trees: depth, use and speed | measured on {group.title}", lines, notes)
 
 
-def _use(row: pd.Series[Any], held: FinishedCell) -> dict[str, str]:
-    used = estimate_text(stats.ratio(held.totals, "accepted", "levels")) if held.totals["levels"].sum() else "-"
+def _use(row: pd.Series[Any], finished: FinishedCell) -> dict[str, str]:
+    used = estimate_text(stats.ratio(finished.totals, "accepted", "levels")) if finished.totals["levels"].sum() else "-"
     return {
         "decoding": str(row["label"]),
         "verdict": str(row["verdict"]),
@@ -62,14 +62,17 @@ def _use(row: pd.Series[Any], held: FinishedCell) -> dict[str, str]:
 
 
 class Cost(NamedTuple):
-    """Of trees of d levels, k children a node and N nodes; means over cycles with room for d levels and one more.
+    """Costs of trees of d levels, k children a node and N nodes: means over cycles with room for d + 1 levels.
 
     Args:
-        candidates: eq. 5.
+        d: levels.
+        k: children a node.
+        N: nodes.
+        candidates: by eq. 5.
         nodes: read by the target.
         passes: of the drafter.
-        targets: of the target.
-        draft_ms: a cycle.
+        targets: passes of the target.
+        draft_ms: of the drafter in a cycle.
     """
 
     d: int
@@ -83,26 +86,26 @@ class Cost(NamedTuple):
 
     @property
     def read(self) -> int:
-        """Nodes that the target reads of all candidates."""
+        """Return the number of nodes that the target reads."""
         return min(self.N, self.candidates)
 
 
 def cost(cell: Cell) -> Cost | None:
-    """None where no cycle had room for the whole tree."""
+    """Return the costs of a cell; None where no cycle had room for the whole tree."""
     options = cell.meta["params"]
     d, k, most = int(options["depth"]) + 1, int(options["width"]), int(options["nodes"])
     steps = cycles(cell)
     total = steps.groupby(KEYS)["kept"].transform("sum")
-    whole = steps[total - steps["begin"] > d]
-    if whole.empty:
+    roomy = steps[total - steps["begin"] > d]
+    if roomy.empty:
         return None
-    drafted, passes, targets, ns = (float(whole[name].mean()) for name in ("drafted", "draft_nfe", "nfe", "draft_ns"))
+    drafted, passes, targets, ns = (float(roomy[name].mean()) for name in ("drafted", "draft_nfe", "nfe", "draft_ns"))
     return Cost(d, k, most, k * k * (d - 1) + k, drafted, passes, targets, ns / 1e6)
 
 
 @sheet("adt_tree_costs")
 def costs(run: Run) -> Iterator[TextTable]:
-    """Eqs. 4 and 5 beside what was counted, a row a fixed tree; T_S and T_N fitted where there are three trees."""
+    """Compare eqs. 4 and 5 with the counts, one row a fixed tree; three trees are enough to fit T_S and T_N."""
     for group in run.groups:
         trees = {name: tree for name in group.cells(*FIXED) if (tree := cost(run.store.cell(name)))}
         sizes = np.array([[tree.d, tree.read] for tree in trees.values()], dtype=np.float64)
@@ -132,10 +135,15 @@ def costs(run: Run) -> Iterator[TextTable]:
 
 
 def gains(store: Store, group: Measured, name: str) -> pd.DataFrame | None:
-    """By picture: ``variance`` of the acceptance length under the fixed tree, and ``gain``, its ms/token over ours.
+    """Return ``variance`` and ``gain`` by picture; None where the run has no fixed tree.
+
+    ``variance`` is that of the acceptance length under the fixed tree; ``gain`` is its ms/token over ADT-Tree's. The
+    fixed tree is the fastest of EAGLE-2, or of LANTERN where ADT-Tree accepts by LANTERN's rule.
 
     Args:
-        name: of a cell of ADT-Tree; the fixed tree is the fastest of EAGLE-2, or of LANTERN where it accepts as that.
+        store: the run.
+        group: its cells.
+        name: a cell of ADT-Tree.
     """
     relaxed = cast("dict[str, Any]", group.row(name)["options"]).get("acceptance") == "lantern"
     fixed = group.rows[group.rows["method"] == ("lantern" if relaxed else "eagle2")]
@@ -150,7 +158,7 @@ def gains(store: Store, group: Measured, name: str) -> pd.DataFrame | None:
 
 @sheet("adt_tree_gain")
 def limitation(run: Run) -> list[TextTable]:
-    """The stated limitation: what adapting gains against how much acceptance lengths of the fixed tree vary."""
+    """Compare the gain of adaptation with the variance of the fixed tree's acceptance length (stated limitation)."""
     lines = []
     for group in run.groups:
         for name in group.cells("adt_tree"):
@@ -173,7 +181,7 @@ def limitation(run: Run) -> list[TextTable]:
 
 
 def correlation(pictures: pd.DataFrame) -> stats.Interval | None:
-    """Of the ranks of both columns, with an interval over prompts."""
+    """Return the rank correlation of both columns, with an interval over prompts."""
     x, y = (pictures[column].rank() for column in pictures)
     sums = pd.DataFrame({"n": 1.0, "x": x, "y": y, "xx": x * x, "yy": y * y, "xy": x * y})
 

@@ -1,6 +1,6 @@
-"""Fig. 1 of ADT-Tree from the cards of the trained drafters: how often their best token, or one of three, is right.
+"""Fig. 1 of ADT-Tree from the cards of the trained drafters: how often the best token, or one of three, is right.
 
-Each beside its controls of the same form, untrained and with shuffled weights. The paper's figure prints no values.
+Controls of the same architecture are untrained or have shuffled weights. The paper's figure prints no values.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from reports.papers.registry import figure, sheet
 from reports.text_table import UNMEASURED, TextTable
 
 FIGURE = re.compile(r"top([13])_(?:head)?1(_untrained|_shuffled)?")
-"""Of the next token that a drafter is asked for, as recipes write it on cards."""
+"""Keys of next-token accuracy on the cards."""
 CONTROLS = {"": "trained", "_untrained": "untrained", "_shuffled": "shuffled weights"}
 
 
 class Accuracy(NamedTuple):
-    """Shares of held-out tokens, by control: of the best token, and of the best three."""
+    """Shares of held-out tokens where the best token, or one of the best three, is right; by control."""
 
     drafter: str
     top1: dict[str, float]
@@ -33,12 +33,12 @@ class Accuracy(NamedTuple):
 
 
 def folder() -> Path:
-    """Where the package keeps what it ships."""
+    """Return the folder of the shipped weights."""
     return Path(str(files("harness"))) / "backbones" / "weights"
 
 
 def accuracies(cards: Path) -> list[Accuracy]:
-    """Of every card below a folder that has such figures, in the order of their names."""
+    """Read the accuracies of all cards below a folder, in the order of their names."""
     drafters = []
     for path in sorted(cards.glob("*/card.json")):
         card = json.loads(path.read_text(encoding="utf-8"))
@@ -53,7 +53,7 @@ def accuracies(cards: Path) -> list[Accuracy]:
 
 @sheet("adt_tree_fig1")
 def table(run: Run) -> list[TextTable]:
-    """Fig. 1 as a table."""
+    """Return Fig. 1 as a table."""
     lines = []
     for drafter in accuracies(folder()):
         line = {"drafter": drafter.drafter}
@@ -71,7 +71,7 @@ def _share(side: dict[str, float], control: str) -> str:
 
 @figure("adt_tree_fig1")
 def draw(run: Run) -> Iterator[Figure]:
-    """Fig. 1: bars of top-1 and top-3, solid and pale, a group a drafter, a colour a control."""
+    """Draw Fig. 1: bars of top-1 (solid) and top-3 (pale), one group a drafter, one colour a control."""
     drafters = accuracies(folder())
     if not drafters:
         return

@@ -1,7 +1,7 @@
-"""What ADT-Tree's tables need beyond their YAML: bases of trees that leave no choice, and which model stands for which.
+"""What ADT-Tree's tables need beyond their YAML: trees with a fixed base, and which backbone stands for which model.
 
-Its trees with a fixed base are ours with bounds that leave no other: from a base of 1, d is 1 or 2, and from one of k,
-k less or more one step, whatever the neighbour had.
+A fixed base is expressed by bounds: from a base of 1, d is 1 or 2. From a base of k, the width is k minus or plus one
+step, whatever the neighbour had.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from reports.papers.engine import Facts, Line, Scene
 
 
 def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of ADT-Tree with ``fixed``: which of depth (d) and width (k) its bounds fix."""
+    """Add ``fixed`` to the options of ADT-Tree: which of depth (d) and width (k) its bounds fix."""
     if not {"depths", "widths", "step_k"} <= set(params):
         return params
     depth, (least, most) = list(params["depths"]) == [1, 2], params["widths"]
@@ -22,14 +22,14 @@ def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def stand_ins(scene: Scene) -> dict[str, str]:
-    """Backbones of the run by the paper's models, in the order of both."""
+    """Return the run's backbones by the paper's models; both keep their order."""
     printed = scene.table.rows
     models = dict.fromkeys(printed["Model"]) if "Model" in printed else [scene.layout.model]
     return dict(zip(models, dict.fromkeys(scene.cells["backbone"]), strict=False))
 
 
 def lines(scene: Scene) -> Iterator[Line]:
-    """Each row on the backbone that stands for its model."""
+    """Assign each row the backbone that stands for its model."""
     backbones = stand_ins(scene)
     for line in scene.lines:
         backbone = backbones.get(line.labels[0] if "Model" in scene.table.rows else scene.layout.model)
@@ -37,7 +37,7 @@ def lines(scene: Scene) -> Iterator[Line]:
 
 
 def notes(scene: Scene) -> Iterator[str]:
-    """Which backbone stands for which model."""
+    """Say which backbone stands for which model."""
     yield from (f"{backbone} stands for {model}" for model, backbone in stand_ins(scene).items())
 
 

@@ -1,4 +1,4 @@
-"""Figures of ADT-Tree about its trees: depths over the picture, lengths, starts, and where adapting gained."""
+"""Figures of ADT-Tree: depths over the picture, acceptance lengths, initialisation, and the gain of adaptation."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from reports.papers.registry import figure, sheet
 from reports.text_table import TextTable, measured_text
 
 PROMPTS, METHODS = 4, 3
-"""Rows and methods of a map at most."""
+"""Most rows and methods of a map."""
 MAPS_OF = ("adt_tree", "eagle2", "lantern", "eagle1", "eagle3", "lanternpp")
-"""Whose first cell is drawn, the first ones of these."""
+"""Methods whose first cell is drawn, in order of preference."""
 INITS = {"horizontal": "horizontal repeat", "vertical": "vertical repeat", "random": "random", "flock": "TokenFlock"}
 
 
 def token_depths(steps: pd.DataFrame) -> Ints:
-    """The level of the tree that each token of a picture stood at, the bonus token one below the last accepted."""
-    parts = [np.arange(1, kept + 1) for kept in steps["kept"]]
+    """Return the tree level of each token of a picture; the bonus token is one level below the last accepted node."""
+    parts = [np.arange(1, tokens + 1) for tokens in steps["kept"]]
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
 
 
 def tree_depths(steps: pd.DataFrame) -> Ints:
-    """The levels of the tree that gave each token of a picture."""
+    """Return the number of levels of each token's tree."""
     return np.repeat(steps["levels"].to_numpy(dtype=np.int64), steps["kept"])
 
 
@@ -50,7 +50,7 @@ MAPPED = {"level of the token": token_depths, "levels of the tree": tree_depths}
 
 @figure("adt_tree_fig2")
 def maps(run: Run) -> Iterator[Figure]:
-    """Fig. 2: beside each picture, the level that each token stood at, and the levels of its tree."""
+    """Draw Fig. 2: each picture, the level of each token, and the levels of its tree."""
     for group in run.groups:
         firsts = [names[0] for method in MAPS_OF if (names := group.cells(method))]
         cells = [cell for name in firsts if has_pictures(cell := run.store.cell(name))][:METHODS]
@@ -77,7 +77,7 @@ def maps(run: Run) -> Iterator[Figure]:
 
 @figure("adt_tree_fig3")
 def lengths(run: Run) -> Iterator[Figure]:
-    """Fig. 3 (a): how often a cycle of a fixed tree emitted so many tokens, a panel a tree, a colour a temperature."""
+    """Draw Fig. 3 (a): tokens a cycle of fixed trees, one panel a tree, one colour a temperature."""
     trees: dict[str, list[tuple[float, str]]] = {}
     for group in run.groups:
         for name in group.cells(*FIXED)[:METHODS]:
@@ -101,7 +101,7 @@ def lengths(run: Run) -> Iterator[Figure]:
 
 @sheet("adt_tree_fig3")
 def length_table(run: Run) -> list[TextTable]:
-    """Fig. 3 (a) as a table: the share of cycles that emitted so many tokens, of each fixed tree."""
+    """Return Fig. 3 (a) as a table: the share of cycles by number of tokens, for each fixed tree."""
     lines = []
     for group in run.groups:
         for name in group.cells(*FIXED):
@@ -125,7 +125,7 @@ STARTS = {
 
 
 def _starts(group: Measured) -> pd.DataFrame:
-    """Figures of the first cell of each start, by its name in the paper."""
+    """Return the row of the first cell of each initialisation, by the paper's name of it."""
     starts: dict[str, pd.Series[float]] = {}
     for name in group.cells("adt_tree"):
         row = group.row(name)
@@ -136,7 +136,7 @@ def _starts(group: Measured) -> pd.DataFrame:
 
 @figure("adt_tree_fig8")
 def starts(run: Run) -> Iterator[Figure]:
-    """Fig. 8: tau, mean depth and speed-up by what a tree's depth and width begin from."""
+    """Draw Fig. 8: tau, mean depth and speed-up by initialisation of depth and width."""
     for group in run.groups:
         rows = _starts(group)
         if len(rows) < 2:
@@ -153,7 +153,7 @@ def starts(run: Run) -> Iterator[Figure]:
 
 @sheet("adt_tree_fig8")
 def start_table(run: Run) -> Iterator[TextTable]:
-    """Fig. 8 as a table."""
+    """Return Fig. 8 as a table."""
     for group in run.groups:
         lines = [
             {"initialisation": str(name), **{title: measured_text(row, key) for key, title in STARTS.items()}}
@@ -164,7 +164,7 @@ def start_table(run: Run) -> Iterator[TextTable]:
 
 @figure("adt_tree_gain")
 def gain(run: Run) -> Iterator[Figure]:
-    """The stated limitation: gain of each picture over the fixed tree against the variance of its acceptance length."""
+    """Draw the stated limitation: the gain of each picture against the variance of its acceptance length."""
     for group in run.groups:
         cells = {name: gains(run.store, group, name) for name in group.cells("adt_tree")}
         if all(pictures is None for pictures in cells.values()):

@@ -1,4 +1,4 @@
-"""How sure a model is of each cell of its pictures: maps of the top-1 probability, and distributions of two cells.
+"""Maps of the top-1 probability of each cell of a picture, and distributions of single cells.
 
 Probabilities are of the target's distribution at T = 1, without filters, along the baseline's outputs
 (`Sample.leading`). Source: ADT-Tree, Figs. 4, 5 and 9.
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 Floats = npt.NDArray[np.float64]
 PICTURES = 4
-"""Of a map at most."""
+"""Most pictures of a map."""
 
 
 class Picture(NamedTuple):
-    """A baseline's output: its prompt, repetition, probabilities of the likeliest codes [tokens, K], and regions."""
+    """An output of the baseline: prompt, repetition, probabilities of the likeliest codes [tokens, K], and regions."""
 
     prompt: str
     repetition: int
@@ -38,12 +38,12 @@ class Picture(NamedTuple):
     regions: tuple[str, ...]
 
     def sureness(self, grid: Mapping[str, int]) -> Floats:
-        """Top-1 probability of each cell."""
+        """Return the top-1 probability of each cell."""
         return on_grid(self.probs[:, 0], grid)
 
 
 def pictures(cell: Cell) -> Iterator[Picture]:
-    """Whole outputs whose distributions were stored."""
+    """Yield the complete outputs whose distributions were stored."""
     grid, samples = cell.meta.get("grid"), counted(cell)
     if not grid or "leading" not in samples:
         return
@@ -66,7 +66,7 @@ def _baselines(run: Run) -> Iterator[tuple[Measured, Cell, list[Picture]]]:
 
 @figure("adt_tree_fig9")
 def maps(run: Run) -> Iterator[Figure]:
-    """Figs. 4 and 9: beside each picture its top-1 probabilities, a sheet a model."""
+    """Draw Figs. 4 and 9: each picture and its top-1 probabilities, one sheet a model."""
     shade = Normalize(0, 1)
     for group, cell, outputs in _baselines(run):
         title = group_title("Figs. 4 and 9: top-1 probability of each cell", group)
@@ -92,7 +92,7 @@ class Place(NamedTuple):
 
 
 def extremes(outputs: Sequence[Picture], grid: Mapping[str, int]) -> list[Place]:
-    """Of all cells the least and the most certain one, and the median one between them."""
+    """Return the least certain, the median and the most certain of all cells."""
     order = np.argsort(np.concatenate([picture.sureness(grid).ravel() for picture in outputs]), kind="stable")
     places = []
     for kind, at in (("least certain", order[0]), ("median", order[len(order) // 2]), ("most certain", order[-1])):
@@ -105,7 +105,7 @@ def extremes(outputs: Sequence[Picture], grid: Mapping[str, int]) -> list[Place]
 
 @figure("adt_tree_fig5")
 def laws(run: Run) -> Iterator[Figure]:
-    """Fig. 5: the distribution of a cell that might be many codes, and of one that is one, by rank."""
+    """Draw Fig. 5: distributions of an uncertain and of a certain cell, by rank."""
     for group, cell, outputs in _baselines(run):
         drawn, (axes,) = side_by_side(1, "Fig. 5: laws of single cells", group.title)
         for colour, place in zip(COLOURS, extremes(outputs, cell.meta["grid"]), strict=False):
@@ -119,7 +119,7 @@ def laws(run: Run) -> Iterator[Figure]:
 
 @sheet("adt_tree_fig9")
 def table(run: Run) -> list[TextTable]:
-    """Top-1 probability by region; the paper says that it is low on smooth ground and high on detail."""
+    """Return top-1 probabilities by region; the paper says they are low on smooth ground and high on detail."""
     lines: list[dict[str, str]] = []
     for group, cell, outputs in _baselines(run):
         values: dict[str, list[Any]] = {}

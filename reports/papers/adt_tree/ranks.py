@@ -1,4 +1,4 @@
-"""ADT-Tree's Fig. 3 (b): which of its siblings an accepted node was, in the order of the drafter's confidence."""
+"""ADT-Tree's Fig. 3 (b): the rank of accepted nodes among their siblings, by the drafter's confidence."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from harness.record.store import Store
 
 TREES = ("eagle2", "eagle3", "lantern", "adt_tree")
-"""Methods whose siblings stand by confidence, so an accepted node's place is the least k that has it."""
+"""Methods that sort siblings by confidence, so that a node's rank is the smallest k that contains it."""
 
 
 def shares(store: Store, name: str) -> npt.NDArray[Any] | None:
-    """Share of a cell's accepted nodes that stood first, second and so on; None where no rank was stored."""
+    """Return the shares of accepted nodes by rank, from the first; None where no rank was stored."""
     column = cycles(store.cell(name)).get("ranks")
     ranks = [np.asarray(row, dtype=np.int64) for row in column if row is not None] if column is not None else []
     counts = np.bincount(np.concatenate(ranks)) if ranks else np.zeros(0)
@@ -31,7 +31,7 @@ def shares(store: Store, name: str) -> npt.NDArray[Any] | None:
 
 @sheet("adt_tree_fig3b")
 def table(run: Run) -> list[TextTable]:
-    """Fig. 3 (b) as a table: accepted nodes by their place among their siblings."""
+    """Return Fig. 3 (b) as a table: accepted nodes by rank among their siblings."""
     lines = [
         {
             "decoding": f"{group.label(name)}, T = {group.temperature:g}",
@@ -49,7 +49,7 @@ def table(run: Run) -> list[TextTable]:
 
 @figure("adt_tree_fig3b")
 def draw(run: Run) -> Iterator[Figure]:
-    """Fig. 3 (b): a panel a group, a colour a tree."""
+    """Draw Fig. 3 (b): one panel a group, one colour a tree."""
     for group in run.groups:
         trees = [(name, places) for name in group.cells(*TREES) if (places := shares(run.store, name)) is not None]
         trees = trees[: len(COLOURS)]

@@ -1,7 +1,7 @@
-"""Depth of trees by what lies in the cell that they were grown for: smooth ground, textured ground, an object.
+"""Depth of trees by region of the picture: smooth ground, textured ground, object.
 
-A cycle belongs to the cell of its first token; the end of a row to the row's last cell. ADT-Tree adapts where the
-histograms of depth differ between grounds. A picture has one ground, so pictures are what is permuted.
+A cycle belongs to the cell of its first token, and the end of a row to the row's last cell. ADT-Tree adapts where the
+histograms of depth differ between grounds. A picture has one ground, so the test permutes pictures.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Counts = npt.NDArray[np.float64]
 
 
 def located(cell: Cell) -> pd.DataFrame:
-    """``cycles`` with the ``region`` of each, of pictures whose regions are known."""
+    """Return ``cycles`` with a ``region`` each, for pictures with known regions."""
     grid = cell.meta.get("grid")
     if "regions" not in cell.samples or not grid:
         return pd.DataFrame()
@@ -44,7 +44,7 @@ def located(cell: Cell) -> pd.DataFrame:
 
 @sheet("trees_regions", "adt_tree_regions")
 def table(run: Run) -> Iterator[TextTable]:
-    """Depth, use and histogram of depths in each region, a row a method and region."""
+    """Return depth, utilisation and histogram of depths in each region, one row a method and region."""
     for group in run.groups:
         lines: list[dict[str, str]] = []
         notes = ["a cycle belongs to the cell of its first token; trees by levels: share of cycles, from 0 levels"]
@@ -71,7 +71,7 @@ def _figures(steps: pd.DataFrame) -> dict[str, str]:
 
 
 def difference(steps: pd.DataFrame) -> str:
-    """Total variation between the depths of trees on smooth and on textured ground, and its p by permuted pictures."""
+    """Return the total variation of depths between smooth and textured ground, and its p by permuted pictures."""
     steps = steps[steps["region"].isin(GROUNDS)]
     deepest = int(steps["levels"].max()) if len(steps) else 0
     pictures = [
@@ -92,6 +92,6 @@ def difference(steps: pd.DataFrame) -> str:
 
 
 def variation(counts: Counts, chosen: npt.NDArray[np.bool_]) -> float:
-    """Between the pooled histograms of the chosen rows and of the others."""
+    """Return the total variation between the pooled histograms of the chosen rows and of the others."""
     inside, outside = counts[chosen].sum(0), counts[~chosen].sum(0)
     return float(np.abs(inside / inside.sum() - outside / outside.sum()).sum() / 2)

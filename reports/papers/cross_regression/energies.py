@@ -1,9 +1,9 @@
-"""Cross-Regression's energies: are they as Assumption 4.3 has them, and does smoothing gain what Theorem 4.4 says?
+"""Cross-Regression's energies: tests of Assumption 4.3 and of the gain of smoothing in Theorem 4.4.
 
 Symbols: E_k energy of draft k of a test, log p - log q in nats, before clipping and smoothing; mu, sigma its mean and
-standard deviation; L drafts accepted a step; beta memory of the running mean. Theorem 4.4: E[L_beta] >= E[L_0] (1 + c
+standard deviation; L accepted drafts a step; beta memory of the running mean. Theorem 4.4: E[L_beta] >= E[L_0] (1 + c
 sigma / |mu| beta + O(beta^2)) with one c > 0 for all. There is no such c: L is at most gamma while sigma / |mu| has no
-bound. What can be asked of a run is whether L_beta >= L_0, and which c its cells imply.
+bound. A run can show whether L_beta >= L_0, and which c its cells imply.
 Source: Abulkhanov et al., Cross-Regression, section 4.3 and appendix B.2.
 """
 
@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     from harness.record.store import Cell, Store
 
 IMPOSSIBLE = -1e29
-"""Below it: of a draft that the target cannot emit, whose energy is minus infinity."""
+"""Lower energies belong to drafts that the target cannot emit; their energy is minus infinity."""
 LEAST = 10
-"""Tests of a place below which its share of acceptances is not drawn."""
+"""Fewest tests of a place whose share of acceptances is drawn."""
 NOTES = (
     "energies of all drafts that a step held against the target, reached or not; impossible: p = 0, left out of mu and "
     "sigma, which Assumption 4.3 wants finite; at T = 0 every other energy is 0",
@@ -45,8 +45,10 @@ NOTES = (
 
 
 def energies(cell: Cell) -> pd.DataFrame:
-    """A row a draft of counted outputs: its prompt and repetition, ``place`` in the test from 1, ``energy`` and
-    ``following``, that of the next place (NaN behind the last); empty where none was stored."""
+    """Return one row a draft of counted outputs: prompt, repetition, ``place`` in the test from 1 and ``energy``.
+
+    ``following`` is the energy of the next place, NaN after the last. Without stored energies the frame is empty.
+    """
     steps = cycles(cell)
     if "energies" not in steps:
         return pd.DataFrame(columns=[*KEYS, "place", "energy", "following"])
@@ -61,7 +63,7 @@ def energies(cell: Cell) -> pd.DataFrame:
 
 @sheet("cross_regression_energies")
 def table(run: Run) -> Iterator[TextTable]:
-    """Statistics of energies, a row a cell."""
+    """Return statistics of energies, one row a cell."""
     for group in run.groups:
         lines = [line for name in group.cells(METHOD) if (line := _line(run.store, group, name)) is not None]
         title = f"Cross-Regression, Assumption 4.3 and Theorem 4.4 | measured on {group.title}"
@@ -74,7 +76,7 @@ def _line(store: Store, group: Measured, name: str) -> dict[str, str] | None:
         return None
     possible = drafts[drafts["energy"] > IMPOSSIBLE]
     mu, sigma = _moments(possible)
-    both = possible[possible["following"] > IMPOSSIBLE]
+    neighbours = possible[possible["following"] > IMPOSSIBLE]
     frame = FinishedCell.of(store.cell(name)).totals
     ratio, c = _gain(store, group, name, frame)
     return {
@@ -85,7 +87,7 @@ def _line(store: Store, group: Measured, name: str) -> dict[str, str] | None:
         "sigma, nat": number(sigma, 3),
         "sigma / |mu|": number(sigma / abs(mu), 2) if mu else "-",
         "neighbours' correlation": (
-            number(both["energy"].corr(both["following"]), 2) if sigma and len(both) > 2 else "-"
+            number(neighbours["energy"].corr(neighbours["following"]), 2) if sigma and len(neighbours) > 2 else "-"
         ),
         "L, accepted a step": estimate_text(stats.ratio(frame, "accepted", "steps")),
         "L_beta / L_0": ratio,
@@ -99,13 +101,13 @@ def _moments(possible: pd.DataFrame) -> tuple[float, float]:
 
 
 def _mean(possible: pd.DataFrame) -> stats.Interval | None:
-    """Of the energies, with an interval over prompts."""
+    """Return the mean energy with an interval over prompts."""
     by_output = possible.assign(one=1.0).groupby(KEYS)[["energy", "one"]].sum()
     return stats.ratio(by_output, "energy", "one") if len(by_output) else None
 
 
 def _gain(store: Store, group: Measured, name: str, frame: pd.DataFrame) -> tuple[str, str]:
-    """L_beta / L_0 and the implied c, against the cell that differs in beta alone."""
+    """Return L_beta / L_0 and the implied c, compared with the cell that differs in beta alone."""
     options = dict(group.row(name)["options"])
     beta = float(options["beta"])
     if not beta:
@@ -123,12 +125,12 @@ def _gain(store: Store, group: Measured, name: str, frame: pd.DataFrame) -> tupl
 
 @figure("cross_regression_energies")
 def draw(run: Run) -> Iterator[Figure]:
-    """Mean energy and its deviation by place in the test, and the chance that a place is accepted."""
+    """Draw mean energy and its deviation by place in the test, and the share of accepted tests."""
     for group in run.groups:
         cells = {name: drafts for name in group.cells(METHOD) if len(drafts := energies(run.store.cell(name)))}
         if not cells:
             continue
-        drawn, (means, kept) = side_by_side(2, "Energies by place in the test", group.title)
+        drawn, (means, shares) = side_by_side(2, "Energies by place in the test", group.title)
         for colour, (name, drafts) in zip(COLOURS, cells.items(), strict=False):
             by_place = drafts[drafts["energy"] > IMPOSSIBLE].groupby("place")["energy"]
             mean, deviation = by_place.mean(), by_place.std(ddof=0)
@@ -136,11 +138,11 @@ def draw(run: Run) -> Iterator[Figure]:
             means.fill_between(mean.index, mean - deviation, mean + deviation, color=colour, alpha=0.12, lw=0)
             accepted, tested = (cycles(run.store.cell(name))[key].to_numpy() for key in ("accepted", "tested"))
             places = [k for k in range(1, int(tested.max(initial=0)) + 1) if (tested >= k).sum() >= LEAST]
-            kept.plot(places, [(accepted >= k).sum() / (tested >= k).sum() for k in places], color=colour)
+            shares.plot(places, [(accepted >= k).sum() / (tested >= k).sum() for k in places], color=colour)
         means.axhline(0, color="0.8", lw=1, zorder=0)
         means.set_ylabel("energy and its deviation, nat")
-        kept.set(ylabel=f"accepted / tested ({LEAST} tests or more)", ylim=(0, 1.05))
-        for axes in (means, kept):
+        shares.set(ylabel=f"accepted / tested ({LEAST} tests or more)", ylim=(0, 1.05))
+        for axes in (means, shares):
             axes.set_xlabel("place k of the draft in the test")
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         legend(drawn, means)

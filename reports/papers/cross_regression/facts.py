@@ -32,24 +32,24 @@ QUALITIES = {
     "librispeech": "set.corpus_wer",
     "utterances": "set.corpus_wer",
 }
-"""The score of each benchmark, the paper's where it prints one: of Whisper it prints none."""
+"""The score of each benchmark; the paper's score where it prints one. It prints none of Whisper."""
 LAYERS = re.compile(r"-l(\d+)-(\d+)(?=-|$)")
-"""In an adapter's name: the first and the last layer that it changes."""
+"""The first and the last layer that an adapter changes, in its name."""
 DEPTH = 32
 """Layers of the model of Table 16."""
 NEAR = 0.15
-"""Of all layers: how far a range of ours may begin and end, together, from the printed one it stands beside."""
+"""Most distance of a measured range from the printed one, begin and end together, as a share of all layers."""
 Range = tuple[int, int]
 """First and last layer."""
 
 
 def joint() -> dict[str, Any]:
-    """The paper's lossless joint decoding."""
+    """Return the paper's lossless joint decoding."""
     return papers()[METHOD].named("Lossless")
 
 
 def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Those of Cross-Regression with ``layers``, None where the adapter changes all; old runs had no ``redraft``."""
+    """Add ``layers`` to the options, None where the adapter changes all layers; old runs had no ``redraft``."""
     if "adapter" not in params:
         return params
     layers = LAYERS.search(str(params["adapter"]))
@@ -57,21 +57,22 @@ def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def with_layers(rows: pd.DataFrame) -> pd.DataFrame:
-    """Cells with these ``options``."""
+    """Return the cells with these ``options``."""
     return rows.assign(options=pd.Series([options(params) for params in rows["options"]], rows.index, dtype=object))
 
 
 def layers_of(row: str) -> Range | None:
-    """Of a label of Table 16; None: all."""
+    """Parse a label of Table 16; None means all layers."""
     layers = re.match(r"Layers (\d+)-(\d+)", row)
     return (int(layers[1]), int(layers[2])) if layers else None
 
 
 def beside(rows: pd.DataFrame, label: Range) -> Range | None:
-    """The layers of the adapter of ours that, as shares of all, are nearest to printed ones; None: none is near.
+    """Return the measured range of layers nearest to a printed one, as shares of all layers; None: none is near.
 
     Args:
-        rows: cells of one backbone, whose number of layers is told by the last one that an adapter changes.
+        rows: cells of one backbone. The last layer that an adapter changes gives its number of layers.
+        label: the printed range.
     """
     ranges = {params["layers"] for params in rows["options"] if params.get("layers")}
     if not ranges:
@@ -87,27 +88,29 @@ def beside(rows: pd.DataFrame, label: Range) -> Range | None:
     return min(near, key=lambda layers: _distance(layers, depth, label), default=None)
 
 
-def _distance(ours: Range, depth: int, theirs: Range) -> float:
-    return abs(ours[0] / depth - theirs[0] / DEPTH) + abs((ours[1] + 1) / depth - (theirs[1] + 1) / DEPTH)
+def _distance(layers: Range, depth: int, printed_layers: Range) -> float:
+    return abs(layers[0] / depth - printed_layers[0] / DEPTH) + abs(
+        (layers[1] + 1) / depth - (printed_layers[1] + 1) / DEPTH
+    )
 
 
 def applies(scene: Scene) -> bool:
-    """Whether a cell decodes as the table's method, or as its first decoding."""
+    """Return whether a cell decodes as the table's method, or as its first decoding."""
     decodings = [other.rows for other in scene.layout.other_rows]
     methods = (METHOD, decodings[0]["method"])
     return any(len(fits(scene.cells, **rows)) for rows in decodings if rows["method"] in methods)
 
 
 def model(scene: Scene) -> str:
-    """Whose printed rows a sheet shows: the backbone's, or the reference's where the paper does not have it."""
+    """Return the model whose printed rows a sheet shows: the backbone, or the reference where the paper lacks it."""
     backbone = str(scene.cells["backbone"].iloc[0])
     return backbone if any(line.model == backbone for line in scene.lines) else scene.layout.reference
 
 
 def lines(scene: Scene) -> Iterator[Line]:
-    """Rows of one model beside any backbone, or of all models beside their own.
+    """Yield the rows of one model for any backbone, or of all models for their own backbones.
 
-    A task that is none of the paper's stands in where all rows are of one benchmark.
+    Another task stands in for the paper's benchmark where all rows are of one benchmark.
     """
     reference = scene.layout.reference
     rows = [line for line in scene.lines if not reference or line.model == model(scene)]
@@ -126,14 +129,14 @@ def lines(scene: Scene) -> Iterator[Line]:
 
 
 def fields(scene: Scene) -> Mapping[str, str]:
-    """Of the heading of a table that shows one model."""
+    """Return the fields of the heading of a table that shows one model."""
     cells = scene.cells
     sampled = f"T = {cells['temperature'].iloc[0]:g}, {', '.join(dict.fromkeys(cells['task']))}"
     return {"model": model(scene), "sampled": sampled}
 
 
 def _score(cell: pd.Series[Any] | None, line: Line, factor: float = 1.0) -> str:
-    """The benchmark's score, in per cent with a factor of 100."""
+    """Format the benchmark's score, in per cent with a factor of 100."""
     task = str((line.selection or {}).get("task")) if cell is None else str(cell["task"])
     key = QUALITIES.get(task, "")
     factor = factor if key.startswith("score.") else 1.0
@@ -142,7 +145,7 @@ def _score(cell: pd.Series[Any] | None, line: Line, factor: float = 1.0) -> str:
 
 
 def scaled(row: pd.Series[Any], key: str, factor: float) -> pd.Series[Any]:
-    """The row with a figure and its interval in another unit."""
+    """Return the row with a figure and its interval in another unit."""
     names = [name for name in (key, f"{key}_low", f"{key}_high") if name in row.index]
     rescaled: pd.Series[Any] = pd.concat([row.drop(names), row[names].astype(float) * factor])
     return rescaled
@@ -158,7 +161,7 @@ FACTS = Facts(
 
 
 def paired_ratio(above: pd.DataFrame, below: pd.DataFrame, numerator: str, denominator: str) -> stats.Interval | None:
-    """A ratio of totals over the same of another cell, with an interval over prompts that both decoded."""
+    """Divide a ratio of totals by that of another cell; the interval is over prompts that both decoded."""
     keys = [numerator, denominator]
     joined = above[keys].join(below[keys].add_suffix("_below"), how="inner")
     sample = stats.bootstrap(joined, lambda s: (s[..., 0] / s[..., 1]) / (s[..., 2] / s[..., 3]))
@@ -166,6 +169,6 @@ def paired_ratio(above: pd.DataFrame, below: pd.DataFrame, numerator: str, denom
 
 
 def parameters(store: Store, backbone: str) -> float | None:
-    """Of a preset, as its ``size`` tells the run; None: it does not say."""
+    """Return the number of parameters of a preset by its stored ``size``; None where it has none."""
     size = re.match(r"([\d.]+) ?([MB])\b", str(store.manifest.get("sizes", {}).get(backbone, "")))
     return float(size[1]) * {"M": 1e6, "B": 1e9}[size[2]] if size else None

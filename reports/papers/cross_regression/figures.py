@@ -39,9 +39,11 @@ Lines = list[tuple[str, pd.DataFrame]]
 
 
 def swept(group: Measured, option: str, *lines: str) -> Lines:
-    """Cells of the method that differ in ``option``, with its value in ``x``: a line for each setting of the others.
+    """Return cells of the method that differ in ``option``, its value in ``x``; one line a setting of the others.
 
     Args:
+        group: the cells.
+        option: the swept option.
         lines: options whose values name a line.
     """
     rows = with_layers(group.rows[group.rows["method"] == METHOD])
@@ -61,7 +63,7 @@ def swept(group: Measured, option: str, *lines: str) -> Lines:
 
 @figure("cross_regression_thresholds")
 def thresholds(run: Run) -> Iterator[Figure]:
-    """Tables 12 and 13 as curves: tokens a pass and quality against the threshold, a line a smoothing."""
+    """Draw Tables 12 and 13 as curves: tokens a pass and quality against the threshold, one line a smoothing."""
     for group in run.groups:
         lines = swept(group, "tau", "mode", "beta", "layout")
         if not lines:
@@ -78,7 +80,7 @@ def thresholds(run: Run) -> Iterator[Figure]:
 
 @figure("cross_regression_smoothing")
 def smoothing(run: Run) -> Iterator[Figure]:
-    """Tokens a pass and quality against beta, a line a mode and threshold."""
+    """Draw tokens a pass and quality against beta, one line a mode and threshold."""
     for group in run.groups:
         if lines := swept(group, "beta", "mode", "tau", "layout"):
             drawn, panels = _with_quality(group, "The smoothing", lines, "smoothing beta")
@@ -88,7 +90,7 @@ def smoothing(run: Run) -> Iterator[Figure]:
 
 @figure("cross_regression_windows")
 def windows(run: Run) -> Iterator[Figure]:
-    """Appendix D.3: tokens a pass and wall speed-up against the horizon, a line a layout."""
+    """Draw appendix D.3: tokens a pass and wall speed-up against the horizon, one line a layout."""
     for group in run.groups:
         lines = swept(group, "horizon", "layout")
         if not lines:
@@ -105,7 +107,7 @@ def windows(run: Run) -> Iterator[Figure]:
 
 @figure("cross_regression_layers")
 def layers(run: Run) -> Iterator[Figure]:
-    """Table 16: tokens a step by the layers that the adapter changes, measured above printed."""
+    """Draw Table 16: tokens a step by the layers that the adapter changes, measured and printed."""
     table = printed("cross_regression_table16").rows
     labels = [label.removeprefix("Layers ") for label in table["Layer Range"]]
     for group in run.groups:
@@ -131,7 +133,7 @@ def layers(run: Run) -> Iterator[Figure]:
 
 
 def _by_range(rows: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
-    """The first cell beside each printed range of layers, whose place is ``x``; "Full": all layers."""
+    """Return the first cell for each printed range of layers, whose place is ``x``; "Full" is all layers."""
     cells = []
     for place, label in enumerate(labels):
         layers = layers_of(label)
@@ -142,7 +144,7 @@ def _by_range(rows: pd.DataFrame, labels: list[str]) -> pd.DataFrame:
 
 
 def _with_quality(group: Measured, title: str, lines: Lines, x: str) -> tuple[Figure, list[Axes]]:
-    """Tokens a pass, and the benchmark's score; where there is none, log-probability less the baseline's."""
+    """Draw tokens a pass, and the benchmark's score or, without one, log-probability less the baseline's."""
     score = QUALITIES.get(group.task, "")
     key = score if group.has(score) else "logprob_diff"
     drawn, panels = side_by_side(2, title, group.title)
@@ -157,9 +159,9 @@ def _with_quality(group: Measured, title: str, lines: Lines, x: str) -> tuple[Fi
 
 @figure("cross_regression_fig1")
 def scaling(run: Run) -> Iterator[Figure]:
-    """Fig. 1: tokens a pass and wall speed-up of the lossless joint decoding against parameters.
+    """Draw Fig. 1: tokens a pass and wall speed-up of the lossless joint decoding against parameters.
 
-    The figure's own points are not printed; beside the measured ones stand Table 17's and the two that the text names.
+    The paper prints no values of the figure. Table 17's values and the two in the text are drawn too.
     """
     if not run.groups:
         return
@@ -194,5 +196,5 @@ def _printed_sizes(store: Store, axes: Axes) -> None:
             label = f"printed, {column.removesuffix(' tau')}, T = 0"
             axes.plot(*zip(*points, strict=True), "o", color=shade, ms=3, label=label)
     text = printed("cross_regression_fig1").rows
-    ends = [float(size.removesuffix("B")) * 1e9 for size in text["Size"]]
-    axes.plot(ends, text["GSM8K speed-up"].astype(float), "x", color="0.3", ms=5, label="said of Fig. 1, GSM8K")
+    stated_sizes = [float(size.removesuffix("B")) * 1e9 for size in text["Size"]]
+    axes.plot(stated_sizes, text["GSM8K speed-up"].astype(float), "x", color="0.3", ms=5, label="said of Fig. 1, GSM8K")

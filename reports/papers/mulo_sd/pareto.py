@@ -1,6 +1,6 @@
-"""MuLo-SD's Figs. 8 and 9: quality against speed-up, MuLo-SD swept over tau, other methods beside it.
+"""MuLo-SD's Figs. 8 and 9: quality against speed-up, for MuLo-SD over tau and for other methods.
 
-Each figure has a sheet of the values that it draws.
+Each figure has a table of its values.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ PUBLISHED = {
     "delta": 0.1,
     "recompute": False,
 }
-"""MuLo-SD at 2x as its paper's sweeps over tau have it, and as we run what it leaves open (the band, the entries of
-drafts that stay). A run that did not store a parameter has it so; the suite's role ``samplers`` replaces those named
-here."""
+"""MuLo-SD at 2x in its paper's sweeps over tau, and our values of what the paper leaves open (the band, and entries of
+drafts that stay). They hold where a run stored no parameter. The suite's role ``samplers`` replaces them."""
 UNTRAINED = ("repeat", "bilinear")
 DECODING = ("samplers", "factor", "window", "draft_window")
 RADIUS = ("radius", "samplers", "factor")
@@ -50,7 +49,9 @@ class Line:
     """Cells joined by a curve.
 
     Args:
-        marks: what is written at each.
+        label: of the curve.
+        rows: the cells.
+        marks: texts at the points.
         swept: whether they are MuLo-SD's.
     """
 
@@ -61,28 +62,28 @@ class Line:
 
     @property
     def cells(self) -> dict[str, str]:
-        """By their marks."""
+        """Return the cells by their marks."""
         return dict(zip(self.marks, map(str, self.rows.index), strict=True))
 
 
 def taus(run: Run, group: Measured) -> list[Line]:
-    """Sweeps over tau that differ in samplers, scale or window alone."""
+    """Return the sweeps over tau that differ in samplers, scale or window only."""
     return families(run, group, DECODING)
 
 
 def radii(run: Run, group: Measured) -> list[Line]:
-    """Sweeps over tau at each radius, cell by cell as published, with trained samplers."""
+    """Return the sweeps over tau at each radius, cell by cell as published, with trained samplers."""
     lines = families(run, group, RADIUS)
     return [line for line in lines if option(line.rows["options"].iloc[0], "samplers") not in UNTRAINED]
 
 
 def option(options: Mapping[str, Any], key: str) -> Any:
-    """A parameter of MuLo-SD, as published where the run did not store it."""
+    """Return a parameter of MuLo-SD, the published one where the run stored none."""
     return options.get(key, PUBLISHED[key])
 
 
 def families(run: Run, group: Measured, varied: Sequence[str]) -> list[Line]:
-    """Sweeps of MuLo-SD over tau, in its order: a line for each value of the options varied, others as published."""
+    """Return sweeps over tau in its order: one line a value of the varied options, the others as published."""
     published = {**PUBLISHED, **run.roles.get("samplers", {})}
     lines: dict[tuple[Any, ...], list[tuple[float, str]]] = {}
     for cell, options in group.rows.loc[group.rows["method"] == "mulo_sd", "options"].items():
@@ -100,13 +101,13 @@ def families(run: Run, group: Measured, varied: Sequence[str]) -> list[Line]:
 
 
 def _label(published: Mapping[str, Any], varied: Sequence[str], values: Sequence[Any]) -> str:
-    """The first always, the others where they are not as published."""
+    """Name the first option always, the others where they are not as published."""
     pairs = list(zip(varied, values, strict=True))
     return ", ".join(f"{key} {value}" for i, (key, value) in enumerate(pairs) if not i or value != published[key])
 
 
 def others(group: Measured) -> list[Line]:
-    """The other methods, the slowest cell of each first, and autoregressive decoding."""
+    """Return the other methods, the slowest cell of each first, and autoregressive decoding."""
     rows = group.rows[(group.rows["method"] != "mulo_sd") & group.rows["speedup"].notna()]
     lines = []
     for method, part in rows.sort_values("speedup", kind="stable").groupby("method", sort=False):
@@ -119,17 +120,17 @@ def others(group: Measured) -> list[Line]:
 
 
 def qualities(group: Measured) -> list[str]:
-    """Those that two cells or more have."""
+    """Return the qualities that at least two cells have."""
     return [key for key in QUALITIES if key in group.rows and group.rows[key].notna().sum() > 1]
 
 
 def timed(rows: pd.DataFrame) -> pd.Series[bool]:
-    """Which rows have a speed-up; none where nothing was compared with a baseline."""
+    """Return which rows have a speed-up; none where the run has no baseline."""
     return rows.get("speedup", pd.Series(math.nan, rows.index)).notna()
 
 
 def _lines(group: Measured, sweeps: Sequence[Line]) -> list[Line]:
-    """What a figure draws; nothing where no sweep was timed or no quality measured."""
+    """Return the lines of a figure; none where no sweep was timed or no quality measured."""
     sweeps = [line for line in sweeps if timed(line.rows).any()]
     return [*sweeps, *others(group)] if sweeps and qualities(group) else []
 
@@ -150,7 +151,7 @@ def _table(group: Measured, name: str, sweeps: Sequence[Line]) -> list[TextTable
 
 
 def draw(group: Measured, name: str, sweeps: Sequence[Line]) -> Iterator[Figure]:
-    """A panel for each quality; nothing where there is none, or no sweep was timed against a baseline."""
+    """Draw one panel a quality; nothing where there is none, or no sweep was timed against a baseline."""
     lines, keys = _lines(group, sweeps), qualities(group)
     if not lines:
         return
@@ -164,7 +165,7 @@ def draw(group: Measured, name: str, sweeps: Sequence[Line]) -> Iterator[Figure]
 
 
 def _draw(axes: Axes, line: Line, key: str, colour: str) -> None:
-    """A curve, or a diamond for a single cell that is not MuLo-SD's."""
+    """Draw a curve, or a diamond for a single cell that is not MuLo-SD's."""
     if len(line.rows) == 1 and not line.swept:
         axes.plot(line.rows["speedup"], line.rows[key], "D", ms=7, color=colour, label=line.label)
         return
@@ -175,9 +176,9 @@ def _draw(axes: Axes, line: Line, key: str, colour: str) -> None:
 
 
 def _register(name: str, sweeps: Callable[[Run, Measured], list[Line]]) -> None:
-    """A figure and the sheet of its values."""
+    """Register a figure and the table of its values."""
     sheet(f"mulo_sd_{name}")(
-        lambda run: [found for group in run.groups for found in _table(group, name, sweeps(run, group))]
+        lambda run: [filled_table for group in run.groups for filled_table in _table(group, name, sweeps(run, group))]
     )
     figure(f"mulo_sd_{name}")(
         lambda run: (drawn for group in run.groups for drawn in draw(group, name, sweeps(run, group)))

@@ -1,6 +1,6 @@
 """MuLo-SD's pictures beside the target's (Figs. 4 and 10-13), each with its own speed-up at the bottom left.
 
-The first prompts of the run, whatever came of them: nothing is picked. Each cell of MuLo-SD is on a sheet of its sweep.
+A sheet shows the first prompts of the run, not chosen ones. Each cell of MuLo-SD is on a sheet of its sweep.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 COMPARED, SWEPT = 10, 6
 """Prompts of Figs. 10 and 13."""
 TAU = "0.0001"
-"""Where the paper's comparisons stand."""
+"""The tau of the paper's comparisons."""
 STAMP = {"facecolor": "black", "edgecolor": "none", "alpha": 0.65, "pad": 1.2}
 
 
 @figure("mulo_sd_fig10")
 def comparison(run: Run) -> Iterator[Figure]:
-    """Figs. 4 and 10-12: AR, MuLo-SD at the paper's tau with each pair of samplers and each window, and the others."""
+    """Draw Figs. 4 and 10-12: AR, MuLo-SD at the paper's tau with each samplers and window, and other methods."""
     for group in run.groups:
         columns = {
             f"mulo_sd tau {TAU}, {line.label}": line.cells[TAU]
@@ -45,7 +45,7 @@ def comparison(run: Run) -> Iterator[Figure]:
 
 @figure("mulo_sd_fig13")
 def sweeps(run: Run) -> Iterator[Figure]:
-    """Fig. 13: AR, then MuLo-SD from the strictest tau to the loosest; a sheet for each sweep of the run."""
+    """Draw Fig. 13: AR, then MuLo-SD from the strictest tau to the loosest; one sheet a sweep."""
     for group in run.groups:
         for line in families(run, group, tuple(PUBLISHED)):
             columns = {f"tau {mark}": cell for mark, cell in reversed(line.cells.items())}
@@ -53,10 +53,14 @@ def sweeps(run: Run) -> Iterator[Figure]:
 
 
 def sheet(store: Store, group: Measured, columns: Mapping[str, str], title: str, most: int) -> Iterator[Figure]:
-    """A row a prompt, AR's picture and then a column a cell; nothing where AR made no picture on a known grid.
+    """Draw one row a prompt: AR's picture, then one column a cell; nothing where AR has no picture on a known grid.
 
     Args:
+        store: the run.
+        group: its cells.
         columns: cells by the titles of their columns.
+        title: of the sheet.
+        most: number of prompts.
     """
     base = next(iter(group.cells(role="baseline")), None)
     if base is None or not columns or not store.cell(base).meta.get("grid"):
@@ -81,7 +85,7 @@ def sheet(store: Store, group: Measured, columns: Mapping[str, str], title: str,
 
 
 def _first_pictures(cell: Cell, most: int) -> dict[str, int]:
-    """The first repetition of each of the first prompts that became a picture."""
+    """Return the first repetition of each of the first prompts that became a picture."""
     pictures = FinishedCell.of(cell).samples["output"].fillna("").str.endswith(".png")
     first: dict[str, int] = {}
     for prompt, repetition in pictures.index[pictures]:
@@ -90,7 +94,7 @@ def _first_pictures(cell: Cell, most: int) -> dict[str, int]:
 
 
 def ratios(base: Cell, cell: Cell) -> dict[tuple[str, int], float]:
-    """Wall speed-up of each picture that both decoded, by prompt and repetition: ms a token, AR's over this."""
+    """Return the wall speed-up of each picture that both cells decoded, by prompt and repetition."""
     paired = (token_ms(FinishedCell.of(base).totals) / token_ms(FinishedCell.of(cell).totals)).dropna()
     keys = ((str(prompt), int(repetition)) for prompt, repetition in paired.index)
     return dict(zip(keys, paired.astype(float), strict=True))

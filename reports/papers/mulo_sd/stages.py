@@ -1,6 +1,6 @@
-"""MuLo-SD's own figures: the speed-up that passes alone would give, and where the time of a picture goes.
+"""MuLo-SD's speed-up predicted from passes, and the time of each stage of a picture.
 
-Symbols: T_p cells of a picture, T_q the drafter's, r factor between them, a share of the cells that kept their drafts.
+Symbols: T_p cells of a picture, T_q the drafter's, r factor between them, a share of the cells that keep their drafts.
 Source: MuLo-SD, supplement 7, eq. 10 and Fig. 7.
 """
 
@@ -24,21 +24,21 @@ if TYPE_CHECKING:
     from harness.record.store import Cell
 
 FACTOR = 2
-"""r of a run that did not store it."""
+"""r where a run stored none."""
 STEPS = ("1 drafter", "2 up-sampling", "3 target pass", "4-5 judging", "6 redraws", "7 down-sampling", "rest")
-"""Of the paper's Fig. 2; the rest is distributions, commits and the host's own work."""
+"""Steps of the paper's Fig. 2; the rest is distributions, commits and work of the host."""
 
 
 @dataclass(frozen=True)
 class Predicted:
-    """Speed-ups over one target pass a cell, if a drafter's pass took as long as a target's.
+    """Speed-ups over one target pass a cell, if passes of drafter and target take the same time.
 
     Args:
         acceptance: a, after dilation.
         eq10: T_p / ((1 - a) T_p + T_q), as published, without the passes that judge bands.
         corrected: with one such pass a band.
-        counted: T_p over the passes that were made; more than ``corrected``, since the first cell redrawn in a band
-            takes no pass of its own, and cells drawn side by side share theirs.
+        counted: T_p over the actual passes. It exceeds ``corrected``, because the first redrawn cell of a band needs no
+            pass of its own, and cells drawn in parallel share a pass.
     """
 
     acceptance: float
@@ -48,10 +48,10 @@ class Predicted:
 
 
 def predicted(frame: pd.DataFrame, factor: int) -> Predicted | None:
-    """Over all rows of ``metrics.totals``, of a method whose steps fill bands; None where no drafter ran.
+    """Predict speed-ups from all rows of ``metrics.totals`` of a method whose steps fill bands; None without a drafter.
 
-    Ends of rows are no cells: they count neither as tokens nor as passes. T_q are the small cells, T_p / r^2: a drafter
-    that draws them side by side makes fewer passes, which ``counted`` alone has.
+    Ends of rows are not cells: they count neither as tokens nor as passes. T_q is the number of small cells, T_p / r^2.
+    A drafter that draws them in parallel makes fewer passes; only ``counted`` takes this into account.
     """
     total = frame[["emitted", "forced", "resampled", "draft_nfe", "nfe", "steps"]].sum().astype(float)
     if not total["draft_nfe"]:
@@ -68,7 +68,7 @@ def predicted(frame: pd.DataFrame, factor: int) -> Predicted | None:
 
 @sheet("mulo_sd_eq10")
 def speedups(run: Run) -> list[TextTable]:
-    """Eq. 10, its corrected form and the count of passes beside the wall's speed-up, a row a cell of MuLo-SD."""
+    """Compare eq. 10, its corrected form and counted passes with the wall speed-up, one row a cell of MuLo-SD."""
     lines = []
     for group, name in _cells(run):
         row = group.row(name)
@@ -97,14 +97,14 @@ def speedups(run: Run) -> list[TextTable]:
 
 
 def breakdown(cell: Cell) -> pd.Series[float] | None:
-    """Mean seconds of a picture in each of STEPS; None where the run did not store the stages of its decodes.
+    """Return the mean seconds of a picture in each of STEPS; None where the run stored no stages.
 
-    A sampler's time (steps 2 and 7) is in the drafter's of the steps; here it is taken out again.
+    The drafter's time of a step contains the samplers' (steps 2 and 7), which is subtracted here.
     """
-    held = FinishedCell.of(cell)
-    if "stages" not in held.samples or held.samples.empty:
+    finished = FinishedCell.of(cell)
+    if "stages" not in finished.samples or finished.samples.empty:
         return None
-    spent = pd.DataFrame([json.loads(stages) for stages in held.samples["stages"]], index=held.samples.index)
+    spent = pd.DataFrame([json.loads(stages) for stages in finished.samples["stages"]], index=finished.samples.index)
     if not {"up", "score", "judge", "redraw"} <= set(spent):
         return None
     steps = cell.steps[~cell.steps["warmup"].astype(bool)]
@@ -112,7 +112,7 @@ def breakdown(cell: Cell) -> pd.Series[float] | None:
     spent = spent.reindex(columns=["up", "score", "judge", "redraw", "down"]).fillna(0.0)
     spent.insert(0, "drafter", draft - spent["up"] - spent["down"])
     means = spent.mean() / 1e9
-    rest = max(0.0, float(held.totals["wall_s"].mean() - means.sum()))
+    rest = max(0.0, float(finished.totals["wall_s"].mean() - means.sum()))
     return pd.Series([*means, rest], index=STEPS)
 
 
@@ -125,7 +125,7 @@ def _breakdowns(run: Run) -> Iterator[tuple[Measured, str, pd.Series[float]]]:
 
 @sheet("mulo_sd_fig7")
 def stages(run: Run) -> list[TextTable]:
-    """Fig. 7 as a table: seconds of a picture and the share of each step."""
+    """Return Fig. 7 as a table: seconds of a picture and the share of each step."""
     lines = [
         {
             "backbone": group.backbone,
@@ -141,7 +141,7 @@ def stages(run: Run) -> list[TextTable]:
 
 @figure("mulo_sd_fig7")
 def latency(run: Run) -> Iterator[Figure]:
-    """MuLo-SD Fig. 7: seconds of a picture by step, a bar a setting; AR's as a line."""
+    """Draw Fig. 7: seconds of a picture by step, one bar a setting; AR is a line."""
     for group in run.groups:
         cells = {name: seconds for _, name, seconds in _breakdowns(Run(run.store, [group]))}
         if not cells:
@@ -164,5 +164,5 @@ def latency(run: Run) -> Iterator[Figure]:
 
 
 def _cells(run: Run) -> list[tuple[Measured, str]]:
-    """Cells of MuLo-SD, each with its group."""
+    """Return the cells of MuLo-SD, each with its group."""
     return [(group, name) for group in run.groups for name in group.cells("mulo_sd")]

@@ -1,4 +1,4 @@
-"""What MuLo-SD's text says in numbers, beside what the run measured; each with its place in the paper."""
+"""Numbers in MuLo-SD's text, compared with what the run measured; each has its place in the paper."""
 
 from __future__ import annotations
 
@@ -19,14 +19,17 @@ if TYPE_CHECKING:
     from harness.record.store import Cell
 
 TAU, STRICT = "0.0001", "0.001"
-"""What the paper settles on, and what it calls the closest to the original."""
+"""The tau that the paper chooses, and the tau that it calls closest to the original."""
 
 
 @dataclass(frozen=True)
 class Swept:
-    """What a row is measured on.
+    """The cells that a row is measured on.
 
     Args:
+        run: the run.
+        group: its cells.
+        factor: of the row.
         line: MuLo-SD over tau as published, at the row's factor, with trained samplers. None: not run.
         base: the autoregressive cell. None: not run.
     """
@@ -38,14 +41,14 @@ class Swept:
     base: str | None
 
     def cell(self, tau: str) -> Cell | None:
-        """The cell at a tau."""
+        """Return the cell at a tau."""
         name = self.line.cells.get(tau) if self.line else None
         return self.run.store.cell(name) if name else None
 
 
 @sheet("mulo_sd_text")
 def table(run: Run) -> Iterator[TextTable]:
-    """A sheet a group with cells of MuLo-SD: what, printed, measured, where."""
+    """Return a table for each group with cells of MuLo-SD: what, printed, measured, where."""
     text = printed("mulo_sd_text")
     notes = [
         "measured: with trained samplers, cell by cell, radius 3, at tau = 1e-4 where none is said; [low, high] is "
@@ -61,8 +64,11 @@ def table(run: Run) -> Iterator[TextTable]:
             line = {"What": row["What"], "Printed": row["Printed"], "Measured": MEASURES[name](swept) or UNMEASURED}
             lines.append(line | {"Where": row["Where"], "Remarks": row["notes"]})
         title = f"MuLo-SD, the text: printed of {text.layout.model} | measured on {group.title}"
-        for found in plain(title, lines, notes):
-            yield replace(found, columns=tuple(replace(column, rank=min(column.rank, 3)) for column in found.columns))
+        for filled_table in plain(title, lines, notes):
+            yield replace(
+                filled_table,
+                columns=tuple(replace(column, rank=min(column.rank, 3)) for column in filled_table.columns),
+            )
 
 
 def _line(run: Run, group: Measured, factor: int) -> Line | None:
@@ -74,18 +80,18 @@ def _line(run: Run, group: Measured, factor: int) -> Line | None:
 
 
 def _overhead(swept: Swept) -> str | None:
-    """Share of a picture's seconds that is neither drafting nor redrawing; the samplers' own beside it."""
+    """Return the share of a picture's time without drafting and redrawing, and the share of the samplers."""
     cell = swept.cell(TAU)
     seconds = None if cell is None else breakdown(cell)
     if seconds is None:
         return None
-    whole, samplers = seconds.sum(), seconds["2 up-sampling"] + seconds["7 down-sampling"]
-    rest = whole - seconds["1 drafter"] - seconds["6 redraws"]
-    return f"{rest / whole:.1%}, of which the samplers {samplers / whole:.1%}"
+    total, samplers = seconds.sum(), seconds["2 up-sampling"] + seconds["7 down-sampling"]
+    rest = total - seconds["1 drafter"] - seconds["6 redraws"]
+    return f"{rest / total:.1%}, of which the samplers {samplers / total:.1%}"
 
 
 def _bound(swept: Swept) -> str | None:
-    """What the run came to, by eq. 10 and by the wall."""
+    """Return the run's speed-up by eq. 10 and by the wall."""
     cell = swept.cell(TAU)
     speedups = None if cell is None else predicted(FinishedCell.of(cell).totals, swept.factor)
     if cell is None or speedups is None:
@@ -95,7 +101,7 @@ def _bound(swept: Swept) -> str | None:
 
 
 def _range(swept: Swept) -> str | None:
-    """Least and most wall speed-up of the sweep."""
+    """Return the least and the largest wall speed-up of the sweep."""
     if swept.line is None or not timed(swept.line.rows).any():
         return None
     speeds = swept.line.rows["speedup"].astype(float)
@@ -103,14 +109,14 @@ def _range(swept: Swept) -> str | None:
 
 
 def _slower(swept: Swept) -> str | None:
-    """Of the pictures at tau = 1e-3, how many took longer than AR's of the same prompt and seed."""
+    """Return how many pictures at tau = 1e-3 took longer than AR's of the same prompt and seed."""
     cell = swept.cell(STRICT)
     speeds = ratios(swept.run.store.cell(swept.base), cell) if cell and swept.base else {}
     return f"{sum(speed < 1 for speed in speeds.values())} of {len(speeds)} pictures" if speeds else None
 
 
 def _before(swept: Swept) -> str | None:
-    """Mean seconds of opening and reading the prompt, of the autoregressive cell."""
+    """Return the mean seconds of opening and reading the prompt, of the autoregressive cell."""
     if swept.base is None:
         return None
     samples = counted(swept.run.store.cell(swept.base))
@@ -118,7 +124,7 @@ def _before(swept: Swept) -> str | None:
 
 
 def _picture(swept: Swept) -> str | None:
-    """Seconds of the autoregressive cell's pictures, and their tokens."""
+    """Return the seconds of the autoregressive cell's pictures, and their tokens."""
     if swept.base is None:
         return None
     row = swept.group.row(swept.base)
@@ -133,4 +139,4 @@ MEASURES: dict[str, Callable[[Swept], str | None]] = {
     "before": _before,
     "picture": _picture,
 }
-"""By the first word of a row's key; its last is the factor."""
+"""Functions by the first word of a row's key; the last word is the factor."""

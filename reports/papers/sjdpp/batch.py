@@ -1,6 +1,6 @@
-"""The batch sweep: tokens a second and speed-up of batches of B prompts, and where the speed-up ends.
+"""The batch sweep: tokens a second and speed-up of batches of B prompts, and the B without a gain.
 
-Throughput is output tokens over the time of the batch (`record.metrics`); the speed-up is over the autoregressive batch
+Throughput is output tokens over the time of the batch (`record.ledger`). The speed-up is over the autoregressive batch
 of the same B, as in every table.
 """
 
@@ -34,14 +34,14 @@ NOTE = (
 
 
 def break_even(batches: Sequence[int], speedups: Sequence[float]) -> float | None:
-    """The B from which on there is nothing gained: where the speed-up last falls to 1, on a line over log2 B.
+    """Return the B from which on nothing is gained: where the speed-up last falls to 1, interpolated over log2 B.
 
     Args:
         batches: ascending.
-        speedups: of each.
+        speedups: one a batch.
 
     Returns:
-        None where the largest B still gains; the smallest B where none does.
+        None where the largest B still gains; the smallest B where no B gains.
     """
     points = [(math.log2(batch), value) for batch, value in zip(batches, speedups, strict=True)]
     if not points or points[-1][1] > 1:
@@ -54,7 +54,7 @@ def break_even(batches: Sequence[int], speedups: Sequence[float]) -> float | Non
 
 @sheet("sjdpp_batch")
 def table(run: Run) -> Iterator[TextTable]:
-    """A table for each group: a row a cell and B."""
+    """Return a table for each group: one row a cell and B."""
     for group in run.groups:
         lines = [line for _, rows in _by_label(group) for line in _lines(rows)]
         yield TextTable(f"Batch sweep: {group.title}", COLUMNS, lines, [NOTE])
@@ -62,7 +62,7 @@ def table(run: Run) -> Iterator[TextTable]:
 
 @figure("sjdpp_batch")
 def draw(run: Run) -> Iterator[Figure]:
-    """Tokens a second and speed-up against B, a line a method; a dashed line where the speed-up ends."""
+    """Draw tokens a second and speed-up against B, one line a method; a dashed line where the gain ends."""
     for group in run.groups:
         batches = sorted({int(batch) for batch in group.rows["batch"]})
         if len(batches) < 2:
@@ -87,7 +87,7 @@ def draw(run: Run) -> Iterator[Figure]:
 
 
 def _by_label(group: Measured) -> list[tuple[str, pd.DataFrame]]:
-    """The rows of each method, the baseline's too, by B."""
+    """Return the rows of each method and of the baseline by B."""
     return [(label, rows.sort_values("batch")) for label, rows in by_label(group.rows)]
 
 

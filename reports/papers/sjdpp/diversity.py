@@ -1,7 +1,7 @@
-"""SJD++, Figs. 2 and 10: how far pictures of one prompt differ by seed, under each decoding and K of top-K sampling.
+"""SJD++, Figs. 2 and 10: the diversity of pictures of one prompt over seeds, by decoding and K of top-K sampling.
 
-A column of a sheet is one seed, so that what changes down a column is the decoding and K. The numbers are the task's
-own: the mean distance of every two pictures of a prompt, averaged over prompts.
+A column of a sheet is one seed, so that only decoding and K change down a column. The task measures diversity: the mean
+distance of every two pictures of a prompt, averaged over prompts.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DISTANCES = {
     "set.diversity_efflite0": "diversity, cosine of EfficientNet-Lite0",
 }
 PROMPTS = 3
-"""Sheets at most: as many prompts as the paper shows."""
+"""Most sheets, as many as the paper's prompts."""
 NOTES = (
     "diversity: mean distance of every two pictures of a prompt, over prompts; [low, high] is a 95 % interval over the "
     "prompts, none where there is one; 0 where no seed changes the picture",
@@ -37,9 +37,9 @@ NOTES = (
 
 @sheet("sjdpp_diversity")
 def table(run: Run) -> Iterator[TextTable]:
-    """A table for each group in which diversity was asked for: a row a decoding and K."""
+    """Return a table for each group that measures diversity: one row a decoding and K."""
     for group in run.groups:
-        titles = {key: DISTANCES[key] for key in _asked(run.store, group)}
+        titles = {key: DISTANCES[key] for key in _measured_distances(run.store, group)}
         if not titles:
             continue
         if quality := quality_of(group.rows):
@@ -59,7 +59,7 @@ def table(run: Run) -> Iterator[TextTable]:
 
 @figure("sjdpp_diversity")
 def draw(run: Run) -> Iterator[Figure]:
-    """Diversity against K, a line a decoding, a panel a distance."""
+    """Draw diversity against K, one line a decoding, one panel a distance."""
     for group in run.groups:
         keys = [key for key in DISTANCES if group.has(key)]
         rows = _ordered(group)
@@ -79,7 +79,7 @@ def draw(run: Run) -> Iterator[Figure]:
 
 @figure("sjdpp_fig10")
 def same_seed(run: Run) -> Iterator[Figure]:
-    """Fig. 10, and Fig. 2 in its autoregressive rows: a sheet a prompt, a row a decoding and K, a column a seed."""
+    """Draw Figs. 2 and 10: one sheet a prompt, one row a decoding and K, one column a seed."""
     for group in run.groups:
         rows = _ordered(group)
         cells = [run.store.cell(str(name)) for name in rows.index]
@@ -94,7 +94,7 @@ def same_seed(run: Run) -> Iterator[Figure]:
 
 
 def _seeds(store: Store, title: str, cells: Sequence[tuple[str, Cell]], prompt: str, seeds: Sequence[int]) -> Figure:
-    """The sheet of one prompt; cells by the names of their rows."""
+    """Draw the sheet of one prompt; ``cells`` have the names of their rows."""
     shown_seeds = seeds[:COLUMNS]
     left = f"; {len(seeds) - COLUMNS} more seeds" if len(seeds) > COLUMNS else ""
     drawn = Figure(figsize=(1.3 * len(shown_seeds) + 1.6, 1.3 * len(cells) + 0.9), dpi=130, layout="constrained")
@@ -110,14 +110,14 @@ def _seeds(store: Store, title: str, cells: Sequence[tuple[str, Cell]], prompt: 
     return drawn
 
 
-def _asked(store: Store, group: Measured) -> list[str]:
-    """Distances that some cell was to be scored by, with a value or with a reason why there is none."""
+def _measured_distances(store: Store, group: Measured) -> list[str]:
+    """Return the distances that some cell has as scores, with a value or with a reason."""
     scores = [store.cell(str(name)).meta.get("set_scores") or {} for name in group.rows.index]
     return [key for key in DISTANCES if any(key.removeprefix("set.") in names for names in scores)]
 
 
 def _ordered(group: Measured) -> pd.DataFrame:
-    """Decodings in the order of the run, each by K."""
+    """Sort decodings in the order of the run, each by K."""
     labels = list(dict.fromkeys(group.rows["label"]))
     order = sorted(
         group.rows.index, key=lambda cell: (labels.index(group.label(cell)), _size(group.row(cell)["top_k"]))
@@ -126,7 +126,7 @@ def _ordered(group: Measured) -> pd.DataFrame:
 
 
 def _size(top_k: int) -> float:
-    """0 keeps all codes."""
+    """Return a key to sort by; 0 means all codes."""
     return top_k or math.inf
 
 

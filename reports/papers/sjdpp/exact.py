@@ -1,7 +1,7 @@
-"""Beyond SJD++: reuse as published and both exact ways, side by side, each difference to SJD paired.
+"""Beyond SJD++: reuse as published and both exact rules, each with paired differences to SJD.
 
-Both exact ways keep the model's law, which the run's own proof enumerates: M couples each draft with its new law as
-closely as can be, G races the same Gumbel noise at the same place again.
+Both exact rules keep the model's distribution, as the run's own proof enumerates. M is the maximal coupling of each
+draft with its new distribution. G uses the same Gumbel noise at the same place again.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ NOTES = (
 
 
 def published() -> dict[str, Any]:
-    """SJD++ as its paper runs it."""
+    """Return the options of SJD++ in its paper."""
     return papers()["sjdpp"].published["sjdpp"]
 
 
 def _names(group: Measured) -> dict[str, str]:
-    """Cells of the decodings compared, those that were run."""
+    """Return the cells of the compared decodings, as far as they were run."""
     cells = {
         "AR": group.find(method="autoregressive"),
         "SJD": group.find(method="sjd"),
@@ -50,7 +50,7 @@ def _names(group: Measured) -> dict[str, str]:
 
 @sheet("sjdpp_exact")
 def table(run: Run) -> Iterator[TextTable]:
-    """A table for each group in which SJD was run: speed, law and quality of each method, and less SJD's."""
+    """Return a table for each group with SJD: speed, total variation and quality of each method, and less SJD's."""
     for group in run.groups:
         names = _names(group)
         if "SJD" in names and len(names) > 1:
@@ -60,34 +60,34 @@ def table(run: Run) -> Iterator[TextTable]:
 
 
 def _line(group: Measured, row: pd.Series[Any], outputs: Mapping[str, FinishedCell], name: str) -> dict[str, str]:
-    """One row, by heading."""
-    held, base, other = outputs[name], outputs["SJD"], name != "SJD"
-    variation, ratio = row["total_variation"], stats.median_ratio(token_ms(base.totals), token_ms(held.totals))
+    """Return one row by heading."""
+    finished, base, is_other = outputs[name], outputs["SJD"], name != "SJD"
+    variation, ratio = row["total_variation"], stats.median_ratio(token_ms(base.totals), token_ms(finished.totals))
     line = {
         "decoding": name,
         "verdict": str(row["verdict"]),
         "total variation": UNMEASURED if pd.isna(variation) else f"{variation:.2g}",
         "tokens a pass": measured_text(row, "scr"),
-        "tokens a pass, less SJD": _gap(base.totals, held.totals, "output", "nfe") if other else "-",
+        "tokens a pass, less SJD": _gap(base.totals, finished.totals, "output", "nfe") if is_other else "-",
         "wall speed-up": measured_text(row, "speedup"),
-        "seconds, SJD / this": estimate_text(ratio) if other else "-",
+        "seconds, SJD / this": estimate_text(ratio) if is_other else "-",
     }
     for key in _qualities(group):
-        gap = _gap(_values(base, key), _values(held, key), digits=3) if other else "-"
+        gap = _gap(_values(base, key), _values(finished, key), digits=3) if is_other else "-"
         line |= {QUALITIES[key]: measured_text(row, key, digits=3), f"{QUALITIES[key]}, less SJD": gap}
     return line | {"histogram TV to AR (floor), p": text(row, Column("test", "test"))}
 
 
 def _qualities(group: Measured) -> list[str]:
-    """Those measured output by output, so that they can be paired."""
+    """Return the qualities of single outputs, which can be paired."""
     return [key for key in QUALITIES if key in group.rows and not key.startswith("set.")]
 
 
-def _values(held: FinishedCell, key: str) -> pd.DataFrame:
-    """Numerator and denominator of a quality, by sample."""
+def _values(finished: FinishedCell, key: str) -> pd.DataFrame:
+    """Return numerator and denominator of a quality by sample."""
     if key == "logprob":
-        return held.totals[["logprob", "output"]].set_axis(["value", "one"], axis=1)
-    return held.scores.reindex(columns=[key.removeprefix("score.")]).set_axis(["value"], axis=1).assign(one=1.0)
+        return finished.totals[["logprob", "output"]].set_axis(["value", "one"], axis=1)
+    return finished.scores.reindex(columns=[key.removeprefix("score.")]).set_axis(["value"], axis=1).assign(one=1.0)
 
 
 def _gap(a: pd.DataFrame, b: pd.DataFrame, top: str = "value", below: str = "one", digits: int = 2) -> str:
@@ -96,7 +96,7 @@ def _gap(a: pd.DataFrame, b: pd.DataFrame, top: str = "value", below: str = "one
 
 @figure("sjdpp_exact")
 def draw(run: Run) -> Iterator[Figure]:
-    """The table's figures: speed, the law's distance and quality, a row a method."""
+    """Draw the table's values: speed, total variation and quality, one row a method."""
     for group in run.groups:
         names = _names(group)
         if "SJD" not in names:
@@ -118,11 +118,11 @@ def draw(run: Run) -> Iterator[Figure]:
 
 
 def _mark(axes: Axes, row: pd.Series[Any], key: str, place: int, name: str) -> None:
-    """A value with its interval; nothing where it was not measured."""
+    """Draw a value with its interval; nothing where it was not measured."""
     value = row.get(key)
     if value is None or pd.isna(value):
         return
-    ends = [row.get(f"{key}_{end}") for end in ("low", "high")]
-    low, high = (float(value) if end is None or pd.isna(end) else float(end) for end in ends)
+    bounds = [row.get(f"{key}_{end}") for end in ("low", "high")]
+    low, high = (float(value) if end is None or pd.isna(end) else float(end) for end in bounds)
     bar = [[max(0.0, value - low)], [max(0.0, high - value)]]
     axes.errorbar(value, place, xerr=bar, color=COLOURS[place], marker="o", ms=5, capsize=3, label=name)

@@ -1,6 +1,6 @@
-"""Figures of the papers, drawn from a run: curves over top-K, window, reuse threshold, initialisation and radius.
+"""Figures of SJD++ from a run: curves over top-K, resolution, window, reuse threshold, initialisation and refinement.
 
-The papers print these as pictures; where one also prints the values (Table 10), they are drawn beside as a dashed line.
+The paper prints these as pictures. Where it prints values too (Table 10), they are a dashed line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @figure("sjdpp_fig5")
 def top_k(run: Run) -> Iterator[Figure]:
-    """SJD++ Fig. 5: tokens a pass and seconds against the K of top-K sampling, a line a method."""
+    """Draw Fig. 5: tokens a pass and seconds against the K of top-K sampling, one line a method."""
     for group in run.groups:
         ks = sorted(set(group.rows["top_k"]), key=lambda k: k or math.inf)  # 0 keeps all
         if len(ks) < 2:
@@ -58,7 +58,7 @@ def top_k(run: Run) -> Iterator[Figure]:
 
 @figure("sjdpp_fig6")
 def resolution(run: Run) -> Iterator[Figure]:
-    """SJD++ Fig. 6: tokens a pass against the tokens of a picture, a line a method and task, a point a backbone."""
+    """Draw Fig. 6: tokens a pass against tokens of a picture, one line a method and task, one point a backbone."""
     rows = pd.concat([group.rows[group.rows["role"] == "method"] for group in run.groups]).sort_values("tokens")
     if rows["tokens"].nunique() < 2:
         return
@@ -76,7 +76,7 @@ def resolution(run: Run) -> Iterator[Figure]:
 
 @figure("sjdpp_table10")
 def windows(run: Run) -> Iterator[Figure]:
-    """SJD++ Table 10: passes a token and quality against the window."""
+    """Draw Table 10: passes a token and quality against the window."""
     table = printed("sjdpp_table10")
     sizes = table.rows["WS [tokens]"].astype(float)
     for group in run.groups:
@@ -100,7 +100,7 @@ def windows(run: Run) -> Iterator[Figure]:
 
 @figure("sjdpp_tau")
 def reuse(run: Run) -> Iterator[Figure]:
-    """Reuse threshold of SJD++: tokens a pass, quality, and the total variation that the run's own proof found."""
+    """Draw the sweep of the reuse threshold: tokens a pass, quality, and total variation in the run's own proof."""
     for group in run.groups:
         rows = sweep(group, "tau")
         if len(rows) < 2:
@@ -126,7 +126,7 @@ def reuse(run: Run) -> Iterator[Figure]:
 
 @figure("sjdpp_fig13")
 def inits(run: Run) -> Iterator[Figure]:
-    """SJD++ Fig. 13: tokens a pass by initialisation, a dot a seed."""
+    """Draw Fig. 13: tokens a pass by initialisation, one dot a seed."""
     for group in run.groups:
         rows = _with_option(group, "init")
         if len(rows) < 2:
@@ -140,7 +140,7 @@ def inits(run: Run) -> Iterator[Figure]:
 
 @figure("sjdpp_fig12")
 def refinement(run: Run) -> Iterator[Figure]:
-    """SJD++ Fig. 12: passes a token with and without refinement, ours beside the paper's."""
+    """Draw Fig. 12: passes a token with and without refinement, measured and printed."""
     by_init = printed("sjdpp_fig12").rows.groupby("Init")
     steps = ", ".join(f"{name} {part['Steps'].astype(float).mean():.0f}" for name, part in by_init)
     for group in run.groups:
@@ -158,17 +158,17 @@ def refinement(run: Run) -> Iterator[Figure]:
 
 
 def _dots(store: Store, axes: Axes, rows: pd.DataFrame, name: str, labels: Sequence[str]) -> None:
-    """A row a cell: a metric, a dot a picture, and a bar for all together with its interval."""
+    """Draw a metric, one row a cell: a dot a picture, a bar for all pictures, and their interval."""
     metric = METRICS[name]
     for place, (cell, row) in enumerate(rows.iterrows()):
         frame = FinishedCell.of(store.cell(str(cell))).totals
         values = frame[metric.numerator] / frame[metric.denominator]
-        heights = place + (np.arange(len(values)) % 5 - 2) * 0.08  # dots of one row apart
+        heights = place + (np.arange(len(values)) % 5 - 2) * 0.08  # separates the dots of a row
         axes.plot(values, heights, "o", ms=4, mfc="none", color=COLOURS[0], alpha=0.7)
         axes.plot(row[name], place, "|", ms=18, mew=2, color=COLOURS[1])
-        ends = row.reindex([f"{name}_low", f"{name}_high"]).astype(float)
-        if ends.notna().all():
-            axes.plot(ends.tolist(), [place + 0.3] * 2, color=COLOURS[1], lw=1.5, solid_capstyle="butt")
+        bounds = row.reindex([f"{name}_low", f"{name}_high"]).astype(float)
+        if bounds.notna().all():
+            axes.plot(bounds.tolist(), [place + 0.3] * 2, color=COLOURS[1], lw=1.5, solid_capstyle="butt")
     axes.set_yticks(range(len(rows)), labels)
     axes.set_ylim(len(rows) - 0.5, -0.5)
 
@@ -178,7 +178,7 @@ def _with_option(group: Measured, name: str) -> pd.DataFrame:
 
 
 def sweep(group: Measured, parameter: str) -> pd.DataFrame:
-    """Cells of SJD++ as published that differ in one parameter, with its value in ``x``, in its order."""
+    """Return cells of SJD++ as published that differ in one parameter, sorted by its value ``x``."""
     rest = {key: value for key, value in published().items() if key != parameter}
     rows = fits(group.rows, method="sjdpp", **rest)
     values = [float(options.get(parameter, math.nan)) for options in rows["options"]]

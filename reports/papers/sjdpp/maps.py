@@ -1,7 +1,7 @@
-"""Pictures of SJD++: where decoding went fast (Fig. 11), and where long accepted runs went wrong (Fig. 14).
+"""Pictures of SJD++: where decoding was fast (Fig. 11), and where long accepted runs have low quality (Fig. 14).
 
-A run is what one step emitted. Its local quality is the mean log-probability of its tokens under the target: low where
-the model itself would hardly have written them.
+A run is the tokens of one step. Its local quality is their mean log-probability under the target: low where the model
+itself would hardly have sampled them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ if TYPE_CHECKING:
     from harness.record.store import Cell
 
 RASTER = ("jacobi", "sjd", "sjdpp", "gsd")
-"""Methods that emit a picture in raster order, so that a token's place is its index."""
+"""Methods that decode a picture in raster order, so that a token's cell is its index."""
 PROMPTS, METHODS, WORST = 4, 3, 6
-"""Rows and methods of a map at most, and pictures a row of the worst."""
+"""Most rows and methods of a map, and pictures in a row of the worst."""
 LONG = 0.9
-"""Runs in this quantile of their cell's lengths and above are long."""
+"""Runs at or above this quantile of their cell's lengths are long."""
 
 
 def runs(cell: Cell) -> pd.DataFrame:
-    """A row for each run of a counted output: prompt, repetition, begin (index of its first token), length, logprob."""
+    """Return one row a run of counted outputs: prompt, repetition, begin (of the first token), length, logprob."""
     steps = cell.steps[~cell.steps["warmup"].astype(bool)].sort_values("step")
     emitted = dict(list((steps["emitted"] - steps["overshoot"]).groupby([steps[key] for key in KEYS], sort=False)))
     rows = []
@@ -60,7 +60,7 @@ def runs(cell: Cell) -> pd.DataFrame:
 
 
 def lengths_on_grid(picture: pd.DataFrame, grid: Mapping[str, int]) -> Ints:
-    """The length of the run that each cell of a picture came in, [rows, columns]; ends of rows left out.
+    """Return the length of each cell's run, [rows, columns], without ends of rows.
 
     Args:
         picture: rows of ``runs`` of one picture.
@@ -71,16 +71,16 @@ def lengths_on_grid(picture: pd.DataFrame, grid: Mapping[str, int]) -> Ints:
 
 @figure("sjdpp_fig11")
 def acceleration(run: Run) -> Iterator[Figure]:
-    """Fig. 11: beside each picture, how many tokens came in one pass, cell by cell."""
+    """Draw Fig. 11: each picture, and the number of tokens in the pass of each cell."""
     for group, all_cells in _drawable(run):
         cells = all_cells[:METHODS]
-        found = {cell.name: runs(cell) for cell in cells}
-        prompts = list(dict.fromkeys(prompt for rows in found.values() for prompt in rows["prompt"]))[:PROMPTS]
-        shade = Normalize(1, max(int(rows["length"].max()) for rows in found.values() if len(rows)))
+        runs_of_cells = {cell.name: runs(cell) for cell in cells}
+        prompts = list(dict.fromkeys(prompt for rows in runs_of_cells.values() for prompt in rows["prompt"]))[:PROMPTS]
+        shade = Normalize(1, max(int(rows["length"].max()) for rows in runs_of_cells.values() if len(rows)))
         drawn = blank(group_title("Fig. 11: tokens accepted in one pass", group), len(prompts), 2 * len(cells))
         for place, (prompt, cell) in enumerate((p, c) for p in prompts for c in cells):
             plain, over = drawn.axes[2 * place : 2 * place + 2]
-            picture = first_of(found[cell.name], prompt)
+            picture = first_of(runs_of_cells[cell.name], prompt)
             if picture.empty or not show_output(plain, run.store, cell, prompt, picture["repetition"].iloc[0]):
                 continue
             grid = cell.meta["grid"]
@@ -95,7 +95,7 @@ def acceleration(run: Run) -> Iterator[Figure]:
 
 @figure("sjdpp_fig14")
 def failures(run: Run) -> Iterator[Figure]:
-    """Fig. 14 in numbers: local quality against the length of the run, a line a method, AR's mean beside it."""
+    """Draw Fig. 14 in numbers: local quality against run length, one line a method, and AR's mean."""
     for group, cells in _drawable(run):
         drawn, (axes,) = side_by_side(1, "Fig. 14: long accepted runs and local quality", group.title)
         curves(axes, [(str(cell.meta["label"]), by_length(runs(cell))) for cell in cells], "length", "logprob")
@@ -107,10 +107,10 @@ def failures(run: Run) -> Iterator[Figure]:
         yield drawn
 
 
-def by_length(found: pd.DataFrame) -> pd.DataFrame:
-    """Mean log-probability of tokens by the length of their run: length, logprob, and its interval."""
+def by_length(rows_of_runs: pd.DataFrame) -> pd.DataFrame:
+    """Return the mean log-probability of tokens by the length of their run, with its interval."""
     rows = []
-    for length, part in found.dropna().groupby("length"):
+    for length, part in rows_of_runs.dropna().groupby("length"):
         mean = stats.mean(part.set_index(KEYS)["logprob"])
         if mean is not None:
             rows.append((length, mean.estimate, mean.low, mean.high))
@@ -119,31 +119,33 @@ def by_length(found: pd.DataFrame) -> pd.DataFrame:
 
 @figure("sjdpp_fig14-worst")
 def worst(run: Run) -> Iterator[Figure]:
-    """Fig. 14 in pictures: the long runs of the lowest local quality, framed in red."""
+    """Draw Fig. 14 in pictures: the long runs of lowest local quality, framed in red."""
     for group, cells in _drawable(run):
         title = group_title("Fig. 14: long accepted runs that the target finds least likely", group)
         drawn = blank(title, len(cells[:METHODS]), WORST)
         for row, cell in enumerate(cells[:METHODS]):
             drawn.axes[row * WORST].set_ylabel(str(cell.meta["label"]), fontsize=7)
-            for place, found in enumerate(worst_runs(runs(cell)).to_dict("records")):
+            for place, long_run in enumerate(worst_runs(runs(cell)).to_dict("records")):
                 axes = drawn.axes[row * WORST + place]
-                if show_output(axes, run.store, cell, found["prompt"], found["repetition"]):
-                    _frame(axes, found["begin"], found["length"], cell.meta["grid"])
-                axes.set_title(f"{found['prompt']}: {found['length']} tokens, {found['logprob']:.2f}", fontsize=6)
+                if show_output(axes, run.store, cell, long_run["prompt"], long_run["repetition"]):
+                    _frame(axes, long_run["begin"], long_run["length"], cell.meta["grid"])
+                axes.set_title(
+                    f"{long_run['prompt']}: {long_run['length']} tokens, {long_run['logprob']:.2f}", fontsize=6
+                )
         yield drawn
 
 
-def worst_runs(found: pd.DataFrame, count: int = WORST) -> pd.DataFrame:
-    """The long runs of lowest log-probability, one a picture at most, worst first."""
-    known = found.dropna()
-    if known.empty:
-        return known
-    long = known[(known["length"] >= known["length"].quantile(LONG)) & (known["length"] > 1)]
+def worst_runs(rows_of_runs: pd.DataFrame, count: int = WORST) -> pd.DataFrame:
+    """Return the long runs of lowest log-probability, at most one a picture, worst first."""
+    measured = rows_of_runs.dropna()
+    if measured.empty:
+        return measured
+    long = measured[(measured["length"] >= measured["length"].quantile(LONG)) & (measured["length"] > 1)]
     return long.sort_values(["logprob", *KEYS]).drop_duplicates(KEYS).head(count)
 
 
 def _drawable(run: Run) -> Iterator[tuple[Measured, list[Cell]]]:
-    """Groups with cells whose outputs are whole pictures on a known grid, in raster order."""
+    """Yield groups with cells whose outputs are complete pictures on a known grid, in raster order."""
     for group in run.groups:
         cells = [cell for name in group.cells(*RASTER) if has_pictures(cell := run.store.cell(name))]
         if cells:
@@ -151,7 +153,7 @@ def _drawable(run: Run) -> Iterator[tuple[Measured, list[Cell]]]:
 
 
 def _frame(axes: Axes, begin: int, length: int, grid: Mapping[str, int]) -> None:
-    """Red boxes around the cells of a run, one in each row that it touches."""
+    """Draw red boxes around the cells of a run, one in each of its rows."""
     for row in range(begin // grid["stride"], (begin + length - 1) // grid["stride"] + 1):
         first = max(begin - row * grid["stride"], 0)
         last = min(begin + length - row * grid["stride"], grid["columns"])

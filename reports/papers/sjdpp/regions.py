@@ -1,6 +1,6 @@
-"""Tokens a pass by what lies in a cell: smooth ground, textured ground or an object, as the task tells them apart.
+"""Tokens a pass by region of the picture: smooth ground, textured ground or object, as the task says.
 
-A pass is shared equally by the tokens that came in it, so a region's tokens / passes is its part of the SCR.
+The tokens of a pass share it equally, so that tokens / passes of a region is its part of the SCR.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ NOTES = (
 
 
 def by_region(cell: Cell) -> dict[str, pd.DataFrame]:
-    """``tokens`` and ``passes`` of each region, by (prompt, repetition); pictures without known regions left out."""
+    """Return ``tokens`` and ``passes`` of each region by (prompt, repetition), for pictures with known regions."""
     samples = counted(cell)
     if "regions" not in samples or not cell.meta.get("grid"):
         return {}
@@ -48,7 +48,7 @@ def by_region(cell: Cell) -> dict[str, pd.DataFrame]:
 
 @sheet("sjdpp_regions")
 def table(run: Run) -> Iterator[TextTable]:
-    """Tokens a pass of each method in each region, beside SJD's, for groups whose pictures have regions."""
+    """Return tokens a pass of each method and region, and less SJD's, for groups whose pictures have regions."""
     for group in run.groups:
         frames = {name: by_region(run.store.cell(name)) for name in group.cells(*RASTER)}
         frames = {name: regions for name, regions in frames.items() if regions}

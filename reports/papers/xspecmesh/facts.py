@@ -1,7 +1,7 @@
-"""XSpecMesh's configurations in a run: which cell is which row of its Table 3, and why one is missing.
+"""XSpecMesh's configurations in a run: which cell is which row of its Table 3, and why a row is missing.
 
-A row is one backbone and one set of heads; rows C and E decode on the backbone that was tuned beside their heads. The
-suite's roles name them: A to E, ``full`` (section 7.6), ``C-tuned``, ``E-tuned`` and ``full-tuned`` (the tuned backbone
+A row is one backbone and one set of heads. Rows C and E use the backbone that was tuned with their heads. The suite's
+roles name them: A to E, ``full`` (section 7.6), ``C-tuned``, ``E-tuned`` and ``full-tuned`` (the tuned backbone
 alone, the second reference), and ``rival`` (in DeepMesh's place).
 Source: Chen et al., XSpecMesh, sections 5.4 and 7.6.
 """
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from harness.record.store import Store
 
 DISTANCES = {"chamfer": "CD", "hausdorff": "HD"}
-"""Scores of a mesh, and what the paper calls them."""
+"""Scores of a mesh, and the paper's names of them."""
 
 
 def published() -> dict[str, Any]:
-    """The method as the paper runs it; ``levels`` 0: all heads, which are D = 4."""
+    """Return the method's options in the paper; ``levels`` 0 means all heads, which are D = 4."""
     return papers()["xspecmesh"].published["multi_head"]
 
 
@@ -36,8 +36,9 @@ class Setting:
     """Finished cells of all backbones of one type, temperature and task.
 
     Args:
-        rows: of ``Measured``.
-        roles: a backbone, and heads unless it is decoded autoregressively.
+        store: the run.
+        rows: as in ``Measured``.
+        roles: a backbone each, and heads unless it is decoded autoregressively.
     """
 
     store: Store
@@ -46,7 +47,7 @@ class Setting:
 
     @property
     def title(self) -> str:
-        """As in headings."""
+        """Return the text of headings."""
         first = self.rows.iloc[0]
         backbone = self.roles["A"]["backbone"] if "A" in self.roles else first["backbone"]
         sampled = f"T = {first['temperature']:g}, {first['task']}, n = {self.rows['n_run'].max():.0f}"
@@ -54,16 +55,16 @@ class Setting:
 
     @property
     def swept(self) -> str:
-        """The role whose settings were swept: E, or D where E was not run."""
+        """Return the role whose settings were swept: E, or D where E was not run."""
         return "D" if self.find("E") is None else "E"
 
     @property
     def alone(self) -> str:
-        """The backbone of the swept role alone."""
+        """Return the role of the swept backbone without heads."""
         return "A" if self.swept == "D" else "E-tuned"
 
     def selection(self, role: str, **changes: Any) -> dict[str, Any] | None:
-        """What a role's cells are, as published but for these options; None: the suite has no such role."""
+        """Return a role's selection, as published except for these options; None: the suite has no such role."""
         role = self.swept if role == "swept" else role
         if role not in self.roles:
             return None
@@ -72,22 +73,22 @@ class Setting:
         return {"method": "autoregressive", **self.roles[role]}
 
     def find(self, role: str, **changes: Any) -> str | None:
-        """The cell of a role; None: it has no finished one."""
+        """Return the cell of a role; None: it has no finished cell."""
         selection = self.selection(role, **changes)
         return None if selection is None else next((str(name) for name in fits(self.rows, **selection).index), None)
 
     def row(self, cell: str | None) -> pd.Series[Any] | None:
-        """A cell's figures."""
+        """Return the figures of a cell."""
         return None if cell is None else cast("pd.Series[Any]", self.rows.loc[cell])
 
     def outputs(self, role: str) -> FinishedCell | None:
-        """The outputs of the cell of a role."""
+        """Return the outputs of the cell of a role."""
         cell = self.find(role)
         return None if cell is None else FinishedCell.of(self.store.cell(cell))
 
 
 def settings(run: Run) -> list[Setting]:
-    """One for each type, temperature and task of a run."""
+    """Return a setting for each type, temperature and task of a run."""
     if not run.groups:
         return []
     rows = pd.concat([group.rows for group in run.groups])
@@ -96,7 +97,7 @@ def settings(run: Run) -> list[Setting]:
 
 
 def why(store: Store, selection: Mapping[str, Any] | None) -> str:
-    """Why a row has no finished cell."""
+    """Say why a row has no finished cell."""
     if selection is None:
         return "not in this run"
     sealed = set(store.cells())
@@ -116,13 +117,13 @@ def _setting(scene: Scene) -> Setting:
 
 
 def lines(scene: Scene) -> Iterator[Line]:
-    """Rows measured on the cells of their roles."""
+    """Assign rows to the cells of their roles."""
     for line in scene.lines:
         yield replace(line, selection=_setting(scene).selection(**(line.selection or {})))
 
 
 def notes(scene: Scene) -> Iterator[str]:
-    """Why rows were not measured."""
+    """Say why rows were not measured."""
     lacking: dict[str, list[str]] = {}
     for line in lines(scene):
         if line.selection is None or fits(scene.cells, **line.selection).empty:
@@ -131,7 +132,7 @@ def notes(scene: Scene) -> Iterator[str]:
 
 
 def fields(scene: Scene) -> Mapping[str, str]:
-    """Of headings: the setting, and the role that was swept."""
+    """Return the fields of headings: the setting, and the role that was swept."""
     setting = _setting(scene)
     return {"cells": setting.title, "swept": setting.swept}
 

@@ -1,4 +1,4 @@
-"""XSpecMesh's Table 1, token ids of models, and section 7.2, its results by level of difficulty."""
+"""XSpecMesh's Table 1 (token ids of models) and section 7.2 (results by level of difficulty)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @sheet("xspecmesh_table1")
 def vocabularies(run: Run) -> list[TextTable]:
-    """Table 1: token ids of the paper's models and of the backbones that are registered or were run."""
+    """Return Table 1: token ids of the paper's models and of the backbones that are registered or were run."""
     table = printed("xspecmesh_table1")
     sizes = dict(run.store.manifest.get("vocabularies", {}))
     for group in run.groups:
@@ -39,7 +39,7 @@ def vocabularies(run: Run) -> list[TextTable]:
 
 @sheet("xspecmesh_levels")
 def levels(run: Run) -> Iterator[TextTable]:
-    """Section 7.2: results of every configuration by the difficulty of the shapes."""
+    """Return section 7.2: results of every configuration by the difficulty of the shapes."""
     notes = [
         "level-0: simple, level-1: some detail, level-2: rich; 20, 40 and 40 % of the paper's 200 shapes",
         *printed("xspecmesh_table3").paper.notes,
@@ -55,11 +55,11 @@ def levels(run: Run) -> Iterator[TextTable]:
 
 
 def _by_level(store: Store, cell: Cell) -> Iterator[dict[str, str]]:
-    held, base = FinishedCell.of(cell), FinishedCell.of(store.cell(str(cell.meta["baseline"])))
+    finished, base = FinishedCell.of(cell), FinishedCell.of(store.cell(str(cell.meta["baseline"])))
     samples = decoded(cell)
     for level in sorted(set(samples["category"]) - {""}):
-        good = held.samples["category"] == level
-        frame, scores = held.totals[good], held.scores[good]
+        of_level = finished.samples["category"] == level
+        frame, scores = finished.totals[of_level], finished.scores[of_level]
         distances = {
             title: estimate_text(stats.mean(scores[name]), 4) if name in scores else UNMEASURED
             for name, title in DISTANCES.items()

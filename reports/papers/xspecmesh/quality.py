@@ -1,7 +1,7 @@
 """XSpecMesh's "no difference in quality" as equivalence tests, paired by shape.
 
-Row A decoded again with other seeds is tested too: where it is not equivalent to itself, the shapes are too few to say
-so of anything. Source: Chen et al., XSpecMesh, Table 3, for the margin.
+Row A with other seeds is tested too. Where it is not equivalent to itself, the shapes are too few for any such claim.
+Source: Chen et al., XSpecMesh, Table 3, for the margin.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MARGIN = 0.05
-"""Of the reference's mean distance: about half of what separates C, which the paper calls worse, from A (8.8 and
-11.8 %), and three times what separates E (0.3 and 1.7 %)."""
+"""Share of the reference's mean distance: about half the difference of C, which the paper calls worse, to A (8.8 and
+11.8 %), and three times the difference of E (0.3 and 1.7 %)."""
 PAIRS = (
     *((role, "A") for role in ("B", "C", "D", "E", "full", "rival")),
     *((role, f"{role}-tuned") for role in ("C", "E", "full")),
     *((f"{role}-tuned", "A") for role in ("C", "E", "full")),
     ("E", "C"),
 )
-"""Roles compared: with the base, with the tuned backbone alone, and E with C."""
+"""Compared roles: with the base, with the tuned backbone alone, and E with C."""
 NOTES = (
     f"difference: mean over shapes, less the reference; margin: {MARGIN:.0%} of the reference's mean over those shapes",
     "verdict at 5 %: equivalent, the 90 % interval lies within the margin (two one-sided paired t-tests); different, "
@@ -40,12 +40,12 @@ NOTES = (
 
 @sheet("xspecmesh_quality")
 def table(run: Run) -> Iterator[TextTable]:
-    """A row for each pair and distance; the verdict stays on a narrow terminal."""
+    """Return one row a pair and distance; a narrow terminal keeps the verdict."""
     for setting in settings(run):
         lines = [line for pair in _pairs(setting) for line in _lines(*pair)]
-        for found in plain(f"XSpecMesh: quality as equivalence | measured on {setting.title}", lines, NOTES):
-            *columns, verdict = found.columns
-            yield replace(found, columns=(*columns, replace(verdict, rank=0)))
+        for filled_table in plain(f"XSpecMesh: quality as equivalence | measured on {setting.title}", lines, NOTES):
+            *columns, verdict = filled_table.columns
+            yield replace(filled_table, columns=(*columns, replace(verdict, rank=0)))
 
 
 def _pairs(setting: Setting) -> Iterator[tuple[str, str, FinishedCell, FinishedCell]]:
@@ -54,21 +54,21 @@ def _pairs(setting: Setting) -> Iterator[tuple[str, str, FinishedCell, FinishedC
     if base and floor in setting.store.cells():
         yield "A, other seeds", "A", FinishedCell.of(setting.store.cell(str(floor))), base
     for role, other in PAIRS:
-        held, reference = setting.outputs(role), setting.outputs(other)
-        if held and reference:
-            yield "truncated" if role == "rival" else role, other, held, reference
+        outputs, reference = setting.outputs(role), setting.outputs(other)
+        if outputs and reference:
+            yield "truncated" if role == "rival" else role, other, outputs, reference
 
 
-def _lines(name: str, against: str, held: FinishedCell, reference: FinishedCell) -> Iterator[dict[str, str]]:
-    shapes = _shapes(held).intersection(_shapes(reference))
-    lost = [len(shapes.difference(outputs.samples.index)) for outputs in (held, reference)]
-    both = held.samples.index.intersection(reference.samples.index)
+def _lines(name: str, against: str, outputs: FinishedCell, reference: FinishedCell) -> Iterator[dict[str, str]]:
+    shapes = _shapes(outputs).intersection(_shapes(reference))
+    lost = [len(shapes.difference(side.samples.index)) for side in (outputs, reference)]
+    common = outputs.samples.index.intersection(reference.samples.index)
     for score, title in DISTANCES.items():
-        if not {score} <= set(held.scores) & set(reference.scores):
+        if not {score} <= set(outputs.scores) & set(reference.scores):
             continue
-        values = reference.scores.loc[both, score]
+        values = reference.scores.loc[common, score]
         margin = MARGIN * float(values.mean())
-        test = stats.equivalence(values, held.scores.loc[both, score], margin) if len(both) else None
+        test = stats.equivalence(values, outputs.scores.loc[common, score], margin) if len(common) else None
         yield {
             "configuration": name,
             "against": against,
@@ -83,6 +83,6 @@ def _lines(name: str, against: str, held: FinishedCell, reference: FinishedCell)
         }
 
 
-def _shapes(held: FinishedCell) -> pd.Index[Any]:
-    """(prompt, repetition) of all that was decoded and counted, well or not."""
-    return decoded(held.cell).set_index(KEYS).index
+def _shapes(outputs: FinishedCell) -> pd.Index[Any]:
+    """Return (prompt, repetition) of all samples without warm-up, failed ones too."""
+    return decoded(outputs.cell).set_index(KEYS).index

@@ -1,6 +1,6 @@
 """XSpecMesh's Figs. 4, 8 and 9: points, the backbone's mesh and the method's side by side, with wireframe.
 
-The first shapes of each level, whether they came out well or not: nothing is picked.
+A sheet shows the first shapes of each level, not chosen ones.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 OF_LEVEL = 2
-"""Shapes of each level."""
+"""Number of shapes of each level."""
 COLUMNS = {"rival": "truncated context", "A": "backbone", "D": "heads alone (D)", "E": "with LoRA (E)"}
 Columns = Mapping[str, FinishedCell]
 """Outputs by the title of their column."""
@@ -32,24 +32,24 @@ SIDE_IN = 2.7
 EDGE = 0.5
 """Width of the wireframe, in points."""
 ZOOM = 1.1
-"""How much of the white around a shape is left out."""
+"""Enlarges a shape, so that less white surrounds it."""
 
 
 @figure("xspecmesh_comparison")
 def comparison(run: Run) -> Iterator[Figure]:
-    """A row a shape, a column a row of Table 3 that ran; over each mesh its Chamfer distance, faces and seconds."""
+    """Draw one row a shape and one column a row of Table 3; a mesh has Chamfer distance, faces and seconds."""
     for setting in settings(run):
-        columns = {title: held for role, title in COLUMNS.items() if (held := setting.outputs(role))}
+        columns = {title: outputs for role, title in COLUMNS.items() if (outputs := setting.outputs(role))}
         if len(columns) > 1 and COLUMNS["A"] in columns:
             yield _figure(setting, columns, OF_LEVEL, "Figs. 4, 8, 9: the first shapes of each level")
 
 
 @figure("xspecmesh_fig6-meshes")
 def acceptance(run: Run) -> Iterator[Figure]:
-    """Fig. 6 as the paper shows it: one shape of each level under every threshold and K_a, beside the backbone's."""
+    """Draw Fig. 6 as in the paper: one shape of each level with every threshold and K_a, beside the backbone's."""
     for setting in settings(run):
         swept = {"delta = {:g}": sweep(setting, "delta"), "K_a = {:g}": sweep(setting, "accept_top", acceptance="top")}
-        columns = {"backbone": held} if (held := setting.outputs("A")) else {}
+        columns = {"backbone": outputs} if (outputs := setting.outputs("A")) else {}
         for title, rows in swept.items():
             for cell, row in rows.iterrows():
                 columns[title.format(row["x"])] = FinishedCell.of(run.store.cell(str(cell)))
@@ -67,8 +67,8 @@ def _figure(setting: Setting, columns: Columns, of_level: int, name: str) -> Fig
     for row, (prompt, level) in enumerate(zip(chosen["prompt"], chosen["category"], strict=True)):
         place = (len(chosen), len(columns) + 1, row * (len(columns) + 1) + 1)
         _points(drawn, place, condition_file(setting.store.path, base.name, prompt), f"{prompt}, {level}")
-        for column, (title, held) in enumerate(columns.items()):
-            _mesh(drawn, (*place[:2], place[2] + 1 + column), setting.store.path, held, (prompt, title))
+        for column, (title, outputs) in enumerate(columns.items()):
+            _mesh(drawn, (*place[:2], place[2] + 1 + column), setting.store.path, outputs, (prompt, title))
     return drawn
 
 
@@ -82,19 +82,19 @@ def _points(drawn: Figure, place: tuple[int, int, int], file: Path, title: str) 
     axes.set_title(title, fontsize=7)
 
 
-def _mesh(drawn: Figure, place: tuple[int, int, int], run: Path, held: FinishedCell, name: tuple[str, str]) -> None:
+def _mesh(drawn: Figure, place: tuple[int, int, int], run: Path, outputs: FinishedCell, name: tuple[str, str]) -> None:
     prompt, title = name
-    samples = decoded(held.cell)
+    samples = decoded(outputs.cell)
     samples = samples[samples["prompt"] == prompt].sort_values("repetition")
     key = (prompt, int(samples["repetition"].iloc[0])) if len(samples) else None
-    if key is None or key not in held.samples.index or not str(held.samples.loc[key, "output"]).endswith(".ply"):
+    if key is None or key not in outputs.samples.index or not str(outputs.samples.loc[key, "output"]).endswith(".ply"):
         reason = "not decoded" if key is None else str(samples["error"].iloc[0] or "no mesh")
         _words(drawn, place, reason).set_title(f"{title}: no mesh", fontsize=7)
         return
     axes: Any = drawn.add_subplot(*place, projection="3d")
-    draw(axes, run / str(held.samples.loc[key, "output"]), EDGE)
+    draw(axes, run / str(outputs.samples.loc[key, "output"]), EDGE)
     axes.set_box_aspect((1, 1, 1), zoom=ZOOM)
-    scores, total = (cast("pd.Series[Any]", frame.loc[key]) for frame in (held.scores, held.totals))
+    scores, total = (cast("pd.Series[Any]", frame.loc[key]) for frame in (outputs.scores, outputs.totals))
     figures = [f"CD {scores['chamfer']:.3f}"] if "chamfer" in scores else []
     figures += [f"{scores['faces']:.0f} faces"] if "faces" in scores else []
     axes.set_title(f"{title}\n{', '.join([*figures, f'{total.wall_s:.2f} s'])}", fontsize=7)

@@ -245,7 +245,7 @@ class TestClip:
         outputs = cell(
             [noise(1), plain(250, 0, 0, size=8), plain(0, 0, 250, size=8)], ["snow", "a red wall", "the sea"]
         )
-        straight, mixed = sorted_pictures(outputs), shown(shuffled(outputs))
+        straight, mixed = sorted_pictures(outputs), sorted_pictures(shuffled(outputs))
         assert hps.hpsv2(straight, clip) == hps.hpsv2(mixed, clip)
         swapped = [
             replace(one, output=other.output) for one, other in zip(outputs, outputs[1:] + outputs[:1], strict=True)
@@ -451,7 +451,7 @@ class TestScore:
 
     def test_outputs_that_are_no_pictures_are_failures(self):
         outputs = [*cell([noise(1)]), Scored(Prompt("p/99", "x"), 0, "a text", {})]
-        assert (sorted_pictures(outputs).failures, len(shown(outputs).pictures)) == (1, 1)
+        assert (sorted_pictures(outputs).failures, len(sorted_pictures(outputs).pictures)) == (1, 1)
 
     def test_two_outputs_of_one_prompt_and_repetition_are_a_bug(self):
         with pytest.raises(ContractError, match="'p/00' has two outputs of repetition 0"):
