@@ -438,10 +438,10 @@ class TestScore:
         for index in range(4):
             Image.fromarray(noise(index).pixels).save(tmp_path / f"{index}.png")
         assert score_of(outputs, filled).value == pytest.approx(0, abs=1e-6)
-        assert found(outputs, replace(filled, minimum=5)).reason.startswith("4 pictures; at least 5")
-        assert "neither a folder" in found(outputs, images.Settings(reference=str(tmp_path / "none"))).reason
+        assert score_of(outputs, replace(filled, minimum=5)).reason.startswith("4 pictures; at least 5")
+        assert "neither a folder" in score_of(outputs, images.Settings(reference=str(tmp_path / "none"))).reason
         (tmp_path / "4.png").write_bytes(b"no picture")
-        assert "4.png cannot be read" in found(outputs, filled).reason
+        assert "4.png cannot be read" in score_of(outputs, filled).reason
 
     def test_names_come_as_text_or_tuple_and_unknown_ones_are_refused(self):
         assert images.names("fid, clip_score fid") == ("fid", "clip_score")
