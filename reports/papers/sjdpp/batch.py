@@ -1,6 +1,6 @@
 """The batch sweep: tokens a second and speed-up of batches of B prompts, and the B without a gain.
 
-Throughput is output tokens over the time of the batch (`record.ledger`). The speed-up is over the autoregressive batch
+Throughput is output tokens over the time of the batch (`record.metrics`). The speed-up is over the autoregressive batch
 of the same B, as in every table.
 """
 
