@@ -239,6 +239,12 @@ RENAMED = {
     "methods.verifiers.rejection": {"acceptance": "acceptance_probs", "odds": "draft_probs"},
     "methods.verifiers.tree": {"Judged": "TreeJudgement"},
     "methods.zipar": {"lead": "token_before"},
+    "reports.results": {"known": "all_names"},
+    "reports.summary": {"put": "set_interval"},
+    "tasks.metrics.attributes": {"Seen": "DetectedObject"},
+    "tasks.metrics.geneval": {"Found": "Detection", "kept": "confident"},
+    "tasks.metrics.image_stats": {"Shown": "PictureSet", "shown": "sorted_pictures"},
+    "tasks.metrics.t2i_compbench": {"Found": "Detection"},
 }
 """Names of 0.1 that changed in a module that stayed where it was."""
 

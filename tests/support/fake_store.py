@@ -293,3 +293,14 @@ def _group(store: FakeStore, t: float, prompts: int, seed: int, noise: float) ->
         meta(f"t{t:g}-tree", **{**same, "label": "specinfer", "method": "specinfer"}),
         "needs TREE_MASK, which toy-135m does not offer",
     )
+
+
+def tiny(**changes: object) -> FakeStore:
+    """Four prompts: AR takes 10 steps of 10 ms; the method 5 steps of 12 ms, accepting 1 of 2 drafted."""
+    store = empty()
+    names = [f"p{i}" for i in range(4)]
+    store.add(meta("ar", role="baseline", expected=4), [record(p, [step(ms=10.0)] * 10) for p in names])
+    warm = record("p0", [step(2, 2, ms=900.0)], warmup=True)
+    steps = [step(1, 2, ms=12.0)] * 5
+    store.add(meta("m", expected=5, **changes), [warm, *(record(p, steps) for p in names)])
+    return store

@@ -1,0 +1,14 @@
+"""The summary of a made-up run."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from reports.summary import summarise
+from tests.support.fake_store import suite
+
+
+@pytest.fixture(scope="module")
+def frame() -> pd.DataFrame:
+    return summarise(suite(6))

@@ -1,0 +1,40 @@
+"""Fronts, sweeps and panels of speed against quality."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import matplotlib
+import pandas as pd
+
+from reports import pareto
+from reports.summary import summarise
+from tests.support.fake_store import empty
+
+
+def test_the_front_by_hand() -> None:
+    x, y = [1.0, 2.0, 3.0, 2.0, 0.5], [1.0, 0.9, 0.2, 0.5, 1.0]
+    assert pareto.front(x, y) == [0, 1, 2]
+
+
+def test_a_sweep_is_one_number_of_one_method(frame: pd.DataFrame) -> None:
+    cells = frame[(frame["temperature"] == 0) & (frame["status"] == "done")].reset_index(drop=True)
+    (sweep,) = pareto.sweeps(cells)
+    assert (sweep.parameter, sweep.values) == ("tau", [0.25, 0.5, 0.75, 1.0])
+
+
+def test_figures_repeat_byte_for_byte_and_leave_matplotlib_alone(frame: pd.DataFrame, tmp_path: Path) -> None:
+    before = dict(matplotlib.rcParams)
+    greedy = frame[frame["temperature"] == 0]
+    one, two = (pareto.write(greedy, tmp_path / name) for name in "ab")
+    assert [p.name for p in one] == ["pareto.png", "pareto.svg"]
+    assert [p.read_bytes() for p in one] == [p.read_bytes() for p in two]
+    assert dict(matplotlib.rcParams) == before
+    assert one[0].read_bytes()[:4] == b"\x89PNG" and "<svg" in one[1].read_text()
+
+
+def test_panels_hold_the_quality_that_was_measured(frame: pd.DataFrame) -> None:
+    panels = [(panel.title.split(", ")[1], panel.quality) for panel in pareto.panels(frame)]
+    greedy, sampled = ("agreement", "score.pass@1"), ("logprob_diff", "score.pass@1")
+    assert panels == [("T = 0", one) for one in greedy] + [("T = 1", one) for one in sampled]
+    assert pareto.write(summarise(empty()), Path("unused")) == []

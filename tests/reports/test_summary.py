@@ -1,0 +1,154 @@
+"""The summary's figures, on cells countable by hand."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from harness.record.columns import STEP_FIELDS
+from harness.record.metrics import METRICS as RECORD_METRICS
+from harness.record.metrics import value
+from harness.record.store import Store
+from reports import tables
+from reports.summary import FinishedCell, by_category, summarise
+from tests.support.fake_store import GREEDY, FakeStore, Sim, empty, meta, record, simulate, step, suite, tiny
+
+
+def test_every_number_by_hand() -> None:
+    row = summarise(tiny()).set_index("cell").loc["m"]
+    assert row["scr"] == 2.0 and row["tau"] == 2.0  # 10 tokens / 5
+    assert row["acceptance"] == 0.5  # 1 accepted of 2 tested
+    assert row["acceptance_per_node"] == 0.5
+    assert row["nfe"] == 20
+    assert row["ms_per_token"] == pytest.approx(6.0)  # 60 ms / 10; the warm-up of 900 ms is not in it
+    assert (row["step_p50_ms"], row["step_p95_ms"]) == (12.0, 12.0)
+    shares = [row[f"{part}_ms"] for part in ("draft", "target", "verify", "host")]
+    assert shares == pytest.approx([1.2, 9.0, 1.2, 0.6]) and sum(shares) == pytest.approx(row["step_p50_ms"])
+    assert row["speedup"] == pytest.approx(10 / 6) == row["predicted"]  # 2 x 10 ms / 12 ms
+    assert (row["n_ok"], row["n_failed"], row["n_skipped"]) == (4, 0, 1)
+    assert row["logprob"] == -1.0 and row["logprob_std"] == 0.0 and row["agreement"] == 1.0
+    assert row["flags"] == "" and row["valid"]
+
+
+def test_two_passes_a_step_are_timed_once_in_the_prediction() -> None:
+    """A step of two passes is one step of the clock: tokens a step and not a pass go with it."""
+    store = tiny()
+    store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=16.0, nfe=2)] * 5) for i in range(4)])
+    row = summarise(store).set_index("cell").loc["m"]
+    assert (row["scr"], row["tau"]) == (1.0, 2.0)
+    assert row["predicted"] == pytest.approx(20 / 16) == row["speedup"] and row["flags"] == ""
+
+
+def test_a_metric_is_that_of_the_record(frame: pd.DataFrame) -> None:
+    cell = suite(6).cell("t0-spec")
+    row = frame.set_index("cell").loc["t0-spec"]
+    sums = FinishedCell.of(cell).totals
+    for name in ("scr", "tau", "acceptance", "acceptance_per_node", "nfe_per_output", "logprob"):
+        assert row[name] == pytest.approx(value(RECORD_METRICS[name], sums))
+
+
+def test_skipped_and_unfinished_cells_have_a_row_with_the_reason() -> None:
+    store = tiny().skip(meta("tree", label="tree"), "needs TREE_MASK")
+    store.manifest["cells"]["later"] = {"label": "later"}
+    rows = summarise(store).set_index("cell")
+    assert rows.loc["tree", "status"] == "skipped" and rows.loc["tree", "reason"] == "needs TREE_MASK"
+    assert rows.loc["later", "status"] == "unfinished"
+    page = tables.markdown(summarise(store))
+    assert "skipped: tree: needs TREE_MASK" in page and "unfinished: later" in page
+
+
+def flags(store: FakeStore) -> str:
+    return str(summarise(store).set_index("cell").loc["m", "flags"])
+
+
+def test_a_dead_drafter_raises_an_alarm() -> None:
+    dead = [record(f"p{i}", [step(0, 2, tested=1)] * 50) for i in range(4)]
+    assert "dead drafter" in flags(tiny().add(meta("m"), dead))
+    few = [record(f"p{i}", [step(0, 2, tested=1)] * 49) for i in range(4)]  # 196 tested: too few to say
+    assert "dead drafter" not in flags(tiny().add(meta("m"), few))
+
+
+def test_more_than_a_tenth_failed_makes_a_cell_invalid() -> None:
+    good = [record(f"p{i}", [step(1, 2)] * 5) for i in range(9)]
+    bad = [record(f"q{i}", [], status="failed", error="boom") for i in range(2)]
+    rows = summarise(tiny().add(meta("m"), good + bad[:1])).set_index("cell")
+    assert (
+        rows.loc["m", "valid"] and rows.loc["m", "n_failed"] == 1 and rows.loc["m", "flags"] == "1 of 10 failed: boom"
+    )
+    store = tiny().add(meta("m"), good + bad)
+    assert not summarise(store).set_index("cell").loc["m", "valid"] and flags(store) == "invalid: 2 of 11 failed: boom"
+    other = record("q2", [], status="failed", error="no end; give more tokens")
+    assert flags(tiny().add(meta("m"), [*good, *bad, other])) == "invalid: 3 of 12 failed: 2 of them: boom"
+    alone = flags(tiny().add(meta("m"), [*good, other]))
+    assert alone == "1 of 10 failed: no end, give more tokens"
+
+
+def test_a_wrong_clock_shows_as_a_mismatch() -> None:
+    """Three prompts in four are fast and the fourth is not: the median and the mean then disagree."""
+    store = tiny()
+    slow = [record(f"p{i}", [step(1, 2, ms=12.0 if i else 400.0)] * 5) for i in range(12)]
+    store.add(meta("ar", role="baseline"), [record(f"p{i}", [step()] * 10) for i in range(12)])
+    assert "mismatch" in flags(store.add(meta("m"), slow))
+
+
+def test_a_cell_without_its_baseline_says_so() -> None:
+    assert "no baseline in this run" in flags(tiny(baseline="elsewhere"))
+
+
+def test_no_sample_at_all() -> None:
+    store = tiny().add(meta("m", expected=2), [record("p0", [], status="failed", error="boom")])
+    rows = summarise(store).set_index("cell")
+    assert "no sample" in rows.loc["m", "flags"] and rows.loc["m", "n_ok"] == 0
+
+
+def test_output_without_logprobs_has_none() -> None:
+    records = [record(f"p{i}", [step(1, 2)] * 5, logprobs=()) for i in range(4)]
+    rows = summarise(tiny().add(meta("m"), records)).set_index("cell")
+    assert np.isnan(rows.loc["m", "logprob"])
+
+
+def test_sampled_cells_are_tested_against_the_baseline(frame: pd.DataFrame) -> None:
+    rows = frame.set_index("cell")
+    assert rows.loc["t1-spec", "tv_p"] > 0.01 and rows.loc["t1-spec", "tv_floor"] > 0
+    assert np.isnan(rows.loc["t0-spec", "tv"]) and np.isnan(rows.loc["t1-ar", "tv"])
+    assert rows.loc["t1-bad", "ks_p"] < 0.05 < rows.loc["t1-spec", "ks_p"]
+    assert np.isnan(rows.loc["t1-spec", "agreement"])  # agreement is of greedy outputs alone
+
+
+def test_scores_have_an_interval_and_n(frame: pd.DataFrame) -> None:
+    row = frame.set_index("cell").loc["t0-ar"]
+    assert 0 <= row["score.pass@1_low"] <= row["score.pass@1"] <= row["score.pass@1_high"] <= 1
+    assert row["score.pass@1_n"] == 6
+
+
+def test_categories() -> None:
+    store = empty()
+    store.add(meta("ar", role="baseline"), simulate(Sim(gamma=0), 8)).add(meta("m"), simulate(Sim(), 8))
+    rows = by_category(store)
+    assert set(rows["category"]) == {"code", "prose"} and set(rows["n_ok"]) == {4}
+    assert "## By category" in tables.markdown(summarise(store), rows)
+    assert by_category(tiny()).empty
+
+
+def test_a_real_store_gives_the_same_rows(tmp_path: Path) -> None:
+    fake = suite(5)
+    real = Store.create(tmp_path / "run", fake.manifest)
+    for name, records in fake.records.items():
+        for one in records:
+            real.write(name, one)
+        real.seal(name, fake.cell(name).meta)
+    pd.testing.assert_frame_equal(summarise(Store.open(tmp_path / "run")), summarise(fake), check_dtype=False)
+    assert list(fake.cell("t0-ar").steps.columns) == list(real.cell("t0-ar").steps.columns)
+    assert set(STEP_FIELDS) <= set(real.cell("t0-ar").steps.columns) and GREEDY["temperature"] == 0.0
+
+
+def test_reports_do_not_import_torch() -> None:
+    names = [f"reports.{one}" for one in ("summary", "tables", "pareto", "gate.compare", "gate.decision")]
+    code = f"import sys, harness.record.stats, {', '.join(names)}; "
+    code += "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0

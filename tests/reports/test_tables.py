@@ -1,0 +1,58 @@
+"""The run's own table on a terminal, in Markdown and in LaTeX."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from rich.console import Console
+
+from reports import tables
+from reports.summary import summarise
+from tests.support.fake_store import suite, tiny
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+def test_the_terminal_table_fits(frame: pd.DataFrame, width: int) -> None:
+    out = io.StringIO()
+    tables.terminal(frame, Console(file=out, width=width))
+    assert max(map(len, out.getvalue().splitlines())) <= width
+    assert "speculative gamma=5" in out.getvalue() and "speed-up" in out.getvalue()
+    assert ("agreement" in out.getvalue().split("not shown")[0]) == (width >= 80)
+
+
+def test_write_makes_three_files(tmp_path: Path) -> None:
+    paths = tables.write(suite(6), tmp_path / "report")
+    assert [path.name for path in paths] == ["summary.md", "summary.csv", "summary.tex"]
+    assert pd.read_csv(paths[1])["cell"].tolist() == list(suite(6).manifest["cells"])
+    for line in paths[0].read_text().split("## Legend")[0].splitlines():
+        assert not line.startswith("|") or line.endswith("|")
+
+
+def test_latex_is_escaped() -> None:
+    store = tiny(label="a_b & 50% {x} ~^\\")
+    text = tables.latex(summarise(store))
+    assert r"a\_b \& 50\% \{x\} \textasciitilde{}\textasciicircum{}\textbackslash{}" in text
+    for body in re.findall(r"\\begin{tabular}{(\w+)}(.*?)\\end{tabular}", text, flags=re.S):
+        for line in body[1].splitlines():
+            if line.endswith(r"\\"):
+                assert len(re.findall(r"(?<!\\)&", line)) == len(body[0]) - 1
+
+
+def test_markdown_escapes_pipes() -> None:
+    assert "a\\|b" in tables.markdown(summarise(tiny(label="a|b")))
+
+
+def test_what_several_cells_share_is_said_once() -> None:
+    rows = pd.DataFrame(
+        {
+            "status": ["done", "done", "done", "skipped"],
+            "label": ["a", "b", "c", "d"],
+            "flags": ["no judge; slow", "no judge; slow", "no judge", ""],
+            "reason": ["", "", "", "no weights"],
+        }
+    )
+    assert tables._notes(rows) == ["skipped: d: no weights", "! all cells: no judge", "! a, b: slow"]

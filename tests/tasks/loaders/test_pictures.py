@@ -1,0 +1,133 @@
+"""What picture tasks share: prompts, missing picture_files, the choice of prompts, and scores of the whole set."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow
+import pytest
+from pyarrow.parquet import write_table
+
+from harness.core.task import Prompt, Scored
+from harness.errors import UnknownNameError, UsageError
+from harness.record.outputs import Picture
+from harness.registry import TASKS
+from tasks.coco import Coco
+from tasks.geneval import GenEval
+from tasks.loaders.pictures import choose
+from tasks.metrics import dpg, geneval
+from tasks.metrics.image_weights import CLIP_B32, Weights
+from tasks.t2i_compbench import DEPTH, T2ICompBench
+from tests.support.picture_benchmarks import NAMES
+
+
+class TestEvery:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_registered_for_pictures_of_fixed_length_with_unique_ids_in_a_stable_order(self, picture_tasks, name):
+        task = picture_tasks[name]
+        assert TASKS.get(name) is type(task) and task.modality == "image" and not task.eos and task.source
+        first, second = task.prompts(), task.prompts()
+        assert [p.id for p in first] == [p.id for p in second]
+        assert len({p.id for p in first}) == len(first) > 0
+        assert all(p.text and p.tokens is None for p in first)
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_missing_data_names_the_place_the_origin_and_what_to_do(self, name, tmp_path, monkeypatch):
+        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+        with pytest.raises(UsageError) as error:
+            TASKS.get(name)().prompts()
+        assert f"{tmp_path}/data" in str(error.value)
+        assert "It comes from" in str(error.value) and "put it there" in str(error.value)
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_data_in_the_data_folder_is_found_without_a_parameter(
+        self, name, picture_files, picture_tasks, monkeypatch
+    ):
+        (picture_files / "data").symlink_to(picture_files)
+        monkeypatch.setenv("STRIDE_CACHE", str(picture_files))
+        if name == "laion_coco":
+            write_table(
+                pyarrow.table({"URL": ["u", ""], "top_caption": ["a cat", "a dog"]}),
+                picture_files / "laion_coco.parquet",
+            )
+        assert [p.text for p in TASKS.get(name)().prompts()] == [p.text for p in picture_tasks[name].prompts()]
+
+    @pytest.mark.parametrize("name", NAMES)
+    def test_a_text_that_is_not_utf8_is_refused(self, name, picture_files, picture_tasks):
+        for path in picture_files.rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"\xff\xfe\x00 broken")
+        with pytest.raises(UsageError, match="cannot be read"):
+            picture_tasks[name].prompts()
+
+    def test_scorers_and_numbers_are_checked_at_once(self):
+        with pytest.raises(UnknownNameError, match="picture scorer"):
+            Coco(scorers="fidd")
+        with pytest.raises(UsageError, match="n is -1"):
+            Coco(n=-1)
+
+
+class TestChoice:
+    def test_a_seed_chooses_and_keeps_the_order(self):
+        prompts = [Prompt(f"p/{i}", "x") for i in range(50)]
+        one, two = choose(prompts, 10, 0), choose(prompts, 10, 1)
+        assert len(one) == 10 and one != two and one == choose(prompts, 10, 0)
+        assert [p.id for p in one] == sorted((p.id for p in one), key=lambda name: int(name[2:]))
+        assert choose(prompts, 0, 0) == tuple(prompts) == choose(prompts, 99, 3)
+
+    def test_more_prompts_keep_those_that_were_chosen(self):
+        prompts = [Prompt(f"p/{i}", "x") for i in range(50)]
+        assert set(p.id for p in choose(prompts, 5, 2)) < set(p.id for p in choose(prompts, 6, 2))
+
+    def test_a_task_passes_both_on(self, picture_files):
+        task = T2ICompBench(folder=str(picture_files / "t2i_compbench"), n=3, seed=4)
+        assert len(task.prompts()) == 3 and list(task.prompts()) == list(choose(task.every(), 3, 4))
+
+
+def scored(prompt: Prompt) -> Scored:
+    return Scored(prompt, 0, Picture(np.zeros((8, 8, 3), dtype=np.uint8)), {})
+
+
+class TestScoreSet:
+    @pytest.mark.parametrize("name", NAMES)
+    def test_a_task_names_every_figure_it_can_give(self, picture_tasks, name):
+        task = picture_tasks[name]
+        outputs = [scored(prompt) for prompt in task.prompts()]
+        assert set(task.score_set(outputs)) == set(task.own) <= set(task.set_metrics)
+
+    def test_scorers_are_computed_from_the_tasks_own_parameters(self, picture_files):
+        task = Coco(
+            file=str(picture_files / "captions_val2017.json"), scorers=("clip_score",), weights=str(picture_files)
+        )
+        scores = task.score_set([scored(prompt) for prompt in task.prompts()])
+        assert (
+            list(scores) == ["clip_score"] and f"ViT-L-14.pt is not in {picture_files}" in scores["clip_score"].reason
+        )
+
+    @pytest.mark.parametrize(
+        ("name", "figures", "file"),
+        [("geneval", geneval.FIGURES, geneval.DETECTOR), ("t2i_compbench", ("t2i_3d_spatial",), DEPTH)],
+    )
+    def test_an_absent_judge_is_a_reason_and_so_is_a_forged_one(
+        self, picture_tasks, tmp_path, name, figures, file: Weights
+    ):
+        task = type(picture_tasks[name])(weights=str(tmp_path))
+        outputs = [scored(prompt) for prompt in picture_tasks[name].prompts()]
+        for figure in figures:
+            score = task.score_set(outputs)[figure]
+            assert score.value is None and f"{file.file} is not in" in score.reason
+        (tmp_path / file.file).write_bytes(b"forged")
+        assert f"begins with {file.sha256}" in task.score_set(outputs)[figures[0]].reason
+
+    def test_a_present_judge_says_how_to_get_the_figure(self, picture_tasks, tmp_path, monkeypatch):
+        monkeypatch.setattr("tasks.metrics.image_weights.check", lambda path, published: None)
+        (tmp_path / geneval.DETECTOR.file).write_bytes(b"")
+        scores = GenEval(weights=str(tmp_path)).score_set([scored(p) for p in picture_tasks["geneval"].prompts()])
+        assert "Mask2Former under mmdet" in scores["geneval_overall"].reason
+        assert "tasks.metrics.geneval" in scores["geneval_overall"].reason
+
+    def test_judges_without_published_hashes_say_what_they_are(self, picture_tasks):
+        scores = picture_tasks["dpg_bench"].score_set([scored(p) for p in picture_tasks["dpg_bench"].prompts()])
+        assert all("mPLUG" in scores[figure].reason for figure in dpg.FIGURES)
+        scores = picture_tasks["t2i_compbench"].score_set([scored(p) for p in picture_tasks["t2i_compbench"].prompts()])
+        assert "BLIP-VQA" in scores["t2i_color"].reason and "UniDet" in scores["t2i_spatial"].reason
+        assert CLIP_B32.file in scores["t2i_non_spatial"].reason

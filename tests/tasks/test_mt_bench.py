@@ -1,0 +1,143 @@
+"""MT-Bench over a small file of the published format: turns, answers, and scores of a judge."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.core.task import Prompt, Scored
+from harness.errors import OutputError, UsageError
+from tasks.metrics import judge
+from tasks.mt_bench import CATEGORIES, MtBench
+from tests.support.text_benchmarks import ANSWERS, SPEC, task_of, write_rows
+
+
+def judged(question: int, score: float, answer: str, turn: int = 1, model: str = "m") -> dict[str, Any]:
+    """A line as FastChat's gen_judgment writes it."""
+    judged_text = f"[Question]\nWhat?\n\n[The Start of Assistant's Answer]\n{answer}\n[The End of Assistant's Answer]"
+    return {
+        "question_id": question,
+        "model": model,
+        "user_prompt": judged_text,
+        "score": score,
+        "turn": turn,
+        "tstamp": 1.0,
+    }
+
+
+def scored(prompt: Prompt, output: str) -> Scored:
+    return Scored(prompt, 0, output, {})
+
+
+class TestMtBench:
+    def test_the_first_turn_by_default(self, text_files: Path) -> None:
+        one, two = MtBench().prompts()
+        assert (one.id, one.text, one.category) == ("mt_bench/81", "Write a blog.", "writing")
+        assert two.data["references"] == ("4", "8") and two.data["asked"] == ("What is 2 + 2?", "Double it.")
+
+    @pytest.mark.parametrize(
+        ("family", "text"),
+        [
+            ("vicuna", "What is 2 + 2? ASSISTANT: 4</s>USER: Double it."),
+            ("llama2", "What is 2 + 2? [/INST] 4 </s><s>[INST] Double it."),
+            (
+                "llama3",
+                "What is 2 + 2?<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n4<|eot_id|>"
+                "<|start_header_id|>user<|end_header_id|>\n\nDouble it.",
+            ),
+            ("qwen", "What is 2 + 2?<|im_end|>\n<|im_start|>assistant\n4<|im_end|>\n<|im_start|>user\nDouble it."),
+        ],
+    )
+    def test_the_second_turn_follows_a_given_answer(self, text_files: Path, tmp_path: Path, family, text) -> None:
+        answers = write_rows(tmp_path / "m.jsonl", ANSWERS)
+        prompts = MtBench(turn=2, answers=answers, conversation=family).prompts()
+        assert [p.id for p in prompts] == ["mt_bench/81/2", "mt_bench/111/2"] and prompts[1].text == text
+
+    def test_a_conversation_is_what_the_chat_template_makes_of_two_turns(
+        self, text_files: Path, tmp_path: Path
+    ) -> None:
+        from harness.backbones.text.chat import TEMPLATES
+
+        answers = write_rows(tmp_path / "m.jsonl", ANSWERS)
+        for family in ("llama2", "llama3", "qwen"):
+            template = TEMPLATES[family]
+            second = MtBench(turn=2, answers=answers, conversation=family).prompts()[1].text or ""
+            answered = template("What is 2 + 2?") + ("" if family != "llama2" else " ") + "4"
+            assert template(second).startswith(answered) and template(second).endswith("Double it." + template.after)
+
+    @pytest.mark.parametrize(
+        ("parameters", "says"),
+        [
+            ({"turn": 3}, "turn=3"),
+            ({"turn": 2}, "follows an answer to turn 1"),
+            ({"turn": 2, "answers": "x"}, "choose one of vicuna, llama2, llama3, qwen"),
+        ],
+    )
+    def test_a_turn_without_what_it_needs(self, parameters, says) -> None:
+        with pytest.raises(UsageError, match=says):
+            MtBench(**parameters)
+
+    def test_answers_that_are_missing_or_malformed(self, text_files: Path, tmp_path: Path) -> None:
+        short = MtBench(turn=2, answers=write_rows(tmp_path / "m.jsonl", ANSWERS[:1]), conversation="qwen")
+        with pytest.raises(UsageError, match="no answer to question 111"):
+            short.prompts()
+        bad = MtBench(turn=2, answers=write_rows(tmp_path / "m.jsonl", [{"question_id": 81}]), conversation="qwen")
+        with pytest.raises(UsageError, match=r"m.jsonl:1: no choices"):
+            bad.prompts()
+        with pytest.raises(UsageError, match="is not there"):
+            MtBench(turn=2, answers=str(tmp_path / "none"), conversation="qwen").prompts()
+
+    def test_spec_benchs_file_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r":3: category is 'translation'; MT-Bench has writing"):
+            task_of("mt_bench", tmp_path, SPEC).prompts()
+
+    def test_without_a_judge_there_is_a_reason_and_no_figure(self, text_files: Path) -> None:
+        task = MtBench()
+        (score,) = task.score_set([scored(p, "x") for p in task.prompts()]).values()
+        assert score.value is None and score.reason.startswith("no judge")
+        assert MtBench.metrics == ()
+
+    def test_a_judges_scores_are_means_by_category(self, text_files: Path, tmp_path: Path) -> None:
+        rows = [judged(81, 8, "my text"), judged(81, 6, "my text"), judged(111, 3, "four"), judged(111, 9, "five")]
+        task = MtBench(scores=write_rows(tmp_path / "j.jsonl", rows))
+        figures = task.score_set([scored(p, o) for p, o in zip(task.prompts(), (" my text\n", "four"), strict=True)])
+        values = {name: (score.value, score.n, score.failures) for name, score in figures.items()}
+        assert values == {
+            "judge_score": (5.0, 2, 0),
+            "judge_score_writing": (7.0, 1, 0),
+            "judge_score_math": (3.0, 1, 0),
+        }
+        assert set(figures) <= set(MtBench.set_metrics) and len(MtBench.set_metrics) == 1 + len(CATEGORIES)
+
+    def test_no_score_stands_for_another_output_turn_or_model(self, text_files: Path, tmp_path: Path) -> None:
+        rows = [judged(81, 8, "my text", turn=2), judged(81, 9, "my text", model="other"), judged(111, -1, "four")]
+        task = MtBench(scores=write_rows(tmp_path / "j.jsonl", rows), judged="m")
+        one, two = task.prompts()
+        score = task.score_set([scored(one, "my text"), scored(two, "four")])["judge_score"]
+        assert (score.value, score.n, score.failures) == (None, 0, 2) and "nobody judged this text" in score.reason
+        judgements = judge.read(Path(task.scores))
+        with pytest.raises(OutputError, match="its judgement has no score"):
+            judge.score_of(scored(two, "four"), judgements)
+        with pytest.raises(OutputError, match="is empty"):
+            judge.score_of(scored(two, " "), judgements)
+        assert judge.score_of(scored(one, "my text"), judgements) == 9
+        with pytest.raises(OutputError, match="nobody judged this text"):
+            judge.score_of(scored(one, "another text"), judgements)
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            ({"score": 11}, "score is 11; a judge gives 1 to 10"),
+            ({"score": 0}, "score is 0"),
+            ({"score": "8"}, "must be numbers"),
+            ({"turn": None}, "must be numbers"),
+            ({"user_prompt": None}, "neither answer nor user_prompt"),
+        ],
+    )
+    def test_malformed_scores(self, tmp_path: Path, change, says) -> None:
+        path = write_rows(tmp_path / "j.jsonl", [judged(81, 8, "x"), {**judged(81, 8, "x"), **change}])
+        with pytest.raises(UsageError) as error:
+            judge.read(Path(path))
+        assert "j.jsonl:2: " in str(error.value) and says in str(error.value)

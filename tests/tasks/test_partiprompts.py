@@ -1,0 +1,25 @@
+"""PartiPrompts."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.errors import UsageError
+from tasks.partiprompts import PartiPrompts
+from tests.support.picture_benchmarks import PARTI, write_text
+
+
+class TestPartiPrompts:
+    def test_columns_and_quotes(self, picture_tasks):
+        first, second = picture_tasks["partiprompts"].prompts()
+        assert (first.id, first.text, first.category) == ("parti/0000", "bond", "Abstract")
+        assert first.data == {"challenge": "Basic", "note": "Biology"}
+        assert second.text == 'a "robot" sign'
+
+    def test_malformed(self, tmp_path):
+        path = write_text(tmp_path / "p.tsv", PARTI + "no category\n")
+        with pytest.raises(UsageError, match=r"p\.tsv:4: 1 fields where the header has 4"):
+            PartiPrompts(file=str(path)).prompts()
+        path = write_text(tmp_path / "p.tsv", "Text\tCategory\nx\ty\n")
+        with pytest.raises(UsageError, match=r"p\.tsv:2: Prompt is None, not a text; found the fields Category, Text"):
+            PartiPrompts(file=str(path)).prompts()
