@@ -30,7 +30,7 @@ MINE = "utilisation: 1e12\ncards:\n  a: {name: A, paradigm: p, source: s, traine
         ("cross_regression", 4.14128e18, 17456.05, 5.66678),
     ],
 )
-def test_the_formula_on_published_inputs(key: str, flop: float, steps: float | None, hours: float) -> None:
+def test_the_formula_gives_the_published_costs(key: str, flop: float, steps: float | None, hours: float) -> None:
     result = cost(BOOK.cards[key], BOOK.utilisation)
     assert result.flop == pytest.approx(flop, rel=1e-9) and result.hours == pytest.approx(hours, rel=1e-5)
     assert result.steps == (None if steps is None else pytest.approx(steps, rel=1e-6))
@@ -59,7 +59,7 @@ def test_a_value_follows_where_it_rounds_to_what_is_printed(printed: str, value:
     assert follows(Decimal(printed), value) is expected
 
 
-def test_the_rows_that_do_not_follow_from_their_own_formula() -> None:
+def test_rows_that_do_not_follow_from_their_formula_are_flagged() -> None:
     marked = {row["key"]: row["follows"] for row in rows(BOOK, BOOK.utilisation)}
     assert [key for key, word in marked.items() if word == "no"] == ["eagle3", "eagle", "cross_regression"]
     assert list(checks(BOOK.cards["cross_regression"], BOOK.utilisation)) == [
@@ -105,7 +105,7 @@ def test_the_verb_prints_and_writes_both_tables(tmp_path: Path) -> None:
     assert document["cost"][1]["hours"] == pytest.approx(151067.32 / 2, rel=1e-5) and len(document["frameworks"]) == 3
 
 
-def test_cards_of_a_user(tmp_path: Path) -> None:
+def test_a_user_can_give_cards(tmp_path: Path) -> None:
     (tmp_path / "mine.yaml").write_text(MINE)
     (row,) = stride("cost", "--cards", tmp_path / "mine.yaml", "--json").document["cost"]
     assert (row["tflop"], row["steps"], row["hours"], row["follows"]) == (1.8e7, 1500, pytest.approx(5000), "yes")
@@ -135,6 +135,6 @@ def test_cards_that_cannot_be_read_are_one_message(tmp_path: Path, old: str, new
     assert stride("cost", "--cards", file).code == 2
 
 
-def test_a_file_that_is_not_there() -> None:
+def test_a_missing_file_is_named() -> None:
     result = stride("cost", "--cards", "nowhere.yaml")
     assert result.code == 2 and "cannot read the cards nowhere.yaml" in result.err and str(CARDS) in result.err

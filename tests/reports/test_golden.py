@@ -52,7 +52,7 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return request.param, folder / request.param, result.output
 
 
-def test_the_terminal_says_the_same(reported: tuple[str, Path, str]) -> None:
+def test_the_terminal_equals_its_golden_page(reported: tuple[str, Path, str]) -> None:
     name, _, printed = reported
     expected = (GOLDEN / name / "report.txt").read_text(encoding="utf-8")
     assert reworded(printed) == reworded(expected)
@@ -74,7 +74,7 @@ def test_the_papers_tables_have_the_same_rows(reported: tuple[str, Path, str]) -
     assert reworded((run / "report" / "papers.md").read_text("utf-8")) == reworded(golden.read_text("utf-8"))
 
 
-def test_a_changed_figure_is_seen(tmp_path: Path) -> None:
+def test_a_changed_value_is_noticed(tmp_path: Path) -> None:
     """The comparison has power: one digit of one stored table is another."""
     shutil.copy(GOLDEN / "quick" / "report.txt", tmp_path)
     text = (tmp_path / "report.txt").read_text("utf-8")

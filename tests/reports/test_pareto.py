@@ -12,7 +12,7 @@ from reports.summary import summarise
 from tests.support.fake_store import empty
 
 
-def test_the_front_by_hand() -> None:
+def test_the_front_equals_the_one_by_hand() -> None:
     x, y = [1.0, 2.0, 3.0, 2.0, 0.5], [1.0, 0.9, 0.2, 0.5, 1.0]
     assert pareto.front(x, y) == [0, 1, 2]
 

@@ -37,7 +37,7 @@ def test_the_readmes_tables_are_those_of_the_data() -> None:
     assert results.filled(page) == page, "run `python -m reports.results README.md`"
 
 
-def test_a_changed_figure_in_a_page_is_written_anew() -> None:
+def test_a_changed_value_in_a_page_is_replaced() -> None:
     page = (ROOT / "README.md").read_text(encoding="utf-8")
     assert results.filled(page.replace("1.65 [1.64, 1.68]", "1.95 [1.94, 1.98]")) == page
 

@@ -19,7 +19,7 @@ from reports.summary import FinishedCell, by_category, summarise
 from tests.support.fake_store import GREEDY, FakeStore, Sim, empty, meta, record, simulate, step, suite, tiny
 
 
-def test_every_number_by_hand() -> None:
+def test_every_value_equals_the_count_by_hand() -> None:
     row = summarise(tiny()).set_index("cell").loc["m"]
     assert row["scr"] == 2.0 and row["tau"] == 2.0  # 10 tokens / 5
     assert row["acceptance"] == 0.5  # 1 accepted of 2 tested
@@ -100,7 +100,7 @@ def test_a_cell_without_its_baseline_says_so() -> None:
     assert "no baseline in this run" in flags(tiny(baseline="elsewhere"))
 
 
-def test_no_sample_at_all() -> None:
+def test_a_cell_without_a_sample_is_flagged() -> None:
     store = tiny().add(meta("m", expected=2), [record("p0", [], status="failed", error="boom")])
     rows = summarise(store).set_index("cell")
     assert "no sample" in rows.loc["m", "flags"] and rows.loc["m", "n_ok"] == 0
@@ -126,7 +126,7 @@ def test_scores_have_an_interval_and_n(frame: pd.DataFrame) -> None:
     assert row["score.pass@1_n"] == 6
 
 
-def test_categories() -> None:
+def test_rows_by_category_are_reported() -> None:
     store = empty()
     store.add(meta("ar", role="baseline"), simulate(Sim(gamma=0), 8)).add(meta("m"), simulate(Sim(), 8))
     rows = by_category(store)

@@ -22,7 +22,7 @@ def test_a_narrow_terminal_folds_names_and_headings_and_keeps_what_was_measured(
     assert list(text_table.fit_columns(table, 34)) == [0, 2]
 
 
-def test_numbers_are_written_one_way() -> None:
+def test_numbers_have_one_format() -> None:
     row = pd.Series({"x": 1.4249, "x_low": 1.31, "x_high": 1.551, "x_n": 9})
     assert text_table.interval(row, "x") == "1.42 [1.31, 1.55]"
     assert text_table.interval(row, "y") == "-"

@@ -79,7 +79,7 @@ def test_the_page_shows_every_choice_and_names_no_cell(exported: tuple[str, Path
     assert set(json.loads(key.read_text())["labels"].values()) == {f"the {cell} on mesh" for cell in CELLS}
 
 
-def test_the_order_is_shuffled_and_the_seeds(run: Store, exported: tuple[str, Path], tmp_path: Path) -> None:
+def test_the_seed_shuffles_the_order(run: Store, exported: tuple[str, Path], tmp_path: Path) -> None:
     page, key = exported
     again = study.export(run, CELLS, tmp_path / "again", cases=5, seed=0)
     assert (again[0].read_text(), again[1].read_text()) == (page, key.read_text())
@@ -105,7 +105,7 @@ def test_votes_are_counted_by_hand(exported: tuple[str, Path], tmp_path: Path) -
     assert alone is not None and (alone.n, alone.low) == (1, None)  # the cases of one person are one cluster
 
 
-def test_both_verbs_from_the_command_line(run: Store, tmp_path: Path) -> None:
+def test_export_and_tally_run_from_the_command_line(run: Store, tmp_path: Path) -> None:
     out = ["--out", str(tmp_path), "--cases", "2"]
     done = CliRunner().invoke(stride, ["study", "export", str(run.path), "alph", "beta", *out], catch_exceptions=False)
     assert done.exit_code == 0 and (tmp_path / "questionnaire.html").exists()

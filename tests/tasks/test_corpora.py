@@ -71,28 +71,28 @@ def sides(name: str, **more: Any) -> dict[str, list[str]]:
 
 class TestConversations:
     @pytest.mark.parametrize("name", NAMES)
-    def test_the_two_sides_are_apart_and_make_up_the_whole(self, cache: Path, name: str) -> None:
+    def test_the_two_splits_are_disjoint_and_complete(self, cache: Path, name: str) -> None:
         prompts_of = sides(name)
         assert not set(prompts_of["test"]) & set(prompts_of["train"])
         assert len(prompts_of["test"]) + len(prompts_of["train"]) == EACH
         assert EACH / ONE_IN / 2 < len(prompts_of["test"]) < EACH / ONE_IN * 2
 
     @pytest.mark.parametrize("name", NAMES)
-    def test_prompts_are_first_turns_with_the_answer_they_got(self, cache: Path, name: str) -> None:
+    def test_prompts_are_first_turns_with_their_answers(self, cache: Path, name: str) -> None:
         task = TASKS.get(name)()
         first, second = task.prompts(), task.prompts()
         assert list(first) == list(second) and len({p.id for p in first}) == len(first)
         assert all(p.id.startswith(f"{name}/") and p.data["reference"] == "An answer." for p in first)
         assert all(questions_of(p) == (p.text,) and p.text.endswith("?") for p in first) and task.metrics == ()
 
-    def test_a_seed_chooses_and_the_file_s_order_stays(self, cache: Path) -> None:
+    def test_a_seed_chooses_prompts_and_the_file_orders_them(self, cache: Path) -> None:
         every = [p.id for p in ShareGpt(split="train").prompts()]
         one, two = ([p.id for p in ShareGpt(split="train", n=20, seed=seed).prompts()] for seed in (0, 1))
         assert len(one) == 20 and one != two and one == [name for name in every if name in set(one)]
         more = {p.id for p in ShareGpt(split="train", n=21).prompts()}
         assert set(one) < more
 
-    def test_one_text_once_whatever_its_case_and_white_space(self, tmp_path: Path) -> None:
+    def test_texts_that_differ_in_case_and_white_space_count_once(self, tmp_path: Path) -> None:
         rows = [{"conversations": talk(text)} for text in ("What is it?", " what  is\nIT? ", "Who is it?")]
         path = str(write_rows(tmp_path / "s.json", rows))
         assert sorted(_texts(ShareGpt, path)) == ["What is it?", "Who is it?"]
@@ -111,7 +111,7 @@ class TestConversations:
             (None, []),
         ],
     )
-    def test_who_begins(self, tmp_path: Path, turns, prompts) -> None:
+    def test_a_conversation_starts_with_a_user(self, tmp_path: Path, turns, prompts) -> None:
         path = str(write_rows(tmp_path / "s.json", [{"conversations": turns}, {"conversations": talk("Another.")}]))
         assert sorted(_texts(ShareGpt, path)) == sorted([*prompts, "Another."])
 
@@ -128,7 +128,7 @@ class TestConversations:
             ([{"conversations": talk("a", who="gpt")}], "has no conversation of the test side that a user begins"),
         ],
     )
-    def test_malformed(self, tmp_path: Path, rows, says) -> None:
+    def test_malformed_data_is_refused(self, tmp_path: Path, rows, says) -> None:
         path = write_rows(tmp_path / "s.json", rows)
         with pytest.raises(UsageError) as error:
             ShareGpt(file=str(path)).prompts()
@@ -141,7 +141,7 @@ class TestConversations:
             TASKS.get(name)().prompts()
         assert f"{tmp_path}/data/" in str(error.value)
 
-    def test_a_folder_without_parquet_and_a_file_that_is_none(self, tmp_path: Path) -> None:
+    def test_a_folder_without_parquet_and_a_damaged_parquet_file_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"\*\.parquet is not there"):
             UltraChat(file=str(tmp_path)).prompts()
         (tmp_path / "b.parquet").write_text("no parquet")
@@ -152,7 +152,7 @@ class TestConversations:
             ShareGpt(file=str(tmp_path / "e.json")).prompts()
 
     @pytest.mark.parametrize(("change", "says"), [({"split": "dev"}, "choose one of test, train"), ({"n": -1}, "n=-1")])
-    def test_parameters_that_do_not_fit(self, change, says) -> None:
+    def test_parameters_that_do_not_fit_are_refused(self, change, says) -> None:
         with pytest.raises(UsageError, match=says):
             ShareGpt(**change)
 
@@ -192,11 +192,11 @@ class TestMixed7k:
         )
         assert len({p.id for p in prompts}) == count == len({key(p.text or "") for p in prompts})
 
-    def test_the_paper_s_size_gives_the_shares_we_state(self) -> None:
+    def test_the_papers_size_gives_the_stated_shares(self) -> None:
         assert Mixed7k().count == 7000
         assert [7000 // 3 + (place < 7000 % 3) for place in range(3)] == [2334, 2333, 2333]
 
-    def test_the_draw_and_its_order_are_the_seed_s_alone(self, cache: Path) -> None:
+    def test_draw_and_order_depend_on_the_seed_alone(self, cache: Path) -> None:
         one, two, again = (Mixed7k(30, seed, without="gsm8k").prompts() for seed in (0, 1, 0))
         assert one == again and {p.id for p in one} != {p.id for p in two}
         assert len({p.category for p in one[:8]}) == 3
@@ -204,7 +204,7 @@ class TestMixed7k:
         write_rows(shares, json.loads(shares.read_text())[::-1])
         assert Mixed7k(30, without="gsm8k").prompts() == one
 
-    def test_what_a_benchmark_asks_is_left_out(self, cache: Path) -> None:
+    def test_questions_of_benchmarks_are_left_out(self, cache: Path) -> None:
         before = {p.text for p in Mixed7k(30, without="gsm8k").prompts()}
         stolen = sorted(text for text in before if text)[::3]
         rows = [{"question": text.upper() + " \n", "answer": "#### 1"} for text in stolen]
@@ -213,18 +213,18 @@ class TestMixed7k:
         assert len(after) == 30 and not after & set(stolen) and before - after == set(stolen)
         assert {p.text for p in Mixed7k(30, without="").prompts()} == before
 
-    def test_none_is_on_the_side_that_is_timed(self, cache: Path) -> None:
+    def test_no_training_prompt_is_in_the_test_split(self, cache: Path) -> None:
         timed = {p.text for name in NAMES for p in TASKS.get(name)().prompts()}
         assert len(timed) > 30 and not timed & {p.text for p in Mixed7k(900, without=()).prompts()}
 
-    def test_a_text_of_two_sources_comes_once(self, cache: Path) -> None:
+    def test_a_text_of_two_sources_occurs_once(self, cache: Path) -> None:
         shares = [{"conversations": talk(f"ultra {n}?")} for n in range(EACH)]
         shares += [{"conversations": talk(f"Share {n}?")} for n in range(EACH)]
         write_rows(cache / "ShareGPT_V3_unfiltered_cleaned_split.json", shares)
         keys = [key(p.text or "") for p in Mixed7k(900, without=()).prompts()]
         assert len(set(keys)) == len(keys) == 900
 
-    def test_too_few_of_a_source_is_said_with_the_numbers(self, cache: Path) -> None:
+    def test_too_few_prompts_of_a_source_are_refused_with_the_numbers(self, cache: Path) -> None:
         with pytest.raises(
             UsageError, match=r"2334 prompts of ultrachat are asked for; of the 3\d\d that are for train"
         ):
@@ -232,7 +232,7 @@ class TestMixed7k:
         with pytest.raises(UsageError, match="take 3 or more"):
             Mixed7k(count=2)
 
-    def test_benchmarks_that_are_not_at_hand_are_all_named(self, cache: Path) -> None:
+    def test_all_missing_benchmarks_are_named(self, cache: Path) -> None:
         with pytest.raises(
             UsageError, match=r"cannot be read; .*mbpp: .*mbpp\.jsonl.* math500: .*test\.jsonl"
         ) as error:
@@ -247,13 +247,13 @@ class TestMixed7k:
         prompts = Mixed7k(30, bagel="hub:jondurbin/bagel-v0.3", without=()).prompts()
         assert Counter((p.text or "").split()[0] for p in prompts) == {"Ultra": 10, "Share": 10, "Of": 10}
 
-    def test_marks_are_of_bare_questions_whatever_stands_around_them(self, cache: Path) -> None:
+    def test_keys_of_questions_do_not_depend_on_the_form(self, cache: Path) -> None:
         assert marks(("gsm8k",)) == {key(str(p.data["asked"])) for p in Gsm8k(form="chat").prompts()}
         assert key("test 0?") in marks(("gsm8k",)) and len(marks(("gsm8k", "humaneval"))) == 30 + 164
 
 
 class TestGsm8k7k:
-    def test_a_seeded_draw_of_the_training_split(self, cache: Path) -> None:
+    def test_problems_are_a_seeded_draw_of_the_training_split(self, cache: Path) -> None:
         one, two = Gsm8k7k(20).prompts(), Gsm8k7k(20, seed=1).prompts()
         assert len(one) == 20 and one == Gsm8k7k(20).prompts() and {p.id for p in one} != {p.id for p in two}
         assert all(p.id.startswith("gsm8k/train/") and (p.text or "").startswith("Question: train") for p in one)

@@ -25,19 +25,19 @@ class TestData:
         assert training.levels.shape[1:] == (8, 8) and training.levels.max() == 16
         assert set(training.labels.tolist()) == set(held_out.labels.tolist()) == set(range(10))
 
-    def test_an_unknown_split(self) -> None:
+    def test_an_unknown_split_is_refused(self) -> None:
         with pytest.raises(UsageError, match="no split 'test' of the digits; choose one of train, held-out"):
             digits.load("test")
 
-    def test_levels_survive_being_shown(self) -> None:
+    def test_pictures_keep_the_levels(self) -> None:
         levels = digits.load("held-out").levels[:20]
         assert all(np.array_equal(digits.levels(digits.picture(one)), one) for one in levels)
 
-    def test_every_word_of_a_caption_is_known(self) -> None:
+    def test_the_vocabulary_has_every_word_of_a_caption(self) -> None:
         words = {word for label in range(10) for word in digits.caption(label).split()}
         assert words == set(digits.VOCABULARY)
 
-    def test_a_picture_of_another_size(self) -> None:
+    def test_a_picture_of_another_size_is_refused(self) -> None:
         with pytest.raises(OutputError, match="8x8 pixels and this picture 8x9"):
             digits.levels(Picture(np.zeros((8, 9, 3), dtype=np.uint8)))
 
@@ -62,7 +62,7 @@ class TestTask:
         scores = [DigitPictures(10).score(prompt, picture, ())["named"] for prompt in prompts]
         assert scores == [0.0] * 4 + [1.0] + [0.0] * 5
 
-    def test_wrong_input(self) -> None:
+    def test_wrong_input_is_refused(self) -> None:
         task = DigitPictures()
         with pytest.raises(UsageError, match="n=0; it must be 1 or more"):
             DigitPictures(0)

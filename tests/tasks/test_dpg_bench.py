@@ -11,7 +11,7 @@ from tests.support.picture_benchmarks import write_text
 
 
 class TestDpgBench:
-    def test_one_prompt_a_file_with_its_questions(self, picture_tasks):
+    def test_each_file_gives_a_prompt_with_its_questions(self, picture_tasks):
         first, second = picture_tasks["dpg_bench"].prompts()
         assert (first.id, first.text) == ("dpg/COCOval2014000000000001", "a cat")
         assert first.data["questions"] == (dpg.Question(1, (0,), "entity - whole", "Is there a cat?"),)
@@ -24,7 +24,7 @@ class TestDpgBench:
         with pytest.raises(UsageError, match=r"empty\.txt is empty"):
             DpgBench(folder=str(picture_files / "dpg_bench")).prompts()
 
-    def test_ids_choose_prompts_in_their_order_each_once(self, picture_files):
+    def test_ids_choose_prompts_in_their_order_without_repeats(self, picture_files):
         folder, names = str(picture_files / "dpg_bench"), ("partiprompts1", "COCOval2014000000000001")
         for ids in (names, "partiprompts1, COCOval2014000000000001 partiprompts1"):
             assert [p.data["item"] for p in DpgBench(folder=folder, ids=ids).prompts()] == list(names)

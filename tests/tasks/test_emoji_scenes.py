@@ -47,12 +47,12 @@ BESIDE = {
 
 
 class TestJudge:
-    def test_an_object(self):
+    def test_an_object_must_be_detected(self):
         assert judge([detected("cat"), detected("fox")], SINGLE) == {"object": 1, "overall": 1}
         assert judge([detected("fox")], SINGLE) == {"object": 0, "overall": 0}
         assert judge([], SINGLE) == {"object": 0, "overall": 0}
 
-    def test_two_objects(self):
+    def test_both_objects_must_be_detected(self):
         assert judge([detected("cat"), detected("fox")], PAIR)["overall"] == 1
         assert judge([detected("cat"), detected("cat")], PAIR) == {"object": 0, "overall": 0}
 
@@ -93,7 +93,7 @@ class TestJudge:
         assert np.mean(crossed) < 0.1
 
 
-def test_regions_of_a_made_picture():
+def test_detected_boxes_give_the_regions():
     codes = regions([detected("cat", 16, 16)], textured=True)
     assert (codes[2:6, 2:6] == emoji.OBJECT).all() and (codes == emoji.OBJECT).sum() == 16
     assert (codes[6:] == emoji.TEXTURED).all() and (regions([], textured=False, cells=8) == emoji.SMOOTH).all()
@@ -118,7 +118,7 @@ class TestDetector:
         with pytest.raises(OutputError, match="48x64 pixels cannot be scored"):
             detector.find(detector.Detector(), np.zeros((1, 64, 48, 3), dtype=np.uint8))
 
-    def test_missing_and_foreign_weights(self, tmp_path):
+    def test_missing_and_foreign_weights_are_refused(self, tmp_path):
         with pytest.raises(WeightsError, match="stride train scorer emoji-detector"):
             detector.load(tmp_path)
         save_file({"other": torch.zeros(1)}, tmp_path / "model.safetensors")
@@ -138,18 +138,18 @@ class TestDetector:
             (lambda objects: [DetectedObject(s.kind, s.colour, s.x + 8, s.y, s.side) for s in objects], {"position"}),
         ],
     )
-    def test_exactness_by_part(self, change, wrong):
+    def test_each_aspect_is_exact_or_not(self, change, wrong):
         scene = next(s for s in emoji.scenes(0, "train", 60) if s.family == "color_attr")
         correct = exact(change(truth(scene)), scene)
         assert {name for name, right in correct.items() if not right} == wrong
 
-    def test_shares_count_scenes(self):
+    def test_shares_are_over_scenes(self):
         drawn = emoji.scenes(0, "held-out", 12)
         accuracies = shares([truth(scene) for scene in drawn[:6]] + [[]] * 6, drawn)
         assert set(accuracies.values()) == {0.5}
         assert {"object", "count", "colour", "position", "asked_count", "asked_overall"} <= set(accuracies)
 
-    def test_exactness_finds_swapped_places(self):
+    def test_swapped_places_are_not_exact(self):
         scene = next(s for s in emoji.scenes(0, "train", 60) if s.family == "two_object")
         a, b = truth(scene)
         swapped = [
@@ -218,16 +218,16 @@ class TestTask:
         train_scenes = {repr(s.things) + repr(s.ground) for s in emoji.scenes(1000, "train", 500)}
         assert not train_scenes & {repr(s.things) + repr(s.ground) for s in task.scenes()}
 
-    def test_one_family_alone(self):
+    def test_one_family_can_be_chosen(self):
         assert {prompt.category for prompt in EmojiScenes(n=5, family="position").prompts()} == {"position"}
 
-    def test_it_is_registered_with_what_it_is(self):
+    def test_the_task_is_registered_with_modality_and_metrics(self):
         task = TASKS.get("emoji_scenes")
         assert task.modality == "image" and task.eos is False
         assert task.metrics == ("object", "count", "colour", "position", "overall")
 
     @pytest.mark.parametrize("wrong", [{"n": 0}, {"seed": -1}, {"family": "colour"}, {"size": 48}, {"scorers": "fd"}])
-    def test_wrong_parameters(self, wrong):
+    def test_wrong_parameters_are_refused(self, wrong):
         with pytest.raises(UsageError, match=next(iter(wrong)).rstrip("s")):
             EmojiScenes(**wrong)
 

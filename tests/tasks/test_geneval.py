@@ -30,7 +30,7 @@ class TestGenEval:
             ("not json", "2: not JSON"),
         ],
     )
-    def test_malformed(self, tmp_path, line, what):
+    def test_malformed_data_is_refused(self, tmp_path, line, what):
         path = write_text(tmp_path / "m.jsonl", json.dumps(GENEVAL[0]) + "\n" + line)
         with pytest.raises(UsageError) as error:
             GenEval(file=str(path)).prompts()

@@ -12,7 +12,7 @@ from tests.support.text_benchmarks import GSM8K, task_of, write_rows
 
 
 class TestGsm8k:
-    def test_the_forms(self, text_files: Path) -> None:
+    def test_each_form_has_its_prompt(self, text_files: Path) -> None:
         question = GSM8K[0]["question"]
         texts = {form: Gsm8k(form=form).prompts()[0].text for form in ("qa", "cot", "chat")}
         assert texts == {
@@ -46,7 +46,7 @@ class TestGsm8k:
             ({"form": "cot", "shots": 1}, "as exemplars"),
         ],
     )
-    def test_parameters_that_do_not_fit(self, parameters, says) -> None:
+    def test_parameters_that_do_not_fit_are_refused(self, parameters, says) -> None:
         with pytest.raises(UsageError, match=says):
             Gsm8k(**parameters)
 
@@ -62,11 +62,11 @@ class TestGsm8k:
             (" #### 6\n\nQuestion: And 9 hens?\nAnswer: #### 27", (1, 1, 1, 1)),
         ],
     )
-    def test_scores_and_nothing_after_the_stop_counts(self, text_files: Path, output, scores) -> None:
+    def test_text_after_the_stop_does_not_count(self, text_files: Path, output, scores) -> None:
         result = Gsm8k().score(Gsm8k().prompts()[0], output, ())
         assert tuple(result.values()) == scores and tuple(result) == Gsm8k.metrics
 
-    def test_a_comma_in_the_reference_is_no_difference(self, text_files: Path) -> None:
+    def test_a_comma_in_the_reference_does_not_matter(self, text_files: Path) -> None:
         prompt = Gsm8k().prompts()[1]
         for output in ("#### 1100", "#### 1,100"):
             assert set(Gsm8k().score(prompt, output, ()).values()) == {1.0}

@@ -19,7 +19,7 @@ class TestImageNet:
             ("d.txt", "n01440764 tench\nn01484850 great white shark\n", "n01484850"),
         ],
     )
-    def test_every_format(self, tmp_path, name, text, synset):
+    def test_every_format_is_read(self, tmp_path, name, text, synset):
         _, second = ImageNetClasses(file=str(write_text(tmp_path / name, text))).prompts()
         assert (second.id, second.text) == ("imagenet/1", "1 great white shark")
         assert second.data == {"class": 1, "synset": synset, "name": "great white shark"}
@@ -32,7 +32,7 @@ class TestImageNet:
             ("3", ":1: expected an object of class ids, or a list of names"),
         ],
     )
-    def test_malformed(self, tmp_path, text, what):
+    def test_malformed_data_is_refused(self, tmp_path, text, what):
         path = write_text(tmp_path / "x.json", text)
         with pytest.raises(UsageError) as error:
             ImageNetClasses(file=str(path)).prompts()

@@ -19,12 +19,12 @@ class TestLaionCoco:
         assert list(prompts) == list(picture_tasks["laion_coco"].prompts())
         assert (prompts[0].id, prompts[0].data) == ("laion_coco/000000", {"url": "u"})
 
-    def test_another_column(self, picture_files):
+    def test_another_column_can_be_named(self, picture_files):
         assert LaionCoco(file=str(picture_files / "laion_coco.jsonl"), column="TEXT", n=1).column == "TEXT"
         with pytest.raises(UsageError, match=r"laion_coco\.jsonl:2: TEXT is None"):
             LaionCoco(file=str(picture_files / "laion_coco.jsonl"), column="TEXT").prompts()
 
-    def test_malformed(self, tmp_path):
+    def test_malformed_data_is_refused(self, tmp_path):
         with pytest.raises(UsageError, match=r"neither \.parquet nor \.jsonl"):
             LaionCoco(file=str(tmp_path / "x.csv")).prompts()
         write_text(tmp_path / "x.parquet", "no parquet")

@@ -12,7 +12,7 @@ from tests.support.text_benchmarks import MATH
 
 
 class TestMath500:
-    def test_prompts_and_their_subjects(self, text_files: Path) -> None:
+    def test_categories_are_the_subjects(self, text_files: Path) -> None:
         one, two = Math500().prompts()
         assert (one.id, one.category, two.category) == ("math500/test/algebra/1", "Algebra", "Number Theory")
         assert one.text == (
@@ -35,7 +35,7 @@ class TestMath500:
             ("", (0, 0, 0)),
         ],
     )
-    def test_scores(self, text_files: Path, output, scores) -> None:
+    def test_each_rule_gives_its_score(self, text_files: Path, output, scores) -> None:
         result = Math500().score(Math500().prompts()[0], output, ())
         assert tuple(result.values()) == scores and tuple(result) == Math500.metrics
 

@@ -15,7 +15,7 @@ from tests.support.text_benchmarks import MBPP, SANITIZED, task_of, write_rows
 
 
 class TestMbpp:
-    def test_the_published_prompt(self, text_files: Path) -> None:
+    def test_the_prompt_is_the_published_one(self, text_files: Path) -> None:
         prompts = Mbpp().prompts()
         assert [prompt.id for prompt in prompts] == ["mbpp/11", "mbpp/12"]
         head = "You are an expert Python programmer, and here is your task: "
@@ -32,14 +32,14 @@ class TestMbpp:
         assert Mbpp(shots=0).prompts()[0].text == question and Mbpp(shots=1).prompts()[0].text == examples[0] + question
         assert prompts[0].data["asked"] == "Write a function to add."
 
-    def test_the_sanitized_variant_and_its_imports(self, tmp_path: Path) -> None:
+    def test_the_sanitized_variant_has_its_imports(self, tmp_path: Path) -> None:
         path = write_rows(tmp_path / "sanitized-mbpp.json", json.dumps(SANITIZED))
         task = Mbpp("sanitized", file=path)
         (prompt,) = task.prompts()
         assert prompt.id == "mbpp/20" and "assert math.isinf(f20())\n[BEGIN]\n" in (prompt.text or "")
         assert task.score(prompt, SANITIZED[3]["code"], ()) == {"pass@1": 1.0}
 
-    def test_one_variant_is_not_the_other(self, text_files: Path, tmp_path: Path) -> None:
+    def test_the_file_of_the_other_variant_is_refused(self, text_files: Path, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"entry 1: text is None.*found the fields code, prompt"):
             Mbpp(file=write_rows(tmp_path / "sanitized-mbpp.json", json.dumps(SANITIZED))).prompts()
         with pytest.raises(UsageError, match=r"mbpp.jsonl:2: prompt is None"):
@@ -64,10 +64,10 @@ class TestMbpp:
             ("", ""),
         ],
     )
-    def test_the_program_in_an_output(self, text, program) -> None:
+    def test_the_program_is_extracted_from_an_output(self, text, program) -> None:
         assert body(text) == program
 
-    def test_setup_comes_before_and_tests_behind(self, text_files: Path) -> None:
+    def test_setup_precedes_the_program_and_tests_follow_it(self, text_files: Path) -> None:
         prompt = Mbpp().prompts()[1]
         assert program(prompt, "CODE[DONE]") == "from math import sqrt\nCODE\n\nassert root(4) == 2\n"
 
@@ -75,11 +75,11 @@ class TestMbpp:
         assert Mbpp.runs_code and Mbpp.metrics == ("pass@1",)
 
     @pytest.mark.parametrize("parameters", [{"shots": 4}, {"shots": -1}, {"variant": "plus"}, {"timeout_s": 0.0}])
-    def test_parameters_that_do_not_fit(self, parameters) -> None:
+    def test_parameters_that_do_not_fit_are_refused(self, parameters) -> None:
         with pytest.raises(UsageError):
             Mbpp(**parameters)
 
-    def test_a_file_without_the_examples_says_which(self, tmp_path: Path) -> None:
+    def test_missing_examples_are_named(self, tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"lacks the examples \[3, 4\]"):
             task_of("mbpp", tmp_path, [MBPP[1], *MBPP[4:]]).prompts()
         assert len(task_of("mbpp", tmp_path, MBPP[4:], shots=0).prompts()) == 2
@@ -94,7 +94,7 @@ class TestMbpp:
             ({"test_list": [1]}, "not a list of texts"),
         ],
     )
-    def test_malformed(self, tmp_path: Path, change, says) -> None:
+    def test_malformed_data_is_refused(self, tmp_path: Path, change, says) -> None:
         with pytest.raises(UsageError) as error:
             task_of("mbpp", tmp_path, [{**MBPP[4], **change}], shots=0).prompts()
         assert "mbpp.jsonl:1: " in str(error.value) and says in str(error.value)

@@ -32,7 +32,7 @@ def scored(prompt: Prompt, output: str) -> Scored:
 
 
 class TestMtBench:
-    def test_the_first_turn_by_default(self, text_files: Path) -> None:
+    def test_the_first_turn_is_the_default(self, text_files: Path) -> None:
         one, two = MtBench().prompts()
         assert (one.id, one.text, one.category) == ("mt_bench/81", "Write a blog.", "writing")
         assert two.data["references"] == ("4", "8") and two.data["asked"] == ("What is 2 + 2?", "Double it.")
@@ -75,11 +75,11 @@ class TestMtBench:
             ({"turn": 2, "answers": "x"}, "choose one of vicuna, llama2, llama3, qwen"),
         ],
     )
-    def test_a_turn_without_what_it_needs(self, parameters, says) -> None:
+    def test_a_turn_without_its_parameters_is_refused(self, parameters, says) -> None:
         with pytest.raises(UsageError, match=says):
             MtBench(**parameters)
 
-    def test_answers_that_are_missing_or_malformed(self, text_files: Path, tmp_path: Path) -> None:
+    def test_missing_and_malformed_answers_are_refused(self, text_files: Path, tmp_path: Path) -> None:
         short = MtBench(turn=2, answers=write_rows(tmp_path / "m.jsonl", ANSWERS[:1]), conversation="qwen")
         with pytest.raises(UsageError, match="no answer to question 111"):
             short.prompts()
@@ -136,7 +136,7 @@ class TestMtBench:
             ({"user_prompt": None}, "neither answer nor user_prompt"),
         ],
     )
-    def test_malformed_scores(self, tmp_path: Path, change, says) -> None:
+    def test_malformed_scores_are_refused(self, tmp_path: Path, change, says) -> None:
         path = write_rows(tmp_path / "j.jsonl", [judged(81, 8, "x"), {**judged(81, 8, "x"), **change}])
         with pytest.raises(UsageError) as error:
             judge.read(Path(path))

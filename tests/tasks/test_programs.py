@@ -25,7 +25,7 @@ def test_heads_are_different_held_out_and_the_same_for_a_seed() -> None:
     assert not set(heads) & {*prompts("code", 0, "train", plan.train * plan.rows)}
 
 
-def test_only_the_grammars_body_counts() -> None:
+def test_only_the_body_of_the_grammar_is_right() -> None:
     task = Programs(n=1)
     (prompt,) = task.prompts()
     body = prompt.data["body"]

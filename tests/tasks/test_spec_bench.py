@@ -19,7 +19,7 @@ class TestSpecBench:
         assert Counter(p.category for p in prompts) == {"mt_bench": 2, **dict.fromkeys(SIX[1:], 1)} and len(SIX) == 6
         assert prompts[0].data["subcategory"] == "writing" and prompts[0].text == "Write a blog."
 
-    def test_one_category_alone(self, text_files: Path) -> None:
+    def test_one_category_can_be_chosen(self, text_files: Path) -> None:
         assert [p.id for p in SpecBench(category="rag").prompts()] == ["spec_bench/304"]
         with pytest.raises(UsageError, match="category is 'math'"):
             SpecBench(category="math")

@@ -68,15 +68,15 @@ class TestWorld:
             ("", 12),
         ],
     )
-    def test_rows_columns_and_boxes_at_fault(self, text: str, faults: int) -> None:
+    def test_faults_count_rows_columns_and_boxes(self, text: str, faults: int) -> None:
         assert sudoku.faults(text) == faults
 
-    def test_an_answer_keeps_what_is_shown(self) -> None:
+    def test_an_answer_keeps_the_given_cells(self) -> None:
         assert sudoku.solves("1...............", GRID) and sudoku.solves("." * 16, GRID)
         assert not sudoku.solves("2...............", GRID)
         assert not sudoku.solves("1...............", GRID[:-1]) and not sudoku.solves("." * 16, GRID + "1")
 
-    def test_how_many_grids_a_puzzle_allows(self) -> None:
+    def test_answers_counts_the_grids_of_a_puzzle(self) -> None:
         assert [sudoku.answers(cells) for cells in ("." * 16, "1" + "." * 15, GRID, "11" + "." * 14)] == [288, 72, 1, 0]
 
     def test_the_split_is_by_the_text_of_the_puzzle(self) -> None:
@@ -117,11 +117,11 @@ class TestTask:
         assert scores["distinct_8"].value == 9 / 18
 
     @pytest.mark.parametrize("changed", [{"n": 0}, {"n": 2001}, {"seed": -1}])
-    def test_wrong_parameters(self, changed: dict[str, int]) -> None:
+    def test_wrong_parameters_are_refused(self, changed: dict[str, int]) -> None:
         with pytest.raises(UsageError, match="n must be 1 to 2000 and seed 0 or more"):
             SudokuTask(**changed)
 
-    def test_output_of_another_kind(self) -> None:
+    def test_output_of_another_kind_is_refused(self) -> None:
         with pytest.raises(ContractError, match="scores texts"):
             SudokuTask().score(SudokuTask(1).prompts()[0], np.zeros(3), ())  # type: ignore[arg-type]
 
@@ -144,12 +144,12 @@ class TestPerplexity:
         assert different.value == pytest.approx(math.exp(2)) and different.low == pytest.approx(math.e)
         assert perplexity([], []).reason == "no output has a token"
 
-    def test_distinct_by_hand(self) -> None:
+    def test_distinct_n_equals_the_count_by_hand(self) -> None:
         texts = {"a": ["abab", "abcd"], "b": ["x"]}
         assert distinct(texts, 2).value == 4 / 6 and distinct(texts, 1).value == 5 / 9
         assert distinct(texts, 5).value is None and "no output has 5 characters" in distinct(texts, 5).reason
 
-    def test_no_judge(self, tmp_path: Path) -> None:
+    def test_an_unknown_judge_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match="there is no judge 'nobody'"):
             Judge("nobody")
         with pytest.raises(WeightsError, match="cannot be read from"):
@@ -171,7 +171,7 @@ class TestNoise:
         beta = math.gamma(count) * math.gamma(9 - count) / math.gamma(9)
         assert float(integral) == pytest.approx(beta, rel=0.06 if count == 1 else 0.01)
 
-    def test_by_hand(self) -> None:
+    def test_schedules_equal_the_values_by_hand(self) -> None:
         t = torch.tensor([0.5])
         assert [float(x) for x in SCHEDULES["linear"](t)] == pytest.approx([0.5, 2])
         assert [float(x) for x in SCHEDULES["cosine"](t)] == pytest.approx([0.5, math.pi])
@@ -180,13 +180,13 @@ class TestNoise:
         )
 
     @pytest.mark.parametrize("name", SCHEDULES)
-    def test_the_bound_of_a_model_that_knows_nothing(self, name: Any) -> None:
+    def test_an_uninformed_model_has_the_nats_of_a_uniform_guess(self, name: Any) -> None:
         """Seven ids alike, the mask never: log 7 a token, by 16,384 answers at a fixed seed, within 3 %."""
         ids = rows(np.random.default_rng(0), 512, held_out=False).repeat(32, 1)
         nats = Sudoku(schedule=name, summary="").nats(Level(), ids, np.random.default_rng(1))
         assert float(nats.mean()) == pytest.approx(math.log(7), rel=0.03)
 
-    def test_the_twin_pays_for_the_answer_alone(self) -> None:
+    def test_the_twins_loss_covers_the_answer_alone(self) -> None:
         ids = rows(np.random.default_rng(0), 3, held_out=False)
         nats = Sudoku(schedule=None, summary="").nats(Level(), ids, np.random.default_rng(1))
         assert nats.tolist() == pytest.approx([math.log(7)] * 3)

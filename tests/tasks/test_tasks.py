@@ -183,7 +183,7 @@ class TestContinuation:
         path.write_text("some words " * 100)
         assert len(Continuation(str(path), chunks=16, prompt_chars=400).prompts()) == 2
 
-    def test_a_text_without_spaces_is_cut_all_the_same(self, tmp_path):
+    def test_a_text_without_spaces_is_cut_too(self, tmp_path):
         path = tmp_path / "long.txt"
         path.write_text("\u5b57" * 2000, encoding="utf-8")
         prompts = Continuation(str(path), chunks=4, prompt_chars=100).prompts()
@@ -229,7 +229,7 @@ class TestTabular:
             (1, 1, 1),
         ]
 
-    def test_shape_and_range(self):
+    def test_ids_have_shape_and_range(self):
         prompts = TabularTask(prompts_count=50, length=7, vocabulary=5).prompts()
         assert {len(prompt.tokens) for prompt in prompts} == {7}
         assert {token for prompt in prompts for token in prompt.tokens} == set(range(5))
@@ -242,5 +242,5 @@ class TestTabular:
         with pytest.raises(UsageError, match="1 or more"):
             TabularTask(**parameters)
 
-    def test_modality(self):
+    def test_the_task_is_tabular_and_has_no_metric(self):
         assert TabularTask.modality == "tabular" and TabularTask.metrics == ()

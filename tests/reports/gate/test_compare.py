@@ -12,7 +12,7 @@ from reports.gate import compare
 from tests.support.fake_store import Sim, meta, record, simulate, step, suite, tiny
 
 
-def test_cells_of_one_configuration_match_whatever_they_are_called() -> None:
+def test_cells_of_one_configuration_match_by_configuration_and_not_by_name() -> None:
     a, b = tiny(), tiny()
     del b.held["m"]
     b.add(meta("m2"), [record(f"p{i}", [step(1, 2, ms=9.0)] * 5, tokens=range(10, 20)) for i in range(4)])

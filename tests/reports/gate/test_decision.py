@@ -42,7 +42,7 @@ def test_a_noisy_drafter_fails_and_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_power_and_false_alarms() -> None:
+def test_power_and_false_alarm_rate_are_as_stated() -> None:
     """Ten pairs of runs, 24 prompts with two seeds each: -10 % acceptance fails 8 or more, A/A at most 1.
 
     Larger simulations: of 60 such drops all failed; of A/A pairs 4.2 % (600 of 6 prompts), 0.8 % (400 of
@@ -127,7 +127,7 @@ def fixed(accepted: list[int], steps: int = 10) -> FakeStore:
     return empty().add(meta("c0"), records)
 
 
-def test_changes_by_hand() -> None:
+def test_changes_equal_the_count_by_hand() -> None:
     result = gate(fixed([1] * 8), make_baseline(fixed([2] * 8)))
     tau, acceptance = result.rows
     assert (tau.before, tau.after, tau.change) == (2.0, 1.0, -0.5)

@@ -90,7 +90,7 @@ def test_printed_numbers_are_the_papers() -> None:
     assert five.loc[("XL 775M", "ADT-Tree"), ["SR [x]", "tau [tokens/cycle]"]].tolist() == ["1.39", "2.53"]
 
 
-def test_both_temperatures_stand_in_one_row() -> None:
+def test_both_temperatures_are_in_one_row() -> None:
     (rows,) = filled(paper_run(), table("adt_tree_table1"))
     row = rows.loc["EAGLE-2"]
     assert row["T=0 tau [tokens/cycle], printed"] == "2.91"
@@ -101,7 +101,7 @@ def test_both_temperatures_stand_in_one_row() -> None:
     assert set(rows["T=0 HPSv2, measured"]) == set(rows.loc["LANTERN", rows.columns[1::2]]) == {UNMEASURED}
 
 
-def test_a_setting_that_the_paper_has_not_follows_and_a_benchmark_fills_its_own_table() -> None:
+def test_settings_absent_from_the_paper_are_appended_and_a_benchmark_fills_its_own_table() -> None:
     store = paper_run()
     store.add({**store.cell("adt0").meta, "cell": "v", "label": "v", "params": {**ADT, "init": "vertical"}}, [])
     records = store.records["adt0"]
@@ -111,7 +111,7 @@ def test_a_setting_that_the_paper_has_not_follows_and_a_benchmark_fills_its_own_
     assert filled(paper_run(task="partiprompts"), table("adt_tree_table1")) == []
 
 
-def test_models_of_table_v_are_paired_in_order_and_fixed_bases_told_apart() -> None:
+def test_models_of_table_v_are_paired_in_order_and_fixed_bases_are_distinguished() -> None:
     store = empty()
     store.manifest["suite"] = {"name": "papers/adt_tree_base"}
     fixed = {"a": {"depths": [1, 2]}, "b": {"widths": [3, 7], "step_k": 4}, "c": {"init": "flock"}, "d": {}}
@@ -128,7 +128,7 @@ def test_models_of_table_v_are_paired_in_order_and_fixed_bases_told_apart() -> N
     assert depth["XL 775M", "ADT-Tree"] == "4.00"
 
 
-def test_the_suite_of_table_v_holds_each_of_its_rows() -> None:
+def test_the_suite_of_table_v_has_each_of_its_rows() -> None:
     cells = expand(suite.load("papers/adt_tree_base")).cells
     options = [facts.options(cell.config["params"]) for cell in cells]
     rows = pd.DataFrame({"method": [cell.name for cell in cells], "options": options})
@@ -136,7 +136,7 @@ def test_the_suite_of_table_v_holds_each_of_its_rows() -> None:
         assert len(fits(rows, **papers()["adt_tree"].named(name)))
 
 
-def test_the_overview_counts_by_hand() -> None:
+def test_the_overview_equals_the_count_by_hand() -> None:
     first, _ = filled(paper_run(), costs.overview)
     row = first.loc["eagle2"]
     assert row["mean depth"].startswith("3.00") and row["utilisation"].startswith("1.00")  # 3 of 3 levels
@@ -208,7 +208,7 @@ def grounds(deep: int, pictures: int = 5) -> FakeStore:
 
 
 @pytest.mark.parametrize(("deep", "variation", "sure"), [(3, "1.000", True), (1, "0.000", False)])
-def test_depths_are_told_apart_by_ground(deep: int, variation: str, sure: bool) -> None:
+def test_depths_are_compared_by_ground(deep: int, variation: str, sure: bool) -> None:
     store = grounds(deep)
     sheet = next(iter(regions.table(run_of(store))))
     rows = lines(sheet, 2)
@@ -284,7 +284,7 @@ def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
     assert medusa == ("medusa-a", {"": 0.5, "_shuffled": 0.02}, {"": 0.7})
 
 
-def test_places_of_accepted_nodes_and_runs_without_them() -> None:
+def test_ranks_of_accepted_nodes_are_shown_where_they_are_stored() -> None:
     """At T = 0 EAGLE-2 accepts three a cycle, of places 1, 2 and 3; at T = 1 the likeliest alone."""
     (rows,) = filled(paper_run(), ranks.table)
     assert rows.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]

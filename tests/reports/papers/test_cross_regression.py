@@ -93,7 +93,7 @@ def sheets(store: FakeStore, name: str) -> list[Any]:
     return frames
 
 
-def test_slots_drawn_anew_have_rows_and_whisper_its_errors() -> None:
+def test_redrawn_slots_have_rows_and_whisper_has_its_errors() -> None:
     store = run()
     name = add(store, "whisper-base", "utterances", outputs((3, 3, 3), 5.0), redraft="placeholders")
     wer = {"value": 0.03, "low": 0.02, "high": 0.05, "n": 6}
@@ -129,7 +129,7 @@ def test_every_printed_number_is_a_fact(name: str) -> None:
     assert {line.model for line in lines} <= set(presets.by_name())
 
 
-def test_table_17_stands_by_model_temperature_and_benchmark() -> None:
+def test_table_17_has_rows_by_model_temperature_and_benchmark() -> None:
     store = run()
     add(store, "qwen2.5-7b", "gsm8k", outputs((3,) * 3, 12.0))
     add(store, "qwen2.5-7b", "gsm8k", outputs((5, 5), 12.0), layout="sequential")
@@ -196,7 +196,7 @@ def grid(task: str = "continuation", backbone: str = "embedded-code") -> FakeSto
     return store
 
 
-def test_our_own_grid_stands_beside_llama_3s() -> None:
+def test_the_measured_grid_is_shown_next_to_llama_3s() -> None:
     ((twelve, sheet),) = sheets(grid(), "cross_regression_table12")
     assert "printed of llama3-8b | measured on embedded-code" in sheet.title
     assert twelve.loc[("threshold 4, smoothing 0.2", ""), "tokens, printed"] == "4.32"
@@ -239,7 +239,7 @@ def layered() -> FakeStore:
     return store
 
 
-def test_layers_stand_beside_the_nearest_share() -> None:
+def test_layers_are_matched_by_the_nearest_share() -> None:
     """Of five layers: 0 is a fifth, as 0-7 of 32 is a quarter; 1-3 is 8-23, and 1-4 is 8-31."""
     ((frame, _),) = sheets(layered(), "cross_regression_table16")
     tokens = frame.xs("joint", level=1)["tokens, measured"].str[:4]
@@ -253,7 +253,7 @@ def test_layers_stand_beside_the_nearest_share() -> None:
     assert layers_of("Layers 12-15, 4 of 32") == (12, 15) and layers_of("Full (baseline)") is None
 
 
-def test_energies_of_a_cell_by_hand() -> None:
+def test_energies_of_a_cell_equal_those_by_hand() -> None:
     """Six prompts of three steps: E_1 = -1 + i / 10, E_2 = -3, and one draft that the target cannot emit."""
     store = run()
     name = add(store, "embedded-code", "continuation", outputs((3,) * 3, 12.0))
@@ -408,7 +408,7 @@ def decodings() -> FakeStore:
     ("name", "build"),
     [("cross_regression", decodings), ("cross_regression_thresholds", grid), ("cross_regression_layers", layered)],
 )
-def test_the_tables_say_what_they_said_in_version_0_1(name: str, build: Callable[[], FakeStore]) -> None:
+def test_the_tables_equal_those_of_version_0_1(name: str, build: Callable[[], FakeStore]) -> None:
     """No run of the paper's suites is stored: the pages were written by commit f31d04a from these made-up runs."""
     store, golden = build(), Path(__file__).parent / "golden" / f"{name}.md"
     run = run_of(store)

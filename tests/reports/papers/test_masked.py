@@ -66,7 +66,7 @@ def store() -> FakeStore:
     return store
 
 
-def test_the_sheet_by_hand(store: FakeStore) -> None:
+def test_the_table_equals_the_one_by_hand(store: FakeStore) -> None:
     (sheet,) = masked.table(run_of(store))
     titles = [column.title for column in sheet.columns]
     assert titles[:5] == ["cell", "passes", "speed-up over the twin", "solved", "solved less the twin's"]

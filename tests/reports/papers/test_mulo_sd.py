@@ -89,7 +89,7 @@ def test_figs_8_and_9_draw_the_speeds_and_qualities_of_the_cells() -> None:
     np.testing.assert_allclose(curves["radius 1"][:, 0], speeds, rtol=1e-5)
 
 
-def test_the_sheets_of_figs_8_and_9_hold_what_is_drawn() -> None:
+def test_the_tables_of_figs_8_and_9_have_the_drawn_values() -> None:
     run = run_of(swept())
     (by_tau,), (by_radius,) = SHEETS["mulo_sd_fig8"](run), SHEETS["mulo_sd_fig9"](run)
     heads = [column.title for column in by_tau.columns]
@@ -173,7 +173,7 @@ FIG7 = """\
 """
 
 
-def test_the_passes_of_mulo_sd_and_its_seconds_by_step_are_read_back(tmp_path: Path) -> None:
+def test_passes_of_mulo_sd_and_seconds_by_step_are_reported(tmp_path: Path) -> None:
     """A tenth of each step's time is drafting: 6 ms, of which 3 are the samplers'; 16 / (6 + 4), / 12 and / 11."""
     names = report.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
     page = names[0].read_text()
@@ -189,7 +189,7 @@ def test_a_run_without_stages_has_no_breakdown() -> None:
     assert stages.stages(run) == [] and len(stages.speedups(run)) == 1
 
 
-def test_the_numbers_of_the_text_stand_beside_what_was_measured(tmp_path: Path) -> None:
+def test_numbers_of_the_text_are_shown_with_measured_ones(tmp_path: Path) -> None:
     """Of 60 ms, 3 draft and 20 redraw: 61.7 % is neither, 3 ms are the samplers'; 160 ms of AR over 60."""
     report.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
     table = pd.read_csv(tmp_path / "out" / "papers-mulo_sd_text.csv", dtype=str).set_index("What")
@@ -213,7 +213,7 @@ def test_pictures_slower_than_ar_at_the_strictest_tau_are_counted() -> None:
     assert {row[0]: row[2] for row in sheet.rows}["Prompts that tau = 1e-3 makes slower than AR"] == "3 of 4 pictures"
 
 
-def test_eq_10_counts_the_small_cells_however_few_passes_drew_them() -> None:
+def test_eq_10_counts_small_cells_and_not_passes() -> None:
     """Side by side the drafter makes 3 passes for the 4 small cells of 16: only the count of passes changes."""
     alone, beside = (stages.predicted(totals_of(bands(2, passes)), 2) for passes in ((2, 2), (2, 1)))
     assert alone is not None and beside is not None

@@ -49,7 +49,7 @@ def cells(store: FakeStore, table: str) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("name", paper_files.names())
-def test_printed_tables_are_whole(name: str) -> None:
+def test_printed_tables_are_complete(name: str) -> None:
     table = paper_files.printed(name)
     assert table.paper.title and table.layout.where and table.layout.caption
     assert len(table.rows) > 1 and not table.rows.drop(columns="notes").eq("").any(axis=None)
@@ -89,7 +89,7 @@ def test_a_layout_shows_every_printed_column_and_explains_every_row(name: str) -
     assert all(line.selection for line in lines) and len(lines) >= len(table.rows.drop_duplicates(table.layout.labels))
 
 
-def test_a_table_holds_what_the_store_holds(tmp_path: Path) -> None:
+def test_a_table_has_the_values_of_the_store(tmp_path: Path) -> None:
     """Read back from a real store and computed here from its files alone."""
     real = stored(paper_run("papers/sjdpp"), tmp_path / "run")
     (page, *_) = report.write(real, tmp_path / "report")
@@ -108,7 +108,7 @@ def test_a_table_holds_what_the_store_holds(tmp_path: Path) -> None:
     assert "embedded-image bf16, T = 1, top-k 250, emoji_scenes, n = 5" in page.read_text()
 
 
-def test_rows_stand_in_the_papers_order_and_what_it_has_not_follows() -> None:
+def test_rows_keep_the_papers_order_and_other_cells_follow() -> None:
     table = cells(paper_run("papers/sjdpp"), "sjdpp_table1")
     printed_rows = paper_files.printed("sjdpp_table1").rows[["Model", "Method"]]
     assert list(table.index[:15]) == list(printed_rows.itertuples(index=False, name=None))
@@ -118,7 +118,7 @@ def test_rows_stand_in_the_papers_order_and_what_it_has_not_follows() -> None:
     assert set(table["FID, measured"]) == {UNMEASURED}
 
 
-def test_a_published_models_figures_stand_beside_its_own_rows_alone() -> None:
+def test_a_published_model_fills_its_own_rows_alone() -> None:
     column = cells(paper_run("papers/sjdpp", "janus-pro-1b", "coco"), "sjdpp_table1")["Step acceleration [x], measured"]
     assert column[("Janus-Pro (1B)", "SJD")] == "2.00"
     others = [model != "Janus-Pro (1B)" for model, _ in column.index]
@@ -147,7 +147,7 @@ def test_windows_are_matched_by_their_size() -> None:
     assert table.loc["w4", "NFE (lower better), measured"] == "8.00"
 
 
-def test_a_top_k_stands_beside_the_one_it_stands_for_and_says_so() -> None:
+def test_a_top_k_is_paired_with_the_one_it_stands_for_and_a_note_says_so() -> None:
     (sheet,) = report.table("sjdpp_table6", run_of(top_ks(prompts=2)))
     assert "the paper's Top-2000 stands beside top-k 250 here" in sheet.notes
     assert [row[:2] for row in sheet.rows[:4]] == [["Auto-regression", f"Top-{k}"] for k in (1, 10, 100, 2000)]
@@ -161,13 +161,13 @@ def test_a_top_k_stands_beside_the_one_it_stands_for_and_says_so() -> None:
         ([1, 2000], [0, 1, 2000], {1: 1, 2000: 2000}),
     ],
 )
-def test_values_are_paired_only_where_it_is_plain(
+def test_values_are_paired_only_where_the_pairing_is_unambiguous(
     printed_values: list[int], measured_values: list[int], pairs: dict[int, int]
 ) -> None:
     assert engine.pair(printed_values, measured_values) == pairs
 
 
-def test_initialisations_and_the_lack_of_refinement_are_told_apart() -> None:
+def test_initialisations_and_refinement_are_distinguished() -> None:
     store = paper_run("papers/sjdpp_refine", prompts=2)
     same = store.cell("sjd").meta
     for refine, accepted in ((True, (1,) * 8), (False, (0,) * 14 + (1,))):
@@ -214,7 +214,7 @@ GOLDEN = """\
 """
 
 
-def test_a_page_is_what_it_was() -> None:
+def test_a_page_equals_its_golden_page() -> None:
     (sheet,) = report.table("sjdpp_table9", run_of(paper_run("papers/sjdpp")))
     page = report.markdown([sheet], [Path("papers-fig11.png")])
     assert GOLDEN in page and "![papers-fig11](papers-fig11.png)" in page
@@ -238,7 +238,7 @@ def test_other_suites_and_empty_runs_have_no_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(name for name in suite.shipped() if name.startswith("papers/")))
-def test_a_papers_suite_is_named_as_it_is_asked_for(name: str) -> None:
+def test_a_papers_suite_has_the_name_of_its_path(name: str) -> None:
     assert suite.load(name).suite.name == name
 
 
@@ -401,7 +401,7 @@ def test_pictures_lack_regions_alone_or_all() -> None:
     assert list(regions.table(run_of(paper_run()))) == []
 
 
-def test_resolutions_stand_under_the_papers(tmp_path: Path) -> None:
+def test_resolutions_follow_the_papers_rows(tmp_path: Path) -> None:
     store = empty()
     store.manifest["suite"] = {"name": "papers/sjdpp_resolution"}
     store.path = tmp_path
@@ -451,7 +451,7 @@ REPORTED = [name for name in suite.shipped() if name.startswith("papers/") or na
 
 
 @pytest.mark.parametrize("name", REPORTED)
-def test_a_suite_names_its_report_and_old_runs_are_known_by_their_suite(name: str) -> None:
+def test_a_suite_names_its_report_and_old_runs_are_recognised_by_their_suite(name: str) -> None:
     entry = suite.load(name).suite.report
     assert entry is not None and entry.name == name.removeprefix("papers/")
     contents = paper_files.reports()[entry.name]

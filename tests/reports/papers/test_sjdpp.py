@@ -145,7 +145,7 @@ def test_a_seed_that_failed_leaves_its_place_empty(tmp_path: Path) -> None:
     np.testing.assert_allclose(filled.images[0].get_array()[0, 0, :3], colour("ar", 0, 2, 1), atol=1 / 255)
 
 
-def test_diversity_is_read_back_with_its_interval_and_counts(tmp_path: Path) -> None:
+def test_diversity_is_reported_with_its_interval_and_counts(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path, prompts=2)
     report.write(store, tmp_path / "out")
     figures = drawn(store)
@@ -215,7 +215,7 @@ def test_the_tables_that_no_scorer_fills_here_show_the_tasks_own_scores() -> Non
 
 
 @pytest.mark.parametrize("table", SCORED)
-def test_own_scores_stand_apart_from_the_published(table: str) -> None:
+def test_own_scores_have_separate_columns(table: str) -> None:
     layout = paper_files.printed(table).layout
     bare, full = (sheet_of(run, table) for run in (unscored_run(), scored_run()))
     added = ["Share of right pictures, printed", "Share of right pictures, measured"]
@@ -245,7 +245,7 @@ def index_of(prompts: int) -> pd.MultiIndex:
     return pd.MultiIndex.from_product([[f"p{i}" for i in range(prompts)], [0]], names=["prompt", "repetition"])
 
 
-def test_figures_of_another_detector_are_said_to_be() -> None:
+def test_scores_of_another_detector_are_noted() -> None:
     (sheet,) = report.table("sjdpp_table2", run_of(paper_run()))
     note = "measured Overall Score, Counting: of emoji_scenes by a detector of its own, not the benchmark's"
     assert note in sheet.notes
@@ -307,7 +307,7 @@ def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path) -> 
     np.testing.assert_allclose(spans[1], [ratio.low, ratio.high])
 
 
-def test_several_prompts_say_nothing_of_seeds() -> None:
+def test_several_prompts_have_no_note_on_seeds() -> None:
     (sheet,) = report.table("sjdpp_table8", run_of(paper_run()))
     assert not any("seeds" in note for note in sheet.notes)
 
@@ -477,7 +477,7 @@ WINDOWS = {"lumina-mgpt-7b-768": 96, "emu3-gen": 96, "simplear-0.5b": 32, "llama
 """Section 4.2 of the paper."""
 
 
-def test_the_papers_own_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_suite_of_published_models_has_the_papers_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every model at its own window, on each benchmark; what has no file here is skipped with that reason."""
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     captions = {"images": [], "annotations": [{"id": 5, "image_id": 1, "caption": "a cat"}]}

@@ -164,7 +164,7 @@ def test_vocabularies_are_of_the_run_and_of_what_is_registered() -> None:
     assert column[["LLaMa 3", "BPT", "embedded-mesh"]].tolist() == ["128256", UNMEASURED, "5121"]
 
 
-def test_levels_share_out_the_shapes_and_their_failures() -> None:
+def test_levels_partition_shapes_and_failures() -> None:
     rows = only(finished(), levels.levels, labels=2)
     assert rows.loc["E", "failed"].to_dict() == {"level-0": "0/1", "level-1": "1/2", "level-2": "0/3"}
     assert rows.loc[("A", "level-0"), "CD"] == f"{0.2 + 0.01 * np.cos(2):.4f} (n=1)"
@@ -281,7 +281,7 @@ def test_a_file_without_points_is_named(tmp_path: Path) -> None:
         meshes.cloud(None, tmp_path / "none.npy")
 
 
-def test_the_suite_holds_every_row_and_its_companions_follow_the_command_line() -> None:
+def test_the_suite_has_every_row_and_companions_follow_the_command_line() -> None:
     plan = expand(suite.load("papers/xspecmesh", suite.Overrides({"backbones": ["embedded-mesh"]})))
     decoded = {(cell.backbone, cell.config["params"].get("heads", "")) for cell in plan.cells}
     assert decoded == {(role["backbone"], role.get("heads", "")) for role in ROLES.values()}

@@ -78,7 +78,7 @@ class TestChoice:
         prompts = [Prompt(f"p/{i}", "x") for i in range(50)]
         assert set(p.id for p in choose(prompts, 5, 2)) < set(p.id for p in choose(prompts, 6, 2))
 
-    def test_a_task_passes_both_on(self, picture_files):
+    def test_a_task_passes_count_and_seed_on(self, picture_files):
         task = T2ICompBench(folder=str(picture_files / "t2i_compbench"), n=3, seed=4)
         assert len(task.prompts()) == 3 and list(task.prompts()) == list(choose(task.every(), 3, 4))
 
@@ -107,9 +107,7 @@ class TestScoreSet:
         ("name", "figures", "file"),
         [("geneval", geneval.FIGURES, geneval.DETECTOR), ("t2i_compbench", ("t2i_3d_spatial",), DEPTH)],
     )
-    def test_an_absent_judge_is_a_reason_and_so_is_a_forged_one(
-        self, picture_tasks, tmp_path, name, figures, file: Weights
-    ):
+    def test_a_missing_or_forged_judge_is_the_reason(self, picture_tasks, tmp_path, name, figures, file: Weights):
         task = type(picture_tasks[name])(weights=str(tmp_path))
         outputs = [scored(prompt) for prompt in picture_tasks[name].prompts()]
         for figure in figures:

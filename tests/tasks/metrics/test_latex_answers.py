@@ -23,7 +23,7 @@ class TestLatex:
             ("no box", None),
         ],
     )
-    def test_the_last_box_up_to_its_brace(self, text, content) -> None:
+    def test_the_last_box_ends_at_its_brace(self, text, content) -> None:
         assert latex.boxed(text) == content
 
     @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ class TestLatex:
             ("", "", True),
         ],
     )
-    def test_hendrycks_rules(self, one, other, same) -> None:
+    def test_answers_are_normalised_by_hendrycks_rules(self, one, other, same) -> None:
         assert latex.equal(one, other) is same and latex.equal(other, one) is same
 
     @pytest.mark.parametrize(
@@ -74,10 +74,10 @@ class TestLatex:
             ("0.25", "0.25"),
         ],
     )
-    def test_minervas_rules(self, text, alike) -> None:
+    def test_answers_are_normalised_by_minervas_rules(self, text, alike) -> None:
         assert latex.minerva(text) == alike
 
-    def test_minervas_sentence_comes_before_the_box_and_may_be_cut(self) -> None:
+    def test_minervas_sentence_precedes_the_box_and_may_be_cut(self) -> None:
         assert latex.final("\\boxed{1} Final Answer: The final answer is $2$. I hope it is correct.") == "$2$"
         assert latex.final("Final Answer: The final answer is $2$") == "$2$"
         assert latex.final("so \\boxed{1}") == "1" and latex.final("nothing") is None

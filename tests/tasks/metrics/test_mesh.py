@@ -89,12 +89,12 @@ def test_points_are_uniform_by_area_and_repeat_with_the_seed() -> None:
     assert not np.array_equal(surface.points, sample(mesh, Protocol(points=1000), stream=1).points)
 
 
-def test_a_mesh_is_at_the_floor_of_its_points_from_itself() -> None:
+def test_the_distance_of_a_mesh_to_itself_is_the_floor() -> None:
     few, many = compare(box(), box(), Protocol(points=64)), compare(box(), box(), Protocol(points=4096))
     assert 0 < many.chamfer < few.chamfer / 5
 
 
-def test_scales() -> None:
+def test_each_scale_has_its_size() -> None:
     large = merged(box(3.0, 2.0), square(3.5))
     bare = Mesh(np.concatenate([box(3.0, 2.0).vertices, [[99.0, 0, 0]]]), np.array(BOX_FACES))
     cube, sphere = scaled(bare, "cube").vertices[:8], scaled(bare, "sphere").vertices[:8]
@@ -109,7 +109,7 @@ def test_scales() -> None:
 
 
 @given(st.integers(1, 4), st.floats(0.1, 5))
-def test_boxes_apart_are_components_and_closed(count: int, size: float) -> None:
+def test_separate_boxes_are_closed_components(count: int, size: float) -> None:
     mesh = merged(*(box(3.0 * size * n, size) for n in range(count)))
     assert fragments(mesh) == Fragments(count, 0.0, 12 * count)
 
@@ -128,7 +128,7 @@ def test_open_edges_are_those_of_one_face_only() -> None:
 
 
 @pytest.mark.parametrize("broken", [np.nan, np.inf])
-def test_what_cannot_be_measured_is_an_error_and_never_a_number(broken: float) -> None:
+def test_a_mesh_that_cannot_be_measured_is_an_error(broken: float) -> None:
     bad = box()
     bad.vertices[3, 1] = broken
     line = Mesh(np.array([[0.0, 0, 0], [1, 0, 0], [2, 0, 0]]), np.array([[0, 1, 2]]))

@@ -27,9 +27,9 @@ class TestNumbers:
             ("1 then ...", None, None, ".."),
         ],
     )
-    def test_the_three_rules(self, text, official, strict, flexible) -> None:
+    def test_the_three_rules_read_their_numbers(self, text, official, strict, flexible) -> None:
         assert (numbers.official(text), numbers.strict(text), numbers.flexible(text)) == (official, strict, flexible)
 
-    def test_the_strict_rule_of_chains_of_thought(self) -> None:
+    def test_the_strict_rule_reads_chains_of_thought(self) -> None:
         assert numbers.strict("3 + 4 = 7. The answer is 7.\n", numbers.SAID) == "7"
         assert numbers.strict("The answer is 7", numbers.SAID) is None

@@ -133,7 +133,7 @@ def test_nothing_outlives_a_run(namespaces, program):
 
 
 @pytest.mark.skipif(not LINUX, reason="processes are found through /proc")
-def test_that_check_sees_a_process_left_behind():
+def test_that_check_notices_a_remaining_process():
     name = f"ob{os.getpid()}"
     source = NAMED.format(name=name) + "import time\nprint(flush=True)\ntime.sleep(60)"
     with subprocess.Popen([sys.executable, "-c", source], stdout=subprocess.PIPE) as process:
@@ -186,7 +186,7 @@ class TestCheating:
         )
         assert not run(program, limits=Limits(timeout_s=1, namespaces=namespaces)).passed
 
-    def test_an_exit_before_the_check_is_no_pass(self, namespaces):
+    def test_an_exit_before_the_check_does_not_pass(self, namespaces):
         program = "import os\ndef f():\n    os._exit(0)\nf()\nassert False"
         assert run(program, limits=Limits(namespaces=namespaces)).reason == "exit"
 
@@ -228,7 +228,7 @@ class TestConfinement:
         ],
         ids=["deep", "locked", "links", "timeout"],
     )
-    def test_whatever_is_left_there_is_removed(self, namespaces, alone, program):
+    def test_everything_left_in_the_folder_is_removed(self, namespaces, alone, program):
         endless = "while" in program
         outcome = run(program, limits=Limits(timeout_s=0.5 if endless else 30, namespaces=namespaces))
         assert outcome.reason == ("timeout" if endless else "passed"), outcome
@@ -312,7 +312,7 @@ class TestHarnessSide:
         program = "import random\nraise ValueError(hash('stride'), random.random(), list({'a', 'b', 'c', 'd'}))"
         assert run(program).detail == run(program).detail
 
-    def test_programs_run_beside_each_other(self):
+    def test_programs_run_at_the_same_time(self):
         programs = [f"assert {index} % 2" for index in range(8)]
         with ThreadPoolExecutor(4) as pool:
             assert [outcome.passed for outcome in pool.map(run, programs)] == [False, True] * 4
@@ -325,7 +325,7 @@ class TestHarnessSide:
             run(program, limits=Limits(timeout_s=0.2, namespaces=namespaces))
         assert len(os.listdir("/proc/self/fd")) == before
 
-    def test_isolation_is_told_as_it_was(self, namespaces):
+    def test_isolation_is_reported_as_it_was(self, namespaces):
         isolation_seen = run("pass", limits=Limits(namespaces=namespaces)).isolation
         assert (isolation_seen.network, isolation_seen.processes) == (namespaces, namespaces)
         assert sandbox.network_isolated() is sandbox.isolation().network
@@ -338,7 +338,7 @@ class TestHarnessSide:
         with pytest.raises(UsageError, match=r"did not start: .*(broken here|code 7)"):
             run("pass")
 
-    def test_a_child_that_says_nothing_is_an_error(self, monkeypatch, tmp_path):
+    def test_a_silent_child_is_an_error(self, monkeypatch, tmp_path):
         broken = tmp_path / "child.py"
         broken.write_text("import time; time.sleep(60)")
         monkeypatch.setattr(sandbox, "CHILD", broken)

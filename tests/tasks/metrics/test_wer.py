@@ -49,7 +49,7 @@ def spellings(monkeypatch: pytest.MonkeyPatch) -> None:
         ("one colour", "one color", 1, 2),
     ],
 )
-def test_errors_are_words_put_in_left_out_or_changed(reference: str, heard: str, errors: int, words: int) -> None:
+def test_errors_are_inserted_deleted_and_substituted_words(reference: str, heard: str, errors: int, words: int) -> None:
     assert wer.count(transcript(reference, heard), "wer_no_spelling") == Count(errors, words)
 
 
@@ -59,7 +59,7 @@ def test_a_reference_without_words_fails_with_that_reason(reference: str) -> Non
         wer.scores(transcript(reference, "something"))
 
 
-def test_without_the_table_the_whole_figure_is_absent_and_says_why() -> None:
+def test_without_the_table_wer_is_absent_and_says_why() -> None:
     assert wer.scores(transcript("one colour", "one color")) == {"wer_no_spelling": 0.5}
     scores = wer.corpus([transcript("one colour", "one color")])
     assert set(scores) == set(wer.SET_METRICS)
@@ -67,13 +67,13 @@ def test_without_the_table_the_whole_figure_is_absent_and_says_why() -> None:
     assert scores["corpus_wer_no_spelling"].value == 0.5
 
 
-def test_with_the_table_the_two_figures_differ_where_spellings_do(spellings: None) -> None:
+def test_with_the_table_the_two_rates_differ_where_spellings_do(spellings: None) -> None:
     assert wer.scores(transcript("one colour", "one color")) == {"wer": 0.0, "wer_no_spelling": 0.5}
     scores = wer.corpus([transcript("one colour", "one color")])
     assert (scores["corpus_wer"].value, scores["corpus_wer_no_spelling"].value) == (0.0, 0.5)
 
 
-def test_the_corpus_figure_weighs_words_and_not_utterances() -> None:
+def test_the_corpus_rate_weighs_words_and_not_utterances() -> None:
     heard = [transcript("a b c d e f g h i j", "a b c d e f g h i j", "1"), transcript("x y", "x z", "2")]
     score = wer.corpus(heard)["corpus_wer_no_spelling"]
     assert (score.value, score.n, score.failures) == (1 / 12, 2, 0)
