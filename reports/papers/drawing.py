@@ -49,13 +49,18 @@ def side_by_side(count: int, title: str, measured_on: str = "") -> tuple[Figure,
     return figure, [figure.add_subplot(1, count, i + 1) for i in range(count)]
 
 
+def error_bars(rows: pd.DataFrame, key: str) -> npt.NDArray[np.float64]:
+    """Return the distances of a figure to the ends of its interval, [2, rows]; 0 where there is none."""
+    values = rows[key].astype(float)
+    low, high = (rows.get(f"{key}_{end}", values).astype(float).fillna(values) for end in ("low", "high"))
+    return np.array([(values - low).clip(lower=0), (high - values).clip(lower=0)])
+
+
 def curve(
     axes: Axes, x: Sequence[float] | pd.Series[Any], rows: pd.DataFrame, key: str, label: str, colour: str
 ) -> None:
     """Draw points joined by a line, with their intervals where there are any."""
-    values = rows[key].astype(float)
-    low, high = (rows.get(f"{key}_{end}", values).astype(float).fillna(values) for end in ("low", "high"))
-    bars = np.array([(values - low).clip(lower=0), (high - values).clip(lower=0)])
+    values, bars = rows[key].astype(float), error_bars(rows, key)
     axes.errorbar(list(x), values, bars, color=colour, marker="o", ms=4, lw=1.3, elinewidth=0.8, capsize=2, label=label)
     axes.grid(color="0.94", zorder=0)
 

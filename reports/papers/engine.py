@@ -155,11 +155,12 @@ def scenes(table: Printed, run: Run, facts: Facts) -> Iterator[Scene]:
 def cells_of(run: Run, facts: Facts) -> pd.DataFrame:
     """Return the rows of all groups, with the options that the layouts use."""
     cells = pd.concat([group.rows for group in run.groups])
-    if facts.options is None:
-        return cells
-    return cells.assign(
-        options=pd.Series([facts.options(params) for params in cells["options"]], cells.index, dtype=object)
-    )
+    return cells if facts.options is None else with_options(cells, facts.options)
+
+
+def with_options(cells: pd.DataFrame, convert: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> pd.DataFrame:
+    """Return the cells with converted options."""
+    return cells.assign(options=pd.Series([convert(params) for params in cells["options"]], cells.index, dtype=object))
 
 
 def _fitting(table: Printed, lines: Sequence[Line], cells: pd.DataFrame) -> pd.Series[bool]:

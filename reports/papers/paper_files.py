@@ -273,6 +273,18 @@ def printed(name: str) -> Printed:
     raise UnknownNameError("printed table", name, names())
 
 
+def published(method: str) -> dict[str, Any]:
+    """Return the options of a method in its paper.
+
+    Raises:
+        UnknownNameError: no paper publishes options of the method.
+    """
+    options = {name: options for paper in papers().values() for name, options in paper.published.items()}
+    if method not in options:
+        raise UnknownNameError("published method", method, options)
+    return options[method]
+
+
 def names() -> list[str]:
     """Return the names of all tables."""
     return [name for paper in papers().values() for name in paper.tables]

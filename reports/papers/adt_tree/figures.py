@@ -15,6 +15,7 @@ from reports.papers.drawing import (
     COLOURS,
     Ints,
     blank,
+    error_bars,
     first_of,
     group_title,
     has_pictures,
@@ -143,9 +144,8 @@ def starts(run: Run) -> Iterator[Figure]:
             continue
         drawn, panels = side_by_side(3, "Fig. 8: initialisation of trees", group.title)
         for axes, (key, title) in zip(panels, STARTS.items(), strict=True):
-            values = rows[key].astype(float)
-            low, high = (rows.get(f"{key}_{end}", values).astype(float).fillna(values) for end in ("low", "high"))
-            axes.bar(range(len(rows)), values, 0.6, yerr=[values - low, high - values], color=COLOURS[: len(rows)])
+            heights = rows[key].astype(float)
+            axes.bar(range(len(rows)), heights, 0.6, yerr=error_bars(rows, key), color=COLOURS[: len(rows)])
             axes.set_xticks(range(len(rows)), rows.index, fontsize=7)
             axes.set_ylabel(title)
         yield drawn

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.record import stats
-from reports.papers.engine import Facts, Line, Scene
+from reports.papers.engine import Facts, Line, Scene, with_options
 from reports.papers.measured import fits
 from reports.papers.paper_files import papers, printed
 from reports.text_table import measured_text
@@ -58,7 +58,7 @@ def options(params: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def with_layers(rows: pd.DataFrame) -> pd.DataFrame:
     """Return the cells with these ``options``."""
-    return rows.assign(options=pd.Series([options(params) for params in rows["options"]], rows.index, dtype=object))
+    return with_options(rows, options)
 
 
 def layers_of(row: str) -> Range | None:

@@ -17,24 +17,11 @@ from matplotlib.figure import Figure
 
 from reports.papers.drawing import COLOURS, QUALITIES, curve, legend, side_by_side
 from reports.papers.measured import Measured, Run, plain
-from reports.papers.mulo_sd.stages import FACTOR
+from reports.papers.paper_files import published
 from reports.papers.registry import figure, sheet
 from reports.plot_style import OFFSET
 from reports.text_table import TextTable, measured_text
 
-PUBLISHED = {
-    "samplers": "mulo-2x",
-    "factor": FACTOR,
-    "radius": 3,
-    "window": 0,
-    "draft_window": 0,
-    "band": 4,
-    "k": 0,
-    "delta": 0.1,
-    "recompute": False,
-}
-"""MuLo-SD at 2x in its paper's sweeps over tau, and our values of what the paper leaves open (the band, and entries of
-drafts that stay). They hold where a run stored no parameter. The suite's role ``samplers`` replaces them."""
 UNTRAINED = ("repeat", "bilinear")
 DECODING = ("samplers", "factor", "window", "draft_window")
 RADIUS = ("radius", "samplers", "factor")
@@ -79,20 +66,23 @@ def radii(run: Run, group: Measured) -> list[Line]:
 
 def option(options: Mapping[str, Any], key: str) -> Any:
     """Return a parameter of MuLo-SD, the published one where the run stored none."""
-    return options.get(key, PUBLISHED[key])
+    return options.get(key, published("mulo_sd")[key])
 
 
 def families(run: Run, group: Measured, varied: Sequence[str]) -> list[Line]:
-    """Return sweeps over tau in its order: one line a value of the varied options, the others as published."""
-    published = {**PUBLISHED, **run.roles.get("samplers", {})}
+    """Return sweeps over tau in its order: one line a value of the varied options, the others as published.
+
+    The suite's role ``samplers`` replaces published options.
+    """
+    fixed = {**published("mulo_sd"), **run.roles.get("samplers", {})}
     lines: dict[tuple[Any, ...], list[tuple[float, str]]] = {}
     for cell, options in group.rows.loc[group.rows["method"] == "mulo_sd", "options"].items():
-        if all(option(options, key) == value for key, value in published.items() if key not in varied):
+        if all(option(options, key) == value for key, value in fixed.items() if key not in varied):
             values = tuple(option(options, key) for key in varied)
             lines.setdefault(values, []).append((float(options["tau"]), str(cell)))
     return [
         Line(
-            _label(published, varied, values),
+            _label(fixed, varied, values),
             group.rows.loc[[cell for _, cell in sorted(line)]],
             tuple(f"{tau:g}" for tau, _ in sorted(line)),
         )

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 
 from reports.papers.drawing import blank, group_title, show_output
 from reports.papers.measured import Measured, Run
-from reports.papers.mulo_sd.pareto import DECODING, PUBLISHED, families
+from reports.papers.mulo_sd.pareto import DECODING, families
+from reports.papers.paper_files import published
 from reports.papers.registry import figure
 from reports.summary import FinishedCell, token_ms
 
@@ -47,7 +48,7 @@ def comparison(run: Run) -> Iterator[Figure]:
 def sweeps(run: Run) -> Iterator[Figure]:
     """Draw Fig. 13: AR, then MuLo-SD from the strictest tau to the loosest; one sheet a sweep."""
     for group in run.groups:
-        for line in families(run, group, tuple(PUBLISHED)):
+        for line in families(run, group, tuple(published("mulo_sd"))):
             columns = {f"tau {mark}": cell for mark, cell in reversed(line.cells.items())}
             yield from sheet(run.store, group, columns, f"Fig. 13: tau, {line.label}", SWEPT)
 

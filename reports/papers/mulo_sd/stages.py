@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from reports.papers.drawing import COLOURS, legend, side_by_side
 from reports.papers.measured import KEYS, Measured, Run, plain
+from reports.papers.paper_files import published
 from reports.papers.registry import figure, sheet
 from reports.summary import FinishedCell
 from reports.text_table import TextTable, measured_text, number
@@ -23,8 +24,6 @@ from reports.text_table import TextTable, measured_text, number
 if TYPE_CHECKING:
     from harness.record.store import Cell
 
-FACTOR = 2
-"""r where a run stored none."""
 STEPS = ("1 drafter", "2 up-sampling", "3 target pass", "4-5 judging", "6 redraws", "7 down-sampling", "rest")
 """Steps of the paper's Fig. 2; the rest is distributions, commits and work of the host."""
 
@@ -72,7 +71,8 @@ def speedups(run: Run) -> list[TextTable]:
     lines = []
     for group, name in _cells(run):
         row = group.row(name)
-        speedup = predicted(FinishedCell.of(run.store.cell(name)).totals, int(row["options"].get("factor", FACTOR)))
+        factor = int(row["options"].get("factor", published("mulo_sd")["factor"]))
+        speedup = predicted(FinishedCell.of(run.store.cell(name)).totals, factor)
         if speedup:
             line = {
                 "backbone": group.backbone,

@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from reports.papers.measured import Measured, Run, counted, plain
-from reports.papers.mulo_sd.pareto import PUBLISHED, Line, option, radii, timed
+from reports.papers.mulo_sd.pareto import Line, option, radii, timed
 from reports.papers.mulo_sd.sheets import ratios
 from reports.papers.mulo_sd.stages import breakdown, predicted
-from reports.papers.paper_files import printed
+from reports.papers.paper_files import printed, published
 from reports.papers.registry import sheet
 from reports.summary import FinishedCell
 from reports.text_table import UNMEASURED, TextTable, measured_text
@@ -74,7 +74,7 @@ def table(run: Run) -> Iterator[TextTable]:
 def _line(run: Run, group: Measured, factor: int) -> Line | None:
     for line in radii(run, group):
         options = line.rows["options"].iloc[0]
-        if (option(options, "factor"), option(options, "radius")) == (factor, PUBLISHED["radius"]):
+        if (option(options, "factor"), option(options, "radius")) == (factor, published("mulo_sd")["radius"]):
             return line
     return None
 

@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from harness.record import stats
 from reports.papers.drawing import COLOURS, QUALITIES, SCR, legend, side_by_side
 from reports.papers.measured import Measured, Run, plain
-from reports.papers.paper_files import papers
+from reports.papers.paper_files import published
 from reports.papers.registry import figure, sheet
 from reports.summary import FinishedCell, token_ms
 from reports.tables import text
@@ -31,17 +31,12 @@ NOTES = (
 )
 
 
-def published() -> dict[str, Any]:
-    """Return the options of SJD++ in its paper."""
-    return papers()["sjdpp"].published["sjdpp"]
-
-
 def _names(group: Measured) -> dict[str, str]:
     """Return the cells of the compared decodings, as far as they were run."""
     cells = {
         "AR": group.find(method="autoregressive"),
         "SJD": group.find(method="sjd"),
-        "SJD++ as published": group.find(method="sjdpp", **published()),
+        "SJD++ as published": group.find(method="sjdpp", **published("sjdpp")),
         "reuse M, maximal coupling": group.find(method="sjdpp", reuse="M"),
         "reuse G, Gumbel noise by place": group.find(method="sjdpp", reuse="G"),
     }

@@ -29,9 +29,8 @@ from reports.papers.drawing import (
     unmeasured,
 )
 from reports.papers.measured import Measured, Run, fits, over_seeds
-from reports.papers.paper_files import printed
+from reports.papers.paper_files import printed, published
 from reports.papers.registry import figure
-from reports.papers.sjdpp.exact import published
 from reports.plot_style import DASHES, OFFSET
 from reports.summary import FinishedCell
 
@@ -179,7 +178,7 @@ def _with_option(group: Measured, name: str) -> pd.DataFrame:
 
 def sweep(group: Measured, parameter: str) -> pd.DataFrame:
     """Return cells of SJD++ as published that differ in one parameter, sorted by its value ``x``."""
-    rest = {key: value for key, value in published().items() if key != parameter}
+    rest = {key: value for key, value in published("sjdpp").items() if key != parameter}
     rows = fits(group.rows, method="sjdpp", **rest)
     values = [float(options.get(parameter, math.nan)) for options in rows["options"]]
     return rows.assign(x=pd.Series(values, rows.index, dtype=float)).sort_values("x")

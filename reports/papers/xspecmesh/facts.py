@@ -16,7 +16,7 @@ import pandas as pd
 
 from reports.papers.engine import Facts, Line, Scene
 from reports.papers.measured import Run, fits
-from reports.papers.paper_files import papers
+from reports.papers.paper_files import published
 from reports.summary import FinishedCell
 
 if TYPE_CHECKING:
@@ -24,11 +24,6 @@ if TYPE_CHECKING:
 
 DISTANCES = {"chamfer": "CD", "hausdorff": "HD"}
 """Scores of a mesh, and the paper's names of them."""
-
-
-def published() -> dict[str, Any]:
-    """Return the method's options in the paper; ``levels`` 0 means all heads, which are D = 4."""
-    return papers()["xspecmesh"].published["multi_head"]
 
 
 @dataclass(frozen=True)
@@ -69,7 +64,7 @@ class Setting:
         if role not in self.roles:
             return None
         if "heads" in self.roles[role]:
-            return {"method": "multi_head", **published(), **self.roles[role], **changes}
+            return {"method": "multi_head", **published("multi_head"), **self.roles[role], **changes}
         return {"method": "autoregressive", **self.roles[role]}
 
     def find(self, role: str, **changes: Any) -> str | None:

@@ -18,8 +18,9 @@ from harness.record.store import condition_file
 from reports.meshes import cloud
 from reports.papers.drawing import COLOURS, curve, curves, legend, side_by_side, unmeasured
 from reports.papers.measured import Run, fits
+from reports.papers.paper_files import published
 from reports.papers.registry import figure
-from reports.papers.xspecmesh.facts import Setting, published, settings
+from reports.papers.xspecmesh.facts import Setting, settings
 from reports.plot_style import DASHES, OFFSET
 
 PRINTED = {"scr": 2.021, "step_ms": 47.83, "speedup": 1.71, "score.chamfer": 0.1168, "score.hausdorff": 0.2261}
@@ -131,7 +132,7 @@ def sweep(setting: Setting, option: str, **rest: Any) -> pd.DataFrame:
     role = setting.roles.get(setting.swept)
     if role is None:
         return setting.rows.iloc[:0].assign(x=[])
-    selection = {"method": "multi_head", **published(), **role, **rest}
+    selection = {"method": "multi_head", **published("multi_head"), **role, **rest}
     selection.pop(option, None)
     rows = fits(setting.rows, **selection)
     return rows.assign(x=[options[option] for options in rows["options"]]).sort_values("x")

@@ -23,9 +23,9 @@ from harness.synthetic import shapes
 from reports import meshes
 from reports.papers import report
 from reports.papers.measured import Run
-from reports.papers.paper_files import reports
+from reports.papers.paper_files import published, reports
 from reports.papers.xspecmesh import levels, quality
-from reports.papers.xspecmesh.facts import published, settings
+from reports.papers.xspecmesh.facts import settings
 from reports.papers.xspecmesh.figures import sweep
 from reports.text_table import UNMEASURED
 from tests.support.fake_store import FakeStore, empty, meta, record, step
@@ -37,7 +37,7 @@ CUBE = Mesh(
     np.array([[0, 1, 3], [0, 3, 2], [4, 6, 7], [4, 7, 5], [0, 4, 5], [0, 5, 1], [2, 3, 7], [2, 7, 6]]),
 )
 ROLES = reports()["xspecmesh"].roles
-OPTIONS = {**published(), "accept_top": 1, "draft_top": 2}
+OPTIONS = {**published("multi_head"), "accept_top": 1, "draft_top": 2}
 
 
 def outputs(
