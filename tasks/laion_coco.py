@@ -22,11 +22,13 @@ ORIGIN = "laion/laion-coco on the hub, any of its parquet files"
 @TASKS.register("laion_coco")
 @dataclass(frozen=True)
 class LaionCoco(PictureTask):
-    """One prompt a row, in the order of the file; ids are the row, from 0.
+    """One prompt a row, in the order of the file; an id is the number of the row, from 0.
 
     Args:
-        file: .parquet or .jsonl. hub: a data set of the hub, instead of a file. column: that holds the caption:
-            ``top_caption``, or ``caption`` in the aesthetic subset.
+        file: .parquet or .jsonl.
+        hub: a data set of the hub, instead of a file.
+        split: of the data set of the hub.
+        column: the column of the captions: ``top_caption``, or ``caption`` in the aesthetic subset.
     """
 
     file: str = ""

@@ -20,10 +20,12 @@ ORIGIN = "google-research/parti"
 @TASKS.register("partiprompts")
 @dataclass(frozen=True)
 class PartiPrompts(PictureTask):
-    """The prompts in the order of the file; ids are their row, from 0.
+    """The prompts in the order of the file; an id is the number of the row, from 0.
 
     Args:
-        file: ``PartiPrompts.tsv``. hub: a data set of the hub with the same columns, instead of a file.
+        file: ``PartiPrompts.tsv``.
+        hub: a data set of the hub with the same columns, instead of a file.
+        split: of the data set of the hub.
     """
 
     file: str = ""

@@ -1,4 +1,4 @@
-"""ShareGPT: conversations that users of ChatGPT shared; their first turns.
+"""ShareGPT: first turns of conversations that users of ChatGPT shared.
 
 Source: ``ShareGPT_V3_unfiltered_cleaned_split.json`` of the data set anon8231489123/ShareGPT_Vicuna_unfiltered.
 """
@@ -18,7 +18,7 @@ HUB = "anon8231489123/ShareGPT_Vicuna_unfiltered"
 @TASKS.register("sharegpt")
 @dataclass(frozen=True)
 class ShareGpt(ConversationTask):
-    """Answer what a user of ChatGPT asked first; split=train is what training draws from."""
+    """Answer the first question of a user of ChatGPT; training draws from split=train."""
 
     source = f"{HUB}, on the hub"
     name = "sharegpt"

@@ -1,4 +1,4 @@
-"""Prompts of token ids for the random full-prefix model, on which output laws are computed exactly."""
+"""Prompts of token ids for the random full-prefix model, whose output distributions are computed exactly."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from harness.registry import TASKS
 @TASKS.register("tabular")
 @dataclass(frozen=True)
 class TabularTask(Task):
-    """Token ids that look random and are the same everywhere: a hash of prompt number and position.
+    """Pseudo-random token ids that are the same on every machine: a hash of prompt number and position.
 
     Args:
-        prompts_count: how many; the first n do not depend on it. length: ids in each.
+        prompts_count: number of prompts; the first n do not depend on it.
+        length: number of ids in each prompt.
         vocabulary: ids are below it; the model's may be larger.
     """
 
@@ -32,7 +33,7 @@ class TabularTask(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: a count below one.
+            UsageError: a count is below one.
         """
         if min(self.prompts_count, self.length, self.vocabulary) < 1:
             raise UsageError(
@@ -41,7 +42,7 @@ class TabularTask(Task):
             )
 
     def prompts(self) -> Sequence[Prompt]:
-        """``prompts_count`` prompts of ``length`` ids, tabular/0 first."""
+        """Return ``prompts_count`` prompts of ``length`` ids, tabular/0 first."""
         return tuple(
             Prompt(f"tabular/{index}", tokens=tuple(self._token(index, at) for at in range(self.length)))
             for index in range(self.prompts_count)

@@ -1,4 +1,4 @@
-"""UltraChat 200k: conversations of two models; their first turns.
+"""UltraChat 200k: first turns of conversations between two models.
 
 Source: Ding et al. 2023, arXiv:2305.14233, filtered as HuggingFaceH4/ultrachat_200k; ``data/train_sft-*.parquet``.
 """
@@ -17,7 +17,7 @@ HUB = "HuggingFaceH4/ultrachat_200k"
 @TASKS.register("ultrachat")
 @dataclass(frozen=True)
 class UltraChat(ConversationTask):
-    """Answer what was asked first; of the 207,865 conversations of the split train_sft."""
+    """Answer the first question of one of the 207,865 conversations in the split train_sft."""
 
     source = "arXiv:2305.14233; HuggingFaceH4/ultrachat_200k, on the hub (MIT)"
     name = "ultrachat"
