@@ -1,4 +1,4 @@
-"""What training costs: the published figures by hand, the rows that do not follow, cards that cannot be read."""
+"""Costs of training: the published values by hand, rows that do not follow, cards that cannot be read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs stored by version 0.1 are read, and their reports say what they said then.
+"""Runs stored by version 0.1 are read, and their reports are the same as then.
 
 Each folder of ``golden`` holds a store made by commit f31d04a (``stride run SUITE --limit N``, N = 2 for quick
 and 1 for the others, without its report), what ``stride report`` of that commit printed at 160 columns, and its tables.
@@ -24,11 +24,11 @@ RUNS = [
     for name in sorted(path.name for path in GOLDEN.iterdir() if path.is_dir())
 ]
 WORDING: dict[str, str] = {}
-"""Words of version 0.1 that reports say otherwise today; figures are never in this table."""
+"""Words of version 0.1 and their replacements today; values are never in this table."""
 
 
 def reworded(text: str) -> str:
-    """Today's wording, with runs of spaces and line breaks as one space: columns may be wider or narrower."""
+    """Return today's wording with single spaces, because columns may be wider or narrower."""
     for old, new in WORDING.items():
         text = text.replace(old, new)
     return re.sub(r"\s+", " ", text)
@@ -36,7 +36,7 @@ def reworded(text: str) -> str:
 
 @pytest.fixture(scope="module", params=RUNS)
 def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path, str]:
-    """Name of a stored run, a copy of it with a new report, and what `stride report` printed; plots are not drawn."""
+    """The name of a stored run, a copy with a new report, and the output of `stride report`, without plots."""
     folder = tmp_path_factory.mktemp("golden")
     with tarfile.open(GOLDEN / request.param / "store.tar.xz") as archive:
         archive.extractall(folder, filter="data")
@@ -75,7 +75,7 @@ def test_the_papers_tables_have_the_same_rows(reported: tuple[str, Path, str]) -
 
 
 def test_a_changed_value_is_noticed(tmp_path: Path) -> None:
-    """The comparison has power: one digit of one stored table is another."""
+    """The comparison notices one changed digit of one stored table."""
     shutil.copy(GOLDEN / "quick" / "report.txt", tmp_path)
     text = (tmp_path / "report.txt").read_text("utf-8")
     digit = re.search(r"\d\.(\d)", text)

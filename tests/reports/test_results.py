@@ -1,4 +1,4 @@
-"""Figures that the documentation quotes are those of the data, and say what made them."""
+"""Values that the documentation quotes are those of the data files, which say how they were made."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def test_every_value_equals_the_count_by_hand() -> None:
 
 
 def test_two_passes_a_step_are_timed_once_in_the_prediction() -> None:
-    """A step of two passes is one step of the clock: tokens a step and not a pass go with it."""
+    """A step of two passes is timed once, so the prediction uses tokens a step and not a pass."""
     store = tiny()
     store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=16.0, nfe=2)] * 5) for i in range(4)])
     row = summarise(store).set_index("cell").loc["m"]

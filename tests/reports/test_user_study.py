@@ -1,4 +1,4 @@
-"""A user study of made-up meshes: what the page hides, the order it has, and its votes counted by hand."""
+"""A user study of made-up meshes: the page, its order, and votes counted by hand."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ SOLID = Mesh(
 )
 CELLS = ("alpha", "beta", "gamma")
 LOST = 4
-"""The shape that gamma made no mesh of."""
+"""The shape without a mesh of gamma."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Store:
-    """Six shapes by three cells, on the disk."""
+    """Six shapes of three cells, in a real store."""
     fake, folder = empty(), tmp_path_factory.mktemp("study") / "run"
     for cell in CELLS:
         fake.add(meta(cell, baseline="alpha", label=f"the {cell}", backbone="mesh"), [])
@@ -57,7 +57,7 @@ def exported(run: Store, tmp_path_factory: pytest.TempPathFactory) -> tuple[str,
 
 
 def answers(folder: Path, key: Path, name: str, chosen: dict[int, str], **changes: Any) -> Path:
-    """A participant's file, who chose these cells."""
+    """The file of a participant who chose these cells."""
     key_data = json.loads(key.read_text())
     letters = {
         str(n): next(a for a, cell in key_data["cases"][n - 1]["cells"].items() if cell == wish)
@@ -92,7 +92,7 @@ def test_the_seed_shuffles_the_order(run: Store, exported: tuple[str, Path], tmp
 
 
 def test_votes_are_counted_by_hand(exported: tuple[str, Path], tmp_path: Path) -> None:
-    """Four participants of five cases; the last leaves two open: 9 votes of 18 for alpha."""
+    """Four participants answer five cases, and the last leaves two open: 9 of 18 votes are for alpha."""
     _, key = exported
     chosen = [("beta", "alpha", "beta", "alpha", "beta")] * 3 + [("alpha", "alpha", "alpha")]
     files = [answers(tmp_path, key, f"p{i}", dict(enumerate(one, 1))) for i, one in enumerate(chosen)]

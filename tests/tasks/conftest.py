@@ -21,7 +21,7 @@ from tests.support.text_benchmarks import FILES, GSM8K, NAMES, PLACES, write_row
 
 @pytest.fixture()
 def text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A data folder with every file in its place."""
+    """A data folder with the files of all text benchmarks."""
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     for name in NAMES:
         write_rows(tmp_path / "data" / PLACES[name], FILES[name])
@@ -31,7 +31,7 @@ def text_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture()
 def picture_files(tmp_path: Path) -> Path:
-    """A folder with a small file of each format."""
+    """A folder with a small file of each picture benchmark."""
     write_text(tmp_path / "captions_val2017.json", json.dumps(COCO))
     write_text(tmp_path / "PartiPrompts.tsv", PARTI)
     write_text(tmp_path / "evaluation_metadata.jsonl", "\n".join(map(json.dumps, GENEVAL)))
@@ -53,7 +53,7 @@ def picture_files(tmp_path: Path) -> Path:
 
 @pytest.fixture()
 def picture_tasks(picture_files):
-    """A task of each kind over those files."""
+    """The tasks over these files, by name."""
     return {
         "coco": Coco(file=str(picture_files / "captions_val2017.json")),
         "partiprompts": PartiPrompts(file=str(picture_files / "PartiPrompts.tsv")),

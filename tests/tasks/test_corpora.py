@@ -1,4 +1,4 @@
-"""Conversations to train on and to time on, and the mixtures of Cross-Regression: who is in, who is left out."""
+"""Conversations to train on and to measure on, and the mixtures of Cross-Regression."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ class TestConversations:
 
 
 def _texts(kind: Any, path: str) -> list[str]:
-    """Of both sides, of which one may be empty."""
+    """Return the texts of both splits; one may be empty."""
     texts = []
     for split in ("test", "train"):
         try:

@@ -75,7 +75,7 @@ class TestTask:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["digits-s", "digits-l"])
 def test_the_shipped_model_draws_the_digits_it_is_asked_for(name: str) -> None:
-    """40 drawn at temperature 1; more than 80 % must be named right."""
+    """Of 40 digits at temperature 1 more than 80 % must be right."""
     if not (shipped(name) / "model.safetensors").exists():
         pytest.skip(f"{name} is not shipped")
     model, task = presets.load(f"embedded-{name}", "fp32"), DigitPictures(40)

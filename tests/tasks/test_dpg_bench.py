@@ -46,7 +46,7 @@ class TestDpgBench:
             DpgBench(folder=str(picture_files / "dpg_bench"), ids="COCOval201400000231527").prompts()
 
     def test_the_prompts_of_mulo_sd_are_the_papers_and_coco_names_have_twelve_digits(self):
-        """Counted on the pages: 8 pictures in Fig. 4, 10 in Fig. 10, 2 each in Figs. 11 and 12, 6 in Fig. 13."""
+        """The paper has 8 pictures in Fig. 4, 10 in Fig. 10, 2 each in Figs. 11 and 12, and 6 in Fig. 13."""
         figures = {name: ids for name, ids in shown_in_papers().items() if name.startswith("mulo_sd")}
         assert [len(ids) for ids in figures.values()] == [8, 10, 2, 2, 6]
         coco = {name for ids in figures.values() for name in ids if name.startswith("COCO")}

@@ -1,4 +1,4 @@
-"""Scenes as a task: GenEval's arithmetic on objects found, the detector that finds them, prompts and set scores."""
+"""Scenes as a task: GenEval's judgement of detected objects, the detector, prompts and set scores."""
 
 from __future__ import annotations
 

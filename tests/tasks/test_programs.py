@@ -1,4 +1,4 @@
-"""Held-out functions as a task: none was trained on, and only the grammar's own body counts."""
+"""Held-out functions as a task: training saw none of them, and only the grammar's body is right."""
 
 from __future__ import annotations
 

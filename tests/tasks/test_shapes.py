@@ -88,7 +88,7 @@ def test_the_order_of_the_outputs_does_not_matter_to_the_floor_and_one_output_ca
 
 
 def test_retrieval_finds_a_shape_that_is_in_the_pool() -> None:
-    """All are compared by few points first: the shape itself, drawn anew, must survive that."""
+    """Retrieval compares all shapes by few points first; the shape itself with other points must pass."""
     protocol = SMALL.protocol()
     pool, _ = _pool(protocol)
     for index in (0, 100, 511):

@@ -149,7 +149,7 @@ def tone(seed: int, length: int = 800) -> Any:
 
 @pytest.fixture()
 def libri(tmp_path: Path) -> Path:
-    """Two speakers, three chapters, six utterances, as LibriSpeech lays them out; the recordings are WAV."""
+    """Two speakers, three chapters and six utterances in LibriSpeech's folders; the recordings are WAV files."""
     root = tmp_path / "test-clean"
     for speaker, chapter, count in (("1089", "134686", 3), ("1089", "134691", 1), ("61", "70968", 2)):
         place = root / speaker / chapter
@@ -255,7 +255,7 @@ def test_a_prompt_carries_its_waveform_beside_what_the_scorer_needs() -> None:
 
 
 def test_no_recording_of_a_benchmark_is_trained_on() -> None:
-    """The marks are those of the shipped test split, which the harness may not read itself."""
+    """The digests are those of the shipped test split, which the harness must not read."""
     test, train = Utterances().prompts(), Utterances("train").prompts()
     assert {speech.digest(prompt.data["reference"]) for prompt in test} == speech.SENTENCES
     assert {prompt.category for prompt in test} == speech.VOICES and len(speech.READERS) == 40

@@ -1,4 +1,4 @@
-"""The puzzles of several answers: world, task, perplexity and distinct-n, and the recipes of the two models."""
+"""Puzzles of several answers: synthetic data, task, perplexity and distinct-n, and the recipes of both models."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SHIPPED = {
     for name in ("sudoku-masked", "sudoku-masked-cosine", "sudoku-masked-log-linear", "sudoku-ar")
 }
 SOLVED = {"sudoku-masked": 0.95, "sudoku-masked-cosine": 0.95, "sudoku-masked-log-linear": 0.2, "sudoku-ar": 0.75}
-"""At least, by the cards, greedily. The twin must write early cells before it has seen what they lead to."""
+"""Least shares by the cards, for greedy decoding. The twin writes early cells before it knows their consequences."""
 
 
 class TestWorld:
@@ -181,7 +181,7 @@ class TestNoise:
 
     @pytest.mark.parametrize("name", SCHEDULES)
     def test_an_uninformed_model_has_the_nats_of_a_uniform_guess(self, name: Any) -> None:
-        """Seven ids alike, the mask never: log 7 a token, by 16,384 answers at a fixed seed, within 3 %."""
+        """Seven equally likely ids without the mask: log 7 a token over 16,384 answers at a fixed seed, within 3 %."""
         ids = rows(np.random.default_rng(0), 512, held_out=False).repeat(32, 1)
         nats = Sudoku(schedule=name, summary="").nats(Level(), ids, np.random.default_rng(1))
         assert float(nats.mean()) == pytest.approx(math.log(7), rel=0.03)

@@ -1,4 +1,4 @@
-"""Tables and figures of ADT-Tree: printed numbers as they are, measured ones read back from a store."""
+"""Tables and figures of ADT-Tree: printed numbers, and measured ones from a made-up store."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ SUITES = [name for name in suite.shipped() if name == "trees" or name.startswith
 
 
 def picture(prompt: str, accepted: tuple[int, ...], levels: int = 3, ms: float = 10.0, **changes: Any) -> Any:
-    """16 tokens; each cycle drafted a tree of so many levels, of two nodes each, in as many drafter passes."""
+    """16 tokens; each cycle drafts a tree of ``levels`` levels with two nodes each, in as many drafter passes."""
     steps = [step(one, 2 * levels, ms=ms, levels=levels, draft_nfe=levels, ranks=tuple(range(one))) for one in accepted]
     assert sum(one.emitted for one in steps) == 16
     return record(prompt, steps, agreement=None, **changes)
 
 
 def paper_run(name: str = "papers/adt_tree", prompts: int = 2, **changes: Any) -> FakeStore:
-    """T = 0 and 1: a baseline, EAGLE-2, ADT-Tree and that with LANTERN's rule; at T = 1 EAGLE-2 accepts less."""
+    """T = 0 and 1: a baseline, EAGLE-2, ADT-Tree, and ADT-Tree with LANTERN's rule. At T = 1 EAGLE-2 accepts less."""
     store = empty()
     store.manifest["suite"] = {"name": name}
     relaxed = {**ADT, "acceptance": "lantern"}
@@ -83,7 +83,7 @@ def table(name: str) -> Callable[[Run], list[TextTable]]:
 
 
 def test_printed_numbers_are_the_papers() -> None:
-    """Picked by hand from the pages."""
+    """The values were copied by hand from the papers."""
     two = printed("adt_tree_table2").rows.set_index("Method")
     assert two.loc["ADT-Tree+LANTERN", ["T=1 SR [x]", "T=0 mean tree depth d_bar"]].tolist() == ["2.20", "4.31"]
     five = printed("adt_tree_table5").rows.set_index(["Model", "Method"])
@@ -146,7 +146,7 @@ def test_the_overview_equals_the_count_by_hand() -> None:
 
 
 def test_costs_leave_out_cycles_without_room() -> None:
-    """16 tokens in cycles of four: the last begins at 12 and has room for three levels and one token."""
+    """16 tokens in cycles of four: the last cycle starts at 12 and has room for three levels and one token."""
     cell = paper_run().cell("eagle20")
     tree_cost = costs.cost(cell)  # type: ignore[arg-type]
     assert tree_cost == costs.Cost(3, 2, 6, 10, 6.0, 3.0, 1.0, 2.0)
@@ -155,7 +155,7 @@ def test_costs_leave_out_cycles_without_room() -> None:
 
 
 class Cellular:
-    """A cell under other parameters."""
+    """A cell with other parameters."""
 
     def __init__(self, cell_meta: dict[str, Any], cell: Any) -> None:
         self.meta, self.samples, self.steps = cell_meta, cell.samples, cell.steps
@@ -196,7 +196,7 @@ def test_a_perfect_order_has_rank_correlation_one() -> None:
 
 
 def grounds(deep: int, pictures: int = 5) -> FakeStore:
-    """Pictures of smooth ground with trees of ``deep`` levels, and as many of textured ground with trees of one."""
+    """Pictures of smooth ground have trees of ``deep`` levels; as many of textured ground have trees of one level."""
     store = paper_run(prompts=2)
     pictures = [
         picture(f"{ground}{i}", (1,) * 8, levels, regions=(ground,) * 15 + ("object",))
@@ -233,7 +233,7 @@ def test_levels_of_tokens_and_trees_lie_on_the_grid() -> None:
 
 
 def with_laws(store: FakeStore, folder: Path) -> FakeStore:
-    """Baselines that were sure of the first cell and not of the last, and a picture for each sample."""
+    """Baselines that are certain of the first cell and not of the last, and a picture for each sample."""
     store.path = folder
     matplotlib.image.imsave(folder / "out.png", np.full((8, 8, 3), 0.5))
     leading = [x for i in range(16) for x in (0.9 - 0.05 * i, 0.05)]
@@ -285,7 +285,7 @@ def test_accuracies_are_those_of_the_cards(tmp_path: Path) -> None:
 
 
 def test_ranks_of_accepted_nodes_are_shown_where_they_are_stored() -> None:
-    """At T = 0 EAGLE-2 accepts three a cycle, of places 1, 2 and 3; at T = 1 the likeliest alone."""
+    """At T = 0 EAGLE-2 accepts three nodes a cycle, of ranks 1, 2 and 3; at T = 1 the likeliest alone."""
     (rows,) = filled(paper_run(), ranks.table)
     assert rows.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]
     assert rows.loc["eagle2, T = 1"].tolist() == ["100%", "0%", "100%"]

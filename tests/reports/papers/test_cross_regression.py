@@ -1,4 +1,4 @@
-"""Cross-Regression's report: printed numbers as they are, measured ones read back from a store that is made up here."""
+"""Cross-Regression's report: printed numbers, and measured ones from a made-up store."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ IMPOSSIBLE = -1e30
 
 
 def outputs(accepted: tuple[int, ...], ms: float, passes: int = 1, score: str = "", right: int = 3) -> list[Any]:
-    """Twelve tokens of each of six prompts; the first ``right`` of them are scored 1."""
+    """Six prompts of twelve tokens each; the first ``right`` prompts have the score 1."""
     rows = []
     for i in range(6):
         energy = (-1.0 + 0.1 * i, -3.0, IMPOSSIBLE)
@@ -66,7 +66,7 @@ def run(suite_name: str = "cross_regression", t: float = 0.6) -> FakeStore:
 
 
 def add(store: FakeStore, backbone: str, task: str, records: list[Any], method: str = "", **changes: Any) -> str:
-    """A cell of Cross-Regression with these options, or of another method; its baseline where there is none yet."""
+    """Add a cell of Cross-Regression with these options, or of another method, and its baseline where it is missing."""
     t = store.manifest["temperature"]
     base = f"{backbone}-{task}-{t:g}"
     sampling = {"temperature": t, "top_k": 0, "top_p": 1.0}
@@ -85,7 +85,7 @@ SCORES = {"gsm8k": "exact_match", "humaneval": "pass@1"}
 
 
 def sheets(store: FakeStore, name: str) -> list[Any]:
-    """Frames by the first two columns, and the notes and title of each."""
+    """Return a frame, indexed by the first two columns, and the table with title and notes, for each table."""
     frames = []
     for sheet in report.table(name, run_of(store)):
         frame = pd.DataFrame(sheet.rows, columns=[column.title for column in sheet.columns])
@@ -117,7 +117,7 @@ TABLES = [name for name, layout in papers()["cross_regression"].tables.items() i
 
 @pytest.mark.parametrize("name", TABLES)
 def test_every_printed_number_is_a_fact(name: str) -> None:
-    """All figures of a printed row but means, what is relative to another row, and what names the row."""
+    """Return all values of a printed row except means, values relative to another row, and names of the row."""
     rows = printed(name).rows
     lines = lines_of(printed(name))
     facts = [text for line in lines for text in line.printed.values() if text]
@@ -240,7 +240,7 @@ def layered() -> FakeStore:
 
 
 def test_layers_are_matched_by_the_nearest_share() -> None:
-    """Of five layers: 0 is a fifth, as 0-7 of 32 is a quarter; 1-3 is 8-23, and 1-4 is 8-31."""
+    """Of five layers, 0 is a fifth and matches 0-7 of 32, a quarter; 1-3 matches 8-23, and 1-4 matches 8-31."""
     ((frame, _),) = sheets(layered(), "cross_regression_table16")
     tokens = frame.xs("joint", level=1)["tokens, measured"].str[:4]
     at = {"Full (baseline), 32 of 32": "6.00", "Layers 0-7, 8 of 32": "1.00", "Layers 8-23, 16 of 32": "3.00"}
@@ -357,7 +357,7 @@ def untrained(folder: Path) -> Path:
 
 
 def test_a_real_run_keeps_energies_that_explain_what_it_accepted(tmp_path: Path) -> None:
-    """With beta = 0 the chance to keep k drafts is the product of min(1, exp E); ``expected`` is their sum."""
+    """With beta = 0 the probability of k accepted drafts is the product of min(1, exp E); ``expected`` is their sum."""
     same = {"name": "cross_regression", "adapter": str(untrained(tmp_path / "adapter")), "horizon": 4}
     plan = {
         "name": "papers/cross_regression_smoothing",
@@ -391,7 +391,7 @@ def test_a_real_run_keeps_energies_that_explain_what_it_accepted(tmp_path: Path)
 
 
 def decodings() -> FakeStore:
-    """Llama 3 in the decodings of Table 3, a diffusion model beside it, and SmolLM2, which the paper does not have."""
+    """Llama 3 in the decodings of Table 3, a diffusion model, and SmolLM2, which the paper lacks."""
     store = run()
     relaxed: dict[str, Any] = {"mode": "det", "clip": True, "tau": -14.0, "beta": 0.05}
     add(store, "llama3-8b", "gsm8k", outputs((3,) * 3, 12.0, score="exact_match", right=3))
@@ -409,7 +409,7 @@ def decodings() -> FakeStore:
     [("cross_regression", decodings), ("cross_regression_thresholds", grid), ("cross_regression_layers", layered)],
 )
 def test_the_tables_equal_those_of_version_0_1(name: str, build: Callable[[], FakeStore]) -> None:
-    """No run of the paper's suites is stored: the pages were written by commit f31d04a from these made-up runs."""
+    """No run of the paper's suites is stored. Commit f31d04a wrote the pages from these made-up runs."""
     store, golden = build(), Path(__file__).parent / "golden" / f"{name}.md"
     run = run_of(store)
     sheets = []

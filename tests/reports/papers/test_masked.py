@@ -1,4 +1,4 @@
-"""The curve of masked diffusion against its twin, on records whose figures can be counted by hand."""
+"""The curve of masked diffusion against its twin, on records that can be counted by hand."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PROMPTS, TOKENS = 8, 16
 
 
 def records(passes: int, right: int, ms: float) -> list[Record]:
-    """``passes`` steps of so many milliseconds that fill 16 tokens; the first ``right`` prompts are solved."""
+    """``passes`` steps of ``ms`` milliseconds fill 16 tokens; the first ``right`` prompts are solved."""
     one = step(ms=ms, emitted=TOKENS // passes)
     return [
         record(f"p{n}", [one] * passes, scores={"nats": 0.5, "solved": float(n < right)}, prefill_ns=0)

@@ -1,4 +1,4 @@
-"""MuLo-SD's figures, sheets of pictures and printed numbers: what they show is what the cells were given."""
+"""MuLo-SD's figures, sheets of pictures and printed numbers show the values of the cells."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEEDS = {1e-3: 12.0, 1e-4: 10.0, 1e-5: 8.0}
 
 
 def swept(prompts: int = 2) -> FakeStore:
-    """MuLo-SD over tau at two radii, untrained and side by side; ZipAR at two windows, and EAGLE-2; three qualities."""
+    """MuLo-SD over tau at two radii, untrained and in parallel; ZipAR at two windows, and EAGLE-2; three qualities."""
     store = paper_run("papers/mulo_sd", prompts=prompts)
     for name in ("sjd", "sjdpp", "M"):
         del store.held[name], store.manifest["cells"][name]
@@ -68,7 +68,7 @@ def test_mulo_sd_is_swept_by_tau_and_by_radius() -> None:
 
 
 def test_figs_8_and_9_draw_the_speeds_and_qualities_of_the_cells() -> None:
-    """Read back from the axes: 160 ms of AR over 8 steps, and what each cell was given."""
+    """The axes have the speed-up, 160 ms of AR over 8 steps, and the quality of each cell."""
     run = run_of(swept())
     (figure,) = FIGURES["mulo_sd_fig8"](run)
     labels = [axes.get_ylabel() for axes in figure.axes]
@@ -102,7 +102,7 @@ def test_the_tables_of_figs_8_and_9_have_the_drawn_values() -> None:
 
 
 def test_pictures_carry_their_own_speed_up(tmp_path: Path) -> None:
-    """Prompt p1 of one cell took twice as long as the others: it alone is stamped so."""
+    """Prompt p1 of one cell took twice as long as the others, and only its stamp says so."""
     store: Any = swept(3)
     store.add(store.cell("r3 0.0001").meta, [picture(f"p{i}", (1,) * 8, 20.0 if i == 1 else 10.0) for i in range(3)])
     store = with_pictures(store, tmp_path)
@@ -214,7 +214,7 @@ def test_pictures_slower_than_ar_at_the_strictest_tau_are_counted() -> None:
 
 
 def test_eq_10_counts_small_cells_and_not_passes() -> None:
-    """Side by side the drafter makes 3 passes for the 4 small cells of 16: only the count of passes changes."""
+    """In parallel the drafter makes 3 passes for the 4 small cells of 16; only the count of passes changes."""
     alone, beside = (stages.predicted(totals_of(bands(2, passes)), 2) for passes in ((2, 2), (2, 1)))
     assert alone is not None and beside is not None
     assert alone.eq10 == beside.eq10 == 16 / (6 + 4) and alone.corrected == beside.corrected == 16 / (6 + 4 + 2)

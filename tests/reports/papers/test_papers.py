@@ -1,4 +1,4 @@
-"""Tables and figures of papers: printed numbers as they are, measured ones as the store holds them, none guessed."""
+"""Tables and figures of papers: printed numbers, and measured ones from the store."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_every_printed_file_is_in_its_papers_yaml() -> None:
 
 
 def test_printed_numbers_are_the_papers() -> None:
-    """Picked by hand from the pages."""
+    """The values were copied by hand from the papers."""
     one = paper_files.printed("sjdpp_table1").rows.set_index(["Model", "Method"])
     assert one.loc[("Lumina-mGPT (7B)", "SJD++"), ["Step acceleration [x]", "FID"]].tolist() == ["6.44", "31.48"]
     ten = paper_files.printed("sjdpp_table10").rows.set_index("WS [tokens]")
@@ -90,7 +90,7 @@ def test_a_layout_shows_every_printed_column_and_explains_every_row(name: str) -
 
 
 def test_a_table_has_the_values_of_the_store(tmp_path: Path) -> None:
-    """Read back from a real store and computed here from its files alone."""
+    """The values of a real store are computed here from its files alone."""
     real = stored(paper_run("papers/sjdpp"), tmp_path / "run")
     (page, *_) = report.write(real, tmp_path / "report")
     table = pd.read_csv(tmp_path / "report" / "papers-sjdpp_table2.csv").set_index(["Model", "Method"])
@@ -303,7 +303,7 @@ DRAWN = {
 
 @pytest.mark.parametrize("name", DRAWN)
 def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) -> None:
-    """Two prompts: no interval anywhere."""
+    """Two prompts give no interval."""
     make_run = {"papers/sjdpp": paper_run, "papers/sjdpp_windows": windows, "papers/sjdpp_topk": top_ks}[name]
     store: Any = with_pictures(make_run(prompts=2), tmp_path)
     assert [path.name for path in report.write(store, tmp_path / "out") if path.suffix == ".png"] == DRAWN[name]
@@ -420,7 +420,7 @@ def test_resolutions_follow_the_papers_rows(tmp_path: Path) -> None:
 
 
 def test_adding_a_table_takes_a_csv_and_an_entry(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A table that no paper has, in a copy of the data: two files are touched, and it is filled and written."""
+    """A new table in a copy of the data needs changes in two files, and is filled and written."""
     folder = tmp_path / "papers"
     shutil.copytree(paper_files.FOLDER, folder)
     before = {path: path.read_bytes() for path in folder.iterdir()}

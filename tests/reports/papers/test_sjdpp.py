@@ -1,4 +1,4 @@
-"""Reports of SJD++: same-seed sheets, diversity, scores of the run's own task, and every figure read back as drawn."""
+"""Reports of SJD++: same-seed sheets, diversity, scores of the run's own task, and the drawn values of every figure."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ Drawn = dict[str, Figure]
 
 
 def drawn_figures(store: FakeStore, folder: Path) -> Drawn:
-    """Figures of a run's report by name; of several of one name, numbered from 2."""
+    """Return the figures of a run's report by name; further figures of one name are numbered from 2."""
     return drawn(with_pictures(store, folder))
 
 
 def drawn(store: FakeStore) -> Drawn:
-    """The same of a run that has pictures."""
+    """Return the figures of a run that has pictures."""
     run, figures = run_of(store), {}
     for name in report.contents_of(store).figures:  # type: ignore[arg-type]  # what reports read of a store
         for i, figure in enumerate(registry.FIGURES[name](run)):
@@ -56,7 +56,7 @@ def drawn(store: FakeStore) -> Drawn:
 
 
 def curves(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
-    """x and y of each curve with error bars, by its label."""
+    """Return x and y of each curve with error bars, by its label."""
     return {
         str(container.get_label()): (
             np.asarray(container.lines[0].get_xdata()).tolist(),
@@ -67,7 +67,7 @@ def curves(axes: Axes) -> dict[str, tuple[list[float], list[float]]]:
 
 
 def dots(axes: Axes) -> dict[str, tuple[list[float], float]]:
-    """Values of the dots of each row, and of its bar, by the row's name."""
+    """Return the values of the dots and of the bar of each row, by the row's name."""
     names = [tick.get_text() for tick in axes.get_yticklabels()]
     rows = [line for line in axes.lines if line.get_marker() == "o"]
     bars = [line for line in axes.lines if line.get_marker() == "|"]
@@ -82,7 +82,7 @@ def dots(axes: Axes) -> dict[str, tuple[list[float], float]]:
 
 SEEDS, KS = 3, (10, 1)
 SIZES = {"ar": 0.2, "sjd": 0.3, "sjdpp": 0.25}
-"""Of the decodings' diversity, times the logarithm of K."""
+"""Diversity of the decodings over the logarithm of K."""
 
 
 def colour(cell: str, prompt: int, seed: int, k: int) -> tuple[float, float, float]:
@@ -183,7 +183,7 @@ SCORED = [name for name in paper_files.names() if paper_files.printed(name).layo
 
 
 def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("sjd",)) -> FakeStore:
-    """Every picture of the cells in ``right`` is right, of the others every second."""
+    """Every picture of the cells in ``right`` is right, and every second picture of the others."""
     for cell in store.held.values():
         cell.samples["scores"] = [
             json.dumps({name: float(cell.name in right or i % 2)}) for i in range(len(cell.samples))
@@ -401,7 +401,7 @@ def test_fig_11_lays_the_lengths_of_runs_on_the_picture(tmp_path: Path) -> None:
 
 
 def test_fig_14_shows_the_log_probability_of_runs_by_their_length(tmp_path: Path) -> None:
-    """Tokens lie from -2 up by 0.1: those of M's runs of two are 0 to 3, of four 4 to 15."""
+    """Log-probabilities rise from -2 by 0.1. M's runs of two have tokens 0 to 3, its runs of four tokens 4 to 15."""
     figures = drawn_figures(paper_run(prompts=2), tmp_path)
     (axes,) = figures["fig14"].axes
     lines = curves(axes)
@@ -478,7 +478,7 @@ WINDOWS = {"lumina-mgpt-7b-768": 96, "emu3-gen": 96, "simplear-0.5b": 32, "llama
 
 
 def test_the_suite_of_published_models_has_the_papers_setting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every model at its own window, on each benchmark; what has no file here is skipped with that reason."""
+    """Every model has its own window, on each benchmark; benchmarks without files are skipped with that reason."""
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     captions = {"images": [], "annotations": [{"id": 5, "image_id": 1, "caption": "a cat"}]}
     (tmp_path / "data").mkdir()
@@ -502,6 +502,6 @@ def test_the_suite_of_published_models_has_the_papers_setting(tmp_path: Path, mo
 
 @pytest.mark.parametrize("name", ["coco", "geneval", "partiprompts", "t2i_compbench", "dpg_bench"])
 def test_parameters_of_a_benchmark_can_be_kept(name: str) -> None:
-    """Its class's own scorers are no parameters: a run is keyed by these."""
+    """Scorers of the class are not parameters, which identify a run."""
     params = TaskUse(name, TASKS.get(name)(), None).params
     assert digest(params) and "own" not in params and params["n"] == 0

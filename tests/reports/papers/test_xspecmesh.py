@@ -1,4 +1,4 @@
-"""XSpecMesh's report: printed numbers as they are, measured ones read back from a store that is made up here."""
+"""XSpecMesh's report: printed numbers, and measured ones from a made-up store."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OPTIONS = {**published("multi_head"), "accept_top": 1, "draft_top": 2}
 def outputs(
     accepted: tuple[int, ...], ms: float, chamfer: float, drafted: int = 4, lost: int | None = None
 ) -> list[Any]:
-    """Twelve tokens a shape; a shape's distance is off by its number's cosine, the same in every cell."""
+    """Twelve tokens a shape. The cosine of a shape's number shifts its distance equally in every cell."""
     rows = []
     for i, level in enumerate(LEVELS):
         steps = [step(one, drafted, ms=ms) for one in accepted]
@@ -58,7 +58,7 @@ def outputs(
 def mesh_run(
     rows: tuple[str, ...] = ("A", "B", "D", "E"), sweep: bool = False, count: int = 6, roles: Any = ROLES
 ) -> FakeStore:
-    """Row A takes 12 passes of 10 ms; B 8, D 6 and E 4 of 12 ms; E loses a shape of the six or fewer."""
+    """Row A takes 12 passes of 10 ms; B takes 8, D 6 and E 4 passes of 12 ms; E loses at most one of six shapes."""
     store = empty()
     store.manifest["suite"] = {"name": "papers/xspecmesh"}
     store.manifest["vocabularies"] = {"llama3-8b": 128256}
@@ -94,13 +94,13 @@ lines = frame_of
 
 @cache
 def finished() -> FakeStore:
-    """One for all tests that only read it."""
+    """A run shared by all tests that only read it."""
     return mesh_run()
 
 
 @cache
 def swept() -> FakeStore:
-    """The same with every setting of Figs. 5 and 6."""
+    """A run with every setting of Figs. 5 and 6."""
     return mesh_run(sweep=True)
 
 
@@ -217,7 +217,7 @@ def test_equivalence_is_the_interval_within_the_margin() -> None:
 
 
 def test_an_absent_difference_is_no_equivalence() -> None:
-    """Two shapes in three differ by five margins, one way as often as the other."""
+    """Two shapes in three differ by five margins, in both directions equally often."""
     noisy = stats.equivalence(series([0.0] * 6), series([0.5, -0.5, 0.0] * 2), margin=0.1)
     assert noisy is not None and noisy.difference == pytest.approx(0) and noisy.verdict == "inconclusive"
 
@@ -233,7 +233,7 @@ def test_equivalence_at_the_edges() -> None:
 
 
 def test_equivalence_is_claimed_wrongly_one_time_in_twenty() -> None:
-    """The truth lies on the margin; 500 draws: the share of 5 % is off by 5 points five times in ten million."""
+    """The true difference is the margin; in 500 draws the share of 5 % is off by 5 points five times in ten million."""
     drawn = np.random.default_rng(0).normal(0.1, 0.05, size=(500, 12))
     claimed = [stats.equivalence(series([0.0] * 12), series(list(row)), 0.1) for row in drawn]
     share = np.mean([one is not None and one.verdict == "equivalent" for one in claimed])
@@ -307,7 +307,7 @@ def test_companions_that_are_no_lists_are_refused() -> None:
 
 
 def test_a_run_keeps_the_points_that_its_meshes_were_made_from(tmp_path: Path) -> None:
-    """Eight tokens make no mesh: the points are kept all the same."""
+    """Eight tokens make no mesh; the points are kept too."""
     what = ["--method", "autoregressive", "--backbone", "embedded-mesh", "--task", "{name: shapes, limit: 1}"]
     rest = ["--set", "prove=false", "--set", "greedy_check={prompts: 0}", "--max-new-tokens", "8", "--offline"]
     done = CliRunner().invoke(stride, ["run", *what, *rest, "--out", str(tmp_path / "run")], catch_exceptions=False)
@@ -320,7 +320,7 @@ def test_a_run_keeps_the_points_that_its_meshes_were_made_from(tmp_path: Path) -
 
 
 def test_a_real_backbone_fills_the_table_where_the_suite_gives_it_a_role() -> None:
-    """BPT with heads of one's own in the rows of A and E; the suite's other roles are empty."""
+    """A user's heads for BPT fill the rows of A and E; the suite's other roles are empty."""
     roles = {"A": {"backbone": "bpt"}, "E-tuned": {"backbone": "bpt"}, "E": {"backbone": "bpt", "heads": "mine"}}
     store = mesh_run(("A", "E"), roles=roles)
     store.manifest["suite"] = {"name": "mine", "report": {"name": "xspecmesh", "roles": roles}}

@@ -1,4 +1,4 @@
-"""What picture tasks share: prompts, missing picture_files, the choice of prompts, and scores of the whole set."""
+"""What picture tasks share: prompts, missing data, the choice of prompts, and scores of the whole set."""
 
 from __future__ import annotations
 

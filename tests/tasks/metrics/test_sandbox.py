@@ -1,4 +1,4 @@
-"""What a program written by a model can do and cannot, with namespaces and as on a kernel that has none."""
+"""What a program of a model can and cannot do, with namespaces and as on a kernel without them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def namespaces(request) -> bool:
 
 @pytest.fixture
 def alone(monkeypatch, tmp_path):
-    """Temporary folders of this test are made in one place, which is returned."""
+    """Make the temporary folders of this test in one place, and return it."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
 def alive(name: str) -> list[int]:
-    """Living processes of that name."""
+    """Return the living processes of that name."""
     pids = []
     for folder in Path("/proc").glob("[0-9]*"):
         try:
@@ -52,7 +52,7 @@ def alive(name: str) -> list[int]:
 
 
 def landlock() -> bool:
-    """Whether the kernel enforces rules on files for processes that ask for them."""
+    """Return whether the kernel enforces Landlock rules."""
     return LINUX and ctypes.CDLL(None).syscall(444, None, ctypes.c_long(0), ctypes.c_long(1)) > 0
 
 
@@ -158,7 +158,7 @@ def test_a_killed_harness_leaves_no_orphan(namespaces, tmp_path):
 
 
 def until(condition, seconds: float = 20.0) -> bool:
-    """Whether it holds before the time is over."""
+    """Return whether the condition becomes true in time."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:
         time.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Word error rate: its conventions on sentences countable by hand, and its two figures kept apart."""
+"""Word error rate: its conventions on sentences countable by hand, and its two rates."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def transcript(reference: str, heard: str, id: str = "p") -> Transcript:
 
 @pytest.fixture(autouse=True)
 def no_table(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Whether the package with the spellings is installed here or not."""
+    """Whether the package with the spellings is installed does not matter."""
     wer._normaliser.cache_clear()
     monkeypatch.setattr(wer, "table", lambda: None)
     yield
@@ -81,7 +81,7 @@ def test_the_corpus_rate_weighs_words_and_not_utterances() -> None:
 
 
 def test_the_interval_resamples_prompts_and_not_repetitions() -> None:
-    """Ten copies of four prompts say no more of other prompts than one copy does."""
+    """Ten copies of four prompts give the same interval as one copy."""
     once = [transcript("a b c d", "a b c d" if k % 2 else "a b", str(k)) for k in range(4)]
     one, ten = (wer.corpus(heard)["corpus_wer_no_spelling"] for heard in (once, once * 10))
     assert one.value == ten.value == 0.25
