@@ -15,7 +15,7 @@ from harness.core.draws import SeededDraws
 from harness.core.loop import decode
 from harness.core.run import open_run
 from harness.core.sampling import Sampling
-from harness.discover import load_recipes, shipped
+from harness.discover import shipped
 from harness.errors import WeightsError
 from harness.plan import presets
 from harness.registry import RECIPES
@@ -30,7 +30,6 @@ from methods.training.heads.medusa2_losses import Joint
 from methods.training.heads.xspecmesh_losses import drift
 
 pytest.importorskip("peft")
-load_recipes()
 COMPONENTS = {"medusa-embedded-code": shipped("medusa-embedded-code")}
 RECIPE = replace(
     RECIPES.get("medusa2-embedded-code"),

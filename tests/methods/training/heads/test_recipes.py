@@ -14,7 +14,7 @@ import torch
 from harness.core.draws import SeededDraws
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
-from harness.discover import load_recipes, shipped
+from harness.discover import shipped
 from harness.registry import RECIPES
 from harness.train import prompts as prompt_sources
 from harness.train.loop import train
@@ -26,7 +26,6 @@ from methods.training.heads.examples import Examples, examples, hits, lead
 from methods.training.heads.heads_in_training import Training
 from tests.support.random_heads import random_heads
 
-load_recipes()
 TINY = replace(
     RECIPES.get("medusa-embedded-code"), plan=Plan("code", 1, 1, rows=8, new=12), heads=2, batch=32, steps=12
 )

@@ -23,7 +23,6 @@ from harness.core.loop import decode
 from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
-from harness.discover import load_recipes
 from harness.errors import UsageError, WeightsError
 from harness.registry import RECIPES
 from harness.train.backbones.shapes_mesh import ShapesMesh
@@ -37,7 +36,6 @@ from methods.training.heads.heads_in_training import head_losses
 from methods.training.heads.xspecmesh_losses import MeshTraining, divergence, drift, head_loss, joint_loss
 from methods.training.heads.xspecmesh_passages import Meshes, Shapes, drawn
 
-load_recipes()
 SIZES = Sizes(width=32, layers=3, heads=2, hidden=48, latents=8, encoder_layers=1, context=24, window=0)
 PLAN = Shapes(train=3, development=2, new=20)
 STAGE_1 = {

@@ -11,7 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from harness.discover import load_recipes, shipped
+from harness.discover import shipped
 from harness.errors import UsageError
 from harness.registry import RECIPES
 from harness.synthetic import emoji
@@ -22,7 +22,6 @@ from methods.training.scales import losses
 from methods.training.scales import recipes as recipe
 from methods.training.scales.figures import figures
 
-load_recipes()
 VQ = shipped("emoji-vq")
 PAIR = shipped("mulo-2x")
 TINY = dataclasses.replace(RECIPES.get("mulo-2x"), batch=4, width=16, blocks=1, steps=6)

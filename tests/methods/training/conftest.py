@@ -1,0 +1,5 @@
+"""Recipes are registered."""
+
+from harness.discover import load_recipes
+
+load_recipes()
