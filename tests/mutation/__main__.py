@@ -53,7 +53,8 @@ class Outcome:
     """What became of a mutant.
 
     Args:
-        outcome: killed, timeout (which counts as killed), survived, or uncovered (no test runs its line).
+        outcome: killed, timeout (which counts as killed), survived, uncovered (no test runs its line), or invalid (it
+            is no Python, and not counted).
         tests: how many could have noticed it. killer: the first test that failed; "" where none was collected.
         before, after: its first changed line. seconds: CPU time.
     """
@@ -129,6 +130,15 @@ def parallel(job: Callable[[int], None], workers: int) -> None:
         sys.exit("a worker failed; run the same command again to go on")
 
 
+def compiles(source: str) -> bool:
+    """Whether a mutated module is Python: an operator may take the stars of an unpacked argument for a product."""
+    try:
+        compile(source, "mutant", "exec")
+    except SyntaxError:
+        return False
+    return True
+
+
 def try_mutant(task: Task, tree: Path) -> Outcome:
     """Write the mutant into the tree, run its tests, and put the file back."""
     from cosmic_ray.mutating import mutate_code
@@ -139,6 +149,8 @@ def try_mutant(task: Task, tree: Path) -> Outcome:
     changed = mutate_code(original, get_operator(mutant.operator)(), mutant.occurrence)
     pairs = zip(original.splitlines(), changed.splitlines(), strict=True)
     before, after = next((old.strip(), new.strip()) for old, new in pairs if old != new)
+    if not compiles(changed):
+        return Outcome(mutant.key, "invalid", 0, "", 0.0, before, after)
     outcome, killer, seconds = "survived" if task.stages else "uncovered", "", 0.0
     path.write_text(changed, encoding="utf-8")
     try:
@@ -192,16 +204,18 @@ def reasons() -> dict[tuple[str, str, str], str]:
 
 def document(outcomes: Sequence[Outcome], covered_s: float, machine: str) -> dict[str, Any]:
     """The results: what was run where, the share killed, the survivors with their reasons, and every outcome."""
-    why, survivors = reasons(), [outcome for outcome in outcomes if not outcome.killed]
+    why, valid = reasons(), [outcome for outcome in outcomes if outcome.outcome != "invalid"]
+    survivors = [outcome for outcome in valid if not outcome.killed]
     return {
         "command": shlex.join(["python", "-m", "tests.mutation", *sys.argv[1:]]),
         "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
         "machine": machine,
         "cosmic_ray": version("cosmic-ray"),
         "cpu_seconds": {"coverage": round(covered_s), "mutants": round(sum(outcome.seconds for outcome in outcomes))},
-        "mutants": len(outcomes),
-        "killed": len(outcomes) - len(survivors),
-        "share": round(1 - len(survivors) / len(outcomes), 4),
+        "sample": len(outcomes),
+        "mutants": len(valid),
+        "killed": len(valid) - len(survivors),
+        "share": round(1 - len(survivors) / len(valid), 4),
         "survivors": [
             {"key": one.key, "reason": why.get((one.key.partition(":")[0], one.before, one.after))} for one in survivors
         ],
@@ -218,7 +232,7 @@ def summarise(outcomes: Sequence[Outcome], covered_s: float, machine: str) -> in
     results = document(outcomes, covered_s, machine)
     RESULTS.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
     for outcome in outcomes:
-        if not outcome.killed:
+        if outcome.outcome in ("survived", "uncovered"):
             print(f"{outcome.outcome}: {outcome.key}\n  - {outcome.before}\n  + {outcome.after}")
     print(f"{results['killed']} of {results['mutants']} mutants killed ({results['share']:.1%})")
     return 0 if results["share"] >= 0.9 else 1
@@ -246,7 +260,7 @@ def main() -> int:
         shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(exist_ok=True)
     if arguments.again:
-        kept = [outcome for outcome in finished().values() if outcome.killed]
+        kept = [outcome for outcome in finished().values() if outcome.killed or outcome.outcome == "invalid"]
         OUTCOMES.write_text("".join(json.dumps(asdict(outcome)) + "\n" for outcome in kept), encoding="utf-8")
     if arguments.again or not COVERED.exists():
         measure_coverage(arguments.tests, arguments.workers)

@@ -223,6 +223,7 @@ def test_optional_fields_have_neutral_defaults() -> None:
     }
     few = Sample("a", 0, False, "ok")
     assert (few.prompt_tokens, few.prefill_ns, few.open_ns) == (0, 0, 0)
+    assert Record(few, (Step(**required),)).plain()["steps"] == [{**plain, "ranks": (), "energies": ()}]
 
 
 def test_samples_steps_and_metrics_cannot_be_changed() -> None:
