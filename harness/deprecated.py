@@ -201,6 +201,7 @@ SYMBOLS = {
     "misfit": "incompatibility",
     "odds": "draft_probs",
     "part": "component",
+    "harness.worlds.shapes.made": "build",
     "harness.worlds.speech.asked": "in_benchmark",
     "harness.worlds.speech.mark": "digest",
     "harness.worlds.speech.place": "recordings_folder",

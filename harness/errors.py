@@ -56,7 +56,7 @@ class OutputError(StrideError):
 
 
 class EnumerationLimit(StrideError):
-    """An exact law has more outcomes than the limits allow; names the draw that branches most."""
+    """An exact output distribution has more outcomes than the limits allow; names the draw that branches most."""
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -1,1 +1,1 @@
-"""Timings of our own passes and of peers."""
+"""`stride bench` and `stride layers`: speed beside peers, costs of passes, what an adapter does to rows."""

@@ -12,13 +12,13 @@ from harness.record.columns import Step
 
 
 def table(steps: Iterable[tuple[int, Step]]) -> Costs:
-    """Medians over steps that fed trees of several sizes.
+    """The median time of a pass for each number of rows.
 
     Args:
         steps: each with the rows that a pass of its drafter read.
 
     Raises:
-        UsageError: fewer than two sizes were timed on one of the sides.
+        UsageError: fewer than two sizes of the target's passes or of the drafter's were timed.
     """
     target: dict[int, list[float]] = defaultdict(list)
     draft: dict[int, list[float]] = defaultdict(list)

@@ -1,12 +1,12 @@
-"""What an adapter does layer by layer: rows that read a text without it, and the same entries read with it on.
+"""What an adapter does to a model, layer by layer: hidden rows of a text without the adapter and with it on.
 
 Source: Abulkhanov et al., Cross-Regression, Fig. 3, "per-layer output from vanilla Llama-2-7B-chat (left) and
-LoRA-tuned (right)", averaged over generations from 50 prompts of GSM8K. The paper does not say which quantity of the
-output it draws, nor what the tuned rows see. Here are three: the L2 norm of a row, its cosine to the row of the layer
-before, and the cosine of both readings of an entry. How often a layer's row already names the last layer's token is
-not among them: the model's head reads normed rows, and no backbone lends its last norm.
-Layers: 0 is the embedding, l what enters layer l, L the normed row that the head reads, so norms there are of another
-scale. Axes: N entries, T of them measured, L layers, E width.
+LoRA-tuned (right)", averaged over generations from 50 prompts of GSM8K. The paper does not say which quantity it
+draws, nor what the tuned rows attend to. Three are measured here: the L2 norm of a row, its cosine to the row of the
+layer before, and the cosine of an entry's two rows. How often a layer's row already predicts the last layer's token is
+not measured: the head reads normed rows, and no backbone exposes its last norm.
+Layer 0 is the embedding, layer l what enters layer l. Layer L is the normed row that the head reads, so its norm has
+another scale. Axes: N entries, T of them measured, L layers, E width.
 """
 
 from __future__ import annotations
@@ -33,32 +33,34 @@ from harness.train.teacher import Passage, Teacher
 NEEDS = frozenset({Requirement.HIDDEN, Requirement.GATE, Requirement.TREE_MASK})
 """What a backbone must meet."""
 MEASURES = ("norm_vanilla", "norm_adapter", "before_vanilla", "before_adapter", "cosine")
-"""Norms; cosines to the layer before, NaN at layer 0; cosine of both readings."""
+"""Norms; cosines to the layer before, NaN at layer 0; cosine of the two rows of an entry."""
 
 Reading = Literal["beside", "alone"]
-"""What a row with the adapter on sees. beside: the text as the model reads it without, and itself, as row 0 of a
-decode's predictive stream does. alone: rows with the adapter on, from the prompt's first on: the tuned model itself."""
+"""What a row with the adapter on attends to. beside: the text's entries without the adapter, and itself, as row 0 of a
+decode's predictive stream does. alone: entries with the adapter on, from the first: the tuned model itself."""
 
 
 @dataclass(frozen=True, eq=False)
 class Sides:
-    """Rows of the same T entries, without the adapter and with it on."""
+    """Hidden rows of the same T entries, without the adapter and with it on."""
 
     vanilla: Float[Tensor, "T L+1 E"]
     adapter: Float[Tensor, "T L+1 E"]
 
 
 def measure(backbone: Backbone, adapter: Any, prompts: Sequence[Prompt], new: int, reading: Reading) -> pd.DataFrame:
-    """The measures of each prompt, means over the tokens that the model goes on with by itself, greedily.
+    """The measures of each prompt: means over the tokens of its greedy continuation.
 
     Args:
-        backbone: meets ``NEEDS``. adapter: as it read it. new: tokens a prompt, fewer where the text ends.
+        backbone: meets ``NEEDS``.
+        adapter: as the backbone read it.
+        new: tokens a prompt, fewer where the text ends.
 
     Returns:
         ``MEASURES`` by (layer, prompt, repetition).
 
     Raises:
-        UsageError: a prompt leaves no room for a token, or is none that the backbone reads.
+        UsageError: a prompt leaves no room for a token, or the backbone cannot read it.
     """
     draws = SeededDraws(0, "layers", "", 0, backbone.device)
     passages = Teacher(backbone).continued(prompts, new, Sampling(0.0), draws)
@@ -71,7 +73,7 @@ def measure(backbone: Backbone, adapter: Any, prompts: Sequence[Prompt], new: in
 
 @torch.inference_mode()
 def sides(backbone: Backbone, adapter: Any, passage: Passage, reading: Reading) -> Sides:
-    """Both readings of the T entries that gave the tokens behind the prompt: from its last one to the last but one."""
+    """Both rows of the T entries that predicted the new tokens: from the prompt's last entry to the last but one."""
     ids = torch.tensor(passage.tokens[:-1], device=backbone.device)
     places, first = torch.arange(len(ids), device=ids.device), passage.start - 1
     taps = tuple(range(backbone.capabilities.layers + 1))
@@ -89,7 +91,7 @@ def sides(backbone: Backbone, adapter: Any, passage: Passage, reading: Reading) 
 def _beside(
     text: Cache, ids: Int[Tensor, " N"], parts: Sequence[Int[Tensor, " P"]], taps: tuple[int, ...], adapter: Any
 ) -> Iterator[Float[Tensor, "P L+1 E"]]:
-    """Second readings of these places behind the text, which stays as it is."""
+    """Rows with the adapter on at these positions; the text's entries stay as they are."""
     places = torch.arange(len(ids), device=ids.device)
     for at in parts:
         on = torch.ones_like(at, dtype=torch.bool)
@@ -117,11 +119,7 @@ def measured(rows: Sides) -> pd.DataFrame:
 
 
 def summary(frame: pd.DataFrame) -> pd.DataFrame:
-    """A row a layer: each measure's mean over prompts, and its ``_low``, ``_high``, ``_n`` (see `record.stats`).
-
-    Args:
-        frame: of ``measure``.
-    """
+    """A row a layer: each measure's mean over prompts, and its ``_low``, ``_high``, ``_n`` (see `record.stats`)."""
     rows = []
     for layer, values in frame.groupby(level="layer"):
         row: dict[str, Any] = {"layer": layer}

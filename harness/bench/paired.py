@@ -1,7 +1,7 @@
-"""Pairs of decodes timed in turn in one process, so that a machine's drift hits both sides alike, and their verdict.
+"""Pairs of decodes timed in turn in one process, so that a machine's drift affects both sides alike.
 
-Rates are output tokens over the whole call, prefill included, at T = 0, stopping where the model stops. The order
-of a pair alternates.
+A rate is output tokens over the time of the whole call, prefill included, at T = 0. A decode stops where the model
+stops. The order of a pair alternates.
 """
 
 from __future__ import annotations
@@ -35,9 +35,15 @@ class Result:
     """One benchmark.
 
     Args:
-        ours, peer: medians of each side, in ``unit``. ratio: median of ours / peer over pairs, with an interval.
-        goal: what is asked of the ratio, such as ">= 0.97"; empty: reported only. verdict: pass, fail or
-        inconclusive; "" without a goal. pairs: how many. note: what else was seen.
+        ours: our median, in ``unit``.
+        peer: the peer's median, in ``unit``.
+        ratio: median of ours / peer over pairs.
+        low: lower bound of the ratio.
+        high: its upper bound.
+        goal: what the ratio must reach, such as ">= 0.97"; empty: reported only.
+        verdict: pass, fail or inconclusive; "" without a goal.
+        pairs: number of pairs.
+        note: other observations.
     """
 
     name: str
@@ -70,7 +76,7 @@ def prompt_ids(backbone: Backbone, count: int) -> list[list[int]]:
 
 
 def decoded(method: Method[Any], backbone: Backbone, ids: list[int], tokens: int, forced: bool) -> Decode:
-    """At T = 0; ``forced``: to the last token of ``tokens``, wherever the model would stop."""
+    """Decode at T = 0; ``forced``: always ``tokens`` tokens, also behind an end of text."""
     run = open_run(backbone, _drafters(backbone), ids, Sampling(0.0), tokens, SeededDraws(0, "bench", "", 0))
     run.eos = frozenset() if forced else run.eos
     return decode(method, run)
@@ -89,7 +95,7 @@ def build(name: str, params: dict[str, Any]) -> Method[Any]:
 
 
 def in_turn(sides: Sequence[Callable[[list[int]], Sequence[int]]], prompts: list[list[int]]) -> pd.DataFrame:
-    """Both sides on every prompt, the first in turn; a warm-up of each before."""
+    """Time both sides on every prompt, after a warm-up of each; which one goes first alternates."""
     for side in sides:
         side(prompts[0])
     rows: list[dict[str, float]] = []
@@ -106,7 +112,7 @@ def in_turn(sides: Sequence[Callable[[list[int]], Sequence[int]]], prompts: list
 
 
 def _repeats(tokens: Sequence[int]) -> float:
-    """Share of 4-grams that occurred before in the same output: forced lengths inflate lookup's numbers."""
+    """Share of 4-grams that occurred before in the same output. Forced lengths raise it, and with it lookup's rate."""
     grams = Counter(tuple(tokens[i : i + 4]) for i in range(len(tokens) - 3))
     total = sum(grams.values())
     return 1 - len(grams) / total if total else 0.0
@@ -126,14 +132,14 @@ def compare(name: str, rows: pd.DataFrame, unit: str, goal: float | None) -> Res
 
 
 def at_least(low: float | None, high: float | None, goal: float, pairs: int) -> str:
-    """The verdict on an interval that is to lie above the goal."""
+    """The verdict on an interval that must lie above the goal."""
     if pairs < PAIRS or low is None or high is None:
         return "inconclusive"
     return "pass" if low >= goal else "fail" if high < goal else "inconclusive"
 
 
 def at_most(low: float | None, high: float | None, goal: float, pairs: int) -> str:
-    """The verdict on an interval that is to lie below the goal."""
+    """The verdict on an interval that must lie below the goal."""
     if pairs < PAIRS or low is None or high is None:
         return "inconclusive"
     return "pass" if high <= goal else "fail" if low > goal else "inconclusive"

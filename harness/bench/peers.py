@@ -46,7 +46,7 @@ def run(settings: Settings, only: str, say: Callable[[str], None]) -> Iterator[R
 
 
 def _peer(settings: Settings, dtype: str) -> Any:
-    """The same weights as transformers loads them."""
+    """The same weights, loaded by transformers."""
     from transformers import AutoModelForCausalLM
 
     folder = presets.fetch(settings.backbone)
@@ -132,4 +132,4 @@ NAMED = {
     "startup list": startup(("list",), 1.0),
     "startup dry run": startup(("run", "quick", "--dry-run"), 1.5),
 }
-"""Run when they are named: windows keeps what it measures, startup measures no decoding."""
+"""Benchmarks that run only when they are named: windows stores what it measures, startup times no decoding."""

@@ -1,4 +1,4 @@
-"""How long the command line takes to answer when nothing is decoded."""
+"""How long the command line takes where nothing is decoded."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ENTRY = "from harness.cli.main import main; main()"
 
 
 def startup(words: tuple[str, ...], goal: float) -> Callable[[str, Settings], Result]:
-    """Seconds of a verb in a process of its own, beside those of Python alone.
+    """Seconds of a verb in a process of its own, beside those of bare Python.
 
     Args:
         words: the verb and its options.

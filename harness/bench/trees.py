@@ -23,10 +23,10 @@ class Rival(NamedTuple):
     params: dict[str, Any]
 
     def load(self, backbone: Backbone) -> Method[Any]:
-        """The method, once its weights are known to be there.
+        """The method, after a check that its weights are there.
 
         Raises:
-            WeightsError, UsageError: they are not, or it does not fit the backbone.
+            WeightsError, UsageError: they are absent, or it does not fit the backbone.
         """
         method = build(self.method, dict(self.params))
         for kind, name in method.components:
@@ -50,22 +50,22 @@ RIVALS = (
     Rival("speculative", {"drafter": "self:layers=26", "gamma": 2}),
     Rival("speculative", {"drafter": "smollm2-drafter", "gamma": 3}),
 )
-"""Of the trees those that are cheap on a CPU."""
+"""Candidates for the fastest. Their trees are small, because few nodes are cheap on a CPU."""
 LARGE = (
     Rival("eagle3", {"depth": 5, "width": 10, "nodes": 60}),
     Rival("eagle2", {"depth": 5, "width": 10, "nodes": 60}),
     Rival("medusa", {"nodes": 60}),
     Rival("lookahead", {"ngram": 5, "window": 8, "guesses": 7}),
 )
-"""Of 60 nodes, the last of 4 * 8 + 4 * 7."""
+"""Trees of 60 nodes. Lookahead's last one has 4 * 8 + 4 * 7."""
 TRIALS = 4
-"""Prompts that the fastest is chosen on; none of them is timed again."""
+"""Prompts on which the fastest is chosen. None of them is timed again."""
 
 
 def fastest(dtype: str, goal: float) -> Callable[[str, Settings], Result]:
     """Tokens a second of the best of RIVALS against our own autoregressive decoding.
 
-    It is chosen on prompts of its own, so that choosing flatters nothing.
+    It is chosen on other prompts than those that are timed, so the choice does not bias the result.
     """
 
     def act(name: str, settings: Settings) -> Result:
@@ -86,7 +86,7 @@ def fastest(dtype: str, goal: float) -> Callable[[str, Settings], Result]:
 def large(dtype: str) -> Callable[[str, Settings], Result]:
     """Tokens a second with trees of 60 nodes against our own autoregressive decoding, and the host's share of a step.
 
-    Of LARGE the first whose weights are there.
+    Takes the first of LARGE whose weights are there.
     """
 
     def act(name: str, settings: Settings) -> Result:
@@ -105,7 +105,7 @@ def large(dtype: str) -> Callable[[str, Settings], Result]:
 
 
 def _halves(prompts: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]:
-    """Those to choose on, spread over all, and the rest."""
+    """Prompts to choose on, evenly spread, and the rest."""
     chosen = {(2 * i + 1) * len(prompts) // (2 * TRIALS) for i in range(TRIALS)}
     sides = ([p for i, p in enumerate(prompts) if (i in chosen) is side] for side in (True, False))
     first, rest = sides
@@ -113,7 +113,7 @@ def _halves(prompts: list[list[int]]) -> tuple[list[list[int]], list[list[int]]]
 
 
 def _opened(rivals: Sequence[Rival], backbone: Backbone) -> tuple[list[Method[Any]], list[str]]:
-    """Those that can run, and what is said of the others."""
+    """The methods that can run, and a note on the others."""
     methods: list[Method[Any]] = []
     missing: dict[str, None] = {}
     for rival in rivals:

@@ -1,4 +1,4 @@
-"""What a pass costs by its rows, timed in decodes with trees of several sizes; kept for `harness.core.costs`."""
+"""Time of a pass by its number of rows, from decodes with trees of several sizes; stored for `harness.core.costs`."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from harness.plan import presets
 from harness.record.columns import Step
 
 NODES = (1, 2, 4, 8, 16, 32, 60)
-"""Of trees; a tree of n is read in n + 1 rows."""
+"""Sizes of trees. A tree of n nodes is read in n + 1 rows."""
 MEASURED = (("eagle2", "eagle1"), ("eagle3", "eagle3"))
-"""Methods that may size their trees by a table, and the drafter that they read."""
+"""Methods that can size their trees by measured costs, each with its drafter."""
 PROMPTS = 4
 
 
 def windows(dtype: str) -> Callable[[str, Settings], Result]:
-    """Milliseconds of the target's largest window beside those of one row; tables of all drafters at hand are kept.
+    """Milliseconds of the target's largest window beside one row. The tables of all drafters that are here are stored.
 
     Raises:
-        WeightsError: the backbone has no drafter here that trees are grown with.
+        WeightsError: no drafter of the backbone that grows trees is here.
     """
 
     def act(name: str, settings: Settings) -> Result:
@@ -55,7 +55,7 @@ def windows(dtype: str) -> Callable[[str, Settings], Result]:
 def timed(
     backbone: Backbone, method: str, part: str, prompts: list[list[int]], tokens: int
 ) -> Iterator[tuple[int, Step]]:
-    """Steps of decodes with a tree of each size and without one, but for the first of each; see `costs.table`."""
+    """Steps of decodes with a tree of each size and without one, each without its first step; see `costs.table`."""
     plain: list[tuple[int, Method[object]]] = [(0, build("autoregressive", {}))]
     for nodes in NODES:
         width = min(nodes, 10)

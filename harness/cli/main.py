@@ -68,7 +68,7 @@ def stride() -> None:
 
     \b
     stride run quick                        a real model, every method, a table and a plot
-    stride verify                           exact laws of every method
+    stride verify                           exact output distributions of every method
     stride run --method sjd --backbone tabular --task tabular
     stride VERB --help                      examples for each verb
 

@@ -1,4 +1,4 @@
-"""`stride verify`: exact output laws, and the bugs that they would catch."""
+"""`stride verify`: exact output distributions, and the injected bugs that they catch."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from harness.registry import METHODS
 from reports import text_table
 
 QUICK = 32
-"""Models of at most so many outputs."""
-LAWS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "injected bug": 2, "largest on": 4}
+"""Largest number of outputs of a model that --quick enumerates."""
+DISTRIBUTIONS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "injected bug": 2, "largest on": 4}
 BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2, "in": 3}
 """Columns of both tables, and the order in which a narrow terminal keeps them."""
 
@@ -103,7 +103,7 @@ def _row(name: str, method: Any, outputs: int | None) -> dict[str, Any]:
 
 
 def _bugs(name: str, rows: list[dict[str, Any]]) -> list[TriedMutant]:
-    """Planted bugs of a method, unless one of its settings could not be enumerated at all."""
+    """Injected bugs of a method, unless one of its settings could not be enumerated at all."""
     kind = METHODS.get(name)
     if any(row["verdict"] == "unverified" for row in rows if row["method"] == name):
         return []
@@ -111,13 +111,13 @@ def _bugs(name: str, rows: list[dict[str, Any]]) -> list[TriedMutant]:
 
 
 def _unproved(rows: list[dict[str, Any]]) -> list[str]:
-    """Why settings could not be enumerated; a narrow table has no place for it."""
+    """Why settings could not be enumerated; the table has no room for it."""
     return [f"! {row['label']}: {row['case']}" for row in rows if row["total_variation"] is None]
 
 
 def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, cases: tuple[Case, ...]) -> None:
     console = Console()
-    columns = [text_table.Column(key, key, rank=rank) for key, rank in LAWS.items()]
+    columns = [text_table.Column(key, key, rank=rank) for key, rank in DISTRIBUTIONS.items()]
     lines = []
     for row in rows:
         tv = "" if row["total_variation"] is None else f"{row['total_variation']:.3g}"

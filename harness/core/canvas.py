@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from harness import deprecated
 from harness.core.cache import Cache, Window
 from harness.core.capabilities import Capabilities
 from harness.core.clock import Stopwatch
@@ -82,6 +83,8 @@ class Canvas:
     def output(self) -> tuple[int, ...]:
         """Ids of the positions filled so far, in raster order."""
         return tuple(self.tokens[place] for place in range(self.start, self.end) if place in self.tokens)
+
+    held = deprecated.alias("held", "cache_state")
 
     @property
     def cache_state(self) -> Any:

@@ -20,14 +20,14 @@ class Requirement(Enum):
     ANY_ORDER = "positions read and filled in any order"
     CODEBOOK = "a vector for each id that a cell of its grid may take"
     HIDDEN = "hidden rows of chosen layers beside the logits"
-    BIDIRECTIONAL = "a masked model, whose rows give the law of their own position and see both sides"
+    BIDIRECTIONAL = "a masked model, whose rows give the distribution of their own position and see both sides"
     CONDITION = "rows that its encoder made of the prompt's condition"
     GATE = "an adapter beside its weights, on or off row by row"
 
 
 Tap = int | Literal["middle"]
-"""A layer whose input is wanted, of L: 0 is the embedding, L or -1 the normed row that the head reads, -2 what enters
-the last layer; "middle" is L // 2."""
+"""A layer of L whose input a method reads: 0 is the embedding, L or -1 the normed row that the head reads, -2 what
+enters the last layer; "middle" is L // 2."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,12 @@ class Grid:
     """A picture's cells in raster order, each row closed by a forced token where the model has one.
 
     Args:
-        rows: of cells. columns: of cells. eol: the id that ends each row; None where rows just follow one another.
-        tail: ids forced after the last row. start: position of the first cell: the prompt's length.
-        ids: that a cell may take, in order; None: any.
+        rows: number of rows of cells.
+        columns: cells of a row.
+        eol: the id that ends each row; None: rows have no end token.
+        tail: ids forced after the last row.
+        start: position of the first cell, which is the prompt's length.
+        ids: those that a cell may take, in order; None: any.
     """
 
     rows: int
@@ -83,19 +86,21 @@ class Grid:
 
 @dataclass(frozen=True)
 class Capabilities:
-    """What a backbone is: its vocabulary, its context and the needs that it meets.
+    """What a backbone is: its vocabulary, its context and the requirements that it meets.
 
     Args:
-        vocabulary: V, the number of token ids, all of which a law covers.
+        vocabulary: V, the number of token ids; every distribution covers all of them.
         context: the most entries a cache may hold.
         eos: ids that end a text; empty where the length is fixed.
-        meets: the needs served.
-        grid: how its output tokens lie in a picture; None where they do not. In a run it starts behind the prompt.
+        meets: the requirements met.
+        grid: how output tokens lie in a picture; None where they make none. In a run it starts behind the prompt.
         codebook: row i is the vector of ``grid.ids[i]``; None where there are none.
-        layers, width, branches: of its hidden rows: L, E and G; 0 layers where it serves none.
-        guidance: s of the mixing z_u + s (z_c - z_u) of its two branches, the first of which is c; 1: there is one.
-        mask: the id at positions that a masked model is to fill, which no law of it gives; None: it is no such model.
-        condition: C, the width of the rows that it makes of a prompt's condition; 0: it lends none.
+        layers: L, of its hidden rows; 0 where it serves none.
+        width: E of its hidden rows.
+        branches: G of its hidden rows.
+        guidance: s of z_u + s (z_c - z_u), which mixes its two branches, c first; 1: there is one branch.
+        mask: the id at positions that a masked model fills; it has probability zero. None: it is no masked model.
+        condition: C, the width of the rows that it makes of a prompt's condition; 0: it makes none.
     """
 
     vocabulary: int

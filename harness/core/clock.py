@@ -1,4 +1,4 @@
-"""Clocks. Stamps cost no synchronisation; durations are read after the run.
+"""Clocks. A stamp needs no synchronisation; durations are read after the decode.
 
 On a CPU a stamp is the host's clock. On CUDA it is the host's clock and an event on the current stream.
 """
@@ -68,7 +68,8 @@ class EventClock(Clock):
     """CUDA events on the current stream.
 
     Args:
-        event: makes an event with timing. synchronize: waits for the device.
+        event: makes an event with timing.
+        synchronize: waits for the device.
     """
 
     def __init__(self, event: Callable[[], Event], synchronize: Callable[[], Any]) -> None:
@@ -89,7 +90,7 @@ class EventClock(Clock):
 
 
 class Span(NamedTuple):
-    """One pass, whose ("target" or "draft"), or a stage that a method named: from when to when."""
+    """When a pass ("target" or "draft") or a stage that a method named began and ended."""
 
     kind: str
     begin: Stamp
@@ -97,7 +98,7 @@ class Span(NamedTuple):
 
 
 class Stopwatch:
-    """The spans of one decode, in order; sessions write them, the loop reads them after the run."""
+    """The spans of one decode, in order. Sessions write them; the loop reads them after the decode."""
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock

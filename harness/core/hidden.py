@@ -1,4 +1,4 @@
-"""Hidden rows of a sequence, one an entry: which layers a method taps, and the rows kept.
+"""Hidden rows of a sequence, one an entry: which layers a method taps, and a buffer of their rows.
 
 Axes: M entries, N of them written at once, G branches of guidance, J tapped layers, E width.
 """
@@ -17,7 +17,7 @@ from harness.core.capabilities import Capabilities, Tap
 from harness.errors import UsageError
 
 FIRST = 256
-"""Rows allocated at first; a fuller buffer doubles."""
+"""Rows allocated at first. A full buffer doubles."""
 
 
 def resolve(taps: Sequence[Tap], capabilities: Capabilities) -> tuple[int, ...]:
@@ -40,18 +40,14 @@ def resolve(taps: Sequence[Tap], capabilities: Capabilities) -> tuple[int, ...]:
 
 @final
 class HiddenRows:
-    """A buffer that is written in place, as the cache beside it.
-
-    Args:
-        offers: of the backbone. taps: J.
-    """
+    """A buffer that is written in place, as the cache beside it. ``taps`` is J."""
 
     def __init__(self, capabilities: Capabilities, taps: int, device: torch.device) -> None:
         self._buffer = torch.empty(0, capabilities.branches, taps, capabilities.width, device=device)
 
     @property
     def rows(self) -> Float[Tensor, "M G J E"]:
-        """All rows of the buffer; those behind the entries written mean nothing."""
+        """All rows of the buffer; those behind the written entries are undefined."""
         return self._buffer
 
     def write(self, start: int, rows: Float[Tensor, "N G J E"]) -> None:

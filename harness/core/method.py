@@ -21,18 +21,20 @@ S = TypeVar("S")
 class Claim(Enum):
     """What a method says of its output, against the target decoded autoregressively."""
 
-    SAME_LAW = "the same law at every temperature"
+    SAME_LAW = "the same distribution at every temperature"
     SAME_GREEDY = "the same tokens at T = 0; not run above"
-    APPROXIMATE = "another law, by design"
+    APPROXIMATE = "another distribution, by design"
 
 
 @dataclass(frozen=True)
 class Mutant:
-    """A bug to put into a real function while a check runs, to see that the check catches it.
+    """A bug that is injected into a real function while a check runs; the check must catch it.
 
     Args:
         where: the function whose source is patched, as "package.module:qualified.name".
-        old: text on exactly one of its lines. new: what stands there instead. why: the mistake in words.
+        old: text on exactly one of its lines.
+        new: the text that replaces it.
+        why: the mistake in words.
     """
 
     where: str
@@ -45,9 +47,11 @@ class Method(ABC, Generic[S]):
     """A decoding algorithm: a frozen dataclass whose fields are its parameters.
 
     Class attributes:
-        source: the paper, down to the algorithm. exact_at: for an approximate method, the setting at which it is exact.
-        mutants: bugs that `stride verify` must catch. pinned: streams whose draws enter no recorded law, so
-        that a run's own proof may answer them by a few seeds, each of which must leave the law as it is.
+        source: the paper, down to the algorithm.
+        exact_at: for an approximate method, the setting at which it is exact.
+        mutants: bugs that `stride verify` must catch.
+        pinned: streams whose draws enter no recorded distribution. A run's own proof answers them by a few seeds; the
+            distribution must be the same for each.
     """
 
     source: ClassVar[str] = ""
@@ -80,7 +84,7 @@ class Method(ABC, Generic[S]):
 
     @property
     def reference(self) -> Method[Any] | None:
-        """The setting whose law is what others are held against; None: the target decoded autoregressively."""
+        """The setting whose distribution is the reference; None: the target decoded autoregressively."""
         return None
 
     @property

@@ -1,7 +1,7 @@
-"""From logits to the law that is sampled: temperature, top-k, top-p, and their order.
+"""From logits to the distribution that is sampled: temperature, top-k, top-p, and their order.
 
 Every verifier uses the same `warp` for acceptance, residual and bonus, and drafters use it too.
-Ties at a cut are all kept, so that the law depends on the logits' values and never on a sort's order.
+Ties at a cut are all kept, so that the distribution depends on the logits' values and never on a sort's order.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Sampling:
 
 
 def warp(logits: Float[Tensor, "N V"], sampling: Sampling) -> Float[Tensor, "N V"]:
-    """The law of each row, summing to one, in fp32 (fp64 for fp64 logits)."""
+    """The distribution of each row, summing to one, in fp32 (fp64 for fp64 logits)."""
     wide = torch.float64 if logits.dtype == torch.float64 else torch.float32
     if sampling.temperature == 0:
         best = logits.max(-1, keepdim=True).indices

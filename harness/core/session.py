@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from harness import deprecated
 from harness.core.cache import Cache, Window
 from harness.core.capabilities import Capabilities, Tap
 from harness.core.clock import Stopwatch
@@ -98,6 +99,8 @@ class Session:
     def cached(self) -> int:
         """Leading tokens whose entries the cache holds; less than len(self)."""
         return min(self._valid, len(self) - 1)
+
+    held = deprecated.alias("held", "cache_state")
 
     @property
     def cache_state(self) -> Any:

@@ -1,1 +1,1 @@
-"""What depends on the platform: folders, and workarounds for one platform or one library version."""
+"""What depends on the platform: devices, folders, stand-ins for heavy libraries, workarounds for single libraries."""

@@ -1,4 +1,4 @@
-"""The folder that downloads and measurements are kept in."""
+"""The folder of downloads and measurements."""
 
 from __future__ import annotations
 

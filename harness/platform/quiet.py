@@ -1,4 +1,4 @@
-"""Loading models of transformers without its progress bars, which would run through ours."""
+"""Loads models of transformers without its progress bars, which would mix with ours."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No bars inside; the user's own setting holds again behind it. Imports transformers when entered."""
+    """No bars inside; the user's setting is restored after it. Imports transformers when entered."""
     from transformers.utils import logging
 
     enabled = logging.is_progress_bar_enabled()

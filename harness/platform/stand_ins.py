@@ -1,9 +1,9 @@
-"""Stand-ins for heavy libraries, so that a verb that only lists things starts at once.
+"""Stand-ins for heavy libraries, so that verbs that only list things start at once.
 
 `stride list` and `stride run --dry-run` read what methods, tasks and adapters say of themselves: class attributes and
 parameters. They compute nothing. Importing torch, transformers and pandas for that takes seconds, so these verbs
-import stand-ins of the same names. A stand-in can be annotated with, subclassed and used as a decorator. Whatever else
-is done with it raises `StandInUsedError`, and the command line starts the verb again with the real libraries.
+import stand-ins of the same names. A stand-in serves annotations, base classes and decorators. Any other
+use raises `StandInUsedError`, and the command line starts the verb again with the real libraries.
 
 The verbs that decode, train or report never see a stand-in.
 """
@@ -26,12 +26,10 @@ LIBRARIES = frozenset(
 """Libraries that methods, tasks and adapters import and that take long to import."""
 DECORATORS = frozenset({"torch.inference_mode", "torch.no_grad"})
 """Their functions that a decorator may call while a module is imported."""
-
-
 GROUPS = ("stridebench.methods", "stridebench.tasks", "stridebench.backbones")
-"""Entry points of other packages."""
+"""Groups of entry points of other packages."""
 OFF = "STRIDE_REAL_LIBRARIES"
-"""The variable of the environment that switches stand-ins off."""
+"""The environment variable that switches stand-ins off."""
 
 
 class StandInUsedError(RuntimeError):
@@ -118,7 +116,7 @@ def install() -> None:
     """Import stand-ins from now on in this process.
 
     Nothing changes where ``OFF`` is set, where one of the real libraries was imported before, or where another package
-    brings methods, tasks or adapters: what they do when they are imported is not known.
+    brings methods, tasks or adapters, since their imports may compute.
     """
     plugins = any(entry_points(group=group) for group in GROUPS)
     if not (plugins or os.environ.get(OFF) or LIBRARIES & set(sys.modules)):

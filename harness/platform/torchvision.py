@@ -1,7 +1,7 @@
-"""Lets torchvision be imported where its compiled operators cannot be loaded, as beside a CPU build of torch.
+"""Makes torchvision importable where its compiled operators cannot be loaded, as beside a CPU build of torch.
 
 Its import registers shape rules for two operators that the compiled library would have defined. Image
-transforms and pure-torch models need none of the operators; detection models do and stay unusable.
+transforms and pure-torch models need neither of them. Detection models do, and stay unusable.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where two outputs of token ids differ first."""
+"""The first difference of two outputs of token ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Divergence:
     """Where two outputs diverge.
 
     Args:
-        at: first differing index, or None.
+        at: first differing index; None: they are equal.
         agreement: longest common prefix / the longer length, 1 if equal.
     """
 

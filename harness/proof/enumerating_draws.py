@@ -1,4 +1,4 @@
-"""Draws that answer with every outcome in turn, each with its weight."""
+"""Draws that take every outcome in turn, each with its probability."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from harness.proof.simplex import Polygon, area_of, simplex, winner
 
 
 class EnumeratingDraws(Draws):
-    """Answers each call from a script, and notes the outcomes not taken yet.
+    """Answers each call from a script, and stores the outcomes that are left.
 
     Args:
-        widest: outcomes that one step may promise: the product of its draws' branches, along each outcome.
+        widest: the most outcomes of one step: the product of its draws' branches along an outcome.
         pinned: streams that are answered by a seed instead, alike in every step.
         start: that seed.
     """
@@ -46,7 +46,7 @@ class EnumeratingDraws(Draws):
         """One of the outcomes with positive weight.
 
         Raises:
-            EnumerationLimit: the draws of this step promise more than ``widest`` outcomes.
+            EnumerationLimit: the draws of this step have more than ``widest`` outcomes.
         """
         if what.partition("/")[2] in self._pinned:
             return self._answer(weights)
@@ -67,7 +67,7 @@ class EnumeratingDraws(Draws):
         return index
 
     def _answer(self, weights: Sequence[float]) -> int:
-        """What the seed says to the n-th pinned draw of a step."""
+        """The outcome of the n-th pinned draw of a step."""
         self._answered += 1
         draws = SeededDraws(self._start, "pinned", str(self._answered), 0)
         return int(draws.categorical(torch.tensor([weights], dtype=torch.float64), "init"))

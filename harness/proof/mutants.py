@@ -17,7 +17,7 @@ from harness.proof.cases import Case, cases_of
 from harness.proof.distance import WHOLE, Effort, distance, law_to_match, measure
 
 CAUGHT = 1e-3
-"""Total variation that a mutant must pass on at least one model."""
+"""Total variation that a mutant must exceed on at least one model."""
 
 
 @dataclass(frozen=True)
@@ -43,8 +43,7 @@ class TriedMutant:
 def try_mutants(kind: type[Method[Any]], settings: Sequence[Method[Any]]) -> list[TriedMutant]:
     """Each mutant of a method, on the first of its exact settings that catches it.
 
-    A method without an exact setting is tried on all settings; what counts there is how far a mutant moves their own
-    distance.
+    A method without an exact setting is tried on all settings; there a mutant must change their total variation.
     """
     if not kind.mutants:
         return []
@@ -70,7 +69,7 @@ def _best_try(mutant: Mutant, clean: Sequence[tuple[Method[Any], dict[str, float
 def try_mutant(
     method: Method[Any], mutant: Mutant, cases: Sequence[Case], clean: dict[str, float], effort: Effort = WHOLE
 ) -> TriedMutant:
-    """The total variation that a mutant adds, on the first case where it passes ``CAUGHT``.
+    """The total variation that a mutant adds, on the first case where it exceeds ``CAUGHT``.
 
     Args:
         clean: the method's total variation without the mutant, by case; 0 where a case is absent.
@@ -81,7 +80,7 @@ def try_mutant(
             try:
                 added = abs(measure(method, case, effort).total_variation - clean.get(str(case), 0.0))
             except ContractError:
-                added = 1.0  # a check of the contract saw it before any output was compared
+                added = 1.0  # a check of the contract caught it before outputs were compared
             if added > largest:
                 largest, where = added, str(case)
             if largest > CAUGHT:

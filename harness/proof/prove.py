@@ -1,4 +1,4 @@
-"""Is it still the same sampler? The exact outputs of a method on tabular models, held against its claim."""
+"""Is it still the same sampler? A method's exact output distribution on small models, compared with its claim."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from harness.proof.distance import WHOLE, Effort, measure
 from harness.proof.mutants import TriedMutant, try_mutant
 
 EXACT = 1e-12
-"""Total variation below which two laws are equal: rounding of fp64 sums of some thousand terms."""
+"""Total variation below which two distributions are equal: rounding of fp64 sums of some thousand terms."""
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Proof:
 
     Args:
         total_variation: the maximum over the cases.
-        case: where that is.
+        case: the case of that maximum.
         verdict: exact, approximate or broken.
         mutants: those tried on this setting, stopping at the first that is caught.
         cases: as they were enumerated.

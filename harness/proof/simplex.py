@@ -1,4 +1,4 @@
-"""Areas of a simplex: the probability that one of several races wins."""
+"""Areas of a simplex: the probability that a token wins a race."""
 
 from __future__ import annotations
 

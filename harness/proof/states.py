@@ -14,7 +14,7 @@ from harness.errors import ContractError
 
 
 def fork(thing: Any, memo: dict[int, Any]) -> Any:
-    """A deep copy; what a state is usually made of is copied some thirty times faster than by `copy`."""
+    """A deep copy, some thirty times faster than `copy` for what a state usually holds."""
     if thing is None or isinstance(thing, int | float | str):
         return thing
     if id(thing) in memo:
@@ -36,12 +36,12 @@ def fork(thing: Any, memo: dict[int, Any]) -> Any:
 
 
 def _plain_data(thing: Any) -> bool:
-    """A dataclass whose state is in its attributes and that does not copy itself in its own way."""
+    """A dataclass whose state is in its attributes, without a ``__deepcopy__`` of its own."""
     return is_dataclass(thing) and hasattr(thing, "__dict__") and not hasattr(thing, "__deepcopy__")
 
 
 def freeze(thing: Any) -> Any:
-    """A hashable key; floats are rounded so that equal laws merge."""
+    """A hashable key; floats are rounded so that equal distributions merge."""
     if isinstance(thing, Tensor):
         values = thing.double().mul(1e12).round() if thing.is_floating_point() else thing
         return (tuple(thing.shape), tuple(values.reshape(-1).tolist()))

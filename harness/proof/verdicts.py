@@ -1,4 +1,4 @@
-"""The verdict beside every speed number: exact, approximate, broken or unverified, with what it rests on."""
+"""The verdict beside every speed number: exact, approximate, broken or unverified, with its evidence."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from harness.proof.prove import Proof, prove
 from harness.registry import METHODS
 
 TIE = 1e-3
-"""Logit margin in fp32 below which two tokens tie, since windows of another shape are rounded differently."""
+"""Logit margin in fp32 below which two tokens tie: windows of different shapes are rounded differently."""
 OUTPUTS = 27
-"""A run's own proof takes models of at most so many outputs: seconds a suite. `stride verify` enumerates more."""
+"""Largest number of outputs of a model in a run's own proof, so that it takes seconds. `stride verify` takes more."""
 
 
 class Verdicts:
@@ -60,7 +60,7 @@ class Verdicts:
                 return verdict | {"word": "unverified", "note": note}
             try:
                 greedy = self._greedy_equal(cell)
-            except Exception as error:  # as in decoding: the cell says why, and the others go on
+            except Exception as error:  # as in decoding: the cell says why, and the other cells continue
                 note = f"greedy equality could not be looked at: {type(error).__name__}: {error}"
                 return verdict | {"word": "unverified", "note": note}
             verdict["greedy"] = greedy["text"]
@@ -94,7 +94,7 @@ class Verdicts:
         return self._greedy[key]
 
     def _compare(self, cell: Cell) -> dict[str, Any]:
-        """Decode some prompts greedily in fp32: with the method, in batches as the cell does, and with the baseline."""
+        """Decode some prompts greedily in fp32, with the method in batches as in the cell, and with the baseline."""
         check = self.plan.suite.suite.greedy_check
         prompts = self.plan.prompts[cell.task][: check.prompts]
         baseline = METHODS.get(BASELINE)()
@@ -159,7 +159,7 @@ class Verdicts:
 
 
 def _extent(proof: Proof, cases: Sequence[Case]) -> str:
-    """What was enumerated, and how far that falls short of all outcomes."""
+    """What was enumerated, and what was cut."""
     text = f"enumerated on {len(proof.cases)} models, outputs of up to {max(c.length for c in proof.cases)} tokens"
     shorter = sum(case not in cases for case in proof.cases)
     text += f"; {shorter} cut shorter, since a step has too many outcomes" if shorter else ""

@@ -28,20 +28,21 @@ class Step:
         forced: emitted tokens for which only one value was allowed.
         overshoot: emitted past the budget or the end of text, cut off the output.
         reused: drafted nodes carried over unchanged from the step before.
-        forced_drafted, forced_tested, forced_accepted: those of drafted, tested and accepted for which only one value
-            was allowed; acceptance leaves them out.
+        forced_drafted: drafted tokens for which only one value was allowed; acceptance leaves them out.
+        forced_tested: the same of tested.
+        forced_accepted: the same of accepted.
         levels: depth of the deepest drafted node, from 1; 0 where nothing is drafted.
-        resampled: of the positions filled, those whose draft was replaced by a draw of the target's.
+        resampled: positions filled by a draw from the target instead of the draft.
         wall_ns: the step on the host's clock.
         device_ns: the step on the device's clock (the same on a CPU).
         draft_ns: inside drafter passes.
         target_ns: inside target passes.
         verify_ns: from the end of the target's pass to the acceptance on the host.
         host_ns: the rest.
-        served: decodes of the batch that its last target pass served, its own included; 1 where it decodes alone.
+        served: decodes that its last target pass served, its own included; 1 where it decodes alone.
         ranks: number of earlier siblings of each accepted node of a tree, from 0; none in a chain.
         energies: log p(x) - log q(x) in nats for every draft x that was compared with the target, reached or not, by
-            position; q is the distribution that it was drawn from. Only of methods that test by it.
+            position; x was drawn from q. Only of methods that test by it.
     """
 
     nfe: int
@@ -73,28 +74,28 @@ class Step:
 
 @dataclass(frozen=True)
 class Sample:
-    """One decoded prompt: what was timed is what is scored.
+    """One decoded prompt. The output that was timed is the one that is scored.
 
     Args:
         prompt: the prompt's id.
         repetition: 0, 1, ...; each has a seed of its own.
-        warmup: kept, never counted.
+        warmup: stored, never counted.
         status: "ok" or "failed".
         error: the failure in one line.
         tokens: output ids, end-of-text included, cut at the budget.
-        text: decoded, where there is a tokenizer.
-        prefill_ns: reading the prompt, drafters included; not in any step.
-        open_ns: the encoder, before that.
+        text: the output as text, where there is a tokenizer.
+        prefill_ns: time of reading the prompt, drafters included; not in any step.
+        open_ns: time of the prompt's encoder, before the prefill.
         output: the file of a picture or mesh, below the run folder; "" where the output is a text.
         logprobs: log p(token) of the target at T = 1 without top-k or top-p, one a token (natural log).
         agreement: longest common prefix with the baseline's output / the longer length; T = 0 only.
         diverged_at: first index that differs from the baseline's output; None: equal, or T > 0.
         margin: the target's logit of the baseline's token less that of this output's token, at ``diverged_at``.
-        scores: the task's own, by name.
-        category: the task's, for tables by category.
+        scores: the task's scores by name.
+        category: the prompt's, for tables by category.
         regions: what the task says lies in each cell of a picture, in raster order.
-        stages: nanoseconds of the steps by the names that a method gives to stages of them (`Run.timed`).
-        leading: the largest probabilities at T = 1, equally many for each token; only of a baseline's picture.
+        stages: nanoseconds of the stages that a method names (`Run.timed`), over all steps.
+        leading: the largest probabilities at T = 1, equally many a token; only of a baseline's picture.
     """
 
     prompt: str
@@ -121,7 +122,7 @@ class Sample:
 
 @dataclass(frozen=True)
 class Record:
-    """A sample and its steps: what a store writes at once."""
+    """A sample and its steps, which a store writes together."""
 
     sample: Sample
     steps: tuple[Step, ...]
@@ -143,7 +144,7 @@ class Record:
 
 
 def check(steps: Sequence[Step], output: int) -> None:
-    """Assert the identities that every record obeys.
+    """Check the identities that every record obeys.
 
     Raises:
         ContractError: sum(emitted) - overshoot differs from the output's length, or a step accepted more than it

@@ -1,4 +1,4 @@
-"""Files that are whole or absent: written aside, synced, renamed; JSON that carries its own checksum."""
+"""Files that are complete or absent: written beside, synced, renamed. JSON carries its own checksum."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ PARTIAL = "~partial"
 
 
 class DamagedError(StoreError):
-    """A file that is missing, truncated or altered, as against one of another version."""
+    """A file is missing, truncated or altered; one of another version is not damaged."""
 
 
 def encode(body: Mapping[str, Any], indent: int | None = None) -> bytes:
-    """JSON with the sha256 of the rest in it."""
+    """JSON that holds the sha256 of its other entries."""
     return json.dumps({**body, "sha256": _checksum(body)}, indent=indent).encode()
 
 
@@ -36,7 +36,7 @@ def load(path: Path, remedy: str) -> dict[str, Any]:
     """A JSON object written by ``encode``, checked.
 
     Raises:
-        StoreError: of another schema version, or damaged; ends in ``remedy``.
+        StoreError: it is of another schema version, or damaged; the message ends in ``remedy``.
     """
     try:
         body = json.loads(path.read_bytes())
@@ -55,7 +55,7 @@ def load(path: Path, remedy: str) -> dict[str, Any]:
 
 
 def put(path: Path, data: bytes) -> None:
-    """Write a whole file or none, durably."""
+    """Write a file completely or not at all, durably."""
     partial = path.with_name(path.name + PARTIAL)
     try:
         with partial.open("wb") as file:
@@ -70,7 +70,7 @@ def put(path: Path, data: bytes) -> None:
 
 
 def put_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files, all or none, durably."""
+    """Write a folder of files, all of them or none, durably."""
     partial = path.with_name(path.name + PARTIAL)
     try:
         drop(partial)
@@ -85,7 +85,7 @@ def put_folder(path: Path, files: Mapping[str, bytes]) -> None:
 
 
 def make(folder: Path) -> None:
-    """Create a folder and those above it, durably."""
+    """Create a folder and its parents, durably."""
     if not folder.is_dir():
         make(folder.parent)
         folder.mkdir(exist_ok=True)
@@ -93,7 +93,7 @@ def make(folder: Path) -> None:
 
 
 def drop(path: Path) -> None:
-    """Remove what is no longer needed; what resists stays until the next resume, and is never read."""
+    """Remove a file or folder. What cannot be removed stays until the next resume, and is never read."""
     if path.is_dir():
         shutil.rmtree(path, ignore_errors=True)
     else:
@@ -110,7 +110,7 @@ def _sync(folder: Path) -> None:
 
 
 def lock(run: Path) -> None:
-    """Keep other processes from writing there until this one ends, however it ends."""
+    """Keep other processes from writing to a run until this one ends, however it ends."""
     handle = os.open(run / ".lock", os.O_RDWR | os.O_CREAT, 0o666)  # stays open: closing it would unlock
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -18,8 +18,12 @@ class Metric:
     """A ratio of two totals.
 
     Args:
-        name: as in tables. formula: as printed. numerator, denominator: columns of ``totals``.
-        unit: of the ratio. minus: subtracted from the ratio (1 for tau - 1).
+        name: as in tables.
+        formula: as printed.
+        numerator: a column of ``totals``.
+        denominator: a column of ``totals``.
+        unit: of the ratio.
+        minus: subtracted from the ratio (1 for tau - 1).
     """
 
     name: str
@@ -57,14 +61,14 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     """One row a counted sample (status ok, not warm-up), indexed by (prompt, repetition).
 
     Args:
-        samples: rows of samples.parquet. steps: rows of steps.parquet.
+        samples: rows of samples.parquet.
+        steps: rows of steps.parquet.
 
     Returns:
         Columns output, steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot,
-        reused, resampled, levels, unique_drafted (drafted and not reused), wall_ms, wall_s,
-        share_s (the output's share of its batch's time), logprob, agreement,
-        prefill_ms; and drafted, tested, accepted and expected
-        without the forced ones as free_drafted and so on.
+        reused, resampled, levels, unique_drafted (drafted and not reused), wall_ms, wall_s, share_s (the output's share
+        of its batch's time), logprob, agreement, prefill_ms; and drafted, tested, accepted and expected without the
+        forced ones as free_drafted and so on.
     """
     steps = steps.reindex(columns=[*steps.columns, *(name for name in LATER if name not in steps)], fill_value=0)
     steps = steps.assign(share_ns=steps["wall_ns"] / steps.get("served", 1))

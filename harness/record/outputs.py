@@ -1,4 +1,4 @@
-"""What a decode is shown and scored as: a text, a picture or a mesh; and the files that they are kept in."""
+"""The outputs of decodes: texts, pictures and meshes, and the files that hold them."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def as_text(output: Output) -> str:
     """The output as a text.
 
     Raises:
-        ContractError: it is a picture or a mesh: a backbone of another modality met a task of text.
+        ContractError: it is a picture or a mesh, so the backbone is of another modality.
     """
     if isinstance(output, str):
         return output
@@ -66,21 +66,21 @@ def as_text(output: Output) -> str:
 
 
 def as_picture(output: Output) -> Picture:
-    """The output as a picture. ContractError: it is none."""
+    """The output as a picture. ContractError: it is not one."""
     if isinstance(output, Picture):
         return output
     raise ContractError(f"the task scores pictures, and the backbone made a {type(output).__name__.lower()}")
 
 
 def as_mesh(output: Output) -> Mesh:
-    """The output as a mesh. ContractError: it is none."""
+    """The output as a mesh. ContractError: it is not one."""
     if isinstance(output, Mesh):
         return output
     raise ContractError(f"the task scores meshes, and the backbone made a {type(output).__name__.lower()}")
 
 
 def save(output: Output, stem: Path) -> Path | None:
-    """Write a picture as STEM.png or a mesh as STEM.ply and return the path; a text is kept in its sample: None."""
+    """Write a picture as STEM.png or a mesh as STEM.ply and return the path. A text is in its sample: None."""
     if isinstance(output, str):
         return None
     stem.parent.mkdir(parents=True, exist_ok=True)
@@ -115,7 +115,7 @@ def load(path: Path) -> Output:
 
 
 def file_name(prompt: str, repetition: int) -> str:
-    """A file name, unique for a prompt and repetition whatever its id holds."""
+    """A file name, unique for a prompt and repetition, whatever characters the id has."""
     plain = "".join(c if c.isalnum() or c in "-_." else "_" for c in prompt)[:60]
     mark = hashlib.sha256(prompt.encode()).hexdigest()[:8]
     return f"{plain}-{mark}-{repetition}"

@@ -1,4 +1,4 @@
-"""Where numbers came from: the machine, the versions, the commit, the command; and a hash for each."""
+"""Where figures come from: machine, versions, commit and command, and digests of them."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ PACKAGES = tuple(_NAMES.split())
 _VARIABLES = re.compile(
     r"(OMP|MKL|OPENBLAS)_NUM_THREADS|CUDA_VISIBLE_DEVICES|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE"
     r"|HF_HUB_OFFLINE|ATEN_CPU_CAPABILITY|(TORCH|PYTORCH|ONEDNN|KMP|GOMP)_\w+"
-)  # those that change what is computed, or how fast
+)  # variables that change what is computed, or how fast
 _SECRET = r"(?:token|key|password|passwd|secret)"
 _SOURCES = ("harness", "methods", "tasks", "reports", "pyproject.toml")
 
 
 def machine() -> dict[str, Any]:
-    """What bears on seconds: cpu, arch, cores (usable), memory_bytes, platform, threads, gpus."""
+    """What times depend on: cpu, arch, cores (usable), memory_bytes, platform, threads, gpus."""
     import torch  # here, so that reports can read a store where torch is not installed
 
     gpus = []
@@ -45,23 +45,23 @@ def machine() -> dict[str, Any]:
 
 
 def fingerprint(machine: Mapping[str, Any]) -> str:
-    """12 hex digits, equal where seconds may be compared.
+    """12 hex digits, equal where times may be compared.
 
-    Left out are the kernel's version and the exact memory, which differ between equal machines.
+    The kernel's version and the exact memory are left out, since they differ between equal machines.
     """
     gpus = [[gpu["name"], round(gpu["memory_bytes"] / 2**30)] for gpu in machine["gpus"]]
     return digest([*(machine[name] for name in ("cpu", "arch", "cores", "threads")), gpus])[:12]
 
 
 def versions() -> dict[str, str | None]:
-    """Python's version and that of each of ``PACKAGES``; None: not installed."""
+    """Versions of Python and of each of ``PACKAGES``; None: not installed."""
     return {"python": platform.python_version()} | {name: _version(name) for name in PACKAGES}
 
 
 def git_commit() -> dict[str, Any] | None:
-    """``commit`` (hex) and ``dirty`` (its packages were changed since) of the tree this runs from.
+    """``commit`` (hex) and ``dirty`` (the packages were changed since) of the tree that this runs from.
 
-    None where that is no checkout (an installed wheel), or git cannot read it.
+    None where that is not a checkout (an installed wheel), or git cannot read it.
     """
     return _commit_of(Path(__file__).resolve().parents[2])
 
@@ -83,8 +83,8 @@ def collect(argv: Sequence[str]) -> dict[str, Any]:
 def redact(argv: Sequence[str]) -> list[str]:
     """The arguments with whatever looks like a secret replaced by ``***``.
 
-    Taken out are values after token=, key=, password=, secret=; the argument after an option so named;
-    a user and password in an address; and access tokens known by their first letters.
+    Replaced are values after token=, key=, password= and secret=, the argument after an option of such a name, a user
+    and password in an address, and access tokens with known first letters.
     """
     redacted, hide = [], False
     for word in argv:
@@ -100,7 +100,7 @@ def digest(obj: Any) -> str:
     """sha256 (hex) of a JSON value: keys sorted, floats by their shortest exact digits, tuples as lists.
 
     Raises:
-        ContractError: it holds something that JSON does not.
+        ContractError: it holds a value that JSON has not.
     """
     try:
         text = json.dumps(obj, sort_keys=True, separators=(",", ":"))

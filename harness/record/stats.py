@@ -1,9 +1,8 @@
-"""Intervals and tests for the reports: everything is paired by (prompt, repetition) and clustered by prompt.
+"""Intervals and tests for the reports, paired by (prompt, repetition) and clustered by prompt.
 
-Repetitions of a prompt, like tokens of an output, are correlated, so a bootstrap resamples whole prompts. One prompt
-alone is clustered by repetition: its intervals are over seeds, and say nothing of other prompts.
-Series and frames are indexed by (prompt, repetition), as ``metrics.totals`` gives them. Random choices come
-from a generator of the given seed: the same data always gives the same interval.
+Repetitions of a prompt, like tokens of an output, are correlated, so a bootstrap resamples whole prompts. A single
+prompt is clustered by repetition: its intervals are over seeds, and say nothing of other prompts. Series and frames
+are indexed by (prompt, repetition), as in ``metrics.totals``. The same data and seed always give the same interval.
 
 Intervals are percentile intervals widened to Student's t (Hesterberg 2015, "expanded percentile"): the plain
 percentile interval is too short for the 6 to 40 prompts of a suite. Fewer than four prompts give none.
@@ -30,12 +29,12 @@ Statistic = Callable[[FloatArray], FloatArray]
 
 RESAMPLES = 5000
 FEWEST = 4
-"""Clusters (prompts; of one prompt alone, repetitions) below which no interval is given."""
+"""Number of clusters (prompts, or repetitions of a single prompt) below which there is no interval."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its interval; ``low`` and ``high`` are None where n, the clusters, are too few."""
+    """An estimate and its interval; ``low`` and ``high`` are None where n, the number of clusters, is too small."""
 
     estimate: float
     low: float | None
@@ -57,7 +56,7 @@ class Bootstrap:
         return float(self.values.std() * np.sqrt(self.n / (self.n - 1))) if len(self.values) else None
 
     def interval(self, level: float = 0.95) -> Interval:
-        """The two-sided interval; each of its bounds alone is one-sided at (1 + level) / 2."""
+        """The two-sided interval; each bound alone is a one-sided bound at (1 + level) / 2."""
         if not len(self.values):
             return Interval(self.estimate, None, None, self.n)
         tail = norm.cdf(np.sqrt(self.n / (self.n - 1)) * t.ppf((1 - level) / 2, self.n - 1))
@@ -65,9 +64,9 @@ class Bootstrap:
         return Interval(self.estimate, float(low), float(high), self.n)
 
     def p_below(self, bound: float = 0.0) -> float | None:
-        """One-sided p-value of "the truth is at least ``bound``"; small means confidently below.
+        """One-sided p-value of "the truth is at least ``bound``"; a small one means confidently below.
 
-        Where no resample reaches ``bound``, Student's tail of the bootstrap error goes on from there.
+        Where no resample reaches ``bound``, Student's t with the bootstrap's standard error extends the tail.
         """
         error = self.error
         if error is None:
@@ -80,14 +79,14 @@ class Bootstrap:
 
 
 def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMPLES, seed: int = 0) -> Bootstrap | None:
-    """Resample the clusters of ``frame``, total its columns, apply ``statistic``.
+    """Resample the clusters of ``frame`` and apply ``statistic`` to the totals of its columns.
 
     Args:
         frame: rows by (prompt, repetition), columns in the order that ``statistic`` reads them; rows with a
             missing value are left out.
 
     Returns:
-        None where no row is left or the statistic of all rows is not finite (nothing was tested, say).
+        None where no row is left, or the statistic of all rows is not finite (nothing was tested, for example).
     """
     table = _by_cluster(frame)
     n = len(table)
@@ -101,7 +100,7 @@ def bootstrap(frame: pd.DataFrame, statistic: Statistic, resamples: int = RESAMP
 
 
 def clusters(index: pd.Index[Any]) -> pd.Index[Any]:
-    """What each row is resampled with: its prompt; where all rows are of one prompt, its repetition."""
+    """The cluster of each row: its prompt, or its repetition where all rows are of one prompt."""
     prompts = index.get_level_values("prompt")
     return index.get_level_values("repetition") if prompts.nunique() == 1 else prompts
 
@@ -117,7 +116,7 @@ def _by_cluster(frame: pd.DataFrame) -> FloatArray:
 
 
 def _finite(values: FloatArray) -> FloatArray:
-    """Sorted finite values; none where one in twenty is not finite, because the rest would flatter."""
+    """Sorted finite values; none where one in twenty is not finite, because the others would be biased."""
     finite = np.sort(values[np.isfinite(values)])
     return finite if len(finite) > 0.95 * len(values) else np.empty(0)
 
@@ -137,7 +136,7 @@ def mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
 
 
 def score(values: pd.Series[float], seed: int = 0) -> Interval | None:
-    """``mean``; for scores that are all 0 or 1 with Wilson's interval, n clusters deciding its width."""
+    """``mean``; where all scores are 0 or 1, with Wilson's interval for n clusters."""
     interval = mean(values, seed)
     if interval is None or interval.low is None or not values.dropna().isin([0, 1]).all():
         return interval
@@ -148,7 +147,7 @@ def score(values: pd.Series[float], seed: int = 0) -> Interval | None:
 
 
 def difference(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, seed: int = 0) -> Interval | None:
-    """The ratio in ``b`` less that in ``a``, over the (prompt, repetition) rows that both hold."""
+    """The ratio in ``b`` less that in ``a``, over the (prompt, repetition) rows in both."""
     return _interval(
         bootstrap(
             _pairs(a, b, numerator, denominator),
@@ -159,7 +158,7 @@ def difference(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: st
 
 
 def change(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, minus: float = 0.0) -> Bootstrap | None:
-    """(ratio in b - minus) / (ratio in a - minus) - 1, over the rows that both hold, by 10,000 resamples."""
+    """(ratio in b - minus) / (ratio in a - minus) - 1, over the rows in both, by 10,000 resamples."""
 
     def relative(s: FloatArray) -> FloatArray:
         moved: FloatArray = (s[..., 2] / s[..., 3] - minus) / (s[..., 0] / s[..., 1] - minus) - 1
@@ -195,9 +194,13 @@ class Equivalence:
     """Two one-sided t-tests of a paired difference against a margin (Schuirmann 1987).
 
     Args:
-        difference: mean over clusters. low, high: its two-sided interval at 1 - 2 alpha, which lies inside the margin
-            exactly where both tests reject; None where n, the clusters, are too few.
-        margin: the largest absolute difference that is called none. p: the larger of the two p-values.
+        difference: mean over clusters.
+        low: lower bound of its two-sided interval at 1 - 2 alpha, which lies inside the margin exactly where both tests
+            reject; None where n is too small.
+        high: its upper bound.
+        margin: the largest absolute difference that counts as none.
+        p: the larger of the two p-values.
+        n: number of clusters.
         verdict: equivalent, different (the interval lies outside the margin), or inconclusive.
     """
 
@@ -213,8 +216,7 @@ class Equivalence:
 def equivalence(a: pd.Series[float], b: pd.Series[float], margin: float, alpha: float = 0.05) -> Equivalence | None:
     """Whether the mean of ``b`` less that of ``a`` lies within the margin; pairs are averaged by cluster.
 
-    Args:
-        a, b: rows by (prompt, repetition); those that only one of them holds, or whose value is missing, are left out.
+    Rows in only one of the two, or without a value, are left out.
 
     Returns:
         None where no row is left.
@@ -254,7 +256,7 @@ def holm(p: Sequence[float]) -> list[float]:
 
 @dataclass(frozen=True)
 class TwoSample:
-    """A two-sample statistic over n pairs; ``p`` is None where the clusters are too few."""
+    """A two-sample statistic over n pairs; ``p`` is None where there are too few clusters."""
 
     statistic: float
     p: float | None
@@ -265,12 +267,12 @@ def unigram_test(a: pd.Series[Any], b: pd.Series[Any], seed: int = 0) -> TwoSamp
     """Total variation between the pooled token histograms of two sets of outputs.
 
     Args:
-        a, b: token lists. Rows that only one of them holds are left out.
+        a: token lists; rows in only one of the two sets are left out.
+        b: as ``a``.
 
     Returns:
-        p by swapping the labels of pairs: valid where the two are independent, or alike coupled, given
-        the prompt. Its noise grows with the vocabulary used, so read it beside the same statistic of two
-        autoregressive sets.
+        p by swapping the labels of pairs. It is valid where the two outputs are exchangeable given the prompt. The
+        statistic's noise grows with the vocabulary used, so compare it with that of two autoregressive sets.
     """
     shared = a.index.intersection(b.index)
     if not len(shared):

@@ -1,12 +1,12 @@
-"""The run folder: atomic, versioned, checksummed; a run killed at any moment resumes and repeats nothing.
+"""The run folder: atomic, versioned, checksummed. A run killed at any moment resumes and repeats nothing.
 
     RUN/manifest.json                       written first, once: what the run is
     RUN/records/CELL/PROMPT-HASH--REP.json  one finished decode each (``-warmup`` before the dot)
     RUN/cells/CELL/                         a sealed cell: samples.parquet, steps.parquet, cell.json
     RUN/conditions/CELL/PROMPT-HASH-0.npy   what a baseline's meshes were made from
 
-Every file gets its name by a rename, after its bytes are on the disk; a sealed cell is a folder that gets its
-name so, and its records go only after that. Whatever a kill leaves behind ends in ``~partial``.
+A file gets its name by a rename, after its bytes are on the disk. So does the folder of a sealed cell; its records are
+removed after that. Whatever a kill leaves behind ends in ``~partial``.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ STEPS = pa.schema(_KEY | {"step": _INT} | _STEP)
 
 @dataclass(frozen=True)
 class Cell:
-    """A sealed cell: what the runner said of it, and its two tables (columns ``SAMPLES`` and ``STEPS``)."""
+    """A sealed cell: the runner's facts about it, and its two tables (columns ``SAMPLES`` and ``STEPS``)."""
 
     name: str
     meta: dict[str, Any]
@@ -77,7 +77,8 @@ class Store:
     """A run folder. One process at a time writes to it; any number may read.
 
     Args:
-        path: the folder. manifest: as stored: schema, created, key, cells, and whatever else it was given.
+        path: the folder.
+        manifest: as stored: schema, created, key, cells and the other entries that ``create`` got.
     """
 
     path: Path
@@ -121,10 +122,10 @@ class Store:
 
     @classmethod
     def resume(cls, path: str | Path, manifest: Mapping[str, Any]) -> Store:
-        """Open a run to go on with it, and clear away what a kill left half done.
+        """Open a run to continue it, and remove what a kill left unfinished.
 
         Raises:
-            StoreError: as ``open``; the keys differ, each named; another process writes there; a cell whose
+            StoreError: as ``open``; or the keys differ (each is named), another process writes there, or a cell whose
                 records are still there is damaged.
             RunIncomplete: the folder cannot be written.
         """
@@ -180,7 +181,7 @@ class Store:
         return frozenset(finished)
 
     def outputs(self, cell: str) -> dict[tuple[str, int], tuple[int, ...]]:
-        """Output ids of every finished, counted sample, sealed or not; those that failed have none."""
+        """Output ids of every finished, counted sample, sealed or not; failed ones are left out."""
         if self.sealed(cell):
             frame = self.cell(cell).samples
             counted = frame[(frame["status"] == "ok") & ~frame["warmup"]]
@@ -203,7 +204,7 @@ class Store:
         return "" if path is None else path.relative_to(self.path).as_posix()
 
     def keep_condition(self, cell: str, prompt: str, condition: npt.NDArray[Any]) -> None:
-        """Write what a prompt's output is conditioned on, for reports to show beside it, to ``condition_file``.
+        """Write a prompt's condition to ``condition_file``; reports show it beside the output.
 
         Raises:
             RunIncomplete: the disk is full or read-only.
@@ -249,7 +250,7 @@ class Store:
             drop(self.path / "records" / cell)
 
     def reopen(self, cell: str) -> None:
-        """Forget the seal of a skipped cell, which holds no sample, so that it can run after all."""
+        """Remove the seal of a skipped cell, which holds no sample, so that it can run."""
         if self.sealed(cell) and self.cell(cell).meta.get("status") == "skipped":
             with self._room():
                 drop(self._folder(cell))
@@ -275,7 +276,7 @@ class Store:
         return Cell(name, body["meta"], samples, frames["steps.parquet"])
 
     def update(self, cell: str, /, **meta: Any) -> None:
-        """Set entries of a sealed cell's meta: what is known only when other cells are done too.
+        """Set entries of a sealed cell's meta that depend on other cells.
 
         Raises:
             StoreError: it is not finished, or damaged. RunIncomplete: the folder cannot be written.
@@ -321,7 +322,7 @@ class Store:
 
     @contextmanager
     def _room(self) -> Iterator[None]:
-        """Turn a disk that refuses a write into a run that stopped early."""
+        """Raise RunIncomplete where the disk refuses a write."""
         try:
             yield
         except OSError as error:
@@ -334,7 +335,7 @@ class Store:
 
 
 def condition_file(run: Path, cell: str, prompt: str) -> Path:
-    """Where a run keeps the points that a mesh was made from; under the baseline's cell, for all that pair with it."""
+    """The file of the points that a mesh was made from. The baseline's cell holds it for all cells paired with it."""
     return run / "conditions" / cell / f"{file_name(prompt, 0)}.npy"
 
 
@@ -363,7 +364,7 @@ def _show(value: Any) -> str:
 
 
 def _file_name(sample: Sample) -> str:
-    """Readable by its front, unique by its hash wherever case, length or Unicode forms are not told apart."""
+    """A readable prefix and a hash, which is unique also where case, length or Unicode forms are not distinguished."""
     prompt_hash = hashlib.sha256(sample.prompt.encode()).hexdigest()[:16]
     warmup = "-warmup" if sample.warmup else ""
     return f"{quote(sample.prompt, safe='')[:80]}-{prompt_hash}--{sample.repetition}{warmup}.json"
@@ -392,7 +393,7 @@ def _record(path: Path) -> Record:
 
 
 def _utf8(text: str | None) -> str | None:
-    """Lone surrogates escaped: a file's name in an error may hold one, and a table cannot."""
+    """Escape lone surrogates: a file's name in an error may hold one, and a table cannot."""
     return text if text is None else text.encode("utf-8", "backslashreplace").decode()
 
 

@@ -42,7 +42,7 @@ def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options
 def _run(group: LoadedGroup) -> None:
     scorer = Scorer(group)
     Schedule(group, scorer).run()
-    group.options.progress.say("proving: exact laws by enumeration, greedy equality in fp32")
+    group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
     verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, group.options.fetch)
     for cell in group.cells:
         verdict = verdicts.of(cell)

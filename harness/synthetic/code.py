@@ -61,7 +61,7 @@ def program(random: np.random.Generator) -> Program:
 
 
 def programs(random: np.random.Generator, held_out: bool) -> Iterator[Program]:
-    """An endless stream of programs of one side of the split."""
+    """An endless stream of programs of one split."""
     while True:
         drawn = program(random)
         if drawn.held_out == held_out:

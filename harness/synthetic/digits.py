@@ -19,7 +19,7 @@ from harness.record.outputs import Picture
 DATA = Path(__file__).parent / "data" / "digits.npz"
 SIDE = 8
 LEVELS = 17
-"""0 is black, 16 white: how many of 4x4 points a pen went through."""
+"""Number of grey levels. 0 is black and 16 white: a level counts the points of 4x4 that a pen covered."""
 CLASSES = 10
 VOCABULARY: tuple[str, ...] = ("digit", *map(str, range(CLASSES)))
 """Every word of every caption."""
@@ -60,7 +60,7 @@ def caption(label: int) -> str:
 
 
 def picture(levels: UInt8[np.ndarray, "8 8"]) -> Picture:
-    """Levels 0 to 16 as grey pixels, a pixel each."""
+    """Levels 0 to 16 as grey pixels."""
     return Picture(np.repeat(_GREY[levels][:, :, None], 3, 2))
 
 

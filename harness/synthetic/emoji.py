@@ -1,9 +1,9 @@
 """Scenes of emoji: one to four real pictures on a smooth or textured background, with an exact caption.
 
-Pictures are derived from Noto Color Emoji (SIL Open Font License 1.1; see data/emoji-licence.txt). Every object lies
-on a lattice of 8 pixels of 64, so that the tokens of a tokenizer that shrinks 4 times (16x16 of a picture of 64
-pixels, 8x8 of one of 32) depend on kind, colour and size, and hardly on the place. What is left open, and so makes
-a token hard to foretell, is: objects and places (tens of bits a scene) and textured backgrounds (every patch).
+Pictures are derived from Noto Color Emoji (SIL Open Font License 1.1; see data/emoji-licence.txt). Objects lie on a
+lattice of 8 pixels of 64. So the tokens of a tokenizer that shrinks 4 times (16x16 of a picture of 64 pixels, 8x8 of
+one of 32) depend on kind, colour and size, and hardly on the place. Tokens are hard to predict because of objects and
+places (tens of bits a scene) and textured backgrounds (every patch).
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ REGIONS = {"smooth": SMOOTH, "textured": TEXTURED, "object": OBJECT}
 
 
 def scenes(seed: int, split: str, count: int, family: str | None = None) -> list[Scene]:
-    """The first ``count`` scenes of a seed, alternating through the families unless one is given."""
+    """The first ``count`` scenes of a seed, of all families in turn unless one is given."""
     families = FAMILIES if family is None else (family,)
     random = np.random.default_rng([seed, SPLITS.index(split) if split in SPLITS else 0])
     return [scene(random, split, families[i % len(families)]) for i in range(count)]
@@ -127,7 +127,8 @@ def regions(drawn: Scene, cells: int = 16) -> Int8[np.ndarray, "cells cells"]:
     """Region of each token's cell: OBJECT where a quarter of it is covered, else SMOOTH or TEXTURED.
 
     Args:
-        drawn: the scene. cells: 16 for pictures of 64 pixels, 8 for those of 32.
+        drawn: the scene.
+        cells: 16 for pictures of 64 pixels, 8 for those of 32.
     """
     region = np.full((cells, cells), TEXTURED if drawn.ground.textured else SMOOTH, dtype=np.int8)
     covered = np.zeros((64, 64), dtype=np.float32)

@@ -1,7 +1,6 @@
 """Backgrounds of emoji scenes: smooth gradients, and textures whose every patch is drawn anew.
 
-A token of a gradient is nearly given by its neighbours; one of a texture is not. That is what makes regions of a
-picture easy and hard for a drafter.
+A gradient's tokens follow from their neighbours, so a drafter predicts them easily. A texture's tokens do not.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ PALETTE = np.array(
     ],
     dtype=np.float32,
 )
-"""Pale colours, so that no object is lost on one."""
+"""Pale colours, on which every object is visible."""
 
 SMOOTH = ("gradient",)
 TEXTURED = ("noise", "stripes", "checks")
@@ -36,8 +35,11 @@ class Ground:
     """A background.
 
     Args:
-        pattern: gradient, noise, stripes or checks. near, far: two different places in ``PALETTE``.
-        direction: 0 to 7, in eighths of a turn. seed: of the texture's own draws.
+        pattern: gradient, noise, stripes or checks.
+        near: index of its first colour in ``PALETTE``.
+        far: index of its second colour, another one.
+        direction: 0 to 7, in eighths of a turn.
+        seed: of the texture's own draws.
     """
 
     pattern: str
@@ -48,7 +50,7 @@ class Ground:
 
     @property
     def textured(self) -> bool:
-        """Whether its patches are drawn anew, and so hard to foretell."""
+        """Whether its patches are drawn anew, and so hard to predict."""
         return self.pattern not in SMOOTH
 
 
@@ -76,7 +78,7 @@ def paint(ground: Ground) -> Float32[np.ndarray, "64 64 3"]:
     else:
         flips = random.random((16, 16)) < 0.2
         mix = 0.65 * (_BOARD ^ flips).repeat(2, 0).repeat(2, 1) + 0.35 * grain
-    # Textures are darker at one end, or most of their patches would differ in hue alone.
+    # One end is darker, since patches would otherwise differ in hue alone.
     colours: Float32[np.ndarray, "32 32 3"] = (near * 0.78 + mix[..., None] * (far - near * 0.78)).astype(np.float32)
     return colours.repeat(2, 0).repeat(2, 1)
 

@@ -1,4 +1,4 @@
-"""Where the objects of an emoji scene lie: on a lattice of 8 pixels of 64, apart, and as a caption says."""
+"""Places of the objects of an emoji scene: on a lattice of 8 pixels of 64, without overlap, as the caption says."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ STEP = 8
 CELLS = 64 // STEP
 
 Test = Callable[[float, float], bool]
-"""Of how far the first object's centre lies right of and below the second's, in lattice steps."""
+"""Takes how far the first object's centre lies right of and below the second's, in lattice steps."""
 
 _RELATED: dict[str, Test] = {
     "left of": lambda across, down: across <= -2 and abs(across) > 1.5 * abs(down),
@@ -22,7 +22,7 @@ RELATIONS = tuple(_RELATED)
 
 
 def place(random: np.random.Generator, sides: Sequence[int], relation: str) -> list[tuple[int, int]]:
-    """Rows and columns of boxes that lie apart, and the first in a relation to the second unless it is empty."""
+    """Rows and columns of boxes that do not overlap; the first stands in ``relation`` to the second, "" for none."""
     related = _RELATED.get(relation)
     while True:
         free = [CELLS + 1 - side for side in sides]

@@ -41,7 +41,7 @@ CODES = {name: ord(sprite) for group in KINDS.values() for name, sprite in group
 """Code point of each sprite: a kind, or a colour and a kind."""
 
 SIZES = {24: 24, 16: 16, 12: 24, 8: 16}
-"""Side of a sprite in pixels, and the side at which its margin is one pixel: 12 and 8 are 24 and 16 at half scale."""
+"""Side of a sprite in pixels: the side at which its margin is one pixel; 12 and 8 are 24 and 16 at half scale."""
 
 
 def make(font: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What is in an emoji scene, and how one is drawn: objects on a lattice, in the six families of GenEval's questions.
+"""Emoji scenes and how they are drawn: objects on a lattice, in the six families of GenEval.
 
 Source of the families and of what "left of" means: Ghosh et al. 2023, arXiv:2310.11513, section 3.
 """
@@ -31,8 +31,11 @@ class Thing:
     """An object.
 
     Args:
-        kind: one of ``KINDS``. colour: "" where the kind has none. size: small (16 pixels) or large (24).
-        row, column: of its upper left corner, in lattice steps of 8 pixels.
+        kind: one of ``KINDS``.
+        colour: "" where the kind has none.
+        size: small (16 pixels) or large (24).
+        row: of its upper left corner, in lattice steps of 8 pixels.
+        column: of the same corner.
     """
 
     kind: str
@@ -52,8 +55,11 @@ class Scene:
     """One to four objects on a background.
 
     Args:
-        family: one of ``FAMILIES``. things: that do not overlap; in position, the first stands in ``relation`` to the
-            second. sized: the caption names sizes.
+        family: one of ``FAMILIES``.
+        things: objects that do not overlap.
+        ground: the background.
+        relation: in the family position, how the first object stands to the second; else "".
+        sized: whether the caption names sizes.
     """
 
     family: str
@@ -66,8 +72,8 @@ class Scene:
 def scene(random: np.random.Generator, split: str, family: str | None = None) -> Scene:
     """Draw a scene of a split, of any family or of a given one.
 
-    Whether a composition (objects, places, background pattern and colours) is held out is decided by its hash,
-    so no composition is in both splits, whatever the generators' seeds.
+    The hash of a composition (objects, places, background pattern and colours) decides its split, so no composition is
+    in both splits, whatever the generators' seeds.
 
     Raises:
         UsageError: there is no such split or family.
@@ -111,7 +117,7 @@ def draw_scene(random: np.random.Generator, family: str) -> Scene:
 
 
 def _look(random: np.random.Generator, named: bool, other: tuple[str, ...]) -> tuple[str, str]:
-    """Kind and colour, both other than those given."""
+    """Kind and colour, both different from ``other``."""
     while True:
         kinds = tuple(COLOURED) if named else KINDS
         kind = kinds[random.integers(len(kinds))]

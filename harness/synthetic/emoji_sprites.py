@@ -38,7 +38,8 @@ class Sprite:
     """One picture at one side S.
 
     Args:
-        colour: its colours times its opacity, 0 to 255. clear: one minus its opacity, 0 to 1.
+        colour: its colours times its opacity, 0 to 255.
+        clear: one minus its opacity, 0 to 1.
     """
 
     colour: Float32[np.ndarray, "S S 3"]

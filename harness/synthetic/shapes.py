@@ -1,7 +1,7 @@
 """Procedural furniture-like shapes: straight, bent, turned and jointed kinds, three levels, held-out parameters.
 
-The ranges of all lengths and ratios are cut into strips with a part for training and one for tests, which never
-meet (`_shapes_parts.SHARES`). Counts of parts and the numbers of corners follow from kind and level.
+The ranges of all lengths and ratios are cut into strips, with disjoint parts for training and for tests
+(`shapes_parts.SHARES`). Kind and level fix the number of parts and of corners.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ KINDS: Mapping[str, Callable[[Dice, int], list[Mesh]]] = MappingProxyType(
 LEVELS = (0.2, 0.4, 0.4)
 """Shares of the three levels, from few parts to many."""
 STRETCH = (0.5, 1.0)
-"""Range of the factor along an axis. With it and the turns the nearest of 1,500 training shapes is a worse answer:
-chamfer distance 0.067 instead of 0.059, where two samples of one surface have 0.049."""
+"""Range of the factor along an axis. Stretches and turns make retrieval harder: the nearest of 1,500 training shapes
+has a Chamfer distance of 0.067 instead of 0.059, where two samples of one surface have 0.049."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +54,9 @@ def shape(random: np.random.Generator, split: str, level: int | None = None) -> 
     """Draw a shape.
 
     Args:
-        random: where all draws come from. split: "train" or "test". level: 0 to 2; None: drawn by ``LEVELS``.
+        random: source of all draws.
+        split: "train" or "test".
+        level: 0 to 2; None: drawn by ``LEVELS``.
 
     Raises:
         UsageError: no such split or level.

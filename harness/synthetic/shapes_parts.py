@@ -1,4 +1,4 @@
-"""Parts that shapes are built of: boxes, bodies of revolution and tubes, as closed meshes turned outwards."""
+"""Parts of shapes: boxes, bodies of revolution and tubes, as closed meshes whose faces point outwards."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ Place = Sequence[float] | Points
 """One point."""
 
 STRIPS = 3
-"""A parameter's range is cut into as many strips, each with a part for training and one held out."""
+"""Number of strips of a parameter's range, each with a part for training and one held out."""
 SHARES = {"train": (0.0, 0.7), "test": (0.75, 0.95)}
-"""Shares of a strip by split; what lies between them is never drawn."""
+"""Part of a strip by split; values between them are never drawn."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,8 @@ class Dice:
     """Draws the parameters of a shape.
 
     Args:
-        random: where draws come from. split: "train" or "test": their ranges have no value in common.
+        random: source of the draws.
+        split: "train" or "test"; their ranges are disjoint.
     """
 
     random: np.random.Generator
@@ -101,7 +102,7 @@ def turned(profile: Sequence[tuple[float, float]], around: int, at: Sequence[flo
 
 
 def tube(path: Points, radii: float | Sequence[float], around: int) -> Mesh:
-    """A round bar along a path [k, 3], whose rings stand across it; a radius, or one a point."""
+    """A round bar along a path [k, 3], with rings across it; ``radii``: one for all, or one a point."""
     ahead = np.gradient(path, axis=0)
     ahead /= np.linalg.norm(ahead, axis=1, keepdims=True)
     side = np.array([0.0, 1.0, 0.0]) if abs(ahead[:, 1]).max() < 0.9 else np.array([1.0, 0.0, 0.0])

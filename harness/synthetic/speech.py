@@ -1,4 +1,4 @@
-"""Recordings in LibriSpeech's folders, and which of them belong to a benchmark and must not be trained on.
+"""Recordings in LibriSpeech's folders, and which of them belong to a benchmark, so that no training uses them.
 
 A folder holds SPEAKER/CHAPTER/SPEAKER-CHAPTER.trans.txt with the recordings beside it.
 

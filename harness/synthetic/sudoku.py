@@ -1,7 +1,7 @@
-"""4x4 sudokus with few given cells, written as text; most have several answers.
+"""4x4 sudokus with few clues, written as text; most have several answers.
 
-A grid has 1 to 4 once in every row, column and 2x2 box; there are 288 grids. A puzzle shows some cells of a grid. Its
-cells depend on each other, so answers drawn from the marginal distributions of single cells are rarely grids. The order
+A grid has 1 to 4 once in every row, column and 2x2 box; there are 288 grids. A puzzle shows some cells of a grid.
+Cells depend on each other, so answers drawn from the marginal distributions of single cells are rarely grids. The order
 of decoding matters for such puzzles (Kim et al. 2025, arXiv:2502.06768).
 """
 
@@ -22,8 +22,8 @@ BOX = 2
 DIGITS = "1234"
 HIDDEN = "."
 ASK = "="
-GIVEN = range(2, 7)
-"""How many cells a puzzle shows."""
+CLUES = range(2, 7)
+"""Numbers of clues of a puzzle."""
 HELD_OUT = 16
 """One puzzle in this many is held out."""
 
@@ -33,7 +33,7 @@ class Puzzle:
     """Some cells of a grid.
 
     Args:
-        shown: 16 characters in raster order, a digit or a point.
+        clues: 16 characters in raster order, a digit or a point.
         answer: 16 digits: the grid that it was drawn from, which is one of its answers.
     """
 
@@ -47,7 +47,7 @@ class Puzzle:
 
     @property
     def held_out(self) -> bool:
-        """Whether it is kept for evaluation. Its shown cells alone decide, whatever the seed and the grid."""
+        """Whether it is kept for evaluation. Its clues alone decide, whatever the seed and the grid."""
         return hashlib.sha256(self.clues.encode()).digest()[0] % HELD_OUT == 0
 
 
@@ -70,7 +70,7 @@ def faults(text: str) -> int:
 
 
 def solves(clues: str, text: str) -> bool:
-    """Whether an answer is a grid with the shown cells."""
+    """Whether an answer is a grid with these clues."""
     agrees = len(text) == CELLS and all(a in (HIDDEN, b) for a, b in zip(clues, text, strict=True))
     return agrees and not faults(text)
 
@@ -82,10 +82,10 @@ def answers(clues: str) -> int:
 
 
 def puzzles(random: np.random.Generator, held_out: bool) -> Iterator[Puzzle]:
-    """An endless stream of puzzles of one side. Grid, number of shown cells and these cells are drawn uniformly."""
+    """An endless stream of puzzles of one split. Grid, number of clues and their cells are drawn uniformly."""
     while True:
         grid = "".join(map(str, grids()[int(random.integers(len(grids())))]))
-        clue_cells = set(random.permutation(CELLS)[: int(random.choice(GIVEN))].tolist())
+        clue_cells = set(random.permutation(CELLS)[: int(random.choice(CLUES))].tolist())
         clues = "".join(cell if at in clue_cells else HIDDEN for at, cell in enumerate(grid))
         puzzle = Puzzle(clues, grid)
         if puzzle.held_out == held_out:

@@ -87,7 +87,7 @@ class TestWorld:
         assert not {puzzle.clues for puzzle in training} & {puzzle.clues for puzzle in held_out}
         assert all(sudoku.solves(puzzle.clues, puzzle.answer) for puzzle in (*training, *held_out))
         given_counts = {sudoku.CELLS - puzzle.clues.count(sudoku.HIDDEN) for puzzle in training}
-        assert given_counts == set(sudoku.GIVEN)
+        assert given_counts == set(sudoku.CLUES)
         again = islice(sudoku.puzzles(np.random.default_rng(0), held_out=False), 3000)
         assert training == list(again)
 
