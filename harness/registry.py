@@ -18,7 +18,8 @@ class Registry(Generic[T]):
     """Names of one kind, each registered once, by our packages or through an entry point.
 
     Args:
-        kind: the word used in errors. group: the entry-point group that third parties fill.
+        kind: the word used in errors.
+        group: the entry-point group of other packages.
     """
 
     def __init__(self, kind: str, group: str) -> None:

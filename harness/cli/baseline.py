@@ -1,4 +1,4 @@
-"""`stride baseline`: what a gate compares with."""
+"""`stride baseline`: the counts that a gate compares with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reports.gate.decision import make_baseline
 
 @click.group(name="baseline")
 def command() -> None:
-    """Keep a run's counts.
+    """Store a run's counts in a file, for `stride gate`.
 
     \b
     stride baseline make runs/nightly --out baseline.json
@@ -24,10 +24,10 @@ def command() -> None:
 
 @command.command(name="make")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), default=Path("baseline.json"), show_default=True)
+@click.option("--out", type=click.Path(path_type=Path), default=Path("baseline.json"), show_default=True, help="File.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {baseline, cells}.")
 def make(run: Path, out: Path, as_json: bool) -> None:
-    """Write the counts of every drafting cell, per prompt and seed.
+    """Write the counts of every cell that drafts, by prompt and seed.
 
     \b
     stride baseline make runs/nightly --out baseline.json

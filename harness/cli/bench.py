@@ -16,17 +16,18 @@ from harness.platform.malloc import keep_pages
 
 @click.command(name="bench")
 @click.argument("only", required=False, default="")
-@click.option("--pairs", type=click.IntRange(1), default=peers.PAIRS, show_default=True)
-@click.option("--tokens", type=click.IntRange(8), default=32, show_default=True, help="Output tokens a prompt.")
-@click.option("--threads", type=click.IntRange(1), default=2, show_default=True)
+@click.option("--pairs", type=click.IntRange(1), default=peers.PAIRS, show_default=True, help="Timed pairs.")
+@click.option("--tokens", type=click.IntRange(8), default=32, show_default=True, help="Output tokens of a prompt.")
+@click.option("--threads", type=click.IntRange(1), default=2, show_default=True, help="CPU threads.")
 @click.option("--backbone", default="smollm2-135m", show_default=True)
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON document: [{name, ours, peer, ratio, low, high, unit}]."
 )
 def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_json: bool) -> None:
-    """Interleaved pairs against transformers' generate (trees: our own baseline), and overhead. ONLY: part of a name.
+    """Time methods against transformers' generate in interleaved pairs, and the harness's overhead.
 
-    Exit codes: 0 every goal is met, 1 one is missed, 4 one is inconclusive (fewer than 24 pairs, or too wide).
+    Trees are timed against our own baseline. ONLY: benchmarks whose name has this part.
+    Exit codes: 0 every goal is met, 1 one is missed, 4 one is inconclusive (fewer than 24 pairs, or a wide interval).
 
     \b
     stride bench

@@ -15,10 +15,10 @@ from reports.gate import compare
 @click.command(name="compare")
 @click.argument("a", type=click.Path(path_type=Path))
 @click.argument("b", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Write Markdown here too.")
+@click.option("--out", type=click.Path(path_type=Path), help="Also write Markdown to this file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {rows, only_a, only_b, notes}.")
 def command(a: Path, b: Path, out: Path | None, as_json: bool) -> None:
-    """Differences of B from A, paired by prompt and seed, with intervals; seconds on equal machines only.
+    """Differences of run B from run A, paired by prompt and seed, with intervals. Times: on equal machines only.
 
     \b
     stride compare runs/before runs/after

@@ -1,4 +1,4 @@
-"""`stride cost`: what training a parallel decoder takes, a paper's table beside ours."""
+"""`stride cost`: operations and GPU hours of training a parallel decoder, a paper's table beside ours."""
 
 from __future__ import annotations
 
@@ -18,17 +18,21 @@ from reports.cost import tables
 
 
 @click.command(name="cost")
-@click.option("--cards", type=click.Path(path_type=Path), help="Cards of yours, in the form of the shipped ones.")
-@click.option("--utilisation", type=click.FloatRange(0, min_open=True), help="FLOP/s a GPU sustains. Default: theirs.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="Write both tables and the notes here too.")
-@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write the cost table here too.")
+@click.option("--cards", type=click.Path(path_type=Path), help="Your own cards, in the form of the shipped ones.")
+@click.option(
+    "--utilisation",
+    type=click.FloatRange(0, min_open=True),
+    help="FLOP/s a GPU sustains. Default: the paper's.",
+)
+@click.option("--markdown", type=click.Path(path_type=Path), help="Also write both tables and the notes to this file.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Also write the cost table to this file.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {cost: [...], frameworks: [...]}.")
 def command(
     cards: Path | None, utilisation: float | None, markdown: Path | None, csv_file: Path | None, as_json: bool
 ) -> None:
-    """Training cost by C = 6PD, or 2 P_base D + 6 P_aux D with a frozen base; GPU hours are C / (3600 U).
+    """Compute the training cost: C = 6 P D, or 2 P_base D + 6 P_aux D with a frozen base; GPU hours are C / (3600 U).
 
-    Printed values that do not round to what their own formula gives are named below the table.
+    P: parameters, D: tokens, U: FLOP/s of a GPU. Notes name printed values that differ from their own formula.
 
     \b
     stride cost                                   the tables of the paper on Cross-Regression

@@ -1,4 +1,4 @@
-"""`stride doctor`: what a run would find on this machine."""
+"""`stride doctor`: what this machine has, and what is missing."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",)}
 @click.command(name="doctor")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, versions, checks}.")
 def command(as_json: bool) -> None:
-    """Machine, versions, weights at hand, extras, disk, and whether the sandbox can cut off the network.
+    """Print machine, versions, disk, weights and extras that are here, and whether the sandbox can block the network.
 
-    Exit code 1 when something that `stride run quick` needs is broken.
+    Exit code 1 where something that `stride run quick` needs is broken.
 
     \b
     stride doctor

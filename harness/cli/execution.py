@@ -1,4 +1,4 @@
-"""What `stride run` does with a plan: decode it, then write and print its reports."""
+"""Executes the plan of `stride run`: decodes it, then writes and prints its reports."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
 
 
 def _refuse(plan: Plan, options: dict[str, Any]) -> None:
-    """Before anything is loaded.
+    """Refuse a plan that cannot run, before anything is loaded.
 
     Raises:
         UsageError: every cell is skipped, or there is no such device.

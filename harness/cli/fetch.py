@@ -14,11 +14,11 @@ from harness.plan import presets
 def command(names: tuple[str, ...], as_json: bool) -> None:
     """Download pinned weights, check their hashes, convert them once to safetensors.
 
-    The cache is $STRIDE_CACHE, or ~/.cache/stridebench.
+    They are stored in $STRIDE_CACHE, by default ~/.cache/stridebench.
 
     \b
     stride fetch smollm2-135m
-    stride list backbones        names, and which are ready
+    stride list backbones        all names, and which are ready
     """
     rows = []
     for name in names:

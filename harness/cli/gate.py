@@ -1,4 +1,4 @@
-"""`stride gate`: a red light when a change cost acceptance, and none otherwise."""
+"""`stride gate`: fails where a change lowered acceptance."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from reports.gate import decision
 
 @click.command(name="gate")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--baseline", type=click.Path(path_type=Path), required=True, help="From `stride baseline make`.")
-@click.option("--margin", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Drop tolerated.")
-@click.option("--min-prompts", type=click.IntRange(2), default=6, show_default=True)
+@click.option("--baseline", type=click.Path(path_type=Path), required=True, help="File of `stride baseline make`.")
+@click.option("--margin", type=click.FloatRange(0, 1), default=0.05, show_default=True, help="Tolerated drop.")
+@click.option("--min-prompts", type=click.IntRange(2), default=6, show_default=True, help="Fewer are inconclusive.")
 @click.option("--markdown", type=click.Path(path_type=Path), help="Default: RUN/gate.md.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Default: RUN/gate.xml.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {verdict, rows}.")
@@ -31,10 +31,10 @@ def command(
     junit: Path | None,
     as_json: bool,
 ) -> None:
-    """One-sided on tau - 1 and on the acceptance rate, paired by prompt and seed, on counts alone.
+    """Test whether tau - 1 and the acceptance rate dropped against a baseline: one-sided, paired by prompt and seed.
 
-    The suite must be the one that the baseline was made from; what may differ is what a gate is for: code, weights,
-    and what a preset's name stands for (a drafter named in the suite, say). Fewer prompts compare the shared ones.
+    Only counts are compared, no times. The suite must be the baseline's. Code, weights and the models that presets name
+    may differ, since the gate tests them. Of fewer prompts the shared ones are compared.
 
     Exit codes: 0 pass, 1 fail, 4 inconclusive (too few prompts, or too wide an interval), 2 error.
 

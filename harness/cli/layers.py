@@ -1,4 +1,4 @@
-"""`stride layers`: what an adapter does to a model's rows, layer by layer."""
+"""`stride layers`: what an adapter changes in a model's hidden rows, layer by layer."""
 
 from __future__ import annotations
 
@@ -25,21 +25,23 @@ from reports import adapter_layers, text_table
 
 CSV, PNG = "layers.csv", "layers.png"
 BATCH = 8
-"""Prompts that are gone on with together."""
+"""Prompts that are continued together."""
 
 
 @click.command(name="layers")
 @click.argument("backbone")
-@click.option("--adapter", required=True, metavar="NAME|FOLDER", help="One that came with the package, or trained.")
-@click.option("--task", required=True, help="Whose prompts are gone on with: gsm8k, programs, humaneval, ...")
-@click.option("--prompts", "count", default=50, show_default=True, type=click.IntRange(1), help="The first so many.")
-@click.option("--tokens", default=128, show_default=True, type=click.IntRange(1), help="A prompt, at most.")
+@click.option("--adapter", required=True, metavar="NAME|FOLDER", help="A shipped or a trained adapter.")
+@click.option("--task", required=True, help="Task of the prompts: gsm8k, programs, humaneval, ...")
+@click.option("--prompts", "count", default=50, show_default=True, type=click.IntRange(1), help="How many prompts.")
+@click.option(
+    "--tokens", default=128, show_default=True, type=click.IntRange(1), help="New tokens of a prompt, at most."
+)
 @click.option(
     "--reading",
     default="beside",
     show_default=True,
     type=click.Choice(get_args(layers.Reading)),
-    help="Rows with the adapter on see the plain text and themselves, as in a decode; or only each other.",
+    help="Rows with the adapter attend to the text without it, as in a decode (beside), or to each other (alone).",
 )
 @click.option("--dtype", type=click.Choice(DTYPES), help="Default: the backbone's own.")
 @click.option("--device", default="cpu", show_default=True)
@@ -57,9 +59,9 @@ def command(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Cross-Regression's Fig. 3: each layer's rows without an adapter and with it on, over the model's greedy texts.
+    """Measure hidden rows without and with an adapter, layer by layer, on greedy texts (Cross-Regression, Fig. 3).
 
-    Norms, cosines to the layer before, and cosines of both readings; a mean a prompt first, intervals over prompts.
+    Measures: norms, cosines to the layer before, cosines of the two rows. Means by prompt, intervals over prompts.
 
     \b
     stride layers embedded-code --adapter cross-regression --task programs --prompts 8 --out layers
@@ -90,10 +92,10 @@ def command(
 
 
 def _refuse(backbone: str, adapter: str, out: Path) -> None:
-    """Before anything is loaded.
+    """Refuse wrong arguments before anything is loaded.
 
     Raises:
-        UsageError: no such backbone, or one without hidden or gated rows; a place that is taken.
+        UsageError: no such backbone, or one without hidden or gated rows; or a file exists already.
         WeightsError: no such adapter.
     """
     missing = layers.NEEDS - presets.resolve(backbone).meets()

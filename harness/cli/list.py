@@ -24,12 +24,12 @@ KINDS = ("methods", "tasks", "backbones", "suites", "matrix")
 @click.argument("kind", type=click.Choice(KINDS), required=False)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: [{name, kind, claim, needs, source, ...}].")
 def command(kind: str | None, as_json: bool) -> None:
-    """What there is: claims, needs, sources, parameters.
+    """Methods, tasks, backbones and suites, with claims, requirements, sources and parameters.
 
     \b
     stride list                  everything but the matrix
     stride list methods          claims and parameters
-    stride list matrix           every method on every backbone: runs, or the need it lacks
+    stride list matrix           every method on every backbone: runs, or the requirement that it lacks
     stride list backbones --json
     """
     declare_all()

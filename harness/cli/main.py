@@ -1,4 +1,4 @@
-"""The command `stride`: verbs are imported when they are asked for, errors become one message and an exit code."""
+"""The command `stride`: a verb is imported when it is used; an error becomes one message and an exit code."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from harness.platform import stand_ins
 VERBS = {
     "list": "methods, tasks, backbones, suites, or the matrix of methods and backbones",
     "fetch": "download and convert a backbone's weights, once",
-    "run": "decode a suite's prompts with its methods and store every step",
-    "train": "weights from a recipe: resumable, seeded, its CPU hours stated",
+    "run": "decode a suite's prompts with its methods, and store every step",
+    "train": "train weights from a recipe: resumable, seeded, with its CPU hours",
     "report": "tables and a Pareto plot of a run",
     "verify": "exact output distributions by enumeration, and the injected bugs they catch",
     "compare": "paired differences between two runs",
     "show": "one cell of a run, or one of its outputs",
     "study": "a questionnaire about the meshes of a run, and the count of its votes",
-    "baseline": "keep a run's counts as what a gate compares with",
+    "baseline": "store a run's counts, which a gate compares with",
     "gate": "pass, fail or inconclusive against a baseline, on counts",
-    "layers": "what an adapter does to a model's rows, layer by layer",
-    "cost": "what training takes: operations and GPU hours, a paper's table beside ours",
+    "layers": "what an adapter changes in a model's hidden rows, layer by layer",
+    "cost": "operations and GPU hours of training: a paper's table beside ours",
     "bench": "our speed against transformers', interleaved",
-    "doctor": "what this machine has, and what it lacks",
+    "doctor": "what this machine has, and what is missing",
 }
 
 
@@ -82,7 +82,7 @@ def emit(document: Any) -> None:
 
 
 def strict(value: Any) -> Any:
-    """As values that JSON has: NaN becomes null, an infinity its name, arrays and tuples lists, the rest text."""
+    """Values that JSON has: NaN becomes null, an infinity its name, arrays and tuples lists, other types text."""
     if isinstance(value, dict):
         return {str(key): strict(item) for key, item in value.items()}
     if type(value).__name__ == "NAType":
@@ -97,7 +97,7 @@ def strict(value: Any) -> Any:
 
 
 def only_lists(arguments: Sequence[str]) -> bool:
-    """Whether a command line asks for texts alone: a list, the cells of a run, or help."""
+    """Whether a command line prints texts alone: a list, the cells of a run, or help."""
     verb, options = arguments[:1], set(arguments[1:])
     return verb == ["list"] or (verb == ["run"] and "--dry-run" in options) or bool(options & {"--help", "-h"})
 

@@ -13,7 +13,7 @@ from harness.registry import METHODS
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row a pair: it runs, or the reason why it does not. There is no third outcome."""
+    """One row for each pair: it runs, or the reason why not."""
     pairs = []
     specs = presets.by_name()
     for name in METHODS:

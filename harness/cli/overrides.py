@@ -1,4 +1,4 @@
-"""The options of `stride run` that replace what a suite says."""
+"""The options of `stride run` that replace values of a suite."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from harness.errors import UsageError
 from harness.plan.suite import Overrides
 
 NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
-"""Keys of a suite that one option each replaces by a number."""
+"""Keys of a suite that an option replaces by a number."""
 ENTRIES = {"methods": "--method", "backbones": "--backbone", "tasks": "--task"}
 """Keys of a suite that an option replaces entry by entry."""
 SWEEPS = {"temperature": "--temperature", "batch": "--batch"}
@@ -19,7 +19,7 @@ SWEEPS = {"temperature": "--temperature", "batch": "--batch"}
 
 
 def read(arguments: Mapping[str, Any]) -> Overrides:
-    """What the options say; each error names its option.
+    """The values of the options; each error names its option.
 
     Raises:
         UsageError: a --set without a value, or a text that is not YAML.
@@ -45,7 +45,7 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
 
 
 def missing(overrides: Overrides) -> list[str]:
-    """The options that would name a whole suite and were not given."""
+    """The options that a suite of options alone lacks."""
     return [option for key, option in ENTRIES.items() if key not in overrides.values]
 
 

@@ -14,11 +14,13 @@ from reports.summary import summarise
 
 @click.command(name="report")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), help="Where files go. Default: RUN/report.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: a row a cell.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the files. Default: RUN/report.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: one row for each cell.")
 def command(run: Path, out: Path | None, as_json: bool) -> None:
-    """Print the table; write Markdown, CSV and LaTeX, the Pareto plot as PNG and SVG, sheets of
-    pictures, meshes and transcripts where there are any, and for a run of papers/... the paper's tables and figures.
+    """Print the table of a run, and write its reports.
+
+    Files: the table as Markdown, CSV and LaTeX; the Pareto plot as PNG and SVG; sheets of pictures, meshes and
+    transcripts; and for a run of papers/... the paper's tables and figures.
 
     \b
     stride report runs/quick-20260101-120000

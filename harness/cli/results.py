@@ -1,4 +1,4 @@
-"""What a run leaves behind for its reader: tables, plots, sheets, and lines of a history."""
+"""The reports of a run: tables, plots, sheets, and lines of a history."""
 
 from __future__ import annotations
 

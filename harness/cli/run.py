@@ -24,40 +24,49 @@ EXECUTORS = ("serial", "ray")
     "--method",
     "methods",
     multiple=True,
-    help="Instead of a suite's: NAME, or YAML such as '{name: sjd, window: 8}'.",
+    help="Replaces the suite's methods: NAME, or YAML such as '{name: sjd, window: 8}'.",
 )
-@click.option("--backbone", "backbones", multiple=True, help="A preset, hub:ORG/NAME, gguf:FILE or a folder.")
-@click.option("--task", "tasks", multiple=True, help="NAME, or YAML such as '{name: humaneval, limit: 4}'.")
-@click.option("--dtype", "dtypes", multiple=True, help="fp32, bf16, ...; part of each cell's key.")
-@click.option("--temperature", "-t", multiple=True, type=float)
-@click.option("--max-new-tokens", type=int)
+@click.option(
+    "--backbone",
+    "backbones",
+    multiple=True,
+    help="As --method: a preset, hub:ORG/NAME, gguf:FILE or a folder.",
+)
+@click.option(
+    "--task", "tasks", multiple=True, help="As --method: NAME, or YAML such as '{name: humaneval, limit: 4}'."
+)
+@click.option("--dtype", "dtypes", multiple=True, help="Type of all backbones: fp32, bf16, fp16 or fp64.")
+@click.option("--temperature", "-t", multiple=True, type=float, help="0 is greedy; several to sweep.")
+@click.option("--max-new-tokens", type=int, help="Output tokens of a prompt, at most.")
 @click.option("--batch", multiple=True, type=int, help="Prompts decoded in lock step; several to sweep.")
-@click.option("--limit", type=int, help="Prompts of each task.")
-@click.option("--repetitions", type=int)
-@click.option("--seed", type=int)
-@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any other key of a suite.")
+@click.option("--limit", type=int, help="Number of prompts of each task.")
+@click.option("--repetitions", type=int, help="Decodes of each prompt, each with its own seed.")
+@click.option("--seed", type=int, help="Seed of all draws.")
+@click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of a suite, such as top_p=0.9.")
 @click.option("--out", type=click.Path(path_type=Path), help="Run folder. Default: runs/SUITE-TIME.")
-@click.option("--resume", is_flag=True, help="Go on with the run in --out (or the latest of this suite).")
-@click.option("--dry-run", is_flag=True, help="List the cells and the reasons of those that are skipped.")
-@click.option("--device", default="cpu", show_default=True)
-@click.option("--executor", type=click.Choice(EXECUTORS), default="serial", show_default=True)
+@click.option("--resume", is_flag=True, help="Continue the run in --out (or the latest of this suite).")
+@click.option("--dry-run", is_flag=True, help="List the cells, and why some are skipped; decode nothing.")
+@click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
+@click.option("--executor", type=click.Choice(EXECUTORS), default="serial", show_default=True, help="ray: a cluster.")
 @click.option("--allow-code-execution", is_flag=True, help="Let tasks execute model output (HumanEval's pass@1).")
-@click.option("--append", type=click.Path(path_type=Path), help="Append one JSON line a cell to this history.")
+@click.option("--append", type=click.Path(path_type=Path), help="Append one JSON line for each cell to this file.")
 @click.option("--offline", is_flag=True, help="Never download weights.")
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON document: {run, cells, done, failed, malformed, skipped}."
 )
 def command(name: str | None, **options: Any) -> None:
-    """Run a suite, or what the options name; then print its table and write its plots.
+    """Run a suite, or the methods, backbones and tasks of the options; print the table and write the plots.
+
+    A cell is one method on one backbone, dtype, task and temperature.
 
     \b
     stride run quick
     stride run quick --dry-run
     stride run quick --limit 2 --out runs/mine
-    stride run papers/sjdpp --backbone embedded-image    ends with the paper's tables, measured beside printed
+    stride run papers/sjdpp --backbone embedded-image    also the paper's tables, measured beside printed
     stride run quick --out runs/mine --resume            after ^C, a kill or a full disk
     stride run --method sjd --method '{name: sjdpp, reuse: M}' --backbone tabular --task tabular -t 1
-    stride run quick --batch 1 --batch 4                 four prompts at a time, beside one
+    stride run quick --batch 1 --batch 4                 four prompts at a time, and one
     stride run nightly --append history.jsonl --allow-code-execution
     """
     declare_all()
@@ -72,10 +81,10 @@ def command(name: str | None, **options: Any) -> None:
 
 
 def _suite(name: str | None, overrides: Overrides) -> Resolved:
-    """The suite of that name, or the one that the options name by themselves.
+    """The suite of that name, or one of the options alone.
 
     Raises:
-        UsageError: no such suite, or too few options; or names or values are wrong.
+        UsageError: there is no such suite, the options are too few, or names or values are wrong.
     """
     if name is not None:
         return load(name, overrides)

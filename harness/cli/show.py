@@ -22,10 +22,10 @@ from harness.record.store import Cell, Store
 @click.option("--prompt", help="Print this prompt's output and steps.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: the cell's meta and metrics.")
 def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> None:
-    """A cell's verdict, metrics, acceptance by depth, and outputs. CELL may be any part of a cell's id.
+    """Print a cell's verdict, metrics, acceptance by depth and outputs. CELL is any part of a cell's id.
 
     \b
-    stride show runs/quick-20260101-120000                        the cells
+    stride show runs/quick-20260101-120000                        the ids of its cells
     stride show runs/quick-20260101-120000 prompt_lookup
     stride show runs/quick-20260101-120000 prompt_lookup --prompt HumanEval/3
     """

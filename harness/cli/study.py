@@ -18,7 +18,7 @@ PATH = click.Path(path_type=Path)
 
 @click.group(name="study")
 def command() -> None:
-    """Ask people which meshes are best, without telling them what made which.
+    """Ask people which meshes are best, in a questionnaire that names no method.
 
     \b
     stride study export runs/mine autoregressive.embedded-mesh. autoregressive.embedded-mesh-truncated multi_head.
@@ -29,14 +29,13 @@ def command() -> None:
 @command.command(name="export")
 @click.argument("run", type=PATH)
 @click.argument("cells", nargs=-1, required=True, metavar="CELL...")
-@click.option("--cases", default=20, show_default=True, type=click.IntRange(1), help="Shapes that are asked about.")
+@click.option("--cases", default=20, show_default=True, type=click.IntRange(1), help="Number of shapes.")
 @click.option("--seed", default=0, show_default=True, type=click.IntRange(0), help="Of the shapes and their order.")
-@click.option("--out", type=PATH, help="Where both files go. Default: RUN/study.")
+@click.option("--out", type=PATH, help="Folder of both files. Default: RUN/study.")
 def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path | None) -> None:
-    """Write questionnaire.html, one file that is whole by itself, and key.json, which stays with you.
+    """Write questionnaire.html, which needs no other file, and key.json, which you keep.
 
-    A CELL may be any part of a cell's id; name two or more, the paper has three. Answers are saved as a file by each
-    participant.
+    CELL is any part of a cell's id. Name two or more; the paper has three. Participants save their answers as files.
 
     \b
     stride study export runs/mine autoregressive.embedded-mesh. multi_head. --cases 20 --seed 1
@@ -52,7 +51,7 @@ def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path |
 @click.argument("answers", nargs=-1, required=True, type=PATH, metavar="ANSWERS...")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {participants, unanswered, votes: [...]}.")
 def tally(key: Path, answers: tuple[Path, ...], as_json: bool) -> None:
-    """Count the votes of all participants, a file each.
+    """Count the votes of all participants, one file each.
 
     \b
     stride study tally runs/mine/study/key.json answers-*.json

@@ -1,4 +1,4 @@
-"""`stride train`: make shipped weights again, or one's own, from a recipe."""
+"""`stride train`: trains weights from a recipe, the shipped ones or new ones."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ EVERY_S = 30.0
 @click.command(name="train")
 @click.argument("kind", required=False)
 @click.argument("name", required=False)
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of checkpoint and result [trained/NAME].")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of checkpoint and result. Default: trained/NAME.")
 @click.option("--seed", default=0, show_default=True, help="Of weights and data.")
-@click.option("--minutes", type=float, help="Stop after so long; the same command goes on from there.")
+@click.option("--minutes", type=float, help="Stop after this time; the same command continues.")
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
-@click.option("--part", "parts", multiple=True, help="NAME=FOLDER: another result than the shipped one to build on.")
+@click.option("--part", "parts", multiple=True, help="NAME=FOLDER: build on this result of the recipe NAME.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {folder, finished, step, hours}.")
 def command(
     kind: str | None,
@@ -41,9 +41,9 @@ def command(
     parts: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Train what a recipe describes: KIND is backbone, drafter, heads, adapter, samplers or scorer, NAME a recipe.
+    """Train the recipe NAME. KIND is backbone, drafter, heads, adapter, samplers or scorer.
 
-    Interrupt it at any time: the same command goes on from the last checkpoint (every two minutes).
+    After an interruption the same command continues from the last checkpoint, which is written every two minutes.
 
     \b
     stride train                          the recipes, their data and their CPU hours
@@ -72,7 +72,7 @@ def command(
 
 
 class Watch:
-    """A bar on a terminal, a line every half minute elsewhere."""
+    """A progress bar on a terminal, a line every half minute elsewhere."""
 
     def __init__(self, name: str, steps: int) -> None:
         columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())

@@ -29,7 +29,7 @@ BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2
 
 @click.command(name="verify")
 @click.argument("methods", nargs=-1)
-@click.option("--param", "-p", "params", multiple=True, metavar="KEY=VALUE", help="Verify this setting instead.")
+@click.option("--param", "-p", "params", multiple=True, metavar="KEY=VALUE", help="Verify this setting only.")
 @click.option("--quick", is_flag=True, help="Only the smaller models.")
 @click.option(
     "--json",
@@ -38,10 +38,10 @@ BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2
     help="One JSON document: [{method, params, claim, total_variation, ...}].",
 )
 def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_json: bool) -> None:
-    """Enumerate every outcome of a decode on small random models: total variation to the target, without noise.
+    """Enumerate every outcome of a decode on small random models, and print the total variation to the target.
 
-    Exact methods must show less than 1e-12; each injected bug, a one-line change of the real code, more than 1e-3.
-    Exit codes: 1 when a claim of exactness fails or an injected bug goes unseen, 4 when one could not be enumerated.
+    An exact method must stay below 1e-12. Each injected bug, a one-line change of the real code, must exceed 1e-3.
+    Exit codes: 1 a claim of exactness fails or an injected bug is not caught, 4 a method could not be enumerated.
 
     \b
     stride verify

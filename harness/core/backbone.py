@@ -1,4 +1,4 @@
-"""What a backbone is to the harness: offers, caches, a tokenizer, a fingerprint. Knows no method."""
+"""What a backbone is to the harness: capabilities, caches, a tokenizer, a fingerprint. Knows no method."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ class EncodedPrompt:
     """A prompt as a backbone reads it.
 
     Args:
-        tokens: prompt ids, at least one. cache: makes an empty cache for this prompt, which holds whatever conditions
-            the model beside its tokens: encoder states, a second guidance branch. condition: what the encoder made of
-            the prompt's condition, where the backbone meets CONDITION.
+        tokens: prompt ids, at least one.
+        cache: makes an empty cache for this prompt, with what conditions the model beside its tokens: encoder states, a
+            second guidance branch.
+        condition: the encoder's rows of the prompt's condition, where the backbone meets CONDITION.
     """
 
     tokens: tuple[int, ...]
@@ -38,10 +39,11 @@ class EncodedPrompt:
 
 @dataclass(frozen=True, eq=False)
 class TiedEmbeddings:
-    """The two ends of a model, which drafters over its hidden rows borrow; views where it has them, to be read only.
+    """Embedding and unembedding of a model, which drafters over its hidden rows share. They may be views: read only.
 
     Args:
-        embed: row v is what id v enters the first layer as. unembed: raw logits are its products with normed rows.
+        embed: row v is the first layer's input for id v.
+        unembed: raw logits are its products with normed rows.
     """
 
     embed: Float[Tensor, "V E"]
@@ -52,9 +54,11 @@ class Backbone(ABC):
     """A loaded model. One object serves any number of caches; it holds no state of a decode.
 
     Attributes:
-        name: as the user wrote it. dtype: one of ``DTYPES``. device: a torch device string.
-        default_dtype: what it runs in unless the user says otherwise.
-        toy_drafters: it makes a toy of any drafter and component, so none is loaded.
+        name: as the user wrote it.
+        dtype: one of ``DTYPES``.
+        device: a torch device string.
+        default_dtype: its type unless the user names another.
+        toy_drafters: whether it makes a toy of any drafter and component, so that none is loaded.
         capabilities: vocabulary, context, end-of-text ids and requirements met.
         fingerprint: hex digest of weights and configuration: part of every cell's provenance.
         forward_kind: the implementation that computes its passes, as the record says it; empty: the class's name.
@@ -88,11 +92,11 @@ class Backbone(ABC):
     @classmethod
     @abstractmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """The needs that it would meet, told without loading anything."""
+        """The requirements that it would meet, decided without loading it."""
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
-        """Whether it would have a tokenizer; where that is not known, yes."""
+        """Whether it would have a tokenizer; True where that is not known."""
         return True
 
     @classmethod

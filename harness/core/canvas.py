@@ -38,7 +38,8 @@ class Canvas:
         kind: "target" or "draft": whose time a pass is.
 
     Attributes:
-        start, end: P, and the position behind the last one to fill.
+        start: P.
+        end: the position behind the last one to fill.
         tokens: id at each position, the prompt's and those filled so far.
         passes: forward passes so far, prefill not counted.
         rows: entries fed by them.
@@ -105,7 +106,7 @@ class Canvas:
         """One pass over N entries. Each entry attends to earlier positions (`before`) or to every entry (`all`).
 
         An entry that stood at one of the positions leaves the cache first. Entries that attended to it are not
-        recomputed. A pass fills nothing, so a token may be one that only stands in for another.
+        recomputed. A pass fills nothing, so a token may be a placeholder.
 
         Args:
             tokens: ids.
@@ -118,8 +119,8 @@ class Canvas:
             Raw logits. Those at positions[n] are for the position after it; a masked model's are for its own.
 
         Raises:
-            ContractError: the positions are not ascending, not on the canvas, or not one a token; the prompt's last one
-                is missing in the first pass, or is read again; all are to be seen, and the prompt was read causally.
+            ContractError: the positions are not ascending, not on the canvas, or not one a token; the first pass lacks
+                the prompt's last one, or a later pass reads it; or all are seen, and the prompt was read causally.
         """
         if sees == "all" and not self._ready:
             self._base, self._ready = 0, True
@@ -157,9 +158,10 @@ class Canvas:
         return dict(placed)
 
     def rewrite(self, tokens: Sequence[int]) -> list[int]:
-        """Fill the first positions with these ids and empty all others; what was read from the first change on leaves.
+        """Fill the first positions with these ids and empty all others. Entries from the first change on are dropped.
 
-        Returns: positions whose entries a pass must read, the last one filled always among them, in ascending order.
+        Returns:
+            Positions that a pass must read, ascending; the last filled one is always among them.
         """
         new = dict(enumerate(tokens, self.start))
         last = self.start + len(new) - 1

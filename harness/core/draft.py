@@ -108,7 +108,7 @@ class HostAcceptance:
 
     @property
     def accepted(self) -> int:
-        """Drafts emitted: those of the path, and an unread one that passed."""
+        """Number of accepted drafts: those of the path, and an unread one that passed."""
         return len(self.path) + bool(self.passed)
 
 
@@ -116,10 +116,10 @@ class HostAcceptance:
 class Fill:
     """What a step on a canvas emits: F >= 1 tokens, each at a position of its own; it stays on the device until read.
 
-    No token of it ends the text: a canvas has as many positions as it has.
+    No token ends the text, since the length of a canvas is fixed.
 
     Args:
-        resampled: how many of the tokens were drawn in place of drafts (counted, never judged by it).
+        resampled: number of tokens drawn in place of drafts, for the record alone.
     """
 
     positions: Int[Tensor, " F"]
@@ -138,9 +138,9 @@ class Acceptance:
     Args:
         path: nodes kept.
         token: the token emitted after them: the bonus token where all were kept, else the correction token.
-        extra_ids: ids that the method itself wants to know on the host; they come with the same read.
-        passed: a draft that no pass has computed may be tested behind a path that was kept whole. True: it is accepted
-            and is the token; False: it is rejected; None: no such draft was tested.
+        extra_ids: ids that the method needs on the host; they come with the same read.
+        passed: whether a draft that no pass has computed is accepted behind a path that was kept whole; it is then the
+            token. None: no such draft was tested.
         energies: of the drafts that were tested, in nats, for the record alone; see `Step.energies`.
     """
 

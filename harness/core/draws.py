@@ -23,7 +23,7 @@ from harness.errors import ContractError
 
 Stream = Literal["init", "draft", "accept", "resid", "noise"]
 LIVE_CLOCKS = 512
-"""Exponential clocks held at once; older keys are made again from their counter when asked for."""
+"""Exponential clocks stored at once; older keys are computed again from their counter."""
 
 
 class Draws(ABC):
@@ -52,7 +52,8 @@ class Draws(ABC):
         """Node k is accepted with accept[k] once its parent is reached and its earlier siblings are rejected.
 
         Args:
-            accept: in [0, 1]. parents: as in a `Draft`; None: a chain.
+            accept: in [0, 1].
+            parents: as in a `Draft`; None: a chain.
         """
 
     @abstractmethod

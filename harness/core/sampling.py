@@ -27,7 +27,9 @@ class Sampling:
     """How logits are warped. T = 0 is greedy: a point mass on the argmax, ties to the lowest id.
 
     Args:
-        temperature: T >= 0. top_k: 0 keeps all. top_p: in (0, 1]; 1 keeps all.
+        temperature: T >= 0.
+        top_k: 0 keeps all.
+        top_p: in (0, 1]; 1 keeps all.
         order: temperature_first divides by T, then filters (the usual order); filter_first filters the
             unscaled logits, then divides (BPT's).
     """

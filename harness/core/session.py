@@ -180,7 +180,8 @@ class Session:
 
         Args:
             draft: its parents count all nodes of the window, those read before first; -1 is the last emitted token,
-                None a chain below the last node. features: a row for each new node.
+                None a chain below the last node.
+            features: of a feature drafter, a row for each new node.
 
         Returns:
             Raw logits; row k is after new node k.
@@ -213,7 +214,7 @@ class Session:
         return (*emitted, read.token)
 
     def append(self, tokens: Int[Tensor, " n"]) -> None:
-        """Take tokens as emitted without a pass; they are read with the next one."""
+        """Add emitted tokens without a pass; the next pass reads them."""
         self._tail = torch.cat([self._tail, tokens]) if len(self._tail) else tokens
 
     def rollback(self, length: int) -> None:
@@ -228,7 +229,7 @@ class Session:
         self._valid = min(self._valid, length)
 
     def sync(self, tokens: Sequence[int]) -> None:
-        """Become these tokens: back to the longest common prefix, then on."""
+        """Replace the tokens: roll back to the longest common prefix, then append."""
         if not tokens:
             raise ContractError("sync to no tokens: a session keeps at least one")
         own, shared = self.tokens, min(len(self), len(tokens))

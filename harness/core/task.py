@@ -17,9 +17,12 @@ class Prompt:
     """One prompt: text for backbones with a tokenizer, or token ids; with a condition where the model takes one.
 
     Args:
-        id: unique in its task. text: exactly what is tokenised, or None when ``tokens`` holds the ids.
+        id: unique in its task.
+        text: exactly what is tokenised; None where ``tokens`` holds the ids.
+        tokens: token ids.
         condition: what the model is conditioned on beside its tokens: samples of a waveform, points of a surface.
-        category: for tables by category. data: what the scorer needs (a test, an answer); never shown to a model.
+        category: for tables by category.
+        data: what the scorer needs (a test, an answer); a model never reads it.
     """
 
     id: str
@@ -61,21 +64,21 @@ class Task(ABC):
         return {}
 
     def regions(self, prompt: Prompt, output: Output, cells: tuple[int, int]) -> Sequence[str]:
-        """What lies in each of a picture's rows x columns ``cells``, in raster order; empty where nothing tells."""
+        """What lies in each of a picture's rows x columns ``cells``, in raster order; empty where this is not known."""
         return ()
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
         """Score all outputs of a cell together (FID, diversity, sub-scores by category). Pure, never timed.
 
-        A metric that the outputs are too few for, or whose weights are absent, is left out of the answer and named in
-        `SetScore.reason` with a value of None; it is never replaced by another.
+        A metric that needs more outputs, or whose weights are absent, has the value None, and `SetScore.reason` says
+        why. It is never replaced by another.
         """
         return {}
 
 
 @dataclass(frozen=True, eq=False)
 class Scored:
-    """An output that was scored: prompts and outputs are matched here, by id, and nowhere else."""
+    """A scored output with its prompt."""
 
     prompt: Prompt
     repetition: int
@@ -88,8 +91,12 @@ class SetScore:
     """A figure of a set of outputs.
 
     Args:
-        value: None where it could not be computed; ``reason`` says why. n: outputs it rests on. failures: outputs
-            that could not be scored. low, high: a 95 % interval, None where there is none.
+        value: None where it could not be computed; ``reason`` says why.
+        n: number of outputs.
+        failures: outputs that could not be scored.
+        low: lower bound of a 95 % interval; None where there is none.
+        high: its upper bound.
+        reason: why there is no value.
     """
 
     value: float | None

@@ -1,4 +1,4 @@
-"""From a resolved suite to cells: what will run, what is skipped and why, and what a run is keyed by."""
+"""From a resolved suite to cells: which run, which are skipped and why, and the key of a run."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ class Cell:
     """One method on one backbone, type, task and temperature.
 
     Args:
-        role: "method"; "baseline", what the others pair with; "floor", the baseline again with other seeds.
-        skip: why it will not run; None: it will. batch: prompts decoded in lock step; the last batch may be smaller.
+        role: "method"; "baseline", which the others are paired with; "floor", the baseline with other seeds.
+        skip: why it will not run; None: it will.
+        batch: prompts decoded in lock step; the last batch may be smaller.
     """
 
     method: Method[Any]
@@ -55,12 +56,12 @@ class Cell:
 
     @property
     def label(self) -> str:
-        """As in tables."""
+        """Its name in tables."""
         return label(self.method) + (" (other seeds)" if self.role == "floor" else "")
 
     @property
     def config(self) -> dict[str, Any]:
-        """Everything that makes it this cell; hashed into its id."""
+        """All that identifies the cell; hashed into its id."""
         return {
             "method": self.name,
             "params": parameters(self.method),
@@ -137,8 +138,8 @@ class Plan:
     def manifest(self) -> dict[str, Any]:
         """``key``: what two runs must share to be mixed or gated; ``cells`` and ``suite`` beside it.
 
-        ``vocabularies``: token ids of every preset that tells them without loading. ``sizes``: what each preset says of
-        its parameters and bytes.
+        ``vocabularies``: token ids of every preset where they are known without loading it. ``sizes``: the parameters
+        and bytes that a preset states.
         """
         suite = self.suite.suite.model_dump()
         drop = ("name", "description", "methods", "prove", "greedy_check", "warmup", "report")
@@ -176,7 +177,7 @@ def _hashable(prompt: Prompt) -> list[Any]:
 
 
 def expand(resolved: Resolved) -> Plan:
-    """Every combination, baselines first; nothing is loaded but prompts; cells whose prompts are absent are skipped.
+    """Every combination, baselines first. Only prompts are loaded; cells whose prompts are absent are skipped.
 
     Raises:
         UsageError: prompts are malformed.
@@ -232,12 +233,12 @@ def fits(use: TaskUse, backbone: str) -> bool:
 
 
 def modality(name: str) -> str:
-    """Prompts of ids and prompts of text are both for models of text."""
+    """The modality that decides which tasks fit: prompts of ids are for models of text too."""
     return "text" if name == "tabular" else name
 
 
 def _samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
-    """Every temperature with every top-k; a task's own values stand for all of the suite's."""
+    """Every temperature with every top-k; a task's own values replace the suite's."""
     rest = {"top_p": suite.top_p, "order": suite.order}
     for temperature in suite.temperature:
         for top_k in suite.top_ks:
@@ -245,7 +246,7 @@ def _samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
 
 
 def _reason(cell: Cell) -> str | None:
-    """Why a cell cannot start, as far as this is known before anything is loaded."""
+    """Why a cell cannot run, as far as this is known without loading; None: it can."""
     if cell.method.claim is Claim.SAME_GREEDY and cell.sampling.temperature > 0:
         return "its claim is for T = 0 only"
     missing = incompatibility(cell.method, presets.resolve(cell.backbone))

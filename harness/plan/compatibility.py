@@ -31,7 +31,7 @@ def incompatibility(method: Method[Any], backbone: Spec) -> str | None:
 def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
     """Why a drafter does not fit a backbone: its modality, vocabulary or scale; None: it does.
 
-    A vocabulary or a scale that neither preset, configuration nor weights tell is taken to fit: loading will say.
+    An unknown vocabulary or scale counts as fitting; loading checks it.
     """
     name = name if name.startswith(("hub:", "gguf:")) else name.partition(":")[0]
     if shrink == 1 and name in ("self", backbone.name):
@@ -52,18 +52,18 @@ def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
 
 
 def vocabulary(spec: Spec) -> int | None:
-    """Token ids of a backbone as its preset says or, where they are here, its weights; None: not known yet."""
+    """Number of token ids of a backbone, from its preset or from weights that are here; None: not known yet."""
     return int(spec.params["vocabulary"]) if "vocabulary" in spec.params else _size(_config(spec))
 
 
 def cells(spec: Spec) -> tuple[int, int] | None:
-    """Rows and columns of a picture, as the configuration of one of our own models states; None: not known."""
+    """Rows and columns of a picture, from the configuration of one of our own models; None: not known."""
     picture = _config(spec).get("picture")
     return (int(picture["rows"]), int(picture["columns"])) if picture else None
 
 
 def _config(spec: Spec) -> dict[str, Any]:
-    """Of the weights, where they are here; else empty."""
+    """The configuration of the weights, where they are here; else empty."""
     entry = spec.params.get("source")
     if entry is None:
         return {}

@@ -1,4 +1,4 @@
-"""Look up every name of a suite, unroll its sweeps, and say everything that is wrong at once."""
+"""Looks up every name of a suite, unrolls its sweeps, and reports all errors at once."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class TaskUse:
         task: the instance.
         limit: prompts used; None: all.
         backbones: those that the task is for; empty: all that fit.
-        sampling: what differs from the suite's, as pairs.
+        sampling: pairs that replace the suite's.
         max_new_tokens: None: the suite's.
     """
 
@@ -52,12 +52,12 @@ class TaskUse:
 
     @property
     def title(self) -> str:
-        """Its name and parameters: what tells two uses of one task apart."""
+        """Its name and parameters, which distinguish two uses of one task."""
         return f"{self.name} {self.params}"
 
 
 def normal(data: Mapping[str, Any]) -> dict[str, Any]:
-    """Short forms made long: a name for a mapping, a scalar for a list, ``all`` for every name that is at hand."""
+    """Write out short forms: a name becomes a mapping, a scalar a list, ``all`` every name that is here."""
     out = dict(data)
     if out.get("methods") in ("all", ["all"]):
         out["methods"] = list(METHODS)
@@ -79,7 +79,7 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def companions(data: dict[str, Any], lines: Lines, problems: Problems) -> None:
-    """Take ``beside`` out of a suite's plain data and add what it names to the backbones that are there."""
+    """Remove ``beside`` from a suite's plain data and add the backbones that it names for those of the suite."""
     companions = data.pop("beside", {})
     if not isinstance(companions, dict) or not all(isinstance(names, list) for names in companions.values()):
         problems.append(
@@ -133,7 +133,7 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
 
 
 def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[TaskUse, ...]:
-    """Every task entry. The same task used in two ways is refused, since its cells would have the same id."""
+    """Every task entry. One task used in two ways is refused, since its cells would have the same id."""
     out: dict[str, TaskUse] = {}
     for index, entry in enumerate(_entries(data, "tasks")):
         faults = [(key, fault) for key in USE_KEYS if (fault := _use_fault(key, entry.get(key)))]
@@ -164,7 +164,7 @@ USE_KEYS = ("limit", "backbones", "sampling", "max_new_tokens")
 
 
 def _use_fault(key: str, value: Any) -> str | None:
-    """What is wrong with such a key; None: nothing."""
+    """What is wrong with one of ``USE_KEYS``; None: nothing."""
     if value is None:
         return None
     if key in ("limit", "max_new_tokens"):
@@ -183,7 +183,7 @@ def _use_fault(key: str, value: Any) -> str | None:
 
 
 def _numbers(sampling: Mapping[str, Any]) -> dict[str, Any]:
-    """YAML's whole numbers as the floats that they stand for."""
+    """Convert whole numbers of YAML to floats where the key is a float."""
     return {key: float(value) if key in ("temperature", "top_p") else value for key, value in sampling.items()}
 
 
@@ -223,7 +223,7 @@ def reports() -> tuple[str, ...]:
 
 
 def _entries(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
-    """Entries that are mappings with a name; what is wrong with the others, the schema says."""
+    """Entries that are mappings with a name; the schema reports the others."""
     return [entry for entry in data.get(key, ()) if isinstance(entry, dict) and entry.get("name")]
 
 

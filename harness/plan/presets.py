@@ -35,8 +35,12 @@ class Spec:
     """What a backbone's name stands for.
 
     Args:
-        name: as the user wrote it. adapter: a name of ``BACKBONES``. params: what the adapter loads.
-        size: parameters and bytes, for lists. licence: of the weights. note: one line for lists.
+        name: as the user wrote it.
+        adapter: a name of ``BACKBONES``.
+        params: what the adapter loads.
+        size: parameters and bytes, for lists.
+        licence: of the weights.
+        note: one line for lists.
     """
 
     name: str
@@ -56,7 +60,7 @@ class Spec:
         return bool(BACKBONES.get(self.adapter).reads_text(self.params))
 
     def modality(self) -> str:
-        """What it makes: text, image, mesh or speech."""
+        """Its modality: text, image, mesh or speech."""
         return str(BACKBONES.get(self.adapter).modality(self.params))
 
     def ready(self) -> bool:
@@ -78,7 +82,7 @@ class Spec:
 
 
 def folders() -> list[Path]:
-    """Folders of presets, ours first; a later one of the same name wins."""
+    """Folders of presets, ours first; of two presets of one name the later one counts."""
     extra = os.environ.get("STRIDE_PRESETS", "").split(os.pathsep)
     return [SHIPPED, *(Path(folder).expanduser() for folder in extra if folder)]
 
@@ -105,7 +109,7 @@ def by_name() -> dict[str, Spec]:
 
 @dataclass(frozen=True)
 class _PresetFiles:
-    """Presets by name, and what is wrong with the files that hold none."""
+    """Presets by name, and the errors of files that hold none."""
 
     specs: Mapping[str, Spec]
     errors: tuple[str, ...]
@@ -113,7 +117,7 @@ class _PresetFiles:
 
 @lru_cache(maxsize=8)
 def _read_all(stamped: tuple[tuple[Path, int], ...]) -> _PresetFiles:
-    """Files that did not change are read once: a plan asks for presets several times a cell."""
+    """Read files once while they do not change: a plan looks presets up several times a cell."""
     errors: list[str] = []
     specs = [_read(path, errors) for path, _ in stamped]
     return _PresetFiles({spec.name: spec for spec in specs if spec is not None}, tuple(errors))
@@ -188,7 +192,7 @@ def resolve(name: str) -> Spec:
 
 
 def fetch(name: str, progress: Progress = lambda line: None) -> Path | None:
-    """Make the weights of a backbone ready; returns their folder, None where it needs none.
+    """Download and convert the weights of a backbone; returns their folder, None where it needs none.
 
     Raises:
         WeightsError: they cannot be had, or are not what was pinned.
@@ -209,7 +213,8 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
     """Load a backbone by name.
 
     Args:
-        dtype: one of ``DTYPES``. fetch: download weights that are not there yet.
+        dtype: one of ``DTYPES``.
+        fetch: whether to download weights that are not here.
 
     Raises:
         UsageError: an unknown name, dtype or parameter. WeightsError: no weights, or not the pinned ones.
@@ -226,7 +231,7 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
 def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
     """The drafter that a method names: ``NAME`` or ``self``, then maybe ``:key=value,...``.
 
-    ``noise=SCALE`` and ``seed=N`` disturb it on purpose; other keys make a variant of it (``layers=26``).
+    ``noise=SCALE`` and ``seed=N`` add noise to its logits; other keys make a variant of it (``layers=26``).
 
     Raises:
         UsageError: the text is malformed, or the drafter's vocabulary is not the target's.

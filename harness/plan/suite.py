@@ -55,14 +55,14 @@ class BackboneEntry(_Strict):
 
 
 class GreedyCheck(_Strict):
-    """How much greedy equality in fp32 is looked at on a real backbone; 0 prompts: not at all."""
+    """Size of the check of greedy equality in fp32 on a real backbone; 0 prompts: no check."""
 
     prompts: int = Field(2, ge=0)
     tokens: int = Field(32, ge=1)
 
 
 class ReportEntry(_Strict):
-    """Which paper's report a run ends with (`reports.papers`), and what the cells of its roles are."""
+    """The paper whose report a run ends with (`reports.papers`), and the cells of its roles."""
 
     name: str
     roles: dict[str, dict[str, Any]] = Field(default_factory=dict)
@@ -128,7 +128,7 @@ class Resolved:
 
 @dataclasses.dataclass(frozen=True)
 class Overrides:
-    """What a command line puts in place of what a suite says.
+    """Values of a suite that the command line replaces.
 
     Args:
         values: keys of the suite, replaced.
@@ -224,7 +224,7 @@ def resolve_again(data: Mapping[str, Any]) -> Resolved:
 
 
 def _resolve(data: Mapping[str, Any], overrides: Overrides, lines: Lines, problems: list[str]) -> Resolved:
-    """Patch, check, look up; ``problems`` were met before and are reported with the rest."""
+    """Patch, check, look up; ``problems`` holds earlier errors, which are reported with the rest."""
     plain = names.normal({**data, **overrides.values})
     names.companions(plain, lines, problems)
     overrides.patch_entries(plain)

@@ -10,7 +10,7 @@ import yaml
 
 Loc = tuple[int | str, ...]
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""libyaml's reader where it is there; it is ten times as fast."""
+"""libyaml's reader where it is installed, since it is ten times as fast."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,11 +47,13 @@ def parse(text: str) -> Document:
 
 @dataclasses.dataclass(frozen=True)
 class Lines:
-    """Says where a value came from: the line of a YAML file, or an option of the command line.
+    """Where a value came from: the line of a YAML file, or an option of the command line.
 
     Args:
-        path: of the file. node: its tree; None: there is no file. options: the option that gave a key; for a key of
-            every entry of a list, such as ``tasks.limit``, the list's key comes first.
+        path: of the file.
+        node: its tree; None: there is no file.
+        options: the option that gave a key; for a key of every entry of a list, such as ``tasks.limit``, the list's
+            key comes first.
     """
 
     path: str

@@ -1,4 +1,4 @@
-"""One decode of one prompt, timed; it succeeds or fails, and says which."""
+"""One decode of one prompt, timed, which succeeds or fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from harness.record.columns import Sample, Step
 from harness.run.loading import LoadedGroup
 
 NO_OUTPUT = "output: "
-"""Begins the error of a sample whose decode succeeded, and whose tokens stand for no output."""
+"""Prefix of the error of a sample whose decode succeeded, but whose tokens have no output."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Attempt:
 
 
 def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slot: Slot | None) -> Attempt:
-    """Decode a prompt; whatever a method raises becomes a failed sample, never a gap."""
+    """Decode a prompt; whatever a method raises becomes a failed sample."""
     backbone = group.backbone
     sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category)
     try:
@@ -62,6 +62,6 @@ def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slo
 
 
 def one_line(error: Exception, stage: str = "") -> str:
-    """An error in one line, with the place that it came from; ``stage`` goes first."""
+    """An error in one line: ``stage``, the error, and the place that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{stage}{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"

@@ -1,4 +1,4 @@
-"""Where groups of cells run: here, one after the other, or on the workers of a Ray cluster."""
+"""Executors of groups of cells: one after the other in this process, or on the workers of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ray(plan: Plan, store: Store, options: Options) -> None:
 
 
 def run_in_worker(suite: dict[str, Any], group: tuple[str, str], path: str, options: Options) -> None:
-    """Run one group of a dumped suite in a process that has imported nothing; ``path``: of the run folder."""
+    """Run one group of a dumped suite in a new process; ``path`` is the run folder."""
     declare_all()
     plan = expand(resolve_again(suite))
     if plan.suite.suite.threads:

@@ -1,4 +1,4 @@
-"""Running one group, that is all cells of one backbone and type: load, decode and score, prove, seal."""
+"""Runs a group, all cells of one backbone and type: load, decode and score, prove, seal."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _run(group: LoadedGroup) -> None:
 
 
 def _facts(group: LoadedGroup, cell: Cell) -> dict[str, Any]:
-    """What the record of a cell says of the models that it ran on."""
+    """The facts about its models that a cell's record holds."""
     backbone, grid = group.backbone, group.backbone.capabilities.grid
     drafters = [group.load_drafter(name) for name in cell.method.drafters()]
     return {

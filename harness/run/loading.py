@@ -1,4 +1,4 @@
-"""Loading the backbone of a group, and skipping the cells that cannot run on it."""
+"""Loads the backbone of a group, and skips the cells that cannot run on it."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _missing(cell: Cell, backbone: Backbone, load_drafter: Callable[[str], Backb
 
 
 def _skip(plan: Plan, cells: Sequence[Cell], store: Store, options: Options, reason: str) -> None:
-    """Seal as skipped, except cells that have samples already: those wait for a run that can go on."""
+    """Seal cells as skipped, except those that have samples: they wait for a run that can continue."""
     options.progress.say(f"skipped {len(cells)} cells: {reason}")
     for cell in cells:
         if not store.done(cell.id):

@@ -1,4 +1,4 @@
-"""How to run a plan, and who is told of its progress."""
+"""How to run a plan, and the interface of its progress display."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from harness.plan.cells import Cell
 
 
 class Progress:
-    """Told of a run's stages and decodes; the default says nothing."""
+    """Receives a run's stages and decodes; the default ignores them."""
 
     def say(self, text: str) -> None:
         """A stage begins."""
 
     def expect(self, decodes: int) -> None:
-        """So many decodes remain."""
+        """``decodes`` more decodes follow."""
 
     def done(self, cell: Cell, prompt: Prompt) -> None:
         """One decode is written."""
@@ -23,13 +23,13 @@ class Progress:
 
 @dataclass(frozen=True)
 class Options:
-    """How to run, as against what.
+    """How to run a plan.
 
     Args:
         allow_code: let tasks execute model output (in a sandboxed child process).
         device: of the backbones.
         fetch: download pinned weights that are missing.
-        progress: whom to tell.
+        progress: receives stages and decodes.
     """
 
     allow_code: bool = False

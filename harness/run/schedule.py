@@ -1,4 +1,4 @@
-"""In which order the cells of a group decode: warm up first, then in turn prompt by prompt."""
+"""The order in which the cells of a group decode: a warm-up, then prompt by prompt, all cells in turn."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WARMUP_TOKENS = 8
 Key = tuple[Prompt, int]
 """A prompt and a repetition of it."""
 Todo = Mapping[Cell, set[tuple[str, int]]]
-"""Prompt ids and repetitions that each cell has still to decode."""
+"""Prompt ids and repetitions that each cell still has to decode."""
 
 
 class Schedule:
-    """Decodes what is not stored yet; each output is scored and written as soon as its baseline's is known."""
+    """Decodes what is not stored yet. An output is scored and written as soon as its baseline's output is known."""
 
     def __init__(self, group: LoadedGroup, scorer: Scorer) -> None:
         self._group = group
@@ -49,7 +49,7 @@ class Schedule:
             self._interleave([cell for cell in cells if cell.batch == batch], keys, todo)
 
     def _warm_up(self, cell: Cell, prompts: Sequence[Prompt]) -> None:
-        """One batch of short decodes a repetition; they are kept and flagged, but never counted."""
+        """One batch of short decodes a repetition. They are stored with a flag, and never counted."""
         short = replace(cell, max_new_tokens=min(WARMUP_TOKENS, cell.max_new_tokens))
         for repetition in range(self._suite.warmup):
             for decoded in self._decode(short, [(prompt, repetition) for prompt in prompts[: cell.batch]]):
@@ -58,7 +58,7 @@ class Schedule:
                     self._group.store.write(cell.id, Record(sample, decoded.steps))
 
     def _interleave(self, cells: Sequence[Cell], keys: Sequence[Key], todo: Todo) -> None:
-        """Let all cells decode one batch of prompts before the next; another cell begins each time."""
+        """Let all cells decode one batch of prompts before the next. The cells take turns to begin."""
         batch = cells[0].batch
         for index, first in enumerate(range(0, len(keys), batch)):
             turn = index % len(cells)
@@ -78,7 +78,7 @@ class Schedule:
             self._scorer.finish(cell, decoded)
 
     def _decode(self, cell: Cell, keys: Sequence[Key]) -> list[Attempt]:
-        """The decodes of one batch; a store that fails ends the run."""
+        """The decodes of one batch. A store that fails ends the run."""
         jobs = [partial(attempt, self._group, cell, prompt, repetition) for prompt, repetition in keys]
         attempts: list[Attempt] = []
         for result in Batch[Attempt](cell.batch).run(jobs):

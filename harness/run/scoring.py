@@ -1,4 +1,4 @@
-"""Scoring what was timed: a decode against its baseline, its output by the task, and all outputs of a cell."""
+"""Scores of timed decodes: agreement with the baseline, the task's score of an output, and of all outputs of a cell."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from harness.run.attempt import NO_OUTPUT, Attempt, one_line
 from harness.run.loading import LoadedGroup
 
 LEADING = 16
-"""Probabilities of each distribution that `Sample.leading` holds."""
+"""Number of probabilities of a distribution in `Sample.leading`."""
 
 
 class Scorer:
@@ -39,7 +39,7 @@ class Scorer:
                 self._baseline_tokens[baseline, prompt, repetition] = tokens
 
     def add_baseline(self, cell: Cell, sample: Sample) -> None:
-        """Remember an output that others are compared with, where the cell is a baseline."""
+        """Remember an output where the cell is a baseline, since others are compared with it."""
         if cell.role == "baseline" and sample.status == "ok":
             self._baseline_tokens[cell.id, sample.prompt, sample.repetition] = sample.tokens
 
@@ -48,7 +48,7 @@ class Scorer:
         return self._baseline(cell, sample) is not None
 
     def finish(self, cell: Cell, attempt: Attempt) -> None:
-        """Score a decode and write it; a scorer that fails makes it a failed sample."""
+        """Score a decode and write it. Where the scorer fails, the sample is a failed one."""
         sample, prompt = attempt.sample, attempt.prompt
         if cell.role == "baseline" and cell.task.task.modality == "mesh" and prompt.condition is not None:
             self._store.keep_condition(cell.id, prompt.id, prompt.condition)
@@ -59,7 +59,7 @@ class Scorer:
                 sample = self._score_output(cell, sample, prompt)
             except (StoreError, RunIncomplete):
                 raise
-            except OutputError as error:  # the model's failure, not ours: the tokens stand, their output does not
+            except OutputError as error:  # the model's failure: the tokens are kept, there is no output
                 sample = replace(sample, status="failed", error=f"{NO_OUTPUT}{error}")
             except Exception as error:  # a task's scorer may raise anything
                 sample = replace(sample, status="failed", error=one_line(error, "scoring: "))
@@ -67,7 +67,7 @@ class Scorer:
         self._options.progress.done(cell, prompt)
 
     def score_set(self, cell: Cell) -> dict[str, Any]:
-        """What the task says of all outputs of a cell; a scorer that fails is a reason, not the end of the run."""
+        """The task's scores of all outputs of a cell. A scorer that fails gives a reason and does not end the run."""
         task = cell.task.task
         if not task.set_metrics:
             return {}
@@ -85,7 +85,7 @@ class Scorer:
         return self._baseline_tokens.get((self._plan.baseline(cell).id, sample.prompt, sample.repetition))
 
     def _compare(self, cell: Cell, run: Run, sample: Sample) -> Sample:
-        """Log-probabilities of the very tokens that were timed, and their agreement with the baseline's."""
+        """Log-probabilities of the tokens that were timed, and their agreement with the baseline's."""
         session = run.target
         session.rollback(sample.prompt_tokens)
         tokens = torch.tensor(sample.tokens, device=session.device)
@@ -110,7 +110,7 @@ class Scorer:
         """Decode the output, keep it where it is a picture or a mesh, and let the task score it.
 
         Raises:
-            OutputError: the tokens stand for nothing.
+            OutputError: the tokens have no output.
         """
         grid, task = self._backbone.capabilities.grid, cell.task.task
         if grid is not None and len(sample.tokens) < grid.length:
@@ -127,7 +127,7 @@ class Scorer:
         return sample
 
     def _scored(self, cell: Cell, samples: Sequence[Sample]) -> list[Scored]:
-        """The outputs that were scored; a picture that was not finished is none."""
+        """The outputs that were scored; unfinished pictures are left out."""
         prompts = {prompt.id: prompt for prompt in self._plan.prompts[cell.task]}
         scored = []
         for sample in samples:

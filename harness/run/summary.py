@@ -13,7 +13,7 @@ from harness.run.attempt import NO_OUTPUT
 def summary(plan: Plan, store: Store) -> Mapping[str, Any]:
     """{run, cells, done, failed, malformed, skipped}; failed and malformed count samples.
 
-    Malformed: output that stands for nothing, such as a mesh cut inside a patch; failed: whatever else went wrong.
+    Malformed: tokens without an output, such as a mesh cut inside a patch. Failed: every other error.
     """
     done = failed = skipped = malformed = 0
     for planned in plan.cells:

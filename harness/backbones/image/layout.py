@@ -24,11 +24,12 @@ class Layout:
     where rows are closed the end of a row.
 
     Args:
-        rows, columns: of the picture.
+        rows: of the picture.
+        columns: of the picture.
         codes: ids that a cell may take.
         words: of captions.
-        closed: each row ends with a forced token, as Lumina-mGPT's do: so a row knows its column, which rotary
-            positions hardly tell.
+        closed: each row ends with a forced token, as in Lumina-mGPT. It marks the column, which rotary positions
+            hardly show.
     """
 
     rows: int

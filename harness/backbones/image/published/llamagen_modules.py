@@ -22,7 +22,9 @@ class Shape:
 
     Args:
         kind: c2i (classes), t2i (captions) or tar (features; learned positions, no rotation).
-        layers, heads, width: L, H, E.
+        layers: L.
+        heads: H.
+        width: E.
         side: cells a side of the picture.
         codes: K.
         prompt: classes in c2i, the longest caption in t2i, features at scale 1 in tar.

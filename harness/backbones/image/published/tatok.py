@@ -31,7 +31,8 @@ class Meanings(nn.Module):
         codes: K.
         width: of a code.
         hidden: E.
-        layers, inner: of the transformer.
+        layers: of the transformer.
+        inner: inner width of the transformer.
     """
 
     def __init__(self, codes: int, width: int, hidden: int, layers: int, inner: int) -> None:

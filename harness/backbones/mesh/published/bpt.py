@@ -35,7 +35,9 @@ class Sizes:
     """Sizes of a BPT; as published by default.
 
     Args:
-        dim, depth, heads: of the decoder.
+        dim: width of the decoder.
+        depth: layers of the decoder.
+        heads: of the decoder.
         codes: the most tokens of a mesh.
         points: of a shape.
     """
