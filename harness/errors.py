@@ -52,7 +52,7 @@ class RunIncomplete(StrideError):
 
 
 class OutputError(StrideError):
-    """Output tokens that stand for nothing, or an output that cannot be scored: a failed sample with this reason."""
+    """Tokens without an output, or an output that cannot be scored: a failed sample with this reason."""
 
 
 class EnumerationLimit(StrideError):

@@ -125,7 +125,7 @@ class Backbone(ABC):
         """Its embedding and unembedding.
 
         Raises:
-            UsageError: it has none to lend.
+            UsageError: it has none that drafters can use.
         """
         raise UsageError(f"the backbone {self.name!r} lends no embedding; take one whose hidden rows a model makes")
 
@@ -142,10 +142,10 @@ class Backbone(ABC):
         raise UsageError(f"the backbone {self.name!r} has no tokenizer, so it cannot read a text prompt")
 
     def decode(self, tokens: Sequence[int]) -> Output:
-        """What output ids stand for: a text (empty where there is no tokenizer), a picture or a mesh.
+        """The output of these ids: a text (empty where there is no tokenizer), a picture or a mesh.
 
         Raises:
-            OutputError: they stand for nothing, such as a mesh that cannot be parsed; the sample fails, and is counted.
+            OutputError: they have no output, such as a mesh that cannot be parsed; the sample fails, and is counted.
         """
         return ""
 

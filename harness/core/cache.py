@@ -88,7 +88,7 @@ class Cache(ABC):
 def _attempt(cache: Cache, window: Window) -> Rows | Exception:
     try:
         return cache.extend(window)
-    except Exception as error:  # whatever a backbone raises is the failure of this sequence
+    except Exception as error:  # an error of a backbone is the failure of this sequence
         return error
 
 

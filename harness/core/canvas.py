@@ -35,7 +35,7 @@ class Canvas:
         prompt: at least one id.
         length: positions to fill, from P on.
         device: of the backbone.
-        kind: "target" or "draft": whose time a pass is.
+        kind: "target" or "draft", the kind of span of its passes.
 
     Attributes:
         start: P.

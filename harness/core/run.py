@@ -104,7 +104,7 @@ class Run:
         return self.models.slot
 
     def probs(self, logits: Float[Tensor, "N V"]) -> Float[Tensor, "N V"]:
-        """The distributions that the user asked to sample from; drafters and verifiers use the same."""
+        """The distributions that are sampled; drafters and verifiers use the same."""
         return warp(logits, self.sampling)
 
     @property
@@ -133,7 +133,7 @@ class Run:
         """A drafter's session on the same prompt, prefilled; the same one for the same name.
 
         Args:
-            shrink: its pictures are to be 1/shrink as high and wide; a toy is made so, others are as they are.
+            shrink: its pictures must be 1/shrink as high and wide. A toy is made of that size.
         """
         if name not in self.opened:
             self.opened[name] = self.models.drafter(name, shrink)
@@ -152,7 +152,7 @@ class Run:
         return self.pictures[name]
 
     def features(self, name: str, cache: Callable[[], Cache]) -> Session:
-        """A feature drafter's session; the same one for the same name. Nothing is read yet, since that takes features.
+        """A feature drafter's session; the same one for the same name. It has read nothing, since that takes features.
 
         It covers the target's tokens but the first: entry i is token i + 1 with the target's hidden row i.
 
@@ -170,7 +170,7 @@ class Run:
         """The target's embedding and unembedding.
 
         Raises:
-            UsageError: it lends none.
+            UsageError: it has none that drafters can use.
         """
         return self.models.backbone.tied_embeddings()
 
@@ -178,12 +178,12 @@ class Run:
         """The folder of a component's weights (see `discover.component`); None where a toy is to be made instead.
 
         Raises:
-            WeightsError: it is not there; says how to make it.
+            WeightsError: it is not there; the message says how to make it.
         """
         return self.models.component(kind, name)
 
     def adapt(self, name: str) -> None:
-        """From now on gated rows of the target are computed with this adapter.
+        """Compute gated rows of the target with this adapter from now on.
 
         Raises:
             WeightsError: it is not there, or was made for other weights.
@@ -194,12 +194,12 @@ class Run:
         """What passes of the target and of a drafter cost on this machine, measured by `stride bench windows`.
 
         Raises:
-            UsageError: they were not measured; says how to.
+            UsageError: they were not measured; the message says how.
         """
         return self.models.costs(drafter)
 
     def timed(self, call: Callable[P, T], kind: str = "draft") -> Callable[P, T]:
-        """The same call, whose time is booked as drafting, or as a stage of that name (see `Sample.stages`)."""
+        """The same call, timed as drafting or as a stage of that name (see `Sample.stages`)."""
 
         def stamped(*args: P.args, **kwargs: P.kwargs) -> T:
             begin = self.stopwatch.clock.stamp()

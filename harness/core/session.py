@@ -32,7 +32,7 @@ class Session:
         capabilities: of its backbone.
         tokens: the prompt, at least one id.
         device: of the backbone.
-        kind: "target" or "draft": whose time a pass is.
+        kind: "target" or "draft", the kind of span of its passes.
 
     Attributes:
         passes: forward passes so far, prefill not counted.

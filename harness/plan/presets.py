@@ -32,7 +32,7 @@ PAIRS = re.compile(r"\w+=[^=,:]*(,\w+=[^=,:]*)*")
 
 @dataclass(frozen=True)
 class Spec:
-    """What a backbone's name stands for.
+    """The adapter and parameters of a backbone's name.
 
     Args:
         name: as the user wrote it.
@@ -168,7 +168,7 @@ def _is_text(body: Mapping[str, Any], key: str) -> bool:
 
 
 def resolve(name: str) -> Spec:
-    """What a name stands for: a preset, an adapter, hub:ORG/NAME[@REVISION], gguf:PATH or a folder.
+    """Look up a name: a preset, an adapter, hub:ORG/NAME[@REVISION], gguf:PATH or a folder.
 
     Raises:
         UnknownNameError: none of these. UsageError: a preset file is malformed.

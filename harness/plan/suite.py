@@ -76,7 +76,7 @@ class Suite(_Strict):
     """What to run, as written in YAML, but for methods and tasks, which are resolved beside it.
 
     A list where a scalar is expected is a sweep: every value in turn. ``methods: all`` and ``backbones: all``
-    stand for everything registered, at its defaults. ``at`` in a method's entry limits it to some temperatures.
+    are everything registered, at its defaults. ``at`` in a method's entry limits it to some temperatures.
     ``beside`` in the file maps a backbone to those that run whenever it does, named on the command line or not.
     ``report`` names the paper's report that the run ends with.
     """

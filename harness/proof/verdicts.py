@@ -31,7 +31,7 @@ OUTPUTS = 27
 
 
 class Verdicts:
-    """Proofs of the methods of one group, each made once.
+    """Proofs of the methods of one group, each computed once.
 
     Args:
         backbone: of the group; greedy equality is checked in fp32 whatever its type.

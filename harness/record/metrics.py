@@ -102,7 +102,7 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
 
 
 def value(metric: Metric, frame: pd.DataFrame) -> float | None:
-    """The metric over all rows of ``totals``; None where its denominator is 0 (nothing was tested, say)."""
+    """The metric over all rows of ``totals``; None where its denominator is 0."""
     below = float(frame[metric.denominator].sum())
     return float(frame[metric.numerator].sum()) / below - metric.minus if below else None
 

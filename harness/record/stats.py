@@ -296,7 +296,7 @@ def unigram_test(a: pd.Series[Any], b: pd.Series[Any], seed: int = 0) -> TwoSamp
 
 
 def ks_test(a: pd.Series[float], b: pd.Series[float], seed: int = 0) -> TwoSample | None:
-    """Kolmogorov-Smirnov distance of one number an output (mean log-probability, say); p as above."""
+    """Kolmogorov-Smirnov distance of one number an output, such as mean log-probability; p as in `unigram_test`."""
     pairs = pd.DataFrame({"a": a, "b": b}).dropna()
     if pairs.empty:
         return None

@@ -20,7 +20,7 @@ FAMILIES = ("single_object", "two_object", "counting", "colors", "position", "co
 
 SPLITS = ("train", "held-out")
 HELD_OUT = 10
-"""One composition in so many is held out."""
+"""One composition in this many is held out."""
 
 SIDES = {"small": 2, "large": 3}
 """Sides of an object in lattice steps of 8 pixels of 64, so that at 32 pixels it still lies on whole tokens."""

@@ -40,7 +40,7 @@ class Layout:
 
     @property
     def empty(self) -> int:
-        """Stands for the caption where there is none."""
+        """The id of the empty caption."""
         return self.codes + len(self.words)
 
     @property
@@ -77,7 +77,7 @@ class Layout:
         return torch.arange(grid.length).view(self.rows, grid.stride)[:, : self.columns].flatten()
 
     def config(self) -> dict[str, Any]:
-        """As it stands in config.json."""
+        """Its entry in config.json."""
         entry: dict[str, Any] = {"rows": self.rows, "columns": self.columns, "codes": self.codes}
         return {"picture": {**entry, "words": list(self.words), **({"closed": True} if self.closed else {})}}
 

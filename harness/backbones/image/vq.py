@@ -81,7 +81,7 @@ class VQ(nn.Module):
 
     @property
     def codebook(self) -> Float[Tensor, "1024 16"]:
-        """What each id stands for, at unit length."""
+        """The vector of each id, at unit length."""
         return functional.normalize(self.book, dim=1)
 
     def spread(self, pixels: Float[Tensor, "B 3 H W"]) -> Float[Tensor, "B h w 16"]:

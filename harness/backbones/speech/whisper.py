@@ -87,7 +87,7 @@ class Whisper(LayeredAdapter):
         return "speech"
 
     def cache(self) -> SlotCache:
-        """There is none without a recording."""
+        """Refuse: a cache needs a recording."""
         raise UsageError(f"{self.name}: Whisper decodes what it hears; open a prompt with a recording first")
 
     def open(self, prompt: Prompt) -> EncodedPrompt:

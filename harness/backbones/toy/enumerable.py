@@ -51,7 +51,7 @@ class EnumerableBackbone(Backbone):
 
     @classmethod
     def reads_text(cls, params: Mapping[str, Any]) -> bool:
-        """No: its tokens stand for nothing."""
+        """No: its tokens have no text."""
         return False
 
     def decode(self, tokens: Sequence[int]) -> str:

@@ -89,7 +89,7 @@ class RealImage(LayeredAdapter):
         return self._model.codebook
 
     def cache(self) -> Cache:
-        """There is none without a prompt."""
+        """Refuse: a cache needs a prompt."""
         raise UsageError(f"{self.name} draws what a prompt says, so it has no cache without one; open a prompt")
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
@@ -136,7 +136,7 @@ class RealImage(LayeredAdapter):
 
 
 def capabilities(model: Model, meets: frozenset[Requirement]) -> Capabilities:
-    """What a published model is; a cell of its grid may take every id that stands for a code."""
+    """Capabilities of a published model; a cell of its grid may take every id that has a code."""
     ids = (model.codes >= 0).nonzero()[:, 0]
     grid, vectors = replace(model.grid, ids=tuple(ids.tolist())), model.codebook[model.codes[ids]]
     return Capabilities(model.vocabulary, model.context, meets=meets, grid=grid, codebook=vectors)

@@ -40,7 +40,7 @@ class Model:
         vocabulary: V.
         context: entries that fit.
         grid: cells and forced ids.
-        codes: the picture code that each id stands for; -1: none.
+        codes: the picture code of each id; -1: none.
         read: a prompt, read by a net that may lack layers of ``net``.
         paint: codes to pixels of about -1 to 1.
         codebook: the vector of each code.

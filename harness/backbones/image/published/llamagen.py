@@ -1,7 +1,7 @@
 """LlamaGen: class-conditional and captioned models, from the published checkpoints.
 
 Source: Sun et al. 2024, arXiv:2406.06525; run as in FoundationVision/LlamaGen at ce98ec4, ``autoregressive/sample``.
-Ids behind the codes stand for what a prompt holds: in c2i one for each class, in t2i one for all caption vectors.
+Ids behind the codes are those of prompts: in c2i one for each class, in t2i one for all caption vectors.
 """
 
 from __future__ import annotations

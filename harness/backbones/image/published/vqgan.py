@@ -66,7 +66,7 @@ class VQDecoder(nn.Module):
 
     @property
     def codebook(self) -> Float[Tensor, "K C"]:
-        """The vectors that the ids stand for."""
+        """The vectors of the ids."""
         codes: Tensor = self.quantize.embedding.weight  # type: ignore[union-attr,assignment]  # set in __init__
         return functional.normalize(codes, dim=-1) if self.shape.normalised else codes
 

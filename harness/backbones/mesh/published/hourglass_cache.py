@@ -33,7 +33,7 @@ class Level:
         slots: keys and values of the level's layers; then its states before the level below, where there is one; then
             what it gave to the level above, where there is one.
         positions: of the entries.
-        owners: the entries of the level above that they stand for, ascending.
+        owners: the entries of the level above that they represent, ascending.
     """
 
     slots: Slots
