@@ -195,8 +195,8 @@ class TestOutputDistribution:
         [
             (
                 "harness.core.canvas:Canvas.read",
-                "places <= places[held:, None]",
-                "places + 0 * places[held:, None] >= 0",
+                "places <= places[cached:, None]",
+                "places + 0 * places[cached:, None] >= 0",
                 ZipAR(1),
                 PLAIN,
             ),
