@@ -3,8 +3,9 @@
 Each mutant runs against the tests that cover its line, in a forked process of a copy of the tree: first those of the
 file that mirrors the mutated one, then the others, quickest first. Finished mutants are appended to
 ``.mutants/outcomes.jsonl`` and are not run again, so an interrupted run goes on where it stopped. `--again` measures
-the coverage of the tests that `--tests` names, new ones say, and runs the survivors once more. Everything is written to
-``tests/mutation/results.json``; reasons of survivors that cannot be killed stand in ``tests/mutation/survivors.yaml``.
+the coverage of the tests that `--tests` names, new ones say, and runs the survivors without a reason once more.
+Reasons, of mutants that no test can kill, stand in ``tests/mutation/survivors.yaml``. Everything is written to
+``tests/mutation/results.json``.
 """
 
 from __future__ import annotations
@@ -42,9 +43,10 @@ ENVIRONMENT = {
     "STRIDE_NO_SHAPE_CHECKS": "1",
 }
 """A mutant has to be noticed by a test: shape checks take half of the time and are no tests."""
-START_S = 60.0
+FINAL = ("killed", "timeout", "invalid")
+START_S = 20.0
 """CPU time that a process may take beside its tests."""
-SLOWER = 5
+SLOWER = 4
 """A mutant whose tests take so many times their usual CPU time hangs."""
 
 
@@ -66,6 +68,11 @@ class Outcome:
     seconds: float
     before: str
     after: str
+
+    @property
+    def change(self) -> tuple[str, str, str]:
+        """Its file, and the line before and after."""
+        return self.key.partition(":")[0], self.before, self.after
 
     @property
     def killed(self) -> bool:
@@ -216,9 +223,7 @@ def document(outcomes: Sequence[Outcome], covered_s: float, machine: str) -> dic
         "mutants": len(valid),
         "killed": len(valid) - len(survivors),
         "share": round(1 - len(survivors) / len(valid), 4),
-        "survivors": [
-            {"key": one.key, "reason": why.get((one.key.partition(":")[0], one.before, one.after))} for one in survivors
-        ],
+        "survivors": [{"key": one.key, "reason": why.get(one.change)} for one in survivors],
         "outcomes": [asdict(outcome) for outcome in outcomes],
     }
 
@@ -260,7 +265,7 @@ def main() -> int:
         shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(exist_ok=True)
     if arguments.again:
-        kept = [outcome for outcome in finished().values() if outcome.killed or outcome.outcome == "invalid"]
+        kept = [one for one in finished().values() if one.outcome in FINAL or one.change in reasons()]
         OUTCOMES.write_text("".join(json.dumps(asdict(outcome)) + "\n" for outcome in kept), encoding="utf-8")
     if arguments.again or not COVERED.exists():
         measure_coverage(arguments.tests, arguments.workers)
