@@ -53,7 +53,7 @@ def stride(*words: object) -> Outcome:
 
 def refused(*words: object, code: int = 2) -> str:
     """The one message of a command that must fail."""
-    found = stride(*words)
-    assert found.code == code and found.out == "", found
-    assert found.err.startswith("stride: ") and "Traceback" not in found.err, found
-    return found.err
+    outcome = stride(*words)
+    assert outcome.code == code and outcome.out == "", outcome
+    assert outcome.err.startswith("stride: ") and "Traceback" not in outcome.err, outcome
+    return outcome.err

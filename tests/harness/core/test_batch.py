@@ -1,4 +1,4 @@
-"""Decoding in lock step: a batch is its rows alone, to the token and the count; what fails, fails alone."""
+"""Decoding in lock step: each row of a batch equals the row alone in tokens and counts; a failed row leaves alone."""
 
 from __future__ import annotations
 
@@ -58,59 +58,59 @@ TEXT = Tabular("tabular", {"vocabulary": 5, "eos": (4,), "sharpness": 0.7})
 PICTURE = Tabular("tabular", {"vocabulary": 5, "grid": (4, 4, 4)})
 PROMPTS = ((0, 1, 2), (1,), (2, 2, 0, 1, 3), (3, 0))
 CAPTIONS = ((0, 1, 2), (1, 0, 2), (2, 2, 1), (3, 0, 0))
-"""Of a picture: one length, since the grid starts behind the prompt and the context is what it is."""
+"""Prompts of a picture have one length, because the grid starts after the prompt."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """One sequence: entries held, a token and a draft behind it, the nodes kept, and the rows that ask for logits."""
+class BatchRow:
+    """One sequence: cached entries, a token and its draft, the accepted nodes, and the number of rows with logits."""
 
-    held: tuple[int, ...]
+    cached: tuple[int, ...]
     tokens: tuple[int, ...]
     parents: tuple[int, ...] | None
-    kept: tuple[int, ...] = ()
+    accepted: tuple[int, ...] = ()
     rows: int = 1
 
     def window(self, base: int) -> Window:
         ids, count = torch.tensor(self.tokens), len(self.tokens)
         if self.parents is None:
             return Window(ids, torch.arange(base, base + count), base, None, self.rows)
-        seen = ancestors(torch.tensor([-1, *(parent + 1 for parent in self.parents)]))
-        return Window(ids, base + seen.sum(1) - 1, base, seen, self.rows)
+        sees = ancestors(torch.tensor([-1, *(parent + 1 for parent in self.parents)]))
+        return Window(ids, base + sees.sum(1) - 1, base, sees, self.rows)
 
 
 @st.composite
-def sequences(draw: Any) -> Asked:
+def sequences(draw: Any) -> BatchRow:
     ids = st.integers(0, 4)
-    held = draw(st.lists(ids, max_size=12))
+    cached = draw(st.lists(ids, max_size=12))
     tokens = draw(st.lists(ids, min_size=1, max_size=6))
     parents = tuple(draw(st.integers(-1, k - 1)) for k in range(len(tokens) - 1)) if draw(st.booleans()) else None
-    kept, node = [], draw(st.integers(-1, len(tokens) - 2))
+    accepted, node = [], draw(st.integers(-1, len(tokens) - 2))
     while node >= 0:
-        kept.insert(0, node)
+        accepted.insert(0, node)
         node = node - 1 if parents is None else parents[node]
-    return Asked(tuple(held), tuple(tokens), parents, tuple(kept), draw(st.integers(1, len(tokens))))
+    return BatchRow(tuple(cached), tuple(tokens), parents, tuple(accepted), draw(st.integers(1, len(tokens))))
 
 
 def read(
-    make: Callable[[], Cache], asked: Sequence[Asked], extend: Callable[[list[Cache], list[Window]], list[Any]]
+    make: Callable[[], Cache], batch_rows: Sequence[BatchRow], extend: Callable[[list[Cache], list[Window]], list[Any]]
 ) -> list[torch.Tensor]:
-    """Logits of a prefill, of a draft, and of one more token behind the nodes kept."""
-    caches, logits = [make() for _ in asked], []
+    """Logits of a draft and of one more token after its accepted nodes."""
+    caches, logits = [make() for _ in batch_rows], []
     prefills = [
-        (c, Window(torch.tensor(a.held), torch.arange(len(a.held)), 0, None, 0))
-        for c, a in zip(caches, asked, strict=True)
-        if a.held
+        (c, Window(torch.tensor(a.cached), torch.arange(len(a.cached)), 0, None, 0))
+        for c, a in zip(caches, batch_rows, strict=True)
+        if a.cached
     ]
     extend([cache for cache, _ in prefills], [window for _, window in prefills])
     for turn in range(2):
         windows = []
-        for cache, one in zip(caches, asked, strict=True):
-            base = len(one.held)
+        for cache, one in zip(caches, batch_rows, strict=True):
+            base = len(one.cached)
             if turn:
-                cache.keep(base + 1, one.kept)
-                base += 1 + len(one.kept)
-                one = Asked((), (one.tokens[0],), None)
+                cache.keep(base + 1, one.accepted)
+                base += 1 + len(one.accepted)
+                one = BatchRow((), (one.tokens[0],), None)
             windows.append(one.window(base))
         logits += [rows.logits for rows in extend(caches, windows)]
     return logits
@@ -122,13 +122,13 @@ def one_by_one(caches: list[Cache], windows: list[Window]) -> list[Any]:
 
 @given(st.lists(sequences(), min_size=1, max_size=4))
 @settings(max_examples=30)
-def test_a_tabular_batch_is_its_rows_alone(asked: list[Asked]) -> None:
-    alone, together = (read(TEXT.cache, asked, extend) for extend in (one_by_one, extend_all))
+def test_a_tabular_batch_is_its_rows_alone(batch_rows: list[BatchRow]) -> None:
+    alone, together = (read(TEXT.cache, batch_rows, extend) for extend in (one_by_one, extend_all))
     assert all(torch.equal(*pair) for pair in zip(alone, together, strict=True))
 
 
 def packed(caches: list[Cache], windows: list[Window]) -> list[Any]:
-    """`extend_all`, which may not read two windows of slots one after another."""
+    """`extend_all`, which must not read two windows of slots one by one."""
 
     def refuse(kind: type[Cache], caches: Sequence[Cache], windows: Sequence[Window]) -> list[Rows]:
         assert len(caches) < 2, "not packed"
@@ -146,55 +146,59 @@ def guided() -> GuidedCache:
 
 
 @pytest.mark.parametrize("make", [LLAMA.cache, guided], ids=["slots", "guided"])
-@given(asked=st.lists(sequences(), min_size=2, max_size=4))
+@given(batch_rows=st.lists(sequences(), min_size=2, max_size=4))
 @settings(max_examples=25)
-def test_a_packed_batch_is_its_rows_alone(make: Callable[[], Cache], asked: list[Asked]) -> None:
-    alone, together = (read(make, asked, extend) for extend in (one_by_one, packed))
-    for ours, theirs in zip(together, alone, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-4)
+def test_a_packed_batch_is_its_rows_alone(make: Callable[[], Cache], batch_rows: list[BatchRow]) -> None:
+    alone, together = (read(make, batch_rows, extend) for extend in (one_by_one, packed))
+    for packed_logits, logits in zip(together, alone, strict=True):
+        torch.testing.assert_close(packed_logits, logits, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize("window", BACKBONES)
-@given(asked=st.lists(sequences(), min_size=2, max_size=4))
+@given(batch_rows=st.lists(sequences(), min_size=2, max_size=4))
 @settings(max_examples=15)
-def test_meshes_of_different_clouds_are_read_in_one_pass(window: int, asked: list[Asked]) -> None:
+def test_meshes_of_different_clouds_are_read_in_one_pass(window: int, batch_rows: list[BatchRow]) -> None:
     def clouds() -> Callable[[], SlotCache]:
         seeds = count()
         return lambda: BACKBONES[window].bind(points(next(seeds)))
 
-    alone, together = (read(clouds(), asked, extend) for extend in (one_by_one, packed))
-    for ours, theirs in zip(together, alone, strict=True):
-        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-3)
+    alone, together = (read(clouds(), batch_rows, extend) for extend in (one_by_one, packed))
+    for packed_logits, logits in zip(together, alone, strict=True):
+        torch.testing.assert_close(packed_logits, logits, rtol=1e-4, atol=1e-3)
 
 
 @pytest.mark.parametrize(("make", "branches"), [(LLAMA.cache, 1), (guided, 2)], ids=["slots", "guided"])
 def test_a_batch_is_one_pass_over_the_net(make: Callable[[], Cache], branches: int, monkeypatch: Any) -> None:
-    """The branches of guidance too; what reads alone is the prompt of the other branch."""
+    """The branches of guidance too; only the prompt of the other branch is read alone."""
     passes: list[int] = []
     packed = FusedLlama.packed
     monkeypatch.setattr(
         FusedLlama, "packed", lambda net, t, p, parts: passes.append(len(parts)) or packed(net, t, p, parts)
     )
-    asked = [Asked((1, 2), (3, 4), None, (0,)), Asked((), (2,), None), Asked((1,) * 5, (3, 0, 1), (-1, -1), (1,))]
-    read(make, asked, extend_all)
+    batch_rows = [
+        BatchRow((1, 2), (3, 4), None, (0,)),
+        BatchRow((), (2,), None),
+        BatchRow((1,) * 5, (3, 0, 1), (-1, -1), (1,)),
+    ]
+    read(make, batch_rows, extend_all)
     assert passes[-2:] == [3 * branches] * 2 and max(passes) == 3 * branches
 
 
 @pytest.mark.parametrize("make", [LLAMA.cache, guided, TEXT.cache], ids=["slots", "guided", "tabular"])
 def test_a_window_that_cannot_be_read_fails_alone(make: Callable[[], Cache]) -> None:
     caches = [make() for _ in range(3)]
-    asked = [Asked((), (1, 2), None), Asked((), (1, -(10**6)), None), Asked((), (2,), None)]
-    found = extend_all(caches, [one.window(0) for one in asked])
-    assert [isinstance(each, Exception) for each in found] == [False, True, False]
+    batch_rows = [BatchRow((), (1, 2), None), BatchRow((), (1, -(10**6)), None), BatchRow((), (2,), None)]
+    results = extend_all(caches, [one.window(0) for one in batch_rows])
+    assert [isinstance(result, Exception) for result in results] == [False, True, False]
     for index in (0, 2):
-        rows = found[index]
+        rows = results[index]
         assert isinstance(rows, Rows)
-        torch.testing.assert_close(rows.logits, make().extend(asked[index].window(0)).logits, rtol=0, atol=1e-4)
+        torch.testing.assert_close(rows.logits, make().extend(batch_rows[index].window(0)).logits, rtol=0, atol=1e-4)
 
 
 def test_a_window_past_the_context_fails_alone() -> None:
     caches = [LLAMA.cache() for _ in range(2)]
-    long, short = Asked((), (1,) * 65, None), Asked((), (1, 2), None)
+    long, short = BatchRow((), (1,) * 65, None), BatchRow((), (1, 2), None)
     refused, rows = extend_all(caches, [long.window(0), short.window(0)])
     assert "context" in str(refused) and isinstance(rows, Rows)
 
@@ -202,11 +206,11 @@ def test_a_window_past_the_context_fails_alone() -> None:
 def decodes(
     method: Method[Any], backbone: Backbone, batch: int, sampling: Sampling, budgets: Sequence[int] = (11, 7, 9, 11)
 ) -> list[Decode | Exception]:
-    """Four prompts; their budgets differ, so that they end one after another."""
+    """Four prompts with different budgets, so that they end at different steps."""
     prompts = PROMPTS if backbone.capabilities.grid is None else CAPTIONS
 
     def job(index: int, slot: Slot | None) -> Decode:
-        draws = SeededDraws(0, "gang", str(index), 0)
+        draws = SeededDraws(0, "batch", str(index), 0)
         opener = toy_drafter(backbone) if isinstance(backbone, Tabular) else lambda name: backbone
         prompt = Prompt(str(index), tokens=prompts[index])
         models = Models(backbone, opener, prompt, slot=slot)
@@ -215,11 +219,11 @@ def decodes(
     return Batch[Decode](batch).run([partial(job, index) for index in range(len(prompts))])
 
 
-def facts(found: Decode | Exception) -> Any:
-    """All of a decode but its times and the company that it had."""
-    assert isinstance(found, Decode), found
+def facts(result: Decode | Exception) -> Any:
+    """Everything of a decode except its times and the number of rows beside it."""
+    assert isinstance(result, Decode), result
     free = {"served": 1, **{f"{part}_ns": 0 for part in ("wall", "device", "draft", "target", "verify", "host")}}
-    return found.tokens, [replace(step, **free) for step in found.steps]
+    return result.tokens, [replace(step, **free) for step in result.steps]
 
 
 NAMED = {
@@ -243,26 +247,28 @@ RUNS = [
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("method", "backbone"), RUNS)
 def test_rows_of_a_batch_are_the_rows_alone(method: Method[Any], backbone: Tabular, temperature: float) -> None:
-    """Every registered method, those on a canvas too: token for token, and every count of every step."""
+    """Every registered method, on a canvas too: every token and every count of every step."""
     budgets = (20, 20, 20, 20) if Requirement.ANY_ORDER in method.requirements else (11, 7, 9, 11)
     alone, batch_outputs, pairs = (
         decodes(method, backbone, batch, Sampling(temperature), budgets) for batch in (1, 4, 2)
     )
     assert list(map(facts, alone)) == list(map(facts, batch_outputs)) == list(map(facts, pairs))
-    steps = [found.steps for found in batch_outputs if isinstance(found, Decode)]
-    if all(step.nfe == 1 for each in steps for step in each):
-        for each in steps:  # every lock step serves all rows that are not done yet, whatever their drafters did
-            assert [step.served for step in each] == [sum(len(e) > j for e in steps) for j in range(len(each))]
-    assert {step.served for found in alone if isinstance(found, Decode) for step in found.steps} == {1}
+    steps = [result.steps for result in batch_outputs if isinstance(result, Decode)]
+    if all(step.nfe == 1 for row_steps in steps for step in row_steps):
+        for row_steps in steps:  # every lock step serves all rows that are not done yet, whatever their drafters did
+            assert [step.served for step in row_steps] == [
+                sum(len(e) > j for e in steps) for j in range(len(row_steps))
+            ]
+    assert {step.served for result in alone if isinstance(result, Decode) for step in result.steps} == {1}
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("method", SETTINGS[: len(NAMED) - 1], ids=lambda method: METHODS.name_of(type(method)))
 def test_rows_of_a_packed_batch_are_the_rows_alone(method: Method[Any], temperature: float) -> None:
-    """In fp64, where packing moves a law by 1e-12 at most."""
+    """In fp64, where packing changes a distribution by 1e-12 at most."""
     model = tiny(dtype="fp64")
     alone, batch_outputs = (decodes(method, model, batch, Sampling(temperature)) for batch in (1, 4))
-    assert [facts(found)[0] for found in alone] == [facts(found)[0] for found in batch_outputs]
+    assert [facts(result)[0] for result in alone] == [facts(result)[0] for result in batch_outputs]
 
 
 LENGTHS: dict[Slot, int] = {}
@@ -270,9 +276,9 @@ LENGTHS: dict[Slot, int] = {}
 
 @dataclass(frozen=True)
 class Minimum(Method[JacobiWindow]):
-    """SJD as its released sampler runs a batch: all rows commit what the row that accepts least does.
+    """SJD as its released sampler runs a batch: all rows commit as many tokens as the row that accepts least.
 
-    Drafts that a row had accepted beyond that stay, with the law that they were drawn from.
+    Drafts that a row had accepted beyond that stay, with the distribution that they were drawn from.
     """
 
     claim = METHODS.get("sjd").claim
@@ -284,42 +290,43 @@ class Minimum(Method[JacobiWindow]):
     def step(self, run: Run, state: JacobiWindow) -> Acceptance:
         draft = state.propose(run)
         p = run.probs(run.target.forward(draft))
-        verdict = verify_chain(draft.tokens, draft.probs, p, run.draws)
-        own = shortest = len(verdict.read().path)
+        acceptance = verify_chain(draft.tokens, draft.probs, p, run.draws)
+        own = shortest = len(acceptance.read().path)
         if run.slot is not None:
             LENGTHS[run.slot] = own
             run.slot.ready()
             shortest = min(length for slot, length in LENGTHS.items() if not slot.over)
         if shortest < own:
             nodes = torch.arange(len(draft)).where(torch.arange(len(draft)) < shortest, -1)
-            verdict = Acceptance(TokenPath(nodes, torch.tensor(shortest), torch.tensor(0.0)), draft.tokens[shortest])
+            acceptance = Acceptance(TokenPath(nodes, torch.tensor(shortest), torch.tensor(0.0)), draft.tokens[shortest])
         state.advance(run, p, shortest, carried(run, own - shortest - 1))
-        return verdict
+        return acceptance
 
 
 def carried(run: Run, surplus: int) -> Refine:
     def refine(x: torch.Tensor, q: torch.Tensor, p: torch.Tensor, first: int) -> Fresh:
-        made, kept = redraw(run.draws)(x, q, p, first), max(0, surplus)
-        tokens, probs = torch.cat([x[:kept], made.tokens[kept:]]), torch.cat([q[:kept], made.probs[kept:]])
-        return Fresh(tokens, probs, made.reused)
+        fresh, count = redraw(run.draws)(x, q, p, first), max(0, surplus)
+        tokens, probs = torch.cat([x[:count], fresh.tokens[count:]]), torch.cat([q[:count], fresh.probs[count:]])
+        return Fresh(tokens, probs, fresh.reused)
 
     return refine
 
 
 def test_committing_the_minimum_of_the_batch_is_caught() -> None:
-    """The comparison above sees it; alone, the same code is SJD."""
+    """The comparison above notices it; in a batch of one the same code is SJD."""
     LENGTHS.clear()
     same = METHODS.get("sjd")(window=4)
     alone, batch_outputs, sjd = (
-        decodes(*each, Sampling(1.0)) for each in ((Minimum(), TEXT, 1), (Minimum(), TEXT, 4), (same, TEXT, 1))
+        decodes(*arguments, Sampling(1.0))
+        for arguments in ((Minimum(), TEXT, 1), (Minimum(), TEXT, 4), (same, TEXT, 1))
     )
     assert list(map(facts, alone)) == list(map(facts, sjd))
-    assert [facts(found)[0] for found in batch_outputs] != [facts(found)[0] for found in alone]
+    assert [facts(result)[0] for result in batch_outputs] != [facts(result)[0] for result in alone]
 
 
 @dataclass(frozen=True)
 class Fragile(Method[None]):
-    """Autoregressive; the row whose prompt is ``PROMPTS[2]`` fails at a place."""
+    """Autoregressive; the row of ``PROMPTS[2]`` fails at ``where``."""
 
     where: str
     claim = METHODS.get("autoregressive").claim
@@ -342,11 +349,11 @@ class Fragile(Method[None]):
 
 
 @pytest.mark.parametrize("where", ["start", "step", "pass"])
-def test_a_row_that_fails_leaves_and_the_others_go_on(where: str) -> None:
-    found = decodes(Fragile(where), TEXT, 4, Sampling(1.0))
+def test_a_failed_row_leaves_the_batch_and_the_others_continue(where: str) -> None:
+    results = decodes(Fragile(where), TEXT, 4, Sampling(1.0))
     sound = decodes(METHODS.get("autoregressive")(), TEXT, 1, Sampling(1.0))
-    assert isinstance(found[2], OverflowError if where == "pass" else RuntimeError)
-    assert [facts(found[i]) for i in (0, 1, 3)] == [facts(sound[i]) for i in (0, 1, 3)]
+    assert isinstance(results[2], OverflowError if where == "pass" else RuntimeError)
+    assert [facts(results[i]) for i in (0, 1, 3)] == [facts(sound[i]) for i in (0, 1, 3)]
 
 
 EVENTS: list[str] = []
@@ -354,7 +361,7 @@ EVENTS: list[str] = []
 
 @dataclass(frozen=True)
 class Logs(Method[None]):
-    """Autoregressive; says what it does."""
+    """Autoregressive; logs its calls."""
 
     claim = METHODS.get("autoregressive").claim
 
@@ -405,7 +412,7 @@ def test_a_batch_has_at_least_one_row(batch: int) -> None:
 
 
 @pytest.mark.parametrize("batch", [0, [], [1, 0], "all", 1.5, True])
-def test_a_suite_refuses_a_batch_that_is_none(batch: Any) -> None:
+def test_a_suite_refuses_a_wrong_batch(batch: Any) -> None:
     with pytest.raises(UsageError, match="batch is a whole number from 1, or a list of them to sweep"):
         plan_of(methods=["sjd"], batch=batch)
 
@@ -424,14 +431,14 @@ def by_batch(store: Store) -> dict[str, Cell]:
 
 
 def table(cell: Cell) -> Any:
-    """What a run holds of a cell, but for its times and the company that a row had."""
+    """The records of a cell except its times and the number of rows served together."""
     steps = cell.steps[[name for name in cell.steps if not name.endswith("_ns") and name != "served"]]
     steps = steps.assign(ranks=steps["ranks"].map(list), energies=steps["energies"].map(list))
     order = ["prompt", "repetition", "step"]
     texts = cell.samples[["prompt", "repetition", "status", "tokens", "agreement", "sha256"]].astype(str)
-    kept = ~cell.samples["warmup"].astype(bool)
+    counted_rows = ~cell.samples["warmup"].astype(bool)
     return (
-        texts[kept].sort_values(order[:2]).values.tolist(),
+        texts[counted_rows].sort_values(order[:2]).values.tolist(),
         steps[~steps["warmup"].astype(bool)].sort_values(order).values.tolist(),
     )
 
@@ -452,17 +459,17 @@ def test_a_sweep_runs_the_same_decodes_at_every_batch(tmp_path: Path) -> None:
     assert set(cells["sjd T=1 B=1"].steps["served"]) == {1}
 
 
-def test_what_a_batch_leaves_open_another_finishes_to_the_same_counts(tmp_path: Path) -> None:
+def test_a_resumed_batch_ends_with_the_counts_of_an_uninterrupted_one(tmp_path: Path) -> None:
     data: dict[str, Any] = {"methods": ["sjd", "speculative"], "batch": 3}
     finished(tmp_path / "whole", **data)
-    whole = by_label(Store.open(tmp_path / "whole"))
+    uninterrupted = by_label(Store.open(tmp_path / "whole"))
     plan = plan_of(**data)
     store = start(tmp_path / "parts", plan)
 
     in_parts(plan, store, (1, 5, 9))
     parts = by_label(store)
-    assert parts.keys() == whole.keys()
-    assert all(table(parts[name]) == table(whole[name]) for name in whole)
+    assert parts.keys() == uninterrupted.keys()
+    assert all(table(parts[name]) == table(uninterrupted[name]) for name in uninterrupted)
 
 
 def test_one_bad_prompt_is_one_failed_row_of_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -480,7 +487,7 @@ def test_one_bad_prompt_is_one_failed_row_of_its_batch(tmp_path: Path, monkeypat
     assert "RuntimeError: that prompt" in rows.loc["tabular/1", "error"]
 
 
-def test_a_batch_is_looked_at_for_greedy_equality_as_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_greedy_equality_of_a_batch_is_checked_in_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     many = SlotCache.extend_many.__func__  # type: ignore[attr-defined]
     spy = classmethod(lambda cls, caches, windows: sizes.append(len(caches)) or many(cls, caches, windows))
@@ -494,8 +501,8 @@ def test_a_batch_is_looked_at_for_greedy_equality_as_a_batch(tmp_path: Path, mon
 
 
 def test_the_batch_suite_sweeps_batches_of_the_jacobi_family() -> None:
-    found = suites.load("papers/sjdpp_batch").suite
-    assert found.batches == (1, 2, 4, 8) and [entry.name for entry in found.backbones] == ["embedded-image"]
+    batch_suite = suites.load("papers/sjdpp_batch").suite
+    assert batch_suite.batches == (1, 2, 4, 8) and [entry.name for entry in batch_suite.backbones] == ["embedded-image"]
 
 
 def swept(name: str = "papers/sjdpp_batch") -> FakeStore:
@@ -534,22 +541,22 @@ def test_throughput_shares_a_lock_step_among_its_rows() -> None:
     assert rates == {1: pytest.approx(18 / 0.120), 2: pytest.approx(18 / 0.168)}
 
 
-def test_runs_of_before_there_were_batches_have_rows_of_their_own() -> None:
+def test_runs_older_than_batches_share_no_time() -> None:
     cell = swept().cell("sjd-1")
     assert value(FIGURES["throughput"], totals(cell.samples, cell.steps.drop(columns="served"))) == pytest.approx(150)
 
 
 def test_a_table_has_a_column_for_the_batch_only_where_it_differs() -> None:
     frame = summarise(swept())  # type: ignore[arg-type]  # what reports read of a store
-    (both,), (one,), (two,) = (list(text_tables(rows)) for rows in (frame, frame[:2], frame[2:]))
-    titles = [[column.title for column in sheet.columns] for sheet in (both, one, two)]
-    assert [("B" in each, "tokens/s of the batch" in each) for each in titles] == [
+    (sweep,), (one,), (two,) = (list(text_tables(rows)) for rows in (frame, frame[:2], frame[2:]))
+    titles = [[column.title for column in sheet.columns] for sheet in (sweep, one, two)]
+    assert [("B" in column_titles, "tokens/s of the batch" in column_titles) for column_titles in titles] == [
         (True, True),
         (False, False),
         (False, True),
     ]
-    assert [sheet.title.rpartition(", ")[2] for sheet in (both, one, two)] == ["64 tokens", "batch 1", "batch 2"]
-    assert [row[titles[0].index("B")] for row in both.rows] == ["1", "1", "2", "2"]
+    assert [sheet.title.rpartition(", ")[2] for sheet in (sweep, one, two)] == ["64 tokens", "batch 1", "batch 2"]
+    assert [row[titles[0].index("B")] for row in sweep.rows] == ["1", "1", "2", "2"]
 
 
 @pytest.mark.parametrize(
@@ -562,21 +569,21 @@ def test_a_table_has_a_column_for_the_batch_only_where_it_differs() -> None:
         ((1.2, 1.1, 1.0, 0.8), 4.0),
     ],
 )
-def test_a_speed_up_ends_where_it_last_falls_to_one(speedups: tuple[float, ...], end: float | None) -> None:
+def test_a_speed_up_ends_where_it_last_crosses_one(speedups: tuple[float, ...], end: float | None) -> None:
     assert papers_batch.break_even((1, 2, 4, 8), speedups) == (None if end is None else pytest.approx(end))
 
 
-def test_the_sweep_s_report_holds_what_the_store_holds(tmp_path: Path) -> None:
+def test_the_sweeps_report_agrees_with_the_store(tmp_path: Path) -> None:
     written = {path.name for path in papers.write(swept(), tmp_path)}  # type: ignore[arg-type]  # as above
     assert written == {"papers.md", "papers-sjdpp_batch.csv", "papers-batch.png"}
-    held = pd.read_csv(tmp_path / "papers-sjdpp_batch.csv", dtype=str).set_index(["cell", "B"])
-    rates = held["tokens/s of the batch"].map(lambda text: float(text.split()[0]))
+    rows = pd.read_csv(tmp_path / "papers-sjdpp_batch.csv", dtype=str).set_index(["cell", "B"])
+    rates = rows["tokens/s of the batch"].map(lambda text: float(text.split()[0]))
     assert rates.to_dict() == {
         ("autoregressive", "1"): 100.0,
         ("autoregressive", "2"): 100.0,
         ("sjd", "1"): 150.0,
         ("sjd", "2"): 107.1,
     }
-    gains = held["speed-up over AR at B"].map(lambda text: float(text.split()[0]))
+    gains = rows["speed-up over AR at B"].map(lambda text: float(text.split()[0]))
     assert gains[("sjd", "1")] == 1.53 and gains[("sjd", "2")] == 1.09
-    assert held.loc[("sjd", "2"), "break-even B"] == "none up to 2"
+    assert rows.loc[("sjd", "2"), "break-even B"] == "none up to 2"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from harness.core.draft import Path
 from harness.core.draws import LIVE_CLOCKS, SeededDraws, chain_path, inverse_cdf, tree_path
 from harness.errors import ContractError
 from harness.proof.enumerating_draws import EnumeratingDraws
+from tests.support.enumerated import enumerated
 
 FALSE_ALARM = 1e-6
 plainly = settings(deadline=None, derandomize=True)
@@ -42,18 +43,9 @@ def fits(counts: Counter[Any], probs: dict[Any, float], draws: int) -> None:
     assert chi_square.pvalue > FALSE_ALARM
 
 
-def outcomes(act: Callable[[EnumeratingDraws], Any]) -> Iterator[tuple[float, Any]]:
-    draws = EnumeratingDraws()
-    stack: list[list[int]] = [[]]
-    while stack:
-        draws.replay(stack.pop(), stack, {})
-        value = act(draws)
-        yield draws.weight, value
-
-
 def path_distribution(accept: torch.Tensor, parents: torch.Tensor | None) -> dict[tuple[int, ...], float]:
     probs: dict[tuple[int, ...], float] = {}
-    for weight, nodes in outcomes(lambda draws: accepted_nodes(draws.path(accept, parents))):
+    for weight, nodes in enumerated(lambda draws: accepted_nodes(draws.path(accept, parents))):
         probs[nodes] = probs.get(nodes, 0.0) + weight
     return probs
 
@@ -305,7 +297,7 @@ class TestDistinct:
     def test_enumerated_it_is_every_ordered_subset(self) -> None:
         probs = torch.tensor([self.PROBS, (0.0, 0.7, 0.3, 0.0)], dtype=torch.float64)
         distribution: dict[tuple[int, ...], float] = {}
-        for weight, rows in outcomes(lambda d: d.distinct(probs, 2, "draft")):
+        for weight, rows in enumerated(lambda d: d.distinct(probs, 2, "draft")):
             key = tuple(rows.reshape(-1).tolist())
             distribution[key] = distribution.get(key, 0.0) + weight
         first, second = ordered_distribution(self.PROBS, 2), {(1, 2): 0.7, (2, 1): 0.3}
@@ -315,7 +307,7 @@ class TestDistinct:
     def test_a_row_that_runs_out_goes_on_with_impossible_tokens_by_id(self) -> None:
         probs = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
         assert seeded().distinct(probs, 4, "draft")[0].tolist() == [2, 0, 1, 3]
-        assert [rows[0].tolist() for _, rows in outcomes(lambda d: d.distinct(probs[:1], 3, "draft"))] == [[2, 0, 1]]
+        assert [rows[0].tolist() for _, rows in enumerated(lambda d: d.distinct(probs[:1], 3, "draft"))] == [[2, 0, 1]]
         assert sorted(seeded().distinct(probs, 4, "draft")[1].tolist()) == [0, 1, 2, 3]
 
     @pytest.mark.parametrize("draws", [seeded(), EnumeratingDraws()])

@@ -26,26 +26,21 @@ from harness.proof.enumerate import output_law
 from harness.proof.enumerating_draws import EnumeratingDraws
 from harness.registry import METHODS
 from methods.drafters.jacobi.window import JacobiWindow
+from tests.support.enumerated import enumerated
 
 Outcomes = list[tuple[float, Any]]
 SMALL = Case(2, 3, 10, Sampling(1.0))
 
 
 def outcomes(act: Callable[[EnumeratingDraws], Any]) -> Outcomes:
-    draws, found = EnumeratingDraws(), []
-    stack: list[list[int]] = [[]]
-    while stack:
-        draws.replay(stack.pop(), stack, {})
-        value = act(draws)
-        found.append((draws.weight, value))
-    return found
+    return list(enumerated(act))
 
 
-def law_of(found: Outcomes) -> dict[Any, float]:
-    law: dict[Any, float] = {}
-    for weight, value in found:
-        law[value] = law.get(value, 0.0) + weight
-    return law
+def probs_of(outcome_list: Outcomes) -> dict[Any, float]:
+    probs: dict[Any, float] = {}
+    for weight, value in outcome_list:
+        probs[value] = probs.get(value, 0.0) + weight
+    return probs
 
 
 def opener(case: Case) -> Callable[[Draws], Run]:
@@ -72,10 +67,10 @@ class TestOutcomes:
             path = draws.path(rows([0.3, 0.9, 1.0])[0], torch.tensor([-1, 0, 0]))
             return (*first, int(x), int(y), int(draws.race(p, [4])), int(path.stop))
 
-        found = outcomes(act)
-        assert sum(weight for weight, _ in found) == pytest.approx(1, abs=1e-12)
-        assert len({value for _, value in found}) == len(found)
-        assert all(weight > 0 for weight, _ in found)
+        outcome_list = outcomes(act)
+        assert sum(weight for weight, _ in outcome_list) == pytest.approx(1, abs=1e-12)
+        assert len({value for _, value in outcome_list}) == len(outcome_list)
+        assert all(weight > 0 for weight, _ in outcome_list)
 
     def test_impossible_outcomes_are_not_visited(self) -> None:
         assert len(outcomes(lambda d: int(d.categorical(rows([0.0, 1.0, 0.0]), "resid")))) == 1
@@ -83,17 +78,17 @@ class TestOutcomes:
         same = rows([0.5, 0.5])
         assert len(outcomes(lambda d: int(d.couple(torch.tensor([1]), same, same)))) == 1
 
-    def test_couple_has_the_joint_law_of_maximal_coupling(self) -> None:
+    def test_couple_has_the_joint_distribution_of_maximal_coupling(self) -> None:
         q, p = [0.1, 0.5, 0.4], [0.3, 0.2, 0.5]
 
         def act(draws: EnumeratingDraws) -> tuple[int, int]:
             x = draws.categorical(rows(q), "draft")
             return int(x), int(draws.couple(x, rows(q), rows(p)))
 
-        law = law_of(outcomes(act))
-        assert sum(law.get((v, v), 0) for v in range(3)) == pytest.approx(sum(map(min, p, q)), abs=1e-12)
+        probs = probs_of(outcomes(act))
+        assert sum(probs.get((v, v), 0) for v in range(3)) == pytest.approx(sum(map(min, p, q)), abs=1e-12)
         for v in range(3):
-            assert sum(law.get((x, v), 0) for x in range(3)) == pytest.approx(p[v], abs=1e-12)
+            assert sum(probs.get((x, v), 0) for x in range(3)) == pytest.approx(p[v], abs=1e-12)
 
 
 def joint_winner(a: list[float], b: list[float], i: int, j: int) -> float:
@@ -125,16 +120,16 @@ PAIRS = [
 
 class TestRaces:
     @pytest.mark.parametrize("weights", [[0.3, 0.7], [1.0, 0.0], [0.2, 0.5, 0.3], [0.0, 0.4, 0.6], [0.0, 0.0, 1.0]])
-    def test_one_race_has_the_law(self, weights: list[float]) -> None:
-        law = law_of(outcomes(lambda d: int(d.race(rows(weights), [7]))))
+    def test_one_race_has_its_distribution(self, weights: list[float]) -> None:
+        probs = probs_of(outcomes(lambda d: int(d.race(rows(weights), [7]))))
         for token, weight in enumerate(weights):
-            assert law.get(token, 0.0) == pytest.approx(weight, abs=1e-12)
+            assert probs.get(token, 0.0) == pytest.approx(weight, abs=1e-12)
 
     @pytest.mark.parametrize(("a", "b"), PAIRS)
-    def test_two_races_on_one_key_have_gumbel_noise_in_common(self, a: list[float], b: list[float]) -> None:
-        law = law_of(outcomes(lambda d: (int(d.race(rows(a), [7])), int(d.race(rows(b), [7])))))
+    def test_two_races_on_one_key_share_gumbel_noise(self, a: list[float], b: list[float]) -> None:
+        probs = probs_of(outcomes(lambda d: (int(d.race(rows(a), [7])), int(d.race(rows(b), [7])))))
         for i, j in itertools.product(range(len(a)), repeat=2):
-            assert law.get((i, j), 0.0) == pytest.approx(joint_winner(a, b, i, j), abs=1e-9)
+            assert probs.get((i, j), 0.0) == pytest.approx(joint_winner(a, b, i, j), abs=1e-9)
 
     def test_the_integral_agrees_with_clocks(self) -> None:
         """The reference of the test above, once, by Monte-Carlo: six standard errors at a fixed seed."""
@@ -145,22 +140,22 @@ class TestRaces:
             p = joint_winner(a, b, i, j)
             assert abs(wins.count((i, j)) / 200_000 - p) <= 6 * (p * (1 - p) / 200_000) ** 0.5 + 1e-9
 
-    def test_other_keys_are_independent(self) -> None:
+    def test_races_on_other_keys_are_independent(self) -> None:
         a, b = PAIRS[1]
-        law = law_of(outcomes(lambda d: tuple(d.race(rows(a, b), [1, 2]).tolist())))
+        probs = probs_of(outcomes(lambda d: tuple(d.race(rows(a, b), [1, 2]).tolist())))
         for i, j in itertools.product(range(3), repeat=2):
-            assert law[i, j] == pytest.approx(a[i] * b[j], abs=1e-12)
+            assert probs[i, j] == pytest.approx(a[i] * b[j], abs=1e-12)
 
-    def test_a_law_raced_again_wins_again(self) -> None:
+    def test_a_distribution_raced_again_has_the_same_winner(self) -> None:
         a, b = PAIRS[1]
-        found = outcomes(lambda d: tuple(d.race(rows(a, b, a), [5, 5, 5]).tolist()))
-        assert all(value[0] == value[2] for _, value in found)
+        outcome_list = outcomes(lambda d: tuple(d.race(rows(a, b, a), [5, 5, 5]).tolist()))
+        assert all(value[0] == value[2] for _, value in outcome_list)
 
-    def test_every_race_of_many_on_a_key_has_its_law(self) -> None:
-        laws = [[0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [0.34, 0.33, 0.33], [0.1, 0.8, 0.1]]
-        found = outcomes(lambda d: tuple(d.race(rows(*laws), [5] * 4).tolist()))
-        for place, weights in enumerate(laws):
-            marginal = law_of([(weight, value[place]) for weight, value in found])
+    def test_each_of_many_races_on_a_key_has_its_distribution(self) -> None:
+        distributions = [[0.5, 0.3, 0.2], [0.2, 0.3, 0.5], [0.34, 0.33, 0.33], [0.1, 0.8, 0.1]]
+        outcome_list = outcomes(lambda d: tuple(d.race(rows(*distributions), [5] * 4).tolist()))
+        for place, weights in enumerate(distributions):
+            marginal = probs_of([(weight, value[place]) for weight, value in outcome_list])
             assert [marginal[v] for v in range(3)] == pytest.approx(weights, abs=1e-10)
 
     def test_four_tokens_are_beyond_the_regions(self) -> None:
@@ -205,32 +200,32 @@ class Remembering(Method[dict[str, int]]):
         state["hits"] += int(path.stop)
         left = p[0].clone()
         left[1] = 0
-        law = p[1] if int(path.stop) else left
-        return Acceptance(path, run.draws.categorical(law[None], "resid")[0])
+        probs = p[1] if int(path.stop) else left
+        return Acceptance(path, run.draws.categorical(probs[None], "resid")[0])
 
 
 class TestOutputLaw:
     @pytest.mark.parametrize("case", [SMALL, Case(3, 2, 3, Sampling(0.7), eos=(2,))], ids=str)
-    def test_a_method_with_memory_has_its_law(self, case: Case) -> None:
+    def test_a_method_with_memory_has_the_targets_distribution(self, case: Case) -> None:
         reference = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
         assert total_variation(output_law(Remembering(), opener(case)), reference) < 1e-12
 
     @pytest.mark.parametrize("name", ["jacobi", "sjd", "sjdpp", "speculative"])
-    def test_merging_does_not_change_the_law(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_merging_states_does_not_change_the_distribution(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         method = METHODS.get(name).variants()[0]
         merged = output_law(method, opener(SMALL))
         serial = itertools.count()
         monkeypatch.setattr(enumeration, "freeze", lambda thing: next(serial))
         assert total_variation(output_law(method, opener(SMALL)), merged) < 1e-13
 
-    def test_the_law_sums_to_one_and_has_no_shorter_output_without_an_end(self) -> None:
-        law = output_law(METHODS.get("sjd").variants()[0], opener(SMALL))
-        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
-        assert {len(output) for output in law} == {SMALL.length}
-        assert len(law) == SMALL.vocabulary**SMALL.length
+    def test_the_distribution_sums_to_one_and_has_no_shorter_output_without_an_end(self) -> None:
+        probs = output_law(METHODS.get("sjd").variants()[0], opener(SMALL))
+        assert sum(probs.values()) == pytest.approx(1, abs=1e-12)
+        assert {len(output) for output in probs} == {SMALL.length}
+        assert len(probs) == SMALL.vocabulary**SMALL.length
 
-    def test_the_state_handed_in_is_not_touched(self) -> None:
-        """Each outcome works on copies; the shared start state stays as it was."""
+    def test_the_start_state_is_not_changed(self) -> None:
+        """Each outcome works on copies of the start state."""
         state = JacobiWindow.empty(opener(SMALL)(EnumeratingDraws()), 2, "uniform")
         output_law(Holding(state), opener(SMALL))
         assert len(state.tokens) == 0
@@ -238,7 +233,7 @@ class TestOutputLaw:
 
 @dataclass(frozen=True)
 class Guessing(Method[list[int]]):
-    """Draws four ids of which it makes no use."""
+    """Draws four ids and does not use them."""
 
     claim = Claim.SAME_LAW
     source = "this test"
@@ -288,7 +283,7 @@ class TestLimits:
 
 
 class TestPins:
-    def test_a_pinned_stream_has_one_answer_alike_in_every_step(self) -> None:
+    def test_a_pinned_stream_has_the_same_answer_in_every_step(self) -> None:
         def act(draws: EnumeratingDraws) -> tuple[int, ...]:
             return tuple(draws.integers(12, 3, "init").tolist())
 
@@ -303,8 +298,8 @@ class TestPins:
         assert answers[0] == answers[1] != answers[2]
         assert set(answers[0]) == {0, 1, 2}
 
-    def test_a_stream_that_enters_a_recorded_law_may_not_be_pinned(self) -> None:
-        """SJD's fresh drafts are judged by the law they came from, so one fixed draft in its place shows."""
+    def test_a_stream_of_a_recorded_distribution_must_not_be_pinned(self) -> None:
+        """SJD's fresh drafts are tested against the distribution they came from, so a fixed draft is noticed."""
         case = CASES[0]
         method = METHODS.get("sjd").variants()[0]
         pinned = EnumeratingDraws(pinned=frozenset({"init"}))

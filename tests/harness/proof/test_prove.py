@@ -42,7 +42,7 @@ load_all()
 SMALLEST = 32
 SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST)
 LONGER = ("lookahead",)
-"""Whose guesses are from earlier in a text, so that some bugs show in longer ones only."""
+"""Methods whose guesses come from earlier text, so that some bugs appear in longer texts only."""
 SAMPLED = SMALL[0]
 DRAWS = 1_000
 FALSE_ALARM = 1e-6
@@ -68,7 +68,7 @@ class TestProofs:
         proof = prove(method, cases_of(method, SMALLEST), mutants=False)
         assert proof.verdict == ("approximate" if method.claim is Claim.APPROXIMATE else "exact")
         if method.claim is Claim.APPROXIMATE:
-            assert proof.total_variation > CAUGHT, "it is exact on these models: a claim of its own"
+            assert proof.total_variation > CAUGHT, "it is exact on these models and could claim so"
         else:
             assert proof.total_variation < EXACT
 
@@ -77,8 +77,10 @@ class TestProofs:
         if name not in LONGER:
             monkeypatch.setattr(proof_cases, "CASES", SMALL)
         kind = METHODS.get(name)
-        found = try_mutants(kind, kind.variants())
-        assert [(mutant.why, mutant.caught) for mutant in found] == [(mutant.why, True) for mutant in kind.mutants]
+        tried_mutants = try_mutants(kind, kind.variants())
+        assert [(mutant.why, mutant.caught) for mutant in tried_mutants] == [
+            (mutant.why, True) for mutant in kind.mutants
+        ]
 
     @pytest.mark.parametrize("name", sorted(METHODS))
     def test_a_method_that_claims_exactness_has_a_mutant(self, name: str) -> None:
@@ -86,18 +88,18 @@ class TestProofs:
         if any(method.claim is not Claim.APPROXIMATE for method in kind.variants()):
             assert kind.mutants
 
-    def test_a_proof_with_plants_stops_at_the_first_that_shows(self) -> None:
+    def test_a_proof_with_mutants_stops_at_the_first_caught_one(self) -> None:
         kind = METHODS.get("speculative")
         proof = prove(kind.variants()[0], SMALL[:2])
         assert proof.catches
         assert proof.verdict == "exact"
         assert len(proof.mutants) == 1
         plain = proof.plain("speculative")
-        wanted = {"method", "params", "claim", "total_variation", "verdict", "planted"}
-        assert wanted <= set(plain)
+        expected = {"method", "params", "claim", "total_variation", "verdict", "planted"}
+        assert expected <= set(plain)
         assert (plain["claim"], plain["planted"]) == ("SAME_LAW", True)
 
-    def test_what_claims_greedy_equality_is_asked_at_temperature_zero_only(self) -> None:
+    def test_a_claim_of_greedy_equality_is_checked_at_temperature_zero_only(self) -> None:
         class Greedy(METHODS.get("sjdpp")):  # type: ignore[misc]  # a class found at run time
             claim = Claim.SAME_GREEDY
 
@@ -117,11 +119,11 @@ class TestProofs:
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 class TestSamples:
-    """What the seeded draws emit, end to end, is what enumeration says they emit."""
+    """Seeded decodes have the enumerated distribution."""
 
     @pytest.mark.parametrize("name", sorted(METHODS))
-    def test_seeded_decodes_have_the_enumerated_law(self, name: str) -> None:
-        """Of one variant of each method: a correct one fails one reseeding in a million."""
+    def test_seeded_decodes_have_the_enumerated_distribution(self, name: str) -> None:
+        """One variant of each method; a correct one fails one reseeding in a million."""
         method = METHODS.get(name).variants()[0]
         case = cases_of(method, SMALLEST)[0]
         backbone = case.backbone()
@@ -139,8 +141,8 @@ class TestSamples:
         alone = len(outputs) == 1  # nothing is left to chance, so there is no statistic
         assert alone or stats.chisquare(observed, DRAWS * expected / expected.sum()).pvalue > FALSE_ALARM
 
-    def test_the_test_above_would_see_a_mutant(self) -> None:
-        """1,000 draws tell a residual forgotten from the law: the samples' check has power too."""
+    def test_the_test_above_notices_a_mutant(self) -> None:
+        """1,000 draws are enough to detect a forgotten residual."""
         method = METHODS.get("speculative").variants()[0]
         reference = reference_law(SAMPLED.backbone(), SAMPLED.prompt, SAMPLED.length, SAMPLED.sampling)
         with injected(method.mutants[0]):
@@ -154,7 +156,7 @@ class TestSamples:
 @pytest.mark.usefixtures("unchecked")
 class TestReference:
     @pytest.mark.parametrize("case", CASES + GRID_CASES, ids=str)
-    def test_sums_to_one_and_ends_where_it_should(self, case: Case) -> None:
+    def test_the_reference_sums_to_one_and_ends_at_end_of_text_or_length(self, case: Case) -> None:
         law = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
         assert sum(law.values()) == pytest.approx(1, abs=1e-12)
         for output in law:
@@ -171,7 +173,7 @@ class TestReference:
             law = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
             assert list(law.values()) == [1.0]
 
-    def test_the_cases_cover_what_the_design_asks_for(self) -> None:
+    def test_the_cases_cover_temperatures_sizes_ends_and_top_k(self) -> None:
         assert {case.sampling.temperature for case in CASES} >= {0.0, 0.5, 1.0}
         assert {(case.vocabulary, case.length) for case in CASES} >= {(2, 5), (3, 4)}
         assert any(case.eos for case in CASES) and any(not case.eos for case in CASES)
@@ -222,14 +224,14 @@ def mutant(where: str, old: str, new: str) -> Mutant:
     return Mutant(f"patient_of_the_tests:{where}", old, new, "a bug")
 
 
-class TestPlanting:
-    def test_the_code_is_swapped_for_everyone_and_put_back(self, patient: ModuleType) -> None:
+class TestInjection:
+    def test_the_code_is_swapped_for_every_importer_and_restored(self, patient: ModuleType) -> None:
         imported_before = patient.twice
         with injected(mutant("twice", "x + x", "x + x + 1")):
             assert patient.twice(2) == imported_before(2) == 5
         assert patient.twice(2) == imported_before(2) == 4
 
-    def test_it_is_put_back_when_the_body_raises(self, patient: ModuleType) -> None:
+    def test_the_code_is_restored_after_an_exception(self, patient: ModuleType) -> None:
         with pytest.raises(ZeroDivisionError), injected(mutant("twice", "x + x", "x / 0")):
             patient.twice(2)
         assert patient.twice(2) == 4
@@ -248,14 +250,14 @@ class TestPlanting:
             pass
         assert patient.twice(2) == 4
 
-    def test_only_functions_take_a_bug(self, patient: ModuleType) -> None:
+    def test_bugs_are_injected_into_functions_only(self, patient: ModuleType) -> None:
         with (
             pytest.raises(ContractError, match="not a Python function"),
             injected(mutant("NOT_A_FUNCTION", "3", "4")),
         ):
             pass
 
-    def test_a_bug_that_the_contract_itself_sees_counts_as_caught(self) -> None:
+    def test_a_bug_that_breaks_the_contract_counts_as_caught(self) -> None:
         kind = METHODS.get("autoregressive")
 
         class Passless(kind):  # type: ignore[misc, valid-type]  # a class found at run time
@@ -268,7 +270,7 @@ class TestPlanting:
                 ),
             )
 
-        assert [found.total_variation for found in try_mutants(Passless, [kind()])] == [1.0]
+        assert [tried.total_variation for tried in try_mutants(Passless, [kind()])] == [1.0]
 
     def test_a_harmless_change_is_not_caught(self) -> None:
         kind = METHODS.get("autoregressive")
@@ -278,7 +280,7 @@ class TestPlanting:
                 Mutant("harness.core.sampling:warp", "(-1, keepdim=True)", "(1, keepdim=True)", "the same axis"),
             )
 
-        assert [found.caught for found in try_mutants(Harmless, [kind()])] == [False]
+        assert [tried.caught for tried in try_mutants(Harmless, [kind()])] == [False]
 
     def test_caught_is_above_its_limit(self) -> None:
         assert TriedMutant("w", "m:f", CAUGHT * 1.01, "case").caught
@@ -286,7 +288,7 @@ class TestPlanting:
 
 
 @pytest.mark.parametrize(
-    ("claim", "tv", "said"),
+    ("claim", "tv", "word"),
     [
         (Claim.SAME_LAW, 0.0, "exact"),
         (Claim.SAME_LAW, EXACT / 2, "exact"),
@@ -297,12 +299,12 @@ class TestPlanting:
         (Claim.APPROXIMATE, 0.9, "approximate"),
     ],
 )
-def test_the_word_for_a_claim_and_a_distance(claim: Claim, tv: float, said: str) -> None:
-    assert verdict_of(claim, tv) == said
+def test_the_word_for_a_claim_and_a_distance(claim: Claim, tv: float, word: str) -> None:
+    assert verdict_of(claim, tv) == word
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs", "at", "agreement"),
+    ("tokens", "baseline_tokens", "at", "agreement"),
     [
         ((), (), None, 1.0),
         ((1, 2, 3), (1, 2, 3), None, 1.0),
@@ -313,13 +315,15 @@ def test_the_word_for_a_claim_and_a_distance(claim: Claim, tv: float, said: str)
         ((), (1,), 0, 0.0),
     ],
 )
-def test_where_two_outputs_part(ours: Sequence[int], theirs: Sequence[int], at: int | None, agreement: float) -> None:
-    found = diverge(ours, theirs)
-    assert found.at == at
-    assert found.agreement == pytest.approx(agreement)
+def test_the_first_difference_of_two_outputs(
+    tokens: Sequence[int], baseline_tokens: Sequence[int], at: int | None, agreement: float
+) -> None:
+    divergence = diverge(tokens, baseline_tokens)
+    assert divergence.at == at
+    assert divergence.agreement == pytest.approx(agreement)
 
 
-def test_an_exact_method_is_at_no_distance_and_its_proof_is_plain() -> None:
+def test_an_exact_method_has_distance_zero_and_a_proof_without_mutants() -> None:
     method = METHODS.get("autoregressive")()
     assert distance(method, SAMPLED) < EXACT
     assert Proof(method, method.claim, 0.0, "", "exact").catches is False
@@ -330,7 +334,7 @@ MARGIN = 1e-3
 
 
 def greedy(method: Method[Any], backbone: Backbone, prompt: Sequence[int]) -> tuple[int, ...]:
-    """A toy drafter's name opens the target with some of its layers."""
+    """Greedy tokens; a toy drafter is the target with some of its layers."""
 
     def opened(name: str) -> Backbone:
         return presets.drafter(backbone, name if name == "self" else "self:layers=24")
@@ -339,10 +343,10 @@ def greedy(method: Method[Any], backbone: Backbone, prompt: Sequence[int]) -> tu
     return decode(method, open_run(backbone, opened, prompt, Sampling(0.0), TOKENS, draws)).tokens
 
 
-def margin(backbone: Backbone, tokens: Sequence[int], ours: int, theirs: int) -> float:
+def margin(backbone: Backbone, tokens: Sequence[int], token: int, baseline_token: int) -> float:
     session = Session(backbone.cache(), backbone.capabilities, tokens, stopwatch=Stopwatch(CpuClock()))
     logits = session.forward()[0].double()
-    return abs(float(logits[theirs] - logits[ours]))
+    return abs(float(logits[baseline_token] - logits[token]))
 
 
 @pytest.fixture(scope="session")
@@ -365,10 +369,10 @@ def baselines(smollm2: Backbone) -> list[tuple[list[int], tuple[int, ...]]]:
 def test_greedy_on_a_real_model_equals_autoregressive_greedy(
     method: Method[Any], smollm2: Backbone, baselines: list[tuple[list[int], tuple[int, ...]]]
 ) -> None:
-    for prompt, wanted in baselines:
-        ours = greedy(method, smollm2, prompt)
-        at = diverge(ours, wanted).at
+    for prompt, baseline_tokens in baselines:
+        tokens = greedy(method, smollm2, prompt)
+        at = diverge(tokens, baseline_tokens).at
         if at is not None:
-            assert at < min(len(ours), len(wanted)), "one ended where the other went on with the same tokens"
-            tie = margin(smollm2, [*prompt, *wanted[:at]], ours[at], wanted[at])
-            assert tie < MARGIN, f"token {at}: {ours[at]} for {wanted[at]} at a logit margin of {tie:.3g}"
+            assert at < min(len(tokens), len(baseline_tokens)), "one output is a prefix of the other"
+            tie = margin(smollm2, [*prompt, *baseline_tokens[:at]], tokens[at], baseline_tokens[at])
+            assert tie < MARGIN, f"token {at}: {tokens[at]} for {baseline_tokens[at]} at a logit margin of {tie:.3g}"

@@ -226,8 +226,8 @@ def test_the_ks_distance_is_scipys_ties_included() -> None:
 
 
 def test_the_standard_error_is_corrected_for_the_number_of_clusters() -> None:
-    held = stats.Bootstrap(0.0, np.array([-3.0, -1.0, 1.0, 3.0]), 5)
-    assert held.error == pytest.approx(np.sqrt(5) * np.sqrt(5 / 4))
+    bootstrap = stats.Bootstrap(0.0, np.array([-3.0, -1.0, 1.0, 3.0]), 5)
+    assert bootstrap.error == pytest.approx(np.sqrt(5) * np.sqrt(5 / 4))
     assert stats.Bootstrap(0.0, np.empty(0), 3).error is None
 
 

@@ -1,4 +1,4 @@
-"""Runs that end before their time: kill -9, ^C, a full disk. Nothing finished is lost, and a resume is the same run."""
+"""Interrupted runs: kill -9, ^C, a full disk. No finished record is lost, and a resume ends as an uninterrupted run."""
 
 from __future__ import annotations
 
@@ -124,26 +124,26 @@ def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
         text=True,
         env=environment,
     )
-    held = Launcher(process, tmp_path_factory.mktemp("launcher"))
-    yield held
-    if held.child:
-        held.send(signal.SIGKILL)
+    started = Launcher(process, tmp_path_factory.mktemp("launcher"))
+    yield started
+    if started.child:
+        started.send(signal.SIGKILL)
     assert process.stdin
     process.stdin.close()
     assert process.wait(60) == 0
 
 
 @pytest.fixture(scope="module")
-def whole(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nobody interrupted."""
-    path = tmp_path_factory.mktemp("whole") / "run"
+def uninterrupted(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An uninterrupted run."""
+    path = tmp_path_factory.mktemp("uninterrupted") / "run"
     assert launcher.run("run", *SUITE, "--out", path) == 0, launcher.err
     return path
 
 
 @pytest.fixture(scope="module")
 def small(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The small one."""
+    """An uninterrupted small run."""
     path = tmp_path_factory.mktemp("small") / "run"
     assert launcher.run("run", *SMALL, "--out", path) == 0, launcher.err
     return path
@@ -157,7 +157,7 @@ def progress(path: Path) -> int:
 
 
 def _names(folder: Path) -> list[str]:
-    """What is there now; a folder may go while it is looked for."""
+    """Names in a folder, which may be removed meanwhile."""
     try:
         return os.listdir(folder)
     except OSError:
@@ -165,47 +165,47 @@ def _names(folder: Path) -> list[str]:
 
 
 def finished(path: Path) -> dict[tuple[str, str], bytes]:
-    """Every decode that is stored and not sealed yet, byte for byte."""
+    """Bytes of every stored decode that is not sealed yet."""
     return {(file.parent.name, file.name): file.read_bytes() for file in (path / "records").glob("*/*.json")}
 
 
 def counts(path: Path) -> dict[str, dict[str, Any]]:
-    """All that a store says of its cells but the seconds."""
+    """Everything in a store's cells except the times."""
     store = Store.open(path)
     assert store.cells() == list(store.manifest["cells"])
-    found = {}
+    records = {}
     for name in store.cells():
         cell = store.cell(name)
         samples = cell.samples.drop(columns=["prefill_ns", "open_ns"])
         samples["tokens"], samples["logprobs"] = samples["tokens"].map(list), samples["logprobs"].map(list)
         steps = cell.steps[[column for column in cell.steps if not column.endswith("_ns")]]
-        found[name] = {"meta": cell.meta, "samples": samples, "steps": steps}
-    return found
+        records[name] = {"meta": cell.meta, "samples": samples, "steps": steps}
+    return records
 
 
-def assert_same_counts(ours: Path, theirs: Path) -> None:
-    assert_same(counts(ours), counts(theirs))
+def assert_same_counts(run: Path, reference: Path) -> None:
+    assert_same(counts(run), counts(reference))
 
 
-def assert_same(mine: dict[str, dict[str, Any]], yours: dict[str, dict[str, Any]]) -> None:
-    assert mine.keys() == yours.keys()
-    for name, one in mine.items():
-        assert one["meta"] == yours[name]["meta"], name
+def assert_same(counts_a: dict[str, dict[str, Any]], counts_b: dict[str, dict[str, Any]]) -> None:
+    assert counts_a.keys() == counts_b.keys()
+    for name, one in counts_a.items():
+        assert one["meta"] == counts_b[name]["meta"], name
         for table in ("samples", "steps"):
-            pd.testing.assert_frame_equal(one[table], yours[name][table], obj=f"{table} of {name}")
+            pd.testing.assert_frame_equal(one[table], counts_b[name][table], obj=f"{table} of {name}")
 
 
 @pytest.mark.parametrize(("table", "column"), [("steps", "accepted"), ("steps", "nfe"), ("samples", "tokens")])
-def test_the_comparison_sees_one_wrong_count(whole, table, column):
-    wrong = counts(whole)
+def test_the_comparison_notices_one_wrong_count(uninterrupted, table, column):
+    wrong = counts(uninterrupted)
     frame = next(reversed(wrong.values()))[table]
     frame.at[len(frame) - 1, column] = [7] if column == "tokens" else frame[column].iloc[-1] + 1
     with pytest.raises(AssertionError):
-        assert_same(wrong, counts(whole))
-    assert_same(counts(whole), counts(whole))
+        assert_same(wrong, counts(uninterrupted))
+    assert_same(counts(uninterrupted), counts(uninterrupted))
 
 
-def test_ten_kills_and_a_resume_leave_the_uninterrupted_run(whole, launcher, tmp_path):
+def test_ten_kills_and_a_resume_end_as_the_uninterrupted_run(uninterrupted, launcher, tmp_path):
     path = tmp_path / "run"
     moments = random.Random(20)
     killed = 0
@@ -219,7 +219,7 @@ def test_ten_kills_and_a_resume_leave_the_uninterrupted_run(whole, launcher, tmp
     assert launcher.run("run", *SUITE, "--out", path, "--resume") == 0, launcher.err
     counted = json.loads(launcher.out)
     assert counted == {"run": str(path), "cells": 26, "done": 26, "failed": 0, "malformed": 0, "skipped": 0}
-    assert_same_counts(path, whole)
+    assert_same_counts(path, uninterrupted)
     assert not list(path.rglob("*~partial")) and not list((path / "records").glob("*/*"))
 
 
@@ -230,7 +230,7 @@ def test_a_kill_before_the_manifest_is_written_is_no_obstacle(launcher, tmp_path
     assert launcher.run("run", *SMALL, "--out", tmp_path / "run", "--resume") == 0, launcher.err
 
 
-def test_an_interrupt_is_one_message_and_exit_3_and_a_resume_goes_on(small, launcher, tmp_path):
+def test_an_interrupt_is_one_message_and_exit_3_and_the_run_resumes(small, launcher, tmp_path):
     path = tmp_path / "run"
     launcher.start("run", *SMALL, "--out", path)
     assert launcher.signal_after(path, 7, 0.0, signal.SIGINT) == 3
@@ -243,7 +243,7 @@ def test_an_interrupt_is_one_message_and_exit_3_and_a_resume_goes_on(small, laun
 
 
 def test_an_interrupt_at_the_shell_does_the_same(stride_env, tmp_path):
-    """Once as a user meets it: a process of its own, and its terminal's signal."""
+    """Once as for a user: in a process of its own, by the terminal's signal."""
     command = [sys.executable, "-m", "harness.cli.main", "run", *SMALL, "--out", str(tmp_path / "run")]
     child = subprocess.Popen(
         command,
@@ -275,7 +275,7 @@ def test_two_processes_do_not_write_to_one_folder(launcher, stride_env, tmp_path
 
 
 def test_a_full_disk_is_one_message_and_exit_3_and_nothing_finished_is_lost(small, launcher, tmp_path):
-    """A limit on the size of a file stands for the full disk: first no record fits, then no sealed cell."""
+    """A limit on file sizes replaces the full disk: first no record fits, then no sealed cell."""
     path = tmp_path / "run"
     launcher.start("run", *SMALL, "--out", path)
     assert launcher.signal_after(path, 5, 0.0, signal.SIGKILL) == -signal.SIGKILL
@@ -293,7 +293,7 @@ def test_a_full_disk_is_one_message_and_exit_3_and_nothing_finished_is_lost(smal
     assert_same_counts(path, small)
 
 
-def test_a_disk_that_fills_while_the_report_is_written_is_one_message(small, launcher, tmp_path):
+def test_a_full_disk_during_the_report_is_one_message(small, launcher, tmp_path):
     cells = max(file.stat().st_size for file in (small / "cells").rglob("*") if file.is_file())
     plots = max(file.stat().st_size for file in (small / "report").rglob("*"))
     assert cells < plots
@@ -302,7 +302,7 @@ def test_a_disk_that_fills_while_the_report_is_written_is_one_message(small, lau
     assert_same_counts(tmp_path / "full", small)
 
 
-def test_a_record_cut_short_is_set_aside_and_done_again(small, launcher, tmp_path):
+def test_a_truncated_record_is_set_aside_and_decoded_again(small, launcher, tmp_path):
     path = tmp_path / "run"
     launcher.start("run", *SMALL, "--out", path)
     assert launcher.signal_after(path, 9, 0.0, signal.SIGKILL) == -signal.SIGKILL

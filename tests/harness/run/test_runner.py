@@ -1,4 +1,4 @@
-"""A run of real cells: what runs and what is skipped, what fails and what that leaves, which verdict is given."""
+"""Runs of real cells: which cells run, which are skipped, which rows fail, and the verdicts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[[Registry[Any], str, type[
 
 @dataclass(frozen=True)
 class OneByOne(Method[None]):
-    """Autoregressive decoding; what is wrong with each of its children stands in ``token``."""
+    """Autoregressive decoding; each subclass has its fault in ``token``."""
 
     claim = Claim.SAME_LAW
     source = "this test"
@@ -107,13 +107,13 @@ PARTS = [(name, backbone) for name in METHODS for backbone in READY]
 @pytest.fixture(scope="module")
 def loaded() -> Callable[[str], Any]:
     """Backbones that need no download, each loaded once."""
-    held: dict[str, Any] = {}
+    models: dict[str, Any] = {}
 
     def get(name: str) -> Any:
-        if name not in held:
+        if name not in models:
             tabular = "tabular" in presets.resolve(name).adapter
-            held[name] = presets.load(name, "fp64" if tabular else "fp32", fetch=False)
-        return held[name]
+            models[name] = presets.load(name, "fp64" if tabular else "fp32", fetch=False)
+        return models[name]
 
     return get
 
@@ -127,7 +127,7 @@ def prompt_of(backbone):
 
 
 @pytest.mark.parametrize(("name", "backbone"), PARTS)
-def test_what_the_matrix_says_runs_does_run(name, backbone, loaded):
+def test_pairs_that_the_matrix_lists_run(name, backbone, loaded):
     method, model = METHODS.get(name)(), loaded(backbone)
     reason = incompatibility(method, presets.resolve(backbone))
     if reason is not None:
@@ -145,7 +145,7 @@ def test_what_the_matrix_says_runs_does_run(name, backbone, loaded):
 
 
 def untrained(kind, name, model):
-    """Whether a part is not there for this backbone; a run skips such a cell with the error as its reason."""
+    """Whether a component is absent for this backbone; a run skips such a cell with the error as its reason."""
     try:
         component(kind, name, model.name, model.fingerprint)
     except WeightsError:
@@ -154,17 +154,17 @@ def untrained(kind, name, model):
 
 
 @pytest.mark.parametrize("name", READY)
-def test_a_backbone_meets_what_it_promises_before_it_is_loaded(name, loaded):
+def test_a_loaded_backbone_meets_the_requirements_of_its_preset(name, loaded):
     assert loaded(name).capabilities.meets == presets.resolve(name).meets()
 
 
-def test_an_unmet_need_is_a_skip_that_names_it(tmp_path, plug):
+def test_an_unmet_requirement_is_a_skip_that_names_it(tmp_path, plug):
     plug(METHODS, "needs_a_grid", NeedsAGrid)
     rows = {row["name"]: row for row in stride("list", "matrix", "--json").document if row["backbone"] == "tabular"}
     assert rows["needs_a_grid"]["outcome"] == "skipped" and "GRID" in rows["needs_a_grid"]["reason"]
     words = ("--method", "needs_a_grid", "--method", "sjd", "--backbone", "tabular", "--task", "tabular")
-    found = stride("run", *words, "--set", "prove=false", "--limit", 2, "--out", tmp_path / "run", "--json")
-    assert (found.code, found.document["done"], found.document["skipped"]) == (0, 2, 1)
+    result = stride("run", *words, "--set", "prove=false", "--limit", 2, "--out", tmp_path / "run", "--json")
+    assert (result.code, result.document["done"], result.document["skipped"]) == (0, 2, 1)
     rows = stride("report", tmp_path / "run", "--json").document
     assert [(row["label"], row["reason"]) for row in rows if row["status"] != "done"] == [
         ("needs_a_grid", "the backbone does not offer GRID")
@@ -187,7 +187,7 @@ def test_a_text_task_on_a_backbone_without_a_tokenizer_is_skipped_with_that_reas
 
 
 @pytest.mark.parametrize("drafter", ["smollm2-135m:layers", "tabular", "self:layers=99", "self:noise=loud"])
-def test_a_drafter_that_cannot_be_had_skips_its_cell_alone(tmp_path, drafter):
+def test_an_absent_drafter_skips_its_cell_only(tmp_path, drafter):
     methods = ["prompt_lookup", {"name": "speculative", "drafter": drafter}]
     plan = plan_of(methods=methods, backbones=["random-llama-1m"], tasks=[{"name": "tabular", "limit": 2}])
     store = start(tmp_path / "run", plan)
@@ -197,25 +197,25 @@ def test_a_drafter_that_cannot_be_had_skips_its_cell_alone(tmp_path, drafter):
     assert "drafter" in rows[-1][1]
 
 
-def test_cells_that_lack_the_same_are_told_once(tmp_path):
-    said = []
+def test_cells_with_the_same_reason_are_reported_once(tmp_path):
+    messages = []
 
-    class Told(Progress):
+    class Recorded(Progress):
         def say(self, text: str) -> None:
-            said.append(text)
+            messages.append(text)
 
     methods = [{"name": "speculative", "drafter": "tabular"}]
     plan = plan_of(methods=methods, backbones=["random-llama-1m"], temperature=[0, 1])
-    serial(plan, start(tmp_path / "run", plan), Options(fetch=False, progress=Told()))
-    assert [text.partition(": ")[0] for text in said if text.startswith("skipped")] == ["skipped 2 cells"]
+    serial(plan, start(tmp_path / "run", plan), Options(fetch=False, progress=Recorded()))
+    assert [text.partition(": ")[0] for text in messages if text.startswith("skipped")] == ["skipped 2 cells"]
 
 
 def test_one_bad_prompt_is_one_failed_row_and_the_others_finish(tmp_path, plug):
     plug(METHODS, "stumbles", Stumbles)
     words = ("--method", "stumbles", "--method", "sjd", "--backbone", "tabular", "--task", "tabular")
-    found = stride("run", *words, "--max-new-tokens", 6, "--set", "prove=false", "--out", tmp_path / "run", "--json")
-    assert found.code == 1
-    assert found.document == {
+    result = stride("run", *words, "--max-new-tokens", 6, "--set", "prove=false", "--out", tmp_path / "run", "--json")
+    assert result.code == 1
+    assert result.document == {
         "run": str(tmp_path / "run"),
         "cells": 3,
         "done": 3,
@@ -234,8 +234,8 @@ def test_one_bad_prompt_is_one_failed_row_and_the_others_finish(tmp_path, plug):
 def test_failed_samples_are_counted_without_the_warm_up(tmp_path, plug):
     plug(METHODS, "stumbles_at_once", StumblesAtOnce)
     words = ("--method", "stumbles_at_once", "--backbone", "tabular", "--task", "tabular", "--limit", 2)
-    found = stride("run", *words, "--set", "prove=false", "--out", tmp_path / "run", "--json")
-    assert (found.code, found.document["failed"]) == (1, 2)
+    result = stride("run", *words, "--set", "prove=false", "--out", tmp_path / "run", "--json")
+    assert (result.code, result.document["failed"]) == (1, 2)
 
 
 def test_a_token_outside_the_vocabulary_is_a_failed_row(tmp_path, plug):
@@ -246,7 +246,7 @@ def test_a_token_outside_the_vocabulary_is_a_failed_row(tmp_path, plug):
 
 
 def test_a_failed_baseline_leaves_the_others_without_agreement(tmp_path, monkeypatch):
-    """And the same after a resume: nothing was agreed or disagreed with."""
+    """After a resume too: there is nothing to agree with."""
     baseline = METHODS.get("autoregressive")
     sound = baseline.step
 
@@ -263,11 +263,11 @@ def test_a_failed_baseline_leaves_the_others_without_agreement(tmp_path, monkeyp
     assert rows.loc[["tabular/1"], ["agreement", "diverged_at"]].isna().all(axis=None)
 
 
-def test_a_method_that_claims_the_law_and_is_biased_is_broken(tmp_path, plug):
+def test_a_biased_method_with_a_claim_of_exactness_is_broken(tmp_path, plug):
     plug(METHODS, "biased", Biased)
     words = ("--method", "biased", "--backbone", "tabular", "--task", "tabular", "--limit", 2, "-t", 1)
-    found = stride("run", *words, "--max-new-tokens", 6, "--out", tmp_path / "run", "--json")
-    assert found.code == 1 and found.document["failed"] == 0
+    result = stride("run", *words, "--max-new-tokens", 6, "--out", tmp_path / "run", "--json")
+    assert result.code == 1 and result.document["failed"] == 0
     rows = stride("report", tmp_path / "run", "--json").document
     assert [(row["label"], row["verdict"]) for row in rows] == [
         ("autoregressive", "exact"),
@@ -299,8 +299,8 @@ def test_a_method_exact_on_small_models_only_is_broken_by_greedy_outputs(tmp_pat
 @pytest.mark.slow
 @pytest.mark.usefixtures("unchecked")
 def test_every_method_gets_the_verdict_of_its_claim(tmp_path):
-    ours = [name for name in METHODS if METHODS.source(name).startswith("methods.")]
-    firsts = [METHODS.get(name).variants()[0] for name in ours]
+    shipped = [name for name in METHODS if METHODS.source(name).startswith("methods.")]
+    firsts = [METHODS.get(name).variants()[0] for name in shipped]
     methods = [entry(first) for first in firsts if not first.requirements - presets.resolve("tabular").meets()]
     cells = finished(tmp_path / "run", methods=methods, prove=True, tasks=[{"name": "tabular", "limit": 1}])
     for label, cell in cells.items():
@@ -309,9 +309,9 @@ def test_every_method_gets_the_verdict_of_its_claim(tmp_path):
 
 
 def entry(method):
-    """As a suite has it; a list there is a sweep."""
-    found = {key: [value] if isinstance(value, tuple) else value for key, value in parameters(method).items()}
-    return {"name": METHODS.name_of(type(method)), **found}
+    """A suite's entry, in which a list is a sweep."""
+    settings = {key: [value] if isinstance(value, tuple) else value for key, value in parameters(method).items()}
+    return {"name": METHODS.name_of(type(method)), **settings}
 
 
 @dataclass(frozen=True)
@@ -329,7 +329,7 @@ class Unscorable(Task):
         return {"right": 1.0}
 
 
-def test_a_scorer_that_fails_is_a_failed_row_too(tmp_path, plug):
+def test_a_failing_scorer_is_a_failed_row(tmp_path, plug):
     plug(TASKS, "unscorable", Unscorable)
     cells = finished(tmp_path / "run", methods=["sjd"], tasks=["unscorable"])
     for cell in cells.values():
@@ -346,7 +346,7 @@ def test_prompts_longer_than_the_context_fail_and_the_others_finish(tmp_path):
     assert cells and set(states[3]["status"]) == {"ok"} and set(states[80]["status"]) == {"failed"}
 
 
-def test_cells_pair_by_seed_and_warm_ups_are_kept_apart(tmp_path):
+def test_cells_pair_by_seed_and_warm_ups_are_separate(tmp_path):
     cells = finished(tmp_path / "run", methods=["sjd"], temperature=[0, 1], repetitions=2, warmup=1)
     for cell in cells.values():
         assert len(cell.samples) == 8 * 2 + 1 and cell.samples["warmup"].sum() == 1
@@ -361,24 +361,24 @@ def test_cells_pair_by_seed_and_warm_ups_are_kept_apart(tmp_path):
     assert pairs.max() == 2  # a repetition has seeds of its own
 
 
-def test_what_a_run_leaves_open_another_finishes_to_the_same_counts(tmp_path, plug):
-    """Each cell may be sealed while its baseline is, too: outputs are then read from the seal."""
+def test_a_resumed_run_ends_with_the_counts_of_an_uninterrupted_one(tmp_path, plug):
+    """A baseline may be sealed already: its outputs are then read from the sealed cell."""
     data: dict[str, Any] = {"methods": ["sjd", "speculative"], "temperature": [0, 1]}
-    whole = finished(tmp_path / "whole", **data)
+    uninterrupted = finished(tmp_path / "whole", **data)
     plan = plan_of(**data)
     store = start(tmp_path / "parts", plan)
 
     in_parts(plan, store, (1, 9, 20))
     parts = by_label(store)
-    assert parts.keys() == whole.keys()
-    for label, cell in whole.items():
-        kept = ["prompt", "repetition", "warmup", "status", "tokens", "agreement", "diverged_at", "sha256"]
-        ours, theirs = parts[label].samples[kept], cell.samples[kept]
-        assert ours.astype(str).equals(theirs.astype(str)), label
+    assert parts.keys() == uninterrupted.keys()
+    for label, cell in uninterrupted.items():
+        columns = ["prompt", "repetition", "warmup", "status", "tokens", "agreement", "diverged_at", "sha256"]
+        resumed, expected = parts[label].samples[columns], cell.samples[columns]
+        assert resumed.astype(str).equals(expected.astype(str)), label
 
 
 @pytest.mark.parametrize("same_weights", [True, False])
-def test_a_run_does_not_go_on_with_other_weights(tmp_path, same_weights):
+def test_a_run_does_not_resume_with_other_weights(tmp_path, same_weights):
     plan = plan_of(methods=["sjd"], tasks=[{"name": "tabular", "limit": 1}])
     store = start(tmp_path / "run", plan)
     serial(plan, store, Options())
@@ -399,10 +399,10 @@ def test_groups_are_backbones_and_types_in_order():
     assert groups(plan) == [("tabular", "fp64"), ("random-llama-1m", "fp32"), ("random-llama-1m", "bf16")]
 
 
-def test_a_part_that_is_tied_to_other_weights_is_refused_where_weights_are_named(tmp_path):
+def test_a_component_of_other_weights_is_refused(tmp_path):
     (tmp_path / "config.json").write_text('{"fingerprint": "aaaa"}')
-    found = component("heads", str(tmp_path), "b", "aaaa")
-    assert found == component("heads", str(tmp_path)) == tmp_path
+    folder = component("heads", str(tmp_path), "b", "aaaa")
+    assert folder == component("heads", str(tmp_path)) == tmp_path
     with pytest.raises(WeightsError, match=r"trained for other weights \(aaaa\) than those of b \(cccc\)"):
         component("heads", str(tmp_path), "b", "cccc")
     (tmp_path / "config.json").write_text("{}")
@@ -410,7 +410,7 @@ def test_a_part_that_is_tied_to_other_weights_is_refused_where_weights_are_named
 
 
 def test_log_probabilities_are_the_targets_for_each_token_of_the_output(tmp_path):
-    """Computed again from the whole sequence, at T = 1, whatever the temperature of the decode."""
+    """Computed again from the full sequence, at T = 1 for every temperature of the decode."""
     for label, cell in finished(tmp_path / "run", methods=["sjd"], temperature=[0, 1]).items():
         model = presets.load("tabular", cell.meta["dtype"])
         rows = counted(cell)
