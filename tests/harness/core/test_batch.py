@@ -210,7 +210,7 @@ def decodes(
     prompts = PROMPTS if backbone.capabilities.grid is None else CAPTIONS
 
     def job(index: int, slot: Slot | None) -> Decode:
-        draws = SeededDraws(0, "batch", str(index), 0)
+        draws = SeededDraws(0, "rows", str(index), 0)
         opener = toy_drafter(backbone) if isinstance(backbone, Tabular) else lambda name: backbone
         prompt = Prompt(str(index), tokens=prompts[index])
         models = Models(backbone, opener, prompt, slot=slot)
