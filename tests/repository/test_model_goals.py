@@ -52,7 +52,7 @@ def scores():
 
 @pytest.mark.xfail(strict=True, reason="a first version of the weights; see the card of emoji-image")
 @pytest.mark.parametrize("name", GOALS)
-def test_pictures_show_what_their_captions_ask_for(scores, name):
+def test_pictures_agree_with_their_captions(scores, name):
     assert np.mean([one[name] for one in scores if name in one]) >= GOALS[name]
 
 

@@ -154,7 +154,7 @@ def test_a_method_written_for_version_0_1_runs_and_warns_of_moved_names(installe
     assert any("law is now called probs" in line for line in warned)
 
 
-def test_a_method_that_imports_the_core_alone_runs_without_a_warning(installed, tmp_path):
+def test_a_method_that_imports_only_the_core_runs_without_a_warning(installed, tmp_path):
     done = stride(*run_of("core_only"), cwd=tmp_path, plugin=installed["core_only"])
     result = document(done)
     assert result["done"] >= 1

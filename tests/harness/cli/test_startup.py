@@ -68,7 +68,7 @@ main()
 
 
 @pytest.mark.parametrize("installed_before", [False, True])
-def test_a_verb_that_needs_a_library_after_all_starts_again_with_it(installed_before, stride_env):
+def test_a_verb_that_uses_a_stand_in_restarts_with_the_library(installed_before, stride_env):
     early = "from harness.platform import stand_ins; stand_ins.install()\n" if installed_before else ""
     command = [sys.executable, "-c", early + NEEDS_TORCH, "list", "methods", "--json"]
     done = subprocess.run(command, env=stride_env, capture_output=True, text=True, timeout=300)
@@ -76,10 +76,10 @@ def test_a_verb_that_needs_a_library_after_all_starts_again_with_it(installed_be
     assert json.loads(done.stdout)[0]["value"] == 3.0
 
 
-def test_which_command_lines_only_list():
+def test_command_lines_that_only_list_are_recognised():
     assert only_lists(["list"]) and only_lists(["run", "quick", "--dry-run"]) and only_lists(["bench", "-h"])
     assert not only_lists([]) and not only_lists(["run", "quick"]) and not only_lists(["report", "list"])
 
 
-def test_the_executors_on_offer_are_those_that_exist():
+def test_the_listed_executors_exist():
     assert tuple(executors.EXECUTORS) == EXECUTORS

@@ -1,4 +1,4 @@
-"""`stride train` from the command line: what it lists, refuses, interrupts and resumes."""
+"""`stride train` from the command line: the list of recipes, refusals, a stop and a resume."""
 
 import numpy as np
 import pytest
@@ -37,13 +37,13 @@ def point(monkeypatch):
     monkeypatch.setitem(RECIPES._source, "point", "here")
 
 
-def test_every_recipe_says_its_data_and_its_hours(point):
+def test_every_recipe_is_listed_with_its_data_and_hours(point):
     rows = stride("train", "--json").document
     assert {"point", "emoji-vq"} <= {row["name"] for row in rows}
     assert all(row["source"] and row["summary"] and 0 < row["hours"] <= 4 for row in rows), rows
 
 
-def test_it_trains_stops_and_goes_on(point, tmp_path):
+def test_a_training_stops_and_resumes(point, tmp_path):
     words = ("train", "backbone", "point", "--out", tmp_path / "p", "--part", f"emoji-vq={tmp_path}", "--json")
     first = stride(*words, "--minutes", 0)
     assert (first.code, first.document["finished"], first.document["step"]) == (0, False, 1)

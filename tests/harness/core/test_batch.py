@@ -7,11 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import count
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
-import pandas as pd
 import pytest
 import torch
 from hypothesis import given, settings
@@ -36,21 +34,11 @@ from harness.core.sampling import Sampling
 from harness.core.session import ancestors
 from harness.core.task import Prompt
 from harness.errors import UsageError
-from harness.plan import suite as suites
 from harness.proof.distance import toy_drafter
-from harness.record.metrics import METRICS as FIGURES
-from harness.record.metrics import totals, value
-from harness.record.store import Cell, Store
 from harness.registry import METHODS
 from methods.drafters.jacobi.refine import Fresh, Refine, redraw
 from methods.drafters.jacobi.window import JacobiWindow
 from methods.verifiers.rejection import verify_chain
-from reports.papers import report as papers
-from reports.papers.sjdpp import batch as papers_batch
-from reports.summary import summarise
-from reports.tables import text_tables
-from tests.support.fake_store import FakeStore, empty, meta, record, step
-from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
 from tests.support.tiny_mesh import BACKBONES, points
 from tests.support.tiny_text import tiny
 
@@ -122,7 +110,7 @@ def one_by_one(caches: list[Cache], windows: list[Window]) -> list[Any]:
 
 @given(st.lists(sequences(), min_size=1, max_size=4))
 @settings(max_examples=30)
-def test_a_tabular_batch_is_its_rows_alone(batch_rows: list[BatchRow]) -> None:
+def test_a_tabular_batch_equals_its_single_rows(batch_rows: list[BatchRow]) -> None:
     alone, together = (read(TEXT.cache, batch_rows, extend) for extend in (one_by_one, extend_all))
     assert all(torch.equal(*pair) for pair in zip(alone, together, strict=True))
 
@@ -148,7 +136,7 @@ def guided() -> GuidedCache:
 @pytest.mark.parametrize("make", [LLAMA.cache, guided], ids=["slots", "guided"])
 @given(batch_rows=st.lists(sequences(), min_size=2, max_size=4))
 @settings(max_examples=25)
-def test_a_packed_batch_is_its_rows_alone(make: Callable[[], Cache], batch_rows: list[BatchRow]) -> None:
+def test_a_packed_batch_equals_its_single_rows(make: Callable[[], Cache], batch_rows: list[BatchRow]) -> None:
     alone, together = (read(make, batch_rows, extend) for extend in (one_by_one, packed))
     for packed_logits, logits in zip(together, alone, strict=True):
         torch.testing.assert_close(packed_logits, logits, rtol=0, atol=1e-4)
@@ -185,7 +173,7 @@ def test_a_batch_is_one_pass_over_the_net(make: Callable[[], Cache], branches: i
 
 
 @pytest.mark.parametrize("make", [LLAMA.cache, guided, TEXT.cache], ids=["slots", "guided", "tabular"])
-def test_a_window_that_cannot_be_read_fails_alone(make: Callable[[], Cache]) -> None:
+def test_only_an_unreadable_window_fails(make: Callable[[], Cache]) -> None:
     caches = [make() for _ in range(3)]
     batch_rows = [BatchRow((), (1, 2), None), BatchRow((), (1, -(10**6)), None), BatchRow((), (2,), None)]
     results = extend_all(caches, [one.window(0) for one in batch_rows])
@@ -196,7 +184,7 @@ def test_a_window_that_cannot_be_read_fails_alone(make: Callable[[], Cache]) -> 
         torch.testing.assert_close(rows.logits, make().extend(batch_rows[index].window(0)).logits, rtol=0, atol=1e-4)
 
 
-def test_a_window_past_the_context_fails_alone() -> None:
+def test_only_a_window_past_the_context_fails() -> None:
     caches = [LLAMA.cache() for _ in range(2)]
     long, short = BatchRow((), (1,) * 65, None), BatchRow((), (1, 2), None)
     refused, rows = extend_all(caches, [long.window(0), short.window(0)])
@@ -246,7 +234,7 @@ RUNS = [
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize(("method", "backbone"), RUNS)
-def test_rows_of_a_batch_are_the_rows_alone(method: Method[Any], backbone: Tabular, temperature: float) -> None:
+def test_rows_of_a_batch_equal_single_decodes(method: Method[Any], backbone: Tabular, temperature: float) -> None:
     """Every registered method, on a canvas too: every token and every count of every step."""
     budgets = (20, 20, 20, 20) if Requirement.ANY_ORDER in method.requirements else (11, 7, 9, 11)
     alone, batch_outputs, pairs = (
@@ -264,7 +252,7 @@ def test_rows_of_a_batch_are_the_rows_alone(method: Method[Any], backbone: Tabul
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
 @pytest.mark.parametrize("method", SETTINGS[: len(NAMED) - 1], ids=lambda method: METHODS.name_of(type(method)))
-def test_rows_of_a_packed_batch_are_the_rows_alone(method: Method[Any], temperature: float) -> None:
+def test_rows_of_a_packed_batch_equal_single_decodes(method: Method[Any], temperature: float) -> None:
     """In fp64, where packing changes a distribution by 1e-12 at most."""
     model = tiny(dtype="fp64")
     alone, batch_outputs = (decodes(method, model, batch, Sampling(temperature)) for batch in (1, 4))
@@ -409,181 +397,3 @@ def test_rows_compute_in_the_inference_mode_of_their_caller() -> None:
 def test_a_batch_has_at_least_one_row(batch: int) -> None:
     with pytest.raises(UsageError, match="whole number from 1"):
         Batch[int](batch)
-
-
-@pytest.mark.parametrize("batch", [0, [], [1, 0], "all", 1.5, True])
-def test_a_suite_refuses_a_wrong_batch(batch: Any) -> None:
-    with pytest.raises(UsageError, match="batch is a whole number from 1, or a list of them to sweep"):
-        plan_of(methods=["sjd"], batch=batch)
-
-
-def test_a_batch_is_in_the_key_and_pairs_with_its_own_baseline() -> None:
-    plan = plan_of(methods=["sjd"], batch=[1, 3])
-    assert [(c.config["batch"], plan.baseline(c).batch) for c in plan.cells] == [(1, 1), (1, 1), (3, 3), (3, 3)]
-    assert [".B3-" in cell.id for cell in plan.cells] == [False, False, True, True]
-    assert [c.id for c in plan.cells[:2]] == [c.id for c in plan_of(methods=["sjd"]).cells]
-    assert "batch" not in plan_of(methods=["sjd"]).manifest()["key"] and plan.manifest()["key"]["batch"] == (1, 3)
-
-
-def by_batch(store: Store) -> dict[str, Cell]:
-    cells = map(store.cell, store.cells())
-    return {f"{c.meta['label']} T={c.meta['sampling']['temperature']:g} B={c.meta['batch']}": c for c in cells}
-
-
-def table(cell: Cell) -> Any:
-    """The records of a cell except its times and the number of rows served together."""
-    steps = cell.steps[[name for name in cell.steps if not name.endswith("_ns") and name != "served"]]
-    steps = steps.assign(ranks=steps["ranks"].map(list), energies=steps["energies"].map(list))
-    order = ["prompt", "repetition", "step"]
-    texts = cell.samples[["prompt", "repetition", "status", "tokens", "agreement", "sha256"]].astype(str)
-    counted_rows = ~cell.samples["warmup"].astype(bool)
-    return (
-        texts[counted_rows].sort_values(order[:2]).values.tolist(),
-        steps[~steps["warmup"].astype(bool)].sort_values(order).values.tolist(),
-    )
-
-
-def test_a_sweep_runs_the_same_decodes_at_every_batch(tmp_path: Path) -> None:
-    """8 prompts: batches of 3 end with one of 2, and one of 16 holds all."""
-    finished(tmp_path / "run", methods=["sjd", "speculative"], temperature=1, batch=[1, 3, 16])
-    cells = by_batch(Store.open(tmp_path / "run"))
-    assert len(cells) == 3 * 4
-    for name, cell in cells.items():
-        alone = cells[name.rpartition("=")[0] + "=1"]
-        assert table(cell) == table(alone), name
-        assert len(counted(cell)) == cell.meta["expected"] == 8
-    steps = cells["autoregressive T=1 B=3"].steps
-    most = steps[~steps["warmup"].astype(bool)].groupby("prompt")["served"].max()
-    assert most.to_dict() == {f"tabular/{i}": 3 if i < 6 else 2 for i in range(8)}
-    assert cells["sjd T=1 B=16"].steps["served"].max() == 8
-    assert set(cells["sjd T=1 B=1"].steps["served"]) == {1}
-
-
-def test_a_resumed_batch_ends_with_the_counts_of_an_uninterrupted_one(tmp_path: Path) -> None:
-    data: dict[str, Any] = {"methods": ["sjd", "speculative"], "batch": 3}
-    finished(tmp_path / "whole", **data)
-    uninterrupted = by_label(Store.open(tmp_path / "whole"))
-    plan = plan_of(**data)
-    store = start(tmp_path / "parts", plan)
-
-    in_parts(plan, store, (1, 5, 9))
-    parts = by_label(store)
-    assert parts.keys() == uninterrupted.keys()
-    assert all(table(parts[name]) == table(uninterrupted[name]) for name in uninterrupted)
-
-
-def test_one_bad_prompt_is_one_failed_row_of_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sjd = METHODS.get("sjd")
-    sound = sjd.step
-
-    def step(self: Any, run: Run, state: JacobiWindow) -> Acceptance:
-        if run.draws._root.split("|")[2] == "tabular/1" and run.emitted > 1:  # type: ignore[attr-defined]
-            raise RuntimeError("that prompt")
-        return sound(self, run, state)
-
-    monkeypatch.setattr(sjd, "step", step)
-    rows = counted(finished(tmp_path / "run", methods=["sjd"], batch=4, warmup=0)["sjd T=0"])
-    assert rows["status"].to_dict() == {f"tabular/{i}": "failed" if i == 1 else "ok" for i in range(8)}
-    assert "RuntimeError: that prompt" in rows.loc["tabular/1", "error"]
-
-
-def test_greedy_equality_of_a_batch_is_checked_in_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    many = SlotCache.extend_many.__func__  # type: ignore[attr-defined]
-    spy = classmethod(lambda cls, caches, windows: sizes.append(len(caches)) or many(cls, caches, windows))
-    monkeypatch.setattr(SlotCache, "extend_many", spy)
-    tasks = [{"name": "tabular", "limit": 2}]
-    data: dict[str, Any] = {"backbones": ["random-llama-1m"], "tasks": tasks, "prove": True, "max_new_tokens": 4}
-    data |= {"methods": ["autoregressive"], "greedy_check": {"prompts": 2, "tokens": 4}, "warmup": 0}
-    cells = finished(tmp_path / "run", batch=2, **data)
-    assert cells["autoregressive T=0"].meta["verdict"]["greedy"].startswith("2/2 equal")
-    assert sizes == [2] * len(sizes) and len(sizes) > 2 * 4  # the run's own decodes, then those of the check
-
-
-def test_the_batch_suite_sweeps_batches_of_the_jacobi_family() -> None:
-    batch_suite = suites.load("papers/sjdpp_batch").suite
-    assert batch_suite.batches == (1, 2, 4, 8) and [entry.name for entry in batch_suite.backbones] == ["embedded-image"]
-
-
-def swept(name: str = "papers/sjdpp_batch") -> FakeStore:
-    """Batches of 1 and 2, four prompts: AR of four steps of 10 ms, SJD of two of 12 ms; in a batch of two, twice that.
-
-    Every other row of a batch takes one step more, alone.
-    """
-    store = empty()
-    store.manifest["suite"] = {"name": name}
-    for batch in (1, 2):
-        for label, ms, accepted in (("autoregressive", 10.0, (0,) * 4), ("sjd", 12.0, (1, 1))):
-            records = []
-            for place in range(4):
-                cost = ms if batch == 1 else (20.0 if label == "autoregressive" else 36.0)
-                steps = [step(one, one, ms=cost, served=batch) for one in accepted]
-                late = [step(0, 0, ms=ms, served=1)] if place % 2 else []
-                records.append(record(f"p{place}", [*steps, *late], agreement=None))
-            role = "baseline" if label == "autoregressive" else "method"
-            same = {
-                "role": role,
-                "label": label,
-                "method": label,
-                "batch": batch,
-                "baseline": f"autoregressive-{batch}",
-            }
-            store.add(meta(f"{label}-{batch}", **same), records)
-    return store
-
-
-def test_throughput_shares_a_lock_step_among_its_rows() -> None:
-    """18 tokens: two batches of two take 2 x (2 x 36 + 12) ms, the rows alone 4 x 24 + 2 x 12 ms."""
-    rates = {}
-    for batch in (1, 2):
-        cell = swept().cell(f"sjd-{batch}")
-        rates[batch] = value(FIGURES["throughput"], totals(cell.samples, cell.steps))
-    assert rates == {1: pytest.approx(18 / 0.120), 2: pytest.approx(18 / 0.168)}
-
-
-def test_runs_older_than_batches_share_no_time() -> None:
-    cell = swept().cell("sjd-1")
-    assert value(FIGURES["throughput"], totals(cell.samples, cell.steps.drop(columns="served"))) == pytest.approx(150)
-
-
-def test_a_table_has_a_column_for_the_batch_only_where_it_differs() -> None:
-    frame = summarise(swept())  # type: ignore[arg-type]  # what reports read of a store
-    (sweep,), (one,), (two,) = (list(text_tables(rows)) for rows in (frame, frame[:2], frame[2:]))
-    titles = [[column.title for column in sheet.columns] for sheet in (sweep, one, two)]
-    assert [("B" in column_titles, "tokens/s of the batch" in column_titles) for column_titles in titles] == [
-        (True, True),
-        (False, False),
-        (False, True),
-    ]
-    assert [sheet.title.rpartition(", ")[2] for sheet in (sweep, one, two)] == ["64 tokens", "batch 1", "batch 2"]
-    assert [row[titles[0].index("B")] for row in sweep.rows] == ["1", "1", "2", "2"]
-
-
-@pytest.mark.parametrize(
-    ("speedups", "end"),
-    [
-        ((2.0, 1.5, 1.2, 0.8), 2**2.5),
-        ((2.0, 1.5, 1.2, 1.1), None),
-        ((0.9, 0.8, 0.7, 0.6), 1.0),
-        ((1.2, 0.9, 1.2, 0.8), 2**2.5),
-        ((1.2, 1.1, 1.0, 0.8), 4.0),
-    ],
-)
-def test_a_speed_up_ends_where_it_last_crosses_one(speedups: tuple[float, ...], end: float | None) -> None:
-    assert papers_batch.break_even((1, 2, 4, 8), speedups) == (None if end is None else pytest.approx(end))
-
-
-def test_the_sweeps_report_agrees_with_the_store(tmp_path: Path) -> None:
-    written = {path.name for path in papers.write(swept(), tmp_path)}  # type: ignore[arg-type]  # as above
-    assert written == {"papers.md", "papers-sjdpp_batch.csv", "papers-batch.png"}
-    rows = pd.read_csv(tmp_path / "papers-sjdpp_batch.csv", dtype=str).set_index(["cell", "B"])
-    rates = rows["tokens/s of the batch"].map(lambda text: float(text.split()[0]))
-    assert rates.to_dict() == {
-        ("autoregressive", "1"): 100.0,
-        ("autoregressive", "2"): 100.0,
-        ("sjd", "1"): 150.0,
-        ("sjd", "2"): 107.1,
-    }
-    gains = rows["speed-up over AR at B"].map(lambda text: float(text.split()[0]))
-    assert gains[("sjd", "1")] == 1.53 and gains[("sjd", "2")] == 1.09
-    assert rows.loc[("sjd", "2"), "break-even B"] == "none up to 2"

@@ -304,7 +304,7 @@ class TestDistinct:
         expected = {(*a, *b): p * q for a, p in first.items() for b, q in second.items()}
         assert distribution == pytest.approx(expected, abs=1e-12)
 
-    def test_a_row_that_runs_out_goes_on_with_impossible_tokens_by_id(self) -> None:
+    def test_a_row_without_possible_tokens_continues_with_impossible_ones_by_id(self) -> None:
         probs = torch.tensor([[0.0, 0.0, 1.0, 0.0], [0.25, 0.25, 0.25, 0.25]])
         assert seeded().distinct(probs, 4, "draft")[0].tolist() == [2, 0, 1, 3]
         assert [rows[0].tolist() for _, rows in enumerated(lambda d: d.distinct(probs[:1], 3, "draft"))] == [[2, 0, 1]]

@@ -156,7 +156,7 @@ class TestStop:
         assert result.tokens == (2, 5)
         assert [step.overshoot for step in result.steps] == [0, 0]
 
-    def test_end_of_text_inside_a_path_cuts_what_follows(self) -> None:
+    def test_end_of_text_inside_a_path_truncates_the_rest(self) -> None:
         result = play(Act(2), Act(3, drafted=(1, 5, 4, 4), path=(0, 1, 2, 3)), eos=[5])
         assert result.tokens == (2, 1, 5)
         last = result.steps[-1]
@@ -307,7 +307,7 @@ class TestStamps:
         step = result.steps[0]
         assert (step.device_ns, step.target_ns, step.verify_ns) == (5 * MS, 2 * MS, 1 * MS)
 
-    def test_on_a_cpu_the_parts_make_up_the_whole(self) -> None:
+    def test_on_a_cpu_the_spans_sum_to_the_wall_time(self) -> None:
         for step in play(Act(0), Act(1, drafter_before=2), Act(2, drafter_after=1), budget=3).steps:
             assert step.device_ns == step.wall_ns
             parts = step.draft_ns + step.target_ns + step.verify_ns + step.host_ns

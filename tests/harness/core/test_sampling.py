@@ -146,7 +146,7 @@ def test_the_nucleus_is_the_smallest_set_that_holds_the_mass(top_p: float) -> No
 
 
 @pytest.mark.parametrize("top_p", [0.05, 0.5, 0.9, 0.999])
-def test_the_nucleus_of_the_best_k_is_that_of_the_whole_row(top_p: float) -> None:
+def test_the_nucleus_of_the_best_k_equals_that_of_the_full_row(top_p: float) -> None:
     """With ties at the cut of k, which are all kept."""
     logits = wide_distributions().log().mul(4).round().div(4).clamp_min(-20)
     best = logits.masked_fill(logits < logits.topk(30).values[:, -1:], -torch.inf)
@@ -208,7 +208,7 @@ def test_the_nucleus_may_end_between_numbers_of_equal_upper_bits() -> None:
     assert float(nucleus_floor(p, 0.625 + 2**-19)) == 0.125
 
 
-def test_a_wide_row_sorts_the_tokens_of_one_bucket_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wide_row_sorts_the_tokens_of_one_bucket_only(monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
     sort = torch.Tensor.sort
 

@@ -1,4 +1,8 @@
-"""Cells of suites that mix modalities: tasks with their own backbones, sampling and budget."""
+"""Cells of suites: tasks and batches with their own backbones, sampling and baselines."""
+
+from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import yaml
@@ -6,6 +10,7 @@ import yaml
 from harness.errors import UsageError
 from harness.plan import suite
 from harness.plan.cells import expand
+from tests.support.runs import plan_of
 
 MIXED = """
 methods: [jacobi, {name: sjd, backbones: [tabular]}]
@@ -67,3 +72,17 @@ def test_a_method_limited_to_an_absent_backbone_is_an_error():
     text = "{methods: [{name: jacobi, backbones: [other]}], backbones: [tabular], tasks: [tabular]}"
     with pytest.raises(UsageError, match="'other' is no backbone of the suite"):
         plan(text)
+
+
+@pytest.mark.parametrize("batch", [0, [], [1, 0], "all", 1.5, True])
+def test_a_suite_refuses_a_wrong_batch(batch: Any) -> None:
+    with pytest.raises(UsageError, match="batch is a whole number from 1, or a list of them to sweep"):
+        plan_of(methods=["sjd"], batch=batch)
+
+
+def test_a_batch_is_in_the_key_and_pairs_with_its_own_baseline() -> None:
+    plan = plan_of(methods=["sjd"], batch=[1, 3])
+    assert [(c.config["batch"], plan.baseline(c).batch) for c in plan.cells] == [(1, 1), (1, 1), (3, 3), (3, 3)]
+    assert [".B3-" in cell.id for cell in plan.cells] == [False, False, True, True]
+    assert [c.id for c in plan.cells[:2]] == [c.id for c in plan_of(methods=["sjd"]).cells]
+    assert "batch" not in plan_of(methods=["sjd"]).manifest()["key"] and plan.manifest()["key"]["batch"] == (1, 3)

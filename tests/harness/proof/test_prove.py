@@ -64,7 +64,7 @@ def claiming(*claims: Claim) -> list[Any]:
 @pytest.mark.usefixtures("unchecked")
 class TestProofs:
     @pytest.mark.parametrize("method", variants())
-    def test_enumeration_says_what_the_claim_says(self, method: Method[Any]) -> None:
+    def test_enumeration_confirms_the_claim(self, method: Method[Any]) -> None:
         proof = prove(method, cases_of(method, SMALLEST), mutants=False)
         assert proof.verdict == ("approximate" if method.claim is Claim.APPROXIMATE else "exact")
         if method.claim is Claim.APPROXIMATE:
@@ -127,16 +127,16 @@ class TestSamples:
         method = METHODS.get(name).variants()[0]
         case = cases_of(method, SMALLEST)[0]
         backbone = case.backbone()
-        law = method_law(method, case)
+        probs = method_law(method, case)
         counts: Counter[tuple[int, ...]] = Counter()
         for repetition in range(DRAWS):
             draws = SeededDraws(1, "tabular", "p", repetition)
             with torch.inference_mode():
                 run = open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
                 counts[decode(method, run).tokens] += 1
-        assert set(counts) <= set(law)
-        outputs = sorted(law)
-        expected = np.array([law[output] for output in outputs])
+        assert set(counts) <= set(probs)
+        outputs = sorted(probs)
+        expected = np.array([probs[output] for output in outputs])
         observed = [counts[output] for output in outputs]
         alone = len(outputs) == 1  # nothing is left to chance, so there is no statistic
         assert alone or stats.chisquare(observed, DRAWS * expected / expected.sum()).pvalue > FALSE_ALARM
@@ -157,21 +157,21 @@ class TestSamples:
 class TestReference:
     @pytest.mark.parametrize("case", CASES + GRID_CASES, ids=str)
     def test_the_reference_sums_to_one_and_ends_at_end_of_text_or_length(self, case: Case) -> None:
-        law = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
-        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
-        for output in law:
+        probs = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+        assert sum(probs.values()) == pytest.approx(1, abs=1e-12)
+        for output in probs:
             assert len(output) == case.length or output[-1] in case.eos
             assert not set(output[:-1]) & set(case.eos)
             if len(case.grid) == 3:
                 assert [token == case.grid[2] for token in output] == [False, False, True] * 2
-        assert not case.grid or len(law) == (case.outputs if case.sampling.temperature else 1)
+        assert not case.grid or len(probs) == (case.outputs if case.sampling.temperature else 1)
 
     def test_greedy_is_one_output(self) -> None:
         cold = [case for case in CASES if case.sampling.temperature == 0]
         assert cold
         for case in cold:
-            law = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
-            assert list(law.values()) == [1.0]
+            probs = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+            assert list(probs.values()) == [1.0]
 
     def test_the_cases_cover_temperatures_sizes_ends_and_top_k(self) -> None:
         assert {case.sampling.temperature for case in CASES} >= {0.0, 0.5, 1.0}

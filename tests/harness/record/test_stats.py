@@ -126,7 +126,7 @@ def test_intervals_cover_the_truth_nearly_as_often_as_stated(prompts: int, least
     assert plain < hit
 
 
-def test_pairing_removes_what_prompts_share() -> None:
+def test_pairing_removes_the_variance_between_prompts() -> None:
     rng = np.random.default_rng(0)
     hard = rng.normal(0, 5, size=20)
     a = frame(x=list(hard), one=[1.0] * 20)
@@ -320,7 +320,7 @@ def share_of_swaps(a: list, b: list, statistic: Callable[[list, list], float]) -
     return far / 2 ** len(a)
 
 
-def test_p_of_two_samples_is_the_share_of_swaps_at_least_as_far_apart() -> None:
+def test_p_of_two_samples_is_the_share_of_swaps_at_least_as_distant() -> None:
     """Against all 64 swaps; 2,000 random ones differ by 0.033 in one reseeding in 370."""
     a, b = [0.9, 0.1, -0.7, -0.9, -0.5, 0.2], [-0.3, 0.5, 0.5, 1.2, 0.9, 1.1]
     exact = share_of_swaps(a, b, lambda x, y: float(ks_2samp(x, y).statistic))

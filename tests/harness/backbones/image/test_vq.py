@@ -65,7 +65,7 @@ def test_only_the_direction_of_a_code_matters(net):
     assert (twin.decode(net.encode(x)) == net.decode(net.encode(x))).all()
 
 
-def test_a_token_depends_on_its_neighbourhood_alone(net):
+def test_a_token_depends_on_its_neighbourhood_only(net):
     """Far pixels of a picture never change a token, so an object's tokens cannot tell what else is there."""
     x = torch.from_numpy(pictures(1))
     changed = x.clone()

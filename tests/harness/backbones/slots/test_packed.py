@@ -57,7 +57,7 @@ def test_logits_and_hidden_rows_go_back_to_their_sequences(taps: tuple[int, ...]
         assert rows.hidden is None if not taps else rows.hidden.flatten().tolist() == tokens
 
 
-def test_windows_of_other_nets_or_taps_are_read_apart() -> None:
+def test_windows_of_other_nets_or_taps_are_read_separately() -> None:
     one = Echo()
     assert extend_packed(parts(one, WINDOWS[0])) is None
     assert extend_packed([*parts(one, WINDOWS[0]), *parts(Echo(), WINDOWS[1])]) is None

@@ -309,7 +309,7 @@ class TestTraining:
         right, within = model.hits()
         assert within.sum() == 9 and not bool((right & ~within).any())
         loss = float(model.denoised(0, np.random.default_rng(0)))
-        model.replay[2, 1:] = 5  # what stands behind the end is read by rows behind it alone
+        model.replay[2, 1:] = 5  # only rows after the end read tokens after the end
         model.replay[:2] = targets(passage, 4, 3)[:2]
         model.replay[2, 0] = passage.tokens[8]
         assert float(model.denoised(0, np.random.default_rng(0))) == pytest.approx(loss, rel=1e-5)

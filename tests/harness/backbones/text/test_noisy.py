@@ -8,7 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from harness.backbones.text.hf_causal import HFCausal
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.core.backbone import Backbone
 from tests.support.caches import feed
@@ -21,17 +20,10 @@ def fresh(model: Backbone, tokens: Sequence[int]) -> Tensor:
 
 TOKENS = [int(t) for t in torch.randint(0, 61, (40,), generator=torch.Generator().manual_seed(3))]
 
-FORWARDS = ("fused", "transformers")
 
-
-@pytest.fixture(scope="module", params=FORWARDS)
-def model(request: pytest.FixtureRequest) -> HFCausal:
-    backbone = tiny(forward=request.param)
-    assert backbone.forward_kind == request.param
-    return backbone
-
-
-def test_noise_is_keyed_by_seed_position_and_token_alone(model: HFCausal) -> None:
+@pytest.mark.parametrize("forward", ["fused", "transformers"])
+def test_noise_depends_on_seed_position_and_token_only(forward: str) -> None:
+    model = tiny(forward=forward)
     noisy, again = NoisyBackbone(model, 0.5, 0), NoisyBackbone(model, 0.5, 0)
     plain, noisy_logits = fresh(model, TOKENS[:12]), fresh(noisy, TOKENS[:12])
     cache = again.cache()

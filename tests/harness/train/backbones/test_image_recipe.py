@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +12,6 @@ import torch
 from harness.backbones.image.adapter import ImageModel
 from harness.backbones.image.layout import Layout
 from harness.backbones.image.vq import VQ
-from harness.core.task import Prompt
 from harness.errors import OutputError
 from harness.registry import RECIPES
 from harness.train.backbones import decoder, image_recipe
@@ -21,37 +19,9 @@ from harness.train.backbones import emoji_image as recipes
 from harness.train.backbones.image_recipe import Batch, nats, nearest, sample
 from harness.train.loop import save_bf16
 from tests.support.caches import feed
-
-WORDS = ("a", "cat", "dog", "left", "of")
-
-CODES, SIDE = 17, 3
-
-PICTURE = {"rows": SIDE, "columns": SIDE, "codes": CODES, "words": list(WORDS)}
-
-SIZES: dict[str, Any] = {
-    "vocab_size": CODES + len(WORDS) + 2,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "max_position_embeddings": 40,
-    "initializer_range": 0.3,
-    "bos_token_id": None,
-    "eos_token_id": None,
-    "picture": PICTURE,
-}
-
-CAPTION = "a cat left of a dog"
+from tests.support.tiny_picture import CAPTION, CODES, SIDE, WORDS, params, prompt
 
 NEAR = 1e-4
-
-
-def params(**changes: Any) -> dict[str, Any]:
-    return {"source": {"random": {"model_type": "llama", "config": {**SIZES, **changes}, "seed": 1}}}
-
-
-def prompt(text: str = CAPTION) -> Prompt:
-    return Prompt("p", text)
 
 
 LAYOUT = Layout(SIDE, SIDE, CODES, WORDS)

@@ -1,0 +1,91 @@
+"""Cells run in batches: the decodes of every batch size, failures, resumes and verdicts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.backbones.slots.cache import SlotCache
+from harness.core.draft import Acceptance
+from harness.core.run import Run
+from harness.record.store import Cell, Store
+from harness.registry import METHODS
+from methods.drafters.jacobi.window import JacobiWindow
+from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
+
+
+def by_batch(store: Store) -> dict[str, Cell]:
+    cells = map(store.cell, store.cells())
+    return {f"{c.meta['label']} T={c.meta['sampling']['temperature']:g} B={c.meta['batch']}": c for c in cells}
+
+
+def table(cell: Cell) -> Any:
+    """The records of a cell except its times and the number of rows served together."""
+    steps = cell.steps[[name for name in cell.steps if not name.endswith("_ns") and name != "served"]]
+    steps = steps.assign(ranks=steps["ranks"].map(list), energies=steps["energies"].map(list))
+    order = ["prompt", "repetition", "step"]
+    texts = cell.samples[["prompt", "repetition", "status", "tokens", "agreement", "sha256"]].astype(str)
+    counted_rows = ~cell.samples["warmup"].astype(bool)
+    return (
+        texts[counted_rows].sort_values(order[:2]).values.tolist(),
+        steps[~steps["warmup"].astype(bool)].sort_values(order).values.tolist(),
+    )
+
+
+def test_a_sweep_runs_the_same_decodes_at_every_batch(tmp_path: Path) -> None:
+    """8 prompts: batches of 3 end with one of 2, and one of 16 holds all."""
+    finished(tmp_path / "run", methods=["sjd", "speculative"], temperature=1, batch=[1, 3, 16])
+    cells = by_batch(Store.open(tmp_path / "run"))
+    assert len(cells) == 3 * 4
+    for name, cell in cells.items():
+        alone = cells[name.rpartition("=")[0] + "=1"]
+        assert table(cell) == table(alone), name
+        assert len(counted(cell)) == cell.meta["expected"] == 8
+    steps = cells["autoregressive T=1 B=3"].steps
+    most = steps[~steps["warmup"].astype(bool)].groupby("prompt")["served"].max()
+    assert most.to_dict() == {f"tabular/{i}": 3 if i < 6 else 2 for i in range(8)}
+    assert cells["sjd T=1 B=16"].steps["served"].max() == 8
+    assert set(cells["sjd T=1 B=1"].steps["served"]) == {1}
+
+
+def test_a_resumed_batch_ends_with_the_counts_of_an_uninterrupted_one(tmp_path: Path) -> None:
+    data: dict[str, Any] = {"methods": ["sjd", "speculative"], "batch": 3}
+    finished(tmp_path / "whole", **data)
+    uninterrupted = by_label(Store.open(tmp_path / "whole"))
+    plan = plan_of(**data)
+    store = start(tmp_path / "parts", plan)
+
+    in_parts(plan, store, (1, 5, 9))
+    parts = by_label(store)
+    assert parts.keys() == uninterrupted.keys()
+    assert all(table(parts[name]) == table(uninterrupted[name]) for name in uninterrupted)
+
+
+def test_one_bad_prompt_is_one_failed_row_of_its_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sjd = METHODS.get("sjd")
+    sound = sjd.step
+
+    def step(self: Any, run: Run, state: JacobiWindow) -> Acceptance:
+        if run.draws._root.split("|")[2] == "tabular/1" and run.emitted > 1:  # type: ignore[attr-defined]
+            raise RuntimeError("that prompt")
+        return sound(self, run, state)
+
+    monkeypatch.setattr(sjd, "step", step)
+    rows = counted(finished(tmp_path / "run", methods=["sjd"], batch=4, warmup=0)["sjd T=0"])
+    assert rows["status"].to_dict() == {f"tabular/{i}": "failed" if i == 1 else "ok" for i in range(8)}
+    assert "RuntimeError: that prompt" in rows.loc["tabular/1", "error"]
+
+
+def test_greedy_equality_of_a_batch_is_checked_in_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes: list[int] = []
+    many = SlotCache.extend_many.__func__  # type: ignore[attr-defined]
+    spy = classmethod(lambda cls, caches, windows: sizes.append(len(caches)) or many(cls, caches, windows))
+    monkeypatch.setattr(SlotCache, "extend_many", spy)
+    tasks = [{"name": "tabular", "limit": 2}]
+    data: dict[str, Any] = {"backbones": ["random-llama-1m"], "tasks": tasks, "prove": True, "max_new_tokens": 4}
+    data |= {"methods": ["autoregressive"], "greedy_check": {"prompts": 2, "tokens": 4}, "warmup": 0}
+    cells = finished(tmp_path / "run", batch=2, **data)
+    assert cells["autoregressive T=0"].meta["verdict"]["greedy"].startswith("2/2 equal")
+    assert sizes == [2] * len(sizes) and len(sizes) > 2 * 4  # the run's own decodes, then those of the check

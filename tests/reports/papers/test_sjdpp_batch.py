@@ -1,0 +1,106 @@
+"""The batch sweep of SJD++: throughput, tables and the report of papers/sjdpp_batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from harness.plan import suite as suites
+from harness.record.metrics import METRICS as FIGURES
+from harness.record.metrics import totals, value
+from reports.papers import report as papers
+from reports.papers.sjdpp import batch as papers_batch
+from reports.summary import summarise
+from reports.tables import text_tables
+from tests.support.fake_store import FakeStore, empty, meta, record, step
+
+
+def test_the_batch_suite_sweeps_batches_of_the_jacobi_family() -> None:
+    batch_suite = suites.load("papers/sjdpp_batch").suite
+    assert batch_suite.batches == (1, 2, 4, 8) and [entry.name for entry in batch_suite.backbones] == ["embedded-image"]
+
+
+def swept(name: str = "papers/sjdpp_batch") -> FakeStore:
+    """Batches of 1 and 2, four prompts: AR of four steps of 10 ms, SJD of two of 12 ms; in a batch of two, twice that.
+
+    Every other row of a batch takes one step more, alone.
+    """
+    store = empty()
+    store.manifest["suite"] = {"name": name}
+    for batch in (1, 2):
+        for label, ms, accepted in (("autoregressive", 10.0, (0,) * 4), ("sjd", 12.0, (1, 1))):
+            records = []
+            for place in range(4):
+                cost = ms if batch == 1 else (20.0 if label == "autoregressive" else 36.0)
+                steps = [step(one, one, ms=cost, served=batch) for one in accepted]
+                late = [step(0, 0, ms=ms, served=1)] if place % 2 else []
+                records.append(record(f"p{place}", [*steps, *late], agreement=None))
+            role = "baseline" if label == "autoregressive" else "method"
+            same = {
+                "role": role,
+                "label": label,
+                "method": label,
+                "batch": batch,
+                "baseline": f"autoregressive-{batch}",
+            }
+            store.add(meta(f"{label}-{batch}", **same), records)
+    return store
+
+
+def test_throughput_shares_a_lock_step_among_its_rows() -> None:
+    """18 tokens: two batches of two take 2 x (2 x 36 + 12) ms, the rows alone 4 x 24 + 2 x 12 ms."""
+    rates = {}
+    for batch in (1, 2):
+        cell = swept().cell(f"sjd-{batch}")
+        rates[batch] = value(FIGURES["throughput"], totals(cell.samples, cell.steps))
+    assert rates == {1: pytest.approx(18 / 0.120), 2: pytest.approx(18 / 0.168)}
+
+
+def test_runs_older_than_batches_share_no_time() -> None:
+    cell = swept().cell("sjd-1")
+    assert value(FIGURES["throughput"], totals(cell.samples, cell.steps.drop(columns="served"))) == pytest.approx(150)
+
+
+def test_a_table_has_a_column_for_the_batch_only_where_it_differs() -> None:
+    frame = summarise(swept())  # type: ignore[arg-type]  # what reports read of a store
+    (sweep,), (one,), (two,) = (list(text_tables(rows)) for rows in (frame, frame[:2], frame[2:]))
+    titles = [[column.title for column in sheet.columns] for sheet in (sweep, one, two)]
+    assert [("B" in column_titles, "tokens/s of the batch" in column_titles) for column_titles in titles] == [
+        (True, True),
+        (False, False),
+        (False, True),
+    ]
+    assert [sheet.title.rpartition(", ")[2] for sheet in (sweep, one, two)] == ["64 tokens", "batch 1", "batch 2"]
+    assert [row[titles[0].index("B")] for row in sweep.rows] == ["1", "1", "2", "2"]
+
+
+@pytest.mark.parametrize(
+    ("speedups", "end"),
+    [
+        ((2.0, 1.5, 1.2, 0.8), 2**2.5),
+        ((2.0, 1.5, 1.2, 1.1), None),
+        ((0.9, 0.8, 0.7, 0.6), 1.0),
+        ((1.2, 0.9, 1.2, 0.8), 2**2.5),
+        ((1.2, 1.1, 1.0, 0.8), 4.0),
+    ],
+)
+def test_a_speed_up_ends_where_it_last_crosses_one(speedups: tuple[float, ...], end: float | None) -> None:
+    assert papers_batch.break_even((1, 2, 4, 8), speedups) == (None if end is None else pytest.approx(end))
+
+
+def test_the_sweeps_report_agrees_with_the_store(tmp_path: Path) -> None:
+    written = {path.name for path in papers.write(swept(), tmp_path)}  # type: ignore[arg-type]  # as above
+    assert written == {"papers.md", "papers-sjdpp_batch.csv", "papers-batch.png"}
+    rows = pd.read_csv(tmp_path / "papers-sjdpp_batch.csv", dtype=str).set_index(["cell", "B"])
+    rates = rows["tokens/s of the batch"].map(lambda text: float(text.split()[0]))
+    assert rates.to_dict() == {
+        ("autoregressive", "1"): 100.0,
+        ("autoregressive", "2"): 100.0,
+        ("sjd", "1"): 150.0,
+        ("sjd", "2"): 107.1,
+    }
+    gains = rows["speed-up over AR at B"].map(lambda text: float(text.split()[0]))
+    assert gains[("sjd", "1")] == 1.53 and gains[("sjd", "2")] == 1.09
+    assert rows.loc[("sjd", "2"), "break-even B"] == "none up to 2"
