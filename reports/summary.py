@@ -9,9 +9,9 @@ outputs differ in length.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -42,16 +42,21 @@ class FinishedCell:
 
     cell: Cell
     samples: pd.DataFrame
-    totals: pd.DataFrame
 
     @staticmethod
     def of(cell: Cell) -> FinishedCell:
-        """Compute ``metrics.totals``; the log-probability is missing where not every token of the output has one."""
+        """With the samples that ended well and are no warm-up."""
         samples = cell.samples
-        counted = samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
-        sums = totals(samples, cell.steps)
-        measured = counted["logprobs"].map(len).eq(counted["tokens"].map(len))
-        return FinishedCell(cell, counted, sums.assign(logprob=sums["logprob"].astype(float).where(measured)))
+        return FinishedCell(
+            cell, samples[(samples["status"] == "ok") & ~samples["warmup"]].set_index(["prompt", "repetition"])
+        )
+
+    @cached_property
+    def totals(self) -> pd.DataFrame:
+        """``metrics.totals``; the log-probability is missing where not every token of the output has one."""
+        sums = totals(self.cell.samples, self.cell.steps)
+        measured = self.samples["logprobs"].map(len).eq(self.samples["tokens"].map(len))
+        return sums.assign(logprob=sums["logprob"].astype(float).where(measured))
 
     @property
     def temperature(self) -> float:
@@ -70,10 +75,19 @@ class FinishedCell:
         return str(self.cell.meta.get("role", "method"))
 
 
-def summarise(store: Store) -> pd.DataFrame:
-    """Return one row a cell of the manifest, in its order. Skipped and unfinished cells have a reason."""
+def reader(store: Store) -> Callable[[str], FinishedCell]:
+    """Return the finished cell of a name; each is read and added up once."""
+    return cache(lambda name: FinishedCell.of(store.cell(name)))
+
+
+def summarise(store: Store, read: Callable[[str], FinishedCell] | None = None) -> pd.DataFrame:
+    """Return one row a cell of the manifest, in its order. Skipped and unfinished cells have a reason.
+
+    Args:
+        read: of ``reader``, where the caller goes on with the cells.
+    """
     sealed = set(store.cells())
-    read = cache(lambda name: FinishedCell.of(store.cell(name)))
+    read = reader(store) if read is None else read
     rows = []
     for name, planned in store.manifest["cells"].items():
         if name in sealed:
@@ -89,10 +103,9 @@ def summarise(store: Store) -> pd.DataFrame:
 def by_category(store: Store) -> pd.DataFrame:
     """Return one row a cell and category of its prompts; empty where the tasks name no category."""
     sealed = set(store.cells())
-    cells = {name: store.cell(name) for name in store.cells()}
-    read = cache(lambda name: FinishedCell.of(cells[name]))
+    read = reader(store)
     rows = []
-    for name in (name for name, cell in cells.items() if cell.samples["category"].any()):
+    for name in store.cells():
         finished = read(name)
         base = finished.cell.meta.get("baseline")
         for category in sorted(set(finished.samples["category"]) - {""}):

@@ -85,20 +85,21 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         "forced",
         "overshoot",
     ]
-    frame = counted[[*columns, *LATER, "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
-    frame["unique_drafted"] = frame["drafted"] - frame["reused"]
+    sums = counted[[*columns, *LATER, "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
+    column = {name: values.to_numpy() for name, values in sums.items()}  # arrays, since a frame is slow to add to
+    column["unique_drafted"] = column["drafted"] - column["reused"]
     for name in ("drafted", "tested", "accepted"):
-        frame[f"free_{name}"] = frame[name] - frame.pop(f"forced_{name}")
-    frame["free_expected"] = frame["expected"] - frame["accepted"] + frame["free_accepted"]
-    frame["steps"] = counted.size().reindex(good.index)
-    frame["output"] = good["tokens"].map(len)
-    frame["wall_ms"] = frame.pop("wall_ns") / 1e6
-    frame["wall_s"] = frame["wall_ms"] / 1e3
-    frame["share_s"] = frame.pop("share_ns") / 1e9
-    frame["logprob"] = good["logprobs"].map(sum)
-    frame["agreement"] = good["agreement"].astype(float)
-    frame["prefill_ms"] = good["prefill_ns"] / 1e6
-    return frame
+        column[f"free_{name}"] = column[name] - column.pop(f"forced_{name}")
+    column["free_expected"] = column["expected"] - column["accepted"] + column["free_accepted"]
+    column["steps"] = counted.size().reindex(good.index).to_numpy()
+    column["output"] = good["tokens"].map(len).to_numpy()
+    column["wall_ms"] = column.pop("wall_ns") / 1e6
+    column["wall_s"] = column["wall_ms"] / 1e3
+    column["share_s"] = column.pop("share_ns") / 1e9
+    column["logprob"] = good["logprobs"].map(sum).to_numpy()
+    column["agreement"] = good["agreement"].astype(float).to_numpy()
+    column["prefill_ms"] = (good["prefill_ns"] / 1e6).to_numpy()
+    return pd.DataFrame(column, index=good.index)
 
 
 def value(metric: Metric, frame: pd.DataFrame) -> float | None:

@@ -10,7 +10,7 @@ import matplotlib.image
 import pandas as pd
 
 from harness.record import stats
-from reports.summary import FinishedCell, Row, metric_interval, set_interval, summarise
+from reports.summary import FinishedCell, Row, metric_interval, reader, set_interval, summarise
 from reports.text_table import Column, TextTable
 
 if TYPE_CHECKING:
@@ -92,12 +92,13 @@ class Run:
 
 def measured(store: Store) -> list[Measured]:
     """Return a group for each backbone, type, temperature and task, in the order of the run."""
-    frame = summarise(store)
+    read = reader(store)
+    frame = summarise(store, read)
     done = frame[(frame["status"] == "done") & (frame["role"] != "floor")]
     done = done[done["n_ok"] > 0] if len(done) else done
     if done.empty:
         return []
-    more = pd.DataFrame([_output_totals(store, store.cell(name)) for name in done["cell"]], index=done["cell"])
+    more = pd.DataFrame([_output_totals(store, read(name)) for name in done["cell"]], index=done["cell"])
     rows = done.set_index("cell").join(more)
     return [
         Measured(str(first["backbone"]), str(first["dtype"]), float(first["temperature"]), str(first["task"]), cells)
@@ -106,9 +107,8 @@ def measured(store: Store) -> list[Measured]:
     ]
 
 
-def _output_totals(store: Store, cell: Cell) -> Row:
-    finished = FinishedCell.of(cell)
-    frame = finished.totals
+def _output_totals(store: Store, finished: FinishedCell) -> Row:
+    cell, frame = finished.cell, finished.totals
     row: Row = {"options": dict(cell.meta.get("params") or {}), "tokens": float(frame["output"].mean())}
     pictures = [name for name in finished.samples["output"].fillna("") if name.endswith(".png")]
     row["pixels"] = float(len(matplotlib.image.imread(store.path / pictures[0]))) if pictures else None

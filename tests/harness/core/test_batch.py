@@ -42,6 +42,7 @@ from methods.verifiers.rejection import verify_chain
 from tests.support.tiny_mesh import BACKBONES, points
 from tests.support.tiny_text import tiny
 
+pytestmark = pytest.mark.usefixtures("unchecked")
 TEXT = Tabular("tabular", {"vocabulary": 5, "eos": (4,), "sharpness": 0.7})
 PICTURE = Tabular("tabular", {"vocabulary": 5, "grid": (4, 4, 4)})
 PROMPTS = ((0, 1, 2), (1,), (2, 2, 0, 1, 3), (3, 0))
