@@ -1,4 +1,4 @@
-"""Tests that take over 5 s of CPU time and lack the mark ``slow``: `python -m tests.durations [--runs 3] [PATH...]`.
+"""Tests that take over 2 s of CPU time and lack the mark ``slow``: `python -m tests.durations [--runs 3] [PATH...]`.
 
 Each run is one process, so that the CPU time of a test is that of the process between its start and its end; a test is
 listed when it is over the limit in every run.
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-LIMIT_S = 5.0
+LIMIT_S = 2.0
 ROOT = Path(__file__).resolve().parents[1]
 
 

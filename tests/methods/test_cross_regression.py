@@ -47,6 +47,7 @@ def alg2(tau: float, noise: Any = "logU") -> CrossRegression:
 
 @pytest.mark.usefixtures("unchecked")
 class TestExact:
+    @pytest.mark.slow
     @pytest.mark.parametrize(
         "method",
         [

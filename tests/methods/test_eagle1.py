@@ -20,6 +20,7 @@ SMALL = (*CASES[:3], GRID_CASES[0])
 
 @pytest.mark.usefixtures("unchecked")
 class TestOutputDistribution:
+    @pytest.mark.slow
     @pytest.mark.parametrize("widths", [(2, 1), (1, 2), (2,)])
     def test_is_the_targets(self, widths: tuple[int, ...]) -> None:
         proof = prove(Eagle1(widths=widths), SMALL, mutants=False)

@@ -27,6 +27,7 @@ def decoded(method: Method[Any], sampling: Sampling, budget: int, **params: Any)
     return decode(method, run)
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=50)
 @given(
     window=st.integers(2, 8),

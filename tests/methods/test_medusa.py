@@ -192,6 +192,7 @@ def tokens_per_step(method: Method[Any], model: Backbone, count: int, tokens: in
 
 
 @needs_heads
+@pytest.mark.slow
 def test_trained_heads_emit_the_models_own_text_in_about_half_the_steps(tmp_path: Path) -> None:
     """Heads whose levels are shifted by one have 1.2 tokens a step or less."""
     model = presets.load("embedded-code", "fp32")

@@ -205,6 +205,7 @@ class TestGrids:
         assert len(window.tokens) == len(window.probs) == len(window.reused) == 0
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=40)
 @given(
     width=st.integers(2, 7),
@@ -236,6 +237,7 @@ def test_the_window_may_be_one_draft_when_the_fed_token_does_not_count() -> None
     assert total_variation(probs, reference) < 1e-12
 
 
+@pytest.mark.slow
 def test_refined_drafts_are_accepted_more_often_than_fresh_ones() -> None:
     """SJD needs fewer passes than Jacobi on the same flat model."""
     passes = {

@@ -85,6 +85,7 @@ def test_no_drafts_are_a_usage_error(k: int, gamma: int) -> None:
 
 
 @pytest.mark.usefixtures("unchecked")
+@pytest.mark.slow
 def test_the_default_size_is_proved_on_a_shorter_output_and_injected_bugs_are_caught() -> None:
     """Four drafts of two tokens are 6,561 outcomes before any is tested; of one token they are 81."""
     method, eos = SpecTr("toy"), CASES[1]

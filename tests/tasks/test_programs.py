@@ -14,6 +14,7 @@ from harness.train.prompts import prompts
 from tasks.programs import Programs
 
 
+@pytest.mark.slow
 def test_heads_are_different_held_out_and_the_same_for_a_seed() -> None:
     program_prompts = Programs(n=80).prompts()
     heads = [prompt.text for prompt in program_prompts]

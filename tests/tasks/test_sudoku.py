@@ -279,6 +279,7 @@ def test_the_shipped_models_have_what_their_cards_say(name: str) -> None:
     assert model.capabilities.vocabulary == len(IDS) and card["figures"]["solved_greedy"] > SOLVED[name]
 
 
+@pytest.mark.slow
 def test_the_shipped_model_solves_by_many_passes_and_not_by_one() -> None:
     """40 held-out puzzles at T = 1, each at a fixed seed."""
     prompts = SudokuTask(40).prompts()
@@ -286,6 +287,7 @@ def test_the_shipped_model_solves_by_many_passes_and_not_by_one() -> None:
     assert shares[0] < 0.1 and shares[0] + 0.2 < shares[1] < shares[2] and shares[2] > 0.9
 
 
+@pytest.mark.slow
 def test_the_shipped_twin_solves() -> None:
     method = METHODS.get("autoregressive")()
     assert solved("embedded-sudoku-ar", method, 1.0, SudokuTask(40).prompts()) > 0.65

@@ -184,6 +184,7 @@ def test_reading_beside_equals_row_0_of_a_decodes_stream(tmp_path: Path) -> None
         torch.testing.assert_close(rows[place - PASSAGE.start], session.newest[1, 0], atol=1e-9, rtol=0)
 
 
+@pytest.mark.slow
 def test_the_command_writes_a_table_and_a_picture_once(tmp_path: Path) -> None:
     out = tmp_path / "made"
     words = (*SHIPPED, "--task", "programs", "--prompts", 2, "--tokens", 6, "--out", out)

@@ -14,6 +14,7 @@ from transformers.utils import logging
 
 from tests.support.cli import refused, stride
 
+pytestmark = pytest.mark.slow
 SIZES = {"vocab_size": 64, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 128}
 OTHERS = {"bos_token_id": None, "eos_token_id": None, "initializer_range": 0.15}

@@ -37,6 +37,7 @@ def test_every_verb_has_examples_in_its_help(verb):
     assert result.code == 0 and f"stride {verb}" in result.out
 
 
+@pytest.mark.slow
 def test_exit_codes_and_messages_reach_the_shell(stride_env, tmp_path):
     """Once through a real process; the other tests call the same function."""
     command = [sys.executable, "-m", "harness.cli.main", "run", "--method", "sdj", *SMALL]
@@ -160,6 +161,7 @@ def outputs(path: Path) -> dict[str, list[list[int]]]:
     return {name: [list(ids) for ids in store.cell(name).samples["tokens"]] for name in store.cells()}
 
 
+@pytest.mark.slow
 def test_limit_seed_and_temperature_take_effect(tmp_path):
     def tokens_of_run(name: str, seed: int) -> dict[str, list[list[int]]]:
         words = ("--method", "sjd", *SMALL, "--limit", 3, "--seed", seed, "-t", 1, "--out", tmp_path / name)
@@ -186,6 +188,7 @@ def test_a_run_reports_its_progress_and_its_files(tmp_path):
     assert [row["label"] for row in rows] == ["autoregressive", "sjd"]
 
 
+@pytest.mark.slow
 def test_a_folder_with_a_run_is_not_overwritten(run):
     before = outputs(run)
     words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
@@ -208,6 +211,7 @@ def test_resuming_another_run_names_the_key_that_differs(run, key):
     assert f" {key}: " in refused("run", *words, *RESUMED[key], "--resume")
 
 
+@pytest.mark.slow
 def test_resuming_a_finished_run_repeats_nothing(run):
     files = {path: path.stat().st_mtime_ns for path in (run / "cells").rglob("*") if path.is_file()}
     words = ("--method", "sjd", "--method", "speculative", *SMALL, "-t", 0, "-t", 1, "--out", run)
@@ -292,6 +296,7 @@ def test_doctor_lists_machine_versions_and_checks():
     assert "registries" in stride("doctor").out
 
 
+@pytest.mark.slow
 def test_verify_gives_the_promised_fields():
     result = stride("verify", "speculative", "--quick", "--json")
     assert result.code == 0
@@ -300,6 +305,7 @@ def test_verify_gives_the_promised_fields():
         assert row["verdict"] == "exact" and row["total_variation"] < 1e-12 and row["planted"] is True
 
 
+@pytest.mark.slow
 def test_verify_prints_strict_json_where_a_parameter_is_infinite():
     result = stride("verify", "sjdpp", "-p", "tau=inf", "-p", "window=3", "--quick", "--json")
     assert result.code == 0 and result.document[0]["verdict"] == "exact"
@@ -310,6 +316,7 @@ def test_verify_prints_its_table_and_its_noise_floor():
     assert result.code == 0 and "exact" in result.out and "Noise floor" in result.out and "caught" in result.out
 
 
+@pytest.mark.slow
 def test_verify_truncates_no_setting_or_verdict_on_a_narrow_terminal(stride_env):
     words = ("verify", "sjd", "-p", "window=3", "--quick")
     narrow = {**stride_env, "COLUMNS": "80"}

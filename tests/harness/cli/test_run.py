@@ -28,6 +28,7 @@ def cells(path):
     return store, [store.cell(name) for name in store.cells()]
 
 
+@pytest.mark.slow
 def test_each_picture_lies_at_the_path_of_its_sample(run):
     store, cell_list = cells(run[0])
     for cell in cell_list:
@@ -72,6 +73,7 @@ def test_a_malformed_output_is_counted_as_a_failed_sample(tmp_path, monkeypatch)
         assert all(len(tokens) == 64 for tokens in cell.samples["tokens"])
 
 
+@pytest.mark.slow
 def test_scores_of_sets_reach_the_table_with_their_failures(tmp_path, monkeypatch):
     def score_set(self, outputs):
         ids = sorted((one.prompt.id, one.repetition) for one in outputs)
@@ -88,6 +90,7 @@ def test_scores_of_sets_reach_the_table_with_their_failures(tmp_path, monkeypatc
     assert set_scores["spread"]["failures"] == 0 and set_scores["fid"]["value"] is None
 
 
+@pytest.mark.slow
 def test_a_failing_scorer_leaves_a_reason_and_a_finished_run(tmp_path, monkeypatch):
     monkeypatch.setattr(DigitPictures, "set_metrics", ("spread",))
     monkeypatch.setattr(DigitPictures, "score_set", lambda self, outputs: 1 / 0)

@@ -67,6 +67,7 @@ main()
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("installed_before", [False, True])
 def test_a_verb_that_uses_a_stand_in_restarts_with_the_library(installed_before, stride_env):
     early = "from harness.platform import stand_ins; stand_ins.install()\n" if installed_before else ""

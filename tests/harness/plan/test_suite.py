@@ -239,7 +239,13 @@ def test_defaults_come_from_the_adapters(write):
     assert loaded.methods == (METHODS.get("sjd")(),)
 
 
-@pytest.mark.parametrize("name", sorted(suite.shipped()))
+SUITES = [
+    pytest.param(name, marks=pytest.mark.slow if name in ("all", "papers/cross_regression_real") else ())
+    for name in sorted(suite.shipped())
+]
+
+
+@pytest.mark.parametrize("name", SUITES)
 def test_a_shipped_suite_resolves_and_expands(name):
     plan = expand(suite.load(name))
     assert plan.cells and len({cell.id for cell in plan.cells}) == len(plan.cells)

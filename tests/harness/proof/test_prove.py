@@ -48,10 +48,21 @@ DRAWS = 1_000
 FALSE_ALARM = 1e-6
 
 
+SLOW = {"cross_regression", "eagle1", "jacobi", "lanternpp", "lookahead", "multi_head", "sjdpp", "specinfer", "spectr"}
+"""Methods whose settings or mutants take over a second each."""
+
+
+def names() -> list[Any]:
+    """All methods, those that take long marked."""
+    return [pytest.param(name, marks=pytest.mark.slow if name in SLOW else ()) for name in sorted(METHODS)]
+
+
 def variants() -> list[Any]:
-    """All methods' variants; those after a method's first one are slow together."""
+    """All methods' variants; a method's first one is not slow, unless the method is."""
     return [
-        pytest.param(method, id=label(method).replace(" ", ","), marks=pytest.mark.slow if number else ())
+        pytest.param(
+            method, id=label(method).replace(" ", ","), marks=pytest.mark.slow if number or name in SLOW else ()
+        )
         for name in METHODS
         for number, method in enumerate(METHODS.get(name).variants())
     ]
@@ -72,7 +83,7 @@ class TestProofs:
         else:
             assert proof.total_variation < EXACT
 
-    @pytest.mark.parametrize("name", sorted(METHODS))
+    @pytest.mark.parametrize("name", names())
     def test_every_mutant_is_caught(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if name not in LONGER:
             monkeypatch.setattr(proof_cases, "CASES", SMALL)

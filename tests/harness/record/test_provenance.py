@@ -147,6 +147,7 @@ values = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50, deadline=None, derandomize=True)
 @given(st.dictionaries(st.text(max_size=5), values, max_size=4))
 def test_a_digest_does_not_depend_on_order_and_survives_json(value: dict[str, object]) -> None:

@@ -263,6 +263,7 @@ def test_a_failed_baseline_leaves_the_others_without_agreement(tmp_path, monkeyp
     assert rows.loc[["tabular/1"], ["agreement", "diverged_at"]].isna().all(axis=None)
 
 
+@pytest.mark.slow
 def test_a_biased_method_with_a_claim_of_exactness_is_broken(tmp_path, plug):
     plug(METHODS, "biased", Biased)
     words = ("--method", "biased", "--backbone", "tabular", "--task", "tabular", "--limit", 2, "-t", 1)

@@ -304,6 +304,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) -> None:
     store: Any = paper_run(name, prompts=2)

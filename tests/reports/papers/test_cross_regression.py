@@ -305,6 +305,7 @@ def test_sizes_are_read_from_the_run() -> None:
     assert parameters(store, "tabular") is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("store", "drawn"),
     [(grid(), {"thresholds", "smoothing"}), (layered(), {"layers"})],
@@ -356,6 +357,7 @@ def untrained(folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_real_run_keeps_energies_that_explain_what_it_accepted(tmp_path: Path) -> None:
     """With beta = 0 the probability of k accepted drafts is the product of min(1, exp E); ``expected`` is their sum."""
     same = {"name": "cross_regression", "adapter": str(untrained(tmp_path / "adapter")), "horizon": 4}

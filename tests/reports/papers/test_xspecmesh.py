@@ -151,6 +151,7 @@ def test_a_row_that_did_not_run_says_why() -> None:
     assert "C, full, C-tuned, full-tuned not measured: not in this run" in sheet.notes
 
 
+@pytest.mark.slow
 def test_trees_are_matched_by_their_width_on_the_best_heads_there_are() -> None:
     rows = only(swept(), table("xspecmesh_table4"))
     latency = rows["Step Latency [ms], measured"].str[:5]
@@ -232,6 +233,7 @@ def test_equivalence_at_the_edges() -> None:
         stats.equivalence(series([1.0]), series([1.0]), 0)
 
 
+@pytest.mark.slow
 def test_equivalence_is_claimed_wrongly_one_time_in_twenty() -> None:
     """The true difference is the margin; in 500 draws the share of 5 % is off by 5 points five times in ten million."""
     drawn = np.random.default_rng(0).normal(0.1, 0.05, size=(500, 12))
@@ -253,6 +255,7 @@ def with_files(store: FakeStore, folder: Path) -> FakeStore:
     return store
 
 
+@pytest.mark.slow
 def test_the_suite_ends_with_tables_figures_and_sheets(tmp_path: Path) -> None:
     store: Any = with_files(mesh_run(("A", "E"), sweep=True, count=3), tmp_path)
     written = report.write(store, tmp_path / "out")
