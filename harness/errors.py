@@ -6,6 +6,7 @@ Exit codes of every verb: 0 done or pass, 1 fail, 2 usage or error, 3 run incomp
 from __future__ import annotations
 
 import difflib
+import unicodedata
 from collections.abc import Iterable
 
 
@@ -37,6 +38,14 @@ class ContractError(StrideError):
     """A method, backbone, task or plugin broke the contract of DESIGN: a bug in it, not in the request."""
 
 
+class PluginError(ContractError):
+    """A plugin cannot be imported, or its entry point names something else. Only commands that name it fail."""
+
+
+class PluginWarning(UserWarning):
+    """A plugin that cannot be used is left out."""
+
+
 class WeightsError(StrideError):
     """Weights are missing, of the wrong hash, or of an architecture that cannot be served."""
 
@@ -57,6 +66,20 @@ class OutputError(StrideError):
 
 class EnumerationLimit(StrideError):
     """An exact output distribution has more outcomes than the limits allow; names the draw that branches most."""
+
+
+def printable(text: str) -> str:
+    """The text with control characters, ANSI sequences and lone surrogates as escapes; new lines and tabs stay.
+
+    Whatever comes from a prompt, a model or an exception passes through here before a terminal or a file of a report
+    shows it.
+    """
+    return "".join(character if _shows(character) else ascii(character)[1:-1] for character in text)
+
+
+def _shows(character: str) -> bool:
+    """Whether a character can be shown; of those of no width only the joiners of scripts and emoji are kept."""
+    return character in "\n\t\u200c\u200d" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import importlib
 import re
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import EntryPoint, entry_points
 from types import ModuleType
 from typing import Any, Generic, TypeVar, cast
 
-from harness.errors import ContractError, UnknownNameError
+from harness.errors import ContractError, PluginError, PluginWarning, UnknownNameError
 
 T = TypeVar("T")
 
@@ -28,6 +29,7 @@ class Registry(Generic[T]):
         self._items: dict[str, T] = {}
         self._source: dict[str, str] = {}
         self._modules: dict[str, str] = {}
+        self._broken: dict[str, ContractError] = {}
         self._loaded = False
 
     def declare(self, modules: Mapping[str, str]) -> None:
@@ -66,29 +68,46 @@ class Registry(Generic[T]):
             return
         self._loaded = True
         for point in sorted(entry_points(group=self.group), key=lambda p: p.name):
-            self._add(point.name, self._open(point), _origin(point))
+            try:
+                self._add(point.name, self._open(point), _origin(point))
+            except PluginError as error:
+                self._broken[point.name] = error
+                warnings.warn(str(error), PluginWarning, stacklevel=2)
 
     def _open(self, point: EntryPoint) -> T:
+        """What an entry point names.
+
+        Raises:
+            PluginError: it cannot be imported, or is not of the registry's type.
+        """
         try:
             loaded: Any = point.load()
-            if isinstance(loaded, ModuleType) and point.name in self._items:
-                return self._items[point.name]  # the module registered it while it was imported
-            return cast(T, loaded)
         except ContractError:
             raise
-        except Exception as error:  # a plugin may raise anything; say whose it is and stop
-            raise ContractError(
+        except (Exception, SystemExit) as error:  # a plugin may raise anything
+            raise PluginError(
                 f"the {self.kind} {point.name!r} of {_origin(point)} cannot be imported: "
                 f"{type(error).__name__}: {error}. Fix or uninstall that package."
             ) from error
+        if isinstance(loaded, ModuleType) and point.name in self._items:
+            return self._items[point.name]  # the module registered it while it was imported
+        if self.kind in ("method", "task") and not isinstance(loaded, type):
+            raise PluginError(
+                f"the {self.kind} {point.name!r} of {_origin(point)} is a {type(loaded).__name__}, not a class. "
+                f"Let its entry point name the class."
+            )
+        return cast(T, loaded)
 
     def get(self, name: str) -> T:
         """The object of that name.
 
         Raises:
             UnknownNameError: no such name; the message proposes the closest.
+            PluginError: the name is that of a plugin that cannot be imported.
         """
         self._load_entry_points()
+        if name in self._broken and name not in self._items:
+            raise self._broken[name]
         if name not in self._items:
             self._import(name)
         return self._items[name]

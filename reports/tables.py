@@ -52,7 +52,7 @@ def text(row: pd.Series[Any], column: Column) -> str:
     if key == "verdict":
         variation = row.get("total_variation")
         lossy = row["verdict"] != "exact" and number(variation) != "-"
-        return f"{row['verdict']} (TV {variation:.2g})" if lossy else str(row["verdict"])
+        return f"{row['verdict']} (TV {variation:.2g})" if lossy else str(row["verdict"] or "-")
     if key == "samples":
         return "/".join(number(row.get(f"n_{status}"), 0) for status in ("ok", "failed", "skipped"))
     if key == "step":

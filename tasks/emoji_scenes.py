@@ -58,6 +58,7 @@ class EmojiScenes(Task):
     source = "arXiv:2310.11513; Noto Color Emoji"
     modality = "image"
     metrics = METRICS
+    optional_metrics = ("count", "colour", "position")
     set_metrics = (*FAMILIES.values(), "swapped", *images.FIGURES)
     eos = False
 

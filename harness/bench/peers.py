@@ -53,7 +53,9 @@ def _peer(settings: Settings, dtype: str) -> Any:
     if folder is None:
         raise UsageError(f"{settings.backbone} has random weights, which transformers cannot load beside us")
     with quiet():
-        return AutoModelForCausalLM.from_pretrained(folder, dtype=DTYPES[dtype], local_files_only=True).eval()
+        return AutoModelForCausalLM.from_pretrained(
+            folder, dtype=DTYPES[dtype], local_files_only=True, trust_remote_code=False
+        ).eval()
 
 
 def rates(method: str, dtype: str, goal: float | None, forced: bool = False) -> Callable[[str, Settings], Result]:

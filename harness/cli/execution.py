@@ -19,9 +19,10 @@ from harness.errors import RunIncomplete, UsageError
 from harness.plan.cells import Plan
 from harness.platform.device import check_device
 from harness.platform.malloc import keep_pages
+from harness.platform.quiet import stdout_on_stderr
 from harness.record import provenance
 from harness.record.store import Store
-from harness.run.executors import EXECUTORS
+from harness.run.executors import EXECUTORS, check_executor
 from harness.run.options import Options
 from harness.run.summary import summary
 from reports.summary import summarise
@@ -37,7 +38,7 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
 
     Raises:
         UsageError: nothing can run. RunIncomplete: some cells could not be finished.
-        SystemExit: with 1 where a claim is broken or a sample failed.
+        SystemExit: with 1 where a claim is broken, a sample failed, or an error ended the check of a claim.
     """
     _refuse(plan, options)
     suite = plan.suite.suite
@@ -45,7 +46,7 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
         torch.set_num_threads(suite.threads)
     keep_pages()
     store = _store(plan, options)
-    with RunProgress(Console(stderr=True), quiet=options["as_json"]) as progress:
+    with stdout_on_stderr(), RunProgress(Console(stderr=True), quiet=options["as_json"]) as progress:
         how = Options(options["allow_code_execution"], options["device"], not options["offline"], progress)
         EXECUTORS[options["executor"]](plan, store, how)
     _finish(plan, store, options)
@@ -62,6 +63,7 @@ def _refuse(plan: Plan, options: dict[str, Any]) -> None:
         reasons = [f"{label}: {why}" for why, label in reversed(first.items())]
         raise UsageError("nothing to run; " + "; ".join(reasons[:3]))
     check_device(options["device"])
+    check_executor(options["executor"])
     if options["append"]:
         options["append"].open("a").close()  # an error now rather than after the run
     if options["allow_code_execution"] and any(use.task.runs_code for use in plan.suite.tasks):
@@ -72,9 +74,11 @@ def _store(plan: Plan, options: dict[str, Any]) -> Store:
     manifest = {**plan.manifest(), "provenance": provenance.collect(sys.argv)}
     where = {"device": options["device"], "machine": manifest["provenance"]["fingerprint"]}
     manifest["key"] = {**manifest["key"], **where, "allow_code_execution": options["allow_code_execution"]}
-    path = options["out"] or _default(plan.suite.suite.name, options["resume"])
+    path = (options["out"] or _default(plan.suite.suite.name, options["resume"])).absolute()
     if options["resume"] and (path / "manifest.json").exists():
         return Store.resume(path, manifest)
+    if options["resume"] and path.is_dir() and any(item.name != ".lock" for item in path.iterdir()):
+        raise UsageError(f"{path} holds other files and no run to resume; name a run's folder, or leave --resume out")
     return Store.create(path, manifest)
 
 
@@ -105,8 +109,13 @@ def _finish(plan: Plan, store: Store, options: dict[str, Any]) -> None:
         click.echo(f"run: {store.path} ({_counted(counts)})")
     if counts["done"] + counts["skipped"] < counts["cells"]:
         raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.path}")
-    if "broken" in set(frame["verdict"]) or counts["failed"]:
+    if "broken" in set(frame["verdict"]) or counts["failed"] or _unchecked(store):
         raise SystemExit(1)
+
+
+def _unchecked(store: Store) -> bool:
+    """Whether an error ended the check of a cell's claim; its note says which."""
+    return any((store.cell(name).meta.get("verdict") or {}).get("error") for name in store.cells())
 
 
 def _counted(counts: Mapping[str, Any]) -> str:

@@ -9,12 +9,12 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TextIO
 
 import click
 
 from harness import __version__
-from harness.errors import StrideError, did_you_mean
+from harness.errors import PluginWarning, StrideError, did_you_mean, printable
 from harness.platform import stand_ins
 
 VERBS = {
@@ -102,18 +102,32 @@ def only_lists(arguments: Sequence[str]) -> bool:
     return verb == ["list"] or (verb == ["run"] and "--dry-run" in options) or bool(options & {"--help", "-h"})
 
 
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    """A plugin that is left out in one line of ours; other warnings as Python shows them."""
+    text = f"stride: warning: {printable(str(message))}" if issubclass(category, PluginWarning) else None
+    click.echo(text or warnings.formatwarning(message, category, filename, lineno).rstrip(), err=True)
+
+
 def main() -> None:
     """Entry point."""
     for noisy in ("TRANSFORMERS_VERBOSITY", "HF_HUB_VERBOSITY"):
         os.environ.setdefault(noisy, "error")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     warnings.filterwarnings("ignore", module=r"(transformers|torch|gguf)\b.*")
+    warnings.showwarning = _show_warning
     if only_lists(sys.argv[1:]):
         stand_ins.install()
     try:
         sys.exit(stride.main(standalone_mode=False) or 0)
     except StrideError as error:
-        click.echo(f"stride: {error}", err=True)
+        click.echo(f"stride: {printable(str(error))}", err=True)
         sys.exit(error.exit_code)
     except click.exceptions.Exit as stop:
         sys.exit(stop.exit_code)

@@ -9,6 +9,7 @@ import yaml
 
 from harness.errors import UsageError
 from harness.plan.suite import Overrides
+from harness.plan.yaml_lines import parse
 
 NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
 """Keys of a suite that an option replaces by a number."""
@@ -51,6 +52,6 @@ def missing(overrides: Overrides) -> list[str]:
 
 def _yaml(option: str, text: str) -> Any:
     try:
-        return yaml.safe_load(text)
+        return parse(text).data
     except yaml.YAMLError as error:
         raise UsageError(f"{option} {text!r} is not YAML: {getattr(error, 'problem', error)}") from error

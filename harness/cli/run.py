@@ -13,9 +13,19 @@ from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.plan.cells import Plan, expand
 from harness.plan.suite import Overrides, Resolved, from_options, load
+from harness.platform.quiet import stdout_on_stderr
 
 EXECUTORS = ("serial", "ray")
 """Names of `harness.run.executors.EXECUTORS`."""
+
+
+class Folder(click.Path):
+    """A path that is not empty: an empty one would be the working folder."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        if value == "":
+            self.fail("it is empty; name a folder", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 @click.command(name="run")
@@ -43,7 +53,7 @@ EXECUTORS = ("serial", "ray")
 @click.option("--repetitions", type=int, help="Decodes of each prompt, each with its own seed.")
 @click.option("--seed", type=int, help="Seed of all draws.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of a suite, such as top_p=0.9.")
-@click.option("--out", type=click.Path(path_type=Path), help="Run folder. Default: runs/SUITE-TIME.")
+@click.option("--out", type=Folder(path_type=Path), help="Run folder. Default: runs/SUITE-TIME.")
 @click.option("--resume", is_flag=True, help="Continue the run in --out (or the latest of this suite).")
 @click.option("--dry-run", is_flag=True, help="List the cells, and why some are skipped; decode nothing.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
@@ -69,9 +79,9 @@ def command(name: str | None, **options: Any) -> None:
     stride run quick --batch 1 --batch 4                 four prompts at a time, and one
     stride run nightly --append history.jsonl --allow-code-execution
     """
-    declare_all()
-    overrides = read(options)
-    plan = expand(_suite(name, overrides))
+    with stdout_on_stderr():  # methods and tasks of plugins are imported here
+        declare_all()
+        plan = expand(_suite(name, read(options)))
     if options["dry_run"]:
         _print_plan(plan, options["as_json"])
         return

@@ -8,6 +8,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsed
 from rich.progress import Progress as Bar
 
 from harness.core.task import Prompt
+from harness.errors import printable
 from harness.plan.cells import Cell
 from harness.run.options import Progress
 
@@ -34,7 +35,7 @@ class RunProgress(Progress):
     def say(self, text: str) -> None:
         """Print a stage."""
         if not self._bar.disable:
-            self._bar.console.print(escape(text))
+            self._bar.console.print(escape(printable(text)))
 
     def expect(self, decodes: int) -> None:
         """Lengthen the bar."""

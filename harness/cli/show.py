@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.cli.main import emit
-from harness.errors import UnknownNameError, UsageError
+from harness.errors import UnknownNameError, UsageError, printable
 from harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 from harness.record.store import Cell, Store
 
@@ -94,12 +94,12 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
         text = row["error"] if row["status"] == "failed" else " ".join(str(row["text"]).split())[:60]
         agreement = "" if row["agreement"] != row["agreement"] else f"{row['agreement']:.2f}"
         samples.add_row(
-            escape(row["prompt"]),
+            escape(printable(row["prompt"])),
             str(row["repetition"]),
             row["status"],
             str(len(row["tokens"])),
             agreement,
-            escape(text),
+            escape(printable(text)),
         )
     console.print(samples)
 
@@ -113,5 +113,5 @@ def _show_prompt(cell: Cell, prompt: str, as_json: bool) -> None:
         emit({"samples": samples.to_dict("records"), "steps": steps.to_dict("records")})
         return
     for _, row in samples.iterrows():
-        click.echo(row["text"] if row["status"] == "ok" else row["error"])
-    click.echo(steps.drop(columns=["prompt", "warmup"]).to_string(index=False))
+        click.echo(printable(row["text"] if row["status"] == "ok" else row["error"]))
+    click.echo(printable(steps.drop(columns=["prompt", "warmup"]).to_string(index=False)))

@@ -134,7 +134,7 @@ class Canvas:
         mask = None if visible.equal(torch.ones_like(visible).tril_(cached)) else visible.to(self.device)
         window = Window(tokens, places[cached:].to(self.device), self._base, mask, count if rows is None else rows)
         logits = self._cache.extend(window).logits
-        self._stopwatch.add(self._kind, begin)
+        self._stopwatch.add(self._kind, begin, logits)
         self._at.extend(positions)
         self.passes += 1
         self.rows += count

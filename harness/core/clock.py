@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Protocol
 
 import torch
+from torch import Tensor
 
 
 class Event(Protocol):
@@ -90,23 +91,37 @@ class EventClock(Clock):
 
 
 class Span(NamedTuple):
-    """When a pass ("target" or "draft") or a stage that a method named began and ended."""
+    """When a pass ("target" or "draft") or a stage that a method named began and ended.
+
+    Attributes:
+        peak: the sum of the largest logit of each row, on the device, where the loop checks logits. It is finite if and
+            only if no row holds NaN or plus infinity and no row is minus infinity throughout.
+    """
 
     kind: str
     begin: Stamp
     end: Stamp
+    peak: Tensor | None = None
 
 
 class Stopwatch:
-    """The spans of one decode, in order. Sessions write them; the loop reads them after the decode."""
+    """The spans of one decode, in order. Sessions write them; the loop reads them after the decode.
+
+    Attributes:
+        keeps_peaks: whether spans of passes carry ``peak``; the loop sets it.
+    """
 
     def __init__(self, clock: Clock) -> None:
         self.clock = clock
         self.spans: list[Span] = []
+        self.keeps_peaks = False
 
-    def add(self, kind: str, begin: Stamp) -> None:
-        """Close a span that began at ``begin``."""
-        self.spans.append(Span(kind, begin, self.clock.stamp()))
+    def add(self, kind: str, begin: Stamp, logits: Tensor | None = None) -> None:
+        """Close a span that began at ``begin``; ``logits``: of the pass that it is."""
+        end = self.clock.stamp()
+        checked = self.keeps_peaks and logits is not None and logits.numel() > 0
+        peak = logits.amax(-1).float().sum() if checked and logits is not None else None
+        self.spans.append(Span(kind, begin, end, peak))
 
 
 def clock_for(device: str) -> Clock:

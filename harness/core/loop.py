@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
+
 from harness.core.capabilities import Grid, Requirement
 from harness.core.clock import Clock, Span, Stamp
 from harness.core.draft import Draft, Fill, HostAcceptance
@@ -42,16 +44,19 @@ def decode(method: Method[Any], run: Run) -> Decode:
     """Decode until the budget, the context or an end-of-text token; a canvas until all its positions are filled.
 
     Raises:
-        ContractError: a step emitted a token outside the vocabulary or none, ran no target pass, or broke an identity.
+        ContractError: a step emitted a token outside the vocabulary or none, ran no target pass, or broke an identity;
+            the method ended the process; or a pass returned logits that are not finite.
     """
     stopwatch = run.stopwatch
     clock = stopwatch.clock
+    stopwatch.keeps_peaks = True
     begin = clock.stamp()
     state = start(method, run)
     clock.finish()  # the prefill ends before the first step begins; nothing to wait for on a CPU
     started = clock.stamp()
     if run.slot is not None:
         run.slot.ready()  # no sequence's first step waits for another's prefill
+    start_spans = stopwatch.spans
     tokens: list[int] = []
     timed: list[_TimedStep] = []
     ended = False
@@ -68,6 +73,7 @@ def decode(method: Method[Any], run: Run) -> Decode:
         overshoot = len(committed.emitted) - len(emitted)
         timed.append(_TimedStep(step_begin, step_end, stopwatch.spans, committed, overshoot, served))
     clock.finish()
+    _refuse_non_finite([start_spans, *(step.spans for step in timed)])
     steps = tuple(_step(step, clock) for step in timed)
     check(steps, len(tokens))
     return Decode(output(run, tuple(tokens)), steps, clock.wall_ns(begin, started), _stages(timed, clock))
@@ -80,7 +86,33 @@ def start(method: Method[Any], run: Run) -> Any:
     elif Requirement.BIDIRECTIONAL not in method.requirements:  # a masked model computes its prompt anew in every pass
         run.target.tap(method.taps)
         run.target.prefill()
-    return method.start(run)
+    try:
+        return method.start(run)
+    except SystemExit as stop:
+        raise _ended_process(method, "start", stop) from stop
+
+
+def _ended_process(method: Method[Any], where: str, stop: SystemExit) -> ContractError:
+    return ContractError(f"{type(method).__name__}.{where} called sys.exit({stop.code!r}); raise an error instead")
+
+
+def _refuse_non_finite(spans_by_step: Sequence[Sequence[Span]]) -> None:
+    """Refuse a decode whose logits were NaN or infinite, because tokens drawn from them mean nothing.
+
+    Args:
+        spans_by_step: of the start, then of each step. Their peaks are read from the device once.
+    """
+    steps = [(step, span.kind) for step, spans in enumerate(spans_by_step) for span in spans if span.peak is not None]
+    peaks = [span.peak for spans in spans_by_step for span in spans if span.peak is not None]
+    finite = torch.isfinite(torch.stack([peak.to(peaks[0].device) for peak in peaks])).tolist() if peaks else []
+    if all(finite):
+        return
+    step, kind = steps[finite.index(False)]
+    raise ContractError(
+        f"the logits of the {'target' if kind == 'target' else 'drafter'} are NaN or infinite from "
+        f"{f'step {step}' if step else 'the start'} on: a weight is not finite, or fp16 overflows; "
+        f"check the weights, or decode in fp32 or bf16"
+    )
 
 
 class Tally(NamedTuple):
@@ -127,10 +159,13 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
     """One step and its commit.
 
     Raises:
-        ContractError: no target pass, no token, or one outside the vocabulary.
+        ContractError: no target pass, no token, one outside the vocabulary, or the end of the process.
     """
     before, first = Tally.of(run), len(run.target)
-    result = method.step(run, state)
+    try:
+        result = method.step(run, state)
+    except SystemExit as stop:
+        raise _ended_process(method, "step", stop) from stop
     after, draft = Tally.of(run), run.target.draft
     if after.passes == before.passes:
         raise ContractError(

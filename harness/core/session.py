@@ -276,7 +276,7 @@ class Session:
             self._hidden.write(start, result.hidden)
             self._newest = result.hidden[count - rows :]
         if begin is not None:
-            self._stopwatch.add(self.kind, begin)
+            self._stopwatch.add(self.kind, begin, result.logits)
             self.passes += 1
             self.rows += count
         return result.logits

@@ -44,6 +44,8 @@ class Task(ABC):
     modality: ClassVar[str] = "text"
     metrics: ClassVar[tuple[str, ...]] = ()
     """Names that ``score`` returns; empty: only agreement and log-probability are measured."""
+    optional_metrics: ClassVar[tuple[str, ...]] = ()
+    """Those of ``metrics`` that ``score`` leaves out where they do not apply to a prompt."""
     runs_code: ClassVar[bool] = False
     """``score`` executes model output: called only when the user has opted in."""
     eos: ClassVar[bool] = True
@@ -60,7 +62,11 @@ class Task(ABC):
         """
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Score one output, decoded and without the prompt; keys are ``metrics``. Pure, never timed."""
+        """Score one output, decoded and without the prompt. Pure, never timed.
+
+        Returns:
+            A finite number for each of ``metrics``. Anything else makes the sample a failed one.
+        """
         return {}
 
     def regions(self, prompt: Prompt, output: Output, cells: tuple[int, int]) -> Sequence[str]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import itertools
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -14,7 +15,7 @@ from harness.core.capabilities import Requirement
 from harness.core.method import Claim, Method, label, parameters
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
-from harness.errors import DataMissing
+from harness.errors import ContractError, DataMissing, StrideError, UsageError
 from harness.plan import presets
 from harness.plan.compatibility import incompatibility, vocabulary
 from harness.plan.names import MethodUse, TaskUse
@@ -185,13 +186,39 @@ def expand(resolved: Resolved) -> Plan:
     prompts, absent = {}, {}
     for use in resolved.tasks:
         try:
-            prompts[use] = tuple(use.task.prompts()[: use.limit])
+            prompts[use] = _prompts(use)
         except DataMissing as error:
             prompts[use], absent[use] = (), str(error)
     cells: dict[str, Cell] = {}
     for cell in _combinations(resolved):
         cells.setdefault(cell.id, replace(cell, skip=_reason(cell) or absent.get(cell.task)))
     return Plan(resolved, tuple(cells.values()), prompts)
+
+
+def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
+    """The prompts of a task, as many as are asked for.
+
+    Raises:
+        UsageError: there is none, or two have the same id, under which one would be lost. DataMissing: no data.
+        ContractError: the task raised anything else, or what it returned are no prompts.
+    """
+    name = use.name
+    try:
+        prompts = use.task.prompts()
+    except StrideError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise ContractError(f"the task {name} could not make its prompts: {type(error).__name__}: {error}") from error
+    if not isinstance(prompts, Sequence) or not all(isinstance(prompt, Prompt) for prompt in prompts):
+        raise ContractError(f"the task {name} returned {type(prompts).__name__} instead of a sequence of Prompt")
+    if not prompts:
+        raise UsageError(f"the task {name} has no prompts; look at its data and its parameters")
+    twice = [text for text, count in Counter(prompt.id for prompt in prompts).items() if count > 1]
+    if twice:
+        raise UsageError(
+            f"the task {name} gives one id to several prompts: {', '.join(twice[:3])}; every prompt needs its own"
+        )
+    return tuple(prompts[: use.limit])
 
 
 def _combinations(resolved: Resolved) -> Iterator[Cell]:

@@ -11,6 +11,8 @@ import yaml
 Loc = tuple[int | str, ...]
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """libyaml's reader where it is installed, since it is ten times as fast."""
+DEPTH, NODES = 40, 20_000
+"""Limits of a document with its aliases expanded. A suite needs far less."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,15 +36,45 @@ def parse(text: str) -> Document:
     """Read a YAML text.
 
     Raises:
-        YAMLError: it is not YAML.
+        YAMLError: it is not YAML, or is nested or expanded beyond the limits.
     """
+    _refuse_nesting(text)
     loader = LOADER(text)
     try:
         node = loader.get_single_node()
+        _refuse_expansion(node)
         repeated = tuple(repeated_keys(node))
         return Document(node, None if node is None else loader.construct_document(node), repeated)
     finally:
         loader.dispose()
+
+
+def _refuse_nesting(text: str) -> None:
+    """Read the events of a text, which takes no recursion, and refuse one whose lists and mappings lie too deep."""
+    depth = 0
+    for event in yaml.parse(text, Loader=LOADER):
+        depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+        if depth > DEPTH:
+            raise _refused(event, f"nested deeper than {DEPTH} levels")
+
+
+def _refuse_expansion(node: yaml.Node | None) -> None:
+    """Refuse a tree whose aliases form a circle or expand to too many nodes."""
+    count, stack = 0, [] if node is None else [(node, 1)]
+    while stack:
+        count += 1
+        current, depth = stack.pop()
+        if depth > 2 * DEPTH:
+            raise _refused(current, "an alias stands for a list or mapping that holds it")
+        if count > NODES:
+            raise _refused(current, f"over {NODES:,} values with its aliases expanded")
+        children = current.value if isinstance(current, yaml.CollectionNode) else ()
+        for child in children:
+            stack += [(part, depth + 1) for part in (child if isinstance(child, tuple) else (child,))]
+
+
+def _refused(where: Any, problem: str) -> yaml.YAMLError:
+    return yaml.MarkedYAMLError(problem=problem, problem_mark=where.start_mark)
 
 
 @dataclasses.dataclass(frozen=True)

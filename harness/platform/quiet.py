@@ -1,9 +1,11 @@
-"""Loads models of transformers without its progress bars, which would mix with ours."""
+"""Output of others that would run through ours: progress bars of transformers, prints of plugins."""
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 
 
 @contextmanager
@@ -18,3 +20,22 @@ def quiet() -> Iterator[None]:
     finally:
         if enabled:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def stdout_on_stderr() -> Iterator[None]:
+    """Send whatever is printed inside to standard error, so that standard output holds the command's answer alone.
+
+    The file descriptor is redirected too, where standard output is the process's own: code in C writes to it.
+    """
+    sys.stdout.flush()
+    descriptor = os.dup(1) if sys.stdout is sys.__stdout__ else None
+    try:
+        if descriptor is not None:
+            os.dup2(2, 1)
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        if descriptor is not None:
+            os.dup2(descriptor, 1)
+            os.close(descriptor)

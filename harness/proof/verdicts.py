@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,6 +22,7 @@ from harness.proof.cases import Case, cases_of
 from harness.proof.distance import QUICK
 from harness.proof.divergence import diverge
 from harness.proof.prove import Proof, prove
+from harness.record.columns import Sample
 from harness.registry import METHODS
 
 TIE = 1e-3
@@ -50,27 +51,40 @@ class Verdicts:
         self._reference: dict[tuple[str, str], tuple[int, ...]] = {}
         self._fp32: Backbone | None = None
 
-    def of(self, cell: Cell) -> dict[str, Any]:
-        """{word, total_variation, case, greedy, note}."""
-        proof = self._enumerated(cell.method)
-        verdict = {"total_variation": None, "case": None, "greedy": None, **proof}
-        if proof["word"] == "exact" and cell.backbone != "tabular":
-            if not self.plan.suite.suite.greedy_check.prompts:
-                note = "enumerated; greedy equality on this backbone was not asked for (greedy_check: prompts: 0)"
-                return verdict | {"word": "unverified", "note": note}
-            try:
-                greedy = self._greedy_equal(cell)
-            except Exception as error:  # as in decoding: the cell says why, and the other cells continue
-                note = f"greedy equality could not be looked at: {type(error).__name__}: {error}"
-                return verdict | {"word": "unverified", "note": note}
-            verdict["greedy"] = greedy["text"]
-            verdict["divergences"] = greedy["divergences"]
-            if not greedy["equal"]:
-                verdict |= {
-                    "word": "broken",
-                    "note": "greedy output differs from the baseline's in fp32, and not at a tie",
-                }
-        return verdict
+    def of(self, cell: Cell, samples: Sequence[Sample]) -> dict[str, Any]:
+        """{word, total_variation, case, greedy, note}; ``error`` where a check could not be finished.
+
+        Args:
+            samples: of the cell. Without one that succeeded there is no word.
+        """
+        verdict: dict[str, Any] = {"word": None, "total_variation": None, "case": None, "greedy": None}
+        timed = [sample for sample in samples if sample.status == "ok" and not sample.warmup]
+        if not timed:
+            return verdict | {"note": "no sample succeeded, so nothing is known of its output"}
+        verdict |= self._enumerated(cell.method)
+        if cell.method.claim is Claim.APPROXIMATE:
+            return verdict
+        if verdict["word"] != "broken" and cell.backbone != "tabular" and self.plan.suite.suite.prove:
+            verdict |= self._greedy_verdict(cell, verdict)
+        return verdict | _timed_verdict(cell, timed)
+
+    def _greedy_verdict(self, cell: Cell, verdict: Mapping[str, Any]) -> dict[str, Any]:
+        """What the greedy check changes in a verdict; it runs even where the enumeration failed."""
+        if not self.plan.suite.suite.greedy_check.prompts:
+            note = "enumerated; greedy equality on this backbone was not asked for (greedy_check: prompts: 0)"
+            return {"word": "unverified", "note": note} if verdict["word"] == "exact" else {}
+        try:
+            greedy = self._greedy_equal(cell)
+        except (Exception, SystemExit) as error:  # as in decoding: the cell says why, and the others go on
+            text = f"greedy equality could not be checked: {type(error).__name__}: {error}"
+            return {"word": "unverified", "note": text, "error": text}
+        facts = {"greedy": greedy["text"], "divergences": greedy["divergences"]}
+        if greedy["equal"]:
+            return facts
+        return facts | {
+            "word": "broken",
+            "note": "greedy output differs from the baseline's in fp32, and not at a tie",
+        }
 
     def _enumerated(self, method: Method[Any]) -> dict[str, Any]:
         if not self.plan.suite.suite.prove:
@@ -83,8 +97,9 @@ class Verdicts:
                 self._proofs[method] = {"word": proof.verdict, "note": _extent(proof, cases), **facts}
             except EnumerationLimit as error:
                 self._proofs[method] = {"word": _unproved(method), "note": str(error)}
-            except Exception as error:  # a plugin may raise anything; its cells still say why they are unverified
-                self._proofs[method] = {"word": _unproved(method), "note": f"{type(error).__name__}: {error}"}
+            except (Exception, SystemExit) as error:  # a plugin may raise anything; its cells say why
+                text = f"{type(error).__name__}: {error}"
+                self._proofs[method] = {"word": _unproved(method), "note": text, "error": text}
         return self._proofs[method]
 
     def _greedy_equal(self, cell: Cell) -> dict[str, Any]:
@@ -115,7 +130,7 @@ class Verdicts:
             if at is not None:
                 margin = self._margin(encoded, tokens, reference, at)
                 divergences.append({"prompt": prompt.id, "at": at, "margin": margin})
-        real = [item for item in divergences if not abs(item["margin"]) <= TIE]
+        real = [item for item in divergences if not _tied(item["margin"])]
         ties = f", {len(divergences) - len(real)} tied" if len(divergences) > len(real) else ""
         text = f"{len(prompts) - len(divergences)}/{len(prompts)} equal{ties} (fp32, {check.tokens} tokens)"
         return {"equal": not real, "text": text, "divergences": divergences}
@@ -156,6 +171,27 @@ class Verdicts:
         run.target.prefill()
         row = run.target.forward()[0]
         return float(row[reference[at]] - row[tokens[at]])
+
+
+def _timed_verdict(cell: Cell, timed: Sequence[Sample]) -> dict[str, Any]:
+    """What the timed outputs themselves refute: at T = 0 in fp32 each must equal the baseline's, but for ties."""
+    if cell.sampling.temperature > 0 or cell.dtype not in ("fp32", "fp64"):
+        return {}
+    diverged = [sample for sample in timed if sample.diverged_at is not None and not _tied(sample.margin)]
+    if not diverged:
+        return {}
+    first = diverged[0]
+    margin = "one output ends there" if first.margin is None else f"a logit margin of {abs(first.margin):.3g}"
+    note = (
+        f"{len(diverged)} of {len(timed)} timed outputs differ from the baseline's in {cell.dtype}, and not at a tie: "
+        f"prompt {first.prompt} at token {first.diverged_at} ({margin})"
+    )
+    return {"word": "broken", "note": note}
+
+
+def _tied(margin: float | None) -> bool:
+    """Whether a divergence is a tie; one that has no margin, because an output ended there, is none."""
+    return margin is not None and abs(margin) <= TIE
 
 
 def _extent(proof: Proof, cases: Sequence[Case]) -> str:

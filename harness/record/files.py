@@ -38,6 +38,8 @@ def load(path: Path, remedy: str) -> dict[str, Any]:
     Raises:
         StoreError: it is of another schema version, or damaged; the message ends in ``remedy``.
     """
+    if path.exists() and not path.is_file():
+        raise DamagedError(f"{path} is no regular file. {remedy}")
     try:
         body = json.loads(path.read_bytes())
         schema = body["schema"]

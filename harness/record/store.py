@@ -302,7 +302,7 @@ class Store:
 
     def _table(self, cell: str, file: str, digest: str) -> pd.DataFrame:
         path = self._folder(cell) / file
-        data = path.read_bytes() if path.exists() else b""
+        data = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(data).hexdigest() != digest:
             raise DamagedError(f"{path} is damaged: its sha256 is not the one in cell.json. {self._remedy(cell)}")
         frame: pd.DataFrame = pq.read_table(pa.BufferReader(data)).to_pandas()

@@ -12,7 +12,7 @@ from harness.core.loop import decode
 from harness.core.models import Models
 from harness.core.run import Run
 from harness.core.task import Prompt
-from harness.errors import RunIncomplete, StoreError
+from harness.errors import RunIncomplete, StoreError, printable
 from harness.plan.cells import Cell
 from harness.record.columns import Sample, Step
 from harness.run.loading import LoadedGroup
@@ -57,11 +57,12 @@ def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slo
         return Attempt(prompt, sample, decoded.steps, run)
     except (StoreError, RunIncomplete):
         raise
-    except Exception as error:  # a method or plugin may raise anything: the sample says what
+    except (Exception, SystemExit) as error:  # a method or plugin may raise anything: the sample says what
         return Attempt(prompt, replace(sample, status="failed", error=one_line(error)))
 
 
-def one_line(error: Exception, stage: str = "") -> str:
+def one_line(error: BaseException, stage: str = "") -> str:
     """An error in one line: ``stage``, the error, and the place that raised it."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
-    return f"{stage}{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
+    text = f"{stage}{type(error).__name__}: {error} ({frame.name}, line {frame.lineno})"
+    return " ".join(printable(text).split("\n"))

@@ -32,16 +32,30 @@ def serial(plan: Plan, store: Store, options: Options) -> None:
         run_group(plan, group, store, options)
 
 
+def check_executor(name: str) -> None:
+    """Before a run folder is made.
+
+    Raises:
+        UsageError: what the executor needs is not installed.
+    """
+    if name == "ray":
+        _ray()
+
+
+def _ray() -> Any:
+    try:
+        return importlib.import_module("ray")
+    except ImportError as error:
+        raise UsageError("the ray executor needs the extra: pip install 'stridebench[ray]'") from error
+
+
 def ray(plan: Plan, store: Store, options: Options) -> None:
     """Each group as a Ray task with one GPU (none on a CPU run), writing to the same folder.
 
     Raises:
         UsageError: the `ray` extra is not installed.
     """
-    try:
-        engine = importlib.import_module("ray")
-    except ImportError as error:
-        raise UsageError("the ray executor needs the extra: pip install 'stridebench[ray]'") from error
+    engine = _ray()
     if not engine.is_initialized():
         engine.init(log_to_driver=False)
     gpus = 1 if options.device.startswith("cuda") else 0

@@ -8,6 +8,7 @@ import torch
 
 from harness.errors import RunIncomplete
 from harness.plan.cells import Cell, Plan
+from harness.platform.surroundings import restored
 from harness.proof.verdicts import Verdicts
 from harness.record.store import Store
 from harness.run.loading import LoadedGroup, load_group
@@ -45,7 +46,8 @@ def _run(group: LoadedGroup) -> None:
     group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
     verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, group.options.fetch)
     for cell in group.cells:
-        verdict = verdicts.of(cell)
+        with restored():
+            verdict = verdicts.of(cell, group.store.pending(cell.id))
         meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell)
         group.store.seal(cell.id, {**meta, "verdict": verdict, "set_scores": scorer.score_set(cell)})
 

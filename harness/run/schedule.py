@@ -9,6 +9,7 @@ from functools import partial
 from harness.core.batch import Batch
 from harness.core.task import Prompt
 from harness.plan.cells import Cell
+from harness.platform.surroundings import restored
 from harness.record.columns import Record
 from harness.run.attempt import Attempt, attempt
 from harness.run.loading import LoadedGroup
@@ -81,7 +82,9 @@ class Schedule:
         """The decodes of one batch. A store that fails ends the run."""
         jobs = [partial(attempt, self._group, cell, prompt, repetition) for prompt, repetition in keys]
         attempts: list[Attempt] = []
-        for result in Batch[Attempt](cell.batch).run(jobs):
+        with restored():
+            results = Batch[Attempt](cell.batch).run(jobs)
+        for result in results:
             if isinstance(result, Exception):
                 raise result
             attempts.append(result)

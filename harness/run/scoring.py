@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, SupportsFloat
 
 import torch
 
 from harness.core.capabilities import Requirement
 from harness.core.draft import Draft
 from harness.core.run import Run
-from harness.core.task import Prompt, Scored, SetScore
-from harness.errors import OutputError, RunIncomplete, StoreError
+from harness.core.task import Prompt, Scored, SetScore, Task
+from harness.errors import ContractError, OutputError, RunIncomplete, StoreError
 from harness.plan.cells import Cell
+from harness.platform.surroundings import restored
 from harness.proof.divergence import diverge
 from harness.record import outputs
 from harness.record.columns import Record, Sample
@@ -56,12 +58,13 @@ class Scorer:
             try:
                 if Requirement.BIDIRECTIONAL not in self._backbone.capabilities.meets:
                     sample = self._compare(cell, attempt.run, sample)
-                sample = self._score_output(cell, sample, prompt)
+                with restored():
+                    sample = self._score_output(cell, sample, prompt)
             except (StoreError, RunIncomplete):
                 raise
             except OutputError as error:  # the model's failure: the tokens are kept, there is no output
                 sample = replace(sample, status="failed", error=f"{NO_OUTPUT}{error}")
-            except Exception as error:  # a task's scorer may raise anything
+            except (Exception, SystemExit) as error:  # a task's scorer may raise anything
                 sample = replace(sample, status="failed", error=one_line(error, "scoring: "))
         self._store.write(cell.id, Record(sample, attempt.steps))
         self._options.progress.done(cell, prompt)
@@ -75,8 +78,9 @@ class Scorer:
         scored = self._scored(cell, samples)
         failed = len(samples) - len(scored)
         try:
-            scores = task.score_set(scored) if scored else {}
-        except Exception as error:  # a task's scorer may raise anything
+            with restored():
+                scores = checked_set_scores(task, task.score_set(scored)) if scored else {}
+        except (Exception, SystemExit) as error:  # a task's scorer may raise anything
             reason = one_line(error, "scoring: ")
             scores = {name: SetScore(None, len(scored), reason=reason) for name in task.set_metrics}
         return {name: asdict(replace(score, failures=score.failures + failed)) for name, score in scores.items()}
@@ -121,7 +125,7 @@ class Scorer:
         else:
             sample = replace(sample, output=self._store.keep_output(cell.id, sample, output))
         if task.metrics and (self._options.allow_code or not task.runs_code):
-            sample = replace(sample, scores=task.score(prompt, output, sample.tokens))
+            sample = replace(sample, scores=checked_scores(task, task.score(prompt, output, sample.tokens)))
         if grid is not None:
             sample = replace(sample, regions=tuple(task.regions(prompt, output, (grid.rows, grid.columns))))
         return sample
@@ -135,3 +139,36 @@ class Scorer:
                 output = outputs.load(self._store.path / sample.output) if sample.output else sample.text
                 scored.append(Scored(prompts[sample.prompt], sample.repetition, output, sample.scores))
         return scored
+
+
+def checked_scores(task: Task, scores: object) -> dict[str, float]:
+    """The scores of one output as plain numbers.
+
+    Raises:
+        ContractError: a name is missing or unknown, or a value is not a finite number.
+    """
+    if not isinstance(scores, Mapping):
+        raise ContractError(f"{type(task).__name__}.score returned {scores!r}; return a number for each of its metrics")
+    missing = [name for name in task.metrics if name not in scores and name not in task.optional_metrics]
+    unknown = [str(name) for name in scores if name not in task.metrics]
+    if missing or unknown:
+        lacks = f"lacks {', '.join(missing)}" if missing else f"names {', '.join(unknown)}"
+        raise ContractError(f"the answer of {type(task).__name__}.score {lacks}; metrics: {', '.join(task.metrics)}")
+    for name, value in scores.items():
+        if not isinstance(value, SupportsFloat) or not math.isfinite(float(value)):
+            raise ContractError(f"{type(task).__name__}.score returned {value!r} for {name!r}, not a finite number")
+    return {name: float(value) for name, value in scores.items()}
+
+
+def checked_set_scores(task: Task, scores: object) -> dict[str, SetScore]:
+    """The scores of a set of outputs.
+
+    Raises:
+        ContractError: they are no mapping of names to `SetScore`, or a value is not finite.
+    """
+    if not isinstance(scores, Mapping):
+        raise ContractError(f"{type(task).__name__}.score_set returned {scores!r}; return a SetScore for each metric")
+    for name, score in scores.items():
+        if not isinstance(score, SetScore) or (score.value is not None and not math.isfinite(score.value)):
+            raise ContractError(f"{type(task).__name__}.score_set returned {score!r} for {name!r}; return a SetScore")
+    return dict(scores)

@@ -307,7 +307,7 @@ def _texts(quantity: Quantity, line: Line, cells: pd.DataFrame, measures: Mappin
 MEASURES: Mapping[str, Measure] = {
     "failed": lambda cell, _: UNMEASURED if cell is None else f"{cell['n_failed']:.0f}/{cell['n_run']:.0f}",
     "n": lambda cell, _: "0" if cell is None else f"{cell['n_ok']:.0f}",
-    "verdict": lambda cell, _: "-" if cell is None else str(cell["verdict"]),
+    "verdict": lambda cell, _: "-" if cell is None else str(cell["verdict"] or "-"),
     "tokens": lambda cell, line: measured_text(cell, line.key) if line.key else "-",
 }
 """Functions that format quantities which are not in the summary."""

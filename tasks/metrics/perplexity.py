@@ -45,9 +45,11 @@ class Judge:
                 f"causal language model of transformers"
             )
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
             with quiet():
-                model: Any = AutoModelForCausalLM.from_pretrained(folder, local_files_only=True, dtype=torch.float32)
+                model: Any = AutoModelForCausalLM.from_pretrained(
+                    folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32
+                )
         except (OSError, ValueError, KeyError) as error:
             raise WeightsError(f"the judge {name!r} cannot be read from {folder} ({error})") from error
         self._model = model.eval().requires_grad_(False)

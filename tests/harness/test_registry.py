@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from harness import registry
-from harness.errors import ContractError, UnknownNameError, UsageError, did_you_mean
+from harness.errors import ContractError, PluginError, PluginWarning, UnknownNameError, UsageError, did_you_mean
 from harness.registry import BACKBONES, METHODS, TASKS, Registry
 
 GROUP = "stridebench.things"
@@ -46,6 +46,7 @@ def plug(monkeypatch: pytest.MonkeyPatch) -> Iterator[Plug]:
     monkeypatch.setattr(registry, "entry_points", entry_points)
     module = ModuleType("plugin_of_the_tests")
     module.Thing, module.Other = Thing, Other  # type: ignore[attr-defined]  # made here
+    module.make = lambda: None  # type: ignore[attr-defined]  # made here
     monkeypatch.setitem(sys.modules, "plugin_of_the_tests", module)
     yield add
 
@@ -159,13 +160,21 @@ class TestEntryPoints:
             things.get("thing")
 
     @pytest.mark.parametrize("target", ["plugin_of_the_tests:Missing", "no_such_plugin_module:Thing"])
-    def test_an_entry_point_that_cannot_be_imported_is_named(
+    def test_an_entry_point_that_cannot_be_imported_is_left_out_until_it_is_named(
         self, things: Registry[type], plug: Plug, target: str
     ) -> None:
-        plug(broken=target)
-        with pytest.raises(ContractError, match=r"thing 'broken' of .* cannot be imported: \w+Error") as error:
-            list(things)
+        plug(broken=target, foreign="plugin_of_the_tests:Thing")
+        with pytest.warns(PluginWarning, match=r"thing 'broken' of .* cannot be imported: \w+Error"):
+            assert list(things) == ["foreign"]
+        with pytest.raises(PluginError, match=r"thing 'broken' of .* cannot be imported: \w+Error") as error:
+            things.get("broken")
         assert target in str(error.value)
+
+    def test_a_method_that_is_no_class_is_left_out(self, plug: Plug) -> None:
+        methods: Registry[type] = Registry("method", GROUP)
+        plug(function="plugin_of_the_tests:make")
+        with pytest.warns(PluginWarning, match="is a function, not a class"):
+            assert list(methods) == []
 
     def test_other_groups_are_ignored(self, things: Registry[type], plug: Plug) -> None:
         plug(group="stridebench.elsewhere", foreign="plugin_of_the_tests:Thing")

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from harness.backbones.checkpoints import digests, hub, sources
 from harness.backbones.checkpoints.downloads import Progress
 from harness.errors import UsageError, WeightsError
-from harness.platform.folders import cache_folder
+from harness.platform.folders import cache_folder, remedy
 
 FIELDS = ({"hub"}, {"hub", "file"}, {"hub", "revision"}, {"hub", "file", "revision"}, {"path"})
 NESTED = ("state_dict", "model", "module", "sd")
@@ -149,9 +149,7 @@ def read_state(name: str, path: Path) -> dict[str, Tensor]:
         with torch.serialization.safe_globals([argparse.Namespace]):
             body: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError, ValueError) as error:
-        raise WeightsError(
-            f"{name}: {path} cannot be read as weights ({error}). Delete it and fetch it again"
-        ) from error
+        raise WeightsError(f"{name}: {path} cannot be read as weights ({error}). {remedy(path)}") from error
     while isinstance(body, dict) and (inner := next((key for key in NESTED if isinstance(body.get(key), dict)), None)):
         body = body[inner]
     state = {key: value for key, value in body.items() if isinstance(value, Tensor)} if isinstance(body, dict) else {}

@@ -44,10 +44,12 @@ def gguf_to_folder(name: str, gguf: Path, folder: Path) -> None:
     try:
         with quiet():
             model = _model(gguf)
-            tokenizer = AutoTokenizer.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
+            tokenizer = AutoTokenizer.from_pretrained(
+                gguf.parent, gguf_file=gguf.name, local_files_only=True, trust_remote_code=False
+            )
             model.save_pretrained(folder)
             tokenizer.save_pretrained(folder)
-    except (ValueError, KeyError, NotImplementedError, RuntimeError) as error:
+    except Exception as error:  # readers of GGUF raise what a cut or foreign file happens to cause
         raise WeightsError(
             f"{name}: the GGUF architecture {architecture!r} of {gguf.name} cannot be read by this "
             f"transformers ({error}). Take the same model from the hub, or a file of Llama, Qwen2, Mistral, "
@@ -73,7 +75,9 @@ def _string(raw: bytes) -> tuple[str, bytes]:
 
 def _model(gguf: Path) -> Any:
     """The dequantised model. `from_pretrained` needs one more package for this, and marks the model as quantised."""
-    config = AutoConfig.from_pretrained(gguf.parent, gguf_file=gguf.name, local_files_only=True)
+    config = AutoConfig.from_pretrained(
+        gguf.parent, gguf_file=gguf.name, local_files_only=True, trust_remote_code=False
+    )
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     read = load_gguf_checkpoint(str(gguf), return_tensors=True, model_to_load=model)
     report = model.load_state_dict(read["tensors"], strict=False, assign=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from harness.core.capabilities import Capabilities, Requirement
 from harness.errors import WeightsError
+from harness.platform.folders import remedy
 from harness.platform.quiet import quiet
 
 ATTENDING = {"full_attention", "sliding_attention"}
@@ -26,7 +28,7 @@ def read_config(name: str, folder: Path) -> Any:
         WeightsError: transformers does not know it, or this harness cannot serve it.
     """
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as error:
         raise WeightsError(
             f"{name}: {folder} has no configuration that transformers knows ({error}). hf_causal serves "
@@ -83,17 +85,17 @@ def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (),
     """
     try:
         with quiet():
-            model, report = kind.from_pretrained(folder, local_files_only=True, output_loading_info=True, **options)
-    except (ValueError, KeyError, OSError, RuntimeError, SafetensorError) as error:
-        raise WeightsError(
-            f"{name}: the weights in {folder} cannot be loaded ({error}). Delete that folder and fetch again"
-        ) from error
+            model, report = kind.from_pretrained(
+                folder, local_files_only=True, trust_remote_code=False, output_loading_info=True, **options
+            )
+    except (ValueError, KeyError, OSError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
+        raise WeightsError(f"{name}: the weights in {folder} cannot be loaded ({error}). {remedy(folder)}") from error
     keys = map(str, (*report["missing_keys"], *report["mismatched_keys"]))
     wrong = sorted(key for key in keys if not key.startswith(unused))
     if wrong:
         raise WeightsError(
             f"{name}: {folder} lacks {len(wrong)} tensors of the model or has them in another shape, such as "
-            f"{wrong[0]}; transformers would make them up. Delete that folder and fetch again"
+            f"{wrong[0]}; transformers would make them up. {remedy(folder)}"
         )
     return model
 
@@ -123,7 +125,7 @@ def read_tokenizer(folder: Path) -> Any:
     """The folder's tokenizer, or None where it has no file of one."""
     if not any((folder / file).exists() for file in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True)
+    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:

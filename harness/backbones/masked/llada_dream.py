@@ -19,6 +19,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, Qwen2Config, Qwen2ForCau
 
 from harness.backbones.checkpoints import components
 from harness.errors import WeightsError
+from harness.platform.folders import remedy
 
 LLADA = {
     "model.transformer.wte": "model.embed_tokens",
@@ -156,7 +157,7 @@ def read_model(name: str, folder: Path, published: Published, dtype: torch.dtype
             with safe_open(file, framework="pt") as tensors:
                 state |= {published.name(key): tensors.get_tensor(key).to(dtype) for key in tensors.keys()}  # noqa: SIM118
         except (OSError, SafetensorError) as error:
-            raise WeightsError(f"{name}: {file} is damaged ({error}). Delete it and fetch again") from error
+            raise WeightsError(f"{name}: {file} is damaged ({error}). {remedy(file)}") from error
     model = published.empty()
     components.fill(name, folder, model, state)
     model.model.rotary_emb = type(model.model.rotary_emb)(published.config)  # its buffers are in no checkpoint

@@ -11,6 +11,7 @@ from transformers import AutoConfig, WhisperConfig, WhisperForConditionalGenerat
 
 from harness.backbones.checkpoints import transformers_models
 from harness.errors import UsageError, WeightsError
+from harness.platform.folders import remedy
 
 SUPPRESSED = ("suppress_tokens", "begin_suppress_tokens")
 """Keys of a generation configuration: ids that are never drawn, and ids that are not drawn first."""
@@ -23,10 +24,10 @@ def read_model(name: str, folder: Path, dtype: torch.dtype) -> Any:
         WeightsError: another architecture, a damaged file, or missing tensors.
     """
     try:
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     except (ValueError, KeyError, OSError) as error:
         raise WeightsError(
-            f"{name}: the configuration in {folder} cannot be read ({error}). Delete that folder and fetch again"
+            f"{name}: the configuration in {folder} cannot be read ({error}). {remedy(folder)}"
         ) from error
     refuse(name, config)
     return transformers_models.read_whole(name, folder, WhisperForConditionalGeneration, config=config, dtype=dtype)

@@ -51,7 +51,7 @@ def _use(row: pd.Series[Any], finished: FinishedCell) -> dict[str, str]:
     used = estimate_text(stats.ratio(finished.totals, "accepted", "levels")) if finished.totals["levels"].sum() else "-"
     return {
         "decoding": str(row["label"]),
-        "verdict": str(row["verdict"]),
+        "verdict": str(row["verdict"] or "-"),
         "tau": measured_text(row, "tau"),
         "wall speed-up": measured_text(row, "speedup"),
         "SCR": measured_text(row, "scr"),

@@ -60,7 +60,7 @@ def _line(group: Measured, row: pd.Series[Any], outputs: Mapping[str, FinishedCe
     variation, ratio = row["total_variation"], stats.median_ratio(token_ms(base.totals), token_ms(finished.totals))
     line = {
         "decoding": name,
-        "verdict": str(row["verdict"]),
+        "verdict": str(row["verdict"] or "-"),
         "total variation": UNMEASURED if pd.isna(variation) else f"{variation:.2g}",
         "tokens a pass": measured_text(row, "scr"),
         "tokens a pass, less SJD": _gap(base.totals, finished.totals, "output", "nfe") if is_other else "-",

@@ -1,0 +1,43 @@
+"""Documents that would never end, or end in a traceback, are refused with their line."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.plan.yaml_lines import parse
+from tests.support.cli import refused
+
+LAUGHS = "\n".join(
+    ["a0: &a0 [lol, lol, lol, lol, lol, lol, lol, lol, lol]"]
+    + [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 9)}]" for i in range(1, 10)]
+)
+DOCUMENTS = {
+    "a list that holds itself": ("methods: &a [*a]", "an alias stands for a list or mapping that holds it"),
+    "a mapping that holds itself": ("methods: &a {name: *a}", "an alias stands for a list or mapping that holds it"),
+    "a billion laughs": (LAUGHS, "over 20,000 values with its aliases expanded"),
+    "deep nesting": ("methods: " + "[" * 100_000, "nested deeper than 40 levels"),
+}
+
+
+@pytest.mark.parametrize(("text", "reason"), DOCUMENTS.values(), ids=DOCUMENTS)
+def test_a_document_without_end_is_refused_at_once(tmp_path: Path, text: str, reason: str) -> None:
+    suite = tmp_path / "suite.yaml"
+    suite.write_text(text)
+    begin = time.process_time()
+    assert reason in refused("run", suite, "--dry-run")
+    assert time.process_time() - begin < 5
+    with pytest.raises(yaml.YAMLError, match=reason):
+        parse(text)
+
+
+def test_a_document_without_end_on_the_command_line(tmp_path: Path) -> None:
+    words = ("--method", "&a [*a]", "--backbone", "tabular", "--task", "tabular", "--dry-run")
+    assert "an alias stands for" in refused("run", *words)
+
+
+def test_an_alias_stands_for_what_it_names() -> None:
+    assert parse("base: &b {n: 1}\nother: *b").data == {"base": {"n": 1}, "other": {"n": 1}}

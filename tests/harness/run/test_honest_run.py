@@ -1,0 +1,295 @@
+"""A run never says more of its outputs than it has seen: broken numbers, late errors and ended processes are told."""
+
+from __future__ import annotations
+
+import io
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.method import Claim
+from harness.core.run import Run
+from harness.core.task import Prompt, Task
+from harness.record.store import Store
+from harness.registry import METHODS, TASKS
+from tests.support.cli import Outcome, refused, stride
+from tests.support.one_by_one import OneByOne, register
+from tests.support.runs import by_label, counted
+
+WORDS = ("--backbone", "tabular", "--task", "{name: tabular, limit: 2}", "--max-new-tokens", 8, "--json")
+LARGE = ("--backbone", "random-llama-1m", "--task", "{name: tabular, limit: 2}", "--max-new-tokens", 4, "--json")
+
+
+class WrongLate(OneByOne):
+    """Right for six tokens, and so on every model that an enumeration takes at this length."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return super().token(run, p) if run.emitted < 6 else p[0].argmin()
+
+
+class WrongLateByDesign(WrongLate):
+    claim = Claim.APPROXIMATE
+
+
+class RaisesOnToys(OneByOne):
+    """Its proof cannot be made; on a larger vocabulary it decodes something else than the target does."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        if p.shape[-1] < 100:
+            raise RuntimeError("not on a toy")
+        return p[0].argmin()
+
+
+class Exits(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        if run.emitted == 2:
+            sys.exit(0)
+        return super().token(run, p)
+
+
+def run(folder: Path, *methods: str, words: tuple[object, ...] = WORDS) -> tuple[Outcome, dict[str, Any]]:
+    named = [word for method in methods for word in ("--method", method)]
+    outcome = stride("run", *named, *words, "--out", folder)
+    return outcome, by_label(Store.open(folder))
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+@pytest.mark.parametrize("method", ["sjd", "prompt_lookup", "speculative"])
+def test_logits_that_are_not_finite_fail_the_sample_and_leave_no_verdict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float, method: str
+) -> None:
+    monkeypatch.setattr(Tabular, "_logits", lambda self, entry: torch.full((self.vocabulary,), value).double())
+    outcome, cells = run(tmp_path / "run", method)
+    assert outcome.code != 0
+    for cell in cells.values():
+        assert set(counted(cell)["status"]) == {"failed"}
+        assert cell.meta["verdict"]["word"] is None
+        assert "no sample succeeded" in cell.meta["verdict"]["note"]
+    errors = counted(cells["autoregressive T=0"])["error"]
+    assert errors.str.contains("the logits of the target are NaN or infinite from step 1 on").all()
+    assert "exact" not in stride("report", tmp_path / "run").out.partition("verdict:")[0]
+
+
+def test_one_bad_pass_is_enough_and_its_step_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sound, passes = Tabular._logits, []
+
+    def third(self: Tabular, entry: int) -> torch.Tensor:
+        passes.append(entry)
+        return sound(self, entry) * (float("nan") if len(passes) == 3 else 1.0)
+
+    monkeypatch.setattr(Tabular, "_logits", third)
+    _, cells = run(tmp_path / "run", "jacobi", words=(*WORDS, "--set", "prove=false", "--set", "warmup=0"))
+    errors = counted(cells["autoregressive T=0"])["error"].dropna()
+    assert len(errors)
+    assert all("NaN or infinite from step 3 on" in error for error in errors)
+
+
+def test_timed_outputs_that_differ_from_the_baselines_break_an_enumerated_claim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, METHODS, "wrong_late", WrongLate)
+    register(monkeypatch, METHODS, "wrong_late_by_design", WrongLateByDesign)
+    outcome, cells = run(tmp_path / "run", "wrong_late", "wrong_late_by_design")
+    verdict = cells["wrong_late T=0"].meta["verdict"]
+    assert (verdict["word"], verdict["total_variation"] < 1e-12) == ("broken", True)
+    assert "2 of 2 timed outputs differ from the baseline's" in verdict["note"]
+    assert "tabular/0 at token 6 (a logit margin of" in verdict["note"]
+    assert outcome.code == 1
+    assert cells["wrong_late_by_design T=0"].meta["verdict"]["word"] == "approximate"
+
+
+def test_an_error_while_a_claim_is_enumerated_does_not_skip_the_greedy_check(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    register(monkeypatch, METHODS, "raises_on_toys", RaisesOnToys)
+    outcome, cells = run(tmp_path / "run", "raises_on_toys", words=(*LARGE, "-t", 1))
+    verdict = cells["raises_on_toys T=1"].meta["verdict"]
+    assert verdict["word"] == "broken"
+    assert "not on a toy" in verdict["error"]
+    assert verdict["greedy"].startswith("0/2 equal")
+    assert outcome.code == 1
+
+
+def test_an_error_while_a_claim_is_checked_is_no_success(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class RightOnLargeModels(RaisesOnToys):
+        def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+            return OneByOne.token(self, run, p) if p.shape[-1] >= 100 else super().token(run, p)
+
+    register(monkeypatch, METHODS, "right_on_large_models", RightOnLargeModels)
+    outcome, cells = run(tmp_path / "run", "right_on_large_models", words=LARGE)
+    verdict = cells["right_on_large_models T=0"].meta["verdict"]
+    assert (verdict["word"], verdict["greedy"][:9]) == ("unverified", "2/2 equal")
+    assert (outcome.code, outcome.document["failed"]) == (1, 0)
+
+
+def test_a_method_that_ends_the_process_is_a_failed_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, METHODS, "exits", Exits)
+    outcome, cells = run(tmp_path / "run", "exits", "sjd")
+    errors = counted(cells["exits T=0"])["error"]
+    assert errors.str.contains(r"Exits.step called sys.exit\(0\)").all()
+    assert set(counted(cells["sjd T=0"])["status"]) == {"ok"}
+    assert (outcome.code, outcome.document["failed"]) == (1, 2)
+
+
+def test_a_scorer_that_ends_the_process_is_a_failed_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class ExitsInScore(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
+        metrics = ("wrong",)
+
+        def score(self, *arguments: Any) -> dict[str, float]:
+            sys.exit(0)
+
+    assert issubclass(ExitsInScore, Task)
+    register(monkeypatch, TASKS, "exits_in_score", ExitsInScore)
+    words = ("--backbone", "tabular", "--task", "{name: exits_in_score, limit: 2}", "--max-new-tokens", 8, "--json")
+    outcome, cells = run(tmp_path / "run", "sjd", words=words)
+    assert outcome.code == 1
+    assert all(counted(cell)["error"].str.contains("scoring: SystemExit").all() for cell in cells.values())
+
+
+class Rearranges(OneByOne):
+    """It changes what a process shares, in every step, and prints."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        token = super().token(run, p)
+        torch.set_num_threads(2)
+        torch.set_default_dtype(torch.float64)
+        os.chdir("/")
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        print("a plugin prints")
+        sys.stdout = io.StringIO()
+        return token
+
+
+def test_what_a_method_changes_in_the_process_is_put_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, METHODS, "rearranges", Rearranges)
+    monkeypatch.chdir(tmp_path)
+    before = (torch.get_num_threads(), torch.get_default_dtype(), signal.getsignal(signal.SIGTERM))
+    outcome, cells = run(Path("run"), "rearranges", "sjd", words=(*WORDS, "--set", "prove=false"))
+    assert (torch.get_num_threads(), torch.get_default_dtype(), signal.getsignal(signal.SIGTERM)) == before
+    assert Path.cwd() == tmp_path
+    assert (outcome.document["done"], outcome.document["failed"]) == (3, 0)
+    assert outcome.document["run"] == str(tmp_path / "run")
+    assert "a plugin prints" in outcome.err
+    assert len(cells) == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "reason"),
+    [
+        (None, "returned None"),
+        ("0.5", "returned '0.5'"),
+        ({}, "lacks right"),
+        ({"right": 1.0, "left": 1.0}, "names left"),
+        ({"right": float("nan")}, "returned nan for 'right'"),
+        ({"right": "high"}, "returned 'high' for 'right'"),
+        ({"right": object()}, "for 'right', not a finite number"),
+        ({"right": None}, "returned None for 'right'"),
+    ],
+)
+def test_a_score_that_is_no_number_fails_its_sample(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: object, reason: str
+) -> None:
+    class ScoresBadly(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
+        metrics = ("right",)
+
+        def score(self, *arguments: Any) -> Any:
+            return answer
+
+    register(monkeypatch, TASKS, "scores_badly", ScoresBadly)
+    words = ("--backbone", "tabular", "--task", "{name: scores_badly, limit: 2}", "--max-new-tokens", 4, "--json")
+    outcome, cells = run(tmp_path / "run", "sjd", words=(*words, "--set", "prove=false"))
+    assert (outcome.code, outcome.document["failed"]) == (1, 4)
+    errors = counted(cells["sjd T=0"])["error"]
+    assert errors.str.startswith("scoring: ContractError").all()
+    assert errors.str.contains(reason, regex=False).all()
+
+
+@pytest.mark.parametrize(
+    ("prompts", "reason"),
+    [
+        ([], "has no prompts"),
+        ([Prompt("a", tokens=(0,)), Prompt("a", tokens=(1,))], "gives one id to several prompts: a"),
+        (None, "returned NoneType instead of a sequence of Prompt"),
+        (["text"], "returned list instead of a sequence of Prompt"),
+    ],
+)
+def test_prompts_that_cannot_be_run_end_with_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prompts: object, reason: str
+) -> None:
+    class AsksBadly(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
+        def prompts(self) -> Any:
+            return prompts
+
+    register(monkeypatch, TASKS, "asks_badly", AsksBadly)
+    words = ("--method", "sjd", "--backbone", "tabular", "--task", "asks_badly", "--out", tmp_path / "run")
+    assert reason in refused("run", *words)
+
+
+def test_prompts_that_raise_end_with_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Raises(TASKS.get("tabular")):  # type: ignore[misc]  # a class found at run time
+        def prompts(self) -> Any:
+            raise KeyError("column")
+
+    register(monkeypatch, TASKS, "raises", Raises)
+    words = ("--method", "sjd", "--backbone", "tabular", "--task", "raises", "--out", tmp_path / "run")
+    assert "the task raises could not make its prompts: KeyError: 'column'" in refused("run", *words)
+
+
+def test_a_resumed_run_has_one_line_a_cell_in_its_history(tmp_path: Path) -> None:
+    words = ("run", "--method", "sjd", *WORDS, "--set", "prove=false", "--out", tmp_path / "run")
+    history = tmp_path / "history.jsonl"
+    history.write_text("kept as it is\n")
+    for resume in ((), ("--resume",)):
+        assert stride(*words, *resume, "--append", history).code == 0
+        lines = history.read_text().splitlines()
+        assert lines[0] == "kept as it is"
+        assert len(lines) == 3
+
+
+def test_a_run_folder_is_named_and_is_a_runs(tmp_path: Path) -> None:
+    words = ("run", "--method", "sjd", *WORDS)
+    empty = stride(*words, "--out", "")
+    assert empty.code == 2 and "it is empty; name a folder" in empty.err
+    (tmp_path / "notes.txt").write_text("mine")
+    assert "no run to resume" in refused(*words, "--out", tmp_path, "--resume")
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_an_executor_that_is_not_installed_leaves_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    text = refused("run", "--method", "sjd", *WORDS, "--out", tmp_path / "run", "--executor", "ray")
+    assert "pip install 'stridebench[ray]'" in text
+    assert not (tmp_path / "run").exists()
+
+
+class RaisesControlCharacters(OneByOne):
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        raise RuntimeError("\x1b[2J\x07cleared \ud800 line\nnext")
+
+
+def test_control_characters_of_an_error_are_shown_as_escapes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, METHODS, "raises_control_characters", RaisesControlCharacters)
+    outcome, cells = run(tmp_path / "run", "raises_control_characters")
+    error = counted(cells["raises_control_characters T=0"])["error"].iloc[0]
+    assert r"\x1b[2J\x07cleared \ud800 line next" in error
+    report = stride("report", tmp_path / "run").out
+    assert "\x07" not in report and "\x1b[2J" not in report
+    assert outcome.code == 1
+
+
+def test_a_pipe_in_a_run_folder_does_not_hang(tmp_path: Path) -> None:
+    run(tmp_path / "run", "sjd", words=(*WORDS, "--set", "prove=false"))
+    table = next((tmp_path / "run" / "cells").glob("*/samples.parquet"))
+    table.unlink()
+    os.mkfifo(table)
+    assert "is damaged" in refused("report", tmp_path / "run")
+    manifest = tmp_path / "run" / "manifest.json"
+    manifest.unlink()
+    os.mkfifo(manifest)
+    assert "is no regular file" in refused("report", tmp_path / "run")
