@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from harness.cli.main import emit
+from harness.errors import UsageError
 from harness.record.store import Store
 from reports.gate.decision import make_baseline
 
@@ -25,13 +26,19 @@ def command() -> None:
 @command.command(name="make")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("baseline.json"), show_default=True, help="File.")
+@click.option("--force", is_flag=True, help="Replace a baseline that is there already.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {baseline, cells}.")
-def make(run: Path, out: Path, as_json: bool) -> None:
-    """Write the counts of every cell that drafts, by prompt and seed.
+def make(run: Path, out: Path, force: bool, as_json: bool) -> None:
+    """Write the counts of every cell that drafts, by prompt and seed, and the verdict of every cell.
+
+    The run must be finished.
 
     \b
     stride baseline make runs/nightly --out baseline.json
+    stride baseline make runs/nightly --out baseline.json --force
     """
+    if out.exists() and not force:
+        raise UsageError(f"{out} is there already; name another file with --out, or replace it with --force")
     document = make_baseline(Store.open(run))
     out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if as_json:

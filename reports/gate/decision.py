@@ -3,8 +3,8 @@
 Counts do not depend on hardware. Two relative changes are tested in each cell that drafts: of tau - 1 and of the
 acceptance rate along the path. Raw tau is not tested, because every step emits one token whatever it accepts.
 
-- fail: the change is significantly below zero and exceeds the margin. The test is a one-sided bootstrap over prompts
-  at 2.5 %, with Holm's adjustment over all rows.
+- fail: a verdict fell from exact or became broken; or a change is significantly below zero and exceeds the margin. The
+  test is a one-sided bootstrap over prompts at 2.5 %, with Holm's adjustment over all rows.
 - pass: the records are identical, or the one-sided 95 % lower bound is above minus the margin.
 - inconclusive: neither, or too few prompts.
 - error: a cell, prompt or repetition of the baseline is missing or failed.
@@ -23,7 +23,7 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-from harness.errors import StoreError, UsageError
+from harness.errors import StoreError, UsageError, printable
 from harness.record import stats
 from harness.record.metrics import METRICS, totals
 from reports.text_table import markdown_lines, number
@@ -107,15 +107,24 @@ class Result:
 
 
 def make_baseline(store: Store) -> dict[str, Any]:
-    """Return the counts of every finished cell that drafts, as a JSON document with its own checksum.
+    """Return the counts of every cell that drafts and the verdicts of all, as a JSON document with its own checksum.
 
     Raises:
-        UsageError: no cell drafts, so there is nothing to guard.
+        UsageError: the run is not finished, or no cell drafts, so there is nothing to guard.
     """
-    cells = {}
+    planned = [name for name, meta in store.manifest["cells"].items() if meta.get("status") == "planned"]
+    finished = set(store.cells())
+    if missing := [name for name in planned if name not in finished]:
+        names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise UsageError(
+            f"the run in {store.path} is not finished: {len(missing)} of {len(planned)} cells are missing ({names}). "
+            f"Finish it with `stride run ... --resume --out {store.path}`"
+        )
+    cells, verdicts = {}, {}
     for name in store.cells():
         cell = store.cell(name)
         counts = counts_of(cell)
+        verdicts[name] = _verdict(cell)
         if counts["drafted"].sum():
             rows = [[*map(_plain, index), *map(_plain, row)] for index, *row in counts.itertuples(name=None)]
             cells[name] = {"label": cell.meta.get("label", name), "samples": rows}
@@ -123,8 +132,14 @@ def make_baseline(store: Store) -> dict[str, Any]:
         raise UsageError(f"no finished cell of {store.path} drafts tokens: a gate would compare nothing")
     columns = ["prompt", "repetition", *COUNTS, "sha256"]
     document = {"schema": SCHEMA, "kind": "stridebench baseline", "key": dict(store.manifest["key"])}
-    document |= {"columns": columns, "cells": cells}
+    document |= {"columns": columns, "cells": cells, "verdicts": verdicts}
     return {**document, "sha256": _digest(document)}
+
+
+def _verdict(cell: Cell) -> str | None:
+    """Return the word of a cell's verdict; None where no sample succeeded."""
+    word: str | None = (cell.meta.get("verdict") or {}).get("word")
+    return word
 
 
 def counts_of(cell: Cell) -> pd.DataFrame:
@@ -164,10 +179,22 @@ def gate(store: Store, baseline: Mapping[str, Any], margin: float = 0.05, min_pr
         before = pd.DataFrame(cell["samples"], columns=baseline["columns"]).set_index(["prompt", "repetition"])
         after = store.cell(name) if name in store.cells() else None
         rows += _cell_rows(Row(name, cell["label"], "", "", ""), before, after, min_prompts)
-    rows = _decide(rows, margin)
+    rows = [*_verdict_rows(store, baseline), *_decide(rows, margin)]
     verdicts = {row.verdict for row in rows}
     worst = next(word for word in ("error", "fail", "inconclusive", "pass") if word in verdicts)
     return Result(worst, tuple(rows), margin)
+
+
+def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield a failure for each cell whose verdict was exact and is not any more, or is broken and was not."""
+    finished = set(store.cells())
+    for name, before in baseline.get("verdicts", {}).items():  # older baselines have none
+        if name in finished and before is not None:
+            cell = store.cell(name)
+            after = _verdict(cell)
+            if after != before and (before == "exact" or after == "broken"):
+                why = f"the verdict was {before} and is {after or 'none, since no sample succeeded'}"
+                yield Row(name, cell.meta.get("label", name), "verdict", "fail", why)
 
 
 def _check(store: Store, baseline: Mapping[str, Any]) -> None:
@@ -312,11 +339,13 @@ def junit(result: Result) -> str:
     )
     words = {"fail": "failure", "error": "error", "inconclusive": "skipped"}
     for row in result.rows:
-        case = ET.SubElement(suite, "testcase", classname=row.cell, name=f"{row.label}: {row.metric or 'present'}")
+        case = ET.SubElement(
+            suite, "testcase", classname=row.cell, name=printable(f"{row.label}: {row.metric or 'present'}")
+        )
         text = f"{row.why}; change {_percent(row.change)} [{_percent(row.low)}, {_percent(row.high)}]"
         if row.verdict in words:
-            ET.SubElement(case, words[row.verdict], message=text)
+            ET.SubElement(case, words[row.verdict], message=printable(text))
         else:
-            ET.SubElement(case, "system-out").text = text
+            ET.SubElement(case, "system-out").text = printable(text)
     ET.indent(suite)
     return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"

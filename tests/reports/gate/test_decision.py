@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 import xml.etree.ElementTree as ET
+from typing import Any
 
 import pytest
 
@@ -227,3 +229,58 @@ def test_tables_and_junit_name_each_row_with_its_figures() -> None:
     gone = gate(empty(), make_baseline(fixed([2] * 8)))
     assert [case.get("name") for case in ET.fromstring(junit(gone))] == ["c0: present"]
     assert "change - [-, -]" in junit(gone)
+
+
+def judged(word: str | None) -> FakeStore:
+    """A run whose baseline cell, which drafts nothing, has a verdict."""
+    store = run(Sim())
+    store.manifest["cells"]["ar"]["verdict"] = store.cell("ar").meta["verdict"] = {"word": word}
+    return store
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ("exact", "exact", "pass"),
+        ("exact", "broken", "fail"),
+        ("exact", "unverified", "fail"),
+        ("exact", None, "fail"),
+        ("unverified", "broken", "fail"),
+        ("unverified", "exact", "pass"),
+        ("broken", "broken", "pass"),
+        ("approximate", "approximate", "pass"),
+    ],
+)
+def test_a_verdict_that_got_worse_fails(before: str | None, after: str | None, verdict: str) -> None:
+    result = gate(judged(after), make_baseline(judged(before)))
+    assert result.verdict == verdict
+    assert [row.metric for row in result.rows if row.verdict == "fail"] == ["verdict"] * (verdict == "fail")
+    assert f'failures="{int(verdict == "fail")}"' in junit(result)
+
+
+def resealed(document: dict[str, Any]) -> dict[str, Any]:
+    """The same baseline with the checksum of what it holds now."""
+    content = {key: value for key, value in document.items() if key != "sha256"}
+    return {**content, "sha256": hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
+
+
+def test_a_baseline_without_verdicts_is_still_read() -> None:
+    document = make_baseline(judged("exact"))
+    del document["verdicts"]
+    document = resealed(document)
+    assert gate(judged("broken"), document).verdict == "pass"
+
+
+def test_an_unfinished_run_makes_no_baseline() -> None:
+    store = run(Sim())
+    store.manifest["cells"]["late"] = {**meta("late"), "status": "planned"}
+    with pytest.raises(UsageError, match=r"not finished: 1 of 1 cells are missing \(late\)"):
+        make_baseline(store)
+
+
+def test_control_characters_leave_junit_well_formed() -> None:
+    store = run(Sim())
+    document = make_baseline(store)
+    document["cells"]["c0"]["label"] = "a \x1b[31mred\x00 method"
+    document = resealed(document)
+    assert r"a \x1b[31mred\x00 method" in str(ET.fromstring(junit(gate(store, document)))[0].get("name"))
