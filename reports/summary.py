@@ -32,6 +32,8 @@ DEAD, DEAD_TESTED = 0.01, 200
 """A drafter is called dead below this acceptance rate, once so many tokens were tested."""
 MISMATCH = 0.15
 """Relative distance from the interval of the measured speed-up at which the predicted one is flagged."""
+DISTURBED = 1.25
+"""Autoregressive decoding this many times faster or slower than itself is flagged: other work disturbed the timing."""
 
 Row = dict[str, Any]
 
@@ -142,7 +144,7 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
         row |= _two_sample(finished, base, floor)
     row["unmeasured"] = _unmeasured(cell.meta)
     row |= {
-        "flags": "; ".join(_flags(row, cell.samples, frame)),
+        "flags": "; ".join([*_flags(row, cell.samples, frame), *_timing_flags(row, base, floor)]),
         "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"],
     }
     return row
@@ -274,4 +276,18 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         return flags
     if not low * (1 - MISMATCH) <= predicted <= high * (1 + MISMATCH):
         flags.append(f"mismatch: predicted {predicted:.2f}x")
+    return flags
+
+
+def _timing_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | None) -> list[str]:
+    """Return what shows that seconds cannot be trusted: a floor far from 1, or a speed-up that no step can have."""
+    flags = []
+    if base is not None and floor is not None:
+        against_itself = stats.median_ratio(token_ms(base.totals), token_ms(floor.totals))
+        if against_itself is not None and not 1 / DISTURBED <= against_itself.estimate <= DISTURBED:
+            flags.append(f"disturbed timing: autoregressive against itself is {against_itself.estimate:.2f}x")
+    speedup, low, tau = row.get("speedup"), row.get("speedup_low"), row.get("tau")
+    fastest = low if low is not None else speedup
+    if fastest is not None and tau and fastest > DISTURBED * tau:
+        flags.append(f"disturbed timing: a speed-up of {speedup:.2f}x at {tau:.2f} tokens a step")
     return flags

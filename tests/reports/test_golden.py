@@ -6,6 +6,7 @@ and 1 for the others, without its report), what ``stride report`` of that commit
 
 from __future__ import annotations
 
+import math
 import re
 import shutil
 import tarfile
@@ -47,6 +48,7 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         patch.setattr(
             "reports.pareto.write", lambda frame, outdir: [outdir / f"pareto.{kind}" for kind in ("png", "svg")]
         )
+        patch.setattr("reports.summary.DISTURBED", math.inf)  # a flag that version 0.1 did not have
         result = CliRunner().invoke(command, [request.param], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return request.param, folder / request.param, result.output

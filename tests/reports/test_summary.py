@@ -88,6 +88,24 @@ def test_more_than_a_tenth_failed_makes_a_cell_invalid() -> None:
     assert alone == "1 of 10 failed: no end, give more tokens"
 
 
+@pytest.mark.parametrize(("ms", "flag"), [(10.0, ""), (8.5, ""), (2.3, "0.23x"), (44.0, "4.40x")])
+def test_autoregressive_decoding_unlike_itself_is_flagged_on_every_row(ms: float, flag: str) -> None:
+    """Both sets decode one token a step, so only a disturbed clock makes one of them faster."""
+    store = empty()
+    store.add(meta("ar", role="baseline"), [record(f"p{i}", [step(ms=ms)] * 10) for i in range(12)])
+    store.add(meta("ar2", role="floor", floor="ar2"), [record(f"p{i}", [step(ms=10.0)] * 10) for i in range(12)])
+    store.add(meta("m", floor="ar2"), [record(f"p{i}", [step(1, 2, ms=ms)] * 5) for i in range(12)])
+    expected = f"disturbed timing: autoregressive against itself is {flag}" if flag else ""
+    assert (expected in flags(store)) and ("disturbed" in flags(store)) == bool(flag)
+
+
+def test_a_speed_up_above_the_tokens_of_a_step_is_flagged() -> None:
+    store = empty()
+    store.add(meta("ar", role="baseline"), [record(f"p{i}", [step(ms=80.0)] * 10) for i in range(12)])
+    store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=20.0)] * 5) for i in range(12)])
+    assert "disturbed timing: a speed-up of 8.00x at 2.00 tokens a step" in flags(store)
+
+
 def test_a_wrong_clock_shows_as_a_mismatch() -> None:
     """Three prompts in four are fast and the fourth is not: the median and the mean then disagree."""
     store = tiny()
