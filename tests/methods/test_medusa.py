@@ -51,6 +51,7 @@ def decoded(method: Method[Any], sampling: Sampling, budget: int = 30, **params:
     return decode(method, opened(Tabular("tabular", params), (0, 1), sampling, budget))
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestOutputDistribution:
     @pytest.mark.parametrize("case", [*CASES, *GRID_CASES], ids=str)
     def test_exact_acceptance_has_the_targets(self, case: Any) -> None:

@@ -249,6 +249,7 @@ def target_distributions(model: Backbone, prompt: Prompt, tokens: Sequence[int])
     return distributions
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestOutputDistribution:
     @pytest.mark.usefixtures("unchecked")
     @pytest.mark.parametrize("case", GRID_CASES, ids=str)

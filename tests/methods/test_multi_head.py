@@ -60,6 +60,7 @@ def first_distributions(case: Case) -> tuple[Tensor, Tensor]:
     return q, warp(run.target.forward(), case.sampling)[0]
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestOutputDistribution:
     @pytest.mark.parametrize("delta", [0.1, 0.3, 0.5, 0.7])
     def test_the_bias_of_one_draft_is_the_derived_one(self, delta: float) -> None:

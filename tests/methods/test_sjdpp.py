@@ -116,6 +116,7 @@ class TestOneCarry:
         assert 0.3 < share("G") < share("M")
 
 
+@pytest.mark.usefixtures("unchecked")
 class TestOutputDistribution:
     @pytest.mark.parametrize("reuse", ["paper", "frozen", "C", "B2"])
     def test_an_infinite_threshold_is_sjd(self, reuse: Reuse) -> None:

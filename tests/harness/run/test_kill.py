@@ -23,6 +23,8 @@ LAUNCHER = """
 import json, os, resource, signal, sys
 import harness.cli.run, harness.backbones.text.hf_causal, reports.pareto, reports.summary, reports.tables
 from harness.cli.main import main
+from harness.plan import presets
+presets.load("random-llama-1m", "fp32", fetch=False)  # transformers imports most of itself with the first model
 for line in sys.stdin:
     ask = json.loads(line)
     child = os.fork()
@@ -40,6 +42,7 @@ for line in sys.stdin:
 """
 """Starts each command as a fork of a process that has imported everything: ten starts cost one."""
 
+pytestmark = pytest.mark.slow
 METHODS = ("sjd", "{name: sjdpp, reuse: M}", "speculative")
 SUITE = [
     *(word for method in METHODS for word in ("--method", method)),
