@@ -48,6 +48,7 @@ def test_every_injected_bug_is_caught() -> None:
     assert len(tried) == 3 and all(mutant.caught for mutant in tried), tried
 
 
+@pytest.mark.slow
 @settings(deadline=None, derandomize=True, max_examples=50)
 @given(
     block=st.integers(2, 9),

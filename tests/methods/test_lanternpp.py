@@ -29,6 +29,7 @@ class TestOutputDistribution:
         proof = prove(LanternPlusPlus(widths=WIDTHS, factor=0.0, resid=resid), mutants=False)
         assert proof.verdict == "exact", f"{proof.total_variation} at {proof.case}"
 
+    @pytest.mark.slow
     def test_every_injected_bug_is_caught(self) -> None:
         for result in try_mutants(LanternPlusPlus, [LanternPlusPlus(widths=WIDTHS, factor=0.0)]):
             assert result.caught, result.why

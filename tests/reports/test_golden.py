@@ -54,6 +54,7 @@ def reported(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     return request.param, folder / request.param, result.output
 
 
+@pytest.mark.slow
 def test_the_terminal_equals_its_golden_page(reported: tuple[str, Path, str]) -> None:
     name, _, printed = reported
     expected = (GOLDEN / name / "report.txt").read_text(encoding="utf-8")

@@ -44,6 +44,7 @@ def test_two_passes_a_step_are_timed_once_in_the_prediction() -> None:
     assert row["predicted"] == pytest.approx(20 / 16) == row["speedup"] and row["flags"] == ""
 
 
+@pytest.mark.slow
 def test_a_metric_is_that_of_the_record(frame: pd.DataFrame) -> None:
     cell = suite(6).cell("t0-spec")
     row = frame.set_index("cell").loc["t0-spec"]
@@ -153,6 +154,7 @@ def test_rows_by_category_are_reported() -> None:
     assert by_category(tiny()).empty
 
 
+@pytest.mark.slow
 def test_a_real_store_gives_the_same_rows(tmp_path: Path) -> None:
     fake = suite(5)
     real = Store.create(tmp_path / "run", fake.manifest)
@@ -165,6 +167,7 @@ def test_a_real_store_gives_the_same_rows(tmp_path: Path) -> None:
     assert set(STEP_FIELDS) <= set(real.cell("t0-ar").steps.columns) and GREEDY["temperature"] == 0.0
 
 
+@pytest.mark.slow
 def test_reports_do_not_import_torch() -> None:
     names = [f"reports.{one}" for one in ("summary", "tables", "pareto", "gate.compare", "gate.decision")]
     code = f"import sys, harness.record.stats, {', '.join(names)}; "

@@ -15,6 +15,7 @@ from reports.summary import summarise
 from tests.support.fake_store import suite, tiny
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
 def test_the_terminal_table_fits(frame: pd.DataFrame, width: int) -> None:
     out = io.StringIO()
@@ -24,6 +25,7 @@ def test_the_terminal_table_fits(frame: pd.DataFrame, width: int) -> None:
     assert ("agreement" in out.getvalue().split("not shown")[0]) == (width >= 80)
 
 
+@pytest.mark.slow
 def test_write_makes_three_files(tmp_path: Path) -> None:
     paths = tables.write(suite(6), tmp_path / "report")
     assert [path.name for path in paths] == ["summary.md", "summary.csv", "summary.tex"]

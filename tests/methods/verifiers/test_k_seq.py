@@ -15,6 +15,7 @@ from methods.verifiers.k_seq import k_seq, merge, verify_k_seq
 from tests.support.first_token import Emitted, distributions, rows, star
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(p=distributions, q=distributions, k=st.integers(1, 2))
 def test_k_seq_has_the_targets_distribution(p: torch.Tensor, q: torch.Tensor, k: int) -> None:

@@ -22,6 +22,7 @@ from tests.support.enumerated import enumerated
 from tests.support.first_token import V, distributions, first_token_probs, rows, star
 
 
+@pytest.mark.slow
 @settings(max_examples=8)
 @given(p=distributions, q=distributions, r=distributions, replacement=st.booleans())
 def test_multi_step_has_the_targets_distribution_with_one_drafter_or_two(

@@ -38,6 +38,7 @@ def test_cells_match_by_configuration_and_pair_by_prompt() -> None:
     assert "too few prompts" in compare.markdown(compare.compare(a, b))
 
 
+@pytest.mark.slow
 def test_seconds_of_unlike_machines_are_not_compared() -> None:
     comparison = compare.compare(suite(6), suite(6, fingerprint="other"))
     assert "ms_per_token" not in set(comparison.frame["metric"])
@@ -47,6 +48,7 @@ def test_seconds_of_unlike_machines_are_not_compared() -> None:
     assert "seconds are not compared" in out.getvalue()
 
 
+@pytest.mark.slow
 def test_a_run_compared_with_itself_differs_nowhere() -> None:
     store = suite(6)
     rows = compare.compare(store, store).frame

@@ -196,6 +196,7 @@ def grid(task: str = "continuation", backbone: str = "embedded-code") -> FakeSto
     return store
 
 
+@pytest.mark.slow
 def test_the_measured_grid_is_shown_next_to_llama_3s() -> None:
     ((twelve, sheet),) = sheets(grid(), "cross_regression_table12")
     assert "printed of llama3-8b | measured on embedded-code" in sheet.title
@@ -239,6 +240,7 @@ def layered() -> FakeStore:
     return store
 
 
+@pytest.mark.slow
 def test_layers_are_matched_by_the_nearest_share() -> None:
     """Of five layers, 0 is a fifth and matches 0-7 of 32, a quarter; 1-3 matches 8-23, and 1-4 matches 8-31."""
     ((frame, _),) = sheets(layered(), "cross_regression_table16")
@@ -326,6 +328,7 @@ def test_fig_1_has_a_point_a_backbone() -> None:
     assert list(papers_cross_figures.scaling(run_of(run("cross_regression_scaling")))) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", SUITES)
 def test_a_suite_names_what_exists_and_its_report_is_known(name: str) -> None:
     discover.load_all()
@@ -406,6 +409,7 @@ def decodings() -> FakeStore:
     return store
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "build"),
     [("cross_regression", decodings), ("cross_regression_thresholds", grid), ("cross_regression_layers", layered)],

@@ -107,6 +107,7 @@ def test_settings_without_a_twin_have_no_sheet(store: FakeStore) -> None:
     assert list(masked.pairs(measured(alone))) == [], "the twin ran at another temperature"
 
 
+@pytest.mark.slow
 def test_the_suite_ends_with_the_sheet_and_the_figure(store: FakeStore, tmp_path: Path) -> None:
     written = report.write(store, tmp_path)  # type: ignore[arg-type]
     names = [path.name for path in written]

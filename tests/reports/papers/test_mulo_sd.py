@@ -51,6 +51,7 @@ def swept(prompts: int = 2) -> FakeStore:
     return store
 
 
+@pytest.mark.slow
 def test_mulo_sd_is_swept_by_tau_and_by_radius() -> None:
     run = run_of(swept())
     (group,) = run.groups
@@ -67,6 +68,7 @@ def test_mulo_sd_is_swept_by_tau_and_by_radius() -> None:
     assert {line.marks for line in (*by_tau, *by_radius)} == {("1e-05", "0.0001", "0.001")}
 
 
+@pytest.mark.slow
 def test_figs_8_and_9_draw_the_speeds_and_qualities_of_the_cells() -> None:
     """The axes have the speed-up, 160 ms of AR over 8 steps, and the quality of each cell."""
     run = run_of(swept())
@@ -101,6 +103,7 @@ def test_the_tables_of_figs_8_and_9_have_the_drawn_values() -> None:
     assert radii["radius 1", "1e-05"].startswith("5.000")
 
 
+@pytest.mark.slow
 def test_pictures_carry_their_own_speed_up(tmp_path: Path) -> None:
     """Prompt p1 of one cell took twice as long as the others, and only its stamp says so."""
     store: Any = swept(3)
@@ -117,6 +120,7 @@ def test_pictures_carry_their_own_speed_up(tmp_path: Path) -> None:
     assert [len(axes.images) for axes in figure.axes] == [1] * 8
 
 
+@pytest.mark.slow
 def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store: Any = with_pictures(swept(), tmp_path)
     drawn: dict[str, list[str]] = {}
@@ -136,6 +140,7 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
     assert columns == ["r3 0.0001", "repeat 0.0001", "beside 0.0001", "zipar window=16", "zipar window=4", "eagle2"]
 
 
+@pytest.mark.slow
 def test_a_sheet_of_pictures_is_written_where_there_are_pictures(tmp_path: Path) -> None:
     store: Any = bands(2)
     store.held["mulo"].meta["params"] = {"tau": 1e-3}
@@ -173,6 +178,7 @@ FIG7 = """\
 """
 
 
+@pytest.mark.slow
 def test_passes_of_mulo_sd_and_seconds_by_step_are_reported(tmp_path: Path) -> None:
     """A tenth of each step's time is drafting: 6 ms, of which 3 are the samplers'; 16 / (6 + 4), / 12 and / 11."""
     names = report.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
@@ -189,6 +195,7 @@ def test_a_run_without_stages_has_no_breakdown() -> None:
     assert stages.stages(run) == [] and len(stages.speedups(run)) == 1
 
 
+@pytest.mark.slow
 def test_numbers_of_the_text_are_shown_with_measured_ones(tmp_path: Path) -> None:
     """Of 60 ms, 3 draft and 20 redraw: 61.7 % is neither, 3 ms are the samplers'; 160 ms of AR over 60."""
     report.write(stored(bands(stages=STAGES), tmp_path / "run"), tmp_path / "out")
@@ -206,6 +213,7 @@ def test_numbers_of_the_text_are_shown_with_measured_ones(tmp_path: Path) -> Non
     assert measured_of["at a time"] == ["0.165 of 16 tokens"] and measured_of["slower"] == [UNMEASURED]
 
 
+@pytest.mark.slow
 def test_pictures_slower_than_ar_at_the_strictest_tau_are_counted() -> None:
     store: Any = swept(4)
     store.add(store.cell("r3 0.001").meta, [picture(f"p{i}", (1,) * 8, 30.0 if i else 5.0) for i in range(4)])

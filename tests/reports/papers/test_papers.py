@@ -147,6 +147,7 @@ def test_windows_are_matched_by_their_size() -> None:
     assert table.loc["w4", "NFE (lower better), measured"] == "8.00"
 
 
+@pytest.mark.slow
 def test_a_top_k_is_paired_with_the_one_it_stands_for_and_a_note_says_so() -> None:
     (sheet,) = report.table("sjdpp_table6", run_of(top_ks(prompts=2)))
     assert "the paper's Top-2000 stands beside top-k 250 here" in sheet.notes
@@ -301,6 +302,7 @@ DRAWN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", DRAWN)
 def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) -> None:
     """Two prompts give no interval."""
@@ -309,6 +311,7 @@ def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) ->
     assert [path.name for path in report.write(store, tmp_path / "out") if path.suffix == ".png"] == DRAWN[name]
 
 
+@pytest.mark.slow
 def test_a_report_repeats_byte_for_byte(tmp_path: Path) -> None:
     store: Any = with_pictures(paper_run(prompts=1), tmp_path)
     first, again = (report.write(store, tmp_path / side) for side in "ab")
@@ -349,6 +352,7 @@ def rivals(prompts: int = 6, **changes: Any) -> FakeStore:
     return store
 
 
+@pytest.mark.slow
 def test_exact_reuse_is_paired_with_sjd(tmp_path: Path) -> None:
     path = report.write(stored(rivals(), tmp_path / "run"), tmp_path / "out")[1]
     table = pd.read_csv(path, dtype=str, keep_default_na=False).set_index("decoding")

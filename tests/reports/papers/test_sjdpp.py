@@ -118,6 +118,7 @@ def seeded(folder: Path, prompts: int = 4, scored: bool = True) -> FakeStore:
     return store
 
 
+@pytest.mark.slow
 def test_a_column_is_a_seed_and_a_row_a_decoding_and_k(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path)
     figures = dict(zip(("fig10", "fig10-2", "fig10-3"), diversity.same_seed(run_of(store)), strict=True))
@@ -145,6 +146,7 @@ def test_a_seed_that_failed_leaves_its_place_empty(tmp_path: Path) -> None:
     np.testing.assert_allclose(filled.images[0].get_array()[0, 0, :3], colour("ar", 0, 2, 1), atol=1 / 255)
 
 
+@pytest.mark.slow
 def test_diversity_is_reported_with_its_interval_and_counts(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path, prompts=2)
     report.write(store, tmp_path / "out")
@@ -166,6 +168,7 @@ def test_diversity_is_reported_with_its_interval_and_counts(tmp_path: Path) -> N
     np.testing.assert_allclose([end[1] for end in interval], [0.29, 0.31])
 
 
+@pytest.mark.slow
 def test_a_run_without_the_scorer_has_sheets_alone(tmp_path: Path) -> None:
     store: Any = seeded(tmp_path, prompts=1, scored=False)
     assert list(diversity.table(run_of(store))) == [] and list(diversity.draw(run_of(store))) == []
@@ -286,6 +289,7 @@ def inits(seeds: int = 10) -> FakeStore:
     return store
 
 
+@pytest.mark.slow
 def test_one_prompt_has_intervals_over_its_seeds_and_says_so(tmp_path: Path) -> None:
     store: Any = with_pictures(scored(inits(), right=("random",)), tmp_path)
     report.write(store, tmp_path / "out")
@@ -351,6 +355,7 @@ FIGURES = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FIGURES)
 def test_figures_are_drawn(name: str, tmp_path: Path) -> None:
     written = report.write(with_pictures(FIGURES[name](), tmp_path), tmp_path / "out")  # type: ignore[arg-type]

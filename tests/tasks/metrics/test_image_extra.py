@@ -18,6 +18,7 @@ def python(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", textwrap.dedent(code)], capture_output=True, text=True)
 
 
+@pytest.mark.slow
 @needs_image_extra
 def test_pytorch_fid_and_open_clip_import_after_ensure():
     done = python(
@@ -36,6 +37,7 @@ def test_pytorch_fid_and_open_clip_import_after_ensure():
     assert done.stdout.strip() == "torchvision.transforms.functional"
 
 
+@pytest.mark.slow
 @needs_image_extra
 def test_transforms_work_and_a_missing_operator_says_so():
     done = python(
@@ -60,6 +62,7 @@ def test_transforms_work_and_a_missing_operator_says_so():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 @needs_image_extra
 def test_frechet_distance_of_two_gaussians():
     """Unit covariances whose means are three apart: the squared distance is nine."""

@@ -138,6 +138,7 @@ def random_inception(tmp_path_factory) -> Path:
 
 @needs_image_extra
 class TestInception:
+    @pytest.mark.slow
     def test_features_are_those_that_pytorch_fid_computes_from_files(self, random_inception, tmp_path):
         from PIL import Image
         from pytorch_fid.fid_score import get_activations
@@ -226,6 +227,7 @@ def clip(random_clip) -> clips.Clip:
 
 @needs_image_extra
 class TestClip:
+    @pytest.mark.slow
     def test_the_score_is_a_hundred_times_the_cosine_that_open_clip_gives(self, clip, random_clip):
         import open_clip
         from PIL import Image
