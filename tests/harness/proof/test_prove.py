@@ -44,7 +44,7 @@ SMALL = tuple(case for case in CASES if case.outputs <= SMALLEST)
 LONGER = ("lookahead",)
 """Methods whose guesses come from earlier text, so that some bugs appear in longer texts only."""
 SAMPLED = SMALL[0]
-DRAWS = 1_000
+DRAWS = 2_000
 FALSE_ALARM = 1e-6
 
 
@@ -153,7 +153,7 @@ class TestSamples:
         assert alone or stats.chisquare(observed, DRAWS * expected / expected.sum()).pvalue > FALSE_ALARM
 
     def test_the_test_above_notices_a_mutant(self) -> None:
-        """1,000 draws are enough to detect a forgotten residual."""
+        """2,000 draws are enough to detect a forgotten residual."""
         method = METHODS.get("speculative").variants()[0]
         reference = reference_law(SAMPLED.backbone(), SAMPLED.prompt, SAMPLED.length, SAMPLED.sampling)
         with injected(method.mutants[0]):
