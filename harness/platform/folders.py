@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pickle
 from pathlib import Path
 
 
@@ -16,3 +17,10 @@ def remedy(path: Path) -> str:
     if path.resolve().is_relative_to(cache_folder().resolve()):
         return "Delete it and fetch it again"
     return "Compare it with the source that you have it from"
+
+
+def reason(error: Exception) -> str:
+    """Why weights cannot be read. A reader of pickles advises to run their code, which is not repeated."""
+    if isinstance(error, pickle.UnpicklingError):
+        return "its pickle is damaged or holds more than tensors; nothing in it was run"
+    return str(error)

@@ -10,14 +10,16 @@ from contextlib import contextmanager, redirect_stdout
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """No bars inside; the user's setting is restored after it. Imports transformers when entered."""
+    """No bars or reports inside; the user's settings are restored after it. Imports transformers when entered."""
     from transformers.utils import logging
 
-    enabled = logging.is_progress_bar_enabled()
+    enabled, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
+    logging.set_verbosity(logging.CRITICAL)
     try:
         yield
     finally:
+        logging.set_verbosity(verbosity)
         if enabled:
             logging.enable_progress_bar()
 

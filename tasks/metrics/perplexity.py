@@ -50,7 +50,7 @@ class Judge:
                 model: Any = AutoModelForCausalLM.from_pretrained(
                     folder, local_files_only=True, trust_remote_code=False, dtype=torch.float32
                 )
-        except (OSError, ValueError, KeyError) as error:
+        except Exception as error:  # a damaged folder may cause anything
             raise WeightsError(f"the judge {name!r} cannot be read from {folder} ({error})") from error
         self._model = model.eval().requires_grad_(False)
 

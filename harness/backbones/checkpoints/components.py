@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from harness.backbones.checkpoints import digests, hub, sources
 from harness.backbones.checkpoints.downloads import Progress
 from harness.errors import UsageError, WeightsError
-from harness.platform.folders import cache_folder, remedy
+from harness.platform.folders import cache_folder, reason, remedy
 
 FIELDS = ({"hub"}, {"hub", "file"}, {"hub", "revision"}, {"hub", "file", "revision"}, {"path"})
 NESTED = ("state_dict", "model", "module", "sd")
@@ -149,7 +149,7 @@ def read_state(name: str, path: Path) -> dict[str, Tensor]:
         with torch.serialization.safe_globals([argparse.Namespace]):
             body: Any = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except (OSError, RuntimeError, EOFError, pickle.UnpicklingError, SafetensorError, ValueError) as error:
-        raise WeightsError(f"{name}: {path} cannot be read as weights ({error}). {remedy(path)}") from error
+        raise WeightsError(f"{name}: {path} cannot be read as weights ({reason(error)}). {remedy(path)}") from error
     while isinstance(body, dict) and (inner := next((key for key in NESTED if isinstance(body.get(key), dict)), None)):
         body = body[inner]
     state = {key: value for key, value in body.items() if isinstance(value, Tensor)} if isinstance(body, dict) else {}
@@ -175,11 +175,18 @@ def fill(name: str, path: Path, module: nn.Module, state: Mapping[str, Tensor], 
     wrong = sorted(key for key, tensor in own.items() if key not in state or state[key].shape != tensor.shape)
     extra = sorted(set(state) - set(own) - set(unused))
     if wrong or extra:
-        problem = (
-            f"lacks {wrong[0]} or has it in another shape" if wrong else f"has {extra[0]}, which the model has not"
-        )
+        shapes = sum(key in state for key in wrong)
+        counts = f"{len(wrong) - shapes} tensors missing, {shapes} of another shape, {len(extra)} unknown"
         raise WeightsError(
-            f"{name}: {path} {problem} ({len(wrong)} tensors missing, {len(extra)} unknown). It is another model's, "
-            f"or the configuration and settings are another model's"
+            f"{name}: {path} {_mismatch(own, state, wrong, extra)} ({counts}). It is another model's, or the "
+            f"configuration and settings are another model's"
         )
     module.load_state_dict({key: state[key] for key in own}, assign=any(tensor.is_meta for tensor in own.values()))
+
+
+def _mismatch(own: Mapping[str, Tensor], state: Mapping[str, Tensor], wrong: list[str], extra: list[str]) -> str:
+    """What is wrong with the first tensor that does not fit; a shape says more than an absent name."""
+    shapes = [key for key in wrong if key in state]
+    if shapes:
+        return f"has {shapes[0]} in the shape {tuple(state[shapes[0]].shape)}, not {tuple(own[shapes[0]].shape)}"
+    return f"lacks {wrong[0]}" if wrong else f"has {extra[0]}, which the model has not"

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import pickle
-from collections.abc import Mapping
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
 from harness.core.capabilities import Capabilities, Requirement
-from harness.errors import WeightsError
-from harness.platform.folders import remedy
+from harness.errors import StrideError, WeightsError
+from harness.platform.folders import reason, remedy
 from harness.platform.quiet import quiet
 
 ATTENDING = {"full_attention", "sliding_attention"}
@@ -27,15 +27,47 @@ def read_config(name: str, folder: Path) -> Any:
     Raises:
         WeightsError: transformers does not know it, or this harness cannot serve it.
     """
-    try:
+    known = "hf_causal serves causal language models of transformers"
+    with one_error(name, folder, "has no configuration that transformers knows", known):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, OSError) as error:
-        raise WeightsError(
-            f"{name}: {folder} has no configuration that transformers knows ({error}). hf_causal serves "
-            f"causal language models of transformers"
-        ) from error
     refuse(name, config)
     return config
+
+
+@contextmanager
+def one_error(name: str, folder: Path, problem: str, advice: str = "") -> Iterator[None]:
+    """Raise a WeightsError for whatever a reader of a folder raises: a damaged or foreign file may cause anything.
+
+    Args:
+        name: of the backbone.
+        folder: of transformers.
+        problem: what cannot be read.
+        advice: what to do; by default to compare the folder with its source, or to fetch it again.
+    """
+    try:
+        with quiet():
+            yield
+    except (StrideError, MemoryError):
+        raise
+    except Exception as error:
+        if needs_code(folder):
+            raise WeightsError(
+                f"{name}: {folder} {problem}. It brings Python code of its own (auto_map), which is never run here. "
+                f"Take a model that transformers knows without it"
+            ) from error
+        raise WeightsError(f"{name}: {folder} {problem} ({reason(error)}). {advice or remedy(folder)}") from error
+
+
+def needs_code(folder: Path) -> bool:
+    """Whether a configuration of a folder names classes of Python files in it."""
+    for file in ("config.json", "tokenizer_config.json"):
+        try:
+            body = json.loads((folder / file).read_text(encoding="utf-8"))
+        except (OSError, ValueError, RecursionError):
+            continue
+        if isinstance(body, dict) and body.get("auto_map"):
+            return True
+    return False
 
 
 def refuse(name: str, config: Any) -> None:
@@ -83,19 +115,26 @@ def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (),
     Raises:
         WeightsError: a file is damaged, or tensors are missing or of another shape.
     """
-    try:
-        with quiet():
-            model, report = kind.from_pretrained(
-                folder, local_files_only=True, trust_remote_code=False, output_loading_info=True, **options
-            )
-    except (ValueError, KeyError, OSError, RuntimeError, EOFError, SafetensorError, pickle.UnpicklingError) as error:
-        raise WeightsError(f"{name}: the weights in {folder} cannot be loaded ({error}). {remedy(folder)}") from error
-    keys = map(str, (*report["missing_keys"], *report["mismatched_keys"]))
-    wrong = sorted(key for key in keys if not key.startswith(unused))
-    if wrong:
+    with one_error(name, folder, "holds weights that cannot be loaded"):
+        model, report = kind.from_pretrained(
+            folder,
+            local_files_only=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,  # the message below names the tensor and its shapes
+            **options,
+        )
+    if mismatched := sorted(report["mismatched_keys"]):
+        key, stored, needed = mismatched[0]
         raise WeightsError(
-            f"{name}: {folder} lacks {len(wrong)} tensors of the model or has them in another shape, such as "
-            f"{wrong[0]}; transformers would make them up. {remedy(folder)}"
+            f"{name}: {folder} has {key} in the shape {tuple(stored)}, and its configuration needs {tuple(needed)} "
+            f"({len(mismatched)} tensors have another shape). {remedy(folder)}"
+        )
+    missing = sorted(key for key in report["missing_keys"] if not key.startswith(unused))
+    if missing:
+        raise WeightsError(
+            f"{name}: {folder} lacks {len(missing)} tensors of the model, such as {missing[0]}; transformers would "
+            f"make them up. {remedy(folder)}"
         )
     return model
 
@@ -122,10 +161,15 @@ def configure(name: str, fields: Mapping[str, Any]) -> Any:
 
 
 def read_tokenizer(folder: Path) -> Any:
-    """The folder's tokenizer, or None where it has no file of one."""
+    """The folder's tokenizer, or None where it has no file of one.
+
+    Raises:
+        WeightsError: it is damaged, or needs code of its own.
+    """
     if not any((folder / file).exists() for file in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")):
         return None
-    return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
+    with one_error(folder.name, folder, "has no tokenizer that can be read"):
+        return AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
 
 
 def capabilities(model: Any, meets: frozenset[Requirement]) -> Capabilities:

@@ -85,10 +85,11 @@ def _tokenizer(folder: Path, family: str) -> Any:
 
     LLaDA's is read by its class, because the automatic class reads config.json first and warns of an unknown model.
     """
-    if family == "Dream" and (folder / "vocab.json").is_file():
-        return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
-    if family == "LLaDA" and (folder / "tokenizer.json").is_file():
-        return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
+    with transformers_models.one_error(folder.name, folder, "has no tokenizer that can be read"):
+        if family == "Dream" and (folder / "vocab.json").is_file():
+            return Qwen2Tokenizer.from_pretrained(folder, local_files_only=True)
+        if family == "LLaDA" and (folder / "tokenizer.json").is_file():
+            return PreTrainedTokenizerFast.from_pretrained(folder, local_files_only=True)
     return transformers_models.read_tokenizer(folder)
 
 

@@ -169,6 +169,13 @@ class _Stored:
             raise WeightsError(
                 f"{folder}: its tensors are not pairs of lora_A and lora_B; export it with peft's save_pretrained"
             )
+        for layer, pair in pairs.items():
+            down, up = (tuple(pair[f"{side}.weight"].shape) for side in "AB")
+            if len(down) != 2 or len(up) != 2 or down[0] != up[1]:
+                raise WeightsError(
+                    f"{folder}: {layer} has lora_A of shape {down} and lora_B of shape {up}, which share no "
+                    f"rank; train it anew or copy it again"
+                )
         return cls(name, fingerprint, alpha / (rank**0.5 if how.get("use_rslora") else rank), pairs)
 
     def layers(self, dtype: torch.dtype) -> dict[str, LowRank]:

@@ -11,7 +11,6 @@ from transformers import AutoConfig, WhisperConfig, WhisperForConditionalGenerat
 
 from harness.backbones.checkpoints import transformers_models
 from harness.errors import UsageError, WeightsError
-from harness.platform.folders import remedy
 
 SUPPRESSED = ("suppress_tokens", "begin_suppress_tokens")
 """Keys of a generation configuration: ids that are never drawn, and ids that are not drawn first."""
@@ -23,12 +22,8 @@ def read_model(name: str, folder: Path, dtype: torch.dtype) -> Any:
     Raises:
         WeightsError: another architecture, a damaged file, or missing tensors.
     """
-    try:
+    with transformers_models.one_error(name, folder, "has no configuration that can be read"):
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, OSError) as error:
-        raise WeightsError(
-            f"{name}: the configuration in {folder} cannot be read ({error}). {remedy(folder)}"
-        ) from error
     refuse(name, config)
     return transformers_models.read_whole(name, folder, WhisperForConditionalGeneration, config=config, dtype=dtype)
 

@@ -10,7 +10,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from harness.backbones.checkpoints import sources
+from harness.backbones.checkpoints import sources, transformers_models
 from harness.core import int8
 from harness.errors import WeightsError
 
@@ -36,7 +36,8 @@ def read(name: str, target: Path, body: Path) -> tuple[LlamaForCausalLM, Int[Ten
             f"{name}: {body} holds no config.json; train it: stride train backbone {body.name} --out {body}"
         )
     embedding = read_embedding(name, target)
-    config = LlamaConfig.from_pretrained(body)
+    with transformers_models.one_error(name, body, "has no configuration of a Llama"):
+        config = LlamaConfig.from_pretrained(body, local_files_only=True)
     if (config.vocab_size, config.hidden_size) != tuple(embedding.shape):
         raise WeightsError(
             f"{name}: the layers in {body} are made for an embedding of {config.vocab_size} x {config.hidden_size} and "

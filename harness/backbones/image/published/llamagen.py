@@ -27,7 +27,6 @@ from harness.backbones.slots.net import Net
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
-from harness.platform.quiet import quiet
 
 SPARE = 512
 """Entries that fit beside prompt and picture: the nodes of a last tree."""
@@ -144,11 +143,7 @@ def t5(request: Request, folder: Path, longest: int) -> Captions:
     tokenizer: Any = transformers_models.read_tokenizer(folder)
     if tokenizer is None:
         raise WeightsError(f"{request.name}: {folder} has no tokenizer; fetch the whole folder of the T5 encoder")
-    try:
-        with quiet():
-            model = T5EncoderModel.from_pretrained(folder, dtype=request.dtype, local_files_only=True)
-    except (ValueError, OSError, RuntimeError) as error:
-        raise WeightsError(f"{request.name}: {folder} cannot be loaded as a T5 encoder ({error})") from error
+    model = transformers_models.read_whole(request.name, folder, T5EncoderModel, dtype=request.dtype)
     model = model.to(request.device).eval().requires_grad_(False)
 
     @torch.inference_mode()

@@ -71,8 +71,5 @@ def read_config(request: Request, folder: Path, kind: type[Any]) -> Any:
     Raises:
         WeightsError: there is none, or it is another model's.
     """
-    try:
-        config = kind.from_pretrained(folder, local_files_only=True)
-    except (ValueError, OSError, TypeError) as error:
-        raise WeightsError(f"{request.name}: {folder} has no configuration of {kind.model_type} ({error})") from error
-    return config
+    with transformers_models.one_error(request.name, folder, f"has no configuration of {kind.model_type}"):
+        return kind.from_pretrained(folder, local_files_only=True)

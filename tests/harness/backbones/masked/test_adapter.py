@@ -252,8 +252,11 @@ def test_a_text_ends_at_the_first_end_of_text_id(kind: str, tmp_path: Path) -> N
         ({"model_type": "gpt2"}, "is of model_type 'gpt2'; give llada or Dream"),
         ({"block_type": "sequential"}, "has block_type: 'sequential'; served is 'llama'"),
         ({"mask_token_id": None}, "has no field 'mask_token_id'"),
-        ({"n_layers": 3}, r"lacks model\.layers\.2\S+ or has it in another shape \(9 tensors missing, 0 unknown\)"),
-        ({"n_layers": 1}, r"has model\.layers\.1\S+, which the model has not \(0 tensors missing, 9 unknown\)"),
+        ({"n_layers": 3}, r"lacks model\.layers\.2\S+ \(9 tensors missing, 0 of another shape, 0 unknown\)"),
+        (
+            {"n_layers": 1},
+            r"has model\.layers\.1\S+, which the model has not \(0 tensors missing, 0 of another shape, 9 unknown\)",
+        ),
     ],
 )
 def test_folders_of_other_models_are_refused(tmp_path: Path, changed: dict[str, Any], message: str) -> None:
