@@ -220,3 +220,8 @@ def test_a_wide_row_sorts_the_tokens_of_one_bucket_only(monkeypatch: pytest.Monk
     monkeypatch.setattr(torch.Tensor, "sort", counted)
     floor = nucleus_floor(p, 0.5)
     assert sizes == [int((p.view(torch.int32) >> 16 == floor.view(torch.int32) >> 16).sum())] and sizes[0] < 100
+
+
+def test_rows_on_another_device_are_sorted_there() -> None:
+    probs = warp(torch.zeros(2, 50, device="meta"), Sampling(1.0, top_p=0.5))
+    assert (probs.device.type, tuple(probs.shape)) == ("meta", (2, 50))
