@@ -32,6 +32,7 @@ from tests.mutation.trials import copy_tree, lines, preload, run_tests
 WORK = ROOT / ".mutants"
 COVERED = WORK / "covered"
 OUTCOMES = WORK / "outcomes.jsonl"
+COMMANDS = WORK / "commands.txt"
 RESULTS = ROOT / "tests" / "mutation" / "results.json"
 SURVIVORS = RESULTS.with_name("survivors.yaml")
 TESTS = ("tests/harness", "tests/methods", "tests/reports")
@@ -102,7 +103,7 @@ def measure_coverage(paths: Sequence[str], workers: int) -> None:
         run_tests(tree, [*QUICK, *test_files[number::workers]], 7200.0, cover, stop=False)
         shutil.rmtree(tree)
 
-    parallel(measure, workers)
+    parallel(measure, min(workers, len(test_files)))
     COVERED.mkdir(exist_ok=True)
     part.rename(COVERED / str(len(list(COVERED.iterdir()))))
 
@@ -214,7 +215,7 @@ def document(outcomes: Sequence[Outcome], covered_s: float, machine: str) -> dic
     why, valid = reasons(), [outcome for outcome in outcomes if outcome.outcome != "invalid"]
     survivors = [outcome for outcome in valid if not outcome.killed]
     return {
-        "command": shlex.join(["python", "-m", "tests.mutation", *sys.argv[1:]]),
+        "commands": COMMANDS.read_text(encoding="utf-8").splitlines(),
         "commit": subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip(),
         "machine": machine,
         "cosmic_ray": version("cosmic-ray"),
@@ -264,6 +265,8 @@ def main() -> int:
     if arguments.fresh:
         shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir(exist_ok=True)
+    with COMMANDS.open("a", encoding="utf-8") as file:
+        file.write(shlex.join(["python", "-m", "tests.mutation", *sys.argv[1:]]) + "\n")
     if arguments.again:
         kept = [one for one in finished().values() if one.outcome in FINAL or one.change in reasons()]
         OUTCOMES.write_text("".join(json.dumps(asdict(outcome)) + "\n" for outcome in kept), encoding="utf-8")

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
+from pathlib import Path
+
 from tests import durations
 from tests.mutation import covering, mutants
 
@@ -54,3 +58,17 @@ def test_lines_that_run_at_import_are_covered_by_every_test_of_their_module():
     covered.imported.add(("m.py", 3))
     assert covered.of(mutants.Mutant("m.py", "op", 0, 3, 0)) == {"a", "b"}
     assert covered.of(mutants.Mutant("m.py", "op", 0, 4, 0)) == set()
+
+
+def test_nine_in_ten_mutants_of_the_sample_were_killed_and_survivors_have_reasons():
+    results = json.loads((Path(mutants.__file__).parent / "results.json").read_text(encoding="utf-8"))
+    outcomes = {outcome["key"]: outcome["outcome"] for outcome in results["outcomes"]}
+    counts = Counter(outcomes.values())
+    survivors = {key for key, outcome in outcomes.items() if outcome in ("survived", "uncovered")}
+    assert len(results["outcomes"]) == len(outcomes) == results["sample"] == 300
+    assert results["mutants"] == len(outcomes) - counts["invalid"] >= 290
+    assert results["killed"] == counts["killed"] + counts["timeout"] == results["mutants"] - len(survivors)
+    assert results["share"] == round(results["killed"] / results["mutants"], 4) >= 0.9
+    assert {survivor["key"] for survivor in results["survivors"]} == survivors
+    assert all(survivor["reason"] for survivor in results["survivors"])
+    assert all(results[word] for word in ("commit", "commands", "machine", "cosmic_ray", "cpu_seconds"))
