@@ -30,6 +30,7 @@ class Registry(Generic[T]):
         self._source: dict[str, str] = {}
         self._modules: dict[str, str] = {}
         self._broken: dict[str, ContractError] = {}
+        self._plugins: set[str] = set()
         self._loaded = False
 
     def declare(self, modules: Mapping[str, str]) -> None:
@@ -70,6 +71,7 @@ class Registry(Generic[T]):
         for point in sorted(entry_points(group=self.group), key=lambda p: p.name):
             try:
                 self._add(point.name, self._open(point), _origin(point))
+                self._plugins.add(point.name)
             except PluginError as error:
                 self._broken[point.name] = error
                 warnings.warn(str(error), PluginWarning, stacklevel=2)
@@ -125,6 +127,10 @@ class Registry(Generic[T]):
         """The module or distribution that the name came from."""
         self.get(name)
         return self._source[name]
+
+    def from_plugin(self, name: str) -> bool:
+        """Whether the name came from an entry point of another package."""
+        return name in self._plugins
 
     def name_of(self, item: T) -> str:
         """The name that an object was registered under.

@@ -26,6 +26,8 @@ from harness.registry import METHODS
 BASELINE = "autoregressive"
 MASKED_BASELINE = "masked_diffusion"
 """The baseline of a masked model, which has no next-token distribution: one token a step."""
+_NOT_IN_KEY = frozenset(["name", "description", "methods", "prove", "greedy_check", "warmup", "report"])
+_NOT_IN_KEY |= {"isolation", "sample_limit_s", "cell_limit_s"}  # so that older runs can be resumed
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,11 @@ class Plan:
         """The autoregressive cell that it pairs with."""
         return next(c for c in self.cells if c.role == "baseline" and c.setting == cell.setting)
 
+    def isolated(self, cell: Cell) -> bool:
+        """Whether the cell runs in a worker process; baselines, whose outputs others need, never do."""
+        isolation = self.suite.suite.isolation or ("process" if METHODS.from_plugin(cell.name) else "none")
+        return cell.role == "method" and isolation == "process"
+
     def floor(self, cell: Cell) -> Cell | None:
         """The second autoregressive set, where T > 0."""
         return next((c for c in self.cells if c.role == "floor" and c.setting == cell.setting), None)
@@ -143,8 +150,7 @@ class Plan:
         and bytes that a preset states.
         """
         suite = self.suite.suite.model_dump()
-        drop = ("name", "description", "methods", "prove", "greedy_check", "warmup", "report")
-        key = {name: value for name, value in suite.items() if name not in drop}
+        key = {name: value for name, value in suite.items() if name not in _NOT_IN_KEY}
         if self.suite.suite.batches == (1,):
             del key["batch"]  # so that runs from before there were batches can be resumed
         key["methods"] = [_plain(use) for use in self.suite.uses]

@@ -79,6 +79,8 @@ class Suite(_Strict):
     are everything registered, at its defaults. ``at`` in a method's entry limits it to some temperatures.
     ``beside`` in the file maps a backbone to those that run whenever it does, named on the command line or not.
     ``report`` names the paper's report that the run ends with.
+    ``isolation: process`` runs the cells of methods in a worker process, ``none`` in the run's own; not given: process
+    for methods of other packages. The two limits are seconds of wall time; they hold for cells in a worker.
     """
 
     name: str = "adhoc"
@@ -99,6 +101,9 @@ class Suite(_Strict):
     prove: bool = True
     greedy_check: GreedyCheck = Field(default_factory=lambda: GreedyCheck(prompts=2, tokens=32))
     threads: int | None = Field(None, ge=1)
+    isolation: Literal["process", "none"] | None = None
+    sample_limit_s: float | None = Field(600, gt=0)
+    cell_limit_s: float | None = Field(None, gt=0)
     report: Annotated[ReportEntry | None, BeforeValidator(_by_name)] = None
 
     @property

@@ -57,11 +57,10 @@ class Verdicts:
         Args:
             samples: of the cell. Without one that succeeded there is no word.
         """
-        verdict: dict[str, Any] = {"word": None, "total_variation": None, "case": None, "greedy": None}
-        timed = [sample for sample in samples if sample.status == "ok" and not sample.warmup]
+        timed = _timed(samples)
         if not timed:
-            return verdict | {"note": "no sample succeeded, so nothing is known of its output"}
-        verdict |= self._enumerated(cell.method)
+            return dict(_NOTHING_TIMED)
+        verdict = {**_NO_VERDICT, **self._enumerated(cell.method)}
         if cell.method.claim is Claim.APPROXIMATE:
             return verdict
         if verdict["word"] != "broken" and cell.backbone != "tabular" and self.plan.suite.suite.prove:
@@ -171,6 +170,23 @@ class Verdicts:
         run.target.prefill()
         row = run.target.forward()[0]
         return float(row[reference[at]] - row[tokens[at]])
+
+
+_NO_VERDICT = {"word": None, "total_variation": None, "case": None, "greedy": None}
+_NOTHING_TIMED = {**_NO_VERDICT, "note": "no sample succeeded, so nothing is known of its output"}
+
+
+def unproved(cell: Cell, samples: Sequence[Sample], reason: str) -> dict[str, Any]:
+    """The verdict of a cell whose proof cannot be run. Its timed outputs still count."""
+    timed = _timed(samples)
+    if not timed:
+        return dict(_NOTHING_TIMED)
+    verdict = {**_NO_VERDICT, "word": _unproved(cell.method), "note": reason, "error": reason}
+    return verdict if cell.method.claim is Claim.APPROXIMATE else verdict | _timed_verdict(cell, timed)
+
+
+def _timed(samples: Sequence[Sample]) -> list[Sample]:
+    return [sample for sample in samples if sample.status == "ok" and not sample.warmup]
 
 
 def _timed_verdict(cell: Cell, timed: Sequence[Sample]) -> dict[str, Any]:

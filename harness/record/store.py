@@ -4,6 +4,8 @@
     RUN/records/CELL/PROMPT-HASH--REP.json  one finished decode each (``-warmup`` before the dot)
     RUN/cells/CELL/                         a sealed cell: samples.parquet, steps.parquet, cell.json
     RUN/conditions/CELL/PROMPT-HASH-0.npy   what a baseline's meshes were made from
+    RUN/started/CELL.json                   what a worker process began in a cell and has not finished
+    RUN/workers/BACKBONE-DTYPE-N.log        what the N-th worker process of a backbone printed
 
 A file gets its name by a rename, after its bytes are on the disk. So does the folder of a sealed cell; its records are
 removed after that. Whatever a kill leaves behind ends in ``~partial``.
@@ -248,6 +250,48 @@ class Store:
         with self._room():
             put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
             drop(self.path / "records" / cell)
+            drop(self._mark(cell))
+
+    def mark_started(self, cell: str, reason: str) -> None:
+        """Say, durably, why the cell must not be started again if it is not unmarked. Its seal unmarks it too.
+
+        Raises:
+            RunIncomplete: the disk is full or read-only.
+        """
+        path = self._mark(cell)
+        with self._room():
+            make(path.parent)
+            put(path, encode({"schema": SCHEMA, "reason": reason}))
+
+    def unmark_started(self, cell: str) -> None:
+        """What was started in the cell is finished."""
+        drop(self._mark(cell))
+
+    def started(self, cell: str) -> str | None:
+        """The reason of the cell's mark; None: it has none.
+
+        Raises:
+            StoreError: the mark is damaged.
+        """
+        path = self._mark(cell)
+        if not path.exists():
+            return None
+        return str(load(path, "Remove it to start the cell again.")["reason"])
+
+    def log_of_worker(self, backbone: str, dtype: str) -> Path:
+        """A new empty file for what a worker process prints.
+
+        Raises:
+            RunIncomplete: the disk is full or read-only.
+        """
+        folder, stem = self.path / "workers", f"{quote(backbone, safe='')[:160]}-{dtype}"
+        with self._room():
+            make(folder)
+            number = 1
+            while (path := folder / f"{stem}-{number}.log").exists():
+                number += 1
+            path.touch()
+        return path
 
     def reopen(self, cell: str) -> None:
         """Remove the seal of a skipped cell, which holds no sample, so that it can run."""
@@ -292,6 +336,9 @@ class Store:
             raise UnknownNameError("cell", cell, self.manifest["cells"])
         return self.path / "cells" / cell
 
+    def _mark(self, cell: str) -> Path:
+        return self.path / "started" / f"{cell}.json"
+
     def _records(self, cell: str) -> list[Path]:
         return sorted((self.path / "records" / cell).glob("*.json"))
 
@@ -312,7 +359,7 @@ class Store:
         return f"Restore {self._folder(cell)} from a copy, or delete that folder and run again with --resume."
 
     def _clear(self) -> None:
-        for pattern in ("*", "cells/*", "cells/*/*", "records/*/*", "conditions/*/*"):
+        for pattern in ("*", "cells/*", "cells/*/*", "records/*/*", "conditions/*/*", "started/*"):
             for path in self.path.glob(pattern + PARTIAL):
                 drop(path)
         for cell in self.cells():

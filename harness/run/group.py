@@ -11,6 +11,7 @@ from harness.plan.cells import Cell, Plan
 from harness.platform.surroundings import restored
 from harness.proof.verdicts import Verdicts
 from harness.record.store import Store
+from harness.run.isolation import IsolatedCells
 from harness.run.loading import LoadedGroup, load_group
 from harness.run.options import Options
 from harness.run.schedule import Schedule
@@ -42,14 +43,16 @@ def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options
 
 def _run(group: LoadedGroup) -> None:
     scorer = Scorer(group)
-    Schedule(group, scorer).run()
-    group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
-    verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, group.options.fetch)
-    for cell in group.cells:
-        with restored():
-            verdict = verdicts.of(cell, group.store.pending(cell.id))
-        meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell)
-        group.store.seal(cell.id, {**meta, "verdict": verdict, "set_scores": scorer.score_set(cell)})
+    with IsolatedCells(group) as isolated:
+        Schedule(group, scorer, isolated).run()
+        group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
+        verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, group.options.fetch)
+        for cell in group.cells:
+            samples = group.store.pending(cell.id)
+            with restored():
+                verdict = isolated.verdict(cell, samples) if cell in isolated else verdicts.of(cell, samples)
+            meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell)
+            group.store.seal(cell.id, {**meta, "verdict": verdict, "set_scores": scorer.score_set(cell)})
 
 
 def _facts(group: LoadedGroup, cell: Cell) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 
 from harness.core.backbone import Backbone
@@ -40,26 +40,35 @@ def load_group(plan: Plan, cells: Sequence[Cell], store: Store, options: Options
     Raises:
         StoreError: cells that were sealed before ran on other weights.
     """
-    name, dtype = cells[0].group
-    options.progress.say(f"loading {name} in {dtype}")
     try:
-        if options.fetch:
-            presets.fetch(name, options.progress.say)
-        backbone = presets.load(name, dtype, options.device, options.fetch)
+        group = load_models(plan, cells, store, options)
     except (WeightsError, UsageError) as error:
         _skip(plan, cells, store, options, f"{type(error).__name__}: {error}")
         return None
-    _refuse_other_weights(store, backbone, cells[0].group)
-    load_drafter = cache(partial(presets.drafter, backbone, fetch=options.fetch))
+    _refuse_other_weights(store, group.backbone, cells[0].group)
     missing: dict[str, list[Cell]] = {}
     for cell in cells:
-        if reason := _missing(cell, backbone, load_drafter):
+        if reason := _missing(cell, group.backbone, group.load_drafter):
             missing.setdefault(reason, []).append(cell)
     for reason, unable in missing.items():
         _skip(plan, unable, store, options, reason)
     skipped = {cell for unable in missing.values() for cell in unable}
-    able = tuple(cell for cell in cells if cell not in skipped)
-    return LoadedGroup(plan, store, options, able, backbone, load_drafter)
+    return replace(group, cells=tuple(cell for cell in cells if cell not in skipped))
+
+
+def load_models(plan: Plan, cells: Sequence[Cell], store: Store, options: Options) -> LoadedGroup:
+    """The cells with the backbone that they share.
+
+    Raises:
+        WeightsError, UsageError: the backbone cannot be loaded.
+    """
+    name, dtype = cells[0].group
+    options.progress.say(f"loading {name} in {dtype}")
+    if options.fetch:
+        presets.fetch(name, options.progress.say)
+    backbone = presets.load(name, dtype, options.device, options.fetch)
+    load_drafter = cache(partial(presets.drafter, backbone, fetch=options.fetch))
+    return LoadedGroup(plan, store, options, tuple(cells), backbone, load_drafter)
 
 
 def _refuse_other_weights(store: Store, backbone: Backbone, group: tuple[str, str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -12,23 +12,26 @@ from harness.plan.cells import Cell
 from harness.platform.surroundings import restored
 from harness.record.columns import Record
 from harness.run.attempt import Attempt, attempt
+from harness.run.isolation import IsolatedCells, Key
 from harness.run.loading import LoadedGroup
 from harness.run.scoring import Scorer
 
 WARMUP_TOKENS = 8
 
-Key = tuple[Prompt, int]
-"""A prompt and a repetition of it."""
 Todo = Mapping[Cell, set[tuple[str, int]]]
 """Prompt ids and repetitions that each cell still has to decode."""
 
 
 class Schedule:
-    """Decodes what is not stored yet. An output is scored and written as soon as its baseline's output is known."""
+    """Decodes what is not stored yet. An output is scored and written as soon as its baseline's output is known.
 
-    def __init__(self, group: LoadedGroup, scorer: Scorer) -> None:
+    Isolated cells decode a batch of prompts after all other cells, so that the outputs of baselines are known.
+    """
+
+    def __init__(self, group: LoadedGroup, scorer: Scorer, isolated: IsolatedCells) -> None:
         self._group = group
         self._scorer = scorer
+        self._isolated = isolated
         self._suite = group.plan.suite.suite
         self._done = {cell: group.store.done(cell.id) for cell in group.cells}
 
@@ -51,12 +54,12 @@ class Schedule:
 
     def _warm_up(self, cell: Cell, prompts: Sequence[Prompt]) -> None:
         """One batch of short decodes a repetition. They are stored with a flag, and never counted."""
-        short = replace(cell, max_new_tokens=min(WARMUP_TOKENS, cell.max_new_tokens))
         for repetition in range(self._suite.warmup):
-            for decoded in self._decode(short, [(prompt, repetition) for prompt in prompts[: cell.batch]]):
-                if (decoded.prompt.id, repetition, True) not in self._done[cell]:
-                    sample = replace(decoded.sample, warmup=True)
-                    self._group.store.write(cell.id, Record(sample, decoded.steps))
+            keys = [(prompt, repetition) for prompt in prompts[: cell.batch]]
+            if cell in self._isolated:
+                self._isolated.warm_up(cell, keys)
+            else:
+                warm_up(self._group, cell, keys, self._done[cell])
 
     def _interleave(self, cells: Sequence[Cell], keys: Sequence[Key], todo: Todo) -> None:
         """Let all cells decode one batch of prompts before the next. The cells take turns to begin."""
@@ -67,9 +70,11 @@ class Schedule:
 
     def _prompts(self, order: Sequence[Cell], keys: Sequence[Key], todo: Todo) -> None:
         waiting: list[tuple[Cell, Attempt]] = []
+        open_keys = {cell: [(prompt, r) for prompt, r in keys if (prompt.id, r) in todo[cell]] for cell in order}
         for cell in order:
-            open_keys = [(prompt, repetition) for prompt, repetition in keys if (prompt.id, repetition) in todo[cell]]
-            for decoded in self._decode(cell, open_keys):
+            if cell in self._isolated:
+                continue
+            for decoded in decode_batch(self._group, cell, open_keys[cell]):
                 self._scorer.add_baseline(cell, decoded.sample)
                 waiting.append((cell, decoded))
             for ready in [item for item in waiting if self._scorer.has_baseline(item[0], item[1].sample)]:
@@ -77,15 +82,29 @@ class Schedule:
                 self._scorer.finish(*ready)
         for cell, decoded in waiting:  # the baseline failed on this prompt, or was lost
             self._scorer.finish(cell, decoded)
+        for cell in order:
+            if cell in self._isolated and open_keys[cell]:
+                baselines = self._scorer.baselines(cell, [(prompt.id, r) for prompt, r in open_keys[cell]])
+                self._isolated.decode(cell, open_keys[cell], baselines)
 
-    def _decode(self, cell: Cell, keys: Sequence[Key]) -> list[Attempt]:
-        """The decodes of one batch. A store that fails ends the run."""
-        jobs = [partial(attempt, self._group, cell, prompt, repetition) for prompt, repetition in keys]
-        attempts: list[Attempt] = []
-        with restored():
-            results = Batch[Attempt](cell.batch).run(jobs)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
-            attempts.append(result)
-        return attempts
+
+def decode_batch(group: LoadedGroup, cell: Cell, keys: Sequence[Key]) -> list[Attempt]:
+    """The decodes of one batch. A store that fails ends the run."""
+    jobs = [partial(attempt, group, cell, prompt, repetition) for prompt, repetition in keys]
+    attempts: list[Attempt] = []
+    with restored():
+        results = Batch[Attempt](cell.batch).run(jobs)
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+        attempts.append(result)
+    return attempts
+
+
+def warm_up(group: LoadedGroup, cell: Cell, keys: Sequence[Key], done: Container[tuple[str, int, bool]]) -> None:
+    """Short decodes of one batch, which are written unless they are in ``done``."""
+    short = replace(cell, max_new_tokens=min(WARMUP_TOKENS, cell.max_new_tokens))
+    for decoded in decode_batch(group, short, keys):
+        sample = replace(decoded.sample, warmup=True)
+        if (sample.prompt, sample.repetition, True) not in done:
+            group.store.write(cell.id, Record(sample, decoded.steps))

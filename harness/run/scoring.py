@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, SupportsFloat
 
@@ -25,6 +25,9 @@ from harness.run.loading import LoadedGroup
 LEADING = 16
 """Number of probabilities of a distribution in `Sample.leading`."""
 
+Baselines = dict[tuple[str, str, int], tuple[int, ...]]
+"""Output ids by the baseline's cell, prompt and repetition."""
+
 
 class Scorer:
     """Scores the decodes of a group and writes them."""
@@ -32,7 +35,7 @@ class Scorer:
     def __init__(self, group: LoadedGroup) -> None:
         self._plan, self._store, self._options = group.plan, group.store, group.options
         self._backbone = group.backbone
-        self._baseline_tokens: dict[tuple[str, str, int], tuple[int, ...]] = {}
+        self._baseline_tokens: Baselines = {}
 
     def read_baselines(self, cells: Sequence[Cell]) -> None:
         """Read the stored outputs of the baselines of these cells."""
@@ -44,6 +47,15 @@ class Scorer:
         """Remember an output where the cell is a baseline, since others are compared with it."""
         if cell.role == "baseline" and sample.status == "ok":
             self._baseline_tokens[cell.id, sample.prompt, sample.repetition] = sample.tokens
+
+    def baselines(self, cell: Cell, prompts: Iterable[tuple[str, int]]) -> Baselines:
+        """The outputs that those of the cell are compared with, as far as they are known."""
+        keys = [(self._plan.baseline(cell).id, prompt, repetition) for prompt, repetition in prompts]
+        return {key: self._baseline_tokens[key] for key in keys if key in self._baseline_tokens}
+
+    def learn(self, baselines: Baselines) -> None:
+        """Remember outputs of baselines that another process decoded."""
+        self._baseline_tokens.update(baselines)
 
     def has_baseline(self, cell: Cell, sample: Sample) -> bool:
         """Whether the output that this one is compared with is known."""

@@ -1,0 +1,324 @@
+"""Isolated cells: a worker process decodes and proves them, so that what ends it fails the cells of one method only.
+
+One warm worker (`harness.run.worker`) serves all isolated cells of a group. The run waits for each answer up to a
+limit. A worker that ends or passes the limit is killed; the rest of its cell fails with that reason, and a new worker
+goes on with the other cells. A mark in the store, written before each request and removed after the answer, keeps
+`--resume` from starting such a cell again, even where the run itself was killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from multiprocessing.connection import Pipe
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+
+import torch
+
+from harness.core.method import Method
+from harness.core.task import Prompt
+from harness.errors import RunIncomplete, StrideError
+from harness.plan.cells import Cell
+from harness.proof.verdicts import unproved
+from harness.record.columns import Record, Sample
+from harness.run.loading import LoadedGroup
+from harness.run.options import Options, Progress
+from harness.run.scoring import Baselines
+
+Key = tuple[Prompt, int]
+"""A prompt and a repetition of it."""
+
+POLL_S = 0.2
+"""How often a worker that is silent is checked for being alive."""
+GRACE_S = 5.0
+"""How long a worker that closed its connection may take to end."""
+LOG_BYTES = 64 * 1024
+"""How much of the end of a worker's log is kept."""
+PROOF_SAMPLES = 10
+"""A proof may take as long as so many samples."""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What a worker needs to load a group: the dumped suite, the run folder and how to run."""
+
+    suite: dict[str, Any]
+    group: tuple[str, str]
+    path: str
+    options: Options
+    threads: int
+
+
+@dataclass(frozen=True)
+class Decode:
+    """Decode, score and write prompts (ids and repetitions) of a cell, or decode its warm-up."""
+
+    cell: str
+    keys: tuple[tuple[str, int], ...]
+    baselines: Baselines
+    warmup: bool = False
+
+
+@dataclass(frozen=True)
+class Prove:
+    """Answer with the verdict of a cell."""
+
+    cell: str
+
+
+class Limit(NamedTuple):
+    """How long an answer may take, and the limit in words."""
+
+    seconds: float
+    text: str
+
+
+class WorkerEnded(Exception):
+    """The worker ended, or passed a limit and was killed; says how."""
+
+
+class Worker:
+    """A worker process, from its start to its end.
+
+    Raises:
+        WorkerEnded: it ended before it was ready.
+        WeightsError, UsageError, StoreError: it cannot load the backbone.
+    """
+
+    def __init__(self, setup: Setup, log: Path) -> None:
+        self._log = log
+        self._output = b""
+        self._connection, theirs = Pipe()
+        options = [f"-W{option}" for option in sys.warnoptions]
+        words = [sys.executable, *options, "-m", "harness.run.worker", str(theirs.fileno()), str(os.getpid())]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        self._process = subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=(theirs.fileno(),),
+            start_new_session=True,  # ^C is for the run, which ends its worker
+            env=environment,
+        )
+        self._relay = threading.Thread(target=self._show_output, daemon=True)
+        self._relay.start()
+        theirs.close()
+        try:
+            self.ask(setup, None)
+        except BaseException:
+            self.close()
+            raise
+
+    def ask(self, request: object, limit: Limit | None) -> Any:
+        """The worker's answer.
+
+        Raises:
+            WorkerEnded: there is none. StrideError: the worker's store cannot be used, or its backbone not be loaded.
+        """
+        begin = time.monotonic()
+        try:
+            self._connection.send(request)
+            while not self._connection.poll(POLL_S):
+                if self._process.poll() is not None and not self._connection.poll():
+                    raise EOFError
+                if limit is not None and time.monotonic() - begin > limit.seconds:
+                    self._show_stacks()
+                    self.close()
+                    raise WorkerEnded(f"passed the limit of {limit.text}")
+            answer = self._connection.recv()
+        except (EOFError, OSError) as error:
+            raise WorkerEnded(self._ending()) from error
+        if isinstance(answer, StrideError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        """Kill the worker and what it started, and keep the end of its log."""
+        if self._connection.closed:
+            return
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+        self._connection.close()
+        self._relay.join(GRACE_S)
+        with suppress(OSError):
+            if self._output:
+                self._log.write_bytes(self._output)
+            else:
+                self._log.unlink()
+
+    def _show_output(self) -> None:
+        """Send what the worker prints to standard error, and remember the end of it."""
+        assert self._process.stdout is not None, "it is a pipe"
+        while data := os.read(self._process.stdout.fileno(), LOG_BYTES):
+            self._output = (self._output + data)[-LOG_BYTES:]
+            sys.stderr.write(data.decode(errors="replace"))
+
+    def _show_stacks(self) -> None:
+        """Have the worker's faulthandler write where it is."""
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(POLL_S)
+
+    def _ending(self) -> str:
+        try:
+            code = self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            code = None
+        self.close()
+        if code is None:
+            return "closed its connection to the run"
+        if code >= 0:
+            return f"ended with exit code {code}"
+        name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
+        return f"ended with {name}" + (" (the kernel does so where memory is full)" if name == "SIGKILL" else "")
+
+
+class IsolatedCells:
+    """The isolated cells of a group and the worker that serves them; a context that ends the worker."""
+
+    def __init__(self, group: LoadedGroup) -> None:
+        self._group = group
+        self._suite = group.plan.suite.suite
+        self._cells = frozenset(cell for cell in group.cells if group.plan.isolated(cell))
+        marks = {cell: group.store.started(cell.id) for cell in self._cells}
+        self._failed = {cell: reason for cell, reason in marks.items() if reason is not None}
+        self._unprovable: dict[Method[Any], str] = {}
+        self._seconds = dict.fromkeys(self._cells, 0.0)
+        self._worker: Worker | None = None
+        self._log = Path()
+
+    def __enter__(self) -> IsolatedCells:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._worker is not None:
+            self._worker.close()
+
+    def __contains__(self, cell: Cell) -> bool:
+        return cell in self._cells
+
+    def warm_up(self, cell: Cell, keys: Sequence[Key]) -> None:
+        """One batch of short decodes, written with a flag."""
+        self._decode(cell, keys, Decode(cell.id, _plain(keys), {}, warmup=True))
+
+    def decode(self, cell: Cell, keys: Sequence[Key], baselines: Baselines) -> None:
+        """Decode, score and write one batch; ``baselines`` are the outputs to compare with."""
+        self._decode(cell, keys, Decode(cell.id, _plain(keys), baselines))
+        for prompt, _ in keys:
+            self._group.options.progress.done(cell, prompt)
+
+    def verdict(self, cell: Cell, samples: Sequence[Sample]) -> dict[str, Any]:
+        """As `Verdicts.of`; where the worker ends, the verdict has that as its ``error``."""
+        reason = self._failed.get(cell) or self._unprovable.get(cell.method)
+        if reason is None and any(sample.status == "ok" for sample in samples):
+            answer = self._ask(cell, Prove(cell.id), "proved its claim", PROOF_SAMPLES)
+            if answer is not None:
+                return dict(answer)
+            reason = self._unprovable[cell.method] = self._failed[cell]
+        return unproved(cell, samples, reason or "")
+
+    def _decode(self, cell: Cell, keys: Sequence[Key], request: Decode) -> None:
+        if cell not in self._failed:
+            stage = "warmed up on" if request.warmup else "decoded"
+            prompts = ", ".join(f"{prompt.id} (repetition {repetition})" for prompt, repetition in keys)
+            self._ask(cell, request, f"{stage} {prompts}", len(keys))
+        if cell in self._failed:
+            self._fail(cell, keys, request.warmup)
+
+    def _fail(self, cell: Cell, keys: Sequence[Key], warmup: bool) -> None:
+        """Write failed samples where there are none."""
+        done = self._group.store.done(cell.id)
+        for prompt, repetition in keys:
+            if (prompt.id, repetition, warmup) not in done:
+                error = self._failed[cell]
+                sample = Sample(prompt.id, repetition, warmup, "failed", error, prompt.category)
+                self._group.store.write(cell.id, Record(sample, ()))
+
+    def _ask(self, cell: Cell, request: Decode | Prove, doing: str, samples: int) -> Any:
+        """The worker's answer, which may take as long as so many samples; None where it ended: the cell has failed."""
+        store, limit = self._group.store, self._limit(cell, samples)
+        if limit is not None and limit.seconds <= 0:
+            self._give_up(cell, f"its cell passed the limit of {limit.text} before it {doing}")
+            return None
+        worker = self._started()
+        store.mark_started(cell.id, f"the run ended while this method {doing}, so it is not started again")
+        begin = time.monotonic()
+        try:
+            with _termination_as_interrupt():
+                return worker.ask(request, limit)
+        except WorkerEnded as end:
+            self._worker = None
+            log = self._log.relative_to(store.path)
+            where = f"; see {log} in the run folder" if self._log.exists() else ""
+            self._give_up(cell, f"its process {end} while it {doing}, so it is not started again{where}")
+            return None
+        finally:
+            self._seconds[cell] += time.monotonic() - begin
+            if cell not in self._failed:
+                store.unmark_started(cell.id)
+
+    def _limit(self, cell: Cell, samples: int) -> Limit | None:
+        """The limit of a request that is reached first."""
+        limits = []
+        if (sample_s := self._suite.sample_limit_s) is not None:
+            limits.append(Limit(sample_s * samples, f"{sample_s * samples:g} s (sample_limit_s: {sample_s:g})"))
+        if (cell_s := self._suite.cell_limit_s) is not None:
+            limits.append(Limit(cell_s - self._seconds[cell], f"{cell_s:g} s a cell (cell_limit_s)"))
+        return min(limits, default=None)
+
+    def _give_up(self, cell: Cell, reason: str) -> None:
+        self._failed[cell] = reason
+        self._group.options.progress.say(f"{cell.label}: {reason}")
+        self._group.store.mark_started(cell.id, reason)
+
+    def _started(self) -> Worker:
+        """The worker, started where there is none.
+
+        Raises:
+            RunIncomplete: it cannot start.
+        """
+        if self._worker is not None:
+            return self._worker
+        group, store = self._group.cells[0].group, self._group.store
+        options = replace(self._group.options, progress=Progress())
+        setup = Setup(self._suite.model_dump(), group, str(store.path.resolve()), options, torch.get_num_threads())
+        self._log = store.log_of_worker(*group)
+        try:
+            self._worker = Worker(setup, self._log)
+        except (WorkerEnded, StrideError) as error:
+            raise RunIncomplete(
+                f"the process that decodes isolated cells of {group[0]} could not start: it {error}. Read {self._log}. "
+                f"Go on with --resume, or decode in the run's own process with --resume --set isolation=none."
+            ) from error
+        return self._worker
+
+
+def _plain(keys: Sequence[Key]) -> tuple[tuple[str, int], ...]:
+    return tuple((prompt.id, repetition) for prompt, repetition in keys)
+
+
+@contextmanager
+def _termination_as_interrupt() -> Iterator[None]:
+    """SIGTERM, with which schedulers end a job, unwinds as ^C does, so that no cell is left marked as started."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(number: int, frame: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
