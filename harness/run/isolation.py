@@ -98,9 +98,9 @@ class Worker:
         self._log = log
         self._output = b""
         self._connection, theirs = Pipe()
-        options = [f"-W{option}" for option in sys.warnoptions]
+        options = ["-P", *(f"-W{option}" for option in sys.warnoptions)]  # -P: the working folder shadows nothing
         words = [sys.executable, *options, "-m", "harness.run.worker", str(theirs.fileno()), str(os.getpid())]
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
@@ -129,7 +129,7 @@ class Worker:
         try:
             self._connection.send(request)
             while not self._connection.poll(POLL_S):
-                if self._process.poll() is not None and not self._connection.poll():
+                if self.ended and not self._connection.poll():
                     raise EOFError
                 if limit is not None and time.monotonic() - begin > limit.seconds:
                     self._show_stacks()
@@ -137,7 +137,7 @@ class Worker:
                     raise WorkerEnded(f"passed the limit of {limit.text}")
             answer = self._connection.recv()
         except (EOFError, OSError) as error:
-            raise WorkerEnded(self._ending()) from error
+            raise WorkerEnded(self.ending()) from error
         if isinstance(answer, StrideError):
             raise answer
         return answer
@@ -157,19 +157,13 @@ class Worker:
             else:
                 self._log.unlink()
 
-    def _show_output(self) -> None:
-        """Send what the worker prints to standard error, and remember the end of it."""
-        assert self._process.stdout is not None, "it is a pipe"
-        while data := os.read(self._process.stdout.fileno(), LOG_BYTES):
-            self._output = (self._output + data)[-LOG_BYTES:]
-            sys.stderr.write(data.decode(errors="replace"))
+    @property
+    def ended(self) -> bool:
+        """Whether its process has ended."""
+        return self._process.poll() is not None
 
-    def _show_stacks(self) -> None:
-        """Have the worker's faulthandler write where it is."""
-        self._process.send_signal(signal.SIGUSR1)
-        time.sleep(POLL_S)
-
-    def _ending(self) -> str:
+    def ending(self) -> str:
+        """How its process ended."""
         try:
             code = self._process.wait(GRACE_S)
         except subprocess.TimeoutExpired:
@@ -181,6 +175,19 @@ class Worker:
             return f"ended with exit code {code}"
         name = signal.Signals(-code).name if -code in list(signal.Signals) else f"signal {-code}"
         return f"ended with {name}" + (" (the kernel does so where memory is full)" if name == "SIGKILL" else "")
+
+    def _show_output(self) -> None:
+        """Send what the worker prints to standard error, and remember the end of it."""
+        assert self._process.stdout is not None, "it is a pipe"
+        while data := os.read(self._process.stdout.fileno(), LOG_BYTES):
+            self._output = (self._output + data)[-LOG_BYTES:]
+            with suppress(ValueError, OSError):  # standard error is closed, or cannot hold a character
+                sys.stderr.write(data.decode(errors="replace"))
+
+    def _show_stacks(self) -> None:
+        """Have the worker's faulthandler write where it is."""
+        self._process.send_signal(signal.SIGUSR1)
+        time.sleep(POLL_S)
 
 
 class IsolatedCells:
@@ -195,6 +202,7 @@ class IsolatedCells:
         self._unprovable: dict[Method[Any], str] = {}
         self._seconds = dict.fromkeys(self._cells, 0.0)
         self._worker: Worker | None = None
+        self._latest: Cell | None = None
         self._log = Path()
 
     def __enter__(self) -> IsolatedCells:
@@ -221,7 +229,7 @@ class IsolatedCells:
         """As `Verdicts.of`; where the worker ends, the verdict has that as its ``error``."""
         reason = self._failed.get(cell) or self._unprovable.get(cell.method)
         if reason is None and any(sample.status == "ok" for sample in samples):
-            answer = self._ask(cell, Prove(cell.id), "proved its claim", PROOF_SAMPLES)
+            answer = self._ask(cell, Prove(cell.id), "proved its claim", self._sample_limit(PROOF_SAMPLES))
             if answer is not None:
                 return dict(answer)
             reason = self._unprovable[cell.method] = self._failed[cell]
@@ -231,7 +239,10 @@ class IsolatedCells:
         if cell not in self._failed:
             stage = "warmed up on" if request.warmup else "decoded"
             prompts = ", ".join(f"{prompt.id} (repetition {repetition})" for prompt, repetition in keys)
-            self._ask(cell, request, f"{stage} {prompts}", len(keys))
+            limits = (self._sample_limit(len(keys)), self._cell_limit(cell))
+            begin = time.monotonic()
+            self._ask(cell, request, f"{stage} {prompts}", min(filter(None, limits), default=None))
+            self._seconds[cell] += time.monotonic() - begin
         if cell in self._failed:
             self._fail(cell, keys, request.warmup)
 
@@ -244,37 +255,44 @@ class IsolatedCells:
                 sample = Sample(prompt.id, repetition, warmup, "failed", error, prompt.category)
                 self._group.store.write(cell.id, Record(sample, ()))
 
-    def _ask(self, cell: Cell, request: Decode | Prove, doing: str, samples: int) -> Any:
-        """The worker's answer, which may take as long as so many samples; None where it ended: the cell has failed."""
-        store, limit = self._group.store, self._limit(cell, samples)
+    def _ask(self, cell: Cell, request: Decode | Prove, doing: str, limit: Limit | None) -> Any:
+        """The worker's answer; None where it ended, and the cell has failed."""
+        store = self._group.store
         if limit is not None and limit.seconds <= 0:
             self._give_up(cell, f"its cell passed the limit of {limit.text} before it {doing}")
             return None
         worker = self._started()
+        if cell in self._failed:
+            return None
+        self._latest = cell
         store.mark_started(cell.id, f"the run ended while this method {doing}, so it is not started again")
-        begin = time.monotonic()
         try:
             with _termination_as_interrupt():
                 return worker.ask(request, limit)
         except WorkerEnded as end:
             self._worker = None
-            log = self._log.relative_to(store.path)
-            where = f"; see {log} in the run folder" if self._log.exists() else ""
-            self._give_up(cell, f"its process {end} while it {doing}, so it is not started again{where}")
+            self._give_up(cell, f"its process {end} while it {doing}, so it is not started again{self._where()}")
             return None
         finally:
-            self._seconds[cell] += time.monotonic() - begin
             if cell not in self._failed:
                 store.unmark_started(cell.id)
 
-    def _limit(self, cell: Cell, samples: int) -> Limit | None:
-        """The limit of a request that is reached first."""
-        limits = []
-        if (sample_s := self._suite.sample_limit_s) is not None:
-            limits.append(Limit(sample_s * samples, f"{sample_s * samples:g} s (sample_limit_s: {sample_s:g})"))
-        if (cell_s := self._suite.cell_limit_s) is not None:
-            limits.append(Limit(cell_s - self._seconds[cell], f"{cell_s:g} s a cell (cell_limit_s)"))
-        return min(limits, default=None)
+    def _sample_limit(self, samples: int) -> Limit | None:
+        seconds = self._suite.sample_limit_s
+        if seconds is None:
+            return None
+        return Limit(seconds * samples, f"{seconds * samples:g} s (sample_limit_s: {seconds:g})")
+
+    def _cell_limit(self, cell: Cell) -> Limit | None:
+        """What is left to the decodes of the cell in this session."""
+        seconds = self._suite.cell_limit_s
+        if seconds is None:
+            return None
+        return Limit(seconds - self._seconds[cell], f"{seconds:g} s a cell (cell_limit_s)")
+
+    def _where(self) -> str:
+        log = self._log.relative_to(self._group.store.path)
+        return f"; see {log} in the run folder" if self._log.exists() else ""
 
     def _give_up(self, cell: Cell, reason: str) -> None:
         self._failed[cell] = reason
@@ -287,9 +305,13 @@ class IsolatedCells:
         Raises:
             RunIncomplete: it cannot start.
         """
-        if self._worker is not None:
-            return self._worker
         group, store = self._group.cells[0].group, self._group.store
+        if self._worker is not None:
+            if not self._worker.ended:
+                return self._worker
+            reason = f"its process {self._worker.ending()} after it had answered, so it is not started again"
+            if self._latest is not None and not store.sealed(self._latest.id):
+                self._give_up(self._latest, reason + self._where())
         options = replace(self._group.options, progress=Progress())
         setup = Setup(self._suite.model_dump(), group, str(store.path.resolve()), options, torch.get_num_threads())
         self._log = store.log_of_worker(*group)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import tomllib
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
+from harness.errors import RunIncomplete
 from harness.record.store import Store
 from harness.registry import METHODS
-from tests.support.cli import stride
+from harness.run import isolation, worker
+from tests.support.cli import Outcome, stride
+from tests.support.one_by_one import OneByOne, register
 from tests.support.runs import by_label, counted
 
 PLUGIN = Path(__file__).resolve().parents[2] / "plugins" / "bad_day"
@@ -63,9 +64,9 @@ def columns(cell: Any) -> Any:
 
 @pytest.mark.slow
 def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugin: Path) -> None:
-    reasons = {"segfault": "SIGSEGV", "exit": "exit code 0", "kill": "SIGKILL", "hang": "passed the limit of 3 s"}
+    reasons = {"segfault": "SIGSEGV", "exit": "exit code 0", "kill": "SIGKILL", "hang": "passed the limit of 5 s"}
     methods = [word for fault in (*reasons, "none") for word in bad_day(fault)]
-    limits = ("--set", "sample_limit_s=3")
+    limits = ("--set", "sample_limit_s=5")
     outcome = stride("run", "--method", "sjd", *methods, *WORDS, *limits, "--out", tmp_path / "run")
     cells = by_label(Store.open(tmp_path / "run"))
     assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 7, 2 * len(reasons))
@@ -73,8 +74,8 @@ def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugi
         cell = cell_of(cells, fault)
         assert counted(cell)["error"].str.contains(reason).all(), counted(cell)["error"].tolist()
         assert cell.meta["verdict"]["word"] is None
-    assert Counter(plugin.read_text().split()) >= Counter({fault: 1 for fault in reasons})
-    assert all(plugin.read_text().split().count(fault) == 1 for fault in reasons)  # the warm-up; no decode after it
+    starts = Counter(plugin.read_text().split())
+    assert {fault: starts[fault] for fault in reasons} == dict.fromkeys(reasons, 1)  # the warm-up; no decode after it
     error = counted(cell_of(cells, "segfault"))["error"].iloc[0]
     log = tmp_path / "run" / error.partition("see ")[2].partition(" in the run")[0]
     assert "Fatal Python error: Segmentation fault" in log.read_text()
@@ -88,3 +89,200 @@ def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugi
     for name, cell in by_label(Store.open(tmp_path / "alone")).items():
         assert columns(cell) == columns(cells[name])
         assert cell.meta["verdict"] == cells[name].meta["verdict"]
+
+
+@pytest.mark.slow
+def test_a_resume_does_not_start_what_ended_the_run(
+    tmp_path: Path, plugin: Path, stride_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The plugin kills the run itself, and its worker ends with it."""
+    words = [str(word) for word in ("run", "--method", "sjd", *bad_day("kill_run"), *WORDS, "--out", tmp_path / "run")]
+    site = os.pathsep.join([str(tmp_path / "site"), stride_env["PYTHONPATH"]])
+    command = [sys.executable, "-c", "from harness.cli.main import main; main()", *words]
+    ended = subprocess.run(command, env={**stride_env, "PYTHONPATH": site}, capture_output=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert plugin.read_text().split() == ["kill_run"]
+    monkeypatch.setattr(isolation, "Worker", Refuses)
+    outcome = stride(*words, "--resume")
+    assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 3, 2), outcome
+    error = counted(cell_of(by_label(Store.open(tmp_path / "run")), "kill_run"))["error"].iloc[0]
+    assert error == (
+        "the run ended while this method warmed up on tabular/0 (repetition 0), so it is not started again"
+    )
+    assert plugin.read_text().split() == ["kill_run"]
+
+
+class Refuses:
+    """A worker that must not be started."""
+
+    def __init__(self, setup: isolation.Setup, log: Path) -> None:
+        raise AssertionError("a worker was started")
+
+
+class InThisProcess:
+    """A worker that answers in the process of the test."""
+
+    ended = False
+
+    def __init__(self, setup: isolation.Setup, log: Path) -> None:
+        self.service = worker.Service(worker._load(setup))
+
+    def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
+        return self.service.answer(request)
+
+    def close(self) -> None:
+        pass
+
+
+def run(folder: Path, *words: object) -> tuple[Outcome, dict[str, Any]]:
+    outcome = stride("run", *WORDS, "--out", folder, *words)
+    return outcome, by_label(Store.open(folder))
+
+
+def test_isolated_cells_decode_and_prove_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(isolation, "Worker", InThisProcess)
+    words = ("--method", "prompt_lookup", "--batch", 2, "-t", 1)
+    outcome, cells = run(tmp_path / "isolated", *words, "--set", "isolation=process")
+    assert outcome.code == 0
+    _, others = run(tmp_path / "run", *words)
+    assert cells.keys() == others.keys()
+    for name, cell in cells.items():
+        assert columns(cell) == columns(others[name])
+        assert cell.meta["verdict"] == others[name].meta["verdict"]
+        assert list(cell.samples["warmup"]) == list(others[name].samples["warmup"])
+
+
+def test_a_worker_that_ends_during_a_proof_leaves_the_samples_and_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndsInProofs(InThisProcess):
+        def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
+            if isinstance(request, isolation.Prove) and "jacobi" in request.cell:
+                proofs.append(request.cell)
+                raise isolation.WorkerEnded("ended with SIGSEGV")
+            return super().ask(request, limit)
+
+    proofs: list[str] = []
+    monkeypatch.setattr(isolation, "Worker", EndsInProofs)
+    methods = ("--method", "jacobi", "--method", "prompt_lookup", "-t", 0, "-t", 1)
+    outcome, cells = run(tmp_path / "run", *methods, "--set", "isolation=process")
+    assert (outcome.code, outcome.document["failed"]) == (1, 0)
+    assert len(proofs) == 1  # the proof is of the method, whatever the temperature
+    for name in ("jacobi T=0", "jacobi T=1"):
+        verdict = cells[name].meta["verdict"]
+        assert verdict["word"] == "unverified"
+        assert "its process ended with SIGSEGV while it proved its claim" in verdict["error"]
+    assert cells["prompt_lookup T=0"].meta["verdict"]["word"] == "exact"
+
+
+def test_a_cell_over_its_limit_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    limits: list[isolation.Limit | None] = []
+
+    class Notes(InThisProcess):
+        def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
+            limits.append(limit)
+            return super().ask(request, limit)
+
+    monkeypatch.setattr(isolation, "Worker", Notes)
+    words = ("--method", "jacobi", "--set", "isolation=process", "--set", "cell_limit_s=1e-6")
+    outcome, cells = run(tmp_path / "run", *words)
+    assert (outcome.code, outcome.document["failed"]) == (1, 2)
+    assert set(counted(cells["jacobi T=0"])["error"]) == {
+        "its cell passed the limit of 1e-06 s a cell (cell_limit_s) before it decoded tabular/0 (repetition 0)"
+    }
+    assert limits == [isolation.Limit(1e-6, "1e-06 s a cell (cell_limit_s)")]
+
+
+def test_a_limit_is_of_each_sample_of_a_batch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seconds: list[float] = []
+
+    class Notes(InThisProcess):
+        def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
+            assert limit is not None
+            seconds.append(limit.seconds)
+            return super().ask(request, limit)
+
+    monkeypatch.setattr(isolation, "Worker", Notes)
+    words = ("--method", "prompt_lookup", "--batch", 2, "--set", "isolation=process", "--set", "sample_limit_s=30")
+    assert run(tmp_path / "run", *words)[0].code == 0
+    assert seconds == [60, 60, 30 * isolation.PROOF_SAMPLES]
+
+
+def test_a_worker_that_ends_between_requests_fails_the_cell_that_it_answered_last(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class EndsAfterJacobi(InThisProcess):
+        def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
+            self.ended = "jacobi" in request.cell
+            return super().ask(request, limit)
+
+        def ending(self) -> str:
+            return "ended with SIGSEGV"
+
+    monkeypatch.setattr(isolation, "Worker", EndsAfterJacobi)
+    methods = ("--method", "jacobi", "--method", "prompt_lookup", "--set", "prove=false")
+    outcome, cells = run(tmp_path / "run", *methods, "--set", "isolation=process")
+    assert (outcome.code, outcome.document["failed"]) == (1, 2)
+    reason = "its process ended with SIGSEGV after it had answered, so it is not started again"
+    assert counted(cells["jacobi T=0"])["error"].str.startswith(reason).all()
+    assert set(counted(cells["prompt_lookup T=0"])["status"]) == {"ok"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_starts_its_isolated_cells_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    class Interrupted(InThisProcess):
+        def ask(self, request: isolation.Decode, limit: isolation.Limit | None) -> Any:
+            assert Store.open(tmp_path / "run").started(request.cell) is not None
+            os.kill(os.getpid(), number)
+            raise AssertionError("the signal is raised before this")
+
+    monkeypatch.setattr(isolation, "Worker", Interrupted)
+    words = ("--method", "jacobi", "--set", "isolation=process", "--set", "prove=false")
+    outcome, _ = run(tmp_path / "run", *words)
+    assert outcome.code == 3
+    assert not list((tmp_path / "run" / "started").iterdir())
+    monkeypatch.setattr(isolation, "Worker", InThisProcess)
+    outcome, cells = run(tmp_path / "run", *words, "--resume")
+    assert (outcome.code, outcome.document["failed"], len(cells)) == (0, 0, 2)
+
+
+def test_a_worker_that_cannot_start_leaves_a_run_that_goes_on_without_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class CannotStart:
+        def __init__(self, setup: isolation.Setup, log: Path) -> NoReturn:
+            raise isolation.WorkerEnded("ended with exit code 1")
+
+    monkeypatch.setattr(isolation, "Worker", CannotStart)
+    words = ("run", "--method", "jacobi", *WORDS, "--out", tmp_path / "run", "--set", "prove=false")
+    outcome = stride(*words, "--set", "isolation=process")
+    assert outcome.code == RunIncomplete.exit_code
+    assert "could not start: it ended with exit code 1" in outcome.err
+    assert "--resume --set isolation=none" in outcome.err
+    outcome = stride(*words, "--resume", "--set", "isolation=none")
+    assert (outcome.code, outcome.document["failed"]) == (0, 0)
+
+
+def test_a_full_disk_in_the_worker_ends_the_run_and_blames_no_cell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(InThisProcess):
+        def ask(self, request: Any, limit: isolation.Limit | None) -> Any:
+            raise RunIncomplete("the disk is full")
+
+    monkeypatch.setattr(isolation, "Worker", Full)
+    words = ("--method", "jacobi", "--set", "isolation=process", "--set", "prove=false")
+    assert run(tmp_path / "run", *words)[0].code == 3
+    assert not list((tmp_path / "run" / "started").iterdir())
+
+
+def test_our_methods_and_baselines_decode_in_the_runs_own_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(isolation, "Worker", Refuses)
+    register(monkeypatch, METHODS, "one_by_one", OneByOne)
+    assert run(tmp_path / "run", "--method", "one_by_one", "--set", "prove=false")[0].code == 0
+    words = ("--method", "autoregressive", "-t", 1, "--set", "isolation=process", "--set", "prove=false")
+    assert run(tmp_path / "baselines", *words)[0].code == 0
