@@ -102,8 +102,8 @@ class Suite(_Strict):
     greedy_check: GreedyCheck = Field(default_factory=lambda: GreedyCheck(prompts=2, tokens=32))
     threads: int | None = Field(None, ge=1)
     isolation: Literal["process", "none"] | None = None
-    sample_limit_s: float | None = Field(600, gt=0)
-    cell_limit_s: float | None = Field(None, gt=0)
+    sample_limit_s: float | None = Field(600, gt=0, allow_inf_nan=False)
+    cell_limit_s: float | None = Field(None, gt=0, allow_inf_nan=False)
     report: Annotated[ReportEntry | None, BeforeValidator(_by_name)] = None
 
     @property

@@ -86,3 +86,11 @@ def test_a_batch_is_in_the_key_and_pairs_with_its_own_baseline() -> None:
     assert [".B3-" in cell.id for cell in plan.cells] == [False, False, True, True]
     assert [c.id for c in plan.cells[:2]] == [c.id for c in plan_of(methods=["sjd"]).cells]
     assert "batch" not in plan_of(methods=["sjd"]).manifest()["key"] and plan.manifest()["key"]["batch"] == (1, 3)
+
+
+def test_isolation_and_limits_are_not_in_the_key_and_baselines_are_never_isolated() -> None:
+    plan = plan_of(methods=["sjd"], temperature=1, isolation="process", sample_limit_s=None, cell_limit_s=5)
+    assert plan.manifest()["key"] == plan_of(methods=["sjd"], temperature=1).manifest()["key"]
+    assert not {"isolation", "sample_limit_s", "cell_limit_s"} & set(plan.manifest()["key"])
+    assert {cell.role for cell in plan.cells if plan.isolated(cell)} == {"method"}
+    assert not any(map(plan_of(methods=["sjd"]).isolated, plan.cells))

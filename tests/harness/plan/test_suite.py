@@ -165,6 +165,10 @@ BAD = {
     "temperature: []",
     "greedy_check: {tokens: 0}",
     "stop_at_eos: perhaps",
+    "isolation: thread",
+    "sample_limit_s: 0",
+    "sample_limit_s: .nan",
+    "cell_limit_s: .inf",
 }
 
 
