@@ -77,9 +77,16 @@ def printable(text: str) -> str:
     return "".join(character if _shows(character) else ascii(character)[1:-1] for character in text)
 
 
+def printable_line(text: str) -> str:
+    """``printable`` text in one line, whose line breaks and tabs are escapes too."""
+    return printable(text).replace("\n", r"\n").replace("\t", r"\t")
+
+
 def _shows(character: str) -> bool:
     """Whether a character can be shown; of those of no width only the joiners of scripts and emoji are kept."""
-    return character in "\n\t\u200c\u200d" or unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zl", "Zp")
+    kind, code = unicodedata.category(character), ord(character)
+    noncharacter = code & 0xFFFE == 0xFFFE or 0xFDD0 <= code <= 0xFDEF  # XML has no such character
+    return character in "\n\t\u200c\u200d" or (kind not in ("Cc", "Cf", "Cs", "Zl", "Zp") and not noncharacter)
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:

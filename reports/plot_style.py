@@ -8,6 +8,7 @@ STYLE: Any = {
     "svg.hashsalt": "stridebench",
     "svg.fonttype": "path",
     "font.size": 10,
+    "text.parse_math": False,
     "axes.spines.top": False,
     "axes.spines.right": False,
 }

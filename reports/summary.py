@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
+from harness.errors import printable_line
 from harness.record import stats
 from harness.record.metrics import METRICS, totals, value
 
@@ -155,19 +156,24 @@ def _identity(name: str, meta: Mapping[str, Any]) -> Row:
     verdict = meta.get("verdict") or {}
     return {
         "cell": name,
-        "label": meta.get("label") or meta.get("method") or name,
-        **{word: meta.get(word) for word in words},
+        "label": _plain(meta.get("label") or meta.get("method") or name),
+        **{word: _plain(meta.get(word)) for word in words},
         "params": json.dumps(meta.get("params") or {}, sort_keys=True),
         "temperature": float((meta.get("sampling") or {}).get("temperature", 0.0)),
         "top_k": int((meta.get("sampling") or {}).get("top_k", 0)),
         "status": meta.get("status", "done"),
-        "reason": meta.get("reason"),
+        "reason": _plain(meta.get("reason")),
         "verdict": verdict.get("word", "unverified"),
         "total_variation": verdict.get("total_variation"),
         "greedy": verdict.get("greedy"),
         "note": verdict.get("note"),
         "flags": "",
     }
+
+
+def _plain(value: Any) -> Any:
+    """Text in one line that a terminal, a table and a plot can show; other values as they are."""
+    return printable_line(value) if isinstance(value, str) else value
 
 
 def _numbers_of_samples(cell: Cell) -> Row:

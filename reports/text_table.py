@@ -15,6 +15,8 @@ from rich.console import Console, Group
 from rich.markup import escape
 from rich.table import Table
 
+from harness.errors import printable
+
 if TYPE_CHECKING:
     from harness.record.stats import Interval
 
@@ -147,14 +149,15 @@ def print_table(table: TextTable, console: Console) -> None:
     for row in zip(*(cells[1:] for cells in columns.values()), strict=True):
         grid.add_row(*map(_coloured, row))
     left_out = [column.title for i, column in enumerate(table.columns) if columns and i not in columns]
-    notes = [f"[yellow]{escape(note)}[/yellow]" for note in table.notes]
+    notes = [f"[yellow]{escape(printable(note))}[/yellow]" for note in table.notes]
     if left_out:
         notes.append(f"[dim]not shown at this width: {escape(', '.join(left_out))}[/dim]")
     body = [grid] if columns else []
-    console.print(Group(f"[bold]{escape(table.title)}[/bold]", *body, *notes), "")
+    console.print(Group(f"[bold]{escape(printable(table.title))}[/bold]", *body, *notes), "")
 
 
 def _coloured(cell: str) -> str:
+    cell = printable(cell)
     colours = {"exact": "green", "approximate": "cyan", "broken": "bold red", "unverified": "yellow"}
     colour = colours.get(cell.split(" (")[0])
     return f"[{colour}]{escape(cell)}[/{colour}]" if colour else escape(cell)
@@ -168,4 +171,4 @@ def markdown_lines(titles: Sequence[str], rows: Sequence[Sequence[str]]) -> list
 
 def escape_markdown(cell: str) -> str:
     """Return the text as one line without open pipes."""
-    return cell.replace("|", "\\|").replace("\n", " ")
+    return printable(cell).replace("|", "\\|").replace("\n", " ")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -83,7 +84,7 @@ def _store(plan: Plan, options: dict[str, Any]) -> Store:
 
 
 def _default(name: str, resume: bool) -> Path:
-    slug = name.replace("/", "-")
+    slug = re.sub(r"[^\w=+.-]+", "-", name, flags=re.ASCII).strip(".-")[:100] or "suite"
     if resume:
         runs = sorted(Path("runs").glob(f"{slug}-2*"))
         if not runs:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 import json
 import math
 import os
@@ -122,6 +123,8 @@ def main() -> None:
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     warnings.filterwarnings("ignore", module=r"(transformers|torch|gguf)\b.*")
     warnings.showwarning = _show_warning
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file may hold any byte
     if only_lists(sys.argv[1:]):
         stand_ins.install()
     try:
@@ -141,7 +144,9 @@ def main() -> None:
         sys.stderr.close()
         sys.exit(0)
     except OSError as error:
-        click.echo(f"stride: {error}. Check the path, its permissions and the room on the disk.", err=True)
+        click.echo(
+            f"stride: {printable(str(error))}. Check the path, its permissions and the room on the disk.", err=True
+        )
         sys.exit(2)
     except Exception as error:
         if stand_ins.installed():  # a library is needed after all: start again with the real ones

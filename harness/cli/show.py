@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.cli.main import emit
-from harness.errors import UnknownNameError, UsageError, printable
+from harness.errors import UnknownNameError, UsageError, printable, printable_line
 from harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 from harness.record.store import Cell, Store
 
@@ -76,9 +76,10 @@ def _document(cell: Cell) -> dict[str, Any]:
 def _print(document: dict[str, Any], cell: Cell) -> None:
     console = Console()
     meta = document["meta"]
-    console.print(f"[bold]{escape(meta['label'])}[/] on {meta['backbone']} in {meta['dtype']}, {meta['task']}")
+    setting = f" on {meta['backbone']} in {meta['dtype']}, {meta['task']}"
+    console.print(f"[bold]{escape(printable(meta['label']))}[/]{escape(printable(setting))}")
     for key, item in meta["verdict"].items() if meta.get("verdict") else ():
-        console.print(f"  {key}: {item}", highlight=False, markup=False)
+        console.print(printable(f"  {key}: {item}"), highlight=False, markup=False)
     table = Table("metric", "value", "formula", header_style="bold")
     for name, number in document["metrics"].items():
         table.add_row(name, "" if number is None else f"{number:.4g}", METRICS[name].formula)
@@ -105,6 +106,7 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
 
 
 def _show_prompt(cell: Cell, prompt: str, as_json: bool) -> None:
+    prompt = printable_line(prompt)  # as it is stored
     samples = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
     if samples.empty:
         raise UnknownNameError("prompt of this cell", prompt, set(cell.samples["prompt"]))

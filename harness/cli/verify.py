@@ -54,7 +54,7 @@ def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_j
     rows: list[dict[str, Any]] = []
     for name in methods or METHODS:
         for method in _settings(name, params):
-            console.print(f"{label(method)} ...", end="\r")
+            console.print(f"{label(method)} ...", end="\r", markup=False)
             rows.append(_row(name, method, outputs))
     baseline = METHODS.get("autoregressive")()
     cases = cases_of(baseline, outputs)

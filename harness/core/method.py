@@ -13,6 +13,7 @@ from harness.core.capabilities import Requirement, Tap
 from harness.core.draft import Acceptance, Fill
 from harness.core.draws import Stream
 from harness.core.run import Run
+from harness.errors import printable_line
 from harness.registry import METHODS
 
 S = TypeVar("S")
@@ -122,10 +123,10 @@ def parameters(method: Method[Any]) -> dict[str, Any]:
 
 
 def label(method: Method[Any]) -> str:
-    """The registered name and the parameters that differ from their defaults."""
+    """The registered name and the parameters that differ from their defaults, in one line."""
     settings = []
     for f in fields(method):  # type: ignore[arg-type]  # every method is a dataclass
         value = getattr(method, f.name)
         if value != f.default:
             settings.append(f"{f.name}={value:g}" if isinstance(value, float) else f"{f.name}={value}")
-    return " ".join([METHODS.name_of(type(method)), *settings])
+    return printable_line(" ".join([METHODS.name_of(type(method)), *settings]))

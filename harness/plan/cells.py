@@ -15,7 +15,7 @@ from harness.core.capabilities import Requirement
 from harness.core.method import Claim, Method, label, parameters
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
-from harness.errors import ContractError, DataMissing, StrideError, UsageError
+from harness.errors import ContractError, DataMissing, StrideError, UsageError, printable_line
 from harness.plan import presets
 from harness.plan.compatibility import incompatibility, vocabulary
 from harness.plan.names import MethodUse, TaskUse
@@ -217,6 +217,9 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
         raise ContractError(f"the task {name} could not make its prompts: {type(error).__name__}: {error}") from error
     if not isinstance(prompts, Sequence) or not all(isinstance(prompt, Prompt) for prompt in prompts):
         raise ContractError(f"the task {name} returned {type(prompts).__name__} instead of a sequence of Prompt")
+    if unnamed := [prompt for prompt in prompts if not isinstance(prompt.id, str)]:
+        raise ContractError(f"the task {name} has a prompt whose id is {unnamed[0].id!r}, not a text")
+    prompts = [_shown(prompt) for prompt in prompts]
     if not prompts:
         raise UsageError(f"the task {name} has no prompts; look at its data and its parameters")
     twice = [text for text, count in Counter(prompt.id for prompt in prompts).items() if count > 1]
@@ -225,6 +228,12 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
             f"the task {name} gives one id to several prompts: {', '.join(twice[:3])}; every prompt needs its own"
         )
     return tuple(prompts[: use.limit])
+
+
+def _shown(prompt: Prompt) -> Prompt:
+    """The prompt with escapes in place of what a table, a file's name or a tokenizer cannot hold."""
+    text = None if prompt.text is None else prompt.text.encode("utf-8", "backslashreplace").decode()
+    return replace(prompt, id=printable_line(prompt.id), category=printable_line(prompt.category), text=text)
 
 
 def _combinations(resolved: Resolved) -> Iterator[Cell]:

@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from harness.errors import printable_line
 from harness.record import stats
 from harness.record.metrics import METRICS
 from reports.summary import FinishedCell
@@ -120,17 +121,18 @@ def _table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
         a, b, gap, low, high = (number(row[key], digits) for key in ("a", "b", "difference", "low", "high"))
         bounds = f" [{low}, {high}]" if low != high else " (too few prompts)" if low == "-" else ""
         metric, equal = TITLES.get(row["metric"], row["metric"]), f"{row['equal']}/{row['pairs']}"
-        cell = [str(row["label"]), str(row["dtype"]), f"{row['temperature']:g}", metric]
+        cell = [printable_line(str(row["label"])), str(row["dtype"]), f"{row['temperature']:g}", metric]
         rows.append([*cell, a, b, gap + bounds, str(row["prompts"]), equal])
     return titles, rows
 
 
 def _remarks(comparison: Comparison) -> list[str]:
-    return [
+    lines = [
         *comparison.notes,
         *(f"only in a: {name}" for name in comparison.only_a),
         *(f"only in b: {name}" for name in comparison.only_b),
     ]
+    return [printable_line(line) for line in lines]
 
 
 def markdown(comparison: Comparison) -> str:

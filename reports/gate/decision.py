@@ -340,7 +340,7 @@ def junit(result: Result) -> str:
     words = {"fail": "failure", "error": "error", "inconclusive": "skipped"}
     for row in result.rows:
         case = ET.SubElement(
-            suite, "testcase", classname=row.cell, name=printable(f"{row.label}: {row.metric or 'present'}")
+            suite, "testcase", classname=printable(row.cell), name=printable(f"{row.label}: {row.metric or 'present'}")
         )
         text = f"{row.why}; change {_percent(row.change)} [{_percent(row.low)}, {_percent(row.high)}]"
         if row.verdict in words:
