@@ -11,7 +11,7 @@ from rich.table import Table
 
 from harness.cli.main import emit
 from harness.discover import declare_all
-from harness.registry import METHODS
+from harness.plan import contract
 from reports import text_table
 from reports.cost import cards as card_files
 from reports.cost import tables
@@ -45,7 +45,7 @@ def command(
     if book.frameworks:
         declare_all()
         sheets.append(
-            tables.framework_table(book, {name: METHODS.get(name).variants()[0].claim.name for name in METHODS})
+            tables.framework_table(book, {name: settings[0].claim.name for name, settings in contract.usable_methods()})
         )
     if markdown:
         markdown.write_text(tables.markdown(sheets), encoding="utf-8")

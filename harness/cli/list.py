@@ -12,8 +12,7 @@ from rich.table import Table
 from harness.cli import matrix
 from harness.cli.main import emit
 from harness.discover import declare_all
-from harness.errors import ContractError
-from harness.plan import presets, suite
+from harness.plan import contract, presets, suite
 from harness.plan.presets import Spec
 from harness.registry import METHODS, TASKS
 
@@ -45,9 +44,8 @@ def command(kind: str | None, as_json: bool) -> None:
 def methods() -> list[dict[str, Any]]:
     """One row a method."""
     rows = []
-    for name in METHODS:
-        cls = METHODS.get(name)
-        settings = settings_of(name, cls)
+    for name, settings in contract.usable_methods():
+        cls = type(settings[0])
         claims = list(dict.fromkeys(method.claim.name for method in settings))
         rows.append(
             {
@@ -66,19 +64,6 @@ def methods() -> list[dict[str, Any]]:
     return rows
 
 
-def settings_of(name: str, cls: Any) -> Any:
-    """Its variants.
-
-    Raises:
-        ContractError: a plugin's class is no dataclass, lacks a claim, or cannot be made.
-    """
-    try:
-        dataclasses.fields(cls)
-        return cls.variants()
-    except TypeError as error:
-        raise ContractError(f"the method {name!r} of {METHODS.source(name)} cannot be made: {error}") from error
-
-
 def tasks() -> list[dict[str, Any]]:
     """One row a task."""
     return [
@@ -87,14 +72,14 @@ def tasks() -> list[dict[str, Any]]:
             "kind": "task",
             "claim": None,
             "needs": [],
-            "source": TASKS.get(name).source,
-            "params": {f.name: _default(f) for f in dataclasses.fields(TASKS.get(name))},
-            "metrics": list(TASKS.get(name).metrics),
-            "runs_code": TASKS.get(name).runs_code,
+            "source": kind.source,
+            "params": {f.name: _default(f) for f in dataclasses.fields(kind)},
+            "metrics": list(kind.metrics),
+            "runs_code": kind.runs_code,
             "from": TASKS.source(name),
-            "summary": (TASKS.get(name).__doc__ or "").strip().split("\n")[0],
+            "summary": (kind.__doc__ or "").strip().split("\n")[0],
         }
-        for name in TASKS
+        for name, kind in contract.usable_tasks()
     ]
 
 

@@ -7,17 +7,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from harness.plan import presets
+from harness.plan import contract, presets
 from harness.plan.compatibility import LACKS, incompatibility
-from harness.registry import METHODS
 
 
 def rows() -> list[dict[str, Any]]:
     """One row for each pair: it runs, or the reason why not."""
     pairs = []
     specs = presets.by_name()
-    for name in METHODS:
-        method = METHODS.get(name)()
+    for name, settings in contract.usable_methods():
+        method = contract.default_of(settings)
         for backbone in specs.values():
             reason = incompatibility(method, backbone)
             outcome = "skipped" if reason else "runs"

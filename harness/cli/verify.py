@@ -12,6 +12,7 @@ from harness.cli.main import emit
 from harness.core.method import label, parameters
 from harness.discover import declare_all
 from harness.errors import UsageError
+from harness.plan import contract
 from harness.plan.names import build
 from harness.proof.cases import Case, cases_of
 from harness.proof.distance import distance
@@ -52,14 +53,15 @@ def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_j
     outputs = QUICK if quick else None
     console = Console(stderr=True, quiet=as_json)
     rows: list[dict[str, Any]] = []
-    for name in methods or METHODS:
-        for method in _settings(name, params):
+    settings = {name: _settings(name, params) for name in methods} if methods else dict(contract.usable_methods())
+    for name, variants in settings.items():
+        for method in variants:
             console.print(f"{label(method)} ...", end="\r", markup=False)
             rows.append(_row(name, method, outputs))
     baseline = METHODS.get("autoregressive")()
     cases = cases_of(baseline, outputs)
     floor = max(distance(baseline, case) for case in cases)
-    tried = [] if params else [(name, bug) for name in methods or METHODS for bug in _bugs(name, rows)]
+    tried = [] if params else [(name, bug) for name in settings for bug in _bugs(name, rows)]
     bugs = [{"method": name, **vars(bug), "caught": bug.caught} for name, bug in tried]
     if as_json:
         emit(rows)
@@ -73,13 +75,14 @@ def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_j
 
 
 def _settings(name: str, params: tuple[str, ...]) -> list[Any]:
-    kind = METHODS.get(name)
     if not params:
-        return list(kind.variants())
+        return contract.settings_of(name)
+    kind = contract.class_of(METHODS, name)
     values = dict(item.partition("=")[::2] for item in params)
     method = build(kind, name, values)
     if isinstance(method, list):
         raise UsageError("; ".join(text for _, text in method))
+    contract.check(METHODS, name, method)
     return [method]
 
 

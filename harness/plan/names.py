@@ -16,7 +16,7 @@ from harness.core.sampling import Sampling
 from harness.core.task import Task
 from harness.discover import report_files
 from harness.errors import StrideError, UnknownNameError, did_you_mean
-from harness.plan import presets
+from harness.plan import contract, presets
 from harness.plan.yaml_lines import Lines, Loc, parse
 from harness.registry import BACKBONES, METHODS, TASKS, Registry
 
@@ -60,7 +60,7 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
     """Write out short forms: a name becomes a mapping, a scalar a list, ``all`` every name that is here."""
     out = dict(data)
     if out.get("methods") in ("all", ["all"]):
-        out["methods"] = list(METHODS)
+        out["methods"] = [name for name, _ in contract.usable_methods()]
     if out.get("backbones") in ("all", ["all"]):
         out["backbones"] = [name for name, spec in presets.by_name().items() if spec.ready()]
     for key in ("methods", "backbones", "tasks"):
@@ -232,7 +232,7 @@ def instances(
 ) -> list[Any]:
     """Instances of one entry, its sweeps unrolled."""
     try:
-        kind = registry.get(str(entry["name"]))
+        kind = contract.class_of(registry, str(entry["name"]))
     except StrideError as wrong:
         problems.append(f"{lines.at(loc)}: {wrong}")
         return []
@@ -246,8 +246,12 @@ def instances(
         instance = build(kind, str(entry["name"]), dict(zip(params, values, strict=True)))
         if isinstance(instance, list):
             problems.extend(f"{lines.at((*loc, name))}: {text}" for name, text in instance)
-        else:
+            continue
+        try:
+            contract.check(registry, str(entry["name"]), instance)
             out.append(instance)
+        except StrideError as wrong:
+            problems.append(f"{lines.at(loc)}: {wrong}")
     return out
 
 

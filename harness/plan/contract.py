@@ -1,0 +1,167 @@
+"""Whether a plugin keeps the contract of a method or a task: one error that names the plugin and the attribute."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+from harness.core.capabilities import Requirement
+from harness.core.method import Claim, Method, Mutant
+from harness.core.task import Task
+from harness.errors import PluginError, PluginWarning, StrideError
+from harness.registry import METHODS, TASKS, Registry
+
+BASES: Mapping[str, type[Any]] = {"method": Method, "task": Task}
+
+
+def _each(check: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list | tuple | set | frozenset) and all(map(check, value))
+
+
+def _is_a(*kinds: type[Any]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, kinds)
+
+
+def _is_tap(value: Any) -> bool:
+    return value == "middle" or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, tuple | list) and len(value) == 2 and all(isinstance(word, str) for word in value)
+
+
+def _is_scale(value: Any) -> bool:
+    return isinstance(value, int) and value >= 1
+
+
+ATTRIBUTES: Mapping[str, Mapping[str, tuple[Callable[[Any], bool], str]]] = {
+    "method": {
+        "claim": (_is_a(Claim), "a Claim"),
+        "requirements": (_each(_is_a(Requirement)), "a frozenset of Requirement"),
+        "taps": (_each(_is_tap), "a tuple of layers"),
+        "reference": (_is_a(Method, type(None)), "a Method or None"),
+        "components": (_each(_is_pair), "a sequence of pairs of kind and name"),
+        "drafters": (_each(_is_a(str)), "a sequence of names"),
+        "drafter_shrink": (_is_scale, "a whole number from 1"),
+        "mutants": (_each(_is_a(Mutant)), "a tuple of Mutant"),
+        "source": (_is_a(str), "a text"),
+        "exact_at": (_is_a(str), "a text"),
+    },
+    "task": {
+        "source": (_is_a(str), "a text"),
+        "modality": (_is_a(str), "a text"),
+        "metrics": (_each(_is_a(str)), "a tuple of names"),
+        "optional_metrics": (_each(_is_a(str)), "a tuple of names"),
+        "set_metrics": (_each(_is_a(str)), "a tuple of names"),
+        "runs_code": (_is_a(bool), "True or False"),
+        "eos": (_is_a(bool), "True or False"),
+    },
+}
+"""What each attribute must be, as a test and in words; `drafters` is called."""
+
+
+def class_of(registry: Registry[type[Any]], name: str) -> type[Any]:
+    """The class of a registered name.
+
+    Raises:
+        PluginError: it is no class of its kind, or no dataclass.
+    """
+    kind, base = registry.get(name), BASES[registry.kind]
+    if not (isinstance(kind, type) and issubclass(kind, base)):
+        raise _fault(registry, name, f"is {kind!r}, which does not extend harness.core.{base.__name__.lower()}")
+    if not dataclasses.is_dataclass(kind):
+        raise _fault(registry, name, "is no dataclass; put @dataclass(frozen=True) under its register(...) line")
+    return kind
+
+
+def check(registry: Registry[type[Any]], name: str, instance: Any) -> None:
+    """Read every attribute of a method or task that the harness reads.
+
+    Raises:
+        PluginError: one is of another type or raises, or a parameter cannot be hashed.
+    """
+    for attribute, (is_right, words) in ATTRIBUTES[registry.kind].items():
+        value = _call(registry, name, attribute, partial(_read, instance, attribute))
+        if not is_right(value):
+            raise _fault(registry, name, f"has {attribute} {value!r:.200}; it must be {words}")
+    try:
+        hash(instance)
+    except TypeError as error:
+        raise _fault(
+            registry, name, f"has a parameter that cannot be hashed ({error}); freeze the class, and use tuples in it"
+        ) from error
+
+
+def settings_of(name: str) -> list[Any]:
+    """The variants of a method, checked.
+
+    Raises:
+        PluginError: the class or one of its variants breaks the contract.
+    """
+    kind = class_of(METHODS, name)
+    settings: list[Any] = _call(METHODS, name, "variants", lambda: list(kind.variants()))
+    if not settings or not all(isinstance(method, kind) for method in settings):
+        raise _fault(METHODS, name, f"has variants() {settings!r:.200}; it must return settings of {kind.__name__}")
+    for method in settings:
+        check(METHODS, name, method)
+    return settings
+
+
+def default_of(settings: list[Any]) -> Any:
+    """A method at its defaults; its first variant where a parameter has none."""
+    try:
+        return type(settings[0])()
+    except TypeError:
+        return settings[0]
+
+
+def usable_methods() -> Iterator[tuple[str, list[Any]]]:
+    """Every method by name with its variants; one that breaks the contract is left out with a warning."""
+    for name in METHODS:
+        try:
+            yield name, settings_of(name)
+        except PluginError as error:
+            warnings.warn(str(error), PluginWarning, stacklevel=2)
+
+
+def usable_tasks() -> Iterator[tuple[str, type[Any]]]:
+    """Every task by name; one that breaks the contract is left out with a warning."""
+    for name in TASKS:
+        try:
+            kind = class_of(TASKS, name)
+            check(TASKS, name, _Defaults(kind))
+            yield name, kind
+        except PluginError as error:
+            warnings.warn(str(error), PluginWarning, stacklevel=2)
+
+
+class _Defaults:
+    """The class attributes of a task, which may have parameters without a default."""
+
+    def __init__(self, kind: type[Any]) -> None:
+        self._kind = kind
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._kind, name)
+
+
+def _read(instance: Any, attribute: str) -> Any:
+    value = getattr(instance, attribute)
+    return value() if attribute == "drafters" else value
+
+
+def _call(registry: Registry[type[Any]], name: str, attribute: str, read: Callable[[], Any]) -> Any:
+    """Call code of a plugin, which may raise anything."""
+    try:
+        return read()
+    except StrideError:
+        raise
+    except (Exception, SystemExit) as error:
+        raise _fault(registry, name, f"cannot be made: {attribute} raises {type(error).__name__}: {error}") from error
+
+
+def _fault(registry: Registry[type[Any]], name: str, problem: str) -> PluginError:
+    return PluginError(f"the {registry.kind} {name!r} of {registry.source(name)} {problem}")
