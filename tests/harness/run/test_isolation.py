@@ -141,7 +141,8 @@ def run(folder: Path, *words: object) -> tuple[Outcome, dict[str, Any]]:
 
 def test_isolated_cells_decode_and_prove_as_others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(isolation, "Worker", InThisProcess)
-    words = ("--method", "prompt_lookup", "--batch", 2, "-t", 1)
+    register(monkeypatch, METHODS, "one_by_one", OneByOne)
+    words = ("--method", "one_by_one", "--batch", 2, "-t", 1)
     outcome, cells = run(tmp_path / "isolated", *words, "--set", "isolation=process")
     assert outcome.code == 0
     _, others = run(tmp_path / "run", *words)
@@ -164,7 +165,8 @@ def test_a_worker_that_ends_during_a_proof_leaves_the_samples_and_an_error(
 
     proofs: list[str] = []
     monkeypatch.setattr(isolation, "Worker", EndsInProofs)
-    methods = ("--method", "jacobi", "--method", "prompt_lookup", "-t", 0, "-t", 1)
+    register(monkeypatch, METHODS, "one_by_one", OneByOne)
+    methods = ("--method", "jacobi", "--method", "one_by_one", "-t", 0, "-t", 1)
     outcome, cells = run(tmp_path / "run", *methods, "--set", "isolation=process")
     assert (outcome.code, outcome.document["failed"]) == (1, 0)
     assert len(proofs) == 1  # the proof is of the method, whatever the temperature
@@ -172,7 +174,7 @@ def test_a_worker_that_ends_during_a_proof_leaves_the_samples_and_an_error(
         verdict = cells[name].meta["verdict"]
         assert verdict["word"] == "unverified"
         assert "its process ended with SIGSEGV while it proved its claim" in verdict["error"]
-    assert cells["prompt_lookup T=0"].meta["verdict"]["word"] == "exact"
+    assert cells["one_by_one T=0"].meta["verdict"]["word"] == "exact"
 
 
 def test_a_cell_over_its_limit_is_not_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
