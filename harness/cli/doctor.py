@@ -24,7 +24,7 @@ EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",)}
 @click.command(name="doctor")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, versions, checks}.")
 def command(as_json: bool) -> None:
-    """Print machine, versions, disk, weights and extras that are here, and whether the sandbox can block the network.
+    """Print machine, versions, disk, weights and extras that are here, and what the sandbox of model output lacks.
 
     Exit code 1 where something that `stride run quick` needs is broken.
 
@@ -79,11 +79,11 @@ def _checks() -> list[dict[str, Any]]:
             not missing,
             "installed" if not missing else f"pip install 'stridebench[{extra}]'",
         )
-    isolated = bool(sandbox.network_isolated())
+    missing = sandbox.isolation().missing()
     add(
         "sandbox for model output",
-        isolated,
-        "no network" if isolated else "this kernel leaves it the network",
+        not missing,
+        "no network, socket or other process; memory and disk are limited" if not missing else "; ".join(missing),
     )
     add(
         "git",

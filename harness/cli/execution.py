@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,7 @@ from harness.run.executors import EXECUTORS, check_executor
 from harness.run.options import Options
 from harness.run.summary import summary
 from reports.summary import summarise
+from tasks.metrics import sandbox
 
 WARNING = (
     "--allow-code-execution: programs written by a language model will be executed in a child process with limits on "
@@ -67,12 +69,19 @@ def _refuse(plan: Plan, options: dict[str, Any]) -> None:
     check_executor(options["executor"])
     if options["append"]:
         options["append"].open("a").close()  # an error now rather than after the run
-    if options["allow_code_execution"] and any(use.task.runs_code for use in plan.suite.tasks):
-        click.echo(WARNING, err=True)
+    if _runs_code(plan, options):
+        missing = sandbox.isolation().missing()
+        click.echo(WARNING + (f" Missing on this machine: {'; '.join(missing)}." if missing else ""), err=True)
+
+
+def _runs_code(plan: Plan, options: dict[str, Any]) -> bool:
+    return bool(options["allow_code_execution"]) and any(use.task.runs_code for use in plan.suite.tasks)
 
 
 def _store(plan: Plan, options: dict[str, Any]) -> Store:
     manifest = {**plan.manifest(), "provenance": provenance.collect(sys.argv)}
+    if _runs_code(plan, options):
+        manifest["provenance"]["sandbox"] = asdict(sandbox.isolation())
     where = {"device": options["device"], "machine": manifest["provenance"]["fingerprint"]}
     manifest["key"] = {**manifest["key"], **where, "allow_code_execution": options["allow_code_execution"]}
     path = (options["out"] or _default(plan.suite.suite.name, options["resume"])).absolute()

@@ -2,9 +2,10 @@
 
 Where the kernel allows it, the program has its own network, process and IPC namespaces; an unprivileged user (where the
 harness runs as root); Landlock rules (write below an empty temporary folder, read the interpreter and its libraries,
-execute nothing); resource limits; a wall limit. `isolation` says what holds on this machine. RLIMIT_NPROC does not bind
-root, so a root harness that cannot change its user has only the wall limit against a fork bomb. For other users without
-namespaces the limit counts all processes of the user.
+execute nothing); a seccomp filter (no socket, no code from memory, no other process: `sandbox_calls`); limits of memory
+and disk for all processes of the program (`sandbox_usage`); resource limits of one process; a wall limit. `isolation`
+says what holds on this machine. RLIMIT_NPROC does not bind root, so a root harness that cannot change its user has only
+the wall limit against a fork bomb. For other users without namespaces the limit counts all processes of the user.
 
 This prevents accidents: an endless loop, a deleted file, a full disk. It is no security boundary against an adversary.
 A program that inspects its interpreter can also claim to have passed.
@@ -29,13 +30,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from harness.errors import UsageError
+from tasks.metrics.sandbox_calls import filter_rules
+from tasks.metrics.sandbox_usage import Usage, measurable
 
-Reason = Literal["passed", "assertion", "error", "exit", "timeout", "memory", "killed"]
+Reason = Literal["passed", "assertion", "error", "exit", "timeout", "memory", "disk", "killed"]
 
 CHILD = Path(__file__).with_name("sandbox_child.py")
 START_S = 30.0
 LINE_BYTES = 1 << 16
 LEAST_MEMORY_MB = 64
+POLL_S = 0.05
+STOP_S = 2.0
 
 
 @dataclass(frozen=True)
@@ -44,8 +49,9 @@ class Limits:
 
     Args:
         timeout_s: wall time of the program without its start; the CPU time of a process is one second more.
-        memory_mb: address space of a process, in MiB.
+        memory_mb: memory of all processes together, and address space of one, in MiB.
         file_mb: size of a file, in MiB.
+        disk_mb: size of all files together, in MiB.
         open_files: at once.
         processes: at once; threads count as processes.
         namespaces: False uses none, as on a kernel that refuses them.
@@ -57,6 +63,7 @@ class Limits:
     open_files: int = 64
     processes: int = 32
     namespaces: bool = True
+    disk_mb: int = 64
 
     def __post_init__(self) -> None:
         """Check the values.
@@ -71,6 +78,16 @@ class Limits:
             )
 
 
+MISSING = {
+    "network": "a program can reach the network",
+    "processes": "a program sees other processes, and one may outlive it",
+    "files": "a program can write the files of this user",
+    "sockets": "a program can connect to servers of this machine",
+    "calls": "a program can use every system call (no seccomp filter for this kernel or architecture)",
+    "resources": "memory and disk are limited for a process and a file only, not for the whole program",
+}
+
+
 @dataclass(frozen=True)
 class Isolation:
     """What a program cannot reach.
@@ -79,11 +96,24 @@ class Isolation:
         network: it has its own, empty network namespace.
         processes: it sees only its own processes, and no process outlives it.
         files: it cannot write outside its folder, or only what every user may write.
+        sockets: it can open no socket of any kind, so that it reaches no server of this machine either.
+        calls: it can neither run code from memory nor call io_uring, namespaces, mounts, other processes or the
+            kernel's settings; utime, and where it runs as the harness's user chmod, succeed without effect.
+        resources: memory and disk are limited for all its processes together, measured twenty times a second.
     """
 
     network: bool
     processes: bool
     files: bool
+    sockets: bool = False
+    calls: bool = False
+    resources: bool = False
+
+    def missing(self) -> list[str]:
+        """Return what does not hold, one sentence part each."""
+        holds = asdict(self)
+        holds["network"] = self.network or self.sockets
+        return [words for name, words in MISSING.items() if not holds[name]]
 
 
 @dataclass(frozen=True)
@@ -93,7 +123,7 @@ class Outcome:
     Args:
         passed: it ran to its end.
         reason: "passed"; "assertion"; "error" for any other exception; "exit" where it ended its process early;
-            "timeout"; "memory" above the limit; "killed" by a signal.
+            "timeout"; "memory" or "disk" above the limit; "killed" by a signal.
         detail: the exception or signal, at most 300 characters.
         isolation: what held while it ran.
     """
@@ -121,12 +151,16 @@ def run(program: str, *, limits: Limits | None = None) -> Outcome:
     nonce = secrets.token_hex(16)
     with _folder() as folder, _Child(folder, program, nonce, limits) as child:
         isolation = _started(child, limits)
+        if isolation.resources:
+            child.watch(Usage(folder, limits.memory_mb, limits.disk_mb), int(isolation.processes))
         try:
             last = child.line(limits.timeout_s)
             if last is None:
                 return _unreported(child.exit_code(limits.timeout_s), isolation)
         except TimeoutError:
             return Outcome(False, "timeout", f"more than {limits.timeout_s:g} s", isolation)
+        except _Excess as excess:
+            return Outcome(False, excess.reason, excess.detail, isolation)
     return _reported(last, nonce, isolation)
 
 
@@ -143,7 +177,7 @@ def _started(child: _Child, limits: Limits) -> Isolation:
             f"the sandbox for programs written by models did not start: {why}. "
             f"Raise memory_mb (now {limits.memory_mb}), or check that {sys.executable} runs by itself."
         )
-    return Isolation(**json.loads(first))
+    return Isolation(**json.loads(first), resources=measurable())
 
 
 @functools.cache
@@ -199,13 +233,25 @@ def _start(folder: Path, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
         )
 
 
+class _Excess(Exception):
+    """The program uses more than a limit of the whole program."""
+
+    def __init__(self, reason: Literal["memory", "disk"], detail: str) -> None:
+        super().__init__(detail)
+        self.reason: Reason = reason
+        self.detail = detail
+
+
 class _Child:
     """The child process and the reading end of its channel; a context that leaves no process running."""
 
     def __init__(self, folder: Path, program: str, nonce: str, limits: Limits) -> None:
         self._read, write = os.pipe()
         self._buffer = b""
+        self._usage: Usage | None = None
+        self._helpers = 0
         spec = {"program": program, "nonce": nonce, "parent": os.getpid(), "channel": write, **asdict(limits)}
+        spec["calls"] = filter_rules()
         try:
             self._process = _start(folder, spec)
         except OSError as error:
@@ -223,7 +269,7 @@ class _Child:
     def __exit__(self, *_: object) -> None:
         self._process.terminate()  # without namespaces, the guard then ends what left its group
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(5.0)
+            self._process.wait(STOP_S)
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
@@ -231,16 +277,37 @@ class _Child:
         if self._process.stderr:
             self._process.stderr.close()
 
+    def watch(self, usage: Usage, helpers: int) -> None:
+        """Measure from now on, while waiting, what the program below ``helpers`` processes uses."""
+        self._usage, self._helpers = usage, helpers
+
+    def _readable(self, end: float) -> bool:
+        """Wait for the channel until then; measure meanwhile, at most a fifth of the time.
+
+        Raises:
+            _Excess: the program uses too much.
+        """
+        pause = POLL_S
+        while True:
+            left = max(0.0, end - time.monotonic())
+            ready, _, _ = select.select([self._read], [], [], min(left, pause) if self._usage else left)
+            if ready or not left:
+                return bool(ready)
+            if self._usage:
+                start = time.monotonic()
+                if excess := self._usage.excess(self._process.pid, self._helpers):
+                    raise _Excess(*excess)
+                pause = max(POLL_S, 4 * (time.monotonic() - start))
+
     def line(self, seconds: float) -> bytes | None:
         """Return the next line of the channel; None when every process with the channel has ended.
 
         Raises:
-            TimeoutError: neither happened in time.
+            TimeoutError: neither happened in time. _Excess: the program uses too much.
         """
         end = time.monotonic() + seconds
         while b"\n" not in self._buffer and len(self._buffer) < LINE_BYTES:
-            ready, _, _ = select.select([self._read], [], [], max(0.0, end - time.monotonic()))
-            if not ready:
+            if not self._readable(end):
                 raise TimeoutError
             more = os.read(self._read, LINE_BYTES)
             if not more:

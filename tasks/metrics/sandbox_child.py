@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import json
 import os
 import random
@@ -38,6 +39,13 @@ FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 WRITE_FILE, READ_FILE, READ_DIR, EXECUTE, TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 0, 1 << 14
 LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.cache")
+
+
+# Seccomp filters: instructions of classic BPF, and what they return.
+SECCOMP, FILTER = 22, 2
+LOAD, EQUAL, GREATER, AND, RETURN = 0x20, 0x15, 0x25, 0x54, 0x06
+ALLOW, REFUSE, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
+OWN_PROCESS = -2
 
 
 class Kernel:
@@ -102,6 +110,52 @@ def restrict_files(kernel: Kernel) -> bool:
             os.close(node)
     kernel.call("syscall", LANDLOCK_RESTRICT, rules, 0)
     os.close(rules)
+    return True
+
+
+def instruction(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    """Return one instruction of a BPF program."""
+    return struct.pack("=HBBI", code, if_true, if_false, value & 0xFFFFFFFF)
+
+
+def assembled(audit: int, latest: int, rules: list[list[int]]) -> bytes:
+    """Return the BPF program of rules [number, error, argument or -1, mask, value, refuse where equal]."""
+    load_number = instruction(LOAD, 0)
+    parts = [instruction(LOAD, 4), instruction(EQUAL, audit, 1, 0), instruction(RETURN, KILL_PROCESS), load_number]
+    parts += [instruction(GREATER, latest, 0, 1), instruction(RETURN, REFUSE | errno.ENOSYS)]
+    for number, error, argument, mask, value, if_equal in rules:
+        refusal = instruction(RETURN, REFUSE | error)
+        if argument < 0:
+            parts += [instruction(EQUAL, number, 0, 1), refusal]
+            continue
+        compared = os.getpid() if value == OWN_PROCESS else value
+        parts += [
+            instruction(EQUAL, number, 0, 5),
+            instruction(LOAD, 16 + 8 * argument),
+            instruction(AND, mask),
+            instruction(EQUAL, compared, 0 if if_equal else 1, 1 if if_equal else 0),
+            refusal,
+            load_number,
+        ]
+    return b"".join([*parts, instruction(RETURN, ALLOW)])
+
+
+def restrict_calls(kernel: Kernel, calls: dict[str, Any] | None, flags: int, private_files: bool) -> bool:
+    """Refuse system calls with a seccomp filter; False where the kernel or its architecture has none."""
+    if calls is None:
+        return False
+    rules = [*calls["always"]]
+    if not flags & NEW_PID:
+        rules += calls["shared_processes"]
+    if not private_files:
+        rules += calls["shared_files"]
+    program = assembled(calls["audit"], calls["latest"], rules)
+    buffer = ctypes.create_string_buffer(program, len(program))
+    header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer)))
+    try:
+        kernel.call("prctl", SECCOMP, FILTER, header, 0, 0)
+    except OSError:
+        return False
     return True
 
 
@@ -179,10 +233,14 @@ def confine(kernel: Kernel, spec: dict[str, Any], flags: int) -> None:
     processes = spec["processes"] + (0 if counted_alone else tasks_of(os.getuid()))
     restricted = LINUX and restrict_files(kernel)
     limit(spec, processes)
+    # A user that owns nothing can change the mode of nothing outside the folder.
+    filtered = restrict_calls(kernel, spec["calls"], flags, private_files=dropped)
     isolated = {
         "network": bool(flags & NEW_NET),
         "processes": bool(flags & NEW_PID),
         "files": restricted or dropped,
+        "sockets": filtered,
+        "calls": filtered,
     }
     os.write(spec["channel"], json.dumps(isolated).encode() + b"\n")
     os.dup2(null, 2)  # last, so that a failure above is reported

@@ -1,0 +1,149 @@
+"""Programs that try to leave the sandbox. A program ends with an assertion where something was possible.
+
+Run as a script, as the user of its first argument, it prints the attacks that succeeded; what they left outside is
+checked by the process that runs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import socket
+import stat
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from tasks.metrics import sandbox, sandbox_calls
+from tasks.metrics.sandbox import Limits, run
+
+PRELUDE = """
+import array, ctypes, fcntl, os, signal, socket, sys, time
+libc = ctypes.CDLL(None, use_errno=True)
+def call(number, *arguments):
+    result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
+    return result if result >= 0 else -ctypes.get_errno()
+"""
+FAMILIES = ("UNIX", "INET", "INET6", "NETLINK", "PACKET", "VSOCK", "ALG", "TIPC", "BLUETOOTH", "CAN")
+
+
+def refused_calls() -> dict[str, str]:
+    """Return one attack for each call that is refused always: it must end with EPERM whatever its arguments."""
+    machine = platform.machine()
+    table = sandbox_calls.numbers(sandbox_calls.REFUSED, machine)
+    other = sandbox_calls.numbers(sandbox_calls.OTHER, machine)
+    attacks = {name: f"assert call({number}, 0, 0, 0, 0, 0) == -1" for name, number in table.items()}
+    attacks |= {name: f"assert call({other[name]}, 0, 0, 0, 0, 0) == -13" for name in ("execve", "execveat")}
+    attacks["clone3"] = f"assert call({other['clone3']}, 0, 0) == -38"
+    attacks["a later call"] = "assert call(463, 0, 0) == -38 and call(0x40000000, 0, 0) == -38"
+    for bit in (0x20000, 0x2000000, 0x4000000, 0x8000000, 0x10000000, 0x20000000, 0x40000000):
+        attacks[f"clone {bit:#x}"] = f"assert call({other['clone']}, {bit | 17}, 0, 0, 0, 0) == -1"
+    return attacks
+
+
+def outside(victim: Path, server: Path, datagrams: Path, pid: int) -> dict[str, str]:
+    """Return attacks on a file of the user, its sockets and one of its processes."""
+    name, stream, datagram = repr(str(victim)), repr(str(server)), repr(str(datagrams))
+    acts = {
+        "write": f"open({name}, 'w')",
+        "append": f"open({name}, 'a')",
+        "truncate": f"os.truncate({name}, 0)",
+        "remove": f"os.remove({name})",
+        "rename": f"os.rename({name}, 'mine')",
+        "replace": f"open('mine', 'w').close(); os.replace('mine', {name})",
+        "hard link": f"os.link({name}, 'link'); open('link', 'w')",
+        "symbolic link": f"os.symlink({name}, 'symbolic'); open('symbolic', 'w')",
+        "read": f"open({name}).read()",
+        "new folder": f"os.mkdir({name} + '.new')",
+        "new fifo": f"os.mkfifo({name} + '.fifo')",
+        "set attribute": f"os.setxattr({name}, 'user.stride', b'x')",
+        "change owner": f"os.chown({name}, os.getuid(), os.getgid())",
+        "signal": f"os.kill({pid}, 9)",
+        "signal a thread": f"signal.pidfd_send_signal(os.pidfd_open({pid}), 9)",
+        "trace": f"assert libc.ptrace(16, {pid}, 0, 0) == 0",
+        "limit": f"import resource; resource.prlimit({pid}, resource.RLIMIT_NOFILE, (5, 5))",
+        "affinity": f"os.sched_setaffinity({pid}, {{0}})",
+        "priority": f"os.setpriority(os.PRIO_PROCESS, {pid}, 19)",
+        "memory of a process": f"open('/proc/{pid}/mem', 'rb')",
+        "environment": f"open('/proc/{pid}/environ', 'rb').read()",
+        "connect": f"socket.socket(socket.AF_UNIX).connect({stream})",
+        "send": f"socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM).sendto(b'x', {datagram})",
+        "pair of datagrams": f"socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0].sendto(b'x', {datagram})",
+        "pair of packets": "socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)",
+        "pair, connected": f"socket.socketpair()[0].connect({stream})",
+        "pair, sent": f"socket.socketpair()[0].sendto(b'x', {datagram})",
+        "owner of a pipe": f"r, w = os.pipe(); fcntl.fcntl(r, 8, {pid})",
+        "shell": "assert os.system('true') == 0",
+        "program": "import subprocess; subprocess.run(['/bin/true'])",
+        "code in memory": "os.memfd_create('x')",
+        "user namespace": "assert libc.unshare(0x10000000) == 0",
+        "device": "os.mknod('device', 0o20666, os.makedev(1, 5))",
+    }
+    acts |= {f"socket {name}": f"socket.socket(socket.AF_{name}, socket.SOCK_RAW)" for name in FAMILIES}
+    failed = "except (OSError, AssertionError, AttributeError):\n    done = False\n"
+    return {title: f"try:\n    {act}\n    done = True\n{failed}assert not done" for title, act in acts.items()} | {
+        "change mode": f"try:\n    os.chmod({name}, 0)\nexcept OSError:\n    pass",
+        "change times": f"try:\n    os.utime({name}, (1, 1))\nexcept OSError:\n    pass",
+        "signal all": "try:\n    os.kill(-1, 0)\nexcept OSError:\n    pass",
+    }
+
+
+def wrapped(attacks: dict[str, str]) -> str:
+    """Return one program that makes independent attacks and ends with the names of those that succeeded."""
+    return (
+        f"{PRELUDE}\nbad = []\nfor title, attack in {attacks!r}.items():\n"
+        "    try:\n        exec(attack, dict(globals()))\n"
+        "    except BaseException as error:\n        bad.append(f'{title}: {type(error).__name__} {error}')\n"
+        "assert not bad, bad\n"
+    )
+
+
+def attempt(folder: Path, namespaces: bool) -> list[str]:
+    """Make every attack in a few programs; return what was possible."""
+    victim, server, datagrams = folder / "victim", folder / "stream", folder / "datagrams"
+    victim.write_text("whole")
+    victim.chmod(0o640)
+    os.utime(victim, (10, 10))
+    problems: list[str] = []
+    with socket.socket(socket.AF_UNIX) as stream, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as inbox:
+        stream.bind(str(server))
+        stream.listen()
+        stream.setblocking(False)
+        inbox.bind(str(datagrams))
+        inbox.setblocking(False)
+        names = sorted(entry.name for entry in folder.iterdir())
+        limits = Limits(timeout_s=30, namespaces=namespaces)
+        programs = [wrapped(refused_calls()), wrapped(outside(victim, server, datagrams, os.getpid()))]
+        with ThreadPoolExecutor(2) as pool:
+            outcomes = list(pool.map(lambda program: run(program, limits=limits), programs))
+        problems += [f"{outcome.reason}: {outcome.detail}" for outcome in outcomes if not outcome.passed]
+        for queue, receive in (("connection", stream.accept), ("datagram", lambda: inbox.recv(8))):
+            try:
+                receive()
+                problems.append(f"a {queue} arrived")
+            except BlockingIOError:
+                pass
+        status = victim.stat()
+        if (stat.S_IMODE(status.st_mode), status.st_mtime, victim.read_text()) != (0o640, 10, "whole"):
+            problems.append(f"the victim changed: {status}")
+        if sorted(entry.name for entry in folder.iterdir()) != names:
+            problems.append(f"new or lost files: {list(folder.iterdir())}")
+    return problems
+
+
+def main() -> None:
+    """Become an ordinary user where one is named, attack, and print the problems as JSON."""
+    user, folder, namespaces = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "True"
+    if user:
+        os.setgroups([])
+        os.setresgid(user, user, user)
+        os.setresuid(user, user, user)
+    isolation = run("pass", limits=Limits(namespaces=namespaces)).isolation
+    problems = attempt(folder, namespaces)
+    print(json.dumps({"problems": problems, "missing": isolation.missing(), "processes": isolation.processes}))
+
+
+if __name__ == "__main__":
+    assert sandbox_calls.architecture() and sandbox.CHILD.exists()
+    main()
