@@ -33,25 +33,25 @@ class FakeStore:
     """What reports read of a store: a manifest and sealed cells."""
 
     manifest: dict[str, Any]
-    held: dict[str, FakeCell] = field(default_factory=dict)
+    sealed_cells: dict[str, FakeCell] = field(default_factory=dict)
     records: dict[str, list[Record]] = field(default_factory=dict)
     path: Path = Path("fake-run")
 
     def cells(self) -> list[str]:
         """All sealed cells."""
-        return list(self.held)
+        return list(self.sealed_cells)
 
     def cell(self, name: str) -> FakeCell:
         """One of them."""
-        return self.held[name]
+        return self.sealed_cells[name]
 
     def add(self, meta: Mapping[str, Any], records: Iterable[Record]) -> FakeStore:
         """Seal a cell of these records."""
         records = list(records)
-        held = FakeCell(meta["cell"], dict(meta), samples_of(records), steps_of(records))
-        self.held[held.name] = held
-        self.records[held.name] = records
-        self.manifest["cells"][held.name] = dict(meta)
+        cell = FakeCell(meta["cell"], dict(meta), samples_of(records), steps_of(records))
+        self.sealed_cells[cell.name] = cell
+        self.records[cell.name] = records
+        self.manifest["cells"][cell.name] = dict(meta)
         return self
 
     def skip(self, meta: Mapping[str, Any], reason: str) -> FakeStore:
@@ -134,7 +134,7 @@ def meta(cell: str, **changes: Any) -> dict[str, Any]:
 def step(accepted: int = 0, drafted: int = 0, tested: int | None = None, ms: float = 10.0, **changes: Any) -> Step:
     """A step of one target pass; a tenth of its time each in draft and verify, a twentieth in the host."""
     ns = round(ms * 1e6)
-    made = Step(
+    plain = Step(
         nfe=1,
         draft_nfe=drafted,
         rows=drafted + 1,
@@ -153,7 +153,7 @@ def step(accepted: int = 0, drafted: int = 0, tested: int | None = None, ms: flo
         verify_ns=ns // 10,
         host_ns=ns // 20,
     )
-    return replace(made, **changes)
+    return replace(plain, **changes)
 
 
 def record(prompt: str, steps: Iterable[Step], repetition: int = 0, **changes: Any) -> Record:
@@ -166,8 +166,8 @@ def record(prompt: str, steps: Iterable[Step], repetition: int = 0, **changes: A
         "agreement": 1.0,
         "prefill_ns": 5_000_000,
     }
-    made = {"warmup": False, "status": "ok", "prompt_tokens": 7, **plain, **changes}
-    return Record(Sample(prompt=prompt, repetition=repetition, **made), steps)
+    fields = {"warmup": False, "status": "ok", "prompt_tokens": 7, **plain, **changes}
+    return Record(Sample(prompt=prompt, repetition=repetition, **fields), steps)
 
 
 @dataclass(frozen=True)
@@ -193,13 +193,13 @@ class Sim:
 def simulate(sim: Sim, prompts: int = 12, repetitions: int = 1, budget: int = 64) -> list[Record]:
     """Records of one cell."""
     hard = np.random.default_rng(sim.prompts_seed).normal(size=prompts)
-    made = []
+    records = []
     for p in range(prompts):
         chance = 1 / (1 + np.exp(-(np.log(sim.acceptance / (1 - sim.acceptance)) + sim.spread * hard[p])))
         for r in range(repetitions):
             rng = np.random.default_rng([sim.seed, p, r])
-            made.append(_decode(sim, rng, f"p{p:03d}", r, chance, budget, float(hard[p])))
-    return made
+            records.append(_decode(sim, rng, f"p{p:03d}", r, chance, budget, float(hard[p])))
+    return records
 
 
 def _decode(sim: Sim, rng: np.random.Generator, prompt: str, r: int, chance: float, budget: int, hard: float) -> Record:
@@ -207,9 +207,9 @@ def _decode(sim: Sim, rng: np.random.Generator, prompt: str, r: int, chance: flo
     room = budget
     while room > 0:
         drafted = min(sim.gamma, room - 1)
-        kept = int(np.cumprod(rng.random(drafted) < chance).sum())
-        steps.append(step(kept, drafted, ms=sim.step_ms * float(rng.lognormal(0, 0.08))))
-        room -= kept + 1
+        accepted = int(np.cumprod(rng.random(drafted) < chance).sum())
+        steps.append(step(accepted, drafted, ms=sim.step_ms * float(rng.lognormal(0, 0.08))))
+        room -= accepted + 1
     tokens = tuple(int(one) for one in rng.integers(0, sim.vocabulary, size=budget))
     logprobs = tuple(float(one) for one in rng.normal(sim.logprob + 0.1 * hard, 0.3, size=budget))
     agreement = (
@@ -252,7 +252,7 @@ def _group(store: FakeStore, t: float, prompts: int, seed: int, noise: float) ->
 
     def add(cell: str, label: str, method: str, sim: Sim, **changes: Any) -> None:
         agreement = None if t else sim.agreement
-        records = simulate(replace(sim, agreement=agreement, seed=seed + 10 * len(store.held)), prompts)
+        records = simulate(replace(sim, agreement=agreement, seed=seed + 10 * len(store.sealed_cells)), prompts)
         store.add(meta(f"t{t:g}-{cell}", **{**same, "label": label, "method": method, **changes}), records)
 
     add("ar", "autoregressive", "autoregressive", Sim(gamma=0, step_ms=24), role="baseline")

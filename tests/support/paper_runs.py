@@ -59,17 +59,17 @@ def windows(prompts: int = 5) -> FakeStore:
     store = paper_run("papers/sjdpp_windows", prompts=prompts)
     same = store.cell("sjdpp").meta
     for window, accepted in ((4, (1,) * 8), (32, (7, 7))):
-        held = {**same, "cell": f"w{window}", "label": f"w{window}", "params": {**PUBLISHED, "window": window}}
-        store.add(held, [picture(f"p{i}", accepted, 15.0) for i in range(prompts)])
+        cell_meta = {**same, "cell": f"w{window}", "label": f"w{window}", "params": {**PUBLISHED, "window": window}}
+        store.add(cell_meta, [picture(f"p{i}", accepted, 15.0) for i in range(prompts)])
     return store
 
 
 def top_ks(prompts: int = 5) -> FakeStore:
     store = paper_run("papers/sjdpp_topk", prompts=prompts)
-    for name in list(store.held):
+    for name in list(store.sealed_cells):
         for k in (1, 10, 100):
-            held = {**store.cell(name).meta, "cell": f"{name}-{k}", "sampling": {**SAMPLED, "top_k": k}}
-            store.add({**held, "baseline": f"ar-{k}"}, store.records[name])
+            cell_meta = {**store.cell(name).meta, "cell": f"{name}-{k}", "sampling": {**SAMPLED, "top_k": k}}
+            store.add({**cell_meta, "baseline": f"ar-{k}"}, store.records[name])
     return store
 
 
@@ -77,8 +77,8 @@ def with_pictures(store: FakeStore, folder: Path) -> FakeStore:
     """Give every sample a file, as the runner does."""
     store.path = folder
     matplotlib.image.imsave(folder / "out.png", np.full((8, 8, 3), 0.5))
-    for name in list(store.held):
-        store.held[name].samples["output"] = "out.png"
+    for name in list(store.sealed_cells):
+        store.sealed_cells[name].samples["output"] = "out.png"
     return store
 
 

@@ -47,11 +47,11 @@ PROMPT = Prompt("p", text="a red fox")
 def tokenizer(special: Sequence[str], opens: bool = False) -> Any:
     """One id a character behind the special words; with `opens`, texts begin with <s>."""
     words = ["<s>", "</s>", "<unk>", *special, *string.printable]
-    made = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, "<unk>"))
-    made.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
+    words_only = Tokenizer(models.WordLevel({word: index for index, word in enumerate(words)}, "<unk>"))
+    words_only.pre_tokenizer = pre_tokenizers.Split(Regex("."), "isolated")
     if opens:
-        made.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
-    fast = PreTrainedTokenizerFast(tokenizer_object=made, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
+        words_only.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 0)])
+    fast = PreTrainedTokenizerFast(tokenizer_object=words_only, bos_token="<s>", eos_token="</s>", unk_token="<unk>")
     fast.add_special_tokens({"additional_special_tokens": list(special)})
     return fast
 
@@ -119,8 +119,8 @@ def chameleon(guidance: float, lines: bool) -> Tiny:
     prompts = chameleon_family.PROMPTS["lumina" if lines else "anole"]
     settings = {"pixels": 32 if lines else 8}
     state = vq_state(True, levels=4 if lines else 2)
-    made = chameleon_family.assemble(request(settings), model, words, state, prompts)
-    return Tiny(backbone(made, guidance), PROMPT, model, words)
+    pictures = chameleon_family.assemble(request(settings), model, words, state, prompts)
+    return Tiny(backbone(pictures, guidance), PROMPT, model, words)
 
 
 def emu3_parts() -> tuple[Any, Any]:
@@ -176,14 +176,14 @@ def llamagen(guidance: float, kind: str) -> Tiny:
         settings = {"length": 81}
         shape = Shape(kind, 3, 4, 32, 4, codes=CODES, prompt=81, features=12, mlp=48)
         front = tar_family.Front(None, lambda codes: torch.sin(torch.arange(12) * (1.0 + codes[:, None])))
-        made = tar_family.assemble(request(settings), shape, gpt_state(shape), vq, front)
-        return Tiny(backbone(made, guidance), Prompt("p", condition=np.arange(81)))
-    made = llamagen_family.assemble(request({}), shape, gpt_state(shape), vq)
+        pictures = tar_family.assemble(request(settings), shape, gpt_state(shape), vq, front)
+        return Tiny(backbone(pictures, guidance), Prompt("p", condition=np.arange(81)))
+    pictures = llamagen_family.assemble(request({}), shape, gpt_state(shape), vq)
     if kind == "c2i":
-        return Tiny(backbone(made, guidance), Prompt("p", text="class 7"))
-    given = np.random.default_rng(0).normal(size=(6, 12)).astype(np.float32)
-    given[:2] = 0  # the padding that stands in front
-    return Tiny(backbone(made, guidance), Prompt("p", condition=given))
+        return Tiny(backbone(pictures, guidance), Prompt("p", text="class 7"))
+    features = np.random.default_rng(0).normal(size=(6, 12)).astype(np.float32)
+    features[:2] = 0  # the padding that stands in front
+    return Tiny(backbone(pictures, guidance), Prompt("p", condition=features))
 
 
 class Painter(torch.nn.Module):
@@ -213,8 +213,8 @@ def simplear(guidance: float, folder: Path) -> Tiny:
     model, words, path = simplear_parts(folder)
     origin = Qwen2ForCausalLM(model.config).eval()
     origin.load_state_dict(model.state_dict())
-    made = simplear_family.assemble(request({"pixels": 64}, vq=path), model, words, (4, 4, 2))
-    return Tiny(backbone(made, guidance), PROMPT, origin, words)
+    pictures = simplear_family.assemble(request({"pixels": 64}, vq=path), model, words, (4, 4, 2))
+    return Tiny(backbone(pictures, guidance), PROMPT, origin, words)
 
 
 MAKERS: dict[str, Callable[[float, Path], Tiny]] = {

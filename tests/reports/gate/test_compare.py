@@ -14,7 +14,7 @@ from tests.support.fake_store import Sim, meta, record, simulate, step, suite, t
 
 def test_cells_of_one_configuration_match_by_configuration_and_not_by_name() -> None:
     a, b = tiny(), tiny()
-    del b.held["m"]
+    del b.sealed_cells["m"]
     b.add(meta("m2"), [record(f"p{i}", [step(1, 2, ms=9.0)] * 5, tokens=range(10, 20)) for i in range(4)])
     comparison = compare.compare(a, b)
     ar, m = (comparison.frame[comparison.frame["cell"] == name].set_index("metric") for name in ("ar", "m"))

@@ -171,7 +171,7 @@ def test_eq_4_is_fitted_where_there_are_three_trees() -> None:
         store.add({**cell_meta, "params": {"depth": depth, "width": 4, "nodes": nodes}}, [record("p0", steps)])
     for name in ("eagle20", "eagle21"):
         store.manifest["cells"].pop(name)
-        store.held.pop(name)
+        store.sealed_cells.pop(name)
     (sheet,) = costs.costs(run_of(store))
     assert any("T_S 0.500 ms" in note and "T_N 0.1000 ms" in note for note in sheet.notes)
     assert lines(sheet).loc["e2", "drafter ms, eq. 4 fitted"] == "2.40"
@@ -237,7 +237,7 @@ def with_laws(store: FakeStore, folder: Path) -> FakeStore:
     store.path = folder
     matplotlib.image.imsave(folder / "out.png", np.full((8, 8, 3), 0.5))
     leading = [x for i in range(16) for x in (0.9 - 0.05 * i, 0.05)]
-    for cell in store.held.values():
+    for cell in store.sealed_cells.values():
         cell.samples["output"] = "out.png"
         cell.samples["regions"] = [["smooth"] * 8 + ["object"] * 8] * len(cell.samples)
         cell.samples["leading"] = [leading if cell.meta["role"] == "baseline" else []] * len(cell.samples)
@@ -290,7 +290,7 @@ def test_ranks_of_accepted_nodes_are_shown_where_they_are_stored() -> None:
     assert rows.loc["eagle2, T = 0"].tolist() == ["33%", "67%", "33% 33% 33%"]
     assert rows.loc["eagle2, T = 1"].tolist() == ["100%", "0%", "100%"]
     store = paper_run()
-    for cell in store.held.values():
+    for cell in store.sealed_cells.values():
         del cell.steps["ranks"]
     assert filled(store, ranks.table) == []
 

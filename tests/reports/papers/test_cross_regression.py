@@ -71,7 +71,7 @@ def add(store: FakeStore, backbone: str, task: str, records: list[Any], method: 
     base = f"{backbone}-{task}-{t:g}"
     sampling = {"temperature": t, "top_k": 0, "top_p": 1.0}
     same = {"backbone": backbone, "task": task, "sampling": sampling, "baseline": base}
-    if base not in store.held:
+    if base not in store.sealed_cells:
         plain = outputs((0,) * 12, 10.0, score=SCORES.get(task, ""))
         plain = [replace(one, steps=tuple(replace(cycle, energies=()) for cycle in one.steps)) for one in plain]
         store.add(meta(base, role="baseline", **same), plain)
@@ -97,7 +97,7 @@ def test_redrawn_slots_have_rows_and_whisper_has_its_errors() -> None:
     store = run()
     name = add(store, "whisper-base", "utterances", outputs((3, 3, 3), 5.0), redraft="placeholders")
     wer = {"value": 0.03, "low": 0.02, "high": 0.05, "n": 6}
-    store.held[name].meta["set_scores"] = {"corpus_wer": wer}
+    store.sealed_cells[name].meta["set_scores"] = {"corpus_wer": wer}
     [(frame, _)] = sheets(store, "cross_regression_table4")
     row = frame.loc[(f"whisper-base, {name}", "utterances, T = 0.6")]
     assert row["tokens, measured"] == "4.00" and row["score, measured"] == "0.030 [0.020, 0.050]"

@@ -85,7 +85,7 @@ def test_the_table_equals_the_one_by_hand(store: FakeStore) -> None:
 def test_prefill_is_in_the_speed_up_of_whole_outputs(store: FakeStore) -> None:
     with_prefill = empty()
     with_prefill.manifest["suite"] = {"name": "masked"}
-    for name, stored in store.held.items():
+    for name, stored in store.sealed_cells.items():
         cell_records = store.records[name]
         if name == "t-base":  # 80 ms of steps and as much prefill
             cell_records = [
@@ -99,7 +99,7 @@ def test_prefill_is_in_the_speed_up_of_whole_outputs(store: FakeStore) -> None:
 
 def test_settings_without_a_twin_have_no_sheet(store: FakeStore) -> None:
     alone = empty()
-    for name, stored in store.held.items():
+    for name, stored in store.sealed_cells.items():
         if not name.startswith("t-"):
             alone.add(stored.meta, store.records[name])
     warm = {**GREEDY, "temperature": 1.0}

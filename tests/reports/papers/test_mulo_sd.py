@@ -26,7 +26,7 @@ def swept(prompts: int = 2) -> FakeStore:
     """MuLo-SD over tau at two radii, untrained and in parallel; ZipAR at two windows, and EAGLE-2; three qualities."""
     store = paper_run("papers/mulo_sd", prompts=prompts)
     for name in ("sjd", "sjdpp", "M"):
-        del store.held[name], store.manifest["cells"][name]
+        del store.sealed_cells[name], store.manifest["cells"][name]
     base = store.cell("ar").meta
 
     def add(name: str, method: str, params: dict[str, Any], ms: float, quality: float) -> None:
@@ -131,7 +131,7 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
 
     monkeypatch.setattr(sheets, "sheet", record_columns)
     assert list(sheets.sweeps(run_of(store))) == []
-    mulo = [name for name in store.held if store.cell(name).meta["method"] == "mulo_sd"]
+    mulo = [name for name in store.sealed_cells if store.cell(name).meta["method"] == "mulo_sd"]
     assert sorted(cell for cells in drawn.values() for cell in cells) == sorted(mulo) and len(drawn) == 4
     assert drawn["Fig. 13: tau, samplers mulo-2x"] == ["r3 0.001", "r3 0.0001", "r3 1e-05"]
     drawn.clear()
@@ -143,7 +143,7 @@ def test_every_cell_of_mulo_sd_is_on_a_sheet_of_pictures(tmp_path: Path, monkeyp
 @pytest.mark.slow
 def test_a_sheet_of_pictures_is_written_where_there_are_pictures(tmp_path: Path) -> None:
     store: Any = bands(2)
-    store.held["mulo"].meta["params"] = {"tau": 1e-3}
+    store.sealed_cells["mulo"].meta["params"] = {"tau": 1e-3}
     assert list(sheets.sweeps(run_of(store))) == []
     store = with_pictures(store, tmp_path)
     (figure,) = sheets.sweeps(run_of(store))

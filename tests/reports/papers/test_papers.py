@@ -334,7 +334,7 @@ def test_a_threshold_of_infinity_is_the_last(tmp_path: Path) -> None:
     (group,) = measured(store)  # type: ignore[arg-type]
     swept = figures.sweep(group, "tau")
     assert swept["x"].tolist() == [0.0, 0.5, math.inf] and swept["total_variation"].tolist() == [0.1, 0.0, 0.0]
-    store.held["M"].meta["verdict"] = {"word": "unverified", "total_variation": None}
+    store.sealed_cells["M"].meta["verdict"] = {"word": "unverified", "total_variation": None}
     assert [path.name for path in report.write(store, tmp_path)] == ["papers-tau.png"]  # type: ignore[arg-type]
 
 

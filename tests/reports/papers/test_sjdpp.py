@@ -187,7 +187,7 @@ SCORED = [name for name in paper_files.names() if paper_files.printed(name).layo
 
 def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("sjd",)) -> FakeStore:
     """Every picture of the cells in ``right`` is right, and every second picture of the others."""
-    for cell in store.held.values():
+    for cell in store.sealed_cells.values():
         cell.samples["scores"] = [
             json.dumps({name: float(cell.name in right or i % 2)}) for i in range(len(cell.samples))
         ]
@@ -253,7 +253,7 @@ def test_scores_of_another_detector_are_noted() -> None:
     note = "measured Overall Score, Counting: of emoji_scenes by a detector of its own, not the benchmark's"
     assert note in sheet.notes
     real = paper_run(task="geneval")
-    for cell in real.held.values():
+    for cell in real.sealed_cells.values():
         cell.meta["set_scores"] = {"geneval_overall": {"value": 0.7, "low": 0.6, "high": 0.8, "n": 5, "reason": ""}}
     (sheet,) = report.table("sjdpp_table2", run_of(real))
     assert not any("detector" in note for note in sheet.notes)
@@ -285,7 +285,7 @@ def inits(seeds: int = 10) -> FakeStore:
     base = store.cell("ar").meta
     store.add(base, [picture("p0", (0,) * 16, 10.0, i) for i in range(seeds)])
     for name in ("sjd", "sjdpp", "M"):
-        del store.held[name], store.records[name], store.manifest["cells"][name]
+        del store.sealed_cells[name], store.records[name], store.manifest["cells"][name]
     return store
 
 
@@ -322,7 +322,7 @@ def test_several_prompts_have_no_note_on_seeds() -> None:
 def refined() -> FakeStore:
     store = paper_run("papers/sjdpp_refine", prompts=2)
     same = store.cell("sjd").meta
-    del store.held["sjd"], store.manifest["cells"]["sjd"]
+    del store.sealed_cells["sjd"], store.manifest["cells"]["sjd"]
     for refine, accepted in ((True, (1,) * 8), (False, (0,) * 14 + (1,))):
         params = {"window": 16, "init": "random", "refine": refine}
         cell_meta = {**same, "cell": f"r{refine}", "label": f"r{refine}", "params": params}

@@ -245,7 +245,7 @@ def test_equivalence_is_claimed_wrongly_one_time_in_twenty() -> None:
 def with_files(store: FakeStore, folder: Path) -> FakeStore:
     """Outputs and conditions as a run keeps them."""
     store.path = folder
-    for cell in store.held.values():
+    for cell in store.sealed_cells.values():
         for name in set(cell.samples["output"]) - {""}:
             save(CUBE, folder / name.removesuffix(".ply"))
     for i in range(len(LEVELS)):
