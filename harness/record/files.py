@@ -44,7 +44,7 @@ def load(path: Path, remedy: str) -> dict[str, Any]:
         body = json.loads(path.read_bytes())
         schema = body["schema"]
         rest = {name: value for name, value in body.items() if name != "sha256"}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{path} is missing, truncated or not a store's file: {error}. {remedy}") from error
     if schema != SCHEMA:
         raise StoreError(

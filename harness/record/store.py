@@ -22,7 +22,7 @@ import re
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, fields
+from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -62,6 +62,34 @@ SAMPLES = pa.schema(
 _KINDS = {"float": _REAL, "tuple[int, ...]": pa.list_(_INT), "tuple[float, ...]": pa.list_(_REAL)}
 _STEP = {f.name: _KINDS.get(str(f.type), _INT) for f in fields(Step)}
 STEPS = pa.schema(_KEY | {"step": _INT} | _STEP)
+
+
+_TABLES: Mapping[str, tuple[pa.Schema, tuple[str, ...]]] = {
+    "samples.parquet": (SAMPLES, (*_KEY, "status", "error", "tokens", "text", "logprobs", "diverged_at", "scores")),
+    "steps.parquet": (STEPS, (*_KEY, *(f.name for f in fields(Step) if f.default is MISSING is f.default_factory))),
+}
+"""The tables of a cell and the columns that every version wrote."""
+_META: Mapping[str, tuple[type, ...]] = {
+    **dict.fromkeys(("status", "label", "backbone", "dtype", "task", "role", "baseline", "floor", "reason"), (str,)),
+    **dict.fromkeys(("sampling", "verdict", "params"), (dict,)),
+    "expected": (int,),
+}
+"""Types of the entries of a cell's meta, each of which may be None or absent."""
+
+
+def _unfit(meta: Any) -> str | None:
+    """What is wrong with the meta of a cell; None: nothing."""
+    if not isinstance(meta, dict):
+        return f"has the meta {meta!r:.80}"
+    for name, kinds in _META.items():
+        if meta.get(name) is not None and not isinstance(meta[name], kinds):
+            return f"has {name} {meta[name]!r:.80}"
+    return None
+
+
+def _alike(column: pa.Field, schema: pa.Schema) -> bool:
+    """Whether a column has the type of a schema, or holds nothing."""
+    return column.type in (schema.field(column.name).type, pa.null())
 
 
 @dataclass(frozen=True)
@@ -120,7 +148,14 @@ class Store:
         file = run / "manifest.json"
         if not file.exists():
             raise StoreError(f"{run} holds no run (no manifest.json). Check the path, or start a run there.")
-        return cls(run, load(file, "Restore it from a copy, or run again in another folder."))
+        remedy = "Restore it from a copy, or run again in another folder."
+        body = load(file, remedy)
+        cells = body.get("cells")
+        if not isinstance(body.get("key"), dict) or not isinstance(cells, dict):
+            raise DamagedError(f"{file} lacks the key of the run or its cells. {remedy}")
+        if wrong := [name for name, meta in cells.items() if not _CELL_NAME.fullmatch(name) or _unfit(meta)]:
+            raise DamagedError(f"{file} has a cell {wrong[0]!r:.80}, which is none of a run. {remedy}")
+        return cls(run, body)
 
     @classmethod
     def resume(cls, path: str | Path, manifest: Mapping[str, Any]) -> Store:
@@ -345,14 +380,29 @@ class Store:
     def _body(self, cell: str) -> dict[str, Any]:
         if not self.sealed(cell):
             raise StoreError(f"the cell {cell!r} of {self.path} is not finished. Run again with --resume.")
-        return load(self._folder(cell) / "cell.json", self._remedy(cell))
+        path = self._folder(cell) / "cell.json"
+        body = load(path, self._remedy(cell))
+        files = body.get("files")
+        problem = None if isinstance(files, dict) and set(files) == set(_TABLES) else f"names the files {files!r:.80}"
+        if problem := problem or _unfit(body.get("meta")):
+            raise DamagedError(f"{path} {problem}. {self._remedy(cell)}")
+        return body
 
     def _table(self, cell: str, file: str, digest: str) -> pd.DataFrame:
         path = self._folder(cell) / file
         data = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(data).hexdigest() != digest:
             raise DamagedError(f"{path} is damaged: its sha256 is not the one in cell.json. {self._remedy(cell)}")
-        frame: pd.DataFrame = pq.read_table(pa.BufferReader(data)).to_pandas()
+        try:
+            table = pq.read_table(pa.BufferReader(data))
+        except (pa.ArrowException, OSError) as error:
+            raise DamagedError(f"{path} is no table: {error}. {self._remedy(cell)}") from error
+        schema, needed = _TABLES[file]
+        wrong = [name for name in needed if name not in table.column_names]
+        wrong += [field.name for field in table.schema if field.name in schema.names and not _alike(field, schema)]
+        if wrong:
+            raise DamagedError(f"{path} lacks the column {wrong[0]} or has it in another type. {self._remedy(cell)}")
+        frame: pd.DataFrame = table.to_pandas()
         return frame
 
     def _remedy(self, cell: str) -> str:

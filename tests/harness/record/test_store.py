@@ -148,9 +148,9 @@ def test_an_empty_cell_has_every_column(store: Store) -> None:
 def test_update_changes_the_meta_and_nothing_else(store: Store) -> None:
     fill(store, CELLS[0])
     before = store.cell(CELLS[0])
-    store.update(CELLS[0], verdict="exact", cell=1)
+    store.update(CELLS[0], verdict={"word": "exact"}, cell=1)
     after = Store.open(store.path).cell(CELLS[0])
-    assert after.meta == {"state": "done", "verdict": "exact", "cell": 1}
+    assert after.meta == {"state": "done", "verdict": {"word": "exact"}, "cell": 1}
     pd.testing.assert_frame_equal(before.samples, after.samples)
 
 
