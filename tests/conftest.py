@@ -31,11 +31,24 @@ torch.set_num_threads(1)
 from harness.core.backbone import Backbone  # noqa: E402  # after the hook, which must see these imports
 from harness.discover import load_all  # noqa: E402
 from harness.errors import WeightsError  # noqa: E402
+from tests import durations  # noqa: E402
 from tests.support.shape_checks import without_shape_checks  # noqa: E402
 
 load_all()
 hypothesis.settings.register_profile("stride", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("stride")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that took long when they were last recorded (`python -m tests.durations --record`).
+
+    Mutation testing tries those between 0.2 and some seconds too, so it sets ``STRIDE_UNRECORDED``.
+    """
+    long = {} if os.environ.get("STRIDE_UNRECORDED") else durations.recorded()
+    for item in items:
+        if item.nodeid in long:
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(scope="session")

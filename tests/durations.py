@@ -2,6 +2,9 @@
 
 Each run is one process, so that the CPU time of a test is that of the process between its start and its end; a test is
 listed when it is over the limit in every run.
+
+`--record` runs every test and writes those over 0.2 s to ``tests/durations.json``; they carry the mark ``slow`` from
+then on (see ``tests/conftest.py``), so that `-m "not slow"` is a quick look.
 """
 
 from __future__ import annotations
@@ -9,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import platform
 import subprocess
 import sys
 import tempfile
@@ -17,7 +21,9 @@ from pathlib import Path
 import pytest
 
 LIMIT_S = 2.0
+RECORDED_S = 0.2
 ROOT = Path(__file__).resolve().parents[1]
+RECORD = ROOT / "tests" / "durations.json"
 
 
 class CpuTimes:
@@ -36,10 +42,24 @@ class CpuTimes:
         return result
 
 
-def measure(paths: list[str], target: str) -> None:
+def recorded() -> dict[str, float]:
+    """CPU seconds of the tests over ``RECORDED_S`` when they were last recorded."""
+    seconds: dict[str, float] = json.loads(RECORD.read_text(encoding="utf-8"))["seconds"]
+    return seconds
+
+
+def record(seconds: dict[str, float], command: str) -> None:
+    """Write ``durations.json``."""
+    long = {test: round(s, 1) for test, s in sorted(seconds.items()) if s > RECORDED_S}
+    machine = f"{os.cpu_count()} cores, {platform.machine()}"
+    body = {"command": command, "machine": machine, "limit_s": RECORDED_S, "seconds": long}
+    RECORD.write_text(json.dumps(body, indent=0) + "\n", encoding="utf-8")
+
+
+def measure(paths: list[str], target: str, marks: str = "not slow") -> None:
     """One run in this process; CPU seconds by test as JSON."""
     plugin = CpuTimes()
-    pytest.main(["-q", "-m", "not slow", "-p", "no:cacheprovider", *paths], plugins=[plugin])
+    pytest.main(["-q", "-m", marks, "-p", "no:cacheprovider", *paths], plugins=[plugin])
     Path(target).write_text(json.dumps(plugin.seconds), encoding="utf-8")
 
 
@@ -54,8 +74,14 @@ def main() -> int:
     """List them; 1 where there is one."""
     parser = argparse.ArgumentParser(prog="python -m tests.durations", description=__doc__)
     parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--record", action="store_true", help="write tests/durations.json from one run of every test")
     parser.add_argument("paths", nargs="*", default=["tests"])
     arguments = parser.parse_args()
+    if arguments.record:
+        with tempfile.NamedTemporaryFile(suffix=".json") as file:
+            measure(arguments.paths, file.name, marks="")
+            record(json.loads(Path(file.name).read_text(encoding="utf-8")), "python -m tests.durations --record")
+        return 0
     runs = []
     with tempfile.TemporaryDirectory() as folder:
         for number in range(arguments.runs):

@@ -72,3 +72,10 @@ def test_nine_in_ten_mutants_of_the_sample_were_killed_and_survivors_have_reason
     assert {survivor["key"] for survivor in results["survivors"]} == survivors
     assert all(survivor["reason"] for survivor in results["survivors"])
     assert all(results[word] for word in ("commit", "commands", "machine", "cosmic_ray", "cpu_seconds"))
+
+
+def test_recorded_durations_are_of_tests_over_the_limit():
+    long = durations.recorded()
+    assert long
+    assert min(long.values()) >= round(durations.RECORDED_S, 1)
+    assert all(test.partition("::")[0].endswith(".py") for test in long)
