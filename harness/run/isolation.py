@@ -97,22 +97,22 @@ class Worker:
     def __init__(self, setup: Setup, log: Path) -> None:
         self._log = log
         self._output = b""
-        self._connection, theirs = Pipe()
+        self._connection, worker_end = Pipe()
         options = ["-P", *(f"-W{option}" for option in sys.warnoptions)]  # -P: the working folder shadows nothing
-        words = [sys.executable, *options, "-m", "harness.run.worker", str(theirs.fileno()), str(os.getpid())]
+        words = [sys.executable, *options, "-m", "harness.run.worker", str(worker_end.fileno()), str(os.getpid())]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)}
         self._process = subprocess.Popen(
             words,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            pass_fds=(theirs.fileno(),),
+            pass_fds=(worker_end.fileno(),),
             start_new_session=True,  # ^C is for the run, which ends its worker
             env=environment,
         )
         self._relay = threading.Thread(target=self._show_output, daemon=True)
         self._relay.start()
-        theirs.close()
+        worker_end.close()
         try:
             self.ask(setup, None)
         except BaseException:

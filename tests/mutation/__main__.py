@@ -110,8 +110,8 @@ def measure_coverage(paths: Sequence[str], workers: int) -> None:
 
 
 def _test_files(path: Path) -> list[str]:
-    found = [path] if path.is_file() else path.rglob("test_*.py")
-    return [str(file.relative_to(ROOT)) for file in found]
+    paths = [path] if path.is_file() else path.rglob("test_*.py")
+    return [str(file.relative_to(ROOT)) for file in paths]
 
 
 def covering() -> Covering:

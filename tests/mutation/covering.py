@@ -44,7 +44,7 @@ class Covering:
         place = (mutant.file, mutant.line)
         tests = self.tests.get(place, set())
         if not tests and place in self.imported:
-            tests = set().union(*(found for (file, _), found in self.tests.items() if file == mutant.file))
+            tests = set().union(*(test_files for (file, _), test_files in self.tests.items() if file == mutant.file))
         return tests & self.seconds.keys()
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,10 +14,9 @@ import torch
 from harness.core.cache import Window
 from harness.core.capabilities import Requirement
 from harness.core.draft import Acceptance
-from harness.core.draft import Path as TokenPath
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
-from harness.core.method import Claim, Method, parameters
+from harness.core.method import Claim, parameters
 from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt, Task
@@ -29,6 +29,7 @@ from harness.registry import METHODS, TASKS, Registry
 from harness.run.executors import groups, serial
 from harness.run.options import Options, Progress
 from tests.support.cli import stride
+from tests.support.one_by_one import OneByOne, register
 from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
 
 
@@ -36,30 +37,7 @@ from tests.support.runs import by_label, counted, finished, in_parts, plan_of, s
 def plug(monkeypatch: pytest.MonkeyPatch) -> Callable[[Registry[Any], str, type[Any]], None]:
     """Register a class for one test."""
 
-    def add(registry: Registry[Any], name: str, item: type[Any]) -> None:
-        assert name not in registry
-        monkeypatch.setitem(registry._items, name, item)
-        monkeypatch.setitem(registry._source, name, "this test")
-
-    return add
-
-
-@dataclass(frozen=True)
-class OneByOne(Method[None]):
-    """Autoregressive decoding; each subclass has its fault in ``token``."""
-
-    claim = Claim.SAME_LAW
-    source = "this test"
-
-    def start(self, run: Run) -> None:
-        return None
-
-    def step(self, run: Run, state: None) -> Acceptance:
-        p = run.probs(run.target.forward())
-        return Acceptance(TokenPath.root(p), self.token(run, p))
-
-    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
-        return run.draws.categorical(p, "resid")[0]
+    return partial(register, monkeypatch)
 
 
 FAILING = tuple(TASKS.get("tabular")().prompts()[1].tokens or ())

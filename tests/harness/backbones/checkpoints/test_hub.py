@@ -14,8 +14,8 @@ from harness.backbones.checkpoints import hub
 for name, folder in (("HF_HUB_CACHE", "a/hub"), ("HF_HOME", "b"), ("XDG_CACHE_HOME", "c")):
     os.environ[name] = str(Path.home() / folder)
     sys.modules.pop("huggingface_hub.constants", None)
-    ours = hub._cache()
-    print(ours == Path(importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE))
+    folder = hub._cache()
+    print(folder == Path(importlib.import_module("huggingface_hub.constants").HF_HUB_CACHE))
     del os.environ[name]
 """
 
