@@ -39,12 +39,22 @@ hypothesis.settings.register_profile("stride", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("stride")
 
 
+ON_REQUEST = ("audit", "faults")
+"""Marks of tests that run only where ``-m`` names their mark."""
+
+
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark the tests that took long when they were last recorded (`python -m tests.durations --record`).
 
     Mutation testing tries those between 0.2 and some seconds too, so it sets ``STRIDE_UNRECORDED``.
+    Tests that run on request are left out, unless ``-m`` names their mark.
     """
+    absent = [mark for mark in ON_REQUEST if mark not in config.option.markexpr]
+    left_out = [item for item in items if any(item.get_closest_marker(mark) for mark in absent)]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
     long = {} if os.environ.get("STRIDE_UNRECORDED") else durations.recorded()
     for item in items:
         if item.nodeid in long:
