@@ -8,6 +8,7 @@ so that cells pair; it is counter-based and generated on the CPU, so equal distr
 from __future__ import annotations
 
 import hashlib
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal
@@ -27,7 +28,13 @@ LIVE_CLOCKS = 512
 
 
 class Draws(ABC):
-    """Everything random that a method may ask for."""
+    """Everything random that a method may ask for.
+
+    Attributes:
+        emitted: leading positions that are emitted or of the prompt; the loop sets it before each step.
+    """
+
+    emitted: int = 0
 
     @abstractmethod
     def integers(self, n: int, high: int, stream: Stream) -> Int[Tensor, " n"]:
@@ -65,7 +72,28 @@ class Draws(ABC):
         """argmin over tokens of clock / probability, with one exponential clock per (key, token) in a decode.
 
         A key is an absolute position. Rows with equal keys share their noise (Gumbel noise in common).
+
+        Raises:
+            ContractError: a key is a position that is emitted already. Its noise chose a token that the target has read
+                since, so a second race on it would not be independent of the distribution.
         """
+
+    def race_keys(self, keys: Sequence[int]) -> list[int]:
+        """The keys of a race as plain ints, none of them emitted already.
+
+        Raises:
+            ContractError: a key is no whole number, or a position that is emitted already.
+        """
+        try:
+            positions = [operator.index(key) for key in keys]
+        except TypeError:
+            raise ContractError(f"a race has the keys {list(keys)}; give absolute positions, whole numbers") from None
+        if spent := [position for position in positions if position < self.emitted]:
+            raise ContractError(
+                f"a race uses the noise of position {spent[0]}, and the first {self.emitted} positions are emitted "
+                f"already, so their noise is not fresh; use absolute positions from {self.emitted} on as keys"
+            )
+        return positions
 
 
 class SeededDraws(Draws):
@@ -114,7 +142,7 @@ class SeededDraws(Draws):
         return torch.where(keep, x, inverse_cdf(left, v))
 
     def race(self, probs: Float[Tensor, "N V"], keys: Sequence[int]) -> Int[Tensor, " N"]:
-        clocks = torch.stack([self._clock(key, probs.shape[1]) for key in keys])
+        clocks = torch.stack([self._clock(key, probs.shape[1]) for key in self.race_keys(keys)])
         return (clocks / probs).argmin(-1)
 
     def _clock(self, key: int, vocabulary: int) -> Float[Tensor, " V"]:

@@ -162,6 +162,7 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
         ContractError: no target pass, no token, one outside the vocabulary, or the end of the process.
     """
     before, first = Tally.of(run), len(run.target)
+    run.draws.emitted = first
     try:
         result = method.step(run, state)
     except SystemExit as stop:

@@ -119,7 +119,8 @@ class EnumeratingDraws(Draws):
 
     def race(self, probs: Float[Tensor, "N V"], keys: Sequence[int]) -> Int[Tensor, " N"]:
         return torch.tensor(
-            [self._race(row, key) for row, key in zip(probs.tolist(), keys, strict=True)], dtype=torch.long
+            [self._race(row, key) for row, key in zip(probs.tolist(), self.race_keys(keys), strict=True)],
+            dtype=torch.long,
         )
 
     def _race(self, row: list[float], key: int) -> int:

@@ -36,4 +36,16 @@ G_DRAWS_FROM_SHIFTED_PROBS = Mutant(
     "draws.race(p.roll(1, 1), range(first",
     "G draws from a shifted distribution",
 )
-REUSE_MODES = (C_RECORDS_NEW_PROBS, B2_RECORDS_OLD_PROBS, M_ALWAYS_KEEPS, G_DRAWS_FROM_SHIFTED_PROBS)
+G_KEYS_IGNORE_POSITIONS = Mutant(
+    f"{REUSE}:_refine",
+    "range(first, first + len(p))",
+    "range(len(p))",
+    "G uses the noise of emitted positions again",
+)
+REUSE_MODES = (
+    C_RECORDS_NEW_PROBS,
+    B2_RECORDS_OLD_PROBS,
+    M_ALWAYS_KEEPS,
+    G_DRAWS_FROM_SHIFTED_PROBS,
+    G_KEYS_IGNORE_POSITIONS,
+)

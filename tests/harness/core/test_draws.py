@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from harness.core.draft import Path
-from harness.core.draws import LIVE_CLOCKS, SeededDraws, chain_path, inverse_cdf, tree_path
+from harness.core.draws import LIVE_CLOCKS, Draws, SeededDraws, chain_path, inverse_cdf, tree_path
 from harness.errors import ContractError
 from harness.proof.enumerating_draws import EnumeratingDraws
 from tests.support.enumerated import enumerated
@@ -55,6 +55,18 @@ def accepted_nodes(path: Path) -> tuple[int, ...]:
 
 
 class TestKeys:
+    @pytest.mark.usefixtures("unchecked")
+    @pytest.mark.parametrize("make", [seeded, EnumeratingDraws])
+    @pytest.mark.parametrize("key", [1.0, "1", None])
+    def test_keys_of_a_race_are_whole_numbers(self, make: Callable[[], Draws], key: Any) -> None:
+        with pytest.raises(ContractError, match="whole numbers"):
+            make().race(torch.full((1, 2), 0.5), [key])
+
+    @pytest.mark.usefixtures("unchecked")
+    def test_a_tensor_is_the_key_that_it_holds(self) -> None:
+        probs = torch.full((1, 64), 1 / 64)
+        assert torch.equal(seeded().race(probs, [torch.tensor(5)]), seeded().race(probs, [5]))
+
     def test_equal_keys_repeat_bit_for_bit(self) -> None:
         probs = torch.rand(50, 20, generator=torch.Generator().manual_seed(0))
         for _ in range(2):

@@ -14,7 +14,8 @@ import torch
 from scipy import integrate
 
 from harness.core.draft import Acceptance, Draft, Path
-from harness.core.draws import Draws
+from harness.core.draws import Draws, SeededDraws
+from harness.core.loop import decode
 from harness.core.method import Claim, Method
 from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling
@@ -258,6 +259,39 @@ def unfreezable() -> Iterator[Any]:
     yield pytest.param(lambda: np.random.default_rng(0), id="numpy generator")
     yield pytest.param(lambda: random.Random(0), id="python generator")
     yield pytest.param(lambda: lambda: 1, id="function")
+
+
+@dataclass(frozen=True)
+class StaleNoise(Method[None]):
+    """Draws each token by a race whose key repeats, so that the noise of an emitted token is used again."""
+
+    keys: tuple[int, ...] = (0, 1, 2)
+
+    claim = Claim.SAME_LAW
+    source = "this test"
+
+    def start(self, run: Run) -> None:
+        return None
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        p = run.probs(run.target.forward())
+        return Acceptance(Path.root(p), run.draws.race(p, [self.keys[run.emitted]])[0])
+
+
+class TestStaleNoise:
+    """A race on the noise of an emitted position is not a fresh draw."""
+
+    @pytest.mark.parametrize("keys", [(0, 0, 0), (3, 3, 4), (3, 4, 4)])
+    def test_it_is_refused_by_the_enumeration_and_by_seeded_draws(self, keys: tuple[int, ...]) -> None:
+        with pytest.raises(ContractError, match=r"the noise of position \d.* emitted already"):
+            output_law(StaleNoise(keys), opener(SMALL))
+        with pytest.raises(ContractError, match=r"the noise of position \d.* emitted already"):
+            decode(StaleNoise(keys), opener(SMALL)(SeededDraws(0, "t", "p", 0)))
+
+    def test_a_repeated_key_ahead_of_the_text_is_enumerated_as_the_same_noise(self) -> None:
+        """Key 9 is never emitted, so all three tokens come from one noise vector, which the distribution shows."""
+        assert distance(StaleNoise((9, 9, 9)), SMALL) > 0.1
+        assert distance(StaleNoise((3, 4, 5)), SMALL) < 1e-12
 
 
 class TestLimits:
