@@ -103,10 +103,14 @@ def summarise(store: Store, read: Callable[[str], FinishedCell] | None = None) -
     return pd.DataFrame(rows) if rows else pd.DataFrame(columns=list(_identity("", {})))
 
 
-def by_category(store: Store) -> pd.DataFrame:
-    """Return one row a cell and category of its prompts; empty where the tasks name no category."""
+def by_category(store: Store, read: Callable[[str], FinishedCell] | None = None) -> pd.DataFrame:
+    """Return one row a cell and category of its prompts; empty where the tasks name no category.
+
+    Args:
+        read: of ``reader``, where the caller goes on with the cells.
+    """
     sealed = set(store.cells())
-    read = reader(store)
+    read = reader(store) if read is None else read
     rows = []
     for name in store.cells():
         finished = read(name)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from reports.text_table import Column, TextTable, escape_markdown, interval, mar
 
 if TYPE_CHECKING:
     from harness.record.store import Store
+    from reports.summary import FinishedCell
 
 SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens")
 GROUP = (*SETTING, "batch")
@@ -185,16 +186,24 @@ def _escape_latex(text: str) -> str:
     return "".join(LATEX.get(character, character) for character in text)
 
 
-def write(store: Store, outdir: Path, frame: pd.DataFrame | None = None) -> list[Path]:
+def write(
+    store: Store,
+    outdir: Path,
+    frame: pd.DataFrame | None = None,
+    read: Callable[[str], FinishedCell] | None = None,
+) -> list[Path]:
     """Write summary.md, summary.csv and summary.tex into ``outdir``; returns their paths.
 
     Args:
+        store: the run.
+        outdir: the folder of the files.
         frame: of ``summarise``, where the caller has it.
+        read: of ``summary.reader``, where the caller has read cells already.
     """
-    frame = summarise(store) if frame is None else frame
+    frame = summarise(store, read) if frame is None else frame
     outdir.mkdir(parents=True, exist_ok=True)
     texts = {
-        "summary.md": markdown(frame, by_category(store)),
+        "summary.md": markdown(frame, by_category(store, read)),
         "summary.csv": frame.to_csv(index=False),
         "summary.tex": latex(frame),
     }

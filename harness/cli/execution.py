@@ -27,7 +27,6 @@ from harness.record.store import Store
 from harness.run.executors import EXECUTORS, check_executor
 from harness.run.options import Options
 from harness.run.summary import summary
-from reports.summary import summarise
 from tasks.metrics import sandbox
 
 WARNING = (
@@ -104,17 +103,18 @@ def _default(name: str, resume: bool) -> Path:
 
 def _finish(plan: Plan, store: Store, options: dict[str, Any]) -> None:
     counts = summary(plan, store)
-    frame = summarise(store)
+    report = results.RunReport(store)
+    frame = report.frame
     if not counts["done"]:
         reasons = [str(reason) for reason in frame["reason"].dropna()]
         raise UsageError(f"no cell ran: {reasons[0] if reasons else 'none could be finished'}")
     if options["append"]:
         results.append(options["append"], frame, store)
-    written = results.write(store, frame, store.path / "report")
+    written = report.write(store.path / "report")
     if options["as_json"]:
         emit(counts)
     else:
-        results.print_tables(store, frame)
+        report.print()
         click.echo("\n".join(f"wrote {path}" for path in written))
         click.echo(f"run: {store.path} ({_counted(counts)})")
     if counts["done"] + counts["skipped"] < counts["cells"]:

@@ -6,10 +6,9 @@ from pathlib import Path
 
 import click
 
-from harness.cli import results
 from harness.cli.main import emit
+from harness.cli.results import RunReport
 from harness.record.store import Store
-from reports.summary import summarise
 
 
 @click.command(name="report")
@@ -27,11 +26,11 @@ def command(run: Path, out: Path | None, as_json: bool) -> None:
     stride report runs/mine --out docs/mine
     stride report runs/mine --json | jq '.[] | {label, speedup, verdict}'
     """
-    store = Store.open(run)
-    frame = summarise(store)
-    written = results.write(store, frame, out or run / "report")
+    report = RunReport(Store.open(run))
+    written = report.write(out or run / "report")
     if as_json:
+        frame = report.frame
         emit(frame.astype(object).where(frame.notna(), None).to_dict("records"))
         return
-    results.print_tables(store, frame)
+    report.print()
     click.echo("\n".join(f"wrote {path}" for path in written))

@@ -14,19 +14,36 @@ from harness.cli.main import strict
 from harness.record.files import put
 from harness.record.store import Store
 from reports import contact_sheets, pareto, tables
-from reports.papers import report
+from reports.papers.report import PaperReport
+from reports.summary import reader, summarise
 
 
-def write(store: Store, frame: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write every report of a run; returns the files."""
-    written = [*tables.write(store, folder, frame), *pareto.write(frame, folder)]
-    return [*written, *contact_sheets.write(store, folder), *report.write(store, folder)]
+class RunReport:
+    """The reports of one run; each of its cells is read once.
 
+    Args:
+        store: the run.
+    """
 
-def print_tables(store: Store, frame: pd.DataFrame) -> None:
-    """The run's own table, then those of its paper."""
-    tables.terminal(frame, Console())
-    report.terminal(store, Console())
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self._read = reader(store)
+        self.frame = summarise(store, self._read)
+        self._paper = PaperReport.of(store, self._read)
+
+    def write(self, folder: Path) -> list[Path]:
+        """Write every report; returns the files."""
+        return [
+            *tables.write(self.store, folder, self.frame, self._read),
+            *pareto.write(self.frame, folder),
+            *contact_sheets.write(self.store, folder),
+            *self._paper.write(folder),
+        ]
+
+    def print(self) -> None:
+        """Print the run's own table, then those of its paper."""
+        tables.terminal(self.frame, Console())
+        self._paper.print(Console())
 
 
 def append(path: Path, frame: pd.DataFrame, store: Store) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
@@ -90,9 +90,14 @@ class Run:
     roles: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
-def measured(store: Store) -> list[Measured]:
-    """Return a group for each backbone, type, temperature and task, in the order of the run."""
-    read = reader(store)
+def measured(store: Store, read: Callable[[str], FinishedCell] | None = None) -> list[Measured]:
+    """Return a group for each backbone, type, temperature and task, in the order of the run.
+
+    Args:
+        store: the run.
+        read: of ``summary.reader``, where the caller has read cells already.
+    """
+    read = reader(store) if read is None else read
     frame = summarise(store, read)
     done = frame[(frame["status"] == "done") & (frame["role"] != "floor")]
     done = done[done["n_ok"] > 0] if len(done) else done

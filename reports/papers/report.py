@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +23,7 @@ from reports.text_table import TextTable, markdown_lines, print_table
 
 if TYPE_CHECKING:
     from harness.record.store import Store
+    from reports.summary import FinishedCell
 
 SHOWN = (sjdpp, mulo_sd, adt_tree, xspecmesh, cross_regression, masked)
 """Modules whose import registers their tables and figures."""
@@ -45,31 +48,65 @@ LEGEND = (
 )
 
 
-def write(store: Store, outdir: Path) -> list[Path]:
-    """Write papers.md, one CSV a table, and the figures of the run's report.
+@dataclass(frozen=True)
+class PaperReport:
+    """The tables and figures that the report of a run names. Cells are read once for the page and the terminal."""
 
-    Returns:
-        The paths; none where the suite has no report or no cell is finished.
-    """
-    contents, run = _open(store)
-    if not run.groups or not (contents.sheets or contents.figures):
-        return []
-    outdir.mkdir(parents=True, exist_ok=True)
-    sheets = list(_sheets(contents, run))
-    tables = [_csv(name, i, sheet, outdir) for name, i, sheet in sheets]
-    figures = [path for name in contents.figures for path in _draw(name, run, outdir)]
-    if sheets:
-        page = outdir / "papers.md"
-        page.write_text(markdown([sheet for _, _, sheet in sheets], figures), encoding="utf-8")
-        tables.insert(0, page)
-    return [*tables, *figures]
+    contents: Contents
+    run: Run
+
+    @staticmethod
+    def of(store: Store, read: Callable[[str], FinishedCell] | None = None) -> PaperReport:
+        """Read a run.
+
+        Args:
+            store: the run.
+            read: of ``summary.reader``, where the caller has read cells already.
+        """
+        contents = contents_of(store)
+        groups = measured(store, read) if contents.sheets or contents.figures else []
+        return PaperReport(contents, Run(store, groups, contents.roles))
+
+    @cached_property
+    def sheets(self) -> list[tuple[str, int, TextTable]]:
+        """Each table with the name of its file and its index among those of the same name."""
+        return [
+            (name, i, sheet)
+            for name in self.contents.sheets
+            for i, sheet in enumerate(SHEETS[name](self.run) if name in SHEETS else table(name, self.run))
+        ]
+
+    def write(self, outdir: Path) -> list[Path]:
+        """Write papers.md, one CSV a table, and the figures.
+
+        Returns:
+            The paths; none where the suite has no report or no cell is finished.
+        """
+        if not self.run.groups or not (self.contents.sheets or self.contents.figures):
+            return []
+        outdir.mkdir(parents=True, exist_ok=True)
+        tables = [_csv(name, i, sheet, outdir) for name, i, sheet in self.sheets]
+        figures = [path for name in self.contents.figures for path in _draw(name, self.run, outdir)]
+        if self.sheets:
+            page = outdir / "papers.md"
+            page.write_text(markdown([sheet for _, _, sheet in self.sheets], figures), encoding="utf-8")
+            tables.insert(0, page)
+        return [*tables, *figures]
+
+    def print(self, console: Console) -> None:
+        """Print the tables with the columns that fit the console."""
+        for _, _, sheet in self.sheets:
+            print_table(sheet, console)
+
+
+def write(store: Store, outdir: Path) -> list[Path]:
+    """Write the tables and figures of a run; see ``PaperReport.write``."""
+    return PaperReport.of(store).write(outdir)
 
 
 def terminal(store: Store, console: Console) -> None:
-    """Print the paper's tables with the columns that fit the console."""
-    contents, run = _open(store)
-    for _, _, sheet in _sheets(contents, run):
-        print_table(sheet, console)
+    """Print the tables of a run; see ``PaperReport.print``."""
+    PaperReport.of(store).print(console)
 
 
 def markdown(sheets: Sequence[TextTable], figures: Sequence[Path]) -> str:
@@ -101,20 +138,6 @@ def contents_of(store: Store) -> Contents:
         raise UnknownNameError("report", entry["name"], reports())
     contents = reports()[entry["name"]]
     return contents.model_copy(update={"roles": entry.get("roles") or contents.roles})
-
-
-def _open(store: Store) -> tuple[Contents, Run]:
-    contents = contents_of(store)
-    groups = measured(store) if contents.sheets or contents.figures else []
-    return contents, Run(store, groups, contents.roles)
-
-
-def _sheets(contents: Contents, run: Run) -> Iterator[tuple[str, int, TextTable]]:
-    """Yield each table with the name of its file and its index among those of the same name."""
-    for name in contents.sheets:
-        sheets = SHEETS[name](run) if name in SHEETS else table(name, run)
-        for i, sheet in enumerate(sheets):
-            yield name, i, sheet
 
 
 def table(name: str, run: Run) -> list[TextTable]:
