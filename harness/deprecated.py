@@ -82,7 +82,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "harness.products": ("harness.core.packed_linear",),
     "harness.provenance": ("harness.record.provenance",),
     "harness.record.ledger": ("harness.record.columns", "harness.record.metrics"),
-    "harness.record.resampling": ("harness.record.bootstrap",),
+    "harness.record.resampling": ("harness.record.stats",),
     "harness.resolve": (
         "harness.plan.names",
         "harness.plan.yaml_lines",

@@ -1,9 +1,9 @@
 """The summary of a run: one row a cell, with every number that a table, a figure or a comparison shows.
 
 Metrics are defined in ``metrics.METRICS`` alone. An estimate ``x`` has the columns x, x_low, x_high and x_n, the number
-of prompts behind it. x_low is missing where there are fewer than four prompts. Speed is compared with the
-autoregressive baseline of the same run, paired by prompt and seed. It is compared per output token, because sampled
-outputs differ in length.
+of prompts behind it. x_low is missing where there are fewer than six prompts (four for agreement). Speed is compared
+with the autoregressive baseline of the same run, paired by prompt and seed. It is compared per output token, because
+sampled outputs differ in length.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ MISMATCH = 0.15
 """Relative distance from the interval of the measured speed-up at which the predicted one is flagged."""
 DISTURBED = 1.25
 """Autoregressive decoding this many times faster or slower than itself is flagged: other work disturbed the timing."""
+SIGNIFICANT = 0.001
+"""A two-sample test is flagged at this p-value: with 20 sampled cells, one run in 25 flags one by chance."""
 
 Row = dict[str, Any]
 
@@ -145,7 +147,7 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
         set_interval(row, name, metric_interval(name, frame))
     row |= {name: value(METRICS[name], frame) for name in PLAIN}
     row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(finished, base)
-    if finished.temperature > 0 and base is not None and finished.role == "method":
+    if finished.temperature > 0 and base is not None and floor is not None and finished.role == "method":
         row |= _two_sample(finished, base, floor)
     row["unmeasured"] = _unmeasured(cell.meta)
     row |= {
@@ -220,7 +222,7 @@ def token_ms(frame: pd.DataFrame) -> pd.Series[float]:
 def _quality(finished: FinishedCell, base: FinishedCell | None) -> Row:
     row: Row = {}
     if not finished.temperature:
-        set_interval(row, "agreement", stats.mean(finished.totals["agreement"]))
+        set_interval(row, "agreement", stats.bounded_mean(finished.totals["agreement"]))
     logprobs = finished.samples["logprobs"].explode().dropna().astype(float)
     row["logprob_std"] = float(logprobs.std()) if len(logprobs) > 1 else None
     if base is not None:
@@ -245,18 +247,20 @@ def _unmeasured(meta: Mapping[str, Any]) -> list[str]:
     return [f"{name} not measured: {score['reason']}" for name, score in scores if score["value"] is None]
 
 
-def _two_sample(finished: FinishedCell, base: FinishedCell, floor: FinishedCell | None) -> Row:
-    """Test whether tokens and log-probabilities follow the baseline's distribution.
+def _two_sample(finished: FinishedCell, base: FinishedCell, floor: FinishedCell) -> Row:
+    """Test whether tokens and log-probabilities follow the distribution of autoregressive decoding.
 
-    The same statistic of two autoregressive sets is the floor: what a different seed alone gives.
+    The cell is compared with the autoregressive set of other seeds, because it shares its own seeds with the baseline:
+    outputs of shared seeds resemble each other more than two sets of samples do. The baseline against that set is the
+    floor: what a different seed alone gives.
     """
     row: Row = {}
-    unigrams = stats.unigram_test(base.samples["tokens"], finished.samples["tokens"])
+    unigrams = stats.unigram_test(floor.samples["tokens"], finished.samples["tokens"])
     row |= {"tv": unigrams.statistic, "tv_p": unigrams.p} if unigrams else {}
-    seeds = stats.unigram_test(base.samples["tokens"], floor.samples["tokens"]) if floor is not None else None
+    seeds = stats.unigram_test(floor.samples["tokens"], base.samples["tokens"])
     row |= {"tv_floor": seeds.statistic, "tv_floor_p": seeds.p} if seeds else {}
-    logprob, baseline_logprob = (cell.totals["logprob"] / cell.totals["output"] for cell in (finished, base))
-    ks = stats.ks_test(baseline_logprob, logprob)
+    logprob, floor_logprob = (cell.totals["logprob"] / cell.totals["output"] for cell in (finished, floor))
+    ks = stats.ks_test(floor_logprob, logprob)
     return row | ({"ks": ks.statistic, "ks_p": ks.p} if ks else {})
 
 
@@ -281,6 +285,10 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
     if len(frame) and "speedup" not in row:
         flags.append("no baseline in this run")
+    for key, what in (("tv_p", "tokens"), ("ks_p", "log-probabilities")):
+        p = row.get(key)
+        if p is not None and p <= SIGNIFICANT:
+            flags.append(f"{what} are distributed unlike autoregressive ones: two-sample test, p = {p:.2g}")
     low, high, predicted = (row.get(key) for key in ("speedup_low", "speedup_high", "predicted"))
     if low is None or high is None or predicted is None:
         return flags

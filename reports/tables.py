@@ -149,8 +149,8 @@ def legend() -> list[str]:
         "predicted: tau x mean step of the baseline / mean step; far from the measured one, something is off",
         "agreement: common prefix with the baseline's output / the longer length, at T = 0",
         "log-prob sd: over tokens; log-prob - AR: paired difference of the means",
-        "TV to AR (floor), p: between token histograms of this cell and the baseline; the floor is two "
-        "autoregressive sets of different seeds; p by swapping the two within prompts",
+        "TV to AR (floor), p: between token histograms of this cell and of an autoregressive set of other seeds; the "
+        "floor is that set and the baseline; p by swapping the two within prompts",
         "verdict: exact (proved by enumeration), approximate (by design; TV measured), "
         "broken (claims exactness and fails), unverified",
         "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few for one",

@@ -5,31 +5,50 @@ prompt is clustered by repetition: its intervals are over seeds, and say nothing
 are indexed by (prompt, repetition), as in ``metrics.totals``. The same data and seed always give the same interval.
 
 Intervals are percentile intervals widened to Student's t (Hesterberg 2015, "expanded percentile"): the plain
-percentile interval is too short for the 6 to 40 prompts of a suite. Fewer than four prompts give none.
+percentile interval is too short for the 6 to 40 prompts of a suite. Fewer than six prompts give none. A resample of
+equal values has no spread, so values between 0 and 1 have the interval of `bounded_mean` instead.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 from scipy import sparse
-from scipy.stats import norm, t, ttest_1samp
+from scipy.stats import beta, norm, t, ttest_1samp
 
 from harness.errors import UsageError
-from harness.record.bootstrap import resample_counts
 
 FloatArray = NDArray[np.float64]
 Statistic = Callable[[FloatArray], FloatArray]
 """Maps totals of C columns, shape [..., C], to one number each, shape [...]."""
 
 RESAMPLES = 5000
-FEWEST = 4
-"""Number of clusters (prompts, or repetitions of a single prompt) below which there is no interval."""
+FEWEST = 6
+"""Number of clusters (prompts, or repetitions of a single prompt) below which a bootstrap gives no interval."""
+FEWEST_TESTED = 4
+"""Number of clusters below which there is neither a test nor an interval of `bounded_mean`."""
+
+
+@lru_cache(maxsize=8)
+def resample_counts(n: int, resamples: int, seed: int) -> FloatArray:
+    """How often each of n clusters is drawn in each resample, [resamples, n]; read-only."""
+    counts = np.random.default_rng(seed).multinomial(n, np.full(n, 1 / n), size=resamples).astype(np.float64)
+    counts.setflags(write=False)
+    return counts
+
+
+@lru_cache(maxsize=8)
+def _uniform_weights(n: int, seed: int) -> FloatArray:
+    """Weights of n + 1 points, uniform over all that sum to one, [RESAMPLES, n + 1]; read-only."""
+    weights = np.random.default_rng(seed).dirichlet(np.ones(n + 1), size=RESAMPLES)
+    weights.setflags(write=False)
+    return weights
 
 
 @dataclass(frozen=True)
@@ -136,14 +155,39 @@ def mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
 
 
 def score(values: pd.Series[float], seed: int = 0) -> Interval | None:
-    """``mean``; where all scores are 0 or 1, with Wilson's interval for n clusters."""
-    interval = mean(values, seed)
-    if interval is None or interval.low is None or not values.dropna().isin([0, 1]).all():
-        return interval
-    z2 = norm.ppf(0.975) ** 2
-    centre, scale = interval.estimate + z2 / (2 * interval.n), 1 + z2 / interval.n
-    half = np.sqrt(z2 * (interval.estimate * (1 - interval.estimate) / interval.n + z2 / (4 * interval.n**2)))
-    return Interval(interval.estimate, float((centre - half) / scale), float((centre + half) / scale), interval.n)
+    """``mean``; where all scores are 0 or 1, with the interval of `bounded_mean`."""
+    binary = values.dropna().isin([0, 1]).all()
+    return bounded_mean(values, seed) if binary else mean(values, seed)
+
+
+def bounded_mean(values: pd.Series[float], seed: int = 0) -> Interval | None:
+    """Mean of values between 0 and 1, with an interval that has a width even where all of them are equal.
+
+    It is Clopper and Pearson's exact interval where the mean of each cluster is 0 or 1. Elsewhere it is Gaffke's bound,
+    which extends theirs to any distribution on [0, 1] (Learned-Miller and Thomas 2019, arXiv:1905.06208, section 3).
+
+    Raises:
+        UsageError: a value is below 0 or above 1.
+    """
+    present = values.dropna()
+    if present.empty:
+        return None
+    if not present.between(0, 1).all():
+        raise UsageError(f"an interval of values between 0 and 1 was asked for {present.min()} to {present.max()}")
+    by_cluster: FloatArray = np.asarray(present.groupby(clusters(present.index)).mean(), dtype=np.float64)
+    estimate, n = float(present.mean()), len(by_cluster)
+    if n < FEWEST_TESTED:
+        return Interval(estimate, None, None, n)
+    low, high = _lower_bound(by_cluster, seed), 1 - _lower_bound(1 - by_cluster, seed)
+    return Interval(estimate, min(low, estimate), max(high, estimate), n)
+
+
+def _lower_bound(values: FloatArray, seed: int, alpha: float = 0.025) -> float:
+    """A bound that the mean of a distribution on [0, 1] is below with probability at most ``alpha``."""
+    n, ones = len(values), int(values.sum())
+    if np.isin(values, (0.0, 1.0)).all():
+        return float(beta.ppf(alpha, ones, n - ones + 1)) if ones else 0.0
+    return float(np.quantile(_uniform_weights(n, seed)[:, :n] @ values, alpha))
 
 
 def difference(a: pd.DataFrame, b: pd.DataFrame, numerator: str, denominator: str, seed: int = 0) -> Interval | None:
@@ -231,7 +275,7 @@ def equivalence(a: pd.Series[float], b: pd.Series[float], margin: float, alpha: 
     paired = (b - a).dropna()
     gaps = paired.groupby(clusters(paired.index)).mean().to_numpy(dtype=np.float64)
     n = len(gaps)
-    if n < FEWEST:
+    if n < FEWEST_TESTED:
         return Equivalence(float(gaps.mean()), None, None, margin, None, n, "inconclusive") if n else None
     mean, spread = float(gaps.mean()), float(gaps.std())
     if spread <= 1e-12 * max(abs(mean), margin):  # t is 0 / 0 where all differences are one number
@@ -316,7 +360,7 @@ def _swap_test(index: pd.Index[Any], statistic: Statistic, seed: int) -> TwoSamp
     """p of ``statistic(swaps)``, swaps [B, n] in {0, 1}, by 2,000 random swaps within the pairs."""
     n = len(index)
     actual = float(statistic(np.zeros((1, n)))[0])
-    if clusters(index).nunique() < FEWEST:
+    if clusters(index).nunique() < FEWEST_TESTED:
         return TwoSample(actual, None, n)
     rng = np.random.default_rng(seed)
     beyond = sum(

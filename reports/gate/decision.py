@@ -264,6 +264,8 @@ def _test(row: Row, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int)
     row = replace(row, before=_estimate(ratios[0]), after=_estimate(ratios[1]))
     if row.prompts < min_prompts:
         return replace(row, verdict="inconclusive", why=f"{row.prompts} prompts; {min_prompts} are needed")
+    if row.prompts < stats.FEWEST:
+        return replace(row, verdict="inconclusive", why=f"{row.prompts} prompts; an interval needs {stats.FEWEST}")
     if row.identical == row.pairs:
         return replace(row, verdict="pass", why="identical", change=0.0, low=0.0, high=0.0)
     change = stats.change(before, after, *columns, metric.minus)

@@ -18,8 +18,8 @@ from jaxtyping import Float
 
 from harness.core.task import SetScore
 from harness.errors import UsageError
-from harness.record.bootstrap import resample_counts
 from harness.record.outputs import Picture
+from harness.record.stats import resample_counts
 from tasks.metrics.features import INSTALL, FeatureNet, imported
 
 RESAMPLES = 50

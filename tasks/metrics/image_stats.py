@@ -11,8 +11,8 @@ from jaxtyping import Float
 
 from harness.core.task import Scored, SetScore
 from harness.errors import ContractError
-from harness.record.bootstrap import resample_counts
 from harness.record.outputs import Picture
+from harness.record.stats import resample_counts
 
 RESAMPLES = 2_000
 BATCH = 32

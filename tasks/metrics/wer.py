@@ -22,7 +22,7 @@ import numpy as np
 
 from harness.core.task import SetScore
 from harness.errors import OutputError, UsageError
-from harness.record.bootstrap import resample_counts
+from harness.record.stats import resample_counts
 from tasks.metrics.image_stats import RESAMPLES
 
 METRICS = ("wer", "wer_no_spelling")

@@ -16,7 +16,6 @@ TARGETS = (
     "harness/core/sampling.py",
     "harness/core/draws.py",
     "harness/record/stats.py",
-    "harness/record/bootstrap.py",
     "harness/record/columns.py",
     "harness/record/metrics.py",
     "reports/gate/decision.py",

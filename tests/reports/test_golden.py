@@ -28,6 +28,10 @@ WORDING: dict[str, str] = {}
 """Words of version 0.1 and their replacements today; values are never in this table."""
 
 
+OTHER_SEEDS = ["tv", "tv_p", "ks", "ks_p"]
+"""Two-sample tests, which version 0.1 made against the baseline of the same seeds, and now against other seeds."""
+
+
 def reworded(text: str) -> str:
     """Return today's wording with single spaces, because columns may be wider or narrower."""
     for old, new in WORDING.items():
@@ -65,7 +69,8 @@ def test_every_column_of_the_summary_has_the_same_values(reported: tuple[str, Pa
     name, run, _ = reported
     before = pd.read_csv(GOLDEN / name / "summary.csv")
     after = pd.read_csv(run / "report" / "summary.csv")
-    pd.testing.assert_frame_equal(after[before.columns], before, check_exact=False, rtol=1e-12)
+    columns = [name for name in before.columns if name not in OTHER_SEEDS]
+    pd.testing.assert_frame_equal(after[columns], before[columns], check_exact=False, rtol=1e-12)
 
 
 def test_the_papers_tables_have_the_same_rows(reported: tuple[str, Path, str]) -> None:

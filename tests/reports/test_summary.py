@@ -139,6 +139,44 @@ def test_sampled_cells_are_tested_against_the_baseline(frame: pd.DataFrame) -> N
     assert np.isnan(rows.loc["t1-spec", "agreement"])  # agreement is of greedy outputs alone
 
 
+def sampled(outputs: dict[str, list[tuple[int, ...]]], logprobs: dict[str, float]) -> FakeStore:
+    """Cells ar, ar2 (other seeds) and m at T = 1 with these outputs and log-probabilities of a token."""
+    roles = {"ar": "baseline", "ar2": "floor", "m": "method"}
+    store = empty()
+    for cell, role in roles.items():
+        records = [
+            record(f"p{i:02d}", [step()] * len(tokens), tokens=tokens, logprobs=(logprobs[cell] - i,) * len(tokens))
+            for i, tokens in enumerate(outputs[cell])
+        ]
+        store.add(meta(cell, role=role, floor="ar2", sampling={**GREEDY, "temperature": 1.0}), records)
+    return store
+
+
+def test_sampled_cells_are_compared_with_other_seeds_as_their_floor_is() -> None:
+    """The method repeats the baseline's outputs, as shared seeds make it: that is no closer than the floor."""
+    ar, other = [(i % 3, 1) for i in range(12)], [(2, i % 2) for i in range(12)]
+    store = sampled({"ar": ar, "ar2": other, "m": ar}, {"ar": -1.0, "ar2": -1.5, "m": -1.0})
+    row = summarise(store).set_index("cell").loc["m"]
+    assert row["tv"] == row["tv_floor"] > 0
+    assert row["ks"] > 0
+
+
+def test_a_significant_two_sample_test_is_flagged() -> None:
+    tokens = [(i % 3, 1) for i in range(12)]
+    outputs = dict.fromkeys(("ar", "ar2", "m"), tokens)
+    assert flags(sampled(outputs, {"ar": -1.0, "ar2": -1.0, "m": -1.0})) == ""
+    shifted = flags(sampled(outputs, {"ar": -1.0, "ar2": -1.0, "m": -99.0}))
+    assert shifted.startswith("log-probabilities are distributed unlike autoregressive ones: two-sample test, p = 0.0")
+    others = flags(sampled({**outputs, "m": [(5, 6)] * 12}, {"ar": -1.0, "ar2": -1.0, "m": -1.0}))
+    assert others.startswith("tokens are distributed unlike autoregressive ones: two-sample test, p = 0.0")
+
+
+def test_full_agreement_has_an_interval_with_a_width() -> None:
+    row = summarise(suite(6)).set_index("cell").loc["t0-spec"]
+    assert (row["agreement"], row["agreement_high"]) == (1.0, 1.0)
+    assert row["agreement_low"] == pytest.approx(0.025 ** (1 / 6))
+
+
 def test_scores_have_an_interval_and_n(frame: pd.DataFrame) -> None:
     row = frame.set_index("cell").loc["t0-ar"]
     assert 0 <= row["score.pass@1_low"] <= row["score.pass@1"] <= row["score.pass@1_high"] <= 1

@@ -12,7 +12,6 @@ from scipy.stats import ks_2samp
 
 from harness.errors import UsageError
 from harness.record import stats
-from harness.record.bootstrap import resample_counts
 
 
 def index(prompts: int, repetitions: int = 1) -> pd.MultiIndex:
@@ -34,12 +33,13 @@ def test_a_ratio_is_of_sums_and_not_a_mean_of_ratios() -> None:
     assert stats.ratio(columns, "output", "steps", minus=1.0).estimate == 3.0
 
 
-def test_three_prompts_give_an_estimate_and_no_interval() -> None:
-    interval = stats.mean(series([1, 2, 6]))
-    assert interval == stats.Interval(3.0, None, None, 3)
-    assert stats.mean(series([1, 2, 6, 7])).low is not None
-    assert stats.median_ratio(series([2, 4, 6]), series([1, 1, 1])) == stats.Interval(4.0, None, None, 3)
-    many = pd.concat([series([1, 2, 6])] * 5)  # repetitions do not make more prompts
+def test_five_prompts_give_an_estimate_and_no_interval() -> None:
+    interval = stats.mean(series([1, 2, 6, 3, 3]))
+    assert interval == stats.Interval(3.0, None, None, 5)
+    assert stats.mean(series([1, 2, 6, 3, 3, 7])).low is not None
+    assert stats.median_ratio(series([2, 4, 6, 1, 9]), series([1] * 5)) == stats.Interval(4.0, None, None, 5)
+    assert stats.median_ratio(series([2, 4, 6, 1, 9, 3]), series([1] * 6)).low is not None
+    many = pd.concat([series([1, 2, 6, 3, 3])] * 5)  # repetitions do not make more prompts
     assert stats.mean(many).low is None
 
 
@@ -55,7 +55,7 @@ def test_one_prompt_alone_is_clustered_by_repetition() -> None:
     assert stats.mean(series(values[:3], 3)) == stats.Interval(pytest.approx(values[:3].mean()), None, None, 3)
     assert stats.mean(series(values, 5)) == stats.Interval(pytest.approx(values.mean()), None, None, 2)
     binary = stats.score(series([1, 0, 1, 1], 4))
-    assert binary.low > 0 and binary.n == 4  # Wilson's
+    assert binary.low > 0 and binary.n == 4  # exact, from four on
 
 
 def test_without_measurements_there_is_no_interval() -> None:
@@ -91,7 +91,7 @@ def test_the_vectorised_median_is_numpys() -> None:
     rng = np.random.default_rng(3)
     ratios, n = rng.lognormal(size=14), 7
     interval = stats.median_ratio(series(ratios, 2), series(np.ones(14), 2), seed=5)
-    counts = resample_counts(n, stats.RESAMPLES, 5).astype(int)
+    counts = stats.resample_counts(n, stats.RESAMPLES, 5).astype(int)
     direct = [np.median(np.repeat(ratios.reshape(n, 2), row, axis=0)) for row in counts]
     expected = stats.Bootstrap(float(np.median(ratios)), np.sort(direct), n).interval()
     assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
@@ -172,11 +172,48 @@ def test_holm_by_hand() -> None:
     assert stats.holm([]) == []
 
 
-def test_binary_scores_get_wilsons_interval() -> None:
+def test_binary_scores_get_the_exact_interval() -> None:
     interval = stats.score(series([0.0] * 10))
-    assert (interval.estimate, interval.low) == (0.0, pytest.approx(0.0))
-    assert interval.high == pytest.approx(0.2775, abs=1e-4)
-    assert stats.score(series([0.5, 0.2, 0.1, 0.9])) == stats.mean(series([0.5, 0.2, 0.1, 0.9]))
+    assert (interval.estimate, interval.low) == (0.0, 0.0)
+    assert interval.high == pytest.approx(1 - 0.025**0.1)
+    values = series([0.5, 0.2, 0.1, 0.9, 0.3, 0.3])
+    assert stats.score(values) == stats.mean(values)
+
+
+def test_equal_agreements_keep_a_width() -> None:
+    """Six outputs that agree in full: the true mean may be as low as 0.025 ** (1 / 6)."""
+    whole = stats.bounded_mean(series([1.0] * 6))
+    assert (whole.estimate, whole.high, whole.n) == (1.0, 1.0, 6)
+    assert whole.low == pytest.approx(0.025 ** (1 / 6))
+    halves = stats.bounded_mean(series([0.5] * 6))
+    assert 0.1 < halves.low < 0.5 < halves.high < 0.9
+    assert stats.bounded_mean(series([1.0] * 3)) == stats.Interval(1.0, None, None, 3)
+    assert stats.bounded_mean(series([np.nan])) is None
+    with pytest.raises(UsageError, match="between 0 and 1"):
+        stats.bounded_mean(series([0.5, 1.5, 0.1, 0.2]))
+
+
+def test_repetitions_of_a_prompt_are_one_value_of_a_bounded_mean() -> None:
+    once, often = (stats.bounded_mean(series([1.0] * 6 * n, n)) for n in (1, 5))
+    assert once == often
+    mixed = stats.bounded_mean(series([1, 0, 1, 1, 1, 1, 1, 1], 2))
+    assert 0 < mixed.low < mixed.estimate == 7 / 8 < mixed.high
+
+
+@pytest.mark.parametrize("prompts", [6, 12])
+@pytest.mark.parametrize("shape", ["almost always whole", "binary", "uniform", "early or never"])
+def test_a_bounded_mean_is_covered_at_least_as_often_as_stated(prompts: int, shape: str) -> None:
+    """100 runs at a fixed seed; below 90 % lies one reseeding in 70 of an interval that covers 95 %."""
+    rng = np.random.default_rng(prompts)
+    draws = {
+        "almost always whole": (lambda: np.where(rng.random(prompts) < 0.95, 1.0, rng.random(prompts)), 0.975),
+        "binary": (lambda: (rng.random(prompts) < 0.95).astype(float), 0.95),
+        "uniform": (lambda: rng.random(prompts), 0.5),
+        "early or never": (lambda: np.where(rng.random(prompts) < 0.3, 0.02, 1.0), 0.3 * 0.02 + 0.7),
+    }
+    draw, mean = draws[shape]
+    intervals = [stats.bounded_mean(series(draw())) for _ in range(100)]
+    assert sum(one.low <= mean <= one.high for one in intervals) >= 90
 
 
 def outputs(rng: np.random.Generator, probs: list[float], prompts: int = 12, length: int = 40) -> pd.Series:
@@ -233,7 +270,7 @@ def test_the_standard_error_is_corrected_for_the_number_of_clusters() -> None:
 
 def test_every_resample_draws_as_many_clusters_as_there_are_and_each_as_often() -> None:
     """100,000 draws of each cluster: the rates lie within 1.5 %, five standard deviations."""
-    counts = resample_counts(5, 100_000, 3)
+    counts = stats.resample_counts(5, 100_000, 3)
     assert counts.shape == (100_000, 5) and (counts.sum(axis=1) == 5).all() and counts.min() == 0
     assert counts.mean(axis=0) == pytest.approx(np.ones(5), abs=0.015)
     assert counts.var(axis=0) == pytest.approx(np.full(5, 0.8), abs=0.03)
@@ -268,14 +305,14 @@ def test_p_by_hand(estimate: float, values: list[float], p: float) -> None:
     assert moved.p_below(2.0) == pytest.approx(p, abs=1e-6)
 
 
-def test_wilsons_interval_of_three_in_ten() -> None:
+def test_the_exact_interval_of_three_in_ten() -> None:
     score = stats.score(series([1.0] * 3 + [0.0] * 7))
-    assert (score.estimate, score.low, score.high) == pytest.approx((0.3, 0.107791, 0.603222), abs=1e-6)
+    assert (score.estimate, score.low, score.high) == pytest.approx((0.3, 0.066740, 0.652453), abs=1e-6)
 
 
 def test_a_difference_and_a_change_are_of_ratios_of_sums() -> None:
-    a, b = frame(x=[2, 4, 6, 8], n=[1, 2, 1, 2]), frame(x=[3, 3, 5, 9], n=[2, 1, 1, 1])
-    assert stats.difference(a, b, "x", "n").estimate == pytest.approx(20 / 5 - 20 / 6)
+    a, b = frame(x=[2, 4, 6, 8, 4, 6], n=[1, 2, 1, 2, 1, 2]), frame(x=[3, 3, 5, 9, 4, 8], n=[2, 1, 1, 1, 2, 1])
+    assert stats.difference(a, b, "x", "n").estimate == pytest.approx(32 / 8 - 30 / 9)
     change = stats.change(a, b, "x", "n", 1.0)
     assert change.estimate == pytest.approx(3 / (7 / 3) - 1)
     assert len(change.values) == 10_000

@@ -187,7 +187,8 @@ def test_a_sample_without_steps_counts_nothing() -> None:
 def test_six_prompts_are_decided_and_five_are_not() -> None:
     verdicts = {n: {row.verdict for row in gate(fixed([1] * n), make_baseline(fixed([2] * n))).rows} for n in (5, 6)}
     assert verdicts == {5: {"inconclusive"}, 6: {"fail"}}
-    assert gate(fixed([1] * 5), make_baseline(fixed([2] * 5)), min_prompts=5).verdict == "fail"
+    few = gate(fixed([1] * 5), make_baseline(fixed([2] * 5)), min_prompts=5)
+    assert few.verdict == "inconclusive" and few.rows[0].why == "5 prompts; an interval needs 6"
 
 
 def test_a_baseline_is_of_schema_one_which_later_gates_read() -> None:
