@@ -79,12 +79,11 @@ def _checks() -> list[dict[str, Any]]:
             not missing,
             "installed" if not missing else f"pip install 'stridebench[{extra}]'",
         )
-    missing = sandbox.isolation().missing()
-    add(
-        "sandbox for model output",
-        not missing,
-        "no network, socket or other process; memory and disk are limited" if not missing else "; ".join(missing),
-    )
+    isolation = sandbox.isolation()
+    missing = isolation.missing()
+    around = " (inside bubblewrap)" if isolation.bubblewrap else ""
+    limited = "a view of the libraries only, no network, socket or other process; memory and disk are limited"
+    add("sandbox for model output", not missing, ("; ".join(missing) or limited) + around)
     add(
         "git",
         provenance.git_commit() is not None,

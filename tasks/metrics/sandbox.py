@@ -1,11 +1,13 @@
 """Run a program of a model in a confined child process and report how it ended.
 
-Where the kernel allows it, the program has its own network, process and IPC namespaces; an unprivileged user (where the
-harness runs as root); Landlock rules (write below an empty temporary folder, read the interpreter and its libraries,
-execute nothing); a seccomp filter (no socket, no code from memory, no other process: `sandbox_calls`); limits of memory
-and disk for all processes of the program (`sandbox_usage`); resource limits of one process; a wall limit. `isolation`
-says what holds on this machine. RLIMIT_NPROC does not bind root, so a root harness that cannot change its user has only
-the wall limit against a fork bomb. For other users without namespaces the limit counts all processes of the user.
+Where the kernel allows it, the program has its own network, process, mount and IPC namespaces; a read-only view of the
+interpreter and its libraries, with an empty /tmp of limited size as its folder; bubblewrap around it where that is
+installed; a control group where one is delegated (`sandbox_layers`); an unprivileged user (where the harness runs as
+root); Landlock rules (write below its folder, read the interpreter and its libraries, execute nothing); a seccomp
+filter (no socket, no code from memory, no other process: `sandbox_calls`); limits of memory and disk for all processes
+of the program (`sandbox_usage`); resource limits of one process; a wall limit. `isolation` says what holds on this
+machine. RLIMIT_NPROC does not bind root, so a root harness that cannot change its user has only the wall limit against
+a fork bomb. For other users without namespaces the limit counts all processes of the user.
 
 This prevents accidents: an endless loop, a deleted file, a full disk. It is no security boundary against an adversary.
 A program that inspects its interpreter can also claim to have passed.
@@ -23,6 +25,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -31,7 +34,16 @@ from typing import Any, Literal
 
 from harness.errors import UsageError
 from tasks.metrics.sandbox_calls import filter_rules
-from tasks.metrics.sandbox_usage import Usage, measurable
+from tasks.metrics.sandbox_layers import (
+    ControlGroup,
+    bubblewrap,
+    control_group,
+    delegated,
+    devices,
+    readable,
+    wrapped,
+)
+from tasks.metrics.sandbox_usage import ENTRIES, Usage, descendants, measurable
 
 Reason = Literal["passed", "assertion", "error", "exit", "timeout", "memory", "disk", "killed"]
 
@@ -40,7 +52,8 @@ START_S = 30.0
 LINE_BYTES = 1 << 16
 LEAST_MEMORY_MB = 64
 POLL_S = 0.05
-STOP_S = 2.0
+STOP_S = 30.0
+REMOVE_S = 5.0
 
 
 @dataclass(frozen=True)
@@ -51,10 +64,10 @@ class Limits:
         timeout_s: wall time of the program without its start; the CPU time of a process is one second more.
         memory_mb: memory of all processes together, and address space of one, in MiB.
         file_mb: size of a file, in MiB.
-        disk_mb: size of all files together, in MiB.
+        disk_mb: size of all files together, in MiB; with a view of the file system they lie in memory.
         open_files: at once.
         processes: at once; threads count as processes.
-        namespaces: False uses none, as on a kernel that refuses them.
+        namespaces: False uses none, and no bubblewrap, as on a kernel that refuses them.
     """
 
     timeout_s: float = 5.0
@@ -82,9 +95,11 @@ MISSING = {
     "network": "a program can reach the network",
     "processes": "a program sees other processes, and one may outlive it",
     "files": "a program can write the files of this user",
+    "view": "a program sees names and sizes of this user's files (no mount namespace)",
     "sockets": "a program can connect to servers of this machine",
     "calls": "a program can use every system call (no seccomp filter for this kernel or architecture)",
     "resources": "memory and disk are limited for a process and a file only, not for the whole program",
+    "group": "memory is measured 20 times a second and not limited by the kernel (no delegated control group)",
 }
 
 
@@ -100,6 +115,10 @@ class Isolation:
         calls: it can neither run code from memory nor call io_uring, namespaces, mounts, other processes or the
             kernel's settings; utime, and where it runs as the harness's user chmod, succeed without effect.
         resources: memory and disk are limited for all its processes together, measured twenty times a second.
+        view: it sees the interpreter and system libraries only, read only, and an empty folder whose size the kernel
+            limits.
+        group: the kernel limits memory and processes of the whole program, by a control group.
+        bubblewrap: it runs inside bubblewrap.
     """
 
     network: bool
@@ -108,6 +127,9 @@ class Isolation:
     sockets: bool = False
     calls: bool = False
     resources: bool = False
+    view: bool = False
+    group: bool = False
+    bubblewrap: bool = False
 
     def missing(self) -> list[str]:
         """Return what does not hold, one sentence part each."""
@@ -149,14 +171,22 @@ def run(program: str, *, limits: Limits | None = None) -> Outcome:
     """
     limits = limits or Limits()
     nonce = secrets.token_hex(16)
-    with _folder() as folder, _Child(folder, program, nonce, limits) as child:
+    memory_mb = limits.memory_mb + limits.disk_mb  # a group's memory holds the files of a view too
+    with (
+        _folder() as folder,
+        control_group(delegated(), memory_mb, limits.processes) as group,
+        _Child(folder, program, nonce, limits, group) as child,
+    ):
         isolation = _started(child, limits)
         if isolation.resources:
-            child.watch(Usage(folder, limits.memory_mb, limits.disk_mb), int(isolation.processes))
+            child.watch(Usage(None if isolation.view else folder, limits.memory_mb, limits.disk_mb))
         try:
             last = child.line(limits.timeout_s)
             if last is None:
-                return _unreported(child.exit_code(limits.timeout_s), isolation)
+                code = child.exit_code(limits.timeout_s)
+                if group and group.out_of_memory():
+                    return Outcome(False, "memory", f"more than {memory_mb} MiB in all its processes", isolation)
+                return _unreported(code, isolation)
         except TimeoutError:
             return Outcome(False, "timeout", f"more than {limits.timeout_s:g} s", isolation)
         except _Excess as excess:
@@ -177,7 +207,9 @@ def _started(child: _Child, limits: Limits) -> Isolation:
             f"the sandbox for programs written by models did not start: {why}. "
             f"Raise memory_mb (now {limits.memory_mb}), or check that {sys.executable} runs by itself."
         )
-    return Isolation(**json.loads(first), resources=measurable())
+    said = json.loads(first)
+    child.helpers = said.pop("helpers")
+    return Isolation(**said, resources=measurable(), bubblewrap=child.bubblewrap)
 
 
 @functools.cache
@@ -216,21 +248,39 @@ def _unreported(code: int, isolation: Isolation) -> Outcome:
     return Outcome(False, "timeout" if number == signal.SIGXCPU else "killed", name, isolation)
 
 
-def _start(folder: Path, spec: dict[str, Any]) -> subprocess.Popen[bytes]:
-    """Start the child in its own session; its standard input is the specification."""
+def _start(folder: Path, spec: dict[str, Any], outer: str | None) -> subprocess.Popen[bytes]:
+    """Start the child in its own session, inside bubblewrap where named; its standard input is the specification."""
+    command = [sys.executable, "-s", "-S", "-P", "-B", str(CHILD)]
+    if outer:
+        command = wrapped(outer, [os.path.realpath(command[0]), *command[1:]], CHILD, spec["disk_mb"])
     with tempfile.TemporaryFile() as specification:
         specification.write(json.dumps(spec).encode())
         specification.seek(0)
         return subprocess.Popen(
-            [sys.executable, "-s", "-S", "-P", "-B", str(CHILD)],
+            command,
             stdin=specification,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             cwd=folder,
             env={"PYTHONHASHSEED": "0"},
-            pass_fds=(spec["channel"],),
+            pass_fds=[spec[name] for name in ("channel", "group") if spec[name] is not None],
             start_new_session=True,
         )
+
+
+def _specification(program: str, nonce: str, limits: Limits, inside: bool) -> dict[str, Any]:
+    """Return what the child is told, but for its descriptors."""
+    return {
+        **asdict(limits),
+        "program": program,
+        "nonce": nonce,
+        "parent": None if inside else os.getpid(),
+        "calls": filter_rules(),
+        "readable": readable(),
+        "devices": devices(),
+        "entries": ENTRIES,
+        "outer": ["network", "processes", "view"] if inside else [],
+    }
 
 
 class _Excess(Exception):
@@ -245,28 +295,35 @@ class _Excess(Exception):
 class _Child:
     """The child process and the reading end of its channel; a context that leaves no process running."""
 
-    def __init__(self, folder: Path, program: str, nonce: str, limits: Limits) -> None:
-        self._read, write = os.pipe()
+    def __init__(self, folder: Path, program: str, nonce: str, limits: Limits, group: ControlGroup | None) -> None:
         self._buffer = b""
         self._usage: Usage | None = None
-        self._helpers = 0
-        spec = {"program": program, "nonce": nonce, "parent": os.getpid(), "channel": write, **asdict(limits)}
-        spec["calls"] = filter_rules()
-        try:
-            self._process = _start(folder, spec)
-        except OSError as error:
-            os.close(self._read)
-            raise UsageError(
-                f"the sandbox for programs written by models did not start: {sys.executable!r} cannot be run "
-                f"({error.strerror}). Check the Python installation, and how many processes you may start."
-            ) from error
-        finally:
-            os.close(write)
+        self.helpers = 0
+        outer = bubblewrap() if limits.namespaces else None
+        self.bubblewrap = outer is not None
+        spec = _specification(program, nonce, limits, self.bubblewrap)
+        with contextlib.ExitStack() as writing:
+            self._read, spec["channel"] = os.pipe()
+            writing.callback(os.close, spec["channel"])
+            spec["group"] = None
+            if group:
+                spec["group"] = os.open(group.folder / "cgroup.procs", os.O_WRONLY)
+                writing.callback(os.close, spec["group"])
+            try:
+                self._process = _start(folder, spec, outer)
+            except OSError as error:
+                os.close(self._read)
+                raise UsageError(
+                    f"the sandbox for programs written by models did not start: {sys.executable!r} cannot be run "
+                    f"({error.strerror}). Check the Python installation, and how many processes you may start."
+                ) from error
 
     def __enter__(self) -> _Child:
         return self
 
     def __exit__(self, *_: object) -> None:
+        if self.bubblewrap:
+            self._kill_below()
         self._process.terminate()  # without namespaces, the guard then ends what left its group
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(STOP_S)
@@ -277,9 +334,17 @@ class _Child:
         if self._process.stderr:
             self._process.stderr.close()
 
-    def watch(self, usage: Usage, helpers: int) -> None:
-        """Measure from now on, while waiting, what the program below ``helpers`` processes uses."""
-        self._usage, self._helpers = usage, helpers
+    def _kill_below(self) -> None:
+        """Kill the first process inside bubblewrap, which ends when all others are gone."""
+        for pid in descendants(self._process.pid)[:1]:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self._process.wait(STOP_S)
+
+    def watch(self, usage: Usage) -> None:
+        """Measure from now on, while waiting, what the program below the sandbox's own processes uses."""
+        self._usage = usage
 
     def _readable(self, end: float) -> bool:
         """Wait for the channel until then; measure meanwhile, at most a fifth of the time.
@@ -295,7 +360,7 @@ class _Child:
                 return bool(ready)
             if self._usage:
                 start = time.monotonic()
-                if excess := self._usage.excess(self._process.pid, self._helpers):
+                if excess := self._usage.excess(self._process.pid, self.helpers):
                     raise _Excess(*excess)
                 pause = max(POLL_S, 4 * (time.monotonic() - start))
 
@@ -338,18 +403,30 @@ class _Child:
 
 @contextlib.contextmanager
 def _folder() -> Iterator[Path]:
-    """A new empty folder, which is removed afterwards with its content."""
+    """A new empty folder, which is removed afterwards with its content.
+
+    A removal that takes more than `REMOVE_S` seconds goes on while the harness does, and ends before its process.
+    """
     folder = Path(tempfile.mkdtemp(prefix="stride-sandbox-"))
     try:
         yield folder
     finally:
-        folder.chmod(0o700)
-        # Without namespaces a process may outlive its guard and still write here; the score is valid all the same.
-        with contextlib.suppress(OSError):
-            _remove(folder)
+        removal = threading.Thread(target=_remove, args=(folder,), name=folder.name)
+        removal.start()
+        removal.join(REMOVE_S)
 
 
 def _remove(folder: Path) -> None:
+    """Remove a folder as far as possible.
+
+    Without namespaces a process may outlive its guard and still write there; the score is valid all the same.
+    """
+    with contextlib.suppress(OSError):
+        folder.chmod(0o700)
+        _remove_tree(folder)
+
+
+def _remove_tree(folder: Path) -> None:
     """Remove a tree of any depth from within, without recursion and without long paths."""
     here = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     names: list[str] = []

@@ -86,9 +86,10 @@ def numbers(table: str, machine: str) -> dict[str, int]:
 
 
 def filter_rules() -> dict[str, Any] | None:
-    """Return the filter as JSON: the architecture and three groups of rules.
+    """Return the filter as JSON: the architecture and four groups of rules.
 
-    They are for all programs, for one without its own process namespace, and for one whose user has other files.
+    They are for all programs, for one without its own process namespace, for one whose user has other files, and for
+    one that sees files of others.
 
     None where the numbers of this architecture are not known.
     """
@@ -110,9 +111,9 @@ def filter_rules() -> dict[str, Any] | None:
     always += [Rule(other["fcntl"], errno.EPERM, 1, value=value, if_equal=True) for value in OWNER_FCNTLS]
     shared = [Rule(other[name], errno.EPERM, 0, value=OWN_PROCESS) for name in ("kill", "tgkill")]
     shared += [Rule(other["prlimit64"], errno.EPERM, 0, value=0)]
-    always += [Rule(number, 0) for number in numbers(TIMES, machine).values()]
     modes = [Rule(number, 0) for number in numbers(MODES, machine).values()]
-    groups = {"always": always, "shared_processes": shared, "shared_files": modes}
+    times = [Rule(number, 0) for number in numbers(TIMES, machine).values()]
+    groups = {"always": always, "shared_processes": shared, "shared_modes": modes, "shared_times": times}
     plain = {
         name: [[r.number, r.error, r.argument, r.mask, r.value, r.if_equal] for r in rules]
         for name, rules in groups.items()

@@ -1,11 +1,13 @@
 """The child of the sandbox: a script that uses the standard library only. The harness never imports it.
 
-It has up to three processes. The guard's parent unshares what the kernel allows and waits. The guard (process 1 of its
-own process namespace, where there is one) starts the confined process and outlives it. The confined process drops every
-right and runs the program. When the guard ends, the kernel ends all other processes of the namespace.
+It has up to three processes. The guard's parent unshares what the kernel allows, replaces the file system by a view and
+waits. The guard (process 1 of its own process namespace, where there is one) starts the confined process and outlives
+it. The confined process joins its control group, drops every right and runs the program. When the guard ends, the
+kernel ends all other processes of the namespace.
 
-Standard input has one JSON object: program, nonce, parent, channel (a file descriptor) and the limits. The channel gets
-two JSON lines: what is isolated, then how the program ended, with the nonce.
+Standard input has one JSON object: program, nonce, parent (None below bubblewrap), channel and group (file descriptors;
+group is None without a control group), readable and devices (paths), outer (what already holds) and the limits. The
+channel gets two JSON lines: what is isolated, then how the program ended, with the nonce.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from typing import Any, NoReturn
 FIRST_USER, USERS = 61184, 4336
 LINUX = sys.platform.startswith("linux")
 
-NEW_IPC, NEW_USER, NEW_PID, NEW_NET = 0x08000000, 0x10000000, 0x20000000, 0x40000000
+NEW_MOUNT, NEW_IPC, NEW_USER, NEW_PID, NEW_NET = 0x00020000, 0x08000000, 0x10000000, 0x20000000, 0x40000000
 DEATH_SIGNAL, KEEP_CAPABILITIES, SUBREAPER, NO_NEW_PRIVILEGES = 1, 8, 36, 38
 CAPABILITY_VERSION, READ_ANY_FILE = 0x20080522, 1 << 2
 
@@ -37,15 +39,18 @@ CAPABILITY_VERSION, READ_ANY_FILE = 0x20080522, 1 << 2
 LANDLOCK_CREATE, LANDLOCK_ADD, LANDLOCK_RESTRICT = 444, 445, 446
 FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 4: 15}
 WRITE_FILE, READ_FILE, READ_DIR, EXECUTE, TRUNCATE = 1 << 1, 1 << 2, 1 << 3, 1 << 0, 1 << 14
-LIBRARIES = ("/lib", "/lib64", "/usr/lib", "/usr/lib64", "/usr/local/lib", "/usr/share/zoneinfo")
-DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom", "/dev/random", "/etc/ld.so.cache")
 
+# Mounts: flags of mount and umount2; mount_setattr has one number on every architecture.
+NO_SUID, NO_DEVICES, NO_EXECUTION, BIND, RECURSIVE, PRIVATE, DETACH = 2, 4, 8, 0x1000, 0x4000, 0x40000, 2
+MOUNT_SETATTR, HERE, WITH_SUBMOUNTS, READ_ONLY = 442, -100, 0x8000, 1
 
 # Seccomp filters: instructions of classic BPF, and what they return.
 SECCOMP, FILTER = 22, 2
 LOAD, EQUAL, GREATER, AND, RETURN = 0x20, 0x15, 0x25, 0x54, 0x06
 ALLOW, REFUSE, KILL_PROCESS = 0x7FFF0000, 0x00050000, 0x80000000
 OWN_PROCESS = -2
+
+END_S = 20.0
 
 
 class Kernel:
@@ -77,19 +82,78 @@ class Kernel:
 
 
 def unshare(kernel: Kernel, isolate: bool) -> int:
-    """Enter new network, process and IPC namespaces; return the flags that the kernel granted, or 0."""
+    """Enter new network, process, mount and IPC namespaces; return the flags that the kernel granted, or 0."""
     if not (LINUX and isolate):
         return 0
-    flags = NEW_NET | NEW_PID | NEW_IPC | (0 if os.geteuid() == 0 else NEW_USER)
+    user, group = os.geteuid(), os.getegid()
+    flags = NEW_MOUNT | NEW_NET | NEW_PID | NEW_IPC | (0 if user == 0 else NEW_USER)
     try:
         # An int argument: the kernel takes this one as a C int.
         kernel.call("unshare", ctypes.c_int(flags))
     except OSError:
         return 0
+    if flags & NEW_USER:
+        with contextlib.suppress(OSError):  # then no file can be made in a new mount, and there is no view
+            maps = {"setgroups": "deny", "uid_map": f"{user} {user} 1", "gid_map": f"{group} {group} 1"}
+            for name, text in maps.items():
+                with open(f"/proc/self/{name}", "w") as file:
+                    file.write(text)
     return flags
 
 
-def restrict_files(kernel: Kernel) -> bool:
+def build_view(kernel: Kernel, spec: dict[str, Any]) -> bool:
+    """Replace the file system by interpreter and libraries, read only, some devices, and an empty /tmp of limited size.
+
+    The current folder is then /tmp. False, and nothing changed for the program, where the kernel refuses a mount.
+    """
+    old = os.open(".", os.O_PATH)
+    root = os.getcwd()
+    os.umask(0o022)
+    size = f"size={spec['disk_mb']}m,nr_inodes={spec['entries']},mode=700"
+    try:
+        kernel.call("mount", None, b"/", None, RECURSIVE | PRIVATE, None)
+        kernel.call("mount", b"tmpfs", root.encode(), b"tmpfs", NO_SUID | NO_DEVICES, b"size=1m,mode=755")
+        os.mkdir(root + "/tmp")
+        flags = NO_SUID | NO_DEVICES | NO_EXECUTION
+        kernel.call("mount", b"tmpfs", f"{root}/tmp".encode(), b"tmpfs", flags, size.encode())
+        for path in spec["readable"]:
+            bind(kernel, root, path, READ_ONLY | NO_SUID | NO_DEVICES)
+        for path in spec["devices"]:
+            bind(kernel, root, path, READ_ONLY | NO_SUID | NO_EXECUTION)
+        os.chdir(root)
+        kernel.call("pivot_root", b".", b".")
+    except OSError:
+        os.fchdir(old)
+        with contextlib.suppress(OSError):  # nothing was mounted
+            kernel.call("umount2", root.encode(), DETACH)
+        return False
+    finally:
+        os.close(old)
+    kernel.call("umount2", b".", DETACH)
+    set_attributes(kernel, "/", READ_ONLY | NO_SUID | NO_DEVICES, 0)
+    os.chdir("/tmp")
+    return True
+
+
+def bind(kernel: Kernel, root: str, path: str, attributes: int) -> None:
+    """Show a file or folder at the same path below another root."""
+    target = root + path
+    if os.path.isdir(path):
+        os.makedirs(target, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
+    kernel.call("mount", path.encode(), target.encode(), None, BIND | RECURSIVE, None)
+    set_attributes(kernel, target, attributes, WITH_SUBMOUNTS)
+
+
+def set_attributes(kernel: Kernel, path: str, attributes: int, flags: int) -> None:
+    """Add attributes to a mount."""
+    structure = struct.pack("=4Q", attributes, 0, 0, 0)
+    kernel.call("syscall", MOUNT_SETATTR, HERE, path.encode(), flags, structure, len(structure))
+
+
+def restrict_files(kernel: Kernel, spec: dict[str, Any]) -> bool:
     """Restrict files with Landlock: write below the current folder, read interpreter and libraries, execute nothing."""
     try:
         version = kernel.call("syscall", LANDLOCK_CREATE, None, 0, 1)
@@ -99,15 +163,14 @@ def restrict_files(kernel: Kernel) -> bool:
     fields = [rights] + [0b11] * (version >= 4) + [0b11] * (version >= 6)
     attributes = struct.pack(f"={len(fields)}Q", *fields)
     rules = kernel.call("syscall", LANDLOCK_CREATE, ctypes.c_char_p(attributes), len(attributes), 0)
-    allowed = {path: READ_FILE | READ_DIR for path in (sys.base_prefix, sys.base_exec_prefix, *LIBRARIES)}
-    allowed |= dict.fromkeys(DEVICES, READ_FILE | WRITE_FILE | (TRUNCATE & rights))
+    allowed = dict.fromkeys(spec["readable"], READ_FILE | READ_DIR)
+    allowed |= dict.fromkeys(spec["devices"], READ_FILE | WRITE_FILE | (TRUNCATE & rights))
     allowed["."] = rights & ~EXECUTE
     for path, mask in allowed.items():
-        if os.path.exists(path):
-            node = os.open(path, os.O_PATH | os.O_CLOEXEC)
-            rule = ctypes.c_char_p(struct.pack("=Qi", mask, node))
-            kernel.call("syscall", LANDLOCK_ADD, rules, 1, rule, 0)
-            os.close(node)
+        node = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        rule = ctypes.c_char_p(struct.pack("=Qi", mask, node))
+        kernel.call("syscall", LANDLOCK_ADD, rules, 1, rule, 0)
+        os.close(node)
     kernel.call("syscall", LANDLOCK_RESTRICT, rules, 0)
     os.close(rules)
     return True
@@ -140,15 +203,13 @@ def assembled(audit: int, latest: int, rules: list[list[int]]) -> bytes:
     return b"".join([*parts, instruction(RETURN, ALLOW)])
 
 
-def restrict_calls(kernel: Kernel, calls: dict[str, Any] | None, flags: int, private_files: bool) -> bool:
+def restrict_calls(kernel: Kernel, calls: dict[str, Any] | None, groups: dict[str, bool]) -> bool:
     """Refuse system calls with a seccomp filter; False where the kernel or its architecture has none."""
     if calls is None:
         return False
     rules = [*calls["always"]]
-    if not flags & NEW_PID:
-        rules += calls["shared_processes"]
-    if not private_files:
-        rules += calls["shared_files"]
+    for group, applies in groups.items():
+        rules += calls[group] if applies else []
     program = assembled(calls["audit"], calls["latest"], rules)
     buffer = ctypes.create_string_buffer(program, len(program))
     header = ctypes.create_string_buffer(struct.pack("@HP", len(program) // 8, ctypes.addressof(buffer)))
@@ -219,9 +280,24 @@ def limit(spec: dict[str, Any], processes: int) -> None:
                 raise
 
 
-def confine(kernel: Kernel, spec: dict[str, Any], flags: int) -> None:
+def join_group(descriptor: int | None) -> bool:
+    """Move this process into the control group whose process list is open; False where there is none."""
+    if descriptor is None:
+        return False
+    try:
+        os.write(descriptor, b"0")
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+    return True
+
+
+def confine(kernel: Kernel, spec: dict[str, Any], flags: int, view: bool) -> None:
     """Drop every right that can be dropped, then write to the channel what is isolated."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    grouped = join_group(spec["group"])
     null = os.open(os.devnull, os.O_RDWR)
     os.dup2(null, 0)
     dropped = drop_user(kernel, spec["user"])
@@ -229,18 +305,24 @@ def confine(kernel: Kernel, spec: dict[str, Any], flags: int) -> None:
     kernel.control(NO_NEW_PRIVILEGES, 1)
     if flags & NEW_USER:
         kernel.capabilities(0)
-    counted_alone = dropped or flags & NEW_USER or not LINUX
+    counted_alone = dropped or view or flags & NEW_USER or not LINUX
     processes = spec["processes"] + (0 if counted_alone else tasks_of(os.getuid()))
-    restricted = LINUX and restrict_files(kernel)
+    restricted = LINUX and restrict_files(kernel, spec)
     limit(spec, processes)
+    outer = spec["outer"]
+    alone, view = bool(flags & NEW_PID) or "processes" in outer, view or "view" in outer
     # A user that owns nothing can change the mode of nothing outside the folder.
-    filtered = restrict_calls(kernel, spec["calls"], flags, private_files=dropped)
+    groups = {"shared_processes": not alone, "shared_modes": not (dropped or view), "shared_times": not view}
+    filtered = restrict_calls(kernel, spec["calls"], groups)
     isolated = {
-        "network": bool(flags & NEW_NET),
-        "processes": bool(flags & NEW_PID),
-        "files": restricted or dropped,
+        "network": bool(flags & NEW_NET) or "network" in outer,
+        "processes": alone,
+        "files": restricted or dropped or view,
         "sockets": filtered,
         "calls": filtered,
+        "view": view,
+        "group": grouped,
+        "helpers": ("processes" in outer) + bool(flags & NEW_PID),
     }
     os.write(spec["channel"], json.dumps(isolated).encode() + b"\n")
     os.dup2(null, 2)  # last, so that a failure above is reported
@@ -277,6 +359,8 @@ def reason_of(error: BaseException) -> str:
     """Return the word for an exception."""
     if isinstance(error, AssertionError):
         return "assertion"
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        return "disk"
     return "exit" if isinstance(error, SystemExit) else "error"
 
 
@@ -304,38 +388,62 @@ def descendants() -> set[int]:
 
 
 def end_descendants() -> None:
-    """Kill all processes below this one, also new ones, until none is left; give up after two seconds."""
-    for _ in range(200):
-        for pid in descendants():
+    """Stop and then kill all processes below this one until none is left; give up after `END_S` seconds.
+
+    A stopped process starts no other one, and keeps its place in its user's limit of processes. So a program that
+    starts processes faster than they are listed runs out of places.
+    """
+    end = time.monotonic() + END_S
+    stopped: set[int] = set()
+    while time.monotonic() < end:
+        below = descendants()
+        for pid in below if below <= stopped else below - stopped:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)
+                os.kill(pid, signal.SIGKILL if below <= stopped else signal.SIGSTOP)
+        stopped |= below
         try:
             # A process that ended counts against its user's limit until it is collected.
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         except ChildProcessError:
             return
-        time.sleep(0.01)
+        time.sleep(0.001)
 
 
-def guard(kernel: Kernel, spec: dict[str, Any], flags: int) -> int:
-    """Start the confined process, collect all processes that end, and return its exit code (128 + signal)."""
+def guard(kernel: Kernel, spec: dict[str, Any], flags: int, view: bool) -> int:
+    """Start the confined process, collect all processes that end, and return its exit code (128 + signal).
+
+    SIGTERM ends the confined process, and then what it left behind as after any other end.
+    """
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
     child = os.fork()
     if child == 0:
-        confine(kernel, spec, flags)
+        confine(kernel, spec, flags, view)
         execute(spec)
-    os.close(spec["channel"])
-    alone = LINUX and not flags & NEW_PID
+    close(spec)
+    alone = LINUX and not (flags & NEW_PID or "processes" in spec["outer"])
     if alone:
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    try:
+        signal.signal(signal.SIGTERM, lambda *_: kill(child))
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGTERM])
+    pid, status = os.wait()
+    while pid != child:
         pid, status = os.wait()
-        while pid != child:
-            pid, status = os.wait()
-        return exit_code(status)
-    finally:
-        if alone:
-            end_descendants()
+    if alone:
+        end_descendants()
+    return exit_code(status)
+
+
+def close(spec: dict[str, Any]) -> None:
+    """Close what only the confined process uses."""
+    os.close(spec["channel"])
+    if spec["group"] is not None:
+        os.close(spec["group"])
+
+
+def kill(pid: int) -> None:
+    """Kill a process that may have ended already."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def exit_code(status: int) -> int:
@@ -349,20 +457,21 @@ def main() -> int:
     spec = json.load(sys.stdin)
     kernel = Kernel()
     kernel.control(DEATH_SIGNAL, signal.SIGKILL)
-    if os.getppid() != spec["parent"]:
+    if spec["parent"] not in (None, os.getppid()):
         return 1  # the harness ended before the signal was requested
     spec["user"] = FIRST_USER + os.getpid() % USERS
     flags = unshare(kernel, spec["namespaces"])
+    view = bool(flags & NEW_MOUNT) and build_view(kernel, spec)
     if not flags & NEW_PID:
         kernel.control(SUBREAPER, 1)
-        return guard(kernel, spec, flags)
+        return guard(kernel, spec, flags, view)
     child = os.fork()
     if child == 0:
         kernel.control(DEATH_SIGNAL, signal.SIGKILL)
-        return guard(kernel, spec, flags)
+        return guard(kernel, spec, flags, view)
     # The guard is collected only when its whole namespace is empty, so no process outlives this one.
-    signal.signal(signal.SIGTERM, lambda *_: os.kill(child, signal.SIGKILL))
-    os.close(spec["channel"])
+    signal.signal(signal.SIGTERM, lambda *_: kill(child))
+    close(spec)
     return exit_code(os.waitpid(child, 0)[1])
 
 

@@ -87,12 +87,12 @@ class Usage:
     """The limits of a whole program.
 
     Args:
-        folder: where it writes.
+        folder: where it writes; None where the kernel limits its files.
         memory_mb: of all its processes; a page that two of them share counts twice.
         disk_mb: of all its files.
     """
 
-    folder: Path
+    folder: Path | None
     memory_mb: int
     disk_mb: int
 
@@ -106,6 +106,8 @@ class Usage:
         pids = descendants(pid)[helpers:]
         if sum(map(memory_bytes, pids)) > self.memory_mb << 20:
             return "memory", f"more than {self.memory_mb} MiB in all its processes"
+        if self.folder is None:
+            return None
         most = self.disk_mb << 20
         used = folder_bytes(self.folder, most)
         if used is None:

@@ -1,7 +1,7 @@
 """Programs that try to leave the sandbox. A program ends with an assertion where something was possible.
 
-Run as a script, as the user of its first argument, it prints the attacks that succeeded; what they left outside is
-checked by the process that runs it.
+Run as a script, as the user of its first argument and with the layer of its third one, it prints the attacks that
+succeeded; what they left outside is checked by the process that runs it.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import socket
 import stat
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from pathlib import Path
 
-from tasks.metrics import sandbox, sandbox_calls
+from tasks.metrics import sandbox, sandbox_calls, sandbox_layers
 from tasks.metrics.sandbox import Limits, run
 
 PRELUDE = """
@@ -25,6 +26,11 @@ def call(number, *arguments):
     result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
     return result if result >= 0 else -ctypes.get_errno()
 """
+LAYERS = ("namespaces", "none", "bubblewrap", "bubblewrap alone")
+FEW = (
+    "mount", "unshare", "io_uring_setup", "ptrace", "execve", "clone 0x10000000", "write", "remove", "symbolic link",
+    "change mode", "signal", "connect", "send", "socket INET", "shell", "status",
+)  # fmt: skip
 FAMILIES = ("UNIX", "INET", "INET6", "NETLINK", "PACKET", "VSOCK", "ALG", "TIPC", "BLUETOOTH", "CAN")
 
 
@@ -89,6 +95,24 @@ def outside(victim: Path, server: Path, datagrams: Path, pid: int) -> dict[str, 
     }
 
 
+def seen(victim: Path, pid: int) -> dict[str, str]:
+    """Return attacks on what a program cannot see in a view of the file system."""
+    name, folder = repr(str(victim)), repr(str(victim.parent))
+    acts = {
+        "status": f"os.stat({name})",
+        "list": f"os.listdir({folder})",
+        "from above": f"os.stat('../../../..' + {name})",
+        "change folder": f"os.chdir({folder})",
+        "other processes": f"os.stat('/proc/{pid}')",
+        "users": "os.stat('/etc/passwd')",
+        "devices": "os.stat('/dev/mem')",
+        "library": f"open({json.__file__!r}, 'a')",
+        "new file in the root folder": "open('/new', 'w')",
+        "new file beside the library": f"open({json.__file__!r} + '.new', 'w')",
+    }
+    return {title: f"try:\n    {act}\nexcept OSError:\n    pass\nelse:\n    assert 0" for title, act in acts.items()}
+
+
 def wrapped(attacks: dict[str, str]) -> str:
     """Return one program that makes independent attacks and ends with the names of those that succeeded."""
     return (
@@ -99,8 +123,20 @@ def wrapped(attacks: dict[str, str]) -> str:
     )
 
 
-def attempt(folder: Path, namespaces: bool) -> list[str]:
-    """Make every attack in a few programs; return what was possible."""
+def programs(victim: Path, server: Path, datagrams: Path, titles: tuple[str, ...] | None, view: bool) -> list[str]:
+    """Return the programs that make the attacks of these titles, or all of them."""
+    groups = [
+        refused_calls(),
+        outside(victim, server, datagrams, os.getpid()) | (seen(victim, os.getpid()) if view else {}),
+    ]
+    if titles is None:
+        return [wrapped(group) for group in groups]
+    attacks = groups[0] | groups[1]
+    return [wrapped({title: attacks[title] for title in titles})]
+
+
+def attempt(folder: Path, namespaces: bool, titles: tuple[str, ...] | None = None) -> list[str]:
+    """Make every attack, or those of these titles, in a few programs; return what was possible."""
     victim, server, datagrams = folder / "victim", folder / "stream", folder / "datagrams"
     victim.write_text("whole")
     victim.chmod(0o640)
@@ -114,9 +150,10 @@ def attempt(folder: Path, namespaces: bool) -> list[str]:
         inbox.setblocking(False)
         names = sorted(entry.name for entry in folder.iterdir())
         limits = Limits(timeout_s=30, namespaces=namespaces)
-        programs = [wrapped(refused_calls()), wrapped(outside(victim, server, datagrams, os.getpid()))]
+        view = run("pass", limits=limits).isolation.view
         with ThreadPoolExecutor(2) as pool:
-            outcomes = list(pool.map(lambda program: run(program, limits=limits), programs))
+            sources = programs(victim, server, datagrams, titles, view)
+            outcomes = list(pool.map(lambda program: run(program, limits=limits), sources))
         problems += [f"{outcome.reason}: {outcome.detail}" for outcome in outcomes if not outcome.passed]
         for queue, receive in (("connection", stream.accept), ("datagram", lambda: inbox.recv(8))):
             try:
@@ -134,14 +171,19 @@ def attempt(folder: Path, namespaces: bool) -> list[str]:
 
 def main() -> None:
     """Become an ordinary user where one is named, attack, and print the problems as JSON."""
-    user, folder, namespaces = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3] == "True"
+    user, folder, layer = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
+    namespaces = layer != "none"
+    if layer == "bubblewrap alone":
+        sandbox_layers.FOR_OTHERS = ("--unshare-user", "--disable-userns")
+    if not layer.startswith("bubblewrap"):
+        os.environ["PATH"] = ""
     if user:
         os.setgroups([])
         os.setresgid(user, user, user)
         os.setresuid(user, user, user)
     isolation = run("pass", limits=Limits(namespaces=namespaces)).isolation
     problems = attempt(folder, namespaces)
-    print(json.dumps({"problems": problems, "missing": isolation.missing(), "processes": isolation.processes}))
+    print(json.dumps({"problems": problems, "missing": isolation.missing(), "isolation": asdict(isolation)}))
 
 
 if __name__ == "__main__":

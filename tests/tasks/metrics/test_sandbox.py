@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -24,7 +25,7 @@ ROOT = Path(__file__).resolve().parents[3]
 NAMED = "import ctypes\nctypes.CDLL(None).prctl(15, {name!r}.encode(), 0, 0, 0)\n"
 
 
-@pytest.fixture(params=[True, False], ids=["namespaces", "none"])
+@pytest.fixture(params=[True, pytest.param(False, marks=pytest.mark.faults)], ids=["namespaces", "none"])
 def namespaces(request) -> bool:
     if request.param and not sandbox.isolation().processes:
         pytest.skip("this kernel refuses new namespaces")
@@ -71,6 +72,7 @@ def landlock() -> bool:
         ("input()", "error", "EOFError"),
         ("def f():\n    f()\nf()", "error", "RecursionError"),
         ("open('big', 'wb').write(bytes(40 << 20))", "error", "File too large"),
+        ("import errno\nraise OSError(errno.ENOSPC, 'full')", "disk", "full"),
         ("x = bytearray(3 << 30)", "memory", "MemoryError"),
         ("import sys; sys.exit(0)", "exit", "SystemExit: 0"),
         ("import os; os._exit(0)", "exit", "code 0"),
@@ -129,6 +131,22 @@ def test_the_least_memory_is_enough_to_start():
 def test_nothing_outlives_a_run(namespaces, program):
     name = f"sb{os.getpid()}"
     run(NAMED.format(name=name) + program, limits=Limits(timeout_s=1, namespaces=namespaces))
+    assert alive(name) == []
+
+
+@pytest.mark.skipif(not LINUX, reason="processes are found through /proc")
+def test_more_signals_to_the_guard_do_not_keep_it_from_ending_what_is_left(monkeypatch):
+    def several(process):
+        for _ in range(20):
+            process.send_signal(signal.SIGTERM)
+            time.sleep(0.001)
+
+    monkeypatch.setattr(subprocess.Popen, "terminate", several)
+    name = f"st{os.getpid()}"
+    program = (
+        "import os, time\nfor _ in range(20):\n    if os.fork() == 0:\n        os.setsid()\n        time.sleep(20)"
+    )
+    assert run(NAMED.format(name=name) + program, limits=Limits(namespaces=False)).passed
     assert alive(name) == []
 
 
@@ -259,15 +277,40 @@ class TestConfinement:
             "import os\nos.listdir('/proc')",
             "open('/etc/passwd')",
             "open('/dev/shm/stride-sandbox-test', 'w')",
+            "open('/stride-sandbox-test', 'w')",
         ],
-        ids=["shell", "exec", "processes", "users", "shared memory"],
+        ids=["shell", "exec", "processes", "users", "shared memory", "root folder"],
     )
     def test_rules_on_files_hold_whatever_the_user(self, namespaces, program):
         if not landlock():
             pytest.skip("this kernel has no Landlock")
         outcome = run(program, limits=Limits(namespaces=namespaces))
         assert outcome.reason in ("assertion", "error"), outcome
-        assert outcome.reason == "assertion" or outcome.detail.startswith("PermissionError"), outcome
+        refused = ("PermissionError", "FileNotFoundError", "OSError: [Errno 30] Read-only")
+        assert outcome.reason == "assertion" or outcome.detail.startswith(refused), outcome
+
+    def test_nothing_of_the_user_is_visible(self, tmp_path):
+        if not sandbox.isolation().view:
+            pytest.skip("this kernel refuses a mount namespace")
+        (tmp_path / "secret").write_text("whole")
+        program = (
+            "import os\nassert os.getcwd() == '/tmp'\n"
+            f"paths = {[str(tmp_path), str(ROOT), '/proc', '/etc/passwd', str(Path.home() / '.bashrc')]!r}\n"
+            "for path in paths + ['../../..' + path for path in paths]:\n"
+            "    assert not os.path.lexists(path), path\n"
+        )
+        outcome = run(program)
+        assert outcome.passed, outcome
+
+    def test_its_own_files_have_modes_and_times(self, alone):
+        if not sandbox.isolation().view:
+            pytest.skip("this kernel refuses a mount namespace")
+        program = (
+            "import os\nopen('/tmp/a', 'w').close()\nos.chmod('a', 0o600)\nos.utime('a', (1, 1))\n"
+            "status = os.stat('a')\nassert (status.st_mode & 0o777, status.st_mtime) == (0o600, 1)\n"
+        )
+        assert run(program).passed
+        assert list(alone.iterdir()) == []
 
     def test_root_is_left_behind(self, namespaces):
         if not LINUX or os.geteuid() != 0:
@@ -308,6 +351,20 @@ class TestConfinement:
 
 
 class TestHarnessSide:
+    def test_a_slow_removal_of_files_does_not_hold_up_the_run(self, alone, monkeypatch):
+        disk, rmdir = threading.Event(), Path.rmdir
+
+        def slow(folder):
+            disk.wait(20)
+            rmdir(folder)
+
+        monkeypatch.setattr(Path, "rmdir", slow)
+        monkeypatch.setattr(sandbox, "REMOVE_S", 0.01)
+        assert run("pass").passed
+        assert len(list(alone.iterdir())) == 1
+        disk.set()
+        assert until(lambda: list(alone.iterdir()) == [])
+
     def test_a_program_ends_the_same_way_each_time(self):
         program = "import random\nraise ValueError(hash('stride'), random.random(), list({'a', 'b', 'c', 'd'}))"
         assert run(program).detail == run(program).detail
