@@ -206,11 +206,16 @@ def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:
     row: Row = {}
     baseline = base.totals[base.totals.index.isin(frame.index)]
     set_interval(row, "speedup", stats.median_ratio(token_ms(baseline), token_ms(frame)))
-    tau, step_ms = (value(METRICS[name], frame) for name in ("tau", "step_ms"))
-    baseline_step_ms = value(METRICS["step_ms"], baseline)
+    tau, step_ms = value(METRICS["tau"], frame), _step_ms(frame)
+    baseline_step_ms = _step_ms(baseline)
     if tau and baseline_step_ms and step_ms:
         row["predicted"] = tau * baseline_step_ms / step_ms
     return row
+
+
+def _step_ms(frame: pd.DataFrame) -> float | None:
+    """Return the mean time of a step with its share of the method's start, in ms."""
+    return float(frame["wall_ms"].sum() / frame["steps"].sum()) if len(frame) else None
 
 
 def token_ms(frame: pd.DataFrame) -> pd.Series[float]:

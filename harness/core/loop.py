@@ -21,12 +21,22 @@ from harness.record.columns import Step, check
 
 @dataclass(frozen=True)
 class Decode:
-    """One decoded prompt: output ids (end-of-text included), its steps, the time of the prefill and of named stages."""
+    """One decoded prompt: output ids (end-of-text included), its steps, the time of the prefill and of named stages.
+
+    Attributes:
+        prefill_ns: reading the prompt, drafters included, and loading them.
+        start_ns: the rest of the method's ``start``; in a batch its share.
+        start_nfe: target passes made there.
+        start_draft_nfe: drafter passes made there.
+    """
 
     tokens: tuple[int, ...]
     steps: tuple[Step, ...]
     prefill_ns: int
     stages: dict[str, int] = field(default_factory=dict)
+    start_ns: int = 0
+    start_nfe: int = 0
+    start_draft_nfe: int = 0
 
 
 class _TimedStep(NamedTuple):
@@ -51,9 +61,12 @@ def decode(method: Method[Any], run: Run) -> Decode:
     clock = stopwatch.clock
     stopwatch.keeps_peaks = True
     begin = clock.stamp()
-    state = start(method, run)
-    clock.finish()  # the prefill ends before the first step begins; nothing to wait for on a CPU
-    started = clock.stamp()
+    prefill(method, run)
+    clock.finish()  # nothing to wait for on a CPU
+    read = clock.stamp()
+    state = begin_method(method, run)
+    clock.finish()  # the start ends before the first step begins
+    started, in_start, readings = clock.stamp(), Tally.of(run), list(run.models.meter.readings)
     if run.slot is not None:
         run.slot.ready()  # no sequence's first step waits for another's prefill
     start_spans = stopwatch.spans
@@ -76,16 +89,45 @@ def decode(method: Method[Any], run: Run) -> Decode:
     _refuse_non_finite([start_spans, *(step.spans for step in timed)])
     steps = tuple(_step(step, clock) for step in timed)
     check(steps, len(tokens))
-    return Decode(output(run, tuple(tokens)), steps, clock.wall_ns(begin, started), _stages(timed, clock))
+    start_ns = clock.wall_ns(read, started) - _read_ns(readings, read, clock)
+    shared = run.slot.served if run.slot is not None and in_start.passes else 1
+    return Decode(
+        output(run, tuple(tokens)),
+        steps,
+        clock.wall_ns(begin, started) - start_ns,
+        _stages(timed, clock),
+        max(0, start_ns) // shared,
+        in_start.passes,
+        in_start.drafts,
+    )
+
+
+def _read_ns(readings: Sequence[tuple[Stamp, Stamp]], since: Stamp, clock: Clock) -> int:
+    """Nanoseconds of reading the prompt and loading drafters after ``since``."""
+    return sum(clock.device_ns(begin, end) for begin, end in readings if begin.host_ns >= since.host_ns)
 
 
 def start(method: Method[Any], run: Run) -> Any:
     """Prefill the prompt, with the layers that the method taps; returns the method's state."""
+    prefill(method, run)
+    return begin_method(method, run)
+
+
+def prefill(method: Method[Any], run: Run) -> None:
+    """Read the prompt into the target, with the layers that the method taps."""
     if Requirement.ANY_ORDER in method.requirements:
         run.canvas.prefill()
     elif Requirement.BIDIRECTIONAL not in method.requirements:  # a masked model computes its prompt anew in every pass
         run.target.tap(method.taps)
         run.target.prefill()
+
+
+def begin_method(method: Method[Any], run: Run) -> Any:
+    """The method's state for a prompt that is read.
+
+    Raises:
+        ContractError: the method ended the process.
+    """
     try:
         return method.start(run)
     except SystemExit as stop:
@@ -116,7 +158,7 @@ def _refuse_non_finite(spans_by_step: Sequence[Sequence[Span]]) -> None:
 
 
 class Tally(NamedTuple):
-    """Passes and rows of the target so far, and passes of all drafters."""
+    """Passes of the target's weights and entries fed to them so far, and passes of all other drafters."""
 
     passes: int
     rows: int
@@ -125,9 +167,8 @@ class Tally(NamedTuple):
     @staticmethod
     def of(run: Run) -> Tally:
         """The tally of a run."""
-        target = run.target if run.filling is None else run.filling
-        drafts = sum(s.passes for s in run.opened.values()) + sum(c.passes for c in run.pictures.values())
-        return Tally(target.passes, target.rows, drafts)
+        meter = run.models.meter
+        return Tally(meter.passes, meter.rows, meter.drafts)
 
 
 class Advance(NamedTuple):
@@ -161,14 +202,14 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
     Raises:
         ContractError: no target pass, no token, one outside the vocabulary, or the end of the process.
     """
-    before, first = Tally.of(run), len(run.target)
+    before, passes, first = Tally.of(run), _own_passes(run), len(run.target)
     run.draws.emitted = first
     try:
         result = method.step(run, state)
     except SystemExit as stop:
         raise _ended_process(method, "step", stop) from stop
     after, draft = Tally.of(run), run.target.draft
-    if after.passes == before.passes:
+    if _own_passes(run) == passes:
         raise ContractError(
             f"{type(method).__name__}.step made no target pass; call run.target.forward once, or run.canvas.read"
         )
@@ -185,6 +226,11 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
         )
     resampled = result.resampled if isinstance(result, Fill) else 0
     return Advance(emitted, draft, read, before, after, run.capabilities.grid, first, places, resampled)
+
+
+def _own_passes(run: Run) -> int:
+    """Passes that the target itself or its canvas made."""
+    return run.target.passes + (run.filling.passes if run.filling is not None else 0)
 
 
 def output(run: Run, emitted: tuple[int, ...]) -> tuple[int, ...]:

@@ -17,6 +17,7 @@ from harness.core.canvas import Canvas
 from harness.core.capabilities import Capabilities
 from harness.core.clock import CpuClock, Stopwatch
 from harness.core.costs import Costs, measured
+from harness.core.meter import Meter, MeteredCache
 from harness.core.session import Session
 from harness.core.task import Prompt
 from harness.discover import component
@@ -37,6 +38,7 @@ class Models:
 
     Attributes:
         capabilities: of the target; its grid begins behind the prompt.
+        meter: counts the passes of all caches that it opens.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class Models:
         self.backbone = backbone
         self.stopwatch = Stopwatch(CpuClock()) if stopwatch is None else stopwatch
         self.slot = slot
+        self.meter = Meter()
         self._load_drafter = load_drafter
         self._prompt = prompt if isinstance(prompt, Prompt) else Prompt("", tokens=tuple(prompt))
         self._encoded = backbone.open(self._prompt) if encoded is None else encoded
@@ -97,7 +100,7 @@ class Models:
         else:
             model, cache = self.backbone, make_cache()
         return Session(
-            self._in_batch(cache, "draft"),
+            self._metered(cache, "draft", of_target=False),
             model.capabilities,
             tokens,
             stopwatch=self.stopwatch,
@@ -118,14 +121,16 @@ class Models:
         return measured(self.backbone, drafter)
 
     def _drafter(self, name: str, shrink: int) -> tuple[Backbone, EncodedPrompt]:
+        begin = self.stopwatch.clock.stamp()
         model = self._load_drafter(name)
         if self.toys and shrink > 1:
             model = model.variant({"drafter": name, "shrink": str(shrink)})
+        self.meter.readings.append((begin, self.stopwatch.clock.stamp()))
         return model, self._encoded if model is self.backbone else model.open(self._prompt)
 
     def _session(self, model: Backbone, encoded: EncodedPrompt, kind: str) -> Session:
         return Session(
-            self._in_batch(encoded.cache(), kind),
+            self._metered(encoded.cache(), kind, self._is_target(model)),
             model.capabilities,
             self._encoded.tokens,
             stopwatch=self.stopwatch,
@@ -135,7 +140,7 @@ class Models:
 
     def _canvas(self, model: Backbone, encoded: EncodedPrompt, length: int, kind: str) -> Canvas:
         return Canvas(
-            self._in_batch(encoded.cache(), kind),
+            self._metered(encoded.cache(), kind, self._is_target(model)),
             _placed(model.capabilities, len(encoded.tokens)),
             encoded.tokens,
             length=length,
@@ -144,8 +149,15 @@ class Models:
             kind=kind,
         )
 
-    def _in_batch(self, cache: Cache, kind: str) -> Cache:
-        return cache if self.slot is None else self.slot.cache(cache, kind)
+    def _is_target(self, model: Backbone) -> bool:
+        """Whether a model computes with the target's weights; a drafter that does is charged as the target."""
+        saved = model.fingerprint not in ("", "unsaved")
+        return model is self.backbone or (saved and model.fingerprint == self.backbone.fingerprint)
+
+    def _metered(self, cache: Cache, kind: str, of_target: bool) -> Cache:
+        in_batch = cache if self.slot is None else self.slot.cache(cache, kind)
+        clock, prompt = self.stopwatch.clock, len(self._encoded.tokens)
+        return MeteredCache(in_batch, self.meter, clock, of_target=of_target, prompt=prompt)
 
 
 def _placed(capabilities: Capabilities, prompt_length: int) -> Capabilities:

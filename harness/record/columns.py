@@ -14,9 +14,9 @@ class Step:
     """One call of a method's ``step``; times in nanoseconds.
 
     Args:
-        nfe: target forward passes.
-        draft_nfe: passes of drafter sessions.
-        rows: entries fed to the target, re-fed token included.
+        nfe: forward passes of the target's weights, counted at the caches; a drafter that is the target counts here.
+        draft_nfe: passes of all other drafters.
+        rows: entries fed by the target's passes, re-fed token included.
         drafted: nodes proposed.
         tested: nodes reached by the walk: those accepted, and the one rejected.
         accepted: drafted nodes kept.
@@ -84,7 +84,10 @@ class Sample:
         error: the failure in one line.
         tokens: output ids, end-of-text included, cut at the budget.
         text: the output as text, where there is a tokenizer.
-        prefill_ns: time of reading the prompt, drafters included; not in any step.
+        prefill_ns: time of reading the prompt, drafters included, and of loading them; not in any step.
+        start_ns: the rest of the method's ``start``: it counts as the steps do. Of a batch, this decode's share.
+        start_nfe: target passes made there.
+        start_draft_nfe: drafter passes made there.
         open_ns: time of the prompt's encoder, before the prefill.
         output: the file of a picture or mesh, below the run folder; "" where the output is a text.
         logprobs: log p(token) of the target at T = 1 without top-k or top-p, one a token (natural log).
@@ -118,6 +121,9 @@ class Sample:
     regions: tuple[str, ...] = ()
     stages: dict[str, int] = field(default_factory=dict)
     leading: tuple[float, ...] = ()
+    start_ns: int = 0
+    start_nfe: int = 0
+    start_draft_nfe: int = 0
 
 
 @dataclass(frozen=True)
@@ -168,6 +174,8 @@ def check(steps: Sequence[Step], output: int) -> None:
 STEP_FIELDS = tuple(f.name for f in fields(Step))
 LISTS = ("ranks", "energies")
 """Fields that hold several numbers a step."""
+STARTS = ("start_ns", "start_nfe", "start_draft_nfe")
+"""Columns of samples for what a method does in ``start``; older runs lack them."""
 FORCED = ("forced_drafted", "forced_tested", "forced_accepted")
 LATER = (*FORCED, "resampled", "levels")
 """Columns of steps that older runs lack."""

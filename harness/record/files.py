@@ -15,7 +15,9 @@ from typing import Any
 
 from harness.errors import StoreError
 
-SCHEMA = 1
+SCHEMA = 2
+"""The version that is written; what it counts is in `counting`."""
+READABLE = (1, 2)
 PARTIAL = "~partial"
 
 
@@ -46,9 +48,10 @@ def load(path: Path, remedy: str) -> dict[str, Any]:
         rest = {name: value for name, value in body.items() if name != "sha256"}
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise DamagedError(f"{path} is missing, truncated or not a store's file: {error}. {remedy}") from error
-    if schema != SCHEMA:
+    if schema not in READABLE:
         raise StoreError(
-            f"{path} is of schema version {schema}, and this stridebench reads version {SCHEMA}. "
+            f"{path} is of schema version {schema}, and this stridebench reads versions "
+            f"{' and '.join(map(str, READABLE))}. "
             f"Use the version that wrote it, or run again in another folder."
         )
     if body.get("sha256") != _checksum(rest):

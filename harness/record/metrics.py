@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import pandas as pd
 
-from harness.record.columns import LATER
+from harness.record.columns import LATER, STARTS
 
 
 @dataclass(frozen=True)
@@ -48,11 +49,19 @@ METRICS = {
         Metric("unique_drafted", "(drafted - reused) / steps", "unique_drafted", "steps", "nodes/step"),
         Metric("mean_tree_depth", "levels of drafts / steps", "levels", "steps", "levels/step"),
         Metric("draft_nfe", "drafter passes / steps", "draft_nfe", "steps"),
+        Metric("start_nfe", "target passes in start / outputs", "start_nfe", "outputs", "passes"),
         Metric("logprob", "mean log p(token), target at T = 1", "logprob", "output", "nat"),
-        Metric("step_ms", "step wall time / steps", "wall_ms", "steps", "ms"),
-        Metric("ms_per_token", "step wall time / output tokens", "wall_ms", "output", "ms"),
-        Metric("tokens_per_second", "output tokens / step wall time", "output", "wall_s", "1/s"),
-        Metric("throughput", "output tokens / Σ(step wall time / rows that shared it)", "output", "share_s", "1/s"),
+        Metric("step_ms", "step wall time / steps", "step_wall_ms", "steps", "ms"),
+        Metric("start_ms", "start wall time / outputs", "start_ms", "outputs", "ms"),
+        Metric("ms_per_token", "start and step wall time / output tokens", "wall_ms", "output", "ms"),
+        Metric("tokens_per_second", "output tokens / start and step wall time", "output", "wall_s", "1/s"),
+        Metric(
+            "throughput",
+            "output tokens / (start + Σ(step wall time / rows that shared it))",
+            "output",
+            "share_s",
+            "1/s",
+        ),
     )
 }
 
@@ -65,10 +74,11 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         steps: rows of steps.parquet.
 
     Returns:
-        Columns output, steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot,
-        reused, resampled, levels, unique_drafted (drafted and not reused), wall_ms, wall_s, share_s (the output's share
-        of its batch's time), logprob, agreement, prefill_ms; and drafted, tested, accepted and expected without the
-        forced ones as free_drafted and so on.
+        Columns output, outputs (1), steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced,
+        overshoot, reused, resampled, levels, unique_drafted (drafted and not reused), wall_ms, wall_s, share_s (the
+        output's share of its batch's time), step_wall_ms, start_ms, start_nfe, logprob, agreement, prefill_ms; and
+        drafted, tested, accepted and expected without the forced ones as free_drafted and so on. The method's start
+        is in nfe, draft_nfe, wall_ms, wall_s and share_s; a run that did not store it counts it as nothing.
     """
     steps = steps.reindex(columns=[*steps.columns, *(name for name in LATER if name not in steps)], fill_value=0)
     steps = steps.assign(share_ns=steps["wall_ns"] / steps.get("served", 1))
@@ -93,9 +103,16 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     column["free_expected"] = column["expected"] - column["accepted"] + column["free_accepted"]
     column["steps"] = counted.size().reindex(good.index).to_numpy()
     column["output"] = good["tokens"].map(len).to_numpy()
-    column["wall_ms"] = column.pop("wall_ns") / 1e6
+    starts = good.reindex(columns=STARTS).fillna(0).astype("int64")
+    column["outputs"] = np.ones(len(good), dtype=np.int64)
+    start_ns, column["start_nfe"], start_draft_nfe = (starts[name].to_numpy() for name in STARTS)
+    column["start_ms"] = start_ns / 1e6
+    column["nfe"] = column["nfe"] + column["start_nfe"]
+    column["draft_nfe"] = column["draft_nfe"] + start_draft_nfe
+    column["step_wall_ms"] = column.pop("wall_ns") / 1e6
+    column["wall_ms"] = column["step_wall_ms"] + column["start_ms"]
     column["wall_s"] = column["wall_ms"] / 1e3
-    column["share_s"] = column.pop("share_ns") / 1e9
+    column["share_s"] = (column.pop("share_ns") + start_ns) / 1e9
     column["logprob"] = good["logprobs"].map(sum).to_numpy()
     column["agreement"] = good["agreement"].astype(float).to_numpy()
     column["prefill_ms"] = (good["prefill_ns"] / 1e6).to_numpy()

@@ -35,7 +35,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
-from harness.record.columns import Record, Sample, Step, check
+from harness.record.columns import STARTS, Record, Sample, Step, check
+from harness.record.counting import counting_difference
 from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, lock, make, put, put_folder
 from harness.record.outputs import Output, file_name, save
 
@@ -58,6 +59,7 @@ SAMPLES = pa.schema(
     }
     | {"margin": _REAL, "scores": _TEXT, "open_ns": _INT, "output": _TEXT, "regions": pa.list_(_TEXT)}
     | {"stages": _TEXT, "leading": pa.list_(_REAL), "sha256": _TEXT}
+    | dict.fromkeys(STARTS, _INT)
 )
 _KINDS = {"float": _REAL, "tuple[int, ...]": pa.list_(_INT), "tuple[float, ...]": pa.list_(_REAL)}
 _STEP = {f.name: _KINDS.get(str(f.type), _INT) for f in fields(Step)}
@@ -162,11 +164,13 @@ class Store:
         """Open a run to continue it, and remove what a kill left unfinished.
 
         Raises:
-            StoreError: as ``open``; or the keys differ (each is named), another process writes there, or a cell whose
-                records are still there is damaged.
+            StoreError: as ``open``; or the run counts as an older version did, the keys differ (each is named), another
+                process writes there, or a cell whose records are still there is damaged.
             RunIncomplete: the folder cannot be written.
         """
         store = cls.open(path)
+        if difference := counting_difference(store.manifest, {"schema": SCHEMA}):
+            raise StoreError(f"{store.path} cannot be continued: {difference}, in another folder.")
         unlike = list(_differences(store.manifest["key"], json.loads(json.dumps(manifest["key"]))))
         if unlike:
             raise StoreError(

@@ -53,7 +53,15 @@ def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slo
         if not cell.stop_at_eos:
             run.eos = frozenset()
         decoded = decode(cell.method, run)
-        sample = replace(sample, tokens=decoded.tokens, prefill_ns=decoded.prefill_ns, stages=decoded.stages)
+        sample = replace(
+            sample,
+            tokens=decoded.tokens,
+            prefill_ns=decoded.prefill_ns,
+            stages=decoded.stages,
+            start_ns=decoded.start_ns,
+            start_nfe=decoded.start_nfe,
+            start_draft_nfe=decoded.start_draft_nfe,
+        )
         return Attempt(prompt, sample, decoded.steps, run)
     except (StoreError, RunIncomplete):
         raise

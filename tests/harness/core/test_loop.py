@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import FrozenInstanceError, dataclass, replace
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
 from harness.backbones.toy.tabular import Tabular
+from harness.core.cache import Window
 from harness.core.clock import Event, EventClock, Stopwatch
 from harness.core.draft import Acceptance, Draft, Path
 from harness.core.draws import SeededDraws
@@ -267,6 +267,8 @@ class FakeEvent:
 
 
 MS = 1_000_000
+OPENED = 4
+"""Stamps of a drafter that is opened: it is loaded, and reads the prompt."""
 
 
 class TestStamps:
@@ -279,9 +281,10 @@ class TestStamps:
 
     def test_nothing_waits_between_the_prefill_and_the_end_of_the_decode(self) -> None:
         _, device = self.played(Act(1), Act(2, drafted=(3,), path=(0,), drafter_before=2), budget=3)
-        prefill, last = (at for at, entry in enumerate(device.log) if entry == "synchronize")
-        assert device.log[:prefill] == ["record"]
-        assert set(device.log[prefill + 1 : last]) == {"record"}
+        prefill, start, last = (at for at, entry in enumerate(device.log) if entry == "synchronize")
+        assert device.log[:prefill] == ["record"] * 3  # the decode begins; the prompt is read
+        assert device.log[prefill + 1 : start] == ["record"]
+        assert set(device.log[start + 1 : last]) == {"record"}
         assert set(device.log[last + 1 :]) == {"read"}
 
     def test_a_plain_step_has_one_pass_and_one_verification(self) -> None:
@@ -293,13 +296,13 @@ class TestStamps:
     def test_a_drafter_before_the_target_is_drafting(self) -> None:
         result, _ = self.played(Act(0), Act(1, drafter_before=2), budget=2)
         step = result.steps[1]
-        assert step.device_ns == 7 * MS
+        assert step.device_ns == (7 + OPENED) * MS
         assert (step.draft_ns, step.target_ns, step.verify_ns) == (2 * MS, 1 * MS, 1 * MS)
 
     def test_a_drafter_after_the_target_is_drafting_not_verifying(self) -> None:
         result, _ = self.played(Act(0), Act(1, drafter_after=1), budget=2)
         step = result.steps[1]
-        assert step.device_ns == 5 * MS
+        assert step.device_ns == (5 + OPENED) * MS
         assert (step.draft_ns, step.target_ns, step.verify_ns) == (1 * MS, 1 * MS, 2 * MS)
 
     def test_two_target_passes_are_both_target(self) -> None:
@@ -315,20 +318,122 @@ class TestStamps:
             assert min(step.draft_ns, step.target_ns, step.verify_ns, step.host_ns) >= 0
 
 
-def counter(passes: int) -> Any:
-    return SimpleNamespace(passes=passes, rows=7)
+@dataclass(frozen=True)
+class DecodesInStart(Method[list[int]]):
+    """Decodes the text before its first step, then drafts what it knows already; T = 0."""
+
+    model: str = ""
+
+    claim = Claim.SAME_LAW
+    source = "this test"
+
+    def start(self, run: Run) -> list[int]:
+        session = run.open(self.model) if self.model else run.target
+        first = len(session)
+        for _ in range(run.budget):
+            session.append(session.forward()[0].argmax()[None])
+        text = session.tokens[first:]
+        session.rollback(first)
+        return text
+
+    def step(self, run: Run, state: list[int]) -> Acceptance:
+        tokens = torch.tensor(state[: run.room - 1])
+        last = run.target.forward(Draft(tokens))[-1].argmax()
+        nodes = torch.arange(len(tokens))
+        return Acceptance(Path(nodes, torch.tensor(len(tokens)), torch.tensor(float(len(tokens)))), last)
 
 
-def test_passes_of_drafters_of_both_kinds_are_added() -> None:
-    run: Any = SimpleNamespace(
-        target=counter(3),
-        filling=None,
-        opened={"a": counter(1), "b": counter(2)},
-        pictures={"c": counter(1), "d": counter(2)},
-    )
-    assert Tally.of(run) == Tally(3, 7, 6)
-    run.filling = counter(5)
-    assert Tally.of(run).passes == 5
+@dataclass(frozen=True)
+class Hidden(Method[None]):
+    """Decodes autoregressively and makes more passes in ways that no session counts."""
+
+    way: str
+
+    claim = Claim.SAME_LAW
+    source = "this test"
+
+    def start(self, run: Run) -> None:
+        return None
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        self.hide(run)
+        p = run.probs(run.target.forward())
+        return Acceptance(Path.root(p), p[0].argmax())
+
+    def hide(self, run: Run) -> None:
+        token = torch.zeros(1, dtype=torch.long)
+        if self.way == "cache":
+            length = len(run.target._cache.entries)
+            run.target._cache.extend(Window(token, torch.tensor([length]), length, None, 1))
+            run.target._cache.keep(length)
+        elif self.way == "rows":  # entries beyond the prompt, whose hidden rows would give logits
+            run.target.append(token)
+            run.target.prefill()
+            run.target.rollback(len(run.target) - 1)
+        else:
+            run.open(self.way).forward()
+
+
+def greedy(method: Method[Any], budget: int, stopwatch: Stopwatch | None = None) -> Decode:
+    model = Tabular("tabular", {"vocabulary": V})
+    opener = lambda name: model if name == "self" else model.variant({"drafter": name})  # noqa: E731  # as above
+    models = Models(model, opener, (0, 1), stopwatch)
+    return decode(method, Run.of(models, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0)))
+
+
+class TestMeter:
+    """Every pass counts, whoever makes it and wherever."""
+
+    def test_a_method_that_decodes_in_start_is_charged_for_it(self) -> None:
+        result = greedy(DecodesInStart(), 16)
+        assert (len(result.steps), result.steps[0].nfe, len(result.tokens)) == (1, 1, 16)
+        assert (result.start_nfe, result.start_draft_nfe) == (16, 0)
+        assert result.tokens == greedy(Hidden("other"), 16).tokens
+
+    def test_its_time_is_charged_and_reading_the_prompt_is_not(self) -> None:
+        """A millisecond a stamp: three passes in start have two each. Opening a drafter has four, which are reading."""
+        results = {}
+        for model in ("", "toy"):
+            device = FakeDevice()
+            clock = EventClock(device.event, device.synchronize)
+            clock.wall_ns = clock.device_ns  # type: ignore[method-assign]  # the host is as fast as the device here
+            results[model] = greedy(DecodesInStart(model), 3, Stopwatch(clock))
+        assert results[""].start_ns == (2 * 3 + 1) * MS
+        assert results["toy"].start_ns == results[""].start_ns + 2 * MS  # the gaps before and after the prompt is read
+        assert results["toy"].prefill_ns == results[""].prefill_ns + 2 * MS
+
+    def test_passes_of_a_drafter_in_start_are_its_own(self) -> None:
+        result = greedy(DecodesInStart("toy"), 4)
+        assert (result.start_nfe, result.start_draft_nfe) == (0, 4)
+
+    def test_a_drafter_that_is_the_target_is_charged_as_the_target(self) -> None:
+        result = greedy(DecodesInStart("self"), 4)
+        assert (result.start_nfe, result.start_draft_nfe) == (4, 0)
+        assert [(step.nfe, step.draft_nfe) for step in greedy(Hidden("self"), 2).steps] == [(2, 0), (2, 0)]
+
+    @pytest.mark.parametrize("way", ["cache", "rows"])
+    def test_a_pass_beside_the_session_is_counted(self, way: str) -> None:
+        result = greedy(Hidden(way), 3)
+        assert [step.nfe for step in result.steps] == [2, 2, 2]
+
+    def test_a_step_needs_a_pass_of_the_target_itself(self) -> None:
+        class Idle(Hidden):
+            def step(self, run: Run, state: None) -> Acceptance:
+                self.hide(run)
+                return Acceptance(Path.root(torch.ones(1, V)), torch.tensor(1))
+
+        with pytest.raises(ContractError, match="made no target pass"):
+            greedy(Idle("self"), 2)
+
+    def test_drafters_of_both_kinds_are_added(self) -> None:
+        model = Tabular("tabular", {"vocabulary": V, "grid": (2, 2)})
+        opener = lambda name: model.variant({"drafter": name})  # noqa: E731  # as above
+        run = Run.of(Models(model, opener, (0, 1)), Sampling(1.0), 4, SeededDraws(0, "t", "p", 0))
+        run.open("a").forward()
+        run.picture("b").read(torch.tensor([1]), [1])
+        assert Tally.of(run) == Tally(0, 0, 2)
+        run.canvas.read(torch.tensor([1]), [1])
+        assert Tally.of(run) == Tally(1, 1, 2)
 
 
 def test_a_step_of_a_decode_alone_resamples_nothing_and_serves_one() -> None:

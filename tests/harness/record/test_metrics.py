@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from harness.errors import ContractError
-from harness.record.columns import STEP_FIELDS, Record, Sample, Step, check
+from harness.record.columns import STARTS, STEP_FIELDS, Record, Sample, Step, check
 from harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 
 
@@ -91,10 +91,44 @@ BY_HAND = {
     "draft_nfe": 19 / 6,
     "logprob": -0.5,
     "step_ms": 15 / 6,
+    "start_ms": 0.0,
+    "start_nfe": 0.0,
     "ms_per_token": 15 / 14,
     "tokens_per_second": 14 / 0.015,
     "throughput": 14 / 0.015,
 }
+
+
+class TestStart:
+    """What a method does before its first step counts: b made 14 passes there and took 30 ms."""
+
+    RECORDS = (
+        RECORDS[1],
+        Record(sample("b", B, start_nfe=14, start_draft_nfe=7, start_ns=30_000_000), B),
+    )
+
+    @pytest.mark.parametrize(
+        ("name", "by_hand"),
+        [
+            ("scr", 14 / 21),
+            ("nfe_per_output", 21 / 14),
+            ("draft_nfe", 26 / 6),
+            ("start_nfe", 14 / 2),
+            ("start_ms", 30 / 2),
+            ("step_ms", 15 / 6),
+            ("ms_per_token", 45 / 14),
+            ("tokens_per_second", 14 / 0.045),
+            ("throughput", 14 / 0.045),
+            ("tau", 14 / 6),
+        ],
+    )
+    def test_by_hand(self, name: str, by_hand: float) -> None:
+        assert value(METRICS[name], totals(*frames(self.RECORDS))) == pytest.approx(by_hand, rel=1e-12)
+
+    def test_a_run_that_did_not_store_it_counts_as_before(self) -> None:
+        samples, steps = frames()
+        older = totals(samples.drop(columns=[*STARTS]), steps)
+        assert older.equals(totals(samples, steps))
 
 
 class TestMetrics:

@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 import harness
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
 from harness.record.columns import LISTS, STEP_FIELDS, Record, Sample, Step
+from harness.record.files import encode
 from harness.record.metrics import totals
 from harness.record.store import Store
 
@@ -335,7 +336,12 @@ def flip(path: Path) -> None:
 
 
 def newer(path: Path) -> None:
-    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 2}))
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"schema": 3}))
+
+
+def older(path: Path) -> None:
+    body = {name: entry for name, entry in json.loads(path.read_text()).items() if name != "sha256"}
+    path.write_bytes(encode(body | {"schema": 1}))
 
 
 def remove(path: Path) -> None:
@@ -345,10 +351,19 @@ def remove(path: Path) -> None:
 DAMAGE = [truncate, empty, flip]
 
 
+def test_a_run_that_counted_otherwise_is_read_and_not_continued(store: Store) -> None:
+    fill(store, CELLS[0])
+    older(store.path / "manifest.json")
+    older(store.path / "cells" / CELLS[0] / "cell.json")
+    assert len(Store.open(store.path).cell(CELLS[0]).samples) > 0
+    with pytest.raises(StoreError, match=r"cannot be continued: the runs count differently.*schema version 1"):
+        Store.resume(store.path, MANIFEST)
+
+
 @pytest.mark.parametrize("damage", [*DAMAGE, newer])
 def test_a_damaged_manifest_is_named(store: Store, damage: Callable[[Path], None]) -> None:
     damage(store.path / "manifest.json")
-    named = r"manifest\.json is .*(version 2|truncated|sha256).*another folder"
+    named = r"manifest\.json is .*(version 3|truncated|sha256).*another folder"
     with pytest.raises(StoreError, match=named):
         Store.open(store.path)
     with pytest.raises(StoreError, match=named):
@@ -369,7 +384,7 @@ def test_a_damaged_cell_is_named(store: Store, file: str, damage: Callable[[Path
 def test_a_newer_cell_is_refused(store: Store) -> None:
     fill(store, CELLS[0])
     newer(store.path / "cells" / CELLS[0] / "cell.json")
-    with pytest.raises(StoreError, match="schema version 2"):
+    with pytest.raises(StoreError, match="schema version 3"):
         store.cell(CELLS[0])
 
 
@@ -393,7 +408,7 @@ def test_a_newer_record_is_not_damage(store: Store) -> None:
     store.write(CELLS[0], record("a"))
     path = next((store.path / "records" / CELLS[0]).glob("*.json"))
     newer(path)
-    with pytest.raises(StoreError, match="schema version 2"):
+    with pytest.raises(StoreError, match="schema version 3"):
         store.done(CELLS[0])
     assert path.exists()
 
