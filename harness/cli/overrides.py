@@ -37,6 +37,11 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
         if arguments[key]:
             values[key] = [_yaml(option, text) for text in arguments[key]]
             options[key] = option
+    if arguments["prompts"] is not None:
+        if "tasks" in values:
+            raise UsageError(f"--prompts is a task of its own; give it or {options['tasks']}, not both")
+        values["tasks"] = [{"name": "prompts", "file": str(arguments["prompts"].absolute())}]
+        options["tasks"] = "--prompts"
     for key, option in SWEEPS.items():
         if arguments[key]:
             sweep = list(arguments[key])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,9 @@ from harness.platform.quiet import stdout_on_stderr
 
 EXECUTORS = ("serial", "ray")
 """Names of `harness.run.executors.EXECUTORS`."""
+
+ANY_TEXT = ("prompt_lookup", "lookahead")
+"""Methods of --prompts without a suite: those that need no drafter and no training."""
 
 
 class Folder(click.Path):
@@ -44,6 +48,11 @@ class Folder(click.Path):
 )
 @click.option(
     "--task", "tasks", multiple=True, help="As --method: NAME, or YAML such as '{name: humaneval, limit: 4}'."
+)
+@click.option(
+    "--prompts",
+    type=Folder(path_type=Path, exists=True, dir_okay=False),
+    help="Your prompts instead of a task: .txt, .jsonl or .csv. With --backbone no suite is needed.",
 )
 @click.option("--dtype", "dtypes", multiple=True, help="Type of all backbones: fp32, bf16, fp16 or fp64.")
 @click.option("--temperature", "-t", multiple=True, type=float, help="0 is greedy; several to sweep.")
@@ -77,6 +86,7 @@ def command(name: str | None, **options: Any) -> None:
     stride run quick --out runs/mine --resume            after ^C, a kill or a full disk
     stride run --method sjd --method '{name: sjdpp, reuse: M}' --backbone tabular --task tabular -t 1
     stride run quick --batch 1 --batch 4                 four prompts at a time, and one
+    stride run --backbone ./my-model --prompts mine.jsonl
     stride run nightly --append history.jsonl --allow-code-execution
     """
     with stdout_on_stderr():  # methods and tasks of plugins are imported here
@@ -98,6 +108,8 @@ def _suite(name: str | None, overrides: Overrides) -> Resolved:
     """
     if name is not None:
         return load(name, overrides)
+    if "tasks" in overrides.values and overrides.options["tasks"] == "--prompts":
+        overrides = replace(overrides, values={"methods": list(ANY_TEXT), "name": "prompts", **overrides.values})
     if options := missing(overrides):
         raise UsageError(f"name a suite (see `stride list suites`), or give {', '.join(options)} too")
     return from_options(overrides)

@@ -118,6 +118,10 @@ class Backbone(ABC):
         Raises:
             UsageError: the prompt is not of this backbone's kind, or its condition has the wrong shape.
         """
+        if prompt.messages:
+            raise UsageError(
+                f"the backbone {self.name!r} has no chat template, so it cannot read messages; give a prompt"
+            )
         ids = prompt.tokens if prompt.tokens is not None else tuple(self.encode(prompt.text or ""))
         return EncodedPrompt(tuple(ids), self.cache)
 

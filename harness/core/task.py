@@ -23,6 +23,7 @@ class Prompt:
         condition: what the model is conditioned on beside its tokens: samples of a waveform, points of a surface.
         category: for tables by category.
         data: what the scorer needs (a test, an answer); a model never reads it.
+        messages: a conversation of {"role", "content"} instead of ``text``; written through the model's chat template.
     """
 
     id: str
@@ -31,6 +32,7 @@ class Prompt:
     condition: npt.NDArray[Any] | None = None
     category: str = ""
     data: Mapping[str, Any] = field(default_factory=dict)
+    messages: tuple[Mapping[str, str], ...] = ()
 
 
 class Task(ABC):

@@ -177,7 +177,9 @@ def _plain(use: MethodUse) -> list[Any]:
 
 
 def _hashable(prompt: Prompt) -> list[Any]:
-    content = [prompt.id, prompt.text, list(prompt.tokens or ())]
+    content: list[Any] = [prompt.id, prompt.text, list(prompt.tokens or ())]
+    if prompt.messages:
+        content.append([dict(message) for message in prompt.messages])
     if prompt.condition is None:
         return content
     return [*content, hashlib.sha256(prompt.condition.tobytes()).hexdigest()[:16]]

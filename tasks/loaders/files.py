@@ -27,7 +27,7 @@ class Where:
     def fault(self, what: str) -> UsageError:
         """Return the error of a malformed line. Lines are written FILE:LINE, as editors expect."""
         place = f"{self.path}:{self.number}" if self.unit == "line" else f"{self.path}, {self.unit} {self.number}"
-        return UsageError(f"{place}: {what}. Replace the file by the published one, or mend that {self.unit}")
+        return UsageError(f"{place}: {what}. Mend that {self.unit}, or take the file again from where it comes")
 
 
 def locate(path: str, name: str) -> Path:

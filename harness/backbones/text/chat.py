@@ -6,7 +6,7 @@ function's head and docstring, must reach the model unchanged.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,3 +115,36 @@ def turn(template: str, tokenizer: Any, text: str) -> list[int]:
     ids = list(tokenizer(wrap(text)).input_ids)
     start = tokenizer.bos_token_id
     return [start, *ids] if wrap.bos and start is not None and ids[:1] != [start] else ids
+
+
+def conversation(name: str, template: str, tokenizer: Any, messages: Sequence[Mapping[str, str]]) -> list[int]:
+    """Ids of a conversation, up to where the answer starts.
+
+    Args:
+        name: of the backbone, for errors.
+        template: `OWN`, or a name of `TEMPLATES`, which writes one message of a user.
+        tokenizer: of transformers; None where there is none.
+        messages: with the keys role and content; the last one is a user's.
+
+    Raises:
+        UsageError: there is no template, or it cannot write these messages.
+    """
+    if template == OWN:
+        from jinja2 import TemplateError
+
+        if not getattr(tokenizer, "chat_template", None):
+            raise UsageError(
+                f"{name}: the prompt is a conversation, and the tokenizer brings no chat template. "
+                f"Give a prompt instead of messages, or a backbone with a template"
+            )
+        plain = [dict(message) for message in messages]
+        try:
+            return list(tokenizer.apply_chat_template(plain, add_generation_prompt=True, return_dict=False))
+        except TemplateError as error:
+            raise UsageError(f"{name}: the tokenizer's template refuses these messages: {error}") from error
+    if len(messages) > 1:
+        raise UsageError(
+            f"{name}: the template {template!r} writes one message of a user; found {len(messages)} messages. "
+            f"Take template: {OWN}, or send the whole text as a prompt"
+        )
+    return turn(template, tokenizer, messages[0]["content"])

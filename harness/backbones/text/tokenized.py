@@ -25,7 +25,13 @@ class TokenizedAdapter(Adapter):
         self._tokenizer, self._template = tokenizer, template
 
     def open(self, prompt: Prompt) -> EncodedPrompt:
-        """A text is sent as a user's turn where there is a template; ids are sent unchanged."""
+        """A text is sent as a user's turn where there is a template; ids are sent unchanged.
+
+        Messages are written through the preset's template, or the tokenizer's own where the preset has none on.
+        """
+        if prompt.messages:
+            ids = chat.conversation(self.name, self._template or chat.OWN, self._tokenizer, prompt.messages)
+            return EncodedPrompt(tuple(ids), self.cache)
         if self._template is None or prompt.tokens is not None:
             return super().open(prompt)
         return EncodedPrompt(tuple(chat.turn(self._template, self._tokenizer, prompt.text or "")), self.cache)

@@ -56,7 +56,7 @@ class TestEvery:
 
     @pytest.mark.parametrize("name", NAMES)
     def test_the_malformed_line_is_the_one_that_is_named(self, name, tmp_path) -> None:
-        with pytest.raises(UsageError, match=rf"jsonl:{len(FILES[name]) + 1}: .*Replace the file"):
+        with pytest.raises(UsageError, match=rf"jsonl:{len(FILES[name]) + 1}: .*Mend that line"):
             task_of(name, tmp_path, [*FILES[name], {"nothing": 1}]).prompts()
 
     @pytest.mark.parametrize("name", [name for name in NAMES if name != "gsm8k"])

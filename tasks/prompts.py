@@ -1,0 +1,118 @@
+"""The user's own prompts from a .txt, .jsonl or .csv file, with or without reference answers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from harness.core.task import Prompt, Task
+from harness.errors import UsageError
+from harness.record.outputs import Output
+from harness.registry import TASKS
+from tasks.loaders.files import Row, Where, field_names, json_lines, lines, table
+
+KEYS = ("prompt", "messages", "id", "reference", "category")
+"""Fields of a row that are read; the others are ignored."""
+WHAT, ORIGIN = "a file of prompts", "you, as --prompts FILE or as the parameter file of the task prompts"
+
+
+@TASKS.register("prompts")
+@dataclass(frozen=True)
+class Prompts(Task):
+    """The prompts of a file.
+
+    A .txt file holds one prompt a line. A .jsonl or .csv file holds one row a prompt with ``prompt`` (a text, sent
+    as it stands) or ``messages`` (a list of {"role", "content"}, .jsonl only, written through the model's chat
+    template), and optionally ``id`` (default: the number of the line), ``reference`` (the expected answer) and
+    ``category`` (for tables by category).
+
+    Args:
+        file: the file.
+    """
+
+    file: str = ""
+
+    source = "a file of the user"
+    metrics = ("exact_match", "contains_reference")
+    optional_metrics = ("exact_match", "contains_reference")
+
+    def prompts(self) -> Sequence[Prompt]:
+        """Return the prompts in the order of the file.
+
+        Raises:
+            UsageError: the file is missing, empty or malformed, or an id is there twice; the message names the line.
+        """
+        if not self.file:
+            raise UsageError("the task prompts needs a file: --prompts FILE, or {name: prompts, file: FILE}")
+        path = Path(self.file).expanduser()
+        prompts: dict[str, Prompt] = {}
+        for where, row in _rows(path):
+            prompt = _prompt(where, row)
+            if prompt.id in prompts:
+                raise where.fault(f"the id {prompt.id!r} is there twice; every prompt needs its own")
+            prompts[prompt.id] = prompt
+        return tuple(prompts.values())
+
+    def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
+        """Return whether the output is the reference, and whether it contains it, white space at both ends apart."""
+        reference = prompt.data.get("reference")
+        if reference is None:
+            return {}
+        text = str(output).strip()
+        return {"exact_match": float(text == reference), "contains_reference": float(reference in text)}
+
+
+def _rows(path: Path) -> Iterator[tuple[Where, Row]]:
+    if path.suffix == ".txt":
+        yield from ((where, {"prompt": line}) for where, line in lines(path, WHAT, ORIGIN))
+    elif path.suffix == ".jsonl":
+        yield from json_lines(path, WHAT, ORIGIN)
+    elif path.suffix == ".csv":
+        yield from table(path, WHAT, ORIGIN, ",")
+    else:
+        raise UsageError(f"{path}: prompts are read from .txt, .jsonl or .csv; found {path.suffix or 'no ending'}")
+
+
+def _prompt(where: Where, row: Row) -> Prompt:
+    texts = {key: _text(where, row, key) for key in KEYS if key != "messages"}
+    messages = _messages(where, row)
+    if (texts["prompt"] is None) == (messages == ()):
+        raise where.fault(f"a row has either prompt or messages; found the fields {field_names(row)}")
+    reference = texts["reference"]
+    return Prompt(
+        f"prompts/{texts['id'] or where.number}",
+        texts["prompt"],
+        category=texts["category"] or "",
+        data={} if reference is None else {"reference": reference.strip()},
+        messages=messages,
+    )
+
+
+def _text(where: Where, row: Row, key: str) -> str | None:
+    """Return a field as a text; None where it is absent or, but for the prompt, empty."""
+    value = row.get(key)
+    if key == "id" and isinstance(value, int):
+        return str(value)
+    if value is not None and not isinstance(value, str):
+        raise where.fault(f"{key} is {value!r}, not a text")
+    if value is not None and not value.strip():
+        if key == "prompt":
+            raise where.fault("prompt is empty")
+        return None
+    return value
+
+
+def _messages(where: Where, row: Row) -> tuple[Mapping[str, str], ...]:
+    value = row.get("messages")
+    if value is None:
+        return ()
+    if not isinstance(value, list) or not value:
+        raise where.fault(f"messages is {value!r}, not a list of messages (in .csv files write prompt)")
+    for message in value:
+        texts = isinstance(message, dict) and [message.get("role"), message.get("content")]
+        if not texts or not all(isinstance(text, str) for text in texts):
+            raise where.fault(f'a message is {{"role": ..., "content": ...}} with two texts; found {message!r}')
+    if value[-1]["role"] != "user":
+        raise where.fault(f"the last message is of the role {value[-1]['role']!r}; the model answers a user's message")
+    return tuple({"role": message["role"], "content": message["content"]} for message in value)

@@ -1,0 +1,107 @@
+"""A user's own prompts: what is read from each kind of file, and what is refused with the line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.core.task import Prompt
+from harness.errors import UsageError
+from tasks.prompts import Prompts
+from tests.support.cli import stride
+from tests.support.tiny_text import tiny
+
+USER = '{"role": "user", "content": "Hi"}'
+
+
+def written(folder: Path, name: str, text: str) -> Prompts:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return Prompts(str(path))
+
+
+class TestFiles:
+    def test_a_text_file_holds_one_prompt_a_line(self, tmp_path: Path) -> None:
+        prompts = written(tmp_path, "mine.txt", "Once upon a time\n\nThe capital of France is\n").prompts()
+        assert [(prompt.id, prompt.text) for prompt in prompts] == [
+            ("prompts/1", "Once upon a time"),
+            ("prompts/3", "The capital of France is"),
+        ]
+
+    def test_rows_of_json_lines_keep_white_space_and_optional_fields(self, tmp_path: Path) -> None:
+        text = '{"prompt": "def f():\\n", "id": "f", "reference": " return 1\\n", "category": "code", "more": 1}\n'
+        (prompt,) = written(tmp_path, "mine.jsonl", text).prompts()
+        assert prompt == Prompt("prompts/f", "def f():\n", category="code", data={"reference": "return 1"})
+
+    def test_messages_are_kept_as_a_conversation(self, tmp_path: Path) -> None:
+        text = '{"messages": [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hi"}], "id": 7}'
+        (prompt,) = written(tmp_path, "mine.jsonl", text).prompts()
+        assert (prompt.id, prompt.text) == ("prompts/7", None)
+        assert [message["role"] for message in prompt.messages] == ["system", "user"]
+
+    def test_a_csv_file_with_quoted_lines(self, tmp_path: Path) -> None:
+        prompts = written(tmp_path, "mine.csv", 'id,prompt,reference\na,"two\nlines",yes\nb,one,\n').prompts()
+        assert [(prompt.id, prompt.text, prompt.data) for prompt in prompts] == [
+            ("prompts/a", "two\nlines", {"reference": "yes"}),
+            ("prompts/b", "one", {}),
+        ]
+
+    @pytest.mark.parametrize(
+        ("name", "text", "message"),
+        [
+            ("mine.jsonl", '{"promt": "x"}', r"mine.jsonl:1: a row has either prompt or messages; .* promt"),
+            ("mine.jsonl", '{"prompt": "x"}\n{"prompt": " "}', "mine.jsonl:2: prompt is empty"),
+            ("mine.jsonl", '{"prompt": 3}', "mine.jsonl:1: prompt is 3, not a text"),
+            ("mine.jsonl", '{"prompt": "x", "messages": [{}]}', "a message is"),
+            ("mine.jsonl", '{"prompt": "x", "messages": [' + USER + "]}", "either prompt or messages"),
+            ("mine.jsonl", '{"messages": []}', "messages is .*, not a list of messages"),
+            ("mine.jsonl", '{"messages": [{"role": "user"}]}', "a message is .* with two texts"),
+            ("mine.jsonl", '{"messages": [{"role": "assistant", "content": "x"}]}', "of the role 'assistant'"),
+            ("mine.jsonl", '{"prompt": "x", "id": 1}\n{"prompt": "y", "id": 1}', "l:2: .*prompts/1' is there twice"),
+            ("mine.jsonl", "{not json}", "mine.jsonl:1: not JSON"),
+            ("mine.csv", "id,prompt\na,b,c\n", "mine.csv:2: 3 fields where the header has 2"),
+            ("mine.txt", " \n", "is empty"),
+            ("mine.yaml", "x", "prompts are read from .txt, .jsonl or .csv; found .yaml"),
+        ],
+    )  # fmt: skip
+    def test_a_malformed_file_names_the_line(self, tmp_path: Path, name: str, text: str, message: str) -> None:
+        with pytest.raises(UsageError, match=message):
+            written(tmp_path, name, text).prompts()
+
+    def test_without_a_file_the_error_says_how_to_give_one(self) -> None:
+        with pytest.raises(UsageError, match="--prompts FILE"):
+            Prompts().prompts()
+
+
+def test_an_output_is_compared_with_its_reference() -> None:
+    prompt = Prompt("prompts/1", "2 + 2 =", data={"reference": "4"})
+    assert Prompts("f").score(prompt, " 4\n", ()) == {"exact_match": 1.0, "contains_reference": 1.0}
+    assert Prompts("f").score(prompt, "It is 4.", ()) == {"exact_match": 0.0, "contains_reference": 1.0}
+    assert Prompts("f").score(Prompt("prompts/2", "x"), "y", ()) == {}
+
+
+def test_a_model_without_a_chat_template_refuses_messages() -> None:
+    prompt = Prompt("prompts/1", messages=({"role": "user", "content": "Hi"},))
+    with pytest.raises(UsageError, match="the tokenizer brings no chat template"):
+        tiny().open(prompt)
+
+
+class TestCommand:
+    def test_prompts_and_a_backbone_are_enough(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.txt").write_text("Once upon a time\n")
+        result = stride("run", "--backbone", "smollm2-135m", "--prompts", str(tmp_path / "mine.txt"), "--dry-run")
+        assert result.code == 0, result.out
+        assert "prompt_lookup.smollm2-135m" in result.out and "lookahead" in result.out
+
+    def test_prompts_replace_the_tasks_of_a_suite(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.txt").write_text("Once upon a time\n")
+        result = stride("run", "quick", "--prompts", str(tmp_path / "mine.txt"), "--dry-run")
+        assert result.code == 0, result.out
+        assert "humaneval" not in result.out and ".prompts" in result.out
+
+    def test_prompts_beside_a_task_are_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "mine.txt").write_text("Once upon a time\n")
+        result = stride("run", "quick", "--prompts", str(tmp_path / "mine.txt"), "--task", "humaneval", "--dry-run")
+        assert result.code == 2
+        assert "--prompts" in result.err and "--task" in result.err
