@@ -95,11 +95,11 @@ MISSING = {
     "network": "a program can reach the network",
     "processes": "a program sees other processes, and one may outlive it",
     "files": "a program can write the files of this user",
-    "view": "a program sees names and sizes of this user's files (no mount namespace)",
+    "view": "a program sees names and sizes of all files (no mount namespace; allow user namespaces or install bwrap)",
     "sockets": "a program can connect to servers of this machine",
     "calls": "a program can use every system call (no seccomp filter for this kernel or architecture)",
     "resources": "memory and disk are limited for a process and a file only, not for the whole program",
-    "group": "memory is measured 20 times a second and not limited by the kernel (no delegated control group)",
+    "group": "the kernel does not limit memory of the whole program (no delegated control group, see SECURITY.md)",
 }
 
 

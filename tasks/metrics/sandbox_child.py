@@ -221,7 +221,10 @@ def restrict_calls(kernel: Kernel, calls: dict[str, Any] | None, groups: dict[st
 
 
 def drop_user(kernel: Kernel, user: int) -> bool:
-    """Change to that user where this is root; reading stays allowed if the user cannot read the interpreter."""
+    """Change to that user where this is root; reading stays allowed if the user cannot read the interpreter.
+
+    Root of a container that cannot change its user drops its capabilities only, and the result is False.
+    """
     if not LINUX or os.geteuid() != 0:
         return False
     try:
@@ -232,7 +235,10 @@ def drop_user(kernel: Kernel, user: int) -> bool:
         kernel.control(KEEP_CAPABILITIES, 1)
         os.setresuid(user, user, user)
         kernel.capabilities(capabilities)
-    except PermissionError:  # root of a container without these rights
+    except OSError:  # root of a container without these rights, or without that user
+        with contextlib.suppress(OSError):
+            os.chown(".", os.geteuid(), os.getegid())
+        kernel.capabilities(0)
         return False
     return True
 

@@ -12,6 +12,7 @@ import platform
 import socket
 import stat
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
@@ -113,6 +114,39 @@ def seen(victim: Path, pid: int) -> dict[str, str]:
     return {title: f"try:\n    {act}\nexcept OSError:\n    pass\nelse:\n    assert 0" for title, act in acts.items()}
 
 
+def on_library(path: Path) -> dict[str, str]:
+    """Return attacks on a library of the user, which a program may read."""
+    name = repr(str(path))
+    acts = {
+        "write": f"open({name}, 'w')",
+        "append": f"open({name}, 'r+')",
+        "remove": f"os.remove({name})",
+        "rename": f"os.rename({name}, {name} + '.old')",
+        "new file": f"open({name} + '.new', 'w')",
+        "link": f"os.link({name}, 'link'); open('link', 'w')",
+        "mode": f"os.chmod({name}, 0o777)",
+        "times": f"os.utime({name}, (1, 1))",
+        "attribute": f"os.setxattr({name}, 'user.stride', b'x')",
+        "mode by descriptor": f"os.fchmod(os.open({name}, os.O_RDONLY), 0o777)",
+        "times by descriptor": f"os.utime(os.open({name}, os.O_RDONLY), (1, 1))",
+    }
+    attacks = {title: f"try:\n    {act}\nexcept OSError:\n    pass" for title, act in acts.items()}
+    return {"read": f"assert open({name}).read() == 'whole'"} | attacks
+
+
+def attempt_on_library(folder: Path, namespaces: bool) -> list[str]:
+    """Make the attacks on a library in this folder; return what was possible."""
+    path = folder / "library"
+    path.write_text("whole")
+    path.chmod(0o644)
+    os.utime(path, (10, 10))
+    outcome = run(wrapped(on_library(path)), limits=Limits(timeout_s=30, namespaces=namespaces))
+    status = path.stat()
+    state = (stat.S_IMODE(status.st_mode), status.st_mtime, path.read_text(), [item.name for item in folder.iterdir()])
+    problems = [] if state == (0o644, 10, "whole", ["library"]) else [f"the library changed: {state}"]
+    return problems + ([] if outcome.passed else [f"{outcome.reason}: {outcome.detail}"])
+
+
 def wrapped(attacks: dict[str, str]) -> str:
     """Return one program that makes independent attacks and ends with the names of those that succeeded."""
     return (
@@ -183,6 +217,10 @@ def main() -> None:
         os.setresuid(user, user, user)
     isolation = run("pass", limits=Limits(namespaces=namespaces)).isolation
     problems = attempt(folder, namespaces)
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as library:
+        sandbox_layers.LIBRARIES = (*sandbox_layers.LIBRARIES, library)
+        os.chmod(library, 0o755)
+        problems += attempt_on_library(Path(library), namespaces)
     print(json.dumps({"problems": problems, "missing": isolation.missing(), "isolation": asdict(isolation)}))
 
 

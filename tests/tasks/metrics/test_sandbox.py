@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -317,6 +318,32 @@ class TestConfinement:
             pytest.skip("the harness does not run as root")
         program = "import os\nassert 0 not in os.getresuid() + os.getresgid()\nassert os.getgroups() == []"
         assert run(program, limits=Limits(namespaces=namespaces)).passed
+
+    @pytest.mark.faults
+    @pytest.mark.parametrize(
+        "start",
+        [
+            ("unshare", "--user", "--map-root-user"),
+            ("setpriv", "--bounding-set", "-sys_admin,-setuid"),
+            ("setpriv", "--bounding-set", "-sys_admin,-setgid"),
+        ],
+        ids=["no other users", "no change of user", "no change of group"],
+    )
+    def test_root_of_a_container_leaves_its_rights_behind(self, namespaces, start):
+        """Where it cannot change its user, it drops all capabilities and can still write in its folder."""
+        if shutil.which(start[0]) is None or subprocess.run([*start, "true"], capture_output=True).returncode:
+            pytest.skip(f"{start[0]} is not permitted here")
+        program = (
+            "import ctypes, struct\nhead = ctypes.create_string_buffer(struct.pack('=Ii', 0x20080522, 0))\n"
+            "sets = ctypes.create_string_buffer(24)\nassert ctypes.CDLL(None).capget(head, sets) == 0\n"
+            "assert sets.raw == bytes(24), sets.raw\nopen('a', 'w').write('x')\n"
+        )
+        source = (
+            "from tasks.metrics.sandbox import Limits, run\n"
+            f"outcome = run({program!r}, limits=Limits(namespaces={namespaces}))\nassert outcome.passed, outcome"
+        )
+        ended = subprocess.run([*start, sys.executable, "-c", source], cwd=ROOT, capture_output=True, text=True)
+        assert ended.returncode == 0, ended.stderr
 
     def test_the_harness_cannot_be_signalled(self):
         if not sandbox.isolation().processes:
