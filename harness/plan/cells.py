@@ -29,6 +29,9 @@ MASKED_BASELINE = "masked_diffusion"
 _NOT_IN_KEY = frozenset(["name", "description", "methods", "prove", "greedy_check", "warmup", "report"])
 _NOT_IN_KEY |= {"isolation", "sample_limit_s", "cell_limit_s"}  # so that older runs can be resumed
 
+Setting = tuple[str, str, str, Sampling, int]
+"""Backbone, type, task, sampling and batch, which a cell shares with its baseline."""
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -93,8 +96,8 @@ class Cell:
         """Cells that share a loaded model."""
         return self.backbone, self.dtype
 
-    @property
-    def setting(self) -> tuple[str, str, str, Sampling, int]:
+    @cached_property
+    def setting(self) -> Setting:
         """Cells that share a baseline."""
         return self.backbone, self.dtype, self.task.title, self.sampling, self.batch
 
@@ -107,14 +110,19 @@ class Plan:
     cells: tuple[Cell, ...]
     prompts: dict[TaskUse, tuple[Prompt, ...]]
 
-    @property
+    @cached_property
     def runnable(self) -> tuple[Cell, ...]:
         """Cells without a reason to skip."""
         return tuple(cell for cell in self.cells if cell.skip is None)
 
+    @cached_property
+    def _references(self) -> dict[tuple[str, Setting], Cell]:
+        """Baselines and floors, by role and setting."""
+        return {(cell.role, cell.setting): cell for cell in reversed(self.cells) if cell.role != "method"}
+
     def baseline(self, cell: Cell) -> Cell:
         """The autoregressive cell that it pairs with."""
-        return next(c for c in self.cells if c.role == "baseline" and c.setting == cell.setting)
+        return self._references["baseline", cell.setting]
 
     def isolated(self, cell: Cell) -> bool:
         """Whether the cell runs in a worker process; baselines, whose outputs others need, never do."""
@@ -123,7 +131,7 @@ class Plan:
 
     def floor(self, cell: Cell) -> Cell | None:
         """The second autoregressive set, where T > 0."""
-        return next((c for c in self.cells if c.role == "floor" and c.setting == cell.setting), None)
+        return self._references.get(("floor", cell.setting))
 
     def meta(self, cell: Cell) -> dict[str, Any]:
         """What the store says of a cell before it ran."""
@@ -197,9 +205,10 @@ def expand(resolved: Resolved) -> Plan:
             prompts[use] = _prompts(use)
         except DataMissing as error:
             prompts[use], absent[use] = (), str(error)
+    matrix = _Matrix(resolved)
     cells: dict[str, Cell] = {}
-    for cell in _combinations(resolved):
-        cells.setdefault(cell.id, replace(cell, skip=_reason(cell) or absent.get(cell.task)))
+    for cell in matrix.combinations():
+        cells.setdefault(cell.id, replace(cell, skip=matrix.reason(cell) or absent.get(cell.task)))
     return Plan(resolved, tuple(cells.values()), prompts)
 
 
@@ -238,47 +247,73 @@ def _shown(prompt: Prompt) -> Prompt:
     return replace(prompt, id=printable_line(prompt.id), category=printable_line(prompt.category), text=text)
 
 
-def _combinations(resolved: Resolved) -> Iterator[Cell]:
-    suite = resolved.suite
-    for entry in suite.backbones:
-        masked = Requirement.BIDIRECTIONAL in presets.resolve(entry.name).meets()
-        baseline: Method[Any] = METHODS.get(MASKED_BASELINE if masked else BASELINE)()
-        for dtype in entry.dtype:
-            for task in _uses(resolved, entry.name):
-                for batch, sampling in itertools.product(suite.batches, _samplings(suite, task)):
-                    stop = suite.stop_at_eos and task.task.eos
-                    budget = task.max_new_tokens or suite.max_new_tokens
-                    first = Cell(baseline, entry.name, dtype, task, sampling, budget, stop, suite.seed, "baseline")
-                    first = replace(first, batch=batch)
-                    yield first
-                    if sampling.temperature > 0:
-                        yield replace(first, role="floor")
-                    methods = (use.method for use in resolved.uses if use.meets(entry.name, sampling.temperature))
-                    yield from (replace(first, method=m, role="method") for m in methods if m != baseline)
-
-
-def _uses(resolved: Resolved, backbone: str) -> Iterator[TaskUse]:
-    """The tasks of a backbone: those that name it, and those of its modality that name no backbone.
-
-    Unmatched tasks and backbones are still paired, so that the table shows why they were skipped.
-    """
-    names = [entry.name for entry in resolved.suite.backbones]
-    idle = not any(fits(use, backbone) for use in resolved.tasks)
-    for use in resolved.tasks:
-        if idle or fits(use, backbone) or not any(fits(use, name) for name in names):
-            yield use
-
-
-def fits(use: TaskUse, backbone: str) -> bool:
-    """Whether a task is for a backbone: its entry names it, or names none and the modalities match."""
-    if use.backbones:
-        return backbone in use.backbones
-    return modality(use.task.modality) == modality(presets.resolve(backbone).modality())
-
-
 def modality(name: str) -> str:
     """The modality that decides which tasks fit: prompts of ids are for models of text too."""
     return "text" if name == "tabular" else name
+
+
+class _Matrix:
+    """The combinations of a suite. Each backbone is looked up once, and held against each method once."""
+
+    def __init__(self, resolved: Resolved) -> None:
+        self._resolved = resolved
+        self._suite = resolved.suite
+        self._specs = {entry.name: presets.resolve(entry.name) for entry in resolved.suite.backbones}
+        self._lacks: dict[tuple[str, Method[Any]], str | None] = {}
+
+    def combinations(self) -> Iterator[Cell]:
+        """Every cell, baselines first, before it is known which can run."""
+        suite = self._suite
+        for entry in suite.backbones:
+            masked = Requirement.BIDIRECTIONAL in self._specs[entry.name].meets()
+            baseline: Method[Any] = METHODS.get(MASKED_BASELINE if masked else BASELINE)()
+            for dtype in entry.dtype:
+                for task in self._uses(entry.name):
+                    for batch, sampling in itertools.product(suite.batches, _samplings(suite, task)):
+                        stop = suite.stop_at_eos and task.task.eos
+                        budget = task.max_new_tokens or suite.max_new_tokens
+                        first = Cell(baseline, entry.name, dtype, task, sampling, budget, stop, suite.seed, "baseline")
+                        first = replace(first, batch=batch)
+                        yield first
+                        if sampling.temperature > 0:
+                            yield replace(first, role="floor")
+                        uses = self._resolved.uses
+                        methods = (use.method for use in uses if use.meets(entry.name, sampling.temperature))
+                        yield from (replace(first, method=m, role="method") for m in methods if m != baseline)
+
+    def reason(self, cell: Cell) -> str | None:
+        """Why a cell cannot run, as far as this is known without loading; None: it can."""
+        if cell.method.claim is Claim.SAME_GREEDY and cell.sampling.temperature > 0:
+            return "its claim is for T = 0 only"
+        spec, pair = self._specs[cell.backbone], (cell.backbone, cell.method)
+        if pair not in self._lacks:
+            self._lacks[pair] = incompatibility(cell.method, spec)
+        if missing := self._lacks[pair]:
+            return missing
+        if not self._fits(cell.task, cell.backbone):
+            if cell.task.backbones:
+                return f"the suite keeps the task to {', '.join(cell.task.backbones)}"
+            return f"the backbone makes {spec.modality()}, and the task scores {cell.task.task.modality}"
+        if cell.task.task.modality == "text" and not spec.reads_text():
+            return "the backbone has no tokenizer, and the task's prompts are text"
+        return None
+
+    def _uses(self, backbone: str) -> Iterator[TaskUse]:
+        """The tasks of a backbone: those that name it, and those of its modality that name no backbone.
+
+        Unmatched tasks and backbones are still paired, so that the table shows why they were skipped.
+        """
+        tasks = self._resolved.tasks
+        idle = not any(self._fits(use, backbone) for use in tasks)
+        for use in tasks:
+            if idle or self._fits(use, backbone) or not any(self._fits(use, name) for name in self._specs):
+                yield use
+
+    def _fits(self, use: TaskUse, backbone: str) -> bool:
+        """Whether a task is for a backbone: its entry names it, or names none and the modalities match."""
+        if use.backbones:
+            return backbone in use.backbones
+        return modality(use.task.modality) == modality(self._specs[backbone].modality())
 
 
 def _samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
@@ -287,20 +322,3 @@ def _samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
     for temperature in suite.temperature:
         for top_k in suite.top_ks:
             yield Sampling(**{**rest, "temperature": temperature, "top_k": top_k, **dict(use.sampling)})
-
-
-def _reason(cell: Cell) -> str | None:
-    """Why a cell cannot run, as far as this is known without loading; None: it can."""
-    if cell.method.claim is Claim.SAME_GREEDY and cell.sampling.temperature > 0:
-        return "its claim is for T = 0 only"
-    missing = incompatibility(cell.method, presets.resolve(cell.backbone))
-    if missing:
-        return missing
-    if not fits(cell.task, cell.backbone):
-        if cell.task.backbones:
-            return f"the suite keeps the task to {', '.join(cell.task.backbones)}"
-        modality_made = presets.resolve(cell.backbone).modality()
-        return f"the backbone makes {modality_made}, and the task scores {cell.task.task.modality}"
-    if cell.task.task.modality == "text" and not presets.resolve(cell.backbone).reads_text():
-        return "the backbone has no tokenizer, and the task's prompts are text"
-    return None
