@@ -27,7 +27,7 @@ def call(number, *arguments):
     result = libc.syscall(ctypes.c_long(number), *[ctypes.c_long(a) if isinstance(a, int) else a for a in arguments])
     return result if result >= 0 else -ctypes.get_errno()
 """
-LAYERS = ("namespaces", "none", "bubblewrap", "bubblewrap alone")
+LAYERS = ("namespaces", "none", "without Landlock", "bubblewrap", "bubblewrap alone")
 FEW = (
     "mount", "unshare", "io_uring_setup", "ptrace", "execve", "clone 0x10000000", "write", "remove", "symbolic link",
     "change mode", "signal", "connect", "send", "socket INET", "shell", "status",
@@ -203,10 +203,21 @@ def attempt(folder: Path, namespaces: bool, titles: tuple[str, ...] | None = Non
     return problems
 
 
+def without_landlock(copy: Path) -> Path:
+    """Write a copy of the sandbox's child that has no Landlock rules."""
+    source = sandbox.CHILD.read_text()
+    rules = "restricted = LINUX and restrict_files(kernel, spec)"
+    assert rules in source
+    copy.write_text(source.replace(rules, "restricted = False"))
+    return copy
+
+
 def main() -> None:
     """Become an ordinary user where one is named, attack, and print the problems as JSON."""
     user, folder, layer = int(sys.argv[1]), Path(sys.argv[2]), sys.argv[3]
     namespaces = layer != "none"
+    if layer == "without Landlock":
+        sandbox.CHILD = without_landlock(folder.with_name(f"{folder.name}.py"))
     if layer == "bubblewrap alone":
         sandbox_layers.FOR_OTHERS = ("--unshare-user", "--disable-userns")
     if not layer.startswith("bubblewrap"):
