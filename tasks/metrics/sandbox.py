@@ -99,7 +99,7 @@ MISSING = {
     "sockets": "a program can connect to servers of this machine",
     "calls": "a program can use every system call (no seccomp filter for this kernel or architecture)",
     "resources": "memory and disk are limited for a process and a file only, not for the whole program",
-    "group": "the kernel does not limit memory of the whole program (no delegated control group, see SECURITY.md)",
+    "group": "memory of the whole program is measured, not limited by the kernel (no control group, see SECURITY.md)",
 }
 
 
