@@ -25,6 +25,7 @@ VERBS = {
     "train": "train weights from a recipe: resumable, seeded, with its CPU hours",
     "report": "tables and a Pareto plot of a run",
     "verify": "exact output distributions by enumeration, and the injected bugs they catch",
+    "audit": "bets against a sampler: were these tokens drawn from the model's distribution",
     "compare": "paired differences between two runs",
     "show": "one cell of a run, or one of its outputs",
     "study": "a questionnaire about the meshes of a run, and the count of its votes",

@@ -99,6 +99,7 @@ class Sample:
         regions: what the task says lies in each cell of a picture, in raster order.
         stages: nanoseconds of the stages that a method names (`Run.timed`), over all steps.
         leading: the largest probabilities at T = 1, equally many a token; only of a baseline's picture.
+        audit: the bets on the output at T > 0 (`harness.audit.bets.Bets`), or the reason why there are none.
     """
 
     prompt: str
@@ -124,6 +125,7 @@ class Sample:
     start_ns: int = 0
     start_nfe: int = 0
     start_draft_nfe: int = 0
+    audit: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ SAMPLES = pa.schema(
         "diverged_at": _INT,
     }
     | {"margin": _REAL, "scores": _TEXT, "open_ns": _INT, "output": _TEXT, "regions": pa.list_(_TEXT)}
-    | {"stages": _TEXT, "leading": pa.list_(_REAL), "sha256": _TEXT}
+    | {"stages": _TEXT, "leading": pa.list_(_REAL), "audit": _TEXT, "sha256": _TEXT}
     | dict.fromkeys(STARTS, _INT)
 )
 _KINDS = {"float": _REAL, "tuple[int, ...]": pa.list_(_INT), "tuple[float, ...]": pa.list_(_REAL)}
@@ -503,7 +503,8 @@ def _samples(records: Sequence[Record]) -> pa.Table:
     for sample in (record.sample for record in records):
         row = asdict(sample)
         row["text"], row["error"] = _utf8(sample.text), _utf8(sample.error)
-        row["scores"], row["stages"] = (json.dumps(one, sort_keys=True) for one in (sample.scores, sample.stages))
+        for name in ("scores", "stages", "audit"):
+            row[name] = json.dumps(row[name], sort_keys=True)
         row["sha256"] = hashlib.sha256(",".join(map(str, sample.tokens)).encode()).hexdigest()
         rows.append(row)
     return pa.Table.from_pylist(rows, schema=SAMPLES)

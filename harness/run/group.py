@@ -11,6 +11,7 @@ from harness.plan.cells import Cell, Plan
 from harness.platform.surroundings import restored
 from harness.proof.verdicts import Verdicts
 from harness.record.store import Store
+from harness.run.auditing import audit_cell, columns, judged
 from harness.run.isolation import IsolatedCells
 from harness.run.loading import LoadedGroup, load_group
 from harness.run.options import Options
@@ -51,8 +52,10 @@ def _run(group: LoadedGroup) -> None:
             samples = group.store.pending(cell.id)
             with restored():
                 verdict = isolated.verdict(cell, samples) if cell in isolated else verdicts.of(cell, samples)
-            meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell)
-            group.store.seal(cell.id, {**meta, "verdict": verdict, "set_scores": scorer.score_set(cell)})
+            result = audit_cell(group.plan, cell, samples)
+            meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell) | columns(result)
+            meta |= {"verdict": judged(cell, verdict, result), "set_scores": scorer.score_set(cell)}
+            group.store.seal(cell.id, meta)
 
 
 def _facts(group: LoadedGroup, cell: Cell) -> dict[str, Any]:

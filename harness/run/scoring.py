@@ -20,6 +20,7 @@ from harness.proof.divergence import diverge
 from harness.record import outputs
 from harness.record.columns import Record, Sample
 from harness.run.attempt import NO_OUTPUT, Attempt, one_line
+from harness.run.auditing import audited_sample
 from harness.run.loading import LoadedGroup
 
 LEADING = 16
@@ -34,7 +35,7 @@ class Scorer:
 
     def __init__(self, group: LoadedGroup) -> None:
         self._plan, self._store, self._options = group.plan, group.store, group.options
-        self._backbone = group.backbone
+        self._backbone, self._group = group.backbone, group
         self._baseline_tokens: Baselines = {}
 
     def read_baselines(self, cells: Sequence[Cell]) -> None:
@@ -69,7 +70,7 @@ class Scorer:
         if attempt.run is not None and sample.tokens:
             try:
                 if Requirement.BIDIRECTIONAL not in self._backbone.capabilities.meets:
-                    sample = self._compare(cell, attempt.run, sample)
+                    sample = self._compare(cell, attempt.run, sample, prompt)
                 with restored():
                     sample = self._score_output(cell, sample, prompt)
             except (StoreError, RunIncomplete):
@@ -100,8 +101,8 @@ class Scorer:
     def _baseline(self, cell: Cell, sample: Sample) -> tuple[int, ...] | None:
         return self._baseline_tokens.get((self._plan.baseline(cell).id, sample.prompt, sample.repetition))
 
-    def _compare(self, cell: Cell, run: Run, sample: Sample) -> Sample:
-        """Log-probabilities of the tokens that were timed, and their agreement with the baseline's."""
+    def _compare(self, cell: Cell, run: Run, sample: Sample, prompt: Prompt) -> Sample:
+        """Log-probabilities of the tokens that were timed, bets on them, and their agreement with the baseline's."""
         session = run.target
         session.rollback(sample.prompt_tokens)
         tokens = torch.tensor(sample.tokens, device=session.device)
@@ -112,8 +113,11 @@ class Scorer:
         if cell.role == "baseline" and self._backbone.capabilities.grid is not None:
             leading = logprobs.topk(min(LEADING, logprobs.shape[1])).values.exp()
             sample = replace(sample, leading=tuple(leading.flatten().tolist()))
+        if cell.sampling.temperature > 0:
+            context = [*session.tokens[: sample.prompt_tokens], *sample.tokens]
+            return replace(sample, audit=audited_sample(self._group, cell, prompt, context, logits))
         baseline = self._baseline(cell, sample)
-        if cell.sampling.temperature > 0 or baseline is None:
+        if baseline is None:
             return sample
         divergence = diverge(sample.tokens, baseline)
         margin = None

@@ -1,0 +1,226 @@
+"""The bets on the tokens of one output, and what they come to over all outputs of a sampler."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.special import logsumexp
+
+from harness.audit.alternatives import argmax_boosted, distribution, leaking, powered, usable
+from harness.audit.outcomes import FloatArray, IntArray, Outcomes
+from harness.errors import UsageError
+
+REFUTED = 1000.0
+"""An e-value from which on a sampler is refuted: a correct one reaches it once in a thousand audits."""
+RANGE = 4.0
+"""Nats of surprise, below and above the mean, that the tilt by surprise tells apart."""
+TAIL = 0.1
+"""Largest mass of the improbable outcomes that the tilt by tail takes together."""
+STEP = 2 / (2 - np.log(3))
+"""Of the online Newton step, for bets of at most one half."""
+
+TILTS = ("surprise", "argmax", "tail", "copy", "draft")
+"""Names of the tilts; the last is used where the drafter's distribution is known."""
+
+
+class Gains(NamedTuple):
+    """Bets on every outcome, before one is drawn.
+
+    Args:
+        names: of the J alternatives.
+        log: log r / p of each outcome, [N, A, J]; 0 where p is 0.
+        tilts: functions of the outcome in [-1, 1] whose mean under p is 0, [N, A, D].
+    """
+
+    names: tuple[str, ...]
+    log: FloatArray
+    tilts: FloatArray
+
+
+@dataclass(frozen=True)
+class Bets:
+    """The bets on the tokens of one output, added up. Bets of several outputs add.
+
+    Args:
+        names: of the alternatives.
+        kinds: of bias.
+        gains: sum of log r(x) / p(x) by alternative, [J].
+        tilts: value of each tilt at each token that was bet on, [N, D].
+        tokens: tokens that were bet on.
+        near: tokens near a cut of top-k or top-p, on which nothing is bet.
+        impossible: tokens that the sampler cannot draw, and that are not near a cut.
+        distances: total variation between p and each kind of bias, summed over tokens, [B].
+        means: sums of the mean of log r / p by alternative, drawn from p and from each kind of bias, [1 + B, J].
+        squares: the same of its square.
+    """
+
+    names: tuple[str, ...]
+    kinds: tuple[str, ...]
+    gains: tuple[float, ...]
+    tilts: tuple[tuple[float, ...], ...]
+    tokens: int
+    near: int
+    impossible: int
+    distances: tuple[float, ...]
+    means: tuple[tuple[float, ...], ...]
+    squares: tuple[tuple[float, ...], ...]
+
+    def plain(self) -> dict[str, Any]:
+        """As JSON values."""
+        return asdict(self)
+
+    @staticmethod
+    def of(plain: Mapping[str, Any]) -> Bets:
+        """The inverse of ``plain``."""
+        tables = {name: tuple(map(tuple, plain[name])) for name in ("tilts", "means", "squares")}
+        return Bets(**{**plain, **{n: tuple(plain[n]) for n in ("names", "kinds", "gains", "distances")}, **tables})
+
+
+def gains_of(outcomes: Outcomes) -> Gains:
+    """The bets of every alternative and tilt on every outcome."""
+    p, alternatives = outcomes.p, usable(outcomes)
+    log = np.zeros((*p.shape, len(alternatives)))
+    for index, (name, alternative) in enumerate(alternatives.items()):
+        law = distribution(name, alternative, outcomes)
+        np.log(np.divide(law, p, out=np.ones_like(p), where=p > 0), out=log[:, :, index])
+    return Gains(tuple(alternatives), log, _tilts(outcomes))
+
+
+def _tilts(outcomes: Outcomes) -> FloatArray:
+    """Functions of an outcome, centred under p and scaled into [-1, 1], [N, A, D]."""
+    p = outcomes.p
+    surprise = -np.log(np.divide(p, np.maximum(outcomes.sizes, 1), out=np.ones_like(p), where=p > 0))
+    entropy = (p * surprise).sum(1, keepdims=True)
+    order = np.argsort(p, axis=1, kind="stable")
+    upto = np.cumsum(np.take_along_axis(p, order, axis=1), axis=1)
+    tail = np.zeros_like(p)
+    np.put_along_axis(tail, order, (upto <= TAIL).astype(np.float64), axis=1)
+    index = np.arange(p.shape[1])
+    features = [
+        np.clip(surprise - entropy, -RANGE, RANGE) / (2 * RANGE),
+        (index == p.argmax(1)[:, None]).astype(np.float64),
+        tail,
+        (index == outcomes.copies[:, None]).astype(np.float64),
+    ]
+    if outcomes.q is not None:
+        features.append((outcomes.q > p).astype(np.float64))
+    stacked = np.stack(features, axis=2)
+    centred: FloatArray = stacked - np.einsum("na,nad->nd", p, stacked)[:, None]
+    centred *= (p.sum(1) > 0)[:, None, None]
+    return centred
+
+
+def biases(outcomes: Outcomes) -> dict[str, FloatArray]:
+    """The kinds of bias whose visibility is told, each at full strength, [N, A]."""
+    p = outcomes.p
+    kinds = {
+        "hotter": powered(outcomes, 0.5),
+        "colder": powered(outcomes, 2.0),
+        "argmax": argmax_boosted(outcomes, 1.0),
+        "any id": leaking(outcomes, 1.0),
+    }
+    if outcomes.q is not None:
+        kinds["draft"] = outcomes.q * (p > 0)
+    total = {name: law.sum(1, keepdims=True) for name, law in kinds.items()}
+    return {name: np.divide(law, total[name], out=p.copy(), where=total[name] > 0) for name, law in kinds.items()}
+
+
+def bet(outcomes: Outcomes, tokens: IntArray, near: IntArray, probs: FloatArray) -> Bets:
+    """Bets on the tokens of one output.
+
+    Args:
+        tokens: the ids drawn, [N].
+        near: whether each is near a cut, [N].
+        probs: p of each, [N].
+    """
+    gains = gains_of(outcomes)
+    place, row = outcomes.of(tokens), np.arange(len(tokens))
+    counted = (near == 0) & (probs > 0)
+    kinds = biases(outcomes)
+    laws = [outcomes.p, *kinds.values()]
+    bets_on = (outcomes.p.sum(1) > 0)[:, None]
+    return Bets(
+        names=gains.names,
+        kinds=tuple(kinds),
+        gains=_floats(gains.log[row, place][counted].sum(0)),
+        tilts=_table(gains.tilts[row, place][counted]),
+        tokens=int(counted.sum()),
+        near=int((near != 0).sum()),
+        impossible=int(((near == 0) & (probs <= 0)).sum()),
+        distances=_floats([np.abs(law - outcomes.p).sum() / 2 for law in laws[1:]]),
+        means=_table([np.einsum("na,naj->j", law * bets_on, gains.log) for law in laws]),
+        squares=_table([np.einsum("na,naj->j", law * bets_on, gains.log**2) for law in laws]),
+    )
+
+
+def _floats(values: Iterable[Any]) -> tuple[float, ...]:
+    return tuple(round(float(value), 9) for value in values)
+
+
+def _table(values: Iterable[Iterable[Any]]) -> tuple[tuple[float, ...], ...]:
+    return tuple(map(_floats, values))
+
+
+def newton_path(tilts: FloatArray) -> FloatArray:
+    """Log wealth of the online Newton step on each tilt, after each token, [..., N, D].
+
+    A bettor stakes the share b of its wealth on a tilt g, at most one half, and its wealth is multiplied by 1 + b g.
+    It begins with b = 0, and knows the tilts of earlier tokens alone.
+
+    Source: Cutkosky & Orabona 2018, arXiv:1802.06293, Algorithm 1, in one dimension for each tilt.
+    """
+    path = np.zeros_like(tilts)
+    share = np.zeros(tilts.shape[:-2] + tilts.shape[-1:])
+    wealth, curvature = np.zeros_like(share), np.ones_like(share)
+    for index in range(tilts.shape[-2]):
+        tilt = tilts[..., index, :]
+        factor = 1 + share * tilt
+        wealth = wealth + np.log(factor)
+        path[..., index, :] = wealth
+        slope = tilt / factor
+        curvature = curvature + slope**2
+        share = np.clip(share + STEP * slope / curvature, -0.5, 0.5)
+    return path
+
+
+def mixture(gains: FloatArray, wealth: FloatArray) -> FloatArray:
+    """Log e-value: alternatives and tilts begin with equal shares of one unit. [..., J] and [..., D] give [...]."""
+    joint = np.concatenate([gains, wealth], axis=-1)
+    total: FloatArray = logsumexp(joint, axis=-1) - np.log(joint.shape[-1])
+    return total
+
+
+def added_up(outputs: Sequence[Bets]) -> Bets:
+    """The bets on several outputs as one. Where an output has no bet of a name, its gain is 0.
+
+    Raises:
+        UsageError: there is no output.
+    """
+    if not outputs:
+        raise UsageError("there is no output to audit")
+    names = tuple(dict.fromkeys(name for bets in outputs for name in bets.names))
+    kinds = tuple(dict.fromkeys(kind for bets in outputs for kind in bets.kinds))
+    width = max(len(row) for bets in outputs for row in (*bets.tilts, ()))
+    gains, distances = np.zeros(len(names)), np.zeros(len(kinds))
+    moments = np.zeros((2, 1 + len(kinds), len(names)))
+    for bets in outputs:
+        columns = [names.index(name) for name in bets.names]
+        gains[columns] += bets.gains
+        rows = [1 + bets.kinds.index(kind) if kind in bets.kinds else 0 for kind in kinds]
+        moments[:, :, columns] += np.array([bets.means, bets.squares])[:, [0, *rows]]
+        distances += [bets.distances[row - 1] if row else 0.0 for row in rows]
+    return Bets(
+        names=names,
+        kinds=kinds,
+        gains=_floats(gains),
+        tilts=tuple((*row, *(0.0,) * (width - len(row))) for bets in outputs for row in bets.tilts),
+        tokens=sum(bets.tokens for bets in outputs),
+        near=sum(bets.near for bets in outputs),
+        impossible=sum(bets.impossible for bets in outputs),
+        distances=_floats(distances),
+        means=_table(moments[0]),
+        squares=_table(moments[1]),
+    )

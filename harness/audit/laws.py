@@ -1,0 +1,93 @@
+"""The distributions that tokens claim to be drawn from, and the ids that lie too near to a cut to bet on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from harness.core.sampling import Sampling
+from harness.errors import UsageError
+
+MARGINS = {"fp64": 1e-6, "fp32": 1e-3, "fp16": 0.03, "bf16": 0.25}
+"""Distance of a logit from a top-k or top-p cut, by type, within which rounding decides whether an id is kept."""
+LEADING = 2048
+"""Ids of a row that are sorted to find its nucleus; a row whose nucleus is larger is sorted as a whole."""
+
+
+@dataclass(frozen=True)
+class Laws:
+    """What N tokens claim to be drawn from.
+
+    Args:
+        probs: row n is the distribution of token n given that no id near a cut was drawn; all zero where every id that
+            is not cut off is near a cut.
+        near: marks ids near a cut. Nothing is bet when one of them is drawn.
+    """
+
+    probs: Float[Tensor, "N V"]
+    near: Bool[Tensor, "N V"]
+
+
+def laws_of(logits: Float[Tensor, "N V"], sampling: Sampling, margin: float) -> Laws:
+    """The distributions after temperature, top-k and top-p, in fp64, as `sampling.warp` makes them.
+
+    An id is near a cut where logits that are off by ``margin`` / 2 may move it across. Such logits also move the mass
+    that top-p sums: a mass of P by at most 2 m P (1 - P), for scaled logits that are off by m.
+
+    Raises:
+        UsageError: T = 0, where nothing is drawn.
+    """
+    if sampling.temperature == 0:
+        raise UsageError("at temperature 0 nothing is drawn, so nothing can be audited; give a temperature above 0")
+    z = logits.double()
+    first = sampling.order == "temperature_first"
+    scale = sampling.temperature if first else 1.0
+    z, m = z / scale, margin / scale
+    cut = _cut(z, sampling, m)
+    kept = (z > cut.outside + m) & torch.isfinite(z)
+    near = (z >= cut.inside - m) & torch.isfinite(z) & ~kept
+    final = (z if first else z / sampling.temperature).masked_fill(~kept, -torch.inf)
+    return Laws(final.softmax(-1).nan_to_num(0.0), near)
+
+
+class Cut(NamedTuple):
+    """Where the ids of a row are cut off, each [N, 1].
+
+    Args:
+        inside: the smallest value that is kept, of the most that may be kept.
+        outside: the largest value that is cut off, where the fewest are kept; infinite where none is surely kept.
+    """
+
+    inside: Float[Tensor, "N 1"]
+    outside: Float[Tensor, "N 1"]
+
+
+def _cut(z: Float[Tensor, "N V"], sampling: Sampling, margin: float) -> Cut:
+    inside = outside = z.new_full((len(z), 1), -torch.inf)
+    most = fewest = z
+    if 0 < sampling.top_k < z.shape[1]:
+        ordered = z.topk(sampling.top_k + 1).values
+        inside, outside = ordered[:, -2:-1], ordered[:, -1:]
+        most = z.masked_fill(z < inside - margin, -torch.inf)
+        fewest = z.masked_fill(z <= outside + margin, -torch.inf)
+    if sampling.top_p < 1:
+        slack = 2 * margin * sampling.top_p * (1 - sampling.top_p)
+        inside = torch.maximum(inside, _around(most, min(sampling.top_p + slack, 1.0)).inside)
+        outside = torch.maximum(outside, _around(fewest, sampling.top_p - slack).outside)
+        outside = torch.where(torch.isfinite(fewest).any(-1, keepdim=True), outside, torch.inf)
+    return Cut(inside, outside)
+
+
+def _around(z: Float[Tensor, "N V"], mass: float) -> Cut:
+    """The smallest value in the smallest set of ids whose probability is ``mass``, and the largest outside of it."""
+    total = z.logsumexp(-1, keepdim=True)
+    ordered = z.topk(min(LEADING, z.shape[1])).values
+    if bool(((ordered - total).exp().sum(-1) < mass).any()):
+        ordered = z.sort(-1, descending=True).values
+    place = ((ordered - total).exp().cumsum(-1) < mass).sum(-1, keepdim=True).clamp_max(ordered.shape[1] - 1)
+    ordered = torch.cat([ordered, z.new_full((len(z), 1), -torch.inf)], 1)
+    return Cut(ordered.gather(1, place), ordered.gather(1, place + 1))

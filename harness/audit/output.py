@@ -1,0 +1,80 @@
+"""Audits an output: one pass of the model over it gives the distribution that each of its tokens claims."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.audit.bets import Bets, added_up, bet
+from harness.audit.laws import MARGINS, laws_of
+from harness.audit.outcomes import outcomes_of
+from harness.core.backbone import Backbone
+from harness.core.draft import Draft
+from harness.core.models import Models
+from harness.core.sampling import Sampling, warp
+from harness.core.session import Session
+from harness.core.task import Prompt
+
+ROWS = 256
+"""Rows of a large vocabulary that are held in fp64 at a time."""
+
+
+def forced_logits(session: Session, output: Sequence[int]) -> Float[Tensor, "N V"]:
+    """Logits for each token of an output, from one pass behind the session's tokens.
+
+    Args:
+        session: of the prompt alone.
+        output: at least one id.
+    """
+    session.prefill()
+    return session.forward(Draft(torch.tensor(output[:-1], dtype=torch.long, device=session.device)))
+
+
+def target_logits(backbone: Backbone, prompt: Prompt | Sequence[int], output: Sequence[int]) -> Float[Tensor, "N V"]:
+    """Logits of a backbone for each token of an output, with a fresh cache."""
+    return forced_logits(Models(backbone, lambda name: backbone, prompt).target(), output)
+
+
+def drafter_logits(
+    backbone: Backbone,
+    load_drafter: Callable[[str], Backbone],
+    name: str,
+    prompt: Sequence[int],
+    output: Sequence[int],
+) -> Float[Tensor, "N V"]:
+    """Logits of a drafter for each token of an output, given the tokens before it alone."""
+    return forced_logits(Models(backbone, load_drafter, prompt).drafter(name, 1), output)
+
+
+def bets_on(
+    logits: Float[Tensor, "N V"],
+    context: Sequence[int],
+    sampling: Sampling,
+    dtype: str,
+    draft_logits: Float[Tensor, "N V"] | None = None,
+) -> Bets:
+    """The bets on an output.
+
+    Args:
+        logits: of the target, for the last N tokens of ``context``.
+        context: prompt and output.
+        dtype: in which the logits were computed; it says how near to a cut nothing is bet.
+        draft_logits: of a drafter, whose draws are warped as the target's.
+
+    Raises:
+        UsageError: T = 0. ContractError: an alternative of a package breaks the contract.
+    """
+    start, margin = len(context) - len(logits), MARGINS[dtype]
+    parts = []
+    for first in range(0, len(logits), ROWS):
+        laws = laws_of(logits[first : first + ROWS], sampling, margin)
+        size, place = len(laws.probs), start + first
+        tokens = torch.tensor(context[place : place + size], device=laws.probs.device)[:, None]
+        q = None if draft_logits is None else warp(draft_logits[first : first + ROWS], sampling)
+        near, probs = (table.gather(1, tokens)[:, 0].cpu().numpy() for table in (laws.near, laws.probs))
+        outcomes = outcomes_of(laws, context, place, sampling.top_p, q)
+        parts.append(bet(outcomes, tokens[:, 0].cpu().numpy(), near, probs))
+    return added_up(parts)

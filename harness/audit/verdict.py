@@ -1,0 +1,121 @@
+"""What an audit says: the e-value, the alternative that won most, and the bias that would have been seen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from harness.audit.bets import REFUTED, TILTS, Bets, added_up, mixture, newton_path
+from harness.audit.outcomes import FloatArray
+
+SEEN = 1.2815515655446004
+"""Normal quantile of 0.9: a bias is visible where nine of ten audits would refute it."""
+LARGEST = 690.0
+"""Log e-values are cut here, so that an e-value is a finite number."""
+STRENGTHS = np.geomspace(1e-4, 1.0, 400)
+"""Shares of a biased distribution that are tried."""
+
+
+@dataclass(frozen=True)
+class Audit:
+    """The audit of one sampler.
+
+    Args:
+        log_e: natural log of the e-value; ``LARGEST`` where a token was drawn that cannot be drawn.
+        tokens: tokens that were bet on.
+        near: tokens near a cut, on which nothing was bet.
+        impossible: tokens that cannot be drawn.
+        visible_tv: total variation a token of the least visible of the kinds of bias that would have been refuted in
+            9 of 10 audits; None: at least one of them would not, however strong.
+        best: the alternative or tilt with the largest gain.
+        gains: log gain of each alternative and tilt.
+        threshold: the e-value from which on the sampler is refuted.
+        visible: total variation a token by kind of bias; None where it would not be seen.
+    """
+
+    log_e: float
+    tokens: int
+    near: int
+    impossible: int
+    visible_tv: float | None
+    best: str
+    gains: dict[str, float]
+    threshold: float
+    visible: dict[str, float | None]
+
+    @property
+    def verdict(self) -> str:
+        """refuted, not refuted, or inconclusive: nothing would have been seen with so few tokens."""
+        if self.log_e >= np.log(self.threshold):
+            return "refuted"
+        return "inconclusive" if all(tv is None for tv in self.visible.values()) else "not refuted"
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """The columns of a cell."""
+        return {
+            "audit_log_e": self.log_e,
+            "audit_tokens": self.tokens,
+            "audit_visible_tv": self.visible_tv,
+            "audit_best": self.best,
+            "audit_near_cut": self.near,
+            "audit_impossible": self.impossible,
+        }
+
+
+def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:
+    """The audit of all outputs of a sampler.
+
+    Args:
+        cells: number of samplers that are audited together. The threshold is so many times higher, so that one correct
+            sampler among them is refuted once in a thousand audits of all.
+
+    Raises:
+        UsageError: there is no output.
+    """
+    bets = added_up(outputs)
+    wealth = newton_path(np.array(bets.tilts))[-1] if bets.tilts else np.zeros(0)
+    gains = dict(zip(bets.names, bets.gains, strict=True))
+    gains |= {f"tilt by {name}": float(value) for name, value in zip(TILTS, wealth, strict=False)}
+    threshold = REFUTED * max(cells, 1)
+    visible = visible_distances(bets, float(np.log(threshold) + np.log(len(gains))))
+    seen = [tv for tv in visible.values() if tv is not None]
+    return Audit(
+        log_e=LARGEST if bets.impossible else min(float(mixture(np.array(bets.gains), wealth)), LARGEST),
+        tokens=bets.tokens,
+        near=bets.near,
+        impossible=bets.impossible,
+        visible_tv=max(seen) if len(seen) == len(visible) else None,
+        best="a token that cannot be drawn" if bets.impossible else max(gains, key=lambda name: gains[name]),
+        gains=gains,
+        threshold=threshold,
+        visible=visible,
+    )
+
+
+def visible_distances(bets: Bets, threshold: float) -> dict[str, float | None]:
+    """For each kind of bias, the least total variation a token that passes the threshold in 9 of 10 audits.
+
+    A sampler that draws from the biased distribution with probability s has a gain whose mean and variance are known
+    from those under both; the sum over tokens is taken as normal. The variance is bounded from above by that of the
+    pooled tokens. Tilts, which adapt, are left out.
+
+    Args:
+        threshold: of a single alternative's log gain.
+    """
+    total = bets.tokens + bets.near + bets.impossible
+    if not total:
+        return dict.fromkeys(bets.kinds)
+    means, squares = np.array(bets.means), np.array(bets.squares)
+    share = STRENGTHS[:, None]
+    visible: dict[str, float | None] = {}
+    for row, (kind, distance) in enumerate(zip(bets.kinds, bets.distances, strict=True), start=1):
+        mean = (1 - share) * means[0] + share * means[row]
+        square = (1 - share) * squares[0] + share * squares[row]
+        spread: FloatArray = np.sqrt(np.maximum(square - mean**2 / total, 0.0))
+        seen = (mean - SEEN * spread >= threshold).any(axis=1)
+        visible[kind] = float(STRENGTHS[seen.argmax()] * distance / total) if seen.any() else None
+    return visible

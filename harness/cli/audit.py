@@ -1,0 +1,204 @@
+"""`stride audit`: bets against a sampler, on the tokens of a run or of a file."""
+
+from __future__ import annotations
+
+import math
+from functools import cache, partial
+from pathlib import Path
+from typing import Any
+
+import click
+import torch
+from rich.console import Console
+
+from harness.audit.output import bets_on, drafter_logits, target_logits
+from harness.audit.tokens_file import read_outputs
+from harness.audit.verdict import Audit, audit
+from harness.cli.main import emit
+from harness.cli.run_progress import RunProgress
+from harness.core.capabilities import Requirement
+from harness.core.sampling import Sampling
+from harness.discover import declare_all
+from harness.errors import UsageError, printable_line
+from harness.plan import presets
+from harness.record.store import Store
+from harness.registry import BACKBONES
+from harness.run.options import Options
+from harness.run.stored_audit import AuditedCell, audit_store
+from reports import text_table
+
+CODES = {"not refuted": 0, "refuted": 1, "inconclusive": 4}
+COLUMNS = {
+    "cell": 0,
+    "verdict": 0,
+    "e-value": 1,
+    "tokens": 2,
+    "at a cut": 5,
+    "visible TV": 2,
+    "best bet": 3,
+    "claim": 4,
+}
+"""Columns of the table, and the order in which a narrow terminal keeps them."""
+OTHER_CAUSES = (
+    "The sampler is biased, or the tokens come from other weights, another prompt format or other settings of sampling."
+)
+
+
+@click.command(name="audit")
+@click.argument("run", type=click.Path(path_type=Path), required=False)
+@click.option("--tokens", type=click.Path(path_type=Path), help="A file of JSON lines in place of a run.")
+@click.option("--backbone", help="With --tokens: the model that made them.")
+@click.option("--temperature", "-t", type=float, help="With --tokens: of their sampling, above 0.")
+@click.option("--top-p", type=float, help="With --tokens: of their sampling. Default: 1, all ids.")
+@click.option("--top-k", type=int, help="With --tokens: of their sampling. Default: 0, all ids.")
+@click.option("--drafter", help="With --tokens: the model that drafted, where one did; bets use its distribution too.")
+@click.option("--dtype", help="Compute the distributions in this type. Default: the run's, or the backbone's.")
+@click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
+@click.option("--offline", is_flag=True, help="Never download weights.")
+@click.option(
+    "--json", "as_json", is_flag=True, help="One JSON document: {e_value, tokens, visible_tv, best, verdict}."
+)
+def command(run: Path | None, tokens: Path | None, as_json: bool, **options: Any) -> None:
+    """Bet against a sampler: were these tokens drawn from the distributions that the model gives, token by token?
+
+    A correct sampler reaches an e-value of 1000 once in a thousand audits, however long one looks. It is refuted there.
+    "visible TV" is the bias, in total variation a token, that would have been refuted in 9 of 10 audits of so many
+    tokens: what is smaller may be there. A line of a file is {"prompt_ids": [1, 2], "output_ids": [3, 4]}.
+
+    Exit codes: 0 not refuted, 1 refuted, 4 inconclusive (too few tokens), 2 error.
+
+    \b
+    stride audit runs/tonight
+    stride audit --tokens served.jsonl --backbone smollm2-135m --temperature 0.8 --top-p 0.95
+    """
+    declare_all()
+    if (run is None) == (tokens is None):
+        raise UsageError("name a run folder, or a file of tokens with --tokens; one of the two")
+    if run is not None:
+        _audit_run(run, options, as_json)
+    assert tokens is not None
+    _audit_tokens(tokens, options, as_json)
+
+
+def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
+    of_tokens = ("backbone", "temperature", "top_p", "top_k", "drafter")
+    if given := [f"--{name.replace('_', '-')}" for name in of_tokens if options[name] is not None]:
+        raise UsageError(f"{', '.join(given)} goes with --tokens; a run says how it was sampled")
+    with RunProgress(Console(stderr=True), as_json) as progress:
+        how = Options(device=options["device"], fetch=not options["offline"], progress=progress)
+        rows = audit_store(Store.open(run), options["dtype"], how)
+    if as_json:
+        emit({"run": str(run), "cells": [_cell(row) for row in rows]})
+    else:
+        _print(rows)
+    claiming = [row.audit.verdict for row in rows if row.claim.name == "SAME_LAW" and row.audit is not None]
+    if any(row.refuted for row in rows):
+        raise SystemExit(1)
+    raise SystemExit(0 if claiming and set(claiming) == {"not refuted"} else 4)
+
+
+def _audit_tokens(path: Path, options: dict[str, Any], as_json: bool) -> None:
+    result = _audit_of(path, options)
+    document = {"backbone": options["backbone"], "tokens_file": str(path)} | _plain(result)
+    if as_json:
+        emit(document)
+    else:
+        click.echo(_sentence(result))
+    raise SystemExit(CODES[result.verdict])
+
+
+def _audit_of(path: Path, options: dict[str, Any]) -> Audit:
+    """The audit of the outputs in a file.
+
+    Raises:
+        UsageError: an option is missing or wrong, or a line of the file; nothing is computed before both are checked.
+    """
+    name, temperature = options["backbone"], options["temperature"]
+    if name is None or temperature is None:
+        raise UsageError(
+            "--tokens needs --backbone and --temperature, which say what the tokens claim to be drawn from"
+        )
+    sampling = _sampling(options)
+    dtype = options["dtype"] or BACKBONES.get(presets.resolve(name).adapter).default_dtype
+    backbone = presets.load(name, dtype, options["device"], not options["offline"])
+    if Requirement.BIDIRECTIONAL in backbone.capabilities.meets:
+        raise UsageError(
+            f"{name} is a masked model, which gives no distribution of a next token; nothing can be audited"
+        )
+    outputs = read_outputs(path, backbone.capabilities)
+    load_drafter = cache(partial(presets.drafter, backbone, fetch=not options["offline"]))
+    bets = []
+    with torch.inference_mode():
+        for prompt, output in outputs:
+            logits = target_logits(backbone, prompt, output)
+            drafts = None
+            if options["drafter"] is not None:
+                drafts = drafter_logits(backbone, load_drafter, options["drafter"], prompt, output)
+            bets.append(bets_on(logits, [*prompt, *output], sampling, dtype, drafts))
+    return audit(bets)
+
+
+def _sampling(options: dict[str, Any]) -> Sampling:
+    temperature = options["temperature"]
+    top_p = 1.0 if options["top_p"] is None else options["top_p"]
+    if not math.isfinite(temperature) or temperature <= 0:
+        raise UsageError(f"--temperature is {temperature:g}: at 0 nothing is drawn; give a finite number above 0")
+    return Sampling(temperature, options["top_k"] or 0, top_p)
+
+
+def _plain(result: Audit) -> dict[str, Any]:
+    return {
+        "verdict": result.verdict,
+        "e_value": math.exp(result.log_e),
+        "log10_e": result.log_e / math.log(10),
+        "tokens": result.tokens,
+        "near_cut": result.near,
+        "impossible": result.impossible,
+        "visible_tv": result.visible_tv,
+        "visible": result.visible,
+        "best": result.best,
+        "threshold": result.threshold,
+    }
+
+
+def _cell(row: AuditedCell) -> dict[str, Any]:
+    facts = {"cell": row.name, "label": row.label, "claim": row.claim.name, "reason": row.reason}
+    return facts | (_plain(row.audit) if row.audit is not None else {"verdict": None})
+
+
+def _power(log_e: float) -> str:
+    """An e-value in digits, or as a power of ten."""
+    return f"{math.exp(log_e):.3g}" if abs(log_e) < math.log(1e4) else f"1e{log_e / math.log(10):+.0f}"
+
+
+def _visible(result: Audit) -> str:
+    if result.visible_tv is not None:
+        return f"a bias of total variation {result.visible_tv:.2g} a token would have been seen in 9 of 10 audits"
+    return "some kinds of bias would not have been seen, however strong: audit more tokens"
+
+
+def _sentence(result: Audit) -> str:
+    lines = [
+        f"{result.verdict}: e = {_power(result.log_e)} after {result.tokens} tokens (refuted from "
+        f"{result.threshold:g} on); best bet: {result.best}",
+        f"{_visible(result)}; {result.near} tokens at a cut of top-k or top-p bet nothing",
+    ]
+    if result.verdict == "refuted":
+        lines.append(OTHER_CAUSES)
+    if result.impossible:
+        lines.append(f"{result.impossible} tokens cannot be drawn at this setting")
+    return "\n".join(lines)
+
+
+def _print(rows: list[AuditedCell]) -> None:
+    lines, notes = [], []
+    for row in rows:
+        if row.audit is None:
+            notes.append(f"not audited: {row.label}: {printable_line(row.reason or '')}")
+            continue
+        visible = "-" if row.audit.visible_tv is None else f"{row.audit.visible_tv:.2g}"
+        numbers = [_power(row.audit.log_e), str(row.audit.tokens), str(row.audit.near), visible, row.audit.best]
+        lines.append([row.label, row.audit.verdict, *numbers, row.claim.name])
+    columns = tuple(text_table.Column(key, key, rank=rank) for key, rank in COLUMNS.items())
+    title = f"audit: refuted from e = {rows[0].audit.threshold:g} on" if rows and rows[0].audit else "audit"
+    text_table.print_table(text_table.TextTable(title, columns, lines, notes), Console())

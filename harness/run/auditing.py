@@ -1,0 +1,100 @@
+"""The audit of a cell at T > 0: bets on each output as it is scored, and their e-value when the cell is sealed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.audit.bets import Bets
+from harness.audit.output import bets_on, drafter_logits
+from harness.audit.verdict import Audit, audit
+from harness.core.capabilities import Requirement
+from harness.core.method import Claim
+from harness.core.task import Prompt
+from harness.plan.cells import Cell, Plan
+from harness.record.columns import Sample
+from harness.run.attempt import one_line
+from harness.run.loading import LoadedGroup
+
+MASKED = "a masked model gives no distribution of a next token"
+EARLIER = "its outputs were scored without an audit; `stride audit RUN` makes one"
+
+
+def audited_sample(
+    group: LoadedGroup, cell: Cell, prompt: Prompt, context: Sequence[int], logits: Float[Tensor, "N V"]
+) -> dict[str, Any]:
+    """The bets on one output, for `Sample.audit`; ``{reason}`` where they could not be made.
+
+    Args:
+        context: prompt and output ids.
+        logits: of the target, for each token of the output.
+    """
+    start = len(context) - len(logits)
+    try:
+        name = _drafter(cell, prompt)
+        draft_logits = None
+        if name is not None:
+            draft_logits = drafter_logits(group.backbone, group.load_drafter, name, context[:start], context[start:])
+        return bets_on(logits, context, cell.sampling, cell.dtype, draft_logits).plain()
+    except (Exception, SystemExit) as error:  # a package's alternative may raise anything; the cell says why
+        return {"reason": one_line(error, "audit: ")}
+
+
+def _drafter(cell: Cell, prompt: Prompt) -> str | None:
+    """The drafter whose distributions are computed anew: the first, where it reads the target's tokens alone."""
+    names = cell.method.drafters()
+    alone = prompt.condition is None and cell.method.drafter_shrink == 1
+    return names[0] if names and alone and Requirement.ANY_ORDER not in cell.method.requirements else None
+
+
+def audited_together(plan: Plan) -> int:
+    """Number of cells of a run that claim the target's distribution and are audited."""
+    return sum(claims_the_target(cell) for cell in plan.runnable)
+
+
+def claims_the_target(cell: Cell) -> bool:
+    """Whether a cell says that its tokens are drawn from the target's distribution."""
+    return cell.method.claim is Claim.SAME_LAW and cell.sampling.temperature > 0 and cell.method.reference is None
+
+
+def audit_cell(plan: Plan, cell: Cell, samples: Sequence[Sample]) -> Audit | str | None:
+    """The audit of a cell, or why there is none; None where it draws nothing or nothing was decoded."""
+    timed = [sample for sample in samples if sample.status == "ok" and not sample.warmup and sample.tokens]
+    if cell.sampling.temperature == 0 or not timed:
+        return None
+    if cell.method.reference is not None or all(not sample.logprobs for sample in timed):
+        return MASKED
+    for sample in timed:
+        if "gains" not in sample.audit:
+            return str(sample.audit.get("reason", EARLIER))
+    return audit([Bets.of(sample.audit) for sample in timed], audited_together(plan))
+
+
+def columns(result: Audit | str | None) -> dict[str, Any]:
+    """The entries of a cell's meta."""
+    if isinstance(result, Audit):
+        return result.columns
+    return {} if result is None else {"audit_reason": result}
+
+
+def judged(cell: Cell, verdict: Mapping[str, Any], result: Audit | str | None) -> dict[str, Any]:
+    """The verdict of a cell, which is broken where it claims the target's distribution and its audit refutes that."""
+    refuted = isinstance(result, Audit) and result.verdict == "refuted" and claims_the_target(cell)
+    return {**verdict, **({"word": "broken", "note": refutation(result)} if refuted else {})}
+
+
+def refutation(result: Any) -> str:
+    """What refutes a sampler, in one line."""
+    if result.impossible:
+        return (
+            f"audit: {result.impossible} of {result.tokens + result.impossible} tokens cannot be drawn at this setting"
+        )
+    return (
+        f"audit: e = 1e{result.log_e / math.log(10):.1f} after {result.tokens} tokens against the target's "
+        f"distribution (best bet: {result.best}); a correct sampler reaches {result.threshold:g} once in "
+        f"{result.threshold:g} cells"
+    )

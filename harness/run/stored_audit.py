@@ -1,0 +1,115 @@
+"""Audits the outputs of a stored run anew, with the weights that made them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import torch
+
+from harness.audit.bets import Bets
+from harness.audit.output import target_logits
+from harness.audit.verdict import Audit, audit
+from harness.core.capabilities import Requirement
+from harness.core.method import Claim
+from harness.errors import StoreError, UsageError
+from harness.plan.cells import Cell, Plan, expand
+from harness.plan.suite import resolve_again
+from harness.record.store import Store
+from harness.run.auditing import MASKED, audited_sample, audited_together
+from harness.run.loading import LoadedGroup, load_models
+from harness.run.options import Options
+
+
+@dataclass(frozen=True)
+class AuditedCell:
+    """The audit of one cell, or why there is none."""
+
+    name: str
+    label: str
+    claim: Claim
+    audit: Audit | None
+    reason: str | None = None
+
+    @property
+    def refuted(self) -> bool:
+        """Whether the cell claims the target's distribution, and its outputs refute that."""
+        return self.claim is Claim.SAME_LAW and self.audit is not None and self.audit.verdict == "refuted"
+
+
+def audit_store(store: Store, dtype: str | None, options: Options) -> list[AuditedCell]:
+    """The audits of all sealed cells at T > 0.
+
+    Args:
+        dtype: in which the distributions are computed; None: that of each cell.
+
+    Raises:
+        UsageError: no cell draws anything, or the suite cannot be read or its prompts had by this installation.
+        StoreError: the weights at hand did not make the outputs.
+        WeightsError: there are none.
+    """
+    plan = expand(resolve_again(store.manifest.get("suite", {}) or _no_suite(store)))
+    sealed = set(store.cells())
+    cells = [cell for cell in plan.runnable if cell.id in sealed and cell.sampling.temperature > 0]
+    if not cells:
+        raise UsageError(f"{store.path} has no finished cell at a temperature above 0, so nothing was drawn")
+    _refuse_other_prompts(plan, store, cells)
+    rows: list[AuditedCell] = []
+    with torch.inference_mode():
+        for group in dict.fromkeys(cell.group for cell in cells):
+            members = [cell for cell in cells if cell.group == group]
+            rows += _audit_group(plan, members, store, dtype, options)
+    return rows
+
+
+def _no_suite(store: Store) -> dict[str, object]:
+    raise UsageError(f"{store.path} does not say which suite it ran, so its prompts are not known; run it again")
+
+
+def _refuse_other_prompts(plan: Plan, store: Store, cells: list[Cell]) -> None:
+    stored, here = store.manifest["key"].get("prompts", {}), plan.manifest()["key"]["prompts"]
+    for task in dict.fromkeys(cell.task for cell in cells):
+        if stored.get(task.title) != here[task.title]:
+            raise UsageError(
+                f"the prompts of {task.title} are not those that {store.path} decoded; install the version and the "
+                f"data that made the run, or run it again"
+            )
+
+
+def _audit_group(
+    plan: Plan, cells: list[Cell], store: Store, dtype: str | None, options: Options
+) -> Iterator[AuditedCell]:
+    loaded = [replace(cell, dtype=dtype or cell.dtype) for cell in cells]
+    group = load_models(plan, loaded, store, options)
+    for cell, as_loaded in zip(cells, loaded, strict=True):
+        options.progress.say(f"auditing {cell.label}")
+        meta = store.cell(cell.id).meta
+        fingerprint = meta.get("fingerprint")
+        if cell.dtype == as_loaded.dtype and fingerprint not in (None, group.backbone.fingerprint):
+            raise StoreError(
+                f"{cell.id} in {store.path} was made with other weights of {cell.backbone} than those at hand now; "
+                f"audit it where its weights are"
+            )
+        yield _audit_cell(group, cell, as_loaded)
+
+
+def _audit_cell(group: LoadedGroup, cell: Cell, as_loaded: Cell) -> AuditedCell:
+    """The audit of a stored cell; ``as_loaded`` is the same cell in the type of the loaded backbone."""
+    claim = cell.method.claim
+    if Requirement.BIDIRECTIONAL in group.backbone.capabilities.meets or cell.method.reference is not None:
+        return AuditedCell(cell.id, cell.label, claim, None, MASKED)
+    prompts = {prompt.id: prompt for prompt in group.plan.prompts[cell.task]}
+    bets: list[Bets] = []
+    for (name, _), tokens in group.store.outputs(cell.id).items():
+        if not tokens:
+            continue
+        prompt = prompts[name]
+        logits = target_logits(group.backbone, prompt, tokens)
+        context = [*group.backbone.open(prompt).tokens, *map(int, tokens)]
+        plain = audited_sample(group, as_loaded, prompt, context, logits.double())
+        if "gains" not in plain:
+            return AuditedCell(cell.id, cell.label, claim, None, str(plain["reason"]))
+        bets.append(Bets.of(plain))
+    if not bets:
+        return AuditedCell(cell.id, cell.label, claim, None, "no sample succeeded")
+    return AuditedCell(cell.id, cell.label, claim, audit(bets, audited_together(group.plan)))

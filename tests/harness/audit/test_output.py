@@ -1,0 +1,72 @@
+"""An output is audited along one pass of the model, in parts of any size."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from harness.audit import output
+from harness.audit.bets import Bets, added_up
+from harness.audit.output import bets_on, drafter_logits, target_logits
+from harness.audit.verdict import audit
+from harness.backbones.toy.tabular import Tabular
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.run import open_run
+from harness.core.sampling import Sampling, warp
+from harness.plan import presets
+from harness.registry import METHODS
+
+MODEL = Tabular("tabular", {"vocabulary": 12, "context": 80, "seed": 4})
+PROMPT = (1, 2, 3)
+
+
+def tokens_at(temperature: float, index: int, budget: int = 48) -> tuple[int, ...]:
+    draws = SeededDraws(0, "audit", str(index), 0, "cpu")
+    run = open_run(MODEL, lambda name: MODEL, PROMPT, Sampling(temperature), budget, draws)
+    return decode(METHODS.get("autoregressive")(), run).tokens
+
+
+def bets_at(temperature: float, claimed: float, outputs: int = 10) -> list[Bets]:
+    decodes = [tokens_at(temperature, index) for index in range(outputs)]
+    logits = [target_logits(MODEL, PROMPT, tokens) for tokens in decodes]
+    return [
+        bets_on(table, [*PROMPT, *tokens], Sampling(claimed), "fp64")
+        for table, tokens in zip(logits, decodes, strict=True)
+    ]
+
+
+def test_the_logits_of_an_output_are_those_that_its_decode_used() -> None:
+    tokens = tokens_at(1.0, 0, budget=5)
+    logits = target_logits(MODEL, PROMPT, tokens)
+    run = open_run(
+        MODEL, lambda name: MODEL, (*PROMPT, *tokens[:-1]), Sampling(1.0), 1, SeededDraws(0, "", "", 0, "cpu")
+    )
+    torch.testing.assert_close(run.target.forward()[0], logits[-1])
+    assert len(logits) == len(tokens)
+
+
+def test_a_temperature_that_is_not_the_claimed_one_is_refuted() -> None:
+    correct, hotter = audit(bets_at(1.0, 1.0)), audit(bets_at(2.0, 1.0))
+    assert correct.verdict == "not refuted" and correct.log_e < np.log(20)
+    assert hotter.verdict == "refuted" and "hotter" in hotter.best
+
+
+def test_rows_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    tokens = tokens_at(1.0, 0)
+    logits, context = target_logits(MODEL, PROMPT, tokens), [*PROMPT, *tokens]
+    together = bets_on(logits, context, Sampling(1.0), "fp64", logits + 0.1)
+    monkeypatch.setattr(output, "ROWS", 7)
+    in_parts = bets_on(logits, context, Sampling(1.0), "fp64", logits + 0.1)
+    np.testing.assert_allclose(in_parts.gains, together.gains, atol=1e-6)
+    assert in_parts.tilts == together.tilts and added_up([together]) == together
+
+
+def test_a_drafter_is_read_along_the_output_with_its_own_context() -> None:
+    tokens = tokens_at(1.0, 0, budget=4)
+    drafter = presets.drafter(MODEL, "small")
+    expected = target_logits(drafter, PROMPT, tokens)
+    logits = drafter_logits(MODEL, lambda name: drafter, "small", PROMPT, tokens)
+    torch.testing.assert_close(logits, expected)
+    assert not warp(logits, Sampling(1.0)).equal(warp(target_logits(MODEL, PROMPT, tokens), Sampling(1.0)))

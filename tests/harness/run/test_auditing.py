@@ -1,0 +1,100 @@
+"""Every run at T > 0 bets against its cells, and a bias that no enumeration reaches is broken all the same."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from harness.core.method import Claim
+from harness.core.run import Run
+from harness.record.store import Cell, Store
+from harness.registry import ALTERNATIVES, METHODS
+from tests.support.one_by_one import OneByOne, register
+from tests.support.runs import by_label, finished, in_parts, plan_of, start
+
+SIZES = {"tasks": [{"name": "tabular", "prompts_count": 10}], "max_new_tokens": 24, "temperature": [1.0], "warmup": 0}
+
+
+class BiasedLate(OneByOne):
+    """Right for six tokens, and so on every model that an enumeration takes; greedy from there on."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return super().token(run, p) if run.emitted < 6 else p[0].argmax()
+
+
+class BiasedByDesign(BiasedLate):
+    claim = Claim.APPROXIMATE
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cell]:
+    with pytest.MonkeyPatch.context() as patch:
+        register(patch, METHODS, "biased_late", BiasedLate)
+        register(patch, METHODS, "biased_by_design", BiasedByDesign)
+        methods = ["sjd", "speculative", "biased_late", "biased_by_design"]
+        return finished(tmp_path_factory.mktemp("audited") / "run", methods=methods, **SIZES)
+
+
+def test_every_cell_has_its_e_value_and_says_what_it_would_have_seen(cells: dict[str, Cell]) -> None:
+    for cell in cells.values():
+        assert cell.meta["audit_tokens"] == 240 and math.isfinite(cell.meta["audit_log_e"])
+        assert {"audit_best", "audit_visible_tv", "audit_near_cut", "audit_impossible"} <= set(cell.meta)
+
+
+def test_correct_cells_stay_low(cells: dict[str, Cell]) -> None:
+    for label in ("autoregressive T=1", "autoregressive (other seeds) T=1", "sjd T=1", "speculative T=1"):
+        assert cells[label].meta["audit_log_e"] < math.log(20)
+        assert cells[label].meta["verdict"]["word"] != "broken"
+
+
+def test_a_biased_cell_is_broken_whatever_was_enumerated(cells: dict[str, Cell]) -> None:
+    verdict = cells["biased_late T=1"].meta["verdict"]
+    assert verdict["word"] == "broken" and verdict["note"].startswith("audit: e = 1e")
+    assert "once in 5000 cells" in verdict["note"]  # 1000 for each of five that claim the target's distribution
+
+
+def test_a_cell_that_claims_no_such_thing_is_not_broken_by_its_audit(cells: dict[str, Cell]) -> None:
+    meta = cells["biased_by_design T=1"].meta
+    assert meta["audit_log_e"] > math.log(1000) and meta["verdict"]["word"] != "broken"
+
+
+def test_bets_with_a_drafter_use_its_distribution(cells: dict[str, Cell]) -> None:
+    bets = {label: json.loads(cell.samples["audit"].iloc[0]) for label, cell in cells.items() if len(cell.samples)}
+    assert "no residual" in bets["speculative T=1"]["names"] and "no residual" not in bets["sjd T=1"]["names"]
+    assert len(bets["speculative T=1"]["tilts"][0]) == 1 + len(bets["sjd T=1"]["tilts"][0])
+
+
+def test_greedy_cells_are_not_audited(tmp_path: Path) -> None:
+    cell = finished(tmp_path / "run", methods=["sjd"], temperature=[0.0])["sjd T=0"]
+    assert not any(key.startswith("audit") for key in cell.meta) and set(cell.samples["audit"]) == {"{}"}
+
+
+def test_a_masked_model_says_why_it_has_no_audit(tmp_path: Path) -> None:
+    words = {"backbones": ["masked-tabular"], "methods": ["masked_diffusion"], "temperature": [1.0]}
+    for cell in finished(tmp_path / "run", **words).values():
+        assert "no distribution of a next token" in cell.meta["audit_reason"]
+        assert "audit_log_e" not in cell.meta
+
+
+def test_an_alternative_that_fails_leaves_the_sample_and_a_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(outcomes: object) -> None:
+        raise ValueError("no such bias")
+
+    register(monkeypatch, ALTERNATIVES, "fails", fails)  # type: ignore[arg-type]
+    cell = finished(tmp_path / "run", temperature=[1.0], methods=["sjd"])["sjd T=1"]
+    assert "no such bias" in cell.meta["audit_reason"] and set(cell.samples["status"]) == {"ok"}
+
+
+def test_a_run_in_parts_has_the_e_values_of_one_that_was_not_stopped(tmp_path: Path) -> None:
+    plan = plan_of(methods=["speculative"], temperature=[1.0])
+    stopped = start(tmp_path / "parts", plan)
+    in_parts(plan, stopped, (3, 4))
+    whole = finished(tmp_path / "whole", methods=["speculative"], temperature=[1.0])
+    for label, cell in by_label(Store.open(tmp_path / "parts")).items():
+        assert cell.meta["audit_log_e"] == whole[label].meta["audit_log_e"]
