@@ -12,6 +12,7 @@ from rich.table import Table
 from harness.cli import matrix
 from harness.cli.main import emit
 from harness.discover import declare_all
+from harness.errors import UnknownNameError
 from harness.plan import contract, presets, suite
 from harness.plan.presets import Spec
 from harness.registry import METHODS, TASKS
@@ -21,24 +22,35 @@ KINDS = ("methods", "tasks", "backbones", "suites", "matrix")
 
 @click.command(name="list")
 @click.argument("kind", type=click.Choice(KINDS), required=False)
+@click.argument("name", required=False)
+@click.option("--long", is_flag=True, help="Parameters, requirements, sources and licences too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: [{name, kind, claim, needs, source, ...}].")
-def command(kind: str | None, as_json: bool) -> None:
-    """Methods, tasks, backbones and suites, with claims, requirements, sources and parameters.
+def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> None:
+    """Methods, tasks, backbones and suites, a line each; with NAME, everything about one of them.
 
     \b
     stride list                  everything but the matrix
-    stride list methods          claims and parameters
+    stride list methods          claims, and what each does
+    stride list methods sjdpp    its claims, requirements, source, and parameters with their defaults
     stride list matrix           every method on every backbone: runs, or the requirement that it lacks
+    stride list backbones --long
     stride list backbones --json
     """
     declare_all()
     kinds = (kind,) if kind else KINDS[:-1]
-    rows = [row for name in kinds for row in ROWS[name]()]
+    rows = [row for word in kinds for row in ROWS[word]()]
+    if name is not None:
+        known = [row["name"] for row in rows]
+        if name not in known:
+            raise UnknownNameError(str(kind).removesuffix("s"), name, known)
+        rows = [row for row in rows if row["name"] == name]
     if as_json:
         emit(rows)
-        return
-    for name in kinds:
-        _show(name, [row for row in rows if row["kind"] == name.removesuffix("s")])
+    elif name is not None and kind != "matrix":
+        _show_entry(rows[0])
+    else:
+        for word in kinds:
+            _show(word, [row for row in rows if row["kind"] == word.removesuffix("s")], long)
 
 
 def methods() -> list[dict[str, Any]]:
@@ -74,6 +86,7 @@ def tasks() -> list[dict[str, Any]]:
             "needs": [],
             "source": kind.source,
             "params": {f.name: _default(f) for f in dataclasses.fields(kind)},
+            "makes": kind.modality,
             "metrics": list(kind.metrics),
             "runs_code": kind.runs_code,
             "from": TASKS.source(name),
@@ -150,22 +163,62 @@ def _default(f: dataclasses.Field[Any]) -> Any:
     return None if f.default is dataclasses.MISSING else f.default
 
 
-def _show(kind: str, rows: list[dict[str, Any]]) -> None:
+def _show(kind: str, rows: list[dict[str, Any]], long: bool) -> None:
     console = Console()
     if kind == "matrix":
         matrix.show(console, rows)
-        return
-    if kind == "backbones":
+    elif not long:
+        _show_lines(console, kind, rows)
+    elif kind == "backbones":
         console.print(_backbone_table(rows))
-        return
-    table = Table(title=kind, title_justify="left", header_style="bold", expand=False)
-    for column in COLUMNS[kind]:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(_cell(row[column]) for column in COLUMNS[kind]))
-    console.print(table)
+    else:
+        table = Table(title=kind, title_justify="left", header_style="bold", expand=False)
+        for column in COLUMNS[kind]:
+            table.add_column(column, overflow="fold")
+        for row in rows:
+            table.add_row(*(_cell(row[column]) for column in COLUMNS[kind]))
+        console.print(table)
 
 
+def _show_lines(console: Console, kind: str, rows: list[dict[str, Any]]) -> None:
+    """Print a line an entry; the last column is cut where the terminal ends."""
+    heads = [HEADS.get(column, column) for column in LINES[kind]]
+    cells = [heads, *([_line_cell(row, column) for column in LINES[kind]] for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    click.echo(kind)
+    for line in cells:
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        click.echo(text if len(text) <= console.width else f"{text[: console.width - 1]}…")
+    click.echo(f"more: stride list {kind} NAME, or --long\n")
+
+
+def _line_cell(row: dict[str, Any], column: str) -> str:
+    return CLAIMS[row["claim"]] if column == "claim" else _cell(row[column])
+
+
+def _show_entry(row: dict[str, Any]) -> None:
+    """Print everything about one entry, a field a line, and its parameters with their defaults."""
+    click.echo(f"{row['name']}: {row['summary']}")
+    for key, value in row.items():
+        if key not in ("name", "kind", "summary", "params", "claim") and (text := _cell(value)):
+            click.echo(f"  {HEADS.get(key, key)}: {text}")
+    if row.get("params"):
+        click.echo("  parameters:")
+        for key, value in row["params"].items():
+            click.echo(f"    {key}: {value}")
+
+
+LINES = {
+    "methods": ("name", "claim", "summary"),
+    "tasks": ("name", "makes", "summary"),
+    "backbones": ("name", "modality", "ready", "size"),
+    "suites": ("name", "summary"),
+}
+"""Columns of the short tables."""
+CLAIMS = {"SAME_LAW": "exact", "SAME_GREEDY": "exact at T = 0", "APPROXIMATE": "approximate"}
+"""What a claim says of the output distribution, in the short table."""
+HEADS = {"modality": "makes", "ready": "here", "summary": "what it does", "exact_at": "exact at"}
+"""Words for keys of the rows."""
 COLUMNS = {
     "methods": ("name", "claims", "params", "needs", "source", "from"),
     "tasks": ("name", "summary", "params", "metrics", "from"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,14 @@ from harness.record.store import Cell, Store
 @click.option("--prompt", help="Print this prompt's output and steps.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: the cell's meta and metrics.")
 def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> None:
-    """Print a cell's verdict, metrics, acceptance by depth and outputs. CELL is any part of a cell's id.
+    """Print a cell's verdict, metrics, acceptance by depth and outputs.
+
+    CELL is a cell's id, or parts of it in their order that no other cell has, such as prompt_lookup.T0.
 
     \b
     stride show runs/quick-20260101-120000                        the ids of its cells
-    stride show runs/quick-20260101-120000 prompt_lookup
-    stride show runs/quick-20260101-120000 prompt_lookup --prompt HumanEval/3
+    stride show runs/quick-20260101-120000 prompt_lookup.T0
+    stride show runs/quick-20260101-120000 prompt_lookup.T0 --prompt HumanEval/3
     """
     store = Store.open(run)
     if cell is None and prompt is not None:
@@ -50,17 +53,27 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
 
 
 def match_cell(store: Store, text: str) -> str:
-    """The only cell of a run whose id contains ``text``.
+    """The only cell of a run whose id is ``text``, begins with it, contains it, or contains its parts in their order.
 
     Raises:
-        UnknownNameError: there is none, or several.
+        UnknownNameError: there is no such cell. UsageError: there are several; they are listed.
     """
-    names = [name for name in store.cells() if text in name]
-    if text in names:
+    ids = store.cells()
+    if text in ids:
         return text
-    if len(names) != 1:
-        raise UnknownNameError("single cell", text, names or store.cells())
-    return names[0]
+    parts = re.compile(".*".join(map(re.escape, text.split("."))))
+    for matches in (
+        [name for name in ids if name.startswith(f"{text}.")],
+        [name for name in ids if name.startswith(f"{text}-")],
+        [name for name in ids if text in name],
+        [name for name in ids if parts.search(name)],
+    ):
+        if len(matches) == 1:
+            return matches[0]
+        if matches:
+            listed = "".join(f"\n  {name}" for name in matches)
+            raise UsageError(f"{text!r} fits {len(matches)} cells; write more of one's id:{listed}")
+    raise UnknownNameError("cell", text, ids)
 
 
 def _document(cell: Cell) -> dict[str, Any]:

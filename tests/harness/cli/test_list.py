@@ -16,6 +16,7 @@ from harness.cli import matrix
 from harness.core.capabilities import Requirement
 from harness.plan import presets
 from harness.registry import BACKBONES, METHODS
+from tests.support.cli import stride
 
 WIDTH = 100
 
@@ -56,7 +57,7 @@ def test_a_backbone_is_listed_with_source_size_modality_capabilities_licence_and
 
 
 def test_the_table_fits_a_hundred_columns_and_truncates_no_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = printed(monkeypatch, "backbones")
+    text = printed(monkeypatch, "backbones", "--long")
     assert max(map(len, text.splitlines())) <= WIDTH
     for name, spec in presets.by_name().items():
         assert any(line.split()[:1] == [name] for line in text.splitlines()), name
@@ -67,6 +68,30 @@ def test_the_table_fits_a_hundred_columns_and_truncates_no_name(monkeypatch: pyt
     assert "deepseek off" in text
 
 
+@pytest.mark.parametrize("kind", ["methods", "tasks", "backbones", "suites"])
+def test_each_entry_has_a_line_of_at_most_eighty_columns(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    names = [row["name"] for row in document(monkeypatch, kind)]
+    monkeypatch.setenv("COLUMNS", "80")
+    done = CliRunner().invoke(verb.command, [kind], catch_exceptions=False)
+    title, _, *lines = done.output.rstrip().splitlines()
+    assert title == kind
+    assert [line.split()[0] for line in lines] == [*names, "more:"]
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_named_entry_has_its_parameters_and_requirements(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = printed(monkeypatch, "methods", "adt_tree")
+    assert "needs: GRID, HIDDEN, TREE_MASK" in text
+    assert "    features: eagle1\n" in text and "    nodes: 16\n" in text
+    assert "licence: Apache-2.0" in printed(monkeypatch, "backbones", "embedded-image")
+
+
+def test_an_unknown_entry_is_an_error_with_the_nearest_name() -> None:
+    outcome = stride("list", "methods", "sjdd")
+    assert outcome.code == 2
+    assert "there is no method 'sjdd'; did you mean 'sjd'" in outcome.err
+
+
 def test_a_template_in_use_is_shown_as_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.yaml").write_text(
         "adapter: hf_causal\nsource: {folder: /nowhere}\ntemplate: own\nchat: true\nlicence: x\nnote: y\n"
@@ -74,7 +99,7 @@ def test_a_template_in_use_is_shown_as_on(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("STRIDE_PRESETS", str(tmp_path))
     row = next(row for row in document(monkeypatch, "backbones") if row["name"] == "mine")
     assert (row["template"], row["chat"], row["ready"]) == ("own", True, False)
-    assert "own on" in printed(monkeypatch, "backbones")
+    assert "own on" in printed(monkeypatch, "backbones", "--long")
 
 
 def test_the_matrix_and_its_table_have_every_pair(monkeypatch: pytest.MonkeyPatch) -> None:
