@@ -10,7 +10,7 @@ import click
 from harness.cli.main import emit
 from harness.errors import UsageError
 from harness.record.store import Store
-from reports.gate.decision import make_baseline
+from reports.gate.baseline import make_baseline
 
 
 @click.group(name="baseline")
@@ -26,22 +26,27 @@ def command() -> None:
 @command.command(name="make")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--out", type=click.Path(path_type=Path), default=Path("baseline.json"), show_default=True, help="File.")
+@click.option(
+    "--again", type=click.Path(path_type=Path), multiple=True, help="A rerun with another seed; may be repeated."
+)
 @click.option("--force", is_flag=True, help="Replace a baseline that is there already.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {baseline, cells}.")
-def make(run: Path, out: Path, force: bool, as_json: bool) -> None:
-    """Write the counts of every cell that drafts, by prompt and seed, and the verdict of every cell.
+def make(run: Path, out: Path, again: tuple[Path, ...], force: bool, as_json: bool) -> None:
+    """Write the counts, scores and times of every cell but plain decoding, by prompt and seed, and all verdicts.
 
-    The run must be finished.
+    The run must be finished. Reruns of the suite with other seeds (A/A reruns) show how far figures move where nothing
+    changed; the gate then takes its margins from them. Two or three reruns are enough.
 
     \b
     stride baseline make runs/nightly --out baseline.json
-    stride baseline make runs/nightly --out baseline.json --force
+    stride run nightly --seed 1 --out runs/again1
+    stride baseline make runs/nightly --again runs/again1 --again runs/again2 --out baseline.json --force
     """
     if out.exists() and not force:
         raise UsageError(f"{out} is there already; name another file with --out, or replace it with --force")
-    document = make_baseline(Store.open(run))
+    document = make_baseline(Store.open(run), [Store.open(path) for path in again])
     out.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     if as_json:
         emit({"baseline": str(out), "cells": list(document["cells"])})
     else:
-        click.echo(f"wrote {out}: {len(document['cells'])} cells")
+        click.echo(f"wrote {out}: {len(document['cells'])} cells, {len(again)} A/A reruns")

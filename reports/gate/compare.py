@@ -14,6 +14,7 @@ from rich.table import Table
 
 from harness.errors import printable_line
 from harness.record import stats
+from harness.record.counting import counting_difference
 from harness.record.metrics import METRICS
 from reports.summary import FinishedCell
 from reports.text_table import markdown_lines, number
@@ -24,8 +25,9 @@ if TYPE_CHECKING:
 SEEDING = ("seed", "stop_at_eos", "batch", "role")
 MATCHED = ("method", "params", "backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", *SEEDING)
 COUNTS = ("tau_minus_1", "acceptance")
+PASSES = "scr"
 SECONDS = "ms_per_token"
-TITLES = {"tau_minus_1": "tau - 1", "ms_per_token": "ms/token", "logprob": "log-prob"}
+TITLES = {"tau_minus_1": "tau - 1", "scr": "SCR", "ms_per_token": "ms/token", "logprob": "log-prob"}
 DIGITS = {"ms_per_token": 2}
 
 
@@ -54,9 +56,12 @@ def compare(a: Store, b: Store) -> Comparison:
     same_machine = machines[0] is not None and machines[0] == machines[1]
     names = " and ".join(str(machine or "unknown") for machine in machines)
     notes = [] if same_machine else [f"seconds are not compared: the machines differ ({names})"]
+    counting = counting_difference(a.manifest, b.manifest)
+    notes += [f"passes and seconds are not compared: {counting}"] if counting else []
+    left_out = {PASSES, SECONDS} if counting else set() if same_machine else {SECONDS}
     rows: list[dict[str, Any]] = []
     for key in (key for key in cells_a if key in cells_b):
-        cell_rows = _compare_cells(cells_a[key], cells_b[key], same_machine)
+        cell_rows = _compare_cells(cells_a[key], cells_b[key], left_out)
         rows += cell_rows
         if not cell_rows:
             notes.append(f"{_name(cells_a[key])}: the runs share no finished prompt and seed")
@@ -80,7 +85,7 @@ def _temperature(meta: Mapping[str, Any]) -> float:
     return float((meta.get("sampling") or {}).get("temperature", 0.0))
 
 
-def _compare_cells(a: Cell, b: Cell, same_machine: bool) -> list[dict[str, Any]]:
+def _compare_cells(a: Cell, b: Cell, left_out: set[str]) -> list[dict[str, Any]]:
     sides = [FinishedCell.of(cell) for cell in (a, b)]
     shared = sides[0].totals.index.intersection(sides[1].totals.index)
     if not len(shared):
@@ -96,13 +101,16 @@ def _compare_cells(a: Cell, b: Cell, same_machine: bool) -> list[dict[str, Any]]
         "pairs": len(shared),
         "equal": int((outputs[0] == outputs[1]).sum()),
     }
-    columns = {name: (METRICS[name].numerator, METRICS[name].denominator) for name in (*COUNTS, SECONDS, "logprob")}
+    columns = {
+        name: (METRICS[name].numerator, METRICS[name].denominator) for name in (*COUNTS, PASSES, SECONDS, "logprob")
+    }
     columns["agreement"] = ("agreement", "one")
     rows = []
     for name, (numerator, denominator) in columns.items():
         gap = stats.difference(before, after, numerator, denominator)
         idle = name in COUNTS and not before["drafted"].sum() and not after["drafted"].sum()
-        if gap is None or idle or (name == SECONDS and not same_machine):
+        one_a_step = all((side["nfe"] == side["steps"]).all() for side in (before, after))  # SCR is tau then
+        if gap is None or idle or name in left_out or (name == PASSES and one_a_step):
             continue
         minus = METRICS[name].minus if name in METRICS else 0.0
         ratios = {"a": stats.ratio(before, numerator, denominator, minus)}

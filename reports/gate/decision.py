@@ -1,20 +1,20 @@
-"""Did acceptance get worse? Compares the counts of a run with a stored baseline, paired by prompt and seed.
+"""Did a change make decoding worse? Compares a run with a stored baseline, paired by prompt and seed.
 
-Counts do not depend on hardware. Two relative changes are tested in each cell that drafts: of tau - 1 and of the
-acceptance rate along the path. Raw tau is not tested, because every step emits one token whatever it accepts.
+Counts do not depend on hardware. Relative changes are tested in each cell: of tau - 1, acceptance and the drafts
+expected to be accepted where it drafts, of SCR where that says more, of log-probability and scores, and of the speed-up
+where the machines are equal and the baseline knows its noise. Raw tau is not tested, because every step emits one
+token whatever it accepts.
 
-- fail: a verdict fell from exact or became broken; or a change is significantly below zero and exceeds the margin. The
-  test is a one-sided bootstrap over prompts at 2.5 %, with Holm's adjustment over all rows.
-- pass: the records are identical, or the one-sided 95 % lower bound is above minus the margin.
+- fail: a verdict got worse, an e-value refutes the claim, or a figure dropped significantly. The test is a one-sided
+  bootstrap over prompts at 0.5 %, with Holm's adjustment over all rows. A drop within ``--margin`` never fails.
+- pass: the records are identical, or the one-sided 95 % lower bound is above minus the margin. The margin is the one
+  that is asked for, or the one that the baseline's A/A reruns justify, or 5 %.
 - inconclusive: neither, or too few prompts.
 - error: a cell, prompt or repetition of the baseline is missing or failed.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -23,26 +23,38 @@ import numpy as np
 import pandas as pd
 from scipy.stats import t
 
-from harness.errors import StoreError, UsageError, printable
 from harness.record import stats
-from harness.record.metrics import METRICS, totals
-from reports.text_table import markdown_lines, number
+from reports.gate.baseline import (
+    COUNTS,
+    SCORE,
+    Tested,
+    check,
+    figures_of,
+    frame_of,
+    machine_of,
+    margin,
+    tested,
+    verdict_of,
+)
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
 
-SCHEMA = 1
-WHERE = ("device", "machine", "allow_code_execution")
-"""Entries of a run's key that counts do not depend on."""
 ALPHA = 0.05
 """One-sided level of the bounds."""
-FAIL_ALPHA = 0.025
-"""Level of a failure: half of ``ALPHA``, because a bootstrap over six prompts is overconfident."""
+FAIL_ALPHA = 0.005
+"""Level of a failure of the whole gate: half of 1 %, because a bootstrap over few prompts is overconfident."""
+POWER = 0.95
+"""How often a drop as large as the visible one fails."""
+HAND_SET = 0.05
+"""Drop within which a cell passes where neither the command nor A/A reruns say."""
+NEGLIGIBLE = 0.002
+"""A drop below this never fails: rounding on another machine moves figures as much."""
+REFUTED = float(np.log(1000))
+"""Log e-value from which on a claim of the same distribution is refuted."""
 EXIT = {"pass": 0, "fail": 1, "error": 2, "inconclusive": 4}
-TESTED = ("tau_minus_1", "acceptance")
-COUNTS = ["output", "steps", "accepted", "tested", "drafted"]
-FREE = "free_"
-"""Prefix of the columns of `metrics.totals` that leave forced tokens out; a baseline stores these alone."""
+ORDER = ("exact", "approximate", "unverified", None, "broken")
+"""Verdicts from the best to the worst; None: no sample succeeded."""
 
 
 @dataclass(frozen=True)
@@ -52,17 +64,20 @@ class Row:
     Args:
         cell: its name in the store.
         label: its name in tables.
-        metric: one of ``TESTED``.
+        metric: a name of `baseline.tested`, "verdict" or "e-value".
         verdict: error, fail, inconclusive or pass.
         why: the reason of the verdict.
+        title: the metric in words.
         before: the metric of the baseline, over the pairs.
         after: the metric of the run, over the pairs.
-        change: after / before - 1.
+        change: after / before - 1, with the sign turned where less is better.
         low: one-sided 95 % lower bound of the change.
         high: one-sided 95 % upper bound of the change.
         error: standard error of the change.
         p: p-value of "no drop", adjusted by Holm.
-        visible: the smallest drop that this many prompts would fail four times in five.
+        margin: the drop within which the row passes.
+        visible: the smallest true drop that fails 95 times in 100.
+        noise: standard error of the change between equal runs, as A/A reruns show it.
         pairs: samples compared.
         prompts: prompts compared.
         identical: pairs of equal outputs and counts.
@@ -73,6 +88,7 @@ class Row:
     metric: str
     verdict: str
     why: str
+    title: str = ""
     before: float | None = None
     after: float | None = None
     change: float | None = None
@@ -80,7 +96,9 @@ class Row:
     high: float | None = None
     error: float | None = None
     p: float | None = None
+    margin: float | None = None
     visible: float | None = None
+    noise: float | None = None
     pairs: int = 0
     prompts: int = 0
     identical: int = 0
@@ -93,12 +111,16 @@ class Result:
     Args:
         verdict: the worst verdict of the rows: error, fail, inconclusive, pass.
         rows: one a cell and metric.
-        margin: the relative drop that was tolerated.
+        removed: cells of the baseline whose method the run's suite does not have.
+        added: cells that the baseline does not have.
+        notes: what was not compared, and why.
     """
 
     verdict: str
     rows: tuple[Row, ...]
-    margin: float
+    removed: tuple[str, ...] = ()
+    added: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     @property
     def exit_code(self) -> int:
@@ -106,138 +128,92 @@ class Result:
         return EXIT[self.verdict]
 
 
-def make_baseline(store: Store) -> dict[str, Any]:
-    """Return the counts of every cell that drafts and the verdicts of all, as a JSON document with its own checksum.
-
-    Raises:
-        UsageError: the run is not finished, or no cell drafts, so there is nothing to guard.
-    """
-    planned = [name for name, meta in store.manifest["cells"].items() if meta.get("status") == "planned"]
-    finished = set(store.cells())
-    if missing := [name for name in planned if name not in finished]:
-        names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
-        raise UsageError(
-            f"the run in {store.path} is not finished: {len(missing)} of {len(planned)} cells are missing ({names}). "
-            f"Finish it with `stride run ... --resume --out {store.path}`"
-        )
-    cells, verdicts = {}, {}
-    for name in store.cells():
-        cell = store.cell(name)
-        counts = counts_of(cell)
-        verdicts[name] = _verdict(cell)
-        if counts["drafted"].sum():
-            rows = [[*map(_plain, index), *map(_plain, row)] for index, *row in counts.itertuples(name=None)]
-            cells[name] = {"label": cell.meta.get("label", name), "samples": rows}
-    if not cells:
-        raise UsageError(f"no finished cell of {store.path} drafts tokens: a gate would compare nothing")
-    columns = ["prompt", "repetition", *COUNTS, "sha256"]
-    document = {"schema": SCHEMA, "kind": "stridebench baseline", "key": dict(store.manifest["key"])}
-    document |= {"columns": columns, "cells": cells, "verdicts": verdicts}
-    return {**document, "sha256": _digest(document)}
-
-
-def _verdict(cell: Cell) -> str | None:
-    """Return the word of a cell's verdict; None where no sample succeeded."""
-    word: str | None = (cell.meta.get("verdict") or {}).get("word")
-    return word
-
-
-def counts_of(cell: Cell) -> pd.DataFrame:
-    """Return columns COUNTS and sha256 of every counted sample; the last three counts leave forced tokens out."""
-    sums = totals(cell.samples, cell.steps)
-    sums = sums.assign(**{name: sums[f"{FREE}{name}"] for name in COUNTS if f"{FREE}{name}" in sums})
-    counts = sums[COUNTS].fillna(0).astype(int)  # a sample without steps has an empty output
-    counted = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
-    return counts.join(counted.set_index(["prompt", "repetition"])["sha256"]).sort_index()
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _digest(document: Mapping[str, Any]) -> str:
-    content = {key: value for key, value in document.items() if key != "sha256"}
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
-
-
-def gate(store: Store, baseline: Mapping[str, Any], margin: float = 0.05, min_prompts: int = 6) -> Result:
+def gate(
+    store: Store, baseline: Mapping[str, Any], tolerated: float | None = None, min_prompts: int = stats.FEWEST
+) -> Result:
     """Test every cell of ``baseline`` in ``store``.
 
     Args:
         store: the run.
         baseline: a document of ``make_baseline``.
-        margin: relative drop that is tolerated.
+        tolerated: relative drop that never fails and always passes; None: the A/A reruns say.
         min_prompts: a cell with fewer prompts is inconclusive, even where it is identical.
 
     Raises:
-        StoreError: the baseline is damaged or has another schema.
+        StoreError: the baseline is damaged, has another schema, or counts otherwise.
         UsageError: the baseline was made from another suite; the message names the keys that differ.
     """
-    _check(store, baseline)
+    check(store, baseline)
+    finished, removed = set(store.cells()), []
+    seconds = machine_of(store) is not None and machine_of(store) == baseline.get("machine")
     rows: list[Row] = []
     for name, cell in baseline["cells"].items():
-        before = pd.DataFrame(cell["samples"], columns=baseline["columns"]).set_index(["prompt", "repetition"])
-        after = store.cell(name) if name in store.cells() else None
-        rows += _cell_rows(Row(name, cell["label"], "", "", ""), before, after, min_prompts)
-    rows = [*_verdict_rows(store, baseline), *_decide(rows, margin)]
+        if name not in store.manifest["cells"] and _other_methods(store, baseline):
+            removed.append(cell["label"])
+            continue
+        before = frame_of(baseline, cell)
+        before = before if seconds else before.drop(columns="speedup", errors="ignore")
+        after = store.cell(name) if name in finished else None
+        row = Row(name, cell["label"], "", "", "")
+        rows += _cell_rows(store, row, before, after, min_prompts, cell.get("noise") or {})
+    rows = [*_verdict_rows(store, baseline), *_e_value_rows(store), *_decide(rows, tolerated)]
+    known = {*baseline["cells"], *baseline.get("verdicts", {})}
+    added = tuple(str(store.cell(name).meta.get("label", name)) for name in store.cells() if name not in known)
+    notes = () if seconds else ("seconds are not compared: the machines differ",)
+    if not rows:
+        rows = [Row("", "all cells", "", "error", "the run and the baseline share no cell")]
+    return Result(_worst(rows), tuple(rows), tuple(removed), added, notes)
+
+
+def _worst(rows: list[Row]) -> str:
     verdicts = {row.verdict for row in rows}
-    worst = next(word for word in ("error", "fail", "inconclusive", "pass") if word in verdicts)
-    return Result(worst, tuple(rows), margin)
+    return next(word for word in ("error", "fail", "inconclusive", "pass") if word in verdicts)
+
+
+def _other_methods(store: Store, baseline: Mapping[str, Any]) -> bool:
+    return bool(store.manifest["key"].get("methods") != baseline["key"].get("methods"))
 
 
 def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield a failure for each cell whose verdict was exact and is not any more, or is broken and was not."""
-    finished = set(store.cells())
-    for name, before in baseline.get("verdicts", {}).items():  # older baselines have none
-        if name in finished and before is not None:
-            cell = store.cell(name)
-            after = _verdict(cell)
-            if after != before and (before == "exact" or after == "broken"):
-                why = f"the verdict was {before} and is {after or 'none, since no sample succeeded'}"
-                yield Row(name, cell.meta.get("label", name), "verdict", "fail", why)
+    """Yield a failure for each cell whose verdict got worse, and for each new cell that is broken."""
+    verdicts = baseline.get("verdicts")
+    if verdicts is None:  # older baselines have none
+        return
+    for name in store.cells():
+        cell = store.cell(name)
+        before, after = verdicts.get(name), verdict_of(cell)
+        worse = after == "broken" if name not in verdicts or before is None else _rank(after) > _rank(before)
+        if worse and before != after:
+            known = f"was {before} and" if before is not None else "of a new cell" if name not in verdicts else ""
+            why = f"the verdict {known} is {after or 'none, since no sample succeeded'}".replace("  ", " ")
+            yield Row(name, cell.meta.get("label", name), "verdict", "fail", why)
 
 
-def _check(store: Store, baseline: Mapping[str, Any]) -> None:
-    if baseline.get("kind") != "stridebench baseline" or baseline.get("schema") != SCHEMA:
-        raise StoreError(
-            f"not a baseline of schema {SCHEMA} (kind {baseline.get('kind')!r}, schema "
-            f"{baseline.get('schema')!r}); make one with `stride baseline make RUN`"
-        )
-    if baseline.get("sha256") != _digest(baseline):
-        raise StoreError("the baseline does not match its checksum: it was cut short or edited; make it again")
-    stored, current = _comparable(baseline["key"], store.manifest["key"])
-    differing = list(_differences(stored, current))
-    if differing:
-        raise UsageError(
-            f"the baseline was made from another suite than {store.path}: {'; '.join(differing)}. "
-            f"Compare runs of one suite, or make a new baseline."
-        )
+def _rank(word: str | None) -> int:
+    return ORDER.index(word) if word in ORDER else ORDER.index("unverified")
 
 
-def _comparable(baseline: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Both keys without the entries of ``WHERE``.
-
-    Where the tasks differ, both lose the limit and the prompts as well: the shared prompts are compared.
-    """
-    keys = [{name: value for name, value in key.items() if name not in WHERE} for key in (baseline, run)]
-    if keys[0].get("tasks") == keys[1].get("tasks"):
-        return keys
-    unlimited = []
-    for key in keys:
-        tasks = [{name: value for name, value in task.items() if name != "limit"} for task in key.get("tasks", ())]
-        unlimited.append({name: value for name, value in key.items() if name != "prompts"} | {"tasks": tasks})
-    return unlimited
-
-
-def _differences(baseline: Any, run: Any, path: str = "") -> Iterator[str]:
-    if isinstance(baseline, Mapping) and isinstance(run, Mapping):
-        for key in sorted({*baseline, *run}):
-            yield from _differences(baseline.get(key), run.get(key), f"{path}.{key}" if path else str(key))
-    elif json.dumps(baseline, sort_keys=True) != json.dumps(run, sort_keys=True):
-        yield f"{path} is {baseline!r} there and {run!r} here"
+def _e_value_rows(store: Store) -> Iterator[Row]:
+    """Yield a row for each audited cell that claims the target's distribution; e >= 1000 refutes it."""
+    for name in store.cells():
+        meta = store.cell(name).meta
+        log_e = meta.get("audit_log_e")
+        if log_e is None or meta.get("claim") != "SAME_LAW":
+            continue
+        label, visible = meta.get("label", name), meta.get("audit_visible_tv")
+        if not np.isfinite(log_e) and log_e != np.inf:
+            yield Row(name, label, "e-value", "inconclusive", f"the audit's e-value is {log_e}")
+            continue
+        text = f"log e = {log_e:.1f} after {meta.get('audit_tokens')} tokens"
+        text += f"; a bias of TV {visible:.2g} a token would be seen" if visible is not None else ""
+        refuted = log_e >= REFUTED
+        why = f"refuted by {meta.get('audit_best')}: {text}" if refuted else text
+        yield Row(name, label, "e-value", "fail" if refuted else "pass", why)
 
 
-def _cell_rows(row: Row, before: pd.DataFrame, cell: Cell | None, min_prompts: int) -> list[Row]:
+def _cell_rows(
+    store: Store, row: Row, before: pd.DataFrame, cell: Cell | None, min_prompts: int, noise: Mapping[str, float]
+) -> list[Row]:
     """Return the tests of one cell; a row with an empty verdict awaits Holm's adjustment."""
     if cell is None:
         return [replace(row, verdict="error", why="the run has no such finished cell")]
@@ -246,108 +222,94 @@ def _cell_rows(row: Row, before: pd.DataFrame, cell: Cell | None, min_prompts: i
     if len(failed):
         names = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in failed[:5])
         return [replace(row, verdict="error", why=f"{len(failed)} samples failed: {names}")]
-    after = counts_of(cell)
+    after = figures_of(store, cell)
     before = before.loc[before.index.intersection(after.index)]
     if before.empty:
         return [replace(row, verdict="error", why="the run and the baseline share no prompt")]
     after = after.loc[before.index]
-    equal = (before[[*COUNTS, "sha256"]] == after[[*COUNTS, "sha256"]]).all(axis=1)
+    compared = [name for name in (*COUNTS, "nfe", "sha256") if name in before]
+    equal = (before[compared] == after[compared]).all(axis=1)
     prompts = before.index.get_level_values("prompt").nunique()
     row = replace(row, pairs=len(before), prompts=prompts, identical=int(equal.sum()))
-    return [_test(replace(row, metric=name), before, after, min_prompts) for name in TESTED]
+    figures = {name: figure for name, figure in tested(before, after).items() if figure.noise or name in noise}
+    rows = [
+        _test(replace(row, metric=name, title=figure.title, noise=noise.get(name)), figure, before, after, min_prompts)
+        for name, figure in figures.items()
+    ]
+    lost = [
+        name for name in map(str, before) if name.startswith(SCORE) and name not in after and before[name].notna().any()
+    ]
+    why = "the run was not scored, and the baseline was"
+    return rows + [replace(row, metric=name, verdict="inconclusive", why=why) for name in lost]
 
 
-def _test(row: Row, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> Row:
-    metric = METRICS[row.metric]
-    columns = (metric.numerator.removeprefix(FREE), metric.denominator.removeprefix(FREE))
-    ratios = [stats.ratio(frame, *columns, metric.minus) for frame in (before, after)]
-    row = replace(row, before=_estimate(ratios[0]), after=_estimate(ratios[1]))
+def _test(row: Row, figure: Tested, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> Row:
+    row = replace(row, before=figure.value(before), after=figure.value(after))
     if row.prompts < min_prompts:
         return replace(row, verdict="inconclusive", why=f"{row.prompts} prompts; {min_prompts} are needed")
     if row.prompts < stats.FEWEST:
         return replace(row, verdict="inconclusive", why=f"{row.prompts} prompts; an interval needs {stats.FEWEST}")
-    if row.identical == row.pairs:
-        return replace(row, verdict="pass", why="identical", change=0.0, low=0.0, high=0.0)
-    change = stats.change(before, after, *columns, metric.minus)
+    if figure.noise and row.identical == row.pairs and _equal(figure, before, after):
+        noise = row.noise if row.noise is not None else figure.unpaired_error(before)
+        return replace(row, verdict="pass", why="identical", change=0.0, low=0.0, high=0.0, noise=noise)
+    change = figure.change(before, after)
     if change is None and not row.before:
-        return replace(row, verdict="pass", why="the baseline accepted nothing: there is nothing to lose")
-    if change is None:
-        return replace(row, verdict="inconclusive", why="nothing was tested any more")
-    bounds, p = change.interval(1 - 2 * ALPHA), change.p_below(0.0)
-    row = replace(row, change=change.estimate, low=bounds.low, high=bounds.high, p=p, error=change.error)
-    return row if p is not None else replace(row, verdict="inconclusive", why="too many prompts accept nothing")
+        return replace(row, verdict="pass", why="the baseline has none of it: there is nothing to lose")
+    if change is None or change.error is None:
+        return replace(row, verdict="inconclusive", why="nothing was counted any more")
+    if not figure.noise:  # seconds: the machine's noise is in the A/A reruns, not in the spread over prompts
+        error = max(change.error, row.noise or 0.0)
+        half = float(t.ppf(1 - ALPHA, row.prompts - 1)) * error
+        p = float(t.cdf(change.estimate / error, row.prompts - 1)) if error else 1.0
+        low, high = change.estimate - half, change.estimate + half
+        return replace(row, change=change.estimate, low=low, high=high, p=p, error=error)
+    bounds, p_drop = change.interval(1 - 2 * ALPHA), change.p_below(0.0)
+    return replace(row, change=change.estimate, low=bounds.low, high=bounds.high, p=p_drop, error=change.error)
 
 
-def _estimate(interval: stats.Interval | None) -> float | None:
-    return interval.estimate if interval else None
+def _equal(figure: Tested, before: pd.DataFrame, after: pd.DataFrame) -> bool:
+    """Whether both sides have the same values of a figure, up to rounding; a missing value equals none."""
+    names = [name for name in (figure.numerator, figure.denominator) if name != "one"]
+    first, second = (side[names].to_numpy(dtype=np.float64) for side in (before, after))
+    return bool(np.isclose(first, second, rtol=1e-9, atol=1e-12, equal_nan=True).all())
 
 
-def _decide(rows: list[Row], margin: float) -> list[Row]:
+def _decide(rows: list[Row], tolerated: float | None) -> list[Row]:
     """Give a verdict to the rows that have none yet, with Holm's adjustment over these."""
     undecided = [i for i, row in enumerate(rows) if not row.verdict]
     adjusted = stats.holm([rows[i].p or 0.0 for i in undecided])
     for i, p in zip(undecided, adjusted, strict=True):
         row, error = rows[i], rows[i].error or 0.0
+        if tolerated is not None:
+            allowed, source = tolerated, "asked for"
+        elif row.noise is not None:
+            allowed, source = max(margin(row.noise, row.prompts, len(rows)), NEGLIGIBLE), "of A/A reruns"
+        elif row.metric == "logprob" or row.metric.startswith(SCORE):
+            allowed, source = np.inf, ""
+        else:
+            allowed, source = HAND_SET, "set by hand: make the baseline with A/A reruns"
+        harmless = NEGLIGIBLE if tolerated is None else tolerated
         critical = t.ppf(1 - FAIL_ALPHA / len(undecided), row.prompts - 1)
-        visible = max(margin, critical * error) + t.ppf(0.8, row.prompts - 1) * error
-        change, low = row.change or 0.0, row.low or 0.0
-        if p < FAIL_ALPHA and change < -margin:
-            verdict, why = "fail", f"a drop beyond the margin of {margin:.0%}"
-        elif low > -margin:
-            verdict, why = "pass", "improved" if low > 0 else "within the margin"
+        visible = max(harmless, critical * error) + t.ppf(POWER, row.prompts - 1) * error
+        change, low = row.change or 0.0, row.low if row.low is not None else -np.inf
+        if p < FAIL_ALPHA and change < -harmless:
+            verdict, why = "fail", "a significant drop" + (f" beyond {harmless:.1%}" if tolerated is not None else "")
+        elif low > -allowed:
+            within = f"within the margin of {allowed:.1%} ({source})" if np.isfinite(allowed) else "no significant drop"
+            verdict, why = "pass", "improved" if low > 0 else within
         else:
-            verdict, why = "inconclusive", f"the interval reaches beyond a drop of {margin:.0%}: more prompts"
-        rows[i] = replace(row, verdict=verdict, why=why, p=p, visible=float(min(visible, 1.0)))
-    return rows
+            verdict, why = "inconclusive", f"the interval reaches beyond a drop of {allowed:.1%} ({source})"
+        rows[i] = replace(row, verdict=verdict, why=why, p=p, margin=_finite(allowed), visible=float(min(visible, 1.0)))
+    return [_with_visible(row) for row in rows]
 
 
-def markdown(result: Result) -> str:
-    """Return the verdict and a table of all rows."""
-    titles = ["cell", "metric", "verdict", "before", "after", "change", "p", "visible drop", "prompts", "why"]
-    rows = [
-        [
-            row.label,
-            row.metric.replace("tau_minus_1", "tau - 1"),
-            row.verdict,
-            number(row.before, 3),
-            number(row.after, 3),
-            _percent(row.change) + (f" [{_percent(row.low)}, {_percent(row.high)}]" if row.p is not None else ""),
-            number(row.p, 4),
-            _percent(row.visible).lstrip("+"),
-            str(row.prompts),
-            row.why,
-        ]
-        for row in result.rows
-    ]
-    note = "change: relative, with one-sided 95 % bounds; p: of no drop, Holm; visible drop: seen 4 times in 5"
-    head = f"# Gate: {result.verdict} (margin {result.margin:.0%})"
-    return "\n".join([head, "", *markdown_lines(titles, rows), "", note, ""])
+def _finite(value: float) -> float | None:
+    return float(value) if np.isfinite(value) else None
 
 
-def _percent(value: float | None) -> str:
-    return "-" if value is None else f"{value:+.1%}"
-
-
-def junit(result: Result) -> str:
-    """Return JUnit XML: one test case a row. Inconclusive rows are skipped tests with their reason."""
-    counts = {word: sum(row.verdict == word for row in result.rows) for word in EXIT}
-    suite = ET.Element(
-        "testsuite",
-        name="stride gate",
-        tests=str(len(result.rows)),
-        failures=str(counts["fail"]),
-        errors=str(counts["error"]),
-        skipped=str(counts["inconclusive"]),
-    )
-    words = {"fail": "failure", "error": "error", "inconclusive": "skipped"}
-    for row in result.rows:
-        case = ET.SubElement(
-            suite, "testcase", classname=printable(row.cell), name=printable(f"{row.label}: {row.metric or 'present'}")
-        )
-        text = f"{row.why}; change {_percent(row.change)} [{_percent(row.low)}, {_percent(row.high)}]"
-        if row.verdict in words:
-            ET.SubElement(case, words[row.verdict], message=printable(text))
-        else:
-            ET.SubElement(case, "system-out").text = printable(text)
-    ET.indent(suite)
-    return '<?xml version="1.0" encoding="UTF-8"?>\n' + ET.tostring(suite, encoding="unicode") + "\n"
+def _with_visible(row: Row) -> Row:
+    """An identical row with the drop that would have been seen beside the noise of two unlike runs."""
+    if row.visible is not None or not row.noise or row.prompts < stats.FEWEST:
+        return row
+    factor = t.ppf(1 - FAIL_ALPHA, row.prompts - 1) + t.ppf(POWER, row.prompts - 1)
+    return replace(row, visible=float(min(factor * row.noise, 1.0)))

@@ -18,6 +18,7 @@ TARGETS = (
     "harness/record/stats.py",
     "harness/record/columns.py",
     "harness/record/metrics.py",
+    "reports/gate/baseline.py",
     "reports/gate/decision.py",
     "harness/backbones/slots",
 )

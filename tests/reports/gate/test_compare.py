@@ -53,3 +53,20 @@ def test_a_run_compared_with_itself_differs_nowhere() -> None:
     store = suite(6)
     rows = compare.compare(store, store).frame
     assert (rows["difference"] == 0).all() and (rows["equal"] == rows["pairs"]).all()
+
+
+def test_passes_are_compared_where_a_step_takes_several() -> None:
+    a, b = tiny(), tiny()
+    assert "scr" not in set(compare.compare(a, b).frame["metric"])
+    b.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=12.0, nfe=2)] * 5) for i in range(4)])
+    row = compare.compare(a, b).frame.set_index(["cell", "metric"]).loc[("m", "scr")]
+    assert (row["a"], row["b"], row["difference"]) == (2.0, 1.0, -1.0)
+
+
+def test_runs_that_count_otherwise_are_compared_in_what_is_counted_alike() -> None:
+    a, b = tiny(), tiny()
+    b.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=12.0, nfe=2)] * 5) for i in range(4)])
+    b.manifest["schema"] = 2
+    comparison = compare.compare(a, b)
+    assert set(comparison.frame["metric"]) == {"tau_minus_1", "acceptance", "logprob", "agreement"}
+    assert "passes and seconds are not compared: the runs count differently" in comparison.notes[0]

@@ -1,0 +1,335 @@
+"""What a gate compares with: a run's counts by prompt and seed, its verdicts, and its noise between equal runs.
+
+A baseline may hold reruns of the same suite with other seeds (A/A reruns). Nothing but chance separates them from the
+run, so they say how far a figure of an unchanged system moves: that is the margin within which a cell passes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+from scipy.stats import norm, t
+
+from harness.errors import StoreError, UsageError
+from harness.record import stats
+from harness.record.metrics import totals
+from harness.record.stats import FloatArray
+
+if TYPE_CHECKING:
+    from harness.record.store import Cell, Store
+
+SCHEMA = 2
+READABLE = (1, 2)
+"""Version 1 holds counts of drafts alone: of its cells only tau - 1 and acceptance are compared."""
+WHERE = ("device", "machine", "allow_code_execution")
+"""Entries of a run's key that counts do not depend on."""
+COUNTS = ["output", "steps", "accepted", "tested", "drafted"]
+FIGURES = [*COUNTS, "nfe", "expected", "logprob", "speedup"]
+"""Columns of version 2; beside them ``score.NAME`` for each of the task's scores."""
+FREE = "free_"
+"""Prefix of the columns of `metrics.totals` that leave forced tokens out; a baseline stores these alone."""
+SCORE = "score."
+LOWER_IS_BETTER = frozenset({"wer", "cer", "chamfer", "hausdorff", "fragments", "open_edges", "nats", "perplexity"})
+NEUTRAL = frozenset({"tokens", "units", "answered", "floor_chamfer", "retrieval_chamfer"})
+"""Scores that say nothing of quality."""
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A figure that a gate tests: a ratio of two totals, of which more is better unless ``sign`` is -1.
+
+    Args:
+        title: in tables.
+        numerator: a column of `figures_of`, or "one" for the number of samples.
+        denominator: as ``numerator``.
+        minus: subtracted from the ratio.
+        sign: 1 where more is better, -1 where less is.
+        noise: whether the run's own spread over prompts says how far the figure moves between equal runs. Seconds move
+            with the machine too, so only A/A reruns say that.
+    """
+
+    title: str
+    numerator: str
+    denominator: str
+    minus: float = 0.0
+    sign: int = 1
+    noise: bool = True
+
+    @property
+    def quality(self) -> bool:
+        """Whether it says how good outputs are, not how many a pass gives."""
+        return self.numerator == "logprob" or self.numerator.startswith(SCORE)
+
+    def unpaired_error(self, frame: pd.DataFrame) -> float | None:
+        """Standard error of the change between two independent runs like this one; pairing can only lower it."""
+        rows = frame.assign(one=1.0)[[self.numerator, self.denominator]]
+        one = stats.bootstrap(rows, lambda s: s[..., 0] / s[..., 1] - self.minus)
+        if one is None or one.error is None or not one.estimate:
+            return None
+        return float(np.sqrt(2) * one.error / abs(one.estimate))
+
+    def change(self, before: pd.DataFrame, after: pd.DataFrame) -> stats.Bootstrap | None:
+        """The gain of ``after`` relative to the size of ``before``, over the rows in both; below 0: it got worse."""
+
+        def gain(s: FloatArray) -> FloatArray:
+            was, now = s[..., 0] / s[..., 1] - self.minus, s[..., 2] / s[..., 3] - self.minus
+            relative: FloatArray = self.sign * (now - was) / np.abs(was)
+            return relative
+
+        sides = [side.assign(one=1.0)[[self.numerator, self.denominator]] for side in (before, after)]
+        paired = sides[0].add_suffix("_a").join(sides[1].add_suffix("_b"), how="inner")
+        return stats.bootstrap(paired, gain, resamples=10_000)
+
+    def value(self, frame: pd.DataFrame) -> float | None:
+        """The figure over all rows that have it; None: nothing was counted."""
+        rows = frame.assign(one=1.0)[[self.numerator, self.denominator]].dropna()
+        below = float(rows[self.denominator].sum())
+        return float(rows[self.numerator].sum()) / below - self.minus if below else None
+
+
+TESTED = {
+    "tau_minus_1": Tested("tau - 1", "output", "steps", minus=1.0),
+    "acceptance": Tested("acceptance", "accepted", "tested"),
+    "expected": Tested("expected accepted/step", "expected", "steps"),
+    "scr": Tested("SCR", "output", "nfe"),
+    "logprob": Tested("log-prob", "logprob", "output"),
+    "speedup": Tested("speed-up", "speedup", "one", noise=False),
+}
+
+
+def tested(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, Tested]:
+    """The figures to test in a cell: those of drafts where it drafts, SCR where that is not tau, and its quality."""
+    shared = [name for name in before.columns if name in after.columns]
+    drafts = bool(before["drafted"].sum())
+    names = ["tau_minus_1", "acceptance"] if drafts else []
+    if drafts and "expected" in shared and before["expected"].sum() > 0:
+        names.append("expected")
+    if "nfe" in shared and (not drafts or any((side["nfe"] != side["steps"]).any() for side in (before, after))):
+        names.append("scr")
+    names += [name for name in ("logprob", "speedup") if name in shared and before[name].notna().any()]
+    scores = [name for name in shared if name.startswith(SCORE) and before[name].notna().any()]
+    return {name: TESTED[name] for name in names} | {
+        name: Tested(title, name, "one", sign=-1 if title in LOWER_IS_BETTER else 1)
+        for name in scores
+        if (title := name.removeprefix(SCORE)) not in NEUTRAL
+    }
+
+
+def figures_of(store: Store, cell: Cell) -> pd.DataFrame:
+    """Return FIGURES, the scores and the sha256 of every counted sample; counts leave forced tokens out.
+
+    ``speedup`` is the baseline's time of an output token over the cell's; missing without that baseline.
+    """
+    sums = totals(cell.samples, cell.steps)
+    counted = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
+    counted = counted.set_index(["prompt", "repetition"])
+    measured = counted["logprobs"].map(len).eq(counted["tokens"].map(len))
+    times = sums["wall_ms"] / sums["output"]
+    baseline = cell.meta.get("baseline")
+    reference = totals(*_tables(store.cell(baseline))) if baseline in store.cells() else None
+    speedup = (reference["wall_ms"] / reference["output"] / times) if reference is not None else np.nan
+    free = {name: sums[f"{FREE}{name}"] for name in (*COUNTS, "expected") if f"{FREE}{name}" in sums}
+    sums = sums.assign(logprob=sums["logprob"].astype(float).where(measured), speedup=speedup, **free)
+    counts = sums[[*COUNTS, "nfe"]].fillna(0).astype(int)  # a sample without steps has an empty output
+    scores = [json.loads(text) if text else {} for text in counted["scores"]]
+    table = pd.DataFrame(scores, index=counted.index).add_prefix(SCORE).astype(float)
+    counts = counts.join(sums[["expected", "logprob", "speedup"]].astype(float)).join(table)
+    return counts.join(counted["sha256"]).sort_index()
+
+
+def _tables(cell: Cell) -> tuple[pd.DataFrame, pd.DataFrame]:
+    return cell.samples, cell.steps
+
+
+def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:
+    """Return the figures of every cell that does more than the reference decoding, and the verdicts of all, as JSON.
+
+    Args:
+        again: A/A reruns: finished runs of the same suite with other seeds.
+
+    Raises:
+        UsageError: a run is not finished, a rerun is of another suite or of the same seed, or the run holds nothing but
+            reference decodings, so there is nothing to guard.
+    """
+    for run in (store, *again):
+        _refuse_unfinished(run)
+    for run in again:
+        _refuse_unlike(store, run)
+    cells, verdicts = {}, {}
+    for name in store.cells():
+        cell = store.cell(name)
+        verdicts[name] = verdict_of(cell)
+        if cell.meta.get("role", "method") == "method" and (figures := figures_of(store, cell))["steps"].sum():
+            reruns = [_rerun(run, cell) for run in again]
+            cells[name] = {
+                "label": cell.meta.get("label", name),
+                "columns": ["prompt", "repetition", *figures.columns],
+                "samples": _rows(figures),
+                "noise": noise(figures, reruns),
+            }
+    if not cells:
+        raise UsageError(f"no finished cell of {store.path} drafts tokens or fills several a pass: nothing to guard")
+    document = {"schema": SCHEMA, "kind": "stridebench baseline", "key": dict(store.manifest["key"])}
+    document |= {"counting": int(store.manifest.get("schema", 1)), "reruns": len(again)}
+    document |= {"machine": machine_of(store), "cells": cells, "verdicts": verdicts}
+    return {**document, "sha256": digest(document)}
+
+
+def noise(before: pd.DataFrame, reruns: Sequence[pd.DataFrame]) -> dict[str, float]:
+    """The standard error of each figure's change between equal runs, as the reruns show it; empty without reruns.
+
+    It is the larger of two: the spread over prompts, and the changes that were seen.
+    """
+    errors: dict[str, float] = {}
+    for name, figure in tested(before, before).items() if reruns else ():
+        changes = [figure.change(before, rerun.reindex(columns=before.columns)) for rerun in reruns]
+        usable = [(change.error, change.estimate) for change in changes if change and change.error is not None]
+        if usable:
+            spread, moved = (float(np.sqrt(np.mean(np.square(values)))) for values in zip(*usable, strict=True))
+            errors[name] = max(spread, moved)
+    return errors
+
+
+def margin(error: float, clusters: int, rows: int) -> float:
+    """The drop within which a cell passes, so that an unchanged system of so many rows passes 95 times in 100."""
+    return float((t.ppf(0.95, clusters - 1) + norm.ppf(1 - 0.05 / max(rows, 1))) * error)
+
+
+def _rerun(run: Store, cell: Cell) -> pd.DataFrame:
+    """The figures of the same cell of a rerun, whose name has another seed."""
+    for name in run.cells():
+        other = run.cell(name)
+        if configuration(other) == configuration(cell):
+            return figures_of(run, other)
+    raise UsageError(f"{run.path} has no cell like {cell.meta.get('label', cell.name)}; rerun the same suite")
+
+
+def configuration(cell: Cell) -> str:
+    """What two cells share that differ in nothing but the seed."""
+    setting = ("backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", "batch")
+    words = ("method", "label", "params", "role", *setting)
+    return json.dumps([cell.meta.get(word) for word in words], sort_keys=True)
+
+
+def _refuse_unfinished(store: Store) -> None:
+    planned = [name for name, meta in store.manifest["cells"].items() if meta.get("status") == "planned"]
+    finished = set(store.cells())
+    if missing := [name for name in planned if name not in finished]:
+        names = ", ".join(missing[:3]) + (", ..." if len(missing) > 3 else "")
+        raise UsageError(
+            f"the run in {store.path} is not finished: {len(missing)} of {len(planned)} cells are missing ({names}). "
+            f"Finish it with `stride run ... --resume --out {store.path}`"
+        )
+
+
+def _refuse_unlike(store: Store, rerun: Store) -> None:
+    first, second = (comparable(run.manifest["key"]) for run in (store, rerun))
+    seeds = [key.pop("seed", None) for key in (first, second)]
+    unlike = list(differences(first, second))
+    if unlike:
+        raise UsageError(f"{rerun.path} is no rerun of {store.path}: {'; '.join(unlike)}. Change nothing but --seed.")
+    if seeds[0] == seeds[1]:
+        raise UsageError(
+            f"{rerun.path} has the seed of {store.path}, so it shows no noise; run the suite again with --seed N"
+        )
+    if store.manifest.get("schema", 1) != rerun.manifest.get("schema", 1):
+        raise UsageError(f"{rerun.path} counts otherwise than {store.path}, as another version did; run it again")
+
+
+def verdict_of(cell: Cell) -> str | None:
+    """Return the word of a cell's verdict; None where no sample succeeded."""
+    word: str | None = (cell.meta.get("verdict") or {}).get("word")
+    return word
+
+
+def machine_of(store: Store) -> str | None:
+    """The fingerprint of the machine, equal where times may be compared."""
+    fingerprint: str | None = dict(store.manifest.get("provenance") or {}).get("fingerprint")
+    return fingerprint
+
+
+def _rows(frame: pd.DataFrame) -> list[list[Any]]:
+    return [[*map(_plain, index), *map(_plain, row)] for index, *row in frame.itertuples(name=None)]
+
+
+def _plain(value: Any) -> Any:
+    value = value.item() if isinstance(value, np.generic) else value
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
+def frame_of(document: Mapping[str, Any], cell: Mapping[str, Any]) -> pd.DataFrame:
+    """The figures of a cell of a baseline, indexed by (prompt, repetition)."""
+    columns = cell.get("columns") or document["columns"]  # version 1 had the same for all cells
+    frame = pd.DataFrame(cell["samples"], columns=columns).set_index(["prompt", "repetition"])
+    numbers = [name for name in frame.columns if name != "sha256"]
+    return frame.astype(dict.fromkeys(numbers, float)).astype(dict.fromkeys(COUNTS, int))
+
+
+def digest(document: Mapping[str, Any]) -> str:
+    """The checksum of a baseline's content."""
+    content = {key: value for key, value in document.items() if key != "sha256"}
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def check(store: Store, baseline: Mapping[str, Any]) -> None:
+    """Refuse a baseline that must not be compared with this run.
+
+    Raises:
+        StoreError: it is damaged, has another schema, or counts otherwise.
+        UsageError: it was made from another suite; the message names the keys that differ.
+    """
+    if baseline.get("kind") != "stridebench baseline" or baseline.get("schema") not in READABLE:
+        raise StoreError(
+            f"not a baseline of schema 1 or 2 (kind {baseline.get('kind')!r}, schema "
+            f"{baseline.get('schema')!r}); make one with `stride baseline make RUN`"
+        )
+    if baseline.get("sha256") != digest(baseline):
+        raise StoreError("the baseline does not match its checksum: it was cut short or edited; make it again")
+    counting = [int(baseline.get("counting", 1)), int(store.manifest.get("schema", 1))]
+    if counting[0] != counting[1]:
+        raise StoreError(
+            f"the baseline counts passes and time as schema version {counting[0]} of a run does, and {store.path} as "
+            f"version {counting[1]}: they must not be compared; run the older one again"
+        )
+    there, here = _without_methods(baseline["key"], store.manifest["key"])
+    unlike = list(differences(there, here))
+    if unlike:
+        raise UsageError(
+            f"the baseline was made from another suite than {store.path}: {'; '.join(unlike)}. "
+            f"Compare runs of one suite, or make a new baseline."
+        )
+
+
+def comparable(key: Mapping[str, Any]) -> dict[str, Any]:
+    """A key without the entries that counts do not depend on."""
+    return {name: value for name, value in key.items() if name not in WHERE}
+
+
+def _without_methods(baseline: Mapping[str, Any], run: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Both keys without methods, because the shared cells are compared.
+
+    Where the tasks differ, both lose the limit and the prompts as well: the shared prompts are compared.
+    """
+    keys = [{name: value for name, value in comparable(key).items() if name != "methods"} for key in (baseline, run)]
+    if keys[0].get("tasks") == keys[1].get("tasks"):
+        return keys
+    unlimited = []
+    for key in keys:
+        tasks = [{name: value for name, value in task.items() if name != "limit"} for task in key.get("tasks", ())]
+        unlimited.append({name: value for name, value in key.items() if name != "prompts"} | {"tasks": tasks})
+    return unlimited
+
+
+def differences(baseline: Any, run: Any, path: str = "") -> Iterator[str]:
+    """Each leaf in which two keys differ, with both values."""
+    if isinstance(baseline, Mapping) and isinstance(run, Mapping):
+        for key in sorted({*baseline, *run}):
+            yield from differences(baseline.get(key), run.get(key), f"{path}.{key}" if path else str(key))
+    elif json.dumps(baseline, sort_keys=True) != json.dumps(run, sort_keys=True):
+        yield f"{path} is {baseline!r} there and {run!r} here"
