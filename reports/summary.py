@@ -38,6 +38,9 @@ DISTURBED = 1.25
 SIGNIFICANT = 0.001
 """A two-sample test is flagged at this p-value: with 20 sampled cells, one run in 25 flags one by chance."""
 
+AUDIT = ("audit_log_e", "audit_tokens", "audit_visible_tv", "audit_best", "audit_reason")
+"""Entries of a cell's meta on the bets against it; None at T = 0 and in runs made before there were any."""
+
 Row = dict[str, Any]
 
 
@@ -147,7 +150,8 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
         set_interval(row, name, metric_interval(name, frame))
     row |= {name: value(METRICS[name], frame) for name in PLAIN}
     row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(finished, base)
-    if finished.temperature > 0 and base is not None and floor is not None and finished.role == "method":
+    drawn = finished.temperature > 0 and finished.role == "method" and row["audit_log_e"] is None
+    if drawn and base is not None and floor is not None:
         row |= _two_sample(finished, base, floor)
     row["unmeasured"] = _unmeasured(cell.meta)
     row |= {
@@ -173,6 +177,7 @@ def _identity(name: str, meta: Mapping[str, Any]) -> Row:
         "total_variation": verdict.get("total_variation"),
         "greedy": verdict.get("greedy"),
         "note": verdict.get("note"),
+        **{column: _plain(meta.get(column)) for column in AUDIT},
         "flags": "",
     }
 
@@ -253,7 +258,7 @@ def _unmeasured(meta: Mapping[str, Any]) -> list[str]:
 
 
 def _two_sample(finished: FinishedCell, base: FinishedCell, floor: FinishedCell) -> Row:
-    """Test whether tokens and log-probabilities follow the distribution of autoregressive decoding.
+    """Test whether tokens and log-probabilities follow that of autoregressive decoding, for a cell without an audit.
 
     The cell is compared with the autoregressive set of other seeds, because it shares its own seeds with the baseline:
     outputs of shared seeds resemble each other more than two sets of samples do. The baseline against that set is the
@@ -290,6 +295,8 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
     if len(frame) and "speedup" not in row:
         flags.append("no baseline in this run")
+    if str(row["note"]).startswith("audit: "):
+        flags.append(str(row["note"]).replace("; ", ", "))
     for key, what in (("tv_p", "tokens"), ("ks_p", "log-probabilities")):
         p = row.get(key)
         if p is not None and p <= SIGNIFICANT:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,6 +42,7 @@ COLUMNS = (
     Column("logprob", "log-prob", 3, rank=7),
     Column("logprob_std", "log-prob sd", rank=10),
     Column("logprob_diff", "log-prob - AR", 3, rank=4),
+    Column("audit", "e (visible TV)", rank=3),
     Column("test", "TV to AR (floor), p", rank=8),
 )
 
@@ -61,11 +63,23 @@ def text(row: pd.Series[Any], column: Column) -> str:
     if key == "split":
         phases = ("draft", "target", "verify", "host")
         return " / ".join(number(row.get(f"{phase}_ms"), 1) for phase in phases)
+    if key == "audit":
+        return _audit(row)
     if key == "test":
         if number(row.get("tv")) == "-":
             return "-"
         return f"{number(row.get('tv'), 3)} ({number(row.get('tv_floor'), 3)}), {number(row.get('tv_p'), 3)}"
     return interval(row, key, digits) if f"{key}_low" in row.index else number(row.get(key), digits)
+
+
+def _audit(row: pd.Series[Any]) -> str:
+    """Return the e-value of the bets against a cell, and the bias that they would have seen."""
+    log_e: Any = row.get("audit_log_e")
+    if number(log_e) == "-":
+        return "-"
+    small = abs(log_e) < math.log(1e4)
+    e_value = f"{math.exp(log_e):.2g}" if small else f"1e{log_e / math.log(10):+.0f}"
+    return f"{e_value} ({number(row.get('audit_visible_tv'), 3)})"
 
 
 def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
@@ -149,8 +163,11 @@ def legend() -> list[str]:
         "predicted: tau x mean step of the baseline / mean step; far from the measured one, something is off",
         "agreement: common prefix with the baseline's output / the longer length, at T = 0",
         "log-prob sd: over tokens; log-prob - AR: paired difference of the means",
-        "TV to AR (floor), p: between token histograms of this cell and of an autoregressive set of other seeds; the "
-        "floor is that set and the baseline; p by swapping the two within prompts",
+        "e (visible TV): evidence against tokens drawn from the target's distribution; a correct sampler reaches 1000 "
+        "once in a thousand audits. In brackets the bias, in total variation a token, that 9 of 10 audits refute; "
+        "-: some kinds of bias would not be seen",
+        "TV to AR (floor), p: of cells without e; between token histograms of this cell and of an autoregressive set "
+        "of other seeds; the floor is that set and the baseline; p by swapping the two within prompts",
         "verdict: exact (proved by enumeration), approximate (by design; TV measured), "
         "broken (claims exactness and fails), unverified",
         "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few for one",

@@ -84,7 +84,8 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
     of_tokens = ("backbone", "temperature", "top_p", "top_k", "drafter")
     if given := [f"--{name.replace('_', '-')}" for name in of_tokens if options[name] is not None]:
         raise UsageError(f"{', '.join(given)} goes with --tokens; a run says how it was sampled")
-    with RunProgress(Console(stderr=True), as_json) as progress:
+    console = Console(stderr=True)
+    with RunProgress(console, quiet=not console.is_terminal) as progress:
         how = Options(device=options["device"], fetch=not options["offline"], progress=progress)
         rows = audit_store(Store.open(run), options["dtype"], how)
     if as_json:

@@ -139,6 +139,24 @@ def test_sampled_cells_are_tested_against_the_baseline(frame: pd.DataFrame) -> N
     assert np.isnan(rows.loc["t1-spec", "agreement"])  # agreement is of greedy outputs alone
 
 
+AUDITED = {"audit_log_e": 1.5, "audit_tokens": 40, "audit_visible_tv": 0.04, "audit_best": "hotter, p^0.9"}
+
+
+def test_a_cell_with_an_e_value_needs_no_two_sample_test() -> None:
+    store = sampled(dict.fromkeys(("ar", "ar2", "m"), [(1, 2, 3)] * 6), dict.fromkeys(("ar", "ar2", "m"), -1.0))
+    assert "tv_p" in summarise(store)
+    store.sealed_cells["m"].meta.update(AUDITED)
+    frame = summarise(store).set_index("cell")
+    assert "tv_p" not in frame and "ks_p" not in frame
+    assert {name: frame.loc["m", name] for name in AUDITED} == AUDITED
+
+
+def test_a_refuted_cell_says_so_in_its_flags() -> None:
+    store = tiny()
+    store.add(meta("m", verdict={"word": "broken", "note": "audit: e = 1e9; and more"}), [record("p0", [step()] * 3)])
+    assert "audit: e = 1e9, and more" in flags(store)
+
+
 def sampled(outputs: dict[str, list[tuple[int, ...]]], logprobs: dict[str, float]) -> FakeStore:
     """Cells ar, ar2 (other seeds) and m at T = 1 with these outputs and log-probabilities of a token."""
     roles = {"ar": "baseline", "ar2": "floor", "m": "method"}

@@ -58,3 +58,14 @@ def test_what_several_cells_share_is_said_once() -> None:
         }
     )
     assert tables._notes(rows) == ["skipped: d: no weights", "! all cells: no judge", "! a, b: slow"]
+
+
+@pytest.mark.parametrize(
+    ("log_e", "visible", "shown"),
+    [(-1.0, 0.03, "0.37 (0.030)"), (12.0, 0.03, "1e+5 (0.030)"), (0.0, None, "1 (-)"), (None, None, "-")],
+)
+def test_an_e_value_is_shown_with_the_bias_that_it_would_have_seen(
+    log_e: float | None, visible: float | None, shown: str
+) -> None:
+    row = pd.Series({"audit_log_e": log_e, "audit_visible_tv": visible}, dtype=object)
+    assert tables.text(row, tables.Column("audit", "e")) == shown

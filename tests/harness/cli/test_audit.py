@@ -1,0 +1,140 @@
+"""`stride audit`: on stored runs, on anybody's tokens, and on what is neither."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from harness.backbones.toy.tabular import Tabular
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.run import open_run
+from harness.core.sampling import Sampling
+from harness.record.store import Store
+from harness.registry import METHODS
+from tests.support.cli import refused, stride
+
+SERVED = ("--backbone", "tabular", "--temperature", "1")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("audit") / "run"
+    words = ("--method", "speculative", "--method", "{name: sjdpp, reuse: paper}", "--backbone", "tabular")
+    words += ("--task", "{name: tabular, prompts_count: 12}", "-t", "1", "-t", "0", "--max-new-tokens", "24")
+    words += ("--set", "prove=false", "--set", "warmup=0")
+    assert stride("run", *words, "--out", folder, "--json").code == 0
+    return folder
+
+
+def served(path: Path, temperature: float, lines: int = 16) -> Path:
+    """Tokens of the tabular model at this temperature, a line an output."""
+    model = Tabular("tabular", {})
+    texts = []
+    for index in range(lines):
+        prompt = [index % 3, index % 2, 1]
+        draws = SeededDraws(0, "served", str(index), 0, "cpu")
+        run = open_run(model, lambda name: model, prompt, Sampling(temperature), 32, draws)
+        output = decode(METHODS.get("autoregressive")(), run).tokens
+        texts.append(json.dumps({"prompt_ids": prompt, "output_ids": output}))
+    path.write_text("\n".join(texts))
+    return path
+
+
+def test_a_stored_run_is_audited_anew_with_the_same_e_values(run: Path) -> None:
+    outcome = stride("audit", run, "--json")
+    assert outcome.code == 0
+    store = Store.open(run)
+    rows = outcome.document["cells"]
+    assert [row["claim"] for row in rows] == ["SAME_LAW", "SAME_LAW", "SAME_LAW", "APPROXIMATE"]
+    for row in rows:
+        meta = store.cell(row["cell"]).meta
+        assert math.log(row["e_value"]) == pytest.approx(meta["audit_log_e"], abs=1e-6)
+        assert (row["tokens"], row["best"]) == (meta["audit_tokens"], meta["audit_best"])
+        assert row["threshold"] == 3000  # three cells claim the target's distribution
+
+
+def test_the_table_names_every_cell(run: Path) -> None:
+    outcome = stride("audit", run)
+    assert "refuted from e = 3000 on" in outcome.out
+    for label in ("autoregressive (other seeds)", "speculative", "sjdpp", "not refuted", "APPROXIMATE"):
+        assert label in outcome.out
+
+
+def test_weights_that_did_not_make_the_run_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    load = Tabular.__init__
+
+    def other(self: Tabular, name: str, params: dict[str, object]) -> None:
+        load(self, name, params)
+        self.fingerprint = "another"
+
+    monkeypatch.setattr(Tabular, "__init__", other)
+    assert "was made with other weights of tabular" in refused("audit", run)
+
+
+def test_tokens_of_the_claimed_temperature_pass_and_others_are_refuted(tmp_path: Path) -> None:
+    correct = stride("audit", "--tokens", served(tmp_path / "a.jsonl", 1.0), *SERVED, "--json")
+    assert correct.code == 0 and correct.document["verdict"] == "not refuted"
+    assert correct.document["tokens"] == 512 and correct.document["e_value"] < 20
+    path = served(tmp_path / "b.jsonl", 0.5)
+    wrong = stride("audit", "--tokens", path, *SERVED, "--json")
+    assert wrong.code == 1 and wrong.document["verdict"] == "refuted" and wrong.document["best"].startswith("colder")
+    printed = stride("audit", "--tokens", path, *SERVED).out
+    assert printed.startswith("refuted: e = 1e+") and "other weights, another prompt format" in printed
+
+
+def test_tokens_outside_the_claimed_nucleus_are_refuted_at_once(tmp_path: Path) -> None:
+    path = served(tmp_path / "a.jsonl", 1.0, lines=1)
+    outcome = stride("audit", "--tokens", path, *SERVED, "--top-p", "0.3", "--json")
+    assert outcome.code == 1 and outcome.document["impossible"] > 0
+    assert outcome.document["best"] == "a token that cannot be drawn"
+
+
+def test_few_tokens_are_inconclusive(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"prompt_ids": [1], "output_ids": [0, 2]}')
+    outcome = stride("audit", "--tokens", path, *SERVED)
+    assert outcome.code == 4 and outcome.out.startswith("inconclusive") and "audit more tokens" in outcome.out
+
+
+def test_a_drafter_adds_its_bets(tmp_path: Path) -> None:
+    path = served(tmp_path / "a.jsonl", 1.0, lines=2)
+    outcome = stride("audit", "--tokens", path, *SERVED, "--drafter", "small", "--json")
+    assert set(outcome.document["visible"]) == {"hotter", "colder", "argmax", "any id", "draft"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "name a run folder, or a file of tokens"),
+        (("RUN", "--tokens", "FILE"), "name a run folder, or a file of tokens"),
+        (("RUN", "--temperature", "1"), "--temperature goes with --tokens"),
+        (("nowhere",), "holds no run"),
+        (("--tokens", "FILE", "--temperature", "1"), "--tokens needs --backbone and --temperature"),
+        (("--tokens", "FILE", "--backbone", "tabular"), "--tokens needs --backbone and --temperature"),
+        (("--tokens", "nowhere", *SERVED), "cannot read the tokens in nowhere"),
+        (("--tokens", "FILE", "--backbone", "tabula", "-t", "1"), "there is no backbone 'tabula'; did you mean"),
+        (("--tokens", "FILE", "--backbone", "tabular", "-t", "0"), "at 0 nothing is drawn"),
+        (("--tokens", "FILE", "--backbone", "tabular", "-t", "nan"), "--temperature is nan"),
+        (("--tokens", "FILE", "--backbone", "tabular", "-t", "inf"), "--temperature is inf"),
+        (("--tokens", "FILE", *SERVED, "--top-p", "0"), "0 < top_p <= 1"),
+        (("--tokens", "FILE", *SERVED, "--top-k", "-1"), "top_k >= 0"),
+        (("--tokens", "FILE", *SERVED, "--dtype", "int8"), "there is no dtype 'int8'"),
+        (("--tokens", "FILE", "--backbone", "masked-tabular", "-t", "1"), "is a masked model"),
+        (("--tokens", "BAD", *SERVED), "outside the vocabulary of 3"),
+    ],
+)
+def test_bad_input_ends_with_one_message(run: Path, tmp_path: Path, words: tuple[str, ...], message: str) -> None:
+    (tmp_path / "good").write_text('{"prompt_ids": [1], "output_ids": [0, 2]}')
+    (tmp_path / "bad").write_text('{"prompt_ids": [1], "output_ids": [0, 3]}')
+    paths = {"RUN": str(run), "FILE": str(tmp_path / "good"), "BAD": str(tmp_path / "bad")}
+    assert message in refused("audit", *(paths.get(word, word) for word in words))
+
+
+def test_a_run_that_drew_nothing_is_refused(tmp_path: Path) -> None:
+    words = ("--method", "sjd", "--backbone", "tabular", "--task", "{name: tabular, limit: 1}", "-t", "0")
+    stride("run", *words, "--max-new-tokens", "4", "--set", "prove=false", "--out", tmp_path / "run")
+    assert "no finished cell at a temperature above 0" in refused("audit", tmp_path / "run")
