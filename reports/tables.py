@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens")
 GROUP = (*SETTING, "batch")
+ROUNDING = 1e-12
+"""Total variation of distributions that are equal but for rounding; `harness.proof.prove` has the same limit."""
 
 
 COLUMNS = (
@@ -54,6 +56,8 @@ def text(row: pd.Series[Any], column: Column) -> str:
         return str(row["label"])
     if key == "verdict":
         variation = row.get("total_variation")
+        if row["verdict"] == "broken" and variation is not None and variation < ROUNDING:
+            return f"broken ({'greedy output differs' if 'differ' in str(row.get('note')) else 'enumerated as exact'})"
         lossy = row["verdict"] != "exact" and number(variation) != "-"
         return f"{row['verdict']} (TV {variation:.2g})" if lossy else str(row["verdict"] or "-")
     if key == "samples":

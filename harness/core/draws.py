@@ -8,6 +8,7 @@ so that cells pair; it is counter-based and generated on the CPU, so equal distr
 from __future__ import annotations
 
 import hashlib
+import json
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -100,7 +101,7 @@ class SeededDraws(Draws):
     """Reproducible draws of one decode."""
 
     def __init__(self, seed: int, task: str, prompt: str, repetition: int, device: str = "cpu") -> None:
-        self._root = f"{seed}|{task}|{prompt}|{repetition}"
+        self._root = _root(seed, task, prompt, repetition)
         self._device = torch.device(device)
         self._generators: dict[str, np.random.Philox] = {}
         self._clocks: dict[int, Tensor] = {}
@@ -196,6 +197,13 @@ def tree_path(coins: Tensor, accept: Float[Tensor, " K"], parents: Int[Tensor, "
     nodes = torch.where(survives, index, size).sort().values  # parents come first, so the order is the path's
     last = torch.where(survives, index + 1, 0).max() if size else index.sum()
     return Path(torch.where(nodes < size, nodes, -1), last, reach.sum())
+
+
+def _root(seed: int, task: str, prompt: str, repetition: int) -> str:
+    """A text that no other decode has. Ids that hold the separator are quoted; all others keep their draws."""
+    if "|" in task or "|" in prompt:
+        return json.dumps([seed, task, prompt, repetition])
+    return f"{seed}|{task}|{prompt}|{repetition}"
 
 
 def _philox(key: str) -> np.random.Philox:

@@ -54,8 +54,9 @@ def decode(method: Method[Any], run: Run) -> Decode:
     """Decode until the budget, the context or an end-of-text token; a canvas until all its positions are filled.
 
     Raises:
-        ContractError: a step emitted a token outside the vocabulary or none, ran no target pass, or broke an identity;
-            the method ended the process; or a pass returned logits that are not finite.
+        ContractError: a step emitted a token outside the vocabulary or none, ran no target pass, expected to keep more
+            drafts than there are, or broke an identity; the method ended the process; or a pass returned logits that
+            are not finite.
     """
     stopwatch = run.stopwatch
     clock = stopwatch.clock
@@ -305,6 +306,20 @@ def _stages(timed: Sequence[_TimedStep], clock: Clock) -> dict[str, int]:
     return dict(stages)
 
 
+def _check_expected(step: Advance) -> None:
+    """Refuse an expected number of accepted drafts that no draft of this size can have.
+
+    Raises:
+        ContractError: it is negative, not finite, or above the number of nodes.
+    """
+    most = step.draft.proposed + (step.read.passed is not None)
+    if not -1e-6 <= step.read.expected <= most * (1 + 1e-6):
+        raise ContractError(
+            f"a step expects {step.read.expected:g} accepted drafts of {most}: the path's `expected` is the mean "
+            f"number of nodes kept, given the draft; take the path that `run.draws.path` returns"
+        )
+
+
 def _step(timed: _TimedStep, clock: Clock) -> Step:
     """The record of a step, its stamps read."""
     wall = clock.wall_ns(timed.begin, timed.end)
@@ -317,6 +332,7 @@ def _step(timed: _TimedStep, clock: Clock) -> Step:
     verify_ns -= sum(clock.device_ns(span.begin, span.end) for span in drafted_after)  # drafting, not verifying
     step = timed.advance
     depths = _depths(step.draft, step.read)
+    _check_expected(step)
     return Step(
         nfe=step.after.passes - step.before.passes,
         draft_nfe=step.after.drafts - step.before.drafts,

@@ -60,11 +60,6 @@ class Models:
         self.capabilities = _placed(backbone.capabilities, len(self._encoded.tokens))
 
     @property
-    def toys(self) -> bool:
-        """Whether the backbone makes a toy of any drafter and component."""
-        return self.backbone.toy_drafters
-
-    @property
     def condition(self) -> Float[Tensor, "K C"] | None:
         """Rows that the target's encoder made of the prompt's condition, where it meets CONDITION."""
         return self._encoded.condition
@@ -94,7 +89,7 @@ class Models:
 
     def features(self, name: str, make_cache: Callable[[], Cache], tokens: Sequence[int]) -> Session:
         """A session of a feature drafter over ``tokens``; see `Run.features`."""
-        if self.toys:
+        if self.backbone.toy_drafters:
             model = self._load_drafter(name)
             cache = model.open(Prompt("", tokens=self._encoded.tokens[1:])).cache()
         else:
@@ -110,7 +105,7 @@ class Models:
 
     def component(self, kind: str, name: str) -> Path | None:
         """The folder of a component's weights; None where a toy stands in for it."""
-        return None if self.toys else component(kind, name, self.backbone.name)
+        return None if self.backbone.toy_drafters else component(kind, name, self.backbone.name)
 
     def adapter(self, name: str) -> Any:
         """An adapter of the target, as the backbone reads it."""
@@ -123,7 +118,7 @@ class Models:
     def _drafter(self, name: str, shrink: int) -> tuple[Backbone, EncodedPrompt]:
         begin = self.stopwatch.clock.stamp()
         model = self._load_drafter(name)
-        if self.toys and shrink > 1:
+        if self.backbone.toy_drafters and shrink > 1:
             model = model.variant({"drafter": name, "shrink": str(shrink)})
         self.meter.readings.append((begin, self.stopwatch.clock.stamp()))
         return model, self._encoded if model is self.backbone else model.open(self._prompt)

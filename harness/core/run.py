@@ -84,11 +84,6 @@ class Run:
         return self.models.backbone.fingerprint
 
     @property
-    def toys(self) -> bool:
-        """Whether the backbone makes a toy of any drafter and component."""
-        return self.models.toys
-
-    @property
     def condition(self) -> Float[Tensor, "K C"] | None:
         """Rows of the prompt's condition, of a backbone that meets CONDITION."""
         return self.models.condition

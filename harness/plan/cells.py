@@ -19,6 +19,7 @@ from harness.errors import ContractError, DataMissing, StrideError, UsageError, 
 from harness.plan import presets
 from harness.plan.compatibility import incompatibility, vocabulary
 from harness.plan.names import MethodUse, TaskUse
+from harness.plan.plugins import plugin_identity
 from harness.plan.suite import Resolved, Suite
 from harness.record.provenance import digest
 from harness.registry import METHODS
@@ -136,6 +137,7 @@ class Plan:
     def meta(self, cell: Cell) -> dict[str, Any]:
         """What the store says of a cell before it ran."""
         floor = self.floor(cell)
+        plugin = plugin_identity(cell.name)
         return {
             "cell": cell.id,
             "status": "skipped" if cell.skip else "planned",
@@ -149,10 +151,13 @@ class Plan:
             "baseline": self.baseline(cell).id,
             "floor": floor.id if floor else None,
             "expected": len(self.prompts[cell.task]) * self.suite.suite.repetitions,
+            **({"plugin": plugin} if plugin else {}),
         }
 
     def manifest(self) -> dict[str, Any]:
-        """``key``: what two runs must share to be mixed or gated; ``cells`` and ``suite`` beside it.
+        """``key``: what two runs must share to be mixed; ``cells`` and ``suite`` beside it.
+
+        ``plugins`` of the key: version and digest of the source of methods of other packages.
 
         ``vocabularies``: token ids of every preset where they are known without loading it. ``sizes``: the parameters
         and bytes that a preset states.
@@ -162,6 +167,9 @@ class Plan:
         if self.suite.suite.batches == (1,):
             del key["batch"]  # so that runs from before there were batches can be resumed
         key["methods"] = [_plain(use) for use in self.suite.uses]
+        names = sorted({METHODS.name_of(type(use.method)) for use in self.suite.uses})
+        if plugins := {name: plugin for name in names if (plugin := plugin_identity(name))}:
+            key["plugins"] = plugins
         key["prompts"] = {
             use.title: digest([_hashable(p) for p in prompts])[:16] for use, prompts in self.prompts.items()
         }

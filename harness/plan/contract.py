@@ -81,12 +81,21 @@ def check(registry: Registry[type[Any]], name: str, instance: Any) -> None:
     """Read every attribute of a method or task that the harness reads.
 
     Raises:
-        PluginError: one is of another type or raises, or a parameter cannot be hashed.
+        PluginError: one is of another type or raises, or a parameter cannot be hashed or is left out of comparisons.
     """
     for attribute, (is_right, words) in ATTRIBUTES[registry.kind].items():
         value = _call(registry, name, attribute, partial(_read, instance, attribute))
         if not is_right(value):
             raise _fault(registry, name, f"has {attribute} {value!r:.200}; it must be {words}")
+    if dataclasses.is_dataclass(instance):
+        for field in dataclasses.fields(instance):
+            if field.init and not field.compare:
+                raise _fault(
+                    registry,
+                    name,
+                    f"has the parameter {field.name} with compare=False, so that two settings of it would be one; "
+                    f"leave compare out, or give the field init=False",
+                )
     try:
         hash(instance)
     except TypeError as error:

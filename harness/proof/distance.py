@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from harness.core.backbone import Backbone
+from harness.core.capabilities import Requirement
 from harness.core.clock import CpuClock, Stopwatch
 from harness.core.draws import Draws
 from harness.core.method import Method
@@ -19,10 +20,12 @@ from harness.core.run import Run, open_run
 from harness.core.sampling import Sampling, warp
 from harness.core.session import Session
 from harness.core.task import Prompt
-from harness.errors import EnumerationLimit
+from harness.errors import ContractError, EnumerationLimit
+from harness.plan.cells import MASKED_BASELINE
 from harness.proof.cases import Case
 from harness.proof.enumerate import Law, output_law
 from harness.proof.enumerating_draws import EnumeratingDraws
+from harness.registry import METHODS
 
 
 @torch.no_grad()
@@ -67,7 +70,30 @@ def toy_drafter(backbone: Backbone) -> Callable[[str], Backbone]:
 
 def distance(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> float:
     """Total variation between a method and its reference on a case; ``draws``: of the method, with limits or pins."""
-    return total_variation(method_law(method, case, draws), law_to_match(method.reference, case))
+    return total_variation(method_law(method, case, draws), law_to_match(reference_of(method), case))
+
+
+def reference_of(method: Method[Any]) -> Method[Any] | None:
+    """The setting that a method is held against; None: the target decoded autoregressively.
+
+    A masked model has no distribution of a next token, so there the reference is `masked_diffusion` at one token a
+    step. No other method chooses what it is held against.
+
+    Raises:
+        ContractError: the method names another reference.
+    """
+    reference = method.reference
+    masked = Requirement.BIDIRECTIONAL in method.requirements
+    if reference is None and not masked:
+        return None
+    own = reference is not None and type(reference) is METHODS.get(MASKED_BASELINE)
+    if masked and own and reference is not None and reference.reference == reference:
+        return reference
+    right = f"{MASKED_BASELINE} at one token a step" if masked else "None, which is the target's distribution"
+    raise ContractError(
+        f"{type(method).__name__} names the reference {reference!r:.200}, and a method does not choose what it is held "
+        f"against; its reference must be {right}"
+    )
 
 
 @cache

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SCHEMA = 2
 READABLE = (1, 2)
 """Version 1 holds counts of drafts alone: of its cells only tau - 1 and acceptance are compared."""
-WHERE = ("device", "machine", "allow_code_execution")
+WHERE = ("device", "machine", "allow_code_execution", "plugins")
 """Entries of a run's key that counts do not depend on."""
 COUNTS = ["output", "steps", "accepted", "tested", "drafted"]
 FIGURES = [*COUNTS, "nfe", "expected", "logprob", "speedup"]

@@ -34,6 +34,21 @@ def test_write_makes_three_files(tmp_path: Path) -> None:
         assert not line.startswith("|") or line.endswith("|")
 
 
+@pytest.mark.parametrize(
+    ("variation", "note", "words"),
+    [
+        (0.2, None, "broken (TV 0.2)"),
+        (1e-16, "greedy output differs from the baseline's in fp32", "broken (greedy output differs)"),
+        (1e-16, "3 of 4 timed outputs differ", "broken (greedy output differs)"),
+        (1e-16, "the tokens refute it", "broken (enumerated as exact)"),
+    ],
+)
+def test_a_broken_verdict_says_what_failed(variation: float, note: str | None, words: str) -> None:
+    row = pd.Series({"verdict": "broken", "total_variation": variation, "note": note})
+    column = next(column for column in tables.COLUMNS if column.key == "verdict")
+    assert tables.text(row, column) == words
+
+
 def test_latex_is_escaped() -> None:
     store = tiny(label="a_b & 50% {x} ~^\\")
     text = tables.latex(summarise(store))

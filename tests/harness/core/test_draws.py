@@ -76,6 +76,12 @@ class TestKeys:
             assert torch.equal(a.categorical(probs, "draft"), b.categorical(probs, "draft"))
             assert torch.equal(a.race(probs, range(50)), b.race(probs, range(50)))
 
+    def test_ids_that_hold_the_separator_do_not_share_their_draws(self) -> None:
+        pairs = [("a|b", "c"), ("a", "b|c"), ("a|b|c", ""), ("", "a|b|c"), ("a", "b"), ('[0, "a"', "b")]
+        roots = [SeededDraws(0, task, prompt, 0).uniforms(2, "draft").tolist() for task, prompt in pairs]
+        assert len(set(map(tuple, roots))) == len(pairs)
+        assert SeededDraws(0, "a", "b|0", 1).uniforms(2, "draft").tolist() not in roots
+
     def test_the_numbers_are_the_same_on_every_machine_and_in_every_release(self) -> None:
         numbers = SeededDraws(0, "humaneval", "HumanEval/0", 0).uniforms(3, "accept").tolist()
         assert numbers == GOLDEN

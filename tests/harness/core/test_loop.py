@@ -374,6 +374,34 @@ class Hidden(Method[None]):
             run.open(self.way).forward()
 
 
+@dataclass(frozen=True)
+class Expecting(Method[None]):
+    """Drafts one token and says how many it expects to keep."""
+
+    expected: float
+
+    claim = Claim.APPROXIMATE
+    source = "this test"
+
+    def start(self, run: Run) -> None:
+        return None
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        run.target.forward(Draft(torch.tensor([1])))
+        return Acceptance(Path(torch.tensor([0]), torch.tensor(1), torch.tensor(self.expected)), torch.tensor(2))
+
+
+class TestExpected:
+    @pytest.mark.parametrize("expected", [17.3, 1.1, -0.1, float("nan"), float("inf")])
+    def test_more_than_the_drafts_cannot_be_expected(self, expected: float) -> None:
+        with pytest.raises(ContractError, match=r"expects .* accepted drafts of 1"):
+            greedy(Expecting(expected), 2)
+
+    @pytest.mark.parametrize("expected", [0.0, 0.3, 1.0])
+    def test_up_to_all_drafts_can_be_expected(self, expected: float) -> None:
+        assert greedy(Expecting(expected), 2).steps[0].expected == pytest.approx(expected)
+
+
 def greedy(method: Method[Any], budget: int, stopwatch: Stopwatch | None = None) -> Decode:
     model = Tabular("tabular", {"vocabulary": V})
     opener = lambda name: model if name == "self" else model.variant({"drafter": name})  # noqa: E731  # as above

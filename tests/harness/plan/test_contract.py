@@ -33,6 +33,11 @@ class Unhashable(OneByOne):
 
 
 @dataclass(frozen=True)
+class Uncompared(OneByOne):
+    secret: int = field(default=0, compare=False)
+
+
+@dataclass(frozen=True)
 class WithoutClaim(Method[None]):
     start = step = lambda *arguments: None  # type: ignore[assignment]  # never called
 
@@ -60,6 +65,7 @@ WRONG_METHODS = {
     "no dataclass": (NoDataclass, "is no dataclass; put @dataclass(frozen=True)"),
     "no claim": (WithoutClaim, "cannot be made: variants raises TypeError"),
     "unhashable": (Unhashable, "has a parameter that cannot be hashed"),
+    "uncompared": (Uncompared, "has the parameter secret with compare=False, so that two settings of it would be one"),
     "variants raises": (with_variants(raises), "cannot be made: variants raises KeyError: 'column'"),
     "variants exits": (with_variants(exits), "cannot be made: variants raises SystemExit"),
     "variants none": (with_variants(lambda: None), "cannot be made: variants raises TypeError"),

@@ -9,6 +9,7 @@ import importlib
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any
 
@@ -31,12 +32,13 @@ from harness.errors import ContractError
 from harness.plan import presets
 from harness.proof import cases as proof_cases
 from harness.proof.cases import CASES, GRID_CASES, Case, cases_of
-from harness.proof.distance import distance, method_law, reference_law, total_variation, toy_drafter
+from harness.proof.distance import distance, method_law, reference_law, reference_of, total_variation, toy_drafter
 from harness.proof.divergence import diverge
 from harness.proof.enumerate import Law
 from harness.proof.mutants import CAUGHT, TriedMutant, injected, try_mutants
 from harness.proof.prove import EXACT, Proof, prove, verdict_of
 from harness.registry import METHODS, TASKS
+from tests.support.one_by_one import OneByOne
 
 load_all()
 SMALLEST = 32
@@ -144,6 +146,39 @@ class TestProofs:
         assert proof.verdict == "broken"
         assert proof.total_variation > 0.01
         assert proof.case in {str(case) for case in SMALL}
+
+
+@dataclass(frozen=True)
+class OwnReference(OneByOne):
+    """Autoregressive at half the temperature, held against itself or another method."""
+
+    other: str = ""
+
+    @property
+    def reference(self) -> Method[Any]:
+        return METHODS.get(self.other)() if self.other else self
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return run.draws.categorical(p**2 / (p**2).sum(), "resid")[0]
+
+
+class TestReferenceOf:
+    @pytest.mark.parametrize("other", ["", "autoregressive", "masked_diffusion"])
+    def test_a_method_does_not_choose_what_it_is_held_against(self, other: str) -> None:
+        with pytest.raises(ContractError, match=r"names the reference .* does not choose what it is held against"):
+            prove(OwnReference(other), SMALL, mutants=False)
+
+    def test_a_masked_model_has_one_token_a_step_as_its_reference(self) -> None:
+        method = METHODS.get("masked_diffusion")(steps=2)
+        assert reference_of(method) == replace(method, steps=0)
+
+        class Boasting(type(method)):  # type: ignore[misc]  # a class found at run time
+            @property
+            def reference(self) -> Method[Any]:
+                return self
+
+        with pytest.raises(ContractError, match="must be masked_diffusion at one token a step"):
+            reference_of(Boasting(steps=2))
 
 
 def p_value(counts: Mapping[tuple[int, ...], float], probs: Mapping[tuple[int, ...], float]) -> float:
