@@ -114,6 +114,10 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
     """
     uses: dict[MethodUse, None] = {}
     for index, entry in enumerate(_entries(data, "methods")):
+        faults = [(key, fault) for key in METHOD_KEYS if (fault := _method_fault(key, entry.get(key)))]
+        problems.extend(f"{lines.at(('methods', index, key))}: {fault}" for key, fault in faults)
+        if faults:
+            continue
         at = entry.get("at")
         temperatures = tuple(at) if isinstance(at, list) else None if at is None else (at,)
         allowed = data.get("temperature", (0.0,))
@@ -126,7 +130,7 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
         for name in named or ():
             if "backbones" not in lines.options and name not in suite:
                 problems.append(f"{lines.at(('methods', index, 'backbones'))}: {name!r} is no backbone of the suite")
-        rest = {key: value for key, value in entry.items() if key not in ("at", "backbones")}
+        rest = {key: value for key, value in entry.items() if key not in METHOD_KEYS}
         methods = instances(METHODS, ("methods", index), rest, lines, problems)
         uses |= dict.fromkeys(MethodUse(method, temperatures, named) for method in methods)
     return tuple(uses)
@@ -157,6 +161,20 @@ def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Ta
                     f"{', '.join(differences)}; keep one"
                 )
     return tuple(out.values())
+
+
+METHOD_KEYS = ("at", "backbones")
+"""Keys of a method's entry that say where it runs; the others are the method's own parameters."""
+
+
+def _method_fault(key: str, value: Any) -> str | None:
+    """What is wrong with one of ``METHOD_KEYS``; None: nothing."""
+    values = value if isinstance(value, list | tuple) else () if value is None else (value,)
+    if key == "at":
+        valid = all(isinstance(number, int | float) and not isinstance(number, bool) for number in values)
+        return None if valid else f"at is {value!r:.80}; a temperature, or a list of them"
+    valid = all(isinstance(name, str) for name in values)
+    return None if valid else f"backbones is {value!r:.80}; a name, or a list of names"
 
 
 USE_KEYS = ("limit", "backbones", "sampling", "max_new_tokens")
@@ -224,7 +242,13 @@ def reports() -> tuple[str, ...]:
 
 def _entries(data: Mapping[str, Any], key: str) -> list[dict[str, Any]]:
     """Entries that are mappings with a name; the schema reports the others."""
-    return [entry for entry in data.get(key, ()) if isinstance(entry, dict) and entry.get("name")]
+    return [entry for entry in data.get(key, ()) if _is_named(entry)]
+
+
+def _is_named(entry: Any) -> bool:
+    """Whether an entry is a mapping of texts, one of which is its name."""
+    named = isinstance(entry, dict) and isinstance(entry.get("name"), str) and entry["name"] != ""
+    return named and all(isinstance(key, str) for key in entry)
 
 
 def instances(

@@ -21,7 +21,7 @@ DType = Literal["fp32", "bf16", "fp16", "fp64"]
 
 
 def _has_name(entry: dict[str, Any]) -> dict[str, Any]:
-    if not entry.get("name"):
+    if not isinstance(entry.get("name"), str) or not entry["name"]:
         raise ValueError("an entry is a name, or a mapping with `name` and parameters")
     return entry
 
@@ -50,7 +50,7 @@ class _Strict(BaseModel):
 class BackboneEntry(_Strict):
     """A backbone and the types to run it in; none named: its adapter's own."""
 
-    name: str
+    name: str = Field(min_length=1)
     dtype: tuple[DType, ...] = ()
 
 

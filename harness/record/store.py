@@ -25,7 +25,7 @@ from contextlib import contextmanager
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
@@ -35,6 +35,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
+from harness.record import entries
 from harness.record.columns import STARTS, Record, Sample, Step, check
 from harness.record.counting import counting_difference
 from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, lock, make, put, put_folder
@@ -71,27 +72,6 @@ _TABLES: Mapping[str, tuple[pa.Schema, tuple[str, ...]]] = {
     "steps.parquet": (STEPS, (*_KEY, *(f.name for f in fields(Step) if f.default is MISSING is f.default_factory))),
 }
 """The tables of a cell and the columns that every version wrote."""
-_META: Mapping[str, tuple[type, ...]] = {
-    **dict.fromkeys(("status", "label", "backbone", "dtype", "task", "role", "baseline", "floor", "reason"), (str,)),
-    **dict.fromkeys(("sampling", "verdict", "params"), (dict,)),
-    "expected": (int,),
-}
-"""Types of the entries of a cell's meta, each of which may be None or absent."""
-
-
-def _unfit(meta: Any) -> str | None:
-    """What is wrong with the meta of a cell; None: nothing."""
-    if not isinstance(meta, dict):
-        return f"has the meta {meta!r:.80}"
-    for name, kinds in _META.items():
-        if meta.get(name) is not None and not isinstance(meta[name], kinds):
-            return f"has {name} {meta[name]!r:.80}"
-    return None
-
-
-def _alike(column: pa.Field, schema: pa.Schema) -> bool:
-    """Whether a column has the type of a schema, or holds nothing."""
-    return column.type in (schema.field(column.name).type, pa.null())
 
 
 @dataclass(frozen=True)
@@ -102,6 +82,16 @@ class Cell:
     meta: dict[str, Any]
     samples: pd.DataFrame
     steps: pd.DataFrame
+
+
+class Start(NamedTuple):
+    """What was begun in a cell and not finished: the reason in words, and in how many runs that ended there.
+
+    Without a number of runs the cell itself failed.
+    """
+
+    reason: str
+    runs: int | None
 
 
 @dataclass(frozen=True)
@@ -152,10 +142,9 @@ class Store:
             raise StoreError(f"{run} holds no run (no manifest.json). Check the path, or start a run there.")
         remedy = "Restore it from a copy, or run again in another folder."
         body = load(file, remedy)
-        cells = body.get("cells")
-        if not isinstance(body.get("key"), dict) or not isinstance(cells, dict):
-            raise DamagedError(f"{file} lacks the key of the run or its cells. {remedy}")
-        if wrong := [name for name, meta in cells.items() if not _CELL_NAME.fullmatch(name) or _unfit(meta)]:
+        if problem := entries.problem(body, entries.MANIFEST):
+            raise DamagedError(f"{file} {problem}. {remedy}")
+        if wrong := [name for name in body["cells"] if not _CELL_NAME.fullmatch(name)]:
             raise DamagedError(f"{file} has a cell {wrong[0]!r:.80}, which is none of a run. {remedy}")
         return cls(run, body)
 
@@ -291,23 +280,28 @@ class Store:
             drop(self.path / "records" / cell)
             drop(self._mark(cell))
 
-    def mark_started(self, cell: str, reason: str) -> None:
-        """Say, durably, why the cell must not be started again if it is not unmarked. Its seal unmarks it too.
+    def mark_started(self, cell: str, reason: str, runs: int | None = None) -> None:
+        """Say, durably, what was begun in the cell and is not finished. Its seal unmarks it too.
+
+        Args:
+            reason: in the words of a failed sample.
+            runs: how many runs will have ended in the cell if this one does; None: the cell itself has failed.
 
         Raises:
             RunIncomplete: the disk is full or read-only.
         """
         path = self._mark(cell)
+        entry = {"reason": reason} if runs is None else {"reason": reason, "runs": runs}
         with self._room():
             make(path.parent)
-            put(path, encode({"schema": SCHEMA, "reason": reason}))
+            put(path, encode({"schema": SCHEMA, **entry}))
 
     def unmark_started(self, cell: str) -> None:
         """What was started in the cell is finished."""
         drop(self._mark(cell))
 
-    def started(self, cell: str) -> str | None:
-        """The reason of the cell's mark; None: it has none.
+    def started(self, cell: str) -> Start | None:
+        """The cell's mark; None: it has none.
 
         Raises:
             StoreError: the mark is damaged.
@@ -315,7 +309,11 @@ class Store:
         path = self._mark(cell)
         if not path.exists():
             return None
-        return str(load(path, "Remove it to start the cell again.")["reason"])
+        remedy = "Remove it to start the cell again."
+        body = load(path, remedy)
+        if problem := entries.problem(body, entries.MARK):
+            raise DamagedError(f"{path} {problem}. {remedy}")
+        return Start(body["reason"], body.get("runs"))
 
     def log_of_worker(self, backbone: str, dtype: str) -> Path:
         """A new empty file for what a worker process prints.
@@ -386,9 +384,10 @@ class Store:
             raise StoreError(f"the cell {cell!r} of {self.path} is not finished. Run again with --resume.")
         path = self._folder(cell) / "cell.json"
         body = load(path, self._remedy(cell))
-        files = body.get("files")
-        problem = None if isinstance(files, dict) and set(files) == set(_TABLES) else f"names the files {files!r:.80}"
-        if problem := problem or _unfit(body.get("meta")):
+        problem = entries.problem(body, entries.SEALED)
+        if problem is None and set(body["files"]) != set(_TABLES):
+            problem = f"names the files {body['files']!r:.80}"
+        if problem:
             raise DamagedError(f"{path} {problem}. {self._remedy(cell)}")
         return body
 
@@ -401,11 +400,8 @@ class Store:
             table = pq.read_table(pa.BufferReader(data))
         except (pa.ArrowException, OSError) as error:
             raise DamagedError(f"{path} is no table: {error}. {self._remedy(cell)}") from error
-        schema, needed = _TABLES[file]
-        wrong = [name for name in needed if name not in table.column_names]
-        wrong += [field.name for field in table.schema if field.name in schema.names and not _alike(field, schema)]
-        if wrong:
-            raise DamagedError(f"{path} lacks the column {wrong[0]} or has it in another type. {self._remedy(cell)}")
+        if problem := entries.problem_of_rows(table, *_TABLES[file]):
+            raise DamagedError(f"{path} {problem}. {self._remedy(cell)}")
         frame: pd.DataFrame = table.to_pandas()
         return frame
 

@@ -3,7 +3,8 @@
 One warm worker (`harness.run.worker`) serves all isolated cells of a group. The run waits for each answer up to a
 limit. A worker that ends or passes the limit is killed; the rest of its cell fails with that reason, and a new worker
 goes on with the other cells. A mark in the store, written before each request and removed after the answer, keeps
-`--resume` from starting such a cell again, even where the run itself was killed.
+`--resume` from starting such a cell again. Where the run itself was killed, the mark does not say who killed it: the
+cell is started once more, and fails where a second run ends in it.
 """
 
 from __future__ import annotations
@@ -43,6 +44,8 @@ GRACE_S = 5.0
 """How long a worker that closed its connection may take to end."""
 LOG_BYTES = 64 * 1024
 """How much of the end of a worker's log is kept."""
+RUNS = 2
+"""A cell in which so many runs ended is not started again."""
 PROOF_SAMPLES = 10
 """A proof may take as long as so many samples."""
 
@@ -198,7 +201,15 @@ class IsolatedCells:
         self._suite = group.plan.suite.suite
         self._cells = frozenset(cell for cell in group.cells if group.plan.isolated(cell))
         marks = {cell: group.store.started(cell.id) for cell in self._cells}
-        self._failed = {cell: reason for cell, reason in marks.items() if reason is not None}
+        self._failed: dict[Cell, str] = {}
+        self._runs = dict.fromkeys(self._cells, 0)
+        """How many earlier runs ended while a worker was busy with a cell."""
+        for cell, mark in marks.items():
+            if mark is not None and (mark.runs is None or mark.runs >= RUNS):
+                self._failed[cell] = mark.reason
+            elif mark is not None:
+                self._runs[cell] = mark.runs or 0
+                group.options.progress.say(f"{cell.label}: {mark.reason}; it is started once more")
         self._unprovable: dict[Method[Any], str] = {}
         self._seconds = dict.fromkeys(self._cells, 0.0)
         self._worker: Worker | None = None
@@ -265,7 +276,7 @@ class IsolatedCells:
         if cell in self._failed:
             return None
         self._latest = cell
-        store.mark_started(cell.id, f"the run ended while this method {doing}, so it is not started again")
+        self._mark(cell, self._runs[cell] + 1, doing)
         try:
             with _termination_as_interrupt():
                 return worker.ask(request, limit)
@@ -274,8 +285,15 @@ class IsolatedCells:
             self._give_up(cell, f"its process {end} while it {doing}, so it is not started again{self._where()}")
             return None
         finally:
-            if cell not in self._failed:
+            if cell not in self._failed and self._runs[cell]:
+                self._mark(cell, self._runs[cell], doing)
+            elif cell not in self._failed:
                 store.unmark_started(cell.id)
+
+    def _mark(self, cell: Cell, runs: int, doing: str) -> None:
+        again = f"{runs} runs ended while this method {doing}, so it is not started again"
+        reason = again if runs >= RUNS else f"a run ended while this method {doing}"
+        self._group.store.mark_started(cell.id, reason, runs)
 
     def _sample_limit(self, samples: int) -> Limit | None:
         seconds = self._suite.sample_limit_s

@@ -11,21 +11,40 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from harness.errors import StoreError
+from harness.record import store
 from harness.record.files import encode
-from tests.support.cli import refused
-from tests.support.runs import finished
+from harness.record.store import Store
+from tests.support.cli import refused, stride
 
 Change = Callable[[Path], Any]
+Rows = list[dict[str, Any]]
+MANIFEST, SAMPLES, STEPS = "../../manifest.json", "samples.parquet", "steps.parquet"
+
+
+WORDS = (
+    *("--method", "sjd", "--backbone", "tabular", "--task", "{name: tabular, limit: 2}", "-t", 0),
+    *("--max-new-tokens", 4, "--set", "prove=false", "--json"),
+)
 
 
 @pytest.fixture(scope="module")
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("store") / "run"
-    finished(folder, methods=["sjd"], tasks=[{"name": "tabular", "limit": 2}])
+    assert stride("run", *WORDS, "--out", folder).code == 0
     return folder
+
+
+@pytest.fixture(scope="module")
+def baseline(sound: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The counts of the sound run."""
+    file = tmp_path_factory.mktemp("baseline") / "baseline.json"
+    assert stride("baseline", "make", sound, "--out", file).code == 0
+    return file
 
 
 def loop(*names: str) -> Change:
@@ -45,20 +64,26 @@ def folder_instead(name: str) -> Change:
     return act
 
 
-def table(name: str, content: Callable[[pd.DataFrame], pd.DataFrame] | bytes) -> Change:
-    """Replace a table and its checksum."""
+def table(name: str, content: Callable[[Rows], Rows] | bytes, schema: pa.Schema | None = None) -> Change:
+    """Replace a table and its checksum; the columns keep their types unless there is another ``schema``."""
 
     def act(cell: Path) -> None:
         data = content
         if not isinstance(data, bytes):
+            before = pq.read_table(cell / name)
             sink = io.BytesIO()
-            data(pd.read_parquet(cell / name)).to_parquet(sink)
+            pq.write_table(pa.Table.from_pylist(data(before.to_pylist()), schema=schema or before.schema), sink)
             data = sink.getvalue()
         (cell / name).write_bytes(data)
         digest = hashlib.sha256(data).hexdigest()
         body("cell.json", lambda entries: entries["files"].update({name: digest}))(cell)
 
     return act
+
+
+def row(name: str, **values: Any) -> Change:
+    """Change entries of the first row of a table."""
+    return table(name, lambda rows: [{**rows[0], **values}, *rows[1:]])
 
 
 def body(file: str, change: Callable[[dict[str, Any]], Any]) -> Change:
@@ -77,37 +102,90 @@ def meta(**entries: Any) -> Change:
     return body("cell.json", lambda content: content["meta"].update(entries))
 
 
-MANIFEST = "../../manifest.json"
-CHANGES: dict[str, Change] = {
-    "loop of cell.json": loop("cell.json"),
-    "loop of samples": loop("samples.parquet"),
-    "loop of the manifest": loop(MANIFEST),
-    "folder for cell.json": folder_instead("cell.json"),
-    "folder for steps": folder_instead("steps.parquet"),
-    "folder for the manifest": folder_instead(MANIFEST),
-    "other columns": table("samples.parquet", lambda frame: pd.DataFrame({"a": [1]})),
-    "other columns of steps": table("steps.parquet", lambda frame: pd.DataFrame({"a": [1]})),
-    "other types": table("samples.parquet", lambda frame: frame.assign(warmup="x", status=3)),
-    "other types of steps": table("steps.parquet", lambda frame: frame.assign(accepted="x")),
-    "no table": table("samples.parquet", b"hello"),
-    "no files": body("cell.json", lambda entries: entries.update(files={})),
-    "other files": body("cell.json", lambda entries: entries.update(files={"../x": "y"})),
-    "files of a number": body("cell.json", lambda entries: entries.update(files=3)),
-    "no meta": body("cell.json", lambda entries: entries.pop("meta")),
-    "meta of a list": body("cell.json", lambda entries: entries.update(meta=[])),
-    "sampling": meta(sampling="greedy"),
-    "verdict": meta(verdict=3),
-    "label": meta(label=["a"]),
-    "expected": meta(expected="many"),
-    "deep": lambda cell: (cell / "cell.json").write_text("[" * 200_000),
-    "huge": lambda cell: (cell / "cell.json").write_bytes(b" " * 20_000_000),
-    "no cells": body(MANIFEST, lambda entries: entries.pop("cells")),
-    "cells of a list": body(MANIFEST, lambda entries: entries.update(cells=[])),
-    "a cell outside": body(MANIFEST, lambda entries: entries["cells"].update({"../../etc": {}})),
-    "a cell of NUL": body(MANIFEST, lambda entries: entries["cells"].update({"a\0b": {}})),
-    "cells of numbers": body(MANIFEST, lambda entries: entries.update(cells=dict.fromkeys(entries["cells"], 3))),
-    "no key": body(MANIFEST, lambda entries: entries.pop("key")),
-    "key of a number": body(MANIFEST, lambda entries: entries.update(key=3)),
+def meta_without(name: str) -> Change:
+    return body("cell.json", lambda content: content["meta"].pop(name))
+
+
+def of(name: str, column: str) -> pa.Schema:
+    """The schema of a table but for one column, which is text."""
+    schema = {SAMPLES: store.SAMPLES, STEPS: store.STEPS}[name]
+    return schema.set(schema.get_field_index(column), pa.field(column, pa.string()))
+
+
+def odd_type(column: str) -> Callable[[Rows], Rows]:
+    return lambda rows: [{**row, column: "x"} for row in rows]
+
+
+def cell_of(manifest: dict[str, Any]) -> dict[str, Any]:
+    """The planned cell of the method."""
+    return next(entries for name, entries in manifest["cells"].items() if name.startswith("sjd"))
+
+
+NUMBERS = pa.schema({"a": pa.int64()})
+CHANGES: dict[str, tuple[Change, str]] = {
+    "loop of cell.json": (loop("cell.json"), "cell.json is missing"),
+    "loop of samples": (loop(SAMPLES), "samples.parquet is damaged"),
+    "loop of the manifest": (loop(MANIFEST), "holds no run"),
+    "folder for cell.json": (folder_instead("cell.json"), "cell.json is no regular file"),
+    "folder for steps": (folder_instead(STEPS), "steps.parquet is damaged"),
+    "folder for the manifest": (folder_instead(MANIFEST), "manifest.json is no regular file"),
+    "other columns": (table(SAMPLES, lambda rows: [{"a": 1}], NUMBERS), "samples.parquet lacks the column prompt"),
+    "other columns of steps": (table(STEPS, lambda rows: [{"a": 1}], NUMBERS), "lacks the column prompt"),
+    "other types": (table(SAMPLES, odd_type("warmup"), of(SAMPLES, "warmup")), "the column warmup in the type string"),
+    "other types of steps": (table(STEPS, odd_type("accepted"), of(STEPS, "accepted")), "the column accepted in the"),
+    "no table": (table(SAMPLES, b"hello"), "samples.parquet is no table"),
+    "no files": (body("cell.json", lambda entries: entries.update(files={})), "names the files"),
+    "other files": (body("cell.json", lambda entries: entries.update(files={"../x": "y"})), "names the files"),
+    "files of a number": (body("cell.json", lambda entries: entries.update(files=3)), "has files 3"),
+    "no meta": (body("cell.json", lambda entries: entries.pop("meta")), "lacks the entry meta"),
+    "meta of a list": (body("cell.json", lambda entries: entries.update(meta=[])), "has meta []"),
+    "sampling": (meta(sampling="greedy"), "meta.sampling 'greedy'"),
+    "verdict": (meta(verdict=3), "meta.verdict 3"),
+    "label": (meta(label=["a"]), "meta.label ['a']"),
+    "expected": (meta(expected="many"), "meta.expected 'many'"),
+    "deep": (lambda cell: (cell / "cell.json").write_text("[" * 200_000), "not a store's file"),
+    "huge": (lambda cell: (cell / "cell.json").write_bytes(b" " * 20_000_000), "not a store's file"),
+    "no cells": (body(MANIFEST, lambda entries: entries.pop("cells")), "lacks the entry cells"),
+    "cells of a list": (body(MANIFEST, lambda entries: entries.update(cells=[])), "has cells []"),
+    "a cell outside": (body(MANIFEST, lambda entries: entries["cells"].update({"../../etc": {}})), "'../../etc'"),
+    "a cell of NUL": (body(MANIFEST, lambda entries: entries["cells"].update({"a\0b": {}})), "none of a run"),
+    "cells of numbers": (body(MANIFEST, lambda entries: entries.update(cells={"a": 3})), "has cells.a 3"),
+    "no status": (meta_without("status"), "lacks the entry meta.status"),
+    "no backbone": (meta_without("backbone"), "lacks the entry meta.backbone"),
+    "no label": (meta_without("label"), "lacks the entry meta.label"),
+    "another status": (meta(status="asleep"), "meta.status 'asleep'"),
+    "a temperature of text": (meta(sampling={"temperature": "hot"}), "meta.sampling.temperature 'hot'"),
+    "a temperature of NaN": (meta(sampling={"temperature": float("nan")}), "meta.sampling.temperature nan"),
+    "a verdict of a number": (meta(verdict={"word": 3}), "meta.verdict.word 3"),
+    "a variation of text": (meta(verdict={"total_variation": "small"}), "total_variation 'small'"),
+    "set scores of numbers": (meta(set_scores={"fid": 3}), "meta.set_scores.fid 3"),
+    "a set score without its size": (meta(set_scores={"fid": {"value": 1.0}}), "lacks the entry meta.set_scores.fid"),
+    "a grid of text": (meta(grid="8x8"), "meta.grid '8x8'"),
+    "a batch of zero": (meta(batch=0), "meta.batch 0"),
+    "a huge budget": (meta(max_new_tokens=10**400), "meta.max_new_tokens 1000"),
+    "scores of text": (row(SAMPLES, scores="good"), "scores is 'good'"),
+    "scores of a list": (row(SAMPLES, scores="[1]"), "scores is '[1]'"),
+    "scores of texts": (row(SAMPLES, scores='{"pass": "yes"}'), "no JSON object of numbers"),
+    "deep scores": (row(SAMPLES, scores="[" * 200_000), "scores is '[[["),
+    "stages of text": (row(SAMPLES, stages="slow"), "stages is 'slow'"),
+    "a row without a prompt": (row(SAMPLES, prompt=None), "a row without prompt"),
+    "a row without tokens": (row(SAMPLES, tokens=None), "a row without tokens"),
+    "a gap in the tokens": (row(SAMPLES, tokens=[1, None]), "tokens has a gap"),
+    "another status of a row": (row(SAMPLES, status="asleep"), "status is none of ok, failed"),
+    "a row twice": (table(SAMPLES, lambda rows: rows + rows), "two rows of one prompt, repetition, warmup"),
+    "a negative count": (row(STEPS, accepted=-3), "accepted is negative"),
+    "a step twice": (table(STEPS, lambda rows: rows + rows), "two rows of one prompt, repetition, warmup, step"),
+    "a suite of text": (body(MANIFEST, lambda entries: entries.update(suite="quick")), "has suite 'quick'"),
+    "a report without a name": (body(MANIFEST, lambda entries: entries.update(suite={"report": {}})), "suite.report"),
+    "provenance of a list": (body(MANIFEST, lambda entries: entries.update(provenance=[1])), "has provenance [1]"),
+    "no date": (body(MANIFEST, lambda entries: entries.pop("created")), "lacks the entry created"),
+    "tasks of numbers": (body(MANIFEST, lambda entries: entries["key"].update(tasks=[3])), "has key.tasks.0 3"),
+    "a cell of odd types": (
+        body(MANIFEST, lambda entries: cell_of(entries).update(expected="many")),
+        "expected 'many'",
+    ),
+    "no key": (body(MANIFEST, lambda entries: entries.pop("key")), "lacks the entry key"),
+    "key of a number": (body(MANIFEST, lambda entries: entries.update(key=3)), "has key 3"),
 }
 
 
@@ -121,14 +199,32 @@ def odd(sound: Path, tmp_path: Path) -> Callable[[Change], Path]:
     return make
 
 
-@pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
-def test_every_command_ends_with_one_message(
-    sound: Path, tmp_path: Path, odd: Callable[[Change], Path], change: Change
+@pytest.mark.parametrize(("change", "message"), CHANGES.values(), ids=list(CHANGES))
+def test_what_no_run_writes_is_one_error_that_names_the_file(
+    odd: Callable[[Change], Path], change: Change, message: str
 ) -> None:
     run = odd(change)
+    with pytest.raises(StoreError) as refusal:
+        read(run)
+    assert str(run) in str(refusal.value) and message in str(refusal.value)
+
+
+def read(run: Path) -> None:
+    sealed = Store.open(run)
+    for name in sealed.cells():
+        sealed.cell(name)
+
+
+@pytest.mark.parametrize("name", ["loop of the manifest", "no cells", "no files", "no backbone", "scores of text"])
+def test_every_command_ends_with_one_message(
+    sound: Path, baseline: Path, tmp_path: Path, odd: Callable[[Change], Path], name: str
+) -> None:
+    run = odd(CHANGES[name][0])
     for words in (("report", run), ("show", run, "sjd"), ("compare", sound, run), ("compare", run, sound)):
         assert str(run) in refused(*words)
     assert str(run) in refused("baseline", "make", run, "--out", tmp_path / "baseline.json")
+    assert str(run) in refused("gate", run, "--baseline", baseline)
+    assert str(run) in refused("run", *WORDS, "--resume", "--out", run)
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root reads every file")

@@ -36,6 +36,7 @@ MANIFEST = {
     "suite": {},
     "provenance": {},
 }
+META = {"status": "done", "label": "sjd", "backbone": "tabular", "dtype": "fp32", "task": "toy"}
 PLANNED = [
     ("HumanEval/0", 0, True),
     ("HumanEval/0", 0, False),
@@ -80,7 +81,7 @@ def fill(store: Store, cell: str) -> list[tuple[str, int, bool]]:
     missing = [key for key in PLANNED if key not in store.done(cell)]
     for prompt, repetition, warmup in missing:
         store.write(cell, record(prompt, repetition, warmup))
-    store.seal(cell, {"state": "done"})
+    store.seal(cell, META)
     return missing
 
 
@@ -113,12 +114,12 @@ def test_a_sealed_cell_holds_what_was_written(store: Store) -> None:
     failed = Record(Sample("HumanEval/2", 0, False, "failed", error="out of room \udcff"), ())
     store.write(CELLS[0], failed)
     assert store.done(CELLS[0]) == {*PLANNED, ("HumanEval/2", 0, False)}
-    store.seal(CELLS[0], {"note": [1]})
+    store.seal(CELLS[0], META | {"note": [1]})
     store = Store.open(store.path)
     assert store.done(CELLS[0]) == {*PLANNED, ("HumanEval/2", 0, False)}
     assert not (store.path / "records" / CELLS[0]).exists()
     cell = store.cell(CELLS[0])
-    assert cell.meta == {"note": [1]}
+    assert cell.meta == META | {"note": [1]}
     keys = list(zip(cell.samples["warmup"], cell.samples["prompt"], cell.samples["repetition"], strict=True))
     assert keys == sorted(keys) and len(keys) == 5
     first, last = cell.samples.iloc[0], cell.samples.iloc[3]
@@ -135,7 +136,7 @@ def test_a_sealed_cell_holds_what_was_written(store: Store) -> None:
 
 
 def test_an_empty_cell_has_every_column(store: Store) -> None:
-    store.seal(CELLS[1], {"skipped": "needs a tree mask"})
+    store.seal(CELLS[1], META | {"status": "skipped"})
     full = Store.open(store.path)
     fill(full, CELLS[0])
     empty, filled = full.cell(CELLS[1]), full.cell(CELLS[0])
@@ -151,7 +152,7 @@ def test_update_changes_the_meta_and_nothing_else(store: Store) -> None:
     before = store.cell(CELLS[0])
     store.update(CELLS[0], verdict={"word": "exact"}, cell=1)
     after = Store.open(store.path).cell(CELLS[0])
-    assert after.meta == {"state": "done", "verdict": {"word": "exact"}, "cell": 1}
+    assert after.meta == {**META, "verdict": {"word": "exact"}, "cell": 1}
     pd.testing.assert_frame_equal(before.samples, after.samples)
 
 
@@ -196,7 +197,7 @@ def test_a_cell_survives_the_disk(tmp_path_factory: pytest.TempPathFactory, valu
     store = Store.create(tmp_path_factory.mktemp("run") / "r", MANIFEST)
     for value in values:
         store.write(CELLS[0], value)
-    store.seal(CELLS[0], {})
+    store.seal(CELLS[0], META)
     cell = store.cell(CELLS[0])
     values.sort(key=lambda r: (r.sample.warmup, r.sample.prompt, r.sample.repetition))
     for name in ("prompt", "repetition", "category", "text", "prompt_tokens", "prefill_ns"):
@@ -289,7 +290,7 @@ def test_unknown_unfinished_and_sealed_cells_are_refused(store: Store) -> None:
     with pytest.raises(StoreError, match="sealed"):
         store.write(CELLS[0], record("a"))
     with pytest.raises(StoreError, match="sealed"):
-        store.seal(CELLS[0], {})
+        store.seal(CELLS[0], META)
 
 
 def test_a_record_that_breaks_an_identity_is_refused(store: Store) -> None:
@@ -305,7 +306,7 @@ def test_sealing_checks_the_identities_again(store: Store) -> None:
         good = record("a")
         store.write(CELLS[0], replace(good, sample=replace(good.sample, tokens=(1,))))
     with pytest.raises(ContractError, match="emitted 5"):
-        store.seal(CELLS[0], {})
+        store.seal(CELLS[0], META)
     assert not store.sealed(CELLS[0])
 
 
@@ -395,7 +396,7 @@ def test_a_damaged_record_is_set_aside_and_done_again(store: Store, damage: Call
     path = next((store.path / "records" / CELLS[0]).glob("*--1.json"))
     damage(path)
     with pytest.raises(StoreError, match="--resume"):
-        store.seal(CELLS[0], {})
+        store.seal(CELLS[0], META)
     resumed = Store.resume(store.path, MANIFEST)
     with pytest.warns(UserWarning, match="set aside"):
         assert len(resumed.done(CELLS[0])) == len(PLANNED) - 1
@@ -483,7 +484,7 @@ def test_a_full_disk_ends_a_seal_cleanly(store: Store, monkeypatch: pytest.Monke
     with monkeypatch.context() as patch:
         FailingCall(patch, ["fsync", "replace"], errno.ENOSPC, nth)
         with pytest.raises(RunIncomplete, match="--resume"):
-            store.seal(CELLS[0], {})
+            store.seal(CELLS[0], META)
     assert not leftovers(store.path)
     resumed = Store.resume(store.path, MANIFEST)
     assert resumed.done(CELLS[0]) == set(PLANNED)
@@ -503,7 +504,7 @@ def test_a_full_disk_ends_the_writing_of_a_table_cleanly(store: Store, monkeypat
     with monkeypatch.context() as patch:
         patch.setattr(Path, "open", refuse)
         with pytest.raises(RunIncomplete, match="No space left"):
-            store.seal(CELLS[0], {})
+            store.seal(CELLS[0], META)
     assert not leftovers(store.path) and store.done(CELLS[0]) == {("a", 0, False)}
 
 
@@ -552,7 +553,7 @@ def write_run(run: Path, journal: Path, plan: int = len(PLANNED)) -> None:
                     notes.flush()
                     print(line, flush=True)
             if not store.sealed(cell):
-                store.seal(cell, {"state": "done"})
+                store.seal(cell, META)
 
 
 def die_at(nth: int) -> None:

@@ -92,24 +92,73 @@ def test_what_ends_a_plugins_process_fails_its_cells_alone(tmp_path: Path, plugi
 
 
 @pytest.mark.slow
-def test_a_resume_does_not_start_what_ended_the_run(
+def test_a_cell_in_which_two_runs_ended_is_not_started_again(
     tmp_path: Path, plugin: Path, stride_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The plugin kills the run itself, and its worker ends with it."""
     words = [str(word) for word in ("run", "--method", "sjd", *bad_day("kill_run"), *WORDS, "--out", tmp_path / "run")]
     site = os.pathsep.join([str(tmp_path / "site"), stride_env["PYTHONPATH"]])
     command = [sys.executable, "-c", "from harness.cli.main import main; main()", *words]
-    ended = subprocess.run(command, env={**stride_env, "PYTHONPATH": site}, capture_output=True)
-    assert ended.returncode == -signal.SIGKILL, ended.stderr
-    assert plugin.read_text().split() == ["kill_run"]
+    for again in ([], ["--resume"]):
+        ended = subprocess.run([*command, *again], env={**stride_env, "PYTHONPATH": site}, capture_output=True)
+        assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert plugin.read_text().split() == ["kill_run", "kill_run"]
     monkeypatch.setattr(isolation, "Worker", Refuses)
     outcome = stride(*words, "--resume")
     assert (outcome.code, outcome.document["done"], outcome.document["failed"]) == (1, 3, 2), outcome
     error = counted(cell_of(by_label(Store.open(tmp_path / "run")), "kill_run"))["error"].iloc[0]
-    assert error == (
-        "the run ended while this method warmed up on tabular/0 (repetition 0), so it is not started again"
-    )
-    assert plugin.read_text().split() == ["kill_run"]
+    assert error == ("2 runs ended while this method warmed up on tabular/0 (repetition 0), so it is not started again")
+
+
+class RunEnds(BaseException):
+    """The run is killed: nothing of it goes on."""
+
+
+def killed_at(monkeypatch: pytest.MonkeyPatch, request: int) -> None:
+    """Kill the run at a worker's request of this number, as far as the store can tell: the mark stays."""
+    asked: list[str] = []
+
+    class Killed(InThisProcess):
+        def ask(self, request_: Any, limit: isolation.Limit | None) -> Any:
+            asked.append(request_.cell)
+            if len(asked) > request:
+                monkeypatch.setattr(Store, "unmark_started", lambda *_: None)
+                monkeypatch.setattr(Store, "mark_started", lambda *_: None)
+                raise RunEnds
+            return super().ask(request_, limit)
+
+    monkeypatch.setattr(isolation, "Worker", Killed)
+
+
+@pytest.mark.parametrize(("requests", "failed"), [((0, 0), 2), ((1, 2), 1)])
+def test_a_killed_run_starts_its_isolated_cell_again_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, requests: tuple[int, int], failed: int
+) -> None:
+    """Requests are the warm-up and two prompts; what was answered before a kill is kept."""
+    words = ("--method", "jacobi", "--set", "isolation=process", "--set", "prove=false")
+    for index, request in enumerate(requests):
+        with monkeypatch.context() as patch, pytest.raises(RunEnds):
+            killed_at(patch, request)
+            run(tmp_path / "run", *words, *(["--resume"] if index else []))
+        marks = [Store.open(tmp_path / "run").started(path.stem) for path in (tmp_path / "run" / "started").iterdir()]
+        assert [mark and mark.runs for mark in marks] == [index + 1]
+    monkeypatch.setattr(isolation, "Worker", Refuses)
+    outcome, cells = run(tmp_path / "run", *words, "--resume")
+    assert (outcome.code, outcome.document["failed"]) == (1, failed)
+    assert counted(cells["jacobi T=0"])["error"].dropna().str.startswith("2 runs ended while this method").all()
+
+
+def test_a_run_that_was_killed_once_ends_as_any_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--method", "jacobi", "--set", "isolation=process", "--set", "prove=false")
+    with monkeypatch.context() as patch, pytest.raises(RunEnds):
+        killed_at(patch, 1)
+        run(tmp_path / "run", *words)
+    monkeypatch.setattr(isolation, "Worker", InThisProcess)
+    outcome, cells = run(tmp_path / "run", *words, "--resume")
+    assert (outcome.code, outcome.document["failed"]) == (0, 0)
+    assert not list((tmp_path / "run" / "started").iterdir())
+    _, others = run(tmp_path / "alone", *words)
+    assert columns(cells["jacobi T=0"]) == columns(others["jacobi T=0"])
 
 
 class Refuses:

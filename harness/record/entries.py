@@ -1,0 +1,230 @@
+"""The types of what a store's JSON files and tables hold, checked when they are read.
+
+A checksum shows that a file is what was written. These checks show that what was written is a run's.
+Entries that are not named here are free. Entries of older versions may be absent.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal, NotRequired
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+STRICT = ConfigDict(strict=True, extra="allow")
+Count = Annotated[int, Field(ge=0, lt=2**63)]
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+
+_NULLABLE = frozenset(["error", "agreement", "diverged_at", "margin"])
+"""Columns that may hold nothing in a row."""
+_KEY = ("prompt", "repetition", "warmup", "step")
+"""Columns that no two rows of a table share."""
+_WORDS = {"status": pa.array(["ok", "failed"])}
+"""Columns of a few words."""
+_JSON = ("scores", "stages")
+"""Columns whose texts are JSON objects of numbers."""
+
+
+@with_config(STRICT)
+class Sampling(TypedDict, total=False):
+    """How a cell draws."""
+
+    temperature: Annotated[Finite, Field(ge=0)]
+    top_k: Count
+    top_p: Finite
+
+
+@with_config(STRICT)
+class VerdictEntry(TypedDict, total=False):
+    """The verdict of a cell's claim."""
+
+    word: str | None
+    total_variation: float | None
+    note: str | None
+    error: str | None
+
+
+@with_config(STRICT)
+class SetScore(TypedDict):
+    """A score of all outputs together."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+    n: Count
+    reason: str
+
+
+@with_config(STRICT)
+class GridEntry(TypedDict):
+    """The grid of a backbone of pictures."""
+
+    rows: Annotated[Count, Field(ge=1)]
+    columns: Annotated[Count, Field(ge=1)]
+    stride: Annotated[Count, Field(ge=1)]
+
+
+@with_config(STRICT)
+class Facts(TypedDict, total=False):
+    """What is known of any cell."""
+
+    method: str
+    role: str
+    baseline: str | None
+    floor: str | None
+    reason: str | None
+    modality: str
+    fingerprint: str | None
+    params: dict[str, Any]
+    sampling: Sampling
+    verdict: VerdictEntry | None
+    set_scores: dict[str, SetScore] | None
+    grid: GridEntry | None
+    expected: Count
+    batch: Annotated[Count, Field(ge=1)]
+    max_new_tokens: Count
+    vocabulary: Count | None
+
+
+@with_config(STRICT)
+class PlannedMeta(Facts, total=False):
+    """A cell of the manifest."""
+
+    status: str
+    label: str
+    backbone: str
+    dtype: str
+    task: str
+
+
+@with_config(STRICT)
+class SealedMeta(Facts):
+    """A finished or skipped cell, which says what it is."""
+
+    status: Literal["done", "skipped"]
+    label: str
+    backbone: str
+    dtype: str
+    task: str
+
+
+@with_config(STRICT)
+class ReportEntry(TypedDict):
+    """The report that a run ends with."""
+
+    name: str
+    roles: NotRequired[dict[str, dict[str, Any]] | None]
+
+
+@with_config(STRICT)
+class SuiteEntry(TypedDict, total=False):
+    """The suite of a run."""
+
+    name: str
+    report: ReportEntry | str | None
+
+
+@with_config(STRICT)
+class Key(TypedDict, total=False):
+    """What two runs must share to be mixed."""
+
+    tasks: list[dict[str, Any]]
+
+
+@with_config(STRICT)
+class Provenance(TypedDict, total=False):
+    """Where a run comes from."""
+
+    fingerprint: str | None
+
+
+@with_config(STRICT)
+class Manifest(TypedDict):
+    """What a run is."""
+
+    created: str
+    key: Key
+    cells: dict[str, PlannedMeta]
+    suite: NotRequired[SuiteEntry | None]
+    provenance: NotRequired[Provenance | None]
+    vocabularies: NotRequired[dict[str, Count] | None]
+    sizes: NotRequired[dict[str, Any] | None]
+
+
+@with_config(STRICT)
+class SealedBody(TypedDict):
+    """The file of a sealed cell."""
+
+    files: dict[str, str]
+    meta: SealedMeta
+
+
+@with_config(STRICT)
+class Mark(TypedDict):
+    """Why a cell that a worker process began is not started again."""
+
+    reason: str
+    runs: NotRequired[Annotated[Count, Field(ge=1)]]
+
+
+MANIFEST: TypeAdapter[Any] = TypeAdapter(Manifest)
+SEALED: TypeAdapter[Any] = TypeAdapter(SealedBody)
+MARK: TypeAdapter[Any] = TypeAdapter(Mark)
+_NUMBERS: TypeAdapter[Any] = TypeAdapter(dict[str, float | None], config=ConfigDict(strict=True))
+
+
+def problem(body: Any, kind: TypeAdapter[Any]) -> str | None:
+    """What is wrong with a JSON body; None: nothing. ``kind``: MANIFEST, SEALED or MARK."""
+    try:
+        kind.validate_python(body)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        where = ".".join(str(part) for part in first["loc"]) or "body"
+        if first["type"] == "missing":
+            return f"lacks the entry {where:.120}"
+        return f"has {where:.120} {first['input']!r:.80}: {first['msg']}"
+    except RecursionError:
+        return "is nested too deep"
+    return None
+
+
+def problem_of_rows(table: pa.Table, schema: pa.Schema, needed: tuple[str, ...]) -> str | None:
+    """What is wrong with the columns of a cell's table; None: nothing.
+
+    Args:
+        table: as read.
+        schema: the types of its columns; a column that holds nothing may be of the type null.
+        needed: columns that every version wrote.
+    """
+    for name in (*needed, *(name for name in schema.names if name in table.column_names and name not in needed)):
+        if name not in table.column_names:
+            return f"lacks the column {name}"
+        column, kind = table.column(name), schema.field(name).type
+        if column.type != kind and not (pa.types.is_null(column.type) and (name in _NULLABLE or not len(column))):
+            return f"has the column {name} in the type {column.type} instead of {kind}"
+        if name not in _NULLABLE and column.null_count:
+            return f"has a row without {name}"
+        if fault := _problem_of_values(column, name):
+            return f"has a row whose {name} {fault}"
+    key = [name for name in _KEY if name in table.column_names]
+    if table.num_rows > table.group_by(key).aggregate([]).num_rows:
+        return f"has two rows of one {', '.join(key)}"
+    return None
+
+
+def _problem_of_values(column: pa.ChunkedArray, name: str) -> str | None:
+    """What is wrong with the values of a column whose type is right."""
+    if pa.types.is_list(column.type) and pc.list_flatten(column).null_count:
+        return "has a gap"
+    if name in _WORDS and not pc.all(pc.is_in(column, _WORDS[name]), min_count=0).as_py():
+        return f"is none of {', '.join(_WORDS[name].to_pylist())}"
+    if pa.types.is_integer(column.type) and (pc.min(column).as_py() or 0) < 0:
+        return "is negative"
+    for text in pc.unique(column).to_pylist() if name in _JSON else ():
+        try:
+            _NUMBERS.validate_json(text or "{}")
+        except ValidationError:
+            return f"is {text!r:.80}, no JSON object of numbers"
+    return None
