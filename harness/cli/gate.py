@@ -73,7 +73,7 @@ def read_baseline(path: Path) -> dict[str, Any]:
     """
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise UsageError(f"cannot read the baseline {path}: {error}. Make one with `stride baseline make`.") from error
     if not isinstance(document, dict):
         raise UsageError(

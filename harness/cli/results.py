@@ -51,7 +51,7 @@ def append(path: Path, frame: pd.DataFrame, store: Store) -> None:
     stamp = {
         "run": str(store.path),
         "created": store.manifest["created"],
-        "git": store.manifest["provenance"].get("git"),
+        "git": (store.manifest.get("provenance") or {}).get("git"),
     }
     rows = [json.dumps(strict({**stamp, **row}), allow_nan=False) for row in frame.to_dict("records")]
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
@@ -63,6 +63,6 @@ def _of_run(line: str, stamp: Mapping[str, Any]) -> bool:
     """Whether a line is of a run; one that is no JSON object is nobody's and stays."""
     try:
         entry = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return isinstance(entry, dict) and all(entry.get(key) == stamp[key] for key in ("run", "created"))

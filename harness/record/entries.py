@@ -6,6 +6,7 @@ Entries that are not named here are free. Entries of older versions may be absen
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Annotated, Any, Literal, NotRequired
 
 import pyarrow as pa
@@ -13,11 +14,13 @@ import pyarrow.compute as pc
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
 
+from harness.record.columns import Sample, Step
+
 STRICT = ConfigDict(strict=True, extra="allow")
 Count = Annotated[int, Field(ge=0, lt=2**63)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
-_NULLABLE = frozenset(["error", "agreement", "diverged_at", "margin"])
+_NULLABLE = frozenset(field.name for kind in (Sample, Step) for field in fields(kind) if "None" in str(field.type))
 """Columns that may hold nothing in a row."""
 _KEY = ("prompt", "repetition", "warmup", "step")
 """Columns that no two rows of a table share."""

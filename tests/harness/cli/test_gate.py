@@ -135,6 +135,7 @@ def test_the_error_of_another_suites_baseline_names_the_key(decode, baseline):
 
 
 WRONG = {
+    "deep": lambda text: "[" * 200_000,
     "absent": None,
     "cut short": lambda text: text[:200],
     "of another kind": lambda text: "[]",

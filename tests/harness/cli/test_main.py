@@ -177,13 +177,16 @@ def test_limit_seed_and_temperature_take_effect(tmp_path):
 
 
 def test_a_run_reports_its_progress_and_its_files(tmp_path):
+    foreign = "[" * 200_000  # a line of another program, which Python's reader of JSON cannot read
+    (tmp_path / "history.jsonl").write_text(foreign + "\n")
     result = stride("run", "--method", "sjd", *SMALL, "--out", tmp_path / "run", "--append", tmp_path / "history.jsonl")
     assert result.code == 0
     assert "16/16 decodes" in result.err and "sjd" in result.out and "2 cells done" in result.out
     for line in result.out.splitlines():
         if line.startswith("wrote "):
             assert Path(line.removeprefix("wrote ")).stat().st_size > 0
-    history = (tmp_path / "history.jsonl").read_text().splitlines()
+    first, *history = (tmp_path / "history.jsonl").read_text().splitlines()
+    assert first == foreign
     rows = [json.loads(line, parse_constant=not_json) for line in history]
     assert [row["label"] for row in rows] == ["autoregressive", "sjd"]
 
