@@ -13,11 +13,12 @@ import click
 from harness.cli.main import emit
 from harness.errors import UsageError
 from harness.record.store import Store
-from reports.gate import decision, rendering
+from reports.gate import decision, rendering, replay
+from reports.gate.baseline import check_content
 
 
 @click.command(name="gate")
-@click.argument("run", type=click.Path(path_type=Path))
+@click.argument("run", type=click.Path(path_type=Path), required=False)
 @click.option("--baseline", type=click.Path(path_type=Path), required=True, help="File of `stride baseline make`.")
 @click.option(
     "--margin",
@@ -25,14 +26,20 @@ from reports.gate import decision, rendering
     help="Tolerated drop. Default: what the baseline's A/A reruns justify, or 5 %.",
 )
 @click.option("--min-prompts", type=click.IntRange(6), default=6, show_default=True, help="Fewer are inconclusive.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="Default: RUN/gate.md.")
-@click.option("--junit", type=click.Path(path_type=Path), help="Default: RUN/gate.xml.")
+@click.option("--replay", "replayed", is_flag=True, help="Score the drafters of today along the baseline's texts.")
+@click.option("--device", default="cpu", show_default=True, help="Of the replay: a torch device, such as cuda.")
+@click.option("--offline", is_flag=True, help="Never download weights for the replay.")
+@click.option("--markdown", type=click.Path(path_type=Path), help="Default: RUN/gate.md, where a run is given.")
+@click.option("--junit", type=click.Path(path_type=Path), help="Default: RUN/gate.xml, where a run is given.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {verdict, rows, removed, added, notes}.")
 def command(
-    run: Path,
+    run: Path | None,
     baseline: Path,
     margin: float | None,
     min_prompts: int,
+    replayed: bool,
+    device: str,
+    offline: bool,
     markdown: Path | None,
     junit: Path | None,
     as_json: bool,
@@ -44,6 +51,9 @@ def command(
     e-value of 1000. The suite must be the baseline's; code, weights and the models that presets name may differ, since
     the gate tests them. Of other methods and fewer prompts the shared ones are compared.
 
+    With --replay the drafters of today are scored along the texts of the baseline, which must have been made with
+    --replay too. Nothing but the change differs, so losses of 1 % show. A run may be given as well, or left out.
+
     In a workflow of GitHub the table goes to the step summary too, and rows that do not pass become annotations.
 
     Exit codes: 0 pass, 1 fail, 4 inconclusive (too few prompts, or too wide an interval), 2 error.
@@ -51,11 +61,16 @@ def command(
     \b
     stride gate runs/tonight --baseline baseline.json
     stride gate runs/tonight --baseline baseline.json --margin 0.03 --junit gate.xml
+    stride gate --replay --baseline baseline.json
     """
-    result = decision.gate(Store.open(run), read_baseline(baseline), margin, min_prompts)
-    (markdown or run / "gate.md").write_text(rendering.markdown(result), encoding="utf-8")
-    (junit or run / "gate.xml").write_text(rendering.junit(result), encoding="utf-8")
-    report_to_github(result)
+    if run is None and not replayed:
+        raise UsageError("name a run to test, or ask for --replay, which needs none")
+    document = read_baseline(baseline)
+    results = [decision.gate(Store.open(run), document, margin, min_prompts)] if run is not None else []
+    if replayed:
+        results.append(_replay(document, margin, min_prompts, device, fetch=not offline))
+    result = decision.joined(results)
+    write(result, run, markdown, junit)
     if as_json:
         rows = [asdict(row) for row in result.rows]
         lists = {"removed": result.removed, "added": result.added, "notes": result.notes}
@@ -63,6 +78,35 @@ def command(
     else:
         click.echo(rendering.markdown(result))
     raise SystemExit(result.exit_code)
+
+
+def write(result: decision.Result, run: Path | None, markdown: Path | None, junit: Path | None) -> None:
+    """Write the table and the JUnit file where they are asked for or a run is given, and report to GitHub."""
+    texts = {"gate.md": (markdown, rendering.markdown(result)), "gate.xml": (junit, rendering.junit(result))}
+    for name, (asked, text) in texts.items():
+        path = asked or (run / name if run is not None else None)
+        if path is not None:
+            path.write_text(text, encoding="utf-8")
+    report_to_github(result)
+
+
+def _replay(
+    document: dict[str, Any], margin: float | None, min_prompts: int, device: str, fetch: bool
+) -> decision.Result:
+    """The gate along the baseline's texts.
+
+    Raises:
+        StoreError: the baseline is damaged. UsageError: it holds no texts.
+    """
+    check_content(document)
+    if not document.get("replay"):
+        raise UsageError("the baseline holds no texts to replay; make it with `stride baseline make RUN --replay`")
+    from harness.cli import replaying  # loads models
+
+    scores = replaying.again(document, device, fetch)
+    errors = {name: score.error for name, score in scores.items() if score.error}
+    rows = {name: score.rows for name, score in scores.items()}
+    return replay.replay_gate(document, rows, errors, margin, min_prompts)
 
 
 def read_baseline(path: Path) -> dict[str, Any]:

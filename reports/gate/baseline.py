@@ -181,6 +181,16 @@ def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:
     return {**document, "sha256": digest(document)}
 
 
+def with_replay(document: Mapping[str, Any], replay: Mapping[str, Any]) -> dict[str, Any]:
+    """The baseline with texts and their scores, under a new checksum.
+
+    Args:
+        replay: ``suite``, as dumped; ``cells``: label, texts and scores by name; ``skipped``: reasons by label.
+    """
+    content = {key: value for key, value in document.items() if key != "sha256"} | {"replay": dict(replay)}
+    return {**content, "sha256": digest(content)}
+
+
 def noise(before: pd.DataFrame, reruns: Sequence[pd.DataFrame]) -> dict[str, float]:
     """The standard error of each figure's change between equal runs, as the reruns show it; empty without reruns.
 
@@ -284,6 +294,16 @@ def check(store: Store, baseline: Mapping[str, Any]) -> None:
         StoreError: it is damaged, has another schema, or counts otherwise.
         UsageError: it was made from another suite; the message names the keys that differ.
     """
+    check_content(baseline)
+    _check_key(store, baseline)
+
+
+def check_content(baseline: Mapping[str, Any]) -> None:
+    """Refuse a document that is no baseline.
+
+    Raises:
+        StoreError: it is damaged, or has another schema.
+    """
     if baseline.get("kind") != "stridebench baseline" or baseline.get("schema") not in READABLE:
         raise StoreError(
             f"not a baseline of schema 1 or 2 (kind {baseline.get('kind')!r}, schema "
@@ -291,6 +311,9 @@ def check(store: Store, baseline: Mapping[str, Any]) -> None:
         )
     if baseline.get("sha256") != digest(baseline):
         raise StoreError("the baseline does not match its checksum: it was cut short or edited; make it again")
+
+
+def _check_key(store: Store, baseline: Mapping[str, Any]) -> None:
     counting = [int(baseline.get("counting", 1)), int(store.manifest.get("schema", 1))]
     if counting[0] != counting[1]:
         raise StoreError(

@@ -15,7 +15,7 @@ token whatever it accepts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -156,16 +156,29 @@ def gate(
         after = store.cell(name) if name in finished else None
         row = Row(name, cell["label"], "", "", "")
         rows += _cell_rows(store, row, before, after, min_prompts, cell.get("noise") or {})
-    rows = [*_verdict_rows(store, baseline), *_e_value_rows(store), *_decide(rows, tolerated)]
+    rows = [*_verdict_rows(store, baseline), *_e_value_rows(store), *decide(rows, tolerated)]
     known = {*baseline["cells"], *baseline.get("verdicts", {})}
     added = tuple(str(store.cell(name).meta.get("label", name)) for name in store.cells() if name not in known)
     notes = () if seconds else ("seconds are not compared: the machines differ",)
     if not rows:
         rows = [Row("", "all cells", "", "error", "the run and the baseline share no cell")]
-    return Result(_worst(rows), tuple(rows), tuple(removed), added, notes)
+    return Result(worst(rows), tuple(rows), tuple(removed), added, notes)
 
 
-def _worst(rows: list[Row]) -> str:
+def joined(results: Sequence[Result]) -> Result:
+    """Several results as one, with the worst verdict."""
+    rows = tuple(row for result in results for row in result.rows)
+    return Result(
+        worst(rows),
+        rows,
+        tuple(label for result in results for label in result.removed),
+        tuple(label for result in results for label in result.added),
+        tuple(note for result in results for note in result.notes),
+    )
+
+
+def worst(rows: Sequence[Row]) -> str:
+    """The worst verdict of the rows."""
     verdicts = {row.verdict for row in rows}
     return next(word for word in ("error", "fail", "inconclusive", "pass") if word in verdicts)
 
@@ -233,7 +246,9 @@ def _cell_rows(
     row = replace(row, pairs=len(before), prompts=prompts, identical=int(equal.sum()))
     figures = {name: figure for name, figure in tested(before, after).items() if figure.noise or name in noise}
     rows = [
-        _test(replace(row, metric=name, title=figure.title, noise=noise.get(name)), figure, before, after, min_prompts)
+        compare_figure(
+            replace(row, metric=name, title=figure.title, noise=noise.get(name)), figure, before, after, min_prompts
+        )
         for name, figure in figures.items()
     ]
     lost = [
@@ -243,7 +258,8 @@ def _cell_rows(
     return rows + [replace(row, metric=name, verdict="inconclusive", why=why) for name in lost]
 
 
-def _test(row: Row, figure: Tested, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> Row:
+def compare_figure(row: Row, figure: Tested, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> Row:
+    """The row with the change of a figure; without a verdict where `decide` is to give one."""
     row = replace(row, before=figure.value(before), after=figure.value(after))
     if row.prompts < min_prompts:
         return replace(row, verdict="inconclusive", why=f"{row.prompts} prompts; {min_prompts} are needed")
@@ -274,20 +290,31 @@ def _equal(figure: Tested, before: pd.DataFrame, after: pd.DataFrame) -> bool:
     return bool(np.isclose(first, second, rtol=1e-9, atol=1e-12, equal_nan=True).all())
 
 
-def _decide(rows: list[Row], tolerated: float | None) -> list[Row]:
-    """Give a verdict to the rows that have none yet, with Holm's adjustment over these."""
+def decide(
+    rows: list[Row],
+    tolerated: float | None,
+    hand_set: float = HAND_SET,
+    source: str = "set by hand: make the baseline with A/A reruns",
+) -> list[Row]:
+    """Give a verdict to the rows that have none yet, with Holm's adjustment over these.
+
+    Args:
+        tolerated: the drop that is asked for; None: none is.
+        hand_set: the drop within which a row passes where A/A reruns do not say.
+        source: where that comes from, in words.
+    """
     undecided = [i for i, row in enumerate(rows) if not row.verdict]
     adjusted = stats.holm([rows[i].p or 0.0 for i in undecided])
     for i, p in zip(undecided, adjusted, strict=True):
         row, error = rows[i], rows[i].error or 0.0
         if tolerated is not None:
-            allowed, source = tolerated, "asked for"
+            allowed, origin = tolerated, "asked for"
         elif row.noise is not None:
-            allowed, source = max(margin(row.noise, row.prompts, len(rows)), NEGLIGIBLE), "of A/A reruns"
+            allowed, origin = max(margin(row.noise, row.prompts, len(rows)), NEGLIGIBLE), "of A/A reruns"
         elif row.metric == "logprob" or row.metric.startswith(SCORE):
-            allowed, source = np.inf, ""
+            allowed, origin = np.inf, ""
         else:
-            allowed, source = HAND_SET, "set by hand: make the baseline with A/A reruns"
+            allowed, origin = hand_set, source
         harmless = NEGLIGIBLE if tolerated is None else tolerated
         critical = t.ppf(1 - FAIL_ALPHA / len(undecided), row.prompts - 1)
         visible = max(harmless, critical * error) + t.ppf(POWER, row.prompts - 1) * error
@@ -295,10 +322,10 @@ def _decide(rows: list[Row], tolerated: float | None) -> list[Row]:
         if p < FAIL_ALPHA and change < -harmless:
             verdict, why = "fail", "a significant drop" + (f" beyond {harmless:.1%}" if tolerated is not None else "")
         elif low > -allowed:
-            within = f"within the margin of {allowed:.1%} ({source})" if np.isfinite(allowed) else "no significant drop"
+            within = f"within the margin of {allowed:.1%} ({origin})" if np.isfinite(allowed) else "no significant drop"
             verdict, why = "pass", "improved" if low > 0 else within
         else:
-            verdict, why = "inconclusive", f"the interval reaches beyond a drop of {allowed:.1%} ({source})"
+            verdict, why = "inconclusive", f"the interval reaches beyond a drop of {allowed:.1%} ({origin})"
         rows[i] = replace(row, verdict=verdict, why=why, p=p, margin=_finite(allowed), visible=float(min(visible, 1.0)))
     return [_with_visible(row) for row in rows]
 

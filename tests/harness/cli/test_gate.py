@@ -20,6 +20,8 @@ HEADS = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embed
 OTHERS = {"bos_token_id": None, "eos_token_id": None, "initializer_range": 0.15}
 GOOD, WORSE = 0.1, 0.16
 """Noise on the drafter's weights, as a share of their deviation: acceptance at T = 1 is about 0.75 and 0.67."""
+SLIGHT = 0.107
+"""Noise that costs about one percent of the acceptance."""
 
 
 def checkpoint(folder: Path, noise: float) -> None:
@@ -41,7 +43,7 @@ Decode = Callable[..., Path]
 def decode(tmp_path_factory: pytest.TempPathFactory):
     """Runs of one suite; its drafter is a preset that changes on the disk between them."""
     base = tmp_path_factory.mktemp("gate")
-    for name, noise in (("target", 0.0), ("good", GOOD), ("worse", WORSE)):
+    for name, noise in (("target", 0.0), ("good", GOOD), ("slight", SLIGHT), ("worse", WORSE)):
         checkpoint(base / name, noise)
     (base / "presets").mkdir()
     (base / "presets" / "gate-target.yaml").write_text(f"adapter: hf_causal\nsource: {{folder: {base / 'target'}}}\n")
@@ -101,6 +103,26 @@ def test_a_degraded_drafter_fails_and_its_cell_is_named(baseline, degraded):
     assert -0.16 < acceptance["change"] < -0.05  # a drafter about a tenth worse, not a broken one
     others = [row for row in result.document["rows"] if row["label"] == "prompt_lookup"]
     assert others and all(row["verdict"] == "pass" for row in others)
+
+
+def test_a_replay_sees_a_loss_of_about_one_percent(decode, tmp_path):
+    path, baseline = decode("texts", "good", limit=24), tmp_path / "baseline.json"
+    assert stride("baseline", "make", path, "--replay", "--out", baseline).code == 0
+    same = stride("gate", "--replay", "--baseline", baseline, "--json")
+    assert (same.code, [row["why"] for row in same.document["rows"]]) == (0, ["identical"])
+    assert "prompt_lookup: it has neither a drafter nor trained components" in same.document["notes"][0]
+    slight = decode("slightly", "slight", limit=24)  # the preset names the worse drafter from here on
+    replayed = stride("gate", "--replay", "--baseline", baseline, "--json")
+    (row,) = replayed.document["rows"]
+    assert (replayed.code, row["verdict"]) == (1, "fail") and -0.025 < row["change"] < -0.005
+    assert row["visible"] < 0.01
+    both = stride("gate", slight, "--replay", "--baseline", baseline, "--json")
+    assert both.code == 1 and [row["metric"] for row in both.document["rows"] if row["verdict"] == "fail"] == ["replay"]
+
+
+def test_a_replay_needs_texts_and_a_gate_without_it_a_run(baseline):
+    assert "baseline make RUN --replay" in refused("gate", "--replay", "--baseline", baseline)
+    assert "name a run to test" in refused("gate", "--baseline", baseline)
 
 
 def test_a_failed_gate_is_written_to_the_files(baseline, degraded, tmp_path):

@@ -1,0 +1,79 @@
+"""Replays of `stride baseline make --replay` and `stride gate --replay`: the models of a suite along stored texts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from rich.console import Console
+
+from harness.cli.run_progress import RunProgress
+from harness.discover import declare_all
+from harness.errors import UsageError
+from harness.plan.cells import expand
+from harness.plan.suite import resolve_again
+from harness.platform.device import check_device
+from harness.platform.malloc import keep_pages
+from harness.platform.quiet import stdout_on_stderr
+from harness.record.store import Store
+from harness.run.options import Options
+from harness.run.replay import Scores, Text, replay, unreplayable
+
+
+def record(store: Store, baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, Any]:
+    """What a baseline keeps for a replay: the suite, and texts and scores of each cell that can be replayed.
+
+    Raises:
+        UsageError: none of its cells can be.
+    """
+    suite = store.manifest["suite"]
+    with stdout_on_stderr():
+        declare_all()
+        cells = {cell.id: cell for cell in expand(resolve_again(suite)).cells}
+    reasons = {name: unreplayable(cells[name].method) if name in cells else "unknown" for name in baseline["cells"]}
+    texts = {name: _texts(store, name) for name, reason in reasons.items() if reason is None}
+    scores = _replay(suite, texts, device, fetch)
+    reasons |= {name: score.error for name, score in scores.items() if score.error}
+    labels = {name: str(cell["label"]) for name, cell in baseline["cells"].items()}
+    replayed = {
+        name: {
+            "label": labels[name],
+            "texts": [[text.prompt, text.repetition, list(map(int, text.tokens))] for text in texts[name]],
+            "scores": [list(row) for row in score.rows],
+        }
+        for name, score in scores.items()
+        if not score.error
+    }
+    skipped = {labels[name]: reason for name, reason in reasons.items() if reason}
+    if not replayed:
+        whys = "; ".join(f"{label}: {why}" for label, why in skipped.items())
+        raise UsageError(f"no cell of {store.path} can be replayed: {whys}")
+    return {"suite": suite, "cells": replayed, "skipped": skipped}
+
+
+def again(baseline: Mapping[str, Any], device: str, fetch: bool) -> dict[str, Scores]:
+    """The scores of a baseline's texts with the code and weights of today, by cell."""
+    replayed = baseline["replay"]
+    texts = {
+        name: [Text(prompt, repetition, tuple(tokens)) for prompt, repetition, tokens in cell["texts"]]
+        for name, cell in replayed["cells"].items()
+    }
+    return _replay(replayed["suite"], texts, device, fetch)
+
+
+def _texts(store: Store, name: str) -> list[Text]:
+    outputs = store.outputs(name)
+    return [Text(prompt, repetition, tokens) for (prompt, repetition), tokens in sorted(outputs.items()) if tokens]
+
+
+def _replay(
+    suite: Mapping[str, Any], texts: Mapping[str, Sequence[Text]], device: str, fetch: bool
+) -> dict[str, Scores]:
+    check_device(device)
+    if suite.get("threads"):
+        torch.set_num_threads(suite["threads"])
+    keep_pages()
+    with stdout_on_stderr(), RunProgress(Console(stderr=True), quiet=True) as progress:
+        declare_all()
+        return replay(suite, texts, Options(device=device, fetch=fetch, progress=progress))

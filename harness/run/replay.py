@@ -1,0 +1,159 @@
+"""Scores drafters along stored texts: every position of a text is drafted for, and the text's own token is emitted.
+
+Two runs along the same texts differ in nothing but the change between them, so a small loss of acceptance shows with
+few prompts. A decode would go on with other tokens after the first difference.
+
+The value of a position is the mean number of its drafts that the target accepts. A chain of drawn drafts is valued by
+its first draft: the sum over tokens of min(p, q), which no draw enters. Other drafts are drawn with the cell's seed,
+and valued given the draft.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.core.capabilities import Requirement
+from harness.core.clock import Stopwatch, clock_for
+from harness.core.draft import Acceptance, Draft, Fill, Path
+from harness.core.draws import SeededDraws
+from harness.core.loop import begin_method, prefill
+from harness.core.method import Method
+from harness.core.models import Models
+from harness.core.run import Run
+from harness.core.task import Prompt
+from harness.errors import ContractError, StrideError
+from harness.plan import presets
+from harness.plan.cells import Cell, expand
+from harness.plan.suite import resolve_again
+from harness.run.attempt import one_line
+from harness.run.options import Options
+
+POSITIONS = 64
+"""Positions of a text that are scored, from its first."""
+
+
+@dataclass(frozen=True)
+class Text:
+    """The output ids of one decode, of a prompt's id and a repetition."""
+
+    prompt: str
+    repetition: int
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """A replayed cell.
+
+    Args:
+        rows: prompt, repetition, number of positions, and the sum of their values.
+        error: why the cell could not be replayed; None: it was.
+    """
+
+    rows: tuple[tuple[str, int, int, float], ...] = ()
+    error: str | None = None
+
+
+def unreplayable(method: Method[Any]) -> str | None:
+    """Why a method's drafts do not follow from the text alone; None: they do."""
+    if {Requirement.ANY_ORDER, Requirement.BIDIRECTIONAL} & method.requirements:
+        return "it fills positions in another order"
+    if not method.drafters() and not method.components:
+        return "it has neither a drafter nor trained components"
+    return None
+
+
+def replay(suite: Mapping[str, Any], texts: Mapping[str, Sequence[Text]], options: Options) -> dict[str, Scores]:
+    """Score each cell of a dumped suite along its texts, with the models as they are now.
+
+    Args:
+        texts: by the cell's id.
+    """
+    plan = expand(resolve_again(suite))
+    cells = {cell.id: cell for cell in plan.cells if cell.id in texts}
+    scores = {name: Scores(error="the suite has no such cell any more") for name in texts if name not in cells}
+    for group in dict.fromkeys(cell.group for cell in cells.values()):
+        members = [cell for cell in cells.values() if cell.group == group]
+        options.progress.say(f"replaying {len(members)} cells on {group[0]} in {group[1]}")
+        try:
+            if options.fetch:
+                presets.fetch(group[0], options.progress.say)
+            backbone = presets.load(*group, options.device, options.fetch)
+        except StrideError as error:
+            scores |= {cell.id: Scores(error=str(error)) for cell in members}
+            continue
+        load_drafter = cache(partial(presets.drafter, backbone, fetch=options.fetch))
+        for cell in members:
+            prompts = {prompt.id: prompt for prompt in plan.prompts[cell.task]}
+            scores[cell.id] = _cell(cell, prompts, texts[cell.id], partial(_models, backbone, load_drafter))
+    return scores
+
+
+def _models(backbone: Any, load_drafter: Any, prompt: Prompt) -> Models:
+    return Models(backbone, load_drafter, prompt, Stopwatch(clock_for(backbone.device)), backbone.open(prompt))
+
+
+def _cell(cell: Cell, prompts: Mapping[str, Prompt], texts: Sequence[Text], models: Any) -> Scores:
+    """The scores of a cell; an error of its method ends the cell."""
+    if cell.skip or (reason := unreplayable(cell.method)):
+        return Scores(error=cell.skip or reason)
+    rows = []
+    try:
+        with torch.inference_mode():
+            for text in texts:
+                values = replay_text(cell, models(prompts[text.prompt]), text)
+                rows.append((text.prompt, text.repetition, len(values), float(sum(values))))
+    except KeyError as error:
+        return Scores(error=f"the suite has no prompt {error} any more")
+    except (Exception, SystemExit) as error:  # a method may raise anything
+        return Scores(error=one_line(error))
+    return Scores(tuple(rows))
+
+
+def replay_text(cell: Cell, models: Models, text: Text) -> list[float]:
+    """The value of each position of a text.
+
+    Raises:
+        ContractError: the method fills a canvas.
+    """
+    tokens = text.tokens[:POSITIONS]
+    draws = SeededDraws(cell.seed, cell.task.name, text.prompt, text.repetition, models.backbone.device)
+    run = Run.of(models, cell.sampling, len(tokens) + 1, draws)
+    run.eos = frozenset()
+    prefill(cell.method, run)
+    state = begin_method(cell.method, run)
+    p = run.probs(_target_logits(models, tokens))
+    values = []
+    for place, token in enumerate(tokens):
+        if run.room <= 1:
+            break
+        run.draws.emitted = len(run.target)
+        result = cell.method.step(run, state)
+        if isinstance(result, Fill):
+            raise ContractError(f"{type(cell.method).__name__} fills a canvas, which no text replays")
+        values.append(_value(run.target.draft, result, p[place]))
+        emitted = torch.tensor(token, device=run.target.device)
+        run.target.commit(Acceptance(Path.root(p), emitted))
+        run.emitted += 1
+    return values
+
+
+def _target_logits(models: Models, tokens: Sequence[int]) -> Float[Tensor, "N V"]:
+    """The target's logits before each token, in one pass."""
+    session = models.target()
+    session.prefill()
+    return session.forward(Draft(torch.tensor(tokens[:-1], dtype=torch.long, device=session.device)))
+
+
+def _value(draft: Draft, result: Acceptance, p: Float[Tensor, " V"]) -> float:
+    """How many drafts of a position are accepted on average; see the module."""
+    if draft.parents is None and draft.probs is not None and len(draft.probs):
+        return float(torch.minimum(draft.probs[0].double(), p.double()).sum())
+    return result.read().expected

@@ -1,0 +1,138 @@
+"""How often the gate fails and passes, by simulation: free-running and along stored texts.
+
+``python -m reports.gate.power [RUNS]`` prints the rows of ``reports/data/results/gate.yaml``.
+
+A position has a target distribution p over 32 tokens and a drafter's q: logits of p plus noise, whose size differs
+from prompt to prompt. A draft is accepted with probability sum(min(p, q)). A damaged drafter has more noise on its
+logits, so much that its acceptance falls by the stated share on average; it gets better at some positions. A decode of
+48 tokens drafts 4 tokens a step. A replay reads the acceptance probabilities of 48 fixed positions a prompt.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from harness.record.stats import FloatArray
+from reports.gate.baseline import TESTED, noise, tested
+from reports.gate.decision import Row, compare_figure, decide, worst
+from reports.gate.replay import replay_gate
+
+PROMPTS, LENGTH, DRAFTS, VOCABULARY, POOL = 24, 48, 4, 32, 400
+GATES = {"free-running, 5 % by hand": 0, "free-running, 3 A/A reruns": 3}
+FIGURES = ("tau_minus_1", "acceptance", "expected")
+
+
+@dataclass(frozen=True)
+class Drafters:
+    """Acceptance probabilities of a sound and a changed drafter at the same positions, [prompts, positions]."""
+
+    sound: FloatArray
+    changed: FloatArray
+
+
+def drafters(rng: np.random.Generator, positions: int, size: float, again: bool = False) -> Drafters:
+    """Positions of each prompt.
+
+    Args:
+        size: of the noise that the change adds to the drafter's logits.
+        again: the changed drafter has noise of its own in place of the sound one's: another drafter, equally good.
+    """
+    shape = (PROMPTS, positions, VOCABULARY)
+    spread = rng.lognormal(0.0, 0.3, size=(PROMPTS, 1, 1))
+    target = rng.normal(0.0, 2.0, size=shape)
+    sound = target + spread * rng.normal(size=shape)
+    changed = target + spread * rng.normal(size=shape) if again else sound + size * spread * rng.normal(size=shape)
+    p = _softmax(target)
+    return Drafters(*(np.minimum(p, _softmax(logits)).sum(-1) for logits in (sound, changed)))
+
+
+def _softmax(logits: FloatArray) -> FloatArray:
+    weights = np.exp(logits - logits.max(-1, keepdims=True))
+    probs: FloatArray = weights / weights.sum(-1, keepdims=True)
+    return probs
+
+
+def size_of(drop: float, seed: int = 0) -> float:
+    """The noise that lowers acceptance by this share on average."""
+    low, high = 0.0, 3.0
+    for _ in range(24):
+        size = (low + high) / 2
+        both = drafters(np.random.default_rng(seed), POOL, size)
+        if 1 - both.changed.mean() / both.sound.mean() < drop:
+            low = size
+        else:
+            high = size
+    return (low + high) / 2
+
+
+def decode(rng: np.random.Generator, acceptance: FloatArray) -> pd.DataFrame:
+    """Counts of one decode of each prompt, whose positions are drawn from a row of ``acceptance``."""
+    rows = []
+    for prompt in range(PROMPTS):
+        probs = rng.choice(acceptance[prompt], size=(LENGTH, DRAFTS))
+        coins = rng.random((LENGTH, DRAFTS)) < probs
+        accepted = coins.cumprod(axis=1).sum(axis=1)
+        steps = int(np.searchsorted(np.cumsum(accepted + 1), LENGTH)) + 1
+        accepted, expected = accepted[:steps], probs[:steps].cumprod(axis=1).sum()
+        tried = int(np.minimum(accepted + 1, DRAFTS).sum())
+        counts = (int(accepted.sum()) + steps, steps, int(accepted.sum()), tried, steps * DRAFTS, float(expected))
+        rows.append((f"p{prompt}", 0, *counts))
+    columns = ["prompt", "repetition", "output", "steps", "accepted", "tested", "drafted", "expected"]
+    return pd.DataFrame(rows, columns=columns).set_index(["prompt", "repetition"])
+
+
+def free_running(rng: np.random.Generator, both: Drafters, reruns: int) -> str:
+    """The verdict of a gate over decodes: one before, one after, and A/A reruns."""
+    before = decode(rng, both.sound)
+    errors = noise(before, [decode(rng, both.sound) for _ in range(reruns)])
+    after = decode(rng, both.changed)
+    figures = {name: figure for name, figure in tested(before, after).items() if name in FIGURES}
+    row = Row("c", "c", "", "", "", prompts=PROMPTS, pairs=PROMPTS)
+    rows = [
+        compare_figure(replace(row, metric=name, noise=errors.get(name)), figure, before, after, PROMPTS)
+        for name, figure in figures.items()
+    ]
+    return worst(decide(rows, None))
+
+
+def replayed(both: Drafters) -> str:
+    """The verdict of a gate along 48 fixed positions a prompt."""
+    scores = [
+        [(f"p{prompt}", 0, LENGTH, float(row[:LENGTH].sum())) for prompt, row in enumerate(side)]
+        for side in (both.sound, both.changed)
+    ]
+    document = {"replay": {"cells": {"c": {"label": "c", "scores": scores[0]}}, "skipped": {}}}
+    return replay_gate(document, {"c": scores[1]}, {}).verdict
+
+
+def table(runs: int) -> list[list[str]]:
+    """Rows of: change, gate, share that fails, passes, is inconclusive."""
+    rows = []
+    for drop in (None, 0.0, 0.01, 0.03, 0.10):
+        size = 1e-5 if drop is None else size_of(drop) if drop else 0.0
+        name = "none (rounding)" if drop is None else f"-{drop:.0%} acceptance" if drop else "another drafter, as good"
+        verdicts: dict[str, list[str]] = {
+            "free-running, 5 % by hand": [],
+            "free-running, 3 A/A reruns": [],
+            "replay": [],
+        }
+        for seed in range(runs):
+            rng = np.random.default_rng([seed, round(1000 * (drop or 0)), drop is None])
+            both = drafters(rng, POOL, size, again=drop == 0.0)
+            verdicts["replay"].append(replayed(both))
+            for gate, reruns in GATES.items():
+                verdicts[gate].append(free_running(rng, both, reruns))
+        for gate, words in verdicts.items():
+            shares = [f"{100 * words.count(word) / runs:.1f}" for word in ("fail", "pass", "inconclusive")]
+            rows.append([name, gate, *shares])
+    return rows
+
+
+if __name__ == "__main__":
+    assert set(FIGURES) <= set(TESTED)
+    for line in table(int(sys.argv[1]) if len(sys.argv) > 1 else 200):
+        print("      - [" + ", ".join(f'"{value}"' for value in line) + "]", flush=True)

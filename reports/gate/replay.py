@@ -1,0 +1,91 @@
+"""The gate along stored texts: the baseline's scores of each position against those of today.
+
+Both sides draft for the same positions of the same texts, so the noise of decoding is absent. What remains is how
+differently a change acts on different prompts, and rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from harness.errors import UsageError
+from harness.record import stats
+from reports.gate.baseline import Tested
+from reports.gate.decision import Result, Row, decide, worst
+
+REPLAYED = Tested("replayed acceptance", "expected", "positions")
+MARGIN = 0.005
+"""A replayed cell passes where a drop beyond this is excluded."""
+COLUMNS = ["prompt", "repetition", "positions", "expected"]
+
+ReplayRow = tuple[str, int, int, float]
+
+
+def replay_gate(
+    baseline: Mapping[str, Any],
+    scores: Mapping[str, Sequence[ReplayRow]],
+    errors: Mapping[str, str],
+    tolerated: float | None = None,
+    min_prompts: int = stats.FEWEST,
+) -> Result:
+    """Test every replayed cell of a baseline.
+
+    Args:
+        baseline: a checked document that holds ``replay``.
+        scores: prompt, repetition, positions and the sum of their values, by cell.
+        errors: why a cell could not be replayed, by cell.
+        tolerated: relative drop that never fails and always passes; None: 0.2 % never fails, 0.5 % passes.
+
+    Raises:
+        UsageError: the baseline holds no texts.
+    """
+    replay = baseline.get("replay")
+    if not replay:
+        raise UsageError("the baseline holds no texts to replay; make it with `stride baseline make RUN --replay`")
+    rows = []
+    for name, cell in replay["cells"].items():
+        row = Row(name, cell["label"], "replay", "", "", title=REPLAYED.title)
+        if name in errors or name not in scores:
+            rows.append(_failed(row, errors.get(name, "it was not replayed")))
+        else:
+            rows.append(_test(row, _frame(cell["scores"]), _frame(scores[name]), min_prompts))
+    decided = decide(rows, tolerated, MARGIN, "of a replay")
+    skipped = [f"not replayed: {label}: {why}" for label, why in replay["skipped"].items()]
+    return Result(worst(decided), tuple(decided), notes=tuple(skipped))
+
+
+def _failed(row: Row, why: str) -> Row:
+    return replace(row, verdict="error", why=why)
+
+
+def _frame(rows: Sequence[ReplayRow]) -> pd.DataFrame:
+    return pd.DataFrame([list(row) for row in rows], columns=COLUMNS).set_index(["prompt", "repetition"]).astype(float)
+
+
+def _test(row: Row, before: pd.DataFrame, after: pd.DataFrame, min_prompts: int) -> Row:
+    shared = before.index.intersection(after.index)
+    lost = before.index.difference(after.index)
+    if len(lost) or (before.loc[shared, "positions"] != after.loc[shared, "positions"]).any():
+        return _failed(row, "texts or positions of the baseline were not replayed")
+    prompts = shared.get_level_values("prompt").nunique()
+    row = replace(row, pairs=len(shared), prompts=prompts)
+    row = replace(row, before=REPLAYED.value(before), after=REPLAYED.value(after.loc[shared]))
+    if prompts < max(min_prompts, stats.FEWEST):
+        needed = max(min_prompts, stats.FEWEST)
+        return replace(row, verdict="inconclusive", why=f"{prompts} prompts; {needed} are needed")
+    if not after["expected"].notna().all():
+        return replace(row, verdict="inconclusive", why="some values are no numbers")
+    if before["expected"].equals(after.loc[before.index, "expected"]):
+        row = replace(row, change=0.0, low=0.0, high=0.0, identical=len(shared))
+        return replace(row, verdict="pass", why="identical")
+    change = REPLAYED.change(before, after)
+    if change is None or change.error is None:
+        return replace(row, verdict="inconclusive", why="no draft of the baseline is ever accepted")
+    bounds = change.interval(0.9)
+    return replace(
+        row, change=change.estimate, low=bounds.low, high=bounds.high, p=change.p_below(0.0), error=change.error
+    )

@@ -1,0 +1,83 @@
+"""Drafters scored along stored texts: values by hand, and what makes a cell unreplayable."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+
+from harness.core.draft import Draft
+from harness.core.models import Models
+from harness.core.sampling import warp
+from harness.core.task import Prompt
+from harness.plan import presets
+from harness.plan.cells import Cell
+from harness.run.options import Options
+from harness.run.replay import Text, replay, replay_text, unreplayable
+from methods.prompt_lookup import PromptLookup
+from methods.speculative import Speculative
+from methods.zipar import ZipAR
+from tests.support.runs import plan_of
+
+TOKENS = (1, 0, 2, 2, 1, 0)
+
+
+def method(drafter: str) -> dict[str, Any]:
+    return {"name": "speculative", "drafter": drafter, "gamma": 3}
+
+
+def cell_of(drafter: str) -> Cell:
+    plan = plan_of(methods=[method(drafter)], temperature=[1.0])
+    return next(cell for cell in plan.cells if cell.role == "method")
+
+
+def models_of(cell: Cell, prompt: Prompt) -> Models:
+    backbone = presets.load(*cell.group, "cpu", False)
+    return Models(backbone, partial(presets.drafter, backbone), prompt)
+
+
+def text(cell: Cell) -> tuple[Prompt, Text]:
+    prompt = cell.task.task.prompts()[0]
+    return prompt, Text(prompt.id, 0, TOKENS)
+
+
+def test_the_target_as_its_own_drafter_is_accepted_everywhere() -> None:
+    cell = cell_of("self")
+    prompt, one = text(cell)
+    assert replay_text(cell, models_of(cell, prompt), one) == pytest.approx([1.0] * len(TOKENS))
+
+
+def test_a_position_is_valued_by_what_both_distributions_share() -> None:
+    """Against sessions that read each prefix of the text anew."""
+    cell = cell_of("self:layers=1")
+    prompt, one = text(cell)
+    shared = []
+    for place in range(len(TOKENS)):
+        models = models_of(cell, prompt)
+        rows = []
+        for session in (models.target(), models.drafter("self:layers=1", 1)):
+            session.append(torch.tensor(TOKENS[:place], dtype=torch.long))
+            rows.append(warp(session.forward(Draft(torch.empty(0, dtype=torch.long))), cell.sampling)[0])
+        shared.append(float(torch.minimum(*rows).sum()))
+    assert min(shared) < 0.9
+    assert replay_text(cell, models_of(cell, prompt), one) == pytest.approx(shared)
+
+
+def test_a_cell_is_replayed_the_same_each_time_and_an_unknown_one_is_an_error() -> None:
+    plan = plan_of(methods=[method("self:layers=1")], temperature=[1.0])
+    cell = next(cell for cell in plan.cells if cell.role == "method")
+    texts = {cell.id: [text(cell)[1]], "gone": [text(cell)[1]]}
+    first, second = (replay(plan.suite.suite.model_dump(), texts, Options()) for _ in range(2))
+    assert first == second and first["gone"].error == "the suite has no such cell any more"
+    (row,) = first[cell.id].rows
+    assert row[:3] == ("tabular/0", 0, len(TOKENS)) and 0 < row[3] < len(TOKENS)
+    lost = replay(plan.suite.suite.model_dump(), {cell.id: [Text("no such prompt", 0, TOKENS)]}, Options())
+    assert "no prompt 'no such prompt'" in str(lost[cell.id].error)
+
+
+def test_methods_whose_drafts_do_not_follow_from_the_text_are_left_out() -> None:
+    assert unreplayable(Speculative()) is None
+    assert "neither a drafter" in str(unreplayable(PromptLookup()))
+    assert "another order" in str(unreplayable(ZipAR()))
