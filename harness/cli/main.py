@@ -31,6 +31,8 @@ VERBS = {
     "study": "a questionnaire about the meshes of a run, and the count of its votes",
     "baseline": "store a run's counts, which a gate compares with",
     "gate": "pass, fail or inconclusive against a baseline, on counts",
+    "nightly": "run, gate and history of a suite, with one exit code",
+    "history": "figures night by night, and the commits where they changed",
     "layers": "what an adapter changes in a model's hidden rows, layer by layer",
     "cost": "operations and GPU hours of training: a paper's table beside ours",
     "bench": "our speed against transformers', interleaved",

@@ -53,7 +53,12 @@ def append(path: Path, frame: pd.DataFrame, store: Store) -> None:
         "created": store.manifest["created"],
         "git": (store.manifest.get("provenance") or {}).get("git"),
     }
-    rows = [json.dumps(strict({**stamp, **row}), allow_nan=False) for row in frame.to_dict("records")]
+    more = {
+        "suite": (store.manifest.get("suite") or {}).get("name"),
+        "machine": (store.manifest.get("provenance") or {}).get("fingerprint"),
+        "counting": store.manifest.get("schema", 1),
+    }
+    rows = [json.dumps(strict({**stamp, **more, **row}), allow_nan=False) for row in frame.to_dict("records")]
     lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
     others = [line for line in lines if not _of_run(line, stamp)]
     put(path.absolute(), "".join(f"{line}\n" for line in (*others, *rows)).encode())

@@ -1,0 +1,39 @@
+"""`stride history`: figures of a suite night by night, and where they changed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.cli.main import emit
+from reports.history import report
+from reports.history.series import read, series
+
+
+@click.command(name="history")
+@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.option("--metric", "metrics", multiple=True, help="Only this metric, such as acceptance; may be repeated.")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of history.md and history.png. Default: DIR.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {series}, each with its changes.")
+def command(folder: Path, metrics: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Table and figure of each metric of each cell over the nights of a history, with its change points.
+
+    A change is named with the commits before and after it. It is found on the third night after a step, and one odd
+    night is none. DIR holds the lines of `stride nightly` or `stride run --append`; a single file is read as well.
+
+    \b
+    stride history nights
+    stride history nights --metric acceptance --json
+    """
+    results = report.findings([one for one in series(read(folder)) if not metrics or one.metric in metrics])
+    if as_json:
+        emit({"series": report.document(results)})
+        return
+    place = out or (folder if folder.is_dir() else folder.parent)
+    place.mkdir(parents=True, exist_ok=True)
+    text = "\n".join(report.table(results))
+    (place / "history.md").write_text(text + "\n", encoding="utf-8")
+    click.echo(text)
+    drawn = report.figure(results, place / "history.png")
+    click.echo("\n".join(f"wrote {path}" for path in (place / "history.md", drawn) if path is not None))

@@ -1,0 +1,114 @@
+"""`stride nightly`: a run, the gate and the history, with one exit code."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import click
+
+from harness.cli import gate, run
+from harness.cli.main import emit
+from harness.errors import StrideError, UsageError, printable
+from harness.platform.quiet import stdout_on_stderr
+from harness.record.store import Store
+from reports.gate import decision, rendering
+from reports.gate.baseline import make_baseline
+from reports.history import report
+from reports.history.series import read, series
+
+LINES = "history.jsonl"
+TAKEN = ("--out", "--append", "--json", "--dry-run")
+"""Options of `stride run` that a night sets itself."""
+
+
+@click.command(name="nightly", context_settings={"ignore_unknown_options": True})
+@click.argument("suite")
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+@click.option("--history", "folder", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder.")
+@click.option("--margin", type=click.FloatRange(0, 1), help="Tolerated drop, as of `stride gate`.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {run, code, gate, changes}.")
+def command(suite: str, options: tuple[str, ...], folder: Path, margin: float | None, as_json: bool) -> None:
+    """Run a suite, hold it against the baseline of the history, and append its figures: all options of `stride run`.
+
+    The folder holds runs/, baseline.json and history.jsonl. The first night that succeeds becomes the baseline; a
+    better one, with A/A reruns, is made by `stride baseline make`. `stride history` shows the series.
+
+    Exit codes: 0 pass, 1 fail (a claim is broken, a sample failed, or the gate fails), 2 error, 3 incomplete, 4
+    inconclusive. The worst of run and gate counts.
+
+    \b
+    stride nightly nightly --history nights
+    stride nightly nightly --history nights --limit 24 --device cuda
+    """
+    if taken := [word for word in options if word.split("=")[0] in TAKEN]:
+        raise UsageError(f"{taken[0]} is set by the night itself; leave it out")
+    path = folder / "runs" / stamp()
+    folder.mkdir(parents=True, exist_ok=True)
+    code, answer = _run([suite, *options, "--out", str(path), "--append", str(folder / LINES), "--json"])
+    result = _gate(path, folder / "baseline.json", margin, code)
+    steps = _changes(folder)
+    code = worst_code(code, 0 if result is None else result.exit_code)
+    if as_json:
+        rows = None if result is None else {"verdict": result.verdict, "rows": [asdict(row) for row in result.rows]}
+        emit({"run": answer, "code": code, "gate": rows, "changes": steps})
+    else:
+        text = "the first night: it is the baseline from now on" if result is None else rendering.markdown(result)
+        click.echo(text)
+        for step in steps:
+            click.echo(printable(f"changed: {step}"))
+        click.echo(f"night: {path}, exit code {code}")
+    raise SystemExit(code)
+
+
+def stamp() -> str:
+    """The name of a night's run: the time in UTC."""
+    return f"{datetime.now(UTC):%Y%m%d-%H%M%S}"
+
+
+def worst_code(*codes: int) -> int:
+    """The exit code that counts: an error, an incomplete run, a failure, inconclusive, pass, in this order."""
+    return next((code for code in (2, 3, 1, 4) if code in codes), max(codes))
+
+
+def _run(words: list[str]) -> tuple[int, Any]:
+    """The exit code and the document of `stride run`."""
+    out, code = io.StringIO(), 0
+    try:
+        with stdout_on_stderr(), contextlib.redirect_stdout(out):
+            run.command.main(args=words, standalone_mode=False)
+    except SystemExit as stop:
+        code = int(stop.code or 0)
+    except StrideError as error:
+        if error.exit_code != 3:  # nothing ran
+            raise
+        click.echo(f"stride: {printable(str(error))}", err=True)
+        code = error.exit_code
+    return code, json.loads(out.getvalue() or "null")
+
+
+def _gate(path: Path, baseline: Path, margin: float | None, code: int) -> decision.Result | None:
+    """The gate of a night; None: there was no baseline, and this night is it from now on."""
+    if not baseline.exists():
+        if code == 0:
+            baseline.write_text(json.dumps(make_baseline(Store.open(path)), indent=1) + "\n", encoding="utf-8")
+        return None
+    result = decision.gate(Store.open(path), gate.read_baseline(baseline), margin)
+    gate.write(result, path, None, None)
+    return result
+
+
+def _changes(folder: Path) -> list[str]:
+    """What changed in the history, newest first, in words."""
+    steps = [(step, one.series) for one in report.findings(series(read(folder))) for step in one.changes]
+    steps.sort(key=lambda item: item[0].first.created, reverse=True)
+    return [
+        f"{one.label} ({one.setting}) {one.metric} {step.before:.3f} -> {step.after:.3f} "
+        f"on {step.first.created[:16]}, commits {step.commits}"
+        for step, one in steps
+    ]

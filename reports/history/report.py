@@ -1,0 +1,116 @@
+"""The table and the figure of a history."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from reports.history.changes import FEWEST, Change, changes
+from reports.history.series import Series
+from reports.plot_style import DASHES, STYLE
+from reports.text_table import markdown_lines, number
+
+PANELS = 24
+"""Panels of a figure at most; series with changes come first."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A series and its changes."""
+
+    series: Series
+    changes: tuple[Change, ...]
+
+
+def findings(series: Sequence[Series]) -> list[Finding]:
+    """Each series with its changes."""
+    return [Finding(one, tuple(changes(one))) for one in series]
+
+
+def table(results: Sequence[Finding]) -> list[str]:
+    """The lines of the report in Markdown: every change with its commits, then every series."""
+    steps = [(finding.series, change) for finding in results for change in finding.changes]
+    titles = ["cell", "setting", "metric", "before", "after", "change", "first night", "commits"]
+    rows = [
+        [
+            one.label,
+            one.setting,
+            one.metric,
+            number(change.before, 3),
+            number(change.after, 3),
+            "-" if change.relative is None else f"{change.relative:+.1%}",
+            change.first.created[:16],
+            change.commits,
+        ]
+        for one, change in steps
+    ]
+    lines = ["# History", "", *(markdown_lines(titles, rows) if rows else ["No change was found."]), ""]
+    titles = ["cell", "setting", "metric", "nights", "holes", "first", "latest", "changes"]
+    rows = [
+        [
+            (one := finding.series).label,
+            one.setting,
+            one.metric,
+            str(len(one.nights)),
+            str(one.holes),
+            number(one.values[0], 3),
+            number(one.values[-1], 3),
+            str(len(finding.changes)) if len(one.nights) >= FEWEST else f"under {FEWEST} nights",
+        ]
+        for finding in results
+    ]
+    return [*lines, "## Series", "", *markdown_lines(titles, rows), "", *_notes(results)]
+
+
+def _notes(results: Sequence[Finding]) -> list[str]:
+    counted = {finding.series.counting for finding in results} - {0}
+    machines = {finding.series.machine for finding in results} - {None}
+    notes = []
+    if len(counted) > 1:
+        notes.append("- runs that count passes and time in different ways are series of their own")
+    if len(machines) > 1:
+        notes.append("- speed-ups of different machines are series of their own")
+    return notes
+
+
+def document(results: Sequence[Finding]) -> list[dict[str, Any]]:
+    """Every series with its nights, values and changes, as JSON."""
+    rows = []
+    for finding in results:
+        steps = [{**asdict(one), "relative": one.relative, "commits": one.commits} for one in finding.changes]
+        rows.append({**asdict(finding.series), "changes": steps})
+    return rows
+
+
+def figure(results: Sequence[Finding], path: Path) -> Path | None:
+    """Draw the series, those with changes first; None where there is none."""
+    drawn = sorted(results, key=lambda finding: not finding.changes)[:PANELS]
+    if not drawn:
+        return None
+    columns = min(3, len(drawn))
+    rows = -(-len(drawn) // columns)
+    with rc_context(STYLE):
+        sheet = Figure(figsize=(5 * columns, 2.4 * rows), layout="constrained")
+        FigureCanvasAgg(sheet)
+        panels = sheet.subplots(rows, columns, squeeze=False).ravel()
+        for axes, finding in zip(panels, drawn, strict=False):
+            one = finding.series
+            times = np.asarray(pd.to_datetime([night.created for night in one.nights], utc=True, format="ISO8601"))
+            axes.plot(times, one.values, marker=".", lw=1, color="C0")
+            for change in finding.changes:
+                axes.axvline(pd.Timestamp(change.first.created), color="C3", ls=DASHES, lw=1)
+            axes.set_title(f"{one.label}\n{one.setting}: {one.metric}", fontsize=8)
+            axes.tick_params(labelsize=7)
+            axes.tick_params(axis="x", rotation=30)
+        for axes in panels[len(drawn) :]:
+            axes.set_axis_off()
+        sheet.savefig(path, dpi=120)
+    return path

@@ -1,0 +1,149 @@
+"""Reads a history, the JSON lines of `stride run --append` and `stride nightly`, into one series a cell and metric."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError, printable_line
+
+METRICS = ("scr", "tau", "acceptance", "expected_per_node", "agreement", "logprob", "speedup")
+"""Metrics of a history, in the order of its tables; beside them the scores, ``score.NAME`` and ``set.NAME``."""
+SECONDS = ("speedup",)
+"""Metrics that are compared between equal machines alone."""
+COUNTED = ("scr", "speedup", "expected_per_node")
+"""Metrics that depend on what a version of the store counts."""
+
+
+@dataclass(frozen=True)
+class Night:
+    """One run of the suite.
+
+    Args:
+        created: when it began, in ISO 8601.
+        run: its folder.
+        commit: of the tree that it ran from, with ``+`` where that was changed; None: not known.
+    """
+
+    created: str
+    run: str
+    commit: str | None
+
+
+@dataclass(frozen=True)
+class Series:
+    """A metric of a cell over the nights that have it.
+
+    Args:
+        cell: the cell's id.
+        label: its name in tables.
+        setting: backbone, type, temperature and task.
+        metric: a name of ``METRICS`` or of a score.
+        nights: in the order of time.
+        values: one a night.
+        holes: nights of the suite without a value.
+        counting: the schema version of the runs.
+        machine: the machine of the runs, for seconds; None for counts.
+    """
+
+    cell: str
+    label: str
+    setting: str
+    metric: str
+    nights: tuple[Night, ...]
+    values: tuple[float, ...]
+    holes: int
+    counting: int
+    machine: str | None
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    """The lines of a history's file, or of every ``*.jsonl`` of its folder.
+
+    Raises:
+        UsageError: there is none, or a line is no JSON object with a cell and a time.
+    """
+    files = sorted(path.glob("*.jsonl")) if path.is_dir() else [path] if path.is_file() else []
+    if not files:
+        raise UsageError(f"{path} holds no history (no *.jsonl); `stride nightly SUITE --history {path}` begins one")
+    lines = []
+    for file in files:
+        for number, text in enumerate(file.read_text(encoding="utf-8", errors="replace").splitlines(), start=1):
+            if text.strip():
+                lines.append(_line(text, f"{file}, line {number}"))
+    return lines
+
+
+def _line(text: str, place: str) -> dict[str, Any]:
+    try:
+        line = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"{place}: no JSON ({error}); remove the line, or restore the file from a copy") from error
+    if not isinstance(line, dict) or not all(isinstance(line.get(key), str) for key in ("cell", "created")):
+        raise UsageError(f"{place}: no line of a history, which names its cell and when its run was created")
+    return line
+
+
+def series(lines: Sequence[Mapping[str, Any]]) -> list[Series]:
+    """One series a cell, metric, version of counting and, for seconds, machine; at least two nights each."""
+    nights = {line["created"]: _night(line) for line in sorted(lines, key=lambda line: str(line["created"]))}
+    values: dict[tuple[Any, ...], dict[str, float]] = {}
+    first: dict[str, Mapping[str, Any]] = {}
+    for line in lines:
+        if line.get("status", "done") != "done" or line.get("role", "method") == "floor":
+            continue
+        first.setdefault(line["cell"], line)
+        for metric in _metrics(line):
+            number = line.get(metric)
+            if isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number):
+                counting = int(line.get("counting") or 1) if metric in COUNTED else 0
+                machine = line.get("machine") if metric in SECONDS else None
+                values.setdefault((line["cell"], metric, counting, machine), {})[line["created"]] = float(number)
+    return [
+        _series(first[key[0]], key, by_night, nights)
+        for key, by_night in sorted(values.items(), key=lambda item: _order(item[0], list(first)))
+        if len(by_night) > 1
+    ]
+
+
+def _series(
+    line: Mapping[str, Any], key: tuple[Any, ...], by_night: Mapping[str, float], nights: Mapping[str, Night]
+) -> Series:
+    cell, metric, counting, machine = key
+    shared = [created for created in nights if created in by_night]
+    begun = [created for created in nights if shared[0] <= created <= shared[-1]]
+    setting = f"{line.get('backbone')} {line.get('dtype')}, T = {line.get('temperature') or 0:g}, {line.get('task')}"
+    return Series(
+        cell,
+        printable_line(str(line.get("label") or cell)),
+        printable_line(setting),
+        metric,
+        tuple(nights[created] for created in shared),
+        tuple(by_night[created] for created in shared),
+        len(begun) - len(shared),
+        counting,
+        machine,
+    )
+
+
+def _order(key: tuple[Any, ...], cells: Sequence[str]) -> tuple[Any, ...]:
+    cell, metric, counting, machine = key
+    place = METRICS.index(metric) if metric in METRICS else len(METRICS)
+    return cells.index(cell), place, metric, counting, machine or ""
+
+
+def _metrics(line: Mapping[str, Any]) -> list[str]:
+    scores = [key for key in line if key.startswith(("score.", "set.")) and f"{key}_low" in line]
+    return [*METRICS, *scores]
+
+
+def _night(line: Mapping[str, Any]) -> Night:
+    git = line.get("git")
+    commit = git.get("commit") if isinstance(git, dict) else None
+    if isinstance(commit, str):
+        commit = commit[:12] + ("+" if isinstance(git, dict) and git.get("dirty") else "")
+    return Night(str(line["created"]), str(line.get("run", "")), commit if isinstance(commit, str) else None)

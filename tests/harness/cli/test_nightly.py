@@ -1,0 +1,64 @@
+"""A night from end to end: run, gate and history with one exit code."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from harness.cli.nightly import worst_code
+from tests.support.cli import refused, stride
+from tests.support.nights import line, noisy, write
+
+SUITE = """\
+methods: [{name: speculative, drafter: "self:layers=1", gamma: 3}]
+backbones: [tabular]
+tasks: [{name: tabular, limit: 6}]
+temperature: 1
+max_new_tokens: 6
+prove: false
+"""
+
+
+@pytest.mark.parametrize(
+    ("codes", "code"), [((0, 0), 0), ((1, 0), 1), ((0, 4), 4), ((1, 4), 1), ((3, 1), 3), ((3, 2), 2), ((1, 2), 2)]
+)
+def test_the_worst_exit_code_counts(codes: tuple[int, int], code: int) -> None:
+    assert worst_code(*codes) == code
+
+
+@pytest.mark.slow
+def test_two_equal_nights_pass_and_a_changed_verdict_fails(tmp_path, monkeypatch):
+    (tmp_path / "toy.yaml").write_text(SUITE)
+    words = ("nightly", tmp_path / "toy.yaml", "--history", tmp_path / "nights")
+    clock = iter(range(100))
+    monkeypatch.setattr("harness.cli.nightly.stamp", lambda: f"night-{next(clock)}")
+    first = stride(*words, "--json")
+    assert (first.code, first.document["gate"]) == (0, None), first
+    second = stride(*words)
+    assert second.code == 0 and "# Gate: pass" in second.out, second
+    assert len((tmp_path / "nights" / "history.jsonl").read_text().splitlines()) == 6
+    path = tmp_path / "nights" / "baseline.json"
+    document = json.loads(path.read_text())
+    path.write_text(json.dumps({**document, "schema": 99}))
+    assert "baseline make" in refused(*words)
+    assert stride("history", tmp_path / "nights").code == 0
+    assert (tmp_path / "nights" / "history.png").is_file()
+
+
+def test_options_that_a_night_sets_are_refused(tmp_path):
+    assert "--out is set by the night" in refused("nightly", "quick", "--history", tmp_path, "--out", tmp_path / "x")
+
+
+def test_history_prints_changes_as_json_and_as_a_table(tmp_path):
+    values = noisy(50, 3, step=-0.04)
+    write(tmp_path / "history.jsonl", [line(night, value) for night, value in enumerate(values)])
+    (one,) = stride("history", tmp_path, "--json").document["series"]
+    assert len(one["changes"]) == 1 and one["changes"][0]["relative"] < -0.02
+    page = stride("history", tmp_path, "--metric", "acceptance", "--out", tmp_path / "pages")
+    assert page.code == 0 and "eagle2" in page.out and (tmp_path / "pages" / "history.md").is_file()
+    assert stride("history", tmp_path, "--metric", "scr", "--json").document == {"series": []}
+
+
+def test_a_history_that_is_not_there_is_one_message(tmp_path):
+    assert "holds no history" in refused("history", tmp_path)

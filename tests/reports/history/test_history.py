@@ -1,0 +1,117 @@
+"""Change points of synthetic nights, and how a history is read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.errors import UsageError
+from reports.history import report
+from reports.history.changes import Change, changes
+from reports.history.series import Series, read, series
+from tests.support.nights import line, noisy, write
+
+
+def one(values: list[float]) -> Series:
+    (only,) = series([line(night, value) for night, value in enumerate(values)])
+    return only
+
+
+def found(values: list[float]) -> list[Change]:
+    return changes(one(values))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_step_of_four_percent_is_found_within_three_nights(seed: int) -> None:
+    """60 nights with a deviation of 0.8 % and a step at the 40th: on the third night after it, and at the end."""
+    values = noisy(60, seed, step=-0.04)
+    for nights in (43, 60):
+        (change,) = found(values[:nights])
+        assert abs(int(change.first.run.removeprefix("runs/")) - 40) <= 3
+        assert change.relative == pytest.approx(-0.04, abs=0.02)
+    night = int(change.first.run.removeprefix("runs/"))
+    assert change.commits == f"{f'{night - 1:040x}'[::-1][:12]}..{f'{night:040x}'[::-1][:12]}"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_sixty_nights_without_a_step_have_no_change(seed: int) -> None:
+    assert found(noisy(60, seed)) == []
+
+
+@pytest.mark.audit
+def test_false_alarms_and_finds_of_many_histories() -> None:
+    """500 histories each: at most 1 in 100 without a step has a change, and 95 in 100 steps are found in 3 nights."""
+    assert sum(bool(found(noisy(60, seed))) for seed in range(500)) <= 5
+    assert sum(bool(found(noisy(43, seed, step=-0.04))) for seed in range(500)) >= 475
+
+
+def test_one_odd_night_is_no_change_and_equal_nights_have_none() -> None:
+    values = noisy(60, 1)
+    values[30] *= 0.8
+    assert found(values) == []
+    assert found([0.6] * 60) == []
+    assert found([0.6] * 5) == found([0.6, 0.6, 0.6, 0.3, 0.3]) == []
+
+
+def test_a_step_of_figures_without_noise_is_exact() -> None:
+    (change,) = found([0.6] * 10 + [0.57] * 3)
+    assert (change.before, change.after) == pytest.approx((0.6, 0.57))
+    assert (change.last.run, change.first.run) == ("runs/9", "runs/10")
+
+
+def test_two_steps_are_two_changes() -> None:
+    steps = found([0.6] * 10 + [0.5] * 10 + [0.6] * 10)
+    assert [step.first.run for step in steps] == ["runs/10", "runs/20"]
+
+
+def test_holes_are_counted_and_values_that_are_no_numbers_left_out() -> None:
+    values: list[float | None] = [0.6] * 4 + [None, float("nan")] + [0.6] * 4
+    (only,) = series([line(night, value) for night, value in enumerate(values)])
+    assert (len(only.values), only.holes) == (8, 2)
+    skipped = [line(0, 0.6), line(1, 0.6), line(2, 0.1, status="skipped"), line(3, 0.6)]
+    assert series(skipped)[0].holes == 1
+
+
+def test_lines_come_in_any_order_and_of_several_files(tmp_path: Path) -> None:
+    lines = [line(night, 0.5 + night / 100) for night in range(6)]
+    write(tmp_path / "a.jsonl", lines[3:])
+    write(tmp_path / "b.jsonl", lines[:3])
+    (only,) = series(read(tmp_path))
+    assert only.values == pytest.approx([0.5, 0.51, 0.52, 0.53, 0.54, 0.55])
+
+
+def test_other_machines_and_countings_are_series_of_their_own() -> None:
+    lines = [line(night, 0.6, speedup=1.5, scr=2.0, machine="a" if night < 3 else "b") for night in range(6)]
+    for entry in lines[:2]:
+        del entry["counting"]  # as version 0.1 wrote it
+    names = [(one.metric, one.counting, one.machine, len(one.values)) for one in series(lines)]
+    assert ("acceptance", 0, None, 6) in names
+    assert ("scr", 1, None, 2) in names and ("scr", 2, None, 4) in names
+    assert ("speedup", 2, "b", 3) in names and ("speedup", 1, "a", 2) in names
+    assert any("different ways" in text for text in report.table(report.findings(series(lines))))
+
+
+@pytest.mark.parametrize("text", ["{", "[1]", '{"cell": "c0"}', '{"cell": 1, "created": "2026"}'])
+def test_a_damaged_line_is_an_error_that_names_it(text: str, tmp_path: Path) -> None:
+    path = write(tmp_path / "history.jsonl", [line(0, 0.6)])
+    path.write_text(path.read_text() + text + "\n")
+    with pytest.raises(UsageError, match=r"history\.jsonl, line 2"):
+        read(tmp_path)
+
+
+def test_a_folder_without_lines_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="stride nightly SUITE --history"):
+        read(tmp_path)
+
+
+def test_the_table_names_the_commits_and_the_figure_is_drawn(tmp_path: Path) -> None:
+    results = report.findings([one([0.6] * 10 + [0.57] * 5)])
+    page = "\n".join(report.table(results))
+    assert "-5.0%" in page and "900000000000..a00000000000" in page
+    assert "No change was found." in "\n".join(report.table(report.findings([one([0.6] * 10)])))
+    assert report.figure(results, tmp_path / "history.png") == tmp_path / "history.png"
+    assert (tmp_path / "history.png").stat().st_size > 5000
+    assert report.figure([], tmp_path / "none.png") is None
+    (row,) = report.document(results)
+    assert row["changes"][0]["commits"] == "900000000000..a00000000000"
