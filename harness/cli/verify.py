@@ -3,29 +3,35 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import click
 from rich.console import Console
 
 from harness.cli.main import emit
+from harness.core.capabilities import Requirement
 from harness.core.method import label, parameters
 from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.plan import contract
 from harness.plan.names import build
-from harness.proof.cases import Case, cases_of
-from harness.proof.distance import distance
+from harness.proof.cases import PUBLISHED, Case, cases_of
+from harness.proof.distance import QUICK as QUICK_PROOF
+from harness.proof.distance import WHOLE, Effort, distance
 from harness.proof.mutants import CAUGHT, TriedMutant, try_mutants
 from harness.proof.prove import EXACT, prove
+from harness.proof.random_cases import Tried, try_random
 from harness.registry import METHODS
 from reports import text_table
 
 QUICK = 32
 """Largest number of outputs of a model that --quick enumerates."""
 DISTRIBUTIONS = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "injected bug": 2, "largest on": 4}
+RANDOM = {"setting": 0, "verdict": 1, "total variation": 1, "claim": 3, "cases": 2, "largest on": 4}
 BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2, "in": 3}
-"""Columns of both tables, and the order in which a narrow terminal keeps them."""
+"""Columns of the tables, and the order in which a narrow terminal keeps them."""
 
 
 @click.command(name="verify")
@@ -33,38 +39,65 @@ BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2
 @click.option("--param", "-p", "params", multiple=True, metavar="KEY=VALUE", help="Verify this setting only.")
 @click.option("--quick", is_flag=True, help="Only the smaller models.")
 @click.option(
+    "--random", "number", type=click.IntRange(1), metavar="N", help="N random cases instead of the fixed ones."
+)
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Which random cases.")
+@click.option(
+    "--budget",
+    type=click.FloatRange(0, min_open=True),
+    default=600.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="After it no random case begins.",
+)
+@click.option(
     "--json",
     "as_json",
     is_flag=True,
-    help="One JSON document: [{method, params, claim, total_variation, ...}].",
+    help="One JSON document: [{method, params, claim, total_variation, ...}, {mutant, method, why, ...}].",
 )
-def command(methods: tuple[str, ...], params: tuple[str, ...], quick: bool, as_json: bool) -> None:
+def command(
+    methods: tuple[str, ...],
+    params: tuple[str, ...],
+    quick: bool,
+    number: int | None,
+    seed: int,
+    budget: float,
+    as_json: bool,
+) -> None:
     """Enumerate every outcome of a decode on small random models, and print the total variation to the target.
 
     An exact method must stay below 1e-12. Each injected bug, a one-line change of the real code, must exceed 1e-3.
+    Random cases vary the prompt, the vocabulary, the length, the sampling and the batch; equal seeds give equal cases.
     Exit codes: 1 a claim of exactness fails or an injected bug is not caught, 4 a method could not be enumerated.
 
     \b
     stride verify
     stride verify sjd sjdpp
     stride verify sjdpp -p reuse=paper -p tau=0.25
+    stride verify --random 20 --seed 7
     """
     declare_all()
     outputs = QUICK if quick else None
     console = Console(stderr=True, quiet=as_json)
     rows: list[dict[str, Any]] = []
     settings = {name: _settings(name, params) for name in methods} if methods else dict(contract.usable_methods())
+    if number is not None:
+        _random(settings, number, seed, budget, as_json)
+        return
     for name, variants in settings.items():
         for method in variants:
             console.print(f"{label(method)} ...", end="\r", markup=False)
-            rows.append(_row(name, method, outputs))
+            rows.append(_row(name, method, cases_of(method, outputs)))
+        if not quick and not params:
+            rows += _published(name, variants)
     baseline = METHODS.get("autoregressive")()
     cases = cases_of(baseline, outputs)
     floor = max(distance(baseline, case) for case in cases)
     tried = [] if params else [(name, bug) for name in settings for bug in _bugs(name, rows)]
-    bugs = [{"method": name, **vars(bug), "caught": bug.caught} for name, bug in tried]
+    bugs = [{"mutant": True, "method": name, **vars(bug), "caught": bug.caught} for name, bug in tried]
     if as_json:
-        emit(rows)
+        emit([*rows, *bugs])
     else:
         _show(rows, bugs, floor, cases)
     unseen = [row for row in rows if row["verdict"] in ("exact", "broken") and not row["planted"] and row["plants"]]
@@ -86,10 +119,74 @@ def _settings(name: str, params: tuple[str, ...]) -> list[Any]:
     return [method]
 
 
-def _row(name: str, method: Any, outputs: int | None) -> dict[str, Any]:
+def _published(name: str, variants: list[Any]) -> list[dict[str, Any]]:
+    """The defaults of a method, which are as published, on a text longer than its variants draft; no mutants."""
+    method = contract.default_of(variants)
+    if getattr(method, "drafter", "") == "self":
+        method = replace(method, drafter="toy")  # the target never rejects its own drafts
+    if method in variants or {Requirement.GRID, Requirement.BIDIRECTIONAL} & method.requirements:
+        return []
+    return [_row(name, method, (PUBLISHED,), mutants=False, effort=QUICK_PROOF)]
+
+
+def _random(settings: Mapping[str, Sequence[Any]], number: int, seed: int, budget: float, as_json: bool) -> None:
+    """Enumerate random cases of the variants and the defaults, and print a row a setting."""
+    every = {
+        name: list(dict.fromkeys([*variants, contract.default_of(list(variants))]))
+        for name, variants in settings.items()
+    }
+    tried = try_random(every, number, seed, budget)
+    rows = [_random_row(one, seed) for one in tried if one.measured or one.left_out or one.error]
+    if as_json:
+        emit(rows)
+    else:
+        _show_random(rows, number * len(settings), seed)
+    if any(row["verdict"] == "broken" for row in rows):
+        raise SystemExit(1)
+    if any(one.error for one in tried) or not any(row["cases"] for row in rows):
+        raise SystemExit(4)
+
+
+def _random_row(one: Tried, seed: int) -> dict[str, Any]:
+    worst = one.worst
+    return {
+        "method": one.name,
+        "label": label(one.method),
+        "params": parameters(one.method),
+        "claim": one.method.claim.name,
+        "total_variation": None if worst is None else worst.total_variation,
+        "case": one.error or ("" if worst is None else str(worst.case)),
+        "verdict": one.verdict,
+        "cases": len(one.measured),
+        "left_out": one.left_out,
+        "seed": seed,
+    }
+
+
+def _show_random(rows: list[dict[str, Any]], asked: int, seed: int) -> None:
+    columns = [text_table.Column(key, key, rank=rank) for key, rank in RANDOM.items()]
+    lines = []
+    for row in rows:
+        variation = "" if row["total_variation"] is None else f"{row['total_variation']:.3g}"
+        counts = f"{row['cases']}" + (f" ({len(row['left_out'])} left out)" if row["left_out"] else "")
+        lines.append([row["label"], row["verdict"], variation, row["claim"], counts, row["case"]])
+    title = f"exact output distributions on random cases (seed {seed})"
+    console = Console()
+    text_table.print_table(text_table.TextTable(title, tuple(columns), lines, _failed(rows)), console)
+    done = sum(row["cases"] + len(row["left_out"]) for row in rows)
+    console.print(f"{done} of {asked} cases in the time budget; exact: below {EXACT:g}.")
+
+
+def _failed(rows: list[dict[str, Any]]) -> list[str]:
+    """Why settings are unverified; the table has no room for it."""
+    reasons = ((row, row["case"] or (row["left_out"] or [""])[0]) for row in rows if row["verdict"] == "unverified")
+    return [f"! {row['label']}: {reason}" for row, reason in reasons]
+
+
+def _row(name: str, method: Any, cases: Sequence[Case], mutants: bool = True, effort: Effort = WHOLE) -> dict[str, Any]:
     begin = time.monotonic()
     try:
-        plain = prove(method, cases_of(method, outputs)).plain(name)
+        plain = prove(method, cases, mutants, effort).plain(name)
     except Exception as error:  # a plugin may raise anything, and a setting may branch too much: its row says so
         plain = {
             "method": name,

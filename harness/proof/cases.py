@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from harness.backbones.toy.masked_tabular import MaskedTabular
@@ -10,27 +11,44 @@ from harness.backbones.toy.tabular import Tabular
 from harness.core.capabilities import Requirement
 from harness.core.method import Method
 from harness.core.sampling import Sampling
+from harness.plan import presets
+
+PROMPT = (0, 1, 0)
+TOYS = ("tabular", "masked_tabular")
+
+
+@cache
+def presets_names() -> tuple[str, ...]:
+    """Names of the shipped backbones that are no toys."""
+    return tuple(sorted(name for name, spec in presets.by_name().items() if spec.adapter not in TOYS))
 
 
 @dataclass(frozen=True)
 class Case:
-    """A tabular model, a way to sample, and an output length. ``masked``: a masked model, whose last id is the mask."""
+    """A tabular model, a way to sample, and an output length.
+
+    Args:
+        masked: a masked model, whose last id is the mask.
+        batch: rows decoded in lock step, one of which is enumerated.
+    """
 
     vocabulary: int
     length: int
     seed: int
     sampling: Sampling
     eos: tuple[int, ...] = ()
-    prompt: tuple[int, ...] = (0, 1, 0)
+    prompt: tuple[int, ...] = PROMPT
     grid: tuple[int, ...] = ()
     masked: bool = False
+    batch: int = 1
 
     def backbone(self) -> Tabular | MaskedTabular:
-        """The model."""
+        """The model, under the name of a real one, so that no name tells a method that it is on a toy."""
+        name = presets_names()[self.seed % len(presets_names())]
         if self.masked:
-            return MaskedTabular("masked_tabular", {"vocabulary": self.vocabulary, "seed": self.seed})
+            return MaskedTabular(name, {"vocabulary": self.vocabulary, "seed": self.seed})
         params = {"vocabulary": self.vocabulary, "seed": self.seed, "eos": self.eos, "grid": self.grid}
-        return Tabular("tabular", params)
+        return Tabular(name, params)
 
     @property
     def outputs(self) -> int:
@@ -43,7 +61,10 @@ class Case:
         parts.append(f"T={self.sampling.temperature:g}")
         parts += [f"top_k={self.sampling.top_k}"] if self.sampling.top_k else []
         parts += [f"top_p={self.sampling.top_p:g}"] if self.sampling.top_p < 1 else []
+        parts += [self.sampling.order] if self.sampling.order != Sampling().order else []
         parts += ["eos"] if self.eos else []
+        parts += [f"prompt={','.join(map(str, self.prompt))}"] if self.prompt != PROMPT else []
+        parts += [f"batch={self.batch}"] if self.batch > 1 else []
         parts += ["masked"] if self.masked else []
         return " ".join(parts + ([f"grid={'x'.join(map(str, self.grid[:2]))}"] if self.grid else []))
 
@@ -60,8 +81,16 @@ CASES = (
     Case(3, 3, 16, Sampling(1.0, top_p=0.8)),
     Case(2, 5, 17, Sampling(1.0)),
     Case(3, 4, 18, Sampling(1.0)),
+    Case(2, 3, 24, Sampling(1.7), prompt=(1, 0, 0, 1, 1)),
+    Case(2, 3, 41, Sampling(0.15), prompt=(0, 1, 0, 1, 0)),
+    Case(2, 3, 26, Sampling(1000.0), prompt=(1, 0, 1, 0)),
+    Case(3, 2, 27, Sampling(0.7, top_p=0.7, order="filter_first"), prompt=(2, 2, 0, 1)),
+    Case(2, 2, 28, Sampling(1.0), prompt=(1, 1, 0, 0), batch=2),
 )
-"""Smallest first, so that a mutant is caught early."""
+"""Smallest first, so that a mutant is caught early; then other prompts, hot and cold ones, filters first, a batch."""
+
+PUBLISHED = Case(2, 6, 29, Sampling(1.0), eos=(1,))
+"""For a method at its published window: five drafts deep, and most texts end early."""
 
 
 GRID_CASES = (

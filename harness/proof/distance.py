@@ -25,6 +25,7 @@ from harness.plan.cells import MASKED_BASELINE
 from harness.proof.cases import Case
 from harness.proof.enumerate import Law, output_law
 from harness.proof.enumerating_draws import EnumeratingDraws
+from harness.proof.in_batch import row_law
 from harness.registry import METHODS
 
 
@@ -56,6 +57,8 @@ def total_variation(a: Law, b: Law) -> float:
 def method_law(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> Law:
     """The exact law of a method's output on a case's model; ``draws``: with limits or pins."""
     backbone = case.backbone()
+    if case.batch > 1:
+        return row_law(method, case, toy_drafter(backbone), draws)
 
     def opened(draws: Draws) -> Run:
         return open_run(backbone, toy_drafter(backbone), case.prompt, case.sampling, case.length, draws)
@@ -113,26 +116,30 @@ class Effort:
 
     Args:
         widest: outcomes that the draws of one step may promise; a case beyond them is taken a token shorter, and again.
+        most: outcomes of all steps together, alike.
         starts: seeds that answer the method's `pinned` streams, each a proof of its own; 0: all outcomes of theirs too.
     """
 
     widest: float = math.inf
     starts: int = 0
+    most: float = math.inf
 
     def draws(self, method: Method[Any]) -> Iterator[EnumeratingDraws]:
         """One for each proof."""
         pinned = method.pinned if self.starts else frozenset()
         for start in range(self.starts if pinned else 1):
-            yield EnumeratingDraws(self.widest, pinned, start)
+            yield EnumeratingDraws(self.widest, pinned, start, self.most)
 
     def lengths(self, case: Case) -> range:
         """Of outputs, the first one that fits is taken; at least one token is drafted in it."""
-        return range(case.length, 1 if self.widest < math.inf else case.length - 1, -1)
+        return range(case.length, min(1, case.length - 1) if self.widest < math.inf else case.length - 1, -1)
 
 
 WHOLE = Effort()
 QUICK = Effort(widest=16384, starts=4)
 """Seconds for a setting of published size."""
+DRAWN = Effort(widest=4096, starts=2, most=5_000)
+"""A second or two for a random case."""
 
 
 @dataclass(frozen=True)

@@ -138,9 +138,10 @@ def _outcomes(
         yield draws.weight, _Node(twin, after, draws.clocks, ())
         in_step += 1
         counts["outcomes"] += 1
-        if in_step > STEP_LIMIT or counts["outcomes"] > TOTAL_LIMIT:
+        in_all = min(TOTAL_LIMIT, draws.most)
+        if in_step > STEP_LIMIT or counts["outcomes"] > in_all:
             widest = draws.branches.most_common(1)
             raise EnumerationLimit(
-                f"over {STEP_LIMIT} outcomes in a step or {TOTAL_LIMIT} in all; the draw that branches most is "
+                f"over {STEP_LIMIT} outcomes in a step or {in_all} in all; the draw that branches most is "
                 f"{widest[0][0] if widest else 'none'}. Draw only what is used, or verify at a smaller window."
             )

@@ -23,9 +23,17 @@ class EnumeratingDraws(Draws):
         widest: the most outcomes of one step: the product of its draws' branches along an outcome.
         pinned: streams that are answered by a seed instead, alike in every step.
         start: that seed.
+        most: the most outcomes of a whole enumeration.
     """
 
-    def __init__(self, widest: float = math.inf, pinned: frozenset[Stream] = frozenset(), start: int = 0) -> None:
+    def __init__(
+        self,
+        widest: float = math.inf,
+        pinned: frozenset[Stream] = frozenset(),
+        start: int = 0,
+        most: float = math.inf,
+    ) -> None:
+        self.most = most
         self.weight = 1.0
         self._widest, self._pinned, self._start = widest, pinned, start
         self._width = 1.0

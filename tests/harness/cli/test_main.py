@@ -303,9 +303,31 @@ def test_doctor_lists_machine_versions_and_checks():
 def test_verify_gives_the_promised_fields():
     result = stride("verify", "speculative", "--quick", "--json")
     assert result.code == 0
-    for row in result.document:
+    mutants = [row for row in result.document if row.get("mutant")]
+    for row in result.document[: -len(mutants)]:
         assert set(row) >= {"method", "params", "claim", "total_variation", "verdict", "planted"}
         assert row["verdict"] == "exact" and row["total_variation"] < 1e-12 and row["planted"] is True
+    assert [row["why"] for row in mutants] == [mutant.why for mutant in METHODS.get("speculative").mutants]
+    for row in mutants:
+        assert set(row) == {"mutant", "method", "why", "where", "case", "total_variation", "caught"}
+        assert row["method"] == "speculative" and row["caught"] is True and row["total_variation"] > 1e-3
+
+
+def test_verify_with_random_cases_is_replayed_by_its_seed():
+    words = ("verify", "autoregressive", "prompt_lookup", "--random", 4, "--json")
+    first, again, other = (stride(*words, "--seed", seed) for seed in (1, 1, 2))
+    assert first.code == 0 and first.document == again.document != other.document
+    assert sum(row["cases"] + len(row["left_out"]) for row in first.document) == 8
+    assert {row["verdict"] for row in first.document if row["cases"]} == {"exact"}
+
+
+def test_random_cases_print_a_table_and_the_seed():
+    result = stride("verify", "autoregressive", "--random", 2, "--seed", 9)
+    assert result.code == 0 and "random cases (seed 9)" in result.out and "2 of 2 cases" in result.out
+
+
+def test_random_cases_without_time_prove_nothing():
+    assert stride("verify", "autoregressive", "--random", 2, "--budget", 1e-9).code == 4
 
 
 @pytest.mark.slow

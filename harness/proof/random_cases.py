@@ -1,0 +1,144 @@
+"""Cases drawn from a seed, so that a bias cannot be fitted to the fixed ones. Case i is the same in every replay."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from harness.core.capabilities import Requirement
+from harness.core.method import Claim, Method
+from harness.core.sampling import Sampling
+from harness.errors import EnumerationLimit, UsageError
+from harness.proof.cases import Case
+from harness.proof.distance import DRAWN, Measured, measure
+from harness.proof.prove import verdict_of
+
+LONGEST_PROMPT = 12
+HOT = 1000.0
+"""A temperature at which all distributions are nearly equal, and so is what a residual holds."""
+
+
+@dataclass
+class Tried:
+    """The random cases of one setting.
+
+    Attributes:
+        measured: those that were enumerated.
+        left_out: why others were not: the setting does not fit them, or they branch too much.
+        error: what a case raised otherwise; the setting is not tried again.
+    """
+
+    name: str
+    method: Method[Any]
+    measured: list[Measured] = field(default_factory=list)
+    left_out: list[str] = field(default_factory=list)
+    error: str | None = None
+
+    @property
+    def worst(self) -> Measured | None:
+        """The case of the largest total variation."""
+        return max(self.measured, key=lambda result: result.total_variation, default=None)
+
+    @property
+    def verdict(self) -> str:
+        """As of a proof; unverified where a case failed or none was enumerated."""
+        if self.error is not None or self.worst is None:
+            return "unverified"
+        return verdict_of(self.method.claim, self.worst.total_variation)
+
+
+def try_random(settings: Mapping[str, Sequence[Method[Any]]], number: int, seed: int, budget_s: float) -> list[Tried]:
+    """Enumerate ``number`` random cases of each method, whose settings take turns.
+
+    Args:
+        settings: of each method, by its name.
+        budget_s: after these seconds no further case begins; what was tried until then is returned.
+    """
+    tried = {(name, index): Tried(name, method) for name in settings for index, method in enumerate(settings[name])}
+    turns: dict[str, int] = defaultdict(int)
+    end = time.monotonic() + budget_s
+    for index in range(number):
+        for name, methods in settings.items():
+            if time.monotonic() > end:
+                return list(tried.values())
+            one = tried[name, turns[name] % len(methods)]
+            turns[name] += 1
+            if one.error is None:
+                _try(one, random_case(one.method, seed, index))
+    return list(tried.values())
+
+
+def _try(one: Tried, case: Case) -> None:
+    if one.method.claim is Claim.SAME_GREEDY and case.sampling.temperature > 0:
+        one.left_out.append(f"{case}: it claims greedy equality only")
+        return
+    try:
+        one.measured.append(measure(one.method, case, DRAWN))
+    except (UsageError, EnumerationLimit) as error:
+        one.left_out.append(f"{case}: {error}")
+    except Exception as error:  # a plugin may raise anything: its row says so
+        one.error = f"{case}: {type(error).__name__}: {error}"
+
+
+def random_case(method: Method[Any], seed: int, index: int) -> Case:
+    """The case of this number: pictures or masked models for a method that needs them, else texts and some pictures."""
+    rng = np.random.Generator(np.random.Philox(key=np.array([seed, index], dtype=np.uint64)))
+    if Requirement.BIDIRECTIONAL in method.requirements:
+        return _masked(rng)
+    if Requirement.GRID in method.requirements or rng.random() < 0.1:
+        return _picture(rng)
+    return _text(rng)
+
+
+def _text(rng: np.random.Generator) -> Case:
+    """Short over many tokens, long over two, or longer still where most texts end early; one in four in a batch."""
+    shape = rng.choice(["wide", "long", "ending", "batch"])
+    eos: tuple[int, ...] = ()
+    batch = 1
+    if shape == "wide":
+        vocabulary, length = int(rng.integers(3, 6)), int(rng.integers(1, 4))
+    elif shape == "long":
+        vocabulary, length = 2, int(rng.integers(3, 9))
+    elif shape == "ending":
+        vocabulary, length = 2, int(rng.integers(6, 13))
+        eos = (int(rng.integers(2)),)
+    else:
+        vocabulary, length, batch = int(rng.integers(2, 4)), int(rng.integers(1, 3)), int(rng.integers(2, 5))
+    prompt = _prompt(rng, vocabulary)
+    return Case(vocabulary, length, _model(rng), _sampling(rng, vocabulary), eos, prompt, batch=batch)
+
+
+def _picture(rng: np.random.Generator) -> Case:
+    grid = ((2, 2, 2), (2, 2), (4, 2), (2, 4))[int(rng.integers(4))]
+    vocabulary = 3 if len(grid) == 3 else int(rng.integers(2, 4))
+    length = min(6, grid[0] * (grid[1] + (len(grid) == 3)))
+    prompt = _prompt(rng, vocabulary)
+    return Case(vocabulary, length, _model(rng), _sampling(rng, vocabulary), prompt=prompt, grid=grid)
+
+
+def _masked(rng: np.random.Generator) -> Case:
+    vocabulary = int(rng.integers(3, 5))
+    prompt = _prompt(rng, vocabulary - 1)
+    return Case(vocabulary, 4, _model(rng), _sampling(rng, vocabulary - 1), prompt=prompt, masked=True)
+
+
+def _prompt(rng: np.random.Generator, tokens: int) -> tuple[int, ...]:
+    return tuple(rng.integers(tokens, size=int(rng.integers(1, LONGEST_PROMPT + 1))).tolist())
+
+
+def _model(rng: np.random.Generator) -> int:
+    return int(rng.integers(1_000, 1 << 31))
+
+
+def _sampling(rng: np.random.Generator, tokens: int) -> Sampling:
+    """Any temperature up to 2, cold and hot ones too; half of them with top-k or top-p, in either order."""
+    temperature = float(rng.choice([0.0, 0.1, 1.0, HOT, *[round(rng.uniform(0.2, 2.0), 2)] * 6]))
+    cut = rng.choice(["none", "none", "top_k", "top_p"])
+    top_k = int(rng.integers(1, tokens + 1)) if cut == "top_k" else 0
+    top_p = round(rng.uniform(0.5, 1.0), 2) if cut == "top_p" else 1.0
+    return Sampling(temperature, top_k, top_p, "filter_first" if rng.random() < 0.5 else "temperature_first")

@@ -1,0 +1,196 @@
+"""Random cases: the same for the same seed, varied in all that a bias may hide behind, and caught by them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from harness.core.method import Claim, Method, Mutant
+from harness.core.run import Run
+from harness.errors import UsageError
+from harness.proof.cases import CASES, PUBLISHED, Case, presets_names
+from harness.proof.distance import DRAWN, QUICK, measure
+from harness.proof.in_batch import row_law
+from harness.proof.mutants import injected
+from harness.proof.prove import EXACT
+from harness.proof.random_cases import random_case, try_random
+from harness.registry import METHODS
+from tests.support.one_by_one import OneByOne
+
+SEED = 0
+pytestmark = pytest.mark.usefixtures("unchecked")
+
+
+@dataclass(frozen=True)
+class Shy(OneByOne):
+    """Autoregressive, and colder where a condition holds."""
+
+    condition: str = "never"
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        if BIASES[self.condition](run):
+            p = p**2 / (p**2).sum()
+        return super().token(run, p)
+
+
+BIASES: dict[str, Callable[[Run], bool]] = {
+    "never": lambda run: False,
+    "a prompt of ten tokens": lambda run: len(run.target) - run.emitted >= 10,
+    "T = 1.7": lambda run: abs(run.sampling.temperature - 1.7) < 0.1,
+    "filters first": lambda run: run.sampling.order == "filter_first",
+    "the seventh token": lambda run: run.emitted == 6,
+    "ten tokens of room": lambda run: run.room >= 10,
+    "five ids": lambda run: run.capabilities.vocabulary == 5,
+    "a batch": lambda run: run.slot is not None,
+    "a batch of four": lambda run: run.slot is not None and run.slot.served == 4,
+}
+
+
+class TestCaught:
+    @pytest.mark.parametrize("condition", list(BIASES))
+    def test_a_bias_that_waits_for_a_condition_is_caught_within_100_cases(self, condition: str) -> None:
+        method = Shy(condition)
+        cases = (random_case(method, SEED, index) for index in range(100 if condition != "never" else 10))
+        cases = (case for case in cases if "batch" not in condition or case.batch > 1)
+        caught = (measure(method, case, DRAWN).total_variation > EXACT for case in cases)
+        assert any(caught) == (condition != "never")
+
+    @pytest.mark.parametrize("condition", ["T = 1.7", "filters first", "a batch"])
+    def test_fixed_cases_catch_some(self, condition: str) -> None:
+        worst = max(measure(Shy(condition), case).total_variation for case in CASES[-5:])
+        assert worst > EXACT
+
+    @pytest.mark.parametrize("name", ["sjd", "speculative", "prompt_lookup", "specinfer"])
+    def test_a_residual_of_little_mass_that_is_forgotten_is_caught(self, name: str) -> None:
+        small = Mutant(
+            "methods.verifiers.rejection:residual",
+            "torch.where(mass > 0, positive / mass, p)",
+            "torch.where(mass > 1e-3, positive / mass, p)",
+            "a residual of mass below 1e-3 is p",
+        )
+        method = METHODS.get(name).variants()[0]
+        with injected(small):
+            assert max(measure(method, case).total_variation for case in CASES[-5:]) > EXACT
+
+    @pytest.mark.slow
+    @pytest.mark.parametrize("name", ["sjd", "speculative"])
+    def test_a_wrong_test_from_the_fifth_draft_on_is_caught_at_the_published_window(self, name: str) -> None:
+        late = Mutant(
+            "methods.verifiers.rejection:acceptance_probs",
+            "return (px / draft_probs(x, q).to(p.dtype)).clamp_max(1.0)",
+            "return (px / draft_probs(x, q).to(p.dtype)).clamp_max(1.0) ** (1 - 0.5 * (torch.arange(len(x)) >= 4))",
+            "from the fifth draft on the square root is tested",
+        )
+        method = METHODS.get(name)()
+        method = replace(method, drafter="toy") if name == "speculative" else method
+        with injected(late):
+            measured = measure(method, PUBLISHED, QUICK)
+        assert measured.case == PUBLISHED
+        assert measured.total_variation > EXACT
+
+
+class TestDrawn:
+    def test_equal_seeds_give_equal_cases_and_others_differ(self) -> None:
+        def drawn(seed: int) -> list[Case]:
+            return [random_case(Shy(), seed, index) for index in range(20)]
+
+        assert drawn(1) == drawn(1)
+        assert not set(drawn(1)) & set(drawn(2))
+
+    def test_cases_vary_in_all_that_a_method_can_see(self) -> None:
+        cases = [random_case(Shy(), SEED, index) for index in range(300)]
+        assert {case.vocabulary for case in cases} == {2, 3, 4, 5}
+        assert {len(case.prompt) for case in cases} == set(range(1, 13))
+        assert {case.batch for case in cases} == {1, 2, 3, 4}
+        assert {case.length for case in cases} >= set(range(1, 13))
+        assert {case.sampling.order for case in cases} == {"temperature_first", "filter_first"}
+        temperatures = {case.sampling.temperature for case in cases}
+        assert {0.0, 0.1, 1.0, 1000.0} <= temperatures and any(1 < one < 2.1 for one in temperatures)
+        assert all(case.outputs <= 256 or case.eos or case.grid for case in cases)
+        assert any(case.grid for case in cases) and any(case.eos for case in cases)
+        assert len({str(case) for case in cases}) == len(cases)
+
+    def test_masked_models_and_pictures_are_for_the_methods_that_need_them(self) -> None:
+        masked, picture = METHODS.get("masked_diffusion")(), METHODS.get("zipar")()
+        assert all(random_case(masked, SEED, index).masked for index in range(20))
+        assert all(random_case(picture, SEED, index).grid for index in range(20))
+
+    def test_no_name_tells_that_a_case_is_a_toy(self) -> None:
+        names = {case.backbone().name for case in CASES}
+        assert names <= set(presets_names()) and len(names) > 5
+        assert not names & {"tabular", "masked_tabular"}
+        assert not hasattr(Run, "toys")
+
+
+class TestRows:
+    CASE = Case(2, 2, 3, CASES[0].sampling, prompt=(1, 0, 1), batch=3)
+
+    def test_a_row_of_a_batch_has_the_targets_distribution(self) -> None:
+        assert measure(METHODS.get("speculative")(drafter="toy", gamma=1), self.CASE).total_variation < EXACT
+
+    def test_its_law_sums_to_one(self) -> None:
+        backbone = self.CASE.backbone()
+        law = row_law(Shy(), self.CASE, lambda name: backbone)
+        assert sum(law.values()) == pytest.approx(1, abs=1e-12)
+        assert len(law) == 4
+
+    def test_an_error_of_a_row_is_raised(self) -> None:
+        with pytest.raises(UsageError, match="no such"):
+            measure(Failing("no such"), self.CASE)
+
+
+@dataclass(frozen=True)
+class Failing(OneByOne):
+    """Raises a usage error, or another one."""
+
+    message: str = ""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        if self.message:
+            raise UsageError(self.message)
+        raise KeyError("column")
+
+
+class TestTried:
+    def test_settings_take_turns_and_verdicts_follow(self) -> None:
+        settings = {"shy": [Shy(), Shy("filters first")], "failing": [Failing("does not fit"), Failing()]}
+        right, shy, unfit, failed = try_random(settings, 12, SEED, math.inf)
+        assert (len(right.measured), len(shy.measured)) == (6, 6)
+        assert (right.verdict, shy.verdict, unfit.verdict, failed.verdict) == (
+            "exact",
+            "broken",
+            "unverified",
+            "unverified",
+        )
+        assert len(unfit.left_out) == 6 and unfit.left_out[0].endswith("does not fit")
+        assert failed.error is not None and "KeyError: 'column'" in failed.error
+
+    def test_without_time_nothing_is_tried(self) -> None:
+        (one,) = try_random({"shy": [Shy()]}, 5, SEED, -1.0)
+        assert (one.measured, one.left_out, one.verdict) == ([], [], "unverified")
+
+    def test_a_greedy_claim_is_tried_at_zero_temperature_alone(self) -> None:
+        class Greedy(Shy):
+            claim = Claim.SAME_GREEDY
+
+        (one,) = try_random({"greedy": [Greedy()]}, 30, SEED, math.inf)
+        assert one.measured and all(result.case.sampling.temperature == 0 for result in one.measured)
+        assert len(one.measured) + len(one.left_out) == 30
+
+
+@pytest.mark.audit
+class TestEveryMethod:
+    """`stride verify --random` for all that ships: no exact setting is broken on 30 cases."""
+
+    @pytest.mark.parametrize("name", sorted(METHODS))
+    def test_no_claim_breaks(self, name: str) -> None:
+        settings: list[Method[Any]] = list(METHODS.get(name).variants())
+        tried = try_random({name: settings}, 30 * len(settings), 20_26, 600.0)
+        assert [one.error for one in tried if one.error] == []
+        assert all(one.measured for one in tried)
+        assert not [one for one in tried if one.verdict == "broken"]
