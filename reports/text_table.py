@@ -135,7 +135,7 @@ def _folded(title: str, cells: Sequence[str]) -> str:
 
 
 def _brief(cell: str, column: Column) -> str:
-    if column.key in ("speedup", "test"):
+    if column.key in ("speedup", "audit", "test"):
         return cell
     return "-" if cell == UNMEASURED else cell.split(" [")[0].split(" (")[0]
 

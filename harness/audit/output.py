@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from harness.audit.bets import Bets, added_up, bet
-from harness.audit.laws import MARGINS, laws_of
+from harness.audit.laws import laws_of
 from harness.audit.outcomes import outcomes_of
 from harness.core.backbone import Backbone
 from harness.core.draft import Draft
@@ -42,7 +42,7 @@ def drafter_logits(
     backbone: Backbone,
     load_drafter: Callable[[str], Backbone],
     name: str,
-    prompt: Sequence[int],
+    prompt: Prompt | Sequence[int],
     output: Sequence[int],
 ) -> Float[Tensor, "N V"]:
     """Logits of a drafter for each token of an output, given the tokens before it alone."""
@@ -53,7 +53,7 @@ def bets_on(
     logits: Float[Tensor, "N V"],
     context: Sequence[int],
     sampling: Sampling,
-    dtype: str,
+    margin: float,
     draft_logits: Float[Tensor, "N V"] | None = None,
 ) -> Bets:
     """The bets on an output.
@@ -61,14 +61,13 @@ def bets_on(
     Args:
         logits: of the target, for the last N tokens of ``context``.
         context: prompt and output.
-        dtype: in which the logits were computed; it says how near to a cut nothing is bet.
+        margin: distance of a logit from a cut of top-k or top-p within which nothing is bet; see `laws.MARGINS`.
         draft_logits: of a drafter, whose draws are warped as the target's.
 
     Raises:
         UsageError: T = 0. ContractError: an alternative of a package breaks the contract.
     """
-    start, margin = len(context) - len(logits), MARGINS[dtype]
-    parts = []
+    start, parts = len(context) - len(logits), []
     for first in range(0, len(logits), ROWS):
         laws = laws_of(logits[first : first + ROWS], sampling, margin)
         size, place = len(laws.probs), start + first

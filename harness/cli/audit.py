@@ -11,6 +11,7 @@ import click
 import torch
 from rich.console import Console
 
+from harness.audit.laws import MARGINS
 from harness.audit.output import bets_on, drafter_logits, target_logits
 from harness.audit.tokens_file import read_outputs
 from harness.audit.verdict import Audit, audit
@@ -52,6 +53,9 @@ OTHER_CAUSES = (
 @click.option("--top-p", type=float, help="With --tokens: of their sampling. Default: 1, all ids.")
 @click.option("--top-k", type=int, help="With --tokens: of their sampling. Default: 0, all ids.")
 @click.option("--drafter", help="With --tokens: the model that drafted, where one did; bets use its distribution too.")
+@click.option(
+    "--margin", type=float, help="With --tokens: no bet this near to a cut, in logits. Default: 0.25, for bf16."
+)
 @click.option("--dtype", help="Compute the distributions in this type. Default: the run's, or the backbone's.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
 @click.option("--offline", is_flag=True, help="Never download weights.")
@@ -81,7 +85,7 @@ def command(run: Path | None, tokens: Path | None, as_json: bool, **options: Any
 
 
 def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
-    of_tokens = ("backbone", "temperature", "top_p", "top_k", "drafter")
+    of_tokens = ("backbone", "temperature", "top_p", "top_k", "drafter", "margin")
     if given := [f"--{name.replace('_', '-')}" for name in of_tokens if options[name] is not None]:
         raise UsageError(f"{', '.join(given)} goes with --tokens; a run says how it was sampled")
     console = Console(stderr=True)
@@ -120,6 +124,9 @@ def _audit_of(path: Path, options: dict[str, Any]) -> Audit:
             "--tokens needs --backbone and --temperature, which say what the tokens claim to be drawn from"
         )
     sampling = _sampling(options)
+    margin = MARGINS["bf16"] if options["margin"] is None else options["margin"]
+    if not 0 <= margin < math.inf:
+        raise UsageError(f"--margin is {margin:g}; give a finite distance of at least 0")
     dtype = options["dtype"] or BACKBONES.get(presets.resolve(name).adapter).default_dtype
     backbone = presets.load(name, dtype, options["device"], not options["offline"])
     if Requirement.BIDIRECTIONAL in backbone.capabilities.meets:
@@ -135,7 +142,7 @@ def _audit_of(path: Path, options: dict[str, Any]) -> Audit:
             drafts = None
             if options["drafter"] is not None:
                 drafts = drafter_logits(backbone, load_drafter, options["drafter"], prompt, output)
-            bets.append(bets_on(logits, [*prompt, *output], sampling, dtype, drafts))
+            bets.append(bets_on(logits, [*prompt, *output], sampling, margin, drafts))
     return audit(bets)
 
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from harness.audit.bets import Bets
+from harness.audit.laws import MARGINS
 from harness.audit.output import bets_on, drafter_logits
 from harness.audit.verdict import Audit, audit
 from harness.core.capabilities import Requirement
@@ -35,20 +36,20 @@ def audited_sample(
     """
     start = len(context) - len(logits)
     try:
-        name = _drafter(cell, prompt)
+        name = _drafter(cell)
         draft_logits = None
         if name is not None:
-            draft_logits = drafter_logits(group.backbone, group.load_drafter, name, context[:start], context[start:])
-        return bets_on(logits, context, cell.sampling, cell.dtype, draft_logits).plain()
+            draft_logits = drafter_logits(group.backbone, group.load_drafter, name, prompt, context[start:])
+        margin = max(MARGINS[cell.dtype], MARGINS[group.backbone.dtype])
+        return bets_on(logits, context, cell.sampling, margin, draft_logits).plain()
     except (Exception, SystemExit) as error:  # a package's alternative may raise anything; the cell says why
         return {"reason": one_line(error, "audit: ")}
 
 
-def _drafter(cell: Cell, prompt: Prompt) -> str | None:
-    """The drafter whose distributions are computed anew: the first, where it reads the target's tokens alone."""
-    names = cell.method.drafters()
-    alone = prompt.condition is None and cell.method.drafter_shrink == 1
-    return names[0] if names and alone and Requirement.ANY_ORDER not in cell.method.requirements else None
+def _drafter(cell: Cell) -> str | None:
+    """The drafter whose distributions are computed anew: the first, where it reads the target's tokens in order."""
+    names, in_order = cell.method.drafters(), Requirement.ANY_ORDER not in cell.method.requirements
+    return names[0] if names and in_order and cell.method.drafter_shrink == 1 else None
 
 
 def audited_together(plan: Plan) -> int:

@@ -90,11 +90,11 @@ def _audit_group(
                 f"{cell.id} in {store.path} was made with other weights of {cell.backbone} than those at hand now; "
                 f"audit it where its weights are"
             )
-        yield _audit_cell(group, cell, as_loaded)
+        yield _audit_cell(group, cell)
 
 
-def _audit_cell(group: LoadedGroup, cell: Cell, as_loaded: Cell) -> AuditedCell:
-    """The audit of a stored cell; ``as_loaded`` is the same cell in the type of the loaded backbone."""
+def _audit_cell(group: LoadedGroup, cell: Cell) -> AuditedCell:
+    """The audit of a stored cell; the loaded backbone may be of another type."""
     claim = cell.method.claim
     if Requirement.BIDIRECTIONAL in group.backbone.capabilities.meets or cell.method.reference is not None:
         return AuditedCell(cell.id, cell.label, claim, None, MASKED)
@@ -106,7 +106,7 @@ def _audit_cell(group: LoadedGroup, cell: Cell, as_loaded: Cell) -> AuditedCell:
         prompt = prompts[name]
         logits = target_logits(group.backbone, prompt, tokens)
         context = [*group.backbone.open(prompt).tokens, *map(int, tokens)]
-        plain = audited_sample(group, as_loaded, prompt, context, logits.double())
+        plain = audited_sample(group, cell, prompt, context, logits.double())
         if "gains" not in plain:
             return AuditedCell(cell.id, cell.label, claim, None, str(plain["reason"]))
         bets.append(Bets.of(plain))

@@ -32,7 +32,7 @@ def bets_at(temperature: float, claimed: float, outputs: int = 10) -> list[Bets]
     decodes = [tokens_at(temperature, index) for index in range(outputs)]
     logits = [target_logits(MODEL, PROMPT, tokens) for tokens in decodes]
     return [
-        bets_on(table, [*PROMPT, *tokens], Sampling(claimed), "fp64")
+        bets_on(table, [*PROMPT, *tokens], Sampling(claimed), 1e-6)
         for table, tokens in zip(logits, decodes, strict=True)
     ]
 
@@ -56,9 +56,9 @@ def test_a_temperature_that_is_not_the_claimed_one_is_refuted() -> None:
 def test_rows_are_read_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     tokens = tokens_at(1.0, 0)
     logits, context = target_logits(MODEL, PROMPT, tokens), [*PROMPT, *tokens]
-    together = bets_on(logits, context, Sampling(1.0), "fp64", logits + 0.1)
+    together = bets_on(logits, context, Sampling(1.0), 1e-6, logits + 0.1)
     monkeypatch.setattr(output, "ROWS", 7)
-    in_parts = bets_on(logits, context, Sampling(1.0), "fp64", logits + 0.1)
+    in_parts = bets_on(logits, context, Sampling(1.0), 1e-6, logits + 0.1)
     np.testing.assert_allclose(in_parts.gains, together.gains, atol=1e-6)
     assert in_parts.tilts == together.tilts and added_up([together]) == together
 

@@ -88,7 +88,7 @@ def test_tokens_of_the_claimed_temperature_pass_and_others_are_refuted(tmp_path:
 
 def test_tokens_outside_the_claimed_nucleus_are_refuted_at_once(tmp_path: Path) -> None:
     path = served(tmp_path / "a.jsonl", 1.0, lines=1)
-    outcome = stride("audit", "--tokens", path, *SERVED, "--top-p", "0.3", "--json")
+    outcome = stride("audit", "--tokens", path, *SERVED, "--top-p", "0.3", "--margin", "0.001", "--json")
     assert outcome.code == 1 and outcome.document["impossible"] > 0
     assert outcome.document["best"] == "a token that cannot be drawn"
 
@@ -121,6 +121,8 @@ def test_a_drafter_adds_its_bets(tmp_path: Path) -> None:
         (("--tokens", "FILE", "--backbone", "tabular", "-t", "nan"), "--temperature is nan"),
         (("--tokens", "FILE", "--backbone", "tabular", "-t", "inf"), "--temperature is inf"),
         (("--tokens", "FILE", *SERVED, "--top-p", "0"), "0 < top_p <= 1"),
+        (("--tokens", "FILE", *SERVED, "--margin", "-1"), "--margin is -1"),
+        (("--tokens", "FILE", *SERVED, "--margin", "nan"), "--margin is nan"),
         (("--tokens", "FILE", *SERVED, "--top-k", "-1"), "top_k >= 0"),
         (("--tokens", "FILE", *SERVED, "--dtype", "int8"), "there is no dtype 'int8'"),
         (("--tokens", "FILE", "--backbone", "masked-tabular", "-t", "1"), "is a masked model"),

@@ -91,6 +91,16 @@ def test_an_alternative_that_fails_leaves_the_sample_and_a_reason(
     assert "no such bias" in cell.meta["audit_reason"] and set(cell.samples["status"]) == {"ok"}
 
 
+@pytest.mark.slow
+def test_a_worker_process_and_a_batch_bet_the_same(tmp_path: Path) -> None:
+    sizes = {"methods": ["sjd"], "temperature": [1.0], "max_new_tokens": 4, "warmup": 0}
+    alone = finished(tmp_path / "alone", **sizes)["sjd T=1"]
+    isolated = finished(tmp_path / "isolated", **sizes, isolation="process")["sjd T=1"]
+    batched = finished(tmp_path / "batched", **sizes, batch=4)["sjd T=1"]
+    for cell in (isolated, batched):
+        assert cell.meta["audit_log_e"] == pytest.approx(alone.meta["audit_log_e"], abs=1e-9)
+
+
 def test_a_run_in_parts_has_the_e_values_of_one_that_was_not_stopped(tmp_path: Path) -> None:
     plan = plan_of(methods=["speculative"], temperature=[1.0])
     stopped = start(tmp_path / "parts", plan)

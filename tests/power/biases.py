@@ -1,0 +1,200 @@
+"""Samplers with a planted bias, and correct ones beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from jaxtyping import Float
+from torch import Tensor
+
+from harness.core.draft import Path
+from harness.core.draws import SeededDraws
+from harness.core.method import Mutant
+from harness.core.sampling import Sampling
+
+REJECTION = "methods.verifiers.rejection"
+PLAIN = Sampling(1.0)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A trained model, its drafter, and what it is asked.
+
+    Args:
+        drafter: whose distribution the bets use; "": none.
+    """
+
+    backbone: str
+    task: str
+    prompts: int
+    repetitions: int
+    tokens: int
+    drafter: str = ""
+    sampling: Sampling = PLAIN
+
+
+DIGITS = Setting("embedded-digits-l", "digits", 10, 4, 64, "embedded-digits-s")
+PICTURES = Setting("embedded-image-8x8", "emoji_scenes", 6, 4, 72)
+NUCLEUS = replace(PICTURES, sampling=Sampling(1.0, top_p=0.9))
+PROGRAMS = Setting("embedded-code", "programs", 24, 2, 64)
+
+
+class ReusedCoins(SeededDraws):
+    """The correction token is drawn with the number that drew the draft which it replaces."""
+
+    def __init__(self, *key: Any) -> None:
+        super().__init__(*key)
+        self._drafted: list[Float[Tensor, " n"]] = []
+        self._stop = 0
+
+    def uniforms(self, n: int, stream: str) -> Float[Tensor, " n"]:
+        values = super().uniforms(n, stream)
+        if stream == "draft":
+            self._drafted.append(values)
+        if stream == "resid":
+            values = self._drafted[self._stop] if self._stop < len(self._drafted) else values
+            self._drafted = []
+        return values
+
+    def path(self, accept: Float[Tensor, " K"], parents: Tensor | None = None) -> Path:
+        path = super().path(accept, parents)
+        self._stop = int(path.stop)
+        return path
+
+
+@dataclass(frozen=True)
+class Sampler:
+    """A method on a setting, and what is wrong with it.
+
+    Args:
+        mutants: injected while it decodes.
+        sampling: with which it decodes in place of the setting's.
+        draws: the class of its draws.
+        biased: whether its tokens come from another distribution.
+    """
+
+    name: str
+    setting: Setting
+    method: str
+    params: Mapping[str, Any] = field(default_factory=dict)
+    mutants: tuple[Mutant, ...] = ()
+    sampling: Sampling | None = None
+    draws: type[SeededDraws] = SeededDraws
+    biased: bool = True
+
+
+CHAIN = {"drafter": "embedded-digits-s", "gamma": 4}
+TREE = {"drafter": "embedded-digits-s", "widths": (3, 2, 1)}
+
+
+def chain(name: str, *mutants: Mutant, **rest: Any) -> Sampler:
+    return Sampler(name, DIGITS, "speculative", CHAIN, mutants, **rest)
+
+
+def judged(old: str, new: str, function: str = "judge") -> Mutant:
+    return Mutant(f"{REJECTION}:{function}", old, new, "planted")
+
+
+CORRECT = (
+    Sampler("autoregressive", DIGITS, "autoregressive", biased=False),
+    Sampler("speculative", DIGITS, "speculative", CHAIN, biased=False),
+    Sampler("specinfer", DIGITS, "specinfer", TREE, biased=False),
+    Sampler("sjd, guided pictures", PICTURES, "sjd", {"window": 8}, biased=False),
+    Sampler("sjd, guided pictures, top-p 0.9", NUCLEUS, "sjd", {"window": 8}, biased=False),
+    Sampler("medusa, exact acceptance, programs", PROGRAMS, "medusa", biased=False),
+)
+BIASED = (
+    chain("residual forgotten", judged("residual(probs, ", "(lambda p, q: p)(probs, ")),
+    chain(
+        "p and q swapped in the test",
+        judged(
+            "(px / draft_probs(x, q).to(p.dtype))", "(draft_probs(x, q).to(p.dtype) / px)", function="acceptance_probs"
+        ),
+    ),
+    chain(
+        "acceptance by sqrt(p / q)",
+        judged(
+            "(px / draft_probs(x, q).to(p.dtype))",
+            "(px / draft_probs(x, q).to(p.dtype)).sqrt()",
+            function="acceptance_probs",
+        ),
+    ),
+    chain(
+        "the draft's distribution is lost (taken for a point mass)",
+        Mutant("methods.speculative:Speculative.step", "draft.probs, p", "None, p", "planted"),
+    ),
+    chain("draft and correction share a random number", draws=ReusedCoins),
+    chain(
+        "another q is recorded than was sampled",
+        Mutant(
+            "methods.drafters.draft_model:ModelDrafter.propose",
+            "probs.append(q)",
+            "probs.append((q + 0.1) / (q + 0.1).sum())",
+            "planted",
+        ),
+    ),
+    chain("bonus row after a rejection", judged("probs = p.index_select(0, stop.reshape(1))", "probs = p[-1:]")),
+    chain(
+        "a rejected draft's entry stays in the cache",
+        Mutant(
+            "harness.core.session:Session.commit",
+            "self._cache.keep(self._valid, read.path)",
+            "self._cache.keep(self._valid, (*read.path, len(read.path))[: len(self.draft)])",
+            "planted",
+        ),
+    ),
+    chain("temperature 0.95 in place of 1", sampling=Sampling(0.95)),
+    Sampler(
+        "nodes of a tree one position too far",
+        DIGITS,
+        "specinfer",
+        TREE,
+        (Mutant("harness.core.session:Session.forward", "seen.sum(1) - 1", "seen.sum(1)", "planted"),),
+    ),
+    Sampler(
+        "earlier siblings of a tree forgotten",
+        DIGITS,
+        "specinfer",
+        TREE,
+        (
+            Mutant(
+                "methods.verifiers.tree:multi_step",
+                "residual(residuals, q[node].to(p.dtype))",
+                "residuals",
+                "planted",
+            ),
+        ),
+    ),
+    Sampler(
+        "guidance dropped in the second row of a pass",
+        PICTURES,
+        "sjd",
+        {"window": 8},
+        (
+            Mutant(
+                "harness.backbones.slots.guided:GuidedCache._joined",
+                "mixed = torch.lerp(other.logits, logits[plain:], self._scale)",
+                "mixed = torch.lerp(other.logits, logits[plain:], self._scale); mixed[1:2] = logits[plain:][1:2]",
+                "planted",
+            ),
+        ),
+    ),
+    Sampler(
+        "top-p taken twice",
+        NUCLEUS,
+        "autoregressive",
+        {},
+        (
+            Mutant(
+                "harness.core.run:Run.probs",
+                "return warp(logits, self.sampling)",
+                "return warp(warp(logits, self.sampling).log(), self.sampling)",
+                "planted",
+            ),
+        ),
+    ),
+    Sampler("SJD++ as published, tau 0.25", PICTURES, "sjdpp", {"window": 8, "reuse": "paper", "tau": 0.25}),
+    Sampler("Medusa's typical acceptance", PROGRAMS, "medusa", {"acceptance": "typical"}),
+)

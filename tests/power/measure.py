@@ -1,0 +1,110 @@
+"""Decodes with a sampler and audits its tokens one by one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cache, partial
+
+import numpy as np
+import torch
+
+from harness.audit.bets import REFUTED, gains_of, mixture, newton_path
+from harness.audit.laws import MARGINS, laws_of
+from harness.audit.outcomes import FloatArray, outcomes_of
+from harness.audit.output import drafter_logits, target_logits
+from harness.core.backbone import Backbone
+from harness.core.loop import decode
+from harness.core.models import Models
+from harness.core.run import Run
+from harness.core.sampling import warp
+from harness.core.task import Prompt
+from harness.plan import presets
+from harness.proof.mutants import injected
+from harness.registry import METHODS, TASKS
+from tests.power.biases import Sampler, Setting
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What the audit saw of one sampler.
+
+    Args:
+        outputs: token ids by prompt and repetition.
+        path: log e-value after each token, in the order of repetitions and prompts.
+        impossible: tokens so far that cannot be drawn, after each token.
+    """
+
+    outputs: tuple[tuple[tuple[int, ...], ...], ...]
+    path: FloatArray
+    impossible: FloatArray
+
+    @property
+    def refuted_after(self) -> int | None:
+        """The first token at which the e-value reaches 1000, or that cannot be drawn; None: there is none."""
+        reached = (self.path >= np.log(REFUTED)) | (self.impossible > 0)
+        return int(reached.argmax()) + 1 if reached.any() else None
+
+
+@cache
+def model(name: str) -> Backbone:
+    return presets.load(name, "fp32")
+
+
+@cache
+def prompts(setting: Setting) -> tuple[Prompt, ...]:
+    return tuple(TASKS.get(setting.task)().prompts()[: setting.prompts])
+
+
+def decoded(sampler: Sampler) -> tuple[tuple[tuple[int, ...], ...], ...]:
+    """Outputs by prompt and repetition, with the bias in place."""
+    setting, backbone = sampler.setting, model(sampler.setting.backbone)
+    method = METHODS.get(sampler.method)(**sampler.params)
+    load_drafter = cache(partial(presets.drafter, backbone))
+    rows = []
+    with ExitStack() as stack:
+        for mutant in sampler.mutants:
+            stack.enter_context(injected(mutant))
+        for prompt in prompts(setting):
+            outputs = []
+            for repetition in range(setting.repetitions):
+                draws = sampler.draws(7, sampler.name, prompt.id, repetition)
+                models = Models(backbone, load_drafter, prompt)
+                run = Run.of(models, sampler.sampling or setting.sampling, setting.tokens, draws)
+                outputs.append(decode(method, run).tokens)
+            rows.append(tuple(outputs))
+    return tuple(rows)
+
+
+def audited(setting: Setting, outputs: Sequence[Sequence[Sequence[int]]]) -> Trial:
+    """The e-value after each token: all prompts once, then again."""
+    gains, tilts, impossible = [], [], []
+    backbone = model(setting.backbone)
+    for repetition in range(setting.repetitions):
+        for prompt, by_repetition in zip(prompts(setting), outputs, strict=True):
+            tokens = by_repetition[repetition]
+            laws = laws_of(target_logits(backbone, prompt, tokens), setting.sampling, MARGINS["fp32"])
+            start = backbone.open(prompt).tokens
+            q = None
+            if setting.drafter:
+                load = partial(presets.drafter, backbone)
+                q = warp(drafter_logits(backbone, load, setting.drafter, prompt, tokens), setting.sampling)
+            outcomes = outcomes_of(laws, [*start, *tokens], len(start), setting.sampling.top_p, q)
+            ids, row = np.array(tokens), np.arange(len(tokens))
+            index = torch.tensor(tokens)[:, None]
+            near, probs = (table.gather(1, index)[:, 0].numpy() for table in (laws.near, laws.probs))
+            bets, place = gains_of(outcomes), outcomes.of(ids)
+            counted = (~near & (probs > 0))[:, None]
+            gains.append(bets.log[row, place] * counted)
+            tilts.append(bets.tilts[row, place] * counted)
+            impossible.append(~near & (probs <= 0))
+    path = mixture(np.concatenate(gains).cumsum(0), newton_path(np.concatenate(tilts)))
+    frozen = tuple(tuple(tuple(map(int, one)) for one in by_repetition) for by_repetition in outputs)
+    return Trial(frozen, path, np.concatenate(impossible).cumsum())
+
+
+def tried(sampler: Sampler) -> Trial:
+    """Decode with a sampler, then audit it without its bias."""
+    with torch.inference_mode():
+        return audited(sampler.setting, decoded(sampler))
