@@ -41,6 +41,10 @@ SIGNIFICANT = 0.001
 AUDIT = ("audit_log_e", "audit_tokens", "audit_visible_tv", "audit_best", "audit_reason")
 """Entries of a cell's meta on the bets against it; None at T = 0 and in runs made before there were any."""
 
+_OF_TIME = ("speedup", "predicted", "ms_per_token", "throughput", "tokens_per_second")
+"""Columns that hold seconds, beside those that end in _ms."""
+_FLAGS_OF_TIME = ("disturbed", "mismatch")
+
 Row = dict[str, Any]
 
 
@@ -158,7 +162,14 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
         "flags": "; ".join([*_flags(row, cell.samples, frame), *_timing_flags(row, base, floor)]),
         "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"],
     }
-    return row
+    return row if cell.meta.get("timed", True) else _without_seconds(row)
+
+
+def _without_seconds(row: Row) -> Row:
+    """Return the row of a cell whose run says ``timing: off``: other work may have shared its device."""
+    flags = [flag for flag in row["flags"].split("; ") if flag and not flag.startswith(_FLAGS_OF_TIME)]
+    rest = {name: value for name, value in row.items() if not name.startswith(_OF_TIME) and not name.endswith("_ms")}
+    return rest | {"flags": "; ".join([*flags, "not timed (timing: off)"])}
 
 
 def _identity(name: str, meta: Mapping[str, Any]) -> Row:

@@ -16,13 +16,14 @@ from rich.console import Console
 
 from harness.cli import results
 from harness.cli.main import emit
+from harness.cli.overrides import executor_values
 from harness.cli.run_progress import RunProgress
 from harness.errors import RunIncomplete, UsageError
 from harness.plan.cells import Plan
 from harness.platform.device import check_device
 from harness.platform.malloc import keep_pages
 from harness.platform.quiet import stdout_on_stderr
-from harness.record import provenance
+from harness.record import provenance, remote
 from harness.record.store import Store
 from harness.run.executors import EXECUTORS, check_executor
 from harness.run.options import Options
@@ -42,35 +43,38 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
         UsageError: nothing can run. RunIncomplete: some cells could not be finished.
         SystemExit: with 1 where a claim is broken, a sample failed, or an error ended the check of a claim.
     """
-    _refuse(plan, options)
+    executor_options = _refuse(plan, options)
     suite = plan.suite.suite
     if suite.threads:
         torch.set_num_threads(suite.threads)
     keep_pages()
     store = _store(plan, options)
     with stdout_on_stderr(), RunProgress(Console(stderr=True), quiet=options["as_json"]) as progress:
-        how = Options(options["allow_code_execution"], options["device"], not options["offline"], progress)
+        fetch = not options["offline"]
+        how = Options(options["allow_code_execution"], options["device"], fetch, progress, executor_options)
         EXECUTORS[options["executor"]](plan, store, how)
     _finish(plan, store, options)
 
 
-def _refuse(plan: Plan, options: dict[str, Any]) -> None:
-    """Refuse a plan that cannot run, before anything is loaded.
+def _refuse(plan: Plan, options: dict[str, Any]) -> Any:
+    """Refuse a plan that cannot run, before anything is loaded; returns the options of the executor.
 
     Raises:
-        UsageError: every cell is skipped, or there is no such device.
+        UsageError: every cell is skipped, there is no such device, or the executor cannot be used.
     """
     if not plan.runnable:
         first = {cell.skip: cell.label for cell in reversed(plan.cells)}
         reasons = [f"{label}: {why}" for why, label in reversed(first.items())]
         raise UsageError("nothing to run; " + "; ".join(reasons[:3]))
-    check_device(options["device"])
-    check_executor(options["executor"])
+    if options["executor"] == "serial":
+        check_device(options["device"])  # the devices of other executors are those of their workers
+    executor_options = check_executor(options["executor"], executor_values(options["executor_options"]))
     if options["append"]:
         options["append"].open("a").close()  # an error now rather than after the run
     if _runs_code(plan, options):
         missing = sandbox.isolation().missing()
         click.echo(WARNING + (f" Missing on this machine: {'; '.join(missing)}." if missing else ""), err=True)
+    return executor_options
 
 
 def _runs_code(plan: Plan, options: dict[str, Any]) -> bool:
@@ -83,7 +87,11 @@ def _store(plan: Plan, options: dict[str, Any]) -> Store:
         manifest["provenance"]["sandbox"] = asdict(sandbox.isolation())
     where = {"device": options["device"], "machine": manifest["provenance"]["fingerprint"]}
     manifest["key"] = {**manifest["key"], **where, "allow_code_execution": options["allow_code_execution"]}
-    path = (options["out"] or _default(plan.suite.suite.name, options["resume"])).absolute()
+    out = options["out"] or _default(plan.suite.suite.name, options["resume"])
+    if isinstance(out, str):
+        resume = options["resume"] and remote.holds_run(out)
+        return Store.resume(out, manifest) if resume else Store.create(out, manifest)
+    path = out.absolute()
     if options["resume"] and (path / "manifest.json").exists():
         return Store.resume(path, manifest)
     if options["resume"] and path.is_dir() and any(item.name != ".lock" for item in path.iterdir()):
@@ -111,14 +119,15 @@ def _finish(plan: Plan, store: Store, options: dict[str, Any]) -> None:
     if options["append"]:
         results.append(options["append"], frame, store)
     written = report.write(store.path / "report")
+    store.publish("report")
     if options["as_json"]:
         emit(counts)
     else:
         report.print()
         click.echo("\n".join(f"wrote {path}" for path in written))
-        click.echo(f"run: {store.path} ({_counted(counts)})")
+        click.echo(f"run: {store.address} ({_counted(counts)})")
     if counts["done"] + counts["skipped"] < counts["cells"]:
-        raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.path}")
+        raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.address}")
     if "broken" in set(frame["verdict"]) or counts["failed"] or _unchecked(store):
         raise SystemExit(1)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import yaml
@@ -48,6 +48,21 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
             values[key] = sweep if key == "temperature" or len(sweep) > 1 else sweep[0]
             options[key] = option
     return Overrides(values, arguments["limit"], arguments["dtypes"], {key: options[key] for key in values})
+
+
+def executor_values(texts: Sequence[str]) -> dict[str, Any]:
+    """The values of --executor-option.
+
+    Raises:
+        UsageError: one has no value, or a text that is not YAML.
+    """
+    values = {}
+    for setting in texts:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise UsageError(f"--executor-option {setting}: write KEY=VALUE, as in --executor-option workers=4")
+        values[key] = _yaml(f"--executor-option {key}", text)
+    return values
 
 
 def missing(overrides: Overrides) -> list[str]:

@@ -16,7 +16,7 @@ from harness.plan.cells import Plan, expand
 from harness.plan.suite import Overrides, Resolved, from_options, load
 from harness.platform.quiet import stdout_on_stderr
 
-EXECUTORS = ("serial", "ray")
+EXECUTORS = ("serial", "ray", "slurm")
 """Names of `harness.run.executors.EXECUTORS`."""
 
 ANY_TEXT = ("prompt_lookup", "lookahead")
@@ -24,11 +24,13 @@ ANY_TEXT = ("prompt_lookup", "lookahead")
 
 
 class Folder(click.Path):
-    """A path that is not empty: an empty one would be the working folder."""
+    """A path that is not empty, since an empty one would be the working folder; or a URL, which stays a text."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value == "":
             self.fail("it is empty; name a folder", param, ctx)
+        if isinstance(value, str) and "://" in value:
+            return value
         return super().convert(value, param, ctx)
 
 
@@ -62,11 +64,28 @@ class Folder(click.Path):
 @click.option("--repetitions", type=int, help="Decodes of each prompt, each with its own seed.")
 @click.option("--seed", type=int, help="Seed of all draws.")
 @click.option("--set", "settings", multiple=True, metavar="KEY=VALUE", help="Any key of a suite, such as top_p=0.9.")
-@click.option("--out", type=Folder(path_type=Path), help="Run folder. Default: runs/SUITE-TIME.")
+@click.option(
+    "--out",
+    type=Folder(path_type=Path),
+    help="Run folder, or a URL such as s3://bucket/run. Default: runs/SUITE-TIME.",
+)
 @click.option("--resume", is_flag=True, help="Continue the run in --out (or the latest of this suite).")
 @click.option("--dry-run", is_flag=True, help="List the cells, and why some are skipped; decode nothing.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
-@click.option("--executor", type=click.Choice(EXECUTORS), default="serial", show_default=True, help="ray: a cluster.")
+@click.option(
+    "--executor",
+    type=click.Choice(EXECUTORS),
+    default="serial",
+    show_default=True,
+    help="ray: workers of a Ray cluster; slurm: jobs of Slurm.",
+)
+@click.option(
+    "--executor-option",
+    "executor_options",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="Of the executor, such as workers=4, retries=2 or slurm_partition=gpu.",
+)
 @click.option("--allow-code-execution", is_flag=True, help="Let tasks execute model output (HumanEval's pass@1).")
 @click.option("--append", type=click.Path(path_type=Path), help="Append one JSON line for each cell to this file.")
 @click.option("--offline", is_flag=True, help="Never download weights.")

@@ -117,6 +117,11 @@ class Plan:
         return tuple(cell for cell in self.cells if cell.skip is None)
 
     @cached_property
+    def by_id(self) -> dict[str, Cell]:
+        """All cells by their ids."""
+        return {cell.id: cell for cell in self.cells}
+
+    @cached_property
     def _references(self) -> dict[tuple[str, Setting], Cell]:
         """Baselines and floors, by role and setting."""
         return {(cell.role, cell.setting): cell for cell in reversed(self.cells) if cell.role != "method"}
@@ -152,6 +157,7 @@ class Plan:
             "floor": floor.id if floor else None,
             "expected": len(self.prompts[cell.task]) * self.suite.suite.repetitions,
             **({"plugin": plugin} if plugin else {}),
+            **({} if self.suite.suite.timing else {"timed": False}),
         }
 
     def manifest(self) -> dict[str, Any]:
@@ -166,6 +172,9 @@ class Plan:
         key = {name: value for name, value in suite.items() if name not in _NOT_IN_KEY}
         if self.suite.suite.batches == (1,):
             del key["batch"]  # so that runs from before there were batches can be resumed
+        if self.suite.suite.timing:
+            del key["timing"]
+        key["backbones"] = [{"name": entry.name, "dtype": entry.dtype} for entry in self.suite.suite.backbones]
         key["methods"] = [_plain(use) for use in self.suite.uses]
         names = sorted({METHODS.name_of(type(use.method)) for use in self.suite.uses})
         if plugins := {name: plugin for name in names if (plugin := plugin_identity(name))}:

@@ -47,11 +47,23 @@ class _Strict(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
+class Resources(_Strict):
+    """What a worker of a cluster needs to run the cells of a backbone.
+
+    ``gpus`` not given: one where the run's device is a GPU, else none. Where only one of several GPUs is used, say 1.
+    """
+
+    cpus: int = Field(1, ge=1)
+    gpus: float | None = Field(None, ge=0)
+    memory_gb: float | None = Field(None, gt=0, allow_inf_nan=False)
+
+
 class BackboneEntry(_Strict):
     """A backbone and the types to run it in; none named: its adapter's own."""
 
     name: str = Field(min_length=1)
     dtype: tuple[DType, ...] = ()
+    resources: Resources | None = None
 
 
 class GreedyCheck(_Strict):
@@ -81,6 +93,7 @@ class Suite(_Strict):
     ``report`` names the paper's report that the run ends with.
     ``isolation: process`` runs the cells of methods in a worker process, ``none`` in the run's own; not given: process
     for methods of other packages. The two limits are seconds of wall time; they hold for cells in a worker.
+    ``timing: off`` decodes without warm-up and shows no seconds, so that the workers of an executor may share a device.
     """
 
     name: str = "adhoc"
@@ -101,6 +114,7 @@ class Suite(_Strict):
     prove: bool = True
     greedy_check: GreedyCheck = Field(default_factory=lambda: GreedyCheck(prompts=2, tokens=32))
     threads: int | None = Field(None, ge=1)
+    timing: bool = True
     isolation: Literal["process", "none"] | None = None
     sample_limit_s: float | None = Field(600, gt=0, allow_inf_nan=False)
     cell_limit_s: float | None = Field(None, gt=0, allow_inf_nan=False)
@@ -262,7 +276,8 @@ def _validated(plain: Mapping[str, Any], lines: Lines, problems: list[str]) -> S
 
 def _say(fault: Any, loc: Loc) -> str:
     if fault["type"] == "extra_forbidden":
-        known_keys = Suite.model_fields if len(loc) == 1 else {"name", "dtype", "limit", "prompts", "tokens", "roles"}
+        inner = {"name", "dtype", "resources", *Resources.model_fields, "limit", "prompts", "tokens", "roles"}
+        known_keys = Suite.model_fields if len(loc) == 1 else inner
         return f"unknown key{did_you_mean(str(loc[-1]), list(known_keys))}"
     value = repr(fault["input"])
     return str(fault["msg"]) if fault["type"] == "missing" else f"{fault['msg']}; found {value[:80]}"

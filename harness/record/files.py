@@ -8,6 +8,7 @@ import hashlib
 import json
 import os
 import shutil
+import socket
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -19,6 +20,7 @@ SCHEMA = 2
 """The version that is written; what it counts is in `counting`."""
 READABLE = (1, 2)
 PARTIAL = "~partial"
+_HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
 
 
 class DamagedError(StoreError):
@@ -61,7 +63,7 @@ def load(path: Path, remedy: str) -> dict[str, Any]:
 
 def put(path: Path, data: bytes) -> None:
     """Write a file completely or not at all, durably."""
-    partial = path.with_name(path.name + PARTIAL)
+    partial = _partial(path)
     try:
         with partial.open("wb") as file:
             file.write(data)
@@ -76,7 +78,7 @@ def put(path: Path, data: bytes) -> None:
 
 def put_folder(path: Path, files: Mapping[str, bytes]) -> None:
     """Write a folder of files, all of them or none, durably."""
-    partial = path.with_name(path.name + PARTIAL)
+    partial = _partial(path)
     try:
         drop(partial)
         make(partial)
@@ -87,6 +89,11 @@ def put_folder(path: Path, files: Mapping[str, bytes]) -> None:
         drop(partial)
         raise
     _sync(path.parent)
+
+
+def _partial(path: Path) -> Path:
+    """Where a file or folder is written before it gets its name; every process of every machine has its own."""
+    return path.with_name(f"{path.name}-{_HOST}-{os.getpid()}{PARTIAL}")
 
 
 def make(folder: Path) -> None:

@@ -40,6 +40,7 @@ from harness.record.columns import STARTS, Record, Sample, Step, check
 from harness.record.counting import counting_difference
 from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, lock, make, put, put_folder
 from harness.record.outputs import Output, file_name, save
+from harness.record.remote import RemoteRun, remote_run
 
 _CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO"
 _NO_ROOM = {getattr(errno, code) for code in _CODES.split()}
@@ -99,12 +100,19 @@ class Store:
     """A run folder. One process at a time writes to it; any number may read.
 
     Args:
-        path: the folder.
+        path: the folder; of a run at a URL, the working copy on this machine (`harness.record.remote`).
         manifest: as stored: schema, created, key, cells and the other entries that ``create`` got.
+        remote: where sealed cells are sent to and fetched from; None: the folder is all there is.
     """
 
     path: Path
     manifest: Mapping[str, Any]
+    remote: RemoteRun | None = None
+
+    @property
+    def address(self) -> str:
+        """What the run is opened by: the URL, or the path from the root."""
+        return str(self.path.absolute()) if self.remote is None else self.remote.url
 
     @classmethod
     def create(cls, path: str | Path, manifest: Mapping[str, Any]) -> Store:
@@ -114,9 +122,12 @@ class Store:
             StoreError: the folder holds a run, or cannot be written.
             ContractError: a cell id does not serve as a folder's name.
         """
-        run = Path(path)
         _refuse_bad_names(manifest["cells"])
         data = encode({"schema": SCHEMA, "created": datetime.now(UTC).isoformat(), **manifest}, indent=1)
+        remote = remote_run(path)
+        if remote is not None:
+            return cls(remote.create(data), json.loads(data), remote)
+        run = Path(path)
         try:
             make(run)
             lock(run)
@@ -136,7 +147,8 @@ class Store:
         Raises:
             StoreError: the manifest is missing, damaged, or of another schema version.
         """
-        run = Path(path)
+        remote = remote_run(path)
+        run = Path(path) if remote is None else remote.working_copy()
         file = run / "manifest.json"
         if not file.exists():
             raise StoreError(f"{run} holds no run (no manifest.json). Check the path, or start a run there.")
@@ -146,7 +158,10 @@ class Store:
             raise DamagedError(f"{file} {problem}. {remedy}")
         if wrong := [name for name in body["cells"] if not _CELL_NAME.fullmatch(name)]:
             raise DamagedError(f"{file} has a cell {wrong[0]!r:.80}, which is none of a run. {remedy}")
-        return cls(run, body)
+        store = cls(run, body, remote)
+        if remote is not None:
+            store.fetch(body["cells"])
+        return store
 
     @classmethod
     def resume(cls, path: str | Path, manifest: Mapping[str, Any]) -> Store:
@@ -276,9 +291,29 @@ class Store:
             "meta": dict(meta),
         }
         with self._room():
-            put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
+            try:
+                put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
+            except OSError as error:
+                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                    raise  # another worker, which was thought lost, has sealed the cell
+            if self.remote is not None:
+                self.remote.send(self.path, cell)
             drop(self.path / "records" / cell)
             drop(self._mark(cell))
+
+    def fetch(self, cells: Iterable[str]) -> None:
+        """Bring cells that others sealed to the working copy of a run at a URL; a run folder has them already.
+
+        Raises:
+            StoreError: one is damaged there, or the URL cannot be read.
+        """
+        if self.remote is not None:
+            self.remote.fetch(self.path, [cell for cell in cells if not self.sealed(cell)])
+
+    def publish(self, folder: str) -> None:
+        """Send a folder of the working copy to the URL of the run, such as its reports."""
+        if self.remote is not None:
+            self.remote.publish(self.path, folder)
 
     def mark_started(self, cell: str, reason: str, runs: int | None = None) -> None:
         """Say, durably, what was begun in the cell and is not finished. Its seal unmarks it too.
@@ -332,9 +367,11 @@ class Store:
 
     def reopen(self, cell: str) -> None:
         """Remove the seal of a skipped cell, which holds no sample, so that it can run."""
-        if self.sealed(cell) and self.cell(cell).meta.get("status") == "skipped":
+        if self.sealed(cell) and self.meta(cell).get("status") == "skipped":
             with self._room():
                 drop(self._folder(cell))
+                if self.remote is not None:
+                    self.remote.forget(cell)
 
     def sealed(self, cell: str) -> bool:
         """Whether the cell is finished. UnknownNameError: the manifest has no such cell."""
@@ -356,6 +393,16 @@ class Store:
         samples = frames["samples.parquet"].astype({"diverged_at": "Int64"})
         return Cell(name, body["meta"], samples, frames["steps.parquet"])
 
+    def meta(self, name: str) -> dict[str, Any]:
+        """The facts about a sealed cell; its tables are not read.
+
+        Raises:
+            StoreError: it is not finished, or its cell.json is missing, damaged or of another version.
+            UnknownNameError: the manifest has no such cell.
+        """
+        meta: dict[str, Any] = self._body(name)["meta"]
+        return meta
+
     def update(self, cell: str, /, **meta: Any) -> None:
         """Set entries of a sealed cell's meta that depend on other cells.
 
@@ -367,6 +414,8 @@ class Store:
         body["meta"] |= meta
         with self._room():
             put(self._folder(cell) / "cell.json", encode(body, indent=1))
+            if self.remote is not None:
+                self.remote.send(self.path, cell)
 
     def _folder(self, cell: str) -> Path:
         if cell not in self.manifest["cells"]:

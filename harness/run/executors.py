@@ -1,22 +1,18 @@
-"""Executors of groups of cells: one after the other in this process, or on the workers of a Ray cluster."""
+"""Executors of the cells of a plan: one group after the other in this process, or on the workers of a cluster."""
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import torch
-
-from harness.discover import declare_all
-from harness.errors import UsageError
-from harness.plan.cells import Plan, expand
-from harness.plan.suite import resolve_again
+from harness.plan.cells import Plan
 from harness.record.store import Store
 from harness.run.group import run_group
-from harness.run.options import Options, Progress
+from harness.run.options import Options
+from harness.run.pools import ray as ray_engine
+from harness.run.pools import settings
+from harness.run.pools import slurm as slurm_engine
+from harness.run.pools.pool import run_on, setup_of
 
 Executor = Callable[[Plan, Store, Options], None]
 
@@ -32,50 +28,42 @@ def serial(plan: Plan, store: Store, options: Options) -> None:
         run_group(plan, group, store, options)
 
 
-def check_executor(name: str) -> None:
-    """Before a run folder is made.
+def check_executor(name: str, options: Mapping[str, Any]) -> Any:
+    """The options of an executor, checked before a run folder is made.
 
     Raises:
-        UsageError: what the executor needs is not installed.
+        UsageError: what the executor needs is not installed, or an option is wrong.
     """
+    checked = settings.check(name, options)
     if name == "ray":
-        _ray()
-
-
-def _ray() -> Any:
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise UsageError("the ray executor needs the extra: pip install 'stridebench[ray]'") from error
+        ray_engine.engine()
+    if name == "slurm":
+        slurm_engine.check_cluster(checked)
+    return checked
 
 
 def ray(plan: Plan, store: Store, options: Options) -> None:
-    """Each group as a Ray task with one GPU (none on a CPU run), writing to the same folder.
+    """The cells on a Ray cluster, each worker with what the suite declares for a backbone (`pools.ray`).
 
     Raises:
-        UsageError: the `ray` extra is not installed.
+        UsageError: the `ray` extra is not installed, or the cluster lacks what is declared.
+        StrideError: a worker refused to go on.
     """
-    engine = _ray()
-    if not engine.is_initialized():
-        engine.init(log_to_driver=False)
-    gpus = 1 if options.device.startswith("cuda") else 0
-    task = engine.remote(num_gpus=gpus, max_calls=1)(run_in_worker)
-    quiet = replace(options, progress=Progress())
-    suite = plan.suite.suite.model_dump()
-    waiting = {task.remote(suite, group, str(store.path.resolve()), quiet): group for group in groups(plan)}
-    while waiting:
-        ready, _ = engine.wait(list(waiting), num_returns=1)
-        engine.get(ready[0])
-        options.progress.say(f"group done: {' '.join(waiting.pop(ready[0]))}")
+    chosen = options.executor or settings.check("ray", {})
+    run_on(ray_engine.RayPool(plan, setup_of(plan, store, options), chosen), plan, store, options, chosen.retries)
 
 
-def run_in_worker(suite: dict[str, Any], group: tuple[str, str], path: str, options: Options) -> None:
-    """Run one group of a dumped suite in a new process; ``path`` is the run folder."""
-    declare_all()
-    plan = expand(resolve_again(suite))
-    if plan.suite.suite.threads:
-        torch.set_num_threads(plan.suite.suite.threads)
-    run_group(plan, group, Store.open(Path(path)), options)
+def slurm(plan: Plan, store: Store, options: Options) -> None:
+    """The cells as arrays of jobs of Slurm (`pools.slurm`).
+
+    Raises:
+        UsageError: the `slurm` extra is not installed, or the jobs cannot be submitted.
+        StrideError: a worker refused to go on.
+    """
+    chosen = options.executor or settings.check("slurm", {})
+    folder = store.path / "workers" / "slurm"
+    pool = slurm_engine.SlurmPool(plan, setup_of(plan, store, options), chosen, folder)
+    run_on(pool, plan, store, options, chosen.retries)
 
 
-EXECUTORS: dict[str, Executor] = {"serial": serial, "ray": ray}
+EXECUTORS: dict[str, Executor] = {"serial": serial, "ray": ray, "slurm": slurm}

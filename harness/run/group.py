@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -9,11 +11,10 @@ import torch
 from harness.errors import RunIncomplete
 from harness.plan.cells import Cell, Plan
 from harness.platform.surroundings import restored
-from harness.proof.verdicts import Verdicts
 from harness.record.store import Store
 from harness.run.auditing import audit_cell, columns, judged
 from harness.run.isolation import IsolatedCells
-from harness.run.loading import LoadedGroup, load_group
+from harness.run.loading import LoadedGroup, WarmModels, load_group
 from harness.run.options import Options
 from harness.run.schedule import Schedule
 from harness.run.scoring import Scorer
@@ -25,35 +26,54 @@ def run_group(plan: Plan, group: tuple[str, str], store: Store, options: Options
     Raises:
         RunIncomplete: the disk is full or the run was interrupted; what is finished stays.
     """
-    for cell in plan.runnable:
-        if cell.group == group:
-            store.reopen(cell.id)
-    cells = [cell for cell in plan.runnable if cell.group == group and not store.sealed(cell.id)]
-    if not cells:
+    run_cells(plan, [cell for cell in plan.runnable if cell.group == group], store, options, WarmModels())
+
+
+def run_cells(
+    plan: Plan,
+    cells: Sequence[Cell],
+    store: Store,
+    options: Options,
+    models: WarmModels,
+    facts: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Some cells of one group, to their seals; sealed ones are left as they are.
+
+    Args:
+        models: where the group's models are loaded to.
+        facts: further entries of each cell's meta.
+
+    Raises:
+        RunIncomplete: the disk is full or the run was interrupted; what is finished stays.
+    """
+    for cell in cells:
+        store.reopen(cell.id)
+    left = [cell for cell in cells if not store.sealed(cell.id)]
+    if not left:
         return
     try:
         with torch.inference_mode():
-            loaded = load_group(plan, cells, store, options)
+            loaded = load_group(plan, left, store, options, models)
             if loaded is not None:
-                _run(loaded)
+                _run(loaded, models, facts)
     except KeyboardInterrupt as stop:
         raise RunIncomplete(
             f"interrupted; everything finished is in {store.path}. Go on with the same command and --resume."
         ) from stop
 
 
-def _run(group: LoadedGroup) -> None:
+def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> None:
     scorer = Scorer(group)
     with IsolatedCells(group) as isolated:
         Schedule(group, scorer, isolated).run()
         group.options.progress.say("proving: exact distributions by enumeration, greedy equality in fp32")
-        verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, group.options.fetch)
+        verdicts = models.verdicts(group)
         for cell in group.cells:
             samples = group.store.pending(cell.id)
             with restored():
                 verdict = isolated.verdict(cell, samples) if cell in isolated else verdicts.of(cell, samples)
             result = audit_cell(group.plan, cell, samples)
-            meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell) | columns(result)
+            meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell) | columns(result) | dict(facts)
             meta |= {"verdict": judged(cell, verdict, result), "set_scores": scorer.score_set(cell)}
             group.store.seal(cell.id, meta)
 

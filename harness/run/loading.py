@@ -11,6 +11,7 @@ from harness.discover import component
 from harness.errors import StoreError, UsageError, WeightsError
 from harness.plan import presets
 from harness.plan.cells import Cell, Plan
+from harness.proof.verdicts import Verdicts
 from harness.record.store import Store
 from harness.run.options import Options
 
@@ -31,7 +32,31 @@ class LoadedGroup:
     load_drafter: Callable[[str], Backbone]
 
 
-def load_group(plan: Plan, cells: Sequence[Cell], store: Store, options: Options) -> LoadedGroup | None:
+class WarmModels:
+    """The backbone of one group at a time with its drafters and proofs, which stay for the next cells of the group."""
+
+    def __init__(self) -> None:
+        self._loaded: LoadedGroup | None = None
+        self._verdicts: Verdicts | None = None
+
+    def load(self, plan: Plan, cells: Sequence[Cell], store: Store, options: Options) -> LoadedGroup:
+        """As `load_models`; nothing is loaded where the cells before were of the same group."""
+        if self._loaded is None or self._loaded.cells[0].group != cells[0].group:
+            self._loaded = self._verdicts = None  # free the memory before more is taken
+            self._loaded = load_models(plan, cells, store, options)
+            _refuse_other_weights(store, self._loaded.backbone, cells[0].group)
+        return replace(self._loaded, plan=plan, store=store, options=options, cells=tuple(cells))
+
+    def verdicts(self, group: LoadedGroup) -> Verdicts:
+        """The proofs of the methods of the loaded group."""
+        if self._verdicts is None:
+            self._verdicts = Verdicts(group.plan, group.backbone, group.load_drafter, group.options.fetch)
+        return self._verdicts
+
+
+def load_group(
+    plan: Plan, cells: Sequence[Cell], store: Store, options: Options, models: WarmModels
+) -> LoadedGroup | None:
     """Load the backbone that the cells share; those that cannot run are sealed as skipped.
 
     Returns:
@@ -41,11 +66,10 @@ def load_group(plan: Plan, cells: Sequence[Cell], store: Store, options: Options
         StoreError: cells that were sealed before ran on other weights.
     """
     try:
-        group = load_models(plan, cells, store, options)
+        group = models.load(plan, cells, store, options)
     except (WeightsError, UsageError) as error:
         _skip(plan, cells, store, options, f"{type(error).__name__}: {error}")
         return None
-    _refuse_other_weights(store, group.backbone, cells[0].group)
     missing: dict[str, list[Cell]] = {}
     for cell in cells:
         if reason := _missing(cell, group.backbone, group.load_drafter):
@@ -74,7 +98,7 @@ def load_models(plan: Plan, cells: Sequence[Cell], store: Store, options: Option
 def _refuse_other_weights(store: Store, backbone: Backbone, group: tuple[str, str]) -> None:
     """Cells of this group that were sealed before must have run on the same weights."""
     for name in store.cells():
-        meta = store.cell(name).meta
+        meta = store.meta(name)
         same_group = (meta["backbone"], meta["dtype"]) == group
         if same_group and meta.get("fingerprint") not in (None, backbone.fingerprint):
             raise StoreError(

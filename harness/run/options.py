@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 from harness.core.task import Prompt
 from harness.plan.cells import Cell
@@ -30,9 +31,11 @@ class Options:
         device: of the backbones.
         fetch: download pinned weights that are missing.
         progress: receives stages and decodes.
+        executor: options of the executor, checked (`harness.run.pools.settings`); None: its defaults.
     """
 
     allow_code: bool = False
     device: str = "cpu"
     fetch: bool = True
     progress: Progress = field(default_factory=Progress)
+    executor: Any = None

@@ -45,7 +45,7 @@ class Schedule:
         self._scorer.read_baselines(cells)
         todo = {cell: {(p.id, r) for p, r in keys if (p.id, r, False) not in self._done[cell]} for cell in cells}
         self._group.options.progress.expect(sum(map(len, todo.values())))
-        if any(todo.values()):
+        if any(todo.values()) and self._suite.timing:
             self._group.options.progress.say("warming up")
             for cell in cells:
                 self._warm_up(cell, prompts)

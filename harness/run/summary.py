@@ -28,7 +28,7 @@ def summary(plan: Plan, store: Store) -> Mapping[str, Any]:
             malformed += int(without_output.sum())
             failed += int((~without_output).sum())
     return {
-        "run": str(store.path),
+        "run": store.address,
         "cells": len(plan.cells),
         "done": done,
         "failed": failed,

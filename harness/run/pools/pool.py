@@ -1,0 +1,160 @@
+"""Runs the units of a plan on a pool of workers. Units whose worker was lost are run again, or fail with the reasons.
+
+Workers write their cells to the store themselves. The run's own process writes only cells that no worker could finish.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from harness.core.task import SetScore
+from harness.errors import RunIncomplete, StoreError
+from harness.plan.cells import Cell, Plan
+from harness.proof.verdicts import unproved
+from harness.record.columns import Record, Sample
+from harness.record.store import Store
+from harness.run.options import Options, Progress
+from harness.run.pools.units import Unit, after_loss, units_of
+from harness.run.pools.worker import Refusal, Setup
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A unit that a worker finished, refused, or was lost with.
+
+    Args:
+        lost: how the worker was lost; None: it was not.
+    """
+
+    unit: Unit
+    lost: str | None = None
+    refusal: Refusal | None = None
+
+
+class Pool(ABC):
+    """Workers of an engine."""
+
+    @abstractmethod
+    def submit(self, units: Sequence[Unit]) -> None:
+        """Hand in units that can begin."""
+
+    @abstractmethod
+    def wait(self) -> Iterable[Ended]:
+        """Wait for the units that end next; one at least, of those handed in."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End the workers."""
+
+
+def setup_of(plan: Plan, store: Store, options: Options) -> Setup:
+    """What the workers of a run need to know."""
+    return Setup(plan.suite.suite.model_dump(), store.address, replace(options, progress=Progress()))
+
+
+def run_on(pool: Pool, plan: Plan, store: Store, options: Options, retries: int) -> None:
+    """All units of a plan on a pool, to their seals.
+
+    Args:
+        retries: how often a unit is run again whose worker was lost.
+
+    Raises:
+        StrideError: a worker refused to go on, or workers ran other weights. What is finished stays.
+    """
+    waiting = [unit for unit in units_of(plan) if not all(_finished(store, cell) for cell in unit.cells)]
+    options.progress.expect(sum(_decodes(plan, unit) for unit in waiting))
+    unfinished = {cell for unit in waiting for cell in unit.cells}
+    running = 0
+    try:
+        while waiting or running:
+            blocked = [unit for unit in waiting if unfinished.intersection(unit.after)]
+            ready = [unit for unit in waiting if not unfinished.intersection(unit.after)]
+            pool.submit(ready)
+            running, waiting = running + len(ready), blocked
+            for ended in pool.wait():
+                running -= 1
+                if ended.refusal is not None:
+                    raise ended.refusal.error()
+                again = _settle(ended, plan, store, options, retries)
+                waiting += again
+                if not again:
+                    unfinished.difference_update(ended.unit.cells)
+    except KeyboardInterrupt as stop:
+        raise RunIncomplete(
+            f"interrupted; everything finished is in {store.address}. Go on with the same command and --resume."
+        ) from stop
+    finally:
+        pool.close()
+    _refuse_mixed_weights(store)
+
+
+def _settle(ended: Ended, plan: Plan, store: Store, options: Options, retries: int) -> list[Unit]:
+    """The unit to run again, if there is one."""
+    unit = ended.unit
+    store.fetch(unit.cells)
+    if ended.lost is not None and not all(_finished(store, cell) for cell in unit.cells):
+        again = after_loss(unit, ended.lost)
+        if len(again.lost) <= retries:
+            options.progress.say(f"runs again: {_named(unit)}: {ended.lost}")
+            return [again]
+        options.progress.say(f"failed: {_named(unit)}: {ended.lost}")
+        _fail(plan, again, store)
+    for cell in _cells(plan, unit):
+        for prompt in plan.prompts[cell.task] * plan.suite.suite.repetitions:
+            options.progress.done(cell, prompt)
+    return []
+
+
+def _fail(plan: Plan, unit: Unit, store: Store) -> None:
+    """Seal the cells that no worker finished; what they have not decoded is failed samples."""
+    reason = f"{len(unit.lost)} workers were lost with these cells: {'; '.join(dict.fromkeys(unit.lost))}"
+    for cell in _cells(plan, unit):
+        if _finished(store, cell.id):
+            continue
+        store.reopen(cell.id)
+        done = store.done(cell.id)
+        for prompt in plan.prompts[cell.task]:
+            for repetition in range(plan.suite.suite.repetitions):
+                if (prompt.id, repetition, False) not in done:
+                    sample = Sample(prompt.id, repetition, False, "failed", reason, prompt.category)
+                    store.write(cell.id, Record(sample, ()))
+        samples = store.pending(cell.id)
+        verdict = unproved(cell, samples, reason)
+        scores = {name: asdict(SetScore(None, 0, reason=reason)) for name in cell.task.task.set_metrics}
+        facts: dict[str, Any] = {"status": "done", "lost_workers": list(unit.lost)}
+        store.seal(cell.id, {**plan.meta(cell), **facts, "verdict": verdict, "set_scores": scores})
+
+
+def _refuse_mixed_weights(store: Store) -> None:
+    """Raise where workers ran a backbone with unlike weights."""
+    first: dict[tuple[str, str], tuple[str, str]] = {}
+    for name in store.cells():
+        meta = store.meta(name)
+        weights = meta.get("fingerprint")
+        group = (meta["backbone"], meta["dtype"])
+        if weights is not None and first.setdefault(group, (name, weights))[1] != weights:
+            raise StoreError(
+                f"{name} and {first[group][0]} in {store.path} were made with unlike weights of {group[0]}: the "
+                f"machines of the workers hold unlike files. Give them the same, and start another run."
+            )
+
+
+def _finished(store: Store, cell: str) -> bool:
+    """Whether a cell is sealed, and not as one that could be run now."""
+    return store.sealed(cell) and store.meta(cell).get("status") != "skipped"
+
+
+def _cells(plan: Plan, unit: Unit) -> list[Cell]:
+    return [plan.by_id[cell] for cell in unit.cells]
+
+
+def _decodes(plan: Plan, unit: Unit) -> int:
+    return sum(len(plan.prompts[cell.task]) for cell in _cells(plan, unit)) * plan.suite.suite.repetitions
+
+
+def _named(unit: Unit) -> str:
+    more = f" and {len(unit.cells) - 1} more" if len(unit.cells) > 1 else ""
+    return f"{unit.cells[0]}{more}"

@@ -1,0 +1,125 @@
+"""Workers as jobs of Slurm through submitit: arrays, whose jobs go on where a preempted one stopped."""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import time
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+from harness.errors import UsageError
+from harness.plan.cells import Plan
+from harness.run.pools import settings
+from harness.run.pools.pool import Ended, Pool
+from harness.run.pools.units import Needs, Unit, needs_of
+from harness.run.pools.worker import CellWorker, Refusal, Setup, describe
+
+
+def engine() -> Any:
+    """The module `submitit`.
+
+    Raises:
+        UsageError: it is not installed.
+    """
+    try:
+        return importlib.import_module("submitit")
+    except ImportError as error:
+        raise UsageError("the slurm executor needs the extra: pip install 'stridebench[slurm]'") from error
+
+
+def check_cluster(options: settings.Slurm) -> None:
+    """Before a run folder is made.
+
+    Raises:
+        UsageError: submitit is not installed, or jobs cannot be submitted from here.
+    """
+    engine()
+    if options.cluster == "slurm" and shutil.which("srun") is None:
+        raise UsageError(
+            "there is no srun on the path, so no job of Slurm can be submitted from this machine. Start the run on a "
+            "login node, or give --executor-option cluster=local."
+        )
+
+
+@dataclass(frozen=True)
+class UnitsJob:
+    """What a job runs: units of one backbone. A requeued job goes on, since finished decodes are in the store."""
+
+    setup: Setup
+    units: tuple[Unit, ...]
+
+    def __call__(self) -> list[Refusal | None]:
+        """The outcome of each unit, up to the first refusal."""
+        worker = CellWorker(self.setup)
+        outcomes: list[Refusal | None] = []
+        for unit in self.units:
+            outcomes.append(worker.run(unit))
+            if outcomes[-1] is not None:
+                break
+        return outcomes
+
+    def checkpoint(self) -> Any:
+        """What submitit requeues where the job is preempted or its time is over."""
+        return engine().helpers.DelayedSubmission(self)
+
+
+class SlurmPool(Pool):
+    """Arrays of jobs, one array for the units of equal needs that are handed in together."""
+
+    def __init__(self, plan: Plan, setup: Setup, options: settings.Slurm, folder: Path) -> None:
+        self._submitit = engine()
+        self._plan, self._setup, self._options, self._folder = plan, setup, options, folder
+        self._jobs: dict[Any, tuple[Unit, ...]] = {}
+
+    def submit(self, units: Sequence[Unit]) -> None:
+        """Submit arrays whose jobs hold up to so many units of one backbone."""
+        arrays: dict[Needs, list[tuple[Unit, ...]]] = {}
+        for group in dict.fromkeys(unit.group for unit in units):
+            same = [unit for unit in units if unit.group == group]
+            blocks = arrays.setdefault(needs_of(self._plan, same[0], self._setup.options.device), [])
+            blocks += [tuple(same[at : at + self._options.units]) for at in range(0, len(same), self._options.units)]
+        for needs, blocks in arrays.items():
+            executor = self._executor(needs)
+            try:
+                with executor.batch():
+                    jobs = [executor.submit(UnitsJob(self._setup, block)) for block in blocks]
+            except (OSError, RuntimeError, self._submitit.core.utils.FailedJobError) as error:
+                raise UsageError(f"the jobs could not be submitted: {describe(error)}") from error
+            self._jobs |= dict(zip(jobs, blocks, strict=True))
+
+    def wait(self) -> Iterable[Ended]:
+        """Look at the jobs until one has ended."""
+        while not (done := [job for job in self._jobs if job.done()]):
+            time.sleep(self._options.poll_s)
+        return [ended for job in done for ended in self._ended(job, self._jobs.pop(job))]
+
+    def close(self) -> None:
+        """Cancel what still waits or runs."""
+        for job in self._jobs:
+            with suppress(Exception):  # it may have ended meanwhile
+                job.cancel()
+
+    def _executor(self, needs: Needs) -> Any:
+        executor = self._submitit.AutoExecutor(folder=self._folder, cluster=self._options.cluster)
+        values: dict[str, Any] = {"timeout_min": self._options.minutes, "cpus_per_task": needs.cpus}
+        values |= {"gpus_per_node": ceil(needs.gpus)} if needs.gpus else {}
+        values |= {"mem_gb": ceil(needs.memory / 1e9)} if needs.memory is not None else {}
+        array = {"slurm_array_parallelism": self._options.workers, "name": "stride"}
+        try:
+            executor.update_parameters(**values, **array, **self._options.passed_on)
+        except (NameError, AssertionError, TypeError) as error:
+            raise UsageError(f"--executor-option: submitit refuses these: {error}") from error
+        return executor
+
+    def _ended(self, job: Any, units: Sequence[Unit]) -> list[Ended]:
+        try:
+            outcomes = job.result()
+        except Exception as error:  # the job was killed, or what runs there raised an error
+            return [Ended(unit, lost=f"job {job.job_id}: {describe(error)}") for unit in units]
+        ended = [Ended(unit, refusal=outcome) for unit, outcome in zip(units, outcomes, strict=False)]
+        return sorted(ended, key=lambda one: one.refusal is not None, reverse=True)
