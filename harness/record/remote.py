@@ -25,19 +25,18 @@ from typing import Any
 from harness.errors import StoreError
 from harness.record.files import drop, make, put, put_folder
 
-_URL = re.compile(r"([a-z][a-z0-9+]+):/{1,2}(?=[^/])(.+)|(file|local):/{3}(.+)", re.IGNORECASE)
+_URL = re.compile(r"([a-z][a-z0-9+]+):/+(.+)", re.IGNORECASE)
 _PARTS = ("outputs", "conditions")
 """Folders beside ``cells`` that hold files of a cell."""
 
 
 def remote_run(path: str | Path) -> RemoteRun | None:
     """The run at a URL; None where ``path`` is that of a folder. A `Path` of a URL has lost one of its slashes."""
-    text = str(path)
-    match = _URL.fullmatch(text)
+    match = _URL.fullmatch(str(path))
     if match is None or (isinstance(path, Path) and path.exists()):
         return None
-    scheme, rest = (match[1], match[2]) if match[1] else (match[3], f"/{match[4]}")
-    return RemoteRun(f"{scheme}://{rest}")
+    root = "/" if match[1] in ("file", "local") else ""
+    return RemoteRun(f"{match[1]}://{root}{match[2].rstrip('/')}")
 
 
 def holds_run(url: str) -> bool:
