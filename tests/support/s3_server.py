@@ -61,7 +61,7 @@ class Handler(BaseHTTPRequestHandler):
     def query(self) -> dict[str, list[str]]:
         return parse_qs(urlsplit(self.path).query, keep_blank_values=True)
 
-    def do_PUT(self) -> None:  # noqa: N802
+    def do_PUT(self) -> None:
         data = self._body()
         if "partNumber" in self.query:
             self.objects.parts[self.query["uploadId"][0]][int(self.query["partNumber"][0])] = data
@@ -69,7 +69,7 @@ class Handler(BaseHTTPRequestHandler):
             self.objects.there[self.key] = data
         self._answer(200, b"", {"ETag": f'"{md5(data, usedforsecurity=False).hexdigest()}"'})
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         self._body()
         if "uploads" in self.query:
             name = str(len(self.objects.parts))
@@ -80,16 +80,16 @@ class Handler(BaseHTTPRequestHandler):
             self.objects.there[self.key] = b"".join(parts[number] for number in sorted(parts))
             self._xml('<CompleteMultipartUploadResult><ETag>"0"</ETag></CompleteMultipartUploadResult>')
 
-    def do_HEAD(self) -> None:  # noqa: N802
+    def do_HEAD(self) -> None:
         self._get(body=False)
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         if "list-type" in self.query:
             self._list(self.query.get("prefix", [""])[0], self.query.get("delimiter", [""])[0])
         else:
             self._get(body=True)
 
-    def do_DELETE(self) -> None:  # noqa: N802
+    def do_DELETE(self) -> None:
         self.objects.there.pop(self.key, None)
         self._answer(204, b"")
 

@@ -1,50 +1,162 @@
-"""Executors: a worker that knows nothing but a dumped suite runs its group into the same folder."""
+"""Executors on real engines: a worker in another process writes its cells into the same folder, and may be killed."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from harness.errors import UsageError
-from harness.plan import suite
-from harness.plan.cells import expand
-from harness.plan.yaml_lines import Lines
 from harness.record.store import Store
 from harness.run import executors
 from harness.run.options import Options
+from harness.run.pools.settings import check
+from harness.run.summary import summary
+from tests.support.runs import plan_of, start
+from tests.support.shape_checks import without_shape_checks
 
-SUITE = {
-    "name": "small",
+SUITE: dict[str, Any] = {
     "methods": ["sjd", {"name": "sjdpp", "tau": [0.5, float("inf")]}],
-    "backbones": ["tabular"],
     "tasks": [{"name": "tabular", "limit": 2}],
     "max_new_tokens": 4,
-    "prove": False,
 }
 WORKER = """
 import sys
-from harness.run.executors import run_in_worker
 from harness.run.options import Options
-run_in_worker({suite!r}, ("tabular", "fp64"), sys.argv[1], Options())
+from harness.run.pools.units import Unit
+from harness.run.pools.worker import CellWorker, Setup
+unit = Unit({cells!r}, ("tabular", "fp64"))
+assert CellWorker(Setup({suite!r}, sys.argv[1], Options())).run(unit) is None
 """
+MANY: dict[str, Any] = {
+    "methods": ["sjd", "speculative", {"name": "sjdpp", "tau": [0.5, 2.0]}],
+    "backbones": ["tabular", "random-llama-1m"],
+    "tasks": [{"name": "tabular", "limit": 4}],
+    "temperature": [0.0],
+    "max_new_tokens": 12,
+    "timing": False,
+}
 
 
-def test_a_fresh_process_runs_a_group_of_a_dumped_suite(tmp_path: Path, stride_env: dict[str, str]) -> None:
-    resolved = suite.resolve(SUITE, Lines("small", None))
-    plan = expand(resolved)
-    store = Store.create(tmp_path / "run", plan.manifest())
-    code = WORKER.format(suite=resolved.suite.model_dump()).replace("inf]", "float('inf')]")
-    subprocess.run([sys.executable, "-c", code, str(store.path)], check=True, env=stride_env)
-    assert sorted(store.cells()) == sorted(cell.id for cell in plan.cells)
+def test_a_fresh_process_runs_a_unit_of_a_dumped_suite(tmp_path: Path, stride_env: dict[str, str]) -> None:
+    plan = plan_of(**SUITE)
+    store = start(tmp_path / "run", plan)
+    cells = tuple(cell.id for cell in plan.cells)
+    code = WORKER.format(suite=plan.suite.suite.model_dump(), cells=cells).replace("inf]", "float('inf')]")
+    subprocess.run([sys.executable, "-c", code, store.address], check=True, env=stride_env)
+    assert sorted(store.cells()) == sorted(cells)
     assert all(len(store.cell(name).samples) == 3 for name in store.cells())
 
 
-def test_ray_without_its_extra_is_one_clear_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = expand(suite.resolve(SUITE, Lines("small", None)))
-    store = Store.create(tmp_path / "run", plan.manifest())
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UsageError, match="stridebench\\[ray\\]"):
-        executors.ray(plan, store, Options())
+@pytest.mark.parametrize(("executor", "engine"), [("ray", "ray"), ("slurm", "submitit")])
+def test_an_executor_without_its_extra_is_one_clear_error(
+    executor: str, engine: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = plan_of(**SUITE)
+    store = start(tmp_path / "run", plan)
+    monkeypatch.setitem(sys.modules, engine, None)
+    with pytest.raises(UsageError, match=f"stridebench\\[{executor}\\]"):
+        executors.check_executor(executor, {})
+    with pytest.raises(UsageError, match=f"stridebench\\[{executor}\\]"):
+        executors.EXECUTORS[executor](plan, store, Options())
+
+
+def workers(words: str) -> list[int]:
+    """Processes of this user whose command line begins with, or for jobs holds, some words."""
+    pids = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            line = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            environment = (folder / "environ").read_bytes().decode(errors="replace")
+        except OSError:
+            continue
+        if words in line and f"STRIDE_TEST_RUN={os.getpid()}" in environment:
+            pids.append(int(folder.name))
+    return pids
+
+
+class Killer(threading.Thread):
+    """Kills one worker once some cells of a run are sealed."""
+
+    def __init__(self, path: Path, words: str, after: int) -> None:
+        super().__init__(daemon=True)
+        self._path, self._words, self._after = path, words, after
+        self.killed = False
+
+    def run(self) -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not self.killed:
+            if len(list(self._path.glob("cells/*"))) >= self._after and (pids := workers(self._words)):
+                os.kill(pids[0], signal.SIGKILL)
+                self.killed = True
+            time.sleep(0.01)
+
+
+def outputs(store: Store) -> dict[str, dict[tuple[str, int], tuple[int, ...]]]:
+    """Every output of a run that ended well, by cell."""
+    return {name: store.outputs(name) for name in store.cells()}
+
+
+@pytest.mark.faults
+@pytest.mark.parametrize(
+    ("executor", "options", "words", "after"),
+    [
+        ("ray", {"workers": 2}, "ray::CellWorker", 3),
+        ("slurm", {"cluster": "local", "poll_s": 0.2, "units": 4}, "submitit.core._submit", 1),
+    ],
+)
+def test_a_killed_worker_costs_no_cell(
+    executor: str, options: dict[str, Any], words: str, after: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip({"ray": "ray", "slurm": "submitit"}[executor])
+    monkeypatch.setenv("STRIDE_TEST_RUN", str(os.getpid()))
+    monkeypatch.setenv("PYTHONPATH", str(Path(__file__).resolve().parents[3]))
+    plan = plan_of(**MANY)
+    store = start(tmp_path / "run", plan)
+    killer = Killer(store.path, words, after)
+    killer.start()
+    executors.EXECUTORS[executor](plan, store, Options(executor=check(executor, options)))
+    killer.join(1)
+    assert killer.killed
+    counts = summary(plan, store)
+    assert (counts["done"], counts["failed"]) == (len(plan.cells), 0)
+    serial = start(tmp_path / "serial", plan)
+    with without_shape_checks():
+        executors.serial(plan, serial, Options())
+    assert outputs(store) == outputs(serial)
+    assert any("lost_workers" in store.meta(name) for name in store.cells())
+
+
+@pytest.mark.faults
+def test_a_run_goes_on_after_its_driver_was_killed(tmp_path: Path, stride_env: dict[str, str]) -> None:
+    pytest.importorskip("ray")
+    words = ["--method", "sjd", "--method", "{name: sjdpp, tau: [0.5, 2.0]}", "--backbone", "tabular"]
+    words += ["--task", "{name: tabular, limit: 4}", "-t", "0", "-t", "1", "--max-new-tokens", "8"]
+    words += [
+        "--set",
+        "prove=false",
+        "--set",
+        "timing=off",
+        "--executor",
+        "ray",
+        "--json",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    command = [sys.executable, "-c", "from harness.cli.main import main; main()", "run", *words]
+    driver = subprocess.Popen(command, env=stride_env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list((tmp_path / "run").glob("cells/*")) and driver.poll() is None:
+        time.sleep(0.02)
+    driver.kill()
+    driver.wait()
+    done = subprocess.run([*command, "--resume"], env=stride_env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    store = Store.open(tmp_path / "run")
+    assert len(store.cells()) == 9 and all(len(store.cell(name).samples) == 4 for name in store.cells())

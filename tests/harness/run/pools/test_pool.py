@@ -1,0 +1,222 @@
+"""Units of a plan on a pool of workers: what waits for what, and what a lost worker costs."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import tempfile
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness.errors import RunIncomplete, StoreError, UsageError
+from harness.plan.cells import Plan
+from harness.record.store import Store
+from harness.run.executors import check_executor
+from harness.run.options import Options
+from harness.run.pools import slurm
+from harness.run.pools.exclusive import exclusive, lock_file
+from harness.run.pools.pool import Ended, Pool, run_on, setup_of
+from harness.run.pools.settings import Slurm
+from harness.run.pools.units import Needs, Unit, needs_of, units_of
+from harness.run.pools.worker import CellWorker, Refusal
+from harness.run.summary import summary
+from tests.support.runs import counted, finished, plan_of, start
+from tests.support.shape_checks import without_shape_checks
+
+SUITE: dict[str, Any] = {
+    "methods": ["sjd", {"name": "sjdpp", "tau": [0.5, 2.0]}],
+    "tasks": [{"name": "tabular", "limit": 2}],
+    "temperature": [0.0, 1.0],
+    "max_new_tokens": 4,
+    "warmup": 0,
+}
+
+
+@dataclass
+class InProcess(Pool):
+    """A pool of one worker in this process, which is lost or refuses where the test says so.
+
+    Args:
+        lost: losses left of units whose first cell begins with a text.
+    """
+
+    worker: CellWorker
+    lost: dict[str, int] = field(default_factory=dict)
+    refusal: Refusal | None = None
+    waiting: list[Unit] = field(default_factory=list)
+    order: list[Unit] = field(default_factory=list)
+    closed: bool = False
+
+    def submit(self, units: Sequence[Unit]) -> None:
+        self.waiting += units
+
+    def wait(self) -> Iterable[Ended]:
+        unit = self.waiting.pop(0)
+        self.order.append(unit)
+        if self.refusal is not None:
+            return [Ended(unit, refusal=self.refusal)]
+        for name, left in self.lost.items():
+            if left and unit.cells[0].startswith(name):
+                self.lost[name] -= 1
+                return [Ended(unit, lost="the machine is gone")]
+        with without_shape_checks():
+            return [Ended(unit, refusal=self.worker.run(unit))]
+
+    def close(self) -> None:
+        self.closed = True
+
+
+def pool_of(plan: Plan, store: Store, **settings: Any) -> InProcess:
+    return InProcess(CellWorker(setup_of(plan, store, Options())), **settings)
+
+
+@pytest.mark.parametrize("timing", [True, False])
+def test_a_pool_ends_with_the_tokens_of_a_serial_run(tmp_path: Path, timing: bool) -> None:
+    serial = finished(tmp_path / "serial", **SUITE)
+    plan = plan_of(**SUITE, timing=timing)
+    store = start(tmp_path / "pool", plan)
+    pool = pool_of(plan, store)
+    run_on(pool, plan, store, Options(), 2)
+    assert summary(plan, store)["done"] == len(plan.cells) == len(serial) and pool.closed
+    by_label = {(c.meta["label"], c.meta["sampling"]["temperature"]): c for c in map(store.cell, store.cells())}
+    for cell in serial.values():
+        other = by_label[cell.meta["label"], cell.meta["sampling"]["temperature"]]
+        assert list(map(tuple, counted(other)["tokens"])) == list(map(tuple, counted(cell)["tokens"]))
+        assert counted(other)["agreement"].equals(counted(cell)["agreement"])
+
+
+def test_timed_cells_stay_with_their_baseline_and_others_wait_for_its_outputs() -> None:
+    timed = units_of(plan_of(**SUITE))
+    assert [len(unit.cells) for unit in timed] == [4, 5] and not any(unit.after for unit in timed)
+    alone = units_of(plan_of(**SUITE, timing=False))
+    assert [len(unit.cells) for unit in alone] == [1] * 9
+    greedy, drawn = alone[:4], alone[4:]
+    assert [unit.after for unit in greedy] == [(), *[greedy[0].cells] * 3]
+    assert not any(unit.after for unit in drawn)
+
+
+def test_a_lost_unit_runs_again_and_its_cells_say_so(tmp_path: Path) -> None:
+    plan = plan_of(**SUITE, timing=False)
+    store = start(tmp_path / "run", plan)
+    run_on(pool_of(plan, store, lost={"sjd.": 1}), plan, store, Options(), 1)
+    assert summary(plan, store)["failed"] == 0
+    lost = [store.meta(name).get("lost_workers", []) for name in store.cells() if name.startswith("sjd.")]
+    assert sorted(lost) == [[], ["the machine is gone"]]
+    assert not any("lost_workers" in store.meta(name) for name in store.cells() if not name.startswith("sjd."))
+
+
+def test_a_unit_lost_too_often_fails_with_the_reason_and_no_other_does(tmp_path: Path) -> None:
+    plan = plan_of(**SUITE, timing=False)
+    store = start(tmp_path / "run", plan)
+    pool = pool_of(plan, store, lost={"sjd.": 4})
+    run_on(pool, plan, store, Options(), 1)
+    counts = summary(plan, store)
+    assert (counts["done"], counts["failed"]) == (9, 4)
+    failed = [cell for cell in map(store.cell, store.cells()) if (cell.samples["status"] == "failed").any()]
+    assert {cell.meta["method"] for cell in failed} == {"sjd"}
+    assert all(
+        "2 workers were lost with these cells: the machine is gone" in e for c in failed for e in c.samples["error"]
+    )
+    assert all(cell.meta["verdict"]["word"] is None for cell in failed)
+
+
+def test_a_lost_baseline_leaves_the_others_without_agreement(tmp_path: Path) -> None:
+    plan = plan_of(**{**SUITE, "temperature": [0.0]}, timing=False)
+    store = start(tmp_path / "run", plan)
+    run_on(pool_of(plan, store, lost={"autoregressive.": 1}), plan, store, Options(), 0)
+    methods = [store.cell(name) for name in store.cells() if not name.startswith("autoregressive.")]
+    assert len(methods) == 3
+    assert all(counted(cell)["agreement"].isna().all() and (counted(cell)["status"] == "ok").all() for cell in methods)
+
+
+def test_a_finished_unit_is_not_run_again_where_its_worker_was_lost_afterwards(tmp_path: Path) -> None:
+    plan = plan_of(**SUITE)
+    store = start(tmp_path / "run", plan)
+    first = pool_of(plan, store)
+    run_on(first, plan, store, Options(), 0)
+    second = pool_of(plan, store)
+    run_on(second, plan, store, Options(), 0)
+    assert len(first.order) == 2 and second.order == []
+
+
+@pytest.mark.parametrize(("incomplete", "kind"), [(True, RunIncomplete), (False, Exception)])
+def test_a_refusal_ends_the_run_with_the_workers_message(
+    tmp_path: Path, incomplete: bool, kind: type[Exception]
+) -> None:
+    plan = plan_of(**SUITE)
+    store = start(tmp_path / "run", plan)
+    pool = pool_of(plan, store, refusal=Refusal("the disk is full", incomplete))
+    with pytest.raises(kind, match="the disk is full"):
+        run_on(pool, plan, store, Options(), 2)
+    assert pool.closed
+
+
+def test_workers_with_unlike_weights_are_refused(tmp_path: Path) -> None:
+    plan = plan_of(**SUITE)
+    store = start(tmp_path / "run", plan)
+    run_on(pool_of(plan, store), plan, store, Options(), 0)
+    store.update(store.cells()[0], fingerprint="another")
+    with pytest.raises(StoreError, match="unlike weights of tabular"):
+        run_on(pool_of(plan, store), plan, store, Options(), 0)
+
+
+def test_what_a_worker_takes_is_declared_for_its_backbone() -> None:
+    declared = {"cpus": 4, "gpus": 0.5, "memory_gb": 2}
+    plan = plan_of(**{**SUITE, "backbones": [{"name": "tabular", "resources": declared}]}, threads=8)
+    assert needs_of(plan, units_of(plan)[0], "cuda") == Needs(8, 0.5, 2_000_000_000)
+    plan = plan_of(**SUITE)
+    assert needs_of(plan, units_of(plan)[0], "cpu") == Needs(1, 0.0, None)
+    assert needs_of(plan, units_of(plan)[0], "cuda:0") == Needs(1, 1.0, None)
+
+
+def test_declared_resources_leave_the_key_of_a_run_as_it_is() -> None:
+    declared = {**SUITE, "backbones": [{"name": "tabular", "resources": {"cpus": 4}}]}
+    key, other = (json.dumps(plan_of(**data).manifest()["key"]) for data in (SUITE, declared))
+    assert key == other and "timing" not in key
+    assert plan_of(**SUITE, timing=False).manifest()["key"]["timing"] is False
+
+
+def test_a_device_is_timed_by_one_worker_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with exclusive("cpu"), lock_file("cpu").open("w") as second, pytest.raises(BlockingIOError):
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with lock_file("cpu").open("w") as second:
+        fcntl.flock(second, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def test_jobs_of_slurm_end_with_every_cell(tmp_path: Path) -> None:
+    pytest.importorskip("submitit")
+    plan = plan_of(**{**SUITE, "backbones": ["tabular", "random-llama-1m"]}, timing=False)
+    store = start(tmp_path / "run", plan)
+    options = Slurm.model_construct(cluster="debug", units=5, workers=2, minutes=1, retries=0, poll_s=0.01)
+    pool = slurm.SlurmPool(plan, setup_of(plan, store, Options()), options, tmp_path / "jobs")
+    with without_shape_checks():
+        run_on(pool, plan, store, Options(), 0)
+    assert summary(plan, store)["done"] == 18
+
+
+@pytest.mark.parametrize(
+    ("executor", "options", "message"),
+    [
+        (
+            "serial",
+            {"workers": 2},
+            "workers: Extra inputs are not permitted\nThe serial executor has the options: none",
+        ),
+        ("ray", {"workers": 0}, "workers: Input should be greater than or equal to 1"),
+        ("slurm", {"cluster": "local", "partition": "gpu"}, "partition: the slurm executor has the options"),
+        ("slurm", {"cluster": "elsewhere"}, "cluster: String should match"),
+        ("slurm", {}, "no srun on the path"),
+    ],
+)
+def test_wrong_options_of_an_executor_are_one_clear_error(
+    executor: str, options: dict[str, Any], message: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(UsageError) as error:
+        check_executor(executor, options)
+    assert message in str(error.value)
