@@ -35,6 +35,8 @@ MISMATCH = 0.15
 """Relative distance from the interval of the measured speed-up at which the predicted one is flagged."""
 DISTURBED = 1.25
 """Autoregressive decoding this many times faster or slower than itself is flagged: other work disturbed the timing."""
+WAITED, WAITING_STEPS = 0.05, 0.1
+"""A step is disturbed where threads waited for a core for this share of its time; a cell, where so many steps are."""
 SIGNIFICANT = 0.001
 """A two-sample test is flagged at this p-value: with 20 sampled cells, one run in 25 flags one by chance."""
 
@@ -153,6 +155,7 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     for name in INTERVALS:
         set_interval(row, name, metric_interval(name, frame))
     row |= {name: value(METRICS[name], frame) for name in PLAIN}
+    row["disturbed_steps"] = disturbed_share(cell.steps)
     row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(finished, base)
     drawn = finished.temperature > 0 and finished.role == "method" and row["audit_log_e"] is None
     if drawn and base is not None and floor is not None:
@@ -232,6 +235,14 @@ def _speed(frame: pd.DataFrame, base: FinishedCell | None) -> Row:
 def _step_ms(frame: pd.DataFrame) -> float | None:
     """Return the mean time of a step with its share of the method's start, in ms."""
     return float(frame["wall_ms"].sum() / frame["steps"].sum()) if len(frame) else None
+
+
+def disturbed_share(steps: pd.DataFrame) -> float:
+    """Return the share of counted steps in which threads waited for a core; 0 where the run did not measure it."""
+    counted = steps[~steps["warmup"].astype(bool)]
+    if "wait_ns" not in counted or counted.empty:
+        return 0.0
+    return float((counted["wait_ns"] > WAITED * counted["wall_ns"]).mean())
 
 
 def token_ms(frame: pd.DataFrame) -> pd.Series[float]:
@@ -327,6 +338,8 @@ def _timing_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | Non
         against_itself = stats.median_ratio(token_ms(base.totals), token_ms(floor.totals))
         if against_itself is not None and not 1 / DISTURBED <= against_itself.estimate <= DISTURBED:
             flags.append(f"disturbed timing: autoregressive against itself is {against_itself.estimate:.2f}x")
+    if row["disturbed_steps"] > WAITING_STEPS:
+        flags.append(f"disturbed timing: threads waited for a core in {row['disturbed_steps']:.0%} of the steps")
     speedup, low, tau = row.get("speedup"), row.get("speedup_low"), row.get("tau")
     fastest = low if low is not None else speedup
     if fastest is not None and tau and fastest > DISTURBED * tau:

@@ -108,7 +108,7 @@ def counts_of(store: Store) -> tuple[str, int]:
     digest, samples = hashlib.sha256(), 0
     for name in store.cells():
         cell = store.cell(name)
-        steps = cell.steps[[column for column in cell.steps if not column.endswith("_ns")]]
+        steps = cell.steps[[column for column in cell.steps if not column.endswith("_ns") and column != "switches"]]
         columns = ["prompt", "repetition", "warmup", "status", "sha256", "scores"]
         digest.update(f"{name} {cell.samples[columns].to_json()} {steps.to_json()}".encode())
         samples += len(cell.samples)

@@ -22,17 +22,24 @@ EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",)}
 
 
 @click.command(name="doctor")
+@click.option("--noise", is_flag=True, help="Measure for two seconds whether this machine can time anything.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, versions, checks}.")
-def command(as_json: bool) -> None:
+def command(noise: bool, as_json: bool) -> None:
     """Print machine, versions, disk, weights and extras that are here, and what the sandbox of model output lacks.
 
     Exit code 1 where something that `stride run quick` needs is broken.
 
     \b
     stride doctor
+    stride doctor --noise
     stride doctor --json
     """
     checks = _checks()
+    if noise:
+        from harness.bench.machine_noise import measure  # computes with torch
+
+        measured = measure()
+        checks.append({"what": "timing", "ok": measured.quiet, "found": measured.words, "level": "note"})
     document: dict[str, Any] = {
         "machine": provenance.machine(),
         "versions": provenance.versions(),

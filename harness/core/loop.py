@@ -13,6 +13,7 @@ from harness.core.capabilities import Grid, Requirement
 from harness.core.clock import Clock, Span, Stamp
 from harness.core.draft import Draft, Fill, HostAcceptance
 from harness.core.method import Method
+from harness.core.noise import NoiseMeter, Waited
 from harness.core.run import Run
 from harness.core.session import depths_of
 from harness.errors import ContractError
@@ -48,6 +49,7 @@ class _TimedStep(NamedTuple):
     advance: Advance
     overshoot: int
     served: int
+    waited: Waited
 
 
 def decode(method: Method[Any], run: Run) -> Decode:
@@ -74,6 +76,7 @@ def decode(method: Method[Any], run: Run) -> Decode:
     tokens: list[int] = []
     timed: list[_TimedStep] = []
     ended = False
+    meter = NoiseMeter()
     while not ended and run.room > 0:
         stopwatch.spans = []
         step_begin = clock.stamp()
@@ -85,8 +88,9 @@ def decode(method: Method[Any], run: Run) -> Decode:
         run.emitted += len(emitted)
         served = run.slot.served if run.slot is not None else 1
         overshoot = len(committed.emitted) - len(emitted)
-        timed.append(_TimedStep(step_begin, step_end, stopwatch.spans, committed, overshoot, served))
+        timed.append(_TimedStep(step_begin, step_end, stopwatch.spans, committed, overshoot, served, meter.read()))
     clock.finish()
+    meter.close()
     _refuse_non_finite([start_spans, *(step.spans for step in timed)])
     steps = tuple(_step(step, clock) for step in timed)
     check(steps, len(tokens))
@@ -353,6 +357,8 @@ def _step(timed: _TimedStep, clock: Clock) -> Step:
         host_ns=max(0, wall - target_ns - draft_ns - verify_ns),
         resampled=step.resampled,
         served=timed.served,
+        wait_ns=timed.waited.wait_ns,
+        switches=timed.waited.switches,
         ranks=_ranks(step.draft, step.read),
         energies=step.read.energies,
         **_forced_counts(step),

@@ -40,6 +40,8 @@ class Step:
         verify_ns: from the end of the target's pass to the acceptance on the host.
         host_ns: the rest.
         served: decodes that its last target pass served, its own included; 1 where it decodes alone.
+        wait_ns: time that threads of the process could have run and had no core, added up over threads.
+        switches: involuntary context switches of the process.
         ranks: number of earlier siblings of each accepted node of a tree, from 0; none in a chain.
         energies: log p(x) - log q(x) in nats for every draft x that was compared with the target, reached or not, by
             position; x was drawn from q. Only of methods that test by it.
@@ -68,6 +70,8 @@ class Step:
     resampled: int = 0
     levels: int = 0
     served: int = 1
+    wait_ns: int = 0
+    switches: int = 0
     ranks: tuple[int, ...] = ()
     energies: tuple[float, ...] = ()
 
@@ -179,5 +183,5 @@ LISTS = ("ranks", "energies")
 STARTS = ("start_ns", "start_nfe", "start_draft_nfe")
 """Columns of samples for what a method does in ``start``; older runs lack them."""
 FORCED = ("forced_drafted", "forced_tested", "forced_accepted")
-LATER = (*FORCED, "resampled", "levels")
+LATER = (*FORCED, "resampled", "levels", "wait_ns", "switches")
 """Columns of steps that older runs lack."""

@@ -20,6 +20,7 @@ from harness.errors import StoreError, UsageError
 from harness.record import stats
 from harness.record.metrics import totals
 from harness.record.stats import FloatArray
+from reports.summary import WAITING_STEPS, disturbed_share
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -112,7 +113,9 @@ def tested(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, Tested]:
         names.append("expected")
     if "nfe" in shared and (not drafts or any((side["nfe"] != side["steps"]).any() for side in (before, after))):
         names.append("scr")
-    names += [name for name in ("logprob", "speedup") if name in shared and before[name].notna().any()]
+    names += ["logprob"] if "logprob" in shared and before["logprob"].notna().any() else []
+    timed = "speedup" in shared and all(side["speedup"].notna().any() for side in (before, after))
+    names += ["speedup"] if timed else []
     scores = [name for name in shared if name.startswith(SCORE) and before[name].notna().any()]
     return {name: TESTED[name] for name in names} | {
         name: Tested(title, name, "one", sign=-1 if title in LOWER_IS_BETTER else 1)
@@ -124,15 +127,16 @@ def tested(before: pd.DataFrame, after: pd.DataFrame) -> dict[str, Tested]:
 def figures_of(store: Store, cell: Cell) -> pd.DataFrame:
     """Return FIGURES, the scores and the sha256 of every counted sample; counts leave forced tokens out.
 
-    ``speedup`` is the baseline's time of an output token over the cell's; missing without that baseline.
+    ``speedup`` is the baseline's time of an output token over the cell's; missing without that baseline, and where
+    threads waited for a core in a tenth of the steps of either.
     """
     sums = totals(cell.samples, cell.steps)
     counted = cell.samples[(cell.samples["status"] == "ok") & ~cell.samples["warmup"]]
     counted = counted.set_index(["prompt", "repetition"])
     measured = counted["logprobs"].map(len).eq(counted["tokens"].map(len))
     times = sums["wall_ms"] / sums["output"]
-    baseline = cell.meta.get("baseline")
-    reference = totals(*_tables(store.cell(baseline))) if baseline in store.cells() else None
+    baseline = str(cell.meta.get("baseline"))
+    reference = totals(*_tables(store.cell(baseline))) if _timed(store, cell, baseline) else None
     speedup = (reference["wall_ms"] / reference["output"] / times) if reference is not None else np.nan
     free = {name: sums[f"{FREE}{name}"] for name in (*COUNTS, "expected") if f"{FREE}{name}" in sums}
     sums = sums.assign(logprob=sums["logprob"].astype(float).where(measured), speedup=speedup, **free)
@@ -141,6 +145,13 @@ def figures_of(store: Store, cell: Cell) -> pd.DataFrame:
     table = pd.DataFrame(scores, index=counted.index).add_prefix(SCORE).astype(float)
     counts = counts.join(sums[["expected", "logprob", "speedup"]].astype(float)).join(table)
     return counts.join(counted["sha256"]).sort_index()
+
+
+def _timed(store: Store, cell: Cell, baseline: str) -> bool:
+    """Whether the baseline is there and neither of the two was disturbed."""
+    if baseline not in store.cells():
+        return False
+    return all(disturbed_share(one.steps) <= WAITING_STEPS for one in (cell, store.cell(baseline)))
 
 
 def _tables(cell: Cell) -> tuple[pd.DataFrame, pd.DataFrame]:

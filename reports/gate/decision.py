@@ -36,6 +36,7 @@ from reports.gate.baseline import (
     tested,
     verdict_of,
 )
+from reports.summary import WAITING_STEPS, disturbed_share
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -159,10 +160,15 @@ def gate(
     rows = [*_verdict_rows(store, baseline), *_e_value_rows(store), *decide(rows, tolerated)]
     known = {*baseline["cells"], *baseline.get("verdicts", {})}
     added = tuple(str(store.cell(name).meta.get("label", name)) for name in store.cells() if name not in known)
-    notes = () if seconds else ("seconds are not compared: the machines differ",)
+    notes = [] if seconds else ["seconds are not compared: the machines differ"]
+    notes += [
+        f"the speed-up of {cell.meta.get('label', cell.name)} is not compared: its timing was disturbed"
+        for cell in (map(store.cell, store.cells()) if seconds else ())
+        if disturbed_share(cell.steps) > WAITING_STEPS
+    ]
     if not rows:
         rows = [Row("", "all cells", "", "error", "the run and the baseline share no cell")]
-    return Result(worst(rows), tuple(rows), tuple(removed), added, notes)
+    return Result(worst(rows), tuple(rows), tuple(removed), added, tuple(notes))
 
 
 def joined(results: Sequence[Result]) -> Result:

@@ -11,6 +11,7 @@ logits, so much that its acceptance falls by the stated share on average; it get
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -109,9 +110,8 @@ def replayed(both: Drafters) -> str:
     return replay_gate(document, {"c": scores[1]}, {}).verdict
 
 
-def table(runs: int) -> list[list[str]]:
-    """Rows of: change, gate, share that fails, passes, is inconclusive."""
-    rows = []
+def table(runs: int) -> Iterator[list[str]]:
+    """Yield rows of: change, gate, share that fails, passes, is inconclusive."""
     for drop in (None, 0.0, 0.01, 0.03, 0.10):
         size = 1e-5 if drop is None else size_of(drop) if drop else 0.0
         name = "none (rounding)" if drop is None else f"-{drop:.0%} acceptance" if drop else "another drafter, as good"
@@ -128,8 +128,7 @@ def table(runs: int) -> list[list[str]]:
                 verdicts[gate].append(free_running(rng, both, reruns))
         for gate, words in verdicts.items():
             shares = [f"{100 * words.count(word) / runs:.1f}" for word in ("fail", "pass", "inconclusive")]
-            rows.append([name, gate, *shares])
-    return rows
+            yield [name, gate, *shares]
 
 
 if __name__ == "__main__":

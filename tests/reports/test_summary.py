@@ -229,3 +229,14 @@ def test_reports_do_not_import_torch() -> None:
     code = f"import sys, harness.record.stats, {', '.join(names)}; "
     code += "sys.exit('torch' in sys.modules or 'matplotlib.pyplot' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2]).returncode == 0
+
+
+@pytest.mark.parametrize(("waiting", "flag"), [(1, False), (2, True)])
+def test_steps_that_waited_for_a_core_disturb_the_timing_of_a_cell(waiting: int, flag: bool) -> None:
+    """Of ten steps of 12 ms some waited for 1 ms: one in ten is tolerated."""
+    steps = [step(1, 2, ms=12.0, wait_ns=1_000_000 if i < waiting else 500_000) for i in range(10)]
+    store = tiny().add(meta("m"), [record(f"p{i}", steps) for i in range(4)])
+    row = summarise(store).set_index("cell").loc["m"]
+    assert row["disturbed_steps"] == waiting / 10
+    expected = "disturbed timing: threads waited for a core in 20% of the steps"
+    assert (expected in row["flags"]) == flag

@@ -211,7 +211,8 @@ def decodes(
 def facts(result: Decode | Exception) -> Any:
     """Everything of a decode except its times and the number of rows beside it."""
     assert isinstance(result, Decode), result
-    free = {"served": 1, **{f"{part}_ns": 0 for part in ("wall", "device", "draft", "target", "verify", "host")}}
+    parts = ("wall", "device", "draft", "target", "verify", "host", "wait")
+    free = {"served": 1, "switches": 0, **{f"{part}_ns": 0 for part in parts}}
     return result.tokens, [replace(step, **free) for step in result.steps]
 
 

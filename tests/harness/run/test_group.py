@@ -23,7 +23,7 @@ def by_batch(store: Store) -> dict[str, Cell]:
 
 def table(cell: Cell) -> Any:
     """The records of a cell except its times and the number of rows served together."""
-    steps = cell.steps[[name for name in cell.steps if not name.endswith("_ns") and name != "served"]]
+    steps = cell.steps[[name for name in cell.steps if not name.endswith("_ns") and name not in ("served", "switches")]]
     steps = steps.assign(ranks=steps["ranks"].map(list), energies=steps["energies"].map(list))
     order = ["prompt", "repetition", "step"]
     texts = cell.samples[["prompt", "repetition", "status", "tokens", "agreement", "sha256"]].astype(str)

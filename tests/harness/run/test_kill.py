@@ -181,7 +181,7 @@ def counts(path: Path) -> dict[str, dict[str, Any]]:
         cell = store.cell(name)
         samples = cell.samples.drop(columns=["prefill_ns", "open_ns"])
         samples["tokens"], samples["logprobs"] = samples["tokens"].map(list), samples["logprobs"].map(list)
-        steps = cell.steps[[column for column in cell.steps if not column.endswith("_ns")]]
+        steps = cell.steps[[column for column in cell.steps if not column.endswith("_ns") and column != "switches"]]
         records[name] = {"meta": cell.meta, "samples": samples, "steps": steps}
     return records
 

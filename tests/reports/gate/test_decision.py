@@ -398,6 +398,10 @@ def test_seconds_are_compared_on_equal_machines_with_reruns_alone() -> None:
     assert "speedup" not in {row.metric for row in gate(slower(2.0), make_baseline(slower(1.0))).rows}
     assert [row.verdict for row in gate(slower(1.01), baseline).rows if row.metric == "speedup"] == ["pass"]
     assert [row.verdict for row in gate(slower(2.0), baseline).rows if row.metric == "speedup"] == ["fail"]
+    disturbed = slower(2.0)
+    disturbed.sealed_cells["c0"].steps["wait_ns"] = 10_000_000
+    result = gate(disturbed, baseline)
+    assert "speedup" not in {row.metric for row in result.rows} and "its timing was disturbed" in result.notes[0]
     elsewhere = slower(2.0)
     elsewhere.manifest["provenance"] = {"fingerprint": "other"}
     result = gate(elsewhere, baseline)
