@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import pkgutil
+import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from harness.errors import WeightsError
+from harness.errors import UsageError, WeightsError
 from harness.registry import BACKBONES, METHODS, TASKS
 
 ADAPTERS = {
@@ -48,9 +50,45 @@ RECIPES = (
 """Modules that register recipes; only `stride train` reads them."""
 
 
+PACKAGES = ("methods", "tasks", "reports")
+"""Our packages beside this one, whose names a user's own files may have too."""
+
+
+def check_packages() -> None:
+    """Refuse a file of the user that Python would import in the place of one of our packages.
+
+    Raises:
+        UsageError: there is one; names it.
+    """
+    home = Path(__file__).resolve().parents[1]
+    for name in PACKAGES:
+        place = _place(name)
+        if place is not None and place != home / name / "__init__.py":
+            raise UsageError(
+                f"{place} is imported in the place of stridebench's package {name!r}. "
+                f"Rename {place.parent if place.name == '__init__.py' else place}, or start Python in another folder."
+            )
+
+
+def _place(name: str) -> Path | None:
+    """The file that ``import name`` reads or has read; None: there is none."""
+    loaded = sys.modules.get(name)
+    if loaded is not None:
+        file = getattr(loaded, "__file__", None)
+    else:
+        spec = importlib.util.find_spec(name)
+        file = spec.origin if spec is not None else None
+    return Path(file).resolve() if file is not None else None
+
+
 @cache
 def declare_all() -> None:
-    """Tell the registries every name that ships; its module is imported when the name is asked for."""
+    """Tell the registries every name that ships; its module is imported when the name is asked for.
+
+    Raises:
+        UsageError: a file of the user hides one of our packages.
+    """
+    check_packages()
     METHODS.declare(_named_by_file(importlib.import_module("methods")))
     TASKS.declare(_named_by_file(importlib.import_module("tasks")))
     BACKBONES.declare(ADAPTERS)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
 
+from harness.errors import printable
 from harness.record.metrics import METRICS
 from reports.summary import by_category, summarise
 from reports.text_table import Column, TextTable, escape_markdown, interval, markdown_lines, number, print_table
@@ -134,6 +136,17 @@ def terminal(frame: pd.DataFrame, console: Console | None = None) -> None:
     console = console or Console()
     for table in text_tables(frame):
         print_table(table, console)
+
+
+def html(frame: pd.DataFrame) -> Iterator[str]:
+    """Yield every table with its title and notes, as HTML."""
+    for table in text_tables(frame):
+        yield f"<h4>{escape(printable(table.title))}</h4>"
+        if table.rows:
+            titles = [column.title for column in table.columns]
+            rows = [[printable(cell) for cell in row] for row in table.rows]
+            yield pd.DataFrame(rows, columns=titles).to_html(index=False, border=0)
+        yield from (f"<p>{escape(printable(note))}</p>" for note in table.notes)
 
 
 def markdown(frame: pd.DataFrame, categories: pd.DataFrame | None = None) -> str:

@@ -93,7 +93,7 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
         how = Options(device=options["device"], fetch=not options["offline"], progress=progress)
         rows = audit_store(Store.open(run), options["dtype"], how)
     if as_json:
-        emit({"run": str(run), "cells": [_cell(row) for row in rows]})
+        emit({"run": str(run), "cells": [facts_of(row) for row in rows]})
     else:
         _print(rows)
     claiming = [row.audit.verdict for row in rows if row.claim.name == "SAME_LAW" and row.audit is not None]
@@ -169,7 +169,8 @@ def _plain(result: Audit) -> dict[str, Any]:
     }
 
 
-def _cell(row: AuditedCell) -> dict[str, Any]:
+def facts_of(row: AuditedCell) -> dict[str, Any]:
+    """One cell of the JSON document."""
     facts = {"cell": row.name, "label": row.label, "claim": row.claim.name, "reason": row.reason}
     return facts | (_plain(row.audit) if row.audit is not None else {"verdict": None})
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Mapping
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import click
+import pandas as pd
 import torch
 from rich.console import Console
 
@@ -36,6 +37,19 @@ WARNING = (
 )
 
 
+@dataclass(frozen=True)
+class Request:
+    """How a plan is run; the fields are options of `stride run`, and ``out`` may be a URL."""
+
+    out: Path | str | None = None
+    resume: bool = False
+    device: str = "cpu"
+    executor: str = "serial"
+    executor_options: Sequence[str] = ()
+    allow_code_execution: bool = False
+    offline: bool = False
+
+
 def execute(plan: Plan, options: dict[str, Any]) -> None:
     """Run a plan as the options of `stride run` say.
 
@@ -43,20 +57,55 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
         UsageError: nothing can run. RunIncomplete: some cells could not be finished.
         SystemExit: with 1 where a claim is broken, a sample failed, or an error ended the check of a claim.
     """
-    executor_options = _refuse(plan, options)
-    suite = plan.suite.suite
-    if suite.threads:
-        torch.set_num_threads(suite.threads)
-    keep_pages()
-    store = _store(plan, options)
-    with stdout_on_stderr(), RunProgress(Console(stderr=True), quiet=options["as_json"]) as progress:
-        fetch = not options["offline"]
-        how = Options(options["allow_code_execution"], options["device"], fetch, progress, executor_options)
-        EXECUTORS[options["executor"]](plan, store, how)
+    request = Request(**{field.name: options[field.name] for field in fields(Request)})
+    if options["append"]:
+        options["append"].open("a").close()  # an error now rather than after the run
+    store = perform(plan, request, RunProgress(Console(stderr=True), quiet=options["as_json"]), sys.argv)
     _finish(plan, store, options)
 
 
-def _refuse(plan: Plan, options: dict[str, Any]) -> Any:
+def perform(plan: Plan, request: Request, progress: RunProgress, command: Sequence[str]) -> Store:
+    """Decode what a plan asks for and a run folder does not hold yet.
+
+    Args:
+        command: what the run was started with; it is stored.
+
+    Raises:
+        UsageError: nothing can run. StoreError: the folder holds another run. RunIncomplete: the disk is full.
+    """
+    executor_options = _refuse(plan, request)
+    if plan.suite.suite.threads:
+        torch.set_num_threads(plan.suite.suite.threads)
+    keep_pages()
+    store = _store(plan, request, command)
+    try:
+        with stdout_on_stderr(), progress:
+            fetch = not request.offline
+            how = Options(request.allow_code_execution, request.device, fetch, progress, executor_options)
+            EXECUTORS[request.executor](plan, store, how)
+    finally:
+        store.release()
+    return store
+
+
+def check_finished(counts: Mapping[str, Any], frame: pd.DataFrame, store: Store) -> None:
+    """Refuse a run that is not finished.
+
+    Args:
+        counts: of `harness.run.summary`.
+        frame: the summary of the run.
+
+    Raises:
+        UsageError: no cell ran; says why the first did not. RunIncomplete: some cells did not.
+    """
+    if not counts["done"]:
+        reasons = [str(reason) for reason in frame["reason"].dropna()]
+        raise UsageError(f"no cell ran: {reasons[0] if reasons else 'none could be finished'}")
+    if counts["done"] + counts["skipped"] < counts["cells"]:
+        raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.address}")
+
+
+def _refuse(plan: Plan, request: Request) -> Any:
     """Refuse a plan that cannot run, before anything is loaded; returns the options of the executor.
 
     Raises:
@@ -66,35 +115,33 @@ def _refuse(plan: Plan, options: dict[str, Any]) -> Any:
         first = {cell.skip: cell.label for cell in reversed(plan.cells)}
         reasons = [f"{label}: {why}" for why, label in reversed(first.items())]
         raise UsageError("nothing to run; " + "; ".join(reasons[:3]))
-    if options["executor"] == "serial":
-        check_device(options["device"])  # the devices of other executors are those of their workers
-    executor_options = check_executor(options["executor"], executor_values(options["executor_options"]))
-    if options["append"]:
-        options["append"].open("a").close()  # an error now rather than after the run
-    if _runs_code(plan, options):
+    if request.executor == "serial":
+        check_device(request.device)  # the devices of other executors are those of their workers
+    executor_options = check_executor(request.executor, executor_values(request.executor_options))
+    if _runs_code(plan, request):
         missing = sandbox.isolation().missing()
         click.echo(WARNING + (f" Missing on this machine: {'; '.join(missing)}." if missing else ""), err=True)
     return executor_options
 
 
-def _runs_code(plan: Plan, options: dict[str, Any]) -> bool:
-    return bool(options["allow_code_execution"]) and any(use.task.runs_code for use in plan.suite.tasks)
+def _runs_code(plan: Plan, request: Request) -> bool:
+    return request.allow_code_execution and any(use.task.runs_code for use in plan.suite.tasks)
 
 
-def _store(plan: Plan, options: dict[str, Any]) -> Store:
-    manifest = {**plan.manifest(), "provenance": provenance.collect(sys.argv)}
-    if _runs_code(plan, options):
+def _store(plan: Plan, request: Request, command: Sequence[str]) -> Store:
+    manifest = {**plan.manifest(), "provenance": provenance.collect(list(command))}
+    if _runs_code(plan, request):
         manifest["provenance"]["sandbox"] = asdict(sandbox.isolation())
-    where = {"device": options["device"], "machine": manifest["provenance"]["fingerprint"]}
-    manifest["key"] = {**manifest["key"], **where, "allow_code_execution": options["allow_code_execution"]}
-    out = options["out"] or _default(plan.suite.suite.name, options["resume"])
+    where = {"device": request.device, "machine": manifest["provenance"]["fingerprint"]}
+    manifest["key"] = {**manifest["key"], **where, "allow_code_execution": request.allow_code_execution}
+    out = request.out or _default(plan.suite.suite.name, request.resume)
     if isinstance(out, str):
-        resume = options["resume"] and remote.holds_run(out)
+        resume = request.resume and remote.holds_run(out)
         return Store.resume(out, manifest) if resume else Store.create(out, manifest)
     path = out.absolute()
-    if options["resume"] and (path / "manifest.json").exists():
+    if request.resume and (path / "manifest.json").exists():
         return Store.resume(path, manifest)
-    if options["resume"] and path.is_dir() and any(item.name != ".lock" for item in path.iterdir()):
+    if request.resume and path.is_dir() and any(item.name != ".lock" for item in path.iterdir()):
         raise UsageError(f"{path} holds other files and no run to resume; name a run's folder, or leave --resume out")
     return Store.create(path, manifest)
 
@@ -113,11 +160,17 @@ def _finish(plan: Plan, store: Store, options: dict[str, Any]) -> None:
     counts = summary(plan, store)
     report = results.RunReport(store)
     frame = report.frame
-    if not counts["done"]:
-        reasons = [str(reason) for reason in frame["reason"].dropna()]
-        raise UsageError(f"no cell ran: {reasons[0] if reasons else 'none could be finished'}")
+    if counts["done"]:
+        _report(report, counts, options)
+    check_finished(counts, frame, store)
+    if "broken" in set(frame["verdict"]) or counts["failed"] or _unchecked(store):
+        raise SystemExit(1)
+
+
+def _report(report: results.RunReport, counts: Mapping[str, Any], options: dict[str, Any]) -> None:
+    store = report.store
     if options["append"]:
-        results.append(options["append"], frame, store)
+        results.append(options["append"], report.frame, store)
     written = report.write(store.path / "report")
     store.publish("report")
     if options["as_json"]:
@@ -126,10 +179,6 @@ def _finish(plan: Plan, store: Store, options: dict[str, Any]) -> None:
         report.print()
         click.echo("\n".join(f"wrote {path}" for path in written))
         click.echo(f"run: {store.address} ({_counted(counts)})")
-    if counts["done"] + counts["skipped"] < counts["cells"]:
-        raise RunIncomplete(f"some cells could not be finished; put that right and use --resume --out {store.address}")
-    if "broken" in set(frame["verdict"]) or counts["failed"] or _unchecked(store):
-        raise SystemExit(1)
 
 
 def _unchecked(store: Store) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, TextIO
 import click
 
 from harness import __version__
+from harness.discover import check_packages
 from harness.errors import PluginWarning, StrideError, did_you_mean, printable
 from harness.platform import stand_ins
 
@@ -49,6 +50,7 @@ class Verbs(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in VERBS:
             return None
+        check_packages()
         module = importlib.import_module(f"harness.cli.{cmd_name}")
         command: click.Command = module.command
         return command

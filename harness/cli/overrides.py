@@ -1,14 +1,16 @@
-"""The options of `stride run` that replace values of a suite."""
+"""What `stride run` and `stridebench.run` replace in a suite, and the suite that results."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import yaml
 
 from harness.errors import UsageError
-from harness.plan.suite import Overrides
+from harness.plan.suite import Overrides, Resolved, from_options, load
 from harness.plan.yaml_lines import parse
 
 NUMBERS = {"max_new_tokens": "--max-new-tokens", "repetitions": "--repetitions", "seed": "--seed"}
@@ -17,6 +19,10 @@ ENTRIES = {"methods": "--method", "backbones": "--backbone", "tasks": "--task"}
 """Keys of a suite that an option replaces entry by entry."""
 SWEEPS = {"temperature": "--temperature", "batch": "--batch"}
 """Keys of a suite that an option replaces by one value or several."""
+
+
+ANY_TEXT = ("prompt_lookup", "lookahead")
+"""Methods of prompts without a suite: those that need no drafter and no training."""
 
 
 def read(arguments: Mapping[str, Any]) -> Overrides:
@@ -40,7 +46,7 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
     if arguments["prompts"] is not None:
         if "tasks" in values:
             raise UsageError(f"--prompts is a task of its own; give it or {options['tasks']}, not both")
-        values["tasks"] = [{"name": "prompts", "file": str(arguments["prompts"].absolute())}]
+        values["tasks"] = task_of(arguments["prompts"])
         options["tasks"] = "--prompts"
     for key, option in SWEEPS.items():
         if arguments[key]:
@@ -65,9 +71,27 @@ def executor_values(texts: Sequence[str]) -> dict[str, Any]:
     return values
 
 
-def missing(overrides: Overrides) -> list[str]:
-    """The options that a suite of options alone lacks."""
-    return [option for key, option in ENTRIES.items() if key not in overrides.values]
+def task_of(prompts: Path) -> list[dict[str, str]]:
+    """The entry of a suite that decodes a file of prompts."""
+    return [{"name": "prompts", "file": str(prompts.absolute())}]
+
+
+def suite_of(name: str | None, overrides: Overrides, words: Mapping[str, str] = ENTRIES) -> Resolved:
+    """The suite of that name, or one of the overrides alone.
+
+    Args:
+        words: what the user calls methods, backbones and tasks.
+
+    Raises:
+        UsageError: there is no such suite, the overrides are too few, or names or values are wrong.
+    """
+    if name is not None:
+        return load(name, overrides)
+    if overrides.options.get("tasks") in ("--prompts", "prompts"):
+        overrides = replace(overrides, values={"methods": list(ANY_TEXT), "name": "prompts", **overrides.values})
+    if absent := [word for key, word in words.items() if key not in overrides.values]:
+        raise UsageError(f"name a suite (see `stride list suites`), or give {', '.join(absent)} too")
+    return from_options(overrides)
 
 
 def _yaml(option: str, text: str) -> Any:

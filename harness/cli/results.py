@@ -45,6 +45,10 @@ class RunReport:
         tables.terminal(self.frame, Console())
         self._paper.print(Console())
 
+    def html(self) -> str:
+        """The run's own tables for a notebook; every text of them is escaped."""
+        return "".join(tables.html(self.frame))
+
 
 def append(path: Path, frame: pd.DataFrame, store: Store) -> None:
     """One JSON line a cell; a line that the file holds already, of a run that was resumed, is written anew."""

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import click
 
 from harness.cli.main import emit
-from harness.cli.overrides import missing, read
+from harness.cli.overrides import read, suite_of
 from harness.discover import declare_all
-from harness.errors import UsageError
 from harness.plan.cells import Plan, expand
-from harness.plan.suite import Overrides, Resolved, from_options, load
 from harness.platform.quiet import stdout_on_stderr
 
 EXECUTORS = ("serial", "ray", "slurm")
 """Names of `harness.run.executors.EXECUTORS`."""
-
-ANY_TEXT = ("prompt_lookup", "lookahead")
-"""Methods of --prompts without a suite: those that need no drafter and no training."""
 
 
 class Folder(click.Path):
@@ -110,28 +104,13 @@ def command(name: str | None, **options: Any) -> None:
     """
     with stdout_on_stderr():  # methods and tasks of plugins are imported here
         declare_all()
-        plan = expand(_suite(name, read(options)))
+        plan = expand(suite_of(name, read(options)))
     if options["dry_run"]:
         _print_plan(plan, options["as_json"])
         return
     from harness.cli import execution  # reads and writes stores and draws plots: nothing for a dry run
 
     execution.execute(plan, options)
-
-
-def _suite(name: str | None, overrides: Overrides) -> Resolved:
-    """The suite of that name, or one of the options alone.
-
-    Raises:
-        UsageError: there is no such suite, the options are too few, or names or values are wrong.
-    """
-    if name is not None:
-        return load(name, overrides)
-    if "tasks" in overrides.values and overrides.options["tasks"] == "--prompts":
-        overrides = replace(overrides, values={"methods": list(ANY_TEXT), "name": "prompts", **overrides.values})
-    if options := missing(overrides):
-        raise UsageError(f"name a suite (see `stride list suites`), or give {', '.join(options)} too")
-    return from_options(overrides)
 
 
 def _print_plan(plan: Plan, as_json: bool) -> None:

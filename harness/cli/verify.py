@@ -81,14 +81,15 @@ def command(
     outputs = QUICK if quick else None
     console = Console(stderr=True, quiet=as_json)
     rows: list[dict[str, Any]] = []
-    settings = {name: _settings(name, params) for name in methods} if methods else dict(contract.usable_methods())
+    values = dict(item.partition("=")[::2] for item in params)
+    settings = {name: settings_of(name, values) for name in methods} or dict(contract.usable_methods())
     if number is not None:
         _random(settings, number, seed, budget, as_json)
         return
     for name, variants in settings.items():
         for method in variants:
             console.print(f"{label(method)} ...", end="\r", markup=False)
-            rows.append(_row(name, method, cases_of(method, outputs)))
+            rows.append(proof_of(name, method, cases_of(method, outputs)))
         if not quick and not params:
             rows += _published(name, variants)
     baseline = METHODS.get("autoregressive")()
@@ -107,12 +108,15 @@ def command(
         raise SystemExit(4)
 
 
-def _settings(name: str, params: tuple[str, ...]) -> list[Any]:
-    if not params:
+def settings_of(name: str, values: Mapping[str, Any]) -> list[Any]:
+    """The settings of a method that are verified: the one of ``values``, or all that it names.
+
+    Raises:
+        UsageError: there is no such method, or no such setting.
+    """
+    if not values:
         return contract.settings_of(name)
-    kind = contract.class_of(METHODS, name)
-    values = dict(item.partition("=")[::2] for item in params)
-    method = build(kind, name, values)
+    method = build(contract.class_of(METHODS, name), name, dict(values))
     if isinstance(method, list):
         raise UsageError("; ".join(text for _, text in method))
     contract.check(METHODS, name, method)
@@ -126,7 +130,7 @@ def _published(name: str, variants: list[Any]) -> list[dict[str, Any]]:
         method = replace(method, drafter="toy")  # the target never rejects its own drafts
     if method in variants or {Requirement.GRID, Requirement.BIDIRECTIONAL} & method.requirements:
         return []
-    return [_row(name, method, (PUBLISHED,), mutants=False, effort=QUICK_PROOF)]
+    return [proof_of(name, method, (PUBLISHED,), mutants=False, effort=QUICK_PROOF)]
 
 
 def _random(settings: Mapping[str, Sequence[Any]], number: int, seed: int, budget: float, as_json: bool) -> None:
@@ -183,7 +187,10 @@ def _failed(rows: list[dict[str, Any]]) -> list[str]:
     return [f"! {row['label']}: {reason}" for row, reason in reasons]
 
 
-def _row(name: str, method: Any, cases: Sequence[Case], mutants: bool = True, effort: Effort = WHOLE) -> dict[str, Any]:
+def proof_of(
+    name: str, method: Any, cases: Sequence[Case], mutants: bool = True, effort: Effort = WHOLE
+) -> dict[str, Any]:
+    """One row of the table: the verdict of a setting, its total variation, and its injected bugs."""
     begin = time.monotonic()
     try:
         plain = prove(method, cases, mutants, effort).plain(name)

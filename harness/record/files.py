@@ -121,12 +121,26 @@ def _sync(folder: Path) -> None:
         os.close(handle)
 
 
+_LOCKS: dict[Path, int] = {}
+"""Open handles of the lock files of this process; closing one unlocks its run."""
+
+
 def lock(run: Path) -> None:
-    """Keep other processes from writing to a run until this one ends, however it ends."""
-    handle = os.open(run / ".lock", os.O_RDWR | os.O_CREAT, 0o666)  # stays open: closing it would unlock
+    """Keep other processes from writing to a run until ``unlock``, or until this process ends, however it ends."""
+    unlock(run)
+    handle = os.open(run / ".lock", os.O_RDWR | os.O_CREAT, 0o666)
     try:
         fcntl.lockf(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(handle)
         if error.errno in (errno.EAGAIN, errno.EACCES):
             raise StoreError(f"{run} is being written by another process. Wait for it, or stop it.") from error
+    else:
+        _LOCKS[run.absolute()] = handle
+
+
+def unlock(run: Path) -> None:
+    """Let other processes write to a run; nothing where this process does not lock it."""
+    handle = _LOCKS.pop(run.absolute(), None)
+    if handle is not None:
+        os.close(handle)

@@ -38,7 +38,7 @@ from harness.errors import ContractError, RunIncomplete, StoreError, UnknownName
 from harness.record import entries
 from harness.record.columns import STARTS, Record, Sample, Step, check
 from harness.record.counting import counting_difference
-from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, lock, make, put, put_folder
+from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, lock, make, put, put_folder, unlock
 from harness.record.outputs import Output, file_name, save
 from harness.record.remote import RemoteRun, remote_run
 
@@ -185,6 +185,10 @@ class Store:
             lock(store.path)
             store._clear()
         return store
+
+    def release(self) -> None:
+        """Let other processes continue the run."""
+        unlock(self.path)
 
     def write(self, cell: str, record: Record) -> None:
         """Store one finished decode; durable when this returns.

@@ -63,6 +63,11 @@ def test_markdown_escapes_pipes() -> None:
     assert "a\\|b" in tables.markdown(summarise(tiny(label="a|b")))
 
 
+def test_html_is_escaped() -> None:
+    page = "".join(tables.html(summarise(tiny(label="<script>x</script>"))))
+    assert "&lt;script&gt;" in page and "<script>" not in page
+
+
 def test_what_several_cells_share_is_said_once() -> None:
     rows = pd.DataFrame(
         {

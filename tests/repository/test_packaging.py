@@ -20,6 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = {"harness", "methods", "tasks", "reports"}
 PLUGINS = ROOT / "tests" / "plugins"
 STRIDE = "import sys; from harness.cli.main import main; sys.exit(main())"
+FACADE_FILE = "harness/facade/stridebench.py"
+"""Lies as stridebench.py beside the packages in the wheel."""
+FACADE = "import stridebench as s; print(s.__version__, s.run.__code__.co_filename)"
 OFFLINE = ("--no-deps", "--no-index", "--no-build-isolation", "--disable-pip-version-check", "--quiet")
 
 
@@ -64,9 +67,9 @@ def metadata(wheel: Path, name: str) -> str:
         return archive.read(member).decode()
 
 
-def test_wheel_holds_the_four_packages_and_nothing_else(wheel):
+def test_wheel_holds_the_four_packages_and_the_module_of_the_facade(wheel):
     tops = {member.split("/")[0] for member in members(wheel)}
-    assert tops == PACKAGES | {f"stridebench-{harness.__version__}.dist-info"}
+    assert tops == PACKAGES | {"stridebench.py", f"stridebench-{harness.__version__}.dist-info"}
 
 
 def test_wheel_holds_every_file_of_the_packages(wheel):
@@ -77,7 +80,21 @@ def test_wheel_holds_every_file_of_the_packages(wheel):
         for path in (ROOT / package).rglob("*")
         if path.is_file() and "__pycache__" not in path.parts and path.suffix != ".pyc"
     }
-    assert {member for member in members(wheel) if ".dist-info/" not in member} == here
+    assert {member for member in members(wheel) if ".dist-info/" not in member} == here - {FACADE_FILE} | {
+        "stridebench.py"
+    }
+
+
+def test_an_editable_install_has_the_facade_too(tmp_path):
+    """The module is a copy of a file that only names what the work tree holds."""
+    code = "import sys; from hatchling.build import build_editable; build_editable(sys.argv[1])"
+    succeed(sys.executable, "-c", code, tmp_path, cwd=ROOT)
+    (built,) = tmp_path.glob("*.whl")
+    assert "stridebench.py" in members(built)
+    with zipfile.ZipFile(built) as archive:
+        archive.extract("stridebench.py", tmp_path)
+    shown = succeed(sys.executable, "-c", FACADE, cwd=tmp_path, path=(tmp_path, ROOT))
+    assert shown.split() == [harness.__version__, str(ROOT / "harness" / "facade" / "running.py")]
 
 
 def test_metadata_states_version_python_licence_and_extras(wheel):
@@ -104,6 +121,8 @@ def test_wheel_runs_in_an_empty_environment_and_another_folder(wheel, tmp_path):
 
     where = succeed(python, "-c", "import harness, tasks; print(harness.__file__, tasks.__file__)", cwd=elsewhere)
     assert all(Path(file).is_relative_to(site) for file in where.split())
+    shown = succeed(python, "-c", FACADE, cwd=elsewhere).split()
+    assert shown == [harness.__version__, str(site / "harness" / "facade" / "running.py")]
     listed = json.loads(succeed(home / "bin" / "stride", "list", "--json", cwd=elsewhere))
     kinds = {entry["kind"] for entry in listed}
     assert {"method", "task", "backbone", "suite"} <= kinds

@@ -1,0 +1,36 @@
+"""The benchmark from Python, for a notebook or a script: ``import stridebench``.
+
+    import stridebench
+    tonight = stridebench.run(methods=["prompt_lookup"], backbones="smollm2-135m", prompts="mine.jsonl")
+    tonight.table[["label", "speedup", "verdict"]]
+
+A run lies in a folder. The command line continues what was started here, and the other way round.
+"""
+
+from harness.discover import check_packages
+
+check_packages()  # before the imports below, which import them
+
+from harness.errors import (  # noqa: E402  (see above)
+    RunIncomplete,
+    StoreError,
+    StrideError,
+    UsageError,
+    WeightsError,
+)
+from harness.facade.checks import audit, verify  # noqa: E402
+from harness.facade.running import run  # noqa: E402
+from harness.facade.stored_run import StoredRun, open_runs  # noqa: E402
+
+__all__ = [
+    "RunIncomplete",
+    "StoreError",
+    "StoredRun",
+    "StrideError",
+    "UsageError",
+    "WeightsError",
+    "audit",
+    "open_runs",
+    "run",
+    "verify",
+]

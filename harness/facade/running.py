@@ -1,0 +1,156 @@
+"""`run`: plans and decodes as `stride run` does."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypedDict, Unpack
+
+from rich.console import Console
+
+from harness.cli.execution import Request, check_finished, perform
+from harness.cli.overrides import ENTRIES, suite_of, task_of
+from harness.cli.run_progress import RunProgress
+from harness.discover import declare_all
+from harness.errors import UsageError, did_you_mean
+from harness.facade.stored_run import StoredRun
+from harness.plan.cells import expand
+from harness.plan.suite import Overrides, Suite
+from harness.platform.quiet import stdout_on_stderr
+from harness.platform.surroundings import restored
+from harness.record.remote import remote_run
+from harness.run.summary import summary
+
+Entry = str | Path | Mapping[str, Any]
+"""A name, a folder, or a mapping with ``name`` and parameters."""
+
+
+class Keys(TypedDict, total=False):
+    """Arguments of `run`: keys of a suite, and the short forms of the command line. Any key of a suite may be given.
+
+    Args:
+        methods: names, or mappings such as {"name": "sjd", "window": 8}.
+        backbones: presets, ``hub:ORG/NAME``, ``gguf:FILE``, or folders.
+        tasks: names, or mappings such as {"name": "humaneval", "limit": 4}.
+        prompts: a .txt, .jsonl or .csv file instead of a task.
+        dtype: of all backbones: fp32, bf16, fp16 or fp64; several to sweep.
+        temperature: 0 is greedy; several to sweep.
+        top_k: 0: no cut; several to sweep.
+        top_p: 1: no cut.
+        max_new_tokens: output tokens of a prompt, at most.
+        batch: prompts decoded in lock step; several to sweep.
+        limit: number of prompts of each task.
+        repetitions: decodes of each prompt, each with its own seed.
+        seed: of all draws.
+        prove: whether claims are proved by enumeration.
+        warmup: decodes that are not counted.
+        threads: of torch.
+        isolation: "process" or "none".
+        offline: never download weights.
+        allow_code_execution: let tasks execute model output (HumanEval's pass@1).
+    """
+
+    methods: Entry | Sequence[Entry]
+    backbones: Entry | Sequence[Entry]
+    tasks: Entry | Sequence[Entry]
+    prompts: str | Path
+    dtype: str | Sequence[str]
+    temperature: float | Sequence[float]
+    top_k: int | Sequence[int]
+    top_p: float
+    max_new_tokens: int
+    batch: int | Sequence[int]
+    limit: int
+    repetitions: int
+    seed: int
+    prove: bool
+    warmup: int
+    threads: int
+    isolation: str
+    offline: bool
+    allow_code_execution: bool
+
+
+NO_KEYS_OF_A_SUITE = ("dtype", "limit", "prompts", "offline", "allow_code_execution")
+"""Arguments of `run` that stand beside the keys of a suite."""
+
+
+def run(
+    suite: str | Path | None = None,
+    *,
+    device: str = "cpu",
+    out: str | Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    **keys: Unpack[Keys],
+) -> StoredRun:
+    """Decode the prompts of a suite with its methods, and store every step.
+
+    Args:
+        suite: its name or file; None: ``methods``, ``backbones`` and ``tasks`` (or ``prompts``) say what to run.
+        device: a torch device, such as cuda.
+        out: the run folder or a URL; None: ``runs/SUITE-TIME``.
+        resume: continue the run in ``out``, or the latest of this suite.
+        progress: show a bar on standard error.
+        keys: replace keys of the suite.
+
+    Returns:
+        The run. A claim that is broken has the verdict "broken" in its table.
+
+    Raises:
+        UsageError: a name or value is wrong, or no cell can run; nothing is decoded.
+        StoreError: the folder holds another run, or another process writes there.
+        RunIncomplete: some cells could not be finished; those that could are in the folder.
+    """
+    command = ["stridebench.run", *([str(suite)] if suite is not None else []), *map(str, sorted(keys))]
+    with restored():
+        with stdout_on_stderr():  # methods and tasks of plugins are imported here
+            declare_all()
+            words = {key: key for key in ENTRIES}
+            plan = expand(suite_of(None if suite is None else str(suite), _overrides(keys), words))
+        request = Request(
+            out if out is None or remote_run(out) is not None else Path(out),
+            resume,
+            device,
+            allow_code_execution=keys.get("allow_code_execution", False),
+            offline=keys.get("offline", False),
+        )
+        store = perform(plan, request, RunProgress(Console(stderr=True), quiet=not progress), command)
+    counts, stored = summary(plan, store), StoredRun(store.address)
+    check_finished(counts, stored.table, store)
+    return stored
+
+
+def _overrides(keys: Mapping[str, Any]) -> Overrides:
+    """What the keys replace.
+
+    Raises:
+        UsageError: a key is unknown, or both a task and a file of prompts are given.
+    """
+    known = {*Suite.model_fields, *Keys.__annotations__}
+    for key in keys:
+        if key not in known:
+            raise UsageError(f"run has no argument {key!r}{did_you_mean(key, known)}; see help(stridebench.run)")
+    values = {key: _plain(value) for key, value in keys.items() if key not in NO_KEYS_OF_A_SUITE}
+    options = {key: key for key in values}
+    if "prompts" in keys:
+        if "tasks" in values:
+            raise UsageError("prompts are a task of their own; give them or tasks, not both")
+        values["tasks"], options["tasks"] = task_of(Path(keys["prompts"])), "prompts"
+    for key in ENTRIES:
+        if key in values and not isinstance(values[key], list):
+            values[key] = [values[key]]
+    dtype = keys.get("dtype", ())
+    return Overrides(values, keys.get("limit"), (dtype,) if isinstance(dtype, str) else tuple(dtype), options)
+
+
+def _plain(value: Any) -> Any:
+    """The value as a suite file gives it: lists and mappings, paths as texts, a sweep of one value as that value."""
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [_plain(item) for item in value]
+        return items[0] if len(items) == 1 else items
+    return value

@@ -1,0 +1,167 @@
+"""`import stridebench`: runs as frames, resumed by the command line and the other way round."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+import harness.facade as stridebench
+from harness.errors import StoreError, UsageError
+from harness.record.store import Store
+from tests.support.cli import refused, stride
+from tests.support.shape_checks import without_shape_checks
+
+ROOT = Path(__file__).resolve().parents[3]
+SMALL: dict[str, Any] = {
+    "methods": "jacobi",
+    "backbones": "tabular",
+    "tasks": {"name": "tabular", "limit": 2},
+    "max_new_tokens": 4,
+    "temperature": [0, 1],
+}
+PLAIN: dict[str, Any] = {**SMALL, "methods": "autoregressive", "temperature": 0}
+"""One cell, of which no plot is drawn."""
+SAME_OPTIONS = ("--method", "autoregressive", "--backbone", "tabular", "--task", "{name: tabular, limit: 2}")
+SAME_OPTIONS += ("--max-new-tokens", "4", "-t", "0", "--set", "prove=false")
+
+
+def decode(path: Path, **keys: Any) -> stridebench.StoredRun:
+    with without_shape_checks():
+        return stridebench.run(out=path, progress=False, **{**SMALL, "prove": False, **keys})
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> stridebench.StoredRun:
+    return decode(tmp_path_factory.mktemp("facade") / "run")
+
+
+def test_the_table_has_a_row_for_each_cell(finished):
+    table = finished.table
+    assert list(table["cell"]) == finished.cells
+    assert {(row["label"], row["temperature"]) for _, row in table.iterrows()} >= {("jacobi", 0.0), ("jacobi", 1.0)}
+    assert table["tau"].between(1, 4).all()
+
+
+def test_samples_and_steps_are_frames_with_the_cell_of_each_row(finished):
+    samples, steps = finished.samples, finished.steps
+    assert samples.columns[0] == steps.columns[0] == "cell"
+    assert set(samples["cell"]) == set(steps["cell"]) == set(finished.cells)
+    counted = samples[~samples["warmup"]]
+    assert len(counted) == 2 * len(finished.cells)
+    emitted = steps[~steps["warmup"]].groupby("cell")[["emitted", "overshoot"]].sum()
+    lengths = counted.assign(length=counted["tokens"].map(len)).groupby("cell")["length"].sum()
+    pd.testing.assert_series_equal(emitted["emitted"] - emitted["overshoot"], lengths, check_names=False)
+
+
+def test_a_notebook_shows_the_tables(finished):
+    page = finished._repr_html_()
+    assert "<h4>tabular fp64, T = 1" in page and "<td>jacobi</td>" in page
+
+
+def lose_the_cell(path: Path) -> str:
+    (cell,) = Store.open(path).cells()
+    shutil.rmtree(path / "cells" / cell)
+    return cell
+
+
+def test_the_command_line_continues_a_run_of_a_notebook(tmp_path):
+    stored = decode(tmp_path / "run", **PLAIN)
+    before = stored.samples["sha256"].tolist()
+    cell = lose_the_cell(stored.path)
+    again = stride("run", *SAME_OPTIONS, "--out", stored.path, "--resume", "--json")
+    assert again.code == 0 and again.document["done"] == 1, again
+    (resumed,) = stridebench.open_runs(stored.path)
+    assert (resumed.cells, resumed.samples["sha256"].tolist()) == ([cell], before)
+
+
+def test_a_notebook_continues_a_run_of_the_command_line(tmp_path):
+    path = tmp_path / "run"
+    assert stride("run", *SAME_OPTIONS, "--out", path).code == 0
+    cell = lose_the_cell(path)
+    resumed = decode(path, resume=True, **PLAIN)
+    assert resumed.cells == [cell] and list(resumed.table["cell"]) == [cell]
+    with pytest.raises(StoreError, match="another run"):
+        decode(path, resume=True, **{**PLAIN, "seed": 1})
+
+
+def test_a_run_that_ended_is_unlocked_while_python_still_runs(finished):
+    code = "import sys; from pathlib import Path; from harness.record.files import lock; lock(Path(sys.argv[1]))"
+    done = subprocess.run([sys.executable, "-c", code, str(finished.path)], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_prompts_of_a_file_need_no_method(tmp_path):
+    (tmp_path / "mine.txt").write_text("hello\n")
+    with pytest.raises(UsageError, match="nothing to run; autoregressive: the backbone has no tokenizer"):
+        stridebench.run(backbones="tabular", prompts=tmp_path / "mine.txt", out=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("keys", "message"),
+    [
+        ({"method": "jacobi"}, "no argument 'method'; did you mean 'methods'"),
+        ({**SMALL, "methods": "jacoby"}, "did you mean 'jacobi'"),
+        ({"prompts": "mine.txt", "tasks": "tabular"}, "give them or tasks, not both"),
+        ({"backbones": "tabular"}, "or give methods, tasks too"),
+        ({"suite": "quik"}, "did you mean 'quick'"),
+    ],
+)
+def test_what_is_wrong_is_an_error_of_the_package(keys, message, tmp_path):
+    with pytest.raises(UsageError, match=message):
+        stridebench.run(out=tmp_path / "run", **keys)
+    assert not (tmp_path / "run").exists()
+
+
+def test_open_runs_finds_the_runs_of_a_folder(finished, tmp_path):
+    assert [run.path for run in stridebench.open_runs(finished.path)] == [finished.path]
+    assert [run.path for run in stridebench.open_runs(finished.path.parent)] == [finished.path]
+    with pytest.raises(StoreError, match="holds no run"):
+        stridebench.open_runs(tmp_path)
+    with pytest.raises(UsageError, match="there is no folder"):
+        stridebench.open_runs(tmp_path / "nowhere")
+
+
+def test_verify_gives_a_row_a_setting():
+    with without_shape_checks():
+        frame = stridebench.verify("sjdpp", quick=True, reuse="M", window=2)
+    assert frame.loc[0, ["method", "verdict", "claim"]].tolist() == ["sjdpp", "exact", "SAME_LAW"]
+    assert frame.loc[0, "total_variation"] < 1e-12
+    with pytest.raises(UsageError, match="no parameter 'windw'; did you mean 'window'"):
+        stridebench.verify("sjdpp", windw=2)
+    with pytest.raises(UsageError, match="window are parameters of one method"):
+        stridebench.verify(window=2)
+
+
+def test_audit_gives_a_row_for_each_sampled_cell(finished):
+    frame = stridebench.audit(finished)
+    assert set(frame["verdict"]) <= {"not refuted", "inconclusive"} and (frame["tokens"] == 8).all()
+    assert set(frame["cell"]) == set(finished.table.loc[finished.table["temperature"] == 1, "cell"])
+
+
+@pytest.mark.parametrize("name", ["tasks.py", "methods.py", "reports.py", "tasks/__init__.py"])
+def test_a_file_of_the_user_that_hides_a_package_is_named(name, tmp_path):
+    file = tmp_path / name
+    file.parent.mkdir(exist_ok=True)
+    file.write_text("MINE = 1\n")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    code = "import harness.facade"
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    last = done.stderr.strip().splitlines()[-1]
+    assert last.startswith(f"harness.errors.UsageError: {file} is imported in the place of stridebench's package")
+    assert f"Rename {tmp_path / name.split('/')[0]}, or start Python in another folder." in last
+
+
+def test_the_command_line_names_such_a_file_too(tmp_path, monkeypatch):
+    (tmp_path / "tasks.py").write_text("MINE = 1\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in [name for name in sys.modules if name == "tasks" or name.startswith("tasks.")]:
+        monkeypatch.delitem(sys.modules, name)
+    assert f"{tmp_path / 'tasks.py'} is imported in the place of stridebench's package 'tasks'" in refused("list")
