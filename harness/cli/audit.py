@@ -11,6 +11,7 @@ import click
 import torch
 from rich.console import Console
 
+from harness.audit.kernels import check_kernel
 from harness.audit.laws import MARGINS
 from harness.audit.output import bets_on, drafter_logits, target_logits
 from harness.audit.tokens_file import read_outputs
@@ -23,7 +24,7 @@ from harness.discover import declare_all
 from harness.errors import UsageError, printable_line
 from harness.plan import presets
 from harness.record.store import Store
-from harness.registry import BACKBONES
+from harness.registry import BACKBONES, KERNELS
 from harness.run.options import Options
 from harness.run.stored_audit import AuditedCell, audit_store
 from reports import text_table
@@ -59,10 +60,16 @@ OTHER_CAUSES = (
 @click.option("--dtype", help="Compute the distributions in this type. Default: the run's, or the backbone's.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
 @click.option("--offline", is_flag=True, help="Never download weights.")
+@click.option("--kernel", help="In place of a run: an accept-and-resample function, such as transformers.")
+@click.option(
+    "--trials", type=click.IntRange(1), default=20_000, show_default=True, help="With --kernel: of each case."
+)
 @click.option(
     "--json", "as_json", is_flag=True, help="One JSON document: {e_value, tokens, visible_tv, best, verdict}."
 )
-def command(run: Path | None, tokens: Path | None, as_json: bool, **options: Any) -> None:
+def command(
+    run: Path | None, tokens: Path | None, kernel: str | None, trials: int, as_json: bool, **options: Any
+) -> None:
     """Bet against a sampler: were these tokens drawn from the distributions that the model gives, token by token?
 
     A correct sampler reaches an e-value of 1000 once in a thousand audits, however long one looks. It is refuted there.
@@ -74,20 +81,54 @@ def command(run: Path | None, tokens: Path | None, as_json: bool, **options: Any
     \b
     stride audit runs/tonight
     stride audit --tokens served.jsonl --backbone smollm2-135m --temperature 0.8 --top-p 0.95
+    stride audit --kernel transformers           total variation of its tokens to known distributions, with intervals
     """
     declare_all()
-    if (run is None) == (tokens is None):
-        raise UsageError("name a run folder, or a file of tokens with --tokens; one of the two")
+    if sum(choice is not None for choice in (run, tokens, kernel)) != 1:
+        raise UsageError(
+            "name a run folder, or a file of tokens with --tokens, or a function with --kernel; one of them"
+        )
+    if kernel is not None:
+        _audit_kernel(kernel, trials, options, as_json)
     if run is not None:
         _audit_run(run, options, as_json)
     assert tokens is not None
     _audit_tokens(tokens, options, as_json)
 
 
+def _audit_kernel(name: str, trials: int, options: dict[str, Any], as_json: bool) -> None:
+    if given := _of_tokens(options):
+        raise UsageError(f"{given} goes with --tokens; a kernel is tried on distributions of its own")
+    places = check_kernel(KERNELS.get(name), trials)
+    if as_json:
+        emit({"kernel": name, "places": [vars(place) | {"biased": place.biased} for place in places]})
+    else:
+        titles = ("drafter", "place", "tokens", "total variation", "interval", "")
+        rows = [
+            [
+                place.case,
+                str(place.place),
+                str(place.tokens),
+                f"{place.total_variation:.3f}",
+                f"[{place.low:.3f}, {place.high:.3f}]",
+                "biased" if place.biased else "",
+            ]
+            for place in places
+        ]
+        columns = tuple(text_table.Column(title, title, rank=0) for title in titles)
+        text_table.print_table(text_table.TextTable(f"{name}: tokens and the target", columns, rows, []), Console())
+    raise SystemExit(1 if any(place.biased for place in places) else 0)
+
+
+def _of_tokens(options: dict[str, Any]) -> str:
+    """The options of --tokens that were given."""
+    names = ("backbone", "temperature", "top_p", "top_k", "drafter", "margin")
+    return ", ".join(f"--{name.replace('_', '-')}" for name in names if options[name] is not None)
+
+
 def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
-    of_tokens = ("backbone", "temperature", "top_p", "top_k", "drafter", "margin")
-    if given := [f"--{name.replace('_', '-')}" for name in of_tokens if options[name] is not None]:
-        raise UsageError(f"{', '.join(given)} goes with --tokens; a run says how it was sampled")
+    if given := _of_tokens(options):
+        raise UsageError(f"{given} goes with --tokens; a run says how it was sampled")
     console = Console(stderr=True)
     with RunProgress(console, quiet=not console.is_terminal) as progress:
         how = Options(device=options["device"], fetch=not options["offline"], progress=progress)

@@ -24,9 +24,9 @@ from tests.power.mmd import Outputs, mmd_p
 
 TITLE = "Power of the audit against planted biases"
 SETTING = (
-    "Digits: embedded-digits-l (17 grey levels, 64 tokens), drafts of embedded-digits-s, 10 prompts x 4 seeds. "
-    "Pictures: embedded-image-8x8 (1,024 codes, guidance 3, 72 tokens with ends of rows), 6 captions x 4. Programs: "
-    "embedded-code (512 ids), 24 heads x 2, up to 64 tokens. T = 1, fp32. A sampler is refuted at e >= 1000. The MMD "
+    "Digits: embedded-digits-l (17 grey levels, 64 tokens), drafts of embedded-digits-s, 10 prompts x 3 seeds. "
+    "Pictures: embedded-image-8x8 (1,024 codes, guidance 3, 72 tokens with ends of rows), 5 captions x 3. Programs: "
+    "embedded-code (512 ids), 12 heads x 2, up to 64 tokens. T = 1, fp32. A sampler is refuted at e >= 1000. The MMD "
     "test (Hamming kernel, 1,000 permutations) compares the same tokens with as many of autoregressive decoding."
 )
 COLUMNS = ["sampler", "refuted after tokens", "of tokens", "log e at the end", "highest log e", "p of MMD"]

@@ -35,10 +35,10 @@ class Setting:
     sampling: Sampling = PLAIN
 
 
-DIGITS = Setting("embedded-digits-l", "digits", 10, 4, 64, "embedded-digits-s")
-PICTURES = Setting("embedded-image-8x8", "emoji_scenes", 6, 4, 72)
+DIGITS = Setting("embedded-digits-l", "digits", 10, 3, 64, "embedded-digits-s")
+PICTURES = Setting("embedded-image-8x8", "emoji_scenes", 5, 3, 72)
 NUCLEUS = replace(PICTURES, sampling=Sampling(1.0, top_p=0.9))
-PROGRAMS = Setting("embedded-code", "programs", 24, 2, 64)
+PROGRAMS = Setting("embedded-code", "programs", 12, 2, 64)
 
 
 class ReusedCoins(SeededDraws):

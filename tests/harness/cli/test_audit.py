@@ -121,6 +121,9 @@ def test_a_drafter_adds_its_bets(tmp_path: Path) -> None:
         (("--tokens", "FILE", "--backbone", "tabular", "-t", "nan"), "--temperature is nan"),
         (("--tokens", "FILE", "--backbone", "tabular", "-t", "inf"), "--temperature is inf"),
         (("--tokens", "FILE", *SERVED, "--top-p", "0"), "0 < top_p <= 1"),
+        (("--kernel", "unknown"), "there is no kernel 'unknown'"),
+        (("--kernel", "transformers", "-t", "1"), "--temperature goes with --tokens"),
+        (("--kernel", "transformers", "RUN"), "one of them"),
         (("--tokens", "FILE", *SERVED, "--margin", "-1"), "--margin is -1"),
         (("--tokens", "FILE", *SERVED, "--margin", "nan"), "--margin is nan"),
         (("--tokens", "FILE", *SERVED, "--top-k", "-1"), "top_k >= 0"),
@@ -140,3 +143,10 @@ def test_a_run_that_drew_nothing_is_refused(tmp_path: Path) -> None:
     words = ("--method", "sjd", "--backbone", "tabular", "--task", "{name: tabular, limit: 1}", "-t", "0")
     stride("run", *words, "--max-new-tokens", "4", "--set", "prove=false", "--out", tmp_path / "run")
     assert "no finished cell at a temperature above 0" in refused("audit", tmp_path / "run")
+
+
+def test_a_kernel_is_held_against_known_distributions() -> None:
+    outcome = stride("audit", "--kernel", "transformers", "--trials", "100")
+    assert outcome.code == 0 and "far drafter" in outcome.out and "biased" not in outcome.out
+    places = stride("audit", "--kernel", "transformers", "--trials", "20", "--json").document["places"]
+    assert len(places) == 16 and not any(place["biased"] for place in places)

@@ -1,0 +1,113 @@
+"""Another package's function that accepts and resamples drafts, held against known distributions.
+
+Distributions of each place are fixed and do not depend on the tokens before it. So the token that is emitted at a place
+must come from the target's distribution there, whether it is an accepted draft, a correction or the bonus token.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from harness.errors import ContractError
+from harness.registry import KERNELS
+
+Kernel = Callable[[Float[Tensor, "K+1 V"], Float[Tensor, "K V"], Int[Tensor, " K"]], Sequence[int]]
+"""The tokens that it emits for the target's distributions p, the drafter's q, and drafts x ~ q: 1 to K + 1 of them.
+
+It draws from torch's default generator.
+"""
+
+DRAFTS, VOCABULARY = 3, 6
+ALPHA = 0.05
+"""Probability that any interval of a report misses its total variation, at most."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a kernel emitted at one place.
+
+    Args:
+        case: which drafter.
+        place: from 0.
+        tokens: number of trials that reached it.
+        total_variation: between the tokens and the target's distribution.
+        low: bound of the true total variation from below; above 0 the kernel is biased.
+        high: bound from above.
+    """
+
+    case: str
+    place: int
+    tokens: int
+    total_variation: float
+    low: float
+    high: float
+
+    @property
+    def biased(self) -> bool:
+        """Whether the tokens cannot come from the target's distribution."""
+        return self.low > 0
+
+
+def cases(seed: int = 0) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """Name, p and q of drafters that are far, near, without some of the ids, and sure of one id."""
+    generator = torch.Generator().manual_seed(seed)
+    z = 1.5 * torch.randn(DRAFTS + 1, VOCABULARY, generator=generator)
+    p = z.softmax(-1)
+    far = (1.5 * torch.randn(DRAFTS, VOCABULARY, generator=generator)).softmax(-1)
+    part = far * (torch.arange(VOCABULARY) % 2 == 0)
+    yield "far drafter", p, far
+    yield "near drafter", p, (z[:DRAFTS] / 1.1).softmax(-1)
+    yield "drafter of half of the ids", p, part / part.sum(-1, keepdim=True)
+    yield "point masses", p, torch.nn.functional.one_hot(p[:DRAFTS].topk(2).indices[:, 1], VOCABULARY).float()
+
+
+def check_kernel(kernel: Kernel, trials: int, seed: int = 0) -> list[Place]:
+    """Every place of every case, after so many trials each.
+
+    The interval is the plug-in total variation, plus and minus the bound of Weissman et al. 2003 ("Inequalities for the
+    L1 deviation of the empirical distribution"), at a level that holds for all places together.
+
+    Raises:
+        ContractError: the kernel emits no token, too many, or one outside the vocabulary.
+    """
+    places: list[Place] = []
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        for case, p, q in cases(seed):
+            counts = torch.zeros(DRAFTS + 1, VOCABULARY)
+            for _ in range(trials):
+                drafts = torch.multinomial(q, 1)[:, 0]
+                tokens = list(map(int, kernel(p.clone(), q.clone(), drafts)))
+                if not 1 <= len(tokens) <= DRAFTS + 1 or not all(0 <= token < VOCABULARY for token in tokens):
+                    raise ContractError(
+                        f"the kernel emitted {tokens} for {DRAFTS} drafts of {VOCABULARY} ids; return the accepted "
+                        f"drafts and one more token"
+                    )
+                counts[range(len(tokens)), tokens] += 1
+            places += [_place(case, place, counts[place], p[place]) for place in range(DRAFTS + 1)]
+    return places
+
+
+def _place(case: str, place: int, counts: Float[Tensor, " V"], law: Float[Tensor, " V"]) -> Place:
+    tokens = int(counts.sum())
+    if not tokens:
+        return Place(case, place, 0, 0.0, 0.0, 1.0)
+    distance = float((counts / tokens - law).abs().sum() / 2)
+    tests = 4 * (DRAFTS + 1)
+    reach = math.sqrt(2 * math.log((2**VOCABULARY - 2) * tests / ALPHA) / tokens) / 2
+    return Place(case, place, tokens, distance, max(0.0, distance - reach), min(1.0, distance + reach))
+
+
+@KERNELS.register("transformers")
+def transformers_kernel(p: Float[Tensor, "K+1 V"], q: Float[Tensor, "K V"], drafts: Int[Tensor, " K"]) -> list[int]:
+    """`_speculative_sampling` of transformers, as its assisted generation with sampling calls it."""
+    from transformers.generation.utils import _speculative_sampling
+
+    tokens, _ = _speculative_sampling(drafts[None], q.log()[None], len(drafts), p.log()[None])
+    return [int(token) for token in tokens[0]]

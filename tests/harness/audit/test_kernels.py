@@ -1,0 +1,49 @@
+"""Accept-and-resample functions are held against known distributions, and a biased one is named."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from harness.audit.kernels import Kernel, cases, check_kernel, transformers_kernel
+from harness.errors import ContractError
+
+
+def kernel(forgets_residual: bool) -> Kernel:
+    def emit(p: torch.Tensor, q: torch.Tensor, drafts: torch.Tensor) -> list[int]:
+        tokens: list[int] = []
+        for place, draft in enumerate(drafts.tolist()):
+            if torch.rand(()) * q[place, draft] < p[place, draft]:
+                tokens.append(draft)
+                continue
+            law = p[place] if forgets_residual else (p[place] - q[place]).clamp_min(0)
+            return [*tokens, int(torch.multinomial(law, 1))]
+        return [*tokens, int(torch.multinomial(p[-1], 1))]
+
+    return emit
+
+
+def test_a_correct_kernel_is_not_called_biased_and_its_interval_shrinks() -> None:
+    few, many = (check_kernel(kernel(False), trials) for trials in (50, 400))
+    assert not any(place.biased for place in (*few, *many))
+    assert many[0].high - many[0].total_variation < few[0].high - few[0].total_variation
+    assert [place.tokens for place in many if place.place == 0] == [400] * len(list(cases()))
+
+
+@pytest.mark.slow
+def test_a_forgotten_residual_is_named() -> None:
+    places = check_kernel(kernel(True), 1500)
+    assert any(place.biased and place.case == "far drafter" for place in places)
+    assert not any(place.biased for place in places if place.place == 3)  # the bonus token's is right
+
+
+def test_what_is_drawn_is_the_same_again_and_leaves_the_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    assert check_kernel(transformers_kernel, 20) == check_kernel(transformers_kernel, 20)
+    assert torch.random.get_rng_state().equal(before)
+
+
+@pytest.mark.parametrize("tokens", [[], [0, 1, 2, 3, 4], [6], [-1]])
+def test_tokens_that_no_kernel_may_emit_are_refused(tokens: list[int]) -> None:
+    with pytest.raises(ContractError, match="the kernel emitted"):
+        check_kernel(lambda p, q, drafts: tokens, 1)
