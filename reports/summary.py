@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 INTERVALS = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "throughput", "logprob")
 """Metrics shown with an interval."""
-PLAIN = ("expected_per_node", "nfe_per_output", "reused", "draft_nfe", "tokens_per_second")
+PLAIN = ("expected_per_node", "nfe_per_output", "reused", "draft_nfe", "tokens_per_second", "start_nfe", "start_ms")
 """Metrics shown without an interval."""
 FAILED_SHARE = 0.1
 """A cell is invalid where a larger share of its samples failed."""

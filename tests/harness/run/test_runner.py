@@ -13,7 +13,8 @@ import torch
 
 from harness.core.cache import Window
 from harness.core.capabilities import Requirement
-from harness.core.draft import Acceptance
+from harness.core.draft import Acceptance, Draft
+from harness.core.draft import Path as TokenPath
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
 from harness.core.method import Claim, parameters
@@ -24,6 +25,7 @@ from harness.discover import component
 from harness.errors import StoreError, WeightsError
 from harness.plan import presets
 from harness.plan.compatibility import incompatibility
+from harness.record.metrics import METRICS, totals, value
 from harness.record.store import Store
 from harness.registry import METHODS, TASKS, Registry
 from harness.run.executors import groups, serial
@@ -48,6 +50,24 @@ class Stumbles(OneByOne):
         if tuple(run.target.tokens[: len(FAILING)]) == FAILING and run.emitted == 2:
             raise RuntimeError("the third token of that prompt")
         return super().token(run, p)
+
+
+class KnowsTheText(OneByOne):
+    """Decodes greedily before its first step, and drafts what it knows."""
+
+    def start(self, run: Run) -> Any:
+        first = len(run.target)
+        for _ in range(run.budget):
+            run.target.append(run.target.forward()[0].argmax()[None])
+        text = run.target.tokens[first:]
+        run.target.rollback(first)
+        return text
+
+    def step(self, run: Run, state: Any) -> Acceptance:
+        tokens = torch.tensor(state[: run.room - 1])
+        last = run.target.forward(Draft(tokens))[-1].argmax()
+        count = torch.tensor(len(tokens))
+        return Acceptance(TokenPath(torch.arange(len(tokens)), count, count.double()), last)
 
 
 class StumblesAtOnce(OneByOne):
@@ -326,6 +346,18 @@ def test_prompts_longer_than_the_context_fail_and_the_others_finish(tmp_path):
     assert cells and set(states[3]["status"]) == {"ok"} and set(states[80]["status"]) == {"failed"}
 
 
+def test_what_a_method_does_in_start_is_stored_and_charged(tmp_path, plug):
+    """Six tokens in one step, after six passes in start: seven passes, and no gain."""
+    plug(METHODS, "knows_the_text", dataclass(frozen=True)(KnowsTheText))
+    cells = finished(tmp_path / "run", methods=["knows_the_text"], temperature=[0])
+    cell = cells["knows_the_text T=0"]
+    assert set(counted(cell)["start_nfe"]) == {6} and (counted(cell)["start_ns"] > 0).all()
+    sums = totals(cell.samples, cell.steps)
+    assert set(sums["steps"]) == {1} and set(sums["nfe"]) == {7}
+    assert value(METRICS["scr"], sums) == pytest.approx(6 / 7)
+    assert set(counted(cells["autoregressive T=0"])["start_nfe"]) == {0}
+
+
 def test_cells_pair_by_seed_and_warm_ups_are_separate(tmp_path):
     cells = finished(tmp_path / "run", methods=["sjd"], temperature=[0, 1], repetitions=2, warmup=1)
     for cell in cells.values():
@@ -339,6 +371,8 @@ def test_cells_pair_by_seed_and_warm_ups_are_separate(tmp_path):
     one = cells["autoregressive T=1"].samples
     pairs = one[~one["warmup"].astype(bool)].groupby("prompt")["sha256"].nunique()
     assert pairs.max() == 2  # a repetition has seeds of its own
+    same, floor = (counted(cells[f"autoregressive{words} T=1"])["sha256"].tolist() for words in ("", " (other seeds)"))
+    assert sum(a == b for a, b in zip(same, floor, strict=True)) < len(same)  # so has the second set
 
 
 def test_a_resumed_run_ends_with_the_counts_of_an_uninterrupted_one(tmp_path, plug):
