@@ -42,7 +42,7 @@ from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, lo
 from harness.record.outputs import Output, file_name, save
 from harness.record.remote import RemoteRun, remote_run
 
-_CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO"
+_CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO EMFILE ENFILE ENOMEM ESTALE"
 _NO_ROOM = {getattr(errno, code) for code in _CODES.split()}
 _ABSENT = object()
 _CELL_NAME = re.compile(r"[\w=+,@-][\w=+,@.-]{0,199}", re.ASCII)
@@ -480,7 +480,7 @@ class Store:
                 raise
             raise RunIncomplete(
                 f"{self.path} cannot be written: {error}. All that was finished before is kept there. "
-                f"Free room, or make the folder writable, and run again with --resume."
+                f"Put that right (room, permissions or open files) and run again with --resume."
             ) from error
 
 

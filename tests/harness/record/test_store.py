@@ -610,7 +610,7 @@ def every_kill(root: Path) -> int:
     raise AssertionError("a run that never ends")
 
 
-@pytest.mark.slow
+@pytest.mark.faults
 def test_a_kill_between_any_two_calls_loses_nothing(tmp_path: Path) -> None:
     write_run(tmp_path / "reference", tmp_path / "journal", plan=2)
     reference = Store.open(tmp_path / "reference")
