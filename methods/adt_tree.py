@@ -123,7 +123,9 @@ class ADTTree(Method[AdaptingState]):
         else:
             kids = children(draft.explicit_parents, len(draft) + 1, size.width)
             acceptance = verify_relaxed(draft, logits, p, run.draws, state.rule, kids)
-        state.sizes.follow(first, size, len(acceptance.read().path))
+        grid = run.capabilities.grid
+        assert grid is not None, "the method needs a grid"
+        state.sizes.follow(first, size, len(acceptance.read().path), grid)
         return acceptance
 
     @classmethod

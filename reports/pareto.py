@@ -1,7 +1,7 @@
 """Pareto plots: speed-up against quality, both with intervals; a PNG and a byte-for-byte repeatable SVG.
 
 A panel for each group of comparable cells and each quality measured there: agreement with the baseline at
-T = 0, log-probability less the baseline's at T > 0, and the task's scores.
+T = 0, log-probability less the baseline's at T > 0, and the task's scores, of each output and of all together.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from reports.plot_style import DASHES, STYLE
+from reports.qualities import is_quality, lower_is_better, title_of
 from reports.tables import GROUP
 
 MARKERS = {"exact": "o", "approximate": "o", "broken": "X", "unverified": "s"}
@@ -52,7 +53,7 @@ class Sweep:
 
 def panels(frame: pd.DataFrame) -> Iterator[Panel]:
     """A panel for each group and quality that at least two of its cells have."""
-    scores = [str(key) for key in frame if str(key).startswith("score.") and f"{key}_low" in frame]
+    scores = [str(key) for key in frame if is_quality(str(key)) and f"{key}_low" in frame]
     done = frame[(frame["status"] == "done") & frame.get("speedup", pd.Series(np.nan, frame.index)).notna()]
     for names, rows in done.groupby(list(GROUP), sort=False, dropna=False):
         backbone, dtype, temperature, top_k, task, *_ = names
@@ -60,7 +61,7 @@ def panels(frame: pd.DataFrame) -> Iterator[Panel]:
         fidelity = ("logprob_diff", "log-probability less AR's, nat/token")
         if not temperature:
             fidelity = ("agreement", "agreement with AR")
-        for key, label in (fidelity, *((score, score.removeprefix("score.")) for score in scores)):
+        for key, label in (fidelity, *((score, title_of(score)) for score in scores)):
             measured = rows[rows[key].notna()] if key in rows else rows.iloc[:0]
             if len(measured) < 2:
                 continue
@@ -128,9 +129,15 @@ def _draw(axes: Axes, panel: Panel) -> None:
     for sweep in sweeps(cells):
         line = cells.loc[sweep.rows]
         axes.plot(line["speedup"], line[key], color=colours[line["method"].iloc[0]], lw=1.2, zorder=1)
-    honest = cells[cells["verdict"] != "broken"]
-    best = honest.iloc[front(list(honest["speedup"]), list(honest[key]))]
-    axes.step(best["speedup"], best[key], where="pre", color="0.35", lw=1.4, ls=DASHES, zorder=1)
+    undominated = best(panel)
+    axes.step(undominated["speedup"], undominated[key], where="pre", color="0.35", lw=1.4, ls=DASHES, zorder=1)
+
+
+def best(panel: Panel) -> pd.DataFrame:
+    """The cells on the front, from slow to fast, without those that are broken."""
+    honest = panel.cells[panel.cells["verdict"] != "broken"]
+    sign = -1 if lower_is_better(panel.quality) else 1
+    return honest.iloc[front(list(honest["speedup"]), list(sign * honest[panel.quality]))]
 
 
 def _bar(row: pd.Series[Any], key: str) -> list[list[float]] | None:

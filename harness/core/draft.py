@@ -25,6 +25,7 @@ class Draft:
         repeats: marks proposed nodes that repeat the path of an earlier node. They are computed because a tree's shape
             does not depend on what was drawn; they are never in a path and never counted.
         gate: marks nodes computed with the target's adapter on; None: none is.
+        levels_built: levels of the tree that these nodes were chosen from; None: no node was left out.
     """
 
     tokens: Int[Tensor, " K"]
@@ -34,6 +35,7 @@ class Draft:
     probes: int = 0
     repeats: Bool[Tensor, " K"] | None = None
     gate: Bool[Tensor, " K"] | None = None
+    levels_built: int | None = None
 
     law = deprecated.alias("law", "probs")
     above = deprecated.alias("above", "explicit_parents")

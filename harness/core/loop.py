@@ -337,12 +337,14 @@ def _step(timed: _TimedStep, clock: Clock) -> Step:
     step = timed.advance
     depths = _depths(step.draft, step.read)
     _check_expected(step)
+    levels = max(depths, default=-1) + 1
     return Step(
         nfe=step.after.passes - step.before.passes,
         draft_nfe=step.after.drafts - step.before.drafts,
         rows=step.after.rows - step.before.rows,
         drafted=len(depths),
-        levels=max(depths, default=-1) + 1,
+        levels=levels,
+        levels_built=levels if step.draft.levels_built is None else step.draft.levels_built,
         tested=tested(step.draft, step.read),
         accepted=step.read.accepted,
         expected=step.read.expected,

@@ -32,6 +32,8 @@ class Step:
         forced_tested: the same of tested.
         forced_accepted: the same of accepted.
         levels: depth of the deepest drafted node, from 1; 0 where nothing is drafted.
+        levels_built: levels that the drafter built before the best nodes were chosen, which may leave a level without a
+            node; None in a run made before this was stored.
         resampled: positions filled by a draw from the target instead of the draft.
         wall_ns: the step on the host's clock.
         device_ns: the step on the device's clock (the same on a CPU).
@@ -74,6 +76,7 @@ class Step:
     switches: int = 0
     ranks: tuple[int, ...] = ()
     energies: tuple[float, ...] = ()
+    levels_built: int | None = None
 
 
 @dataclass(frozen=True)
@@ -103,6 +106,8 @@ class Sample:
         regions: what the task says lies in each cell of a picture, in raster order.
         stages: nanoseconds of the stages that a method names (`Run.timed`), over all steps.
         leading: the largest probabilities at T = 1, equally many a token; only of a baseline's picture.
+        completion: tokens up to the first end-of-text id, which is included: fewer than ``tokens`` where a canvas is
+            filled behind it. None in a run made before this was stored.
         audit: the bets on the output at T > 0 (`harness.audit.bets.Bets`), or the reason why there are none.
     """
 
@@ -130,6 +135,7 @@ class Sample:
     start_nfe: int = 0
     start_draft_nfe: int = 0
     audit: dict[str, Any] = field(default_factory=dict)
+    completion: int | None = None
 
 
 @dataclass(frozen=True)

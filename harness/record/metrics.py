@@ -39,6 +39,7 @@ METRICS = {
     metric.name: metric
     for metric in (
         Metric("scr", "output tokens / NFE", "output", "nfe", "tokens/pass"),
+        Metric("completion_per_pass", "tokens up to the end of text / NFE", "completion", "nfe", "tokens/pass"),
         Metric("tau", "output tokens / steps", "output", "steps", "tokens/step"),
         Metric("tau_minus_1", "output tokens / steps - 1", "output", "steps", "tokens/step", minus=1.0),
         Metric("acceptance", "accepted / tested (along the tested path)", "free_accepted", "free_tested"),
@@ -48,6 +49,7 @@ METRICS = {
         Metric("reused", "reused drafts / steps", "reused", "steps"),
         Metric("unique_drafted", "(drafted - reused) / steps", "unique_drafted", "steps", "nodes/step"),
         Metric("mean_tree_depth", "levels of drafts / steps", "levels", "steps", "levels/step"),
+        Metric("mean_levels_built", "levels built / steps", "levels_built", "steps", "levels/step"),
         Metric("draft_nfe", "drafter passes / steps", "draft_nfe", "steps"),
         Metric("start_nfe", "target passes in start / outputs", "start_nfe", "outputs", "passes"),
         Metric("logprob", "mean log p(token), target at T = 1", "logprob", "output", "nat"),
@@ -74,11 +76,13 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         steps: rows of steps.parquet.
 
     Returns:
-        Columns output, outputs (1), steps, nfe, draft_nfe, drafted, tested, accepted, expected, emitted, forced,
-        overshoot, reused, resampled, levels, unique_drafted (drafted and not reused), wall_ms, wall_s, share_s (the
-        output's share of its batch's time), step_wall_ms, start_ms, start_nfe, logprob, agreement, prefill_ms; and
-        drafted, tested, accepted and expected without the forced ones as free_drafted and so on. The method's start
-        is in nfe, draft_nfe, wall_ms, wall_s and share_s; a run that did not store it counts it as nothing.
+        Columns output, completion (tokens up to the end of text; NaN where it was not stored), outputs (1), steps, nfe,
+        draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot, reused, resampled, levels,
+        levels_built (NaN where a step did not store it), unique_drafted (drafted and not reused), wall_ms, wall_s,
+        share_s (the output's share of its batch's time), step_wall_ms, start_ms, start_nfe, logprob, agreement,
+        prefill_ms; and drafted, tested, accepted and expected without the forced ones as free_drafted and so on. The
+        method's start is in nfe, draft_nfe, wall_ms, wall_s and share_s; a run that did not store it counts it as
+        nothing.
     """
     steps = steps.reindex(columns=[*steps.columns, *(name for name in LATER if name not in steps)], fill_value=0)
     steps = steps.assign(share_ns=steps["wall_ns"] / steps.get("served", 1))
@@ -97,12 +101,14 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     ]
     sums = counted[[*columns, *LATER, "reused", "wall_ns", "share_ns"]].sum().reindex(good.index)
     column = {name: values.to_numpy() for name, values in sums.items()}  # arrays, since a frame is slow to add to
+    column["levels_built"] = _levels_built(steps).reindex(good.index).to_numpy()
     column["unique_drafted"] = column["drafted"] - column["reused"]
     for name in ("drafted", "tested", "accepted"):
         column[f"free_{name}"] = column[name] - column.pop(f"forced_{name}")
     column["free_expected"] = column["expected"] - column["accepted"] + column["free_accepted"]
     column["steps"] = counted.size().reindex(good.index).to_numpy()
     column["output"] = good["tokens"].map(len).to_numpy()
+    column["completion"] = good.get("completion", pd.Series(np.nan, good.index)).astype(float).to_numpy()
     starts = good.reindex(columns=STARTS).fillna(0).astype("int64")
     column["outputs"] = np.ones(len(good), dtype=np.int64)
     start_ns, column["start_nfe"], start_draft_nfe = (starts[name].to_numpy() for name in STARTS)
@@ -119,8 +125,17 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(column, index=good.index)
 
 
+def _levels_built(steps: pd.DataFrame) -> pd.Series[float]:
+    """Levels built by output; NaN where a step of it has none stored."""
+    steps = steps[~steps["warmup"]]
+    built = steps.get("levels_built", pd.Series(np.nan, steps.index)).astype(float)
+    by_output = built.groupby([steps[key] for key in ("prompt", "repetition")])
+    return by_output.sum().where(by_output.count() == by_output.size())
+
+
 def value(metric: Metric, frame: pd.DataFrame) -> float | None:
-    """The metric over all rows of ``totals``; None where its denominator is 0."""
+    """The metric over the rows of ``totals`` that have its numerator; None where its denominator is 0 there."""
+    frame = frame[frame[metric.numerator].notna()]
     below = float(frame[metric.denominator].sum())
     return float(frame[metric.numerator].sum()) / below - metric.minus if below else None
 

@@ -61,7 +61,7 @@ SAMPLES = pa.schema(
     }
     | {"margin": _REAL, "scores": _TEXT, "open_ns": _INT, "output": _TEXT, "regions": pa.list_(_TEXT)}
     | {"stages": _TEXT, "leading": pa.list_(_REAL), "audit": _TEXT, "sha256": _TEXT}
-    | dict.fromkeys(STARTS, _INT)
+    | dict.fromkeys((*STARTS, "completion"), _INT)
 )
 _KINDS = {"float": _REAL, "tuple[int, ...]": pa.list_(_INT), "tuple[float, ...]": pa.list_(_REAL)}
 _STEP = {f.name: _KINDS.get(str(f.type), _INT) for f in fields(Step)}

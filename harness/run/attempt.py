@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 
 from harness.core.batch import Slot
@@ -56,6 +57,7 @@ def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slo
         sample = replace(
             sample,
             tokens=decoded.tokens,
+            completion=completion(decoded.tokens, backbone.capabilities.eos),
             prefill_ns=decoded.prefill_ns,
             stages=decoded.stages,
             start_ns=decoded.start_ns,
@@ -67,6 +69,12 @@ def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slo
         raise
     except (Exception, SystemExit) as error:  # a method or plugin may raise anything: the sample says what
         return Attempt(prompt, replace(sample, status="failed", error=one_line(error)))
+
+
+def completion(tokens: Sequence[int], eos: Container[int]) -> int:
+    """Number of tokens up to the first id that ends a text, which is included; all where there is none."""
+    ends = (place + 1 for place, token in enumerate(tokens) if token in eos)
+    return next(ends, len(tokens))
 
 
 def one_line(error: BaseException, stage: str = "") -> str:

@@ -20,11 +20,16 @@ ReadNodes = Callable[[Draft], Float[Tensor, "n V"]]
 
 
 class Candidates(NamedTuple):
-    """Nodes to choose from, level by level; a score is the sum of log q along the path."""
+    """Nodes to choose from, level by level; a score is the sum of log q along the path.
+
+    Attributes:
+        levels: that were built.
+    """
 
     tokens: Int[Tensor, " C"]
     parents: Int[Tensor, " C"]
     scores: Float[Tensor, " C"]
+    levels: int
 
 
 def grow_best(first: Float[Tensor, "1 V"], read: ReadNodes, levels: int, width: int) -> Candidates:
@@ -43,17 +48,18 @@ def grow_best(first: Float[Tensor, "1 V"], read: ReadNodes, levels: int, width: 
     tokens, scores = best.indices, best.values
     nodes = torch.arange(width, device=first.device)
     parents, window = torch.full_like(nodes, -1), torch.full_like(nodes, -1)
-    grown = [Candidates(tokens, parents, scores)]
+    grown = [(tokens, parents, scores)]
     for level in range(1, levels):
         below = read(Draft(tokens, parents=window)).topk(width)
         joint = (scores[:, None] + below.values.clamp_max(0.0)).reshape(-1)
-        grown.append(Candidates(below.indices.reshape(-1), nodes.repeat_interleave(width), joint))
+        grown.append((below.indices.reshape(-1), nodes.repeat_interleave(width), joint))
         ordered = joint.sort(descending=True, stable=True)
         chosen, scores = ordered.indices[:width], ordered.values[:width]
-        tokens = grown[-1].tokens[chosen]
+        tokens = grown[-1][0][chosen]
         nodes = chosen + width + (level - 1) * width * width
         window = chosen // width + (level - 1) * width
-    return Candidates(*(torch.cat(columns) for columns in zip(*grown, strict=True)))
+    all_tokens, all_parents, all_scores = (torch.cat(columns) for columns in zip(*grown, strict=True))
+    return Candidates(all_tokens, all_parents, all_scores, levels)
 
 
 def rerank(candidates: Candidates, size: int) -> Draft:
@@ -61,8 +67,9 @@ def rerank(candidates: Candidates, size: int) -> Draft:
 
     Of equal scores the shallower and earlier goes first, so no node is selected without its parent.
     """
-    tokens, parents, scores = candidates
+    tokens, parents, scores, levels = candidates
     best = scores.sort(descending=True, stable=True).indices[:size].sort().values
     place = torch.full_like(parents, -1).scatter(0, best, torch.arange(len(best), device=best.device))
     above = parents[best]
-    return Draft(tokens[best], parents=torch.where(above < 0, -1, place[above.clamp_min(0)]))
+    kept_parents = torch.where(above < 0, -1, place[above.clamp_min(0)])
+    return Draft(tokens[best], parents=kept_parents, levels_built=levels)

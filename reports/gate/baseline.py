@@ -20,6 +20,7 @@ from harness.errors import StoreError, UsageError
 from harness.record import stats
 from harness.record.metrics import totals
 from harness.record.stats import FloatArray
+from reports.qualities import LOWER_IS_BETTER, NEUTRAL
 from reports.summary import WAITING_STEPS, disturbed_share
 
 if TYPE_CHECKING:
@@ -36,9 +37,6 @@ FIGURES = [*COUNTS, "nfe", "expected", "logprob", "speedup"]
 FREE = "free_"
 """Prefix of the columns of `metrics.totals` that leave forced tokens out; a baseline stores these alone."""
 SCORE = "score."
-LOWER_IS_BETTER = frozenset({"wer", "cer", "chamfer", "hausdorff", "fragments", "open_edges", "nats", "perplexity"})
-NEUTRAL = frozenset({"tokens", "units", "answered", "floor_chamfer", "retrieval_chamfer"})
-"""Scores that say nothing of quality."""
 
 
 @dataclass(frozen=True)

@@ -258,7 +258,9 @@ def _sheet(scene: Scene, facts: Facts) -> TextTable:
     for line, match in _others(scene, stood_in):
         lines.append(line)
         matches.append(match)
-    quantities = (*scene.layout.quantities, *(q for q in scene.layout.if_measured if scene.group.has(*q.keys)))
+    joined = pd.concat(matches)
+    measured_too = (q for q in scene.layout.if_measured if scene.group.has(*q.keys) or _has(joined, q.keys))
+    quantities = (*scene.layout.quantities, *measured_too)
     measures = {**MEASURES, **facts.measures}
     body = [
         [*line.labels, *(text for q in quantities for text in _texts(q, line, match, measures))]
@@ -266,6 +268,10 @@ def _sheet(scene: Scene, facts: Facts) -> TextTable:
     ]
     title = scene.heading(**facts.fields(scene))
     return TextTable(title, _columns(scene.layout, quantities, body), body, _notes(scene, facts))
+
+
+def _has(cells: pd.DataFrame, keys: Iterable[str]) -> bool:
+    return any(key in cells and cells[key].notna().any() for key in keys)
 
 
 def _matches(scene: Scene, line: Line) -> pd.DataFrame:
@@ -301,7 +307,16 @@ def _texts(quantity: Quantity, line: Line, cells: pd.DataFrame, measures: Mappin
     if quantity.measure:
         yield measures[quantity.measure](cell, line)
     else:
+        if cell is not None and quantity.factor != 1:
+            cell = scaled(cell, quantity.keys, quantity.factor)
         yield measured_text(cell, *quantity.keys, digits=quantity.digits)
+
+
+def scaled(row: pd.Series[Any], keys: Sequence[str], factor: float) -> pd.Series[Any]:
+    """Return the row with these figures and their intervals in another unit."""
+    names = [name for key in keys for name in (key, f"{key}_low", f"{key}_high") if name in row.index]
+    rescaled: pd.Series[Any] = pd.concat([row.drop(names), row[names].astype(float) * factor])
+    return rescaled
 
 
 MEASURES: Mapping[str, Measure] = {

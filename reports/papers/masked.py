@@ -35,6 +35,8 @@ NOTES = (
     "masked model and twin: the same data, tokens and size; the twin's rows come last, autoregressive decoding first",
     "passes: of the target, an output, the twin's prefill left out; speed-up: median over (prompt, seed) pairs of the "
     "twin's autoregressive time of a whole output, prefill and all, over this cell's",
+    "canvas / passes: positions that are filled a pass; completion / steps: tokens up to the end of text a denoising "
+    "step, as papers count it; runs before its length was stored have none",
     "less the twin's: difference of the means, paired by prompt and seed",
     "perplexity: exp of nats a token under the judge that the task names, lower where texts are likelier, at any "
     "temperature; distinct-n: different n-grams over all n-grams of the cell, to be compared at one n of outputs",
@@ -89,6 +91,8 @@ def _sheet(store: Store, pair: Pair) -> TextTable:
     columns = (
         Column("label", "cell", rank=0),
         Column("passes", "passes", 1, 2),
+        Column("canvas", "canvas / passes", 3, 7),
+        Column("completion", "completion / steps", 3, 7),
         Column("speedup", "speed-up over the twin", 2, 3),
         Column("score", pair.name, 3, 1),
         Column("less", f"{pair.name} less the twin's", 3, 4),
@@ -106,6 +110,8 @@ def _sheet(store: Store, pair: Pair) -> TextTable:
                 [
                     f"{mark}{row['label']}",
                     measured_text(row, "passes", digits=1),
+                    measured_text(row, "canvas_per_pass"),
+                    measured_text(row, "completion_per_step"),
                     "1" if is_reference else estimate_text(stats.median_ratio(_token_s(base), _token_s(finished))),
                     measured_text(row, pair.score, digits=3),
                     "-" if is_reference else estimate_text(gap, 3),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import matplotlib.image
+import numpy as np
 import pandas as pd
 
 from harness.record import stats
@@ -39,7 +40,8 @@ class Measured:
         rows: of ``summary.summarise``, indexed by cell; with ``options`` (the method's parameters), ``tokens`` (an
             output), ``pixels`` (height of a picture; NaN where there is none), ``drafts`` (nodes of the largest draft),
             ``prompts`` (how many were decoded), and with intervals ``seconds`` (an output: prefill and steps),
-            ``passes`` (an output), ``passes_per_token`` and ``step_ms`` (mean of the steps).
+            ``passes`` (an output), ``passes_per_token``, ``step_ms`` (mean of the steps), ``mean_levels_built`` and
+            ``mean_tree_depth`` (levels with a node left); of tokens with a choice ``free_logprob`` and its ``_std``.
     """
 
     backbone: str
@@ -121,9 +123,43 @@ def _output_totals(store: Store, finished: FinishedCell) -> Row:
     set_interval(row, "passes", stats.mean(frame["nfe"].astype(float)))
     set_interval(row, "passes_per_token", metric_interval("nfe_per_output", frame))
     set_interval(row, "step_ms", metric_interval("step_ms", frame))
+    set_interval(row, "mean_levels_built", metric_interval("mean_levels_built", frame))
     set_interval(row, "mean_tree_depth", metric_interval("mean_tree_depth", frame))
+    row |= _masked_speed(cell, frame) | _free_logprobs(finished)
     row["prompts"] = int(frame.index.get_level_values("prompt").nunique())
     row["drafts"] = int(cell.steps["drafted"].max())
+    return row
+
+
+def _masked_speed(cell: Cell, frame: pd.DataFrame) -> Row:
+    """Return both figures that are called the speed of a masked model: of the canvas, and of the completion.
+
+    ``canvas_per_pass``: positions of the canvas / passes. ``completion_per_step``: tokens up to the end of text, which
+    is included, / passes, each of which is one denoising step; missing where the run did not store them.
+    """
+    row: Row = {}
+    if cell.meta.get("method") == "masked_diffusion":
+        set_interval(row, "canvas_per_pass", metric_interval("scr", frame))
+        set_interval(row, "completion_per_step", metric_interval("completion_per_pass", frame))
+    return row
+
+
+def _free_logprobs(finished: FinishedCell) -> Row:
+    """Return mean and standard deviation of log p over tokens that had a choice.
+
+    A forced token has log p 0. So leaving out as many zeros as there are forced tokens leaves the values of the others,
+    whichever zeros are taken.
+    """
+    frame, values = finished.totals, []
+    for logprobs, forced in zip(finished.samples["logprobs"], frame["forced"], strict=True):
+        ordered = np.sort(np.asarray(logprobs, dtype=float))  # no log p is above 0
+        zeros = int((ordered == 0).sum())
+        values.append(ordered[: len(ordered) - min(int(forced), zeros)])
+    row: Row = {}
+    sums = pd.DataFrame({"logprob": frame["logprob"], "free": [float(len(v)) for v in values]}, index=frame.index)
+    set_interval(row, "free_logprob", stats.ratio(sums[sums["logprob"].notna()], "logprob", "free"))
+    joined = np.concatenate(values) if values else np.zeros(0)
+    row["free_logprob_std"] = float(joined.std(ddof=1)) if len(joined) > 1 else None
     return row
 
 

@@ -43,6 +43,7 @@ class Quantity(_Data):
         measure: name of a function that formats it, in place of keys; see ``engine.MEASURES``.
         sides: "printed" and "measured", or one of them.
         temperature: of the measured cell. None: any.
+        factor: from the measured figure's scale to the printed one's.
     """
 
     title: str
@@ -51,6 +52,7 @@ class Quantity(_Data):
     measure: str = ""
     sides: tuple[Literal["printed", "measured"], ...] = ("printed", "measured")
     temperature: float | None = None
+    factor: float = 1.0
 
     def heading(self, side: str) -> str:
         """Return the heading of a side."""

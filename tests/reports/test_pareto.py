@@ -33,6 +33,20 @@ def test_figures_repeat_byte_for_byte_and_leave_matplotlib_alone(frame: pd.DataF
     assert one[0].read_bytes()[:4] == b"\x89PNG" and "<svg" in one[1].read_text()
 
 
+def test_qualities_of_all_outputs_have_panels_and_lower_is_better_where_it_is(frame: pd.DataFrame) -> None:
+    """Of FID 9 at 1x, 5 at 2x and 7 at 3x, the front keeps 5 and 7; of CLIP, which is better higher, 9 and 7."""
+    cells = frame[(frame["temperature"] == 1) & (frame["status"] == "done") & frame["speedup"].notna()].head(3)
+    cells = cells.assign(speedup=[1.0, 2.0, 3.0], verdict="exact", role="method")
+    for key in ("set.fid", "set.clip_score"):
+        cells = cells.assign(**{key: [9.0, 5.0, 7.0], f"{key}_low": 4.0, f"{key}_high": 10.0, f"{key}_n": 6})
+    cells = cells.assign(**{"set.swapped": 0.5, "set.swapped_low": 0.4, "set.swapped_high": 0.6, "set.swapped_n": 6})
+    by_quality = {panel.quality: panel for panel in pareto.panels(cells)}
+    assert "set.swapped" not in by_quality, "a control"
+    assert pareto.best(by_quality["set.fid"])["set.fid"].tolist() == [5.0, 7.0]
+    assert pareto.best(by_quality["set.clip_score"])["set.clip_score"].tolist() == [9.0, 7.0]
+    assert by_quality["set.fid"].ylabel == "fid, lower is better"
+
+
 def test_panels_hold_the_quality_that_was_measured(frame: pd.DataFrame) -> None:
     panels = [(panel.title.split(", ")[1], panel.quality) for panel in pareto.panels(frame)]
     greedy, sampled = ("agreement", "score.pass@1"), ("logprob_diff", "score.pass@1")

@@ -39,7 +39,8 @@ class Rule:
         depths, widths: bounds, ends included.
         step_d, step_k: l_d, l_k.
         beta: alpha from which a tree grows deeper and narrower; below it, shallower and wider.
-        alpha: loops: accepted / d. levels: accepted / (d + 1). printed: (accepted + 1) / d, as the text has it.
+        alpha: loops: accepted / d. levels: accepted / (d + 1). printed: (accepted + 1) / d, as the text has it. A
+            forced end of a row is neither accepted nor a level, because the drafter did not predict it.
         of_neighbour: vertical takes alpha from the cell above as well.
         deep_only: widths are bounded only where d > 1.
     """
@@ -75,11 +76,16 @@ class Rule:
         low, high = (1, vocabulary) if self.deep_only and moved <= 1 else self.widths
         return Size(depth, min(max(base.width - sign * self.step_k, low), high, vocabulary))
 
-    def used(self, size: Size, accepted: int) -> float:
-        """alpha of a tree of which ``accepted`` drafts were accepted."""
-        if self.alpha == "levels":
-            return accepted / (size.depth + 1)
-        return (accepted + (self.alpha == "printed")) / size.depth
+    def used(self, size: Size, accepted: int, forced: int = 0) -> float:
+        """alpha of a tree.
+
+        Args:
+            size: of the tree.
+            accepted: accepted drafts that were free.
+            forced: levels of the tree whose position allows one token only.
+        """
+        levels = size.depth + (self.alpha == "levels")
+        return (accepted + (self.alpha == "printed")) / max(1, levels - forced)
 
 
 @dataclass
@@ -106,9 +112,11 @@ class Adjacency:
         alpha = near.alpha if self.rule.of_neighbour and self.rule.init == "vertical" else self.last.alpha
         return self.rule.moved(near, alpha, vocabulary)
 
-    def follow(self, first: int, size: Size, accepted: int) -> None:
+    def follow(self, first: int, size: Size, accepted: int, grid: Grid) -> None:
         """Note what a step at position ``first`` used."""
-        self.last = size._replace(alpha=self.rule.used(size, accepted))
+        forced = [grid.forced(position) is not None for position in range(first, first + size.depth + 1)]
+        free = accepted - sum(forced[:accepted])
+        self.last = size._replace(alpha=self.rule.used(size, free, sum(forced)))
         self.cells |= dict.fromkeys(range(first, first + accepted + 1), self.last)
 
     def _near(self, run: Run, grid: Grid, position: int) -> Size:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 from harness.record import stats
-from reports.papers.engine import Facts, Line, Scene, with_options
+from reports.papers.engine import Facts, Line, Scene, scaled, with_options
 from reports.papers.measured import fits
 from reports.papers.paper_files import papers, printed
 from reports.text_table import measured_text
@@ -22,8 +22,9 @@ if TYPE_CHECKING:
     from harness.record.store import Store
 
 METHOD = "cross_regression"
+MASKED = "masked_diffusion"
 QUALITIES = {
-    "gsm8k": "score.exact_match",
+    "gsm8k": "score.exact_match_flexible",
     "math500": "score.exact_match",
     "humaneval": "score.pass@1",
     "mbpp": "score.pass@1",
@@ -140,15 +141,28 @@ def _score(cell: pd.Series[Any] | None, line: Line, factor: float = 1.0) -> str:
     task = str((line.selection or {}).get("task")) if cell is None else str(cell["task"])
     key = QUALITIES.get(task, "")
     factor = factor if key.startswith("score.") else 1.0
-    row = cell if cell is None or key not in cell.index else scaled(cell, key, factor)
+    row = cell if cell is None or key not in cell.index else scaled(cell, [key], factor)
     return measured_text(row, key, digits=1 if factor > 1 else 3)
 
 
-def scaled(row: pd.Series[Any], key: str, factor: float) -> pd.Series[Any]:
-    """Return the row with a figure and its interval in another unit."""
-    names = [name for name in (key, f"{key}_low", f"{key}_high") if name in row.index]
-    rescaled: pd.Series[Any] = pd.concat([row.drop(names), row[names].astype(float) * factor])
-    return rescaled
+def _tokens(cell: pd.Series[Any] | None, line: Line) -> str:
+    """Format tokens a pass; of a masked model, tokens of the completion a denoising step, as the paper counts."""
+    masked = cell is not None and cell["method"] == MASKED and line.key == "scr"
+    return measured_text(cell, "completion_per_step" if masked else line.key) if line.key else "-"
+
+
+def notes(scene: Scene) -> Iterator[str]:
+    """Yield the rule by which answers of GSM8K are scored, and what tokens of a masked model are."""
+    if "gsm8k" in set(scene.cells["task"]):
+        yield (
+            "score of gsm8k: exact_match_flexible, the last number of the answer; exact_match wants '#### N', which no "
+            "answer has without worked examples"
+        )
+    if MASKED in set(scene.every["method"]):
+        yield (
+            "tokens of LLaDA and Dream: completion / steps, the tokens up to the end of text over the denoising steps; "
+            "canvas / passes counts the positions behind it too"
+        )
 
 
 FACTS = Facts(
@@ -156,7 +170,8 @@ FACTS = Facts(
     applies=applies,
     lines=lines,
     fields=fields,
-    measures={"score": _score, "percent": lambda cell, line: _score(cell, line, 100.0)},
+    notes=notes,
+    measures={"tokens": _tokens, "score": _score, "percent": lambda cell, line: _score(cell, line, 100.0)},
 )
 
 

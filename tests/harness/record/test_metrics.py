@@ -34,6 +34,7 @@ def step(drafted: int, accepted: int, **other: Any) -> Step:
         "verify_ns": 200_000,
         "host_ns": 500_000,
         "levels": (drafted + 1) // 2,
+        "levels_built": 5 if drafted else 0,
     }
     return Step(**{**counted, **other})
 
@@ -88,6 +89,7 @@ BY_HAND = {
     "reused": 3 / 6,
     "unique_drafted": 16 / 6,
     "mean_tree_depth": 10 / 6,
+    "mean_levels_built": 25 / 6,
     "draft_nfe": 19 / 6,
     "logprob": -0.5,
     "step_ms": 15 / 6,
@@ -255,6 +257,7 @@ def test_optional_fields_have_neutral_defaults() -> None:
         **dict.fromkeys(("wait_ns", "switches"), 0),
         "ranks": (),
         "energies": (),
+        "levels_built": None,
     }
     few = Sample("a", 0, False, "ok")
     assert (few.prompt_tokens, few.prefill_ns, few.open_ns) == (0, 0, 0)
@@ -288,7 +291,17 @@ def test_steps_without_a_token_of_the_target_are_consistent(consistent: Step) ->
 
 def test_a_run_older_than_batches_shares_its_time_with_no_other_decode() -> None:
     samples, steps = frames(RECORDS[1:2])
-    frame = totals(samples, steps.drop(columns=["served", "levels", "resampled"]))
+    frame = totals(samples, steps.drop(columns=["served", "levels", "resampled", "levels_built"]))
     assert frame["wall_ms"].tolist() == [8.0] and frame["wall_s"].tolist() == [0.008]
     assert frame["share_s"].tolist() == [0.008]
     assert frame["levels"].tolist() == frame["resampled"].tolist() == [0]
+
+
+def test_levels_built_are_missing_where_one_step_did_not_store_them() -> None:
+    samples, steps = frames(RECORDS[1:3])
+    steps["levels_built"] = steps["levels_built"].where(steps["prompt"] == "b")
+    frame = totals(samples, steps)
+    assert frame["levels_built"].isna().tolist() == [True, False]
+    assert value(METRICS["mean_levels_built"], frame) == 10 / 2
+    older = totals(samples, steps.drop(columns=["levels_built"]))
+    assert value(METRICS["mean_levels_built"], older) is None

@@ -62,7 +62,7 @@ class TestGrowth:
         assert draft.probs is None
 
     def test_of_equal_scores_a_node_goes_before_its_children(self) -> None:
-        candidates = Candidates(torch.tensor([4, 5, 6, 4]), torch.tensor([-1, -1, 1, 2]), torch.zeros(4).double())
+        candidates = Candidates(torch.tensor([4, 5, 6, 4]), torch.tensor([-1, -1, 1, 2]), torch.zeros(4).double(), 3)
         assert parents_of(rerank(candidates, 3)) == [-1, -1, 1]
         lower = candidates._replace(scores=torch.tensor([-1.0, 0.0, 0.0, 0.0], dtype=torch.float64))
         draft = rerank(lower, 3)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -44,8 +45,12 @@ SUITES = [name for name in suite.shipped() if name == "trees" or name.startswith
 
 
 def picture(prompt: str, accepted: tuple[int, ...], levels: int = 3, ms: float = 10.0, **changes: Any) -> Any:
-    """16 tokens; each cycle drafts a tree of ``levels`` levels with two nodes each, in as many drafter passes."""
-    steps = [step(one, 2 * levels, ms=ms, levels=levels, draft_nfe=levels, ranks=tuple(range(one))) for one in accepted]
+    """16 tokens; each cycle drafts a tree of ``levels`` levels with two nodes each, in as many drafter passes.
+
+    A tree had two levels more before its best nodes were chosen.
+    """
+    same = {"levels": levels, "levels_built": levels + 2 * (levels > 0), "draft_nfe": levels}
+    steps = [step(one, 2 * levels, ms=ms, ranks=tuple(range(one)), **same) for one in accepted]
     assert sum(one.emitted for one in steps) == 16
     return record(prompt, steps, agreement=None, **changes)
 
@@ -96,9 +101,32 @@ def test_both_temperatures_are_in_one_row() -> None:
     assert row["T=0 tau [tokens/cycle], printed"] == "2.91"
     assert [row[f"T={t} tau [tokens/cycle], measured"][:4] for t in (0, 1)] == ["4.00", "2.00"]
     assert [row[f"T={t} SR [x], measured"][:4] for t in (0, 1)] == ["2.00", "1.00"]  # 160 / 80 and 160 / 160 ms
-    assert rows.loc["ADT-Tree", "T=1 mean tree depth d_bar, measured"].startswith("2.00")
+    assert rows.loc["ADT-Tree", "T=1 mean tree depth d_bar, measured"].startswith("4.00"), "levels built"
+    assert rows.loc["ADT-Tree", "T=1 levels kept"].startswith("2.00")
+    assert rows.loc["EAGLE-2", "T=0 mean tree depth d_bar, printed"] == "5.00"
+    assert rows.loc["EAGLE-2", "T=0 mean tree depth d_bar, measured"].startswith("5.00")
     assert rows.loc["ADT-Tree+LANTERN", "T=0 tau [tokens/cycle], measured"].startswith("8.00")
-    assert set(rows["T=0 HPSv2, measured"]) == set(rows.loc["LANTERN", rows.columns[1::2]]) == {UNMEASURED}
+    assert set(rows["T=0 HPSv2, measured"]) == set(rows.filter(like=", measured").loc["LANTERN"]) == {UNMEASURED}
+
+
+def test_a_run_older_than_levels_built_has_none_in_the_table() -> None:
+    store = paper_run()
+    for name, cell in store.sealed_cells.items():
+        store.sealed_cells[name] = replace(cell, steps=cell.steps.drop(columns=["levels_built"]))
+    (rows,) = filled(store, table("adt_tree_table1"))
+    assert set(rows["T=0 mean tree depth d_bar, measured"]) == {UNMEASURED}
+    assert rows.loc["EAGLE-2", "T=0 levels kept"].startswith("3.00")
+
+
+def test_the_clip_score_is_on_the_papers_scale() -> None:
+    """The paper prints 0.3086 of Anole; the scorer gives 100 cos."""
+    store = paper_run()
+    score = {"value": 30.86, "low": 30.5, "high": 31.2, "n": 2, "reason": ""}
+    store.sealed_cells["ar0"].meta["set_scores"] = {"clip_score": score}
+    (rows,) = filled(store, table("adt_tree_table1"))
+    row = rows.loc["Anole"]
+    assert row["T=0 CLIP Score, printed"] == "0.3086"
+    assert row["T=0 CLIP Score, measured"] == "0.3086 [0.3050, 0.3120]"
 
 
 def test_settings_absent_from_the_paper_are_appended_and_a_benchmark_fills_its_own_table() -> None:
@@ -124,8 +152,8 @@ def test_models_of_table_v_are_paired_in_order_and_fixed_bases_are_distinguished
             store.add(cell_meta, [picture("p", (1,) * 8, j)])
     (rows,) = filled(store, table("adt_tree_table5"), labels=2)
     depth = rows["d_bar (paper header: d~), measured"].str[:4]
-    assert depth["L 775M"].tolist() == ["3.00", "1.00", "2.00", UNMEASURED[:4], "4.00"]
-    assert depth["XL 775M", "ADT-Tree"] == "4.00"
+    assert depth["L 775M"].tolist() == ["5.00", "3.00", "4.00", UNMEASURED[:4], "6.00"]
+    assert depth["XL 775M", "ADT-Tree"] == "6.00"
 
 
 def test_the_suite_of_table_v_has_each_of_its_rows() -> None:

@@ -22,7 +22,7 @@ def records(passes: int, right: int, ms: float) -> list[Record]:
     """``passes`` steps of ``ms`` milliseconds fill 16 tokens; the first ``right`` prompts are solved."""
     one = step(ms=ms, emitted=TOKENS // passes)
     return [
-        record(f"p{n}", [one] * passes, scores={"nats": 0.5, "solved": float(n < right)}, prefill_ns=0)
+        record(f"p{n}", [one] * passes, scores={"nats": 0.5, "solved": float(n < right)}, prefill_ns=0, completion=10)
         for n in range(PROMPTS)
     ]
 
@@ -69,10 +69,12 @@ def store() -> FakeStore:
 def test_the_table_equals_the_one_by_hand(store: FakeStore) -> None:
     (sheet,) = masked.table(run_of(store))
     titles = [column.title for column in sheet.columns]
-    assert titles[:5] == ["cell", "passes", "speed-up over the twin", "solved", "solved less the twin's"]
-    assert titles[5:] == ["perplexity", "distinct-2", "distinct-10"], "by n, not by name"
+    assert titles[:4] == ["cell", "passes", "canvas / passes", "completion / steps"]
+    assert titles[4:7] == ["speed-up over the twin", "solved", "solved less the twin's"]
+    assert titles[7:] == ["perplexity", "distinct-2", "distinct-10"], "by n, not by name"
     rows = {row[0]: dict(zip(titles, row, strict=True)) for row in sheet.rows}
     four, sjd = rows["masked_diffusion order=random steps=4"], rows["twin: sjd window=8"]
+    assert four["canvas / passes"] == "4.00" and four["completion / steps"] == "2.50", "16 and 10 tokens in 4 passes"
     assert four["passes"] == "4.0" and four["speed-up over the twin"].startswith("2.00"), "80 ms over 40"
     assert four["solved"].startswith("0.500 [") and four["solved less the twin's"].startswith("-0.250 [")
     assert four["perplexity"] == "1.250 [1.150, 1.350]" and four["distinct-2"] == "0.250"
@@ -112,7 +114,10 @@ def test_the_suite_ends_with_the_sheet_and_the_figure(store: FakeStore, tmp_path
     written = report.write(store, tmp_path)  # type: ignore[arg-type]
     names = [path.name for path in written]
     assert names == ["papers.md", "papers-step_counts.csv", "papers-step-counts.png"]
-    assert re.search(r"\| masked_diffusion order=entropy steps=1 \| 1.0 \| 8.00", (tmp_path / "papers.md").read_text())
+    assert re.search(
+        r"\| masked_diffusion order=entropy steps=1 \| 1.0 \| 16.00 \| 10.00 \| 8.00",
+        (tmp_path / "papers.md").read_text(),
+    )
 
 
 def test_lines_and_the_twin_are_drawn(store: FakeStore) -> None:

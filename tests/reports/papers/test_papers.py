@@ -139,6 +139,18 @@ def test_log_probabilities_are_of_the_tokens() -> None:
     assert table.loc["SJD", "log p average [nats], printed"] == "-4.9007"
 
 
+def test_forced_tokens_are_left_out_of_log_probabilities() -> None:
+    """Five ends of rows, of log p 0, among 16 tokens: as many zeros are left out, and a free token of log p 0 stays."""
+    store = paper_run("papers/sjdpp")
+    cell = store.sealed_cells["sjd"]
+    free = [0.0, *(-2 + 0.1 * i for i in range(10))]
+    cell.samples["logprobs"] = [[*free, *[0.0] * 5]] * len(cell.samples)
+    cell.steps["forced"] = (cell.steps["step"] == 0) * 5
+    row = cells(store, "sjdpp_table9").loc["SJD"]
+    assert row["log p average [nats], measured"].startswith(f"{np.mean(free):.4f}")
+    assert row["log p standard deviation, measured"] == f"{np.std(free * 5, ddof=1):.4f}"
+
+
 def test_windows_are_matched_by_their_size() -> None:
     table = cells(windows(), "sjdpp_table10")
     assert table.loc["16", "NFE (lower better), measured"] == "4.00"

@@ -7,9 +7,10 @@ from dataclasses import replace
 import pytest
 
 from harness.backbones.toy.tabular import Tabular
+from harness.core.capabilities import Grid
 from harness.core.sampling import Sampling
 from harness.errors import UsageError
-from methods.drafters.eagle.adjacency_sizing import Adjacency, Init, Rule, Size
+from methods.drafters.eagle.adjacency_sizing import Adjacency, Alpha, Init, Rule, Size
 from tests.support.feature_toys import run_on
 
 RULE = Rule("horizontal", (4, 10), (1, 9), (4, 13), 1, 3, 1.0, "loops", 2.0, False, False)
@@ -98,9 +99,24 @@ class TestTheStart:
 
 def test_a_step_records_its_size_for_every_emitted_cell() -> None:
     state = Adjacency(RULE)
-    state.follow(7, Size(4, 10), accepted=2)
+    state.follow(7, Size(4, 10), 2, Grid(4, 4, start=3))
     assert state.last == Size(4, 10, 0.5)
     assert state.cells == dict.fromkeys((7, 8, 9), state.last)
+
+
+@pytest.mark.parametrize(("alpha", "share"), [("loops", 2 / 3), ("levels", 2 / 4), ("printed", 3 / 3)])
+def test_a_forced_end_of_a_row_counts_neither_as_accepted_nor_as_a_level(alpha: Alpha, share: float) -> None:
+    """Rows of three cells and an end. The tree at cell (0, 1) has levels of cells 1 and 2, the end, and two cells."""
+    state = Adjacency(replace(RULE, alpha=alpha))
+    state.follow(4, Size(4, 10), 3, Grid(4, 3, eol=9, start=3))
+    assert state.last is not None and state.last.alpha == pytest.approx(share)
+    assert state.cells == dict.fromkeys((4, 5, 6, 7), state.last)
+
+
+def test_a_tree_whose_only_accepted_draft_is_forced_becomes_shallower() -> None:
+    state = Adjacency(RULE)
+    state.follow(6, Size(1, 10), 1, Grid(4, 3, eol=9, start=3))
+    assert state.last is not None and state.last.alpha == 0.0
 
 
 @pytest.mark.parametrize(

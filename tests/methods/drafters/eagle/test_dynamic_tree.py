@@ -59,6 +59,7 @@ class TestTree:
         step = decode(kind(depth=4, width=10, nodes=59), run_on(model, Sampling(1.0), 60, (0, 1))).steps[0]
         assert (step.nfe, step.draft_nfe, step.drafted, step.rows) == (1, 5, 59, 60)
         assert step.levels <= 5
+        assert step.levels_built == 5, "the paper's mean tree depth of this setting is 5.00"
 
     @each_method
     def test_the_drafters_confidence_is_that_of_temperature_one(self, kind: EAGLE) -> None:
