@@ -133,6 +133,8 @@ class Store:
             lock(run)
             if any((run / name).exists() for name in ("manifest.json", "cells", "records")):
                 raise StoreError(f"{run} already holds a run. Go on with it (--resume), or name another folder.")
+            for partial in run.glob(f"manifest.json*{PARTIAL}"):
+                drop(partial)  # of a process that was killed here
             put(run / "manifest.json", data)
         except OSError as error:
             raise StoreError(
