@@ -62,6 +62,14 @@ def cells(spec: Spec) -> tuple[int, int] | None:
     return (int(picture["rows"]), int(picture["columns"])) if picture else None
 
 
+def picture_tokens(spec: Spec) -> int | None:
+    """Tokens of a whole picture, the forced ends of its rows included; None: no picture, or not known yet."""
+    picture = _config(spec).get("picture")
+    if not picture:
+        return None
+    return int(picture["rows"]) * (int(picture["columns"]) + bool(picture.get("closed")))
+
+
 def _config(spec: Spec) -> dict[str, Any]:
     """The configuration of the weights, where they are here; else empty."""
     entry = spec.params.get("source")

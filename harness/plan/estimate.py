@@ -1,0 +1,62 @@
+"""What a plan will decode at most, and about how long that takes on a CPU, before anything is loaded."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from harness.plan import presets
+from harness.plan.cells import Cell, Plan
+from harness.plan.compatibility import picture_tokens
+from harness.plan.presets import Spec
+
+PASS_S = 2e-3
+"""Seconds of a pass beside reading the weights: what a pass of a model of about a million parameters takes."""
+BANDWIDTH = 6e9
+"""Bytes of weights that a pass reads in a second: smollm2-135m in bf16 took 45 ms a token on two cores."""
+_BYTES = {"fp64": 8, "fp32": 4, "bf16": 2, "fp16": 2}
+_PARAMETERS = re.compile(r"([\d.]+) ([MB])\b")
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Upper bounds: every decode as long as its budget or picture, and one token a pass.
+
+    Args:
+        decodes: timed ones, of all runnable cells.
+        tokens: that they emit at most.
+        seconds: of these tokens on a CPU, proofs and scores apart; None: the size of a backbone is not known.
+        unsized: backbones of pictures whose size is known only when they are loaded, so that the budget counts.
+    """
+
+    decodes: int
+    tokens: int
+    seconds: float | None
+    unsized: tuple[str, ...]
+
+
+def estimate(plan: Plan) -> Estimate:
+    """Of the runnable cells of a plan."""
+    specs = {cell.backbone: presets.resolve(cell.backbone) for cell in plan.runnable}
+    pictures = {name: picture_tokens(spec) for name, spec in specs.items()}
+    decodes = tokens = 0
+    seconds: float | None = 0.0
+    for cell in plan.runnable:
+        count = len(plan.prompts[cell.task]) * plan.suite.suite.repetitions
+        length = min(cell.max_new_tokens, pictures[cell.backbone] or cell.max_new_tokens)
+        a_token = _seconds(cell, specs[cell.backbone])
+        decodes, tokens = decodes + count, tokens + count * length
+        seconds = None if seconds is None or a_token is None else seconds + count * length * a_token
+    unsized = (name for name, spec in specs.items() if spec.modality() == "image" and pictures[name] is None)
+    return Estimate(decodes, tokens, seconds, tuple(unsized))
+
+
+def _seconds(cell: Cell, spec: Spec) -> float | None:
+    """Seconds of a pass, which reads every weight once."""
+    if spec.adapter == "tabular":
+        return PASS_S
+    match = _PARAMETERS.search(spec.size)
+    if match is None:
+        return None
+    parameters = float(match[1]) * {"M": 1e6, "B": 1e9}[match[2]]
+    return PASS_S + parameters * _BYTES[cell.dtype] / BANDWIDTH

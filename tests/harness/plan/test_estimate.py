@@ -1,0 +1,43 @@
+"""The estimate of a dry run: tokens by budget or picture, seconds by the size of the weights."""
+
+from __future__ import annotations
+
+import pytest
+
+from harness.plan import presets
+from harness.plan.compatibility import picture_tokens
+from harness.plan.estimate import estimate
+from tests.support.runs import plan_of
+
+
+@pytest.mark.parametrize(("budget", "length"), [(4096, 16 * 17), (40, 40)])
+def test_a_picture_has_the_tokens_of_its_grid_and_no_more_than_the_budget(budget: int, length: int) -> None:
+    plan = plan_of(
+        methods=["sjd"],
+        backbones=["embedded-image"],
+        tasks=[{"name": "emoji_scenes", "limit": 3}],
+        max_new_tokens=budget,
+        repetitions=2,
+    )
+    most = estimate(plan)
+    assert (most.decodes, most.tokens, most.unsized) == (2 * 3 * 2, 2 * 3 * 2 * length, ())
+
+
+def test_the_length_of_a_picture_is_that_of_the_loaded_model() -> None:
+    name = "embedded-image-8x8"
+    assert presets.load(name, "fp32").capabilities.grid.length == picture_tokens(presets.resolve(name))
+
+
+def test_seconds_grow_with_the_bytes_of_the_weights() -> None:
+    common = {"methods": ["prompt_lookup"], "tasks": [{"name": "humaneval", "limit": 1}]}
+    bf16, fp32 = (
+        estimate(plan_of(**common, backbones=[{"name": "smollm2-135m", "dtype": dtype}])).seconds
+        for dtype in ("bf16", "fp32")
+    )
+    assert bf16 is not None and fp32 is not None and 0 < bf16 < fp32
+
+
+def test_a_backbone_without_a_stated_size_gives_no_seconds() -> None:
+    plan = plan_of(methods=["prompt_lookup"], backbones=["hub:org/model"], tasks=[{"name": "humaneval", "limit": 2}])
+    most = estimate(plan)
+    assert most.seconds is None and most.tokens == 2 * 2 * 6
