@@ -125,9 +125,8 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
         click.echo(f"{cell.id}: {'skipped: ' + cell.skip if cell.skip else 'runs'}")
     click.echo(f"{len(plan.runnable)} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
     if most.seconds is not None:
-        click.echo(
-            f"about {_duration(most.seconds)} on a CPU that reads 6 GB/s, at one token a pass; proofs and scores come on top"
-        )
+        machine = "on a CPU that reads 6 GB/s, at one token a pass"
+        click.echo(f"about {_duration(most.seconds)} {machine}; proofs and scores come on top")
     for name in most.unsized:
         click.echo(f"the picture of {name} is known when it is loaded; until then its budget counts")
 
