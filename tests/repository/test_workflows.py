@@ -1,0 +1,72 @@
+"""The workflow files of examples/ci: valid by the vendored schemas, and every command and option of ours exists."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+import pytest
+
+from harness.cli.main import VERBS, stride
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples" / "ci"
+FILES = {
+    "github-nightly.yml": "vendor.github-workflows",
+    "github-pull-request.yml": "vendor.github-workflows",
+    "gitlab-ci.yml": "vendor.gitlab-ci",
+}
+
+
+def check(path: Path, schema: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", schema]
+    transform = ["--data-transform", "gitlab-ci"] if "gitlab" in schema else []
+    return subprocess.run([*command, *transform, str(path)], capture_output=True, text=True)
+
+
+def commands(path: Path) -> list[list[str]]:
+    """Every command line of `stride` in a file, its comments included."""
+    lines = re.findall(r"(?:run: |^ +- |#   |: )(stride [a-z].*)$", path.read_text(), flags=re.MULTILINE)
+    return [shlex.split(line) for line in lines]
+
+
+def options_of(command: click.Command | None) -> set[str]:
+    assert command is not None
+    return {option for parameter in command.params for option in parameter.opts}
+
+
+def test_each_file_is_checked() -> None:
+    assert {path.name for path in FOLDER.iterdir()} == set(FILES)
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_workflow_is_valid_by_its_schema(name: str) -> None:
+    done = check(FOLDER / name, FILES[name])
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_wrong_workflow_is_noticed(name: str, tmp_path: Path) -> None:
+    wrong = tmp_path / name
+    text = (FOLDER / name).read_text()
+    wrong.write_text(text.replace("runs-on:", "runs_on:").replace("when: always", "when: 7"))
+    assert check(wrong, FILES[name]).returncode == 1
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_commands_name_verbs_and_options_that_exist(name: str) -> None:
+    lines = commands(FOLDER / name)
+    assert lines
+    for _, verb, *words in lines:
+        assert verb in VERBS
+        command = stride.get_command(click.Context(stride), verb)
+        if isinstance(command, click.Group):
+            command = command.get_command(click.Context(command), words.pop(0))
+        assert command is not None
+        options = options_of(command)
+        if verb == "nightly":  # takes the options of `stride run` too
+            options |= options_of(stride.get_command(click.Context(stride), "run"))
+        assert {word.split("=")[0] for word in words if word.startswith("--")} <= options
