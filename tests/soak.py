@@ -46,7 +46,7 @@ class Round:
 
     Args:
         seconds: since the start of the soak.
-        memory_mib: memory of this process alone and its share of what it shares (PSS).
+        memory_mib: memory that this process alone has written to (anonymous pages), whatever other processes share.
         handles: open file descriptors.
         threads: of the process, those of libraries included.
         worker: whether the cells ran in a worker process.
@@ -98,9 +98,9 @@ def verdicts(rounds: Sequence[Round]) -> dict[str, str]:
 
 
 def memory_mib() -> float:
-    """The proportional set size of this process."""
+    """Anonymous pages of this process, in memory and swapped out; shared libraries are left out."""
     lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return sum(int(line.split()[1]) for line in lines if line.startswith("Pss:")) / 1024
+    return sum(int(line.split()[1]) for line in lines if line.startswith(("Anonymous:", "Swap:"))) / 1024
 
 
 def counts_of(store: Store) -> tuple[str, int]:
