@@ -1,6 +1,6 @@
 """`python -m tests.power [FILE]`: tokens that refute each planted bias, beside the two-sample MMD test.
 
-Writes a results file such as ``reports/data/results/audit.yaml``; prints each row as it is measured.
+Writes a results file such as ``reports/data/results/audit_power.yaml``; prints each row as it is measured.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def results(path: Path | None) -> None:
     facts = machine()
     document = {
         "title": TITLE,
-        "command": "python -m tests.power reports/data/results/audit.yaml",
+        "command": "python -m tests.power reports/data/results/audit_power.yaml",
         "commit": commit.stdout.strip(),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{facts.get('cores')} cores of {facts.get('cpu')}, torch {torch.__version__}, 1 thread",

@@ -14,6 +14,7 @@ from tests.power.mmd import discrepancy, hamming, mmd_p
 
 VISIBLE = (
     "p and q swapped in the test",
+    "acceptance by sqrt(p / q)",
     "another q is recorded than was sampled",
     "bonus row after a rejection",
     "a rejected draft's entry stays in the cache",
