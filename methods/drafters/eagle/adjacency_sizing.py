@@ -1,7 +1,6 @@
 """Depth and width of a draft tree, cell by cell of a picture: from a neighbour's tree, adapted to what was accepted.
 
-Symbols: d expansions of a tree (it has d + 1 levels), k children of a node, alpha share of the previous tree that was
-used.
+Symbols: d expansions of a tree (it has d + 1 levels), k children of a node, alpha used share of the tree before.
 Source: ADT-Tree, section IV, eq. 2, and section V, eqs. 6-8. Where the text leaves a choice (the first tree, starts of
 rows, weights), `Rule` states ours; the released repository holds no adaptation.
 """
@@ -39,8 +38,7 @@ class Rule:
         depths, widths: bounds, ends included.
         step_d, step_k: l_d, l_k.
         beta: alpha from which a tree grows deeper and narrower; below it, shallower and wider.
-        alpha: loops: accepted / d. levels: accepted / (d + 1). printed: (accepted + 1) / d, as the text has it. A
-            forced end of a row is neither accepted nor a level, because the drafter did not predict it.
+        alpha: loops: accepted / d. levels: accepted / (d + 1). printed: (accepted + 1) / d. Forced ends do not count.
         of_neighbour: vertical takes alpha from the cell above as well.
         deep_only: widths are bounded only where d > 1.
     """
