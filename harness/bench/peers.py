@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+from harness.bench import scale
 from harness.bench.paired import LOOKUP, PAIRS, Result, Settings, at_most, build, compare, decoded, in_turn, prompt_ids
 from harness.bench.startup import startup
 from harness.bench.trees import fastest, large
@@ -131,7 +132,8 @@ BENCHMARKS: dict[str, Callable[[str, Settings], Result]] = {
 }
 NAMED = {
     "windows bf16": windows("bf16"),
+    **scale.BENCHMARKS,
     "startup list": startup(("list",), 1.0),
     "startup dry run": startup(("run", "quick", "--dry-run"), 1.5),
 }
-"""Benchmarks that run only when they are named: windows stores what it measures, startup times no decoding."""
+"""Benchmarks that run only when they are named: windows stores what it measures, the others time no decoding."""

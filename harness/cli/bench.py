@@ -35,6 +35,8 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
     stride bench trees
     stride bench windows                          what passes cost here, for methods with sizing: measured
     stride bench startup                          seconds of stride list and of a dry run
+    stride bench scale                            a matrix of 10,000 cells, a folder of 100,000 samples, a cell
+    stride bench executors --pairs 24             two Ray workers against one
     stride bench overhead --json
     """
     declare_all()
