@@ -80,6 +80,30 @@ def front(x: Sequence[float], y: Sequence[float]) -> list[int]:
     return undominated[::-1]
 
 
+def best(panel: Panel) -> pd.DataFrame:
+    """The cells on the front, from slow to fast; none where the quality of all is equal by exactness.
+
+    Exact cells have the target's distribution, so that they differ in quality by chance alone: the fastest stands for
+    them. Broken cells are left out.
+    """
+    honest = panel.cells[panel.cells["verdict"] != "broken"]
+    same = (honest["verdict"] == "exact") | (honest["role"] == "baseline")
+    if same.all():
+        return honest.iloc[:0]
+    candidates = pd.concat([honest[same].nlargest(1, "speedup"), honest[~same]])
+    sign = -1 if lower_is_better(panel.quality) else 1
+    return candidates.iloc[front(list(candidates["speedup"]), list(sign * candidates[panel.quality]))]
+
+
+def _size(panel: Panel) -> str:
+    """Return the number of prompts behind the points, as the tables state it."""
+    columns = [key for key in ("speedup_n", f"{panel.quality}_n") if key in panel.cells]
+    numbers = panel.cells[columns].stack().dropna().astype(int)
+    if numbers.empty:
+        return ""
+    return f"n = {numbers.min()}" if numbers.min() == numbers.max() else f"n = {numbers.min()} to {numbers.max()}"
+
+
 def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
     """Write pareto.png and pareto.svg; returns their paths, or none where no cell has a speed-up.
 
@@ -97,7 +121,7 @@ def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
         FigureCanvasAgg(figure)  # names are placed by their size on a canvas
         for i, panel in enumerate(drawn):
             _draw(figure.add_subplot(rows, columns, i + 1), panel)
-        figure.legend(handles=_keys(), loc="outside lower center", ncols=7, frameon=False)
+        figure.legend(handles=_keys(drawn), loc="outside lower center", ncols=7, frameon=False)
         figure.draw_without_rendering()
         figure.set_layout_engine("none")
         for axes, panel in zip(figure.axes, drawn, strict=True):
@@ -112,11 +136,15 @@ def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
 
 def _draw(axes: Axes, panel: Panel) -> None:
     cells, key = panel.cells, panel.quality
-    axes.set(title=panel.title, xlabel="speed-up over AR (median, 95 % interval)", ylabel=panel.ylabel)
+    axes.set(
+        title=", ".join(filter(None, [panel.title, _size(panel)])),
+        xlabel="speed-up over AR (median, 95 % interval)",
+        ylabel=panel.ylabel,
+    )
     axes.axvline(1, color="0.8", lw=1, zorder=0)
     axes.grid(color="0.94", zorder=0)
     axes.margins(x=0.1, y=0.18)
-    if panel.floor is not None and pd.notna(panel.floor[f"{key}_low"]):
+    if panel.floor is not None and _has_band(panel):
         axes.axhspan(panel.floor[f"{key}_low"], panel.floor[f"{key}_high"], color="0.93", zorder=0)
     colours = _colours(cells["method"])
     for _, row in cells.iterrows():
@@ -133,11 +161,8 @@ def _draw(axes: Axes, panel: Panel) -> None:
     axes.step(undominated["speedup"], undominated[key], where="pre", color="0.35", lw=1.4, ls=DASHES, zorder=1)
 
 
-def best(panel: Panel) -> pd.DataFrame:
-    """The cells on the front, from slow to fast, without those that are broken."""
-    honest = panel.cells[panel.cells["verdict"] != "broken"]
-    sign = -1 if lower_is_better(panel.quality) else 1
-    return honest.iloc[front(list(honest["speedup"]), list(sign * honest[panel.quality]))]
+def _has_band(panel: Panel) -> bool:
+    return panel.floor is not None and bool(pd.notna(panel.floor[f"{panel.quality}_low"]))
 
 
 def _bar(row: pd.Series[Any], key: str) -> list[list[float]] | None:
@@ -204,7 +229,8 @@ def _label(axes: Axes, panel: Panel) -> None:
     )
 
 
-def _keys() -> list[Artist]:
+def _keys(drawn: Sequence[Panel]) -> list[Artist]:
+    """Return the legend of what the panels show."""
     looks: dict[str, dict[str, Any]] = {
         "AR baseline": {"marker": "D", "mfc": "0.25", "mec": "0.25"},
         "exact": {"marker": "o", "mfc": "0.4", "mec": "0.4"},
@@ -212,9 +238,14 @@ def _keys() -> list[Artist]:
         "unverified": {"marker": "s", "mfc": "white", "mec": "0.4"},
         "broken": {"marker": "X", "mfc": "tab:red", "mec": "tab:red"},
     }
-    keys = [Line2D([], [], ls="", ms=8, mew=1.6, label=name, **look) for name, look in looks.items()]
-    return [
-        *keys,
-        Line2D([], [], color="0.35", lw=1.4, ls=DASHES, label="Pareto front"),
-        Patch(color="0.93", label="AR against AR"),
+    roles = {role for panel in drawn for role in panel.cells["role"]}
+    present = {verdict for panel in drawn for verdict in panel.cells.loc[panel.cells["role"] != "baseline", "verdict"]}
+    present |= {"AR baseline"} if "baseline" in roles else set()
+    keys: list[Artist] = [
+        Line2D([], [], ls="", ms=8, mew=1.6, label=name, **look) for name, look in looks.items() if name in present
     ]
+    if any(len(best(panel)) for panel in drawn):
+        keys.append(Line2D([], [], color="0.35", lw=1.4, ls=DASHES, label="Pareto front"))
+    if any(_has_band(panel) for panel in drawn):
+        keys.append(Patch(color="0.93", label="AR against AR, 95 %"))
+    return keys

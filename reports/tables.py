@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 SETTING = ("backbone", "dtype", "temperature", "top_k", "task", "max_new_tokens")
 GROUP = (*SETTING, "batch")
+HALF = ("bf16", "fp16")
+"""Types whose rounding turns near ties of real models."""
 ROUNDING = 1e-12
 """Total variation of distributions that are equal but for rounding; `harness.proof.prove` has the same limit."""
 
@@ -32,7 +34,7 @@ COLUMNS = (
     Column("verdict", "verdict", rank=1),
     Column("samples", "ok/fail/skip", rank=6),
     Column("speedup", "speed-up", rank=2),
-    Column("predicted", "predicted", rank=7),
+    Column("predicted", "predicted", rank=2),
     Column("scr", "SCR", rank=6),
     Column("tau", "tau", rank=3),
     Column("acceptance", "accept/path", rank=5),
@@ -42,7 +44,7 @@ COLUMNS = (
     Column("throughput", "tokens/s of the batch", 1, rank=3),
     Column("step", "step p50/p95 ms", 1, rank=8),
     Column("split", "draft/target/verify/host ms", 1, rank=10),
-    Column("agreement", "agreement", 3, rank=3),
+    Column("agreement", "agreement", 3, rank=2),
     Column("logprob", "log-prob", 3, rank=7),
     Column("logprob_std", "log-prob sd", rank=10),
     Column("logprob_diff", "log-prob - AR", 3, rank=4),
@@ -108,7 +110,7 @@ def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
         columns = tuple(column for column in candidates if set(cells[column]) - {"-"} or column.rank == 0)
         columns = tuple(column for column in columns if column.key not in redundant)
         table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
-        yield TextTable(title, columns, table, _notes(rows))
+        yield TextTable(title, columns, table, [*_notes(rows), *rounding_notes(done)])
 
 
 def _notes(rows: pd.DataFrame) -> list[str]:
@@ -129,6 +131,22 @@ def _notes(rows: pd.DataFrame) -> list[str]:
         names = "all cells" if 1 < len(cells) == len(done) else ", ".join(cells)
         notes.append(f"! {names}: {'; '.join(flags)}")
     return notes
+
+
+def rounding_notes(done: pd.DataFrame) -> list[str]:
+    """Say why a method can be exact and its outputs differ from the baseline's: one note for a table, or none."""
+    if "agreement" not in done or not len(done):
+        return []
+    dtype, greedy = str(done["dtype"].iloc[0]), float(done["temperature"].iloc[0]) == 0
+    exact = done[(done["verdict"] == "exact") & (done["agreement"] < 1)]
+    if not greedy or dtype not in HALF or exact.empty:
+        return []
+    lowest = exact["agreement"].min()
+    return [
+        f"exact with an agreement of {lowest:.2f} is no contradiction: in {dtype} a pass over several tokens rounds "
+        f"otherwise than a pass over one, a near tie then goes the other way, and all later tokens differ. The verdict "
+        f"is proved by enumeration and by equal greedy tokens in fp32."
+    ]
 
 
 def terminal(frame: pd.DataFrame, console: Console | None = None) -> None:

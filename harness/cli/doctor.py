@@ -13,6 +13,7 @@ from harness.cli.main import emit
 from harness.discover import load_all
 from harness.errors import StrideError
 from harness.plan import presets
+from harness.platform.extras import install_command
 from harness.platform.folders import cache_folder
 from harness.record import provenance
 from harness.registry import METHODS, TASKS
@@ -84,7 +85,7 @@ def _checks() -> list[dict[str, Any]]:
         add(
             f"extra {extra}",
             not missing,
-            "installed" if not missing else f"pip install 'stridebench[{extra}]'",
+            "installed" if not missing else install_command(extra),
         )
     isolation = sandbox.isolation()
     missing = isolation.missing()

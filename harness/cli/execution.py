@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -179,6 +180,25 @@ def _report(report: results.RunReport, counts: Mapping[str, Any], options: dict[
         report.print()
         click.echo("\n".join(f"wrote {path}" for path in written))
         click.echo(f"run: {store.address} ({_counted(counts)})")
+        click.echo("\n".join(next_steps(report.frame, store.address)))
+
+
+def next_steps(frame: pd.DataFrame, address: str) -> list[str]:
+    """What a user can do with a finished run, as commands with what each is for."""
+    done = frame[frame["status"] == "done"]
+    methods = done[done["role"] == "method"]
+    row = (methods if len(methods) else done).iloc[0]
+    place = Path(address)
+    run = shlex.quote(str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else address)
+    steps = {
+        f"stride show {run} {shlex.quote(str(row['cell']))}": "one cell, its outputs and acceptance by depth",
+        f"stride report {run}": "this table and its plots again",
+    }
+    if (done["temperature"] > 0).any():
+        steps[f"stride audit {run}"] = "were these tokens drawn from the model's distribution"
+    if len(methods):
+        steps[f"stride verify {row['method']}"] = "the proof behind a verdict"
+    return ["next:", *(f"  {command}    {purpose}" for command, purpose in steps.items())]
 
 
 def _unchecked(store: Store) -> bool:

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import itertools
 import math
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -163,6 +163,20 @@ def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Ta
     return tuple(out.values())
 
 
+def place_of(key: str, suite_keys: Container[str]) -> str:
+    """Where a key belongs that is unknown where it stands; empty: it is unknown everywhere."""
+    places = {
+        "dtype": "a backbone's entry: backbones: [{name: NAME, dtype: bf16}]",
+        "resources": "a backbone's entry",
+        "at": "a method's entry: methods: [{name: NAME, at: 1}]",
+        "limit": "a task's entry: tasks: [{name: NAME, limit: 4}]",
+        "sampling": "a task's entry: tasks: [{name: NAME, sampling: {temperature: 1}}]",
+        "roles": "the suite's report: report: {name: NAME, roles: {...}}",
+    }
+    place = places.get(key) or ("the suite itself, at its top level" if key in suite_keys else "")
+    return f"; {key} belongs to {place}" if place else ""
+
+
 METHOD_KEYS = ("at", "backbones")
 """Keys of a method's entry that say where it runs; the others are the method's own parameters."""
 
@@ -287,7 +301,8 @@ def build(kind: type[Any], name: str, params: Mapping[str, Any]) -> Any | list[t
     wrong = [
         (
             key,
-            f"{name} has no parameter {key!r}{did_you_mean(key, accepted)}; it has {', '.join(accepted) or 'none'}",
+            f"{name} has no parameter {key!r}{place_of(key, ()) or did_you_mean(key, accepted)}; "
+            f"it has {', '.join(accepted) or 'none'}",
         )
         for key in params
         if key not in accepted

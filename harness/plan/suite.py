@@ -278,6 +278,7 @@ def _say(fault: Any, loc: Loc) -> str:
     if fault["type"] == "extra_forbidden":
         inner = {"name", "dtype", "resources", *Resources.model_fields, "limit", "prompts", "tokens", "roles"}
         known_keys = Suite.model_fields if len(loc) == 1 else inner
-        return f"unknown key{did_you_mean(str(loc[-1]), list(known_keys))}"
+        key = str(loc[-1])
+        return f"unknown key{names.place_of(key, Suite.model_fields) or did_you_mean(key, list(known_keys))}"
     value = repr(fault["input"])
     return str(fault["msg"]) if fault["type"] == "missing" else f"{fault['msg']}; found {value[:80]}"

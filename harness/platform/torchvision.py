@@ -14,6 +14,7 @@ import torch
 
 from harness.errors import UsageError
 from harness.platform import stand_ins
+from harness.platform.extras import install_command
 
 OPERATORS = {
     "nms": "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor",
@@ -34,7 +35,7 @@ def ensure() -> None:
         return
     spec = find_spec("torchvision")
     if spec is None or not spec.submodule_search_locations:
-        raise UsageError("torchvision is not installed. Install the image extra: pip install 'stridebench[image]'")
+        raise UsageError(f"torchvision is not installed. Install the image extra: {install_command('image')}")
     if not _own_operators(Path(spec.submodule_search_locations[0])):
         _declare()
 

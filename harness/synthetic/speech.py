@@ -19,6 +19,7 @@ import numpy.typing as npt
 from jaxtyping import Float
 
 from harness.errors import DataMissing, UsageError
+from harness.platform.extras import install_command
 from harness.synthetic.speech_benchmark import SENTENCES
 
 RATE = 16_000
@@ -145,8 +146,7 @@ def _read_flac(path: Path) -> tuple[npt.NDArray[np.float32], int]:
         import soundfile
     except ImportError as error:
         raise UsageError(
-            f"{path.name} is FLAC, which needs the package soundfile ({error}). Install it: "
-            f"pip install 'stridebench[speech]'"
+            f"{path.name} is FLAC, which needs the package soundfile ({error}). Install it: {install_command('speech')}"
         ) from error
     samples, rate = soundfile.read(path, dtype="float32")
     return samples, rate

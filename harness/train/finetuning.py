@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from harness.errors import UsageError
+from harness.platform.extras import install_command
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ def with_low_rank(model: Any, tuning: Tuning, target_modules: str) -> Any:
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError as error:
-        raise UsageError("low-rank training needs peft: pip install 'stridebench[train]'") from error
+        raise UsageError(f"low-rank training needs peft: {install_command('train')}") from error
     config = LoraConfig(r=tuning.rank, lora_alpha=tuning.alpha, target_modules=target_modules)
     return get_peft_model(model, config)
 

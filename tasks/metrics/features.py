@@ -15,11 +15,12 @@ from torch import Tensor
 
 from harness.errors import UsageError
 from harness.platform import torchvision
+from harness.platform.extras import install_command
 from harness.record.outputs import Picture
 from tasks.metrics import image_weights as weights
 from tasks.metrics.image_stats import batches
 
-INSTALL = "Install the image extra: pip install 'stridebench[image]'"
+INSTALL = f"Install the image extra: {install_command('image')}"
 
 
 class FeatureNet(ABC):

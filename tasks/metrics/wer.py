@@ -22,6 +22,7 @@ import numpy as np
 
 from harness.core.task import SetScore
 from harness.errors import OutputError, UsageError
+from harness.platform.extras import install_command
 from harness.record.stats import resample_counts
 from tasks.metrics.image_stats import RESAMPLES
 
@@ -89,7 +90,7 @@ def corpus(transcripts: Sequence[Transcript]) -> dict[str, SetScore]:
     Raises:
         UsageError: another table of spellings than Whisper's is installed.
     """
-    missing = "Whisper's table of spellings is not installed: pip install 'stridebench[speech]'"
+    missing = f"Whisper's table of spellings is not installed: {install_command('speech')}"
     return {
         f"corpus_{name}": SetScore(None, len(transcripts), reason=missing)
         if name == "wer" and table() is None

@@ -17,6 +17,31 @@ def test_the_front_equals_the_one_by_hand() -> None:
     assert pareto.front(x, y) == [0, 1, 2]
 
 
+def panel_of(verdicts: list[str]) -> pareto.Panel:
+    cells = pd.DataFrame(
+        {
+            "label": list("abcd"),
+            "verdict": verdicts,
+            "role": ["baseline", "method", "method", "method"],
+            "speedup": [1.0, 2.0, 1.5, 1.2],
+            "speedup_n": 24,
+            "agreement": [1.0, 0.6, 0.9, 0.95],
+            "agreement_n": 24,
+        }
+    )
+    return pareto.Panel("t", "agreement", "agreement with AR", cells, None)
+
+
+def test_there_is_no_front_where_exactness_makes_the_quality_equal() -> None:
+    assert pareto.best(panel_of(["exact"] * 4)).empty
+    assert pareto.best(panel_of(["exact", "exact", "exact", "broken"])).empty
+
+
+def test_the_fastest_exact_cell_stands_for_all_exact_ones() -> None:
+    """b and c are exact, so that c's better figure is chance; d is approximate."""
+    assert list(pareto.best(panel_of(["exact", "exact", "exact", "approximate"]))["label"]) == ["d", "b"]
+
+
 def test_a_sweep_is_one_number_of_one_method(frame: pd.DataFrame) -> None:
     cells = frame[(frame["temperature"] == 0) & (frame["status"] == "done")].reset_index(drop=True)
     (sweep,) = pareto.sweeps(cells)
@@ -36,7 +61,7 @@ def test_figures_repeat_byte_for_byte_and_leave_matplotlib_alone(frame: pd.DataF
 def test_qualities_of_all_outputs_have_panels_and_lower_is_better_where_it_is(frame: pd.DataFrame) -> None:
     """Of FID 9 at 1x, 5 at 2x and 7 at 3x, the front keeps 5 and 7; of CLIP, which is better higher, 9 and 7."""
     cells = frame[(frame["temperature"] == 1) & (frame["status"] == "done") & frame["speedup"].notna()].head(3)
-    cells = cells.assign(speedup=[1.0, 2.0, 3.0], verdict="exact", role="method")
+    cells = cells.assign(speedup=[1.0, 2.0, 3.0], verdict="approximate", role="method")
     for key in ("set.fid", "set.clip_score"):
         cells = cells.assign(**{key: [9.0, 5.0, 7.0], f"{key}_low": 4.0, f"{key}_high": 10.0, f"{key}_n": 6})
     cells = cells.assign(**{"set.swapped": 0.5, "set.swapped_low": 0.4, "set.swapped_high": 0.6, "set.swapped_n": 6})

@@ -63,6 +63,29 @@ def test_markdown_escapes_pipes() -> None:
     assert "a\\|b" in tables.markdown(summarise(tiny(label="a|b")))
 
 
+@pytest.mark.parametrize(
+    ("change", "lines"),
+    [
+        ({}, 1),
+        ({"dtype": "fp32"}, 0),
+        ({"agreement": 1.0}, 0),
+        ({"verdict": "approximate"}, 0),
+        ({"temperature": 1}, 0),
+    ],
+)
+def test_a_line_says_why_an_exact_method_may_disagree_in_bf16(change: dict[str, object], lines: int) -> None:
+    row = {"dtype": "bf16", "temperature": 0.0, "verdict": "exact", "agreement": 0.66, **change}
+    notes = tables.rounding_notes(pd.DataFrame([row]))
+    assert len(notes) == lines and all("exact with an agreement of 0.66 is no contradiction" in note for note in notes)
+
+
+def test_the_predicted_speed_up_is_printed_at_80_columns(frame: pd.DataFrame) -> None:
+    out = io.StringIO()
+    tables.terminal(frame, Console(file=out, width=80))
+    for block in out.getvalue().split("not shown at this width: ")[1:]:
+        assert "predicted" not in block.split("\n")[0]
+
+
 def test_html_is_escaped() -> None:
     page = "".join(tables.html(summarise(tiny(label="<script>x</script>"))))
     assert "&lt;script&gt;" in page and "<script>" not in page

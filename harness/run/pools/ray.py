@@ -11,6 +11,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.plan.cells import Plan
+from harness.platform.extras import install_command
 from harness.run.pools import settings
 from harness.run.pools.pool import Ended, Pool
 from harness.run.pools.units import Needs, Unit, needs_of
@@ -26,7 +27,7 @@ def engine() -> Any:
     try:
         return importlib.import_module("ray")
     except ImportError as error:
-        raise UsageError("the ray executor needs the extra: pip install 'stridebench[ray]'") from error
+        raise UsageError(f"the ray executor needs the extra: {install_command('ray')}") from error
 
 
 @dataclass

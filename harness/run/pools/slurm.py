@@ -14,6 +14,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.plan.cells import Plan
+from harness.platform.extras import install_command
 from harness.run.pools import settings
 from harness.run.pools.pool import Ended, Pool
 from harness.run.pools.units import Needs, Unit, needs_of
@@ -29,7 +30,7 @@ def engine() -> Any:
     try:
         return importlib.import_module("submitit")
     except ImportError as error:
-        raise UsageError("the slurm executor needs the extra: pip install 'stridebench[slurm]'") from error
+        raise UsageError(f"the slurm executor needs the extra: {install_command('slurm')}") from error
 
 
 def check_cluster(options: settings.Slurm) -> None:

@@ -132,6 +132,24 @@ def test_the_error_of_an_unknown_key_proposes_the_nearest_one(write, case):
     assert f"did you mean {meant!r}" in lines_of(refused(path), path)[4]
 
 
+@pytest.mark.parametrize(
+    ("extra", "words"),
+    [
+        ("dtype: bf16\n", "dtype: unknown key; dtype belongs to a backbone's entry"),
+        ("limit: 2\n", "limit: unknown key; limit belongs to a task's entry"),
+        ("greedy_check: {temperature: 1}\n", "unknown key; temperature belongs to the suite itself, at its top level"),
+    ],
+)
+def test_a_key_that_is_known_elsewhere_says_where(write, extra, words):
+    path = write(BASE + extra)
+    assert words in lines_of(refused(path), path)[4]
+
+
+def test_a_methods_entry_says_where_another_entrys_key_belongs(write):
+    path = write("methods: [{name: sjd, limit: 2}]\nbackbones: [tabular]\ntasks: [tabular]\n")
+    assert "sjd has no parameter 'limit'; limit belongs to a task's entry" in refused(path)
+
+
 @pytest.mark.parametrize("entry", ["report: sjdp\n", "report: {name: sjdp}\n", "report:\n  roles: {}\n  name: sjdp\n"])
 def test_an_unknown_report_is_named_with_its_line_when_the_suite_is_read(write, entry):
     path = write(BASE + entry)

@@ -14,6 +14,7 @@ import torch
 from harness.core.task import Prompt, Scored
 from harness.errors import ContractError, UnknownNameError, UsageError, WeightsError
 from harness.platform import torchvision
+from harness.platform.extras import install_command
 from harness.record.outputs import Picture
 from tasks.metrics import aesthetic, diversity, frechet, hps, images, inception
 from tasks.metrics import clip as clips
@@ -464,7 +465,7 @@ class TestScore:
         monkeypatch.setitem(__import__("sys").modules, "open_clip", None)
         settings = images.Settings(clip_model=TINY, clip_weights=str(random_clip))
         score = images.score("clip_score", cell([noise(1)]), settings)["clip_score"]
-        assert score.value is None and "pip install 'stridebench[image]'" in score.reason
+        assert score.value is None and install_command("image") in score.reason
 
 
 class TestMean:
