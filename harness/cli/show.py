@@ -12,7 +12,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from harness.cli.main import emit
-from harness.errors import UnknownNameError, UsageError, printable, printable_line
+from harness.cli.show_prompt import show_prompt
+from harness.errors import UnknownNameError, UsageError, printable
 from harness.record.metrics import METRICS, acceptance_by_depth, totals, value
 from harness.record.store import Cell, Store
 
@@ -20,7 +21,7 @@ from harness.record.store import Cell, Store
 @click.command(name="show")
 @click.argument("run", type=click.Path(path_type=Path))
 @click.argument("cell", required=False)
-@click.option("--prompt", help="Print this prompt's output and steps.")
+@click.option("--prompt", help="Print this prompt, its output with every token by its origin, and its steps.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: the cell's meta and metrics.")
 def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> None:
     """Print a cell's verdict, metrics, acceptance by depth and outputs.
@@ -43,7 +44,7 @@ def command(run: Path, cell: str | None, prompt: str | None, as_json: bool) -> N
         return
     finished = store.cell(match_cell(store, cell))
     if prompt is not None:
-        _show_prompt(finished, prompt, as_json)
+        show_prompt(finished, prompt, as_json)
         return
     document = _document(finished)
     if as_json:
@@ -116,17 +117,3 @@ def _print(document: dict[str, Any], cell: Cell) -> None:
             escape(printable(text)),
         )
     console.print(samples)
-
-
-def _show_prompt(cell: Cell, prompt: str, as_json: bool) -> None:
-    prompt = printable_line(prompt)  # as it is stored
-    samples = cell.samples[(cell.samples["prompt"] == prompt) & ~cell.samples["warmup"].astype(bool)]
-    if samples.empty:
-        raise UnknownNameError("prompt of this cell", prompt, set(cell.samples["prompt"]))
-    steps = cell.steps[(cell.steps["prompt"] == prompt) & ~cell.steps["warmup"].astype(bool)]
-    if as_json:
-        emit({"samples": samples.to_dict("records"), "steps": steps.to_dict("records")})
-        return
-    for _, row in samples.iterrows():
-        click.echo(printable(row["text"] if row["status"] == "ok" else row["error"]))
-    click.echo(printable(steps.drop(columns=["prompt", "warmup"]).to_string(index=False)))

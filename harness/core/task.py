@@ -34,6 +34,12 @@ class Prompt:
     data: Mapping[str, Any] = field(default_factory=dict)
     messages: tuple[Mapping[str, str], ...] = ()
 
+    def shown(self) -> str:
+        """The prompt as a view prints it: its text, its messages with their roles, or nothing."""
+        if self.text is not None:
+            return self.text
+        return "\n".join(f"{message['role']}: {message['content']}" for message in self.messages)
+
 
 class Task(ABC):
     """A data set: its prompts in a fixed order and its own score of an output.

@@ -108,6 +108,9 @@ class Sample:
         leading: the largest probabilities at T = 1, equally many a token; only of a baseline's picture.
         completion: tokens up to the first end-of-text id, which is included: fewer than ``tokens`` where a canvas is
             filled behind it. None in a run made before this was stored.
+        prompt_text: what the model was asked, for views; "" where the prompt is no text, and in older runs.
+        pieces: the text that each token adds to the output (`harness.record.origins`); none where there is no
+            tokenizer, and in older runs.
         audit: the bets on the output at T > 0 (`harness.audit.bets.Bets`), or the reason why there are none.
     """
 
@@ -131,6 +134,8 @@ class Sample:
     regions: tuple[str, ...] = ()
     stages: dict[str, int] = field(default_factory=dict)
     leading: tuple[float, ...] = ()
+    prompt_text: str = ""
+    pieces: tuple[str, ...] = ()
     start_ns: int = 0
     start_nfe: int = 0
     start_draft_nfe: int = 0
@@ -157,6 +162,7 @@ class Record:
         sample["logprobs"] = tuple(sample["logprobs"])
         sample["regions"] = tuple(sample.get("regions", ()))
         sample["leading"] = tuple(sample.get("leading", ()))
+        sample["pieces"] = tuple(sample.get("pieces", ()))
         steps = (Step(**{**step, **{k: tuple(step.get(k, ())) for k in LISTS}}) for step in plain["steps"])
         return Record(Sample(**sample), tuple(steps))
 

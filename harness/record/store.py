@@ -60,7 +60,14 @@ SAMPLES = pa.schema(
         "diverged_at": _INT,
     }
     | {"margin": _REAL, "scores": _TEXT, "open_ns": _INT, "output": _TEXT, "regions": pa.list_(_TEXT)}
-    | {"stages": _TEXT, "leading": pa.list_(_REAL), "audit": _TEXT, "sha256": _TEXT}
+    | {
+        "stages": _TEXT,
+        "leading": pa.list_(_REAL),
+        "prompt_text": _TEXT,
+        "pieces": pa.list_(_TEXT),
+        "audit": _TEXT,
+        "sha256": _TEXT,
+    }
     | dict.fromkeys((*STARTS, "completion"), _INT)
 )
 _KINDS = {"float": _REAL, "tuple[int, ...]": pa.list_(_INT), "tuple[float, ...]": pa.list_(_REAL)}
@@ -553,7 +560,8 @@ def _samples(records: Sequence[Record]) -> pa.Table:
     rows = []
     for sample in (record.sample for record in records):
         row = asdict(sample)
-        row["text"], row["error"] = _utf8(sample.text), _utf8(sample.error)
+        row |= {name: _utf8(row[name]) for name in ("text", "error", "prompt_text")}
+        row["pieces"] = [_utf8(piece) for piece in sample.pieces]
         for name in ("scores", "stages", "audit"):
             row[name] = json.dumps(row[name], sort_keys=True)
         row["sha256"] = hashlib.sha256(",".join(map(str, sample.tokens)).encode()).hexdigest()

@@ -35,7 +35,7 @@ class Attempt:
 def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slot: Slot | None) -> Attempt:
     """Decode a prompt; whatever a method raises becomes a failed sample."""
     backbone = group.backbone
-    sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category)
+    sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category, prompt_text=prompt.shown())
     try:
         stopwatch = Stopwatch(clock_for(backbone.device))
         begin = stopwatch.clock.stamp()

@@ -19,6 +19,7 @@ from harness.platform.surroundings import restored
 from harness.proof.divergence import diverge
 from harness.record import outputs
 from harness.record.columns import Record, Sample
+from harness.record.origins import pieces
 from harness.run.attempt import NO_OUTPUT, Attempt, one_line
 from harness.run.auditing import audited_sample
 from harness.run.loading import LoadedGroup
@@ -137,7 +138,7 @@ class Scorer:
             return sample  # the suite asked for fewer tokens than a picture has
         output = self._backbone.decode(sample.tokens)
         if isinstance(output, str):
-            sample = replace(sample, text=output)
+            sample = replace(sample, text=output, pieces=pieces(self._backbone.decode, sample.tokens))
         else:
             sample = replace(sample, output=self._store.keep_output(cell.id, sample, output))
         if task.metrics and (self._options.allow_code or not task.runs_code):

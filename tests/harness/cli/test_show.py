@@ -1,14 +1,18 @@
-"""Which cell `stride show` takes: an id, its beginning, or parts of it that no other cell has."""
+"""Which cell `stride show` takes, and how it shows a prompt."""
 
 from __future__ import annotations
 
+import re
 from types import SimpleNamespace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from harness.cli.show import match_cell
+from harness.cli.show_prompt import show_prompt
 from harness.errors import UnknownNameError, UsageError
+from harness.record.store import Cell
 
 IDS = (
     "prompt_lookup.smollm2-135m.bf16.T0.humaneval-d77e43b4",
@@ -36,3 +40,38 @@ def test_parts_of_several_cells_list_them() -> None:
 def test_an_unknown_cell_is_an_error_with_the_known_ones() -> None:
     with pytest.raises(UnknownNameError, match="there is no cell 'medusa'"):
         match_cell(STORE, "medusa")
+
+
+STEP = {"prompt": "a/1", "repetition": 0, "warmup": False, "wall_ns": 2_000_000, "forced": 0}
+
+
+def cell_of(**columns: Any) -> Cell:
+    sample = {"prompt": "a/1", "repetition": 0, "warmup": False, "status": "ok", "error": None, "tokens": [1, 2, 3]}
+    steps = [
+        {**STEP, "step": 0, "drafted": 2, "tested": 2, "accepted": 1, "emitted": 2},
+        {**STEP, "step": 1, "drafted": 0, "tested": 0, "accepted": 0, "emitted": 1},
+    ]
+    return Cell("c", {}, pd.DataFrame([{**sample, "text": "one two", **columns}]), pd.DataFrame(steps))
+
+
+def test_a_prompt_is_shown_with_its_output_by_origin_and_its_steps(capsys: pytest.CaptureFixture[str]) -> None:
+    show_prompt(cell_of(prompt_text="count \x1b[2J", pieces=["one", " t", "wo"]), "a/1", as_json=False)
+    text = capsys.readouterr().out
+    assert "prompt\ncount \\x1b[2J\n" in text and "one two\n" in text
+    for line in ("accepted 1: drafted, and accepted", "corrected 1: drawn in the place", "decoded 1: drawn without"):
+        assert line in text
+    assert re.search(r"0 .* 2 .* 2 .* 1 .* 2 .* 0 .* 2\.0 .* one t ", text)
+
+
+def test_tokens_are_coloured_on_a_terminal(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    show_prompt(cell_of(prompt_text="x", pieces=["one", " t", "wo"]), "a/1", as_json=False)
+    assert "\x1b[32mone\x1b[0m\x1b[31m t\x1b[0m" in capsys.readouterr().out
+
+
+def test_a_run_without_texts_of_tokens_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    show_prompt(cell_of(), "a/1", as_json=False)
+    text = capsys.readouterr().out
+    assert "the run does not hold it" in text and "one two" in text
+    assert "holds no text of single tokens" in " ".join(text.split())
