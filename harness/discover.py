@@ -49,6 +49,32 @@ RECIPES = (
 )
 """Modules that register recipes; only `stride train` reads them."""
 
+TRAINED = {
+    "drafter": (
+        *("blockwise-embedded-code", "blockwise-embedded-image", "blockwise-smollm2-135m"),
+        *("eagle1-embedded-code", "eagle1-embedded-digits-l", "eagle1-embedded-digits-s", "eagle1-embedded-image"),
+        *("eagle1-smollm2-135m", "eagle3-embedded-code", "eagle3-smollm2-135m"),
+        *("medusa-embedded-code", "medusa-embedded-image", "medusa-smollm2-135m"),
+        *("medusa2-embedded-code", "medusa2-smollm2-135m"),
+    ),
+    "adapter": (
+        *("cross-regression-embedded-code", "cross-regression-smollm2-135m", "cross-regression-whisper-base"),
+        *(f"cross-regression-l{a}-{b}-embedded-code" for a, b in ((0, 0), (0, 1), (0, 3), (1, 1), (1, 3), (1, 4))),
+        *(f"cross-regression-l{a}-{b}-embedded-code" for a, b in ((2, 3), (2, 4), (4, 4))),
+        *(f"cross-regression-l{a}-{b}-smollm2-135m" for a, b in ((0, 7), (0, 14), (0, 22), (8, 14), (8, 22))),
+        *(f"cross-regression-l{a}-{b}-smollm2-135m" for a, b in ((8, 29), (15, 22), (15, 29), (23, 29))),
+    ),
+    "heads": ("xspecmesh-cross", "xspecmesh-cross-full", "xspecmesh-cross-lora", "xspecmesh-mlp", "xspecmesh-mlp-lora"),
+    "samplers": ("mulo-2x", "mulo-2x-gan"),
+    "backbone": (
+        *("cllm-embedded-code", "code", "digits-l", "digits-s", "emoji-image", "emoji-image-8x8", "emoji-image-small"),
+        *("emoji-vq", "shapes-mesh", "shapes-mesh-truncated", "smollm2-drafter"),
+        *("sudoku-ar", "sudoku-masked", "sudoku-masked-cosine", "sudoku-masked-log-linear"),
+    ),
+}
+"""Recipes by kind, so that lists and dry runs name one without importing torch; ``RECIPES`` holds the same names."""
+SERVED = {"heads": ("embedded-mesh",), "samplers": ("embedded-image", "embedded-image-small")}
+"""The backbones that recipes of these kinds train for; their names do not end in one."""
 
 PACKAGES = ("methods", "tasks", "reports")
 """Our packages beside this one, whose names a user's own files may have too."""
@@ -120,6 +146,31 @@ def shipped(name: str) -> Path:
     return Path(__file__).parent / "backbones" / "weights" / name
 
 
+def find_component(name: str, backbone: str = "") -> Path | None:
+    """The folder of a trained component, whatever it was trained for; NAME-BACKBONE is preferred to NAME."""
+    own = f"{name}-{backbone}" if backbone else name
+    places = (shipped(own), shipped(name), Path(name).expanduser())
+    return next((folder for folder in places if (folder / "config.json").is_file()), None)
+
+
+def recipe(kind: str, name: str, backbone: str = "") -> str | None:
+    """The recipe that trains a component for a backbone; None: there is none."""
+    names = TRAINED.get(kind, ())
+    own = f"{name}-{backbone}" if backbone else name
+    serves = backbone in ("", *SERVED.get(kind, ()))
+    return own if own in names else name if name in names and serves else None
+
+
+def kind_of(recipe_name: str) -> str | None:
+    """The kind of a recipe; None: there is no such recipe."""
+    return next((kind for kind, names in TRAINED.items() if recipe_name in names), None)
+
+
+def train_command(kind: str, name: str) -> str:
+    """The command that trains a recipe into the package."""
+    return f"stride train {kind} {name} --out {shipped(name)}"
+
+
 def component(kind: str, name: str, backbone: str = "", fingerprint: str = "") -> Path:
     """The folder of a method's trained component: one of the package by name, or a path.
 
@@ -132,16 +183,14 @@ def component(kind: str, name: str, backbone: str = "", fingerprint: str = "") -
     Raises:
         WeightsError: it is not there, or is tied to other weights; says how to make it.
     """
-    own = f"{name}-{backbone}" if backbone else name
-    places = (shipped(own), shipped(name), Path(name).expanduser())
-    match = next((folder for folder in places if (folder / "config.json").is_file()), None)
-    recipe = "NAME" if "/" in name else own if kind in ("drafter", "adapter") else name  # made for one backbone
+    match = find_component(name, backbone)
     if match is None:
         for_it = f" for {backbone}" if backbone else ""
-        raise WeightsError(
-            f"no {kind} {name!r} came with the package{for_it}, and there is no such folder; to train: "
-            f"stride train {kind} {recipe} --out {shipped(recipe)}"
+        made_by = recipe(kind, name, backbone)
+        remedy = (
+            f"to train: {train_command(kind, made_by)}" if made_by else f"no recipe of `stride train {kind}` is for it"
         )
+        raise WeightsError(f"no {kind} {name!r} came with the package{for_it}, and there is no such folder; {remedy}")
     if fingerprint and (tied := _tied(match)) not in ("", fingerprint):
         raise WeightsError(
             f"the {kind} in {match} was trained for other weights ({tied[:12]}) than those of {backbone} "
@@ -156,6 +205,15 @@ def _tied(folder: Path) -> str:
         return str(json.loads((folder / "config.json").read_text(encoding="utf-8")).get("fingerprint", ""))
     except (OSError, ValueError, AttributeError):
         return ""
+
+
+def tied_backbone(folder: Path) -> str:
+    """The backbone that a component was made for, by its configuration; "" where it names none."""
+    try:
+        named = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("backbone", "")
+    except (OSError, ValueError, AttributeError):
+        return ""
+    return str(named).partition(" ")[0]
 
 
 def suite_folder() -> Path:

@@ -32,7 +32,7 @@ def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> No
     stride list                  everything but the matrix
     stride list methods          claims, and what each does
     stride list methods sjdpp    its claims, requirements, source, and parameters with their defaults
-    stride list matrix           every method on every backbone: runs, or the requirement that it lacks
+    stride list matrix           every method on every backbone: runs, needs a part, needs weights, or cannot
     stride list backbones --long
     stride list backbones --json
     """

@@ -35,6 +35,7 @@ VERBS = {
     "nightly": "run, gate and history of a suite, with one exit code",
     "history": "figures night by night, and the commits where they changed",
     "layers": "what an adapter changes in a model's hidden rows, layer by layer",
+    "papers": "each table and figure of the papers: whether this machine can make it, and if not, why",
     "cost": "operations and GPU hours of training: a paper's table beside ours",
     "bench": "our speed against transformers', interleaved",
     "doctor": "what this machine has, and what is missing",
@@ -105,7 +106,11 @@ def strict(value: Any) -> Any:
 def only_lists(arguments: Sequence[str]) -> bool:
     """Whether a command line prints texts alone: a list, the cells of a run, or help."""
     verb, options = arguments[:1], set(arguments[1:])
-    return verb == ["list"] or (verb == ["run"] and "--dry-run" in options) or bool(options & {"--help", "-h"})
+    return (
+        verb in (["list"], ["papers"])
+        or (verb == ["run"] and "--dry-run" in options)
+        or bool(options & {"--help", "-h"})
+    )
 
 
 def _show_warning(

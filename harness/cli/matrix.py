@@ -1,28 +1,30 @@
-"""The matrix of `stride list`: every method on every backbone, and the reason where it does not run."""
+"""The matrix of `stride list`: every method on every backbone, and what is missing where it does not run."""
 
 from __future__ import annotations
 
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import click
 from rich.console import Console
 from rich.table import Table
 
 from harness.plan import contract, presets
-from harness.plan.compatibility import LACKS, incompatibility
+from harness.plan.compatibility import LACKS
+from harness.plan.outcomes import WORDS, Outcomes
 
 
 def rows() -> list[dict[str, Any]]:
-    """One row for each pair: it runs, or the reason why not."""
-    pairs = []
+    """One row for each pair: its outcome, the reason, and the command that makes or fetches what is missing."""
+    pairs, outcomes = [], Outcomes()
     specs = presets.by_name()
     for name, settings in contract.usable_methods():
         method = contract.default_of(settings)
         for backbone in specs.values():
-            reason = incompatibility(method, backbone)
-            outcome = "skipped" if reason else "runs"
-            pairs.append(
-                {"name": name, "kind": "matrix", "backbone": backbone.name, "outcome": outcome, "reason": reason}
-            )
+            outcome = outcomes.of(method, backbone)
+            pair = {"name": name, "kind": "matrix", "backbone": backbone.name}
+            pairs.append({**pair, "outcome": outcome.word, "reason": outcome.reason, "command": outcome.command})
     return pairs
 
 
@@ -30,7 +32,7 @@ def show(console: Console, pairs: list[dict[str, Any]]) -> None:
     """Backbones with the same outcome for every method share a column; their names follow."""
     outcomes: dict[str, list[str]] = {}
     for row in pairs:
-        outcomes.setdefault(row["backbone"], []).append(_short(row["reason"]))
+        outcomes.setdefault(row["backbone"], []).append(_short(row))
     alike: dict[tuple[str, ...], list[str]] = {}
     for backbone, column in outcomes.items():
         alike.setdefault(tuple(column), []).append(backbone)
@@ -48,11 +50,34 @@ def show(console: Console, pairs: list[dict[str, Any]]) -> None:
     for index, backbones in enumerate(alike.values()):
         names.add_row(_letter(index), ", ".join(backbones))
     console.print(names)
+    counts = Counter(row["outcome"] for row in pairs)
+    console.print(f"{len(pairs)} pairs: " + ", ".join(f"{counts[word]} {word}" for word in WORDS))
+    _show_commands(pairs)
+
+
+def _show_commands(pairs: list[dict[str, Any]]) -> None:
+    """Print each command once, with the pairs that need it."""
+    needing: dict[str, list[str]] = {}
+    for row in pairs:
+        if row["command"]:
+            needing.setdefault(row["command"], []).append(f"{row['name']} on {row['backbone']}")
+    for command, names in needing.items():
+        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
+        click.echo(f"# {', '.join(names[:2])}{more}")
+        click.echo(_from_here(command).replace(" --out ", " \\\n    --out "))
+
+
+def _from_here(command: str) -> str:
+    """The command with its folder from the working directory, where that is shorter."""
+    return command.replace(f"{Path.cwd()}/", "")
 
 
 def _letter(index: int) -> str:
     return chr(ord("A") + index) if index < 26 else f"A{index}"
 
 
-def _short(reason: str | None) -> str:
-    return "runs" if reason is None else reason.replace(LACKS, "lacks")
+def _short(row: dict[str, Any]) -> str:
+    """The outcome; of what cannot run, why."""
+    if row["outcome"] != "cannot":
+        return str(row["outcome"])
+    return str(row["reason"]).replace(LACKS, "lacks").replace(f" for {row['backbone']} is here", "")

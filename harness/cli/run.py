@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ import click
 from harness.cli.main import emit
 from harness.cli.overrides import read, suite_of
 from harness.discover import declare_all
+from harness.plan import presets
 from harness.plan.cells import Plan, expand
 from harness.plan.estimate import estimate
+from harness.plan.outcomes import WORDS, Outcome, Outcomes
 from harness.platform.quiet import stdout_on_stderr
 
 EXECUTORS = ("serial", "ray", "slurm")
@@ -116,19 +119,31 @@ def command(name: str | None, **options: Any) -> None:
 
 
 def _print_plan(plan: Plan, as_json: bool) -> None:
-    rows = [plan.meta(cell) for cell in plan.cells]
-    most = estimate(plan)
+    by_cell, most = _outcomes(plan), estimate(plan)
     if as_json:
-        emit({"cells": rows, "estimate": asdict(most)})
+        rows = [(plan.meta(cell), by_cell[cell.id]) for cell in plan.cells]
+        cells = [{**row, "outcome": outcome.word, "command": outcome.command} for row, outcome in rows]
+        emit({"cells": cells, "estimate": asdict(most)})
         return
-    for cell in plan.cells:
-        click.echo(f"{cell.id}: {'skipped: ' + cell.skip if cell.skip else 'runs'}")
+    for cell, outcome in by_cell.items():
+        click.echo(f"{cell}: {outcome.text}")
+    counts = Counter(outcome.word for outcome in by_cell.values())
+    click.echo(", ".join(f"{counts[word]} {word}" for word in WORDS))
     click.echo(f"{len(plan.runnable)} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
     if most.seconds is not None:
         machine = "on a CPU that reads 6 GB/s, at one token a pass"
         click.echo(f"about {_duration(most.seconds)} {machine}; proofs and scores come on top")
     for name in most.unsized:
         click.echo(f"the picture of {name} is known when it is loaded; until then its budget counts")
+
+
+def _outcomes(plan: Plan) -> dict[str, Outcome]:
+    """The outcome of each cell, by its id."""
+    outcomes, specs = Outcomes(), {cell.backbone: presets.resolve(cell.backbone) for cell in plan.cells}
+    return {
+        cell.id: Outcome("cannot", cell.skip) if cell.skip else outcomes.of(cell.method, specs[cell.backbone])
+        for cell in plan.cells
+    }
 
 
 def _duration(seconds: float) -> str:

@@ -471,7 +471,7 @@ class TestBadInput:
     def test_samplers_that_are_missing_or_do_not_fit_are_refused(self, scales: Path) -> None:
         large, small = (presets.load(name, "fp32") for name in ("large", "small"))
         with pytest.raises(
-            WeightsError, match=r"no samplers 'mulo-9x' .*to train: stride train samplers mulo-9x --out"
+            WeightsError, match=r"no samplers 'mulo-9x' .*no recipe of .stride train samplers. is for it"
         ):
             decoded_with_draws(MuLoSD("small", "mulo-9x"), large, small, CAPTION, 0)
         other = Pair(Shape(2, CODES + 1, 1, 8, 1))

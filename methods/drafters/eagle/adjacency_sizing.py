@@ -75,13 +75,7 @@ class Rule:
         return Size(depth, min(max(base.width - sign * self.step_k, low), high, vocabulary))
 
     def used(self, size: Size, accepted: int, forced: int = 0) -> float:
-        """alpha of a tree.
-
-        Args:
-            size: of the tree.
-            accepted: accepted drafts that were free.
-            forced: levels of the tree whose position allows one token only.
-        """
+        """alpha of a tree of which ``accepted`` free drafts were accepted and ``forced`` levels have no choice."""
         levels = size.depth + (self.alpha == "levels")
         return (accepted + (self.alpha == "printed")) / max(1, levels - forced)
 

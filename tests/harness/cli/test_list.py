@@ -15,6 +15,8 @@ from harness.cli import list as verb
 from harness.cli import matrix
 from harness.core.capabilities import Requirement
 from harness.plan import presets
+from harness.plan.compatibility import incompatibility
+from harness.plan.outcomes import WORDS
 from harness.registry import BACKBONES, METHODS
 from tests.support.cli import stride
 
@@ -107,7 +109,7 @@ def test_the_matrix_and_its_table_have_every_pair(monkeypatch: pytest.MonkeyPatc
     assert {(row["name"], row["backbone"]) for row in rows} == {(m, b) for m in METHODS for b in presets.by_name()}
     assert len(rows) == len(list(METHODS)) * len(presets.by_name())
     for row in rows:
-        assert (row["outcome"] == "runs") == (row["reason"] is None) and row["outcome"] in ("runs", "skipped")
+        assert (row["outcome"] == "runs") == (row["reason"] is None) and row["outcome"] in WORDS
     text = printed(monkeypatch, "matrix")
     assert max(map(len, text.splitlines())) <= WIDTH
     assert all(name in text for name in (*METHODS, *presets.by_name()))
@@ -156,20 +158,25 @@ def others(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_an_unsuitable_drafter_is_a_reason(others: None, backbone: str, drafter: str, says: str | None) -> None:
     method: Any = DraftingMethod(drafter)
-    reason = matrix.incompatibility(method, presets.by_name()[backbone])
+    reason = incompatibility(method, presets.by_name()[backbone])
     assert (reason is None) if says is None else (reason is not None and says in reason)
 
 
 def test_an_unmet_requirement_is_named_before_the_drafter(others: None) -> None:
     method: Any = DraftingMethod("nonesuch", frozenset({Requirement.GRID}))
-    assert matrix.incompatibility(method, presets.by_name()["llama2-7b"]) == "the backbone does not offer GRID"
+    assert incompatibility(method, presets.by_name()["llama2-7b"]) == "the backbone does not offer GRID"
 
 
 def test_backbones_with_equal_outcomes_share_a_column(monkeypatch: pytest.MonkeyPatch) -> None:
     from rich.console import Console
 
     pairs = [
-        {"name": m, "backbone": b, "reason": "the backbone does not offer GRID" if (m, b) == ("sjd", "odd") else None}
+        {"name": m, "backbone": b, "command": ""}
+        | (
+            {"outcome": "cannot", "reason": "the backbone does not offer GRID"}
+            if (m, b) == ("sjd", "odd")
+            else {"outcome": "runs", "reason": None}
+        )
         for m in ("jacobi", "sjd")
         for b in ("one", "two", "odd")
     ]

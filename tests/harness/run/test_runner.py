@@ -160,7 +160,7 @@ def test_a_loaded_backbone_meets_the_requirements_of_its_preset(name, loaded):
 def test_an_unmet_requirement_is_a_skip_that_names_it(tmp_path, plug):
     plug(METHODS, "needs_a_grid", NeedsAGrid)
     rows = {row["name"]: row for row in stride("list", "matrix", "--json").document if row["backbone"] == "tabular"}
-    assert rows["needs_a_grid"]["outcome"] == "skipped" and "GRID" in rows["needs_a_grid"]["reason"]
+    assert rows["needs_a_grid"]["outcome"] == "cannot" and "GRID" in rows["needs_a_grid"]["reason"]
     words = ("--method", "needs_a_grid", "--method", "sjd", "--backbone", "tabular", "--task", "tabular")
     result = stride("run", *words, "--set", "prove=false", "--limit", 2, "--out", tmp_path / "run", "--json")
     assert (result.code, result.document["done"], result.document["skipped"]) == (0, 2, 1)

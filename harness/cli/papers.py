@@ -1,0 +1,87 @@
+"""`stride papers`: each table and figure of the papers, and whether this machine can make it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from harness.cli.main import emit
+from harness.discover import declare_all
+from harness.plan import presets
+from harness.plan.compatibility import vocabulary
+from harness.plan.outcomes import Outcome, Outcomes
+from harness.registry import METHODS
+from reports.papers.items import Item, items
+
+WORDS = ("yes", "needs weights", "no")
+
+
+@click.command(name="papers")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: [{paper, item, outcome, why}].")
+def command(as_json: bool) -> None:
+    """List each table and figure of the five papers: yes, needs weights, or no and why.
+
+    An item is judged on the paper's own models. The table shows the first reason of several, --json all of them.
+
+    \b
+    stride papers
+    stride papers --json
+    """
+    declare_all()
+    outcomes = Outcomes()
+    rows = [row(outcomes, paper, item) for paper, listed in items().items() for item in listed]
+    if as_json:
+        emit(rows)
+        return
+    table = Table("paper", "item", "outcome", "why", box=None, header_style="bold")
+    for one in rows:
+        table.add_row(one["paper"], one["item"], one["outcome"], _short(one["why"]))
+    Console().print(table)
+    counts = Counter(one["outcome"] for one in rows)
+    click.echo(f"{len(rows)} tables and figures: " + ", ".join(f"{counts[word]} {word}" for word in WORDS))
+
+
+def _short(why: str) -> str:
+    """The first reason, and what makes the item."""
+    reasons = why.split("; ")
+    between = [f"{len(reasons) - 2} more"] if len(reasons) > 2 else []
+    return "; ".join(dict.fromkeys([reasons[0], *between, reasons[-1]]))
+
+
+def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
+    """The outcome of an item: no where one of its cells cannot be made, else needs weights where one lacks some."""
+    cells = [
+        outcomes.of(METHODS.get(cells.method)(**cells.options), presets.resolve(model))
+        for cells in item.cells
+        for model in cells.models
+    ]
+    cells += [_size(model) for model in item.models]
+    outcome, reason = _judged(item, cells)
+    made_by = f"stride run {item.suite}" if item.suite else item.made_by
+    if item.suite and outcome != "yes" and not item.suite.endswith("_real"):
+        made_by += " fills it from models that are here"
+    why = "; ".join(text for text in (reason, made_by) if text)
+    return {"paper": paper, "item": item.item, "outcome": outcome, "why": why}
+
+
+def _judged(item: Item, cells: list[Outcome]) -> tuple[str, str]:
+    """The outcome, and why it is not yes."""
+    if item.why:
+        return "no", item.why
+    for word in ("cannot", "needs a part"):
+        reasons = [cell.command or str(cell.reason) for cell in cells if cell.word == word]
+        if reasons:
+            return "no", "; ".join(dict.fromkeys(reasons))
+    commands = dict.fromkeys(cell.command for cell in cells if cell.word == "needs weights")
+    return ("needs weights", "; ".join(commands)) if commands else ("yes", "")
+
+
+def _size(model: str) -> Outcome:
+    """Whether a model's number of token ids is known; its weights say it."""
+    spec = presets.resolve(model)
+    known = vocabulary(spec) is not None or spec.ready()
+    return Outcome("runs") if known else Outcome("needs weights", None, f"stride fetch {model}")

@@ -1,0 +1,118 @@
+"""What becomes of a method on a backbone, decided without loading: it runs, lacks a part or weights, or cannot run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from harness import discover
+from harness.core.method import Method
+from harness.errors import StrideError
+from harness.plan import presets
+from harness.plan.compatibility import incompatibility
+from harness.plan.presets import Spec
+
+Word = Literal["runs", "needs a part", "needs weights", "cannot"]
+WORDS: tuple[Word, ...] = ("runs", "needs a part", "needs weights", "cannot")
+TOYS = ("tabular", "masked_tabular")
+"""Adapters whose backbones make a toy of any drafter and component."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What becomes of a pair.
+
+    Args:
+        word: runs; needs a part: a drafter, heads, an adapter or samplers that a recipe trains; needs weights: of the
+            backbone or of a drafter; cannot.
+        reason: why it does not run; None where it does.
+        command: what makes or fetches what is missing; "" where nothing does.
+    """
+
+    word: Word
+    reason: str | None = None
+    command: str = ""
+
+    @property
+    def text(self) -> str:
+        """In one line."""
+        return ": ".join(part for part in (self.word, self.command or self.reason) if part)
+
+
+class Outcomes:
+    """Outcomes of pairs. Whether weights are here is looked up once a backbone."""
+
+    def __init__(self) -> None:
+        self._missing: dict[str, Outcome | None] = {}
+        self._pairs: dict[tuple[Method[Any], str], Outcome] = {}
+
+    def of(self, method: Method[Any], backbone: Spec) -> Outcome:
+        """The outcome of a method on a backbone. A part that no recipe trains ends it, whatever else is missing."""
+        pair = (method, backbone.name)
+        if pair not in self._pairs:
+            self._pairs[pair] = self._of(method, backbone)
+        return self._pairs[pair]
+
+    def _of(self, method: Method[Any], backbone: Spec) -> Outcome:
+        if reason := incompatibility(method, backbone):
+            return Outcome("cannot", reason)
+        if backbone.adapter in TOYS:
+            return Outcome("runs")
+        parts = [outcome for kind, name in method.components if (outcome := _part(kind, name, backbone))]
+        specs = [backbone, *(presets.resolve(name) for name in map(_base, method.drafters()) if name != "self")]
+        weights = [outcome for spec in specs if (outcome := self._weights(spec))]
+        impossible = [outcome for outcome in (*parts, *weights) if outcome.word == "cannot"]
+        return next(iter((*impossible, *weights, *parts)), Outcome("runs"))
+
+    def _weights(self, spec: Spec) -> Outcome | None:
+        if spec.name not in self._missing:
+            self._missing[spec.name] = _weights(spec)
+        return self._missing[spec.name]
+
+
+def _base(drafter: str) -> str:
+    """The backbone of a drafter's name, without what varies it."""
+    return drafter if drafter.startswith(("hub:", "gguf:")) else drafter.partition(":")[0]
+
+
+def _weights(spec: Spec) -> Outcome | None:
+    """What is missing of a backbone; None: nothing is, or that cannot be told before it is loaded."""
+    try:
+        if spec.ready():
+            return None
+    except StrideError as error:
+        return Outcome("cannot", str(error))
+    for name in (folder.partition("/")[0] for folder in spec.shipped()):
+        if kind := discover.kind_of(name):
+            reason = f"the weights {name} did not come with the package"
+            return Outcome("needs weights", reason, discover.train_command(kind, name))
+    return Outcome("needs weights", f"the weights of {spec.name} are not on this machine", f"stride fetch {spec.name}")
+
+
+def _served(kind: str, folder: Path) -> tuple[str, ...]:
+    """The backbones that a component is for; of the package's own, those of its recipe; empty: it does not say."""
+    tied = discover.tied_backbone(folder)
+    own = discover.SERVED.get(kind, ()) if folder == discover.shipped(folder.name) else ()
+    return (tied,) if tied else own
+
+
+def _own_folders(spec: Spec) -> set[str]:
+    """Recipes that tuned the backbone: what they trained beside it is for it, and not for its base model."""
+    return {folder.partition("/")[0] for folder in spec.shipped()}
+
+
+def _part(kind: str, name: str, backbone: Spec) -> Outcome | None:
+    """What is missing of a component; None: nothing is."""
+    folder = discover.find_component(name, backbone.name)
+    tied = () if folder is None else _served(kind, folder)
+    if folder is not None and (not tied or backbone.name in tied or folder.name in _own_folders(backbone)):
+        return None
+    missing = (
+        f"no {kind} {name!r} for {backbone.name} is here" if folder is None else f"the {kind} {name!r} is for {', '.join(tied)}"
+    )
+    tuned = name in _own_folders(backbone) and discover.kind_of(name) == kind
+    recipe = name if tuned else discover.recipe(kind, name, backbone.name)
+    if recipe is None:
+        return Outcome("cannot", f"{missing}, and no recipe trains one")
+    return Outcome("needs a part", missing, discover.train_command(kind, recipe))

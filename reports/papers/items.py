@@ -1,0 +1,58 @@
+"""Every table and figure of the papers, and what making one takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict
+
+FILE = Path(__file__).parents[1] / "data" / "paper_items.yaml"
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Cells(_Data):
+    """A method with options on some models.
+
+    Args:
+        method: a name of the registry.
+        options: of the method, where its default does not fit the models.
+        models: presets of the paper's models.
+    """
+
+    method: str
+    options: dict[str, Any] = {}
+    models: tuple[str, ...]
+
+
+class Item(_Data):
+    """A table or a figure.
+
+    Args:
+        item: "Table 1", "Figure 2".
+        made_by: a sheet or a figure of the reports, ``contact sheets`` of a run, or a verb.
+        suite: fills it from models that are here, too.
+        cells: the paper's own.
+        models: whose number of token ids it shows, without a cell.
+        why: it cannot be made, or there is nothing to make.
+    """
+
+    item: str
+    made_by: str = ""
+    suite: str = ""
+    cells: tuple[Cells, ...] = ()
+    models: tuple[str, ...] = ()
+    why: str = ""
+
+
+@cache
+def items() -> Mapping[str, tuple[Item, ...]]:
+    """Read all items, by paper."""
+    body = yaml.safe_load(FILE.read_text(encoding="utf-8"))
+    return {paper: tuple(Item.model_validate(item) for item in listed) for paper, listed in body["papers"].items()}

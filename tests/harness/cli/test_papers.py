@@ -1,0 +1,80 @@
+"""`stride papers`: every table and figure of the papers, judged on the paper's own models."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from harness.cli import papers
+from harness.cli.main import VERBS
+from harness.discover import declare_all
+from harness.plan import presets, suite
+from harness.plan.outcomes import Outcomes
+from harness.registry import METHODS
+from reports.papers import report
+from reports.papers.items import Cells, Item, items
+from reports.papers.paper_files import names
+from reports.papers.registry import FIGURES, SHEETS
+from tests.support.cli import stride
+
+COUNTS = {"XSpecMesh": (4, 9), "MuLo-SD": (1, 8), "ADT-Tree": (5, 9), "SJD++": (10, 14), "Cross-Regression": (17, 3)}
+"""Tables and figures of each paper, counted in the papers; of MuLo-SD in its supplement."""
+
+
+def judged(item: Item) -> dict[str, str]:
+    declare_all()
+    return papers.row(Outcomes(), "a paper", item)
+
+
+def test_every_table_and_figure_has_a_row_with_a_known_outcome() -> None:
+    rows = stride("papers", "--json").document
+    assert all(set(row) == {"paper", "item", "outcome", "why"} for row in rows)
+    assert {row["outcome"] for row in rows} == {"yes", "needs weights", "no"}
+    assert all(row["why"] for row in rows if row["outcome"] != "yes")
+    kinds = Counter((row["paper"], row["item"].split()[0]) for row in rows)
+    assert {paper: (kinds[paper, "Table"], kinds[paper, "Figure"]) for paper in COUNTS} == COUNTS
+    assert len({(row["paper"], row["item"]) for row in rows}) == len(rows) == sum(map(sum, COUNTS.values()))
+
+
+def test_what_an_item_names_exists() -> None:
+    """Sheets, figures, verbs, suites, methods with their options, and presets; and each printed table has an item."""
+    assert report.__doc__  # registers sheets and figures
+    made = {*SHEETS, *FIGURES, *names(), "contact sheets", *(f"stride {verb}" for verb in VERBS), ""}
+    declare_all()
+    listed = [item for of_paper in items().values() for item in of_paper]
+    for item in listed:
+        assert item.made_by in made, item
+        assert not item.suite or item.suite in suite.shipped(), item
+        for cells in item.cells:
+            METHODS.get(cells.method)(**cells.options)
+        assert {model for cells in item.cells for model in cells.models} | set(item.models) <= set(presets.by_name())
+    missing = {name for name in names() if "_table" in name} - {item.made_by for item in listed}
+    assert missing == set()
+
+
+@pytest.mark.parametrize(
+    ("item", "outcome", "why"),
+    [
+        (Item(item="t", cells=(Cells(method="sjd", models=("embedded-image",)),)), "yes", ""),
+        (Item(item="t", made_by="stride cost"), "yes", "stride cost"),
+        (
+            Item(item="t", cells=(Cells(method="sjd", models=("embedded-image", "emu3-gen")),)),
+            "needs weights",
+            "stride fetch emu3-gen",
+        ),
+        (Item(item="t", cells=(Cells(method="eagle1", models=("emu3-gen",)),)), "no", "HIDDEN"),
+        (Item(item="t", why="a drawing"), "no", "a drawing"),
+        (Item(item="t", models=("llama3-8b",)), "yes", ""),
+    ],
+)
+def test_an_item_is_judged_by_the_worst_of_its_cells(item: Item, outcome: str, why: str) -> None:
+    row = judged(item)
+    assert row["outcome"] == outcome and why in row["why"]
+
+
+def test_a_part_that_a_recipe_trains_is_no_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("harness.discover.shipped", lambda name: tmp_path / name)
+    row = judged(Item(item="t", cells=(Cells(method="eagle1", models=("embedded-image",)),)))
+    assert row["outcome"] == "no" and row["why"].startswith("stride train drafter eagle1-embedded-image --out")

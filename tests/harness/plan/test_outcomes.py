@@ -1,0 +1,108 @@
+"""What becomes of every method on every backbone, and whether the commands that are printed can be followed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from harness import discover
+from harness.cli import matrix
+from harness.discover import declare_all, load_recipes
+from harness.errors import WeightsError
+from harness.plan import presets
+from harness.plan.outcomes import WORDS, Outcome, Outcomes
+from harness.registry import METHODS, RECIPES
+from tests.support.cli import stride
+
+TRAIN = re.compile(r"stride train (\w+) ([\w.-]+) --out (\S+)")
+FETCH = re.compile(r"stride fetch (\S+)")
+
+
+@pytest.fixture(scope="module")
+def pairs() -> list[dict[str, Any]]:
+    declare_all()
+    return matrix.rows()
+
+
+def outcome(method: str, backbone: str) -> Outcome:
+    declare_all()
+    return Outcomes().of(METHODS.get(method)(), presets.resolve(backbone))
+
+
+def test_the_names_of_recipes_are_those_that_are_registered() -> None:
+    load_recipes()
+    kinds: dict[str, set[str]] = {}
+    for name in RECIPES:
+        kinds.setdefault(RECIPES.get(name).kind, set()).add(name)
+    del kinds["scorer"]  # no cell needs one
+    assert {kind: set(names) for kind, names in discover.TRAINED.items()} == kinds
+
+
+def test_every_printed_command_can_be_followed(pairs: list[dict[str, Any]]) -> None:
+    """A recipe of that kind and name exists, and what it writes is where the method looks; a fetch names a preset."""
+    load_recipes()
+    for row in pairs:
+        assert row["outcome"] in WORDS
+        assert bool(row["command"]) == (row["outcome"] in ("needs a part", "needs weights")), row
+        if match := TRAIN.fullmatch(row["command"]):
+            kind, name, folder = match.groups()
+            assert RECIPES.get(name).kind == kind and Path(folder) == discover.shipped(name), row
+        elif row["command"]:
+            fetch = FETCH.fullmatch(row["command"])
+            assert fetch is not None and fetch[1] in presets.by_name(), row
+    assert {row["outcome"] for row in pairs} == set(WORDS)
+
+
+def test_each_outcome_is_that_of_a_pair_that_has_it(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    assert outcome("eagle1", "tabular") == Outcome("runs"), "it makes a toy of any drafter"
+    assert outcome("sjd", "embedded-image") == Outcome("runs")
+    lacking = outcome("sjd", "embedded-sudoku-masked")
+    assert lacking.word == "cannot" and lacking.reason and not lacking.command
+    fetched = outcome("sjd", "emu3-gen")
+    assert (fetched.word, fetched.command) == ("needs weights", "stride fetch emu3-gen")
+    monkeypatch.setattr("harness.discover.shipped", lambda name: tmp_path / name)
+    part = outcome("eagle1", "embedded-image")
+    assert part.word == "needs a part"
+    assert part.command == f"stride train drafter eagle1-embedded-image --out {tmp_path / 'eagle1-embedded-image'}"
+
+
+def test_a_part_that_no_recipe_trains_is_no_part_to_train() -> None:
+    """There are weights of Vicuna to be had, and no recipe of a drafter for it."""
+    result = outcome("eagle1", "vicuna-7b")
+    assert result.word == "cannot" and result.reason is not None and result.reason.endswith("no recipe trains one")
+
+
+def test_samplers_of_another_tokenizer_do_not_serve() -> None:
+    declare_all()
+    result = Outcomes().of(METHODS.get("mulo_sd")(drafter="tar-1.5b-256"), presets.resolve("tar-1.5b"))
+    assert result.word == "cannot" and "'mulo-2x' is for embedded-image" in str(result.reason)
+
+
+def test_heads_of_another_mesh_model_do_not_serve() -> None:
+    result = outcome("multi_head", "embedded-mesh-truncated")
+    assert result.word == "cannot" and "no recipe trains one" in str(result.reason)
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "backbone", "advice"),
+    [
+        ("drafter", "eagle1", "vicuna-7b", "no recipe of `stride train drafter` is for it"),
+        ("samplers", "mulo-9x", "", "no recipe of `stride train samplers` is for it"),
+        ("drafter", "medusa2", "embedded-code", "stride train drafter medusa2-embedded-code --out"),
+    ],
+)
+def test_a_run_prints_no_command_without_a_recipe(kind: str, name: str, backbone: str, advice: str) -> None:
+    with pytest.raises(WeightsError, match=re.escape(advice)):
+        discover.component(kind, name, backbone)
+
+
+def test_a_dry_run_tells_the_four_outcomes_apart() -> None:
+    words = ("--method", "sjd", "--method", "eagle1", "--backbone", "tabular", "--backbone", "emu3-gen")
+    result = stride("run", *words, "--task", "tabular", "--dry-run")
+    assert "skipped" not in result.out
+    assert "3 runs, 0 needs a part, 0 needs weights, 3 cannot" in result.out
+    cells = stride("run", *words, "--task", "tabular", "--dry-run", "--json").document["cells"]
+    assert {cell["outcome"] for cell in cells} == {"runs", "cannot"} and {cell["command"] for cell in cells} == {""}
