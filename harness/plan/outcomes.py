@@ -109,7 +109,9 @@ def _part(kind: str, name: str, backbone: Spec) -> Outcome | None:
     if folder is not None and (not tied or backbone.name in tied or folder.name in _own_folders(backbone)):
         return None
     missing = (
-        f"no {kind} {name!r} for {backbone.name} is here" if folder is None else f"the {kind} {name!r} is for {', '.join(tied)}"
+        f"no {kind} {name!r} for {backbone.name} is here"
+        if folder is None
+        else f"the {kind} {name!r} is for {', '.join(tied)}"
     )
     tuned = name in _own_folders(backbone) and discover.kind_of(name) == kind
     recipe = name if tuned else discover.recipe(kind, name, backbone.name)
