@@ -25,6 +25,7 @@ VERBS = {
     "run": "decode a suite's prompts with its methods, and store every step",
     "train": "train weights from a recipe: resumable, seeded, with its CPU hours",
     "report": "tables and a Pareto plot of a run",
+    "new": "a package for a method of your own, whose tests pass",
     "verify": "exact output distributions by enumeration, and the injected bugs they catch",
     "audit": "bets against a sampler: were these tokens drawn from the model's distribution",
     "compare": "paired differences between two runs",

@@ -1,0 +1,76 @@
+"""`stride new`: a package for a method of one's own."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from pathlib import Path
+
+import click
+
+from harness.discover import declare_all
+from harness.errors import UsageError
+from harness.registry import METHODS
+
+TEMPLATES = Path(__file__).parent / "templates"
+FILES = {"pyproject.toml": "pyproject.toml", "method.py": "stride_{name}.py", "test_method.py": "tests/test_{name}.py"}
+"""The templates, and the files that are written from them."""
+
+
+@click.group(name="new")
+def command() -> None:
+    """Start a package of your own.
+
+    \b
+    stride new method my_method
+    """
+
+
+@command.command(name="method")
+@click.argument("name")
+@click.option("--out", type=click.Path(path_type=Path), help="Folder of the package. Default: stride-NAME.")
+def method(name: str, out: Path | None) -> None:
+    """Write a package with a method called NAME: its entry point, one file, and a test that passes.
+
+    The method guesses that the last token comes again, and is exact. Change `step`, and let the test say whether it
+    still is. What a method may use is in docs/method.md.
+
+    \b
+    stride new method my_method
+    stride new method my_method --out ~/code/my-method
+    """
+    declare_all()
+    _check(name)
+    folder = Path(f"stride-{name.replace('_', '-')}") if out is None else out
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise UsageError(f"{folder} is there already and not empty; name another folder with --out")
+    for path in write_package(name, folder):
+        click.echo(f"wrote {path}")
+    click.echo(f"next:\n  pip install -e {folder}\n  pytest {folder}\n  stride verify {name}")
+
+
+def write_package(name: str, folder: Path) -> list[Path]:
+    """Write the package of a method into a folder; returns the files."""
+    words = {"NAME": name, "DASHED": name.replace("_", "-"), "CLASS": "".join(map(str.capitalize, name.split("_")))}
+    paths = []
+    for template, target in FILES.items():
+        text = (TEMPLATES / f"{template}.txt").read_text(encoding="utf-8")
+        for word, value in words.items():
+            text = text.replace(f"@{word}@", value)
+        path = folder / target.format(name=name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+        paths.append(path)
+    return paths
+
+
+def _check(name: str) -> None:
+    """Refuse a name that cannot be registered.
+
+    Raises:
+        UsageError: it is not lower_snake_case, a word of Python, or taken.
+    """
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", name) or keyword.iskeyword(name):
+        raise UsageError(f"the method name {name!r} is not lower_snake_case; take one such as my_method")
+    if name in METHODS:
+        raise UsageError(f"there is a method {name!r} already; every method needs a name of its own")

@@ -1,0 +1,108 @@
+"""docs/method.md names what exists, and `stride new method` writes what works."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from harness.core import Draft, Run
+from tests.support.cli import refused, stride
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "method.md").read_text(encoding="utf-8")
+NAMES = sorted(set(re.findall(r"`((?:harness|methods)[\w.]*:[\w.]+)`", PAGE)))
+OF_RUN = sorted(set(re.findall(r"`run\.(\w+)`", PAGE)))
+
+
+def resolved(name: str) -> object:
+    module, _, path = name.partition(":")
+    item: object = importlib.import_module(module)
+    for part in path.split("."):
+        item = getattr(item, part)
+    return item
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_of_the_page_is_public(name):
+    resolved(name)
+    assert not any(part.startswith("_") for part in re.split("[.:]", name))
+
+
+def test_the_page_names_what_a_step_needs():
+    assert {"harness.core:Draft", "harness.core:Acceptance"} <= set(NAMES) and {"probs", "target", "draws"} <= set(
+        OF_RUN
+    )
+    assert set(OF_RUN) <= {*dir(Run), *Run.__dataclass_fields__}
+    assert {"probs", "parents"} <= set(Draft.__dataclass_fields__)
+
+
+def test_a_name_that_is_gone_is_noticed():
+    with pytest.raises(AttributeError):
+        resolved("harness.core:Verdict.nothing")
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("new") / "package"
+    outcome = stride("new", "method", "echo_last", "--out", folder)
+    assert outcome.code == 0, outcome
+    assert f"pip install -e {folder}" in outcome.out
+    return folder
+
+
+def test_the_package_has_an_entry_point_a_method_and_a_test(package):
+    files = sorted(path.relative_to(package).as_posix() for path in package.rglob("*") if path.is_file())
+    assert files == ["pyproject.toml", "stride_echo_last.py", "tests/test_echo_last.py"]
+    project = tomllib.loads((package / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["stridebench.methods"] == {"echo_last": "stride_echo_last:EchoLast"}
+    assert not any(
+        "@" in path.read_text().replace("@METHODS", "").replace("@dataclass", "").replace("@classmethod", "")
+        for path in package.rglob("*.py")
+    )
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_package_pass_and_fail_with_a_mistake(package, tmp_path):
+    shutil.copy(ROOT / "harness" / "facade" / "stridebench.py", tmp_path)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (package, tmp_path, ROOT)))}
+    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(package / "tests")]
+    done = subprocess.run(command, cwd=package, env=environment, capture_output=True, text=True)
+    assert done.returncode == 0 and "2 passed" in done.stdout, done.stdout + done.stderr
+    file = package / "stride_echo_last.py"
+    text = file.read_text()
+    file.write_text(
+        text.replace("verify_chain(draft.tokens, None, p,", "verify_chain(draft.tokens, None, p.roll(1, 1),")
+    )
+    done = subprocess.run([*command, "-k", "exact"], cwd=package, env=environment, capture_output=True, text=True)
+    file.write_text(text)
+    assert done.returncode == 1 and "1 failed" in done.stdout, done.stdout + done.stderr
+
+
+def test_nothing_is_overwritten(package, tmp_path):
+    before = (package / "stride_echo_last.py").read_bytes()
+    assert "is there already and not empty" in refused("new", "method", "other_name", "--out", package)
+    assert (package / "stride_echo_last.py").read_bytes() == before
+    (tmp_path / "file").write_text("mine")
+    assert "is there already" in refused("new", "method", "other_name", "--out", tmp_path / "file")
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("My-Method", "not lower_snake_case"),
+        ("class", "not lower_snake_case"),
+        ("sjd", "there is a method 'sjd' already"),
+    ],
+)
+def test_a_name_that_cannot_be_registered_is_refused(name, words, tmp_path):
+    assert words in refused("new", "method", name, "--out", tmp_path / "p")
+    assert not (tmp_path / "p").exists()
