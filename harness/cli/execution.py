@@ -21,7 +21,9 @@ from harness.cli.main import emit
 from harness.cli.overrides import executor_values
 from harness.cli.run_progress import RunProgress
 from harness.errors import RunIncomplete, UsageError
+from harness.plan import presets
 from harness.plan.cells import Plan
+from harness.platform import contention
 from harness.platform.device import check_device
 from harness.platform.malloc import keep_pages
 from harness.platform.quiet import stdout_on_stderr
@@ -81,12 +83,26 @@ def perform(plan: Plan, request: Request, progress: RunProgress, command: Sequen
     store = _store(plan, request, command)
     try:
         with stdout_on_stderr(), progress:
+            for line in _contention(plan, request):
+                progress.say(line)
             fetch = not request.offline
             how = Options(request.allow_code_execution, request.device, fetch, progress, executor_options)
             EXECUTORS[request.executor](plan, store, how)
     finally:
         store.release()
     return store
+
+
+def _contention(plan: Plan, request: Request) -> list[str]:
+    """What will disturb the times of a run on this machine's cores."""
+    if request.executor != "serial":
+        return []
+    lines = [contention.busy(*contention.load_and_cores())]
+    if plan.suite.suite.threads is None and request.device == "cpu":
+        names = dict.fromkeys(cell.backbone for cell in plan.runnable)
+        sizes = {name: presets.resolve(name).size for name in names}
+        lines += [contention.too_many_threads(name, size, torch.get_num_threads()) for name, size in sizes.items()]
+    return [line for line in lines if line is not None]
 
 
 def check_finished(counts: Mapping[str, Any], frame: pd.DataFrame, store: Store) -> None:

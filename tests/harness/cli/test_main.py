@@ -279,7 +279,7 @@ def test_show_names_the_cells_and_prompts_that_exist(run):
 
 def test_outputs_that_look_like_markup_are_printed_verbatim(tmp_path):
     """A model's text is no formatting: ``[/b]`` closes nothing, and ``[red]`` is no colour."""
-    meta = {"label": "sjd", "backbone": "b", "dtype": "fp32", "task": "t", "method": "sjd"}
+    meta = {"label": "sjd", "backbone": "b", "dtype": "fp32", "task": "t", "method": "sjd", "status": "done"}
     store = Store.create(tmp_path / "run", {"key": {}, "cells": {"one": meta}, "provenance": {}})
     store.write("one", Record(Sample("p[/q]", 0, False, "failed", error="KeyError: x[/i] [red]"), ()))
     store.write("one", Record(Sample("p", 0, False, "ok", text="a[/b] [red]c"), ()))
