@@ -37,7 +37,7 @@ def picture(prompt: str, accepted: tuple[int, ...], ms: float, repetition: int =
 
 
 def paper_run(
-    name: str = "papers/sjdpp", backbone: str = "embedded-image", task: str = "emoji_scenes", prompts: int = 5
+    name: str = "papers/sjdpp", backbone: str = "embedded-image", task: str = "emoji_scenes", prompts: int = 6
 ) -> FakeStore:
     """A baseline and the cells of one suite, each of so many pictures of 16 tokens."""
     store = empty()
@@ -55,7 +55,7 @@ def paper_run(
     return store
 
 
-def windows(prompts: int = 5) -> FakeStore:
+def windows(prompts: int = 6) -> FakeStore:
     store = paper_run("papers/sjdpp_windows", prompts=prompts)
     same = store.cell("sjdpp").meta
     for window, accepted in ((4, (1,) * 8), (32, (7, 7))):
@@ -64,7 +64,7 @@ def windows(prompts: int = 5) -> FakeStore:
     return store
 
 
-def top_ks(prompts: int = 5) -> FakeStore:
+def top_ks(prompts: int = 6) -> FakeStore:
     store = paper_run("papers/sjdpp_topk", prompts=prompts)
     for name in list(store.sealed_cells):
         for k in (1, 10, 100):

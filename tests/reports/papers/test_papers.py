@@ -105,7 +105,7 @@ def test_a_table_has_the_values_of_the_store(tmp_path: Path) -> None:
     assert row["Overall Score, measured"] == "0.5000 [0.4000, 0.6000]"
     assert row["Counting, measured"] == "0.2500 [0.1000, 0.4000]" and row["Counting, printed"] == "0.3625"
     assert row["Colors, measured"] == UNMEASURED
-    assert "embedded-image bf16, T = 1, top-k 250, emoji_scenes, n = 5" in page.read_text()
+    assert "embedded-image bf16, T = 1, top-k 250, emoji_scenes, n = 6" in page.read_text()
 
 
 def test_rows_keep_the_papers_order_and_other_cells_follow() -> None:
@@ -134,7 +134,7 @@ def test_a_benchmark_fills_its_own_table_alone() -> None:
 def test_log_probabilities_are_of_the_tokens() -> None:
     table = cells(paper_run("papers/sjdpp"), "sjdpp_table9")
     values = [-2 + 0.1 * i for i in range(16)]
-    texts = [f"{np.mean(values):.4f}", f"{np.std(values * 5, ddof=1):.4f}"]
+    texts = [f"{np.mean(values):.4f}", f"{np.std(values * 6, ddof=1):.4f}"]
     assert table.loc["SJD", ["log p average [nats], measured", "log p standard deviation, measured"]].tolist() == texts
     assert table.loc["SJD", "log p average [nats], printed"] == "-4.9007"
 
@@ -148,7 +148,7 @@ def test_forced_tokens_are_left_out_of_log_probabilities() -> None:
     cell.steps["forced"] = (cell.steps["step"] == 0) * 5
     row = cells(store, "sjdpp_table9").loc["SJD"]
     assert row["log p average [nats], measured"].startswith(f"{np.mean(free):.4f}")
-    assert row["log p standard deviation, measured"] == f"{np.std(free * 5, ddof=1):.4f}"
+    assert row["log p standard deviation, measured"] == f"{np.std(free * 6, ddof=1):.4f}"
 
 
 def test_windows_are_matched_by_their_size() -> None:
@@ -217,12 +217,13 @@ GOLDEN = """\
 | Decoding Methods | log p average [nats], printed | log p average [nats], measured \
 | log p standard deviation, printed | log p standard deviation, measured |
 | --- | ---: | ---: | ---: | ---: |
-| Auto-regression | -4.8950 | -1.2500 | 2.3457 | 0.4639 |
-| SJD | -4.9007 | -1.2500 | 2.3275 | 0.4639 |
-| sjdpp | - | -1.2500 | - | 0.4639 |
-| M | - | -1.2500 | - | 0.4639 |
+| Auto-regression | -4.8950 | -1.2500 | 2.3457 | 0.4634 |
+| SJD | -4.9007 | -1.2500 | 2.3275 | 0.4634 |
+| sjdpp | - | -1.2500 | - | 0.4634 |
+| M | - | -1.2500 | - | 0.4634 |
 
 - Table 9: The comparison of token statistics on Lumina-mGPT
+- tokens without a choice (ends of rows), whose log p is 0, are left out
 - printed: SJD++ is not reported in this table
 """
 
