@@ -3,9 +3,11 @@
 Each folder of ``golden`` holds a store made by commit f31d04a (``stride run SUITE --limit N``, N = 2 for quick
 and 1 for the others, without its report), what ``stride report`` of that commit printed at 160 columns, and its tables.
 
-Two tables were wrong there and are renewed. papers-adt_tree, Tables I and II: `d_bar` was the levels that were kept, which
-have a column of their own now; the levels built were not stored. papers-sjdpp, Table 9: log-probabilities counted forced
-ends of rows.
+Three tables were wrong there and are renewed:
+
+- papers-adt_tree, Tables I and II: `d_bar` was the levels kept, which have a column of their own now. The levels built
+  were not stored.
+- papers-sjdpp, Table 9: log-probabilities counted forced ends of rows.
 """
 
 from __future__ import annotations

@@ -154,7 +154,7 @@ def test_a_sheet_of_pictures_is_written_where_there_are_pictures(tmp_path: Path)
 STAGES = {"up": 2_000_000, "down": 1_000_000, "score": 12_000_000, "judge": 1_000_000, "redraw": 20_000_000}
 
 
-def bands(prompts: int = 5, draft_nfe: tuple[int, int] = (2, 2), **changes: Any) -> FakeStore:
+def bands(prompts: int = 6, draft_nfe: tuple[int, int] = (2, 2), **changes: Any) -> FakeStore:
     """MuLo-SD on 16 cells in two bands: the first redraws 6 cells in 6 passes, the second none in one."""
     store = paper_run("papers/mulo_sd", prompts=prompts)
     first, second = ({"drafted": 0, "draft_nfe": passes, "emitted": 8} for passes in draft_nfe)
