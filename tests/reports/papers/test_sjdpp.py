@@ -182,7 +182,7 @@ def test_one_seed_has_no_sheet(tmp_path: Path) -> None:
 # scores of the run's own task
 
 
-SCORED = [name for name in paper_files.names() if paper_files.printed(name).layout.if_measured]
+SCORED = [name for name in paper_files.papers()["sjdpp"].tables if paper_files.printed(name).layout.if_measured]
 
 
 def scored(store: FakeStore, name: str = "overall", right: tuple[str, ...] = ("sjd",)) -> FakeStore:
