@@ -163,6 +163,7 @@ maybe_real = st.none() | reals
 few = st.lists(numbers, max_size=4).map(tuple)
 by_type = {"int": numbers, "float": reals, "tuple[int, ...]": few}  # annotations are strings
 by_type["tuple[float, ...]"] = st.lists(reals, max_size=3).map(tuple)
+by_type["int | None"] = st.none() | numbers
 plain_steps = st.builds(Step, **{f.name: by_type[str(f.type)] for f in fields(Step)})
 plain_samples = st.builds(
     Sample,

@@ -62,9 +62,9 @@ def test_an_executor_without_its_extra_is_one_clear_error(
     plan = plan_of(**SUITE)
     store = start(tmp_path / "run", plan)
     monkeypatch.setitem(sys.modules, engine, None)
-    with pytest.raises(UsageError, match=f"stridebench\\[{executor}\\]"):
+    with pytest.raises(UsageError, match=f"needs the extra: pip install .*\\[{executor}\\]"):
         executors.check_executor(executor, {})
-    with pytest.raises(UsageError, match=f"stridebench\\[{executor}\\]"):
+    with pytest.raises(UsageError, match=f"needs the extra: pip install .*\\[{executor}\\]"):
         executors.EXECUTORS[executor](plan, store, Options())
 
 
