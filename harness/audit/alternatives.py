@@ -64,11 +64,10 @@ def drafted(outcomes: Outcomes, share: float) -> FloatArray:
     return mixed(outcomes.p, _q(outcomes), share)
 
 
-def without_residual(outcomes: Outcomes) -> FloatArray:
-    """After a rejection the token is drawn from p, not from the residual."""
+def without_residual(outcomes: Outcomes, share: float = 1.0) -> FloatArray:
+    """After a rejection the token is drawn from p, not from the residual, with this probability."""
     accepted = np.minimum(outcomes.p, _q(outcomes))
-    weights: FloatArray = accepted + (1 - accepted.sum(1, keepdims=True)) * outcomes.p
-    return weights
+    return mixed(outcomes.p, accepted + (1 - accepted.sum(1, keepdims=True)) * outcomes.p, share)
 
 
 def root_accepted(outcomes: Outcomes) -> FloatArray:
@@ -138,6 +137,7 @@ DRAFTED: Mapping[str, Alternative] = {
     "drafts untested with 30 %": partial(drafted, share=0.3),
     "drafts untested": partial(drafted, share=0.9),
     "no residual": without_residual,
+    "no residual with 40 %": partial(without_residual, share=0.4),
     "acceptance by sqrt(p/q)": root_accepted,
     "p and q swapped": swapped,
 }

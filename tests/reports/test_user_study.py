@@ -92,15 +92,15 @@ def test_the_seed_shuffles_the_order(run: Store, exported: tuple[str, Path], tmp
 
 
 def test_votes_are_counted_by_hand(exported: tuple[str, Path], tmp_path: Path) -> None:
-    """Four participants answer five cases, and the last leaves two open: 9 of 18 votes are for alpha."""
+    """Seven participants answer five cases, and the last leaves three open: 16 of 32 votes are for alpha."""
     _, key = exported
-    chosen = [("beta", "alpha", "beta", "alpha", "beta")] * 3 + [("alpha", "alpha", "alpha")]
+    chosen = [("beta", "alpha", "beta", "alpha", "beta")] * 5 + [("alpha",) * 5, ("alpha", "beta")]
     files = [answers(tmp_path, key, f"p{i}", dict(enumerate(one, 1))) for i, one in enumerate(chosen)]
     tally = study.tally(key, files)
-    assert [one.votes for one in tally.votes] == [9, 9, 0]
-    assert (tally.participants, tally.unanswered) == (4, 2)
+    assert [one.votes for one in tally.votes] == [16, 16, 0]
+    assert (tally.participants, tally.unanswered) == (7, 3)
     share = tally.votes[0].share
-    assert share is not None and share.estimate == 0.5 and share.n == 4 and share.low is not None and share.low < 0.5
+    assert share is not None and share.estimate == 0.5 and share.n == 7 and share.low is not None and share.low < 0.5
     alone = study.tally(key, files[:1]).votes[0].share
     assert alone is not None and (alone.n, alone.low) == (1, None)  # the cases of one person are one cluster
 

@@ -94,8 +94,8 @@ class TestMeasures:
         assert measures["before_adapter"].tolist() == pytest.approx([np.nan, -0.4, 0.0], nan_ok=True)
 
     def test_intervals_are_over_prompts(self) -> None:
-        index = pd.MultiIndex.from_product([list("abcd"), [0]], names=["prompt", "repetition"])
-        values = pd.Series([1.0, 2.0, 4.0, 9.0], index)
+        index = pd.MultiIndex.from_product([list("abcdef"), [0]], names=["prompt", "repetition"])
+        values = pd.Series([1.0, 2.0, 3.0, 4.0, 5.0, 9.0], index)
         by_layer = pd.concat({0: values, 1: 2 * values}, names=["layer"])
         frame = pd.DataFrame(dict.fromkeys(layers.MEASURES, by_layer))
         frame.loc[0, "before_vanilla"] = np.nan
@@ -104,7 +104,7 @@ class TestMeasures:
         assert expected is not None and expected.low is not None and intervals["layer"].tolist() == [0, 1]
         row = intervals.iloc[0]
         assert (row["cosine"], row["cosine_low"], row["cosine_high"]) == (4.0, expected.low, expected.high)
-        assert row["cosine_n"] == 4 and np.isnan(row["before_vanilla"]) and intervals["before_vanilla"][1] == 8.0
+        assert row["cosine_n"] == 6 and np.isnan(row["before_vanilla"]) and intervals["before_vanilla"][1] == 8.0
 
     def test_a_prompts_value_is_the_mean_over_its_own_text(self, tmp_path: Path) -> None:
         model = tiny()

@@ -53,6 +53,7 @@ def output(steps: tuple[Step, ...]) -> tuple[int, ...]:
 def sample(prompt: str, steps: tuple[Step, ...], **other: Any) -> Sample:
     tokens = output(steps)
     fields = {"repetition": 0, "warmup": False, "status": "ok", "prefill_ns": 4_000_000, "agreement": 0.5}
+    fields |= {"completion": len(tokens) - 1}
     return Sample(**{"prompt": prompt, "tokens": tokens, "logprobs": (-0.5,) * len(tokens), **fields, **other})
 
 
@@ -80,6 +81,7 @@ def frames(records: tuple[Record, ...] = RECORDS) -> tuple[pd.DataFrame, pd.Data
 # expected: 4.25 + 2.25 + 0.25 + 0 and 1.25 + 3.25: 11.25; reused 3; drafter passes as drafted.
 BY_HAND = {
     "scr": 14 / 7,
+    "completion_per_pass": 12 / 7,
     "tau": 14 / 6,
     "tau_minus_1": 14 / 6 - 1,
     "acceptance": 10 / 14,

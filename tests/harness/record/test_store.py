@@ -206,6 +206,7 @@ def test_a_cell_survives_the_disk(tmp_path_factory: pytest.TempPathFactory, valu
     for name in ("tokens", "logprobs"):
         assert [tuple(row) for row in cell.samples[name]] == [getattr(value.sample, name) for value in values]
     steps = cell.steps.assign(**{name: cell.steps[name].map(tuple) for name in LISTS})
+    steps = steps.astype(object).where(steps.notna(), None)
     for name in STEP_FIELDS:
         assert steps[name].tolist() == [getattr(s, name) for value in values for s in value.steps]
 
