@@ -129,6 +129,8 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
         click.echo(f"{cell}: {outcome.text}")
     counts = Counter(outcome.word for outcome in by_cell.values())
     click.echo(", ".join(f"{counts[word]} {word}" for word in WORDS))
+    if any(outcome.command.startswith("stride fetch") for outcome in by_cell.values()):
+        click.echo("stride run fetches the weights that stride fetch names, unless --offline")
     click.echo(f"{len(plan.runnable)} cells, {most.decodes} decodes of up to {most.tokens} tokens together")
     if most.seconds is not None:
         machine = "on a CPU that reads 6 GB/s, at one token a pass"

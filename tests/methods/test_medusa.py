@@ -157,7 +157,7 @@ class TestRefused:
             decoded(Medusa(tree="vicuna"), Sampling(1.0))
 
     def test_missing_heads_are_refused(self) -> None:
-        with pytest.raises(WeightsError, match=r"with the package for embedded-code, .*drafter nowhere-embedded-code"):
+        with pytest.raises(WeightsError, match=r"package for embedded-code, .*no recipe of `stride train drafter`"):
             component("drafter", "nowhere", "embedded-code")
 
     @needs_heads

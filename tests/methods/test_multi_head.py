@@ -305,6 +305,6 @@ class TestRefused:
         assert start(method, run) is None
         assert len(method.step(run, None).read().path) <= 3
 
-    def test_the_error_about_missing_heads_says_how_to_train_them(self) -> None:
-        with pytest.raises(WeightsError, match="stride train heads xspecmesh-nowhere"):
+    def test_the_error_about_missing_heads_says_that_no_recipe_trains_them(self) -> None:
+        with pytest.raises(WeightsError, match="no recipe of `stride train heads` is for it"):
             start(MultiHead(heads="xspecmesh-nowhere"), opened(ConditionedToy(), (0, 1), Sampling(1.0), 4))

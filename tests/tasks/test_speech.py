@@ -15,6 +15,7 @@ import pytest
 
 from harness.core.task import Prompt, Scored
 from harness.errors import OutputError, UsageError
+from harness.platform.extras import install_command
 from harness.record.outputs import Picture
 from harness.registry import TASKS
 from harness.synthetic import speech
@@ -200,7 +201,7 @@ def test_flac_is_read_where_soundfile_is_installed(libri: Path, monkeypatch: pyt
     with pytest.raises(UsageError, match="cannot be read"):
         LibriSpeech(str(libri)).prompts()
     monkeypatch.setitem(sys.modules, "soundfile", None)
-    with pytest.raises(UsageError, match=r"pip install 'stridebench\[speech\]'"):
+    with pytest.raises(UsageError, match=re.escape(install_command("speech"))):
         LibriSpeech(str(libri)).prompts()
 
 

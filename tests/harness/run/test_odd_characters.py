@@ -79,8 +79,8 @@ def test_every_view_of_a_run_shows_escapes(run: Path, tmp_path: Path) -> None:
         (("compare", run, run, "--out", tmp_path / "compare.md"), 0),
         (("compare", run, run, "--json"), 0),
         (("baseline", "make", run, "--out", baseline), 0),
-        (("gate", run, "--baseline", baseline, "--min-prompts", 2), 0),
-        (("gate", run, "--baseline", baseline, "--min-prompts", 2, "--json"), 0),
+        (("gate", run, "--baseline", baseline), 4),
+        (("gate", run, "--baseline", baseline, "--json"), 4),
     ]
     for words, code in views:
         outcome = stride(*words)
@@ -92,7 +92,7 @@ def test_every_view_of_a_run_shows_escapes(run: Path, tmp_path: Path) -> None:
 
 def test_every_file_of_a_report_shows_escapes(run: Path, tmp_path: Path) -> None:
     stride("baseline", "make", run, "--out", tmp_path / "baseline.json")
-    stride("gate", run, "--baseline", tmp_path / "baseline.json", "--min-prompts", 2)
+    stride("gate", run, "--baseline", tmp_path / "baseline.json")
     files = [path for path in run.rglob("*") if path.suffix in (".md", ".csv", ".tex", ".json", ".xml", ".svg")]
     assert {path.suffix for path in files} == {".md", ".csv", ".tex", ".json", ".xml", ".svg"}
     for path in files:

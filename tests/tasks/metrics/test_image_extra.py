@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -10,6 +11,7 @@ import pytest
 
 from harness.errors import UsageError
 from harness.platform import torchvision
+from harness.platform.extras import install_command
 from tests.support.extras import needs_image_extra
 
 
@@ -82,5 +84,5 @@ def test_frechet_distance_of_two_gaussians():
 
 def test_without_torchvision_the_error_names_the_extra(monkeypatch):
     monkeypatch.setattr(torchvision, "find_spec", lambda name: None)
-    with pytest.raises(UsageError, match=r"pip install 'stridebench\[image\]'"):
+    with pytest.raises(UsageError, match=re.escape(install_command("image"))):
         torchvision.ensure()

@@ -195,7 +195,7 @@ class TestRefusals:
             decoded(CrossRegression(adapter=str(folder)), load(seed=7))
 
     def test_an_absent_adapter_is_named(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with pytest.raises(WeightsError, match="stride train adapter nowhere-tiny"):
+        with pytest.raises(WeightsError, match="no recipe of `stride train adapter` is for it"):
             decoded(CrossRegression(adapter="nowhere"), load())
         assert not discover.shipped("nowhere-tiny").exists()
 
