@@ -286,7 +286,7 @@ def test_an_interrupted_run_starts_its_isolated_cells_again(
     class Interrupted(InThisProcess):
         def ask(self, request: isolation.Decode, limit: isolation.Limit | None) -> Any:
             assert Store.open(tmp_path / "run").started(request.cell) is not None
-            os.kill(os.getpid(), number)
+            signal.raise_signal(number)
             raise AssertionError("the signal is raised before this")
 
     monkeypatch.setattr(isolation, "Worker", Interrupted)

@@ -7,6 +7,7 @@ import json
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -199,6 +200,9 @@ def test_jobs_of_slurm_end_with_every_cell(tmp_path: Path) -> None:
     assert summary(plan, store)["done"] == 18
 
 
+needs_submitit = pytest.mark.skipif(find_spec("submitit") is None, reason="needs the extra slurm (submitit)")
+
+
 @pytest.mark.parametrize(
     ("executor", "options", "message"),
     [
@@ -210,7 +214,7 @@ def test_jobs_of_slurm_end_with_every_cell(tmp_path: Path) -> None:
         ("ray", {"workers": 0}, "workers: Input should be greater than or equal to 1"),
         ("slurm", {"cluster": "local", "partition": "gpu"}, "partition: the slurm executor has the options"),
         ("slurm", {"cluster": "elsewhere"}, "cluster: String should match"),
-        ("slurm", {}, "no srun on the path"),
+        pytest.param("slurm", {}, "no srun on the path", marks=needs_submitit),
     ],
 )
 def test_wrong_options_of_an_executor_are_one_clear_error(
