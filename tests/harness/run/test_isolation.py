@@ -279,6 +279,15 @@ def test_a_worker_that_ends_between_requests_fails_the_cell_that_it_answered_las
     assert set(counted(cells["prompt_lookup T=0"])["status"]) == {"ok"}
 
 
+@pytest.fixture()
+def interruptible() -> Iterator[None]:
+    """SIGINT interrupts, also where the tests were started in the background, which ignores it."""
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, previous)
+
+
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_starts_its_isolated_cells_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
