@@ -127,8 +127,8 @@ class RemoteRun:
                 f"{self.url}/cells/{cell}.zip is damaged: {error}. Restore it from a copy, or delete it and run again "
                 f"with --resume."
             ) from error
-        wanted = {f"{part}/{cell}" for part in ("cells", *_PARTS)}
-        if foreign := [name for name in files if not _inside(name, wanted)]:
+        folders = {f"{part}/{cell}" for part in ("cells", *_PARTS)}
+        if foreign := [name for name in files if not _inside(name, folders)]:
             raise StoreError(f"{self.url}/cells/{cell}.zip holds {foreign[0]!r:.80}, which is none of that cell.")
         sealed = {}
         for name, content in files.items():

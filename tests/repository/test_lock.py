@@ -76,7 +76,7 @@ def test_every_package_has_hashes_and_no_index_is_named() -> None:
 
 
 def test_every_licence_is_permissive_or_named() -> None:
-    installed = {normal(found.metadata["Name"]): found for found in importlib.metadata.distributions()}
+    installed = {normal(package.metadata["Name"]): package for package in importlib.metadata.distributions()}
     checked = [name for name in (*pins(LOCK), *NOT_LOCKED) if name in installed]
     assert len(checked) > 60
     assert not list(filter(None, (refused(name, licence(installed[name])) for name in checked)))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -11,7 +10,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.plan.cells import Plan
-from harness.platform.extras import install_command
+from harness.platform.extras import optional
 from harness.run.pools import settings
 from harness.run.pools.pool import Ended, Pool
 from harness.run.pools.units import Needs, Unit, needs_of
@@ -24,10 +23,7 @@ def engine() -> Any:
     Raises:
         UsageError: it is not installed.
     """
-    try:
-        return importlib.import_module("ray")
-    except ImportError as error:
-        raise UsageError(f"the ray executor needs the extra: {install_command('ray')}") from error
+    return optional("ray", "the ray executor", "ray")
 
 
 @dataclass

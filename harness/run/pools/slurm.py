@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -14,7 +13,7 @@ from typing import Any
 
 from harness.errors import UsageError
 from harness.plan.cells import Plan
-from harness.platform.extras import install_command
+from harness.platform.extras import optional
 from harness.run.pools import settings
 from harness.run.pools.pool import Ended, Pool
 from harness.run.pools.units import Needs, Unit, needs_of
@@ -27,10 +26,7 @@ def engine() -> Any:
     Raises:
         UsageError: it is not installed.
     """
-    try:
-        return importlib.import_module("submitit")
-    except ImportError as error:
-        raise UsageError(f"the slurm executor needs the extra: {install_command('slurm')}") from error
+    return optional("submitit", "the slurm executor", "slurm")
 
 
 def check_cluster(options: settings.Slurm) -> None:

@@ -41,11 +41,11 @@ def test_every_table_and_figure_has_a_row_with_a_known_outcome() -> None:
 def test_what_an_item_names_exists() -> None:
     """Sheets, figures, verbs, suites, methods with their options, and presets; and each printed table has an item."""
     assert report.__doc__  # registers sheets and figures
-    made = {*SHEETS, *FIGURES, *names(), "contact sheets", *(f"stride {verb}" for verb in VERBS), ""}
+    sources = {*SHEETS, *FIGURES, *names(), "contact sheets", *(f"stride {verb}" for verb in VERBS), ""}
     declare_all()
     listed = [item for of_paper in items().values() for item in of_paper]
     for item in listed:
-        assert item.made_by in made, item
+        assert item.made_by in sources, item
         assert not item.suite or item.suite in suite.shipped(), item
         for cells in item.cells:
             METHODS.get(cells.method)(**cells.options)

@@ -28,6 +28,7 @@ from harness.proof.enumerating_draws import EnumeratingDraws
 from harness.registry import METHODS
 from methods.drafters.jacobi.window import JacobiWindow
 from tests.support.enumerated import enumerated
+from tests.support.one_by_one import OneByOne
 
 Outcomes = list[tuple[float, Any]]
 SMALL = Case(2, 3, 10, Sampling(1.0))
@@ -262,20 +263,13 @@ def unfreezable() -> Iterator[Any]:
 
 
 @dataclass(frozen=True)
-class StaleNoise(Method[None]):
+class StaleNoise(OneByOne):
     """Draws each token by a race whose key repeats, so that the noise of an emitted token is used again."""
 
     keys: tuple[int, ...] = (0, 1, 2)
 
-    claim = Claim.SAME_LAW
-    source = "this test"
-
-    def start(self, run: Run) -> None:
-        return None
-
-    def step(self, run: Run, state: None) -> Acceptance:
-        p = run.probs(run.target.forward())
-        return Acceptance(Path.root(p), run.draws.race(p, [self.keys[run.emitted]])[0])
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return run.draws.race(p, [self.keys[run.emitted]])[0]
 
 
 class TestStaleNoise:

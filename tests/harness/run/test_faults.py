@@ -7,14 +7,13 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from harness.errors import StoreError
 from harness.record.store import Store
-from tests.support.launcher import SMALL, Launcher, assert_same_counts, finished, launched, progress
+from tests.support.launcher import SMALL, Launcher, assert_same_counts, finished, progress
 
 pytestmark = [pytest.mark.faults, pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="no /proc")]
 
@@ -74,20 +73,6 @@ class Seal:
         if sealing: os.kill(os.getpid(), signal.SIGKILL)
 os.replace = Seal(os.replace, {before})
 """
-
-
-@pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    with launched(tmp_path_factory.mktemp("launcher")) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
-def small(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An uninterrupted small run."""
-    path = tmp_path_factory.mktemp("small") / "run"
-    assert launcher.run("run", *SMALL, "--out", path) == 0, launcher.err
-    return path
 
 
 def assert_resumes(launcher: Launcher, path: Path, reference: Path, before: dict[tuple[str, str], bytes]) -> None:

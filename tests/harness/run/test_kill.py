@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from tests.support.launcher import (
     assert_same_counts,
     counts,
     finished,
-    launched,
     progress,
 )
 
@@ -29,24 +27,10 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]:
-    with launched(tmp_path_factory.mktemp("launcher")) as started:
-        yield started
-
-
-@pytest.fixture(scope="module")
 def uninterrupted(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An uninterrupted run."""
     path = tmp_path_factory.mktemp("uninterrupted") / "run"
     assert launcher.run("run", *SUITE, "--out", path) == 0, launcher.err
-    return path
-
-
-@pytest.fixture(scope="module")
-def small(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An uninterrupted small run."""
-    path = tmp_path_factory.mktemp("small") / "run"
-    assert launcher.run("run", *SMALL, "--out", path) == 0, launcher.err
     return path
 
 
