@@ -29,6 +29,7 @@ VERBS = {
     "verify": "exact output distributions by enumeration, and the injected bugs they catch",
     "audit": "bets against a sampler: were these tokens drawn from the model's distribution",
     "compare": "paired differences between two runs",
+    "query": "SQL over the cells, samples and steps of any number of runs",
     "show": "one cell of a run, or one of its outputs",
     "study": "a questionnaire about the meshes of a run, and the count of its votes",
     "baseline": "store a run's counts, which a gate compares with",

@@ -20,7 +20,7 @@ from harness.errors import (  # noqa: E402  (see above)
 )
 from harness.facade.checks import audit, verify  # noqa: E402
 from harness.facade.running import run  # noqa: E402
-from harness.facade.stored_run import StoredRun, open_runs  # noqa: E402
+from harness.facade.stored_run import StoredRun, open_runs, query  # noqa: E402
 
 __all__ = [
     "RunIncomplete",
@@ -31,6 +31,7 @@ __all__ = [
     "WeightsError",
     "audit",
     "open_runs",
+    "query",
     "run",
     "verify",
 ]

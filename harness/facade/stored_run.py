@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness.cli.query import answer_of
 from harness.cli.results import RunReport
-from harness.errors import StoreError, UsageError
-from harness.record.remote import remote_run
+from harness.cli.run_folders import run_folders
 from harness.record.store import Cell, Store
 
 
@@ -27,6 +27,7 @@ class StoredRun:
     def __init__(self, path: str | Path) -> None:
         self._store = Store.open(path)
         self.path = self._store.path
+        self.address = self._store.address
 
     @property
     def cells(self) -> list[str]:
@@ -53,6 +54,10 @@ class StoredRun:
     def steps(self) -> pd.DataFrame:
         """One row a step of a decode; ``cell`` is the cell's id, and times are nanoseconds."""
         return _joined([cell.steps.assign(cell=cell.name) for cell in self._cells])
+
+    def query(self, sql: str) -> pd.DataFrame:
+        """Answer one SQL query over the views of this run; see `query`."""
+        return query(sql, self)
 
     def report(self, folder: str | Path | None = None) -> list[Path]:
         """Write tables and plots, as `stride report` does.
@@ -95,23 +100,21 @@ def open_runs(*paths: str | Path) -> list[StoredRun]:
     Raises:
         StoreError: a folder neither is nor holds a run. UsageError: there is no such folder.
     """
-    runs: list[StoredRun] = []
-    for name in paths or ("runs",):
-        path = Path(name)
-        if remote_run(name) is not None:
-            runs.append(StoredRun(name))
-            continue
-        if not path.is_dir():
-            raise UsageError(f"there is no folder {path}; name a run folder, or a folder that holds some")
-        folders = [path] if (path / "manifest.json").exists() else sorted(file.parent for file in _manifests(path))
-        if not folders:
-            raise StoreError(f"{path} holds no run (no manifest.json in it or in its folders); check the path")
-        runs += map(StoredRun, folders)
-    return runs
+    return [StoredRun(folder) for folder in run_folders(paths)]
 
 
-def _manifests(path: Path) -> list[Path]:
-    return list(path.glob("*/manifest.json"))
+def query(sql: str, *paths: str | Path | StoredRun) -> pd.DataFrame:
+    """Answer one SQL query over the views of runs, as `stride query` does.
+
+    Args:
+        sql: one SELECT of DuckDB's SQL; `stride query --schema` prints the views.
+        paths: runs, run folders, URLs, or folders that hold runs; none: ``runs``.
+
+    Raises:
+        UsageError: DuckDB is not installed, or refuses the query. StoreError: a run is damaged.
+    """
+    answer = answer_of(sql, [path.address if isinstance(path, StoredRun) else path for path in paths])
+    return pd.DataFrame.from_records(answer.rows, columns=answer.names)
 
 
 def _samples(cell: Cell) -> pd.DataFrame:

@@ -10,6 +10,7 @@ from harness.facade import (
     WeightsError,
     audit,
     open_runs,
+    query,
     run,
     verify,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "__version__",
     "audit",
     "open_runs",
+    "query",
     "run",
     "verify",
 ]

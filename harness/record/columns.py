@@ -89,6 +89,7 @@ class Sample:
         warmup: stored, never counted.
         status: "ok" or "failed".
         error: the failure in one line.
+        prompt_tokens: ids of the prompt.
         tokens: output ids, end-of-text included, cut at the budget.
         text: the output as text, where there is a tokenizer.
         prefill_ns: time of reading the prompt, drafters included, and of loading them; not in any step.

@@ -402,9 +402,18 @@ class Store:
             UnknownNameError: the manifest has no such cell.
         """
         body = self._body(name)
-        frames = {file: self._table(name, file, digest) for file, digest in body["files"].items()}
+        frames = {file: self._table(name, file, digest).to_pandas() for file, digest in body["files"].items()}
         samples = frames["samples.parquet"].astype({"diverged_at": "Int64"})
         return Cell(name, body["meta"], samples, frames["steps.parquet"])
+
+    def arrow(self, name: str, file: str) -> pa.Table | None:
+        """A table of a sealed cell as it is stored, such as steps.parquet; None: the cell has no such table.
+
+        Raises:
+            StoreError: the cell is not finished, or the table is damaged. UnknownNameError: there is no such cell.
+        """
+        digest = self._body(name)["files"].get(file)
+        return None if digest is None else self._table(name, file, digest)
 
     def meta(self, name: str) -> dict[str, Any]:
         """The facts about a sealed cell; its tables are not read.
@@ -453,7 +462,7 @@ class Store:
             raise DamagedError(f"{path} {problem}. {self._remedy(cell)}")
         return body
 
-    def _table(self, cell: str, file: str, digest: str) -> pd.DataFrame:
+    def _table(self, cell: str, file: str, digest: str) -> pa.Table:
         path = self._folder(cell) / file
         data = path.read_bytes() if path.is_file() else b""
         if hashlib.sha256(data).hexdigest() != digest:
@@ -464,8 +473,7 @@ class Store:
             raise DamagedError(f"{path} is no table: {error}. {self._remedy(cell)}") from error
         if problem := entries.problem_of_rows(table, *_TABLES[file]):
             raise DamagedError(f"{path} {problem}. {self._remedy(cell)}")
-        frame: pd.DataFrame = table.to_pandas()
-        return frame
+        return table
 
     def _remedy(self, cell: str) -> str:
         return f"Restore {self._folder(cell)} from a copy, or delete that folder and run again with --resume."

@@ -1,0 +1,133 @@
+"""A DuckDB database in memory that holds the views of some runs and can reach nothing else."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+
+from harness.errors import UsageError, printable_line
+from reports.query.rows import (
+    CELL_NUMBER,
+    NamedRun,
+    cell_facts,
+    cell_scores_rows,
+    cells_of,
+    cells_rows,
+    runs_rows,
+    scores_rows,
+    stored_rows,
+)
+from reports.query.schema import FACTS, VIEWS
+
+SETTINGS: dict[str, str | bool | int | float | list[str]] = {
+    "enable_external_access": "false",  # no file, no address
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "python_enable_replacements": "false",  # no variable of this process
+    "temp_directory": "",  # nothing is written to the disk
+}
+READING = ("SELECT", "EXPLAIN")
+"""Kinds of statements that a query may be; SHOW, DESCRIBE and SUMMARIZE are SELECTs to DuckDB."""
+INDIRECT = re.compile(r"\b(query|query_table|summarize|show)\b", re.IGNORECASE)
+"""Words that name views in other ways than by their names."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The rows of a query.
+
+    Args:
+        names: of the columns, all different.
+        types: of the columns, as SQL writes them.
+        rows: Python values, None where SQL has NULL.
+    """
+
+    names: list[str]
+    types: list[str]
+    rows: list[tuple[Any, ...]]
+
+
+def ask(sql: str, runs: Sequence[NamedRun]) -> Answer:
+    """Answer one SELECT over the views of the runs. Tables that it does not name are not read from the disk.
+
+    Raises:
+        UsageError: the text is no single statement that reads, or DuckDB refuses it.
+        StoreError: a table of a run is damaged.
+    """
+    with duckdb.connect(":memory:", config=SETTINGS) as connection:
+        try:
+            _check(connection, sql)
+            _fill(connection, sql, runs)
+            connection.execute("SET lock_configuration = true")
+            cursor = connection.execute(sql)
+            names = [str(column[0]) for column in cursor.description or ()]
+            types = [str(column[1]) for column in cursor.description or ()]
+            return Answer(_distinct(names), types, cursor.fetchall())
+        except duckdb.Error as error:
+            raise UsageError(_one_line(error)) from error
+
+
+def _check(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
+    statements = connection.extract_statements(sql)
+    kinds = [statement.type.name for statement in statements]
+    if len(kinds) != 1 or kinds[0] not in READING:
+        text = " and ".join(kinds) or "no statement"
+        raise UsageError(f"a query is one SELECT (or DESCRIBE, SUMMARIZE, EXPLAIN); found {text}")
+
+
+def _fill(connection: duckdb.DuckDBPyConnection, sql: str, runs: Sequence[NamedRun]) -> None:
+    """Register the tables, and create the views. A table that the query does not name has no rows."""
+    every = INDIRECT.search(sql) is not None
+    named = {name for name in VIEWS if every or re.search(rf"\b{name}\b", sql, re.IGNORECASE)}
+    own: dict[str, Callable[[Sequence[NamedRun]], pa.Table]] = {
+        "runs": runs_rows,
+        "cells": cells_rows,
+        "cell_scores": cell_scores_rows,
+    }
+    for name, rows_of in own.items():
+        connection.register(f"_{name}", rows_of(runs if name in named else ()))
+        connection.execute(f'CREATE VIEW "{name}" AS SELECT * FROM "_{name}"')
+    cells = cells_of(runs)
+    connection.register("_facts", cell_facts(cells))
+    for name in ("samples", "steps", "requests"):
+        columns = VIEWS[name].columns[len(FACTS) :]
+        table = stored_rows(cells if name in named else (), f"{name}.parquet", columns)
+        _join(connection, name, table)
+    columns = VIEWS["samples"].columns[len(FACTS) :]
+    scored = stored_rows(cells if "scores" in named else (), "samples.parquet", columns)
+    _join(connection, "scores", scores_rows(scored))
+
+
+def _join(connection: duckdb.DuckDBPyConnection, name: str, table: pa.Table) -> None:
+    """Create a view whose rows have the facts of their cell in front."""
+    connection.register(f"_{name}", table)
+    facts = ", ".join(f'facts."{column.name}"' for column in FACTS)
+    connection.execute(
+        f'CREATE VIEW "{name}" AS SELECT {facts}, rows.* EXCLUDE ({CELL_NUMBER}) '
+        f'FROM "_{name}" AS rows JOIN "_facts" AS facts USING ({CELL_NUMBER})'
+    )
+
+
+def _distinct(names: Sequence[str]) -> list[str]:
+    """Return the names, a repeated one with a number."""
+    result: list[str] = []
+    for name in names:
+        number, unique = 2, name
+        while unique in result:
+            number, unique = number + 1, f"{name}_{number}"
+        result.append(unique)
+    return result
+
+
+def _one_line(error: Exception) -> str:
+    """Return DuckDB's message without the repeated query."""
+    text = str(error).partition("\n\nLINE ")[0].partition("\nTraceback")[0]
+    hint = (
+        "" if "Permission Error" not in text else ". A query reads the views of the runs only (stride query --schema)"
+    )
+    return printable_line(" ".join(text.split()))[:500] + hint
