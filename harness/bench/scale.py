@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from statistics import median
 from typing import Any
+
+import pandas as pd
 
 from harness.bench.paired import Result, Settings, at_least
 from harness.plan.cells import Plan, expand
 from harness.plan.suite import resolve_again
+from harness.record import stats
 from harness.record.columns import Record, Sample
 from harness.record.store import Store
 from harness.run.executors import serial
@@ -87,11 +89,14 @@ def executors(name: str, settings: Settings) -> Result:
         max_new_tokens=tokens, threads=1, timing=False,
     )  # fmt: skip
     rounds = [(_rate(plan, 2), _rate(plan, 1)) for _ in range(settings.pairs)]
-    ratio = median(two / one for two, one in rounds)
-    two, one = (median(side) for side in zip(*rounds, strict=True))
-    verdict = at_least(min(a / b for a, b in rounds), max(a / b for a, b in rounds), 1.7, settings.pairs)
+    index = pd.MultiIndex.from_product([range(len(rounds)), [0]], names=["prompt", "repetition"])
+    two, one = (pd.Series(side, index) for side in zip(*rounds, strict=True))
+    interval = stats.median_ratio(two, one)
+    assert interval is not None
+    verdict = at_least(interval.low, interval.high, 1.7, settings.pairs)
     note = f"cells a minute of two workers and of one; {len(plan.cells)} cells on {backbone}"
-    return Result(name, two, one, ratio, None, None, "cells/min", ">= 1.7", verdict, settings.pairs, note)
+    figures = two.median(), one.median(), interval.estimate, interval.low, interval.high
+    return Result(name, *figures, "cells/min", ">= 1.7", verdict, settings.pairs, note)
 
 
 def _rate(plan: Plan, workers: int) -> float:

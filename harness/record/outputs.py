@@ -109,7 +109,7 @@ def load(path: Path) -> Output:
                 return Picture(np.asarray(image.convert("RGB")))
         if path.suffix == ".ply":
             return _read_ply(path.read_text(encoding="ascii"))
-    except (OSError, ValueError, ContractError) as error:
+    except (OSError, ValueError, LookupError, OverflowError, ContractError) as error:
         raise StoreError(f"{path} cannot be read as the output that was written there: {error}") from error
     raise StoreError(f"{path} is neither .png nor .ply")
 

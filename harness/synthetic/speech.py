@@ -125,7 +125,7 @@ def read_sound(path: Path) -> Float[np.ndarray, " samples"]:
     """
     try:
         samples, rate = _read_wav(path) if path.suffix == ".wav" else _read_flac(path)
-    except (OSError, EOFError, RuntimeError, wave.Error) as error:
+    except (OSError, EOFError, RuntimeError, ValueError, wave.Error) as error:
         raise UsageError(f"{path} cannot be read ({error}). Unpack it again") from error
     if rate != RATE or samples.ndim != 1:
         channels = 1 if samples.ndim == 1 else samples.shape[1]

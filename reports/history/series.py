@@ -81,7 +81,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 def _line(text: str, place: str) -> dict[str, Any]:
     try:
         line = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise UsageError(f"{place}: no JSON ({error}); remove the line, or restore the file from a copy") from error
     if not isinstance(line, dict) or not all(isinstance(line.get(key), str) for key in ("cell", "created")):
         raise UsageError(f"{place}: no line of a history, which names its cell and when its run was created")

@@ -14,6 +14,8 @@ from typing import Any
 from harness.errors import DataMissing, UsageError
 
 Row = Mapping[str, Any]
+LONGEST_FIELD = 2**26
+"""Characters of a field of a comma-separated table: prompts are longer than the 131,072 that Python allows at first."""
 
 
 @dataclass(frozen=True)
@@ -93,8 +95,9 @@ def json_file(path: Path, what: str, origin: str) -> Any:
     """
     try:
         return json.loads(read(path, what, origin))
-    except json.JSONDecodeError as error:
-        raise Where(path, error.lineno).fault(f"not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        line = error.lineno if isinstance(error, json.JSONDecodeError) else 1
+        raise Where(path, line).fault(f"not JSON: {_first(error)}") from error
 
 
 def table(path: Path, what: str, origin: str, delimiter: str) -> list[tuple[Where, Row]]:
@@ -106,17 +109,21 @@ def table(path: Path, what: str, origin: str, delimiter: str) -> list[tuple[Wher
         UsageError: see `read`; or a row has more or fewer fields than the header.
     """
     text = read(path, what, origin).splitlines(keepends=True)
+    csv.field_size_limit(max(csv.field_size_limit(), LONGEST_FIELD))
     if delimiter == "\t":
         reader = csv.reader(text, delimiter=delimiter, quoting=csv.QUOTE_NONE)
     else:
         reader = csv.reader(text, delimiter=delimiter)
-    header = next(reader)
     out: list[tuple[Where, Row]] = []
-    for row in filter(None, reader):
-        where = Where(path, reader.line_num)
-        if len(row) != len(header):
-            raise where.fault(f"{len(row)} fields where the header has {len(header)}")
-        out.append((where, dict(zip(header, row, strict=True))))
+    try:
+        header = next(reader)
+        for row in filter(None, reader):
+            where = Where(path, reader.line_num)
+            if len(row) != len(header):
+                raise where.fault(f"{len(row)} fields where the header has {len(header)}")
+            out.append((where, dict(zip(header, row, strict=True))))
+    except csv.Error as error:
+        raise Where(path, reader.line_num).fault(f"not a table: {error}") from error
     return out
 
 
@@ -178,11 +185,16 @@ def text_of(row: Row, key: str, where: Where) -> str:
 def _object(line: str, where: Where) -> Row:
     try:
         entry = json.loads(line)
-    except json.JSONDecodeError as error:
-        raise where.fault(f"not JSON: {error.msg}") from error
+    except (ValueError, RecursionError) as error:
+        raise where.fault(f"not JSON: {_first(error)}") from error
     if not isinstance(entry, dict):
         raise where.fault(f"a JSON object is expected; found {type(entry).__name__}")
     return entry
+
+
+def _first(error: Exception) -> str:
+    """What was wrong, without the place: of a file of one line that place is the whole file."""
+    return error.msg if isinstance(error, json.JSONDecodeError) else str(error).split(";")[0]
 
 
 def field_names(row: Iterable[str]) -> str:

@@ -60,14 +60,21 @@ class TestFiles:
             ("mine.jsonl", '{"messages": [{"role": "assistant", "content": "x"}]}', "of the role 'assistant'"),
             ("mine.jsonl", '{"prompt": "x", "id": 1}\n{"prompt": "y", "id": 1}', "l:2: .*prompts/1' is there twice"),
             ("mine.jsonl", "{not json}", "mine.jsonl:1: not JSON"),
+            ("mine.jsonl", "9" * 5_000, "mine.jsonl:1: not JSON"),
+            ("mine.jsonl", "[" * 100_000, "mine.jsonl:1: not JSON"),
             ("mine.csv", "id,prompt\na,b,c\n", "mine.csv:2: 3 fields where the header has 2"),
             ("mine.txt", " \n", "is empty"),
             ("mine.yaml", "x", "prompts are read from .txt, .jsonl or .csv; found .yaml"),
         ],
+        ids=range(15),
     )  # fmt: skip
     def test_a_malformed_file_names_the_line(self, tmp_path: Path, name: str, text: str, message: str) -> None:
         with pytest.raises(UsageError, match=message):
             written(tmp_path, name, text).prompts()
+
+    def test_a_prompt_of_a_table_may_be_long(self, tmp_path: Path) -> None:
+        (prompt,) = written(tmp_path, "mine.csv", "prompt\n" + "a" * 2**20 + "\n").prompts()
+        assert len(prompt.text or "") == 2**20
 
     def test_without_a_file_the_error_says_how_to_give_one(self) -> None:
         with pytest.raises(UsageError, match="--prompts FILE"):

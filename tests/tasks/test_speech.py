@@ -244,8 +244,15 @@ def test_sound_of_another_rate_or_shape_is_refused(tmp_path: Path, sound: dict[s
         read_sound(tmp_path / "x.wav")
 
 
-def test_a_wav_file_that_was_cut_off_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "x.wav").write_bytes(b"RIFF")
+ODD_FRAMES = (
+    b"RIFF\x2c\0\0\0WAVEfmt \x10\0\0\0\x01\0\x01\x01" + b"\0" * 8 + b"\x02\x20\x10\0data\x02\x03\x04\x05\x06\x07"
+)
+"""257 channels, and no whole frame of them."""
+
+
+@pytest.mark.parametrize("content", [b"RIFF", ODD_FRAMES], ids=["header", "frames"])
+def test_a_wav_file_that_was_cut_off_is_refused(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "x.wav").write_bytes(content)
     with pytest.raises(UsageError, match="cannot be read"):
         read_sound(tmp_path / "x.wav")
 

@@ -45,7 +45,9 @@ def test_a_mesh_without_a_face_or_with_a_wrong_index_is_refused(faces):
 def test_a_damaged_file_is_named(tmp_path):
     (tmp_path / "a.png").write_bytes(b"\x89PNG no")
     (tmp_path / "b.ply").write_text("ply\nelement vertex 3\nelement face 1\nend_header\n0 0 0\n")
-    for name in ("a.png", "b.ply", "c.ply"):
+    (tmp_path / "d.ply").write_text("ply\nelement vertex\nend_header\n")
+    (tmp_path / "e.ply").write_text("")
+    for name in ("a.png", "b.ply", "c.ply", "d.ply", "e.ply"):
         with pytest.raises(StoreError, match=name):
             load(tmp_path / name)
 

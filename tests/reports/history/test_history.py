@@ -92,7 +92,9 @@ def test_other_machines_and_countings_are_series_of_their_own() -> None:
     assert any("different ways" in text for text in report.table(report.findings(series(lines))))
 
 
-@pytest.mark.parametrize("text", ["{", "[1]", '{"cell": "c0"}', '{"cell": 1, "created": "2026"}'])
+@pytest.mark.parametrize(
+    "text", ["{", "[1]", "[" * 100_000, '{"cell": "c0"}', '{"cell": 1, "created": "2026"}'], ids=range(5)
+)
 def test_a_damaged_line_is_an_error_that_names_it(text: str, tmp_path: Path) -> None:
     path = write(tmp_path / "history.jsonl", [line(0, 0.6)])
     path.write_text(path.read_text() + text + "\n")
