@@ -74,6 +74,8 @@ def printable(text: str) -> str:
     Whatever comes from a prompt, a model or an exception passes through here before a terminal or a file of a report
     shows it.
     """
+    if text.replace("\n", "").replace("\t", "").isprintable():  # what Python calls printable is shown as it is
+        return text
     return "".join(character if _shows(character) else ascii(character)[1:-1] for character in text)
 
 

