@@ -1,4 +1,4 @@
-"""`stride compare`: two runs, cell by cell."""
+"""`stride compare`: runs beside a first one, cell by cell."""
 
 from __future__ import annotations
 
@@ -8,28 +8,36 @@ import click
 from rich.console import Console
 
 from harness.cli.main import emit
+from harness.errors import UsageError
 from harness.record.store import Store
 from reports.gate import compare
 
 
 @click.command(name="compare")
-@click.argument("a", type=click.Path(path_type=Path))
-@click.argument("b", type=click.Path(path_type=Path))
+@click.argument("runs", nargs=-1, metavar="RUN RUN...", required=True)
 @click.option("--out", type=click.Path(path_type=Path), help="Also write Markdown to this file.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document: {rows, only_a, only_b, notes}.")
-def command(a: Path, b: Path, out: Path | None, as_json: bool) -> None:
-    """Differences of run B from run A, paired by prompt and seed, with intervals. Times: on equal machines only.
+@click.option("--json", "as_json", is_flag=True, help="One JSON document: {runs, rows, only_a, only_b, notes}.")
+def command(runs: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+    """Differences of each further run from the first, paired by prompt and seed, with intervals.
+
+    Cells of equal configuration are compared, over prompts that both runs finished. The strongest evidence stands
+    first. What has no partner is named with the reason. Times are compared on equal machines only.
 
     \b
     stride compare runs/before runs/after
     stride compare runs/before runs/after --out compare.md
+    stride compare runs/monday runs/tuesday runs/wednesday --json
     """
-    comparison = compare.compare(Store.open(a), Store.open(b))
+    if len(runs) < 2:
+        raise UsageError("a comparison needs two runs or more; name the one to compare with first")
+    comparison = compare.compare(*(Store.open(run) for run in runs))
     if out:
-        out.write_text(compare.markdown(comparison), encoding="utf-8")
+        out.write_text(compare.markdown(comparison, runs), encoding="utf-8")
     if as_json:
         frame = comparison.frame.astype(object).where(comparison.frame.notna(), None)
         rows = frame.to_dict("records")
-        emit({"rows": rows, "only_a": comparison.only_a, "only_b": comparison.only_b, "notes": comparison.notes})
+        only = {"only_a": comparison.only_a, "only_b": comparison.only_b}
+        letters = dict(zip(("a", *comparison.runs), runs, strict=True))
+        emit({"runs": letters, "rows": rows, **only, "notes": comparison.notes})
         return
-    compare.terminal(comparison, Console())
+    compare.terminal(comparison, Console(), runs)

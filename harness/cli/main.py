@@ -28,7 +28,7 @@ VERBS = {
     "new": "a package for a method of your own, whose tests pass",
     "verify": "exact output distributions by enumeration, and the injected bugs they catch",
     "audit": "bets against a sampler: were these tokens drawn from the model's distribution",
-    "compare": "paired differences between two runs",
+    "compare": "paired differences between runs, the strongest evidence first",
     "query": "SQL over the cells, samples and steps of any number of runs",
     "show": "one cell of a run, or one of its outputs",
     "study": "a questionnaire about the meshes of a run, and the count of its votes",

@@ -1,57 +1,94 @@
-"""Compares two runs: cells of equal configuration, paired by prompt and seed, with intervals."""
+"""Compares runs with a first one: cells of equal configuration, paired by prompt and seed, with intervals."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from string import ascii_lowercase
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from harness.errors import printable_line
 from harness.record import stats
 from harness.record.counting import counting_difference
 from harness.record.metrics import METRICS
+from reports.gate.matching import Planned, name_of, temperature, why_alone
 from reports.summary import FinishedCell
-from reports.text_table import markdown_lines, number
+from reports.text_table import Column, TextTable, markdown_lines, number, print_table
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
 
-SEEDING = ("seed", "stop_at_eos", "batch", "role")
-MATCHED = ("method", "params", "backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", *SEEDING)
 COUNTS = ("tau_minus_1", "acceptance")
 PASSES = "scr"
 SECONDS = "ms_per_token"
 TITLES = {"tau_minus_1": "tau - 1", "scr": "SCR", "ms_per_token": "ms/token", "logprob": "log-prob"}
 DIGITS = {"ms_per_token": 2}
+BY_CHANCE = 0.05
+"""Share of rows without a true difference whose 95 % interval excludes zero."""
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """What differs between run a and run b.
+    """What differs between run a and each other run, which have the letters b, c, ...
 
     Args:
-        frame: one row a matched cell and metric. Columns: cell, label, backbone, dtype, temperature, task, metric,
-            a, b, difference (b - a), low, high, prompts, pairs, equal (pairs whose outputs are the same tokens).
-        only_a: labels of finished cells of a that b lacks.
-        only_b: labels of finished cells of b that a lacks.
+        frame: one row a matched cell and metric, the strongest evidence first. Columns: run (a letter), cell, label,
+            backbone, dtype, temperature, task, metric, a, b (the other run's), difference (b - a), low, high,
+            evidence (standard errors between the difference and zero; NaN without an interval), prompts, pairs,
+            equal (pairs whose outputs are the same tokens).
+        only_a: finished cells of a that no other run has, with the reason where one is known.
+        only_b: the same of the other runs, which a lacks.
         notes: what was not compared, and why.
+        runs: the other runs.
     """
 
     frame: pd.DataFrame
     only_a: list[str]
     only_b: list[str]
     notes: list[str]
+    runs: tuple[str, ...] = ("b",)
+
+    @property
+    def several(self) -> bool:
+        """Whether a is compared with more than one run."""
+        return len(self.runs) > 1
 
 
-def compare(a: Store, b: Store) -> Comparison:
+def compare(a: Store, *others: Store) -> Comparison:
     """Match the finished cells by configuration, and compare each pair over shared prompts and seeds."""
-    cells_a, cells_b = _by_configuration(a), _by_configuration(b)
+    first = Planned.of(a)
+    parts = [
+        _compare_runs(letter, a, first, store, Planned.of(store), f"{letter}: " if len(others) > 1 else "")
+        for letter, store in zip(_letters(), others, strict=False)
+    ]
+    frame = pd.concat([part.frame for part in parts], ignore_index=True)
+    if len(frame):
+        order = frame["evidence"].fillna(-1.0).sort_values(ascending=False, kind="stable").index
+        frame = frame.loc[order].reset_index(drop=True)
+    return Comparison(
+        frame,
+        only_a=[line for part in parts for line in part.only_a],
+        only_b=[line for part in parts for line in part.only_b],
+        notes=[line for part in parts for line in part.notes],
+        runs=tuple(run for part in parts for run in part.runs),
+    )
+
+
+def _letters() -> Iterator[str]:
+    """Yield b, c, ..., z, then run27, run28, ..."""
+    yield from ascii_lowercase[1:]
+    number = len(ascii_lowercase)
+    while True:
+        number += 1
+        yield f"run{number}"
+
+
+def _compare_runs(letter: str, a: Store, first: Planned, b: Store, other: Planned, prefix: str) -> Comparison:
     machines = [dict(store.manifest.get("provenance") or {}).get("fingerprint") for store in (a, b)]
     same_machine = machines[0] is not None and machines[0] == machines[1]
     names = " and ".join(str(machine or "unknown") for machine in machines)
@@ -60,36 +97,37 @@ def compare(a: Store, b: Store) -> Comparison:
     notes += [f"passes and seconds are not compared: {counting}"] if counting else []
     left_out = {PASSES, SECONDS} if counting else set() if same_machine else {SECONDS}
     rows: list[dict[str, Any]] = []
-    for key in (key for key in cells_a if key in cells_b):
-        cell_rows = _compare_cells(cells_a[key], cells_b[key], left_out)
-        rows += cell_rows
-        if not cell_rows:
-            notes.append(f"{_name(cells_a[key])}: the runs share no finished prompt and seed")
-    only_a = [_name(cell) for key, cell in cells_a.items() if key not in cells_b]
-    only_b = [_name(cell) for key, cell in cells_b.items() if key not in cells_a]
-    return Comparison(pd.DataFrame(rows), only_a, only_b, notes)
+    for key in (key for key in first.finished if key in other.finished):
+        cells = first.finished[key], other.finished[key]
+        cell_rows, remarks = _compare_cells(*cells, left_out)
+        rows += [{"run": letter, **row} for row in cell_rows]
+        notes += [f"{name_of(cells[0])}: {remark}" for remark in remarks]
+    only_a, only_b, notes = (
+        [f"{prefix}{line}" for line in lines] for lines in (_alone(first, other), _alone(other, first), notes)
+    )
+    return Comparison(pd.DataFrame(rows), only_a, only_b, notes, (letter,))
 
 
-def _by_configuration(store: Store) -> dict[str, Cell]:
-    cells = (store.cell(name) for name in store.cells())
-    return {json.dumps([cell.meta.get(word) for word in MATCHED], sort_keys=True): cell for cell in cells}
+def _alone(run: Planned, other: Planned) -> list[str]:
+    lines = []
+    for key, cell in run.finished.items():
+        if key not in other.finished:
+            why = why_alone(key, cell, other)
+            lines.append(f"{name_of(cell)}{f': {why}' if why else ''}")
+    return lines
 
 
-def _name(cell: Cell) -> str:
-    meta = cell.meta
-    where = f"{meta.get('backbone')} {meta.get('dtype')}, T = {_temperature(meta):g}"
-    return f"{meta.get('label', cell.name)} ({where})"
-
-
-def _temperature(meta: Mapping[str, Any]) -> float:
-    return float((meta.get("sampling") or {}).get("temperature", 0.0))
-
-
-def _compare_cells(a: Cell, b: Cell, left_out: set[str]) -> list[dict[str, Any]]:
+def _compare_cells(a: Cell, b: Cell, left_out: set[str]) -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a row a metric, and what is to be said of the pair."""
     sides = [FinishedCell.of(cell) for cell in (a, b)]
     shared = sides[0].totals.index.intersection(sides[1].totals.index)
+    shared, changed = _of_equal_prompts(sides, shared)
+    remarks = [f"{changed} pairs are left out: the prompt of that id has another text"] if changed else []
+    weights = [cell.meta.get("fingerprint") for cell in (a, b)]
+    if None not in weights and weights[0] != weights[1]:
+        remarks.append("the weights differ")
     if not len(shared):
-        return []
+        return [], [*remarks, "the runs share no finished prompt and seed"]
     before, after = (side.totals.loc[shared].assign(one=1.0) for side in sides)
     outputs = [side.samples.loc[shared, "sha256"] for side in sides]
     meta = a.meta
@@ -97,15 +135,25 @@ def _compare_cells(a: Cell, b: Cell, left_out: set[str]) -> list[dict[str, Any]]
         "cell": a.name,
         "label": meta.get("label", a.name),
         **{word: meta.get(word) for word in ("backbone", "dtype", "task")},
-        "temperature": _temperature(meta),
+        "temperature": temperature(meta),
         "pairs": len(shared),
         "equal": int((outputs[0] == outputs[1]).sum()),
     }
+    return [{**common, **row} for row in _differences(before, after, left_out)], remarks
+
+
+def _of_equal_prompts(sides: Sequence[FinishedCell], shared: pd.Index[Any]) -> tuple[pd.Index[Any], int]:
+    """Return the pairs whose prompts have one text, and how many have not; older runs stored none."""
+    texts = [side.samples.loc[shared].get("prompt_text", pd.Series("", shared)).fillna("") for side in sides]
+    unlike = ((texts[0] != texts[1]) & (texts[0] != "") & (texts[1] != "")).to_numpy(dtype=bool)
+    return shared[~unlike], int(unlike.sum())
+
+
+def _differences(before: pd.DataFrame, after: pd.DataFrame, left_out: set[str]) -> Iterator[dict[str, Any]]:
     columns = {
         name: (METRICS[name].numerator, METRICS[name].denominator) for name in (*COUNTS, PASSES, SECONDS, "logprob")
     }
     columns["agreement"] = ("agreement", "one")
-    rows = []
     for name, (numerator, denominator) in columns.items():
         gap = stats.difference(before, after, numerator, denominator)
         idle = name in COUNTS and not before["drafted"].sum() and not after["drafted"].sum()
@@ -117,52 +165,130 @@ def _compare_cells(a: Cell, b: Cell, left_out: set[str]) -> list[dict[str, Any]]
         ratios["b"] = stats.ratio(after, numerator, denominator, minus)
         levels = {side: interval.estimate if interval else None for side, interval in ratios.items()}
         bounds = {"difference": gap.estimate, "low": gap.low, "high": gap.high, "prompts": gap.n}
-        rows.append({**common, "metric": name, **levels, **bounds})
-    return rows
+        yield {"metric": name, **levels, **bounds, "evidence": evidence(gap)}
 
 
-def _table(comparison: Comparison) -> tuple[list[str], list[list[str]]]:
-    titles = ["cell", "dtype", "T", "metric", "a", "b", "b - a", "prompts", "equal outputs"]
-    rows = []
-    for _, row in comparison.frame.iterrows():
-        digits = DIGITS.get(row["metric"], 3)
-        a, b, gap, low, high = (number(row[key], digits) for key in ("a", "b", "difference", "low", "high"))
+def evidence(gap: stats.Interval) -> float | None:
+    """Return how many standard errors the difference is from zero, as its 95 % interval has them; None: no interval.
+
+    A difference that is the same for every prompt has no standard error, and is infinitely far from zero.
+    """
+    if gap.low is None or gap.high is None:
+        return None
+    error = (gap.high - gap.low) / (2 * 1.96)
+    if error == 0:
+        return math.inf if gap.estimate else 0.0
+    return abs(gap.estimate) / error
+
+
+COLUMNS = (
+    Column("label", "cell", rank=0),
+    Column("run", "run", rank=0),
+    Column("dtype", "dtype", rank=6),
+    Column("temperature", "T", rank=3),
+    Column("metric", "metric", rank=1),
+    Column("a", "a", rank=2),
+    Column("b", "b", rank=2),
+    Column("difference", "b - a", rank=1),
+    Column("prompts", "prompts", rank=5),
+    Column("equal", "equal outputs", rank=4),
+)
+
+
+def table(comparison: Comparison, names: Sequence[str] = ()) -> TextTable:
+    """Return the comparison as a table; a difference whose interval excludes zero has a star.
+
+    Args:
+        names: of the runs, a's first.
+    """
+    several = comparison.several
+    titles = {"b": "other", "difference": "other - a"} if several else {}
+    columns = [replace(column, title=titles.get(column.key, column.title)) for column in COLUMNS]
+    columns = [column for column in columns if several or column.key != "run"]
+    rows = [[_text(row, column.key) for column in columns] for _, row in comparison.frame.iterrows()]
+    return TextTable("Comparison", tuple(columns), rows, _remarks(comparison, names))
+
+
+def _text(row: pd.Series[Any], key: str) -> str:
+    digits = DIGITS.get(row["metric"], 3)
+    if key == "difference":
+        gap, low, high = (number(row[name], digits) for name in (key, "low", "high"))
         bounds = f" [{low}, {high}]" if low != high else " (too few prompts)" if low == "-" else ""
-        metric, equal = TITLES.get(row["metric"], row["metric"]), f"{row['equal']}/{row['pairs']}"
-        cell = [printable_line(str(row["label"])), str(row["dtype"]), f"{row['temperature']:g}", metric]
-        rows.append([*cell, a, b, gap + bounds, str(row["prompts"]), equal])
-    return titles, rows
+        return gap + ("*" if significant(row) else "") + bounds
+    if key in ("a", "b"):
+        return number(row[key], digits)
+    if key == "metric":
+        return str(TITLES.get(row[key], row[key]))
+    if key == "equal":
+        return f"{row['equal']}/{row['pairs']}"
+    return f"{row[key]:g}" if key == "temperature" else printable_line(str(row[key]))
 
 
-def _remarks(comparison: Comparison) -> list[str]:
+def _remarks(comparison: Comparison, names: Sequence[str] = ()) -> list[str]:
     lines = [
+        *(f"{letter}: {name}" for letter, name in zip(("a", *comparison.runs), names, strict=False)),
+        *_chance(comparison),
         *comparison.notes,
-        *(f"only in a: {name}" for name in comparison.only_a),
-        *(f"only in b: {name}" for name in comparison.only_b),
+        *(f"only in a{_of_other(comparison, name)}" for name in comparison.only_a),
+        *(_only_in_other(comparison, name) for name in comparison.only_b),
     ]
     return [printable_line(line) for line in lines]
 
 
-def markdown(comparison: Comparison) -> str:
-    """Return the comparison as Markdown."""
-    titles, rows = _table(comparison)
-    table = markdown_lines(titles, rows) if rows else ["No cell of equal configuration is finished in both runs."]
-    return "\n".join(["# Comparison", "", *table, "", *(f"- {line}" for line in _remarks(comparison)), ""])
+def _of_other(comparison: Comparison, name: str) -> str:
+    """Return the end of a remark on a cell of a: ", not in c: NAME" where there are several runs."""
+    if not comparison.several:
+        return f": {name}"
+    letter, _, text = name.partition(": ")
+    return f", not in {letter}: {text}"
 
 
-def terminal(comparison: Comparison, console: Console | None = None) -> None:
-    """Print the comparison; a row whose interval excludes zero is bold."""
-    console = console or Console()
-    titles, rows = _table(comparison)
-    table = Table(box=None, pad_edge=False)
-    for i, title in enumerate(titles):
-        table.add_column(title, justify="left" if i in (0, 3) else "right", no_wrap=i > 0)
-    previous = ""
-    for row, (_, numbers) in zip(rows, comparison.frame.iterrows(), strict=True):
-        label = "" if numbers["cell"] == previous else row[0]
-        previous = numbers["cell"]
-        significant = pd.notna(numbers["low"]) and not numbers["low"] <= 0 <= numbers["high"]
-        table.add_row(*map(escape, (label, *row[1:])), style="bold" if significant else "")
-    console.print(table if rows else "No cell of equal configuration is finished in both runs.")
-    for line in _remarks(comparison):
-        console.print(f"[yellow]{escape(line)}[/yellow]")
+def _only_in_other(comparison: Comparison, name: str) -> str:
+    return f"only in {name}" if comparison.several else f"only in b: {name}"
+
+
+def _chance(comparison: Comparison) -> list[str]:
+    """Return how many rows exclude zero, and how many would by chance; nothing where no row has an interval."""
+    if not len(comparison.frame):
+        return []
+    rows = comparison.frame[comparison.frame["low"].notna()]
+    if rows.empty:
+        return []
+    beyond = sum(significant(row) for _, row in rows.iterrows())
+    return [
+        f"sorted by evidence: {beyond} of {len(rows)} intervals exclude zero (*); "
+        f"{BY_CHANCE * len(rows):.1f} would where nothing differs"
+    ]
+
+
+def significant(row: Mapping[str, Any] | pd.Series[Any]) -> bool:
+    """Return whether the interval of a row excludes zero."""
+    return bool(pd.notna(row["low"]) and not row["low"] <= 0 <= row["high"])
+
+
+def markdown(comparison: Comparison, names: Sequence[str] = ()) -> str:
+    """Return the comparison as Markdown.
+
+    Args:
+        names: of the runs, a's first.
+    """
+    text = table(comparison, names)
+    lines = markdown_lines([column.title for column in text.columns], text.rows) if text.rows else [NOTHING]
+    return "\n".join(["# Comparison", "", *lines, "", *(f"- {line}" for line in text.notes), ""])
+
+
+NOTHING = "No cell of equal configuration is finished in the runs that are compared."
+
+
+def terminal(comparison: Comparison, console: Console | None = None, names: Sequence[str] = ()) -> None:
+    """Print the comparison, with the columns that fit the console.
+
+    Args:
+        names: of the runs, a's first.
+    """
+    text = table(comparison, names)
+    if text.rows:
+        print_table(text, console or Console())
+        return
+    for line in (NOTHING, *text.notes):
+        (console or Console()).print(escape(line))
