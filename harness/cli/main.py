@@ -34,6 +34,7 @@ VERBS = {
     "study": "a questionnaire about the meshes of a run, and the count of its votes",
     "baseline": "store a run's counts, which a gate compares with",
     "gate": "pass, fail or inconclusive against a baseline, on counts",
+    "ab": "two versions of the code run a suite in turns: what differs, which is faster",
     "nightly": "run, gate and history of a suite, with one exit code",
     "history": "figures night by night, and the commits where they changed",
     "layers": "what an adapter changes in a model's hidden rows, layer by layer",

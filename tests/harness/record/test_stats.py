@@ -293,7 +293,8 @@ def test_intervals_are_percentiles_widened_to_students_t() -> None:
         (-90.0, [-3, -1, 2], 0.5),  # two of four, the observed one counted
         (-90.0, [-3, -2, -1, 1], 0.420208),  # two of five
         (-1.5, [-2, -1.5, -1], 0.025009),  # none: Student's tail at 3.18 standard errors
-        (0.1, [-2, -1.5, -1], 0.300078),  # one of four, less than that tail
+        (0.1, [-2, -1.5, -1], 0.577200),  # none, and Student's tail is beyond a half
+        (-0.1, [-3, -2, -1, 1], 0.478495),  # two of five, less than that tail
         (2.0, [1, 2, 3], 0.993070),  # all of them: never quite certain
         (-1.0, [-1, -1, -1], 0.0),
     ],
