@@ -7,8 +7,8 @@ token whatever it accepts.
 
 - fail: a verdict got worse, an e-value refutes the claim, or a figure dropped significantly. The test is a one-sided
   bootstrap over prompts at 0.5 %, with Holm's adjustment over all rows. A drop within ``--margin`` never fails.
-- pass: the records are identical, or the one-sided 95 % lower bound is above minus the margin. The margin is the one
-  that is asked for, or the one that the baseline's A/A reruns justify, or 5 %.
+- pass: the records are identical, or the one-sided 95 % lower bound is above minus the margin: non-inferiority, of
+  quality too. The margin is the one that is asked for, or the one that the baseline's A/A reruns justify, or 5 %.
 - inconclusive: neither, or too few prompts.
 - error: a cell, prompt or repetition of the baseline is missing or failed.
 """
@@ -276,7 +276,7 @@ def compare_figure(row: Row, figure: Tested, before: pd.DataFrame, after: pd.Dat
         return replace(row, verdict="pass", why="identical", change=0.0, low=0.0, high=0.0, noise=noise)
     change = figure.change(before, after)
     if change is None and not row.before:
-        return replace(row, verdict="pass", why="the baseline has none of it: there is nothing to lose")
+        return _from_zero(row, figure, before, after)
     if change is None or change.error is None:
         return replace(row, verdict="inconclusive", why="nothing was counted any more")
     if not figure.noise:  # seconds: the machine's noise is in the A/A reruns, not in the spread over prompts
@@ -287,6 +287,18 @@ def compare_figure(row: Row, figure: Tested, before: pd.DataFrame, after: pd.Dat
         return replace(row, change=change.estimate, low=low, high=high, p=p, error=error)
     bounds, p_drop = change.interval(1 - 2 * ALPHA), change.p_below(0.0)
     return replace(row, change=change.estimate, low=bounds.low, high=bounds.high, p=p_drop, error=change.error)
+
+
+def _from_zero(row: Row, figure: Tested, before: pd.DataFrame, after: pd.DataFrame) -> Row:
+    """The row of a figure that was 0, so that no relative change exists; an error rate that rose is never a pass."""
+    if figure.sign > 0 or not row.after:
+        return replace(row, verdict="pass", why="the baseline has none of it: there is nothing to lose")
+    sides = [side.assign(one=1.0)[[figure.numerator, figure.denominator]] for side in (before, after)]
+    paired = sides[0].add_suffix("_a").join(sides[1].add_suffix("_b"), how="inner")
+    gain = stats.bootstrap(paired, lambda s: s[..., 0] / s[..., 1] - s[..., 2] / s[..., 3])
+    p = gain.p_below(0.0) if gain is not None else None
+    why = f"was 0 and is {row.after:.3g}, so there is no relative change"
+    return replace(row, verdict="fail" if p is not None and p < FAIL_ALPHA else "inconclusive", why=why)
 
 
 def _equal(figure: Tested, before: pd.DataFrame, after: pd.DataFrame) -> bool:
@@ -317,8 +329,6 @@ def decide(
             allowed, origin = tolerated, "asked for"
         elif row.noise is not None:
             allowed, origin = max(margin(row.noise, row.prompts, len(rows)), NEGLIGIBLE), "of A/A reruns"
-        elif row.metric == "logprob" or row.metric.startswith(SCORE):
-            allowed, origin = np.inf, ""
         else:
             allowed, origin = hand_set, source
         harmless = NEGLIGIBLE if tolerated is None else tolerated
@@ -328,16 +338,11 @@ def decide(
         if p < FAIL_ALPHA and change < -harmless:
             verdict, why = "fail", "a significant drop" + (f" beyond {harmless:.1%}" if tolerated is not None else "")
         elif low > -allowed:
-            within = f"within the margin of {allowed:.1%} ({origin})" if np.isfinite(allowed) else "no significant drop"
-            verdict, why = "pass", "improved" if low > 0 else within
+            verdict, why = "pass", "improved" if low > 0 else f"within the margin of {allowed:.1%} ({origin})"
         else:
             verdict, why = "inconclusive", f"the interval reaches beyond a drop of {allowed:.1%} ({origin})"
-        rows[i] = replace(row, verdict=verdict, why=why, p=p, margin=_finite(allowed), visible=float(min(visible, 1.0)))
+        rows[i] = replace(row, verdict=verdict, why=why, p=p, margin=allowed, visible=float(min(visible, 1.0)))
     return [_with_visible(row) for row in rows]
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None
 
 
 def _with_visible(row: Row) -> Row:

@@ -140,7 +140,8 @@ def test_changes_equal_the_count_by_hand() -> None:
     assert (tau.before, tau.after, tau.change) == (2.0, 1.0, -0.5)
     assert (acceptance.before, acceptance.after, acceptance.change) == (1.0, 0.5, -0.5)  # 1 of 2 tested
     assert (expected.before, expected.after, expected.change) == (2.0, 1.0, -0.5)
-    assert (logprob.before, logprob.after, logprob.change, logprob.why) == (-1.0, -1.0, 0.0, "no significant drop")
+    assert (logprob.before, logprob.after, logprob.change) == (-1.0, -1.0, 0.0)
+    assert logprob.why == "within the margin of 5.0% (set by hand: make the baseline with A/A reruns)"
     assert result.verdict == "fail" and tau.p == 0.0
 
 
@@ -420,6 +421,24 @@ def test_a_quality_that_dropped_fails_in_the_direction_that_is_worse() -> None:
     assert gate(scored(good), make_baseline(scored(bad))).verdict == "pass"
     assert gate(scored(bad, "wer"), make_baseline(scored(good, "wer"))).verdict == "pass"
     assert gate(scored(good, "wer"), make_baseline(scored(bad, "wer"))).verdict == "fail"
+
+
+def test_quality_without_reruns_is_inconclusive_where_a_drop_of_five_percent_is_not_excluded() -> None:
+    """Twelve prompts, three of which changed each way: no drop is seen, and one of 20 % is possible."""
+    before, after = [1.0] * 8 + [0.0] * 4, [1.0] * 6 + [0.0] * 3 + [1.0] * 2 + [0.0]
+    row = next(row for row in gate(scored(after), make_baseline(scored(before))).rows if row.metric.startswith("score"))
+    assert (row.verdict, row.change) == ("inconclusive", 0.0) and row.low < -0.05 and row.visible > 0.2
+    assert "beyond a drop of 5.0% (set by hand: make the baseline with A/A reruns)" in row.why
+    asked = gate(scored(after), make_baseline(scored(before)), tolerated=0.5)
+    assert {row.verdict for row in asked.rows} == {"pass"}
+
+
+def test_an_error_rate_that_was_zero_and_rose_never_passes() -> None:
+    clean = make_baseline(scored([0.0] * 8, "wer"))
+    for values, verdict in (([0.0] * 8, "pass"), ([0.0] * 7 + [0.1], "inconclusive"), ([0.3, 0.4] * 4, "fail")):
+        row = next(row for row in gate(scored(values, "wer"), clean).rows if row.metric == "score.wer")
+        assert row.verdict == verdict, row
+    assert gate(scored([0.5] * 8), make_baseline(scored([0.0] * 8))).verdict == "pass"
 
 
 def test_a_run_that_was_not_scored_is_inconclusive() -> None:
