@@ -24,7 +24,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
-from reports.plot_style import DASHES, STYLE
+from reports.plot_style import BROKEN, COLOURS, DASHES, STYLE
 from reports.qualities import is_quality, lower_is_better, title_of
 from reports.tables import GROUP
 
@@ -110,10 +110,25 @@ def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
     Args:
         frame: of ``summary.summarise``.
     """
-    drawn = list(panels(frame))
-    if not drawn:
+    drawn = draw(frame)
+    if drawn is None:
         return []
     outdir.mkdir(parents=True, exist_ok=True)
+    with rc_context(STYLE):
+        drawn.savefig(outdir / "pareto.png", metadata={"Software": None})
+        drawn.savefig(outdir / "pareto.svg", metadata={"Date": None, "Creator": "stridebench"})
+    return [outdir / "pareto.png", outdir / "pareto.svg"]
+
+
+def draw(frame: pd.DataFrame) -> Figure | None:
+    """Draw a panel for each group and quality; None where no cell has a speed-up.
+
+    Args:
+        frame: of ``summary.summarise``.
+    """
+    drawn = list(panels(frame))
+    if not drawn:
+        return None
     columns = min(2, len(drawn))
     rows = -(-len(drawn) // columns)
     with rc_context(STYLE):
@@ -129,9 +144,7 @@ def write(frame: pd.DataFrame, outdir: Path) -> list[Path]:
             _label(axes, panel)
         for axes in figure.axes:
             axes.set_visible(True)
-        figure.savefig(outdir / "pareto.png", metadata={"Software": None})
-        figure.savefig(outdir / "pareto.svg", metadata={"Date": None, "Creator": "stridebench"})
-    return [outdir / "pareto.png", outdir / "pareto.svg"]
+    return figure
 
 
 def _draw(axes: Axes, panel: Panel) -> None:
@@ -148,7 +161,7 @@ def _draw(axes: Axes, panel: Panel) -> None:
         axes.axhspan(panel.floor[f"{key}_low"], panel.floor[f"{key}_high"], color="0.93", zorder=0)
     colours = _colours(cells["method"])
     for _, row in cells.iterrows():
-        colour = "tab:red" if row["verdict"] == "broken" else colours[row["method"]]
+        colour = BROKEN if row["verdict"] == "broken" else colours[row["method"]]
         x, y = row["speedup"], row[key]
         axes.errorbar(x, y, _bar(row, key), _bar(row, "speedup"), color=colour, elinewidth=1, alpha=0.4, zorder=2)
         face = colour if row["verdict"] in ("exact", "broken") else "white"
@@ -171,10 +184,9 @@ def _bar(row: pd.Series[Any], key: str) -> list[list[float]] | None:
 
 
 def _colours(methods: pd.Series[Any]) -> dict[str, Any]:
-    """A colour a method; never red, which is kept for what is broken."""
-    palette = [f"tab:{name}" for name in ("blue", "orange", "green", "purple", "brown", "pink", "olive", "cyan")]
+    """A colour a method; never that of what is broken."""
     names = sorted(set(methods) - {"autoregressive"})
-    return {"autoregressive": "0.25"} | {name: palette[i % len(palette)] for i, name in enumerate(names)}
+    return {"autoregressive": "0.25"} | {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(names)}
 
 
 def sweeps(cells: pd.DataFrame) -> list[Sweep]:
@@ -236,7 +248,7 @@ def _keys(drawn: Sequence[Panel]) -> list[Artist]:
         "exact": {"marker": "o", "mfc": "0.4", "mec": "0.4"},
         "approximate": {"marker": "o", "mfc": "white", "mec": "0.4"},
         "unverified": {"marker": "s", "mfc": "white", "mec": "0.4"},
-        "broken": {"marker": "X", "mfc": "tab:red", "mec": "tab:red"},
+        "broken": {"marker": "X", "mfc": BROKEN, "mec": BROKEN},
     }
     roles = {role for panel in drawn for role in panel.cells["role"]}
     present = {verdict for panel in drawn for verdict in panel.cells.loc[panel.cells["role"] != "baseline", "verdict"]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 from rich.console import Console
 
-from harness.errors import printable
+from harness.errors import printable, printable_line
 from harness.record.metrics import METRICS
 from reports.summary import by_category, summarise
 from reports.text_table import Column, TextTable, escape_markdown, interval, markdown_lines, number, print_table
@@ -157,8 +157,13 @@ def terminal(frame: pd.DataFrame, console: Console | None = None) -> None:
 
 
 def html(frame: pd.DataFrame) -> Iterator[str]:
-    """Yield every table with its title and notes, as HTML."""
-    for table in text_tables(frame):
+    """Yield every table of a summary with its title and notes, as HTML."""
+    return html_tables(text_tables(frame))
+
+
+def html_tables(tables: Iterable[TextTable]) -> Iterator[str]:
+    """Yield tables with their titles and notes, as HTML. Every text is escaped."""
+    for table in tables:
         yield f"<h4>{escape(printable(table.title))}</h4>"
         if table.rows:
             titles = [column.title for column in table.columns]
@@ -209,6 +214,13 @@ def legend() -> list[str]:
     ]
 
 
+def markdown_of(table: TextTable) -> str:
+    """Return one table with its title and notes as Markdown."""
+    lines = markdown_lines([column.title for column in table.columns], table.rows) if table.rows else []
+    notes = [f"- {escape_markdown(note)}" for note in table.notes]
+    return "\n".join([f"## {escape_markdown(table.title)}", "", *lines, *([""] if notes else []), *notes])
+
+
 LATEX = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -220,9 +232,20 @@ LATEX = {
 
 
 def latex(frame: pd.DataFrame) -> str:
-    """Return a ``tabular`` for each table, with booktabs rules. Every special character is escaped."""
+    """Return a ``tabular`` for each table of a summary; see `latex_tables`."""
+    return latex_tables(text_tables(frame))
+
+
+def latex_tables(tables: Iterable[TextTable], notes: bool = False) -> str:
+    """Return a ``tabular`` for each table, with booktabs rules. Every special character is escaped.
+
+    Args:
+        tables: of any report.
+        notes: write the notes of each table above it, as comments.
+    """
     parts = ["% needs \\usepackage{booktabs}"]
-    for table in text_tables(frame):
+    for table in tables:
+        parts += [f"% {printable_line(note)}" for note in table.notes if notes]
         lines = [[column.title for column in table.columns], *table.rows]
         head, *body = [" & ".join(map(_escape_latex, row)) + r" \\" for row in lines]
         parts += [
@@ -235,7 +258,7 @@ def latex(frame: pd.DataFrame) -> str:
 
 
 def _escape_latex(text: str) -> str:
-    return "".join(LATEX.get(character, character) for character in text)
+    return "".join(LATEX.get(character, character) for character in printable_line(text))
 
 
 def write(

@@ -45,6 +45,17 @@ VERBS = {
 }
 
 
+GROUPS = {
+    "First run": ("run", "report", "show", "list", "fetch", "doctor"),
+    "Results": ("compare", "query", "history", "study"),
+    "Is it the same sampler": ("verify", "audit"),
+    "Gate": ("baseline", "gate", "nightly"),
+    "Your own methods and weights": ("new", "train", "layers"),
+    "Papers and costs": ("papers", "cost", "bench"),
+}
+"""The verbs as `stride --help` shows them; a verb that no group names stands under "More"."""
+
+
 class Verbs(click.Group):
     """Each verb is `command` of harness.cli.VERB."""
 
@@ -67,8 +78,13 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Verbs"):
-            formatter.write_dl(list(VERBS.items()))
+        named = [verb for verbs in GROUPS.values() for verb in verbs]
+        groups = {**GROUPS, "More": tuple(verb for verb in VERBS if verb not in named)}
+        width = max(map(len, VERBS))
+        for title, verbs in groups.items():
+            if verbs:
+                with formatter.section(title):
+                    formatter.write_dl([(verb.ljust(width), VERBS[verb]) for verb in verbs])
 
 
 @click.group(cls=Verbs, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import click
+from rich.console import Console
 
 from harness.cli.main import emit
 from harness.cli.results import RunReport
 from harness.errors import UsageError
 from harness.platform.extras import optional
 from harness.record.store import Store
+from reports.papers.one_table import keys, one_table, tables_of
+from reports.tables import html_tables, latex_tables, markdown_of
+from reports.text_table import print_table
+
+ENDINGS = {"markdown": ".md", "latex": ".tex", "html": ".html"}
+FORMS = ("terminal", *ENDINGS)
 
 
 @click.command(name="report")
@@ -22,8 +31,16 @@ from harness.record.store import Store
     type=click.Path(path_type=Path, file_okay=False),
     help="Write pages for a browser into this folder instead: index.html, of one or more runs.",
 )
+@click.option("--paper", help="With --table: a paper's table, printed beside measured. Such as sjdpp.")
+@click.option("--table", help="The number of the table, as the paper writes it: 1, or IV.")
+@click.option("--format", "form", type=click.Choice(FORMS), default=FORMS[0], help="Of the paper's table.")
+@click.option("--figure", help="With --pdf: the figure to write. pareto, or one of a paper such as sjdpp_fig5.")
+@click.option("--cells", multiple=True, help="Cells of the figure: an id or label, with * and ?. May be repeated.")
+@click.option("--pdf", type=click.Path(path_type=Path, dir_okay=False), help="The figure's file, with its fonts.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: one row for each cell.")
-def command(runs: tuple[Path, ...], out: Path | None, pages: Path | None, as_json: bool) -> None:
+def command(
+    runs: tuple[Path, ...], out: Path | None, pages: Path | None, as_json: bool, form: str, **asked: Any
+) -> None:
     """Print the table of a run, and write its reports.
 
     Files: the table as Markdown, CSV and LaTeX; the Pareto plot as PNG and SVG; sheets of pictures, meshes and
@@ -34,7 +51,10 @@ def command(runs: tuple[Path, ...], out: Path | None, pages: Path | None, as_jso
     stride report runs/mine --out docs/mine
     stride report runs/mine --json | jq '.[] | {label, speedup, verdict}'
     stride report runs/mine runs/other --html site      open site/index.html
+    stride report runs/mine --paper sjdpp --table 1 --format latex
+    stride report runs/mine --figure pareto --cells 'sjd*' --cells autoregressive --pdf front.pdf
     """
+    _check(asked, pages, as_json)
     if pages is not None:
         if out is not None or as_json:
             raise UsageError("--html writes pages alone; ask for --out or --json in a second command")
@@ -43,6 +63,14 @@ def command(runs: tuple[Path, ...], out: Path | None, pages: Path | None, as_jso
     if len(runs) > 1:
         raise UsageError(f"{len(runs)} runs were named; add --html FOLDER for a page of them all, or name one run")
     run = runs[0]
+    if asked["paper"]:
+        _paper_table(Store.open(run), asked["paper"], asked["table"], form, out)
+        return
+    if asked["figure"]:
+        from reports.publication import write_pdf
+
+        click.echo(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'])}")
+        return
     report = RunReport(Store.open(run))
     written = report.write(out or run / "report")
     if as_json:
@@ -51,6 +79,51 @@ def command(runs: tuple[Path, ...], out: Path | None, pages: Path | None, as_jso
         return
     report.print()
     click.echo("\n".join(f"wrote {path}" for path in written))
+
+
+def _check(asked: Mapping[str, Any], pages: Path | None, as_json: bool) -> None:
+    """Refuse options that belong to no output, or to two.
+
+    Raises:
+        UsageError: says which.
+    """
+    if asked["paper"] and not asked["table"]:
+        tables_of(asked["paper"])  # an unknown paper is said first
+        numbers = ", ".join(map(str, sorted(tables_of(asked["paper"]))))
+        raise UsageError(f"--paper {asked['paper']} needs --table; its tables are {numbers}")
+    if asked["table"] and not asked["paper"]:
+        raise UsageError(f"--table needs --paper, one of {', '.join(keys())}")
+    if bool(asked["figure"]) != bool(asked["pdf"]):
+        raise UsageError("a figure is --figure NAME --pdf FILE, both")
+    if asked["cells"] and not asked["figure"]:
+        raise UsageError("--cells chooses what --figure draws; add --figure pareto --pdf FILE")
+    outputs = [
+        word for word, given in (("--paper", asked["paper"]), ("--figure", asked["figure"]), ("--html", pages)) if given
+    ]
+    if len(outputs) > 1 or (outputs and as_json):
+        raise UsageError(
+            f"{' and '.join([*outputs, *(['--json'] if as_json else [])])} are different outputs; ask for one"
+        )
+
+
+def _paper_table(store: Store, paper: str, number: str, form: str, out: Path | None) -> None:
+    tables = one_table(store, paper, number)
+    texts = {
+        "markdown": "\n\n".join(map(markdown_of, tables)) + "\n",
+        "latex": latex_tables(tables, notes=True),
+        "html": "\n".join(html_tables(tables)) + "\n",
+    }
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+        for name, ending in ENDINGS.items():
+            path = out / f"{paper}-table-{number}{ending}"
+            path.write_text(texts[name], encoding="utf-8")
+            click.echo(f"wrote {path}")
+    elif form == "terminal":
+        for table in tables:
+            print_table(table, Console())
+    else:
+        click.echo(texts[form], nl=False)
 
 
 def write_pages(runs: tuple[Path, ...], folder: Path) -> Path:

@@ -13,6 +13,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from reports.papers.measured import Measured, decoded
+from reports.plot_style import COLOURS as COLOURS
+from reports.plot_style import MARKERS
 from reports.text_table import UNMEASURED
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ QUALITIES = {
     "logprob": "log-probability, nat/token",
 }
 """Qualities of a curve; the first measured one is drawn."""
-COLOURS = tuple(f"tab:{name}" for name in ("blue", "orange", "green", "purple", "brown", "pink", "olive", "cyan"))
 SCR, SECONDS, SPEEDUP = "output tokens / target pass", "seconds a picture", "wall speed-up"
 Ints = npt.NDArray[np.int64]
 Number = TypeVar("Number", np.int64, np.float64)
@@ -61,7 +62,8 @@ def curve(
 ) -> None:
     """Draw points joined by a line, with their intervals where there are any."""
     values, bars = rows[key].astype(float), error_bars(rows, key)
-    axes.errorbar(list(x), values, bars, color=colour, marker="o", ms=4, lw=1.3, elinewidth=0.8, capsize=2, label=label)
+    look: dict[str, Any] = {"marker": MARKERS.get(colour, "o"), "ms": 4, "lw": 1.3, "elinewidth": 0.8, "capsize": 2}
+    axes.errorbar(list(x), values, bars, color=colour, label=label, **look)
     axes.grid(color="0.94", zorder=0)
 
 

@@ -1,0 +1,88 @@
+"""One table of a paper, printed and measured, by the paper's name and the table's number."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from harness.errors import UsageError, did_you_mean
+from reports.papers import report
+from reports.papers.items import Item, items
+from reports.papers.measured import Run, measured
+from reports.papers.registry import SHEETS
+from reports.text_table import UNMEASURED, TextTable
+
+if TYPE_CHECKING:
+    from harness.record.store import Store
+
+ROMAN = {"i": 1, "ii": 2, "iii": 3, "iv": 4, "v": 5}
+
+
+def keys() -> Mapping[str, str]:
+    """Return the papers' titles by the names that a command line uses, such as sjdpp for SJD++."""
+    return {title.lower().replace("++", "pp").replace("-", "_"): title for title in items()}
+
+
+def tables_of(paper: str) -> dict[int, Item]:
+    """Return the tables of a paper by their numbers.
+
+    Args:
+        paper: as a command line names it, or its title.
+
+    Raises:
+        UsageError: there is no such paper.
+    """
+    known = keys()
+    key = paper.lower().replace("++", "pp").replace("-", "_")
+    if key not in known:
+        choices = "; ".join(f"{name}: {_listed(tables_of(name))}" for name in known)
+        raise UsageError(f"there is no paper {paper!r}{did_you_mean(key, known) or '.'} Papers and tables: {choices}.")
+    listed = [item for item in items()[known[key]] if item.item.startswith("Table ")]
+    return {_number(item.item): item for item in listed}
+
+
+def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
+    """Return a printed table filled by a run: one for each backbone, dtype, temperature and task that fits.
+
+    Args:
+        store: the run.
+        paper: its name, such as sjdpp.
+        table: its number, such as 1 or IV.
+
+    Raises:
+        UsageError: there is no such paper or table, the table is no report of a run, or no cell of the run fits.
+    """
+    tables = tables_of(paper)
+    number = _number(table)
+    if number not in tables:
+        raise UsageError(f"{paper} has no table {table!r}; it has {_listed(tables)}.")
+    item = tables[number]
+    if not item.suite:
+        why = f"{item.made_by} makes it" if item.made_by else item.why
+        raise UsageError(f"{item.item} of {paper} is no report of a run: {why}.")
+    run = Run(store, measured(store), report.contents_of(store).roles)
+    name = item.made_by
+    filled = list(SHEETS[name](run) if name in SHEETS else report.table(name, run)) if run.groups else []
+    filled = [table for table in filled if _measures(table)]
+    if not filled:
+        raise UsageError(
+            f"no finished cell of {store.path} fits {item.item} of {paper}; stride run {item.suite} makes it."
+        )
+    return filled
+
+
+def _measures(table: TextTable) -> bool:
+    """Return whether a measured column holds a figure; a table without such columns lists what was measured."""
+    columns = [i for i, column in enumerate(table.columns) if column.title.endswith("measured")]
+    return not columns or any(row[i] not in (UNMEASURED, "-", "") for row in table.rows for i in columns)
+
+
+def _number(text: str) -> int:
+    """Return the number of a table that is written 4, IV or Table IV; 0: it is no number."""
+    word = re.sub(r"^table[ _]*", "", text.strip().lower())
+    return int(word) if word.isascii() and word.isdecimal() else ROMAN.get(word, 0)
+
+
+def _listed(tables: Mapping[int, Item]) -> str:
+    return f"table{'s' if len(tables) > 1 else ''} {', '.join(map(str, sorted(tables)))}"

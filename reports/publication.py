@@ -1,0 +1,91 @@
+"""Figures of a run for a paper: one PDF with embedded fonts, of the cells that are asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pandas as pd
+from matplotlib import rc_context
+from matplotlib.backends.backend_pdf import PdfPages
+from matplotlib.figure import Figure
+
+from harness.errors import UnknownNameError, UsageError
+from reports import pareto
+from reports.papers import report
+from reports.papers.measured import Measured, Run, measured
+from reports.papers.registry import FIGURES
+from reports.plot_style import STYLE
+from reports.summary import summarise
+
+if TYPE_CHECKING:
+    from harness.record.store import Store
+
+PARETO = "pareto"
+
+
+def figure_names() -> list[str]:
+    """Return the names of all figures: the Pareto front, and those of the papers."""
+    return [PARETO, *sorted(FIGURES)]
+
+
+def write_pdf(store: Store, name: str, cells: Sequence[str], path: Path) -> Path:
+    """Write a figure as PDF, one page a panel group.
+
+    Args:
+        store: the run.
+        name: one of ``figure_names``.
+        cells: ids or labels of cells, with * and ? as wildcards; none: all.
+        path: of the file.
+
+    Raises:
+        UnknownNameError: there is no such figure.
+        UsageError: a pattern fits no cell, or the cells have nothing to draw.
+    """
+    if name not in figure_names():
+        raise UnknownNameError("figure", name, figure_names())
+    frame = summarise(store)
+    chosen = choose(frame, cells)
+    with rc_context(STYLE):
+        figures = list(_draw(store, name, frame[frame["cell"].isin(chosen)]))
+        if not figures:
+            raise UsageError(f"the cells of {store.path} have nothing to draw for {name}; stride report lists them")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with PdfPages(path, metadata={"Creator": "stridebench", "Producer": None, "CreationDate": None}) as pages:
+            for figure in figures:
+                pages.savefig(figure)
+    return path
+
+
+def choose(frame: pd.DataFrame, patterns: Sequence[str]) -> list[str]:
+    """Return the cells whose id or label fits a pattern, in the order of the summary.
+
+    Raises:
+        UsageError: a pattern fits none.
+    """
+    names = {str(cell): str(label) for cell, label in zip(frame["cell"], frame["label"], strict=True)}
+    for pattern in patterns:
+        if not any(_fits(pattern, cell, label) for cell, label in names.items()):
+            labels = ", ".join(dict.fromkeys(names.values()))
+            raise UsageError(f"no cell of the run has the id or label {pattern!r}; its labels are {labels}")
+    return [cell for cell, label in names.items() if not patterns or any(_fits(p, cell, label) for p in patterns)]
+
+
+def _fits(pattern: str, cell: str, label: str) -> bool:
+    return fnmatchcase(cell, pattern) or fnmatchcase(label, pattern)
+
+
+def _draw(store: Store, name: str, frame: pd.DataFrame) -> Iterable[Figure]:
+    if name == PARETO:
+        figure = pareto.draw(frame)
+        return [] if figure is None else [figure]
+    groups = [_only(group, set(frame["cell"])) for group in measured(store)]
+    groups = [group for group in groups if len(group.rows)]
+    return FIGURES[name](Run(store, groups, report.contents_of(store).roles)) if groups else []
+
+
+def _only(group: Measured, cells: set[str]) -> Measured:
+    rows = group.rows[group.rows.index.isin(list(cells))]
+    return Measured(group.backbone, group.dtype, group.temperature, group.task, rows)

@@ -1,0 +1,112 @@
+"""`stride report`: a paper's table in each format, a figure as PDF, and what is refused."""
+
+from __future__ import annotations
+
+import re
+import zlib
+from pathlib import Path
+
+import pytest
+
+from harness.record.store import Store
+from reports import plot_style
+from reports.papers.one_table import keys, tables_of
+from tests.support.cli import refused, stride
+from tests.support.fake_store import FakeStore
+from tests.support.paper_runs import paper_run
+
+
+def stored(fake: FakeStore, path: Path) -> Path:
+    store = Store.create(path, fake.manifest)
+    for name, cell in fake.sealed_cells.items():
+        for record in fake.records[name]:
+            store.write(name, record)
+        store.seal(name, cell.meta)
+    return path
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return stored(paper_run(prompts=2), tmp_path_factory.mktemp("report") / "run")
+
+
+def test_a_table_of_a_paper_in_each_format(run, tmp_path):
+    words = ("report", run, "--paper", "sjdpp", "--table", "1")
+    assert "SJD++, Table 1: printed" in stride(*words).out
+    latex = stride(*words, "--format", "latex").out
+    assert r"\toprule" in latex and "SJD++ & 29.88 &" in latex and latex.count(r"\begin{table}") == 1
+    assert "| SimpleAR (0.5B) | SJD++ | 29.88 |" in stride(*words, "--format", "markdown").out
+    assert "<td>29.88</td>" in stride(*words, "--format", "html").out
+    assert stride(*words, "--out", tmp_path).code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == [f"sjdpp-table-1.{end}" for end in ("html", "md", "tex")]
+
+
+def test_every_table_of_every_paper_is_known():
+    assert {paper: len(tables_of(paper)) for paper in keys()} == {
+        "xspecmesh": 4,
+        "mulo_sd": 1,
+        "adt_tree": 5,
+        "sjdpp": 10,
+        "cross_regression": 17,
+    }
+    assert tables_of("SJD++") == tables_of("sjdpp") and tables_of("ADT-Tree") == tables_of("adt_tree")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--paper", "sjdpp", "--table", "12"), "tables 1, 2, 3, 4, 5, 6, 7, 8, 9, 10"),
+        (("--paper", "sjd", "--table", "1"), "did you mean 'sjdpp'"),
+        (("--paper", "sjdpp"), "needs --table"),
+        (("--table", "1"), "--table needs --paper"),
+        (("--paper", "cross_regression", "--table", "1"), "stride cost makes it"),
+        (("--paper", "cross_regression", "--table", "6"), "a list of settings"),
+        (("--paper", "xspecmesh", "--table", "2"), "stride run papers/xspecmesh makes it"),
+        (("--figure", "pareto"), "--figure NAME --pdf FILE"),
+        (("--figure", "paretto", "--pdf", "x.pdf"), "'pareto'"),
+        (("--figure", "pareto", "--cells", "nothing", "--pdf", "x.pdf"), "'nothing'"),
+        (("--cells", "a"), "add --figure"),
+        (("--paper", "sjdpp", "--table", "1", "--json"), "different outputs"),
+    ],
+)
+def test_what_cannot_be_reported_is_one_message(run, words, said, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert said in refused("report", run, *words)
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_figure_is_a_pdf_with_its_fonts(run, tmp_path):
+    path = tmp_path / "front.pdf"
+    outcome = stride("report", run, "--figure", "pareto", "--cells", "sjd*", "--cells", "ar", "--pdf", path)
+    assert outcome.code == 0, outcome
+    data = path.read_bytes()
+    assert b"/FontFile2" in data and b"/Type3" not in data
+    assert stride("report", run, "--figure", "pareto", "--cells", "sjd*", "--cells", "ar", "--pdf", tmp_path / "b.pdf")
+    assert (tmp_path / "b.pdf").read_bytes() == data
+
+
+def test_text_of_a_figure_is_text(run, tmp_path):
+    path = tmp_path / "front.pdf"
+    assert stride("report", run, "--figure", "pareto", "--pdf", path).code == 0
+    streams = re.findall(rb"stream\r?\n(.*?)endstream", path.read_bytes(), re.DOTALL)
+    texts = b"".join(zlib.decompressobj().decompress(one) for one in streams if one[:1] == b"\x78")
+    assert b" Tj" in texts or b"] TJ" in texts
+
+
+def seen_by(colour: str, matrix: list[list[float]]) -> list[float]:
+    """Linear RGB of a colour as a colour-blind reader sees it (Machado et al. 2009)."""
+    linear = [(int(colour[i : i + 2], 16) / 255) ** 2.2 for i in (1, 3, 5)]
+    return [sum(weight * value for weight, value in zip(row, linear, strict=True)) for row in matrix]
+
+
+DEUTERANOPIA = [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]]
+PROTANOPIA = [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]]
+
+
+@pytest.mark.parametrize("matrix", [DEUTERANOPIA, PROTANOPIA])
+def test_the_first_colours_differ_for_colour_blind_readers(matrix):
+    colours = [seen_by(colour, matrix) for colour in (*plot_style.COLOURS[:5], plot_style.BROKEN)]
+    for i, one in enumerate(colours):
+        for other in colours[:i]:
+            assert sum((a - b) ** 2 for a, b in zip(one, other, strict=True)) ** 0.5 > 0.1
+    assert len(set(plot_style.MARKERS.values())) == len(plot_style.COLOURS)
