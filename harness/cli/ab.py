@@ -11,6 +11,7 @@ import click
 from rich.console import Console
 
 from harness.cli.main import emit
+from harness.cli.paths import LocalPath
 from harness.errors import RunIncomplete, UsageError, printable
 from harness.platform import checkouts
 from harness.platform.checkouts import Version, last_line
@@ -28,7 +29,7 @@ TAKEN = ("--out", "--append", "--json", "--dry-run", "--resume", "--seed")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED, metavar="[SUITE] [OPTIONS OF RUN]")
 @click.option("--rounds", type=click.IntRange(1), default=6, show_default=True, help="Runs of each side.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the first round; each has its own.")
-@click.option("--out", type=click.Path(path_type=Path, file_okay=False), help="Folder of all runs.")
+@click.option("--out", type=LocalPath(file_okay=False), help="Folder of all runs.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {a, b, out, rows, only_a, only_b, notes}.")
 def command(a: str, b: str, options: tuple[str, ...], rounds: int, seed: int, out: Path | None, as_json: bool) -> None:
     """Run a suite with two versions of stridebench in turns, and say what differs and which one is faster.

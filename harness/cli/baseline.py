@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from harness.cli.main import emit
+from harness.cli.paths import LocalPath
 from harness.errors import UsageError
 from harness.record.store import Store
 from reports.gate.baseline import make_baseline, with_replay
@@ -25,7 +26,7 @@ def command() -> None:
 
 @command.command(name="make")
 @click.argument("run", type=click.Path(path_type=Path))
-@click.option("--out", type=click.Path(path_type=Path), default=Path("baseline.json"), show_default=True, help="File.")
+@click.option("--out", type=LocalPath(), default=Path("baseline.json"), show_default=True, help="File.")
 @click.option(
     "--again", type=click.Path(path_type=Path), multiple=True, help="A rerun with another seed; may be repeated."
 )

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from harness.cli.main import emit
+from harness.cli.paths import LocalPath
 from harness.errors import UsageError
 from harness.record.store import Store
 from reports.gate import decision, rendering, replay
@@ -19,7 +20,7 @@ from reports.gate.baseline import check_content
 
 @click.command(name="gate")
 @click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option("--baseline", type=click.Path(path_type=Path), required=True, help="File of `stride baseline make`.")
+@click.option("--baseline", type=LocalPath(), required=True, help="File of `stride baseline make`.")
 @click.option(
     "--margin",
     type=click.FloatRange(0, 1),
@@ -29,8 +30,8 @@ from reports.gate.baseline import check_content
 @click.option("--replay", "replayed", is_flag=True, help="Score the drafters of today along the baseline's texts.")
 @click.option("--device", default="cpu", show_default=True, help="Of the replay: a torch device, such as cuda.")
 @click.option("--offline", is_flag=True, help="Never download weights for the replay.")
-@click.option("--markdown", type=click.Path(path_type=Path), help="Default: RUN/gate.md, where a run is given.")
-@click.option("--junit", type=click.Path(path_type=Path), help="Default: RUN/gate.xml, where a run is given.")
+@click.option("--markdown", type=LocalPath(), help="Default: RUN/gate.md, where a run is given.")
+@click.option("--junit", type=LocalPath(), help="Default: RUN/gate.xml, where a run is given.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {verdict, rows, removed, added, notes}.")
 def command(
     run: Path | None,
@@ -54,7 +55,8 @@ def command(
     With --replay the drafters of today are scored along the texts of the baseline, which must have been made with
     --replay too. Nothing but the change differs, so losses of 1 % show. A run may be given as well, or left out.
 
-    In a workflow of GitHub the table goes to the step summary too, and rows that do not pass become annotations.
+    RUN may be a URL such as s3://bucket/run; the files then lie in its folder gate/. In a workflow of GitHub the table
+    goes to the step summary too, and rows that do not pass become annotations.
 
     Exit codes: 0 pass, 1 fail, 4 inconclusive (too few prompts, or too wide an interval), 2 error.
 
@@ -66,11 +68,12 @@ def command(
     if run is None and not replayed:
         raise UsageError("name a run to test, or ask for --replay, which needs none")
     document = read_baseline(baseline)
-    results = [decision.gate(Store.open(run), document, margin, min_prompts)] if run is not None else []
+    store = Store.open(run) if run is not None else None
+    results = [decision.gate(store, document, margin, min_prompts)] if store is not None else []
     if replayed:
         results.append(_replay(document, margin, min_prompts, device, fetch=not offline))
     result = decision.joined(results)
-    write(result, run, markdown, junit)
+    write(result, store, markdown, junit)
     if as_json:
         rows = [asdict(row) for row in result.rows]
         lists = {"removed": result.removed, "added": result.added, "notes": result.notes}
@@ -80,13 +83,21 @@ def command(
     raise SystemExit(result.exit_code)
 
 
-def write(result: decision.Result, run: Path | None, markdown: Path | None, junit: Path | None) -> None:
-    """Write the table and the JUnit file where they are asked for or a run is given, and report to GitHub."""
+def write(result: decision.Result, store: Store | None, markdown: Path | None, junit: Path | None) -> None:
+    """Write the table and the JUnit file where they are asked for or a run is given, and report to GitHub.
+
+    Beside a run at a URL they lie in its folder ``gate``.
+    """
     texts = {"gate.md": (markdown, rendering.markdown(result)), "gate.xml": (junit, rendering.junit(result))}
+    place = None if store is None else store.path / "gate" if store.remote is not None else store.path
     for name, (asked, text) in texts.items():
-        path = asked or (run / name if run is not None else None)
+        path = asked or (place / name if place is not None else None)
         if path is not None:
+            if place is not None and not asked:
+                place.mkdir(exist_ok=True)
             path.write_text(text, encoding="utf-8")
+    if store is not None:
+        store.publish("gate")
     report_to_github(result)
 
 

@@ -7,14 +7,15 @@ from pathlib import Path
 import click
 
 from harness.cli.main import emit
+from harness.cli.paths import LocalPath
 from reports.history import report
 from reports.history.series import read, series
 
 
 @click.command(name="history")
-@click.argument("folder", type=click.Path(path_type=Path), metavar="DIR")
+@click.argument("folder", type=LocalPath(), metavar="DIR")
 @click.option("--metric", "metrics", multiple=True, help="Only this metric, such as acceptance; may be repeated.")
-@click.option("--out", type=click.Path(path_type=Path), help="Folder of history.md and history.png. Default: DIR.")
+@click.option("--out", type=LocalPath(), help="Folder of history.md and history.png. Default: DIR.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {series}, each with its changes.")
 def command(folder: Path, metrics: tuple[str, ...], out: Path | None, as_json: bool) -> None:
     """Table and figure of each metric of each cell over the nights of a history, with its change points.

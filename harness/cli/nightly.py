@@ -14,7 +14,8 @@ import click
 
 from harness.cli import gate, run
 from harness.cli.main import emit
-from harness.errors import StrideError, UsageError, printable
+from harness.cli.paths import LocalPath
+from harness.errors import RunIncomplete, StrideError, UsageError, printable
 from harness.platform.quiet import stdout_on_stderr
 from harness.record.store import Store
 from reports.gate import decision, rendering
@@ -30,14 +31,25 @@ TAKEN = ("--out", "--append", "--json", "--dry-run")
 @click.command(name="nightly", context_settings={"ignore_unknown_options": True})
 @click.argument("suite")
 @click.argument("options", nargs=-1, type=click.UNPROCESSED)
-@click.option("--history", "folder", type=click.Path(path_type=Path, file_okay=False), required=True, help="Folder.")
+@click.option("--history", "folder", type=LocalPath(file_okay=False), required=True, help="Folder.")
 @click.option("--margin", type=click.FloatRange(0, 1), help="Tolerated drop, as of `stride gate`.")
+@click.option(
+    "--reruns",
+    type=click.IntRange(0, 10),
+    default=2,
+    show_default=True,
+    help="A/A reruns of the first night, with other seeds; each takes as long as a night.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {run, code, gate, changes}.")
-def command(suite: str, options: tuple[str, ...], folder: Path, margin: float | None, as_json: bool) -> None:
+def command(
+    suite: str, options: tuple[str, ...], folder: Path, margin: float | None, reruns: int, as_json: bool
+) -> None:
     """Run a suite, hold it against the baseline of the history, and append its figures: all options of `stride run`.
 
-    The folder holds runs/, baseline.json and history.jsonl. The first night that succeeds becomes the baseline; a
-    better one, with A/A reruns, is made by `stride baseline make`. `stride history` shows the series.
+    The folder holds runs/, baseline.json and history.jsonl. The first night that succeeds becomes the baseline. It runs
+    the suite twice more with other seeds, so it takes three times as long. Without these A/A reruns (--reruns 0) the
+    margin is 5 % by hand, and most figures of an unchanged system are inconclusive. `stride baseline make --force`
+    makes a new baseline, and `stride history` shows the series.
 
     Exit codes: 0 pass, 1 fail (a claim is broken, a sample failed, or the gate fails), 2 error, 3 incomplete, 4
     inconclusive. The worst of run and gate counts.
@@ -51,14 +63,21 @@ def command(suite: str, options: tuple[str, ...], folder: Path, margin: float | 
     path = folder / "runs" / stamp()
     folder.mkdir(parents=True, exist_ok=True)
     code, answer = _run([suite, *options, "--out", str(path), "--append", str(folder / LINES), "--json"])
-    result = _gate(path, folder / "baseline.json", margin, code)
+    baseline = folder / "baseline.json"
+    result = _gate(path, baseline, margin) if baseline.exists() else None
+    if result is None and code == 0:
+        again = [_again([suite, *options], path, number + 1) for number in range(reruns)]
+        document = make_baseline(Store.open(path), again)
+        baseline.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     steps = _changes(folder)
     code = worst_code(code, 0 if result is None else result.exit_code)
     if as_json:
         rows = None if result is None else {"verdict": result.verdict, "rows": [asdict(row) for row in result.rows]}
         emit({"run": answer, "code": code, "gate": rows, "changes": steps})
     else:
-        text = "the first night: it is the baseline from now on" if result is None else rendering.markdown(result)
+        first = f"the first night: it is the baseline from now on, with {reruns} A/A reruns"
+        none = first if baseline.exists() else "no baseline: the night did not end well, so the next one is the first"
+        text = none if result is None else rendering.markdown(result)
         click.echo(text)
         for step in steps:
             click.echo(printable(f"changed: {step}"))
@@ -92,14 +111,28 @@ def _run(words: list[str]) -> tuple[int, Any]:
     return code, json.loads(out.getvalue() or "null")
 
 
-def _gate(path: Path, baseline: Path, margin: float | None, code: int) -> decision.Result | None:
-    """The gate of a night; None: there was no baseline, and this night is it from now on."""
-    if not baseline.exists():
-        if code == 0:
-            baseline.write_text(json.dumps(make_baseline(Store.open(path)), indent=1) + "\n", encoding="utf-8")
-        return None
-    result = decision.gate(Store.open(path), gate.read_baseline(baseline), margin)
-    gate.write(result, path, None, None)
+def _again(words: list[str], night: Path, number: int) -> Store:
+    """A rerun of the first night with another seed, which is no part of the history.
+
+    Raises:
+        RunIncomplete: it did not end well.
+    """
+    seed = int(Store.open(night).manifest["key"].get("seed", 0)) + number
+    path = night.with_name(f"{night.name}-again{number}")
+    code, _ = _run([*words, "--seed", str(seed), "--set", "prove=false", "--out", str(path), "--json"])
+    if code:
+        raise RunIncomplete(
+            f"the A/A rerun in {path} ended with exit code {code}, so there is no baseline yet; `stride report` says "
+            f"why, and the next night tries again"
+        )
+    return Store.open(path)
+
+
+def _gate(path: Path, baseline: Path, margin: float | None) -> decision.Result:
+    """The gate of a night."""
+    store = Store.open(path)
+    result = decision.gate(store, gate.read_baseline(baseline), margin)
+    gate.write(result, store, None, None)
     return result
 
 

@@ -20,6 +20,7 @@ from harness.errors import StoreError, UsageError
 from harness.record import stats
 from harness.record.metrics import totals
 from harness.record.stats import FloatArray
+from reports.gate.document import COUNTS, SCORE, fault
 from reports.qualities import LOWER_IS_BETTER, NEUTRAL
 from reports.summary import WAITING_STEPS, disturbed_share
 
@@ -31,12 +32,10 @@ READABLE = (1, 2)
 """Version 1 holds counts of drafts alone: of its cells only tau - 1 and acceptance are compared."""
 WHERE = ("device", "machine", "allow_code_execution", "plugins")
 """Entries of a run's key that counts do not depend on."""
-COUNTS = ["output", "steps", "accepted", "tested", "drafted"]
 FIGURES = [*COUNTS, "nfe", "expected", "logprob", "speedup"]
 """Columns of version 2; beside them ``score.NAME`` for each of the task's scores."""
 FREE = "free_"
 """Prefix of the columns of `metrics.totals` that leave forced tokens out; a baseline stores these alone."""
-SCORE = "score."
 
 
 @dataclass(frozen=True)
@@ -311,7 +310,7 @@ def check_content(baseline: Mapping[str, Any]) -> None:
     """Refuse a document that is no baseline.
 
     Raises:
-        StoreError: it is damaged, or has another schema.
+        StoreError: it is damaged, has another schema, or holds what no baseline does.
     """
     if baseline.get("kind") != "stridebench baseline" or baseline.get("schema") not in READABLE:
         raise StoreError(
@@ -320,6 +319,8 @@ def check_content(baseline: Mapping[str, Any]) -> None:
         )
     if baseline.get("sha256") != digest(baseline):
         raise StoreError("the baseline does not match its checksum: it was cut short or edited; make it again")
+    if words := fault(baseline):
+        raise StoreError(f"the baseline {words}; make it again with `stride baseline make RUN`")
 
 
 def _check_key(store: Store, baseline: Mapping[str, Any]) -> None:

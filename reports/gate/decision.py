@@ -25,8 +25,6 @@ from scipy.stats import t
 
 from harness.record import stats
 from reports.gate.baseline import (
-    COUNTS,
-    SCORE,
     Tested,
     check,
     figures_of,
@@ -36,6 +34,7 @@ from reports.gate.baseline import (
     tested,
     verdict_of,
 )
+from reports.gate.document import COUNTS, SCORE
 from reports.summary import WAITING_STEPS, disturbed_share
 
 if TYPE_CHECKING:

@@ -30,11 +30,13 @@ def test_the_worst_exit_code_counts(codes: tuple[int, int], code: int) -> None:
 @pytest.mark.slow
 def test_two_equal_nights_pass_and_a_changed_verdict_fails(tmp_path, monkeypatch):
     (tmp_path / "toy.yaml").write_text(SUITE)
-    words = ("nightly", tmp_path / "toy.yaml", "--history", tmp_path / "nights")
+    words = ("nightly", tmp_path / "toy.yaml", "--history", tmp_path / "nights", "--reruns", 1)
     clock = iter(range(100))
     monkeypatch.setattr("harness.cli.nightly.stamp", lambda: f"night-{next(clock)}")
     first = stride(*words, "--json")
     assert (first.code, first.document["gate"]) == (0, None), first
+    assert json.loads((tmp_path / "nights" / "baseline.json").read_text())["reruns"] == 1
+    assert sorted(path.name for path in (tmp_path / "nights" / "runs").iterdir()) == ["night-0", "night-0-again1"]
     second = stride(*words)
     assert second.code == 0 and "# Gate: pass" in second.out, second
     assert len((tmp_path / "nights" / "history.jsonl").read_text().splitlines()) == 6

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from harness.errors import StoreError, UsageError
-from reports.gate.baseline import COUNTS, figures_of, make_baseline
+from reports.gate.baseline import figures_of, make_baseline
 from reports.gate.decision import FAIL_ALPHA, gate
+from reports.gate.document import COUNTS
 from reports.gate.rendering import github_annotations, junit, markdown
 from tests.support.fake_store import FakeStore, Sim, empty, meta, record, simulate, step
 
@@ -124,7 +125,7 @@ def test_a_run_of_reference_decodings_makes_no_baseline() -> None:
 def test_an_improvement_is_reported_and_passes() -> None:
     before, after = run(Sim(0.4, seed=1), prompts=40), run(Sim(0.6, seed=2), prompts=40)
     result = gate(after, make_baseline(before))
-    assert result.verdict == "pass"
+    assert {row.verdict for row in result.rows if row.metric in DRAFTS} == {"pass"}
     assert {row.why for row in result.rows if row.metric in DRAFTS} == {"improved"}
 
 
@@ -181,7 +182,7 @@ def test_junit_counts_its_cases() -> None:
     result = gate(run(Sim(0.45, seed=3), prompts=40), make_baseline(before))
     suite = ET.fromstring(junit(result))
     counts = [suite.get(word) for word in ("tests", "failures", "errors", "skipped")]
-    assert suite.tag == "testsuite" and counts == ["6", "3", "1", "0"]
+    assert suite.tag == "testsuite" and counts == ["6", "3", "1", "1"]  # pass@1 stays open
     assert len(suite.findall("testcase/failure")) == 3 and len(suite.findall("testcase/error")) == 1
     assert suite.find("testcase/failure").get("message").startswith("a significant drop; change -")
 

@@ -1,0 +1,123 @@
+"""The types of what a baseline's file holds, checked when it is read.
+
+A checksum shows that a file is what was written. These checks show that what was written is a baseline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any, NotRequired
+
+from pydantic import Field, TypeAdapter, with_config
+from typing_extensions import TypedDict  # pydantic needs this one before Python 3.12
+
+from harness.record.entries import STRICT, Count, Finite, problem
+
+SCORE = "score."
+COUNTS = ["output", "steps", "accepted", "tested", "drafted"]
+"""Columns of whole numbers, which every version has; ``nfe`` is one too."""
+Number = int | Finite | None
+Sample = list[str | int | Finite | None]
+Score = Annotated[tuple[str, Count, Count, Finite], Field(strict=False)]
+Text = Annotated[tuple[str, Count, list[Count]], Field(strict=False)]
+
+
+@with_config(STRICT)
+class Key(TypedDict, total=False):
+    """What a run must share with the baseline's."""
+
+    tasks: list[dict[str, Any]]
+
+
+@with_config(STRICT)
+class CellEntry(TypedDict):
+    """The figures of a cell: a row a sample."""
+
+    label: str
+    columns: NotRequired[list[str]]
+    samples: list[Sample]
+    noise: NotRequired[dict[str, Annotated[Finite, Field(ge=0)]]]
+
+
+@with_config(STRICT)
+class ReplayedCell(TypedDict):
+    """Texts of a cell and the scores of its drafts along them."""
+
+    label: str
+    texts: list[Text]
+    scores: Annotated[list[Score], Field(min_length=1)]
+
+
+@with_config(STRICT)
+class SuiteEntry(TypedDict):
+    """The suite that made the texts, as dumped."""
+
+    name: str
+
+
+@with_config(STRICT)
+class ReplayEntry(TypedDict):
+    """What a replay needs."""
+
+    suite: SuiteEntry
+    cells: dict[str, ReplayedCell]
+    skipped: dict[str, str]
+
+
+@with_config(STRICT)
+class Document(TypedDict):
+    """A baseline."""
+
+    key: Key
+    cells: Annotated[dict[str, CellEntry], Field(min_length=1)]
+    counting: NotRequired[Count]
+    columns: NotRequired[list[str]]
+    machine: NotRequired[str | None]
+    reruns: NotRequired[Count]
+    verdicts: NotRequired[dict[str, str | None]]
+    replay: NotRequired[ReplayEntry]
+
+
+DOCUMENT: TypeAdapter[Any] = TypeAdapter(Document)
+
+
+def fault(baseline: Mapping[str, Any]) -> str | None:
+    """What is wrong with the content of a baseline, in words; None: nothing."""
+    if words := problem(dict(baseline), DOCUMENT):
+        return words
+    for name, cell in baseline["cells"].items():
+        columns = cell.get("columns") or baseline.get("columns") or []
+        if words := _fault_of_columns(columns) or _fault_of_rows(columns, cell["samples"]):
+            return f"has a cell {name!r:.80} that {words}"
+    for name, cell in baseline.get("replay", {}).get("cells", {}).items():
+        texts, scores = ([tuple(row[:2]) for row in cell[part]] for part in ("texts", "scores"))
+        if sorted(texts) != sorted(scores) or len(set(scores)) < len(scores):
+            return f"has a replayed cell {name!r:.80} whose texts and scores are not of the same samples"
+    return None
+
+
+def _fault_of_columns(columns: list[str]) -> str | None:
+    if not columns:
+        return "names no columns"
+    if missing := [name for name in ("prompt", "repetition", *COUNTS) if name not in columns]:
+        return f"lacks the column {missing[0]}"
+    return "names a column twice" if len(set(columns)) < len(columns) else None
+
+
+def _fault_of_rows(columns: list[str], rows: list[list[Any]]) -> str | None:
+    """What is wrong with the rows of a cell whose columns are right."""
+    if not rows:
+        return "holds no sample"
+    if wrong := [row for row in rows if len(row) != len(columns)]:
+        return f"has a row of {len(wrong[0])} values for {len(columns)} columns"
+    for name, values in zip(columns, zip(*rows, strict=True), strict=True):
+        if name in ("prompt", "sha256"):
+            unfit = [value for value in values if not isinstance(value, str)]
+        elif name in (*COUNTS, "repetition", "nfe"):
+            unfit = [value for value in values if not isinstance(value, int) or value < 0]
+        else:
+            unfit = [value for value in values if isinstance(value, str)]
+        if unfit:
+            return f"has {name} {unfit[0]!r:.80}"
+    keys = [(row[columns.index("prompt")], row[columns.index("repetition")]) for row in rows]
+    return "has two rows of one prompt and repetition" if len(set(keys)) < len(keys) else None
