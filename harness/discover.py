@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from harness.errors import UsageError, WeightsError
-from harness.registry import BACKBONES, METHODS, TASKS
+from harness.registry import BACKBONES, ENGINES, METHODS, TASKS
 
 ADAPTERS = {
     "drafter": "harness.backbones.text.drafter",
@@ -27,6 +27,9 @@ ADAPTERS = {
     "whisper": "harness.backbones.speech.whisper",
 }
 """The modules that register backbone adapters, by the adapter's name."""
+
+ENGINE_NAMES = ("llama_cpp", "openai", "openvino_genai", "sglang", "tensorrt_llm", "transformers", "vllm")
+"""Engines that ship; the module of harness.engines is named as the engine."""
 
 RECIPES = (
     "harness.train.backbones.cllm",
@@ -118,6 +121,7 @@ def declare_all() -> None:
     METHODS.declare(_named_by_file(importlib.import_module("methods")))
     TASKS.declare(_named_by_file(importlib.import_module("tasks")))
     BACKBONES.declare(ADAPTERS)
+    ENGINES.declare({name: f"harness.engines.{name}" for name in ENGINE_NAMES})
 
 
 def _named_by_file(package: ModuleType) -> dict[str, str]:

@@ -93,7 +93,7 @@ class Registry(Generic[T]):
             ) from error
         if isinstance(loaded, ModuleType) and point.name in self._items:
             return self._items[point.name]  # the module registered it while it was imported
-        if self.kind in ("method", "task") and not isinstance(loaded, type):
+        if self.kind in ("method", "task", "engine") and not isinstance(loaded, type):
             raise PluginError(
                 f"the {self.kind} {point.name!r} of {_origin(point)} is a {type(loaded).__name__}, not a class. "
                 f"Let its entry point name the class."
@@ -163,3 +163,4 @@ BACKBONES: Registry[Any] = Registry("backbone", "stridebench.backbones")
 RECIPES: Registry[Any] = Registry("recipe", "stridebench.recipes")
 ALTERNATIVES: Registry[Any] = Registry("alternative", "stridebench.alternatives")
 KERNELS: Registry[Any] = Registry("kernel", "stridebench.kernels")
+ENGINES: Registry[type[Any]] = Registry("engine", "stridebench.engines")

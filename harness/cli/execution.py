@@ -16,7 +16,7 @@ import pandas as pd
 import torch
 from rich.console import Console
 
-from harness.cli import results
+from harness.cli import engine_runs, results
 from harness.cli.main import emit
 from harness.cli.overrides import executor_values
 from harness.cli.run_progress import RunProgress
@@ -31,6 +31,7 @@ from harness.record import provenance, remote
 from harness.record.store import Store
 from harness.run.executors import EXECUTORS, check_executor
 from harness.run.options import Options
+from harness.run.serving.engines import Stopped, run_engines
 from harness.run.summary import summary
 from tasks.metrics import sandbox
 
@@ -63,15 +64,43 @@ def execute(plan: Plan, options: dict[str, Any]) -> None:
     request = Request(**{field.name: options[field.name] for field in fields(Request)})
     if options["append"]:
         options["append"].open("a").close()  # an error now rather than after the run
-    store = perform(plan, request, RunProgress(Console(stderr=True), quiet=options["as_json"]), sys.argv)
+    stopped: list[Stopped] = []
+    progress = RunProgress(Console(stderr=True), quiet=options["as_json"])
+    store = perform(plan, request, progress, sys.argv, stopped)
+    if plan.engines:
+        _finish_engines(plan, store, options, stopped)
     _finish(plan, store, options)
 
 
-def perform(plan: Plan, request: Request, progress: RunProgress, command: Sequence[str]) -> Store:
+def _finish_engines(plan: Plan, store: Store, options: dict[str, Any], stopped: Sequence[Stopped]) -> None:
+    """Report the engines; a run without methods ends here.
+
+    Raises:
+        RunIncomplete: an engine stopped. SystemExit: one is broken or a request failed, or there are no methods.
+    """
+    frame = engine_runs.report(store, options["as_json"])
+    if options["as_json"] and not plan.cells:
+        emit({"run": store.address, **engine_runs.counts(plan, frame)})
+    for cell in plan.engines:
+        if cell.skip and not options["as_json"]:
+            click.echo(f"skipped: {cell.label}, load {cell.load}: {cell.skip}")
+    code = engine_runs.finish(frame, stopped, store)
+    if code or not plan.cells:
+        raise SystemExit(code)
+
+
+def perform(
+    plan: Plan,
+    request: Request,
+    progress: RunProgress,
+    command: Sequence[str],
+    stopped: list[Stopped] | None = None,
+) -> Store:
     """Decode what a plan asks for and a run folder does not hold yet.
 
     Args:
         command: what the run was started with; it is stored.
+        stopped: gets the engines that could not finish.
 
     Raises:
         UsageError: nothing can run. StoreError: the folder holds another run. RunIncomplete: the disk is full.
@@ -87,7 +116,12 @@ def perform(plan: Plan, request: Request, progress: RunProgress, command: Sequen
                 progress.say(line)
             fetch = not request.offline
             how = Options(request.allow_code_execution, request.device, fetch, progress, executor_options)
-            EXECUTORS[request.executor](plan, store, how)
+            if plan.cells:
+                EXECUTORS[request.executor](plan, store, how)
+            if plan.runnable_engines:
+                ended = run_engines(plan, store, how)
+                if stopped is not None:
+                    stopped += ended
     finally:
         store.release()
     return store
@@ -128,8 +162,9 @@ def _refuse(plan: Plan, request: Request) -> Any:
     Raises:
         UsageError: every cell is skipped, there is no such device, or the executor cannot be used.
     """
-    if not plan.runnable:
-        first = {cell.skip: cell.label for cell in reversed(plan.cells)}
+    if not plan.runnable and not plan.runnable_engines:
+        skips = [*((c.skip, c.label) for c in plan.cells), *((c.skip, c.label) for c in plan.engines)]
+        first = dict(reversed(skips))
         reasons = [f"{label}: {why}" for why, label in reversed(first.items())]
         raise UsageError("nothing to run; " + "; ".join(reasons[:3]))
     if request.executor == "serial":

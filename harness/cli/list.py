@@ -15,9 +15,9 @@ from harness.discover import declare_all
 from harness.errors import UnknownNameError
 from harness.plan import contract, presets, suite
 from harness.plan.presets import Spec
-from harness.registry import METHODS, TASKS
+from harness.registry import ENGINES, METHODS, TASKS
 
-KINDS = ("methods", "tasks", "backbones", "suites", "matrix")
+KINDS = ("methods", "tasks", "backbones", "suites", "engines", "matrix")
 
 
 @click.command(name="list")
@@ -26,7 +26,7 @@ KINDS = ("methods", "tasks", "backbones", "suites", "matrix")
 @click.option("--long", is_flag=True, help="Parameters, requirements, sources and licences too.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: [{name, kind, claim, needs, source, ...}].")
 def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> None:
-    """Methods, tasks, backbones and suites, a line each; with NAME, everything about one of them.
+    """Methods, tasks, backbones, suites and engines, a line each; with NAME, everything about one of them.
 
     \b
     stride list                  everything but the matrix
@@ -35,6 +35,7 @@ def command(kind: str | None, name: str | None, long: bool, as_json: bool) -> No
     stride list matrix           every method on every backbone: runs, needs a part, needs weights, or cannot
     stride list backbones --long
     stride list backbones --json
+    stride list engines          what each engine can tell
     """
     declare_all()
     kinds = (kind,) if kind else KINDS[:-1]
@@ -156,7 +157,34 @@ def suites() -> list[dict[str, Any]]:
     return rows
 
 
-ROWS = {"methods": methods, "tasks": tasks, "backbones": backbones, "suites": suites, "matrix": matrix.rows}
+def engines() -> list[dict[str, Any]]:
+    """One row an engine."""
+    rows = []
+    for name in ENGINES:
+        kind = ENGINES.get(name)
+        rows.append(
+            {
+                "name": name,
+                "kind": "engine",
+                "claim": None,
+                "needs": [],
+                "source": ENGINES.source(name),
+                **dataclasses.asdict(kind.tells),
+                "params": {f.name: _default(f) for f in dataclasses.fields(kind) if f.init},
+                "summary": (kind.__doc__ or "").strip().split("\n")[0],
+            }
+        )
+    return rows
+
+
+ROWS = {
+    "methods": methods,
+    "tasks": tasks,
+    "backbones": backbones,
+    "suites": suites,
+    "engines": engines,
+    "matrix": matrix.rows,
+}
 
 
 def _default(f: dataclasses.Field[Any]) -> Any:
@@ -213,16 +241,25 @@ LINES = {
     "tasks": ("name", "makes", "summary"),
     "backbones": ("name", "modality", "ready", "size"),
     "suites": ("name", "summary"),
+    "engines": ("name", "gives_ids", "arrival", "acceptance", "summary"),
 }
 """Columns of the short tables."""
 CLAIMS = {"SAME_LAW": "exact", "SAME_GREEDY": "exact at T = 0", "APPROXIMATE": "approximate"}
 """What a claim says of the output distribution, in the short table."""
-HEADS = {"modality": "makes", "ready": "here", "summary": "what it does", "exact_at": "exact at"}
+HEADS = {
+    "gives_ids": "ids",
+    "arrival": "times of",
+    "modality": "makes",
+    "ready": "here",
+    "summary": "what it does",
+    "exact_at": "exact at",
+}
 """Words for keys of the rows."""
 COLUMNS = {
     "methods": ("name", "claims", "params", "needs", "source", "from"),
     "tasks": ("name", "summary", "params", "metrics", "from"),
     "suites": ("name", "backbones", "tasks", "summary"),
+    "engines": ("name", "takes_ids", "gives_ids", "arrival", "acceptance", "counters", "logprobs", "seed", "params"),
 }
 
 

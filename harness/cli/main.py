@@ -20,9 +20,10 @@ from harness.errors import PluginWarning, StrideError, did_you_mean, printable
 from harness.platform import stand_ins
 
 VERBS = {
-    "list": "methods, tasks, backbones, suites, or the matrix of methods and backbones",
+    "list": "methods, tasks, backbones, suites, engines, or the matrix of methods and backbones",
     "fetch": "download and convert a backbone's weights, once",
     "run": "decode a suite's prompts with its methods, and store every step",
+    "serve": "start an engine's server, wait until it answers, and stop it with its children",
     "train": "train weights from a recipe: resumable, seeded, with its CPU hours",
     "report": "tables and a Pareto plot of a run",
     "new": "a package for a method of your own, whose tests pass",
@@ -49,6 +50,7 @@ GROUPS = {
     "First run": ("run", "report", "show", "list", "fetch", "doctor"),
     "Results": ("compare", "query", "history", "study"),
     "Is it the same sampler": ("verify", "audit"),
+    "Engines": ("serve",),
     "Gate": ("baseline", "gate", "nightly"),
     "Your own methods and weights": ("new", "train", "layers"),
     "Papers and costs": ("papers", "cost", "bench"),

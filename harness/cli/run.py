@@ -123,10 +123,15 @@ def _print_plan(plan: Plan, as_json: bool) -> None:
     if as_json:
         rows = [(plan.meta(cell), by_cell[cell.id]) for cell in plan.cells]
         cells = [{**row, "outcome": outcome.word, "command": outcome.command} for row, outcome in rows]
-        emit({"cells": cells, "estimate": asdict(most)})
+        engines = [
+            {"cell": cell.id, "label": cell.label, "load": cell.load, "skip": cell.skip} for cell in plan.engines
+        ]
+        emit({"cells": cells, "estimate": asdict(most), **({"engines": engines} if engines else {})})
         return
     for cell, outcome in by_cell.items():
         click.echo(f"{cell}: {outcome.text}")
+    for engine in plan.engines:
+        click.echo(f"{engine.id}: {engine.skip or 'runs'}")
     counts = Counter(outcome.word for outcome in by_cell.values())
     click.echo(", ".join(f"{counts[word]} {word}" for word in WORDS))
     if any(outcome.command.startswith("stride fetch") for outcome in by_cell.values()):

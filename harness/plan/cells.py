@@ -18,9 +18,10 @@ from harness.core.task import Prompt
 from harness.errors import ContractError, DataMissing, StrideError, UsageError, printable_line
 from harness.plan import presets
 from harness.plan.compatibility import incompatibility, vocabulary
+from harness.plan.engine_cells import EngineCell, engine_cells
 from harness.plan.names import MethodUse, TaskUse
 from harness.plan.plugins import plugin_identity
-from harness.plan.suite import Resolved, Suite
+from harness.plan.suite import Resolved, samplings
 from harness.record.provenance import digest
 from harness.registry import METHODS
 
@@ -105,11 +106,17 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """All cells of a suite, in the order of its tables, and the prompts of each task."""
+    """All cells of a suite, in the order of its tables, the prompts of each task, and the cells of engines."""
 
     suite: Resolved
     cells: tuple[Cell, ...]
     prompts: dict[TaskUse, tuple[Prompt, ...]]
+    engines: tuple[EngineCell, ...] = ()
+
+    @cached_property
+    def runnable_engines(self) -> tuple[EngineCell, ...]:
+        """Cells of engines without a reason to skip."""
+        return tuple(cell for cell in self.engines if cell.skip is None)
 
     @cached_property
     def runnable(self) -> tuple[Cell, ...]:
@@ -182,6 +189,8 @@ class Plan:
         key["prompts"] = {
             use.title: digest([_hashable(p) for p in prompts])[:16] for use, prompts in self.prompts.items()
         }
+        if self.engines:
+            key["engines"] = [use.identity for use in self.suite.engines]
         sizes = {name: vocabulary(spec) for name, spec in presets.by_name().items()}
         return {
             "key": key,
@@ -189,7 +198,13 @@ class Plan:
             "suite": suite,
             "vocabularies": {name: size for name, size in sizes.items() if size is not None},
             "sizes": {name: spec.size for name, spec in presets.by_name().items() if spec.size},
+            **({"engines": self._engine_facts()} if self.engines else {}),
         }
+
+    def _engine_facts(self) -> dict[str, Any]:
+        """The facts of the engines' cells that will run, by id."""
+        repetitions = self.suite.suite.repetitions
+        return {cell.id: cell.meta(len(self.prompts[cell.task]) * repetitions) for cell in self.runnable_engines}
 
 
 def _plain(use: MethodUse) -> list[Any]:
@@ -226,7 +241,7 @@ def expand(resolved: Resolved) -> Plan:
     cells: dict[str, Cell] = {}
     for cell in matrix.combinations():
         cells.setdefault(cell.id, replace(cell, skip=matrix.reason(cell) or absent.get(cell.task)))
-    return Plan(resolved, tuple(cells.values()), prompts)
+    return Plan(resolved, tuple(cells.values()), prompts, engine_cells(resolved, absent))
 
 
 def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
@@ -281,12 +296,12 @@ class _Matrix:
     def combinations(self) -> Iterator[Cell]:
         """Every cell, baselines first, before it is known which can run."""
         suite = self._suite
-        for entry in suite.backbones:
+        for entry in suite.backbones if self._resolved.uses else ():
             masked = Requirement.BIDIRECTIONAL in self._specs[entry.name].meets()
             baseline: Method[Any] = METHODS.get(MASKED_BASELINE if masked else BASELINE)()
             for dtype in entry.dtype:
                 for task in self._uses(entry.name):
-                    for batch, sampling in itertools.product(suite.batches, _samplings(suite, task)):
+                    for batch, sampling in itertools.product(suite.batches, samplings(suite, task)):
                         stop = suite.stop_at_eos and task.task.eos
                         budget = task.max_new_tokens or suite.max_new_tokens
                         first = Cell(baseline, entry.name, dtype, task, sampling, budget, stop, suite.seed, "baseline")
@@ -331,11 +346,3 @@ class _Matrix:
         if use.backbones:
             return backbone in use.backbones
         return modality(use.task.modality) == modality(self._specs[backbone].modality())
-
-
-def _samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
-    """Every temperature with every top-k; a task's own values replace the suite's."""
-    rest = {"top_p": suite.top_p, "order": suite.order}
-    for temperature in suite.temperature:
-        for top_k in suite.top_ks:
-            yield Sampling(**{**rest, "temperature": temperature, "top_k": top_k, **dict(use.sampling)})

@@ -63,7 +63,7 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
         out["methods"] = [name for name, _ in contract.usable_methods()]
     if out.get("backbones") in ("all", ["all"]):
         out["backbones"] = [name for name, spec in presets.by_name().items() if spec.ready()]
-    for key in ("methods", "backbones", "tasks"):
+    for key in ("methods", "backbones", "tasks", "engines"):
         if key in out:
             entries = out[key] if isinstance(out[key], list | tuple) else [out[key]]
             out[key] = [{"name": entry} if isinstance(entry, str) else entry for entry in entries]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -11,9 +11,11 @@ import yaml
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, ValidationError
 
 from harness.core.method import Method
+from harness.core.sampling import Sampling
 from harness.discover import suite_folder
 from harness.errors import UnknownNameError, UsageError, did_you_mean
-from harness.plan import names
+from harness.plan import engine_entries, names
+from harness.plan.engine_entries import EngineUse
 from harness.plan.names import MethodUse, TaskUse
 from harness.plan.yaml_lines import Lines, Loc, parse
 
@@ -84,6 +86,10 @@ def _by_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, list | tuple) else (value,)
+
+
 class Suite(_Strict):
     """What to run, as written in YAML, but for methods and tasks, which are resolved beside it.
 
@@ -131,6 +137,46 @@ class Suite(_Strict):
         return (self.batch,) if isinstance(self.batch, int) else self.batch
 
 
+class Objective(_Strict):
+    """What a request must keep to count as good, in milliseconds (goodput)."""
+
+    ttft_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
+    tpot_ms: float | None = Field(None, gt=0, allow_inf_nan=False)
+
+
+class Load(_Strict):
+    """The loads that each engine gets: requests under way at once, and requests a second.
+
+    A list where a scalar is expected is a sweep. The arrivals of a rate are those of a Poisson process, drawn from the
+    suite's seed and stored with each request.
+    """
+
+    concurrency: Annotated[tuple[Annotated[int, Field(ge=1)], ...], BeforeValidator(_listed)] = (1,)
+    rate: Annotated[tuple[Annotated[float, Field(gt=0, allow_inf_nan=False)], ...], BeforeValidator(_listed)] = ()
+    objective: Objective = Objective(ttft_ms=None, tpot_ms=None)
+
+
+class EngineSuite(Suite):
+    """A suite with engines beside methods, or without methods.
+
+    ``engines`` are entries of `harness.plan.engine_entries`; ``reference: false`` runs them without the backbone's
+    weights, as texts, so that nothing is audited.
+    """
+
+    methods: tuple[Named, ...] = ()
+    engines: tuple[Named, ...] = Field(min_length=1)
+    load: Load = Field(default_factory=Load)
+    reference: bool = True
+
+
+def samplings(suite: Suite, use: TaskUse) -> Iterator[Sampling]:
+    """Every temperature with every top-k; a task's own values replace the suite's."""
+    rest = {"top_p": suite.top_p, "order": suite.order}
+    for temperature in suite.temperature:
+        for top_k in suite.top_ks:
+            yield Sampling(**{**rest, "temperature": temperature, "top_k": top_k, **dict(use.sampling)})
+
+
 @dataclasses.dataclass(frozen=True)
 class Resolved:
     """A suite with every name looked up and every sweep unrolled."""
@@ -138,6 +184,7 @@ class Resolved:
     suite: Suite
     uses: tuple[MethodUse, ...]
     tasks: tuple[TaskUse, ...]
+    engines: tuple[EngineUse, ...] = ()
 
     @property
     def methods(self) -> tuple[Method[Any], ...]:
@@ -250,19 +297,20 @@ def _resolve(data: Mapping[str, Any], overrides: Overrides, lines: Lines, proble
     suite = _validated(plain, lines, problems)
     methods = names.methods(plain, lines, problems)
     tasks = names.tasks(plain, lines, problems)
+    engines = engine_entries.uses(plain, lines, problems)
     dtypes = names.default_dtypes(plain, lines, problems)
     names.temperatures(plain, lines, problems)
     names.report(plain, lines, problems)
     if problems or suite is None:
         raise UsageError("\n".join(dict.fromkeys(problems)))
     entries = (e if e.dtype else e.model_copy(update={"dtype": (dtypes[e.name],)}) for e in suite.backbones)
-    return Resolved(suite.model_copy(update={"backbones": tuple(entries)}), methods, tasks)
+    return Resolved(suite.model_copy(update={"backbones": tuple(entries)}), methods, tasks, engines)
 
 
 def _validated(plain: Mapping[str, Any], lines: Lines, problems: list[str]) -> Suite | None:
     """The suite, or None with what is wrong appended to ``problems``."""
     try:
-        return Suite.model_validate(plain)
+        return (EngineSuite if "engines" in plain else Suite).model_validate(plain)
     except ValidationError as error:
         faults = error.errors()
     inside = {fault["loc"][0] for fault in faults if len(fault["loc"]) > 1}
@@ -277,7 +325,7 @@ def _validated(plain: Mapping[str, Any], lines: Lines, problems: list[str]) -> S
 def _say(fault: Any, loc: Loc) -> str:
     if fault["type"] == "extra_forbidden":
         inner = {"name", "dtype", "resources", *Resources.model_fields, "limit", "prompts", "tokens", "roles"}
-        known_keys = Suite.model_fields if len(loc) == 1 else inner
+        known_keys = EngineSuite.model_fields if len(loc) == 1 else inner
         key = str(loc[-1])
         return f"unknown key{names.place_of(key, Suite.model_fields) or did_you_mean(key, list(known_keys))}"
     value = repr(fault["input"])

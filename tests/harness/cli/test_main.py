@@ -52,6 +52,7 @@ LISTED = {
     "tasks": ("task", {"params", "metrics", "runs_code"}),
     "backbones": ("backbone", {"meets", "ready", "licence"}),
     "suites": ("suite", {"backbones", "tasks"}),
+    "engines": ("engine", {"takes_ids", "gives_ids", "arrival", "acceptance", "counters", "seed", "params"}),
 }
 
 

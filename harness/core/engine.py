@@ -1,0 +1,275 @@
+"""The contract of an engine: what is served, how one request is made, and what comes back.
+
+An engine decodes in its own loop, in this process or behind a URL. It has requests and no steps. What an engine does
+not tell is None, and nothing puts a guess in its place.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, ClassVar, Self
+
+from harness.errors import StrideError
+
+FAULTS = {
+    "no_server": "nothing answers at the address",
+    "server_died": "the server stopped answering in the middle of a request",
+    "timeout": "no answer within the limit",
+    "overloaded": "the server refused for load (429)",
+    "server_error": "the server failed (5xx)",
+    "refused": "the server refused the request (4xx)",
+    "not_served": "the server does not serve this model",
+    "cut_short": "the stream ended before its last message",
+    "malformed": "the answer is not of the documented form",
+    "not_a_number": "a log-probability or figure is NaN or infinite",
+    "other_tokenizer": "the engine's tokens are not those of the backbone's tokenizer",
+    "ends_early": "the output ends before its budget although the end of text was to be ignored",
+    "too_long": "the output is longer than its budget",
+    "seed_ignored": "the seed does not decide the output",
+    "engine_error": "the engine raised an error",
+}
+"""Kinds of faults, and what each means. A row of a request holds the kind."""
+GONE = frozenset({"no_server", "server_died"})
+"""Faults after which the same request is made again by `--resume`."""
+
+
+class EngineFault(StrideError):
+    """A request failed, or an engine cannot be used.
+
+    Args:
+        kind: a key of ``FAULTS``.
+        detail: what was seen.
+    """
+
+    def __init__(self, kind: str, detail: str) -> None:
+        super().__init__(f"{FAULTS[kind]}: {detail}")
+        self.kind = kind
+
+
+@dataclass(frozen=True)
+class Tells:
+    """What an engine can tell and do.
+
+    Args:
+        takes_ids: a prompt may be token ids; else it is sent as text.
+        gives_ids: outputs come with token ids.
+        arrival: what has a time of arrival: "token", "chunk" (of one token or several) or "nothing".
+        acceptance: names of the fields of `AcceptanceCounts` that a speculative request comes with.
+        counters: names of the server's counters that are read before and after.
+        logprobs: log-probabilities of the output's tokens can be had.
+        seed: how a seed is honoured: "yes", "no", or under which condition.
+        concurrent: several requests may be under way at once.
+    """
+
+    takes_ids: bool
+    gives_ids: bool
+    arrival: str
+    acceptance: tuple[str, ...] = ()
+    counters: tuple[str, ...] = ()
+    logprobs: bool = False
+    seed: str = "yes"
+    concurrent: bool = True
+
+
+@dataclass(frozen=True)
+class EngineRequest:
+    """One request.
+
+    Args:
+        ids: of the prompt; empty where it is known as text alone.
+        text: of the prompt; None where it is known as ids alone.
+        temperature: 0 is greedy.
+        top_k: 0 keeps all.
+        top_p: 1 keeps all.
+        seed: of this request.
+        max_tokens: the budget of the output.
+        ignore_eos: the end of text is an ordinary token.
+    """
+
+    ids: tuple[int, ...]
+    text: str | None
+    max_tokens: int
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    seed: int = 0
+    ignore_eos: bool = False
+
+
+@dataclass(frozen=True)
+class AcceptanceCounts:
+    """Acceptance in an engine's own numbers.
+
+    Args:
+        draft_steps: target passes that verified at least one draft.
+        drafted: drafted tokens.
+        accepted: drafted tokens kept.
+        histogram: entry i is the number of steps that kept i drafts; None: not told.
+        per_position: entry i is the number of steps that kept a draft at position i; None: not told.
+        target_passes: passes of the target in all; None: not told.
+        told_length: the engine's own mean acceptance length.
+        told_rate: the engine's own acceptance rate.
+    """
+
+    draft_steps: int | None = None
+    drafted: int | None = None
+    accepted: int | None = None
+    histogram: tuple[int, ...] | None = None
+    per_position: tuple[int, ...] | None = None
+    target_passes: int | None = None
+    told_length: float | None = None
+    told_rate: float | None = None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A part of an output as it arrived.
+
+    Args:
+        arrived_ns: on the clock of `time.perf_counter_ns`.
+        tokens: its number of tokens; None: not told.
+    """
+
+    arrived_ns: int
+    tokens: int | None = None
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What came back for one request.
+
+    Args:
+        tokens: ids of the output; None: not told.
+        text: of the output; None: not told.
+        chunks: in the order of their arrival; empty: not told.
+        output_tokens: number of tokens of the output; None: not told.
+        prompt_tokens: number of tokens that the engine read; None: not told.
+        finish: why it ended, in the engine's word; "" where it does not tell.
+        logprobs: log p of each token (natural); None: not told.
+        acceptance: None: nothing was told.
+    """
+
+    tokens: tuple[int, ...] | None = None
+    text: str | None = None
+    chunks: tuple[Chunk, ...] = ()
+    output_tokens: int | None = None
+    prompt_tokens: int | None = None
+    finish: str = ""
+    logprobs: tuple[float, ...] | None = None
+    acceptance: AcceptanceCounts | None = None
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Counters of a server at one moment, or their growth between two.
+
+    Args:
+        values: by the fields of `AcceptanceCounts`: draft_steps, drafted, accepted.
+        per_position: accepted drafts by position, from 0.
+    """
+
+    values: Mapping[str, float] = field(default_factory=dict)
+    per_position: Mapping[int, float] = field(default_factory=dict)
+
+    def since(self, before: Counters) -> Counters:
+        """The growth since an earlier moment. A counter that is not there before started at 0."""
+        values = {name: value - before.values.get(name, 0.0) for name, value in self.values.items()}
+        places = {place: value - before.per_position.get(place, 0.0) for place, value in self.per_position.items()}
+        return Counters(values, places)
+
+    @property
+    def backwards(self) -> bool:
+        """Whether a counter fell, which happens when a server was started again."""
+        return any(value < 0 for value in (*self.values.values(), *self.per_position.values()))
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Where the weights of the backbone lie, for engines that load them.
+
+    Args:
+        folder: in the format of transformers; None: there is none on this machine.
+        gguf: gives the GGUF file that they were read from, which may download it; None: there is none.
+    """
+
+    folder: str | None = None
+    gguf: Callable[[], str | None] = field(default=lambda: None)
+
+
+class Engine(ABC):
+    """An engine. A concrete one is a dataclass whose fields are its options in a suite's entry.
+
+    ``open`` is called before the first request and ``close`` after the last; requests may come from several threads
+    where ``tells.concurrent``.
+    """
+
+    tells: ClassVar[Tells]
+
+    @abstractmethod
+    def open(self, weights: Weights) -> None:
+        """Load the model, or find the server.
+
+        Args:
+            weights: of the backbone, for an engine whose entry names no model.
+
+        Raises:
+            EngineFault: it cannot be used.
+        """
+
+    @abstractmethod
+    def generate(self, request: EngineRequest) -> Reply:
+        """Decode one prompt.
+
+        Raises:
+            EngineFault: the request failed.
+        """
+
+    def close(self) -> None:
+        """Free what ``open`` took."""
+        return
+
+    def counters(self) -> Counters | None:
+        """The server's counters of now; None: it has none."""
+        return None
+
+    def told(self) -> Mapping[str, Any]:
+        """What it says of itself once it is open: versions, the model's name."""
+        return {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def whole(value: Any) -> int | None:
+    """A number of an answer as a whole number; None where there is none.
+
+    Raises:
+        EngineFault: it is something else.
+    """
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value or value != int(value):
+        raise EngineFault("malformed", f"found {value!r:.60} where a whole number belongs")
+    return int(value)
+
+
+def whole_list(values: Any) -> tuple[int, ...] | None:
+    """A list of whole numbers; None where there is none.
+
+    Raises:
+        EngineFault: it is something else.
+    """
+    if values is None:
+        return None
+    if not isinstance(values, Sequence) or isinstance(values, str):
+        raise EngineFault("malformed", f"found {values!r:.60} where a list of whole numbers belongs")
+    numbers = tuple(whole(value) for value in values)
+    return tuple(number or 0 for number in numbers)

@@ -1,0 +1,151 @@
+"""One server over HTTP: its answers as JSON, its streams as events with their times, its faults by kind."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from harness.core.engine import EngineFault
+from harness.errors import UsageError
+from harness.platform.extras import optional
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
+
+
+@dataclass(frozen=True)
+class Event:
+    """One message of a stream.
+
+    Args:
+        arrived_ns: on the clock of `time.perf_counter_ns`.
+        data: its JSON object.
+    """
+
+    arrived_ns: int
+    data: dict[str, Any]
+
+
+class Server:
+    """A server at an address.
+
+    Args:
+        url: without the path of an endpoint.
+        key_env: the environment variable that holds its key; a key is never stored or printed.
+        timeout_s: between two bytes of an answer.
+
+    Raises:
+        UsageError: the address is no URL, or the extra is not installed.
+    """
+
+    def __init__(self, url: str, key_env: str, timeout_s: float) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise UsageError(f"{url!r} is no address of a server; write http://127.0.0.1:8000")
+        if parts.username or parts.password:
+            raise UsageError(f"the address of {parts.hostname} holds a password; put a key into ${key_env}")
+        self.url = url.rstrip("/")
+        self._httpx = optional("httpx", "an engine behind a URL", "engines")
+        self._sse = optional("httpx_sse", "an engine behind a URL", "engines")
+        key = os.environ.get(key_env)
+        self._client = self._httpx.Client(
+            base_url=self.url,
+            headers={"Authorization": f"Bearer {key}"} if key else {},
+            timeout=self._httpx.Timeout(timeout_s, connect=min(timeout_s, 10)),
+            limits=self._httpx.Limits(max_connections=None),
+            trust_env=parts.hostname not in LOOPBACK,
+        )
+
+    def close(self) -> None:
+        """Close its connections."""
+        self._client.close()
+
+    def json(self, path: str) -> Any:
+        """The JSON of an endpoint.
+
+        Raises:
+            EngineFault: there is none.
+        """
+        text = self.text(path)
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise EngineFault("malformed", f"{self.url}{path} answered no JSON: {text[:80]!r}") from error
+
+    def text(self, path: str) -> str:
+        """The text of an endpoint.
+
+        Raises:
+            EngineFault: there is none.
+        """
+        with self._faults(path):
+            response = self._client.get(path)
+            self._check(response, path)
+            return str(response.text)
+
+    def events(self, path: str, body: Mapping[str, Any]) -> Iterator[Event]:
+        """The messages of a stream, until the server says that it is complete.
+
+        Raises:
+            EngineFault: the server failed, or the stream holds something else than JSON objects.
+        """
+        with self._faults(path), self._sse.connect_sse(self._client, "POST", path, json=dict(body)) as source:
+            self._check(source.response, path)
+            for event in source.iter_sse():
+                arrived = time.perf_counter_ns()
+                if event.data == "[DONE]":
+                    return
+                yield Event(arrived, self._object(path, event.data))
+
+    def answers(self) -> bool:
+        """Whether anything answers at the address now."""
+        try:
+            self._client.get("/health", timeout=5)
+        except self._httpx.HTTPError:
+            return False
+        return True
+
+    def _object(self, path: str, text: str) -> dict[str, Any]:
+        try:
+            data = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise EngineFault("malformed", f"{self.url}{path} sent {text[:80]!r}") from error
+        if not isinstance(data, dict):
+            raise EngineFault("malformed", f"{self.url}{path} sent {text[:80]!r} instead of a JSON object")
+        if data.get("error"):
+            raise EngineFault("server_error", f"{self.url}{path}: {str(data['error'])[:200]}")
+        return data
+
+    def _check(self, response: Any, path: str) -> None:
+        """Refuse an answer that is no success."""
+        if response.is_success:
+            return
+        response.read()
+        detail = f"{self.url}{path} answered {response.status_code}: {response.text[:200]}"
+        if response.status_code == 429:
+            raise EngineFault("overloaded", detail)
+        if response.status_code >= 500:
+            raise EngineFault("server_error", detail)
+        model = response.status_code == 404 and "model" in response.text.lower()
+        raise EngineFault("not_served" if model else "refused", detail)
+
+    @contextmanager
+    def _faults(self, path: str) -> Iterator[None]:
+        """Name the fault behind an error of the client."""
+        where = f"{self.url}{path}"
+        try:
+            yield
+        except (self._httpx.ConnectError, self._httpx.ConnectTimeout) as error:
+            raise EngineFault("no_server", f"{where}: {error}") from error
+        except self._httpx.TimeoutException as error:
+            raise EngineFault("timeout", f"{where}: {type(error).__name__}") from error
+        except self._httpx.TransportError as error:
+            kind = "cut_short" if self.answers() else "server_died"
+            raise EngineFault(kind, f"{where}: {type(error).__name__}: {error}") from error
+        except self._sse.SSEError as error:
+            raise EngineFault("malformed", f"{where}: {error}") from error

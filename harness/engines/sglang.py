@@ -1,0 +1,87 @@
+"""SGLang's server through ``/generate``: ids in and out, and acceptance of each request under its new or its old names.
+
+Tested on recorded answers of the documented form; the engine itself needs a GPU. A seed decides the output only where
+the server was started with ``--enable-deterministic-inference``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from harness.core.engine import AcceptanceCounts, Chunk, EngineRequest, Tells, whole, whole_list
+from harness.engines.answer import Answer
+from harness.engines.openai import OpenAI
+from harness.engines.server import Event
+from harness.registry import ENGINES
+
+
+@ENGINES.register("sglang")
+@dataclass
+class SGLang(OpenAI):
+    """SGLang's server; every verified pass is a step, with a draft or without."""
+
+    tells: ClassVar[Tells] = Tells(
+        takes_ids=True,
+        gives_ids=True,
+        arrival="chunk",
+        acceptance=("draft_steps", "drafted", "accepted", "histogram", "told_length", "told_rate"),
+        logprobs=False,
+        seed="with --enable-deterministic-inference",
+    )
+    path: ClassVar[str] = "/generate"
+
+    def fields(self, request: EngineRequest) -> dict[str, Any]:
+        """The body in the form of ``/generate``."""
+        prompt = self.prompt_of(request)
+        sampling = {
+            "max_new_tokens": request.max_tokens,
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            "top_k": request.top_k or -1,
+            "min_p": 0.0,
+            "ignore_eos": request.ignore_eos,
+            "sampling_seed": request.seed,
+        }
+        source = {"text": prompt} if isinstance(prompt, str) else {"input_ids": prompt}
+        return {**source, "sampling_params": sampling, "stream": True, **self.body}
+
+    def read(self, event: Event, answer: Answer) -> None:
+        """Outputs are sent whole with every message, or as what is new, as the server was started."""
+        meta = event.data.get("meta_info") or {}
+        ids = list(whole_list(event.data.get("output_ids")) or ())
+        total, before = whole(meta.get("completion_tokens")), len(answer.tokens)
+        text = str(event.data.get("text") or "")
+        so_far = total is not None and len(ids) == total
+        answer.tokens = ids if so_far else answer.tokens + ids
+        answer.text = [text] if so_far else [*answer.text, text]
+        if len(answer.tokens) > before:
+            answer.chunks.append(Chunk(event.arrived_ns, len(answer.tokens) - before))
+        answer.usage |= {key: meta[key] for key in ("completion_tokens", "prompt_tokens") if key in meta}
+        answer.finish = _finish(meta.get("finish_reason")) or answer.finish
+        answer.acceptance = self.acceptance(meta, answer) or answer.acceptance
+
+    def acceptance(self, data: Mapping[str, Any], answer: Answer) -> AcceptanceCounts | None:
+        """Of the last message; new names are read first."""
+        steps = whole(data.get("spec_verify_ct"))
+        if steps is None:
+            return None
+        return AcceptanceCounts(
+            draft_steps=steps,
+            drafted=whole(_first(data, "spec_num_proposed_drafts", "spec_draft_token_num")),
+            accepted=whole(_first(data, "spec_num_correct_drafts", "spec_accept_token_num")),
+            histogram=whole_list(_first(data, "spec_correct_drafts_histogram", "spec_accept_histogram")),
+            told_length=data.get("spec_accept_length"),
+            told_rate=data.get("spec_accept_rate"),
+        )
+
+
+def _first(data: Mapping[str, Any], *names: str) -> Any:
+    """The value of the first name that is there."""
+    return next((data[name] for name in names if data.get(name) is not None), None)
+
+
+def _finish(reason: Any) -> str:
+    """The word of a reason, which is a mapping in newer versions."""
+    return str(reason.get("type") or "") if isinstance(reason, Mapping) else str(reason or "")

@@ -1,0 +1,136 @@
+"""From the engines of a suite to cells: which run, which are skipped and why."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from harness.core.sampling import Sampling
+from harness.plan.engine_entries import EngineUse
+from harness.plan.names import TaskUse
+from harness.plan.suite import EngineSuite, Resolved, samplings
+from harness.record.provenance import digest
+
+
+@dataclass(frozen=True)
+class EngineCell:
+    """One engine on one backbone, task and temperature, under one load.
+
+    Args:
+        use: the engine.
+        backbone: whose tokenizer and distribution its tokens are held against.
+        dtype: of that backbone.
+        concurrency: requests under way at once (closed loop); 0: an open loop.
+        rate: requests a second (open loop, Poisson arrivals); 0: a closed loop.
+        role: "plain", "speculative", or "floor": the plain engine once more in another order.
+        skip: why it will not run; None: it will.
+    """
+
+    use: EngineUse
+    backbone: str
+    dtype: str
+    task: TaskUse
+    sampling: Sampling
+    max_new_tokens: int
+    ignore_eos: bool
+    seed: int
+    concurrency: int = 1
+    rate: float = 0.0
+    role: str = "plain"
+    skip: str | None = None
+
+    @property
+    def label(self) -> str:
+        """Its name in tables."""
+        return self.use.label + (" (again)" if self.role == "floor" else "")
+
+    @property
+    def load(self) -> str:
+        """Its load in words."""
+        return f"{self.rate:g}/s" if self.rate else str(self.concurrency)
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """All that identifies the cell; hashed into its id."""
+        return {
+            **self.use.identity,
+            "plain": self.use.plain,
+            "backbone": self.backbone,
+            "dtype": self.dtype,
+            "task": self.task.name,
+            "task_params": self.task.params,
+            "sampling": vars(self.sampling),
+            "max_new_tokens": self.max_new_tokens,
+            "ignore_eos": self.ignore_eos,
+            "seed": self.seed,
+            "concurrency": self.concurrency,
+            "rate": self.rate,
+            "role": self.role,
+        }
+
+    @cached_property
+    def id(self) -> str:
+        """Readable, and unique by a hash of ``config``."""
+        load = f"R{self.rate:g}" if self.rate else f"C{self.concurrency}"
+        words = [self.label, self.backbone, f"T{self.sampling.temperature:g}", self.task.name, load]
+        slug = ".".join(re.sub(r"[^\w=+-]+", "-", word, flags=re.ASCII).strip("-") for word in words)
+        return f"{slug[:120]}-{digest(self.config)[:8]}"
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """What cells share that are compared with each other."""
+        return self.backbone, self.task.title, self.sampling, self.concurrency, self.rate
+
+    def meta(self, expected: int) -> dict[str, Any]:
+        """What the manifest says of the cell before it ran."""
+        return {"cell": self.id, "label": self.label, "load": self.load, "expected": expected, **self.config}
+
+
+def engine_cells(resolved: Resolved, absent: Mapping[TaskUse, str]) -> tuple[EngineCell, ...]:
+    """Every combination, each plain entry before those that are compared with it.
+
+    Args:
+        absent: why the prompts of a task are not there.
+    """
+    suite = resolved.suite
+    if not isinstance(suite, EngineSuite):
+        return ()
+    cells: dict[str, EngineCell] = {}
+    for cell in _combinations(resolved, suite):
+        cells.setdefault(cell.id, replace(cell, skip=_reason(cell) or absent.get(cell.task)))
+    return tuple(cells.values())
+
+
+def _combinations(resolved: Resolved, suite: EngineSuite) -> Iterator[EngineCell]:
+    loads = [(number, 0.0) for number in suite.load.concurrency] + [(0, rate) for rate in suite.load.rate]
+    compared = {use.plain for use in resolved.engines}
+    for entry, task in itertools.product(suite.backbones, resolved.tasks):
+        for use, sampling in itertools.product(
+            sorted(resolved.engines, key=lambda e: e.plain != ""), samplings(suite, task)
+        ):
+            if use.backbones and entry.name not in use.backbones:
+                continue
+            budget, eos = task.max_new_tokens or suite.max_new_tokens, suite.stop_at_eos and task.task.eos
+            first = EngineCell(use, entry.name, entry.dtype[0], task, sampling, budget, not eos, suite.seed)
+            first = replace(first, role="speculative" if use.plain else "plain")
+            for concurrency, rate in loads:
+                yield replace(first, concurrency=concurrency, rate=rate)
+            if use.label in compared:
+                yield replace(first, concurrency=loads[0][0], rate=loads[0][1], role="floor")
+
+
+def _reason(cell: EngineCell) -> str | None:
+    """Why a cell cannot run, as far as this is known without an engine; None: it can."""
+    if cell.task.task.modality not in ("text", "tabular"):
+        return f"engines make text, and the task scores {cell.task.task.modality}"
+    if cell.task.backbones and cell.backbone not in cell.task.backbones:
+        return f"the suite keeps the task to {', '.join(cell.task.backbones)}"
+    if not cell.use.kind.tells.concurrent and (cell.concurrency > 1 or cell.rate):
+        return "the engine decodes one request at a time"
+    if cell.sampling.order != "temperature_first":
+        return "engines apply the temperature before top-k and top-p"
+    return None

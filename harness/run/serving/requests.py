@@ -1,0 +1,108 @@
+"""One request of a cell: what is asked, and the row that its answer becomes."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from dataclasses import asdict, dataclass
+
+from harness.core.engine import Engine, EngineFault, EngineRequest, Reply
+from harness.core.task import Prompt
+from harness.errors import printable_line
+from harness.plan.engine_cells import EngineCell
+from harness.record.requests import Request
+from harness.run.serving.reference import Reference
+
+LONGEST_ERROR = 400
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that is to be made.
+
+    Args:
+        due_ns: when, from the start of the session; None: when a place is free.
+        tokens: its budget.
+        seed: of its draws; the same for every engine, so that outputs can be compared.
+    """
+
+    prompt: Prompt
+    repetition: int
+    tokens: int
+    seed: int
+    warmup: bool = False
+    due_ns: int | None = None
+
+
+def seed_of(cell: EngineCell, prompt: Prompt, repetition: int) -> int:
+    """The seed of one request, 31 bits: every engine of a suite draws from the same."""
+    text = f"{cell.seed}|{prompt.id}|{repetition}".encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:4], "big") >> 1
+
+
+def ask(engine: Engine, cell: EngineCell, reference: Reference, asked: Asked, session: int, start_ns: int) -> Request:
+    """Make a request; a failure becomes a row with its kind and reason.
+
+    Args:
+        start_ns: of the session, on the clock of `time.perf_counter_ns`.
+    """
+    ids = reference.ids(asked.prompt)
+    request = EngineRequest(
+        ids=ids,
+        text=asked.prompt.text,
+        max_tokens=asked.tokens,
+        temperature=cell.sampling.temperature,
+        top_k=cell.sampling.top_k,
+        top_p=cell.sampling.top_p,
+        seed=asked.seed,
+        ignore_eos=cell.ignore_eos,
+    )
+    sent = time.perf_counter_ns()
+    reply, fault = Reply(), None
+    try:
+        reply = engine.generate(request)
+        fault = fault_of(request, reply, reference)
+    except EngineFault as error:
+        fault = error
+    ended = time.perf_counter_ns()
+    counts = asdict(reply.acceptance) if reply.acceptance else {}
+    parts = [chunk.tokens for chunk in reply.chunks]
+    sized = [part for part in parts if part is not None]
+    return Request(
+        prompt=asked.prompt.id,
+        repetition=asked.repetition,
+        warmup=asked.warmup,
+        status="failed" if fault else "ok",
+        fault=fault.kind if fault else None,
+        error=printable_line(str(fault))[:LONGEST_ERROR] if fault else None,
+        category=asked.prompt.category,
+        session=session,
+        seed=asked.seed,
+        prompt_tokens=len(ids) or None,
+        told_prompt_tokens=reply.prompt_tokens,
+        tokens=reply.tokens,
+        text=None if reply.text is None else reply.text.encode("utf-8", "backslashreplace").decode(),
+        output_tokens=reply.output_tokens,
+        finish=reply.finish,
+        scheduled_ns=asked.due_ns,
+        sent_ns=sent - start_ns,
+        ended_ns=ended - start_ns,
+        arrivals_ns=tuple(chunk.arrived_ns - sent for chunk in reply.chunks) or None,
+        chunk_tokens=tuple(sized) if sized and len(sized) == len(parts) else None,
+        logprobs=reply.logprobs,
+        **counts,
+    )
+
+
+def fault_of(request: EngineRequest, reply: Reply, reference: Reference) -> EngineFault | None:
+    """What is wrong with an answer that came back whole; None: nothing that can be known."""
+    count = reply.output_tokens
+    if count is not None and count > request.max_tokens:
+        return EngineFault("too_long", f"{count} tokens of {request.max_tokens}")
+    if request.ignore_eos and count is not None and count < request.max_tokens:
+        return EngineFault("ends_early", f"{count} tokens of {request.max_tokens} ({reply.finish or 'no reason told'})")
+    if request.ids and reply.prompt_tokens is not None and reply.prompt_tokens != len(request.ids):
+        detail = f"it read {reply.prompt_tokens} ids of the prompt, which has {len(request.ids)}"
+        return EngineFault("other_tokenizer", detail)
+    misfit = reference.misfit(reply.tokens or (), reply.text)
+    return EngineFault("other_tokenizer", misfit) if misfit else None

@@ -1,0 +1,211 @@
+"""Verdict of a black box: its tokens against its own decode without drafts, and against the backbone's distribution.
+
+Four checks, from the strongest on. (0) The tokens are those of the plain decode with the same seeds. (1) At T = 0 they
+differ where the plain decode differs from itself, or at near ties of the reference. (2) At T > 0 the betting audit
+refutes them and not the plain decode's. (3) The engine's own numbers obey their identities.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import torch
+
+from harness.audit.laws import MARGINS
+from harness.audit.output import bets_on, target_logits
+from harness.audit.verdict import Audit, audit
+from harness.plan.engine_cells import EngineCell
+from harness.record.request_store import RequestStore
+from harness.record.requests import Request, counted, identities
+from harness.run.serving.reference import Reference
+
+CLEAR = 20.0
+"""An e-value of the plain decode below which nothing is held against it."""
+NEAR_TIE = MARGINS["bf16"]
+"""Logits of the reference nearer than this may change places by rounding in another type."""
+
+Key = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The first token in which two greedy outputs differ.
+
+    Args:
+        margin: the reference's logit of the plain decode's token less that of the other.
+    """
+
+    prompt: str
+    at: int
+    margin: float
+
+
+class Judge:
+    """The verdicts of one backbone's cells.
+
+    Args:
+        cells: sealed ones alone.
+        ids: of each prompt, by task title and prompt id.
+    """
+
+    def __init__(
+        self,
+        store: RequestStore,
+        reference: Reference,
+        cells: Sequence[EngineCell],
+        ids: Mapping[tuple[str, str], tuple[int, ...]],
+    ) -> None:
+        self._store, self._reference, self._cells, self._ids = store, reference, cells, ids
+        self._rows = {cell.id: counted(store.cell(cell.id).requests) for cell in cells}
+        self._audited = sum(1 for cell in cells if cell.sampling.temperature > 0 and cell.role != "floor")
+        self._audits: dict[str, Audit | None] = {}
+
+    def judge(self) -> None:
+        """Write the verdict of every cell into its meta."""
+        with torch.inference_mode():
+            for cell in self._cells:
+                self._store.update(cell.id, verdict=self._verdict(cell))
+
+    def _verdict(self, cell: EngineCell) -> dict[str, Any]:
+        facts: dict[str, Any] = {"broken_identities": broken_identities(self._store.cell(cell.id).requests)}
+        plain = self._partner(cell, "plain", cell.use.plain or cell.use.label)
+        if cell.role != "plain" and plain is not None:
+            facts |= self._compared(cell, plain)
+        if cell.sampling.temperature > 0:
+            facts |= self._audited_facts(cell, plain if cell.role == "speculative" else None)
+        elif cell.role == "speculative" and plain is not None:
+            floor = self._partner(plain, "floor", plain.use.label)
+            facts["floor"] = self._compared(floor, plain)["same"] if floor is not None else None
+        return facts | {"verdict": word(cell, facts)}
+
+    def _partner(self, cell: EngineCell, role: str, label: str) -> EngineCell | None:
+        """A cell of the same setting; a floor is there for one load alone, which serves every load."""
+        fitting = [other for other in self._cells if other.role == role and other.use.label == label]
+        same = [other for other in fitting if other.setting == cell.setting]
+        others = [other for other in fitting if other.setting[:3] == cell.setting[:3]]
+        return next(iter(same or (others if role == "floor" else [])), None)
+
+    def _compared(self, cell: EngineCell, plain: EngineCell) -> dict[str, Any]:
+        """Check 0 and 1: how many outputs are the same, token by token, and where they first differ."""
+        here, there = (_outputs(self._rows[one.id]) for one in (cell, plain))
+        keys = sorted(here.keys() & there.keys())
+        other = [key for key in keys if here[key] != there[key]]
+        facts: dict[str, Any] = {"pairs": len(keys), "same": 1 - len(other) / len(keys) if keys else None}
+        if cell.sampling.temperature == 0 and self._reference.backbone is not None:
+            differences = [self._difference(cell, key, here[key], there[key]) for key in other]
+            facts["differences"] = [vars(difference) for difference in differences if difference is not None]
+        return facts
+
+    def _difference(self, cell: EngineCell, key: Key, one: Sequence[int], plain: Sequence[int]) -> Difference | None:
+        at = next((i for i, (a, b) in enumerate(zip(one, plain, strict=False)) if a != b), None)
+        ids = self._ids[cell.task.title, key[0]]
+        if at is None or not ids or self._reference.backbone is None:
+            return None  # one ends before the other: no token to compare
+        logits = target_logits(self._reference.backbone, ids, list(plain[: at + 1]))[-1]
+        return Difference(key[0], at, float(logits[plain[at]] - logits[one[at]]))
+
+    def _audited_facts(self, cell: EngineCell, plain: EngineCell | None) -> dict[str, Any]:
+        """Check 2: the betting audit of its tokens, beside that of the plain decode's."""
+        own = self.audit(cell)
+        if own is None:
+            return {"audit": None}
+        facts = {"audit": audit_facts(own)}
+        if plain is not None and (beside := self.audit(plain)) is not None:
+            facts["plain_audit"] = audit_facts(beside)
+        return facts
+
+    def audit(self, cell: EngineCell) -> Audit | None:
+        """The audit of a cell's tokens; None: the engine tells no ids, or there is no reference."""
+        if cell.id not in self._audits:
+            self._audits[cell.id] = self._audit(cell)
+        return self._audits[cell.id]
+
+    def _audit(self, cell: EngineCell) -> Audit | None:
+        backbone = self._reference.backbone
+        outputs = _outputs(self._rows[cell.id])
+        if backbone is None or not outputs:
+            return None
+        bets = []
+        for (prompt, _), tokens in outputs.items():
+            ids = self._ids[cell.task.title, prompt]
+            if ids and tokens:
+                logits = target_logits(backbone, ids, tokens)
+                bets.append(bets_on(logits, [*ids, *tokens], cell.sampling, MARGINS["bf16"]))
+        return audit(bets, max(self._audited, 1)) if bets else None
+
+
+def _outputs(rows: pd.DataFrame) -> dict[Key, list[int]]:
+    """Token ids of each request that tells them."""
+    told = rows[rows["tokens"].notna()]
+    keys = zip(told["prompt"], told["repetition"], told["tokens"], strict=True)
+    return {(str(prompt), int(repetition)): [int(token) for token in tokens] for prompt, repetition, tokens in keys}
+
+
+def audit_facts(result: Audit) -> dict[str, Any]:
+    """An audit as JSON values."""
+    return {
+        "verdict": result.verdict,
+        "log_e": result.log_e,
+        "tokens": result.tokens,
+        "near_cut": result.near,
+        "visible_tv": result.visible_tv,
+        "best": result.best,
+        "threshold": result.threshold,
+    }
+
+
+def broken_identities(rows: pd.DataFrame) -> list[str]:
+    """Check 3: what the requests' own numbers contradict, each line once."""
+    lines: dict[str, None] = {}
+    for row in rows.to_dict("records"):
+        plain = {str(key): _value(value) for key, value in row.items()}
+        lines |= dict.fromkeys(identities(Request.of(plain)))
+    return list(lines)[:20]
+
+
+def _value(value: Any) -> Any:
+    """A cell of a frame as a value of a `Request`."""
+    if hasattr(value, "tolist"):
+        value = value.tolist()
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def word(cell: EngineCell, facts: Mapping[str, Any]) -> str:
+    """The verdict in words; "" for a plain greedy decode, which nothing is compared with."""
+    if cell.role == "floor":
+        return ""
+    if cell.role == "speculative" and facts.get("pairs") and facts.get("same") == 1:
+        return "same tokens"
+    if cell.sampling.temperature == 0:
+        return _greedy_word(facts) if cell.role == "speculative" else ""
+    own, beside = facts.get("audit"), facts.get("plain_audit")
+    if own is None:
+        return "unverified"
+    if own["verdict"] != "refuted":
+        return str(own["verdict"])
+    if cell.role == "plain":
+        return "other weights or arithmetic"
+    if beside is None:
+        return "refuted"
+    if beside["verdict"] == "refuted":
+        return "other arithmetic"
+    return "broken" if beside["log_e"] < math.log(CLEAR) else "inconclusive"
+
+
+def _greedy_word(facts: Mapping[str, Any]) -> str:
+    """Of greedy outputs that differ from the plain decode's."""
+    if not facts.get("pairs") or facts.get("differences") is None:
+        return "unverified"
+    margins = [abs(difference["margin"]) for difference in facts["differences"]]
+    if margins and max(margins) <= NEAR_TIE:
+        return "near ties"
+    floor = facts.get("floor")
+    if floor is not None and floor < 1 and facts["same"] >= floor:
+        return "as its plain decode again"
+    return "differs"

@@ -1,0 +1,173 @@
+"""Tables of the engines of a run: speed under load, acceptance in both definitions, and the verdict of each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from rich.console import Console
+
+from harness.record.request_metrics import measures
+from harness.record.request_store import RequestStore
+from harness.record.store import Store
+from reports.text_table import Column, TextTable, markdown_lines, number, print_table
+
+SETTING = ("backbone", "temperature", "top_k", "top_p", "task", "max_new_tokens")
+COLUMNS = (
+    Column("label", "engine", rank=0),
+    Column("load", "load", rank=1),
+    Column("verdict", "verdict", rank=1),
+    Column("samples", "ok/fail", rank=6),
+    Column("tokens_per_second", "tokens/s", 1, rank=2),
+    Column("speedup", "x plain", 2, rank=2),
+    Column("length_per_draft_pooled", "length a draft", 2, rank=2),
+    Column("length_per_pass_pooled", "length a pass", 2, rank=2),
+    Column("length_per_draft_mean", "length a draft, mean of means", 2, rank=9),
+    Column("length_per_pass_mean", "length a pass, mean of means", 2, rank=9),
+    Column("told_length_mean", "length, as told", 2, rank=9),
+    Column("acceptance", "accepted/drafted", 2, rank=5),
+    Column("ttft", "TTFT p50/p95 ms", 0, rank=4),
+    Column("tpot", "TPOT p50/p95 ms", 1, rank=4),
+    Column("itl", "ITL p50/p95/p99 ms", 1, rank=5),
+    Column("goodput", "good requests/s", 2, rank=6),
+    Column("same", "same as plain", 3, rank=3),
+    Column("floor", "plain again", 3, rank=7),
+    Column("audit", "e (visible TV)", rank=3),
+)
+
+
+def summarise(store: Store) -> pd.DataFrame:
+    """One row a cell of an engine; cells that are not finished have the status "unfinished"."""
+    cells = RequestStore.of(store.path, store.manifest)
+    objective = ((store.manifest.get("suite") or {}).get("load") or {}).get("objective") or {}
+    rows = [_row(cells, name, objective) for name in cells.planned]
+    frame = pd.DataFrame(rows)
+    if len(frame):
+        frame["speedup"] = _speedups(frame)
+    return frame
+
+
+def _row(cells: RequestStore, name: str, objective: Mapping[str, Any]) -> dict[str, Any]:
+    planned = cells.planned[name]
+    facts = {**planned, **planned["sampling"], "status": "unfinished", "verdict": ""}
+    if not cells.sealed(name):
+        requests = cells.requests(name)
+        faults = [row.error for row in requests if row.status != "ok"]
+        return {
+            **facts,
+            "n_ok": len([row for row in requests if row.status == "ok" and not row.warmup]),
+            "note": faults[-1] if faults else "",
+        }
+    cell = cells.cell(name)
+    verdict = cell.meta.get("verdict") or {}
+    growth = (cell.meta.get("counters") or {}).get("growth") or {}
+    audit = verdict.get("audit") or {}
+    counted = cell.requests[~cell.requests["warmup"]]
+    return {
+        **facts,
+        **measures(cell.requests, growth, objective),
+        "status": "done",
+        "verdict": verdict.get("verdict", ""),
+        "n_ok": int((counted["status"] == "ok").sum()),
+        "n_failed": int((counted["status"] != "ok").sum()),
+        "same": verdict.get("same"),
+        "floor": verdict.get("floor"),
+        **{f"audit_{key}": audit.get(key) for key in ("log_e", "visible_tv", "tokens", "best", "verdict")},
+        "note": "; ".join(_notes(cell.requests, cell.meta, verdict)),
+    }
+
+
+def _notes(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[str, Any]) -> Iterator[str]:
+    """What a reader must know of a cell beside its figures."""
+    failed = requests[requests["status"] != "ok"]
+    for fault, rows in failed.groupby("fault"):
+        yield f"{len(rows)} x {fault}: {rows['error'].iloc[0]}"
+    counters = meta.get("counters") or {}
+    if counters.get("problem"):
+        yield f"counters: {counters['problem']}"
+    yield from (f"counters: {line}" for line in counters.get("disagree") or [])
+    yield from (f"identity: {line}" for line in verdict.get("broken_identities") or [])
+    margins = [abs(difference["margin"]) for difference in verdict.get("differences") or []]
+    if margins:
+        yield (
+            f"{len(margins)} outputs differ first where the reference's logits are {min(margins):.2g} to "
+            f"{max(margins):.2g} apart"
+        )
+
+
+def _speedups(frame: pd.DataFrame) -> list[float | None]:
+    """Tokens a second over those of the plain entry at the same setting and load."""
+    keys = [key for key in (*SETTING, "concurrency", "rate") if key in frame]
+    plain = {
+        (row["label"], *(row[key] for key in keys)): row.get("tokens_per_second")
+        for _, row in frame[frame["role"] == "plain"].iterrows()
+    }
+    out: list[float | None] = []
+    for _, row in frame.iterrows():
+        below = plain.get((row["plain"], *(row[key] for key in keys)))
+        own = row.get("tokens_per_second")
+        both = number(own) != "-" and number(below) != "-" and bool(below)
+        out.append(float(own) / float(below) if both and own is not None and below is not None else None)
+    return out
+
+
+def _text(row: pd.Series[Any], column: Column) -> str:
+    key, digits = column.key, column.digits
+    if key in ("label", "load", "verdict"):
+        return str(row.get(key) or "-")
+    if key == "samples":
+        return "/".join(number(row.get(f"n_{status}"), 0) for status in ("ok", "failed"))
+    if key in ("ttft", "tpot", "itl"):
+        ranks = (50, 95, 99) if key == "itl" else (50, 95)
+        numbers = [number(row.get(f"{key}_ms_p{rank}"), digits) for rank in ranks]
+        return "-" if set(numbers) == {"-"} else " / ".join(numbers)
+    if key == "audit":
+        log_e: Any = row.get("audit_log_e")
+        if number(log_e) == "-":
+            return "-"
+        e_value = f"{math.exp(log_e):.2g}" if abs(log_e) < math.log(1e4) else f"1e{log_e / math.log(10):+.0f}"
+        return f"{e_value} ({number(row.get('audit_visible_tv'), 3)})"
+    return number(row.get(key), digits)
+
+
+def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
+    """A table for each backbone, sampling, task and budget."""
+    if frame.empty:
+        return
+    for names, rows in frame.groupby(list(SETTING), sort=False, dropna=False):
+        backbone, temperature, top_k, top_p, task, budget = names
+        cut = (f", top-k {top_k}" if top_k else "") + (f", top-p {top_p:g}" if top_p != 1 else "")
+        title = f"engines: {backbone}, T = {temperature:g}{cut}, {task}, {budget} tokens"
+        done = rows[(rows["status"] == "done") & (rows["role"] != "floor")]
+        cells = {column: [_text(row, column) for _, row in done.iterrows()] for column in COLUMNS}
+        columns = tuple(column for column in COLUMNS if set(cells[column]) - {"-"} or column.rank == 0)
+        table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
+        notes = [f"{row['label']}, load {row['load']}: {row['note']}" for _, row in rows.iterrows() if row["note"]]
+        notes += [
+            f"not finished: {row['label']}, load {row['load']}" for _, row in rows.iterrows() if row["status"] != "done"
+        ]
+        yield TextTable(title, columns, table, notes)
+
+
+def terminal(frame: pd.DataFrame, console: Console) -> None:
+    """Print every table."""
+    for table in text_tables(frame):
+        print_table(table, console)
+
+
+def write(frame: pd.DataFrame, folder: Path) -> list[Path]:
+    """Write engines.md and engines.csv; returns the files, none where there is no engine."""
+    if frame.empty:
+        return []
+    folder.mkdir(parents=True, exist_ok=True)
+    lines: list[str] = []
+    for table in text_tables(frame):
+        lines += [f"### {table.title}", "", *markdown_lines([c.title for c in table.columns], table.rows), ""]
+        lines += [*(f"- {note}" for note in table.notes), ""]
+    files = [folder / "engines.md", folder / "engines.csv"]
+    files[0].write_text("\n".join(lines), encoding="utf-8")
+    frame.drop(columns=["sampling", "task_params", "options"], errors="ignore").to_csv(files[1], index=False)
+    return files

@@ -1,0 +1,253 @@
+"""The adapters of servers, on recorded answers of the documented form."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from harness.core.engine import AcceptanceCounts, EngineFault, EngineRequest, Reply, Weights
+from harness.engines.llama_cpp import LlamaCpp
+from harness.engines.openai import OpenAI
+from harness.engines.prometheus import read_counters
+from harness.engines.server import Server
+from harness.engines.sglang import SGLang
+from harness.engines.tensorrt_llm import TensorRTLLM
+from harness.engines.vllm import VLLM
+from harness.errors import UsageError
+from tests.support.answer_server import MODEL, Answers, answer_server
+
+REQUEST = EngineRequest(ids=(5, 6), text="ab", max_tokens=4, temperature=0.5, top_p=0.9, seed=7, ignore_eos=True)
+
+
+@pytest.fixture
+def answers() -> Iterator[Answers]:
+    with answer_server(Answers()) as running:
+        yield running
+
+
+def ask(kind: type[OpenAI], answers: Answers, **options: Any) -> Reply:
+    with kind(url=answers.url, **options) as engine:
+        engine.open(Weights())
+        return engine.generate(REQUEST)
+
+
+def fault(kind: type[OpenAI], answers: Answers, **options: Any) -> str:
+    with pytest.raises(EngineFault) as caught:
+        ask(kind, answers, **options)
+    return caught.value.kind
+
+
+def message(text: str, finish: str | None = None, **more: Any) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "text": text, "finish_reason": finish, **more}]}
+
+
+USAGE = {"choices": [], "usage": {"prompt_tokens": 2, "completion_tokens": 3}}
+OPENAI = (message("a"), message("bc", "length"), USAGE)
+SPECULATIVE = {
+    "mean_acceptance_length": 2.0,
+    "draft_acceptance_rate": 0.5,
+    "acceptance_histogram": [0, 1],
+    "num_spec_steps": 1,
+    "num_accepted_draft_tokens": 1,
+    "num_draft_tokens": 2,
+}
+VLLM_STREAM = (
+    message("a", token_ids=[3]),
+    message("bc", "length", token_ids=[4, 5]),
+    {**USAGE, "metrics": {"speculative_decoding": SPECULATIVE}},
+)
+LLAMA_STREAM = (
+    {"content": "a", "tokens": [3], "stop": False},
+    {"content": "b", "tokens": [4], "stop": False},
+    {
+        "content": "",
+        "tokens": [],
+        "stop": True,
+        "stop_type": "limit",
+        "tokens_predicted": 2,
+        "tokens_evaluated": 2,
+        "timings": {"predicted_n": 2, "draft_n": 5, "draft_n_accepted": 1},
+    },
+)
+NEW_NAMES = {
+    "spec_verify_ct": 2,
+    "spec_num_correct_drafts": 1,
+    "spec_num_proposed_drafts": 6,
+    "spec_correct_drafts_histogram": [1, 1],
+    "spec_accept_length": 1.5,
+    "spec_accept_rate": 0.1667,
+}
+OLD_NAMES = {
+    "spec_verify_ct": 2,
+    "spec_accept_token_num": 1,
+    "spec_draft_token_num": 6,
+    "spec_accept_histogram": [1, 1],
+    "spec_accept_length": 1.5,
+    "spec_accept_rate": 0.1667,
+}
+
+
+def sglang_stream(names: dict[str, Any], cumulative: bool) -> list[dict[str, Any]]:
+    first = {"text": "a", "output_ids": [3], "meta_info": {"completion_tokens": 1, "prompt_tokens": 2}}
+    ids, text = ([3, 4, 5], "abc") if cumulative else ([4, 5], "bc")
+    end = {"completion_tokens": 3, "prompt_tokens": 2, "finish_reason": {"type": "length", "length": 3}, **names}
+    return [first, {"text": text, "output_ids": ids, "meta_info": end}]
+
+
+def test_openai_tells_text_counts_and_times_and_no_ids(answers: Answers) -> None:
+    answers.events = OPENAI
+    reply = ask(OpenAI, answers)
+    assert (reply.text, reply.tokens, reply.output_tokens, reply.prompt_tokens) == ("abc", None, 3, 2)
+    assert reply.finish == "length" and reply.acceptance is None
+    assert len(reply.chunks) == 2 and reply.chunks[0].arrived_ns <= reply.chunks[1].arrived_ns
+    assert [chunk.tokens for chunk in reply.chunks] == [None, None]
+    sent = answers.asked[0]
+    assert sent["model"] == MODEL and sent["prompt"] == [5, 6] and sent["ignore_eos"] is True
+    assert (sent["temperature"], sent["top_p"], sent["seed"], sent["max_tokens"]) == (0.5, 0.9, 7, 4)
+    assert "top_k" not in sent
+
+
+def test_openai_sends_a_text_where_the_entry_says_so_and_further_fields_of_its_body(answers: Answers) -> None:
+    answers.events = (message("a", "stop", logprobs={"token_logprobs": [-0.5]}),)
+    reply = ask(OpenAI, answers, prompt="text", body={"logprobs": 1})
+    assert answers.asked[0]["prompt"] == "ab" and answers.asked[0]["logprobs"] == 1
+    assert reply.logprobs == (-0.5,) and reply.output_tokens is None
+
+
+def test_a_key_comes_from_the_environment_alone(answers: Answers, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers.events = OPENAI
+    ask(OpenAI, answers)
+    monkeypatch.setenv("MY_KEY", "secret")
+    ask(OpenAI, answers, key_env="MY_KEY")
+    assert answers.keys == [None, "Bearer secret"]
+    with pytest.raises(UsageError, match="holds a password") as caught:
+        Server("http://me:secret@127.0.0.1:1", "MY_KEY", 1)
+    assert "secret" not in str(caught.value)
+
+
+def test_vllm_tells_ids_and_the_acceptance_of_a_request(answers: Answers) -> None:
+    answers.events = VLLM_STREAM
+    reply = ask(VLLM, answers)
+    assert reply.tokens == (3, 4, 5) and [chunk.tokens for chunk in reply.chunks] == [1, 2]
+    assert reply.acceptance == AcceptanceCounts(
+        draft_steps=1, drafted=2, accepted=1, histogram=(0, 1), told_length=2.0, told_rate=0.5
+    )
+    assert answers.asked[0]["return_token_ids"] is True
+    assert answers.asked[0]["top_k"] == -1 and answers.asked[0]["min_p"] == 0.0
+
+
+def test_vllm_without_the_option_tells_no_acceptance(answers: Answers) -> None:
+    answers.events = (*VLLM_STREAM[:2], USAGE)
+    assert ask(VLLM, answers).acceptance is None
+
+
+def test_llama_cpp_tells_ids_and_drafts(answers: Answers) -> None:
+    answers.events = LLAMA_STREAM
+    reply = ask(LlamaCpp, answers)
+    assert (reply.tokens, reply.text, reply.finish) == ((3, 4), "ab", "limit")
+    assert reply.acceptance == AcceptanceCounts(drafted=5, accepted=1)
+    sent = answers.asked[0]
+    assert (sent["prompt"], sent["n_predict"], sent["min_p"], sent["top_k"]) == ([5, 6], 4, 0.0, 0)
+
+
+def test_llama_cpp_leaves_out_the_keys_of_drafts_where_nothing_was_drafted(answers: Answers) -> None:
+    last = {**LLAMA_STREAM[2], "timings": {"predicted_n": 2}}
+    answers.events = (*LLAMA_STREAM[:2], last)
+    assert ask(LlamaCpp, answers).acceptance == AcceptanceCounts(drafted=0, accepted=0)
+
+
+@pytest.mark.parametrize("names", [NEW_NAMES, OLD_NAMES], ids=["new", "old"])
+@pytest.mark.parametrize("cumulative", [True, False])
+def test_sglang_is_read_under_both_names_and_in_both_forms_of_its_stream(
+    answers: Answers, names: dict[str, Any], cumulative: bool
+) -> None:
+    answers.events = sglang_stream(names, cumulative)
+    reply = ask(SGLang, answers)
+    assert (reply.tokens, reply.text, reply.finish) == ((3, 4, 5), "abc", "length")
+    assert [chunk.tokens for chunk in reply.chunks] == [1, 2]
+    assert reply.acceptance == AcceptanceCounts(
+        draft_steps=2, drafted=6, accepted=1, histogram=(1, 1), told_length=1.5, told_rate=0.1667
+    )
+    assert answers.asked[0]["input_ids"] == [5, 6] and answers.asked[0]["sampling_params"]["sampling_seed"] == 7
+
+
+def test_tensorrt_llm_tells_its_mean_of_tokens_a_pass(answers: Answers) -> None:
+    answers.events = (message("a"), message("b", "length", avg_decoded_tokens_per_iter=1.5), USAGE)
+    assert ask(TensorRTLLM, answers).acceptance == AcceptanceCounts(told_length=1.5)
+
+
+COUNTERS = """# TYPE vllm:spec_decode_num_drafts_total counter
+vllm:spec_decode_num_drafts_total{engine="0"} 3.0
+vllm:spec_decode_num_drafts_total{engine="1"} 1.0
+# TYPE vllm:spec_decode_num_accepted_tokens_total counter
+vllm:spec_decode_num_accepted_tokens_total{engine="0"} 5.0
+# TYPE vllm:spec_decode_num_accepted_tokens_per_pos_total counter
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 3.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="1"} 2.0
+"""
+
+
+def test_counters_are_added_up_over_labels_and_read_by_position(answers: Answers) -> None:
+    answers.metrics = [COUNTERS]
+    with VLLM(url=answers.url) as engine:
+        engine.open(Weights())
+        counters = engine.counters()
+    assert counters is not None
+    assert counters.values == {"draft_steps": 4.0, "accepted": 5.0} and counters.per_position == {0: 3.0, 1: 2.0}
+    assert not counters.since(counters).backwards
+    assert read_counters(COUNTERS.replace(" 5.0", " 2.0"), VLLM.metrics).since(counters).backwards
+
+
+def test_a_server_without_counters_has_none(answers: Answers) -> None:
+    with LlamaCpp(url=answers.url) as engine:
+        engine.open(Weights())
+        assert engine.counters() is None
+
+
+def test_a_counter_that_is_nan_is_a_fault() -> None:
+    with pytest.raises(EngineFault, match="NaN") as caught:
+        read_counters("vllm:spec_decode_num_drafts_total NaN\n", VLLM.metrics)
+    assert caught.value.kind == "not_a_number"
+
+
+FAULTS = [
+    ("overloaded", {"status": 429, "body": "slow down"}),
+    ("server_error", {"status": 500, "body": "boom"}),
+    ("refused", {"status": 400, "body": "no such field"}),
+    ("not_served", {"status": 404, "body": "The model `x` does not exist."}),
+    ("cut_short", {"events": OPENAI[:1], "done": True}),
+    ("cut_short", {"events": OPENAI[:1], "cut": True}),
+    ("malformed", {"events": ("{not json",)}),
+    ("malformed", {"events": ("[1, 2]",)}),
+    ("server_error", {"events": ({"error": {"message": "out of memory"}},)}),
+    ("not_a_number", {"events": (message("a", "stop", logprobs={"token_logprobs": [None]}),)}),
+]
+
+
+@pytest.mark.parametrize(("kind", "changes"), FAULTS)
+def test_each_fault_of_a_server_has_a_kind(answers: Answers, kind: str, changes: dict[str, Any]) -> None:
+    for name, value in changes.items():
+        setattr(answers, name, value)
+    assert fault(OpenAI, answers) == kind
+
+
+def test_a_model_that_is_not_served_and_a_server_that_is_not_there(answers: Answers) -> None:
+    assert fault(OpenAI, answers, model="other") == "not_served"
+    answers.models = ()
+    assert fault(OpenAI, answers) == "not_served"
+    answers.url = "http://127.0.0.1:9"
+    assert fault(OpenAI, answers) == "no_server"
+
+
+def test_ids_that_are_no_numbers_are_malformed(answers: Answers) -> None:
+    answers.events = (message("a", "stop", token_ids=["x"]),)
+    assert fault(VLLM, answers) == "malformed"
+    answers.events = (message("a", "stop", token_ids=[1.5]),)
+    assert fault(VLLM, answers) == "malformed"
+
+
+def test_an_address_that_is_none_is_refused() -> None:
+    with pytest.raises(UsageError, match="no address"):
+        Server("127.0.0.1:80", "KEY", 1)

@@ -1,0 +1,254 @@
+"""Engines of a suite: requests, loads, resumes, faults and verdicts, with an engine whose distribution is known."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import yaml
+
+from harness.record.request_store import RequestStore
+from harness.record.store import Store
+from tests.support.cli import Outcome, refused, stride
+from tests.support.table_engine import FAILURES, NAME, REQUESTS, table_engine
+
+
+@pytest.fixture(autouse=True)
+def engine() -> Iterator[None]:
+    with table_engine():
+        yield
+
+
+def suite(folder: Path, *engines: dict[str, Any], **more: Any) -> Path:
+    entries = [{"name": NAME, **entry} for entry in engines]
+    body: dict[str, Any] = {
+        "backbones": ["tabular"],
+        "engines": entries,
+        "tasks": [{"name": "tabular", "limit": 2}],
+        "temperature": [1.0],
+        "max_new_tokens": 5,
+        "warmup": 0,
+        **more,
+    }
+    path = folder / "suite.yaml"
+    path.write_text(yaml.safe_dump(body))
+    return path
+
+
+def run(path: Path, *words: object) -> Outcome:
+    return stride("run", path, "--out", path.parent / "run", *words)
+
+
+def rows(path: Path) -> dict[str, dict[str, Any]]:
+    """The table of a run, by label and temperature."""
+    document = run(path, "--resume", "--json").document
+    return {f"{row['label']} T{row['temperature']:g}": row for row in document["engines"]}
+
+
+def cells(path: Path) -> RequestStore:
+    store = Store.open(path.parent / "run")
+    return RequestStore.of(store.path, store.manifest)
+
+
+def only(path: Path) -> pd.DataFrame:
+    (name,) = cells(path).cells()
+    return cells(path).cell(name).requests
+
+
+PLAIN = {"label": "plain"}
+
+
+def test_a_run_without_methods_stores_requests_and_prints_the_table(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN)
+    done = run(path)
+    assert done.code == 0, done.err
+    assert "engines: tabular, T = 1" in done.out and "plain" in done.out
+    table = only(path)
+    good = table[~table["warmup"]]
+    assert len(good) == 2 and (good["status"] == "ok").all() and (good["output_tokens"] == 5).all()
+    assert good["tokens"].map(len).tolist() == [5, 5] and good["seed"].nunique() == 2
+    assert good["arrivals_ns"].map(len).tolist() == [5, 5] and good["scheduled_ns"].isna().all()
+    assert (tmp_path / "run" / "report" / "engines.csv").is_file()
+    assert "plain" in (tmp_path / "run" / "report" / "engines.md").read_text()
+
+
+def test_a_finished_run_makes_no_request_again(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN)
+    run(path)
+    REQUESTS.clear()
+    assert run(path, "--resume").code == 0
+    assert REQUESTS == []
+
+
+def test_a_server_that_dies_keeps_what_was_finished_and_resumes_there(tmp_path: Path) -> None:
+    path = suite(tmp_path, {**PLAIN, "tag": "a"}, temperature=[0.0], tasks=[{"name": "tabular", "limit": 4}])
+    FAILURES["a"] = [None, None, "server_died"]
+    stopped = run(path)
+    assert stopped.code == 3 and "stopped answering" in stopped.err and "--resume" in stopped.err
+    assert "not finished: plain" in stopped.out
+    (name,) = cells(path).planned
+    kept = {row.prompt: row.tokens for row in cells(path).requests(name) if row.status == "ok"}
+    assert len(kept) == 2
+    REQUESTS.clear()
+    assert run(path, "--resume").code == 0
+    assert len(REQUESTS) == 2
+    table = only(path).set_index("prompt")
+    assert len(table) == 4 and (table["status"] == "ok").all()
+    assert all(tuple(table.loc[prompt, "tokens"]) == tokens for prompt, tokens in kept.items())
+    assert sorted(table["session"].tolist()) == [0, 0, 1, 1]
+
+
+def test_a_server_that_is_not_there_is_incomplete_with_its_reason(tmp_path: Path) -> None:
+    path = suite(tmp_path, {**PLAIN, "tag": "a"})
+    FAILURES["a"] = ["no_server"]
+    assert "nothing answers" in run(path).err
+    assert run(path, "--resume").code == 0
+
+
+def test_other_faults_are_rows_with_their_kind_and_the_run_goes_on(tmp_path: Path) -> None:
+    path = suite(tmp_path, {**PLAIN, "tag": "a"}, temperature=[0.0], tasks=[{"name": "tabular", "limit": 3}])
+    FAILURES["a"] = ["overloaded", "timeout"]
+    done = run(path)
+    assert done.code == 1 and "1 x overloaded" in done.out and "1 x timeout" in done.out
+    table = only(path)
+    assert sorted(table["status"]) == ["failed", "failed", "ok"]
+    assert set(table["fault"].dropna()) == {"overloaded", "timeout"}
+    assert table["tokens"].notna().sum() == 1
+
+
+def test_an_output_that_ends_early_is_a_fault_where_the_end_of_text_is_ignored(tmp_path: Path) -> None:
+    path = suite(tmp_path, {**PLAIN, "short": 1}, stop_at_eos=False)
+    assert run(path).code == 1
+    assert set(only(path)["fault"]) == {"ends_early"}
+
+
+def test_a_seed_that_is_ignored_is_a_row_and_a_note(tmp_path: Path) -> None:
+    path = suite(tmp_path, {**PLAIN, "forget_seed": True}, max_new_tokens=24)
+    done = run(path)
+    assert done.code == 0 and "1 x seed_ignored" in done.out
+    table = only(path)
+    assert table[table["fault"] == "seed_ignored"]["warmup"].tolist() == [True]
+
+
+def test_an_id_outside_the_vocabulary_is_another_tokenizer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = suite(tmp_path, PLAIN)
+    monkeypatch.setattr("tests.support.table_engine.TableEngine._token", lambda *arguments: 99)
+    assert run(path).code == 1
+    assert set(only(path)["fault"]) == {"other_tokenizer"}
+
+
+def test_closed_and_open_loops_keep_what_they_promise(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN, tasks=[{"name": "tabular", "limit": 4}], load={"concurrency": [1, 2], "rate": 200.0})
+    assert run(path).code == 0
+    by_load = {cells(path).planned[name]["load"]: cells(path).cell(name).requests for name in cells(path).cells()}
+    counted = {load: table[~table["warmup"]] for load, table in by_load.items()}
+    assert set(counted) == {"1", "2", "200/s"}
+    one = counted["1"].sort_values("sent_ns")
+    assert (one["sent_ns"].to_numpy()[1:] >= one["ended_ns"].to_numpy()[:-1]).all()
+    assert all(
+        (table["tokens"].map(tuple).tolist() == counted["1"]["tokens"].map(tuple).tolist())
+        for table in counted.values()
+    )
+    due = counted["200/s"]["scheduled_ns"].astype(float).sort_values()
+    assert due.notna().all() and due.diff().dropna().gt(0).all()
+    assert (counted["200/s"]["sent_ns"] >= counted["200/s"]["scheduled_ns"].astype(float)).all()
+
+
+def test_the_same_tokens_as_the_plain_decode_are_the_strongest_verdict(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN, {"label": "lookup", "plain": "plain"}, temperature=[0.0, 1.0])
+    assert run(path).code == 0
+    table = rows(path)
+    assert table["lookup T1"]["verdict"] == table["lookup T0"]["verdict"] == "same tokens"
+    assert table["lookup T1"]["same"] == 1 and table["lookup T1"]["speedup"] > 0
+
+
+LONG = {"tasks": [{"name": "tabular", "limit": 3}], "max_new_tokens": 24, "repetitions": 12}
+
+
+def test_a_biased_speculation_is_broken_beside_a_right_plain_decode(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN, {"label": "biased", "plain": "plain", "bias": 0.5, "stream": 1}, **LONG)
+    done = run(path)
+    assert done.code == 1, done.out
+    table = rows_of_finished(path)
+    assert table["plain"] == "not refuted" and table["biased"] == "broken"
+
+
+def test_other_weights_are_no_broken_speculation(tmp_path: Path) -> None:
+    path = suite(
+        tmp_path,
+        {**PLAIN, "sharpen": 2.5},
+        {"label": "lookup", "plain": "plain", "sharpen": 2.5, "stream": 1},
+        **LONG,
+    )
+    assert run(path).code == 0
+    table = rows_of_finished(path)
+    assert table["plain"] == "other weights or arithmetic" and table["lookup"] == "other arithmetic"
+
+
+def rows_of_finished(path: Path) -> dict[str, str]:
+    store = cells(path)
+    metas = [store.cell(name).meta for name in store.cells()]
+    return {meta["label"]: meta["verdict"]["verdict"] for meta in metas if meta["role"] != "floor"}
+
+
+def test_counters_and_requests_must_agree_and_so_must_an_engines_own_numbers(tmp_path: Path) -> None:
+    path = suite(tmp_path, {**PLAIN, "lost": 1, "wrong_length": True})
+    done = run(path)
+    assert "counters: accepted: the counters grew by 2, and the requests told 4" in done.out
+    assert "it says a mean length of 3, and its counts give 2.000" in done.out
+    right = suite(tmp_path, PLAIN)
+    assert "counters:" not in stride("run", right, "--out", tmp_path / "right").out
+
+
+def test_both_definitions_of_the_mean_acceptance_length_are_told(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN)
+    run(path)
+    row = rows(path)["plain T1"]
+    assert row["length_per_draft_pooled"] == 2.0  # 2 of 2 steps kept one draft
+    assert row["length_per_pass_pooled"] == pytest.approx(5 / 3)  # 5 tokens in 3 passes
+    assert row["acceptance"] == 0.5
+
+
+def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN, methods=["prompt_lookup"], prove=False)
+    done = run(path)
+    assert done.code == 0, done.err
+    assert "prompt_lookup" in done.out and "engines: tabular" in done.out
+
+
+def test_wrong_entries_are_refused_with_their_line(tmp_path: Path) -> None:
+    text = refused("run", suite(tmp_path, {"label": "a"}, {"label": "a", "plain": "b", "bios": 1}))
+    assert "two engines are called 'a'" in text and "'b' is no entry of table" in text
+    assert "has no parameter 'bios'; did you mean 'bias'" in text and "suite.yaml:" in text
+    body = yaml.safe_load((tmp_path / "suite.yaml").read_text())
+    body["engines"] = [{"name": "vlm"}]
+    (tmp_path / "suite.yaml").write_text(yaml.safe_dump(body))
+    assert "did you mean 'vllm'" in refused("run", tmp_path / "suite.yaml")
+
+
+def test_a_dry_run_lists_the_cells_and_why_some_are_skipped(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN, {"name": "transformers"}, load={"concurrency": [1, 2]})
+    document = stride("run", path, "--dry-run", "--json").document
+    skips = {(entry["label"], entry["load"]): entry["skip"] for entry in document["engines"]}
+    assert skips["plain", "2"] is None
+    assert skips["transformers", "2"] == "the engine decodes one request at a time"
+
+
+def test_a_damaged_cell_is_one_message(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN)
+    run(path)
+    (file,) = (tmp_path / "run" / "engines").glob("*/requests.parquet")
+    file.write_bytes(file.read_bytes()[:-1])
+    assert "is damaged" in refused("run", path, "--out", tmp_path / "run", "--resume", "--json")
+
+
+def test_the_key_of_a_run_holds_engines_and_not_their_addresses(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN, {"name": "openai", "label": "there", "url": "http://127.0.0.1:9"}, reference=False)
+    assert run(path).code == 3
+    body = json.loads((tmp_path / "run" / "manifest.json").read_text())
+    assert [entry["label"] for entry in body["key"]["engines"]] == ["plain", "there"]
+    assert "127.0.0.1" not in json.dumps(body["key"]["engines"])

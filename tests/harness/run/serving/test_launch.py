@@ -1,0 +1,91 @@
+"""`stride serve`: a declared server is started, answers, and ends with its children."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from harness.core.engine import EngineFault
+from harness.errors import UsageError
+from harness.registry import ENGINES
+from harness.run.serving.launch import declared, names, started
+from tests.support.cli import refused, stride
+
+CHILD = "import time; time.sleep(60)"
+SERVER = (
+    "import subprocess, sys; from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer;"
+    f"child = subprocess.Popen([sys.executable, '-c', {CHILD!r}]);"
+    "print(child.pid, flush=True);"
+    "ThreadingHTTPServer(('127.0.0.1', int(sys.argv[1])), SimpleHTTPRequestHandler).serve_forever()"
+)
+
+
+def declare(folder: Path, *command: str, **more: object) -> Path:
+    path = folder / "mine.yaml"
+    path.write_text(yaml.safe_dump({"engine": "openai", "command": [sys.executable, "-c", *command], **more}))
+    return path
+
+
+def free_port() -> int:
+    import socket
+
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().split()[2] != "Z" if Path("/proc").is_dir() else True
+
+
+def test_a_server_answers_and_ends_with_its_child(tmp_path: Path) -> None:
+    server = declared(str(declare(tmp_path, SERVER, "$port", health="/")))
+    port = free_port()
+    log = tmp_path / "log"
+    words, url = server.words("", "", "127.0.0.1", port), f"http://127.0.0.1:{port}"
+    with log.open("wb") as file, started(server, words, url, file) as process:
+        child = int(log.read_text().split()[0])
+        assert alive(process.pid) and alive(child)
+    until = time.monotonic() + 5
+    while alive(child) and time.monotonic() < until:
+        time.sleep(0.01)
+    assert process.returncode is not None and not alive(child)
+
+
+def test_a_server_that_ends_at_once_is_a_fault(tmp_path: Path) -> None:
+    server = declared(str(declare(tmp_path, "raise SystemExit(7)")))
+    words = server.words("", "", "127.0.0.1", 1)
+    with (tmp_path / "log").open("wb") as log:
+        with pytest.raises(EngineFault, match="ended with 7"):
+            started(server, words, "http://127.0.0.1:9", log).__enter__()
+        with pytest.raises(EngineFault, match="cannot be started"):
+            started(server, ["/no/such/program"], "http://127.0.0.1:9", log).__enter__()
+
+
+@pytest.mark.parametrize("name", names())
+def test_each_shipped_server_is_of_an_engine_and_takes_a_model(name: str) -> None:
+    server = declared(name)
+    assert server.engine in ENGINES
+    for method in ("", *server.methods):
+        words = server.words("MODEL", method, "127.0.0.1", 1234)
+        assert "MODEL" in words and "1234" in words and "127.0.0.1" in words and not any("$" in word for word in words)
+    with pytest.raises(UsageError, match="needs a model"):
+        server.words("", "", "127.0.0.1", 1)
+
+
+def test_the_servers_are_listed_and_a_wrong_name_or_file_is_one_message(tmp_path: Path) -> None:
+    assert "llama_cpp: ngram" in stride("serve").out
+    assert "did you mean 'vllm'" in refused("serve", "vlm")
+    assert "no method of the server 'eagle'" in refused("serve", "vllm", "--model", "x", "--method", "eagle")
+    path = tmp_path / "bad.yaml"
+    path.write_text("engine: vllm\n")
+    assert "declares no server" in refused("serve", path)
