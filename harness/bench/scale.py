@@ -1,8 +1,12 @@
-"""How the harness does with many cells, and how much faster two workers of a pool are than one."""
+"""How the harness does with many cells and samples, and how much faster two workers of a pool are than one."""
 
 from __future__ import annotations
 
+import os
+import random
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -13,10 +17,11 @@ from typing import Any
 import pandas as pd
 
 from harness.bench.paired import Result, Settings, at_least
+from harness.errors import UsageError
 from harness.plan.cells import Plan, expand
 from harness.plan.suite import resolve_again
 from harness.record import stats
-from harness.record.columns import Record, Sample
+from harness.record.columns import Record, Sample, Step
 from harness.record.store import Store
 from harness.run.executors import serial
 from harness.run.options import Options
@@ -27,6 +32,7 @@ from harness.run.pools.settings import check
 MATRIX = 10_000
 SAMPLES, CELLS = 100_000, 100
 WORKED = 200
+PAGED_CELLS, PAGED_SAMPLES, PAGED_STEPS = 10, 1_000, 100
 POOLED = ("embedded-image-8x8", 72)
 
 
@@ -80,6 +86,56 @@ def a_cell(name: str, settings: Settings) -> Result:
     return _limit(name, (spent - decoding) * 1e3 / len(cells), 50.0, "ms", note)
 
 
+def pages(name: str, settings: Settings) -> Result:
+    """Seconds of CPU time to write the pages of a run of 10,000 samples and 1,000,000 steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        run = million_steps(Path(folder) / "run")
+        command = [sys.executable, "-m", "harness.cli.main", "report", str(run), "--html", str(Path(folder) / "pages")]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+        if process.returncode:
+            raise UsageError(f"{' '.join(command)} ended with exit code {process.returncode}")
+        files = [path for path in (Path(folder) / "pages").rglob("*") if path.is_file()]
+        size = sum(path.stat().st_size for path in files)
+    peak = usage.ru_maxrss / (2**30 if sys.platform == "darwin" else 2**20)
+    note = f"{len(files)} files of {size / 1e6:.0f} MB together; peak memory {peak:.2f} GiB, the goal is 1.5"
+    result = _limit(name, usage.ru_utime + usage.ru_stime, 20.0, "s", note)
+    return result if peak <= 1.5 else replace(result, verdict="fail")
+
+
+def million_steps(path: Path) -> Path:
+    """A run of ten cells with a thousand samples of a hundred steps each; returns its folder."""
+    plan, draws = _matrix(PAGED_CELLS), random.Random(0)
+    cells = plan.cells[:PAGED_CELLS]
+    names = [cell.id for cell in cells]
+    metas = {cell.id: {**plan.meta(cell), "status": "done", "baseline": names[0], "floor": None} for cell in cells}
+    store = Store.create(path, {**plan.manifest(), "cells": metas, "provenance": {}})
+    for number in range(PAGED_SAMPLES):
+        store.write(names[0], _paged_record(number, draws))
+    store.seal(names[0], {**metas[names[0]], "role": "baseline"})
+    for name in names[1:]:
+        shutil.copytree(store.path / "cells" / names[0], store.path / "cells" / name)
+        store.update(name, **metas[name])
+    return store.path
+
+
+def _paged_record(number: int, draws: random.Random) -> Record:
+    steps = []
+    for _ in range(PAGED_STEPS):
+        accepted, wall = draws.randrange(4), draws.randrange(20_000_000, 30_000_000)
+        times = (wall, wall, wall // 10, wall * 8 // 10, wall // 20, wall // 20)
+        steps.append(Step(1, 3, 4, 3, min(3, accepted + 1), accepted, 1.5, accepted + 1, 0, 0, 0, *times))
+    tokens = tuple(draws.randrange(50_000) for _ in range(sum(step.emitted for step in steps)))
+    pieces = tuple(f" word{token}" for token in tokens)
+    logprobs = tuple(-draws.random() for _ in tokens)
+    sample = Sample(
+        f"prompt/{number}", 0, False, "ok", tokens=tokens, text="".join(pieces), pieces=pieces, logprobs=logprobs,
+        prompt_tokens=64, prompt_text="def f(x):\n    return x < 1\n" * 20, scores={"tokens": float(len(tokens))},
+    )  # fmt: skip
+    return Record(sample, tuple(steps))
+
+
 def executors(name: str, settings: Settings) -> Result:
     """Cells a minute of two Ray workers over those of one, Ray's start and that of the workers apart."""
     backbone, tokens = POOLED
@@ -119,5 +175,6 @@ BENCHMARKS: dict[str, Callable[[str, Settings], Result]] = {
     "scale matrix": expansion,
     "scale folder": opening,
     "scale cell": a_cell,
+    "scale pages": pages,
     "executors ray": executors,
 }

@@ -16,7 +16,7 @@ import numpy as np
 from harness.errors import printable_line
 from harness.record.origins import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
 from reports.html.media import media_of
-from reports.html.text import excerpt, plain_list, safe_json, text_of
+from reports.html.text import excerpt, safe_json, text_of
 
 if TYPE_CHECKING:
     from reports.summary import FinishedCell
@@ -178,9 +178,10 @@ def _tokens(sample: Mapping[str, Any], numbers: Mapping[str, list[int]]) -> dict
     known = pieces is not None and len(pieces) == len(tokens) > 0
     document: dict[str, Any] = {"kinds": None if kinds is None else "".join(LETTERS[kind] for kind in kinds)}
     document["pieces"] = list(pieces) if known and pieces is not None else None
-    document["tokens"] = None if known else [int(token) for token in tokens]
+    document["tokens"] = None if known else np.asarray(tokens, dtype=int).tolist()
     logprobs = sample["logprobs"]
-    document["logprobs"] = plain_list(logprobs, 3) if len(logprobs) == len(tokens) else None
+    rounded = np.asarray(logprobs, dtype=float).round(3).tolist()
+    document["logprobs"] = rounded if len(logprobs) == len(tokens) else None
     return document
 
 

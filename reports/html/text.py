@@ -20,15 +20,27 @@ from reports.text_table import number
 
 EXCERPT = 160
 """Characters of a text in a table."""
+CONTROLS = (r"\u00", r"\b", r"\f", r"\r")
+"""How JSON writes control characters other than new lines and tabs."""
 MINUS, DASH = "\N{MINUS SIGN}", "\N{EN DASH}"
 
 
 def safe_json(value: Any) -> str:
     """JSON that is a script's expression and may stand inside any element; NaN and infinities become null."""
-    text = json.dumps(plain(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    try:
+        text = _dump(value)
+        doubtful = not text.isprintable() or any(escape in text for escape in CONTROLS)
+    except ValueError:  # a number that JSON lacks
+        doubtful = True
+    if doubtful:
+        text = _dump(plain(value))
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
+
+
+def _dump(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def plain(value: Any) -> Any:

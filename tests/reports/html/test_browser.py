@@ -1,0 +1,229 @@
+"""The pages in a real browser, from the disk: `tox -e browser`. Nothing is asked of the network, and no script fails.
+
+Chromium is the one of the system: `apt-get install chromium` on Debian. $STRIDE_CHROMIUM names another.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from reports.html import page
+from tests.support import page_runs
+from tests.support.fake_store import empty, meta, record, step
+
+pytestmark = pytest.mark.browser
+playwright = pytest.importorskip("playwright.sync_api", reason="the extra browser is not installed: playwright")
+axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="not installed: axe-playwright-python")
+CHROMIUM = os.environ.get("STRIDE_CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
+if CHROMIUM is None:
+    pytest.skip("no Chromium: apt-get install chromium, or $STRIDE_CHROMIUM", allow_module_level=True)
+
+
+@dataclass
+class Visit:
+    """A page in the browser, and all that it asked for and complained of."""
+
+    tab: Any
+    root: Path
+    problems: list[str] = field(default_factory=list)
+
+    def open(self, name: str) -> Any:
+        """Open a page of the folder and wait for its scripts."""
+        self.tab.goto((self.root / name.partition("#")[0]).as_uri() + "".join(name.partition("#")[1:]))
+        self.tab.wait_for_load_state("load")
+        return self.tab
+
+    def asked(self, request: Any) -> None:
+        """Take note of a request for anything but the page's own files."""
+        if not request.url.startswith((self.root.as_uri() + "/", "data:")):
+            self.problems.append(f"asked for {request.url}")
+
+    def said(self, message: Any) -> None:
+        """Take note of a message of the console."""
+        if message.type in ("error", "warning"):
+            self.problems.append(message.text)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pages")
+    page.write([page_runs.ordinary(folder / "run")], folder / "out")
+    page.write([page_runs.with_outputs(folder / "outputs")], folder / "media")
+    page.write([page_runs.hostile(folder / "hostile")], folder / "attack")
+    return folder
+
+
+@pytest.fixture(params=["light"])
+def visit(browser: Any, pages: Path, request: pytest.FixtureRequest) -> Iterator[Visit]:
+    context = browser.new_context(color_scheme=request.param, viewport={"width": 1400, "height": 900})
+    visit = Visit(context.new_page(), pages)
+    visit.tab.on("request", visit.asked)
+    visit.tab.on("console", visit.said)
+    visit.tab.on("pageerror", lambda error: visit.problems.append(str(error)))
+    yield visit
+    context.close()
+    assert visit.problems == []
+
+
+def labels(tab: Any) -> list[str]:
+    """The visible cells of the table, in their order."""
+    return [str(text).strip() for text in tab.locator("#headline tbody tr th a").all_inner_texts()]
+
+
+def test_a_click_or_enter_on_a_heading_sorts_by_its_number(visit: Visit) -> None:
+    tab = visit.open("out/index.html")
+    heading = tab.locator("#headline thead th", has_text="speed-up")
+    heading.click()
+    column = "#headline tbody tr td:nth-child(4)"
+    values = [float(cell.get_attribute("data-order")) for cell in tab.locator(column).all()]
+    assert values == sorted(values, reverse=True) and len(values) == 12
+    heading.locator("[role=button], [tabindex]").or_(heading).first.focus()
+    tab.keyboard.press("Enter")
+    assert [float(cell.get_attribute("data-order")) for cell in tab.locator(column).all()] == sorted(values)
+
+
+def test_filters_and_search_leave_the_rows_that_fit(visit: Visit) -> None:
+    tab = visit.open("out/index.html")
+    tab.select_option("select[name=verdict]", "broken")
+    assert labels(tab) == ["third_party", "third_party"]
+    tab.select_option("select[name=temperature]", "1")
+    assert labels(tab) == ["third_party"]
+    tab.click("text=Show all")
+    tab.wait_for_function("document.querySelectorAll('#headline tbody tr').length === 12")
+    tab.fill("input[type=search]", "prompt_lookup")
+    assert labels(tab) == ["prompt_lookup", "prompt_lookup"]
+
+
+def test_an_address_may_name_filters(visit: Visit) -> None:
+    visit.tab.goto((visit.root / "out/index.html").as_uri() + "?verdict=approximate&temperature=0")
+    assert labels(visit.tab) == ["sjdpp reuse=paper tau=0.25", "sjdpp reuse=paper tau=1"]
+
+
+def test_a_point_says_what_it_is_when_hovered(visit: Visit) -> None:
+    tab = visit.open("out/index.html")
+    plot = tab.locator(".plot").first
+    plot.scroll_into_view_if_needed()
+    point = plot.locator(".scatterlayer .points path").nth(1)
+    point.wait_for()
+    box = point.bounding_box()
+    tab.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    hover = plot.locator(".hoverlayer")
+    hover.locator("text").first.wait_for()
+    assert "speed-up" in hover.text_content() and "[" in hover.text_content()
+
+
+def test_a_cell_opens_and_its_figures_are_drawn(visit: Visit) -> None:
+    tab = visit.open("out/index.html")
+    tab.click("#headline >> text=speculative gamma=5 >> nth=0")
+    tab.wait_for_url("**/cells/t0-spec.html")
+    for plot in tab.locator(".plot").all():
+        plot.scroll_into_view_if_needed()
+        plot.locator(".main-svg").first.wait_for()
+    assert tab.locator(".plot .bars path").count() > 10
+
+
+def test_a_sample_is_walked_step_by_step_with_the_keyboard(visit: Visit) -> None:
+    tab = visit.open("out/cells/t0-spec.html")
+    tab.locator("#sample-table tbody a").first.focus()
+    tab.keyboard.press("Enter")
+    tab.locator("#ribbon .token").first.wait_for()
+    assert tab.locator("#sample-title").text_content() == "p000" and "return 1 < 2" in tab.text_content("#asked")
+    assert tab.locator("#ribbon .token").count() == 64
+    assert tab.text_content("#step").startswith("Step 1 of ")
+    tab.focus("#ribbon")
+    tab.keyboard.press("ArrowRight")
+    assert tab.text_content("#step").startswith("Step 2 of ")
+    tab.keyboard.press("End")
+    last = tab.text_content("#step")
+    count = int(last.split(" of ")[1].split(":")[0])
+    assert last.startswith(f"Step {count} of {count}") and tab.is_disabled("#forth")
+    assert tab.locator("#ribbon .now").last.get_attribute("data-step") == str(count - 1)
+    tab.click("text=Next sample")
+    tab.wait_for_function("document.getElementById('sample-title').textContent === 'p001'")
+
+
+def test_shards_are_loaded_when_they_are_needed(visit: Visit, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.html.samples.INLINE", 0)
+    monkeypatch.setattr("reports.html.samples.SHARD_SAMPLES", 100)
+    records = [record(f"p{i:03d}", [step(1, 2)] * 3, prompt_text=f"asked {i}") for i in range(250)]
+    fake = empty().add(meta("ar", role="baseline"), records)
+    visit.root = tmp_path
+    page.write([page_runs.stored(fake, tmp_path / "run")], tmp_path / "out")
+    tab = visit.open("out/cells/ar.html#sample-220")
+    tab.wait_for_function("document.getElementById('asked').textContent === 'asked 220'")
+    loaded = tab.evaluate("[...document.scripts].map((one) => one.src.split('/').pop())")
+    assert "2.js" in loaded and "0.js" not in loaded and "rows.js" in loaded
+    tab.fill("#samples input[type=search]", "p249")
+    assert tab.locator("#sample-table tbody tr").count() == 1
+
+
+def test_a_picture_has_its_map_and_a_mesh_turns(visit: Visit) -> None:
+    tab = visit.open("media/cells/pictures.html#sample-0")
+    canvas = tab.locator(".picture canvas")
+    canvas.wait_for()
+    assert canvas.evaluate("(one) => [one.width, one.height]") == [3, 2]
+    tab = visit.open("media/cells/meshes.html#sample-0")
+    mesh = tab.locator("canvas.mesh")
+    mesh.focus()
+    before = mesh.evaluate("(one) => one.toDataURL()")
+    tab.keyboard.press("ArrowLeft")
+    assert mesh.evaluate("(one) => one.toDataURL()") != before
+
+
+def test_nothing_of_an_attack_runs(visit: Visit) -> None:
+    visit.tab.on("dialog", lambda dialog: visit.problems.append(f"dialog {dialog.message}"))
+    tab = visit.open("attack/index.html")
+    for plot in tab.locator(".plot").all():
+        plot.scroll_into_view_if_needed()
+    tab = visit.open("attack/cells/m.html#sample-1")
+    tab.locator("#ribbon .token").first.wait_for()
+    for plot in tab.locator(".plot").all():
+        plot.scroll_into_view_if_needed()
+    assert tab.locator("stride-attack").count() == 0
+    assert "<stride-attack" in tab.text_content("#ribbon") and "<stride-attack" in tab.text_content("#sample-table")
+
+
+@pytest.mark.parametrize("visit", ["light", "dark"], indirect=True)
+@pytest.mark.parametrize(
+    "name",
+    ["out/index.html", "out/cells/t0-spec.html#sample-0", "out/cells/t0-bad.html", "media/cells/meshes.html#sample-0"],
+)
+def test_axe_finds_nothing_serious(visit: Visit, name: str) -> None:
+    tab = visit.open(name)
+    tab.wait_for_timeout(300)
+    found = axe.Axe().run(tab, options={"preload": False}).response["violations"]
+    serious = [rule for rule in found if rule["impact"] in ("serious", "critical")]
+    nodes = [f"{rule['id']}: {node['html']:.160}" for rule in serious for node in rule["nodes"]]
+    assert nodes == []
+
+
+def test_the_theme_is_the_systems_until_the_button_says_otherwise(visit: Visit) -> None:
+    tab = visit.open("out/index.html")
+    assert tab.evaluate("document.documentElement.className") == ""
+    tab.click("#theme")
+    assert tab.evaluate("document.documentElement.className") == "dark"
+
+
+def test_tables_and_pictures_are_there_without_scripts(browser: Any, pages: Path) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    tab = context.new_page()
+    tab.goto((pages / "out/index.html").as_uri())
+    assert tab.locator("#headline tbody tr").count() == 12 and not tab.is_visible("#theme")
+    tab.goto((pages / "media/cells/pictures.html").as_uri())
+    assert tab.is_visible(".gallery img")
+    context.close()
