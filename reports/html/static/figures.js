@@ -27,7 +27,20 @@
     yaxis: axis(own.yaxis),
   });
 
-  const draw = (element) => {
+  const address = new URL("plotly.min.js", document.currentScript.src).href;
+  let library = null;
+  const plotly = () => {
+    library ??= new Promise((resolve) => {
+      const script = document.createElement("script");
+      script.src = address;
+      script.onload = resolve;
+      document.head.append(script);
+    });
+    return library;
+  };
+
+  const draw = async (element) => {
+    await plotly();
     const spec = JSON.parse(document.getElementById(element.dataset.figure).textContent);
     const config = { ...CONFIG, toImageButtonOptions: { filename: element.dataset.figure } };
     Plotly.react(element, spec.data, layout(spec.layout, Number(element.dataset.height)), config);
@@ -44,8 +57,8 @@
   plots.forEach((element) => {
     element.style.display = "block"; // an empty one is hidden, and would never come near the window
     element.style.minHeight = `${element.dataset.height}px`;
-    watcher.observe(element);
   });
+  addEventListener("load", () => plots.forEach((element) => watcher.observe(element)));
   document.addEventListener("themechange", () => plots.forEach((one) => one.dataset.drawn && draw(one)));
   addEventListener("beforeprint", () => plots.forEach(draw));
 })();
