@@ -56,8 +56,8 @@ def command(
     """
     _check(asked, pages, as_json)
     if pages is not None:
-        if out is not None or as_json:
-            raise UsageError("--html writes pages alone; ask for --out or --json in a second command")
+        if out is not None:
+            raise UsageError("--html names its folder itself; leave --out to a second command")
         click.echo(f"wrote {write_pages(runs, pages)}")
         return
     if len(runs) > 1:

@@ -259,7 +259,8 @@ def test_the_command_writes_pages_and_nothing_else(tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["a", "b"], "2 runs were named; add --html FOLDER"),
-        (["a", "--html", "out", "--json"], "--html writes pages alone"),
+        (["a", "--html", "out", "--json"], "--html and --json are different outputs"),
+        (["a", "--html", "site", "--out", "b"], "--html names its folder itself"),
         (["absent", "--html", "out"], "absent holds no run"),
     ],
 )
