@@ -37,6 +37,10 @@ DISTURBED = 1.25
 """Autoregressive decoding this many times faster or slower than itself is flagged: other work disturbed the timing."""
 WAITED, WAITING_STEPS = 0.05, 0.1
 """A step is disturbed where threads waited for a core for this share of its time; a cell, where so many steps are."""
+SLOW_CLOCK = 0.9
+"""A step is disturbed where the GPU's clock is below this share of the highest clock of the cell's steps."""
+UNEQUAL = 1.05
+"""Autoregressive decoding against itself is flagged where the interval lies this far from 1."""
 SIGNIFICANT = 0.001
 """A two-sample test is flagged at this p-value: with 20 sampled cells, one run in 25 flags one by chance."""
 
@@ -155,14 +159,16 @@ def measure(finished: FinishedCell, base: FinishedCell | None, floor: FinishedCe
     for name in INTERVALS:
         set_interval(row, name, metric_interval(name, frame))
     row |= {name: value(METRICS[name], frame) for name in PLAIN}
-    row["disturbed_steps"] = disturbed_share(cell.steps)
+    row |= {"disturbed_steps": disturbed_share(cell.steps), "disturbed_by": _cause(cell.steps)}
     row |= _latency(cell.steps, frame) | _speed(frame, base) | _quality(finished, base)
     drawn = finished.temperature > 0 and finished.role == "method" and row["audit_log_e"] is None
     if drawn and base is not None and floor is not None:
         row |= _two_sample(finished, base, floor)
     row["unmeasured"] = _unmeasured(cell.meta)
     row |= {
-        "flags": "; ".join([*_flags(row, cell.samples, frame), *_timing_flags(row, base, floor)]),
+        "flags": "; ".join(
+            [*_flags(row, cell.samples, frame), *(_disturbed_flags(row, base, floor) or _mismatch(row))]
+        ),
         "valid": row["n_failed"] <= FAILED_SHARE * row["n_run"],
     }
     return row if cell.meta.get("timed", True) else _without_seconds(row)
@@ -238,11 +244,24 @@ def _step_ms(frame: pd.DataFrame) -> float | None:
 
 
 def disturbed_share(steps: pd.DataFrame) -> float:
-    """Return the share of counted steps in which threads waited for a core; 0 where the run did not measure it."""
+    """Return the share of counted steps that something else slowed; 0 where the run did not measure it.
+
+    In such a step threads waited for a core, another process computed on the GPU, or its clock was a tenth below the
+    highest of the cell.
+    """
     counted = steps[~steps["warmup"].astype(bool)]
     if "wait_ns" not in counted or counted.empty:
         return 0.0
-    return float((counted["wait_ns"] > WAITED * counted["wall_ns"]).mean())
+    slowed = counted["wait_ns"] > WAITED * counted["wall_ns"]
+    if "gpu_mhz" in counted:
+        slowed |= (counted["foreign"] > 0) | (counted["gpu_mhz"] < SLOW_CLOCK * counted["gpu_mhz"].max())
+    return float(slowed.mean())
+
+
+def _cause(steps: pd.DataFrame) -> str:
+    """Return what disturbed steps may have met."""
+    on_gpu = "gpu_mhz" in steps and len(steps) and steps["gpu_mhz"].max() > 0
+    return "threads waited, or the GPU was shared or slow," if on_gpu else "threads waited for a core"
 
 
 def token_ms(frame: pd.DataFrame) -> pd.Series[float]:
@@ -323,25 +342,38 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         p = row.get(key)
         if p is not None and p <= SIGNIFICANT:
             flags.append(f"{what} are distributed unlike autoregressive ones: two-sample test, p = {p:.2g}")
-    low, high, predicted = (row.get(key) for key in ("speedup_low", "speedup_high", "predicted"))
-    if low is None or high is None or predicted is None:
-        return flags
-    if not low * (1 - MISMATCH) <= predicted <= high * (1 + MISMATCH):
-        flags.append(f"mismatch: predicted {predicted:.2f}x")
     return flags
 
 
-def _timing_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | None) -> list[str]:
+def _disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | None) -> list[str]:
     """Return what shows that seconds cannot be trusted: a floor far from 1, or a speed-up that no step can have."""
-    flags = []
+    flags, cause = [], row.pop("disturbed_by")
     if base is not None and floor is not None:
         against_itself = stats.median_ratio(token_ms(base.totals), token_ms(floor.totals))
-        if against_itself is not None and not 1 / DISTURBED <= against_itself.estimate <= DISTURBED:
+        if against_itself is not None and _unlike_itself(against_itself):
             flags.append(f"disturbed timing: autoregressive against itself is {against_itself.estimate:.2f}x")
     if row["disturbed_steps"] > WAITING_STEPS:
-        flags.append(f"disturbed timing: threads waited for a core in {row['disturbed_steps']:.0%} of the steps")
+        flags.append(f"disturbed timing: {cause} in {row['disturbed_steps']:.0%} of the steps")
+    of_baseline = 0.0 if base is None or base.cell.name == row["cell"] else disturbed_share(base.cell.steps)
+    if of_baseline > WAITING_STEPS and row["disturbed_steps"] <= WAITING_STEPS:
+        flags.append(f"disturbed timing: {cause} in {of_baseline:.0%} of the baseline's steps")
     speedup, low, tau = row.get("speedup"), row.get("speedup_low"), row.get("tau")
     fastest = low if low is not None else speedup
     if fastest is not None and tau and fastest > DISTURBED * tau:
         flags.append(f"disturbed timing: a speed-up of {speedup:.2f}x at {tau:.2f} tokens a step")
     return flags
+
+
+def _unlike_itself(ratio: stats.Interval) -> bool:
+    """Whether the speed-up of a decoding over itself shows that intervals of this run are too short, or worse."""
+    excluded = ratio.low is not None and ratio.high is not None and (ratio.low > UNEQUAL or ratio.high < 1 / UNEQUAL)
+    return excluded or not 1 / DISTURBED <= ratio.estimate <= DISTURBED
+
+
+def _mismatch(row: Row) -> list[str]:
+    """Return a flag where step times and tokens a step predict another speed-up; of undisturbed seconds only."""
+    low, high, predicted = (row.get(key) for key in ("speedup_low", "speedup_high", "predicted"))
+    if low is None or high is None or predicted is None:
+        return []
+    fits = low * (1 - MISMATCH) <= predicted <= high * (1 + MISMATCH)
+    return [] if fits else [f"mismatch: predicted {predicted:.2f}x"]

@@ -19,7 +19,7 @@ from harness.record import provenance
 from harness.registry import METHODS, TASKS
 from tasks.metrics import sandbox
 
-EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",)}
+EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",), "gpu": ("pynvml",)}
 
 
 @click.command(name="doctor")

@@ -13,7 +13,7 @@ from harness.core.capabilities import Grid, Requirement
 from harness.core.clock import Clock, Span, Stamp
 from harness.core.draft import Draft, Fill, HostAcceptance
 from harness.core.method import Method
-from harness.core.noise import NoiseMeter, Waited
+from harness.core.noise import GpuMeter, NoiseMeter, Waited
 from harness.core.run import Run
 from harness.core.session import depths_of
 from harness.errors import ContractError
@@ -76,7 +76,7 @@ def decode(method: Method[Any], run: Run) -> Decode:
     tokens: list[int] = []
     timed: list[_TimedStep] = []
     ended = False
-    meter = NoiseMeter()
+    meter = NoiseMeter(gpu=GpuMeter.of(run.models.backbone.device))
     while not ended and run.room > 0:
         stopwatch.spans = []
         step_begin = clock.stamp()
@@ -361,6 +361,8 @@ def _step(timed: _TimedStep, clock: Clock) -> Step:
         served=timed.served,
         wait_ns=timed.waited.wait_ns,
         switches=timed.waited.switches,
+        gpu_mhz=timed.waited.gpu_mhz,
+        foreign=timed.waited.foreign,
         ranks=_ranks(step.draft, step.read),
         energies=step.read.energies,
         **_forced_counts(step),

@@ -44,6 +44,8 @@ class Step:
         served: decodes that its last target pass served, its own included; 1 where it decodes alone.
         wait_ns: time that threads of the process could have run and had no core, added up over threads.
         switches: involuntary context switches of the process.
+        gpu_mhz: clock of the GPU at the end of the step; 0: not known.
+        foreign: processes of others that compute on the GPU at the end of the step.
         ranks: number of earlier siblings of each accepted node of a tree, from 0; none in a chain.
         energies: log p(x) - log q(x) in nats for every draft x that was compared with the target, reached or not, by
             position; x was drawn from q. Only of methods that test by it.
@@ -74,6 +76,8 @@ class Step:
     served: int = 1
     wait_ns: int = 0
     switches: int = 0
+    gpu_mhz: int = 0
+    foreign: int = 0
     ranks: tuple[int, ...] = ()
     energies: tuple[float, ...] = ()
     levels_built: int | None = None
@@ -196,5 +200,5 @@ LISTS = ("ranks", "energies")
 STARTS = ("start_ns", "start_nfe", "start_draft_nfe")
 """Columns of samples for what a method does in ``start``; older runs lack them."""
 FORCED = ("forced_drafted", "forced_tested", "forced_accepted")
-LATER = (*FORCED, "resampled", "levels", "wait_ns", "switches")
+LATER = (*FORCED, "resampled", "levels", "wait_ns", "switches", "gpu_mhz", "foreign")
 """Columns of steps that older runs lack."""

@@ -1,6 +1,6 @@
 """How often the gate fails and passes, by simulation: free-running and along stored texts.
 
-``python -m reports.gate.power [RUNS]`` prints the rows of ``reports/data/results/gate.yaml``.
+``python -m reports.gate.power [RUNS [PROMPTS]]`` prints the rows of ``reports/data/results/gate.yaml``.
 
 A position has a target distribution p over 32 tokens and a drafter's q: logits of p plus noise, whose size differs
 from prompt to prompt. A draft is accepted with probability sum(min(p, q)). A damaged drafter has more noise on its
@@ -37,15 +37,17 @@ class Drafters:
     changed: FloatArray
 
 
-def drafters(rng: np.random.Generator, positions: int, size: float, again: bool = False) -> Drafters:
+def drafters(
+    rng: np.random.Generator, positions: int, size: float, again: bool = False, prompts: int = PROMPTS
+) -> Drafters:
     """Positions of each prompt.
 
     Args:
         size: of the noise that the change adds to the drafter's logits.
         again: the changed drafter has noise of its own in place of the sound one's: another drafter, equally good.
     """
-    shape = (PROMPTS, positions, VOCABULARY)
-    spread = rng.lognormal(0.0, 0.3, size=(PROMPTS, 1, 1))
+    shape = (prompts, positions, VOCABULARY)
+    spread = rng.lognormal(0.0, 0.3, size=(prompts, 1, 1))
     target = rng.normal(0.0, 2.0, size=shape)
     sound = target + spread * rng.normal(size=shape)
     changed = target + spread * rng.normal(size=shape) if again else sound + size * spread * rng.normal(size=shape)
@@ -75,7 +77,7 @@ def size_of(drop: float, seed: int = 0) -> float:
 def decode(rng: np.random.Generator, acceptance: FloatArray) -> pd.DataFrame:
     """Counts of one decode of each prompt, whose positions are drawn from a row of ``acceptance``."""
     rows = []
-    for prompt in range(PROMPTS):
+    for prompt in range(len(acceptance)):
         probs = rng.choice(acceptance[prompt], size=(LENGTH, DRAFTS))
         coins = rng.random((LENGTH, DRAFTS)) < probs
         accepted = coins.cumprod(axis=1).sum(axis=1)
@@ -94,9 +96,10 @@ def free_running(rng: np.random.Generator, both: Drafters, reruns: int) -> str:
     errors = noise(before, [decode(rng, both.sound) for _ in range(reruns)])
     after = decode(rng, both.changed)
     figures = {name: figure for name, figure in tested(before, after).items() if name in FIGURES}
-    row = Row("c", "c", "", "", "", prompts=PROMPTS, pairs=PROMPTS)
+    prompts = len(both.sound)
+    row = Row("c", "c", "", "", "", prompts=prompts, pairs=prompts)
     rows = [
-        compare_figure(replace(row, metric=name, noise=errors.get(name)), figure, before, after, PROMPTS)
+        compare_figure(replace(row, metric=name, noise=errors.get(name)), figure, before, after, prompts)
         for name, figure in figures.items()
     ]
     return worst(decide(rows, None))
@@ -112,7 +115,7 @@ def replayed(both: Drafters) -> str:
     return replay_gate(document, {"c": scores[1]}, {}).verdict
 
 
-def table(runs: int) -> Iterator[list[str]]:
+def table(runs: int, prompts: int = PROMPTS) -> Iterator[list[str]]:
     """Yield rows of: change, gate, share that fails, passes, is inconclusive."""
     for drop in (None, 0.0, 0.01, 0.03, 0.10):
         size = 1e-5 if drop is None else size_of(drop) if drop else 0.0
@@ -125,9 +128,9 @@ def table(runs: int) -> Iterator[list[str]]:
         for seed in range(runs):
             case = [seed, round(1000 * (drop or 0)), drop is None]
             rng = np.random.default_rng(case)
-            both = drafters(rng, POOL, size, again=drop == 0.0)
-            texts = (drafters(np.random.default_rng([*case, k]), LENGTH, size, drop == 0.0) for k in range(REPLAYS))
-            verdicts["replay"] += map(replayed, texts)
+            both = drafters(rng, POOL, size, again=drop == 0.0, prompts=prompts)
+            rngs = (np.random.default_rng([*case, k]) for k in range(REPLAYS))
+            verdicts["replay"] += [replayed(drafters(one, LENGTH, size, drop == 0.0, prompts)) for one in rngs]
             for gate, reruns in GATES.items():
                 verdicts[gate].append(free_running(rng, both, reruns))
         for gate, words in verdicts.items():
@@ -137,5 +140,5 @@ def table(runs: int) -> Iterator[list[str]]:
 
 if __name__ == "__main__":
     assert set(FIGURES) <= set(TESTED)
-    for line in table(int(sys.argv[1]) if len(sys.argv) > 1 else 200):
+    for line in table(*map(int, sys.argv[1:] or ["200"])):
         print("      - [" + ", ".join(f'"{value}"' for value in line) + "]", flush=True)

@@ -30,7 +30,7 @@ from harness.record.provenance import machine
 from tests.support.cli import stride
 
 WEIGHTS = Path("harness/backbones/weights/digits-s")
-PROMPTS, TOKENS, RERUNS, SEEDS = 24, 64, 3, 8
+PROMPTS, TOKENS, RERUNS, SEEDS = 24, 64, 3, 4
 DROPS = (0.01, 0.03, 0.10)
 SETTING = (
     f"Target embedded-digits-l, drafter embedded-digits-s with gamma = 4, T = 1, fp32, {PROMPTS} prompts of the task "
@@ -73,9 +73,8 @@ class Bench:
 
     def gate(self, *words: object) -> dict[str, Any]:
         """The document of the gate against the baseline."""
-        document: dict[str, Any] = stride(
-            "gate", *words, "--baseline", self.folder / "baseline.json", "--json"
-        ).document
+        outcome = stride("gate", *words, "--baseline", self.folder / "baseline.json", "--json")
+        document: dict[str, Any] = outcome.document
         return document
 
     def change(self) -> float:
@@ -84,12 +83,12 @@ class Bench:
 
     def size_of(self, drop: float) -> float:
         """The noise that costs this share of the acceptance, with its first seed."""
-        low, high = 0.0, 0.5
-        for _ in range(10):
-            size = (low + high) / 2
+        size = 0.1
+        for _ in range(3):
             self.drafter(size)
-            low, high = (size, high) if -self.change() < drop else (low, size)
-        return (low + high) / 2
+            lost = max(-self.change(), 1e-4)
+            size *= float(np.clip(np.sqrt(drop / lost), 0.2, 3.0))  # the loss grows about as the square of the noise
+        return size
 
 
 def measured(bench: Bench, drop: float) -> list[list[str]]:
@@ -148,9 +147,8 @@ def results(path: Path | None) -> None:
         bench.drafter()
         again = [bench.run(f"again-{seed}", seed) for seed in range(1, RERUNS + 1)]
         words = [word for rerun in again for word in ("--again", rerun)]
-        made = stride(
-            "baseline", "make", bench.run("base"), *words, "--replay", "--out", bench.folder / "baseline.json"
-        )
+        out = bench.folder / "baseline.json"
+        made = stride("baseline", "make", bench.run("base"), *words, "--replay", "--out", out)
         if made.code:
             raise RuntimeError(made.err)
         baseline = json.loads(out.read_text())

@@ -89,7 +89,7 @@ def test_more_than_a_tenth_failed_makes_a_cell_invalid() -> None:
     assert alone == "1 of 10 failed: no end, give more tokens"
 
 
-@pytest.mark.parametrize(("ms", "flag"), [(10.0, ""), (8.5, ""), (2.3, "0.23x"), (44.0, "4.40x")])
+@pytest.mark.parametrize(("ms", "flag"), [(10.0, ""), (9.7, ""), (8.5, "0.85x"), (2.3, "0.23x"), (44.0, "4.40x")])
 def test_autoregressive_decoding_unlike_itself_is_flagged_on_every_row(ms: float, flag: str) -> None:
     """Both sets decode one token a step, so only a disturbed clock makes one of them faster."""
     store = empty()
@@ -240,3 +240,41 @@ def test_steps_that_waited_for_a_core_disturb_the_timing_of_a_cell(waiting: int,
     assert row["disturbed_steps"] == waiting / 10
     expected = "disturbed timing: threads waited for a core in 20% of the steps"
     assert (expected in row["flags"]) == flag
+
+
+def test_seconds_of_a_disturbed_cell_have_no_mismatch() -> None:
+    """As `test_a_wrong_clock_shows_as_a_mismatch`, with threads that waited: the prediction rests on seconds too."""
+    slow = [record(f"p{i}", [step(1, 2, ms=12.0 if i else 400.0, wait_ns=5_000_000)] * 5) for i in range(12)]
+    store = tiny()
+    store.add(meta("ar", role="baseline"), [record(f"p{i}", [step()] * 10) for i in range(12)])
+    text = flags(store.add(meta("m"), slow))
+    assert "disturbed timing: threads waited" in text and "mismatch" not in text
+
+
+def test_a_disturbed_baseline_disturbs_the_speed_ups_over_it() -> None:
+    store = tiny()
+    waited = [record(f"p{i}", [step(wait_ns=5_000_000)] * 10) for i in range(12)]
+    store.add(meta("ar", role="baseline"), waited)
+    text = flags(store.add(meta("m"), [record(f"p{i}", [step(1, 2, ms=12.0)] * 5) for i in range(12)]))
+    assert text == "disturbed timing: threads waited for a core in 100% of the baseline's steps"
+
+
+@pytest.mark.parametrize(
+    ("readings", "share"),
+    [
+        ([(0, 0)] * 4, 0.0),
+        ([(1980, 0)] * 4, 0.0),
+        ([(1980, 1), (1980, 1), (1980, 0), (1980, 0)], 0.5),
+        ([(1980, 0), (1980, 0), (1980, 0), (1500, 0)], 0.25),
+        ([(1980, 0), (1980, 0), (1980, 0), (1800, 0)], 0.0),
+    ],
+)
+def test_a_slow_clock_and_foreign_processes_of_a_gpu_disturb_steps(
+    readings: list[tuple[int, int]], share: float
+) -> None:
+    steps = [step(1, 2, gpu_mhz=mhz, foreign=foreign) for mhz, foreign in readings]
+    store = tiny().add(meta("m"), [record("p0", steps)])
+    row = summarise(store).set_index("cell").loc["m"]
+    assert row["disturbed_steps"] == share
+    words = f"disturbed timing: threads waited, or the GPU was shared or slow, in {share:.0%} of the steps"
+    assert (words in row["flags"]) == (share > 0)

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
-from harness.core.noise import NoiseMeter
+import pytest
+import torch
+
+from harness.core.noise import GpuMeter, NoiseMeter
 
 
 def threads(folder: Path, *waits: int) -> Path:
@@ -45,3 +51,58 @@ def test_closing_leaves_no_file_open(tmp_path: Path) -> None:
     meter.close()
     assert len(os.listdir("/proc/self/fd")) == before
     assert meter.read().wait_ns == 0
+
+
+class Nvml:
+    """As the module pynvml, for one device."""
+
+    NVML_CLOCK_SM = 1
+
+    def __init__(self, mhz: int | None = 1980, pids: tuple[int, ...] = ()) -> None:
+        self.mhz, self.pids, self.asked = mhz, pids, ""
+
+    def nvmlInit(self) -> None:  # noqa: N802
+        return None
+
+    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:  # noqa: N802
+        self.asked = name
+        return "handle"
+
+    def nvmlDeviceGetClockInfo(self, handle: str, kind: int) -> int:  # noqa: N802
+        if self.mhz is None or (handle, kind) != ("handle", 1):
+            raise RuntimeError("not supported")
+        return self.mhz
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: str) -> list[Any]:  # noqa: N802
+        return [SimpleNamespace(pid=pid) for pid in self.pids]
+
+
+def test_the_meter_of_a_gpu_tells_its_clock_and_the_processes_of_others(tmp_path: Path) -> None:
+    for pid, parent in ((900_001, os.getpid()), (900_002, 1)):
+        (tmp_path / str(pid)).mkdir()
+        (tmp_path / str(pid) / "stat").write_text(f"{pid} (a (name) R) S {parent} 1 1")
+    pids = (os.getpid(), os.getppid(), 900_001, 900_002, 900_003)  # a worker, another's process, one that is gone
+    meter = NoiseMeter(tmp_path / "absent", GpuMeter(Nvml(1500, pids), "handle", tmp_path))
+    assert meter.read()[2:] == (1500, 2)
+
+
+def test_in_a_container_whose_numbers_are_the_hosts_nobody_is_foreign(tmp_path: Path) -> None:
+    assert GpuMeter(Nvml(1980, (900_001,)), "handle", tmp_path).read() == (1980, 0)
+
+
+def test_a_gpu_that_does_not_answer_is_not_judged(tmp_path: Path) -> None:
+    assert GpuMeter(Nvml(None), "handle", tmp_path).read() == (0, 0)
+
+
+def test_a_device_is_looked_up_by_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    nvml = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", nvml)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: SimpleNamespace(uuid="12-ab"))
+    meter = GpuMeter.of(torch.device("cuda", 0))
+    assert meter is not None and nvml.asked == "GPU-12-ab" and meter.read()[0] == 1980
+    assert GpuMeter.of(torch.device("cpu")) is None
+
+
+def test_without_the_extra_there_is_no_meter_of_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    assert GpuMeter.of(torch.device("cuda", 0)) is None
