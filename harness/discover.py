@@ -12,7 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 from harness.errors import UsageError, WeightsError
-from harness.registry import BACKBONES, ENGINES, METHODS, TASKS
+from harness.registry import BACKBONES, ENGINES, KERNELS, METHODS, TASKS
 
 ADAPTERS = {
     "drafter": "harness.backbones.text.drafter",
@@ -27,6 +27,12 @@ ADAPTERS = {
     "whisper": "harness.backbones.speech.whisper",
 }
 """The modules that register backbone adapters, by the adapter's name."""
+
+KERNEL_MODULES = {
+    "transformers": "harness.audit.kernels",
+    "transformers_single_position": "harness.audit.generators",
+}
+"""Kernels that `stride audit --kernel` knows, and their modules."""
 
 ENGINE_NAMES = ("llama_cpp", "openai", "openvino_genai", "sglang", "tensorrt_llm", "transformers", "vllm")
 """Engines that ship; the module of harness.engines is named as the engine."""
@@ -121,6 +127,7 @@ def declare_all() -> None:
     METHODS.declare(_named_by_file(importlib.import_module("methods")))
     TASKS.declare(_named_by_file(importlib.import_module("tasks")))
     BACKBONES.declare(ADAPTERS)
+    KERNELS.declare(KERNEL_MODULES)
     ENGINES.declare({name: f"harness.engines.{name}" for name in ENGINE_NAMES})
 
 

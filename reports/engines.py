@@ -158,6 +158,17 @@ def terminal(frame: pd.DataFrame, console: Console) -> None:
         print_table(table, console)
 
 
+def audits(frame: pd.DataFrame, console: Console) -> None:
+    """Print the audit of each cell: its verdict, its e-value, its tokens and what would have been seen."""
+    keys = {"label": "engine", "load": "load", "verdict": "verdict", "audit": "e (visible TV)"}
+    keys |= {"audit_tokens": "tokens", "audit_best": "best bet"}
+    columns = tuple(Column(key, title, 0, rank=0) for key, title in keys.items())
+    rows = [
+        [str(row[c.key]) if c.key == "audit_best" else _text(row, c) for c in columns] for _, row in frame.iterrows()
+    ]
+    print_table(TextTable("audit of the engines' tokens", columns, rows, []), console)
+
+
 def write(frame: pd.DataFrame, folder: Path) -> list[Path]:
     """Write engines.md and engines.csv; returns the files, none where there is no engine."""
     if frame.empty:

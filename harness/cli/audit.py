@@ -16,6 +16,7 @@ from harness.audit.laws import MARGINS
 from harness.audit.output import bets_on, drafter_logits, target_logits
 from harness.audit.tokens_file import read_outputs
 from harness.audit.verdict import Audit, audit
+from harness.cli import engine_runs
 from harness.cli.main import emit
 from harness.cli.run_progress import RunProgress
 from harness.core.capabilities import Requirement
@@ -129,10 +130,14 @@ def _of_tokens(options: dict[str, Any]) -> str:
 def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
     if given := _of_tokens(options):
         raise UsageError(f"{given} goes with --tokens; a run says how it was sampled")
+    store = Store.open(run)
+    code = engine_runs.audited(store, as_json) if store.manifest.get("engines") else None
+    if code is not None and not store.manifest["cells"]:
+        raise SystemExit(code)
     console = Console(stderr=True)
     with RunProgress(console, quiet=not console.is_terminal) as progress:
         how = Options(device=options["device"], fetch=not options["offline"], progress=progress)
-        rows = audit_store(Store.open(run), options["dtype"], how)
+        rows = audit_store(store, options["dtype"], how)
     if as_json:
         emit({"run": str(run), "cells": [facts_of(row) for row in rows]})
     else:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ from reports import engines
 
 BROKEN = ("broken",)
 """Verdicts of an engine that end a run with code 1."""
+REFUTED = ("broken", "other weights or arithmetic", "other arithmetic", "refuted")
+"""Verdicts whose tokens were refuted: they end an audit with code 1."""
+PASSED = ("same tokens", "not refuted")
 
 
 def report(store: Store, as_json: bool) -> pd.DataFrame:
@@ -31,10 +35,37 @@ def report(store: Store, as_json: bool) -> pd.DataFrame:
     return frame
 
 
+def audited(store: Store, as_json: bool) -> int:
+    """Print what a run's audit said of its engines at T > 0; the exit code, as of `stride audit`."""
+    frame = engines.summarise(store)
+    drawn = frame[(frame["temperature"] > 0) & (frame["status"] == "done")]
+    if as_json:
+        keys = [
+            "cell",
+            "label",
+            "load",
+            "verdict",
+            "same",
+            *(str(name) for name in drawn if str(name).startswith("audit_")),
+        ]
+        click.echo(json.dumps(strict({"run": str(store.path), "engines": drawn[keys].to_dict("records")}), indent=1))
+    else:
+        engines.audits(drawn, Console())
+    verdicts = set(drawn["verdict"])
+    if verdicts & set(REFUTED):
+        return 1
+    return 0 if verdicts and verdicts <= set(PASSED) else 4
+
+
 def counts(plan: Plan, frame: pd.DataFrame) -> dict[str, Any]:
     """What a run's JSON document says of its engines."""
+    return {"engines": rows(frame), "engines_skipped": _skipped(plan)}
+
+
+def rows(frame: pd.DataFrame) -> Any:
+    """The rows of the table as JSON values."""
     columns = [name for name in frame if name not in ("sampling", "task_params", "options")]
-    return {"engines": strict(frame[columns].to_dict("records")), "engines_skipped": _skipped(plan)}
+    return strict(frame[columns].to_dict("records"))
 
 
 def _skipped(plan: Plan) -> list[Mapping[str, Any]]:

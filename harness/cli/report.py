@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from harness.cli import engine_runs
 from harness.cli.main import emit
 from harness.cli.results import RunReport
 from harness.errors import UsageError
@@ -71,7 +72,14 @@ def command(
 
         click.echo(f"wrote {write_pdf(Store.open(run), asked['figure'], asked['cells'], asked['pdf'])}")
         return
-    report = RunReport(Store.open(run))
+    store = Store.open(run)
+    if store.manifest.get("engines"):
+        frame = engine_runs.report(store, as_json)
+        if not store.manifest["cells"]:
+            if as_json:
+                emit(engine_runs.rows(frame))
+            return
+    report = RunReport(store)
     written = report.write(out or run / "report")
     if as_json:
         frame = report.frame

@@ -26,7 +26,7 @@ class EngineCell:
         dtype: of that backbone.
         concurrency: requests under way at once (closed loop); 0: an open loop.
         rate: requests a second (open loop, Poisson arrivals); 0: a closed loop.
-        role: "plain", "speculative", or "floor": the plain engine once more in another order.
+        role: "plain", "speculative", or "floor": the plain engine once more in another order, at T = 0.
         skip: why it will not run; None: it will.
     """
 
@@ -119,7 +119,7 @@ def _combinations(resolved: Resolved, suite: EngineSuite) -> Iterator[EngineCell
             first = replace(first, role="speculative" if use.plain else "plain")
             for concurrency, rate in loads:
                 yield replace(first, concurrency=concurrency, rate=rate)
-            if use.label in compared:
+            if use.label in compared and sampling.temperature == 0:
                 yield replace(first, concurrency=loads[0][0], rate=loads[0][1], role="floor")
 
 

@@ -195,6 +195,18 @@ def rows_of_finished(path: Path) -> dict[str, str]:
     return {meta["label"]: meta["verdict"]["verdict"] for meta in metas if meta["role"] != "floor"}
 
 
+def test_a_run_of_engines_is_audited_and_reported_again(tmp_path: Path) -> None:
+    path = suite(tmp_path, {**PLAIN, "sharpen": 3.0}, **LONG)
+    assert run(path).code == 0
+    audited = stride("audit", tmp_path / "run")
+    assert audited.code == 1 and "other weights or arithmetic" in audited.out
+    (entry,) = stride("audit", tmp_path / "run", "--json").document["engines"]
+    assert entry["audit_tokens"] == 3 * 12 * 24 and entry["audit_verdict"] == "refuted"
+    assert "engines: tabular" in stride("report", tmp_path / "run").out
+    (row,) = stride("report", tmp_path / "run", "--json").document
+    assert row["label"] == "plain" and row["tokens_per_second"] > 0
+
+
 def test_counters_and_requests_must_agree_and_so_must_an_engines_own_numbers(tmp_path: Path) -> None:
     path = suite(tmp_path, {**PLAIN, "lost": 1, "wrong_length": True})
     done = run(path)
