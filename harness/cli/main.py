@@ -32,6 +32,7 @@ VERBS = {
     "compare": "paired differences between runs, the strongest evidence first",
     "query": "SQL over the cells, samples and steps of any number of runs",
     "show": "one cell of a run, or one of its outputs",
+    "view": "the pages of all runs of a folder, in a browser",
     "study": "a questionnaire about the meshes of a run, and the count of its votes",
     "baseline": "store a run's counts, which a gate compares with",
     "gate": "pass, fail or inconclusive against a baseline, on counts",
@@ -47,7 +48,7 @@ VERBS = {
 
 
 GROUPS = {
-    "First run": ("run", "report", "show", "list", "fetch", "doctor"),
+    "First run": ("run", "report", "view", "show", "list", "fetch", "doctor"),
     "Results": ("compare", "query", "history", "study"),
     "Is it the same sampler": ("verify", "audit"),
     "Engines": ("serve",),

@@ -90,7 +90,7 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None) -> 
     assets.write(folder / "assets")
     runs = [_Run(store, number, len(stores)) for number, store in enumerate(stores)]
     frame = pd.concat([run.frame for run in runs], ignore_index=True)
-    environment = _environment()
+    templates = environment()
     passes: dict[tuple[Any, ...], Passes] = {}
     missing = [entry for run in runs for entry in _missing(run)]
     for run in runs:
@@ -102,8 +102,8 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None) -> 
             neighbours = tuple(
                 done.iloc[i] if 0 <= i < len(done) else None for i in (int(str(index)) - 1, int(str(index)) + 1)
             )
-            _write_cell(environment, run, row, neighbours, folder, curve)
-    body = environment.get_template("index.html").render(
+            _write_cell(templates, run, row, neighbours, folder, curve)
+    body = templates.get_template("index.html").render(
         runs=[run.facts for run in runs],
         title=", ".join(run.facts.name for run in runs),
         root="",
@@ -119,8 +119,9 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None) -> 
     return folder / "index.html"
 
 
-def _environment() -> Environment:
-    environment = Environment(
+def environment() -> Environment:
+    """The templates; whatever they write is printable and escaped."""
+    templates = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
         undefined=StrictUndefined,
@@ -128,8 +129,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["json"] = lambda value: Markup(safe_json(value))  # it has no character that HTML reads
-    return environment
+    templates.filters["json"] = lambda value: Markup(safe_json(value))  # it has no character that HTML reads
+    return templates
 
 
 def _write_cell(

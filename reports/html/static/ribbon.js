@@ -96,7 +96,7 @@ class Ribbon {
       : "nothing drafted, ";
     const times = `${ms("wall")}: draft ${ms("draft")}, target ${ms("target")}, verify ${ms("verify")}, host ${ms("host")}`;
     const passes = of("nfe") === 1 ? "one pass" : `${of("nfe")} passes`;
-    return `Step ${step + 1} of ${this.sample.count}: ${drafted}${of("emitted")} emitted; ${passes} of ${of("rows")} rows; ${times}`;
+    return `Step ${step + 1} of ${this.sample.count}: ${drafted}${of("emitted")} emitted; ${passes} of ${of("rows")} ${of("rows") === 1 ? "row" : "rows"}; ${times}`;
   }
 
   table(element) {

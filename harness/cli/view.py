@@ -1,0 +1,34 @@
+"""`stride view`: the pages of all runs of a folder, on the loopback address of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness.errors import UsageError
+from harness.platform.extras import optional
+
+
+@click.command(name="view")
+@click.argument("folder", default="runs", type=click.Path(path_type=Path))
+@click.option("--port", default=7474, show_default=True, type=click.IntRange(0, 65535), help="0: any that is free.")
+def command(folder: Path, port: int) -> None:
+    """Serve a list of the runs of a folder and their pages to browsers on this machine, until ^C.
+
+    A page is written when it is asked for, and again when its run has new cells, so that a run can be followed. Runs
+    that are ticked in the list share a page. Nothing is written into the runs.
+
+    \b
+    stride view
+    stride view /data/runs --port 8080
+    """
+    for module in ("plotly", "itables"):
+        optional(module, "a page for a browser", "html")
+    if not folder.is_dir():
+        raise UsageError(f"there is no folder {folder}; name one that holds runs")
+    from reports.html.server import serve
+
+    with serve(folder, port) as server:
+        click.echo(f"http://127.0.0.1:{server.server_port}/    ^C ends it")
+        server.serve_forever()

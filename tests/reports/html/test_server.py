@@ -1,0 +1,89 @@
+"""`stride view`: the list of runs, pages that are written when they are asked for, and what it refuses."""
+
+from __future__ import annotations
+
+import http.client
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from reports.html.server import serve
+from tests.support import page_runs
+from tests.support.cli import refused
+from tests.support.fake_store import empty, meta, record, step
+
+
+@dataclass(frozen=True)
+class View:
+    """A server of a folder."""
+
+    port: int
+    folder: Path
+
+    def get(self, address: str, host: str = "127.0.0.1") -> tuple[int, str, str]:
+        """Status, text, and where the answer sends the browser."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)
+        connection.request("GET", address, headers={"Host": f"{host}:{self.port}"})
+        answer = connection.getresponse()
+        text = answer.read().decode()
+        connection.close()
+        return answer.status, text, answer.headers.get("Location") or ""
+
+
+@pytest.fixture()
+def view(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[View]:
+    monkeypatch.setattr("reports.html.assets.write", lambda folder: None)
+    records = [record(f"p{i}", [step()] * 3) for i in range(2)]
+    fake = empty().add(meta("ar", role="baseline"), records).add(meta("m"), records)
+    page_runs.stored(fake, tmp_path / "first", unsealed=("m",))
+    page_runs.stored(fake, tmp_path / "second")
+    (tmp_path / "damaged").mkdir()
+    (tmp_path / "damaged" / "manifest.json").write_text("<b>{")
+    with serve(tmp_path, 0) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield View(server.server_port, tmp_path)
+        server.shutdown()
+        thread.join()
+
+
+def test_the_list_says_how_far_each_run_is_and_what_cannot_be_read(view: View) -> None:
+    status, text, _ = view.get("/")
+    assert status == 200 and "1 of 2" in text and "2 of 2" in text
+    assert "damaged" in text and "<b>{" not in text
+
+
+def test_a_run_is_followed_while_it_is_made(view: View) -> None:
+    _, _, place = view.get("/open?run=first")
+    assert place == "/runs/first/index.html"
+    assert "not finished: 2 decodes are stored" in view.get(place)[1]
+    store = page_runs.Store.open(view.folder / "first")
+    store.seal("m", meta("m"))
+    view.get("/open?run=first")
+    assert "not finished" not in view.get(place)[1]
+
+
+def test_several_runs_are_opened_on_one_page(view: View) -> None:
+    _, _, place = view.get("/open?run=first&run=second")
+    assert "1. toy" in view.get(place)[1] and "2. toy" in view.get(place)[1]
+
+
+@pytest.mark.parametrize(
+    "address",
+    ["/open?run=absent", "/open?run=..%2Fsecret", "/open?run=damaged", "/runs/", "/../../etc/passwd", "/%2e%2e/x"],
+)
+def test_what_is_no_page_is_not_there(view: View, address: str) -> None:
+    assert view.get(address)[0] == 404
+
+
+def test_a_foreign_name_is_refused(view: View) -> None:
+    """A page elsewhere may point a name of its own at the loopback address."""
+    assert view.get("/", host="attacker.example")[0] == 403
+
+
+def test_a_port_that_is_taken_and_a_missing_folder_are_one_message(view: View, tmp_path: Path) -> None:
+    assert f"port {view.port} cannot be served" in refused("view", tmp_path, "--port", view.port)
+    assert "there is no folder" in refused("view", tmp_path / "absent")
