@@ -1,0 +1,142 @@
+"""The commands of the user guide run as they are written, page by page, and its links lead somewhere.
+
+A comment before a block says what keeps it from running here. ``heavy``: it fetches weights or takes minutes, and runs
+with ``-m audit``. ``elsewhere``: it needs what a test does not have, and only its options are checked.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tarfile
+from dataclasses import dataclass
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import yaml
+
+from harness.cli.main import stride as command_line
+from tests.support.cli import stride
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted(path.name for path in DOCS.glob("*.md"))
+BLOCK = re.compile(r"(?:^<!-- (heavy|elsewhere): [^\n]+ -->\n)?^```bash\n(.*?)^```", re.MULTILINE | re.DOTALL)
+GOLDEN = ROOT / "tests" / "reports" / "golden"
+STORED = {"quick": "quick", "sjdpp": "papers-sjdpp"}
+"""Runs that pages read, and the stored runs that stand in for them."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """A line of a page and the mark of its block."""
+
+    words: tuple[str, ...]
+    mark: str
+
+
+def commands(page: str) -> list[Command]:
+    text = (DOCS / page).read_text(encoding="utf-8")
+    lines = [(line, mark) for mark, block in BLOCK.findall(text) for line in block.splitlines() if line.strip()]
+    return [Command(tuple(shlex.split(line, comments=True)), mark) for line, mark in lines]
+
+
+WITH_COMMANDS = [page for page in PAGES if commands(page)]
+HEAVY = [page for page in WITH_COMMANDS if any(one.mark == "heavy" for one in commands(page))]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder to run a page in: stored runs and a file of prompts lie there; plots of runs are not drawn."""
+    for name, stored in STORED.items():
+        with tarfile.open(GOLDEN / stored / "store.tar.xz") as archive:
+            archive.extractall(tmp_path / "runs", filter="data")
+        if name != stored:
+            (tmp_path / "runs" / stored).rename(tmp_path / "runs" / name)
+    (tmp_path / "mine.jsonl").write_text('{"id": "sum", "prompt": "def sum(numbers):"}\n')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("reports.pareto.write", lambda frame, outdir: [])
+    return tmp_path
+
+
+def run(command: Command) -> None:
+    outcome = stride(*command.words[1:])
+    assert outcome.code == 0, (command.words, outcome)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_the_commands_of_a_page_run(page: str, folder: Path) -> None:
+    for command in commands(page):
+        if not command.mark:
+            run(command)
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("page", HEAVY)
+def test_the_heavy_commands_of_a_page_run(page: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for command in commands(page):
+        if command.mark != "elsewhere" and not (folder / "runs" / _out(command)).exists():
+            run(command)
+
+
+def _out(command: Command) -> str:
+    words = command.words
+    return Path(words[words.index("--out") + 1]).name if "--out" in words else "no-such-run"
+
+
+@pytest.mark.parametrize("page", WITH_COMMANDS)
+def test_the_commands_of_a_page_are_known(page: str) -> None:
+    """Options of commands that do not run here are those of the verb."""
+    for command in commands(page):
+        assert command.words[0] in ("stride", "pip"), command.words
+        if command.words[0] == "stride":
+            check_options(command.words[1:])
+
+
+def check_options(words: tuple[str, ...]) -> None:
+    context: Any = click.Context(command_line)
+    verb, rest = command_line.get_command(context, words[0]), list(words[1:])
+    assert verb is not None, words
+    while isinstance(verb, click.Group):
+        verb = verb.get_command(context, rest.pop(0))
+        assert verb is not None, words
+    known = {name for parameter in verb.params for name in parameter.opts} | {"--help"}
+    passes_on = verb.context_settings.get("ignore_unknown_options", False)
+    assert passes_on or {word.partition("=")[0] for word in rest if word.startswith("--")} <= known, words
+
+
+def test_an_unknown_option_is_noticed() -> None:
+    with pytest.raises(AssertionError):
+        check_options(("run", "quick", "--no-such-option"))
+
+
+def test_every_block_of_commands_is_read() -> None:
+    fences = sum((DOCS / page).read_text(encoding="utf-8").count("```bash") for page in PAGES)
+    assert fences == sum(len(BLOCK.findall((DOCS / page).read_text(encoding="utf-8"))) for page in PAGES) > 20
+    assert not re.search(r"^stride ", "".join(BLOCK.sub("", (DOCS / page).read_text()) for page in PAGES), re.MULTILINE)
+
+
+def test_the_guide_holds_every_page() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    listed = re.findall(r"[\w-]+\.md", str(config["nav"]))
+    assert sorted(set(listed)) == sorted({*PAGES, "index.md"})
+    for page in PAGES:
+        for link in re.findall(r"\]\(([^)#:]+)\)", (DOCS / page).read_text(encoding="utf-8")):
+            assert (DOCS / link).exists(), (page, link)
+
+
+@pytest.mark.skipif(find_spec("mkdocs") is None, reason="mkdocs is not installed: pip install -e '.[docs]'")
+def test_every_method_has_a_card() -> None:
+    spec = spec_from_file_location("method_cards", ROOT / ".ci" / "method_cards.py")
+    assert spec is not None and spec.loader is not None
+    cards = module_from_spec(spec)
+    spec.loader.exec_module(cards)
+    rows = {row["name"]: row for row in cards.methods()}
+    card = cards.card(rows["sjdpp"])
+    assert "# sjdpp" in card and "| `window` |" in card and "another distribution, by design" in card
+    assert "arXiv" in cards.card(rows["speculative"]) or "Leviathan" in cards.card(rows["speculative"])
+    assert all(f"({name}.md)" in cards.index(list(rows.values())) for name in rows)
