@@ -1,50 +1,153 @@
-"""The progress of `stride run`: a bar on a terminal, lines elsewhere."""
+"""The progress of `stride run`: a live table on a terminal, a line every half minute elsewhere.
+
+Nothing is drawn while a decode is timed: there is no thread that refreshes, and every line is written after a decode
+was stored.
+"""
 
 from __future__ import annotations
 
-from rich.console import Console
+import time
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.progress import Progress as Bar
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
 
 from harness.core.task import Prompt
-from harness.errors import printable
+from harness.errors import printable, printable_line
 from harness.plan.cells import Cell
 from harness.run.options import Progress
 
+LINE_S = 30.0
+"""Seconds between two lines of a log."""
+REDRAW_S = 0.25
+"""Seconds between two drawings of the table."""
+SHOWN = 12
+"""Cells in the table: those that are not finished come first."""
+
 
 class RunProgress(Progress):
-    """A progress bar with an ETA on a terminal, a line a stage elsewhere."""
+    """Shows cells done, the time left, and the speed-up of each cell so far.
 
-    def __init__(self, console: Console, quiet: bool) -> None:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-        self._bar = Bar(
-            *columns, TextColumn("ETA"), TimeRemainingColumn(), console=console, disable=quiet, transient=True
-        )
-        self._plain = not console.is_terminal and not quiet
-        self._task = self._bar.add_task("decoding", total=0)
+    Args:
+        console: a terminal gets the table, anything else lines.
+        quiet: show nothing.
+        clock: seconds, for tests.
+    """
+
+    def __init__(self, console: Console, quiet: bool, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._live = Live(console=console, auto_refresh=False, transient=True) if _draws(console, quiet) else None
+        self._plain = not quiet and self._live is None
+        self._quiet = quiet
         self._total = self._count = 0
+        self._expected: dict[Cell, int] = {}
+        self._finished: dict[Cell, int] = {}
+        self._milliseconds: dict[Cell, dict[tuple[str, int], float]] = {}
+        self._last: Cell | None = None
+        self._begin = self._shown = clock()
+        self._said = ""
 
     def __enter__(self) -> RunProgress:
-        self._bar.start()
+        if self._live is not None:
+            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._bar.stop()
+        if self._live is not None:
+            self._live.stop()
+        if self._plain and self._count and self._said != self.line():
+            self._print(self.line())
 
     def say(self, text: str) -> None:
         """Print a stage."""
-        if not self._bar.disable:
-            self._bar.console.print(escape(printable(text)))
+        if not self._quiet:
+            self._print(text)
 
     def expect(self, decodes: int) -> None:
-        """Lengthen the bar."""
+        """More decodes follow."""
+        if not self._total:
+            self._begin = self._clock()  # loading is no part of the time a decode takes
         self._total += decodes
-        self._bar.update(self._task, total=self._total)
+
+    def expect_of(self, cell: Cell, decodes: int) -> None:
+        """So many of them are a cell's."""
+        self._expected[cell] = self._expected.get(cell, 0) + decodes
+
+    def timed(self, cell: Cell, prompt: Prompt, repetition: int, ms_per_token: float) -> None:
+        """Keep the time of a decode, for the speed-up."""
+        self._milliseconds.setdefault(cell, {})[(prompt.id, repetition)] = ms_per_token
 
     def done(self, cell: Cell, prompt: Prompt) -> None:
-        """Move the bar."""
+        """Count a decode; draw, or write a line, where the last one is old enough."""
         self._count += 1
-        self._bar.update(self._task, advance=1, description=escape(f"{prompt.id} {cell.label}"[:60]))
-        if self._plain and self._count % max(1, self._total // 10) == 0:
-            self._bar.console.print(f"{self._count}/{self._total} decodes")
+        self._finished[cell] = self._finished.get(cell, 0) + 1
+        self._last = cell
+        since = self._clock() - self._shown
+        if self._live is not None and since >= REDRAW_S:
+            self._live.update(self._table(), refresh=True)
+            self._shown = self._clock()
+        if self._plain and since >= LINE_S:
+            self._print(self.line())
+            self._shown = self._clock()
+
+    def speedup(self, cell: Cell) -> float | None:
+        """Return the median over prompts of the baseline's time a token over this cell's; None: not known yet."""
+        own = self._milliseconds.get(cell, {})
+        baseline = next((self._milliseconds[one] for one in self._milliseconds if _is_baseline_of(one, cell)), {})
+        ratios = [baseline[key] / own[key] for key in own if key in baseline and own[key]]
+        return median(ratios) if ratios else None
+
+    def line(self) -> str:
+        """Return where the run stands: decodes, cells, time left, and the last cell with its speed-up so far."""
+        parts = [f"{self._count}/{self._total} decodes"]
+        if self._expected:
+            whole = sum(self._finished.get(cell, 0) >= decodes for cell, decodes in self._expected.items())
+            parts.append(f"{whole}/{len(self._expected)} cells")
+        if 0 < self._count < self._total:
+            left = (self._clock() - self._begin) / self._count * (self._total - self._count)
+            parts.append(f"about {_duration(left)} left")
+        text = ", ".join(parts)
+        return f"{text}; last: {self._named(self._last)}" if self._last is not None else text
+
+    def _named(self, cell: Cell) -> str:
+        speedup = self.speedup(cell)
+        label = f"{cell.label} T={cell.sampling.temperature:g}"
+        return printable_line(label + ("" if speedup is None else f", {speedup:.2f}x so far"))
+
+    def _table(self) -> Any:
+        table = Table("cell", "T", "decodes", "speed-up so far", box=None, header_style="bold")
+        unfinished = sorted(self._expected, key=lambda cell: self._finished.get(cell, 0) >= self._expected[cell])
+        for cell in unfinished[:SHOWN]:
+            speedup = self.speedup(cell)
+            counts = f"{self._finished.get(cell, 0)}/{self._expected[cell]}"
+            shown = "-" if speedup is None else f"{speedup:.2f}x"
+            table.add_row(escape(printable_line(cell.label)), f"{cell.sampling.temperature:g}", counts, shown)
+        bar = ProgressBar(total=max(1, self._total), completed=self._count, width=40)
+        return Group(table, bar, Text(self.line()))
+
+    def _print(self, text: str) -> None:
+        self._said = text
+        self._console.print(escape(printable(text)), highlight=False)
+
+
+def _draws(console: Console, quiet: bool) -> bool:
+    return console.is_terminal and not quiet
+
+
+def _is_baseline_of(one: Cell, cell: Cell) -> bool:
+    """Whether a cell is the baseline of another: equal in everything but the method."""
+    words = ("backbone", "dtype", "task", "sampling", "max_new_tokens", "batch", "seed")
+    return one.role == "baseline" and all(getattr(one, word) == getattr(cell, word) for word in words)
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{max(1, round(seconds))} s"
+    minutes = seconds / 60
+    return f"{minutes:.0f} min" if minutes < 90 else f"{minutes / 60:.1f} h"

@@ -18,6 +18,12 @@ class Progress:
     def expect(self, decodes: int) -> None:
         """``decodes`` more decodes follow."""
 
+    def expect_of(self, cell: Cell, decodes: int) -> None:
+        """So many of the expected decodes are a cell's."""
+
+    def timed(self, cell: Cell, prompt: Prompt, repetition: int, ms_per_token: float) -> None:
+        """A decode took so many milliseconds an output token; ``done`` follows."""
+
     def done(self, cell: Cell, prompt: Prompt) -> None:
         """One decode is written."""
 

@@ -45,6 +45,9 @@ class Schedule:
         self._scorer.read_baselines(cells)
         todo = {cell: {(p.id, r) for p, r in keys if (p.id, r, False) not in self._done[cell]} for cell in cells}
         self._group.options.progress.expect(sum(map(len, todo.values())))
+        for cell, keys_of_cell in todo.items():
+            if keys_of_cell:
+                self._group.options.progress.expect_of(cell, len(keys_of_cell))
         if any(todo.values()) and self._suite.timing:
             self._group.options.progress.say("warming up")
             for cell in cells:

@@ -81,6 +81,10 @@ class Scorer:
             except (Exception, SystemExit) as error:  # a task's scorer may raise anything
                 sample = replace(sample, status="failed", error=one_line(error, "scoring: "))
         self._store.write(cell.id, Record(sample, attempt.steps))
+        if sample.status == "ok" and sample.tokens:
+            nanoseconds = sample.start_ns + sum(step.wall_ns for step in attempt.steps)
+            milliseconds = nanoseconds / 1e6 / len(sample.tokens)
+            self._options.progress.timed(cell, prompt, sample.repetition, milliseconds)
         self._options.progress.done(cell, prompt)
 
     def score_set(self, cell: Cell) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from reports.query.rows import (
     cell_scores_rows,
     cells_of,
     cells_rows,
+    requests_rows,
     runs_rows,
     scores_rows,
     stored_rows,
@@ -88,13 +89,14 @@ def _fill(connection: duckdb.DuckDBPyConnection, sql: str, runs: Sequence[NamedR
         "runs": runs_rows,
         "cells": cells_rows,
         "cell_scores": cell_scores_rows,
+        "requests": requests_rows,
     }
     for name, rows_of in own.items():
         connection.register(f"_{name}", rows_of(runs if name in named else ()))
         connection.execute(f'CREATE VIEW "{name}" AS SELECT * FROM "_{name}"')
     cells = cells_of(runs)
     connection.register("_facts", cell_facts(cells))
-    for name in ("samples", "steps", "requests"):
+    for name in ("samples", "steps"):
         columns = VIEWS[name].columns[len(FACTS) :]
         table = stored_rows(cells if name in named else (), f"{name}.parquet", columns)
         _join(connection, name, table)

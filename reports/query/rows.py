@@ -16,6 +16,7 @@ import pandas as pd
 import pyarrow as pa
 
 from harness.errors import printable_line
+from harness.record.request_store import RequestStore
 from reports.query.schema import FACTS, VIEWS, ViewColumn
 from reports.summary import reader, summarise
 
@@ -55,15 +56,21 @@ class CellOfRun:
     def facts(self) -> dict[str, Any]:
         """The values of ``FACTS``."""
         planned = self.run.store.manifest["cells"][self.name]
-        meta = self.run.store.meta(self.name) if self.sealed else planned
-        texts = ("method", "role", "backbone", "dtype", "task")
-        return {
-            "run": self.run.name,
-            "cell": self.name,
-            "label": printable_line(str(meta.get("label") or meta.get("method") or self.name)),
-            **{name: None if meta.get(name) is None else printable_line(str(meta[name])) for name in texts},
-            "temperature": float((meta.get("sampling") or {}).get("temperature", 0.0)),
-        }
+        return facts_of(self.run, self.name, self.run.store.meta(self.name) if self.sealed else planned)
+
+
+def facts_of(run: NamedRun, name: str, meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of ``FACTS`` of a cell of a method, or of an engine, whose name is its method."""
+    texts = ("role", "backbone", "dtype", "task")
+    method = meta.get("method") or meta.get("engine")
+    return {
+        "run": run.name,
+        "cell": name,
+        "label": printable_line(str(meta.get("label") or method or name)),
+        "method": None if method is None else printable_line(str(method)),
+        **{word: None if meta.get(word) is None else printable_line(str(meta[word])) for word in texts},
+        "temperature": float((meta.get("sampling") or {}).get("temperature") or meta.get("temperature") or 0.0),
+    }
 
 
 def cells_of(runs: Iterable[NamedRun]) -> list[CellOfRun]:
@@ -162,6 +169,23 @@ def _numbered(table: pa.Table, number: int, schema: pa.Schema) -> pa.Table:
     return pa.table(arrays, schema=schema)
 
 
+def requests_rows(runs: Sequence[NamedRun]) -> pa.Table:
+    """Return the rows of the view ``requests``: those of finished cells of engines.
+
+    Raises:
+        StoreError: a table is damaged.
+    """
+    rows = []
+    for run in runs:
+        store = RequestStore.of(run.store.path, run.store.manifest)
+        for name in store.cells():
+            cell = store.cell(name)
+            facts = facts_of(run, name, cell.meta)
+            for request in cell.requests.to_dict("records"):
+                rows.append({**{str(key): value for key, value in request.items()}, **facts})
+    return _table("requests", rows)
+
+
 def scores_rows(samples: pa.Table) -> pa.Table:
     """Return one row a score of an output.
 
@@ -187,6 +211,8 @@ def _table(view: str, rows: Sequence[Mapping[str, Any]]) -> pa.Table:
 
 
 def _array(values: Iterable[Any], column: ViewColumn) -> pa.Array:
+    if pa.types.is_list(column.kind):
+        return pa.array([None if value is None else list(value) for value in values], column.kind)
     convert: Callable[[Any], Any] = {
         pa.string(): str,
         pa.int64(): int,

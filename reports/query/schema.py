@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from harness.record.columns import Sample, Step
 from harness.record.metrics import METRICS
+from harness.record.requests import REQUESTS, Request
 from harness.record.store import SAMPLES, STEPS
 from reports.summary import INTERVALS, PLAIN
 
@@ -178,15 +179,14 @@ def _meanings(kind: type) -> dict[str, str]:
 
 def _stored(schema: pa.Schema, kind: type, **more: str) -> Iterator[ViewColumn]:
     meanings = _meanings(kind) | more
-    return (ViewColumn(field.name, field.type, meanings.get(field.name, "")) for field in schema)
+    known = {column.name for column in FACTS}
+    return (
+        ViewColumn(field.name, field.type, meanings.get(field.name, "")) for field in schema if field.name not in known
+    )
 
 
 _OF_SAMPLE = _meanings(Sample)
 _KEY = {name: _OF_SAMPLE.get(name, "") for name in ("prompt", "repetition", "warmup")}
-_REQUESTS = _columns(
-    ("prompt", TEXT, _KEY["prompt"]), ("repetition", INT, _KEY["repetition"]), ("warmup", BOOL, _KEY["warmup"])
-)
-
 VIEWS = {
     view.name: view
     for view in (
@@ -205,7 +205,9 @@ VIEWS = {
             (*FACTS, *_stored(STEPS, Step, **_KEY, step="number of the step in its decode, from 0")),
         ),
         View(
-            "requests", "a request to an engine; empty where no cell of the runs is an engine's", (*FACTS, *_REQUESTS)
+            "requests",
+            "a request to an engine; empty where no cell of the runs is an engine's",
+            (*FACTS, *_stored(REQUESTS, Request)),
         ),
     )
 }

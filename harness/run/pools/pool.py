@@ -66,6 +66,8 @@ def run_on(pool: Pool, plan: Plan, store: Store, options: Options, retries: int)
     """
     waiting = [unit for unit in units_of(plan) if not all(_finished(store, cell) for cell in unit.cells)]
     options.progress.expect(sum(_decodes(plan, unit) for unit in waiting))
+    for cell in (cell for unit in waiting for cell in _cells(plan, unit)):
+        options.progress.expect_of(cell, len(plan.prompts[cell.task]) * plan.suite.suite.repetitions)
     unfinished = {cell for unit in waiting for cell in unit.cells}
     running = 0
     try:

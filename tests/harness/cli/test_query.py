@@ -13,6 +13,8 @@ import pandas as pd
 import pytest
 
 import harness.facade as stridebench
+from harness.record.request_store import RequestStore
+from harness.record.requests import Request
 from harness.record.store import Store
 from reports.query.schema import VIEWS
 from tests.support import fake_store
@@ -92,6 +94,18 @@ def test_scores_of_outputs_and_of_cells(runs):
 
 def test_requests_are_empty_where_there_is_no_engine(runs):
     assert asked("select * from requests", runs) == []
+
+
+def test_requests_of_engines(tmp_path):
+    planned = {"engine": "vllm", "label": "vllm ngram", "backbone": "toy", "task": "toy"}
+    store = Store.create(tmp_path / "run", {**fake_store.empty().manifest, "engines": {"e": planned}})
+    requests = RequestStore.of(store.path, store.manifest)
+    for repetition, accepted in enumerate((3, None)):
+        requests.write("e", Request("p", repetition, False, "ok", tokens=(1, 2), accepted=accepted))
+    requests.seal("e", {"status": "done"})
+    rows = asked("select run, method, label, repetition, tokens, accepted from requests", tmp_path / "run")
+    fixed = {"run": str(tmp_path / "run"), "method": "vllm", "label": "vllm ngram", "tokens": [1, 2]}
+    assert rows == [{**fixed, "repetition": 0, "accepted": 3}, {**fixed, "repetition": 1, "accepted": None}]
 
 
 def test_summarize_reads_the_rows_that_it_names(runs):
