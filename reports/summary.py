@@ -47,6 +47,16 @@ SIGNIFICANT = 0.001
 AUDIT = ("audit_log_e", "audit_tokens", "audit_visible_tv", "audit_best", "audit_reason")
 """Entries of a cell's meta on the bets against it; None at T = 0 and in runs made before there were any."""
 
+DRAFTER = (
+    "drafter_places",
+    "drafter_tv",
+    "drafter_tv_limit",
+    "drafter_acceptance",
+    "drafter_acceptance_anew",
+    "drafter_reason",
+)
+"""Entries of a cell's meta on drafts that were made anew; None where the method drafts nothing, and in older runs."""
+
 _OF_TIME = ("speedup", "predicted", "ms_per_token", "throughput", "tokens_per_second")
 """Columns that hold seconds, beside those that end in _ms."""
 _FLAGS_OF_TIME = ("disturbed", "mismatch")
@@ -197,7 +207,7 @@ def _identity(name: str, meta: Mapping[str, Any]) -> Row:
         "total_variation": verdict.get("total_variation"),
         "greedy": verdict.get("greedy"),
         "note": verdict.get("note"),
-        **{column: _plain(meta.get(column)) for column in AUDIT},
+        **{column: _plain(meta.get(column)) for column in (*AUDIT, *DRAFTER)},
         "flags": "",
     }
 
@@ -334,6 +344,7 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         flags.append(f"{word}{row['n_failed']} of {row['n_run']} failed{_most_frequent_error(samples)}")
     if acceptance is not None and acceptance < DEAD and tested >= DEAD_TESTED:
         flags.append(f"dead drafter: acceptance below {DEAD:.0%}")
+    flags += _drafter_flags(row)
     if len(frame) and "speedup" not in row:
         flags.append("no baseline in this run")
     if str(row["note"]).startswith("audit: "):
@@ -343,6 +354,18 @@ def _flags(row: Row, samples: pd.DataFrame, frame: pd.DataFrame) -> list[str]:
         if p is not None and p <= SIGNIFICANT:
             flags.append(f"{what} are distributed unlike autoregressive ones: two-sample test, p = {p:.2g}")
     return flags
+
+
+def _drafter_flags(row: Row) -> list[str]:
+    """Return the flag of a drafter whose distributions differ by more than rounding from those it gives anew."""
+    distance, limit = row["drafter_tv"], row["drafter_tv_limit"]
+    if distance is None or limit is None or distance <= limit:
+        return []
+    return [
+        f"the drafter drafts unlike one that reads the same text anew: total variation {distance:.2g} in "
+        f"{row['drafter_places']} places (rounding: {limit:.2g}), acceptance {row['drafter_acceptance']:.3f}, anew "
+        f"{row['drafter_acceptance_anew']:.3f}"
+    ]
 
 
 def _disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | None) -> list[str]:

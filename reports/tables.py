@@ -50,6 +50,7 @@ COLUMNS = (
     Column("logprob_diff", "log-prob - AR", 3, rank=4),
     Column("audit", "e (visible TV)", rank=3),
     Column("test", "TV to AR (floor), p", rank=8),
+    Column("drafter", "drafter TV (acceptance lost)", rank=8),
 )
 
 
@@ -73,6 +74,9 @@ def text(row: pd.Series[Any], column: Column) -> str:
         return " / ".join(number(row.get(f"{phase}_ms"), 1) for phase in phases)
     if key == "audit":
         return _audit(row)
+    if key == "drafter":
+        lost = number(row.get("drafter_acceptance_anew")) != "-"
+        return f"{row['drafter_tv']:.2g} ({_lost(row):.3f})" if lost else "-"
     if key == "test":
         if number(row.get("tv")) == "-":
             return "-"
@@ -88,6 +92,11 @@ def _audit(row: pd.Series[Any]) -> str:
     small = abs(log_e) < math.log(1e4)
     e_value = f"{math.exp(log_e):.2g}" if small else f"1e{log_e / math.log(10):+.0f}"
     return f"{e_value} ({number(row.get('audit_visible_tv'), 3)})"
+
+
+def _lost(row: pd.Series[Any]) -> float:
+    """Return how much acceptance a drafter loses against one that reads the same text anew."""
+    return float(row["drafter_acceptance_anew"] - row["drafter_acceptance"])
 
 
 def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
@@ -208,6 +217,9 @@ def legend() -> list[str]:
         "-: some kinds of bias would not be seen",
         "TV to AR (floor), p: of cells without e; between token histograms of this cell and of an autoregressive set "
         "of other seeds; the floor is that set and the baseline; p by swapping the two within prompts",
+        "drafter TV (acceptance lost): total variation between the drafter's distributions and those that it gives "
+        "when it reads the same text anew, and the acceptance that the difference costs; flagged where it exceeds "
+        "what rounding gives; -: no drafter, or its drafts cannot be made again (drafter_reason in the CSV)",
         "verdict: exact (proved by enumeration), approximate (by design; TV measured), "
         "broken (claims exactness and fails), unverified",
         "[low, high]: 95 % interval over prompts, of one prompt alone over its repetitions; (n=3): too few for one",

@@ -7,11 +7,12 @@ alternatives by entry points in the group ``stridebench.alternatives``: a name a
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 
-from harness.audit.outcomes import FloatArray, Outcomes
+from harness.audit.outcomes import FloatArray, IntArray, Outcomes
 from harness.errors import ContractError
 from harness.registry import ALTERNATIVES
 
@@ -81,6 +82,118 @@ def swapped(outcomes: Outcomes) -> FloatArray:
     return _tested(outcomes, np.divide(q * q, outcomes.p, out=np.zeros_like(q), where=outcomes.p > 0))
 
 
+def accepted_by_p(outcomes: Outcomes) -> FloatArray:
+    """The drafter's distribution is lost: drafts are accepted with probability p, and corrections drawn from p."""
+    accepted = outcomes.p * _q(outcomes)
+    weights: FloatArray = accepted + (1 - accepted.sum(1, keepdims=True)) * outcomes.p
+    return weights
+
+
+def number_of_draft_reused(outcomes: Outcomes) -> FloatArray:
+    """The correction is drawn by the number in [0, 1) that drew the draft, both by the sums of ids in their order."""
+    chain = _chain(outcomes)
+    knots, rejected = _sums(chain.q), _sums(chain.q * (1 - chain.accepts))
+    return chain.back(_between(_sums(chain.residual), knots, rejected))
+
+
+def number_of_test_reused(outcomes: Outcomes) -> FloatArray:
+    """The correction is drawn by the number in [0, 1) that rejected the draft."""
+    chain = _chain(outcomes)
+    order = np.argsort(chain.accepts, axis=1, kind="stable")
+    knots = np.pad(np.take_along_axis(chain.accepts, order, axis=1), ((0, 0), (1, 1)), constant_values=((0, 0), (0, 1)))
+    slopes = np.cumsum(np.take_along_axis(chain.q, order, axis=1), axis=1)  # mass whose test a number above has failed
+    rejected = np.pad(np.cumsum(slopes * np.diff(knots[:, 1:], axis=1), axis=1), ((0, 0), (2, 0)))
+    return chain.back(_between(_sums(chain.residual), knots, rejected))
+
+
+def noise_of_draft_reused(outcomes: Outcomes) -> FloatArray:
+    """The correction is the argmin of noise / residual, with the exponential noise whose argmin over q was the draft.
+
+    With m the least noise / q, the noise of an id v that was not drawn is q(v) m and an exponential time. So v enters
+    the second race at m q(v) / residual(v), and m is exponential itself. Both integrals are closed.
+    """
+    chain = _chain(outcomes)
+    residual = chain.residual
+    entry = np.divide(chain.q, residual, out=np.full_like(residual, np.inf), where=residual > 0)
+    order = np.argsort(entry, axis=1, kind="stable")
+    entry, rate = (np.take_along_axis(table, order, axis=1) for table in (entry, residual))
+    entry = np.where(np.isfinite(entry), entry, np.nanmax(np.where(np.isfinite(entry), entry, 0), 1, keepdims=True))
+    slope = np.cumsum(rate, axis=1)
+    reached = 1 + np.pad(np.cumsum(slope[:, :-1] * np.diff(entry, axis=1), axis=1), ((0, 0), (1, 0)))
+    inverse = 1 / reached
+    after = np.pad(inverse[:, 1:], ((0, 0), (0, 1)))
+    stays = np.divide(inverse - after, slope, out=np.zeros_like(slope), where=slope > 0)
+    weights = np.zeros_like(rate)
+    np.put_along_axis(weights, order, rate * np.cumsum(stays[:, ::-1], axis=1)[:, ::-1], axis=1)
+    total = weights.sum(1, keepdims=True)
+    return chain.back(np.divide(weights, total, out=residual.copy(), where=total > 0) * chain.rejected)
+
+
+@dataclass(frozen=True)
+class _Chain:
+    """A test of one draft, its outcomes in the order of their ids; all other ids together come last.
+
+    Args:
+        p, q: distributions, [N, A].
+        order: the outcome at each place, [N, A].
+    """
+
+    p: FloatArray
+    q: FloatArray
+    order: IntArray
+
+    @property
+    def accepts(self) -> FloatArray:
+        """Probability that a draft is accepted, 0 where it is never drawn."""
+        ratio: FloatArray = np.divide(self.p, self.q, out=np.zeros_like(self.p), where=self.q > 0)
+        return np.minimum(ratio, 1.0)
+
+    @property
+    def rejected(self) -> FloatArray:
+        """Probability that the draft is rejected, [N, 1]."""
+        total: FloatArray = 1 - np.minimum(self.p, self.q).sum(1, keepdims=True)
+        return total.clip(min=0)
+
+    @property
+    def residual(self) -> FloatArray:
+        """What the correction should be drawn from; p where no draft is rejected."""
+        above = np.maximum(self.p - self.q, 0.0)
+        total = above.sum(1, keepdims=True)
+        residual: FloatArray = np.divide(above, total, out=self.p.copy(), where=total > 0)
+        return residual
+
+    def back(self, corrections: FloatArray) -> FloatArray:
+        """Accepted drafts and these corrections, in the order of the outcomes."""
+        weights = np.zeros_like(self.p)
+        np.put_along_axis(weights, self.order, np.minimum(self.p, self.q) + corrections.clip(min=0), axis=1)
+        return weights
+
+
+def _chain(outcomes: Outcomes) -> _Chain:
+    last = np.iinfo(np.int64).max
+    order = np.argsort(np.where(outcomes.ids < 0, last, outcomes.ids), axis=1, kind="stable")
+    p, q = (np.take_along_axis(table, order, axis=1) for table in (outcomes.p, _q(outcomes)))
+    return _Chain(p, q, order)
+
+
+def _sums(table: FloatArray) -> FloatArray:
+    """0 and the running sums of each row, [N, A + 1]."""
+    sums: FloatArray = np.pad(np.cumsum(table, axis=1), ((0, 0), (1, 0)))
+    return sums
+
+
+def _between(places: FloatArray, knots: FloatArray, values: FloatArray) -> FloatArray:
+    """What a function that is linear between knots gains from each place of a row to the next."""
+    rows = zip(places, knots, values, strict=True)
+    return np.diff(np.array([np.interp(at, knot, value) for at, knot, value in rows]), axis=1)
+
+
+def guidance_dropped(outcomes: Outcomes, share: float) -> FloatArray:
+    """Drawn without guidance with this probability, among the ids that may be drawn."""
+    assert outcomes.unguided is not None  # `usable` leaves it out
+    return mixed(outcomes.p, outcomes.unguided * (outcomes.p > 0), share)
+
+
 def mixed(p: FloatArray, weights: FloatArray, share: float) -> FloatArray:
     """``share`` of the weights, normalised, and the rest of p; p alone in rows without weights."""
     total = weights.sum(1, keepdims=True)
@@ -140,8 +253,18 @@ DRAFTED: Mapping[str, Alternative] = {
     "no residual with 40 %": partial(without_residual, share=0.4),
     "acceptance by sqrt(p/q)": root_accepted,
     "p and q swapped": swapped,
+    "drafts tested by p alone": accepted_by_p,
+    "number of the draft reused": number_of_draft_reused,
+    "number of the test reused": number_of_test_reused,
+    "noise of the draft reused": noise_of_draft_reused,
 }
 """Of a sampler whose drafter's distribution is known."""
+GUIDED: Mapping[str, Alternative] = {
+    "guidance dropped with 5 %": partial(guidance_dropped, share=0.05),
+    "guidance dropped with 25 %": partial(guidance_dropped, share=0.25),
+    "guidance dropped": partial(guidance_dropped, share=0.9),
+}
+"""Of a sampler of a guided target."""
 
 
 def added() -> Mapping[str, Alternative]:
@@ -152,7 +275,8 @@ def added() -> Mapping[str, Alternative]:
 def usable(outcomes: Outcomes) -> dict[str, Alternative]:
     """The alternatives that can be computed from these outcomes."""
     cut = CUT if outcomes.top_p < 1 else {}
-    return {**OWN, **cut, **(DRAFTED if outcomes.q is not None else {}), **added()}
+    guided = GUIDED if outcomes.unguided is not None else {}
+    return {**OWN, **cut, **(DRAFTED if outcomes.q is not None else {}), **guided, **added()}
 
 
 def distribution(name: str, alternative: Alternative, outcomes: Outcomes) -> FloatArray:

@@ -13,8 +13,6 @@ from harness.audit.alternatives import argmax_boosted, distribution, leaking, po
 from harness.audit.outcomes import FloatArray, IntArray, Outcomes
 from harness.errors import UsageError
 
-REFUTED = 1000.0
-"""An e-value from which on a sampler is refuted: a correct one reaches it once in a thousand audits."""
 RANGE = 4.0
 """Nats of surprise, below and above the mean, that the tilt by surprise tells apart."""
 TAIL = 0.1
@@ -124,6 +122,8 @@ def biases(outcomes: Outcomes) -> dict[str, FloatArray]:
     }
     if outcomes.q is not None:
         kinds["draft"] = outcomes.q * (p > 0)
+    if outcomes.unguided is not None:
+        kinds["no guidance"] = outcomes.unguided * (p > 0)
     total = {name: law.sum(1, keepdims=True) for name, law in kinds.items()}
     return {name: np.divide(law, total[name], out=p.copy(), where=total[name] > 0) for name, law in kinds.items()}
 

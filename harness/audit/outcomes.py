@@ -37,6 +37,7 @@ class Outcomes:
         q: the drafter's probability of each outcome, [N, A]; None: no drafter's distribution is known.
         copies: the outcome that continues the context's last n-gram as before, [N]; -1: there is none.
         top_p: of the sampling.
+        unguided: probability of each outcome where guidance is dropped, [N, A]; None: there is no guidance.
     """
 
     p: FloatArray
@@ -45,14 +46,15 @@ class Outcomes:
     copies: IntArray
     q: FloatArray | None = None
     top_p: float = 1.0
+    unguided: FloatArray | None = None
 
     def __len__(self) -> int:
         return len(self.p)
 
     def rows(self, stop: int) -> Outcomes:
         """The first rows alone."""
-        q = None if self.q is None else self.q[:stop]
-        return Outcomes(self.p[:stop], self.sizes[:stop], self.ids[:stop], self.copies[:stop], q, self.top_p)
+        q, unguided = (None if table is None else table[:stop] for table in (self.q, self.unguided))
+        return Outcomes(self.p[:stop], self.sizes[:stop], self.ids[:stop], self.copies[:stop], q, self.top_p, unguided)
 
     def of(self, tokens: IntArray) -> IntArray:
         """The outcome that each of N tokens is."""
@@ -61,7 +63,14 @@ class Outcomes:
         return places
 
 
-def outcomes_of(laws: Laws, context: Sequence[int], start: int, top_p: float, q: Tensor | None = None) -> Outcomes:
+def outcomes_of(
+    laws: Laws,
+    context: Sequence[int],
+    start: int,
+    top_p: float,
+    q: Tensor | None = None,
+    unguided: Tensor | None = None,
+) -> Outcomes:
     """The outcomes of the tokens from ``start`` on.
 
     Args:
@@ -69,6 +78,7 @@ def outcomes_of(laws: Laws, context: Sequence[int], start: int, top_p: float, q:
         context: prompt and output ids; token n of the laws is ``context[start + n]``.
         start: length of the prompt.
         q: the drafter's distributions, [N, V].
+        unguided: the target's without its guidance, [N, V].
     """
     count = min(EXPLICIT, laws.probs.shape[1])
     p, ids = laws.probs.topk(count)
@@ -87,6 +97,7 @@ def outcomes_of(laws: Laws, context: Sequence[int], start: int, top_p: float, q:
         copies=np.where(match.any(1), match.argmax(1), -1),
         q=None if q is None else _gathered(q, ids),
         top_p=top_p,
+        unguided=None if unguided is None else _gathered(unguided, ids),
     )
 
 

@@ -17,7 +17,10 @@ from harness.core.models import Models
 from harness.core.sampling import Sampling, warp
 from harness.core.session import Session
 from harness.core.task import Prompt
+from harness.errors import UsageError
 
+UNGUIDED = "self:guidance=1"
+"""The variant of a backbone that is not guided, by its name as a drafter."""
 ROWS = 256
 """Rows of a large vocabulary that are held in fp64 at a time."""
 
@@ -49,12 +52,28 @@ def drafter_logits(
     return forced_logits(Models(backbone, load_drafter, prompt).drafter(name, 1), output)
 
 
+def unguided_logits(
+    backbone: Backbone,
+    load_drafter: Callable[[str], Backbone],
+    prompt: Prompt | Sequence[int],
+    output: Sequence[int],
+) -> Float[Tensor, "N V"] | None:
+    """Logits of a guided backbone without its guidance; None where it has none or cannot leave it out."""
+    if backbone.capabilities.guidance == 1 or backbone.toy_drafters:
+        return None
+    try:
+        return drafter_logits(backbone, load_drafter, UNGUIDED, prompt, output)
+    except UsageError:
+        return None
+
+
 def bets_on(
     logits: Float[Tensor, "N V"],
     context: Sequence[int],
     sampling: Sampling,
     margin: float,
     draft_logits: Float[Tensor, "N V"] | None = None,
+    plain_logits: Float[Tensor, "N V"] | None = None,
 ) -> Bets:
     """The bets on an output.
 
@@ -63,6 +82,7 @@ def bets_on(
         context: prompt and output.
         margin: distance of a logit from a cut of top-k or top-p within which nothing is bet; see `laws.MARGINS`.
         draft_logits: of a drafter, whose draws are warped as the target's.
+        plain_logits: of the target without its guidance.
 
     Raises:
         UsageError: T = 0. ContractError: an alternative of a package breaks the contract.
@@ -72,8 +92,11 @@ def bets_on(
         laws = laws_of(logits[first : first + ROWS], sampling, margin)
         size, place = len(laws.probs), start + first
         tokens = torch.tensor(context[place : place + size], device=laws.probs.device)[:, None]
-        q = None if draft_logits is None else warp(draft_logits[first : first + ROWS], sampling)
+        q, plain = (
+            None if table is None else warp(table[first : first + ROWS], sampling)
+            for table in (draft_logits, plain_logits)
+        )
         near, probs = (table.gather(1, tokens)[:, 0].cpu().numpy() for table in (laws.near, laws.probs))
-        outcomes = outcomes_of(laws, context, place, sampling.top_p, q)
+        outcomes = outcomes_of(laws, context, place, sampling.top_p, q, plain)
         parts.append(bet(outcomes, tokens[:, 0].cpu().numpy(), near, probs))
     return added_up(parts)

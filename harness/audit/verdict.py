@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from harness.audit.bets import REFUTED, TILTS, Bets, added_up, mixture, newton_path
+from harness.audit.bets import TILTS, Bets, added_up, mixture, newton_path
 from harness.audit.outcomes import FloatArray
+from harness.record.evidence import refuting
 
 SEEN = 1.2815515655446004
 """Normal quantile of 0.9: a bias is visible where nine of ten audits would refute it."""
@@ -63,6 +64,7 @@ class Audit:
             "audit_best": self.best,
             "audit_near_cut": self.near,
             "audit_impossible": self.impossible,
+            "audit_threshold": self.threshold,
         }
 
 
@@ -80,7 +82,7 @@ def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:
     wealth = newton_path(np.array(bets.tilts))[-1] if bets.tilts else np.zeros(0)
     gains = dict(zip(bets.names, bets.gains, strict=True))
     gains |= {f"tilt by {name}": float(value) for name, value in zip(TILTS, wealth, strict=False)}
-    threshold = REFUTED * max(cells, 1)
+    threshold = refuting(cells)
     visible = visible_distances(bets, float(np.log(threshold) + np.log(len(gains))))
     seen = [tv for tv in visible.values() if tv is not None]
     return Audit(

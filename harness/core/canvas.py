@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import Any, Literal, final
+from typing import Any, Literal, NamedTuple, final
 
 import torch
 from jaxtyping import Float, Int
@@ -23,6 +23,21 @@ from harness.errors import ContractError
 
 Sees = Literal["before", "all"]
 """Which entries an entry attends to: itself and those at smaller positions, or all that are cached."""
+
+
+class Read(NamedTuple):
+    """The arguments of one pass."""
+
+    tokens: Int[Tensor, " N"]
+    positions: tuple[int, ...]
+    sees: Sees
+    rows: int | None
+
+
+class Filled(NamedTuple):
+    """The id at each position that one step filled."""
+
+    tokens: dict[int, int]
 
 
 @final
@@ -43,6 +58,7 @@ class Canvas:
         tokens: id at each position, the prompt's and those filled so far.
         passes: forward passes so far, prefill not counted.
         rows: entries fed by them.
+        history: passes and fills so far, in their order.
     """
 
     def __init__(
@@ -72,11 +88,12 @@ class Canvas:
         self._base = self.start - 1
         self._ready = False
         self._at: list[int] = []
+        self.history: list[Read | Filled] = []
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Canvas:
         twin = copy.copy(self)
         memo[id(self)] = twin
-        twin.tokens, twin._at = dict(self.tokens), list(self._at)
+        twin.tokens, twin._at, twin.history = dict(self.tokens), list(self._at), list(self.history)
         twin._cache = copy.deepcopy(self._cache, memo)
         return twin
 
@@ -136,6 +153,7 @@ class Canvas:
         logits = self._cache.extend(window).logits
         self._stopwatch.add(self._kind, begin, logits)
         self._at.extend(positions)
+        self.history.append(Read(tokens.clone(), tuple(positions), sees, rows))
         self.passes += 1
         self.rows += count
         return logits
@@ -155,6 +173,7 @@ class Canvas:
             self.tokens[place] = token
         if not placed:
             raise ContractError("a step fills no position, and would be taken again for ever; fill at least one")
+        self.history.append(Filled(dict(placed)))
         return dict(placed)
 
     def rewrite(self, tokens: Sequence[int]) -> list[int]:

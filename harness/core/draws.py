@@ -7,12 +7,13 @@ so that cells pair; it is counter-based and generated on the CPU, so equal distr
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -105,6 +106,13 @@ class SeededDraws(Draws):
         self._device = torch.device(device)
         self._generators: dict[str, np.random.Philox] = {}
         self._clocks: dict[int, Tensor] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> SeededDraws:
+        """Draws that go on as these would. Clocks are computed again from their counter when they are asked for."""
+        twin = copy.copy(self)
+        memo[id(self)] = twin
+        twin._generators, twin._clocks = copy.deepcopy(self._generators, memo), {}
+        return twin
 
     def uniforms(self, n: int, stream: str) -> Float[Tensor, " n"]:
         """n numbers in [0, 1) with 53 bits, in fp64, on the draws' device."""

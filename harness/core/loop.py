@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,12 +13,30 @@ import torch
 from harness.core.capabilities import Grid, Requirement
 from harness.core.clock import Clock, Span, Stamp
 from harness.core.draft import Draft, Fill, HostAcceptance
+from harness.core.draws import Draws
 from harness.core.method import Method
 from harness.core.noise import GpuMeter, NoiseMeter, Waited
 from harness.core.run import Run
 from harness.core.session import depths_of
 from harness.errors import ContractError
 from harness.record.columns import Step, check
+
+
+@dataclass(frozen=True)
+class KeptDraft:
+    """What one step drafted, and what is needed to draft it again.
+
+    Args:
+        first: the position of the first token that the step emitted.
+        draft: on the device.
+        path: the accepted nodes.
+        draws: as they were before the step.
+    """
+
+    first: int
+    draft: Draft
+    path: tuple[int, ...]
+    draws: Draws
 
 
 @dataclass(frozen=True)
@@ -29,6 +48,7 @@ class Decode:
         start_ns: the rest of the method's ``start``; in a batch its share.
         start_nfe: target passes made there.
         start_draft_nfe: drafter passes made there.
+        drafts: of the steps 1, 2, 4, 8, ..., counted from 0; only where they are kept.
     """
 
     tokens: tuple[int, ...]
@@ -38,6 +58,7 @@ class Decode:
     start_ns: int = 0
     start_nfe: int = 0
     start_draft_nfe: int = 0
+    drafts: tuple[KeptDraft, ...] = ()
 
 
 class _TimedStep(NamedTuple):
@@ -52,8 +73,11 @@ class _TimedStep(NamedTuple):
     waited: Waited
 
 
-def decode(method: Method[Any], run: Run) -> Decode:
+def decode(method: Method[Any], run: Run, keeps_drafts: bool = False) -> Decode:
     """Decode until the budget, the context or an end-of-text token; a canvas until all its positions are filled.
+
+    Args:
+        keeps_drafts: return what some steps drafted, so that it can be drafted again.
 
     Raises:
         ContractError: a step emitted a token outside the vocabulary or none, ran no target pass, expected to keep more
@@ -75,9 +99,12 @@ def decode(method: Method[Any], run: Run) -> Decode:
     start_spans = stopwatch.spans
     tokens: list[int] = []
     timed: list[_TimedStep] = []
+    draws_before: dict[int, Draws] = {}
     ended = False
     meter = NoiseMeter(gpu=GpuMeter.of(run.models.backbone.device))
     while not ended and run.room > 0:
+        if keeps_drafts and len(timed) and len(timed) & (len(timed) - 1) == 0:
+            draws_before[len(timed)] = copy.deepcopy(run.draws)  # between two steps, which no clock sees
         stopwatch.spans = []
         step_begin = clock.stamp()
         room = run.room
@@ -104,7 +131,12 @@ def decode(method: Method[Any], run: Run) -> Decode:
         max(0, start_ns) // shared,
         in_start.passes,
         in_start.drafts,
+        tuple(_kept(timed[index].advance, draws) for index, draws in draws_before.items()),
     )
+
+
+def _kept(step: Advance, draws: Draws) -> KeptDraft:
+    return KeptDraft(step.first, step.draft, step.read.path, draws)
 
 
 def _read_ns(readings: Sequence[tuple[Stamp, Stamp]], since: Stamp, clock: Clock) -> int:

@@ -117,6 +117,8 @@ class Sample:
         pieces: the text that each token adds to the output (`harness.record.origins`); none where there is no
             tokenizer, and in older runs.
         audit: the bets on the output at T > 0 (`harness.audit.bets.Bets`), or the reason why there are none.
+        drafter: what drafts of some steps, made anew, say of the drafter (`harness.run.drafter_health`), or the reason
+            why there are none; only of a task's first prompts.
     """
 
     prompt: str
@@ -146,6 +148,7 @@ class Sample:
     start_draft_nfe: int = 0
     audit: dict[str, Any] = field(default_factory=dict)
     completion: int | None = None
+    drafter: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -66,6 +66,7 @@ SAMPLES = pa.schema(
         "prompt_text": _TEXT,
         "pieces": pa.list_(_TEXT),
         "audit": _TEXT,
+        "drafter": _TEXT,
         "sha256": _TEXT,
     }
     | dict.fromkeys((*STARTS, "completion"), _INT)
@@ -570,7 +571,7 @@ def _samples(records: Sequence[Record]) -> pa.Table:
         row = asdict(sample)
         row |= {name: _utf8(row[name]) for name in ("text", "error", "prompt_text")}
         row["pieces"] = [_utf8(piece) for piece in sample.pieces]
-        for name in ("scores", "stages", "audit"):
+        for name in ("scores", "stages", "audit", "drafter"):
             row[name] = json.dumps(row[name], sort_keys=True)
         row["sha256"] = hashlib.sha256(",".join(map(str, sample.tokens)).encode()).hexdigest()
         rows.append(row)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from harness.core.batch import Slot
 from harness.core.clock import Stopwatch, clock_for
 from harness.core.draws import SeededDraws
-from harness.core.loop import decode
+from harness.core.loop import KeptDraft, decode
 from harness.core.models import Models
 from harness.core.run import Run
 from harness.core.task import Prompt
@@ -24,15 +24,18 @@ NO_OUTPUT = "output: "
 
 @dataclass(frozen=True)
 class Attempt:
-    """A decode that succeeded or failed; a failed one has no steps and no run."""
+    """A decode that succeeded or failed; a failed one has no steps and no run. See `Decode.drafts` for ``drafts``."""
 
     prompt: Prompt
     sample: Sample
     steps: tuple[Step, ...] = ()
     run: Run | None = None
+    drafts: tuple[KeptDraft, ...] = ()
 
 
-def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slot: Slot | None) -> Attempt:
+def attempt(
+    group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slot: Slot | None, keeps_drafts: bool = False
+) -> Attempt:
     """Decode a prompt; whatever a method raises becomes a failed sample."""
     backbone = group.backbone
     sample = Sample(prompt.id, repetition, False, "ok", category=prompt.category, prompt_text=prompt.shown())
@@ -53,7 +56,7 @@ def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slo
             slot.ready()  # no prefill waits for another prompt's encoder
         if not cell.stop_at_eos:
             run.eos = frozenset()
-        decoded = decode(cell.method, run)
+        decoded = decode(cell.method, run, keeps_drafts)
         sample = replace(
             sample,
             tokens=decoded.tokens,
@@ -64,7 +67,7 @@ def attempt(group: LoadedGroup, cell: Cell, prompt: Prompt, repetition: int, slo
             start_nfe=decoded.start_nfe,
             start_draft_nfe=decoded.start_draft_nfe,
         )
-        return Attempt(prompt, sample, decoded.steps, run)
+        return Attempt(prompt, sample, decoded.steps, run, decoded.drafts)
     except (StoreError, RunIncomplete):
         raise
     except (Exception, SystemExit) as error:  # a method or plugin may raise anything: the sample says what

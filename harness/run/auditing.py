@@ -10,11 +10,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from harness.audit.bets import Bets
+from harness.audit.filling import filling_of
 from harness.audit.laws import MARGINS
-from harness.audit.output import bets_on, drafter_logits
+from harness.audit.output import bets_on, drafter_logits, unguided_logits
 from harness.audit.verdict import Audit, audit
+from harness.core.canvas import Canvas
 from harness.core.capabilities import Requirement
 from harness.core.method import Claim
+from harness.core.models import Models
 from harness.core.task import Prompt
 from harness.plan.cells import Cell, Plan
 from harness.record.columns import Sample
@@ -22,6 +25,7 @@ from harness.run.attempt import one_line
 from harness.run.loading import LoadedGroup
 
 MASKED = "a masked model gives no distribution of a next token"
+NO_LAWS = "no pass gave a distribution of a position before it was filled"
 EARLIER = "its outputs were scored without an audit; `stride audit RUN` makes one"
 
 
@@ -40,9 +44,28 @@ def audited_sample(
         draft_logits = None
         if name is not None:
             draft_logits = drafter_logits(group.backbone, group.load_drafter, name, prompt, context[start:])
+        plain_logits = None
+        if Requirement.ANY_ORDER not in cell.method.requirements:
+            plain_logits = unguided_logits(group.backbone, group.load_drafter, prompt, context[start:])
         margin = max(MARGINS[cell.dtype], MARGINS[group.backbone.dtype])
-        return bets_on(logits, context, cell.sampling, margin, draft_logits).plain()
+        return bets_on(logits, context, cell.sampling, margin, draft_logits, plain_logits).plain()
     except (Exception, SystemExit) as error:  # a package's alternative may raise anything; the cell says why
+        return {"reason": one_line(error, "audit: ")}
+
+
+def audited_canvas(group: LoadedGroup, cell: Cell, prompt: Prompt, canvas: Canvas) -> dict[str, Any]:
+    """The bets on a canvas in the order of its filling, for `Sample.audit`; ``{reason}`` where there are none.
+
+    Positions that were filled without a pass before them, the known ends of rows, are left out.
+    """
+    try:
+        models = Models(group.backbone, group.load_drafter, prompt)
+        filling = filling_of(models.canvas(canvas.end - canvas.start), canvas.history)
+        if filling.logits is None:
+            return {"reason": NO_LAWS}
+        before = [canvas.tokens[place] for place in range(canvas.start)]
+        return audited_sample(group, cell, prompt, [*before, *filling.tokens], filling.logits.double())
+    except (Exception, SystemExit) as error:  # a pass that succeeded once may fail for want of memory
         return {"reason": one_line(error, "audit: ")}
 
 

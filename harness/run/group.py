@@ -12,6 +12,7 @@ from harness.errors import RunIncomplete
 from harness.plan.cells import Cell, Plan
 from harness.platform.surroundings import restored
 from harness.record.store import Store
+from harness.run import drafter_health
 from harness.run.auditing import audit_cell, columns, judged
 from harness.run.isolation import IsolatedCells
 from harness.run.loading import LoadedGroup, WarmModels, load_group
@@ -73,7 +74,8 @@ def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> No
             with restored():
                 verdict = isolated.verdict(cell, samples) if cell in isolated else verdicts.of(cell, samples)
             result = audit_cell(group.plan, cell, samples)
-            meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell) | columns(result) | dict(facts)
+            meta = group.plan.meta(cell) | {"status": "done"} | _facts(group, cell) | columns(result)
+            meta |= drafter_health.columns(cell, samples) | dict(facts)
             meta |= {"verdict": judged(cell, verdict, result), "set_scores": scorer.score_set(cell)}
             group.store.seal(cell.id, meta)
 

@@ -12,6 +12,7 @@ from harness.plan.cells import Cell
 from harness.platform.surroundings import restored
 from harness.record.columns import Record
 from harness.run.attempt import Attempt, attempt
+from harness.run.drafter_health import is_checked
 from harness.run.isolation import IsolatedCells, Key
 from harness.run.loading import LoadedGroup
 from harness.run.scoring import Scorer
@@ -93,7 +94,11 @@ class Schedule:
 
 def decode_batch(group: LoadedGroup, cell: Cell, keys: Sequence[Key]) -> list[Attempt]:
     """The decodes of one batch. A store that fails ends the run."""
-    jobs = [partial(attempt, group, cell, prompt, repetition) for prompt, repetition in keys]
+    prompts = group.plan.prompts[cell.task]
+    jobs = [
+        partial(attempt, group, cell, prompt, repetition, keeps_drafts=is_checked(prompts, prompt, repetition))
+        for prompt, repetition in keys
+    ]
     attempts: list[Attempt] = []
     with restored():
         results = Batch[Attempt](cell.batch).run(jobs)

@@ -21,7 +21,8 @@ from harness.record import outputs
 from harness.record.columns import Record, Sample
 from harness.record.origins import pieces
 from harness.run.attempt import NO_OUTPUT, Attempt, one_line
-from harness.run.auditing import audited_sample
+from harness.run.auditing import audited_canvas, audited_sample
+from harness.run.drafter_health import checked_sample
 from harness.run.loading import LoadedGroup
 
 LEADING = 16
@@ -71,7 +72,7 @@ class Scorer:
         if attempt.run is not None and sample.tokens:
             try:
                 if Requirement.BIDIRECTIONAL not in self._backbone.capabilities.meets:
-                    sample = self._compare(cell, attempt.run, sample, prompt)
+                    sample = self._compare(cell, attempt, attempt.run, sample)
                 with restored():
                     sample = self._score_output(cell, sample, prompt)
             except (StoreError, RunIncomplete):
@@ -106,20 +107,25 @@ class Scorer:
     def _baseline(self, cell: Cell, sample: Sample) -> tuple[int, ...] | None:
         return self._baseline_tokens.get((self._plan.baseline(cell).id, sample.prompt, sample.repetition))
 
-    def _compare(self, cell: Cell, run: Run, sample: Sample, prompt: Prompt) -> Sample:
-        """Log-probabilities of the tokens that were timed, bets on them, and their agreement with the baseline's."""
-        session = run.target
+    def _compare(self, cell: Cell, attempt: Attempt, run: Run, sample: Sample) -> Sample:
+        """Log-probabilities of the tokens that were timed, bets on them, their agreement with the baseline's, and the
+        state of the drafter.
+        """
+        session, prompt = run.target, attempt.prompt
         session.rollback(sample.prompt_tokens)
         tokens = torch.tensor(sample.tokens, device=session.device)
         logits = session.forward(Draft(tokens[:-1])).double()
         logprobs = logits.log_softmax(-1)
         chosen = logprobs.gather(1, tokens[:, None])[:, 0]
-        sample = replace(sample, logprobs=tuple(chosen.tolist()))
+        context = [*session.tokens[: sample.prompt_tokens], *sample.tokens]
+        drafter = checked_sample(self._group, cell, attempt, context, logits)
+        sample = replace(sample, logprobs=tuple(chosen.tolist()), drafter=drafter)
         if cell.role == "baseline" and self._backbone.capabilities.grid is not None:
             leading = logprobs.topk(min(LEADING, logprobs.shape[1])).values.exp()
             sample = replace(sample, leading=tuple(leading.flatten().tolist()))
         if cell.sampling.temperature > 0:
-            context = [*session.tokens[: sample.prompt_tokens], *sample.tokens]
+            if run.filling is not None:
+                return replace(sample, audit=audited_canvas(self._group, cell, prompt, run.filling))
             return replace(sample, audit=audited_sample(self._group, cell, prompt, context, logits))
         baseline = self._baseline(cell, sample)
         if baseline is None:

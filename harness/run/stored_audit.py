@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,8 @@ from harness.record.store import Store
 from harness.run.auditing import MASKED, audited_sample, audited_together
 from harness.run.loading import LoadedGroup, load_models
 from harness.run.options import Options
+
+NO_ORDER = "its run made no bets, and the order in which a canvas was filled is not stored"
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,8 @@ def _audit_cell(group: LoadedGroup, cell: Cell) -> AuditedCell:
     claim = cell.method.claim
     if Requirement.BIDIRECTIONAL in group.backbone.capabilities.meets or cell.method.reference is not None:
         return AuditedCell(cell.id, cell.label, claim, None, MASKED)
+    if Requirement.ANY_ORDER in cell.method.requirements:
+        return _audit_canvas(group, cell)
     prompts = {prompt.id: prompt for prompt in group.plan.prompts[cell.task]}
     bets: list[Bets] = []
     for (name, _), tokens in group.store.outputs(cell.id).items():
@@ -112,4 +117,15 @@ def _audit_cell(group: LoadedGroup, cell: Cell) -> AuditedCell:
         bets.append(Bets.of(plain))
     if not bets:
         return AuditedCell(cell.id, cell.label, claim, None, "no sample succeeded")
+    return AuditedCell(cell.id, cell.label, claim, audit(bets, audited_together(group.plan)))
+
+
+def _audit_canvas(group: LoadedGroup, cell: Cell) -> AuditedCell:
+    """The audit of a cell by the bets of its run, because the order in which a canvas was filled is not stored."""
+    claim, samples = cell.method.claim, group.store.cell(cell.id).samples
+    timed = samples[(samples["status"] == "ok") & ~samples["warmup"].astype(bool)]
+    plain = [json.loads(text) for text in timed["audit"]] if "audit" in timed else []
+    bets = [Bets.of(one) for one in plain if "gains" in one]
+    if not bets:
+        return AuditedCell(cell.id, cell.label, claim, None, NO_ORDER)
     return AuditedCell(cell.id, cell.label, claim, audit(bets, audited_together(group.plan)))

@@ -24,6 +24,7 @@ import pandas as pd
 from scipy.stats import t
 
 from harness.record import stats
+from harness.record.evidence import refuting_in
 from reports.gate.baseline import (
     Tested,
     check,
@@ -50,8 +51,6 @@ HAND_SET = 0.05
 """Drop within which a cell passes where neither the command nor A/A reruns say."""
 NEGLIGIBLE = 0.002
 """A drop below this never fails: rounding on another machine moves figures as much."""
-REFUTED = float(np.log(1000))
-"""Log e-value from which on a claim of the same distribution is refuted."""
 EXIT = {"pass": 0, "fail": 1, "error": 2, "inconclusive": 4}
 ORDER = ("exact", "approximate", "unverified", None, "broken")
 """Verdicts from the best to the worst; None: no sample succeeded."""
@@ -212,9 +211,10 @@ def _rank(word: str | None) -> int:
 
 
 def _e_value_rows(store: Store) -> Iterator[Row]:
-    """Yield a row for each audited cell that claims the target's distribution; e >= 1000 refutes it."""
-    for name in store.cells():
-        meta = store.cell(name).meta
+    """Yield a row for each audited cell that claims the target's distribution; the run's threshold refutes it."""
+    metas = {name: store.cell(name).meta for name in store.cells()}
+    threshold = refuting_in(metas.values())
+    for name, meta in metas.items():
         log_e = meta.get("audit_log_e")
         if log_e is None or meta.get("claim") != "SAME_LAW":
             continue
@@ -224,7 +224,7 @@ def _e_value_rows(store: Store) -> Iterator[Row]:
             continue
         text = f"log e = {log_e:.1f} after {meta.get('audit_tokens')} tokens"
         text += f"; a bias of TV {visible:.2g} a token would be seen" if visible is not None else ""
-        refuted = log_e >= REFUTED
+        refuted = log_e >= np.log(threshold)
         why = f"refuted by {meta.get('audit_best')}: {text}" if refuted else text
         yield Row(name, label, "e-value", "fail" if refuted else "pass", why)
 

@@ -44,24 +44,32 @@ PROGRAMS = Setting("embedded-code", "programs", 12, 2, 64)
 class ReusedCoins(SeededDraws):
     """The correction token is drawn with the number that drew the draft which it replaces."""
 
+    reused = "draft"
+
     def __init__(self, *key: Any) -> None:
         super().__init__(*key)
-        self._drafted: list[Float[Tensor, " n"]] = []
+        self._numbers: list[Float[Tensor, " 1"]] = []
         self._stop = 0
 
     def uniforms(self, n: int, stream: str) -> Float[Tensor, " n"]:
         values = super().uniforms(n, stream)
-        if stream == "draft":
-            self._drafted.append(values)
+        if stream == self.reused:
+            self._numbers.extend(values.split(1))
         if stream == "resid":
-            values = self._drafted[self._stop] if self._stop < len(self._drafted) else values
-            self._drafted = []
+            values = self._numbers[self._stop] if self._stop < len(self._numbers) else values
+            self._numbers = []
         return values
 
     def path(self, accept: Float[Tensor, " K"], parents: Tensor | None = None) -> Path:
         path = super().path(accept, parents)
         self._stop = int(path.stop)
         return path
+
+
+class ReusedTest(ReusedCoins):
+    """The correction token is drawn with the number that rejected the draft."""
+
+    reused = "accept"
 
 
 @dataclass(frozen=True)
@@ -100,6 +108,11 @@ def judged(old: str, new: str, function: str = "judge") -> Mutant:
 CORRECT = (
     Sampler("autoregressive", DIGITS, "autoregressive", biased=False),
     Sampler("speculative", DIGITS, "speculative", CHAIN, biased=False),
+    chain(
+        "speculative, the draft's distribution taken for a point mass",
+        Mutant("methods.speculative:Speculative.step", "draft.probs, p", "None, p", "planted"),
+        biased=False,
+    ),
     Sampler("specinfer", DIGITS, "specinfer", TREE, biased=False),
     Sampler("sjd, guided pictures", PICTURES, "sjd", {"window": 8}, biased=False),
     Sampler("sjd, guided pictures, top-p 0.9", NUCLEUS, "sjd", {"window": 8}, biased=False),
@@ -122,10 +135,12 @@ BIASED = (
         ),
     ),
     chain(
-        "the draft's distribution is lost (taken for a point mass)",
+        "the draft's distribution is lost, corrections from p",
         Mutant("methods.speculative:Speculative.step", "draft.probs, p", "None, p", "planted"),
+        judged("residual(probs, ", "(lambda p, q: p)(probs, "),
     ),
     chain("draft and correction share a random number", draws=ReusedCoins),
+    chain("test and correction share a random number", draws=ReusedTest),
     chain(
         "another q is recorded than was sampled",
         Mutant(

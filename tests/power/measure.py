@@ -10,10 +10,10 @@ from functools import cache, partial
 import numpy as np
 import torch
 
-from harness.audit.bets import REFUTED, gains_of, mixture, newton_path
+from harness.audit.bets import gains_of, mixture, newton_path
 from harness.audit.laws import MARGINS, laws_of
 from harness.audit.outcomes import FloatArray, outcomes_of
-from harness.audit.output import drafter_logits, target_logits
+from harness.audit.output import drafter_logits, target_logits, unguided_logits
 from harness.core.backbone import Backbone
 from harness.core.loop import decode
 from harness.core.models import Models
@@ -22,6 +22,7 @@ from harness.core.sampling import warp
 from harness.core.task import Prompt
 from harness.plan import presets
 from harness.proof.mutants import injected
+from harness.record.evidence import REFUTED
 from harness.registry import METHODS, TASKS
 from tests.power.biases import Sampler, Setting
 
@@ -90,7 +91,9 @@ def audited(setting: Setting, outputs: Sequence[Sequence[Sequence[int]]]) -> Tri
             if setting.drafter:
                 load = partial(presets.drafter, backbone)
                 q = warp(drafter_logits(backbone, load, setting.drafter, prompt, tokens), setting.sampling)
-            outcomes = outcomes_of(laws, [*start, *tokens], len(start), setting.sampling.top_p, q)
+            logits = unguided_logits(backbone, partial(presets.drafter, backbone), prompt, tokens)
+            plain = None if logits is None else warp(logits, setting.sampling)
+            outcomes = outcomes_of(laws, [*start, *tokens], len(start), setting.sampling.top_p, q, plain)
             ids, row = np.array(tokens), np.arange(len(tokens))
             index = torch.tensor(tokens)[:, None]
             near, probs = (table.gather(1, index)[:, 0].numpy() for table in (laws.near, laws.probs))

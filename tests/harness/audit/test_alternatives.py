@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from harness.audit.alternatives import (
     CUT,
     DRAFTED,
+    GUIDED,
     HEDGE,
     OWN,
+    Alternative,
+    accepted_by_p,
     argmax_boosted,
     copying,
     distribution,
     drafted,
+    guidance_dropped,
     leaking,
     narrowed,
+    noise_of_draft_reused,
+    number_of_draft_reused,
+    number_of_test_reused,
     powered,
     root_accepted,
     swapped,
@@ -23,7 +32,7 @@ from harness.audit.alternatives import (
     usable,
     without_residual,
 )
-from harness.audit.bets import gains_of
+from harness.audit.bets import biases, gains_of
 from harness.audit.outcomes import FloatArray, Outcomes
 from harness.errors import ContractError
 from harness.registry import ALTERNATIVES
@@ -73,6 +82,36 @@ def test_alternatives_of_drafters_by_hand() -> None:
     np.testing.assert_allclose(swapped(SMALL)[0], kept + np.array([1 - kept.sum(), 0, 0, 0]))
 
 
+FOUR = np.array([[0.4, 0.1, 0.3, 0.2]]), np.array([[0.1, 0.5, 0.1, 0.3]])
+"""p and q of ids 7, 3, 5 and all others; the residual is on 7 and 5."""
+
+
+@pytest.mark.parametrize(
+    "alternative", [accepted_by_p, number_of_draft_reused, number_of_test_reused, noise_of_draft_reused]
+)
+def test_alternatives_of_reused_randomness_are_what_such_samplers_draw(alternative: Alternative) -> None:
+    """300,000 tokens of a sampler with the bug: frequencies are off by 0.0009 at one standard deviation."""
+    rng, (p, q), runs = np.random.default_rng(0), FOUR, 300_000
+    order = np.array([1, 2, 0, 3])  # by id, the others last
+    a, b = p[0, order], q[0, order]
+    noise, first, test = rng.exponential(size=(runs, 4)), rng.random(runs), rng.random(runs)
+    raced = alternative is noise_of_draft_reused
+    x = (noise / b).argmin(1) if raced else np.searchsorted(b.cumsum(), first, side="right")
+    residual = np.maximum(a - b, 0) / np.maximum(a - b, 0).sum()
+    accepts, correction = np.minimum(a / b, 1)[x], residual
+    if alternative is accepted_by_p:
+        accepts, correction = a[x], a
+    number = {accepted_by_p: rng.random(runs), number_of_draft_reused: first, number_of_test_reused: test}
+    with np.errstate(divide="ignore"):
+        again = (noise / residual).argmin(1) if raced else np.searchsorted(correction.cumsum(), number[alternative])
+    y = np.where(test < accepts, x, np.minimum(again, 3))
+    outcomes = Outcomes(p, np.ones((1, 4)), np.array([[7, 3, 5, -1]]), np.array([-1]), q)
+    weights = alternative(outcomes)[0]
+    np.testing.assert_allclose(weights.sum(), 1.0, rtol=1e-12)
+    np.testing.assert_allclose(np.bincount(y, minlength=4) / runs, weights[order], atol=0.003)
+    assert np.abs(weights - p[0]).sum() / 2 > 0.008
+
+
 def test_the_rest_is_spread_over_its_ids() -> None:
     outcomes = Outcomes(np.array([[0.6, 0.4]]), np.array([[1.0, 4.0]]), np.array([[3, -1]]), np.array([-1]))
     np.testing.assert_allclose(powered(outcomes, 2.0)[0], [0.36, 4 * 0.01])
@@ -82,6 +121,14 @@ def test_the_rest_is_spread_over_its_ids() -> None:
 
 def test_without_a_drafter_its_alternatives_are_left_out() -> None:
     assert set(usable(without_drafter(SMALL))) == {*OWN, *CUT}
+
+
+def test_guidance_dropped_by_hand() -> None:
+    unguided = np.array([[0.1, 0.1, 0.2, 0.6]])  # the last outcome cannot be drawn
+    guided = replace(without_drafter(SMALL), unguided=unguided)
+    assert set(usable(guided)) == {*OWN, *CUT, *GUIDED}
+    np.testing.assert_allclose(guidance_dropped(guided, 0.5)[0], [0.375, 0.275, 0.35, 0])
+    assert "no guidance" in biases(guided) and guided.rows(1).unguided is not None
 
 
 def test_a_package_adds_an_alternative(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from harness.audit.bets import REFUTED
+from harness.record.evidence import REFUTED
 from tests.power.biases import BIASED, CORRECT, DIGITS, Sampler
 from tests.power.measure import tried
 from tests.power.mmd import discrepancy, hamming, mmd_p
@@ -15,11 +15,14 @@ from tests.power.mmd import discrepancy, hamming, mmd_p
 VISIBLE = (
     "p and q swapped in the test",
     "acceptance by sqrt(p / q)",
+    "the draft's distribution is lost, corrections from p",
+    "test and correction share a random number",
     "another q is recorded than was sampled",
     "bonus row after a rejection",
     "a rejected draft's entry stays in the cache",
     "nodes of a tree one position too far",
     "earlier siblings of a tree forgotten",
+    "guidance dropped in the second row of a pass",
     "top-p taken twice",
     "Medusa's typical acceptance",
 )

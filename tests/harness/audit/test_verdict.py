@@ -12,9 +12,10 @@ from scipy.optimize import brentq
 from scipy.special import rel_entr
 
 from harness.audit.alternatives import argmax_boosted, drafted, leaking, mixed, powered, without_residual
-from harness.audit.bets import REFUTED, Bets, bet, biases, gains_of
+from harness.audit.bets import Bets, bet, biases, gains_of
 from harness.audit.outcomes import FloatArray, Outcomes
 from harness.audit.verdict import LARGEST, audit
+from harness.record.evidence import REFUTED
 from tests.support.samplers import drawn, log_e, simulated
 
 

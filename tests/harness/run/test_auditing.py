@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from harness.core.method import Claim
+from harness.core.method import Claim, Mutant
 from harness.core.run import Run
+from harness.proof.mutants import injected
 from harness.record.store import Cell, Store
 from harness.registry import ALTERNATIVES, METHODS
 from tests.support.one_by_one import OneByOne, register
@@ -43,6 +45,7 @@ def test_every_cell_has_its_e_value_and_says_what_it_would_have_seen(cells: dict
     for cell in cells.values():
         assert cell.meta["audit_tokens"] == 240 and math.isfinite(cell.meta["audit_log_e"])
         assert {"audit_best", "audit_visible_tv", "audit_near_cut", "audit_impossible"} <= set(cell.meta)
+        assert cell.meta["audit_threshold"] == 5000.0
 
 
 def test_correct_cells_stay_low(cells: dict[str, Cell]) -> None:
@@ -89,6 +92,40 @@ def test_an_alternative_that_fails_leaves_the_sample_and_a_reason(
     register(monkeypatch, ALTERNATIVES, "fails", fails)  # type: ignore[arg-type]
     cell = finished(tmp_path / "run", temperature=[1.0], methods=["sjd"])["sjd T=1"]
     assert "no such bias" in cell.meta["audit_reason"] and set(cell.samples["status"]) == {"ok"}
+
+
+COLDER = Mutant(
+    "harness.core.run:Run.probs",
+    "return warp(logits, self.sampling)",
+    "return warp(2 * logits, self.sampling)",
+    "T / 2",
+)
+ZIPAR = {"name": "zipar", "window": 4}
+PICTURES = {
+    "backbones": ["embedded-image-8x8"],
+    "tasks": [{"name": "emoji_scenes", "n": 2, "size": 32}],
+    "max_new_tokens": 72,
+}
+KINDS = [
+    pytest.param({**SIZES, "methods": ["sjd"], "batch": 4}, id="batch"),
+    pytest.param({**SIZES, "methods": ["cross_regression"]}, id="gated rows"),
+    pytest.param({**SIZES, **PICTURES, "methods": ["sjd"]}, id="guided passes", marks=pytest.mark.audit),
+    pytest.param({**SIZES, **PICTURES, "methods": [ZIPAR]}, id="canvas", marks=pytest.mark.audit),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_cell_is_audited(tmp_path: Path, kind: dict[str, Any]) -> None:
+    def log_e(path: Path) -> float:
+        cells = finished(path, **kind)
+        (cell,) = [cell for cell in cells.values() if cell.meta["role"] == "method"]
+        assert cell.meta["audit_tokens"] >= 120
+        return float(cell.meta["audit_log_e"])
+
+    assert log_e(tmp_path / "right") < math.log(20)
+    with injected(COLDER):
+        assert log_e(tmp_path / "colder") > math.log(1000 * 5)
 
 
 @pytest.mark.slow

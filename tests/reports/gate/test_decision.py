@@ -466,6 +466,21 @@ def test_an_e_value_of_1000_fails_a_claim_of_the_same_distribution() -> None:
     assert gate(audited(float("inf")), baseline).verdict == "fail"
 
 
+def test_the_gate_refutes_from_the_e_value_on_that_the_run_does() -> None:
+    def audited(log_e: float, **more: Any) -> FakeStore:
+        store = empty()
+        for name in ("c0", "c1", "c2"):
+            columns = {"audit_log_e": log_e if name == "c1" else 0.0, "audit_tokens": 300, **more}
+            store.add(meta(name, claim="SAME_LAW", **columns), [record(f"p{i}", [step(1, 2)] * 5) for i in range(8)])
+        return store
+
+    baseline = make_baseline(audited(0.0))
+    assert gate(audited(7.9), baseline).verdict == "pass"  # three cells: 3000, whose logarithm is 8.006
+    assert gate(audited(8.1), baseline).verdict == "fail"
+    assert gate(audited(8.1, audit_threshold=4000.0), baseline).verdict == "pass"
+    assert gate(audited(8.3, audit_threshold=4000.0), baseline).verdict == "fail"
+
+
 def test_methods_of_one_side_alone_are_listed() -> None:
     before, after = run(Sim(), Sim(0.3)), run(Sim())
     before.manifest["key"] = {**before.manifest["key"], "methods": ["speculative", "old"]}

@@ -1,0 +1,86 @@
+"""A canvas is bet on in the order of its filling: right samplers are not refuted there, and biased ones are."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from harness.audit.bets import Bets
+from harness.audit.filling import Filling, filling_of
+from harness.audit.output import bets_on, target_logits
+from harness.audit.verdict import audit
+from harness.backbones.toy.tabular import Tabular
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.method import Mutant
+from harness.core.models import Models
+from harness.core.run import Run
+from harness.core.sampling import Sampling
+from harness.core.task import Prompt
+from harness.proof.mutants import injected
+from methods.zipar import ZipAR
+
+PROMPT, PLAIN, SIZE = (0, 1), Sampling(1.0), 24
+COLDER = Mutant(
+    "methods.zipar:ZipAR.step",
+    'run.draws.categorical(p[list(rows.values())], "draft")',
+    'run.draws.categorical(p[list(rows.values())] ** 2, "draft")',
+    "tokens are drawn from p squared",
+)
+
+
+def model() -> Tabular:
+    return Tabular("tabular", {"vocabulary": 5, "grid": (4, 6), "context": 64})
+
+
+def decoded(seed: int, method: ZipAR) -> tuple[Filling, tuple[int, ...]]:
+    backbone = model()
+    models = Models(backbone, lambda name: backbone, PROMPT)
+    run = Run.of(models, PLAIN, SIZE, SeededDraws(seed, "t", "p", 0))
+    tokens = decode(method, run).tokens
+    again = Models(backbone, lambda name: backbone, PROMPT)
+    return filling_of(again.canvas(SIZE), run.canvas.history), tokens
+
+
+def in_filling_order(method: ZipAR, seeds: int) -> list[Bets]:
+    bets = []
+    for seed in range(seeds):
+        filling, _ = decoded(seed, method)
+        assert filling.logits is not None
+        bets.append(bets_on(filling.logits, [*PROMPT, *filling.tokens], PLAIN, 1e-6))
+    return bets
+
+
+def test_every_cell_of_a_picture_is_bet_on_once() -> None:
+    filling, tokens = decoded(0, ZipAR(window=2))
+    assert sorted(filling.tokens) == sorted(tokens) and filling.tokens != list(tokens)
+    assert filling.logits is not None and filling.logits.shape == (SIZE, 5)
+
+
+def test_one_row_at_a_time_gives_the_distributions_of_raster_order() -> None:
+    filling, tokens = decoded(0, ZipAR(window=6))
+    assert tuple(filling.tokens) == tokens and filling.logits is not None
+    torch.testing.assert_close(filling.logits, target_logits(model(), Prompt("", tokens=PROMPT), tokens))
+
+
+@pytest.mark.parametrize("schedule", ["fixed", "adaptive"])
+def test_a_right_sampler_is_not_refuted_by_the_order_of_filling(schedule: str) -> None:
+    result = audit(in_filling_order(ZipAR(window=2, schedule=schedule), 12))  # type: ignore[arg-type]
+    assert result.tokens == 12 * SIZE and result.log_e < math.log(20)
+
+
+def test_raster_order_refutes_it_because_it_is_another_distribution_by_design() -> None:
+    bets = []
+    for seed in range(24):
+        _, tokens = decoded(seed, ZipAR(window=1))
+        logits = target_logits(model(), Prompt("", tokens=PROMPT), tokens)
+        bets.append(bets_on(logits, [*PROMPT, *tokens], PLAIN, 1e-6))
+    assert audit(bets).verdict == "refuted"
+
+
+def test_a_biased_canvas_is_refuted() -> None:
+    with injected(COLDER):
+        bets = in_filling_order(ZipAR(window=2), 24)
+    assert audit(bets).verdict == "refuted"
