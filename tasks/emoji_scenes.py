@@ -35,8 +35,9 @@ NETS: dict[str, type[FeatureNet]] = {"fid": Inception, "fd_efflite0": EffLite0}
 class EmojiScenes(Task):
     """Captions of held-out scenes in GenEval's six families, in turn; a shipped detector finds the objects.
 
-    What a prompt does not ask for has no score: ``count`` exists in counting only, ``colour`` in colors and color_attr,
-    ``position`` in position. ``overall`` is GenEval's: everything that the prompt asks for holds.
+    A caption states everything, and all of it is asked for: kinds and colours of every family, ``count`` in counting,
+    ``position`` in the families with two different objects. ``overall`` is GenEval's: everything that the prompt asks
+    for holds. So the families that show as many objects ask alike.
 
     Args:
         n: number of prompts.

@@ -1,6 +1,8 @@
-"""Backgrounds of emoji scenes: smooth gradients, and textures whose every patch is drawn anew.
+"""Backgrounds of emoji scenes: smooth gradients, and textures of tiles that are drawn anew.
 
-A gradient's tokens follow from their neighbours, so a drafter predicts them easily. A texture's tokens do not.
+A gradient's tokens follow from their neighbours, so a drafter predicts them easily. A tile of a texture does not. It
+has 0.7 bits in checks and stripes, where it is a token of 64 pixels or a quarter of a token of 32. In a mosaic it has
+2 bits and is four tokens, or one.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ PALETTE = np.array(
 """Pale colours, on which every object is visible."""
 
 SMOOTH = ("gradient",)
-TEXTURED = ("noise", "stripes", "checks")
+TEXTURED = ("mosaic", "stripes", "checks")
+ROUGH = 0.25
+"""Share of textured grounds."""
+FLIPPED = 0.2
+"""Share of tiles that break the regular pattern of checks and stripes."""
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,10 @@ class Ground:
     """A background.
 
     Args:
-        pattern: gradient, noise, stripes or checks.
+        pattern: gradient, mosaic, stripes or checks.
         near: index of its first colour in ``PALETTE``.
-        far: index of its second colour, another one.
-        direction: 0 to 7, in eighths of a turn.
+        far: index of its second colour.
+        direction: 0 to 7, in eighths of a turn; stripes lie or stand.
         seed: of the texture's own draws.
     """
 
@@ -55,32 +61,27 @@ class Ground:
 
 
 def draw(random: np.random.Generator) -> Ground:
-    """A background; half are smooth."""
-    kind, near, step, direction = random.integers(0, (6, 8, 7, 8)).tolist()
-    pattern = "gradient" if kind < 3 else TEXTURED[kind - 3]
-    return Ground(pattern, near, (near + 1 + step) % 8, direction, int(random.integers(2**31)))
+    """A background; a quarter are textured."""
+    pattern = TEXTURED[random.integers(3)] if random.random() < ROUGH else "gradient"
+    near, direction = random.integers(0, (8, 8)).tolist()
+    return Ground(pattern, near, (near + 3) % 8, direction, int(random.integers(2**31)))
 
 
 def paint(ground: Ground) -> Float32[np.ndarray, "64 64 3"]:
     """Pixels, 0 to 255."""
-    ramp = _RAMPS[ground.direction]
     near, far = PALETTE[ground.near], PALETTE[ground.far]
     if not ground.textured:
-        smooth: Float32[np.ndarray, "64 64 3"] = near + ramp[..., None] * (far - near)
+        smooth: Float32[np.ndarray, "64 64 3"] = near + _RAMPS[ground.direction][..., None] * (far - near)
         return smooth
     random = np.random.default_rng(ground.seed)
-    grain = random.random((32, 32), dtype=np.float32)
-    if ground.pattern == "noise":
-        mix = grain
-    elif ground.pattern == "stripes":
-        bands = np.floor(ramp[::2, ::2] * 8 + random.random(dtype=np.float32)) % 2
-        mix = 0.65 * bands + 0.35 * grain
+    if ground.pattern == "mosaic":
+        mix = random.integers(0, 4, (8, 8)).repeat(2, 0).repeat(2, 1) / 3
     else:
-        flips = random.random((16, 16)) < 0.2
-        mix = 0.65 * (_BOARD ^ flips).repeat(2, 0).repeat(2, 1) + 0.35 * grain
-    # One end is darker, since patches would otherwise differ in hue alone.
-    colours: Float32[np.ndarray, "32 32 3"] = (near * 0.78 + mix[..., None] * (far - near * 0.78)).astype(np.float32)
-    return colours.repeat(2, 0).repeat(2, 1)
+        regular = _BOARD if ground.pattern == "checks" else _STRIPES[ground.direction % 2]
+        mix = (regular ^ (random.random((16, 16)) < FLIPPED)).astype(np.float32)
+    # One end is darker, since tiles would otherwise differ in hue alone.
+    colours: Float32[np.ndarray, "16 16 3"] = (near * 0.78 + mix[..., None] * (far - near * 0.78)).astype(np.float32)
+    return colours.repeat(4, 0).repeat(4, 1)
 
 
 def _ramp(direction: int) -> Float32[np.ndarray, "64 64"]:
@@ -92,4 +93,5 @@ def _ramp(direction: int) -> Float32[np.ndarray, "64 64"]:
 
 
 _RAMPS = [_ramp(direction) for direction in range(8)]
-_BOARD = np.indices((16, 16)).sum(0) % 2 == 1
+_STRIPES = [line % 2 == 1 for line in np.indices((16, 16))]
+_BOARD = _STRIPES[0] ^ _STRIPES[1]

@@ -1,47 +1,47 @@
-"""Places of the objects of an emoji scene: on a lattice of 8 pixels of 64, without overlap, as the caption says."""
+"""Where the objects of an emoji scene stand: few arrangements, each of which is moved by up to one place.
+
+Arrangements repeat, so a model sees the shape of a number and of a relation often enough to learn it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-import numpy as np
-
 STEP = 8
+"""Pixels of 64 between two places of the lattice."""
 CELLS = 64 // STEP
+SIDE = 3
+"""Side of an object in lattice steps: 24 pixels of 64, 12 of 32."""
+SHIFTS = 2
+"""An arrangement is moved by 0 or 1 step, down and to the right."""
 
-Test = Callable[[float, float], bool]
-"""Takes how far the first object's centre lies right of and below the second's, in lattice steps."""
+Corner = tuple[int, int]
+"""Row and column of an object's upper left corner, in lattice steps."""
 
-_RELATED: dict[str, Test] = {
-    "left of": lambda across, down: across <= -2 and abs(across) > 1.5 * abs(down),
-    "right of": lambda across, down: across >= 2 and abs(across) > 1.5 * abs(down),
-    "above": lambda across, down: down <= -2 and abs(down) > 1.5 * abs(across),
-    "below": lambda across, down: down >= 2 and abs(down) > 1.5 * abs(across),
+ARRANGEMENTS: dict[int, tuple[str, tuple[Corner, ...]]] = {
+    1: ("at centre", ((2, 2),)),
+    2: ("in row", ((2, 0), (2, 4))),
+    3: ("in triangle", ((0, 2), (4, 0), (4, 4))),
+    4: ("at corners", ((0, 0), (0, 4), (4, 0), (4, 4))),
 }
+"""Words and places of equal objects, by number."""
+
+_RELATED: dict[str, tuple[Corner, Corner]] = {
+    "left of": ((2, 0), (2, 4)),
+    "right of": ((2, 4), (2, 0)),
+    "above": ((0, 2), (4, 2)),
+    "below": ((4, 2), (0, 2)),
+}
+"""Places of the first and the second of two different objects."""
 RELATIONS = tuple(_RELATED)
 
 
-def place(random: np.random.Generator, sides: Sequence[int], relation: str) -> list[tuple[int, int]]:
-    """Rows and columns of boxes that do not overlap; the first stands in ``relation`` to the second, "" for none."""
-    related = _RELATED.get(relation)
-    while True:
-        free = [CELLS + 1 - side for side in sides]
-        rows, columns = (random.random((2, len(sides))) * free).astype(int).tolist()
-        boxes = list(zip(rows, columns, sides, strict=True))
-        if any(_overlap(boxes[a], boxes[b]) for a in range(len(boxes)) for b in range(a)):
-            continue
-        if related and not related(*_offset(boxes[0], boxes[1])):
-            continue
-        return list(zip(rows, columns, strict=True))
+def places(number: int, relation: str, down: int, right: int) -> list[Corner]:
+    """Corners of the objects, none of which overlap.
 
-
-Box = tuple[int, int, int]
-
-
-def _overlap(a: Box, b: Box) -> bool:
-    rows = a[0] < b[0] + b[2] and b[0] < a[0] + a[2]
-    return rows and a[1] < b[1] + b[2] and b[1] < a[1] + a[2]
-
-
-def _offset(a: Box, b: Box) -> tuple[float, float]:
-    return a[1] + a[2] / 2 - b[1] - b[2] / 2, a[0] + a[2] / 2 - b[0] - b[2] / 2
+    Args:
+        number: of the objects, 1 to 4.
+        relation: of the first object to the second; "" for equal objects.
+        down: how far all of them are moved, 0 or 1.
+        right: likewise.
+    """
+    corners = _RELATED[relation] if relation else ARRANGEMENTS[number][1]
+    return [(row + down, column + right) for row, column in corners]

@@ -16,32 +16,21 @@ from PIL import Image
 
 from harness.errors import UsageError
 
-KINDS = {
-    "land animals": {"cat": "🐱", "panda": "🐼", "frog": "🐸", "pig": "🐷", "fox": "🦊", "penguin": "🐧"},
-    "other animals": {"fish": "🐠", "turtle": "🐢", "octopus": "🐙", "butterfly": "🦋"},
-    "fruit": {"banana": "🍌", "grapes": "🍇", "pineapple": "🍍", "strawberry": "🍓", "watermelon": "🍉"},
-    "food": {"pizza": "🍕", "burger": "🍔", "cake": "🍰"},
-    "vehicles": {"car": "🚗", "bus": "🚌", "rocket": "🚀", "airplane": "✈"},
-    "plants": {"tree": "🌲", "cactus": "🌵", "mushroom": "🍄", "sunflower": "🌻"},
-    "objects": {"house": "🏠", "umbrella": "☂", "football": "⚽", "camera": "📷"},
-}
-"""Characters of sprites that have one colour, by group."""
+KINDS = {"tree": "🌲", "car": "🚗", "fish": "🐠"}
+"""Characters of sprites that have one colour in the font."""
 COLOURS = {
     "heart": {"red": "❤", "orange": "🧡", "yellow": "💛", "green": "💚", "blue": "💙", "purple": "💜"},
     "circle": {"red": "🔴", "orange": "🟠", "yellow": "🟡", "green": "🟢", "blue": "🔵", "purple": "🟣"},
     "square": {"red": "🟥", "orange": "🟧", "yellow": "🟨", "green": "🟩", "blue": "🟦", "purple": "🟪"},
-    "book": {"red": "📕", "green": "📗", "blue": "📘", "orange": "📙"},
-    "diamond": {"orange": "🔶", "blue": "🔷"},
-    "apple": {"red": "🍎", "green": "🍏"},
 }
 """Characters of sprites that have several colours, by kind."""
-CODES = {name: ord(sprite) for group in KINDS.values() for name, sprite in group.items()} | {
+CODES = {name: ord(sprite) for name, sprite in KINDS.items()} | {
     f"{colour} {kind}": ord(sprite) for kind, colours in COLOURS.items() for colour, sprite in colours.items()
 }
 """Code point of each sprite: a kind, or a colour and a kind."""
 
-SIZES = {24: 24, 16: 16, 12: 24, 8: 16}
-"""Side of a sprite in pixels: the side at which its margin is one pixel; 12 and 8 are 24 and 16 at half scale."""
+SIZES = {24: 24, 12: 24}
+"""Side of a sprite in pixels: the side at which its margin is one pixel; 12 is 24 at half scale."""
 
 
 def make(font: Path) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Emoji scenes and how they are drawn: objects on a lattice, in the six families of GenEval.
+"""Emoji scenes and how they are drawn: objects in fixed arrangements, in the six families of GenEval.
 
 Source of the families and of what "left of" means: Ghosh et al. 2023, arXiv:2310.11513, section 3.
 """
@@ -12,18 +12,17 @@ import numpy as np
 
 from harness.errors import UsageError
 from harness.synthetic.emoji_ground import Ground, draw
-from harness.synthetic.emoji_layout import RELATIONS, place
-from harness.synthetic.emoji_sprites import COLOURED, KINDS
+from harness.synthetic.emoji_layout import RELATIONS, SHIFTS, SIDE, places
+from harness.synthetic.emoji_sprites import COLOURS, KINDS
 
 FAMILIES = ("single_object", "two_object", "counting", "colors", "position", "color_attr")
-"""GenEval's own names of its families."""
+"""GenEval's own names of its families. Those with as many objects are drawn alike, since captions state everything."""
+NUMBERS = {"single_object": (1,), "colors": (1,), "counting": (2, 3, 4)}
+"""How many objects the families show that have equal ones. The others show two different ones."""
 
 SPLITS = ("train", "held-out")
 HELD_OUT = 10
 """One composition in this many is held out."""
-
-SIDES = {"small": 2, "large": 3}
-"""Sides of an object in lattice steps of 8 pixels of 64, so that at 32 pixels it still lies on whole tokens."""
 
 
 @dataclass(frozen=True)
@@ -32,22 +31,20 @@ class Thing:
 
     Args:
         kind: one of ``KINDS``.
-        colour: "" where the kind has none.
-        size: small (16 pixels) or large (24).
+        colour: one of ``COLOURS``.
         row: of its upper left corner, in lattice steps of 8 pixels.
         column: of the same corner.
     """
 
     kind: str
     colour: str
-    size: str
     row: int
     column: int
 
     @property
     def side(self) -> int:
         """Side in lattice steps."""
-        return SIDES[self.size]
+        return SIDE
 
 
 @dataclass(frozen=True)
@@ -58,15 +55,13 @@ class Scene:
         family: one of ``FAMILIES``.
         things: objects that do not overlap.
         ground: the background.
-        relation: in the family position, how the first object stands to the second; else "".
-        sized: whether the caption names sizes.
+        relation: how the first of two different objects stands to the second; "" for equal objects.
     """
 
     family: str
     things: tuple[Thing, ...]
     ground: Ground
     relation: str = ""
-    sized: bool = False
 
 
 def scene(random: np.random.Generator, split: str, family: str | None = None) -> Scene:
@@ -98,30 +93,22 @@ def is_held_out(drawn: Scene) -> bool:
 
 def draw_scene(random: np.random.Generator, family: str) -> Scene:
     """A scene of one of GenEval's families, of either split."""
-    large, sized, count = (random.random(3) * (1, 1, 3)).tolist()
-    named = family in ("colors", "color_attr")
-    number = {"counting": 2 + int(count), "single_object": 1, "colors": 1}.get(family, 2)
-    looks = [_look(random, named, ())]
-    while len(looks) < number:
-        looks.append(looks[0] if family == "counting" else _look(random, named, looks[0]))
-    sizes = ["large" if large < 0.5 else "small"] * number
-    if family != "counting" and number == 2 and random.random() < 0.5:
-        sizes[1] = "large" if sizes[0] == "small" else "small"
-    relation = RELATIONS[random.integers(4)] if family == "position" else ""
-    places = place(random, [SIDES[size] for size in sizes], relation)
+    kind, colour = int(random.integers(len(KINDS))), int(random.integers(len(COLOURS)))
+    down, right = random.integers(0, SHIFTS, 2).tolist()
+    if family in NUMBERS:
+        number, relation = int(random.choice(NUMBERS[family])), ""
+        looks = [(kind, colour)] * number
+    else:
+        number, relation = 2, RELATIONS[random.integers(len(RELATIONS))]
+        looks = [(kind, colour), (_other(random, kind, len(KINDS)), _other(random, colour, len(COLOURS)))]
+    corners = places(number, relation, down, right)
     things = tuple(
-        Thing(kind, colour, size, row, column)
-        for (kind, colour), size, (row, column) in zip(looks, sizes, places, strict=True)
+        Thing(KINDS[kind], COLOURS[colour], row, column)
+        for (kind, colour), (row, column) in zip(looks, corners, strict=True)
     )
-    return Scene(family, things, draw(random), relation, sized < 0.25)
+    return Scene(family, things, draw(random), relation)
 
 
-def _look(random: np.random.Generator, named: bool, other: tuple[str, ...]) -> tuple[str, str]:
-    """Kind and colour, both different from ``other``."""
-    while True:
-        kinds = tuple(COLOURED) if named else KINDS
-        kind = kinds[random.integers(len(kinds))]
-        colours = COLOURED.get(kind, ("",))
-        colour = colours[random.integers(len(colours))]
-        if kind not in other and (colour == "" or colour not in other):
-            return kind, colour
+def _other(random: np.random.Generator, index: int, count: int) -> int:
+    """Another index below ``count``."""
+    return int((index + random.integers(1, count)) % count)

@@ -1,7 +1,7 @@
 """Finds the objects of an emoji scene in a picture: a small convolutional net over the 16x16 lattice of its tokens.
 
 An object is a peak of a heat map at its centre, as in Zhou et al. 2019, arXiv:1904.07850 (CenterNet), section 3; its
-kind, colour and size are read there. How often it is right is in data/detector/card.json.
+kind and colour are read there. How often it is right is in data/detector/card.json.
 """
 
 from __future__ import annotations
@@ -19,21 +19,22 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.errors import OutputError, WeightsError
-from harness.synthetic import emoji
+from harness.synthetic import emoji, emoji_layout
 from tasks.metrics.attributes import DetectedObject
 
 WEIGHTS = Path(__file__).parents[1] / "data" / "detector"
 CELLS = 16
 CELL = 4
 """Pixels a cell of the lattice."""
-SIDES = (16, 24)
+SIDE = 8 * emoji_layout.SIDE
+"""Pixels of an object, of 64."""
 THRESHOLD = 0.5
 WIDTH = 96
-SPLIT = (1, len(emoji.KINDS), len(emoji.COLOURS), len(SIDES))
+SPLIT = (1, len(emoji.KINDS), len(emoji.COLOURS))
 
 
 class Detector(nn.Module):
-    """Maps pictures of 64 pixels to logits on the lattice: heat, kind, colour and size."""
+    """Maps pictures of 64 pixels to logits on the lattice: heat, kind and colour."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,13 +45,13 @@ class Detector(nn.Module):
             nn.PixelUnshuffle(2),
             nn.Conv2d(128, WIDTH, 1),
         )
-        # A large object is six cells wide, so some layers are dilated.
+        # An object is six cells wide, so some layers are dilated.
         self.blocks = nn.ModuleList(_Block(reach) for reach in (1, 2, 1, 2))
         self.head = nn.Conv2d(WIDTH, sum(SPLIT), 1)
         nn.init.zeros_(self.head.weight)
         nn.init.constant_(cast(Tensor, self.head.bias), -2.0)
 
-    def forward(self, pixels: Float[Tensor, "B 3 64 64"]) -> Float[Tensor, "B 45 16 16"]:
+    def forward(self, pixels: Float[Tensor, "B 3 64 64"]) -> Float[Tensor, "B 13 16 16"]:
         x = self.stem(pixels)
         for block in self.blocks:
             x = x + block(x)
@@ -114,19 +115,14 @@ def find(model: Detector, pictures: UInt8[np.ndarray, "B H W 3"]) -> list[list[D
     Raises:
         OutputError: the pictures are neither 64x64 nor 32x32.
     """
-    heat, kind, colour, size = model(prepare(pictures)).float().split(SPLIT, 1)
+    heat, kind, colour = model(prepare(pictures)).float().split(SPLIT, 1)
     score = heat.sigmoid()[:, 0]
-    # True centres are at least four cells apart, so only the highest of two within two cells counts.
+    # True centres are eight cells apart, so only the highest of two within two cells counts.
     peak = (score == functional.max_pool2d(score[:, None], 5, 1, 2)[:, 0]) & (score > THRESHOLD)
     detected: list[list[DetectedObject]] = [[] for _ in range(len(pictures))]
-    attributes = zip(*(part.argmax(1)[peak].tolist() for part in (kind, colour, size)), strict=True)
+    attributes = zip(*(part.argmax(1)[peak].tolist() for part in (kind, colour)), strict=True)
     places = zip(peak.nonzero().tolist(), score[peak].tolist(), strict=True)
-    for ((index, row, column), confidence), (kind_index, colour_index, size_index) in zip(
-        places, attributes, strict=True
-    ):
-        kind_name = emoji.KINDS[kind_index]
-        colour_name = emoji.COLOURS[colour_index] if kind_name in emoji.COLOURED else ""
-        detected[index].append(
-            DetectedObject(kind_name, colour_name, column * CELL, row * CELL, SIDES[size_index], confidence)
-        )
+    for ((index, row, column), confidence), (kind_index, colour_index) in zip(places, attributes, strict=True):
+        look = emoji.KINDS[kind_index], emoji.COLOURS[colour_index]
+        detected[index].append(DetectedObject(*look, column * CELL, row * CELL, SIDE, confidence))
     return [sorted(objects, key=lambda thing: -thing.score) for objects in detected]

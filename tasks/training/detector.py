@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -25,16 +25,18 @@ REBUILT = 0.5
 """Share of pictures that went through the tokenizer. Every picture of a model does."""
 SHIFTED = 0.5
 """Share of batches moved by up to one cell, where a bad model puts objects and no scene does."""
+BROKEN = 0.1
+"""Share of pictures whose objects are shuffled token by token. No object is there, though each of its pieces is."""
 
 
 class EmojiDetector(Recipe):
-    """Heat has the penalty-reduced focal loss; kind, colour and size have cross-entropy at the true centres."""
+    """Heat has the penalty-reduced focal loss; kind and colour have cross-entropy at the true centres."""
 
     kind = "scorer"
-    summary = "detector of emoji scenes: kind, colour, size and place of each object"
+    summary = "detector of emoji scenes: kind, colour and place of each object"
     source = "harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1), and emoji-vq"
     requires = ("emoji-vq",)
-    steps = 5000
+    steps = 1000
     hours = 0.5
     rate = 2e-3
     warmup = 100
@@ -52,10 +54,11 @@ class EmojiDetector(Recipe):
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         drawn = [emoji.scene(random, "train") for _ in range(BATCH)]
         shift = tuple(random.integers(-1, 2, 2).tolist()) if random.random() < SHIFTED else (0, 0)
+        broken = random.random(BATCH) < BROKEN
         with torch.autocast("cpu", torch.bfloat16):
-            pictures = _mixed(model, drawn, random)
+            pictures = _mixed(model, drawn, broken, random)
             logits = model(_moved(pictures, shift))
-        return _loss(logits.float(), _targets(drawn, shift))
+        return _loss(logits.float(), _targets(drawn, broken, shift))
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         assert isinstance(model, Detector)
@@ -83,18 +86,29 @@ def _rebuilt(model: nn.Module, pictures: UInt8[np.ndarray, "B H W 3"]) -> UInt8[
     return np.concatenate([tokenizer.decode(tokenizer.encode(part)).numpy() for part in parts])
 
 
-def _mixed(model: nn.Module, drawn: Sequence[emoji.Scene], random: np.random.Generator) -> Float[Tensor, "B 3 64 64"]:
+def _mixed(
+    model: nn.Module, drawn: Sequence[emoji.Scene], broken: Bool[np.ndarray, " B"], random: np.random.Generator
+) -> Float[Tensor, "B 3 64 64"]:
     """Return pictures of both sizes, as rendered or after the tokenizer."""
     small, rebuilt = int(SMALL * len(drawn)), int(REBUILT * len(drawn))
     order = random.permutation(len(drawn))
     parts: list[Tensor] = []
     for size, part in ((32, order[:small]), (64, order[small:])):
-        real = np.stack([emoji.render(drawn[i], size) for i in part])
+        real = np.stack([shuffled(drawn[i], size, random) if broken[i] else emoji.render(drawn[i], size) for i in part])
         through = round(rebuilt * len(part) / len(drawn))
         if through:
             real[:through] = _rebuilt(model, real[:through])
         parts.append(prepare(real))
     return torch.cat(parts)[torch.from_numpy(np.argsort(order))]
+
+
+def shuffled(drawn: emoji.Scene, size: int, random: np.random.Generator) -> UInt8[np.ndarray, "size size 3"]:
+    """Render a scene and permute the 4x4 pixels of its objects' tokens."""
+    cells = size // 4
+    tiles = emoji.render(drawn, size).reshape(cells, 4, cells, 4, 3).swapaxes(1, 2).copy()
+    objects = np.argwhere(emoji.regions(drawn, cells) == emoji.OBJECT)
+    tiles[tuple(objects.T)] = tiles[tuple(random.permutation(objects).T)]
+    return tiles.swapaxes(1, 2).reshape(size, size, 3)
 
 
 def _moved(pixels: Float[Tensor, "B 3 64 64"], shift: tuple[int, ...]) -> Float[Tensor, "B 3 64 64"]:
@@ -104,42 +118,40 @@ def _moved(pixels: Float[Tensor, "B 3 64 64"], shift: tuple[int, ...]) -> Float[
     return wide[:, :, top : top + 64, left : left + 64].contiguous(memory_format=torch.channels_last)
 
 
-def _targets(drawn: Sequence[emoji.Scene], shift: tuple[int, ...]) -> Int[np.ndarray, "objects 6"]:
-    """Return picture, row, column, kind, colour (-1: none) and size of each object."""
+def _targets(
+    drawn: Sequence[emoji.Scene], broken: Bool[np.ndarray, " B"], shift: tuple[int, ...]
+) -> Int[np.ndarray, "objects 5"]:
+    """Return picture, row, column, kind and colour of each object that is not broken."""
     rows = [
         (
-            *(index, int(thing.y) // 4 + shift[0], int(thing.x) // 4 + shift[1], emoji.KINDS.index(thing.kind)),
-            *(emoji.COLOURS.index(thing.colour) if thing.colour else -1, int(thing.side == 24)),
+            *(index, int(thing.y) // 4 + shift[0], int(thing.x) // 4 + shift[1]),
+            *(emoji.KINDS.index(thing.kind), emoji.COLOURS.index(thing.colour)),
         )
         for index, scene in enumerate(drawn)
+        if not broken[index]
         for thing in truth(scene)
     ]
     return np.array(rows)
 
 
-def _loss(logits: Float[Tensor, "B 45 16 16"], targets: Int[np.ndarray, "objects 6"]) -> Tensor:
-    heat, kind, colour, size = torch.split(logits, list(SPLIT), 1)
-    index, row, column, kinds, colours, sizes = torch.from_numpy(targets).T
+def _loss(logits: Float[Tensor, "B 13 16 16"], targets: Int[np.ndarray, "objects 5"]) -> Tensor:
+    heat, kind, colour = torch.split(logits, list(SPLIT), 1)
+    index, row, column, kinds, colours = torch.from_numpy(targets).T
     lattice = torch.arange(CELLS)
     squared_distance = (lattice[None, :, None] - row[:, None, None]) ** 2 + (
         lattice[None, None, :] - column[:, None, None]
     ) ** 2
     target = torch.zeros(len(logits), CELLS, CELLS)
-    # Centres are at least four cells apart, so the sum of their bumps equals the largest one.
+    # Centres are eight cells apart, so the sum of their bumps equals the largest one.
     target.index_add_(0, index, torch.exp(-squared_distance.float()))
     centre = torch.zeros_like(target, dtype=torch.bool)
     centre[index, row, column] = True
     score, log_on, log_off = heat[:, 0].sigmoid(), *(functional.logsigmoid(s * heat[:, 0]) for s in (1, -1))
     on = -((1 - score) ** 2 * log_on)[centre].sum()
     off = -((1 - target.clamp_max(1)) ** 4 * score**2 * log_off)[~centre].sum()
-    at_centres = [part[index, :, row, column] for part in (kind, colour, size)]
-    attributes = [
-        functional.cross_entropy(at_centres[0], kinds),
-        functional.cross_entropy(at_centres[1], colours, ignore_index=-1, reduction="sum")
-        / (colours >= 0).sum().clamp_min(1),
-        functional.cross_entropy(at_centres[2], sizes),
-    ]
-    return (on + off) / len(targets) + sum(attributes, torch.zeros(()))
+    at_centres = [part[index, :, row, column] for part in (kind, colour)]
+    attributes = functional.cross_entropy(at_centres[0], kinds) + functional.cross_entropy(at_centres[1], colours)
+    return (on + off) / len(targets) + attributes
 
 
 RECIPES.register("emoji-detector")(EmojiDetector())

@@ -29,7 +29,7 @@ from reports.summary import FinishedCell
 from tasks.emoji_scenes import EmojiScenes
 from tasks.shapes import Shapes
 
-GOALS = {"object": 0.8, "colour": 0.7, "count": 0.6, "position": 0.6}
+GOALS = {"object": 0.95, "colour": 0.9, "count": 0.85, "position": 0.85, "overall": 0.75}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not os.environ.get("STRIDE_MEASURE"), reason="takes ten minutes; STRIDE_MEASURE=1 asks for it"),
@@ -37,23 +37,37 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def scores():
+def pictures() -> list[Scored]:
+    """Of 256 held-out captions, at T = 1 and the guidance of the preset."""
     model, task = presets.load("embedded-image", "fp32"), EmojiScenes(n=256)
-    scores = []
+    outputs = []
     with torch.inference_mode():
         for prompt in task.prompts():
             draws = SeededDraws(0, "emoji_scenes", prompt.id, 0)
             run = open_run(model, lambda name: model, prompt, Sampling(1.0), model.capabilities.grid.length, draws)
             run.eos = frozenset()
             tokens = decode(METHODS.get("autoregressive")(), run).tokens
-            scores.append(task.score(prompt, model.decode(tokens), tokens))
-    return scores
+            picture = model.decode(tokens)
+            outputs.append(Scored(prompt, 0, picture, task.score(prompt, picture, tokens)))
+    return outputs
 
 
-@pytest.mark.xfail(strict=True, reason="a first version of the weights; see the card of emoji-image")
-@pytest.mark.parametrize("name", GOALS)
-def test_pictures_agree_with_their_captions(scores, name):
-    assert np.mean([one[name] for one in scores if name in one]) >= GOALS[name]
+DRAWING = pytest.mark.xfail(strict=True, reason="captions are read, objects are not always drawn well; see the card")
+
+
+@pytest.mark.parametrize(
+    "name", ["overall", *(pytest.param(name, marks=DRAWING) for name in GOALS if name != "overall")]
+)
+def test_pictures_agree_with_their_captions(pictures, name):
+    scores = [one.scores[name] for one in pictures if name in one.scores]
+    print(name, np.mean(scores), "of", len(scores))
+    assert np.mean(scores) >= GOALS[name]
+
+
+def test_pictures_do_not_agree_with_other_captions(pictures):
+    swapped = EmojiScenes(n=256).score_set(pictures)["swapped"]
+    print("under another caption:", swapped)
+    assert swapped.value <= 0.05
 
 
 JACOBI = {

@@ -103,7 +103,7 @@ def test_metadata_states_version_python_licence_and_extras(wheel):
     assert described["Version"] == harness.__version__
     assert described["Requires-Python"] == ">=3.11"
     assert described["License-Expression"] == "Apache-2.0"
-    extras = {"browser", "dev", "docs", "html", "image", "query", "ray", "slurm", "speech", "train"}
+    extras = {"browser", "dev", "docs", "engines", "gpu", "html", "image", "query", "ray", "slurm", "speech", "train"}
     assert set(described.get_all("Provides-Extra", [])) == extras
     assert "stride = harness.cli.main:main" in metadata(wheel, "entry_points.txt")
     assert "Apache License" in metadata(wheel, "licenses/LICENSE")

@@ -20,9 +20,9 @@ BATCH = {64: 12, 32: 16}
 KEEP = 0.99
 """Decay of the moving sums; a code follows the encodings of about a hundred steps."""
 COMMIT = 0.25
-OBJECT_WEIGHT = 3.0
-"""Weight of an object's patch in the error and in placing codes; a background's is 1. Half of all backgrounds are
-noise, which would otherwise take most of the codebook."""
+OBJECT_WEIGHT = 5.0
+"""Weight of an object's patch in the error and in placing codes; a background's is 1. Backgrounds fill most of a
+picture and would otherwise take most of the codebook."""
 REVIVE_EVERY, REVIVE_UNTIL, DEAD = 25, 0.8, 0.1 / CODES
 
 
@@ -31,10 +31,10 @@ class EmojiVQ(Recipe):
 
     summary = "VQ tokenizer of emoji scenes: 1024 codes, a token for 4x4 pixels"
     source = "harness.synthetic.emoji, from Noto Color Emoji (SIL OFL 1.1)"
-    steps = 8000
+    steps = 2000
     hours = 0.5
     rate = 2e-3
-    warmup = 200
+    warmup = 100
     fall = 0.6
     decay = 0.0
 

@@ -50,8 +50,8 @@ def psnr(errors: Float[Tensor, "*n"]) -> float:
 
 
 def agreement(drawn: Sequence[emoji.Scene], ids: Int[Tensor, "B h w"], regions: Int8[np.ndarray, "B h w"]) -> float:
-    """How often an object's token is the most frequent one at its place for that kind, colour and size."""
-    tokens_of: dict[tuple[str, str, str, int, int], list[int]] = {}
+    """How often an object's token is the most frequent one at its place for that kind and colour."""
+    tokens_of: dict[tuple[str, str, int, int], list[int]] = {}
     step = ids.shape[1] * 2 // 16
     for scene, tokens, region in zip(drawn, ids.numpy(), regions, strict=True):
         for thing in scene.things:
@@ -59,7 +59,7 @@ def agreement(drawn: Sequence[emoji.Scene], ids: Int[Tensor, "B h w"], regions: 
                 for column in range(thing.side * step):
                     cell = (thing.row * step + row, thing.column * step + column)
                     if region[cell] == emoji.OBJECT:
-                        key = (thing.kind, thing.colour, thing.size, row, column)
+                        key = (thing.kind, thing.colour, row, column)
                         tokens_of.setdefault(key, []).append(int(tokens[cell]))
     most = sum(max(map(tokens.count, set(tokens))) for tokens in tokens_of.values())
     return most / sum(map(len, tokens_of.values()))

@@ -12,7 +12,7 @@ RECIPES.register("eagle1-embedded-image")(
     FeatureRecipe(
         summary="EAGLE-1 drafter of embedded-image, in both branches of guidance",
         backbone="embedded-image",
-        plan=Plan("scenes", train=8, development=1, new=272),
+        plan=Plan("scenes", train=4, development=1, new=272),
         heads=4,
         kv_heads=4,
         inner=512,

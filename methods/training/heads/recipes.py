@@ -119,7 +119,7 @@ MEDUSA = {
         TrainHeads(
             summary="medusa heads of embedded-image",
             backbone="embedded-image",
-            plan=Plan("scenes", train=6, development=1, new=272),
+            plan=Plan("scenes", train=4, development=1, new=272),
             layers=2,
             own=True,
             steps=600,

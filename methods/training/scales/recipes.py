@@ -39,7 +39,7 @@ class MuLoSamplers(Recipe):
     """U_r and D_r together, on scenes drawn at both sizes and encoded by one tokenizer.
 
     The paper trains 20 M parameters for 150,000 steps of 32 pictures at a rate of 3e-4. These samplers have 0.8 M
-    parameters and 600 steps.
+    parameters and 400 steps.
 
     Args:
         batch: scenes of a step.
@@ -61,7 +61,7 @@ class MuLoSamplers(Recipe):
     lpips: float = 0.0
     gan: float = 0.0
     gan_from: float = 2 / 15
-    steps: int = 600
+    steps: int = 400
     hours: float = 0.4
     rate: float = 2e-3
 

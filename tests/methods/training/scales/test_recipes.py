@@ -145,12 +145,13 @@ class TestOptionalTerms:
 @needs_vq
 @needs_pair
 def test_the_shipped_pair_is_nearer_to_the_picture_than_the_control():
-    """On 60 held-out scenes beside those of the card."""
+    """On 60 held-out scenes beside those of the card. On textures a block's mean is near the tokenizer's ceiling."""
     vq, pair = RECIPES.get("emoji-vq").load(VQ), Pair.load(PAIR)
     assert torch.equal(pair.codebook, vq.codebook.bfloat16().float())
     measured = figures(pair, vq, emoji.scenes(2, "held-out", 60))
     for region in ("", "_smooth", "_textured", "_object"):
         control = max(measured[f"up_repeat_psnr{region}"], measured[f"up_bilinear_psnr{region}"])
         assert measured[f"up_trained_psnr{region}"] > control + 1, region
-        assert measured[f"down_trained_psnr{region}"] > measured[f"down_average_psnr{region}"] + 1, region
+        mean, ceiling = measured[f"down_average_psnr{region}"], measured[f"down_real_psnr{region}"]
+        assert measured[f"down_trained_psnr{region}"] > (mean + ceiling) / 2, region
     assert measured["down_trained_same"] > measured["down_average_same"] + 0.1
