@@ -208,4 +208,4 @@ def test_trained_heads_emit_the_models_own_text_in_about_half_the_steps(tmp_path
 
 def test_capabilities_of_a_picture_model_include_its_guidance() -> None:
     capabilities: Capabilities = presets.load("embedded-image-8x8", "fp32").capabilities
-    assert (capabilities.guidance, capabilities.branches) == (3.0, 2)
+    assert (capabilities.guidance, capabilities.branches) == (2.0, 2)

@@ -8,6 +8,8 @@ Three tables were wrong there and are renewed:
 - papers-adt_tree, Tables I and II: `d_bar` was the levels kept, which have a column of their own now. The levels built
   were not stored.
 - papers-sjdpp, Table 9: log-probabilities counted forced ends of rows.
+
+Figure 1 of papers-adt_tree and trees shows the cards of the drafters that are shipped today, so its rows follow them.
 """
 
 from __future__ import annotations

@@ -123,7 +123,9 @@ def test_every_block_of_commands_is_read() -> None:
 def test_the_guide_holds_every_page() -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     listed = re.findall(r"[\w-]+\.md", str(config["nav"]))
-    assert sorted(set(listed)) == sorted({*PAGES, "index.md"})
+    assert sorted(set(listed)) == sorted(
+        {*PAGES, "index.md", *(path.name for path in (DOCS / "upstream").glob("*.md"))}
+    )
     for page in PAGES:
         for link in re.findall(r"\]\(([^)#:]+)\)", (DOCS / page).read_text(encoding="utf-8")):
             assert (DOCS / link).exists(), (page, link)

@@ -193,7 +193,7 @@ def test_a_run_without_a_finished_cell_has_a_page(tmp_path: Path) -> None:
     assert "No cell is finished yet." in text and "not started" in text
 
 
-def test_ten_thousand_failures_are_counted_by_reason(tmp_path: Path) -> None:
+def test_failures_are_counted_by_reason(tmp_path: Path) -> None:
     failed = [record(f"p{i}", [], status="failed", error=f"reason {i % 2}") for i in range(20)]
     fake = empty().add(meta("ar", role="baseline", expected=20), failed)
     page.write([page_runs.stored(fake, tmp_path / "run")], tmp_path / "out")
