@@ -1,7 +1,8 @@
 """Pareto plots: speed-up against quality, both with intervals; a PNG and a byte-for-byte repeatable SVG.
 
 A panel for each group of comparable cells and each quality measured there: agreement with the baseline at
-T = 0, log-probability less the baseline's at T > 0, and the task's scores, of each output and of all together.
+T = 0, log-probability less the baseline's at T > 0, and the task's scores, of each output and of all together. A score
+of fewer than six prompts has no panel where the speed-up is of more.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
+from harness.record.stats import FEWEST
 from reports.plot_style import BROKEN, COLOURS, DASHES, STYLE
 from reports.qualities import is_quality, lower_is_better, title_of
 from reports.tables import GROUP
@@ -63,11 +65,17 @@ def panels(frame: pd.DataFrame) -> Iterator[Panel]:
             fidelity = ("agreement", "agreement with AR")
         for key, label in (fidelity, *((score, title_of(score)) for score in scores)):
             measured = rows[rows[key].notna()] if key in rows else rows.iloc[:0]
-            if len(measured) < 2:
+            if len(measured) < 2 or _of_few(measured, key):
                 continue
             floor = measured[measured["role"] == "floor"]
             cells = measured[measured["role"] != "floor"].reset_index(drop=True)
             yield Panel(title, key, label, cells, floor.iloc[0] if len(floor) else None)
+
+
+def _of_few(measured: pd.DataFrame, key: str) -> bool:
+    """Whether a quality is of a part of the prompts that is too small for an interval, such as one picture a family."""
+    size, prompts = (measured[name].max() if name in measured else np.nan for name in (f"{key}_n", "speedup_n"))
+    return bool(size < min(prompts, FEWEST))
 
 
 def front(x: Sequence[float], y: Sequence[float]) -> list[int]:

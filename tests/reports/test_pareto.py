@@ -77,3 +77,14 @@ def test_panels_hold_the_quality_that_was_measured(frame: pd.DataFrame) -> None:
     greedy, sampled = ("agreement", "score.pass@1"), ("logprob_diff", "score.pass@1")
     assert panels == [("T = 0", one) for one in greedy] + [("T = 1", one) for one in sampled]
     assert pareto.write(summarise(empty()), Path("unused")) == []
+
+
+def test_a_score_of_a_few_prompts_of_many_has_no_panel(frame: pd.DataFrame) -> None:
+    cells = frame[(frame["temperature"] == 1) & (frame["status"] == "done") & frame["speedup"].notna()].head(2)
+    for key, size in {"score.count": 5, "score.colour": 6}.items():
+        cells = cells.assign(**{key: [0.5, 0.6], f"{key}_low": 0.4, f"{key}_high": 0.7, f"{key}_n": size})
+    assert {"score.count", "score.colour"} & {panel.quality for panel in pareto.panels(cells.assign(speedup_n=6))} == {
+        "score.colour"
+    }
+    few = {panel.quality for panel in pareto.panels(cells.assign(speedup_n=5))}
+    assert "score.count" in few, "the run itself is as small"
