@@ -112,11 +112,5 @@ def test_the_first_three_heads_of_smollm2_are_above_their_controls() -> None:
 
 
 @MEASURED
-def test_the_first_head_of_the_picture_model_is_above_its_controls() -> None:
-    assert gains("embedded-image", "scenes")[0] > 0
-
-
-@MEASURED
-@pytest.mark.xfail(strict=True, reason="on smooth grounds repeating the next token is as good a guess")
 def test_all_heads_of_the_picture_model_are_above_their_controls() -> None:
     assert min(gains("embedded-image", "scenes")) > 0
