@@ -127,10 +127,7 @@ def summary(folder: Path, *words: str) -> pd.DataFrame:
     return pd.read_csv(folder / "report" / "summary.csv")
 
 
-FP32 = pytest.mark.xfail(strict=True, reason="1.26 [1.18, 1.44]; see ARCHITECTURE")
-
-
-@pytest.mark.parametrize("dtype", ["bf16", pytest.param("fp32", marks=FP32)])
+@pytest.mark.parametrize("dtype", ["bf16", "fp32"])
 def test_sjdpp_is_faster_than_one_token_at_a_time(dtype, tmp_path):
     """On an idle machine, in a process of its own, because the tests' annotation checks take time."""
     options = {"--method": "{name: sjdpp, window: 16}", "--backbone": "embedded-image", "--dtype": dtype, "-t": "1"}
