@@ -49,7 +49,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "harness.core.costs",
     ),
     "harness.core.open_run": ("harness.core.run",),
-    "harness.costs": ("harness.core.costs", "harness.bench.costs"),
+    "harness.costs": ("harness.core.costs",),
     "harness.draws": ("harness.core.draws",),
     "harness.enumerate": (
         "harness.proof.enumerate",
@@ -130,7 +130,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "methods.drafters.features": ("methods.drafters.eagle.drafter",),
     "methods.drafters.growth": ("methods.drafters.eagle.trees", "methods.verifiers.neighbourhood"),
     "methods.drafters.head_blocks": ("methods.drafters.heads.layers",),
-    "methods.drafters.head_nets": ("methods.drafters.heads.net",),
+    "methods.drafters.head_nets": ("methods.drafters.heads.net", "methods.drafters.heads.config"),
     "methods.drafters.heads": ("methods.drafters.heads.drafter",),
     "methods.drafters.model": ("methods.drafters.draft_model",),
     "methods.drafters.tied": ("methods.drafters.target_check",),

@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import os
 import pkgutil
+import re
 import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType
 
 from harness.errors import UsageError, WeightsError
-from harness.registry import BACKBONES, ENGINES, KERNELS, METHODS, TASKS
+from harness.registry import BACKBONES, ENGINES, KERNELS, LAYOUTS, METHODS, TASKS
 
 ADAPTERS = {
     "drafter": "harness.backbones.text.drafter",
@@ -33,6 +35,12 @@ KERNEL_MODULES = {
     "transformers_single_position": "harness.audit.generators",
 }
 """Kernels that `stride audit --kernel` knows, and their modules."""
+
+LAYOUT_MODULES = {
+    **dict.fromkeys(("geneval", "dpg", "t2i", "vbench-like"), "tasks.exchange.pictures"),
+    **dict.fromkeys(("human-eval", "lm-eval"), "tasks.exchange.texts"),
+}
+"""Layouts of `stride export` and `stride attach`, and their modules."""
 
 ENGINE_NAMES = ("llama_cpp", "openai", "openvino_genai", "sglang", "tensorrt_llm", "transformers", "vllm")
 """Engines that ship; the module of harness.engines is named as the engine."""
@@ -82,10 +90,24 @@ TRAINED = {
     ),
 }
 """Recipes by kind, so that lists and dry runs name one without importing torch; ``RECIPES`` holds the same names."""
+GENERAL = {
+    "drafter": ("blockwise", "eagle1", "eagle3", "medusa"),
+    "adapter": ("cross-regression",),
+    "heads": ("xspecmesh-cross", "xspecmesh-mlp"),
+}
+"""Recipes for any backbone by kind; ``GENERAL_RECIPES`` holds the same names."""
 SERVED = {"heads": ("embedded-mesh",), "samplers": ("embedded-image", "embedded-image-small")}
 """The backbones that recipes of these kinds train for; their names do not end in one."""
 
+SAMPLES = Path(__file__).resolve().parents[1] / "tasks" / "data" / "tiny"
+"""A prompt of each benchmark in its published format, for `stride run SUITE --tiny`."""
+
+COMPONENT_FILES = ("config.json", "adapter_config.json")
+"""Either marks a component's folder; peft's adapters have the second alone."""
+
 PACKAGES = ("methods", "tasks", "reports")
+PAIRS = re.compile(r"\w+=[^=,:]*(,\w+=[^=,:]*)*")
+"""Parameters behind the last colon of a backbone's or drafter's name."""
 """Our packages beside this one, whose names a user's own files may have too."""
 
 
@@ -128,6 +150,7 @@ def declare_all() -> None:
     TASKS.declare(_named_by_file(importlib.import_module("tasks")))
     BACKBONES.declare(ADAPTERS)
     KERNELS.declare(KERNEL_MODULES)
+    LAYOUTS.declare(LAYOUT_MODULES)
     ENGINES.declare({name: f"harness.engines.{name}" for name in ENGINE_NAMES})
 
 
@@ -157,16 +180,46 @@ def shipped(name: str) -> Path:
     return Path(__file__).parent / "backbones" / "weights" / name
 
 
+def plain(backbone: str) -> str:
+    """A backbone's name without parameters: ``smollm2-135m:weights=int4`` becomes ``smollm2-135m``."""
+    name, colon, tail = backbone.rpartition(":")
+    return name if colon and PAIRS.fullmatch(tail) else backbone
+
+
+def trained(name: str) -> Path:
+    """The folder of a component that a recipe for any backbone has trained, or will train."""
+    cache = Path(os.environ.get("STRIDE_CACHE") or Path.home() / ".cache" / "stridebench")
+    return cache / "trained" / re.sub(r"[^\w.=+-]", "-", name)
+
+
+def general(kind: str, name: str) -> tuple[str, tuple[int, int] | None] | None:
+    """The recipe for any backbone that trains a component, and the layers that its name states; None: there is none."""
+    match = re.fullmatch(r"(.+)-l(\d+)-(\d+)", name)
+    recipe_name = match[1] if match else name
+    if recipe_name not in GENERAL.get(kind, ()):
+        return None
+    return recipe_name, (int(match[2]), int(match[3])) if match else None
+
+
+def general_command(kind: str, name: str, backbone: str) -> str | None:
+    """The command that trains a component for a backbone on data of the user; None: no recipe does."""
+    part = general(kind, name)
+    if part is None:
+        return None
+    layers = f" --set 'layers={list(part[1])}' --out {trained(f'{name}-{backbone}')}" if part[1] else ""
+    return f"stride train {part[0]} --backbone {backbone} --data FILE{layers}"
+
+
 def find_component(name: str, backbone: str = "") -> Path | None:
     """The folder of a trained component, whatever it was trained for; NAME-BACKBONE is preferred to NAME."""
-    own = f"{name}-{backbone}" if backbone else name
-    places = (shipped(own), shipped(name), Path(name).expanduser())
-    return next((folder for folder in places if (folder / "config.json").is_file()), None)
+    own = f"{name}-{plain(backbone)}" if backbone else name
+    places = (shipped(own), trained(own), shipped(name), Path(name).expanduser())
+    return next((folder for folder in places if any((folder / file).is_file() for file in COMPONENT_FILES)), None)
 
 
 def recipe(kind: str, name: str, backbone: str = "") -> str | None:
     """The recipe that trains a component for a backbone; None: there is none."""
-    names = TRAINED.get(kind, ())
+    names, backbone = TRAINED.get(kind, ()), plain(backbone)
     own = f"{name}-{backbone}" if backbone else name
     serves = backbone in ("", *SERVED.get(kind, ()))
     return own if own in names else name if name in names and serves else None

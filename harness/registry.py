@@ -38,13 +38,15 @@ class Registry(Generic[T]):
         self._modules.update(modules)
 
     def register(self, name: str) -> Callable[[T], T]:
-        """Decorator: register under a lower_snake_case name (``-`` and ``.`` in backbones and recipes).
+        """Decorator: register under a lower_snake_case name (``-`` and ``.`` in backbones, layouts and recipes).
 
         Raises:
             ContractError: the name is taken by another object.
         """
 
-        if not re.fullmatch(r"[a-z][a-z0-9_.-]*" if self.kind in ("backbone", "recipe") else r"[a-z][a-z0-9_]*", name):
+        if not re.fullmatch(
+            r"[a-z][a-z0-9_.-]*" if self.kind in ("backbone", "layout", "recipe") else r"[a-z][a-z0-9_]*", name
+        ):
             raise ContractError(f"the {self.kind} name {name!r} is not lower_snake_case; rename it")
 
         def add(item: T) -> T:
@@ -161,6 +163,9 @@ METHODS: Registry[type[Any]] = Registry("method", "stridebench.methods")
 TASKS: Registry[type[Any]] = Registry("task", "stridebench.tasks")
 BACKBONES: Registry[Any] = Registry("backbone", "stridebench.backbones")
 RECIPES: Registry[Any] = Registry("recipe", "stridebench.recipes")
+GENERAL_RECIPES: Registry[Any] = Registry("recipe", "stridebench.general_recipes")
 ALTERNATIVES: Registry[Any] = Registry("alternative", "stridebench.alternatives")
 KERNELS: Registry[Any] = Registry("kernel", "stridebench.kernels")
 ENGINES: Registry[type[Any]] = Registry("engine", "stridebench.engines")
+PICTURE_SCORERS: Registry[Any] = Registry("scorer", "stridebench.scorers")
+LAYOUTS: Registry[type[Any]] = Registry("layout", "stridebench.layouts")

@@ -41,6 +41,7 @@ class GSD(Method[JacobiWindow]):
         gap: largest difference of probability.
         reach: largest distance of embeddings, as a share of the mean distance of two codes. inf leaves embeddings out,
             as the released code does above 10,000 codes.
+        absolute: reach is a distance in the tokenizer's own units, as released (0.5).
     """
 
     window: int = 16
@@ -48,6 +49,7 @@ class GSD(Method[JacobiWindow]):
     width: int = 7
     gap: float = 0.15
     reach: float = 0.5
+    absolute: bool = False
 
     source = "So et al. 2025, released code"
     exact_at = "width = 0"
@@ -88,7 +90,7 @@ class GSD(Method[JacobiWindow]):
         vocabulary, codebook = run.capabilities.vocabulary, run.capabilities.codebook
         assert codebook is not None
         near = x.new_zeros(len(x), vocabulary, dtype=torch.bool)
-        near[:, ids] = near_codes(codebook, codes_of(ids, x, vocabulary), self.reach)
+        near[:, ids] = near_codes(codebook, codes_of(ids, x, vocabulary), self.reach, self.absolute)
         return near
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +85,8 @@ def _notes(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[str
     failed = requests[requests["status"] != "ok"]
     for fault, rows in failed.groupby("fault"):
         yield f"{len(rows)} x {fault}: {rows['error'].iloc[0]}"
+    if meta.get("role") == "speculative" and len(drafts := requests["drafted"].dropna()) and not drafts.sum():
+        yield "nothing was drafted, so this was a plain decode"
     counters = meta.get("counters") or {}
     if counters.get("problem"):
         yield f"counters: {counters['problem']}"
@@ -169,13 +171,13 @@ def audits(frame: pd.DataFrame, console: Console) -> None:
     print_table(TextTable("audit of the engines' tokens", columns, rows, []), console)
 
 
-def write(frame: pd.DataFrame, folder: Path) -> list[Path]:
-    """Write engines.md and engines.csv; returns the files, none where there is no engine."""
+def write(frame: pd.DataFrame, folder: Path, more: Sequence[TextTable] = ()) -> list[Path]:
+    """Write engines.md, with further tables, and engines.csv; returns the files, none where there is no engine."""
     if frame.empty:
         return []
     folder.mkdir(parents=True, exist_ok=True)
     lines: list[str] = []
-    for table in text_tables(frame):
+    for table in (*text_tables(frame), *more):
         lines += [f"### {table.title}", "", *markdown_lines([c.title for c in table.columns], table.rows), ""]
         lines += [*(f"- {note}" for note in table.notes), ""]
     files = [folder / "engines.md", folder / "engines.csv"]

@@ -373,7 +373,7 @@ def _disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | 
     flags, cause = [], row.pop("disturbed_by")
     if base is not None and floor is not None:
         against_itself = stats.median_ratio(token_ms(base.totals), token_ms(floor.totals))
-        if against_itself is not None and _unlike_itself(against_itself):
+        if against_itself is not None and unlike_itself(against_itself):
             flags.append(f"disturbed timing: autoregressive against itself is {against_itself.estimate:.2f}x")
     if row["disturbed_steps"] > WAITING_STEPS:
         flags.append(f"disturbed timing: {cause} in {row['disturbed_steps']:.0%} of the steps")
@@ -387,7 +387,7 @@ def _disturbed_flags(row: Row, base: FinishedCell | None, floor: FinishedCell | 
     return flags
 
 
-def _unlike_itself(ratio: stats.Interval) -> bool:
+def unlike_itself(ratio: stats.Interval) -> bool:
     """Whether the speed-up of a decoding over itself shows that intervals of this run are too short, or worse."""
     excluded = ratio.low is not None and ratio.high is not None and (ratio.low > UNEQUAL or ratio.high < 1 / UNEQUAL)
     return excluded or not 1 / DISTURBED <= ratio.estimate <= DISTURBED

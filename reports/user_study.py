@@ -160,11 +160,13 @@ class Votes:
         label: the cell, as in tables.
         votes: number of answers that chose it.
         share: its share of all answers, with an interval over participants.
+        cell: its id.
     """
 
     label: str
     votes: int
     share: stats.Interval | None
+    cell: str = ""
 
 
 @dataclass(frozen=True)
@@ -202,7 +204,7 @@ def tally(key: Path, answers: Sequence[Path]) -> Tally:
     votes = []
     for cell, label in study.labels.items():
         voted = cell_chosen == cell
-        votes.append(Votes(label, int(voted.sum()), stats.mean(voted.astype(float)) if choices else None))
+        votes.append(Votes(label, int(voted.sum()), stats.mean(voted.astype(float)) if choices else None, cell))
     return Tally(len(chosen), len(study.cases) * len(chosen) - len(choices), tuple(votes))
 
 

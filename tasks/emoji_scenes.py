@@ -117,7 +117,7 @@ class EmojiScenes(Task):
 
         - The share of right pictures in each family, and ``families``, the mean of the six.
         - ``swapped``: ``overall`` of each picture for the next prompt of its family. A model that reads its prompt
-          satisfies the other prompt by chance only.
+          satisfies the other prompt by chance only. Absent where no family has two prompts that differ.
         """
         results = [geneval.Result(one.prompt.category, one.prompt.id, one.scores["overall"] == 1) for one in outputs]
         families = {FAMILIES[name]: score for name, score in geneval.summary(results).items()}
@@ -125,14 +125,15 @@ class EmojiScenes(Task):
         far = {name: partial(self._distance, net=net) for name, net in NETS.items() if name in names}
         rest = [name for name in names if name not in NETS]
         others = images.score(rest, outputs, images.Settings(weights=self.weights), far)
-        return {**families, "swapped": self._swapped(outputs), **others}
+        swapped = self._swapped(outputs)
+        return {**families, **({} if swapped is None else {"swapped": swapped}), **others}
 
     def _distance(self, picture_set: PictureSet, settings: images.Settings, net: type[FeatureNet]) -> SetScore:
         network = net.open(settings.weights)
         real = self.reference(max(len(picture_set.pictures), network.enough))
         return frechet(picture_set.pictures, real, network, failures=picture_set.failures)
 
-    def _swapped(self, outputs: Sequence[Scored]) -> SetScore:
+    def _swapped(self, outputs: Sequence[Scored]) -> SetScore | None:
         families: dict[str, list[Prompt]] = {}
         for prompt in sorted(
             {one.prompt.id: one.prompt for one in outputs}.values(), key=lambda p: int(p.data["index"])
@@ -142,9 +143,7 @@ class EmojiScenes(Task):
         after = {prompt.id: other for prompt, other in pairs if prompt.data["asked"] != other.data["asked"]}
         order = sorted((one for one in outputs if one.prompt.id in after), key=lambda s: (s.prompt.id, s.repetition))
         met = [self.score(after[one.prompt.id], one.output, ())["overall"] for one in order]
-        if not met:
-            return SetScore(None, 0, reason="no family has two prompts that ask for different things")
-        return mean([one.prompt.id for one in order], met)
+        return mean([one.prompt.id for one in order], met) if met else None
 
     def _detected(self, output: Output) -> list[DetectedObject]:
         from tasks.metrics.detector import find, shipped

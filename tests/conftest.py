@@ -39,7 +39,7 @@ hypothesis.settings.register_profile("stride", deadline=None, derandomize=True)
 hypothesis.settings.load_profile("stride")
 
 
-ON_REQUEST = ("audit", "browser", "faults")
+ON_REQUEST = ("audit", "browser", "engines", "faults")
 """Marks of tests that run only where ``-m`` names their mark."""
 
 

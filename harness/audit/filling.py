@@ -22,10 +22,12 @@ class Filling(NamedTuple):
     Attributes:
         tokens: the id at each of them, N.
         logits: of the last pass over the position before it, made before it was filled; None where N is 0.
+        unseen: positions that were filled without such a pass, and at which more than one token is allowed.
     """
 
     tokens: list[int]
     logits: Float[Tensor, "N V"] | None
+    unseen: int = 0
 
 
 def filling_of(canvas: Canvas, history: Sequence[Read | Filled]) -> Filling:
@@ -37,6 +39,7 @@ def filling_of(canvas: Canvas, history: Sequence[Read | Filled]) -> Filling:
     """
     latest: dict[int, Float[Tensor, " V"]] = {}
     tokens: list[int] = []
+    grid, unseen = canvas.capabilities.grid, 0
     rows: list[Float[Tensor, " V"]] = []
     for event in history:
         if isinstance(event, Read):
@@ -47,4 +50,6 @@ def filling_of(canvas: Canvas, history: Sequence[Read | Filled]) -> Filling:
             known = [position for position in event.tokens if position in latest]
             tokens += [event.tokens[position] for position in known]
             rows += [latest[position] for position in known]
-    return Filling(tokens, torch.stack(rows) if rows else None)
+            others = [position for position in event.tokens if position not in latest]
+            unseen += sum(grid is None or grid.forced(position) is None for position in others)
+    return Filling(tokens, torch.stack(rows) if rows else None, unseen)

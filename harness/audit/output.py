@@ -17,7 +17,7 @@ from harness.core.models import Models
 from harness.core.sampling import Sampling, warp
 from harness.core.session import Session
 from harness.core.task import Prompt
-from harness.errors import UsageError
+from harness.errors import ContractError, UsageError
 
 UNGUIDED = "self:guidance=1"
 """The variant of a backbone that is not guided, by its name as a drafter."""
@@ -85,8 +85,13 @@ def bets_on(
         plain_logits: of the target without its guidance.
 
     Raises:
-        UsageError: T = 0. ContractError: an alternative of a package breaks the contract.
+        UsageError: T = 0. ContractError: an alternative of a package breaks the contract, or logits are not finite.
     """
+    if not torch.isfinite(logits.amax(-1)).all():  # -inf stands for a token that is not allowed
+        raise ContractError(
+            "the logits of the target are NaN or infinite, so no token can be held against them: check the weights, or "
+            "audit in fp32 or bf16"
+        )
     start, parts = len(context) - len(logits), []
     for first in range(0, len(logits), ROWS):
         laws = laws_of(logits[first : first + ROWS], sampling, margin)

@@ -98,6 +98,25 @@ def audit(outputs: Sequence[Bets], cells: int = 1) -> Audit:
     )
 
 
+def evidence_path(outputs: Sequence[Bets]) -> list[tuple[int, float]]:
+    """Audited tokens, and natural log of the e-value, after each output of a sampler in turn; the last is its audit's.
+
+    Raises:
+        UsageError: there is no output.
+    """
+    together = added_up(outputs)
+    columns = {name: index for index, name in enumerate(together.names)}
+    gains = np.zeros((len(outputs), len(columns)))
+    for row, bets in zip(gains, outputs, strict=True):
+        row[[columns[name] for name in bets.names]] = bets.gains
+    tokens = np.cumsum([bets.tokens for bets in outputs])
+    wealth = newton_path(np.array(together.tilts)) if together.tilts else np.zeros((0, 0))
+    started = np.vstack([np.zeros((1, wealth.shape[1])), wealth])
+    log_e = np.minimum(mixture(gains.cumsum(0), started[tokens]), LARGEST)
+    log_e[np.cumsum([bets.impossible for bets in outputs]) > 0] = LARGEST
+    return [(int(count), float(value)) for count, value in zip(tokens, log_e, strict=True)]
+
+
 def visible_distances(bets: Bets, threshold: float) -> dict[str, float | None]:
     """For each kind of bias, the least total variation a token that passes the threshold in 9 of 10 audits.
 

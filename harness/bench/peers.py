@@ -13,6 +13,7 @@ import torch
 
 from harness.bench import scale
 from harness.bench.paired import LOOKUP, PAIRS, Result, Settings, at_most, build, compare, decoded, in_turn, prompt_ids
+from harness.bench.quantized import quantized
 from harness.bench.startup import startup
 from harness.bench.trees import fastest, large
 from harness.bench.windows import windows
@@ -132,8 +133,11 @@ BENCHMARKS: dict[str, Callable[[str, Settings], Result]] = {
 }
 NAMED = {
     "windows bf16": windows("bf16"),
+    "quantized int8": quantized("int8"),
+    "quantized int4": quantized("int4"),
     **scale.BENCHMARKS,
     "startup list": startup(("list",), 1.0),
     "startup dry run": startup(("run", "quick", "--dry-run"), 1.5),
 }
-"""Benchmarks that run only when they are named: windows stores what it measures, the others time no decoding."""
+"""Benchmarks that run only when they are named: windows stores what it measures, quantized loads a model twice, the
+others time no decoding."""

@@ -9,8 +9,11 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from itertools import chain
+from math import ceil
 from pathlib import Path
 from typing import Any
 
@@ -18,16 +21,18 @@ import pandas as pd
 
 from harness.bench.paired import Result, Settings, at_least
 from harness.errors import UsageError
-from harness.plan.cells import Plan, expand
+from harness.plan.cells import Cell, Plan, expand
 from harness.plan.suite import resolve_again
 from harness.record import stats
 from harness.record.columns import Record, Sample, Step
 from harness.record.store import Store
 from harness.run.executors import serial
 from harness.run.options import Options
-from harness.run.pools.pool import run_on, setup_of
-from harness.run.pools.ray import RayPool
+from harness.run.pools.pool import Ended, Pool, run_on, setup_of
+from harness.run.pools.ray import RayPool, connect
 from harness.run.pools.settings import check
+from harness.run.pools.slurm import SlurmPool
+from harness.run.pools.units import Unit
 
 MATRIX = 10_000
 SAMPLES, CELLS = 100_000, 100
@@ -136,34 +141,116 @@ def _paged_record(number: int, draws: random.Random) -> Record:
     return Record(sample, tuple(steps))
 
 
-def executors(name: str, settings: Settings) -> Result:
-    """Cells a minute of two Ray workers over those of one, Ray's start and that of the workers apart."""
+def executors_ray(name: str, settings: Settings) -> Result:
+    """Cells a minute of two Ray workers over those of one, Ray's start and that of the workers apart.
+
+    Both pools stay: they take turns, each at the same cells of its own run. What they do first starts them and is left
+    out.
+    """
+    plan = pooled_plan(settings.pairs + 1)
+    ray = connect(None, cpus=3)
+    try:
+        with tempfile.TemporaryDirectory() as folder, ExitStack() as pools:
+            sides = [_Side(plan, Path(folder) / str(workers), workers, pools) for workers in (2, 1)]
+            rounds = []
+            for index, block in enumerate(blocks(plan)):
+                order = sides if index % 2 else sides[::-1]
+                seconds = {side.workers: side.seconds(block) for side in order}
+                rounds.append([60 * len(block) / seconds[workers] for workers in (2, 1)])
+    finally:
+        ray.shutdown()
+    return speedup(name, plan, rounds[1:], settings.pairs)
+
+
+class _Side:
+    """A pool that stays, and the run whose cells it does."""
+
+    def __init__(self, plan: Plan, path: Path, workers: int, pools: ExitStack) -> None:
+        self.workers, self._plan = workers, plan
+        self._store = Store.create(path, {**plan.manifest(), "provenance": {}})
+        self._options = replace(Options(), executor=check("ray", {"workers": workers}))
+        self._pool = RayPool(plan, setup_of(plan, self._store, self._options), self._options.executor)
+        pools.callback(self._pool.close)
+
+    def seconds(self, block: Sequence[Cell]) -> float:
+        """From the submission of some cells to the seal of the last one."""
+        begin = time.time()
+        run_on(_Open(self._pool), replace(self._plan, cells=tuple(block)), self._store, self._options, 0)
+        return max(_seals(self._store, block)) - begin
+
+
+@dataclass
+class _Open(Pool):
+    """A pool that a run leaves open."""
+
+    pool: Pool
+
+    def submit(self, units: Sequence[Unit]) -> None:
+        self.pool.submit(units)
+
+    def wait(self) -> Iterable[Ended]:
+        return self.pool.wait()
+
+    def close(self) -> None:
+        """Nothing: the next cells follow."""
+
+
+def executors_slurm(name: str, settings: Settings) -> Result:
+    """Cells a minute of two jobs of submitit's local executor over those of one job, their start apart."""
+    plan = pooled_plan(1)
+    rounds = []
+    for pair in range(settings.pairs):
+        rates = {workers: _rate(plan, workers) for workers in ((2, 1) if pair % 2 else (1, 2))}
+        rounds.append([rates[2], rates[1]])
+    return speedup(name, plan, rounds, settings.pairs)
+
+
+def _rate(plan: Plan, workers: int) -> float:
+    """Cells a minute, from the moment when each job has sealed a cell to the last seal."""
+    with tempfile.TemporaryDirectory() as folder:
+        store = Store.create(Path(folder) / "run", {**plan.manifest(), "provenance": {}})
+        units = ceil(len(plan.runnable) / workers)
+        chosen = check("slurm", {"cluster": "local", "units": units, "poll_s": 0.1})
+        options = replace(Options(), executor=chosen)
+        pool = SlurmPool(plan, setup_of(plan, store, options), chosen, Path(folder) / "jobs")
+        run_on(pool, plan, store, options, 0)
+        times = sorted(_seals(store, plan.runnable))
+    return 60 * (len(times) - workers) / (times[-1] - times[workers - 1])
+
+
+def pooled_plan(blocks: int) -> Plan:
+    """Blocks of sixteen cells, equal in work: a block has four temperatures near 1, which no other block has."""
     backbone, tokens = POOLED
-    methods = [{"name": "sjd", "window": list(range(2, 18))}]
-    plan = plan_of(
-        methods=methods, backbones=[backbone], tasks=[{"name": "emoji_scenes", "limit": 8}], temperature=[1.0],
-        max_new_tokens=tokens, threads=1, timing=False,
+    temperatures = [1 + number / 10_000 for number in range(4 * blocks)]
+    return plan_of(
+        methods=[{"name": "sjd", "window": [4, 8]}], backbones=[backbone], tasks=[{"name": "emoji_scenes", "limit": 1}],
+        temperature=temperatures, max_new_tokens=tokens, threads=1, timing=False,
     )  # fmt: skip
-    rounds = [(_rate(plan, 2), _rate(plan, 1)) for _ in range(settings.pairs)]
+
+
+def blocks(plan: Plan) -> list[list[Cell]]:
+    """The blocks of a ``pooled_plan``."""
+    by_temperature: dict[float, list[Cell]] = {}
+    for cell in plan.runnable:
+        by_temperature.setdefault(cell.sampling.temperature, []).append(cell)
+    parts = list(by_temperature.values())
+    return [list(chain.from_iterable(parts[at : at + 4])) for at in range(0, len(parts), 4)]
+
+
+def _seals(store: Store, cells: Iterable[Cell]) -> list[float]:
+    return [(store.path / "cells" / cell.id / "cell.json").stat().st_mtime for cell in cells]
+
+
+def speedup(name: str, plan: Plan, rounds: Sequence[Sequence[float]], pairs: int) -> Result:
+    """The median ratio of the rates of two workers and of one, and whether it reaches 1.7."""
     index = pd.MultiIndex.from_product([range(len(rounds)), [0]], names=["prompt", "repetition"])
     two, one = (pd.Series(side, index) for side in zip(*rounds, strict=True))
     interval = stats.median_ratio(two, one)
     assert interval is not None
-    verdict = at_least(interval.low, interval.high, 1.7, settings.pairs)
-    note = f"cells a minute of two workers and of one; {len(plan.cells)} cells on {backbone}"
+    note = f"cells a minute of two workers and of one; {len(plan.cells)} cells on {POOLED[0]}"
+    verdict = at_least(interval.low, interval.high, 1.7, pairs)
     figures = two.median(), one.median(), interval.estimate, interval.low, interval.high
-    return Result(name, *figures, "cells/min", ">= 1.7", verdict, settings.pairs, note)
-
-
-def _rate(plan: Plan, workers: int) -> float:
-    """Cells a minute, from the first cell that is sealed to the last."""
-    with tempfile.TemporaryDirectory() as folder:
-        store = Store.create(Path(folder) / "run", {**plan.manifest(), "provenance": {}})
-        chosen = check("ray", {"workers": workers})
-        options = replace(Options(), executor=chosen)
-        run_on(RayPool(plan, setup_of(plan, store, options), chosen), plan, store, options, 0)
-        times = sorted((store.path / "cells" / cell / "cell.json").stat().st_mtime for cell in store.cells())
-    return 60 * (len(times) - workers) / (times[-1] - times[workers - 1])
+    return Result(name, *figures, "cells/min", ">= 1.7", verdict, pairs, note)
 
 
 def _limit(name: str, value: float, goal: float, unit: str, note: str) -> Result:
@@ -176,5 +263,6 @@ BENCHMARKS: dict[str, Callable[[str, Settings], Result]] = {
     "scale folder": opening,
     "scale cell": a_cell,
     "scale pages": pages,
-    "executors ray": executors,
+    "executors ray": executors_ray,
+    "executors slurm": executors_slurm,
 }

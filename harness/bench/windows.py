@@ -1,24 +1,21 @@
-"""Time of a pass by its number of rows, from decodes with trees of several sizes; stored for `harness.core.costs`."""
+"""Times of passes by their rows, and of the drafters that size trees by them; stored for `harness.core.costs`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
-from harness.bench import costs
-from harness.bench.paired import Result, Settings, build, decoded, prompt_ids
-from harness.bench.trees import Rival
+import torch
+
+from harness.bench.paired import Result, Settings, build, prompt_ids
 from harness.core.backbone import Backbone
 from harness.core.costs import Costs, costs_file, write_costs
-from harness.core.method import Method
+from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
-from harness.record.columns import Step
+from harness.run.passes import Threads, drafter_costs, measure
 
-NODES = (1, 2, 4, 8, 16, 32, 60)
-"""Sizes of trees. A tree of n nodes is read in n + 1 rows."""
-MEASURED = (("eagle2", "eagle1"), ("eagle3", "eagle3"))
-"""Methods that can size their trees by measured costs, each with its drafter."""
-PROMPTS = 4
+MEASURED = ("eagle2", "eagle3")
+"""Methods that can size their trees by measured costs."""
 
 
 def windows(dtype: str) -> Callable[[str, Settings], Result]:
@@ -30,36 +27,31 @@ def windows(dtype: str) -> Callable[[str, Settings], Result]:
 
     def act(name: str, settings: Settings) -> Result:
         backbone = presets.load(settings.backbone, dtype)
-        prompts = prompt_ids(backbone, min(PROMPTS, settings.pairs))
-        tables: dict[str, Costs] = {}
-        missing: WeightsError | UsageError | None = None
-        for method, part in MEASURED:
-            try:
-                Rival(method, {"features": part}).load(backbone)
-            except (WeightsError, UsageError) as error:
-                missing = error
-                continue
-            tables[part] = costs.table(timed(backbone, method, part, prompts, settings.tokens))
-            write_costs(costs_file(backbone, part), tables[part])
-        if not tables:
-            assert missing is not None, "there is a method to look for"
-            raise missing
-        rows, ms = zip(*next(iter(tables.values())).target, strict=True)
-        times = ", ".join(f"{count} rows {time:.1f}" for count, time in zip(rows, ms, strict=True))
-        note = f"ours: {rows[-1]} rows, peer: {rows[0]}; {times}; kept for {', '.join(tables)}"
-        return Result(name, ms[-1], ms[0], ms[-1] / ms[0], None, None, "ms", "", "", len(prompts), note)
+        prompt = Prompt("windows", tokens=tuple(prompt_ids(backbone, 1)[0]))
+        passes = measure(backbone, prompt, Threads(torch.get_num_threads(), choose=False), busy=False)
+        drafters = stored(backbone, prompt, passes.rows)
+        rows, ms = zip(*passes.rows, strict=True)
+        times = ", ".join(f"{count} rows {time:.1f}" for count, time in passes.rows)
+        note = f"ours: {rows[-1]} rows, peer: {rows[0]}; {times}; kept for {', '.join(drafters)}"
+        return Result(name, ms[-1], ms[0], ms[-1] / ms[0], None, None, "ms", "", "", 1, note)
 
     return act
 
 
-def timed(
-    backbone: Backbone, method: str, part: str, prompts: list[list[int]], tokens: int
-) -> Iterator[tuple[int, Step]]:
-    """Steps of decodes with a tree of each size and without one, each without its first step; see `costs.table`."""
-    plain: list[tuple[int, Method[object]]] = [(0, build("autoregressive", {}))]
-    for nodes in NODES:
-        width = min(nodes, 10)
-        plain.append((width, build(method, {"features": part, "depth": 2, "width": width, "nodes": nodes})))
-    for width, decoder in plain:
-        for ids in prompts:
-            yield from ((width, step) for step in decoded(decoder, backbone, ids, tokens, True).steps[1:])
+def stored(backbone: Backbone, prompt: Prompt, rows: tuple[tuple[int, float], ...]) -> list[str]:
+    """The drafters that are here, each with its table measured and stored."""
+    drafters: list[str] = []
+    missing: WeightsError | UsageError | None = None
+    for name in MEASURED:
+        method = build(name, {"sizing": "measured"})
+        try:
+            tables = drafter_costs(backbone, lambda drafter: presets.drafter(backbone, drafter), method, prompt)
+        except (WeightsError, UsageError) as error:
+            missing = error
+            continue
+        for drafter, table in tables.items():
+            write_costs(costs_file(backbone, drafter), Costs(rows, table))
+            drafters.append(drafter)
+    if not drafters and missing is not None:
+        raise missing
+    return drafters

@@ -26,6 +26,7 @@ from harness.errors import UsageError, printable_line
 from harness.plan import presets
 from harness.record.store import Store
 from harness.registry import BACKBONES, KERNELS
+from harness.run.auditing import MASKED
 from harness.run.options import Options
 from harness.run.stored_audit import AuditedCell, audit_store
 from reports import text_table
@@ -77,7 +78,7 @@ def command(
     "visible TV" is the bias, in total variation a token, that would have been refuted in 9 of 10 audits of so many
     tokens: what is smaller may be there. A line of a file is {"prompt_ids": [1, 2], "output_ids": [3, 4]}.
 
-    Exit codes: 0 not refuted, 1 refuted, 4 inconclusive (too few tokens), 2 error.
+    Exit codes: 0 not refuted, 1 refuted, 4 inconclusive (too few tokens, or a cell that could not be audited), 2 error.
 
     \b
     stride audit runs/tonight
@@ -142,10 +143,11 @@ def _audit_run(run: Path, options: dict[str, Any], as_json: bool) -> None:
         emit({"run": str(run), "cells": [facts_of(row) for row in rows]})
     else:
         _print(rows)
-    claiming = [row.audit.verdict for row in rows if row.claim.name == "SAME_LAW" and row.audit is not None]
+    claiming = [row for row in rows if row.claim.name == "SAME_LAW" and row.reason != MASKED]
+    verdicts = {"inconclusive" if row.audit is None else row.audit.verdict for row in claiming}
     if any(row.refuted for row in rows):
         raise SystemExit(1)
-    raise SystemExit(0 if claiming and set(claiming) == {"not refuted"} else 4)
+    raise SystemExit(0 if verdicts == {"not refuted"} else 4)
 
 
 def _audit_tokens(path: Path, options: dict[str, Any], as_json: bool) -> None:

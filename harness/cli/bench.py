@@ -34,9 +34,10 @@ def command(only: str, pairs: int, tokens: int, threads: int, backbone: str, as_
     stride bench prompt_lookup --pairs 48
     stride bench trees
     stride bench windows                          what passes cost here, for methods with sizing: measured
+    stride bench quantized --pairs 24             weights in 8 and 4 bits beside bf16: speed, window, laws
     stride bench startup                          seconds of stride list and of a dry run
     stride bench scale                            a matrix of 10,000 cells, a folder of 100,000 samples, a cell
-    stride bench executors --pairs 24             two Ray workers against one
+    stride bench "executors ray"                  two Ray workers against one; "executors slurm": two local jobs
     stride bench overhead --json
     """
     declare_all()

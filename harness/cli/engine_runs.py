@@ -15,7 +15,8 @@ from harness.errors import RunIncomplete
 from harness.plan.cells import Plan
 from harness.record.store import Store
 from harness.run.serving.engines import Stopped
-from reports import engines
+from reports import crossover, engines, side_by_side
+from reports.text_table import print_table
 
 BROKEN = ("broken",)
 """Verdicts of an engine that end a run with code 1."""
@@ -27,12 +28,21 @@ PASSED = ("same tokens", "not refuted")
 def report(store: Store, as_json: bool) -> pd.DataFrame:
     """Write the engines' tables and print them; the rows."""
     frame = engines.summarise(store)
-    written = engines.write(frame, store.path / "report")
+    beside, crossovers = side_by_side.rows(store), crossover.text_tables(store)
+    written = [*engines.write(frame, store.path / "report", crossovers)]
+    written += side_by_side.write(beside, store.path / "report")
     store.publish("report")
     if not as_json:
         engines.terminal(frame, Console())
+        for table in [*([side_by_side.table(beside)] if store.manifest["cells"] and len(beside) else []), *crossovers]:
+            print_table(table, Console())
         click.echo("\n".join(f"wrote {path}" for path in written))
     return frame
+
+
+def engine_table(store: Store) -> pd.DataFrame:
+    """One row a cell of an engine (`reports.engines.summarise`)."""
+    return engines.summarise(store)
 
 
 def audited(store: Store, as_json: bool) -> int:

@@ -21,7 +21,6 @@ from harness.cli.main import emit
 from harness.cli.overrides import executor_values
 from harness.cli.run_progress import RunProgress
 from harness.errors import RunIncomplete, UsageError
-from harness.plan import presets
 from harness.plan.cells import Plan
 from harness.platform import contention
 from harness.platform.device import check_device
@@ -112,8 +111,9 @@ def perform(
     store = _store(plan, request, command)
     try:
         with stdout_on_stderr(), progress:
-            for line in _contention(plan, request):
-                progress.say(line)
+            busy = contention.busy(*contention.load_and_cores()) if request.executor == "serial" else None
+            if busy is not None:
+                progress.say(busy)
             fetch = not request.offline
             how = Options(request.allow_code_execution, request.device, fetch, progress, executor_options)
             if plan.cells:
@@ -125,18 +125,6 @@ def perform(
     finally:
         store.release()
     return store
-
-
-def _contention(plan: Plan, request: Request) -> list[str]:
-    """What will disturb the times of a run on this machine's cores."""
-    if request.executor != "serial":
-        return []
-    lines = [contention.busy(*contention.load_and_cores())]
-    if plan.suite.suite.threads is None and request.device == "cpu":
-        names = dict.fromkeys(cell.backbone for cell in plan.runnable)
-        sizes = {name: presets.resolve(name).size for name in names}
-        lines += [contention.too_many_threads(name, size, torch.get_num_threads()) for name, size in sizes.items()]
-    return [line for line in lines if line is not None]
 
 
 def check_finished(counts: Mapping[str, Any], frame: pd.DataFrame, store: Store) -> None:
@@ -234,15 +222,26 @@ def _report(report: results.RunReport, counts: Mapping[str, Any], options: dict[
         click.echo("\n".join(next_steps(report.frame, store.address)))
 
 
+def shortest_name(cell: str, cells: Sequence[str]) -> str:
+    """The first words of a cell's id that `stride show` takes for it."""
+    words = cell.split(".")
+    for count in range(1, len(words)):
+        short = ".".join(words[:count])
+        if sum(other.startswith(f"{short}.") for other in cells) == 1:
+            return short
+    return cell
+
+
 def next_steps(frame: pd.DataFrame, address: str) -> list[str]:
     """What a user can do with a finished run, as commands with what each is for."""
     done = frame[frame["status"] == "done"]
     methods = done[done["role"] == "method"]
     row = (methods if len(methods) else done).iloc[0]
+    cell = shortest_name(str(row["cell"]), list(frame["cell"]))
     place = Path(address)
     run = shlex.quote(str(place.relative_to(Path.cwd())) if place.is_relative_to(Path.cwd()) else address)
     steps = {
-        f"stride show {run} {shlex.quote(str(row['cell']))}": "one cell, its outputs and acceptance by depth",
+        f"stride show {run} {shlex.quote(cell)}": "one cell, its outputs and acceptance by depth",
         f"stride report {run}": "this table and its plots again",
     }
     if (done["temperature"] > 0).any():

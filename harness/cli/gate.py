@@ -15,12 +15,17 @@ from harness.cli.paths import LocalPath
 from harness.errors import UsageError
 from harness.record.store import Store
 from reports.gate import decision, rendering, replay
+from reports.gate import golden as golden_gate
 from reports.gate.baseline import check_content
+from reports.text_table import markdown_lines, number
 
 
 @click.command(name="gate")
 @click.argument("run", type=click.Path(path_type=Path), required=False)
-@click.option("--baseline", type=LocalPath(), required=True, help="File of `stride baseline make`.")
+@click.option("--baseline", type=LocalPath(), help="File of `stride baseline make`.")
+@click.option("--golden", type=LocalPath(), help="Instead: another tool's acceptance (`stride import`), for engines.")
+@click.option("--setting", default="", help="With --golden: which of its curves, such as thinking_on.")
+@click.option("--drafts", type=click.IntRange(1), help="With --golden: the draft length.")
 @click.option(
     "--margin",
     type=click.FloatRange(0, 1),
@@ -35,7 +40,10 @@ from reports.gate.baseline import check_content
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {verdict, rows, removed, added, notes}.")
 def command(
     run: Path | None,
-    baseline: Path,
+    baseline: Path | None,
+    golden: Path | None,
+    setting: str,
+    drafts: int | None,
     margin: float | None,
     min_prompts: int,
     replayed: bool,
@@ -64,7 +72,13 @@ def command(
     stride gate runs/tonight --baseline baseline.json
     stride gate runs/tonight --baseline baseline.json --margin 0.03 --junit gate.xml
     stride gate --replay --baseline baseline.json
+    stride gate runs/engines --golden golden.yaml --setting thinking_on --drafts 4
     """
+    if (baseline is None) == (golden is None):
+        raise UsageError("name a --baseline, or a --golden reference for engines, one of them")
+    if golden is not None:
+        raise SystemExit(_golden(run, golden, setting, drafts, margin, as_json))
+    assert baseline is not None, "one of the two is there"
     if run is None and not replayed:
         raise UsageError("name a run to test, or ask for --replay, which needs none")
     document = read_baseline(baseline)
@@ -81,6 +95,29 @@ def command(
     else:
         click.echo(rendering.markdown(result))
     raise SystemExit(result.exit_code)
+
+
+def _golden(run: Path | None, path: Path, setting: str, drafts: int | None, margin: float | None, as_json: bool) -> int:
+    """The engines of a run against one length; the exit code."""
+    if run is None:
+        raise UsageError("name a run with engines to hold against the reference")
+    rows = golden_gate.gate(Store.open(run), golden_gate.reference(path, setting, drafts), margin)
+    code = golden_gate.exit_code(rows)
+    if as_json:
+        emit(
+            {
+                "verdict": next(word for word, number in decision.EXIT.items() if number == code),
+                "rows": [asdict(row) for row in rows],
+            }
+        )
+        return code
+    titles = ["engine", "reference", "length a draft", "interval", "verdict"]
+    texts = [
+        [row.label, number(row.reference), number(row.length), f"{number(row.low)} to {number(row.high)}", row.verdict]
+        for row in rows
+    ]
+    click.echo("\n".join(markdown_lines(titles, texts)))
+    return code
 
 
 def write(result: decision.Result, store: Store | None, markdown: Path | None, junit: Path | None) -> None:

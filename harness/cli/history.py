@@ -8,6 +8,7 @@ import click
 
 from harness.cli.main import emit
 from harness.cli.paths import LocalPath
+from harness.platform.extras import optional
 from reports.history import report
 from reports.history.series import read, series
 
@@ -16,8 +17,9 @@ from reports.history.series import read, series
 @click.argument("folder", type=LocalPath(), metavar="DIR")
 @click.option("--metric", "metrics", multiple=True, help="Only this metric, such as acceptance; may be repeated.")
 @click.option("--out", type=LocalPath(), help="Folder of history.md and history.png. Default: DIR.")
+@click.option("--html", "pages", type=LocalPath(), help="Write a page for a browser into this folder instead.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {series}, each with its changes.")
-def command(folder: Path, metrics: tuple[str, ...], out: Path | None, as_json: bool) -> None:
+def command(folder: Path, metrics: tuple[str, ...], out: Path | None, pages: Path | None, as_json: bool) -> None:
     """Table and figure of each metric of each cell over the nights of a history, with its change points.
 
     A change is named with the commits before and after it. It is found on the third night after a step, and one odd
@@ -26,10 +28,18 @@ def command(folder: Path, metrics: tuple[str, ...], out: Path | None, as_json: b
     \b
     stride history nights
     stride history nights --metric acceptance --json
+    stride history nights --html site                   open site/index.html
     """
     results = report.findings([one for one in series(read(folder)) if not metrics or one.metric in metrics])
     if as_json:
         emit({"series": report.document(results)})
+        return
+    if pages is not None:
+        for module in ("plotly", "itables"):
+            optional(module, "a page for a browser", "html")
+        from reports.html import history
+
+        click.echo(f"wrote {history.write(results, str(folder), pages)}")
         return
     place = out or (folder if folder.is_dir() else folder.parent)
     place.mkdir(parents=True, exist_ok=True)

@@ -24,6 +24,8 @@ VERBS = {
     "fetch": "download and convert a backbone's weights, once",
     "run": "decode a suite's prompts with its methods, and store every step",
     "serve": "start an engine's server, wait until it answers, and stop it with its children",
+    "watch": "acceptance and latency of a running server over hours, and when they moved",
+    "import": "acceptance out of other tools' results, and their known flaws",
     "train": "train weights from a recipe: resumable, seeded, with its CPU hours",
     "report": "tables and a Pareto plot of a run",
     "new": "a package for a method of your own, whose tests pass",
@@ -33,6 +35,8 @@ VERBS = {
     "query": "SQL over the cells, samples and steps of any number of runs",
     "show": "one cell of a run, or one of its outputs",
     "view": "the pages of all runs of a folder, in a browser",
+    "export": "a cell's outputs, or engines' acceptance, in the layout of another tool",
+    "attach": "results of an official evaluation as scores of a cell",
     "study": "a questionnaire about the meshes of a run, and the count of its votes",
     "baseline": "store a run's counts, which a gate compares with",
     "gate": "pass, fail or inconclusive against a baseline, on counts",
@@ -49,14 +53,18 @@ VERBS = {
 
 GROUPS = {
     "First run": ("run", "report", "view", "show", "list", "fetch", "doctor"),
-    "Results": ("compare", "query", "history", "study"),
+    "Results": ("compare", "query", "history", "export", "attach", "study"),
     "Is it the same sampler": ("verify", "audit"),
-    "Engines": ("serve",),
+    "Engines": ("serve", "watch", "import"),
     "Gate": ("baseline", "gate", "nightly"),
     "Your own methods and weights": ("new", "train", "layers"),
     "Papers and costs": ("papers", "cost", "bench"),
 }
 """The verbs as `stride --help` shows them; a verb that no group names stands under "More"."""
+
+
+MODULES = {"import": "import_results"}
+"""Verbs whose module has another name."""
 
 
 class Verbs(click.Group):
@@ -69,7 +77,7 @@ class Verbs(click.Group):
         if cmd_name not in VERBS:
             return None
         check_packages()
-        module = importlib.import_module(f"harness.cli.{cmd_name}")
+        module = importlib.import_module(f"harness.cli.{MODULES.get(cmd_name, cmd_name)}")
         command: click.Command = module.command
         return command
 

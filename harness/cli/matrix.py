@@ -14,6 +14,10 @@ from harness.plan import contract, presets
 from harness.plan.compatibility import LACKS
 from harness.plan.outcomes import WORDS, Outcomes
 
+NARROWEST = 12
+"""Characters of a column of words, its border included."""
+MARKS = {"runs": "x", "needs a part": "p", "needs weights": "w", "cannot": "-"}
+
 
 def rows() -> list[dict[str, Any]]:
     """One row for each pair: its outcome, the reason, and the command that makes or fetches what is missing."""
@@ -29,18 +33,26 @@ def rows() -> list[dict[str, Any]]:
 
 
 def show(console: Console, pairs: list[dict[str, Any]]) -> None:
-    """Backbones with the same outcome for every method share a column; their names follow."""
+    """Backbones with the same outcome for every method share a column; their names follow.
+
+    Where the words do not fit beside each other, a column has a mark a method, and a legend follows.
+    """
     outcomes: dict[str, list[str]] = {}
     for row in pairs:
         outcomes.setdefault(row["backbone"], []).append(_short(row))
     alike: dict[tuple[str, ...], list[str]] = {}
     for backbone, column in outcomes.items():
         alike.setdefault(tuple(column), []).append(backbone)
+    methods = dict.fromkeys(row["name"] for row in pairs)
+    if len(alike) * NARROWEST + max(map(len, methods)) > console.width:
+        marked: dict[tuple[str, ...], list[str]] = {}
+        for words, backbones in alike.items():
+            marked.setdefault(tuple(MARKS.get(word, MARKS["cannot"]) for word in words), []).extend(backbones)
+        alike = marked
     table = Table(title="matrix", title_justify="left", header_style="bold")
     table.add_column("method", no_wrap=True)
     for index in range(len(alike)):
         table.add_column(_letter(index), overflow="fold")
-    methods = dict.fromkeys(row["name"] for row in pairs)
     for place, method in enumerate(methods):
         table.add_row(method, *(column[place] for column in alike))
     console.print(table)
@@ -50,6 +62,8 @@ def show(console: Console, pairs: list[dict[str, Any]]) -> None:
     for index, backbones in enumerate(alike.values()):
         names.add_row(_letter(index), ", ".join(backbones))
     console.print(names)
+    if any(column[0] in MARKS.values() for column in alike):
+        console.print(", ".join(f"{mark} {word}" for word, mark in MARKS.items()) + "; why: stride list matrix --json")
     counts = Counter(row["outcome"] for row in pairs)
     console.print(f"{len(pairs)} pairs: " + ", ".join(f"{counts[word]} {word}" for word in WORDS))
     _show_commands(pairs)

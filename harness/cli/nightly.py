@@ -49,7 +49,7 @@ def command(
     The folder holds runs/, baseline.json and history.jsonl. The first night that succeeds becomes the baseline. It runs
     the suite twice more with other seeds, so it takes three times as long. Without these A/A reruns (--reruns 0) the
     margin is 5 % by hand, and most figures of an unchanged system are inconclusive. `stride baseline make --force`
-    makes a new baseline, and `stride history` shows the series.
+    makes a new baseline, and `stride history` shows the series. Which losses a night sees stands in docs/gate.md.
 
     Exit codes: 0 pass, 1 fail (a claim is broken, a sample failed, or the gate fails), 2 error, 3 incomplete, 4
     inconclusive. The worst of run and gate counts.

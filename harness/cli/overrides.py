@@ -38,10 +38,10 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
         if not equals:
             raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set top_p=0.9")
         options[key] = f"--set {key}"
-        values[key] = _yaml(options[key], text)
+        values[key] = yaml_value(options[key], text)
     for key, option in ENTRIES.items():
         if arguments[key]:
-            values[key] = [_yaml(option, text) for text in arguments[key]]
+            values[key] = [yaml_value(option, text) for text in arguments[key]]
             options[key] = option
     if arguments["prompts"] is not None:
         if "tasks" in values:
@@ -53,7 +53,13 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
             sweep = list(arguments[key])
             values[key] = sweep if key == "temperature" or len(sweep) > 1 else sweep[0]
             options[key] = option
-    return Overrides(values, arguments["limit"], arguments["dtypes"], {key: options[key] for key in values})
+    return Overrides(
+        values,
+        arguments["limit"],
+        arguments["dtypes"],
+        {key: options[key] for key in values},
+        arguments.get("tiny", False),
+    )
 
 
 def executor_values(texts: Sequence[str]) -> dict[str, Any]:
@@ -67,7 +73,7 @@ def executor_values(texts: Sequence[str]) -> dict[str, Any]:
         key, equals, text = setting.partition("=")
         if not equals:
             raise UsageError(f"--executor-option {setting}: write KEY=VALUE, as in --executor-option workers=4")
-        values[key] = _yaml(f"--executor-option {key}", text)
+        values[key] = yaml_value(f"--executor-option {key}", text)
     return values
 
 
@@ -94,7 +100,8 @@ def suite_of(name: str | None, overrides: Overrides, words: Mapping[str, str] = 
     return from_options(overrides)
 
 
-def _yaml(option: str, text: str) -> Any:
+def yaml_value(option: str, text: str) -> Any:
+    """The value of an option that is YAML. UsageError: it is not."""
     try:
         return parse(text).data
     except yaml.YAMLError as error:

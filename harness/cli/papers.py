@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from functools import cache
 from typing import Any
 
 import click
@@ -10,12 +11,15 @@ from rich.console import Console
 from rich.table import Table
 
 from harness.cli.main import emit
+from harness.core.method import Method
 from harness.discover import declare_all
 from harness.plan import presets
 from harness.plan.compatibility import vocabulary
+from harness.plan.names import MethodUse
 from harness.plan.outcomes import Outcome, Outcomes
+from harness.plan.suite import load
 from harness.registry import METHODS
-from reports.papers.items import Item, items
+from reports.papers.items import Cells, Item, items
 
 WORDS = ("yes", "needs weights", "no")
 
@@ -55,9 +59,10 @@ def _short(why: str) -> str:
 def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
     """The outcome of an item: no where one of its cells cannot be made, else needs weights where one lacks some."""
     cells = [
-        outcomes.of(METHODS.get(cells.method)(**cells.options), presets.resolve(model))
+        outcomes.of(method, presets.resolve(model))
         for cells in item.cells
         for model in cells.models
+        for method in _settings(item.suite, cells, model)
     ]
     cells += [_size(model) for model in item.models]
     outcome, reason = _judged(item, cells)
@@ -68,15 +73,26 @@ def row(outcomes: Outcomes, paper: str, item: Item) -> dict[str, Any]:
     return {"paper": paper, "item": item.item, "outcome": outcome, "why": why}
 
 
+def _settings(suite: str, cells: Cells, model: str) -> list[Method[Any]]:
+    """A method as the item's suite runs it on a model; where that is no cell of the suite, with the item's options."""
+    uses = _uses(suite) if suite else ()
+    kind: type[Method[Any]] = METHODS.get(cells.method)
+    chosen = [use.method for use in uses if isinstance(use.method, kind) and use.backbones and model in use.backbones]
+    return chosen or [kind(**cells.options)]
+
+
+@cache
+def _uses(suite: str) -> tuple[MethodUse, ...]:
+    return load(suite).uses
+
+
 def _judged(item: Item, cells: list[Outcome]) -> tuple[str, str]:
     """The outcome, and why it is not yes."""
     if item.why:
         return "no", item.why
-    for word in ("cannot", "needs a part"):
-        reasons = [cell.command or str(cell.reason) for cell in cells if cell.word == word]
-        if reasons:
-            return "no", "; ".join(dict.fromkeys(reasons))
-    commands = dict.fromkeys(cell.command for cell in cells if cell.word == "needs weights")
+    if reasons := [str(cell.reason) for cell in cells if cell.word == "cannot"]:
+        return "no", "; ".join(dict.fromkeys(reasons))
+    commands = dict.fromkeys(cell.command for cell in cells if cell.word in ("needs weights", "needs a part"))
     return ("needs weights", "; ".join(commands)) if commands else ("yes", "")
 
 

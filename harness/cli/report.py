@@ -10,6 +10,7 @@ import click
 from rich.console import Console
 
 from harness.cli import engine_runs
+from harness.cli.evidence import evidence_of
 from harness.cli.main import emit
 from harness.cli.results import RunReport
 from harness.errors import UsageError
@@ -146,4 +147,4 @@ def write_pages(runs: tuple[Path, ...], folder: Path) -> Path:
         raise UsageError(f"{folder} holds a run; name another folder for its pages")
     from reports.html import page
 
-    return page.write([Store.open(run) for run in runs], folder)
+    return page.write([Store.open(run) for run in runs], folder, evidence_of)

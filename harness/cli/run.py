@@ -69,6 +69,7 @@ class Folder(click.Path):
     help="Run folder, or a URL such as s3://bucket/run. Default: runs/SUITE-TIME.",
 )
 @click.option("--resume", is_flag=True, help="Continue the run in --out (or the latest of this suite).")
+@click.option("--tiny", is_flag=True, help="Tiny models of random weights in place of published ones; see below.")
 @click.option("--dry-run", is_flag=True, help="List the cells, and why some are skipped; decode nothing.")
 @click.option("--device", default="cpu", show_default=True, help="A torch device, such as cuda.")
 @click.option(
@@ -96,6 +97,10 @@ def command(name: str | None, **options: Any) -> None:
 
     A cell is one method on one backbone, dtype, task and temperature.
 
+    --tiny tries a suite out without its models and data: published models become stand-ins of the same family, one
+    prompt of each benchmark comes with the package, and missing heads, drafters and adapters learn for a few steps.
+    Its figures mean nothing.
+
     \b
     stride run quick
     stride run quick --dry-run
@@ -105,6 +110,7 @@ def command(name: str | None, **options: Any) -> None:
     stride run --method sjd --method '{name: sjdpp, reuse: M}' --backbone tabular --task tabular -t 1
     stride run quick --batch 1 --batch 4                 four prompts at a time, and one
     stride run --backbone ./my-model --prompts mine.jsonl
+    stride run papers/sjdpp_real --tiny                  does the suite run from end to end
     stride run nightly --append history.jsonl --allow-code-execution
     """
     with stdout_on_stderr():  # methods and tasks of plugins are imported here
@@ -115,6 +121,10 @@ def command(name: str | None, **options: Any) -> None:
         return
     from harness.cli import execution  # reads and writes stores and draws plots: nothing for a dry run
 
+    if options["tiny"]:
+        from harness.cli.tiny_components import make
+
+        make(plan)
     execution.execute(plan, options)
 
 

@@ -16,10 +16,17 @@ _LOOPBACK = "127.0.0.1"
 @click.command(name="serve")
 @click.argument("name", required=False)
 @click.option("--model", default="", help="What it serves: a folder, a file or a name, as the engine takes it.")
-@click.option("--method", default="", help="How it speculates: a name of its file. Default: not at all.")
+@click.option(
+    "--method",
+    default="",
+    help="How it speculates: a name of its file, or synthetic=LENGTH, which accepts by chance. Default: not at all.",
+)
 @click.option("--host", default=_LOOPBACK, show_default=True, help="Address to listen on.")
 @click.option("--port", type=click.IntRange(1, 65535), help="Default: that of its file.")
-def command(name: str | None, model: str, method: str, host: str, port: int | None) -> None:
+@click.option(
+    "--wait", type=click.FloatRange(0, min_open=True), help="Seconds until it must answer. Default: its file's."
+)
+def command(name: str | None, model: str, method: str, host: str, port: int | None, wait: float | None) -> None:
     """Start a server, wait until it answers, and keep it until ^C; its children end with it.
 
     NAME is a server that came with the package, or the path of a YAML file with engine, command, port, health and
@@ -28,18 +35,20 @@ def command(name: str | None, model: str, method: str, host: str, port: int | No
     \b
     stride serve
     stride serve llama_cpp --model model.gguf --method ngram
+    stride serve vllm --model FOLDER --method synthetic=2.5
     stride serve mine.yaml --port 9000
     """
     if name is None:
         for known in launch.names():
-            click.echo(f"{known}: {', '.join(launch.declared(known).methods) or 'no methods'}")
+            click.echo(f"{known}: {', '.join(launch.declared(known).ways) or 'no methods'}")
         return
     server = launch.declared(name)
+    server = server if wait is None else server.model_copy(update={"wait_s": wait})
     at = port or server.port
     words = server.words(model, method, host, at)
     url = f"http://{_LOOPBACK if host == '0.0.0.0' else host}:{at}"
     signal.signal(signal.SIGTERM, _interrupt)
-    with launch.started(server, words, url, sys.stderr.buffer) as process:
+    with launch.started(server, words, url, sys.stderr.buffer, method) as process:
         click.echo(f"{server.engine} answers at {url}; ^C ends it")
         code = process.wait()
     raise SystemExit(0 if code == 0 else 1)

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from harness.cli.main import emit
 from harness.cli.show import match_cell
+from harness.core.task import SetScore
 from harness.record.store import Store
 from reports import text_table, user_study
 
@@ -49,15 +50,29 @@ def export(run: Path, cells: tuple[str, ...], cases: int, seed: int, out: Path |
 @command.command(name="tally")
 @click.argument("key", type=PATH)
 @click.argument("answers", nargs=-1, required=True, type=PATH, metavar="ANSWERS...")
+@click.option("--run", type=PATH, help="The run: its cells get their percent of the votes as the score user_study.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {participants, unanswered, votes: [...]}.")
-def tally(key: Path, answers: tuple[Path, ...], as_json: bool) -> None:
-    """Count the votes of all participants, one file each.
+def tally(key: Path, answers: tuple[Path, ...], run: Path | None, as_json: bool) -> None:
+    """Count the votes of all participants, one file each. With --run, reports of the run show them (US in XSpecMesh).
 
     \b
-    stride study tally runs/mine/study/key.json answers-*.json
+    stride study tally runs/mine/study/key.json answers-*.json --run runs/mine
     """
     votes = user_study.tally(key, answers)
+    if run is not None:
+        _keep(Store.open(run), votes)
     if as_json:
         emit(asdict(votes))
         return
     text_table.print_table(user_study.table(votes), Console())
+
+
+def _keep(store: Store, votes: user_study.Tally) -> None:
+    """Make the shares scores of the run's cells."""
+    for one in votes.votes:
+        if one.share is not None:
+            low, high = (None if bound is None else 100 * bound for bound in (one.share.low, one.share.high))
+            count = sum(other.votes for other in votes.votes)
+            score = SetScore(100 * one.share.estimate, count, votes.unanswered, low, high)
+            scores = store.meta(one.cell).get("set_scores") or {}
+            store.update(one.cell, set_scores={**scores, "user_study": asdict(score)})

@@ -14,10 +14,15 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from harness.cli.main import emit
-from harness.discover import load_recipes, shipped
+from harness.cli.overrides import yaml_value
+from harness.discover import declare_all, load_recipes, shipped, trained
 from harness.errors import UsageError
-from harness.registry import RECIPES
+from harness.plan import names
+from harness.platform.device import check_device
+from harness.registry import RECIPES, TASKS
 from harness.train import loop as training
+from harness.train.data import TaskPlan
+from harness.train.general import general
 
 EVERY_S = 30.0
 
@@ -30,6 +35,13 @@ EVERY_S = 30.0
 @click.option("--minutes", type=float, help="Stop after this time; the same command continues.")
 @click.option("--threads", default=1, show_default=True, help="CPU threads.")
 @click.option("--part", "parts", multiple=True, help="NAME=FOLDER: build on this result of the recipe NAME.")
+@click.option("--backbone", help="Train for this backbone; KIND is then medusa, eagle1, cross-regression, ...")
+@click.option("--data", metavar="FILE|TASK", help="With --backbone: prompts (.txt, .jsonl, .csv), or a task's entry.")
+@click.option(
+    "--set", "settings", multiple=True, metavar="KEY=VALUE", help="Of the recipe, or of its data: data.new=64."
+)
+@click.option("--device", default="cpu", show_default=True, help="With --backbone: where it runs, such as cuda.")
+@click.option("--dtype", default="bf16", show_default=True, help="With --backbone: its type.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {folder, finished, step, hours}.")
 def command(
     kind: str | None,
@@ -39,9 +51,18 @@ def command(
     minutes: float | None,
     threads: int,
     parts: tuple[str, ...],
+    backbone: str | None,
+    data: str | None,
+    settings: tuple[str, ...],
+    device: str,
+    dtype: str,
     as_json: bool,
 ) -> None:
     """Train the recipe NAME. KIND is backbone, drafter, heads, adapter, samplers or scorer.
+
+    With --backbone, KIND is a recipe for any backbone: medusa, blockwise, eagle1, eagle3, cross-regression,
+    xspecmesh-mlp or xspecmesh-cross. It learns from what the backbone writes after the prompts of --data. The result
+    goes where `stride run` looks for it, unless --out is given.
 
     After an interruption the same command continues from the last checkpoint, which is written every two minutes.
 
@@ -49,15 +70,74 @@ def command(
     stride train                          the recipes, their data and their CPU hours
     stride train backbone digits-s        a minute
     stride train backbone emoji-image --out trained/emoji-image --minutes 60
+    stride train medusa --backbone smollm2-135m --data prompts.jsonl --set heads=5
+    stride train cross-regression --backbone qwen2.5-7b --data gsm8k_7k --device cuda
     """
+    declare_all()
     load_recipes()
+    if backbone is not None:
+        _refuse(name, parts)
+        recipe = _general(str(kind), backbone, data, settings, device, dtype)
+        name, folder = f"{kind}-{backbone}", out or trained(f"{kind}-{backbone}")
+        _train(name, recipe, folder, {}, seed, minutes, threads, as_json)
+        return
+    if data is not None or settings:
+        raise UsageError("--data and --set belong to a recipe for any backbone; add --backbone NAME")
     if name is None:
         _show(kind, as_json)
         return
     recipe = _recipe(str(kind), name)
+    _train(name, recipe, out or Path("trained") / name, _parts(recipe, parts), seed, minutes, threads, as_json)
+
+
+def _refuse(name: str | None, parts: tuple[str, ...]) -> None:
+    if name is not None or parts:
+        raise UsageError("with --backbone write stride train KIND --backbone NAME --data FILE, without NAME and --part")
+
+
+def _general(
+    kind: str, backbone: str, data: str | None, settings: tuple[str, ...], device: str, dtype: str
+) -> training.Recipe:
+    """The recipe for a backbone that the options describe.
+
+    Raises:
+        UsageError: an option is missing or malformed.
+    """
+    if data is None:
+        raise UsageError("--data is missing: a file of prompts, or a task such as gsm8k_7k or '{name: coco, n: 500}'")
+    if device != "cpu":
+        check_device(device)
+    if Path(data).suffix in (".txt", ".jsonl", ".csv"):
+        entry: dict[str, Any] = {"name": "prompts", "file": data}
+    else:
+        read = yaml_value("--data", data)
+        entry = dict(read) if isinstance(read, dict) else {"name": str(read)}
+    task = TASKS.get(str(entry.pop("name", "")))
+    instance = names.build(task, data, entry)
+    if isinstance(instance, list):
+        raise UsageError(f"--data: {'; '.join(text for _, text in instance)}")
+    values = {}
+    for setting in settings:
+        key, equals, text = setting.partition("=")
+        if not equals:
+            raise UsageError(f"--set {setting}: write KEY=VALUE, as in --set heads=5")
+        values[key] = yaml_value(f"--set {key}", text)
+    plan = TaskPlan(TASKS.name_of(task), entry, device=device, dtype=dtype)
+    return general(kind, backbone, plan, values)
+
+
+def _train(
+    name: str,
+    recipe: training.Recipe,
+    folder: Path,
+    built: dict[str, Path],
+    seed: int,
+    minutes: float | None,
+    threads: int,
+    as_json: bool,
+) -> None:
+    """Train, and say where the result lies."""
     torch.set_num_threads(threads)
-    folder = out or Path("trained") / name
-    built = _parts(recipe, parts)
     with Watch(name, recipe.steps) as watch:
         try:
             result = training.train(name, recipe, folder, built, seed, minutes, watch)

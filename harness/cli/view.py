@@ -16,8 +16,8 @@ from harness.platform.extras import optional
 def command(folder: Path, port: int) -> None:
     """Serve a list of the runs of a folder and their pages to browsers on this machine, until ^C.
 
-    A page is written when it is asked for, and again when its run has new cells, so that a run can be followed. Runs
-    that are ticked in the list share a page. Nothing is written into the runs.
+    A page is written when it is asked for. The page of a run that goes on loads again when there is more of it. Runs
+    ticked in the list share a page, and cells ticked there are compared. Nothing is written into the runs.
 
     \b
     stride view
@@ -27,8 +27,9 @@ def command(folder: Path, port: int) -> None:
         optional(module, "a page for a browser", "html")
     if not folder.is_dir():
         raise UsageError(f"there is no folder {folder}; name one that holds runs")
+    from harness.cli.evidence import evidence_of
     from reports.html.server import serve
 
-    with serve(folder, port) as server:
+    with serve(folder, port, evidence_of) as server:
         click.echo(f"http://127.0.0.1:{server.server_port}/    ^C ends it")
         server.serve_forever()

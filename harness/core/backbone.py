@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 from jaxtyping import Float
 from torch import Tensor
+from torch.nn import functional
 
 from harness import deprecated
 from harness.core.cache import Cache
@@ -43,11 +44,17 @@ class TiedEmbeddings:
 
     Args:
         embed: row v is the first layer's input for id v.
-        unembed: raw logits are its products with normed rows.
+        unembed: raw logits are its products with normed rows, or with what ``lift`` makes of them.
+        lift: the layers of the head before its last product, F wide; None: there are none, and F is E.
     """
 
     embed: Float[Tensor, "V E"]
-    unembed: Float[Tensor, "V E"]
+    unembed: Float[Tensor, "V F"]
+    lift: Callable[[Tensor], Tensor] | None = None
+
+    def logits(self, rows: Float[Tensor, "*B E"]) -> Float[Tensor, "*B V"]:
+        """Raw logits of normed rows."""
+        return functional.linear(rows if self.lift is None else self.lift(rows), self.unembed)
 
 
 class Backbone(ABC):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
+import math
 import operator
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -34,9 +35,11 @@ class Draws(ABC):
 
     Attributes:
         emitted: leading positions that are emitted or of the prompt; the loop sets it before each step.
+        end: the position behind the last one of the output; set as ``emitted``.
     """
 
     emitted: int = 0
+    end: float = math.inf
 
     @abstractmethod
     def integers(self, n: int, high: int, stream: Stream) -> Int[Tensor, " n"]:
@@ -77,14 +80,15 @@ class Draws(ABC):
 
         Raises:
             ContractError: a key is a position that is emitted already. Its noise chose a token that the target has read
-                since, so a second race on it would not be independent of the distribution.
+                since, so a second race on it would not be independent of the distribution. Or it is no position of
+                the output, so that nothing would ever say that its noise is spent.
         """
 
     def race_keys(self, keys: Sequence[int]) -> list[int]:
-        """The keys of a race as plain ints, none of them emitted already.
+        """The keys of a race as plain ints: positions that are still to be emitted.
 
         Raises:
-            ContractError: a key is no whole number, or a position that is emitted already.
+            ContractError: a key is no whole number, or no such position.
         """
         try:
             positions = [operator.index(key) for key in keys]
@@ -94,6 +98,11 @@ class Draws(ABC):
             raise ContractError(
                 f"a race uses the noise of position {spent[0]}, and the first {self.emitted} positions are emitted "
                 f"already, so their noise is not fresh; use absolute positions from {self.emitted} on as keys"
+            )
+        if beyond := [position for position in positions if position >= self.end]:
+            raise ContractError(
+                f"a race uses the noise of position {beyond[0]}, and the output ends before position {self.end}, so "
+                f"that noise could be used again unnoticed; use absolute positions below it as keys"
             )
         return positions
 

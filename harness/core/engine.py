@@ -46,7 +46,7 @@ class EngineFault(StrideError):
 
     def __init__(self, kind: str, detail: str) -> None:
         super().__init__(f"{FAULTS[kind]}: {detail}")
-        self.kind = kind
+        self.kind, self.detail = kind, detail
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -35,6 +36,15 @@ def read(path: Path, device: str = "cpu") -> dict[str, Tensor]:
         if key.endswith(SCALE) and key.removesuffix(SCALE) not in stored:
             raise _damaged(path, f"it holds {key} and not {key.removesuffix(SCALE)}")
     return {key: _unpacked(path, key, stored) for key in stored if not key.endswith(SCALE)}
+
+
+def is_packed(path: Path) -> bool:
+    """Whether there is such a file and it has matrices of 8 bits; only its header is read."""
+    if not path.is_file():
+        return False
+    with safe_open(path, "pt") as file:
+        names = file.keys()
+    return any(name.endswith(SCALE) for name in names)
 
 
 def _unpacked(path: Path, key: str, stored: Mapping[str, Tensor]) -> Tensor:

@@ -15,9 +15,11 @@ from harness.core.clock import Clock, Span, Stamp
 from harness.core.draft import Draft, Fill, HostAcceptance
 from harness.core.draws import Draws
 from harness.core.method import Method
+from harness.core.models import Models
 from harness.core.noise import GpuMeter, NoiseMeter, Waited
 from harness.core.run import Run
-from harness.core.session import depths_of
+from harness.core.sampling import Sampling
+from harness.core.session import Session, depths_of
 from harness.errors import ContractError
 from harness.record.columns import Step, check
 
@@ -163,12 +165,15 @@ def begin_method(method: Method[Any], run: Run) -> Any:
     """The method's state for a prompt that is read.
 
     Raises:
-        ContractError: the method ended the process.
+        ContractError: the method ended the process, or wrote to the run.
     """
+    given = _Given.of(run)
     try:
-        return method.start(run)
+        state = method.start(run)
     except SystemExit as stop:
         raise _ended_process(method, "start", stop) from stop
+    given.refuse_changes(method, run)
+    return state
 
 
 def _ended_process(method: Method[Any], where: str, stop: SystemExit) -> ContractError:
@@ -192,6 +197,36 @@ def _refuse_non_finite(spans_by_step: Sequence[Sequence[Span]]) -> None:
         f"{f'step {step}' if step else 'the start'} on: a weight is not finite, or fp16 overflows; "
         f"check the weights, or decode in fp32 or bf16"
     )
+
+
+class _Given(NamedTuple):
+    """What a run gives a method and no method may change: it says which tokens are drawn, and when the text ends."""
+
+    target: Session
+    draws: Draws
+    sampling: Sampling
+    models: Models
+    budget: int
+    emitted: int
+    eos: frozenset[int]
+
+    @staticmethod
+    def of(run: Run) -> _Given:
+        return _Given(*(getattr(run, name) for name in _Given._fields))
+
+    def refuse_changes(self, method: Method[Any], run: Run) -> None:
+        """Refuse another value of any of them; no token ends a canvas, which a method may ask for at any time.
+
+        Raises:
+            ContractError: the method wrote to the run.
+        """
+        before = self if run.filling is None else self._replace(eos=frozenset())
+        for name, value, now in zip(before._fields, before, _Given.of(run), strict=True):
+            if now is not value and now != value:
+                raise ContractError(
+                    f"{type(method).__name__} changed run.{name}, which the run decides; keep what the method needs in "
+                    f"the state that `start` returns"
+                )
 
 
 class Tally(NamedTuple):
@@ -237,14 +272,15 @@ def advance(method: Method[Any], run: Run, state: Any) -> Advance:
     """One step and its commit.
 
     Raises:
-        ContractError: no target pass, no token, one outside the vocabulary, or the end of the process.
+        ContractError: no target pass, no token, one outside the vocabulary, the end of the process, or a changed run.
     """
-    before, passes, first = Tally.of(run), _own_passes(run), len(run.target)
-    run.draws.emitted = first
+    before, passes, first, given = Tally.of(run), _own_passes(run), len(run.target), _Given.of(run)
+    run.draws.emitted, run.draws.end = first, run.filling.end if run.filling is not None else first + run.room
     try:
         result = method.step(run, state)
     except SystemExit as stop:
         raise _ended_process(method, "step", stop) from stop
+    given.refuse_changes(method, run)
     after, draft = Tally.of(run), run.target.draft
     if _own_passes(run) == passes:
         raise ContractError(

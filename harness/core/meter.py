@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
@@ -19,12 +20,14 @@ class Meter:
         passes: of the target's weights, whether the target or a drafter reads them.
         rows: entries fed by them.
         drafts: passes of all other drafters.
+        read: entries fed to each model, by its name.
         readings: begin and end of each reading of the prompt and of each loading of a drafter, which are not passes.
     """
 
     passes: int = 0
     rows: int = 0
     drafts: int = 0
+    read: Counter[str] = field(default_factory=Counter)
     readings: list[tuple[Stamp, Stamp]] = field(default_factory=list)
 
 
@@ -32,21 +35,21 @@ class Meter:
 class MeteredCache(Cache):
     """A cache whose passes are counted.
 
-    A window is no pass where it asks for no logits and the entries read so far are fewer than the prompt's tokens:
-    then it reads the prompt. Everything else is a pass.
+    A window is no pass where it asks for no logits and the entries that all caches of its model have read so far are
+    fewer than the prompt's tokens: then it reads the prompt. Everything else is a pass.
 
     Args:
         inner: the cache itself.
         meter: of the decode.
         clock: of the decode.
+        model: its name; the target's is "".
         of_target: whether it computes with the target's weights.
         prompt: tokens of the prompt.
     """
 
-    def __init__(self, inner: Cache, meter: Meter, clock: Clock, *, of_target: bool, prompt: int) -> None:
+    def __init__(self, inner: Cache, meter: Meter, clock: Clock, *, model: str, of_target: bool, prompt: int) -> None:
         self._inner, self._meter, self._clock = inner, meter, clock
-        self._of_target, self._prompt = of_target, prompt
-        self._read = 0
+        self._model, self._of_target, self._prompt = model, of_target, prompt
 
     def __deepcopy__(self, memo: dict[int, Any]) -> MeteredCache:
         twin = copy.copy(self)
@@ -61,8 +64,8 @@ class MeteredCache(Cache):
 
     def extend(self, window: Window) -> Rows:
         """As the inner cache, and counted."""
-        self._read += len(window.tokens)
-        if not window.rows and self._read < self._prompt:
+        self._meter.read[self._model] += len(window.tokens)
+        if not window.rows and self._meter.read[self._model] < self._prompt:
             begin = self._clock.stamp()
             rows = self._inner.extend(window)
             self._meter.readings.append((begin, self._clock.stamp()))

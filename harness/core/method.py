@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, ClassVar, Generic, Self, TypeVar
@@ -53,12 +53,14 @@ class Method(ABC, Generic[S]):
         mutants: bugs that `stride verify` must catch.
         pinned: streams whose draws enter no recorded distribution. A run's own proof answers them by a few seeds; the
             distribution must be the same for each.
+        one_branch: it reads rows of one branch, so that a guided backbone, which has two, cannot run it.
     """
 
     source: ClassVar[str] = ""
     exact_at: ClassVar[str] = ""
     mutants: ClassVar[tuple[Mutant, ...]] = ()
     pinned: ClassVar[frozenset[Stream]] = frozenset()
+    one_branch: ClassVar[bool] = False
 
     needs = deprecated.alias("needs", "requirements")
     plants = deprecated.alias("plants", "mutants")
@@ -97,6 +99,13 @@ class Method(ABC, Generic[S]):
         """Names of the models that it opens as drafters; by default that of its field ``drafter``, where it has one."""
         name = vars(self).get("drafter")
         return (name,) if isinstance(name, str) and name else ()
+
+    def probes(self) -> Mapping[str, Sequence[tuple[int, Method[Any]]]]:
+        """Drafters by the price of whose passes it sizes its drafts (`Run.costs`).
+
+        Each has settings whose decodes show that price, with the rows that a pass of the drafter reads there.
+        """
+        return {}
 
     @property
     def drafter_shrink(self) -> int:

@@ -70,22 +70,22 @@ class Models:
 
     def target(self) -> Session:
         """A session of the target."""
-        return self._session(self.backbone, self._encoded, "target")
+        return self._session(self.backbone, self._encoded, "")
 
     def canvas(self, length: int) -> Canvas:
         """A canvas of the target with ``length`` positions to fill."""
-        return self._canvas(self.backbone, self._encoded, length, "target")
+        return self._canvas(self.backbone, self._encoded, length, "")
 
     def drafter(self, name: str, shrink: int) -> Session:
         """A session of a drafter; see `Run.open`."""
-        return self._session(*self._drafter(name, shrink), "draft")
+        return self._session(*self._drafter(name, shrink), name)
 
     def picture(self, name: str, shrink: int) -> Canvas:
         """A canvas that holds one picture of a drafter; see `Run.picture`."""
         model, encoded = self._drafter(name, shrink)
         if model.capabilities.grid is None:
             raise UsageError(f"the drafter {name!r} makes no pictures; choose one that does")
-        return self._canvas(model, encoded, model.capabilities.grid.length, "draft")
+        return self._canvas(model, encoded, model.capabilities.grid.length, name)
 
     def features(self, name: str, make_cache: Callable[[], Cache], tokens: Sequence[int]) -> Session:
         """A session of a feature drafter over ``tokens``; see `Run.features`."""
@@ -95,7 +95,7 @@ class Models:
         else:
             model, cache = self.backbone, make_cache()
         return Session(
-            self._metered(cache, "draft", of_target=False),
+            self._metered(cache, name, of_target=False),
             model.capabilities,
             tokens,
             stopwatch=self.stopwatch,
@@ -123,25 +123,25 @@ class Models:
         self.meter.readings.append((begin, self.stopwatch.clock.stamp()))
         return model, self._encoded if model is self.backbone else model.open(self._prompt)
 
-    def _session(self, model: Backbone, encoded: EncodedPrompt, kind: str) -> Session:
+    def _session(self, model: Backbone, encoded: EncodedPrompt, name: str) -> Session:
         return Session(
-            self._metered(encoded.cache(), kind, self._is_target(model)),
+            self._metered(encoded.cache(), name, self._is_target(model)),
             model.capabilities,
             self._encoded.tokens,
             stopwatch=self.stopwatch,
             device=model.device,
-            kind=kind,
+            kind=_kind(name),
         )
 
-    def _canvas(self, model: Backbone, encoded: EncodedPrompt, length: int, kind: str) -> Canvas:
+    def _canvas(self, model: Backbone, encoded: EncodedPrompt, length: int, name: str) -> Canvas:
         return Canvas(
-            self._metered(encoded.cache(), kind, self._is_target(model)),
+            self._metered(encoded.cache(), name, self._is_target(model)),
             _placed(model.capabilities, len(encoded.tokens)),
             encoded.tokens,
             length=length,
             stopwatch=self.stopwatch,
             device=model.device,
-            kind=kind,
+            kind=_kind(name),
         )
 
     def _is_target(self, model: Backbone) -> bool:
@@ -149,10 +149,15 @@ class Models:
         saved = model.fingerprint not in ("", "unsaved")
         return model is self.backbone or (saved and model.fingerprint == self.backbone.fingerprint)
 
-    def _metered(self, cache: Cache, kind: str, of_target: bool) -> Cache:
-        in_batch = cache if self.slot is None else self.slot.cache(cache, kind)
+    def _metered(self, cache: Cache, name: str, of_target: bool) -> Cache:
+        in_batch = cache if self.slot is None else self.slot.cache(cache, _kind(name))
         clock, prompt = self.stopwatch.clock, len(self._encoded.tokens)
-        return MeteredCache(in_batch, self.meter, clock, of_target=of_target, prompt=prompt)
+        return MeteredCache(in_batch, self.meter, clock, model=name, of_target=of_target, prompt=prompt)
+
+
+def _kind(name: str) -> str:
+    """The kind of span of a model's passes; the target is the model without a name."""
+    return "draft" if name else "target"
 
 
 def _placed(capabilities: Capabilities, prompt_length: int) -> Capabilities:

@@ -37,7 +37,6 @@ class Session:
     Attributes:
         passes: forward passes so far, prefill not counted.
         rows: entries fed by them.
-        draft: the draft of the last pass.
         adapter: of its gated rows, as the backbone read it; None: no row is gated.
     """
 
@@ -63,8 +62,7 @@ class Session:
         self.passes = 0
         self.rows = 0
         self.device = torch.device(device)
-        self.draft = Draft(torch.empty(0, dtype=torch.long, device=self.device))
-        self._none = self.draft
+        self._none = self._draft = Draft(torch.empty(0, dtype=torch.long, device=self.device))
         self._cache = cache
         self._stopwatch = stopwatch
         self._host = list(tokens)
@@ -83,6 +81,11 @@ class Session:
         twin._cache = copy.deepcopy(self._cache, memo)
         twin._hidden = copy.deepcopy(self._hidden, memo)
         return twin
+
+    @property
+    def draft(self) -> Draft:
+        """The draft of the last pass; what is counted as drafted and tested is read from it."""
+        return self._draft
 
     @property
     def tokens(self) -> list[int]:
@@ -171,7 +174,7 @@ class Session:
             places[len(pending) :] = len(self) + seen.sum(1) - 1 - beside.long()
         gate = None if draft.gate is None else torch.cat([torch.zeros_like(pending, dtype=torch.bool), draft.gate])
         logits = self._extend(tokens, places, start, sees, len(draft) + 1, features, gate)
-        self.draft = draft
+        self._draft = draft
         self._valid = len(self)
         return logits
 
@@ -198,7 +201,7 @@ class Session:
         visible = ancestors(joint.explicit_parents)[before:]
         places = len(self) + visible.sum(1) - 1
         logits = self._extend(draft.tokens, places, len(self), visible, len(draft), features)
-        self.draft = joint
+        self._draft = joint
         return logits
 
     def commit(self, acceptance: Acceptance) -> tuple[int, ...]:
@@ -210,7 +213,7 @@ class Session:
         self._valid += len(read.path)
         self._held = self._valid
         self.tokens.extend((*emitted, read.token))
-        self.draft = self._none
+        self._draft = self._none
         return (*emitted, read.token)
 
     def append(self, tokens: Int[Tensor, " n"]) -> None:

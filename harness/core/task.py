@@ -5,10 +5,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy.typing as npt
 
+from harness.errors import UsageError
 from harness.record.outputs import Output
 
 
@@ -23,7 +25,8 @@ class Prompt:
         condition: what the model is conditioned on beside its tokens: samples of a waveform, points of a surface.
         category: for tables by category.
         data: what the scorer needs (a test, an answer); a model never reads it.
-        messages: a conversation of {"role", "content"} instead of ``text``; written through the model's chat template.
+        messages: a conversation of {"role", "content"}, which a model reads instead of ``text``, through its chat
+            template.
     """
 
     id: str
@@ -98,6 +101,57 @@ class Scored:
     repetition: int
     output: Output
     scores: Mapping[str, float]
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """An output of a run.
+
+    Args:
+        prompt: it answers.
+        repetition: 0, 1, ...
+        content: the text, or the file of a picture or mesh.
+    """
+
+    prompt: Prompt
+    repetition: int
+    content: str | Path
+
+    def text(self) -> str:
+        """The output. UsageError: it is no text."""
+        if isinstance(self.content, Path):
+            raise UsageError(f"the output of {self.prompt.id} is the file {self.content.name}; this layout takes texts")
+        return self.content
+
+    def picture(self) -> Path:
+        """The file of a picture. UsageError: it is none."""
+        if not isinstance(self.content, Path) or self.content.suffix != ".png":
+            raise UsageError(f"the output of {self.prompt.id} is no picture; this layout takes pictures")
+        return self.content
+
+
+class Layout(ABC):
+    """The files that an official evaluation reads and writes; registered with ``LAYOUTS.register(name)``."""
+
+    @abstractmethod
+    def write(self, outputs: Sequence[Stored], folder: Path) -> str:
+        """Write the outputs of a cell into an empty folder; returns the command that judges them.
+
+        Raises:
+            UsageError: the outputs are of another kind, or of prompts that the evaluation does not know.
+        """
+
+    def read(self, files: Mapping[str, Path], outputs: Sequence[Stored]) -> dict[str, SetScore]:
+        """The scores in files of results.
+
+        Args:
+            files: by the name before ``=``; "" where there is none.
+            outputs: of the cell.
+
+        Raises:
+            UsageError: a file is malformed, or of other prompts or outputs.
+        """
+        raise UsageError(f"{type(self).__name__} has no results to read; see `stride attach --help`")
 
 
 @dataclass(frozen=True)

@@ -19,15 +19,17 @@ class Transformers(Engine):
     Args (options of a suite's entry):
         model: a folder or a name of the hub; "": the backbone's folder.
         assistant: a folder or a name of the hub for assisted generation; "": none.
+        early_exit: draft with the model's own first so many layers; 0: do not.
         prompt_lookup: drafts of a step from the prompt; 0: none.
         mtp: draft with the model's own heads for later tokens, where it has some.
-        num_assistant_tokens: drafts of a step, with an assistant.
+        num_assistant_tokens: drafts of a step, with an assistant or early_exit.
         dtype: float32, bfloat16 or float16.
         device: of torch.
     """
 
     model: str = ""
     assistant: str = ""
+    early_exit: int = 0
     prompt_lookup: int = 0
     mtp: bool = False
     num_assistant_tokens: int = 5
@@ -45,8 +47,8 @@ class Transformers(Engine):
     def __post_init__(self) -> None:
         if self.dtype not in ("float32", "bfloat16", "float16"):
             raise UsageError(f"transformers: dtype is {self.dtype!r}; choose float32, bfloat16 or float16")
-        if bool(self.assistant) + bool(self.prompt_lookup) + self.mtp > 1:
-            raise UsageError("transformers: name an assistant, prompt_lookup or mtp, one of them")
+        if bool(self.assistant) + bool(self.early_exit) + bool(self.prompt_lookup) + self.mtp > 1:
+            raise UsageError("transformers: name an assistant, early_exit, prompt_lookup or mtp, one of them")
 
     def open(self, weights: Weights) -> None:
         """Load the model, and the assistant."""
@@ -112,9 +114,12 @@ class Transformers(Engine):
             options["prompt_lookup_num_tokens"] = self.prompt_lookup
         if self.mtp:
             options["use_mtp"] = True
-        if self._assistant is not None:
-            drafts = self._assistant.generation_config
+        if self.early_exit:
+            options["assistant_early_exit"] = self.early_exit
+        if self.early_exit or self._assistant is not None:
+            drafts = (self._assistant or self._model).generation_config
             drafts.num_assistant_tokens, drafts.num_assistant_tokens_schedule = self.num_assistant_tokens, "constant"
             drafts.assistant_confidence_threshold = 0.0
+        if self._assistant is not None:
             options["assistant_model"] = self._assistant
         return options

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
@@ -16,8 +18,10 @@ from harness.errors import UsageError, did_you_mean
 from harness.facade.stored_run import StoredRun
 from harness.plan.cells import expand
 from harness.plan.suite import Overrides, Suite
+from harness.platform.folders import cache_folder
 from harness.platform.quiet import stdout_on_stderr
 from harness.platform.surroundings import restored
+from harness.record.files import make, put
 from harness.record.remote import remote_run
 from harness.run.summary import summary
 
@@ -32,7 +36,7 @@ class Keys(TypedDict, total=False):
         methods: names, or mappings such as {"name": "sjd", "window": 8}.
         backbones: presets, ``hub:ORG/NAME``, ``gguf:FILE``, or folders.
         tasks: names, or mappings such as {"name": "humaneval", "limit": 4}.
-        prompts: a .txt, .jsonl or .csv file instead of a task.
+        prompts: instead of a task, a .txt, .jsonl or .csv file, or a list of texts or of rows as in a .jsonl file.
         dtype: of all backbones: fp32, bf16, fp16 or fp64; several to sweep.
         temperature: 0 is greedy; several to sweep.
         top_k: 0: no cut; several to sweep.
@@ -53,7 +57,7 @@ class Keys(TypedDict, total=False):
     methods: Entry | Sequence[Entry]
     backbones: Entry | Sequence[Entry]
     tasks: Entry | Sequence[Entry]
-    prompts: str | Path
+    prompts: str | Path | Sequence[str | Mapping[str, Any]]
     dtype: str | Sequence[str]
     temperature: float | Sequence[float]
     top_k: int | Sequence[int]
@@ -136,12 +140,35 @@ def _overrides(keys: Mapping[str, Any]) -> Overrides:
     if "prompts" in keys:
         if "tasks" in values:
             raise UsageError("prompts are a task of their own; give them or tasks, not both")
-        values["tasks"], options["tasks"] = task_of(Path(keys["prompts"])), "prompts"
+        values["tasks"], options["tasks"] = task_of(_prompt_file(keys["prompts"])), "prompts"
     for key in ENTRIES:
         if key in values and not isinstance(values[key], list):
             values[key] = [values[key]]
     dtype = keys.get("dtype", ())
     return Overrides(values, keys.get("limit"), (dtype,) if isinstance(dtype, str) else tuple(dtype), options)
+
+
+def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Path:
+    """The file of prompts. A list is written to the cache under its digest, so that a run of it can be resumed.
+
+    Raises:
+        UsageError: the list is empty or holds something else.
+    """
+    if isinstance(prompts, str | Path):
+        return Path(prompts)
+    rows = [{"prompt": row} if isinstance(row, str) else row for row in prompts]
+    wrong = [row for row in rows if not isinstance(row, Mapping)]
+    if wrong or not rows:
+        raise UsageError(f"prompts is a file, or a list of texts or of rows; found {wrong[0] if wrong else rows!r:.80}")
+    try:
+        text = "".join(json.dumps(dict(row)) + "\n" for row in rows)
+    except TypeError as error:
+        raise UsageError(f"prompts has a row that is no JSON: {error}") from error
+    file = cache_folder() / "prompts" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.jsonl"
+    if not file.exists():
+        make(file.parent)
+        put(file, text.encode())
+    return file
 
 
 def _plain(value: Any) -> Any:

@@ -8,9 +8,11 @@ from pathlib import Path
 
 import pandas as pd
 
+from harness.cli.engine_runs import engine_table
 from harness.cli.query import answer_of
 from harness.cli.results import RunReport
 from harness.cli.run_folders import run_folders
+from harness.record.request_store import RequestStore
 from harness.record.store import Cell, Store
 
 
@@ -54,6 +56,17 @@ class StoredRun:
     def steps(self) -> pd.DataFrame:
         """One row a step of a decode; ``cell`` is the cell's id, and times are nanoseconds."""
         return _joined([cell.steps.assign(cell=cell.name) for cell in self._cells])
+
+    @property
+    def engines(self) -> pd.DataFrame:
+        """One row a cell of an engine: speed, acceptance in both definitions, verdict and audit."""
+        return engine_table(self._store)
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request to an engine (columns: `harness.record.requests`); ``cell`` is the cell's id."""
+        store = RequestStore.of(self._store.path, self._store.manifest)
+        return _joined([store.cell(name).requests.assign(cell=name) for name in store.cells()])
 
     def query(self, sql: str) -> pd.DataFrame:
         """Answer one SQL query over the views of this run; see `query`."""

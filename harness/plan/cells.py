@@ -15,6 +15,7 @@ from harness.core.capabilities import Requirement
 from harness.core.method import Claim, Method, label, parameters
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
+from harness.discover import plain
 from harness.errors import ContractError, DataMissing, StrideError, UsageError, printable_line
 from harness.plan import presets
 from harness.plan.compatibility import incompatibility, vocabulary
@@ -83,6 +84,7 @@ class Cell:
             "seed": self.seed,
             "batch": self.batch,
             "role": "floor" if self.role == "floor" else "method",
+            **({"chat": True} if self.task.chat else {}),
         }
 
     @cached_property
@@ -262,7 +264,7 @@ def _prompts(use: TaskUse) -> tuple[Prompt, ...]:
         raise ContractError(f"the task {name} returned {type(prompts).__name__} instead of a sequence of Prompt")
     if unnamed := [prompt for prompt in prompts if not isinstance(prompt.id, str)]:
         raise ContractError(f"the task {name} has a prompt whose id is {unnamed[0].id!r}, not a text")
-    prompts = [_shown(prompt) for prompt in prompts]
+    prompts = [_in_chat(_shown(prompt)) if use.chat else _shown(prompt) for prompt in prompts]
     if not prompts:
         raise UsageError(f"the task {name} has no prompts; look at its data and its parameters")
     twice = [text for text, count in Counter(prompt.id for prompt in prompts).items() if count > 1]
@@ -277,6 +279,13 @@ def _shown(prompt: Prompt) -> Prompt:
     """The prompt with escapes in place of what a table, a file's name or a tokenizer cannot hold."""
     text = None if prompt.text is None else prompt.text.encode("utf-8", "backslashreplace").decode()
     return replace(prompt, id=printable_line(prompt.id), category=printable_line(prompt.category), text=text)
+
+
+def _in_chat(prompt: Prompt) -> Prompt:
+    """A text as a conversation of one message, which scorers still see as a text; other prompts as they are."""
+    if prompt.text is None:
+        return prompt
+    return replace(prompt, messages=({"role": "user", "content": prompt.text},))
 
 
 def modality(name: str) -> str:
@@ -344,5 +353,5 @@ class _Matrix:
     def _fits(self, use: TaskUse, backbone: str) -> bool:
         """Whether a task is for a backbone: its entry names it, or names none and the modalities match."""
         if use.backbones:
-            return backbone in use.backbones
+            return backbone in use.backbones or plain(backbone) in use.backbones
         return modality(use.task.modality) == modality(self._specs[backbone].modality())

@@ -8,6 +8,7 @@ from typing import Any
 from harness.backbones.checkpoints import sources
 from harness.core.capabilities import Requirement
 from harness.core.method import Method
+from harness.discover import plain
 from harness.errors import StrideError
 from harness.plan import presets
 from harness.plan.presets import Spec
@@ -16,12 +17,14 @@ LACKS = "the backbone does not offer"
 
 
 def incompatibility(method: Method[Any], backbone: Spec) -> str | None:
-    """Why a method cannot run on a backbone: a requirement or one of its drafters; None: it can."""
+    """Why a method cannot run on a backbone: a requirement, one of its drafters, or guidance; None: it can."""
     lacking = sorted(need.name for need in method.requirements - backbone.meets())
     if lacking:
         return f"{LACKS} {', '.join(lacking)}"
     if Requirement.BIDIRECTIONAL in backbone.meets() - method.requirements:
         return "the backbone is a masked model, whose rows give no law of a next token"
+    if method.one_branch and backbone.guided():
+        return "the backbone is guided, and the method's heads have one branch: take it at guidance 1"
     if backbone.adapter == "tabular":
         return None
     reasons = (_drafter_mismatch(name, method.drafter_shrink, backbone) for name in method.drafters())
@@ -33,8 +36,8 @@ def _drafter_mismatch(name: str, shrink: int, backbone: Spec) -> str | None:
 
     An unknown vocabulary or scale counts as fitting; loading checks it.
     """
-    name = name if name.startswith(("hub:", "gguf:")) else name.partition(":")[0]
-    if shrink == 1 and name in ("self", backbone.name):
+    name = plain(name)
+    if shrink == 1 and name in ("self", plain(backbone.name)):
         return None
     try:
         drafter = presets.resolve(name)

@@ -26,7 +26,7 @@ class EngineUse:
         options: its own, by name.
         plain: the label of the entry that decodes without drafts with the same engine and model; "": this one does.
         serve: the server to start (`harness.run.serving.launch`): a name, or the path of a file; "": none is started.
-        method: how that server speculates, a name of its file.
+        method: how that server speculates, a name of its file; ``synthetic=LENGTH`` accepts drafts by chance.
         backbones: those that it serves; empty: all of the suite.
     """
 
@@ -37,6 +37,11 @@ class EngineUse:
     serve: str = ""
     method: str = ""
     backbones: tuple[str, ...] = ()
+
+    @property
+    def synthetic(self) -> bool:
+        """Whether drafts are accepted by chance: its tokens are not the model's, and its seconds are what counts."""
+        return self.method.startswith("synthetic")
 
     @property
     def kind(self) -> type[Engine]:

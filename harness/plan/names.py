@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
+import json
 import math
 from collections.abc import Container, Mapping
 from typing import Any
@@ -14,7 +15,7 @@ from pydantic import TypeAdapter, ValidationError
 from harness.core.method import Method
 from harness.core.sampling import Sampling
 from harness.core.task import Task
-from harness.discover import report_files
+from harness.discover import PAIRS, plain, report_files
 from harness.errors import StrideError, UnknownNameError, did_you_mean
 from harness.plan import contract, presets
 from harness.plan.yaml_lines import Lines, Loc, parse
@@ -34,6 +35,7 @@ class TaskUse:
         backbones: those that the task is for; empty: all that fit.
         sampling: pairs that replace the suite's.
         max_new_tokens: None: the suite's.
+        chat: its texts go through the model's chat template.
     """
 
     name: str
@@ -42,6 +44,7 @@ class TaskUse:
     backbones: tuple[str, ...] = ()
     sampling: tuple[tuple[str, Any], ...] = ()
     max_new_tokens: int | None = None
+    chat: bool = False
 
     @property
     def params(self) -> dict[str, Any]:
@@ -70,12 +73,34 @@ def normal(data: Mapping[str, Any]) -> dict[str, Any]:
     backbones = []
     for entry in out.get("backbones", ()):
         single = isinstance(entry, dict) and isinstance(entry.get("dtype"), str)
-        backbones.append({**entry, "dtype": [entry["dtype"]]} if single else entry)
+        backbones.append(_with_parameters({**entry, "dtype": [entry["dtype"]]} if single else entry))
     if "backbones" in out:
         out["backbones"] = backbones
     if isinstance(out.get("temperature"), int | float):
         out["temperature"] = [out["temperature"]]
     return out
+
+
+BACKBONE_KEYS = ("name", "dtype", "resources")
+"""Keys of a backbone's entry that are not parameters of its adapter."""
+SCALARS = (str, int, float)
+"""Types of a value that fits into a name."""
+
+
+def _with_parameters(entry: Any) -> Any:
+    """``{name: NAME, weights: int4}`` as ``{name: "NAME:weights=int4"}``; an entry at fault stays as it is."""
+    if not _is_named(entry) or not (extra := {key: entry[key] for key in entry if key not in BACKBONE_KEYS}):
+        return entry
+    pairs = ",".join(f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in extra.items())
+    try:
+        known = set(extra) <= set(presets.parameters(presets.resolve(entry["name"])))
+    except StrideError:
+        known = False
+    if not known or not PAIRS.fullmatch(pairs) or not all(isinstance(value, SCALARS) for value in extra.values()):
+        return entry
+    joint = "," if plain(entry["name"]) != entry["name"] else ":"
+    kept = {key: value for key, value in entry.items() if key in BACKBONE_KEYS}
+    return {**kept, "name": f"{entry['name']}{joint}{pairs}"}
 
 
 def companions(data: dict[str, Any], lines: Lines, problems: Problems) -> None:
@@ -103,7 +128,7 @@ class MethodUse:
 
     def meets(self, backbone: str, temperature: float) -> bool:
         """Whether the suite asks for it there."""
-        here = self.backbones is None or backbone in self.backbones
+        here = self.backbones is None or bool({backbone, plain(backbone)} & set(self.backbones))
         return here and (self.at is None or temperature in self.at)
 
 
@@ -126,7 +151,8 @@ def methods(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[
                 problems.append(f"{lines.at(('methods', index, 'at'))}: at {value!r} is no temperature of the suite")
         names = entry.get("backbones")
         named = None if names is None else tuple(names) if isinstance(names, list | tuple) else (names,)
-        suite = {backbone["name"] for backbone in _entries(data, "backbones")}
+        entries = [backbone["name"] for backbone in _entries(data, "backbones")]
+        suite = {*entries, *map(plain, entries)}
         for name in named or ():
             if "backbones" not in lines.options and name not in suite:
                 problems.append(f"{lines.at(('methods', index, 'backbones'))}: {name!r} is no backbone of the suite")
@@ -153,6 +179,7 @@ def tasks(data: Mapping[str, Any], lines: Lines, problems: Problems) -> tuple[Ta
                 tuple(entry.get("backbones") or ()),
                 tuple(sorted(_numbers(entry.get("sampling") or {}).items())),
                 entry.get("max_new_tokens"),
+                bool(entry.get("chat")),
             )
             if out.setdefault(use.title, use) != use:
                 differences = [key for key in USE_KEYS if getattr(use, key) != getattr(out[use.title], key)]
@@ -191,7 +218,7 @@ def _method_fault(key: str, value: Any) -> str | None:
     return None if valid else f"backbones is {value!r:.80}; a name, or a list of names"
 
 
-USE_KEYS = ("limit", "backbones", "sampling", "max_new_tokens")
+USE_KEYS = ("limit", "backbones", "sampling", "max_new_tokens", "chat")
 """Keys of a task's entry that say how it is used; the others are the task's own parameters."""
 
 
@@ -202,6 +229,8 @@ def _use_fault(key: str, value: Any) -> str | None:
     if key in ("limit", "max_new_tokens"):
         valid = isinstance(value, int) and not isinstance(value, bool) and value >= 1
         return None if valid else f"{key} is {value!r}; a whole number from 1"
+    if key == "chat":
+        return None if isinstance(value, bool) else f"chat is {value!r}; true sends the texts as a user's turn"
     if key == "backbones":
         valid = isinstance(value, list | tuple) and all(isinstance(name, str) for name in value)
         return None if valid else f"backbones is {value!r}; a list of names"

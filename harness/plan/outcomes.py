@@ -60,7 +60,8 @@ class Outcomes:
         if backbone.adapter in TOYS:
             return Outcome("runs")
         parts = [outcome for kind, name in method.components if (outcome := _part(kind, name, backbone))]
-        specs = [backbone, *(presets.resolve(name) for name in map(_base, method.drafters()) if name != "self")]
+        drafters = (discover.plain(name) for name in method.drafters())
+        specs = [backbone, *(presets.resolve(name) for name in drafters if name != "self")]
         weights = [outcome for spec in specs if (outcome := self._weights(spec))]
         impossible = [outcome for outcome in (*parts, *weights) if outcome.word == "cannot"]
         return next(iter((*impossible, *weights, *parts)), Outcome("runs"))
@@ -69,11 +70,6 @@ class Outcomes:
         if spec.name not in self._missing:
             self._missing[spec.name] = _weights(spec)
         return self._missing[spec.name]
-
-
-def _base(drafter: str) -> str:
-    """The backbone of a drafter's name, without what varies it."""
-    return drafter if drafter.startswith(("hub:", "gguf:")) else drafter.partition(":")[0]
 
 
 def _weights(spec: Spec) -> Outcome | None:
@@ -106,7 +102,8 @@ def _part(kind: str, name: str, backbone: Spec) -> Outcome | None:
     """What is missing of a component; None: nothing is."""
     folder = discover.find_component(name, backbone.name)
     tied = () if folder is None else _served(kind, folder)
-    if folder is not None and (not tied or backbone.name in tied or folder.name in _own_folders(backbone)):
+    fits = not tied or discover.plain(backbone.name) in tied
+    if folder is not None and (fits or folder.name in _own_folders(backbone)):
         return None
     missing = (
         f"no {kind} {name!r} for {backbone.name} is here"
@@ -115,6 +112,8 @@ def _part(kind: str, name: str, backbone: Spec) -> Outcome | None:
     )
     tuned = name in _own_folders(backbone) and discover.kind_of(name) == kind
     recipe = name if tuned else discover.recipe(kind, name, backbone.name)
+    if recipe is None and (general := discover.general_command(kind, name, backbone.name)):
+        return Outcome("needs a part", missing, general)
     if recipe is None:
-        return Outcome("cannot", f"{missing}, and no recipe trains one")
+        return Outcome("cannot", f"{missing}, and no recipe trains one; the folder of a published one will do")
     return Outcome("needs a part", missing, discover.train_command(kind, recipe))

@@ -6,28 +6,28 @@ A preset is a small YAML file in harness/backbones/presets, or in a folder of $S
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from harness.backbones import tiny
+from harness.backbones.base import check_parameters
 from harness.backbones.checkpoints import components, sources
 from harness.backbones.checkpoints.downloads import Progress
 from harness.backbones.text.noisy import NoisyBackbone
 from harness.core.backbone import DTYPES, Backbone
 from harness.core.capabilities import Requirement
-from harness.discover import declare_all
+from harness.discover import declare_all, plain
 from harness.errors import UnknownNameError, UsageError
 from harness.plan.yaml_lines import parse
 from harness.registry import BACKBONES
 
 SHIPPED = Path(__file__).parents[1] / "backbones" / "presets"
 TEXTS = ("size", "licence", "note")
-PAIRS = re.compile(r"\w+=[^=,:]*(,\w+=[^=,:]*)*")
 
 
 @dataclass(frozen=True)
@@ -41,6 +41,7 @@ class Spec:
         size: parameters and bytes, for lists.
         licence: of the weights.
         note: one line for lists.
+        published: of a stand-in, the parameters of the preset that it stands for; its files are written when needed.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Spec:
     size: str = ""
     licence: str = ""
     note: str = ""
+    published: Mapping[str, Any] | None = None
 
     def meets(self) -> frozenset[Requirement]:
         """The requirements that the backbone would meet, decided without loading it."""
@@ -63,8 +65,14 @@ class Spec:
         """Its modality: text, image, mesh or speech."""
         return str(BACKBONES.get(self.adapter).modality(self.params))
 
+    def guided(self) -> bool:
+        """Whether it mixes two branches, decided without loading it."""
+        return bool(self.params.get("guidance", 1.0) != 1.0)
+
     def ready(self) -> bool:
         """Whether it can be loaded without a fetch."""
+        if self.published is not None:
+            return True
         if "parts" in self.params:
             return components.ready(self.parts())
         if not all(sources.is_shipped(name) for name in self.shipped()):
@@ -168,13 +176,19 @@ def _is_text(body: Mapping[str, Any], key: str) -> bool:
 
 
 def resolve(name: str) -> Spec:
-    """Look up a name: a preset, an adapter, hub:ORG/NAME[@REVISION], gguf:PATH or a folder.
+    """Look up a name: a preset, an adapter, hub:ORG/NAME[@REVISION], gguf:PATH[@integer-minima] or a folder.
+
+    ``NAME:key=value,...`` changes parameters of the adapter, such as ``smollm2-135m:weights=int4``.
 
     Raises:
-        UnknownNameError: none of these. UsageError: a preset file is malformed.
+        UnknownNameError: none of these. UsageError: a preset file is malformed, or there is no such parameter.
     """
+    if (base := plain(name)) != name:
+        return _changed(resolve(base), name)
     declare_all()
     kind, _, rest = name.partition(":")
+    if name.startswith(tiny.PREFIX):
+        return _stand_in(resolve(rest))
     if kind == "hub" and rest:
         model, _, revision = rest.partition("@")
         pin = {"revision": revision} if revision else {}
@@ -191,13 +205,50 @@ def resolve(name: str) -> Spec:
     raise UnknownNameError("backbone", name, {*presets, *BACKBONES})
 
 
+def parameters(spec: Spec) -> list[str]:
+    """The parameters that a name or a suite's entry may change: all but the source of the weights."""
+    return [key for key in getattr(BACKBONES.get(spec.adapter), "parameters", ()) if key != "source"]
+
+
+def _changed(spec: Spec, name: str) -> Spec:
+    """A spec with the parameters of ``NAME:key=value,...``, whose values are YAML."""
+    changes = {key: yaml.safe_load(value) for key, value in _split(name)[1].items()}
+    check_parameters(f"{name}: {spec.adapter}", changes, parameters(spec))
+    return replace(spec, name=name, params={**spec.params, **changes})
+
+
+def _stand_in(spec: Spec) -> Spec:
+    """The tiny model of random weights that stands for a published one.
+
+    Raises:
+        UsageError: there is none.
+    """
+    params = tiny.params(spec.name, spec.adapter, spec.params)
+    if params is None:
+        raise UsageError(f"{tiny.PREFIX}{spec.name}: {spec.name} has no tiny stand-in; name it without {tiny.PREFIX}")
+    note = f"random weights in the layout of {spec.name}"
+    return Spec(tiny.PREFIX + spec.name, spec.adapter, params, "random weights", "", note, published=spec.params)
+
+
+def has_stand_in(name: str) -> bool:
+    """Whether `tiny:NAME` is a backbone."""
+    spec = by_name().get(plain(name))
+    return spec is not None and tiny.params(spec.name, spec.adapter, spec.params) is not None
+
+
 def fetch(name: str, progress: Progress = lambda line: None) -> Path | None:
-    """Download and convert the weights of a backbone; returns their folder, None where it needs none.
+    """Download and convert the weights of a backbone, or write those of a stand-in.
+
+    Returns:
+        Their folder; None where it needs none.
 
     Raises:
         WeightsError: they cannot be had, or are not what was pinned.
     """
     spec = resolve(name)
+    if spec.published is not None:
+        tiny.write(plain(name).removeprefix(tiny.PREFIX), spec.adapter, spec.published)
+        return None
     if "parts" in spec.params:
         components.fetch(name, spec.parts(), progress)
     if "source" not in spec.params:
@@ -222,7 +273,7 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
     if dtype not in DTYPES:
         raise UsageError(f"there is no dtype {dtype!r}; choose one of {', '.join(DTYPES)}")
     spec = resolve(name)
-    if fetch:
+    if fetch or spec.published is not None:
         _fetch(name)
     backbone: Backbone = BACKBONES.get(spec.adapter).load(name, spec.params, dtype, device)
     return backbone
@@ -231,7 +282,8 @@ def load(name: str, dtype: str, device: str = "cpu", fetch: bool = True) -> Back
 def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
     """The drafter that a method names: ``NAME`` or ``self``, then maybe ``:key=value,...``.
 
-    ``noise=SCALE`` and ``seed=N`` add noise to its logits; other keys make a variant of it (``layers=26``).
+    ``noise=SCALE`` and ``seed=N`` add noise to its logits; ``weights=FORMAT`` loads it in that format; other keys make
+    a variant of it (``layers=26``).
 
     Raises:
         UsageError: the text is malformed, or the drafter's vocabulary is not the target's.
@@ -244,6 +296,8 @@ def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
     noise, seed = params.pop("noise", None), params.pop("seed", None)
     if seed is not None and noise is None:
         raise UsageError(f"drafter {text!r}: seed= belongs to noise=, which is missing")
+    if "weights" in params:
+        name = f"{plain(target.name) if name == 'self' else name}:weights={params.pop('weights')}"
     own = name in ("self", target.name)
     model = (target if own else load(name, target.dtype, target.device, fetch)).variant(params)
     if model.capabilities.vocabulary != target.capabilities.vocabulary:
@@ -258,9 +312,8 @@ def drafter(target: Backbone, text: str, fetch: bool = True) -> Backbone:
 
 def _split(text: str) -> tuple[str, dict[str, str]]:
     """The name, and the pairs behind its last colon if they are pairs."""
-    name, colon, tail = text.rpartition(":")
-    if colon and PAIRS.fullmatch(tail):
-        return name, dict(pair.split("=") for pair in tail.split(","))
+    if (name := plain(text)) != text:
+        return name, dict(pair.split("=") for pair in text[len(name) + 1 :].split(","))
     if not text or "=" in text:
         raise UsageError(f"drafter {text!r}: write NAME, self, or either with :key=value,key=value")
     return text, {}

@@ -14,7 +14,7 @@ from harness.core.method import Method
 from harness.core.sampling import Sampling
 from harness.discover import suite_folder
 from harness.errors import UnknownNameError, UsageError, did_you_mean
-from harness.plan import engine_entries, names
+from harness.plan import engine_entries, names, tiny_suite
 from harness.plan.engine_entries import EngineUse
 from harness.plan.names import MethodUse, TaskUse
 from harness.plan.yaml_lines import Lines, Loc, parse
@@ -61,7 +61,10 @@ class Resources(_Strict):
 
 
 class BackboneEntry(_Strict):
-    """A backbone and the types to run it in; none named: its adapter's own."""
+    """A backbone and the types to run it in; none named: its adapter's own.
+
+    Other keys of an entry are parameters of its adapter, such as ``weights: int4``, and become part of the name.
+    """
 
     name: str = Field(min_length=1)
     dtype: tuple[DType, ...] = ()
@@ -86,6 +89,10 @@ def _by_name(value: Any) -> Any:
     return {"name": value} if isinstance(value, str) else value
 
 
+def _unless_auto(value: Any) -> Any:
+    return None if value == "auto" else value
+
+
 def _listed(value: Any) -> Any:
     return value if isinstance(value, list | tuple) else (value,)
 
@@ -99,6 +106,7 @@ class Suite(_Strict):
     ``report`` names the paper's report that the run ends with.
     ``isolation: process`` runs the cells of methods in a worker process, ``none`` in the run's own; not given: process
     for methods of other packages. The two limits are seconds of wall time; they hold for cells in a worker.
+    ``threads: auto``, also where not given, times passes with 1, 2, 4, ... threads once a backbone and takes the best.
     ``timing: off`` decodes without warm-up and shows no seconds, so that the workers of an executor may share a device.
     """
 
@@ -119,7 +127,7 @@ class Suite(_Strict):
     seed: int = 0
     prove: bool = True
     greedy_check: GreedyCheck = Field(default_factory=lambda: GreedyCheck(prompts=2, tokens=32))
-    threads: int | None = Field(None, ge=1)
+    threads: Annotated[Annotated[int, Field(ge=1)] | None, BeforeValidator(_unless_auto)] = None
     timing: bool = True
     isolation: Literal["process", "none"] | None = None
     sample_limit_s: float | None = Field(600, gt=0, allow_inf_nan=False)
@@ -201,12 +209,14 @@ class Overrides:
         limit: of every task; None: each keeps its own.
         dtypes: of every backbone; empty: each keeps its own.
         options: the option that gave each key, for errors.
+        tiny: tiny models of random weights stand in for published ones; see `tiny_suite`.
     """
 
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     limit: int | None = None
     dtypes: tuple[str, ...] = ()
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    tiny: bool = False
 
     def lines(self, path: str, node: yaml.Node | None) -> Lines:
         """Where the values of a patched suite came from."""
@@ -294,6 +304,8 @@ def _resolve(data: Mapping[str, Any], overrides: Overrides, lines: Lines, proble
     plain = names.normal({**data, **overrides.values})
     names.companions(plain, lines, problems)
     overrides.patch_entries(plain)
+    if overrides.tiny:
+        tiny_suite.shrink(plain)
     suite = _validated(plain, lines, problems)
     methods = names.methods(plain, lines, problems)
     tasks = names.tasks(plain, lines, problems)

@@ -15,7 +15,7 @@ from harness.core.models import Models
 from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
-from harness.errors import EnumerationLimit
+from harness.errors import EnumerationLimit, UsageError
 from harness.plan import presets
 from harness.plan.cells import BASELINE, Cell, Plan
 from harness.proof.cases import Case, cases_of
@@ -98,7 +98,9 @@ class Verdicts:
                 self._proofs[method] = {"word": _unproved(method), "note": str(error)}
             except (Exception, SystemExit) as error:  # a plugin may raise anything; its cells say why
                 text = f"{type(error).__name__}: {error}"
-                self._proofs[method] = {"word": _unproved(method), "note": text, "error": text}
+                word = _unproved(method)
+                harmless = word == "approximate" and isinstance(error, UsageError)  # nothing is claimed
+                self._proofs[method] = {"word": word, "note": text, **({} if harmless else {"error": text})}
         return self._proofs[method]
 
     def _greedy_equal(self, cell: Cell) -> dict[str, Any]:

@@ -7,8 +7,10 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 import socket
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +22,10 @@ SCHEMA = 2
 """The version that is written; what it counts is in `counting`."""
 READABLE = (1, 2)
 PARTIAL = "~partial"
+FOREIGN_S = 3600.0
+"""Age from which on what another machine has begun to write is abandoned."""
 _HOST = hashlib.sha256(socket.gethostname().encode()).hexdigest()[:8]
+_WRITER = re.compile(rf"-(?P<host>[0-9a-f]{{8}})-(?P<process>[0-9]{{1,9}}){PARTIAL}$")
 
 
 class DamagedError(StoreError):
@@ -63,7 +68,7 @@ def load(path: Path, remedy: str) -> dict[str, Any]:
 
 def put(path: Path, data: bytes) -> None:
     """Write a file completely or not at all, durably."""
-    partial = _partial(path)
+    partial = partial_of(path)
     try:
         with partial.open("wb") as file:
             file.write(data)
@@ -77,23 +82,49 @@ def put(path: Path, data: bytes) -> None:
 
 
 def put_folder(path: Path, files: Mapping[str, bytes]) -> None:
-    """Write a folder of files, all of them or none, durably."""
-    partial = _partial(path)
+    """Write a folder of files, all of them or none, durably. One that another process wrote meanwhile stays."""
+    partial = partial_of(path)
     try:
         drop(partial)
         make(partial)
         for name, data in files.items():
             put(partial / name, data)
-        os.replace(partial, path)
+        try:
+            os.replace(partial, path)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            drop(partial)
     except BaseException:
         drop(partial)
         raise
     _sync(path.parent)
 
 
-def _partial(path: Path) -> Path:
+def partial_of(path: Path) -> Path:
     """Where a file or folder is written before it gets its name; every process of every machine has its own."""
     return path.with_name(f"{path.name}-{_HOST}-{os.getpid()}{PARTIAL}")
+
+
+def is_abandoned(partial: Path) -> bool:
+    """Whether no process writes what has not got its name yet; on other machines, none for an hour.
+
+    The workers of a pool may outlive the process of their run.
+    """
+    writer = _WRITER.search(partial.name)
+    if writer is None:
+        return True
+    if writer["host"] != _HOST:
+        with suppress(OSError):
+            return time.time() - partial.stat().st_mtime > FOREIGN_S
+        return False
+    try:
+        os.kill(int(writer["process"]), 0)
+    except ProcessLookupError:
+        return True
+    except (PermissionError, OverflowError):
+        pass
+    return int(writer["process"]) == os.getpid()
 
 
 def make(folder: Path) -> None:
@@ -102,6 +133,14 @@ def make(folder: Path) -> None:
         make(folder.parent)
         folder.mkdir(exist_ok=True)
         _sync(folder.parent)
+
+
+def drop_folder(path: Path) -> None:
+    """Remove a folder under its name all at once, so that nobody reads a part of it."""
+    partial = partial_of(path)
+    drop(partial)
+    os.replace(path, partial)
+    drop(partial)
 
 
 def drop(path: Path) -> None:

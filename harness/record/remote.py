@@ -2,6 +2,7 @@
 
     URL/manifest.json      written first, once
     URL/cells/CELL.zip     a sealed cell with its outputs and conditions: one object, there completely or not at all
+    URL/engines/CELL/...   a sealed cell of an engine
     URL/report/...         the reports of the run
 
 Unpacked into one folder, the objects are a run folder. The copy of a machine lies in the folder of its cache. It holds
@@ -15,7 +16,7 @@ import io
 import os
 import re
 import zipfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,6 +93,13 @@ class RemoteRun:
         with self._access():
             self._write(f"cells/{cell}.zip", data.getvalue())
 
+    def send_missing(self, copy: Path, cells: Iterable[str]) -> None:
+        """Write sealed cells of the copy that are not at the URL: a kill came before they were sent."""
+        there = self._sealed()
+        for cell in cells:
+            if cell not in there:
+                self.send(copy, cell)
+
     def forget(self, cell: str) -> None:
         """Remove a cell, which is to run again."""
         with self._access():
@@ -118,6 +126,16 @@ class RemoteRun:
                 if file.is_file():
                     self._write(file.relative_to(copy).as_posix(), file.read_bytes())
 
+    def restore(self, copy: Path, folder: str, names: Sequence[str]) -> None:
+        """Bring a folder that was published to the copy, where all of its files are at the URL and it is not here."""
+        if (copy / folder).is_dir():
+            return
+        files = {name: self._read(f"{folder}/{name}") for name in names}
+        whole = {name: data for name, data in files.items() if data is not None}
+        if len(whole) == len(names):
+            make((copy / folder).parent)
+            put_folder(copy / folder, whole)
+
     def _unpack(self, copy: Path, cell: str, data: bytes) -> None:
         try:
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -138,8 +156,8 @@ class RemoteRun:
                 make((copy / name).parent)
                 put(copy / name, content)
         make(copy / "cells")
-        drop(copy / "records" / cell)  # decodes of this machine that another one was quicker to finish
         put_folder(copy / "cells" / cell, sealed)
+        drop(copy / "records" / cell)  # decodes of this machine that another one was quicker to finish
 
     def _copy_of(self, manifest: bytes) -> Path:
         """The copy of the run that has this manifest; another run at the same URL has another one."""

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from harness.errors import RunIncomplete, StoreError, UnknownNameError
-from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, make, put, put_folder
+from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, is_abandoned, load, make, put, put_folder
 from harness.record.requests import REQUESTS, Request, table
 
 FILE = "requests.parquet"
@@ -58,7 +58,7 @@ class RequestStore:
     def clear(self) -> None:
         """Remove what a kill left unfinished."""
         for pattern in ("engines/*", "engines/*/*", "requests/*/*"):
-            for path in self.path.glob(pattern + PARTIAL):
+            for path in filter(is_abandoned, self.path.glob(pattern + PARTIAL)):
                 drop(path)
         for cell in self.cells():
             drop(self.path / "requests" / cell)

@@ -4,7 +4,9 @@
     RUN/records/CELL/PROMPT-HASH--REP.json  one finished decode each (``-warmup`` before the dot)
     RUN/cells/CELL/                         a sealed cell: samples.parquet, steps.parquet, cell.json
     RUN/conditions/CELL/PROMPT-HASH-0.npy   what a baseline's meshes were made from
+    RUN/conditions/CELL/PROMPT-HASH-0.wav   what a speech model heard, of a baseline's first prompts; .txt: its words
     RUN/started/CELL.json                   what a worker process began in a cell and has not finished
+    RUN/passes/BACKBONE-DTYPE.json          what passes of a backbone took, and the threads chosen by that
     RUN/workers/BACKBONE-DTYPE-N.log        what the N-th worker process of a backbone printed
 
 A file gets its name by a rename, after its bytes are on the disk. So does the folder of a sealed cell; its records are
@@ -20,8 +22,9 @@ import json
 import os
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import wave
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import MISSING, asdict, dataclass, fields
 from datetime import UTC, datetime
 from pathlib import Path
@@ -38,7 +41,21 @@ from harness.errors import ContractError, RunIncomplete, StoreError, UnknownName
 from harness.record import entries
 from harness.record.columns import STARTS, Record, Sample, Step, check
 from harness.record.counting import counting_difference
-from harness.record.files import PARTIAL, SCHEMA, DamagedError, drop, encode, load, lock, make, put, put_folder, unlock
+from harness.record.files import (
+    PARTIAL,
+    SCHEMA,
+    DamagedError,
+    drop,
+    drop_folder,
+    encode,
+    is_abandoned,
+    load,
+    lock,
+    make,
+    put,
+    put_folder,
+    unlock,
+)
 from harness.record.outputs import Output, file_name, save
 from harness.record.remote import RemoteRun, remote_run
 
@@ -46,6 +63,9 @@ _CODES = "ENOSPC EDQUOT EFBIG EACCES EPERM EROFS EIO EMFILE ENFILE ENOMEM ESTALE
 _NO_ROOM = {getattr(errno, code) for code in _CODES.split()}
 _ABSENT = object()
 _CELL_NAME = re.compile(r"[\w=+,@-][\w=+,@.-]{0,199}", re.ASCII)
+
+SOUNDS = 32
+"""Prompts of a cell whose sound is kept."""
 
 _TEXT, _INT, _REAL = pa.string(), pa.int64(), pa.float64()
 _KEY = {"prompt": _TEXT, "repetition": _INT, "warmup": pa.bool_()}
@@ -83,6 +103,10 @@ _TABLES: Mapping[str, tuple[pa.Schema, tuple[str, ...]]] = {
 """The tables of a cell and the columns that every version wrote."""
 
 
+class SealedError(StoreError):
+    """A cell takes no more records: it is sealed, maybe just now by another worker."""
+
+
 @dataclass(frozen=True)
 class Cell:
     """A sealed cell: the runner's facts about it, and its two tables (columns ``SAMPLES`` and ``STEPS``)."""
@@ -105,7 +129,9 @@ class Start(NamedTuple):
 
 @dataclass(frozen=True)
 class Store:
-    """A run folder. One process at a time writes to it; any number may read.
+    """A run folder. One process at a time writes to it, beside the workers of its pool; any number may read.
+
+    A reader sees all records of a cell or its tables, also while a worker seals it.
 
     Args:
         path: the folder; of a run at a URL, the working copy on this machine (`harness.record.remote`).
@@ -166,10 +192,13 @@ class Store:
         body = load(file, remedy)
         if problem := entries.problem(body, entries.MANIFEST):
             raise DamagedError(f"{file} {problem}. {remedy}")
-        if wrong := [name for name in body["cells"] if not _CELL_NAME.fullmatch(name)]:
+        named = (*body["cells"], *(body.get("engines") or {}))
+        if wrong := [name for name in named if not _CELL_NAME.fullmatch(name)]:
             raise DamagedError(f"{file} has a cell {wrong[0]!r:.80}, which is none of a run. {remedy}")
         store = cls(run, body, remote)
         if remote is not None:
+            for engine in body.get("engines") or {}:
+                remote.restore(run, f"engines/{engine}", ("requests.parquet", "cell.json"))
             store.fetch(body["cells"])
         return store
 
@@ -194,6 +223,7 @@ class Store:
         with store._room():
             lock(store.path)
             store._clear()
+        store.send_missing()
         return store
 
     def release(self) -> None:
@@ -206,15 +236,18 @@ class Store:
         Raises:
             ContractError: the record breaks an identity of `columns.check`.
             RunIncomplete: the disk is full or read-only; what was finished before is kept.
-            StoreError: the cell is sealed. UnknownNameError: the manifest has no such cell.
+            SealedError: the cell is sealed. UnknownNameError: the manifest has no such cell.
         """
-        if self.sealed(cell):
-            raise StoreError(f"the cell {cell!r} of {self.path} is sealed: it takes no more records.")
+        self._refuse_sealed(cell)
         _check(cell, record)
         folder = self.path / "records" / cell
         with self._room():
-            make(folder)
-            put(folder / _file_name(record.sample), encode({"schema": SCHEMA, "payload": record.plain()}))
+            try:
+                make(folder)
+                put(folder / _file_name(record.sample), encode({"schema": SCHEMA, "payload": record.plain()}))
+            except FileNotFoundError:  # another worker, which was thought lost, has sealed the cell
+                self._refuse_sealed(cell)
+                raise
 
     def done(self, cell: str) -> frozenset[tuple[str, int, bool]]:
         """(prompt, repetition, warmup) of each decode that is stored, failed ones included.
@@ -224,31 +257,27 @@ class Store:
         Raises:
             StoreError: the sealed cell is damaged, or a record is of another version.
         """
-        if self.sealed(cell):
+        records = self._unsealed(cell, self._set_aside)
+        if records is None:
             frame = self.cell(cell).samples
             return frozenset(zip(*(frame[name].tolist() for name in _KEY), strict=True))
-        finished = set()
-        for path in self._records(cell):
-            try:
-                sample = _record(path).sample
-            except DamagedError as error:
-                warnings.warn(str(error), stacklevel=2)
-                with self._room():
-                    os.replace(path, path.with_name(f"{path.name}.corrupt"))
-                continue
-            finished.add((sample.prompt, sample.repetition, sample.warmup))
-        return frozenset(finished)
+        return frozenset((r.sample.prompt, r.sample.repetition, r.sample.warmup) for r in records)
+
+    def stored(self, cell: str) -> int:
+        """How many counted decodes of a cell that is not sealed are stored; they are not read."""
+        return sum("-warmup" not in path.name for path in self._records(cell))
 
     def outputs(self, cell: str) -> dict[tuple[str, int], tuple[int, ...]]:
         """Output ids of every finished, counted sample, sealed or not; failed ones are left out."""
-        if self.sealed(cell):
+        records = self._unsealed(cell)
+        if records is None:
             frame = self.cell(cell).samples
             counted = frame[(frame["status"] == "ok") & ~frame["warmup"]]
             return {
                 (p, int(r)): tuple(t)
                 for p, r, t in zip(counted["prompt"], counted["repetition"], counted["tokens"], strict=True)
             }
-        samples = [_record(path).sample for path in self._records(cell)]
+        samples = (record.sample for record in records)
         return {(s.prompt, s.repetition): s.tokens for s in samples if s.status == "ok" and not s.warmup}
 
     def keep_output(self, cell: str, sample: Sample, output: Output) -> str:
@@ -276,22 +305,48 @@ class Store:
                 make(path.parent)
                 put(path, data.getvalue())
 
+    def keep_sound(self, cell: str, prompt: str, samples: npt.NDArray[np.floating[Any]], rate: int, words: str) -> None:
+        """Write what a speech model heard to ``sound_file``, with the words that were spoken beside it.
+
+        Nothing is written for further prompts once ``SOUNDS`` are there: a corpus would fill the disk.
+
+        Args:
+            samples: between -1 and 1, [n]; they are stored in 16 bits.
+            rate: samples a second.
+
+        Raises:
+            RunIncomplete: the disk is full or read-only.
+        """
+        path = sound_file(self.path, cell, prompt)
+        if path.exists() or len(list(path.parent.glob("*.wav"))) >= SOUNDS:
+            return
+        data = io.BytesIO()
+        with wave.open(data, "wb") as file:
+            file.setparams((1, 2, rate, 0, "NONE", ""))
+            file.writeframes((np.clip(samples, -1, 1) * 32767).astype("<i2").tobytes())
+        with self._room():
+            make(path.parent)
+            put(path.with_suffix(".txt"), words.encode("utf-8", "backslashreplace"))
+            put(path, data.getvalue())
+
     def pending(self, cell: str) -> list[Sample]:
-        """The counted samples of a cell that is not sealed yet, in the order of its table."""
-        samples = [_record(path).sample for path in self._records(cell)]
+        """The counted samples of a cell that is not sealed yet, in the order of its table.
+
+        Raises:
+            SealedError: the cell is sealed. StoreError: a record is damaged.
+        """
+        samples = (record.sample for record in self._unsealed(cell) or self._refuse_sealed(cell))
         return sorted((s for s in samples if not s.warmup), key=lambda s: (s.prompt, s.repetition))
 
     def seal(self, cell: str, meta: Mapping[str, Any]) -> None:
         """Turn the cell's records, if any, into its two tables, sorted by (warmup, prompt, repetition).
 
         Raises:
-            StoreError: a record is damaged, or the cell is sealed already.
+            SealedError: the cell is sealed already. StoreError: a record is damaged.
             ContractError: a record breaks an identity of `columns.check`.
             RunIncomplete: the disk is full or read-only; every record is kept.
         """
-        if self.sealed(cell):
-            raise StoreError(f"the cell {cell!r} of {self.path} is sealed already. Change its meta with update.")
-        records = [_record(path) for path in self._records(cell)]
+        records = list(self._unsealed(cell) or self._refuse_sealed(cell))
         records.sort(key=lambda r: (r.sample.warmup, r.sample.prompt, r.sample.repetition))
         for record in records:
             _check(cell, record)
@@ -305,11 +360,7 @@ class Store:
             "meta": dict(meta),
         }
         with self._room():
-            try:
-                put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
-            except OSError as error:
-                if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-                    raise  # another worker, which was thought lost, has sealed the cell
+            put_folder(self._folder(cell), {**files, "cell.json": encode(body, indent=1)})
             if self.remote is not None:
                 self.remote.send(self.path, cell)
             drop(self.path / "records" / cell)
@@ -323,6 +374,15 @@ class Store:
         """
         if self.remote is not None:
             self.remote.fetch(self.path, [cell for cell in cells if not self.sealed(cell)])
+
+    def send_missing(self) -> None:
+        """Send sealed cells of the working copy to the URL of the run that a kill kept from it.
+
+        Raises:
+            StoreError: the URL cannot be written.
+        """
+        if self.remote is not None:
+            self.remote.send_missing(self.path, self.cells())
 
     def publish(self, folder: str) -> None:
         """Send a folder of the working copy to the URL of the run, such as its reports."""
@@ -364,6 +424,32 @@ class Store:
             raise DamagedError(f"{path} {problem}. {remedy}")
         return Start(body["reason"], body.get("runs"))
 
+    def keep_passes(self, backbone: str, dtype: str, body: Mapping[str, Any]) -> None:
+        """Keep what passes of a backbone took (`harness.core.costs.Passes`), for the cells that follow.
+
+        Raises:
+            RunIncomplete: the disk is full or read-only.
+        """
+        path = self._passes(backbone, dtype)
+        with self._room():
+            make(path.parent)
+            put(path, encode({"schema": SCHEMA, "passes": dict(body)}))
+
+    def passes(self, backbone: str, dtype: str) -> dict[str, Any] | None:
+        """What was kept; None: nothing.
+
+        Raises:
+            StoreError: the file is damaged.
+        """
+        path = self._passes(backbone, dtype)
+        if not path.exists():
+            return None
+        body: dict[str, Any] = load(path, "Remove it; --resume then goes on with all threads.")["passes"]
+        return body
+
+    def _passes(self, backbone: str, dtype: str) -> Path:
+        return self.path / "passes" / f"{quote(backbone, safe='')[:160]}-{dtype}.json"
+
     def log_of_worker(self, backbone: str, dtype: str) -> Path:
         """A new empty file for what a worker process prints.
 
@@ -383,7 +469,7 @@ class Store:
         """Remove the seal of a skipped cell, which holds no sample, so that it can run."""
         if self.sealed(cell) and self.meta(cell).get("status") == "skipped":
             with self._room():
-                drop(self._folder(cell))
+                drop_folder(self._folder(cell))
                 if self.remote is not None:
                     self.remote.forget(cell)
 
@@ -449,7 +535,46 @@ class Store:
         return self.path / "started" / f"{cell}.json"
 
     def _records(self, cell: str) -> list[Path]:
-        return sorted((self.path / "records" / cell).glob("*.json"))
+        folder = self.path / "records" / cell
+        try:
+            return sorted(folder / name for name in os.listdir(folder) if name.endswith(".json"))
+        except FileNotFoundError:  # no decode is stored yet, or the cell was sealed just now
+            return []
+
+    def _unsealed(self, cell: str, damaged: Callable[[Path, DamagedError], None] | None = None) -> list[Record] | None:
+        """The records of a cell; None: it is sealed, maybe while they were read, and its tables hold them all.
+
+        Args:
+            damaged: what to do with a record that is; None: raise.
+        """
+        if self.sealed(cell):
+            return None
+        records = []
+        for path in self._records(cell):
+            try:
+                records.append(_record(path))
+            except DamagedError as error:
+                if self.sealed(cell):
+                    return None
+                if damaged is None:
+                    raise
+                damaged(path, error)
+        return None if self.sealed(cell) else records
+
+    def _set_aside(self, path: Path, error: DamagedError) -> None:
+        warnings.warn(str(error), stacklevel=4)
+        with self._room(), suppress(FileNotFoundError):  # another process has done so
+            os.replace(path, path.with_name(f"{path.name}.corrupt"))
+
+    def _refuse_sealed(self, cell: str) -> tuple[()]:
+        """Nothing, where the cell is not sealed.
+
+        Raises:
+            SealedError: it is.
+        """
+        if self.sealed(cell):
+            raise SealedError(f"the cell {cell!r} of {self.path} is sealed already: it takes no more records.")
+        return ()
 
     def _body(self, cell: str) -> dict[str, Any]:
         if not self.sealed(cell):
@@ -481,7 +606,7 @@ class Store:
 
     def _clear(self) -> None:
         for pattern in ("*", "cells/*", "cells/*/*", "records/*/*", "conditions/*/*", "started/*"):
-            for path in self.path.glob(pattern + PARTIAL):
+            for path in filter(is_abandoned, self.path.glob(pattern + PARTIAL)):
                 drop(path)
         for cell in self.cells():
             if (self.path / "records" / cell).exists():
@@ -505,6 +630,11 @@ class Store:
 def condition_file(run: Path, cell: str, prompt: str) -> Path:
     """The file of the points that a mesh was made from. The baseline's cell holds it for all cells paired with it."""
     return run / "conditions" / cell / f"{file_name(prompt, 0)}.npy"
+
+
+def sound_file(run: Path, cell: str, prompt: str) -> Path:
+    """The file of what a speech model heard; a .txt beside it has the words. The baseline's cell holds it for all."""
+    return condition_file(run, cell, prompt).with_suffix(".wav")
 
 
 def _refuse_bad_names(cells: Iterable[str]) -> None:

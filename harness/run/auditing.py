@@ -56,7 +56,8 @@ def audited_sample(
 def audited_canvas(group: LoadedGroup, cell: Cell, prompt: Prompt, canvas: Canvas) -> dict[str, Any]:
     """The bets on a canvas in the order of its filling, for `Sample.audit`; ``{reason}`` where there are none.
 
-    Positions that were filled without a pass before them, the known ends of rows, are left out.
+    Positions that were filled without a pass before them are left out where one token is allowed, as at the end of a
+    row. Elsewhere no sampler of the target could have drawn their tokens, so they refute a claim of its distribution.
     """
     try:
         models = Models(group.backbone, group.load_drafter, prompt)
@@ -64,7 +65,10 @@ def audited_canvas(group: LoadedGroup, cell: Cell, prompt: Prompt, canvas: Canva
         if filling.logits is None:
             return {"reason": NO_LAWS}
         before = [canvas.tokens[place] for place in range(canvas.start)]
-        return audited_sample(group, cell, prompt, [*before, *filling.tokens], filling.logits.double())
+        bets = audited_sample(group, cell, prompt, [*before, *filling.tokens], filling.logits.double())
+        if filling.unseen and claims_the_target(cell) and "gains" in bets:
+            bets["impossible"] += filling.unseen
+        return bets
     except (Exception, SystemExit) as error:  # a pass that succeeded once may fail for want of memory
         return {"reason": one_line(error, "audit: ")}
 
@@ -115,7 +119,8 @@ def refutation(result: Any) -> str:
     """What refutes a sampler, in one line."""
     if result.impossible:
         return (
-            f"audit: {result.impossible} of {result.tokens + result.impossible} tokens cannot be drawn at this setting"
+            f"audit: {result.impossible} of {result.tokens + result.impossible} tokens cannot be drawn at this "
+            f"setting, or were emitted before a pass gave their distribution"
         )
     return (
         f"audit: e = 1e{result.log_e / math.log(10):.1f} after {result.tokens} tokens against the target's "

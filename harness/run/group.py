@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from harness.core.costs import Passes
 from harness.errors import RunIncomplete
 from harness.plan.cells import Cell, Plan
 from harness.platform.surroundings import restored
@@ -17,6 +18,7 @@ from harness.run.auditing import audit_cell, columns, judged
 from harness.run.isolation import IsolatedCells
 from harness.run.loading import LoadedGroup, WarmModels, load_group
 from harness.run.options import Options
+from harness.run.passes import settle
 from harness.run.schedule import Schedule
 from harness.run.scoring import Scorer
 
@@ -52,15 +54,25 @@ def run_cells(
     left = [cell for cell in cells if not store.sealed(cell.id)]
     if not left:
         return
+    threads = torch.get_num_threads()
     try:
         with torch.inference_mode():
             loaded = load_group(plan, left, store, options, models)
-            if loaded is not None:
-                _run(loaded, models, facts)
+            if loaded is not None and loaded.cells:
+                _run(loaded, models, _speeds(settle(loaded)) | dict(facts))
     except KeyboardInterrupt as stop:
         raise RunIncomplete(
             f"interrupted; everything finished is in {store.path}. Go on with the same command and --resume."
         ) from stop
+    finally:
+        torch.set_num_threads(threads)
+
+
+def _speeds(passes: Passes | None) -> dict[str, Any]:
+    """The threads of a cell and what windows cost with them, where that was measured."""
+    if passes is None:
+        return {}
+    return {"threads": passes.threads, "window_costs": [list(entry) for entry in passes.rows]}
 
 
 def _run(group: LoadedGroup, models: WarmModels, facts: Mapping[str, Any]) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from typing import Any, SupportsFloat
 
+import numpy.typing as npt
 import torch
 
 from harness.core.capabilities import Requirement
@@ -24,6 +25,7 @@ from harness.run.attempt import NO_OUTPUT, Attempt, one_line
 from harness.run.auditing import audited_canvas, audited_sample
 from harness.run.drafter_health import checked_sample
 from harness.run.loading import LoadedGroup
+from harness.synthetic.speech import RATE
 
 LEADING = 16
 """Number of probabilities of a distribution in `Sample.leading`."""
@@ -67,8 +69,8 @@ class Scorer:
     def finish(self, cell: Cell, attempt: Attempt) -> None:
         """Score a decode and write it. Where the scorer fails, the sample is a failed one."""
         sample, prompt = attempt.sample, attempt.prompt
-        if cell.role == "baseline" and cell.task.task.modality == "mesh" and prompt.condition is not None:
-            self._store.keep_condition(cell.id, prompt.id, prompt.condition)
+        if cell.role == "baseline" and prompt.condition is not None:
+            self._keep_condition(cell, prompt, prompt.condition)
         if attempt.run is not None and sample.tokens:
             try:
                 if Requirement.BIDIRECTIONAL not in self._backbone.capabilities.meets:
@@ -87,6 +89,14 @@ class Scorer:
             milliseconds = nanoseconds / 1e6 / len(sample.tokens)
             self._options.progress.timed(cell, prompt, sample.repetition, milliseconds)
         self._options.progress.done(cell, prompt)
+
+    def _keep_condition(self, cell: Cell, prompt: Prompt, condition: npt.NDArray[Any]) -> None:
+        """Write what the model was conditioned on, for views of the output."""
+        if cell.task.task.modality == "mesh":
+            self._store.keep_condition(cell.id, prompt.id, condition)
+        elif cell.task.task.modality == "speech":
+            words = str(prompt.data.get("reference", ""))
+            self._store.keep_sound(cell.id, prompt.id, condition, RATE, words)
 
     def score_set(self, cell: Cell) -> dict[str, Any]:
         """The task's scores of all outputs of a cell. A scorer that fails gives a reason and does not end the run."""

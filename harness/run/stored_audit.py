@@ -51,12 +51,12 @@ def audit_store(store: Store, dtype: str | None, options: Options) -> list[Audit
         StoreError: the weights at hand did not make the outputs.
         WeightsError: there are none.
     """
-    plan = expand(resolve_again(store.manifest.get("suite", {}) or _no_suite(store)))
+    plan = stored_plan(store)
     sealed = set(store.cells())
     cells = [cell for cell in plan.runnable if cell.id in sealed and cell.sampling.temperature > 0]
     if not cells:
         raise UsageError(f"{store.path} has no finished cell at a temperature above 0, so nothing was drawn")
-    _refuse_other_prompts(plan, store, cells)
+    refuse_other_prompts(plan, store, cells)
     rows: list[AuditedCell] = []
     with torch.inference_mode():
         for group in dict.fromkeys(cell.group for cell in cells):
@@ -65,11 +65,24 @@ def audit_store(store: Store, dtype: str | None, options: Options) -> list[Audit
     return rows
 
 
-def _no_suite(store: Store) -> dict[str, object]:
-    raise UsageError(f"{store.path} does not say which suite it ran, so its prompts are not known; run it again")
+def stored_plan(store: Store) -> Plan:
+    """The plan of a stored run, with its prompts as this installation has them.
+
+    Raises:
+        UsageError: the suite cannot be read.
+    """
+    suite = store.manifest.get("suite", {})
+    if not suite:
+        raise UsageError(f"{store.path} does not say which suite it ran, so its prompts are not known; run it again")
+    return expand(resolve_again(suite))
 
 
-def _refuse_other_prompts(plan: Plan, store: Store, cells: list[Cell]) -> None:
+def refuse_other_prompts(plan: Plan, store: Store, cells: list[Cell]) -> None:
+    """Refuse prompts that are not those of the run.
+
+    Raises:
+        UsageError: they are not.
+    """
     stored, here = store.manifest["key"].get("prompts", {}), plan.manifest()["key"]["prompts"]
     for task in dict.fromkeys(cell.task for cell in cells):
         if stored.get(task.title) != here[task.title]:

@@ -81,8 +81,9 @@ class FrozenSpeech(FrozenModel):
             raise UsageError(f"{self.backbone.name}: a passage has no recording; Whisper writes what it hears")
 
         def content() -> bytes:
-            states = self._whisper.hear(Prompt("a recording to train on", condition=recording))
-            return save({"states": states.contiguous(), "tokens": self._transcribed(states)})
+            with torch.autocast("cpu", enabled=False):  # a loss may ask, whose products are in bf16
+                states = self._whisper.hear(Prompt("a recording to train on", condition=recording))
+                return save({"states": states.contiguous(), "tokens": self._transcribed(states)})
 
         digest = hashlib.sha256(np.ascontiguousarray(recording).tobytes()).hexdigest()[:20]
         return load_file(cached(self._home / f"{digest}.safetensors", content))

@@ -150,7 +150,7 @@ def train(
     folder.mkdir(parents=True, exist_ok=True)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model = recipe.build(requirements)
+        model = recipe.build(requirements).to(getattr(recipe, "device", "cpu"))
     state = _State(name, recipe, model, seed)
     state.resume(folder / CHECKPOINT)
     began, saved, busy = time.perf_counter(), time.perf_counter(), time.process_time()

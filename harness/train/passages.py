@@ -14,6 +14,7 @@ import io
 import json
 import logging
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
@@ -95,13 +96,23 @@ class Passages:
     development: list[Passage]
 
 
-def passages_of(backbone: str, plan: Plan) -> Passages:
+class AnyPlan(ABC):
+    """A plan that generates its passages itself, as `harness.train.data.TaskPlan`."""
+
+    @abstractmethod
+    def passages(self, backbone: str) -> Passages:
+        """Of both sides."""
+
+
+def passages_of(backbone: str, plan: Plan | AnyPlan) -> Passages:
     """The passages of a plan, generated where the cache does not hold them; reports progress on standard error.
 
     Raises:
         UsageError: there is no such backbone, or the plan asks for more prompts than there are.
         WeightsError: the backbone's weights cannot be had.
     """
+    if not isinstance(plan, Plan):
+        return plan.passages(backbone)
     teacher = Teacher.load(backbone)
     train, development = (_passages_of_side(teacher, plan, side) for side in SIDES)
     return Passages(teacher, train, development)
@@ -118,7 +129,8 @@ def continued(
 
     rows = json.loads(cached(path, content).read_text(encoding="utf-8"))
     return [
-        Passage(tuple(tokens), start, prompt.condition) for (start, *tokens), prompt in zip(rows, prompts, strict=True)
+        Passage(tuple(tokens), start, prompt.condition, prompt.text)
+        for (start, *tokens), prompt in zip(rows, prompts, strict=True)
     ]
 
 

@@ -34,11 +34,13 @@ class Passage(NamedTuple):
         tokens: ids of both.
         start: length of the prompt.
         condition: of the prompt.
+        text: of the prompt, for backbones that read nothing else.
     """
 
     tokens: tuple[int, ...]
     start: int
     condition: npt.NDArray[Any] | None = None
+    text: str | None = None
 
 
 @final
@@ -94,7 +96,7 @@ class Teacher:
             for row, token in zip(alive, drawn, strict=True):
                 row.add(token, token in self.capabilities.eos)
         pairs = zip(rows, prompts, strict=True)
-        return [Passage(tuple(row.tokens), row.start, prompt.condition) for row, prompt in pairs]
+        return [Passage(tuple(row.tokens), row.start, prompt.condition, prompt.text) for row, prompt in pairs]
 
     def condition(self, passage: Passage) -> Float[Tensor, "M C"]:
         """What the backbone computes from a passage's condition.
@@ -123,7 +125,8 @@ class Teacher:
         return cache.extend(Window(tokens, places, 0, None, rows, resolve(taps, self.capabilities)))
 
     def _encode(self, passage: Passage) -> EncodedPrompt:
-        return self.backbone.open(Prompt("", tokens=passage.tokens[: passage.start], condition=passage.condition))
+        ids = passage.tokens[: passage.start]
+        return self.backbone.open(Prompt("", passage.text, ids, passage.condition))
 
     def _open(self, prompt: Prompt, new: int) -> _Row:
         encoded = self.backbone.open(prompt)

@@ -39,12 +39,15 @@ def group_acceptance(
     return (p.where(groups, 0.0).sum(-1) / q.to(p.dtype).where(groups, 0.0).sum(-1)).clamp_max(1.0)
 
 
-def near_codes(codebook: Float[Tensor, "I C"], x: Int[Tensor, " K"], reach: float) -> Bool[Tensor, "K I"]:
+def near_codes(
+    codebook: Float[Tensor, "I C"], x: Int[Tensor, " K"], reach: float, absolute: bool = False
+) -> Bool[Tensor, "K I"]:
     """Codes whose vector is nearer to that of x than ``reach`` times the mean distance of two codes.
 
-    The released threshold, 0.5, is a distance in one tokenizer's own units; as a share it means the same in any.
+    The released threshold, 0.5, is a distance in one tokenizer's own units (``absolute``); as a share it means the same
+    in any.
     """
-    return torch.cdist(codebook[x], codebook) < reach * mean_distance(codebook)
+    return torch.cdist(codebook[x], codebook) < (reach if absolute else reach * mean_distance(codebook))
 
 
 def mean_distance(codebook: Float[Tensor, "I C"]) -> Float[Tensor, ""]:

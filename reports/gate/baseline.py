@@ -20,6 +20,7 @@ from harness.errors import StoreError, UsageError
 from harness.record import stats
 from harness.record.metrics import totals
 from harness.record.stats import FloatArray
+from reports.gate import engine_cells
 from reports.gate.document import COUNTS, SCORE, fault
 from reports.qualities import LOWER_IS_BETTER, NEUTRAL
 from reports.summary import WAITING_STEPS, disturbed_share
@@ -174,19 +175,22 @@ def make_baseline(store: Store, again: Sequence[Store] = ()) -> dict[str, Any]:
         cell = store.cell(name)
         verdicts[name] = verdict_of(cell)
         if cell.meta.get("role", "method") == "method" and (figures := figures_of(store, cell))["steps"].sum():
-            reruns = [_rerun(run, cell) for run in again]
-            cells[name] = {
-                "label": cell.meta.get("label", name),
-                "columns": ["prompt", "repetition", *figures.columns],
-                "samples": _rows(figures),
-                "noise": noise(figures, reruns),
-            }
+            cells[name] = _entry(cell.meta.get("label", name), figures, [_rerun(run, cell) for run in again])
+    for name in engine_cells.names(store):
+        if (figures := engine_cells.figures(store, name))["steps"].sum():
+            reruns = [engine_cells.rerun(store, name, run) for run in again]
+            cells[name] = _entry(engine_cells.label(store, name), figures, reruns)
     if not cells:
         raise UsageError(f"no finished cell of {store.path} drafts tokens or fills several a pass: nothing to guard")
     document = {"schema": SCHEMA, "kind": "stridebench baseline", "key": dict(store.manifest["key"])}
     document |= {"counting": int(store.manifest.get("schema", 1)), "reruns": len(again)}
     document |= {"machine": machine_of(store), "cells": cells, "verdicts": verdicts}
     return {**document, "sha256": digest(document)}
+
+
+def _entry(label: str, figures: pd.DataFrame, reruns: Sequence[pd.DataFrame]) -> dict[str, Any]:
+    columns = ["prompt", "repetition", *figures.columns]
+    return {"label": label, "columns": columns, "samples": _rows(figures), "noise": noise(figures, reruns)}
 
 
 def with_replay(document: Mapping[str, Any], replay: Mapping[str, Any]) -> dict[str, Any]:

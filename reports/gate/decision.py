@@ -15,7 +15,7 @@ token whatever it accepts.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from scipy.stats import t
 
 from harness.record import stats
 from harness.record.evidence import refuting_in
+from reports.gate import engine_cells
 from reports.gate.baseline import (
     Tested,
     check,
@@ -39,7 +40,7 @@ from reports.gate.document import COUNTS, SCORE
 from reports.summary import WAITING_STEPS, disturbed_share
 
 if TYPE_CHECKING:
-    from harness.record.store import Cell, Store
+    from harness.record.store import Store
 
 ALPHA = 0.05
 """One-sided level of the bounds."""
@@ -147,14 +148,15 @@ def gate(
     seconds = machine_of(store) is not None and machine_of(store) == baseline.get("machine")
     rows: list[Row] = []
     for name, cell in baseline["cells"].items():
-        if name not in store.manifest["cells"] and _other_methods(store, baseline):
+        planned = {**store.manifest["cells"], **(store.manifest.get("engines") or {})}
+        if name not in planned and _other_methods(store, baseline):
             removed.append(cell["label"])
             continue
         before = frame_of(baseline, cell)
         before = before if seconds else before.drop(columns="speedup", errors="ignore")
-        after = store.cell(name) if name in finished else None
+        after = _measured(store, name, finished)
         row = Row(name, cell["label"], "", "", "")
-        rows += _cell_rows(store, row, before, after, min_prompts, cell.get("noise") or {})
+        rows += _cell_rows(row, before, after, min_prompts, cell.get("noise") or {})
     rows = [*_verdict_rows(store, baseline), *_e_value_rows(store), *decide(rows, tolerated)]
     known = {*baseline["cells"], *baseline.get("verdicts", {})}
     added = tuple(str(store.cell(name).meta.get("label", name)) for name in store.cells() if name not in known)
@@ -205,6 +207,9 @@ def _verdict_rows(store: Store, baseline: Mapping[str, Any]) -> Iterator[Row]:
             why = f"the verdict {known} is {after or 'none, since no sample succeeded'}".replace("  ", " ")
             yield Row(name, cell.meta.get("label", name), "verdict", "fail", why)
 
+    for name in engine_cells.broken(store):
+        yield Row(name, engine_cells.label(store, name), "verdict", "fail", "its drafts change what it samples")
+
 
 def _rank(word: str | None) -> int:
     return ORDER.index(word) if word in ORDER else ORDER.index("unverified")
@@ -229,18 +234,37 @@ def _e_value_rows(store: Store) -> Iterator[Row]:
         yield Row(name, label, "e-value", "fail" if refuted else "pass", why)
 
 
+@dataclass(frozen=True)
+class Measured:
+    """The figures of a finished cell (`figures_of`), and its samples or requests that failed."""
+
+    figures: pd.DataFrame
+    failures: pd.DataFrame
+
+
+def _measured(store: Store, name: str, finished: Collection[str]) -> Measured | None:
+    """A cell of a method or of an engine; None: it is not finished."""
+    if name in finished:
+        cell = store.cell(name)
+        failures = cell.samples[(cell.samples["status"] != "ok") & ~cell.samples["warmup"]]
+        return Measured(figures_of(store, cell), failures)
+    if name in engine_cells.names(store):
+        return Measured(engine_cells.figures(store, name), engine_cells.failures(store, name))
+    return None
+
+
 def _cell_rows(
-    store: Store, row: Row, before: pd.DataFrame, cell: Cell | None, min_prompts: int, noise: Mapping[str, float]
+    row: Row, before: pd.DataFrame, measured: Measured | None, min_prompts: int, noise: Mapping[str, float]
 ) -> list[Row]:
     """Return the tests of one cell; a row with an empty verdict awaits Holm's adjustment."""
-    if cell is None:
+    if measured is None:
         return [replace(row, verdict="error", why="the run has no such finished cell")]
-    failures = cell.samples[(cell.samples["status"] != "ok") & ~cell.samples["warmup"]]
+    failures = measured.failures
     failed = before.index.intersection(pd.MultiIndex.from_frame(failures[["prompt", "repetition"]]))
     if len(failed):
         names = ", ".join(f"{prompt} ({repetition})" for prompt, repetition in failed[:5])
         return [replace(row, verdict="error", why=f"{len(failed)} samples failed: {names}")]
-    after = figures_of(store, cell)
+    after = measured.figures
     before = before.loc[before.index.intersection(after.index)]
     if before.empty:
         return [replace(row, verdict="error", why="the run and the baseline share no prompt")]

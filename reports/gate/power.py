@@ -1,6 +1,7 @@
 """How often the gate fails and passes, by simulation: free-running and along stored texts.
 
-``python -m reports.gate.power [RUNS [PROMPTS]]`` prints the rows of ``reports/data/results/gate.yaml``.
+``python -m reports.gate.power [RUNS [PROMPTS]]`` prints the rows of ``reports/data/results/gate.yaml``, and ``python -m
+reports.gate.power nightly [RUNS]`` those of its table of the suite `nightly`.
 
 A position has a target distribution p over 32 tokens and a drafter's q: logits of p plus noise, whose size differs
 from prompt to prompt. A draft is accepted with probability sum(min(p, q)). A damaged drafter has more noise on its
@@ -27,6 +28,10 @@ GATES = {"free-running, 5 % by hand": 0, "free-running, 3 A/A reruns": 3}
 REPLAYS = 10
 """Replays a run of the simulation, which are a tenth of the work: a false alarm in 200 needs a thousand to show."""
 FIGURES = ("tau_minus_1", "acceptance", "expected")
+NIGHTLY = {"text, programs": (24, 48), "speech": (12, 64), "pictures": (8, 272), "meshes": (6, 600)}
+"""Prompts and tokens of the cells of the suite `nightly` by what they decode."""
+NIGHTLY_RERUNS = 2
+"""A/A reruns of the first night."""
 
 
 @dataclass(frozen=True)
@@ -74,14 +79,14 @@ def size_of(drop: float, seed: int = 0) -> float:
     return (low + high) / 2
 
 
-def decode(rng: np.random.Generator, acceptance: FloatArray) -> pd.DataFrame:
+def decode(rng: np.random.Generator, acceptance: FloatArray, length: int = LENGTH) -> pd.DataFrame:
     """Counts of one decode of each prompt, whose positions are drawn from a row of ``acceptance``."""
     rows = []
     for prompt in range(len(acceptance)):
-        probs = rng.choice(acceptance[prompt], size=(LENGTH, DRAFTS))
-        coins = rng.random((LENGTH, DRAFTS)) < probs
+        probs = rng.choice(acceptance[prompt], size=(length, DRAFTS))
+        coins = rng.random((length, DRAFTS)) < probs
         accepted = coins.cumprod(axis=1).sum(axis=1)
-        steps = int(np.searchsorted(np.cumsum(accepted + 1), LENGTH)) + 1
+        steps = int(np.searchsorted(np.cumsum(accepted + 1), length)) + 1
         accepted, expected = accepted[:steps], probs[:steps].cumprod(axis=1).sum()
         tried = int(np.minimum(accepted + 1, DRAFTS).sum())
         counts = (int(accepted.sum()) + steps, steps, int(accepted.sum()), tried, steps * DRAFTS, float(expected))
@@ -90,11 +95,11 @@ def decode(rng: np.random.Generator, acceptance: FloatArray) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns).set_index(["prompt", "repetition"])
 
 
-def free_running(rng: np.random.Generator, both: Drafters, reruns: int) -> str:
+def free_running(rng: np.random.Generator, both: Drafters, reruns: int, length: int = LENGTH) -> str:
     """The verdict of a gate over decodes: one before, one after, and A/A reruns."""
-    before = decode(rng, both.sound)
-    errors = noise(before, [decode(rng, both.sound) for _ in range(reruns)])
-    after = decode(rng, both.changed)
+    before = decode(rng, both.sound, length)
+    errors = noise(before, [decode(rng, both.sound, length) for _ in range(reruns)])
+    after = decode(rng, both.changed, length)
     figures = {name: figure for name, figure in tested(before, after).items() if name in FIGURES}
     prompts = len(both.sound)
     row = Row("c", "c", "", "", "", prompts=prompts, pairs=prompts)
@@ -138,7 +143,23 @@ def table(runs: int, prompts: int = PROMPTS) -> Iterator[list[str]]:
             yield [name, gate, *shares]
 
 
+def nightly(runs: int) -> Iterator[list[str]]:
+    """Yield rows of: what is decoded, prompts, tokens, unchanged systems that pass, losses of 1, 3, 10 % that fail."""
+    sizes = {drop: size_of(drop) for drop in (0.01, 0.03, 0.10)}
+    for name, (prompts, length) in NIGHTLY.items():
+        words: dict[float, list[str]] = {}
+        for drop, size in {0.0: 1e-5, **sizes}.items():
+            rngs = [np.random.default_rng([seed, round(1000 * drop), prompts]) for seed in range(runs)]
+            changes = (drafters(rng, POOL, size, prompts=prompts) for rng in rngs)
+            both = zip(rngs, changes, strict=True)
+            words[drop] = [free_running(rng, one, NIGHTLY_RERUNS, length) for rng, one in both]
+        shares = [100 * words[drop].count("fail" if drop else "pass") / runs for drop in words]
+        yield [name, str(prompts), str(length), *(f"{share:.1f}" for share in shares)]
+
+
 if __name__ == "__main__":
     assert set(FIGURES) <= set(TESTED)
-    for line in table(*map(int, sys.argv[1:] or ["200"])):
+    of_nightly = sys.argv[1:2] == ["nightly"]
+    counts = [int(word) for word in sys.argv[1 + of_nightly :]] or [200]
+    for line in nightly(counts[0]) if of_nightly else table(*counts):
         print("      - [" + ", ".join(f'"{value}"' for value in line) + "]", flush=True)

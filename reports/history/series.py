@@ -11,9 +11,12 @@ from typing import Any
 
 from harness.errors import UsageError, printable_line
 
-METRICS = ("scr", "tau", "acceptance", "expected_per_node", "agreement", "logprob", "speedup")
+METRICS = (
+    *("scr", "tau", "acceptance", "expected_per_node", "agreement", "logprob", "speedup"),
+    *("length_per_draft", "length_per_pass", "ttft_ms", "tpot_ms"),
+)
 """Metrics of a history, in the order of its tables; beside them the scores, ``score.NAME`` and ``set.NAME``."""
-SECONDS = ("speedup",)
+SECONDS = ("speedup", "ttft_ms", "tpot_ms")
 """Metrics that are compared between equal machines alone."""
 COUNTED = ("scr", "speedup", "expected_per_node")
 """Metrics that depend on what a version of the store counts."""

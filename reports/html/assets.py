@@ -9,7 +9,7 @@ from pathlib import Path
 from harness.errors import StoreError
 
 STATIC = Path(__file__).parent / "static"
-OWN = ("page.css", "theme.js", "cells.js", "figures.js", "ribbon.js", "media.js", "samples.js", "runs.js")
+OWN = ("page.css", "theme.js", "cells.js", "figures.js", "ribbon.js", "media.js", "samples.js", "runs.js", "follow.js")
 _EXPORT = re.compile(r"\bexport\s*\{([^{}]*)\};?")
 
 

@@ -70,8 +70,13 @@ class CellFacts:
     flags: tuple[str, ...]
 
 
-def cell_facts(row: pd.Series[Any], finished: FinishedCell) -> CellFacts:
-    """Return the facts of a finished cell; ``row`` is its row of the summary."""
+def cell_facts(row: pd.Series[Any], finished: FinishedCell, no_curve: str = "") -> CellFacts:
+    """Return the facts of a finished cell.
+
+    Args:
+        row: of the summary.
+        no_curve: why the page has no curve of the e-value; "" where it has one or there was no audit.
+    """
     meta, (word, variation) = finished.cell.meta, verdict_of(row)
     source = printable_line(str(meta.get("source") or ""))
     scores = [str(key)[:-4] for key in row.index if re.fullmatch(r"(score|set)\..*_low", str(key))]
@@ -87,7 +92,7 @@ def cell_facts(row: pd.Series[Any], finished: FinishedCell) -> CellFacts:
         verdict=word,
         variation=variation,
         meaning=WORDS.get(word.split(" ")[0], ""),
-        evidence=tuple(_evidence(row, meta)),
+        evidence=(*_evidence(row, meta), *([("no curve", no_curve)] if no_curve else [])),
         params=_pairs(meta.get("params") or {}),
         settings=_settings(meta),
         figures=tuple((title, item) for title, item in figures if item.order),
@@ -138,8 +143,8 @@ def _value(item: Any) -> str:
 
 
 def _settings(meta: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    names = ("backbone", "dtype", "task", "task_params", "sampling", "max_new_tokens", "batch", "seed", "device")
-    values = {name: meta[name] for name in names if meta.get(name) not in (None, {}, "")}
+    words = "backbone dtype task task_params sampling max_new_tokens batch seed device threads"
+    values = {name: meta[name] for name in words.split() if meta.get(name) not in (None, {}, "")}
     fingerprint = meta.get("fingerprint")
     weights = {"weights": str(fingerprint)[:16]} if fingerprint else {}
     return _pairs(values | weights | {"cell": meta.get("cell", "")})

@@ -30,6 +30,8 @@ GREY, RED = "#7b8494", "#d33f49"
 QUIET = {"hoverinfo": "skip"}
 PHASES = {"draft": "#d9822b", "target": "#2f7fc1", "verify": "#1f9e77", "host": "#7b8494"}
 SYMBOLS = {"exact": "circle", "approximate": "circle-open", "broken": "x", "unverified": "square-open"}
+LONG = 30
+"""Characters of a name from which on each name of a legend has a line of its own."""
 FEWEST = 12
 """Passes of a number of rows that a point of the line of window costs needs."""
 
@@ -110,7 +112,7 @@ def pareto_charts(frame: pd.DataFrame) -> Iterator[Chart]:
             for _, row in panel.cells.iterrows()
         ]
         title = f"{panel.title}: {panel.ylabel}"
-        yield Chart(f"pareto-{index}", title, caption, _spec(data, layout), columns, rows, _height(len(data)))
+        yield Chart(f"pareto-{index}", title, caption, _spec(data, layout), columns, rows, _height(data))
 
 
 def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], Passes]) -> Iterator[Chart]:
@@ -147,7 +149,7 @@ def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], Passes]) -> 
         rows += [[f"line at w = {w}", f"{w}", f"{w / cost:.2f}"] for w, cost in costs.items()]
         title = setting_of(group.iloc[0])
         spec, columns = _spec(data, layout), ("cell", "SCR", "speed-up")
-        yield Chart(f"speed-{index}", title, caption, spec, columns, rows, _height(len(data)))
+        yield Chart(f"speed-{index}", title, caption, spec, columns, rows, _height(data))
 
 
 def cell_charts(finished: FinishedCell, base: FinishedCell | None, row: pd.Series[Any]) -> Iterator[Chart]:
@@ -180,8 +182,8 @@ def evidence_chart(tokens: Sequence[int], log_e: Sequence[float], refuted: float
         "shapes": [_line(0, float(np.log10(refuted)), max(tokens, default=1), float(np.log10(refuted)), "dot")],
     }
     caption = (
-        f"Evidence against tokens drawn from the target's distribution. A correct sampler reaches {refuted:g} (dotted) "
-        "once in a thousand audits."
+        "Evidence against tokens drawn from the target's distribution, output by output. A correct sampler reaches "
+        f"{refuted:g} (dotted) at most once in {refuted:g} audits; below 0 the bets have lost."
     )
     rows = [[str(count), figure_of(power, 2)] for count, power in zip(tokens, in_tens, strict=True)]
     return Chart("evidence", "Evidence", caption, _spec(data, layout), ("tokens", "log₁₀ e"), rows, 300)
@@ -355,7 +357,15 @@ def _bar_or_line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, kin
 
 def _spec(data: list[Spec], layout: Spec) -> Spec:
     names = [trace for trace in data if trace.get("name")]
-    below = {"orientation": "h", "y": -0.18, "yanchor": "top", "x": 0, "entrywidth": 0.48, "entrywidthmode": "fraction"}
+    width = 0.48 if _columns(data) == 2 else 1
+    below = {
+        "orientation": "h",
+        "y": -0.18,
+        "yanchor": "top",
+        "x": 0,
+        "entrywidth": width,
+        "entrywidthmode": "fraction",
+    }
     return {"data": data, "layout": {"showlegend": len(names) > 1, "legend": below, **layout}}
 
 
@@ -376,9 +386,14 @@ def _most(cells: pd.DataFrame, key: str) -> float:
     return most if pd.isna(high) else min(max(most, float(high)), 2 * most)
 
 
-def _height(traces: int) -> int:
-    """Return the height of a figure whose legend has a line for two names."""
-    return 380 + 19 * -(-traces // 2)
+def _columns(data: Sequence[Spec]) -> int:
+    """Return how many names stand in a line of the legend."""
+    return 1 if any(len(str(trace.get("name", ""))) > LONG for trace in data) else 2
+
+
+def _height(data: Sequence[Spec]) -> int:
+    """Return the height of a figure with its legend."""
+    return 380 + 19 * -(-len(data) // _columns(data))
 
 
 def _interval(row: pd.Series[Any], key: str, digits: int = 2) -> str:

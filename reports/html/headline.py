@@ -55,6 +55,7 @@ class Row:
 
     Args:
         link: the address of the cell's page; "" where it has none.
+        pick: names the cell to `stride view`: its run's folder and its id.
         label: the method.
         setting: backbone, type, temperature and task in words.
         role: method, baseline or floor.
@@ -66,6 +67,7 @@ class Row:
     """
 
     link: str
+    pick: str
     label: str
     setting: str
     role: str
@@ -138,6 +140,7 @@ def _row(row: pd.Series[Any], entries: tuple[Entry, ...]) -> Row:
     facets = {facet: str(row[facet] or "-") for facet in FACETS} | {"temperature": f"{row['temperature']:g}"}
     return Row(
         link=str(row["link"]),
+        pick=str(row["pick"]),
         label=str(row["label"]),
         setting=setting_of(row),
         role=str(row["role"] or "method"),

@@ -1,4 +1,4 @@
-"""Pictures and meshes of a page: pictures are copied beside it, meshes become numbers that its script draws."""
+"""Pictures, sounds and meshes of a page: files are copied beside it, meshes become numbers that its script draws."""
 
 from __future__ import annotations
 
@@ -12,6 +12,29 @@ from harness.record.outputs import Mesh, load
 
 DECIMALS = 4
 """Of a vertex; the cube of a mesh is two units wide."""
+
+
+def sound_of(source: Path, run: Path, folder: Path, prefix: str) -> dict[str, Any]:
+    """What a speech model heard, copied beside the page, and the words that were spoken; nothing where none is kept.
+
+    Args:
+        source: `harness.record.store.sound_file`.
+        run, folder, prefix: as of ``media_of``.
+    """
+    if not source.is_file() or not source.resolve().is_relative_to(run.resolve()):
+        return {}
+    words = source.with_suffix(".txt")
+    return {
+        "sound": _copied(source, folder, prefix),
+        "spoken": words.read_text("utf-8", "replace") if words.is_file() else "",
+    }
+
+
+def _copied(source: Path, folder: Path, prefix: str) -> str:
+    copy = folder / prefix / source.name
+    copy.parent.mkdir(parents=True, exist_ok=True)
+    copy.write_bytes(source.read_bytes())
+    return f"{prefix}/{source.name}"
 
 
 def media_of(sample: pd.Series[Any] | dict[str, Any], run: Path, folder: Path, prefix: str) -> dict[str, Any]:
@@ -41,7 +64,4 @@ def media_of(sample: pd.Series[Any] | dict[str, Any], run: Path, folder: Path, p
     if isinstance(output, Mesh):
         corners = output.vertices.round(DECIMALS).ravel().tolist()
         return {"mesh": {"vertices": corners, "faces": output.faces.ravel().tolist()}}
-    copy = folder / prefix / path.name
-    copy.parent.mkdir(parents=True, exist_ok=True)
-    copy.write_bytes(path.read_bytes())
-    return {"picture": f"{prefix}/{path.name}"}
+    return {"picture": _copied(path, folder, prefix)}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +14,17 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.errors import printable_line
-from reports import tables
+from reports import engines, tables
 from reports.html import assets, figures, samples
 from reports.html.cell_facts import cell_facts
 from reports.html.figures import Chart, Passes
 from reports.html.headline import headline, setting_of
+from reports.html.picked import Picked, beside_first
 from reports.html.run_facts import RunFacts
 from reports.html.text import printed, safe_json
 from reports.summary import FinishedCell, summarise
 from reports.tables import GROUP
+from reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -33,8 +35,8 @@ CACHED = 24
 MISSING = 200
 """Rows of the table of cells that are missing; what is beyond is counted."""
 
-Curve = Callable[["Cell"], Chart | None]
-"""Returns the chart of the e-value after each audited output of a cell, or None."""
+Curve = Callable[["Cell"], Chart | str | None]
+"""Returns the chart of the e-value after each audited output of a cell, or why there is none; None: no audit."""
 
 
 @dataclass(frozen=True)
@@ -63,32 +65,66 @@ class _Run:
         runs: how many there are.
     """
 
-    def __init__(self, store: Store, number: int, runs: int) -> None:
+    def __init__(self, store: Store, number: int, runs: int, served: Served | None = None) -> None:
         self.store = store
+        self.picked = [name for run, name in served.picked if run == number] if served else []
         self.prefix = f"{number + 1}-" if runs > 1 else ""
         self.facts = RunFacts.of(store)
         self.read = functools.lru_cache(maxsize=CACHED)(lambda name: FinishedCell.of(store.cell(name)))
         frame = summarise(store, self.read)
+        if self.picked:
+            frame = frame[frame["cell"].isin(self.picked)].reset_index(drop=True)
         modality = [self._modality(name) for name in frame["cell"]]
         links = [f"cells/{quote(self.prefix + str(name))}.html" for name in frame["cell"]]
         name = f"{number + 1}. {self.facts.name}" if runs > 1 else self.facts.name
-        self.frame = frame.assign(run=name, modality=modality, link=links)
+        folder = served.names[number] if served else ""
+        picks = [f"{folder}/{cell}" for cell in frame["cell"]]
+        self.frame = frame.assign(run=name, modality=modality, link=links, pick=picks)
+
+    def page_of(self, cell: str) -> str:
+        """The page of a cell, below the folder of the pages."""
+        return f"cells/{self.prefix}{cell}.html"
+
+    def engines(self) -> Iterator[TextTable]:
+        """The tables of the run's engines."""
+        if self.store.manifest.get("engines"):
+            yield from engines.text_tables(engines.summarise(self.store))
 
     def _modality(self, cell: str) -> str:
         return printable_line(str(self.store.manifest["cells"][cell].get("modality") or "text"))
 
 
-def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None) -> Path:
+@dataclass(frozen=True)
+class Served:
+    """What a page of `stride view` has beside one on the disk.
+
+    Args:
+        names: of the runs, in addresses.
+        follow: the address that tells the state of the runs; "" where they are finished.
+        state: of the runs when the page was written.
+        picked: runs by number, and cells, that the page is about; empty: all.
+        known: whether the pages of finished cells that are there already are right.
+    """
+
+    names: tuple[str, ...]
+    follow: str = ""
+    state: str = ""
+    picked: tuple[tuple[int, str], ...] = ()
+    known: bool = False
+
+
+def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, served: Served | None = None) -> Path:
     """Write the pages of runs into a folder; returns index.html.
 
     Args:
         stores: the runs; one may still be written.
         folder: it is made where it does not exist.
         curve: of the e-value of a cell.
+        served: None for pages on the disk.
     """
     (folder / "cells").mkdir(parents=True, exist_ok=True)
     assets.write(folder / "assets")
-    runs = [_Run(store, number, len(stores)) for number, store in enumerate(stores)]
+    runs = [_Run(store, number, len(stores), served) for number, store in enumerate(stores)]
     frame = pd.concat([run.frame for run in runs], ignore_index=True)
     templates = environment()
     passes: dict[tuple[Any, ...], Passes] = {}
@@ -102,13 +138,19 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None) -> 
             neighbours = tuple(
                 done.iloc[i] if 0 <= i < len(done) else None for i in (int(str(index)) - 1, int(str(index)) + 1)
             )
-            _write_cell(templates, run, row, neighbours, folder, curve)
+            if served is None or not served.known or not (folder / run.page_of(str(row["cell"]))).exists():
+                _write_cell(templates, run, row, neighbours, folder, curve)
+    picked = list(_picked(runs, served))
     body = templates.get_template("index.html").render(
         runs=[run.facts for run in runs],
         title=", ".join(run.facts.name for run in runs),
         root="",
         counts=_counts(frame),
         headline=headline(frame),
+        served=served,
+        beside=beside_first(picked) if len(picked) > 1 else [],
+        first=picked[0].row["label"] if picked else "",
+        engines=[table for run in runs if not run.picked for table in run.engines()],
         pareto=list(figures.pareto_charts(frame)),
         speed=list(figures.speed_charts(frame, passes)),
         missing=missing[:MISSING],
@@ -117,6 +159,15 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None) -> 
     )
     (folder / "index.html").write_text(body, encoding="utf-8")
     return folder / "index.html"
+
+
+def _picked(runs: Sequence[_Run], served: Served | None) -> Iterator[Picked]:
+    """The finished cells that were picked, in the order in which they were."""
+    for number, name in served.picked if served else ():
+        run = runs[number]
+        rows = run.frame[(run.frame["cell"] == name) & (run.frame["status"] == "done")]
+        for _, row in rows.iterrows():
+            yield Picked(run.store, run.read(name), row)
 
 
 def environment() -> Environment:
@@ -151,8 +202,8 @@ def _write_cell(
         run=run.facts,
         title=f"{row['label']}, {setting_of(row)}",
         root="../",
-        facts=cell_facts(row, finished),
-        charts=[*charts, *([evidence] if evidence is not None else [])],
+        facts=cell_facts(row, finished, evidence if isinstance(evidence, str) else ""),
+        charts=[*charts, *([evidence] if isinstance(evidence, Chart) else [])],
         table=table,
         data=f"../{quote(data)}/",
         grid=finished.cell.meta.get("grid"),
@@ -160,7 +211,7 @@ def _write_cell(
         neighbours=neighbours,
         show=f"stride show {run.store.address} {name} --prompt ID",
     )
-    (folder / "cells" / f"{run.prefix}{name}.html").write_text(body, encoding="utf-8")
+    (folder / run.page_of(name)).write_text(body, encoding="utf-8")
 
 
 def finished_baseline(read: Callable[[str], FinishedCell], store: Store, name: str) -> FinishedCell | None:
@@ -202,7 +253,7 @@ def _missing(run: _Run) -> list[Missing]:
 
 def _progress(store: Store, cell: str) -> str:
     """Return how many decodes of an unfinished cell are stored."""
-    stored = sum("-warmup" not in path.name for path in (store.path / "records" / cell).glob("*.json"))
+    stored = store.stored(cell)
     expected = store.manifest["cells"][cell].get("expected")
     of = f" of {expected}" if expected else ""
     return f"not finished: {stored}{of} decodes are stored" if stored else "not started"

@@ -15,7 +15,8 @@ import numpy as np
 
 from harness.errors import printable_line
 from harness.record.origins import ACCEPTED, BONUS, CORRECTED, DECODED, FORCED, ORIGINS, origins
-from reports.html.media import media_of
+from harness.record.store import sound_file
+from reports.html.media import media_of, sound_of
 from reports.html.text import excerpt, safe_json, text_of
 
 if TYPE_CHECKING:
@@ -140,6 +141,7 @@ def documents(
         scores: of each.
         places: folder of the run, of the pages, and of the cell's data below it.
     """
+    baseline = str(finished.cell.meta.get("baseline") or finished.cell.name)
     steps = finished.cell.steps[~finished.cell.steps["warmup"].astype(bool)]
     rows_of = steps.groupby(["prompt", "repetition"], sort=False).indices
     columns = {name: steps[name].to_numpy() for name in COUNTS}
@@ -148,6 +150,7 @@ def documents(
         index = rows_of.get((sample["prompt"], sample["repetition"]), np.zeros(0, dtype=int))
         numbers = {name: values[index].tolist() for name, values in columns.items()}
         document = _texts(sample) | _tokens(sample, numbers) | media_of(dict(sample), *places)
+        document |= sound_of(sound_file(places[0], baseline, str(sample["prompt"])), *places)
         document["steps"] = {name: _folded(values) for name, values in numbers.items()}
         document["count"] = len(index)
         document["scores"] = {printable_line(name): value for name, value in score.items()}
@@ -208,7 +211,7 @@ def _row(index: int, sample: Mapping[str, Any], totals: Mapping[str, Any] | None
         tokens,
         passes,
         round(tokens / passes, 3) if passes else None,
-        round(totals["wall_ms"] / tokens, 3) if totals is not None and tokens else None,
+        round(totals["wall_ms"] / tokens, 1) if totals is not None and tokens else None,
         None if agreement is None or agreement != agreement else round(float(agreement), 4),
         excerpt(str(sample["error"] if failed else sample["text"] or "")),
         *(None if value is None else round(float(value), 4) for value in scores),

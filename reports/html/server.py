@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -11,7 +12,7 @@ from dataclasses import dataclass, field
 from http import HTTPStatus
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from harness.errors import StoreError, StrideError
 from harness.record.store import Store
@@ -42,12 +43,14 @@ class Library:
     Args:
         folder: holds run folders, or is one.
         site: where pages are written to.
+        curve: of the e-value of a cell.
     """
 
     folder: Path
     site: Path
+    curve: page.Curve | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _written: dict[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
+    _written: dict[str, tuple[str, str]] = field(default_factory=dict)
 
     def runs(self) -> dict[str, Path]:
         """Folder of each run, by its name in addresses."""
@@ -65,16 +68,47 @@ class Library:
         Raises:
             StoreError: there is no such run, or it cannot be read.
         """
+        return self._pages("runs/" + "+".join(quote(name, safe="") for name in names), names, ())
+
+    def compared(self, cells: tuple[str, ...]) -> str:
+        """Write the page of picked cells, each as RUN/CELL; returns its folder below the site.
+
+        Raises:
+            StoreError: there is no such run or cell, or it cannot be read.
+        """
+        pairs = [cell.partition("/")[::2] for cell in cells]
+        names = tuple(dict.fromkeys(run for run, _ in pairs))
+        stores = dict(zip(names, self._stores(names), strict=True))
+        if unknown := [cell for (run, cell), _ in zip(pairs, cells, strict=True) if cell not in stores[run].cells()]:
+            raise StoreError(f"there is no finished cell {unknown[0]!r} in these runs")
+        place = "compared/" + hashlib.sha256("\n".join(cells).encode()).hexdigest()[:16]
+        return self._pages(place, names, tuple((names.index(run), cell) for run, cell in pairs))
+
+    def state(self, names: tuple[str, ...]) -> str:
+        """Changes when a run of these has a new cell or decode; "" when all are finished."""
+        stores = self._stores(names)
+        if all(len(store.cells()) == len(store.manifest["cells"]) for store in stores):
+            return ""
+        counts = [[len(store.cells()), sum(1 for _ in store.path.glob("records/*/*.json"))] for store in stores]
+        return ",".join(f"{sealed}+{records}" for sealed, records in counts)
+
+    def _stores(self, names: tuple[str, ...]) -> list[Store]:
         runs = self.runs()
         if unknown := [name for name in names if name not in runs]:
             raise StoreError(f"there is no run {unknown[0]!r} in {self.folder}")
-        place = "runs/" + "+".join(quote(name, safe="") for name in names)
+        return [Store.open(runs[name]) for name in names]
+
+    def _pages(self, place: str, names: tuple[str, ...], picked: tuple[tuple[int, str], ...]) -> str:
         with self._lock:
-            stores = [Store.open(runs[name]) for name in names]
-            state = tuple(tuple(store.cells()) for store in stores)
-            if self._written.get(place) != state:
-                page.write(stores, self.site / place)
-                self._written[place] = state
+            stores, state = self._stores(names), self.state(names)
+            begun = " ".join(str(store.manifest["created"]) for store in stores)
+            before = self._written.get(place)
+            if before != (begun, state):
+                follow = "/state?" + urlencode([("run", name) for name in names]) if state and not picked else ""
+                known = before is not None and before[0] == begun
+                served = page.Served(names, follow, state, picked, known)
+                page.write(stores, self.site / place, self.curve, served)
+                self._written[place] = begun, state
         return place
 
     def write_list(self) -> Path:
@@ -116,9 +150,11 @@ class Handler(SimpleHTTPRequestHandler):
         try:
             if address.path == "/":
                 self._library.write_list()
-            elif address.path == "/open":
-                self._redirect(tuple(dict.fromkeys(parse_qs(address.query).get("run", []))))
+            elif address.path in ("/open", "/compare", "/state"):
+                self._answer(address.path, parse_qs(address.query))
                 return
+            elif address.path.startswith("/runs/") and address.path.endswith("/index.html"):
+                self._library.pages_of(tuple(map(unquote, address.path.split("/")[2].split("+"))))
         except StrideError as error:
             self.send_error(HTTPStatus.NOT_FOUND, explain=str(error))
             return
@@ -137,22 +173,38 @@ class Handler(SimpleHTTPRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
         """Print nothing."""
 
-    def _redirect(self, names: tuple[str, ...]) -> None:
-        place = self._library.pages_of(names) if names else ""
+    def _answer(self, action: str, query: dict[str, list[str]]) -> None:
+        """Send the state of runs as text, or the browser to the pages that were asked for."""
+        names, cells = (tuple(dict.fromkeys(query.get(key, []))) for key in ("run", "cell"))
+        if action == "/state":
+            body = self._library.state(names).encode()
+            self.send_response(HTTPStatus.OK)
+            self.send_header("Content-Type", "text/plain")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+            return
+        if action == "/open":
+            place = self._library.pages_of(names) if names else ""
+        else:
+            place = self._library.compared(cells) if cells else ""
         self.send_response(HTTPStatus.SEE_OTHER)
         self.send_header("Location", f"/{quote(place, safe='/+')}/index.html" if place else "/")
         self.end_headers()
 
 
 @contextmanager
-def serve(folder: Path, port: int) -> Iterator[ThreadingHTTPServer]:
+def serve(folder: Path, port: int, curve: page.Curve | None = None) -> Iterator[ThreadingHTTPServer]:
     """Bind the server of a folder; its pages are removed at the end.
+
+    Args:
+        curve: of the e-value of a cell.
 
     Raises:
         StoreError: the port is taken.
     """
     with tempfile.TemporaryDirectory(prefix="stride-view-") as site:
-        library = Library(folder, Path(site))
+        library = Library(folder, Path(site), curve)
         assets.write(Path(site) / "assets")
         handler = functools.partial(Handler, library=library)
         try:

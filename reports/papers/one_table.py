@@ -10,6 +10,7 @@ from harness.errors import UsageError, did_you_mean
 from reports.papers import report
 from reports.papers.items import Item, items
 from reports.papers.measured import Run, measured
+from reports.papers.paper_files import reports
 from reports.papers.registry import SHEETS
 from reports.text_table import UNMEASURED, TextTable
 
@@ -66,10 +67,17 @@ def one_table(store: Store, paper: str, table: str) -> list[TextTable]:
     filled = list(SHEETS[name](run) if name in SHEETS else report.table(name, run)) if run.groups else []
     filled = [table for table in filled if _measures(table)]
     if not filled:
-        raise UsageError(
-            f"no finished cell of {store.path} fits {item.item} of {paper}; stride run {item.suite} makes it."
-        )
+        raise UsageError(f"no finished cell of {store.path} fits {item.item} of {paper}; {_how(item)}.")
     return filled
+
+
+def _how(item: Item) -> str:
+    """Say which suite fills a table: first one on models that ship, then the one on the paper's own."""
+    if item.suite.endswith("_real"):
+        for name, contents in reports().items():
+            if item.made_by in contents.sheets and not name.endswith("_real"):
+                return f"stride run papers/{name} makes it, and {item.suite} on the paper's own models"
+    return f"stride run {item.suite} makes it"
 
 
 def _measures(table: TextTable) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from harness.core.task import Scored, SetScore
 from harness.errors import StrideError, UnknownNameError, UsageError
 from harness.record.outputs import Picture
+from harness.registry import PICTURE_SCORERS
 from tasks.metrics import image_weights as weights
 from tasks.metrics.aesthetic import aesthetic, open_head
 from tasks.metrics.clip import OPENAI, clip_score, open_clip
@@ -21,6 +22,7 @@ from tasks.metrics.frechet import Gaussian, frechet, statistics
 from tasks.metrics.hps import hpsv2, open_hps
 from tasks.metrics.image_stats import PictureSet, sorted_pictures
 from tasks.metrics.inception import inception_score
+from tasks.metrics.kid import kid
 from tasks.metrics.lpips import Lpips
 
 SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -57,6 +59,13 @@ def _fd(picture_set: PictureSet, settings: Settings, net: type[FeatureNet]) -> S
     return frechet(picture_set.pictures, reference, network, minimum=settings.minimum, failures=picture_set.failures)
 
 
+def _kid(picture_set: PictureSet, settings: Settings) -> SetScore:
+    reference = _reference(Path(settings.reference).expanduser()) if settings.reference else None
+    if not isinstance(reference, list):
+        raise UsageError("reference is not a folder: KID compares pictures, and an .npz of statistics is not enough")
+    return kid(picture_set.pictures, reference, Inception.open(settings.weights), picture_set.failures)
+
+
 def _clip(picture_set: PictureSet, settings: Settings) -> SetScore:
     return clip_score(picture_set, open_clip(settings.clip_model, settings.clip_weights, settings.weights))
 
@@ -80,6 +89,7 @@ def _inception_score(picture_set: PictureSet, settings: Settings) -> SetScore:
 
 SCORERS: Mapping[str, Mapping[str, Scorer]] = {
     "fid": {"fid": partial(_fd, net=Inception)},
+    "kid": {"kid": _kid},
     "fd_efflite0": {"fd_efflite0": partial(_fd, net=EffLite0)},
     "inception_score": {"inception_score": _inception_score},
     "clip_score": {"clip_score": _clip},
@@ -91,7 +101,7 @@ SCORERS: Mapping[str, Mapping[str, Scorer]] = {
         "diversity_efflite0": partial(_diversity, open_net=EffLite0.open),
     },
 }
-"""The scorers of a task and the scores that each reports. HPSv2.0 and v2.1 have different scales."""
+"""Our scorers of a task and the scores that each reports. HPSv2.0 and v2.1 have different scales."""
 
 FIGURES = tuple(figure for figures in SCORERS.values() for figure in figures)
 
@@ -104,9 +114,14 @@ def names(scorers: Sequence[str] | str) -> tuple[str, ...]:
     """
     scorer_names = scorers.replace(",", " ").split() if isinstance(scorers, str) else list(scorers)
     for name in scorer_names:
-        if name not in SCORERS:
-            raise UnknownNameError("picture scorer", name, SCORERS)
+        if name not in SCORERS and name not in PICTURE_SCORERS:
+            raise UnknownNameError("picture scorer", name, [*SCORERS, *PICTURE_SCORERS])
     return tuple(dict.fromkeys(scorer_names))
+
+
+def _figures(name: str) -> Mapping[str, Scorer]:
+    """The scores that a scorer reports; one of another package reports the score of its name."""
+    return SCORERS[name] if name in SCORERS else {name: PICTURE_SCORERS.get(name)}
 
 
 def score(
@@ -125,7 +140,7 @@ def score(
         ContractError: two outputs have the same prompt and repetition.
     """
     picture_set = sorted_pictures(outputs)
-    functions = [*(own or {}).items(), *(item for name in names(scorers) for item in SCORERS[name].items())]
+    functions = [*(own or {}).items(), *(item for name in names(scorers) for item in _figures(name).items())]
     out = {}
     for figure, scorer in functions:
         try:

@@ -22,6 +22,7 @@ NAMESPACES = ("--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"
 FOR_ROOT = ("--cap-add", "ALL")  # the child then changes to another user
 FOR_OTHERS = ("--unshare-user-try",)
 FOLDER = "/tmp"  # of a program, in its own file system
+SCRIPT = "/stride-child.py"  # there; its own place may lie below /tmp, which is empty there
 STOP_S = 2.0
 TRIAL_S = 20.0
 
@@ -64,18 +65,18 @@ def wrapped(bubblewrap: str, command: list[str], script: Path, disk_mb: int) -> 
     Args:
         bubblewrap: the program.
         command: it starts with the path of the interpreter.
-        script: a file that the command reads.
+        script: a file that the command names, which is read at ``SCRIPT``.
         disk_mb: the size of /tmp in MiB.
     """
     words = [bubblewrap, *NAMESPACES, *(FOR_ROOT if os.geteuid() == 0 else FOR_OTHERS)]
     for path in readable():
         words += ["--ro-bind", path, path]
-    for path in (command[0], str(script)):
-        words += ["--ro-bind", path, path]
+    words += ["--ro-bind", command[0], command[0], "--ro-bind", str(script), SCRIPT]
     for path in devices():
         words += ["--dev-bind", path, path]
+    inside = [SCRIPT if word == str(script) else word for word in command]
     words += ["--proc", "/proc", "--size", str(disk_mb << 20), "--tmpfs", FOLDER, "--chdir", FOLDER]
-    return [*words, "--remount-ro", "/", "--die-with-parent", "--as-pid-1", "--", *command]
+    return [*words, "--remount-ro", "/", "--die-with-parent", "--as-pid-1", "--", *inside]
 
 
 def delegated(mount: Path = CONTROL_GROUPS, membership: Path = Path("/proc/self/cgroup")) -> Path | None:

@@ -32,8 +32,9 @@ from harness.proof.prove import EXACT
 from harness.registry import METHODS
 from harness.synthetic.code import programs
 from harness.train.loop import save_bf16
+from methods.drafters.heads.config import read_config
 from methods.drafters.heads.drafter import HeadDrafter, toy_heads
-from methods.drafters.heads.net import Heads, read_config
+from methods.drafters.heads.net import Heads
 from methods.medusa import Medusa
 from methods.trees.shapes import Shape, branching
 

@@ -29,9 +29,10 @@ from harness.proof.mutants import CAUGHT, injected
 from harness.proof.prove import EXACT
 from harness.train.loop import save_bf16
 from methods.drafters.heads.conditioned_drafter import PRUNED, ConditionedHeads, independent, whole_path
+from methods.drafters.heads.config import Config
 from methods.drafters.heads.drafter import toy_heads
 from methods.drafters.heads.layers import CrossAttention
-from methods.drafters.heads.net import Config, Heads
+from methods.drafters.heads.net import Heads
 from methods.multi_head import MultiHead
 from methods.verifiers.threshold import above, among_best, keep_passing
 from tests.support.enumerated import enumerated

@@ -1,12 +1,14 @@
-"""`python -m tests.power [FILE]`: tokens that refute each planted bias, beside the two-sample MMD test.
+"""`python -m tests.power [FILE [SETTING ...]]`: tokens that refute each planted bias, beside the two-sample MMD test.
 
-Writes a results file such as ``reports/data/results/audit_power.yaml``; prints each row as it is measured.
+Writes a results file such as ``reports/data/results/audit_power.yaml``; prints each row as it is measured. SETTING:
+digits, pictures or programs; rows of other settings, tables and notes of the file stay as they are.
 """
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -18,7 +20,7 @@ import yaml
 
 from harness.discover import load_all
 from harness.record.provenance import machine
-from tests.power.biases import BIASED, CORRECT, Sampler, Setting
+from tests.power.biases import BIASED, CORRECT, DIGITS, NUCLEUS, PICTURES, PROGRAMS, Sampler, Setting
 from tests.power.measure import decoded, tried
 from tests.power.mmd import Outputs, mmd_p
 
@@ -30,6 +32,8 @@ SETTING = (
     "test (Hamming kernel, 1,000 permutations) compares the same tokens with as many of autoregressive decoding."
 )
 COLUMNS = ["sampler", "refuted after tokens", "of tokens", "log e at the end", "highest log e", "p of MMD"]
+COLUMNS += ["visible TV", "tokens of an ideal bet", "commit"]
+SETTINGS = {"digits": {DIGITS}, "pictures": {PICTURES, NUCLEUS}, "programs": {PROGRAMS}}
 
 
 @cache
@@ -39,40 +43,56 @@ def reference(setting: Setting) -> tuple[Outputs, ...]:
         return decoded(Sampler("reference", setting, "autoregressive", biased=False))
 
 
-def row(sampler: Sampler) -> list[str]:
+def row(sampler: Sampler, commit: str) -> list[str]:
     """One row of the table."""
     trial = tried(sampler)
     p = mmd_p(trial.outputs, reference(sampler.setting))
     after = trial.refuted_after
-    cells = ["never" if after is None else str(after), str(len(trial.path)), f"{trial.path[-1]:.1f}"]
-    print(sampler.name, *cells, f"{np.max(trial.path):.1f}", f"{p:.3f}", sep="\t", flush=True)
-    return [sampler.name, *cells, f"{np.max(trial.path):.1f}", f"{p:.3f}"]
+    cells = [sampler.name, "never" if after is None else str(after), str(len(trial.path)), f"{trial.path[-1]:.1f}"]
+    cells += [f"{np.max(trial.path):.1f}", f"{p:.3f}", "none" if trial.visible is None else f"{trial.visible:.3f}"]
+    cells += ["" if trial.ideal is None else f"{trial.ideal:.0f}", commit]
+    print(*cells, sep="\t", flush=True)
+    return cells
 
 
-def results(path: Path | None) -> None:
-    """Measure every sampler; the results file is written anew after each."""
-    tables: list[dict[str, Any]] = []
+def results(path: Path | None, settings: Sequence[str]) -> None:
+    """Measure the samplers of these settings; the results file is written anew after each."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     facts = machine()
-    document = {
+    before = yaml.safe_load(path.read_text(encoding="utf-8")) if path is not None and path.exists() else {}
+    earlier = {table["name"]: table for table in before.get("tables", [])}
+    document: dict[str, Any] = {
         "title": TITLE,
         "command": "python -m tests.power reports/data/results/audit_power.yaml",
-        "commit": commit.stdout.strip(),
+        "commit": commit.stdout.strip() + (", and those of the rows" if before else ""),
         "date": datetime.now(UTC).date().isoformat(),
         "machine": f"{facts.get('cores')} cores of {facts.get('cpu')}, torch {torch.__version__}, 1 thread",
         "setting": SETTING,
-        "tables": tables,
+        "tables": [],
+        **({"notes": before["notes"]} if "notes" in before else {}),
     }
+    chosen = set().union(*(SETTINGS[name] for name in settings or SETTINGS))
+    measured: dict[str, dict[str, list[str]]] = {}
     for name, samplers in (("correct", CORRECT), ("biased", BIASED)):
-        rows: list[list[str]] = []
-        tables.append({"name": name, "columns": COLUMNS, "rows": rows})
-        for sampler in samplers:
-            rows.append(row(sampler))
+        kept = earlier.pop(name, {"columns": COLUMNS, "rows": []})
+        padding = [""] * (len(COLUMNS) - len(kept["columns"]))  # of a file without the later columns
+        old = {one[0]: [*one, *padding[1:], *([before["commit"]] if padding else [])] for one in kept["rows"]}
+        measured[name] = {sampler.name: old[sampler.name] for sampler in samplers if sampler.name in old}
+    for name, samplers in (("correct", CORRECT), ("biased", BIASED)):
+        for sampler in (one for one in samplers if one.setting in chosen):
+            measured[name][sampler.name] = row(sampler, commit.stdout.strip())
+            document["tables"] = [
+                *({"name": key, "columns": COLUMNS, "rows": list(rows.values())} for key, rows in measured.items()),
+                *earlier.values(),
+            ]
             if path is not None:
                 path.write_text(yaml.safe_dump(document, sort_keys=False, width=120), encoding="utf-8")
 
 
 if __name__ == "__main__":
+    unknown = set(sys.argv[2:]) - SETTINGS.keys()
+    if unknown:
+        sys.exit(f"unknown setting {', '.join(sorted(unknown))}; it is one of {', '.join(SETTINGS)}")
     torch.set_num_threads(1)
     load_all()
-    results(Path(sys.argv[1]) if sys.argv[1:] else None)
+    results(Path(sys.argv[1]) if sys.argv[1:] else None, sys.argv[2:])

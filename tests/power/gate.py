@@ -112,13 +112,11 @@ def _shares(documents: list[dict[str, Any]]) -> list[str]:
 
 
 def _visible(documents: list[dict[str, Any]]) -> str:
-    """The smallest drop that a figure of drafts would have shown, median over gates."""
+    """The smallest drop that a figure of drafts would have shown, median over gates; identical records state none."""
     figures = ("acceptance", "expected", "tau_minus_1", "replay")
-    least = [
-        min(row["visible"] for row in document["rows"] if row["metric"] in figures and row["visible"] is not None)
-        for document in documents
-    ]
-    return f"{100 * np.median(least):.2f} %"
+    rows = [[row["visible"] for row in one["rows"] if row["metric"] in figures] for one in documents]
+    least = [min(value for value in values if value is not None) for values in rows if any(values)]
+    return f"{100 * np.median(least):.2f} %" if least else "identical"
 
 
 def noise(baseline: Mapping[str, Any]) -> list[list[str]]:

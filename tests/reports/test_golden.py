@@ -84,7 +84,7 @@ def test_the_terminal_equals_its_golden_page(reported: tuple[str, Path, str]) ->
 
 def test_every_column_of_the_summary_has_the_same_values(reported: tuple[str, Path, str]) -> None:
     name, run, _ = reported
-    before = pd.read_csv(GOLDEN / name / "summary.csv")
+    before = pd.read_csv(GOLDEN / name / "summary.csv.xz")
     after = pd.read_csv(run / "report" / "summary.csv")
     columns = [name for name in before.columns if name not in OTHER_SEEDS]
     pd.testing.assert_frame_equal(after[columns], before[columns], check_exact=False, rtol=1e-12)

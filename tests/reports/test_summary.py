@@ -13,9 +13,10 @@ import pytest
 from harness.record.columns import STEP_FIELDS
 from harness.record.metrics import METRICS as RECORD_METRICS
 from harness.record.metrics import value
+from harness.record.stats import FloatArray, median_ratio
 from harness.record.store import Store
 from reports import tables
-from reports.summary import FinishedCell, by_category, summarise
+from reports.summary import FinishedCell, by_category, summarise, unlike_itself
 from tests.support.fake_store import GREEDY, FakeStore, Sim, empty, meta, record, simulate, step, suite, tiny
 
 
@@ -98,6 +99,34 @@ def test_autoregressive_decoding_unlike_itself_is_flagged_on_every_row(ms: float
     store.add(meta("m", floor="ar2"), [record(f"p{i}", [step(1, 2, ms=ms)] * 5) for i in range(12)])
     expected = f"disturbed timing: autoregressive against itself is {flag}" if flag else ""
     assert (expected in flags(store)) and ("disturbed" in flags(store)) == bool(flag)
+
+
+def load(rng: np.random.Generator, decodes: int, stays: float, slower: float) -> FloatArray:
+    """Slow-down of decodes one after another: log-normal, and correlated in time by ``stays`` from one to the next."""
+    steps = rng.normal(size=decodes)
+    for place in range(1, decodes):
+        steps[place] = stays * steps[place - 1] + np.sqrt(1 - stays**2) * steps[place]
+    return np.exp(np.log(slower) * steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("stays", "slower"), [(0.0, 1.02), (0.5, 1.3), (0.9, 1.5), (0.98, 2.0)])
+def test_intervals_hold_their_coverage_under_load_that_is_correlated_in_time(stays: float, slower: float) -> None:
+    """Cells take turns on each prompt, so a ratio is over neighbours in time; 100 runs of 24 prompts, half as long."""
+    prompts = pd.MultiIndex.from_product([range(24), [0]], names=["prompt", "repetition"])
+    missed = excluded = 0
+    for seed in range(100):
+        rng = np.random.default_rng([seed, round(100 * stays)])
+        seconds = (10 * load(rng, 72, stays, slower)).reshape(24, 3)
+        for prompt in range(24):  # as `Schedule` lets the cells take turns to begin
+            seconds[prompt] = np.roll(seconds[prompt], prompt)
+        baseline, method, floor = (pd.Series(column, prompts) for column in seconds.T)
+        speedup, itself = median_ratio(baseline, method / 2), median_ratio(baseline, floor)
+        assert speedup is not None and speedup.low is not None and speedup.high is not None
+        assert itself is not None and itself.low is not None and itself.high is not None
+        missed += not speedup.low <= 2 <= speedup.high and not unlike_itself(itself)
+        excluded += not itself.low <= 1 <= itself.high
+    assert missed <= 10 and excluded <= 10
 
 
 def test_a_speed_up_above_the_tokens_of_a_step_is_flagged() -> None:

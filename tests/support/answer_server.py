@@ -24,6 +24,8 @@ class Answers:
         done: whether ``[DONE]`` is sent.
         status: of the answer to a request; other than 200 with ``body``.
         cut: close the connection behind the last message, before the stream is complete.
+        pause_s: before each message.
+        port: 0: a free one.
         metrics: texts of the counters, one a reading; the last one stays.
     """
 
@@ -32,6 +34,8 @@ class Answers:
     status: int = 200
     body: str = ""
     cut: bool = False
+    pause_s: float = 0.0
+    port: int = 0
     metrics: list[str] = field(default_factory=list)
     models: tuple[str, ...] = (MODEL,)
     asked: list[dict[str, Any]] = field(default_factory=list)
@@ -47,6 +51,7 @@ class Answers:
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         await response.prepare(request)
         for event in self.events:
+            await asyncio.sleep(self.pause_s)
             text = event if isinstance(event, str) else json.dumps(event)
             await response.write(f"data: {text}\n\n".encode())
         if self.cut:
@@ -88,7 +93,7 @@ def answer_server(answers: Answers) -> Iterator[Answers]:
 
     async def start() -> None:
         await runner.setup()
-        site = web.TCPSite(runner, "127.0.0.1", 0)
+        site = web.TCPSite(runner, "127.0.0.1", answers.port)
         await site.start()
         answers.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         ready.set()

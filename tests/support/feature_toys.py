@@ -22,7 +22,8 @@ from harness.core.session import Session
 from harness.registry import RECIPES
 from harness.train.loop import save_bf16
 from harness.train.passages import Plan
-from methods.drafters.eagle.net import FeatureNet, Shape
+from methods.drafters.eagle.net import FeatureNet
+from methods.drafters.eagle.shape import Shape
 from methods.training.eagle.feature_recipe import FeatureRecipe
 
 SIZES = {
@@ -99,7 +100,7 @@ def folder_for(model: Backbone, path: Path, **changes: object) -> str:
         net.ids.copy_(torch.arange(net.shape.kept) * 2)
     path.mkdir(parents=True, exist_ok=True)
     save_bf16(net, path)
-    net.write_config(path)
+    net.shape.write(path)
     return str(path)
 
 

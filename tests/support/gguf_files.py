@@ -10,8 +10,8 @@ import numpy as np
 WIDTH, VOCABULARY = 32, 40
 
 
-def write_gguf(path: Path, architecture: str = "llama", feed_forward: int = 64) -> Path:
-    """``feed_forward``: as the settings say; the tensors are for 64."""
+def write_gguf(path: Path, architecture: str = "llama", feed_forward: int = 64, q4_1: bool = False) -> Path:
+    """``feed_forward``: as the settings say; the tensors are for 64. ``q4_1``: matrices are quantised so."""
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_block_count(1)
     writer.add_context_length(64)
@@ -45,7 +45,12 @@ def write_gguf(path: Path, architecture: str = "llama", feed_forward: int = 64) 
         "blk.0.ffn_up": (64, WIDTH),
         "blk.0.ffn_down": (WIDTH, 64),
     }.items():
-        writer.add_tensor(f"{name}.weight", generator.standard_normal(shape, dtype=np.float32))
+        tensor = generator.standard_normal(shape, dtype=np.float32)
+        if q4_1 and len(shape) == 2:
+            kind = gguf.GGMLQuantizationType.Q4_1
+            writer.add_tensor(f"{name}.weight", gguf.quants.quantize(tensor, kind), raw_dtype=kind)
+        else:
+            writer.add_tensor(f"{name}.weight", tensor)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

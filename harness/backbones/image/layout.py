@@ -13,9 +13,21 @@ from torch import Tensor
 from torch.nn import functional
 
 from harness.backbones.image.vq import VQ
-from harness.core.capabilities import Grid
+from harness.core.capabilities import Grid, Requirement
 from harness.errors import OutputError, UsageError, WeightsError, did_you_mean
 from harness.record.outputs import Picture
+
+MEETS = frozenset(
+    {
+        Requirement.TREE_MASK,
+        Requirement.DRAFTER,
+        Requirement.HIDDEN,
+        Requirement.GRID,
+        Requirement.CODEBOOK,
+        Requirement.ANY_ORDER,
+    }
+)
+"""What every picture model of ours offers, published ones too."""
 
 
 @dataclass(frozen=True)

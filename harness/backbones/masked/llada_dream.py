@@ -82,6 +82,15 @@ class Published:
             return f"model.layers.{block[1]}.{BLOCK[block[2]]}.{kind}"
         return f"{LLADA[stem]}.{kind}" if stem in LLADA else key
 
+    def published_name(self, key: str) -> str:
+        """The published name of a tensor of the decoder."""
+        if self.family == "Dream":
+            return key
+        stem, _, kind = key.rpartition(".")
+        layer = re.fullmatch(r"model\.layers\.(\d+)\.(.+)", stem)
+        names = {own: name for name, own in (BLOCK if layer else LLADA).items()}
+        return f"model.transformer.blocks.{layer[1]}.{names[layer[2]]}.{kind}" if layer else f"{names[stem]}.{kind}"
+
     def empty(self) -> Any:
         """The decoder on the meta device."""
         with torch.device("meta"):

@@ -17,13 +17,14 @@ from torch.nn import functional
 
 from harness.backbones.slots import gated as gates
 from harness.backbones.slots.fused import FusedLayers
-from harness.backbones.slots.net import Net, SlotInputs
+from harness.backbones.slots.net import Net, SlotInputs, Tapped
 from harness.backbones.slots.packed import PackedLayer, PackedWindow, layers
 from harness.backbones.slots.tapped import TappedNet
 from harness.backbones.slots.transformers_net import TransformersNet
 from harness.core.backbone import TiedEmbeddings
 from harness.core.cache import Rows
-from harness.core.packed_linear import Product, product
+from harness.core.packed_linear import Product
+from harness.core.quantized_linear import FULL, Products
 
 SERVED = (
     "llama.modeling_llama.LlamaForCausalLM",
@@ -70,6 +71,7 @@ class FusedLlama(FusedLayers, TappedNet):
 
     Args:
         model: one for which `incompatibility` is None. Its weights move layer by layer, so that memory holds them once.
+        products: makes the products of its weights.
     """
 
     kind = "fused"
@@ -81,7 +83,7 @@ class FusedLlama(FusedLayers, TappedNet):
         "down": ("mlp.down_proj",),
     }
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, products: Products = FULL) -> None:
         config = model.config
         attention = model.model.layers[0].self_attn
         self.layers = int(config.num_hidden_layers)
@@ -93,10 +95,10 @@ class FusedLlama(FusedLayers, TappedNet):
         self._embed = self._like = model.model.embed_tokens.weight.data
         self._tied = model.lm_head.weight is model.model.embed_tokens.weight
         self._vocabulary = len(model.lm_head.weight)
-        self._head = product(model.lm_head.weight.data)
+        self._head = products(model.lm_head.weight.data)
         self._norm = model.model.norm.weight.data
         self._shapes = gates.shapes_of(gates.linears(model))
-        self._weights = [_fuse(layer) for layer in model.model.layers]
+        self._weights = [_fuse(layer, products) for layer in model.model.layers]
         places = torch.arange(config.max_position_embeddings, device=self._embed.device)
         cos, sin = model.model.rotary_emb(self._embed, places[None])
         half = self._width // 2
@@ -171,27 +173,35 @@ class FusedLlama(FusedLayers, TappedNet):
         return attended.view(kv_heads, share, count, width).permute(2, 0, 1, 3).reshape(count, heads * width)
 
 
-def forward_of(model: Any) -> Net:
-    """The fused forward where it computes what the model does, else the model's own."""
-    return FusedLlama(model) if incompatibility(model) is None else TransformersNet(model)
+def forward_of(model: Any, products: Products = FULL) -> Tapped:
+    """The fused forward where it computes what the model does, else the model's own.
+
+    Raises:
+        UsageError: its own is needed, whose products nobody can quantise.
+    """
+    reason = incompatibility(model)
+    if reason is None:
+        return FusedLlama(model, products)
+    products.refuse(reason)
+    return TransformersNet(model)
 
 
-def _fuse(layer: Any) -> Layer:
+def _fuse(layer: Any, products: Products) -> Layer:
     attention, mlp = layer.self_attn, layer.mlp
     return Layer(
         norm=layer.input_layernorm.weight.data,
-        qkv=_joined(attention.q_proj, attention.k_proj, attention.v_proj),
-        out=_joined(attention.o_proj),
+        qkv=_joined(products, attention.q_proj, attention.k_proj, attention.v_proj),
+        out=_joined(products, attention.o_proj),
         norm_mlp=layer.post_attention_layernorm.weight.data,
-        gate_up=_joined(mlp.gate_proj, mlp.up_proj),
-        down=_joined(mlp.down_proj),
+        gate_up=_joined(products, mlp.gate_proj, mlp.up_proj),
+        down=_joined(products, mlp.down_proj),
     )
 
 
-def _joined(*linears: Any) -> Product:
+def _joined(products: Products, *linears: Any) -> Product:
     """One product whose outputs are those of the linears, side by side; the linears lose their weights."""
     weight = torch.cat([linear.weight.data for linear in linears])
     biases = [linear.bias.data for linear in linears if linear.bias is not None]
     for linear in linears:
         linear.weight.data = linear.weight.new_empty(0)
-    return product(weight, torch.cat(biases) if biases else None)
+    return products(weight, torch.cat(biases) if biases else None)

@@ -43,11 +43,13 @@ Adapter = Mapping[str, LowRank]
 def read(folder: Path, backbone: Backbone, dtype: torch.dtype) -> dict[str, LowRank]:
     """An adapter's folder: adapter_config.json and adapter_model.safetensors of peft, and config.json with its tie.
 
+    A folder that another project published has no tie; its layers are held against those of the model.
+
     Raises:
         WeightsError: it is damaged, was made for other weights, or is no plain LoRA.
     """
     stored = _Stored.read(folder, backbone.device)
-    if stored.fingerprint != backbone.fingerprint:
+    if stored.fingerprint not in ("", backbone.fingerprint):
         raise WeightsError(
             f"the adapter was trained for {stored.base} ({stored.fingerprint[:12]}), and the target is {backbone.name} "
             f"({backbone.fingerprint[:12]}): train one for it with `stride train adapter`"
@@ -153,7 +155,10 @@ class _Stored:
     def read(cls, folder: Path, device: str = "cpu") -> _Stored:
         """The files of a folder, checked."""
         try:
-            tie, how = (json.loads((folder / name).read_text("utf-8")) for name in ("config.json", SETTINGS))
+            how = json.loads((folder / SETTINGS).read_text("utf-8"))
+            tie = {"backbone": how.get("base_model_name_or_path") or "", "fingerprint": ""}
+            if (folder / "config.json").is_file():
+                tie = json.loads((folder / "config.json").read_text("utf-8"))
             tensors = int8.read(folder / TENSORS, device)
             name, fingerprint, rank, alpha = tie["backbone"], tie["fingerprint"], how["r"], how["lora_alpha"]
         except (OSError, ValueError, KeyError, SafetensorError) as error:

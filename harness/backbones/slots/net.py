@@ -130,6 +130,9 @@ class Net(Protocol):
 class Tapped(Net, Protocol):
     """A net that also gives hidden rows, and lends its embedding and unembedding."""
 
+    def pick(self, layers: Sequence[int]) -> Tapped:
+        """The same weights with these layers only."""
+
     def tied_embeddings(self) -> TiedEmbeddings:
         """Its embedding and unembedding."""
 

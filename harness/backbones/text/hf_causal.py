@@ -16,6 +16,7 @@ from harness.backbones.text import chat
 from harness.backbones.text.tokenized import TokenizedAdapter
 from harness.core.backbone import TiedEmbeddings
 from harness.core.capabilities import Capabilities, Requirement
+from harness.core.quantized_linear import Products
 from harness.errors import UsageError, WeightsError
 from harness.registry import BACKBONES
 
@@ -34,13 +35,14 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         template: its chat template: own (the tokenizer's) or a name of `chat.TEMPLATES`.
         chat: true sends every text prompt through the template, as a user's turn; false (default) as it stands.
         vocabulary: the number of token ids, if it must be known before the weights are here.
+        weights: full (default), int8 or int4 (see `quantized_linear`).
 
     Attributes:
         forward_kind: "fused" or "transformers": what runs.
     """
 
     kind = "hf_causal"
-    parameters = ("source", *CHOICES, "template", "chat", "vocabulary")
+    parameters = ("source", *CHOICES, "template", "chat", "vocabulary", "weights")
     advice = "name a preset, hub:ORG/NAME or a folder"
 
     def __init__(self, identity: Identity, net: Net, tokenizer: Any, template: str | None = None) -> None:
@@ -54,7 +56,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         cls.check(name, params, dtype)
         _check_choices(name, params)
         template = chat.check(name, params)
-        attn = params.get("attn", "sdpa")
+        attn, products = params.get("attn", "sdpa"), Products(name, params.get("weights", "full"))
         source = sources.parse(name, params["source"])
         if source.kind == "random":
             model, tokenizer = transformers_models.make_random(name, source.fields, attn), None
@@ -68,7 +70,7 @@ class HFCausal(LayeredAdapter, TokenizedAdapter):
         capabilities = transformers_models.capabilities(model, cls.meets(params))
         _check_vocabulary(name, params, capabilities)
         chat.fit(name, template, tokenizer)
-        net = _net(name, model, params.get("forward", "fused"), attn)
+        net = _net(model, params.get("forward", "fused"), attn, products)
         return cls(Identity(name, dtype, device, capabilities, fingerprint), net, tokenizer, template)
 
     @classmethod
@@ -120,13 +122,14 @@ def _check_vocabulary(name: str, params: Mapping[str, Any], capabilities: Capabi
         )
 
 
-def _net(name: str, model: Any, forward: str, attn: str) -> Net:
+def _net(model: Any, forward: str, attn: str, products: Products) -> Net:
     if forward == "fused" and attn == "sdpa" and incompatibility(model) is None:
-        return FusedLlama(model)
+        return FusedLlama(model, products)
+    products.refuse(incompatibility(model) or "the entry asks for another")
     net = TransformersNet(model)
     if not honours_masks(net, model.device, model.dtype):
         raise WeightsError(
-            f"{name}: {type(model).__name__} does not follow the attention mask and positions it is "
+            f"{products.name}: {type(model).__name__} does not follow the attention mask and positions it is "
             f"given, so a draft cannot be verified in one pass; use another architecture"
         )
     return net

@@ -65,6 +65,8 @@ def run_on(pool: Pool, plan: Plan, store: Store, options: Options, retries: int)
         StrideError: a worker refused to go on, or workers ran other weights. What is finished stays.
     """
     waiting = [unit for unit in units_of(plan) if not all(_finished(store, cell) for cell in unit.cells)]
+    for name in (name for unit in waiting for name in unit.cells):
+        store.reopen(name)  # before any worker reads what is sealed
     options.progress.expect(sum(_decodes(plan, unit) for unit in waiting))
     for cell in (cell for unit in waiting for cell in _cells(plan, unit)):
         options.progress.expect_of(cell, len(plan.prompts[cell.task]) * plan.suite.suite.repetitions)
@@ -90,6 +92,7 @@ def run_on(pool: Pool, plan: Plan, store: Store, options: Options, retries: int)
         ) from stop
     finally:
         pool.close()
+    store.send_missing()  # a worker of this machine may have been lost after its seal
     _refuse_mixed_weights(store)
 
 

@@ -26,6 +26,28 @@ def engine() -> Any:
     return optional("ray", "the ray executor", "ray")
 
 
+def connect(address: str | None, cpus: int | None = None) -> Any:
+    """The module `ray`, connected to a cluster.
+
+    Args:
+        address: of the cluster; None: a new one on this machine.
+        cpus: of the new one; None: those of the machine.
+
+    Raises:
+        UsageError: Ray is not installed, the cluster cannot be reached, or none could be started.
+    """
+    ray = engine()
+    local = {} if address else {"include_dashboard": False, "num_cpus": cpus}
+    try:
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+    except Exception as error:  # Ray raises plain exceptions too, such as where its processes do not start in time
+        what = f"the Ray cluster at {address} cannot be reached" if address else "no Ray cluster could be started here"
+        raise UsageError(
+            f"{what}: {describe(error)}. Check the address and the load of this machine, then run again with --resume."
+        ) from error
+    return ray
+
+
 @dataclass
 class Actor:
     """A worker of the cluster.
@@ -85,9 +107,7 @@ class RayPool(Pool):
 
     def _connect(self, address: str | None) -> None:
         os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")  # a worker without a GPU keeps its settings
-        address = address or os.environ.get("RAY_ADDRESS")
-        local = {} if address else {"include_dashboard": False}
-        self._ray.init(address=address, log_to_driver=False, logging_level="ERROR", **local)
+        connect(address or os.environ.get("RAY_ADDRESS"))
 
     def _room(self) -> int:
         """How many workers the cluster has room for."""

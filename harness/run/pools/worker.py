@@ -13,7 +13,7 @@ from harness.errors import RunIncomplete, StrideError, printable_line
 from harness.plan.cells import Plan, expand
 from harness.plan.suite import resolve_again
 from harness.platform.malloc import keep_pages
-from harness.record.store import Store
+from harness.record.store import SealedError, Store
 from harness.run.group import run_cells
 from harness.run.loading import WarmModels
 from harness.run.options import Options
@@ -67,11 +67,15 @@ class CellWorker:
         store.fetch([*unit.cells, *unit.after])
         cells = [plan.by_id[cell] for cell in unit.cells]
         facts = {"lost_workers": list(unit.lost)} if unit.lost else {}
-        try:
-            with exclusive(device) if plan.suite.suite.timing else nullcontext():
-                run_cells(_cautious(plan, unit), cells, store, self._setup.options, self._models, facts)
-        except StrideError as error:
-            return Refusal(str(error), isinstance(error, RunIncomplete))
+        for _ in range(len(cells) + 1):
+            try:
+                with exclusive(device) if plan.suite.suite.timing else nullcontext():
+                    run_cells(_cautious(plan, unit), cells, store, self._setup.options, self._models, facts)
+            except SealedError:
+                continue  # a worker that was thought lost has finished a cell; the others are left
+            except StrideError as error:
+                return Refusal(str(error), isinstance(error, RunIncomplete))
+            break
         return None
 
 

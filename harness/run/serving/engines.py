@@ -83,6 +83,7 @@ class _Group:
                     CellRun(
                         engine, cell, self._requests, self._reference, prompts, suite.repetitions, suite.warmup
                     ).run()
+                    self._store.publish(f"engines/{cell.id}")
         except EngineFault as fault:
             self._options.progress.say(f"{use.label} stopped: {fault}")
             return fault
@@ -97,10 +98,16 @@ class _Group:
                 server = declared(use.serve)
                 host = "127.0.0.1"
                 address["url"] = f"http://{host}:{server.port}"
-                model = str(use.options.get("model") or self._reference.weights.folder or "")
-                words = server.words(model, use.method, host, server.port)
-                log = stack.enter_context(open(self._store.log_of_worker(f"engine-{use.label}", "server"), "wb"))
-                stack.enter_context(started(server, words, address["url"], log))
+                weights = self._reference.weights
+                own = weights.gguf() if server.weights == "gguf" else weights.folder
+                words = server.words(str(use.options.get("model") or own or ""), use.method, host, server.port)
+                address["model"] = ""  # it serves one model, under a name of its own
+                place = self._store.log_of_worker(f"engine-{use.label}", "server")
+                log = stack.enter_context(open(place, "wb"))
+                try:
+                    stack.enter_context(started(server, words, address["url"], log, use.method))
+                except EngineFault as fault:
+                    raise EngineFault(fault.kind, f"{fault.detail}; its output: {place}") from fault
             engine = stack.enter_context(use.make(**address))
             engine.open(self._reference.weights)
             yield engine
@@ -113,3 +120,5 @@ class _Group:
             for prompt in self._plan.prompts[cell.task]
         }
         Judge(self._requests, self._reference, cells, ids).judge()
+        for cell in cells:
+            self._store.publish(f"engines/{cell.id}")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import math
 import os
 import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from string import Template
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -21,6 +23,10 @@ from harness.errors import UnknownNameError, UsageError
 from harness.platform.extras import optional
 
 SHIPPED = Path(harness.engines.__file__).parent / "servers"
+SYNTHETIC = "synthetic"
+"""The way that accepts drafts by chance, at a chosen mean length: the cost of speculation without a drafter."""
+PR_SET_PDEATHSIG = 1
+"""The option of prctl that names the signal of a parent's death."""
 PATIENCE_S = 10
 """How long a server may take to end before it is killed."""
 
@@ -36,6 +42,8 @@ class Declared(BaseModel):
         wait_s: how long it may take until then.
         methods: further words of the command, by the name of a way to speculate.
         environment: variables that are set for it.
+        method_environment: further variables, by the name of a way to speculate.
+        weights: what it loads of a backbone where no model is named: folder or gguf.
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True)
@@ -46,19 +54,53 @@ class Declared(BaseModel):
     wait_s: float = Field(600, gt=0)
     methods: Mapping[str, tuple[str, ...]] = Field(default_factory=dict)
     environment: Mapping[str, str] = Field(default_factory=dict)
+    method_environment: Mapping[str, Mapping[str, str]] = Field(default_factory=dict)
+    weights: Literal["folder", "gguf"] = "folder"
+
+    @property
+    def ways(self) -> list[str]:
+        """The names of its ways to speculate."""
+        return sorted({*self.methods, *self.method_environment})
 
     def words(self, model: str, method: str, host: str, port: int) -> list[str]:
         """The command.
 
+        Args:
+            method: a name of ``ways``, with ``=LENGTH`` behind it where it is synthetic: the mean acceptance length.
+
         Raises:
-            UsageError: there is no such method, or the command needs a model.
+            UsageError: there is no such method, its length is none, or the command needs a model.
         """
-        if method and method not in self.methods:
-            raise UnknownNameError("method of the server", method, self.methods)
-        words = [*self.command, *(self.methods[method] if method else ())]
+        name, length = self._way(method)
+        words = [*self.command, *self.methods.get(name, ())]
         if not model and any("$model" in word for word in words):
             raise UsageError(f"the server of {self.engine} needs a model; name one with --model")
-        return [Template(word).safe_substitute(model=model, host=host, port=str(port)) for word in words]
+        return [Template(word).safe_substitute(length, model=model, host=host, port=str(port)) for word in words]
+
+    def variables(self, method: str) -> dict[str, str]:
+        """The variables that are set for it; arguments and errors as of ``words``."""
+        name, length = self._way(method)
+        own = {**self.environment, **self.method_environment.get(name, {})}
+        return {key: Template(value).safe_substitute(length) for key, value in own.items()}
+
+    def _way(self, method: str) -> tuple[str, dict[str, str]]:
+        """The name of a way to speculate, and what stands for $length and $accepted in its words."""
+        name, _, length = method.partition("=")
+        if name and name not in self.ways:
+            raise UnknownNameError("method of the server", name, self.ways)
+        if (name == SYNTHETIC) != bool(length):
+            raise UsageError(
+                f"method {method!r}: write {SYNTHETIC}=LENGTH, a mean of 1 token a pass or more, or a name"
+            )
+        if not length:
+            return name, {}
+        try:
+            value = float(length)
+        except ValueError:
+            value = math.nan
+        if not 1 <= value < math.inf:
+            raise UsageError(f"method {method!r}: the mean acceptance length is {length!r}, not a number from 1 on")
+        return name, {"length": f"{value:g}", "accepted": f"{value - 1:g}"}
 
 
 def names() -> list[str]:
@@ -82,18 +124,23 @@ def declared(name: str) -> Declared:
 
 
 @contextmanager
-def started(server: Declared, words: list[str], url: str, log: IO[Any]) -> Iterator[subprocess.Popen[bytes]]:
+def started(
+    server: Declared, words: list[str], url: str, log: IO[Any], method: str = ""
+) -> Iterator[subprocess.Popen[bytes]]:
     """A server that answers, until the block ends.
 
     Args:
+        words: of its command, with ``method``.
         log: gets what it prints.
 
     Raises:
         EngineFault: it ended, or did not answer in time.
     """
-    environment = {**os.environ, **server.environment}
+    environment = {**os.environ, **server.variables(method)}
     try:
-        process = subprocess.Popen(words, stdout=log, stderr=log, env=environment, start_new_session=True)
+        process = subprocess.Popen(
+            words, stdout=log, stderr=log, env=environment, start_new_session=True, preexec_fn=_end_with_parent
+        )
     except OSError as error:
         raise EngineFault("no_server", f"{words[0]} cannot be started: {error}") from error
     try:
@@ -101,6 +148,12 @@ def started(server: Declared, words: list[str], url: str, log: IO[Any]) -> Itera
         yield process
     finally:
         stop(process)
+
+
+def _end_with_parent() -> None:
+    """Of the server's process: it is asked to end where the run is killed and cannot stop it."""
+    with suppress(OSError, AttributeError):  # Linux only
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
 
 
 def _wait(server: Declared, process: subprocess.Popen[bytes], address: str) -> None:

@@ -61,7 +61,8 @@ class Judge:
     ) -> None:
         self._store, self._reference, self._cells, self._ids = store, reference, cells, ids
         self._rows = {cell.id: counted(store.cell(cell.id).requests) for cell in cells}
-        self._audited = sum(1 for cell in cells if cell.sampling.temperature > 0 and cell.role != "floor")
+        drawn = [cell for cell in cells if cell.sampling.temperature > 0 and not cell.use.synthetic]
+        self._audited = sum(1 for cell in drawn if cell.role != "floor")
         self._audits: dict[str, Audit | None] = {}
 
     def judge(self) -> None:
@@ -72,6 +73,8 @@ class Judge:
 
     def _verdict(self, cell: EngineCell) -> dict[str, Any]:
         facts: dict[str, Any] = {"broken_identities": broken_identities(self._store.cell(cell.id).requests)}
+        if cell.use.synthetic:
+            return {**facts, "verdict": "synthetic acceptance"}
         plain = self._partner(cell, "plain", cell.use.plain or cell.use.label)
         if cell.role != "plain" and plain is not None:
             facts |= self._compared(cell, plain)

@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.nn import functional
 
+from harness.core.backbone import TiedEmbeddings
 from harness.core.cache import Cache, Rows, Window
 from harness.core.capabilities import Capabilities
 from harness.errors import ContractError
@@ -32,7 +33,7 @@ class FeatureCache(Cache):
 
     Args:
         net: in the type of ``embed``.
-        embed, unembed: the target's.
+        tied: the target's embeddings.
         capabilities: the target's.
         prompt: tokens of the prompt.
     """
@@ -40,17 +41,16 @@ class FeatureCache(Cache):
     def __init__(
         self,
         net: FeatureNet,
-        embed: Float[Tensor, "V E"],
-        unembed: Float[Tensor, "V E"],
+        tied: TiedEmbeddings,
         capabilities: Capabilities,
         prompt: int,
     ) -> None:
-        self._net, self._embed = net, embed
-        self._head = net.head(unembed)
+        self._net, self._embed = net, tied.embed if net.embed is None else net.embed
+        self._head = net.head(tied)
         self._capabilities, self._last = capabilities, prompt - 2
-        self._entries = embed.new_empty(
-            2, capabilities.branches, net.shape.kv_heads, 0, net.shape.width // net.shape.heads
-        )
+        self._entries = tied.embed.new_empty(2, capabilities.branches, net.shape.kv_heads, 0, net.shape.depth)
+        self._before = prompt - 1 if net.shape.side else 0
+        """Entries before the first cell, where cells rotate."""
         self._length = 0
 
     @torch.inference_mode()
@@ -72,8 +72,9 @@ class FeatureCache(Cache):
         if hidden and len(features) > 1:
             visible = functional.pad(features[1:, hidden:], (0, 0, 0, 0, min(hidden, count), 0))
             features = torch.cat([features[:1], visible])
-        tokens = functional.embedding(window.tokens, self._embed).expand(len(features), -1, -1)
-        out = self._net(tokens, features, window.positions, partial(self._attend, mask))
+        ids = window.tokens * (window.tokens < len(self._embed)) if self._before else window.tokens
+        tokens = functional.embedding(ids, self._embed).expand(len(features), -1, -1)
+        out = self._net(tokens, features, window.positions - self._before, partial(self._attend, mask))
         self._length += count
         return Rows(self._logits(out[:, count - window.rows :]), out.transpose(0, 1)[:, :, None])
 

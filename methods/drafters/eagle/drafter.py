@@ -14,14 +14,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from harness.core import hidden
 from harness.core.capabilities import Capabilities
 from harness.core.draft import Draft
 from harness.core.run import Run
 from harness.core.session import Session
 from harness.errors import WeightsError
 from methods.drafters.eagle.cache import FeatureCache
-from methods.drafters.eagle.net import FeatureNet, Kind
-from methods.drafters.target_check import check_target
+from methods.drafters.eagle.net import FeatureNet
+from methods.drafters.eagle.shape import Kind
+from methods.drafters.target_check import check_shapes, check_target
 from methods.verifiers.image_codes import ids_of
 
 
@@ -70,7 +72,9 @@ class FeatureDrafter:
         check_target(net.shape, run)
         if net.shape.kind != self.kind:
             raise WeightsError(f"{folder} holds a drafter of kind {net.shape.kind}, and this method reads {self.kind}")
-        return FeatureCache(net, tied.embed, tied.unembed, run.capabilities, self.prompt)
+        if not net.shape.fingerprint:
+            _check_published(folder, net, run)
+        return FeatureCache(net, tied, run.capabilities, self.prompt)
 
     def root(self, run: Run) -> Reader | None:
         """A pass over the new pairs; None where there is no pair yet."""
@@ -117,6 +121,20 @@ class Reader:
             only[:, forced] = 0.0
             return only
         return logits if self._cell_mask is None else logits + self._cell_mask
+
+
+def _check_published(folder: Path, net: FeatureNet, run: Run) -> None:
+    """Hold a published drafter against the target, whose picture model may have one id more for a prompt's vectors."""
+    shape, taps = net.shape, hidden.resolve((2, "middle", -4), run.capabilities)
+    known = run.capabilities.vocabulary if shape.side else shape.vocabulary
+    check_shapes(folder, run, shape.target_width, known)
+    if len(net.ids) and int(net.ids.max()) >= run.capabilities.vocabulary:
+        check_shapes(folder, run, shape.target_width, int(net.ids.max()) + 1)
+    if shape.layers and shape.layers != taps:
+        raise WeightsError(
+            f"the drafter in {folder} reads the layers {shape.layers} of its target, and eagle3 reads {taps} of "
+            f"{run.backbone}; no other layers are read"
+        )
 
 
 @lru_cache(maxsize=4)

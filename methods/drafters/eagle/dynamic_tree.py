@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from harness.core.capabilities import Requirement
 from harness.core.method import Claim, Method
 from harness.core.run import Run
 from methods.drafters.eagle.drafter import FeatureDrafter
 from methods.drafters.eagle.measured_sizing import Size, Sizing, TreeSizer
-from methods.drafters.eagle.net import Kind
+from methods.drafters.eagle.shape import Kind
 from methods.drafters.eagle.trees import check_growth
 from methods.verifiers.mutants import POINT_MASSES
 
@@ -44,6 +44,11 @@ class DynamicTreeMethod(Method[TreeSizer]):
     @property
     def components(self) -> Sequence[tuple[str, str]]:
         return (("drafter", self.features),)
+
+    def probes(self) -> Mapping[str, Sequence[tuple[int, DynamicTreeMethod]]]:
+        widths = sorted({1, self.width}) if self.width > 1 else (1, 2)
+        trees = [(width, replace(self, sizing="given", depth=2, width=width, nodes=2 * width)) for width in widths]
+        return {} if self.sizing == "given" else {self.features: trees}
 
     def open_drafter(self, run: Run, kind: Kind) -> TreeSizer:
         """The drafter, which must be of this kind, and the sizes of its trees."""

@@ -7,52 +7,22 @@ Sources: EAGLE-1, arXiv:2401.15077, section 3.1; EAGLE-3, arXiv:2503.01840, sect
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Literal, cast
+from typing import cast
 
 import torch
 from jaxtyping import Float, Int
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from torch.nn import functional
 
-from harness.core import int8
-from harness.errors import WeightsError
-from methods.drafters.eagle.layers import Norm, Packed, rotate
+from harness.core.backbone import TiedEmbeddings
+from methods.drafters.eagle import folder_reader
+from methods.drafters.eagle.layers import HeadNorm, Norm, Packed, rotate, rotate_cells
+from methods.drafters.eagle.shape import Shape
 
-Kind = Literal["eagle1", "eagle3"]
 Attend = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From queries [B, H, N, D], keys and values [B, H_kv, N, D] of new entries to attention outputs [B, H, N, D]."""
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Sizes and kind of a net, as in ``config.json``.
-
-    Args:
-        kind: eagle1: the pair is joined, and the target's own unembedding, or its rows of K ids, reads the output.
-            eagle3: J taps are fused, the layer reads normed token and feature, and K ids have their own head.
-        width, heads, kv_heads, inner: of the layer.
-        taps, kept: J and K; with ``kept`` 0 all ids are proposed.
-        theta, eps: of rotations and norms.
-        branches, backbone, fingerprint: of the target that it was trained for.
-    """
-
-    kind: Kind
-    width: int
-    heads: int
-    kv_heads: int
-    inner: int
-    taps: int = 1
-    kept: int = 0
-    branches: int = 1
-    theta: float = 10000.0
-    eps: float = 1e-5
-    backbone: str = ""
-    fingerprint: str = ""
 
 
 class FeatureNet(nn.Module):
@@ -62,17 +32,31 @@ class FeatureNet(nn.Module):
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
-        self.shape, width = shape, shape.width
+        self.shape, width, heads, kv = shape, shape.width, shape.heads, shape.kv_heads
         eagle3 = shape.kind == "eagle3"
-        self.join = nn.Linear((shape.taps if eagle3 else 2) * width, width, bias=not eagle3)
+        taken = shape.taps * shape.target_width if eagle3 else 2 * width
+        if shape.joined:
+            self.join = nn.Linear(taken, width, bias=shape.joined_bias and not eagle3)
         if eagle3:
-            self.norm_token, self.norm_feature, self.norm = (Norm(width, shape.eps) for _ in range(3))
             self.unembed = nn.Linear(width, shape.kept, bias=False)
-        self.qkv = nn.Linear((1 + eagle3) * width, width + 2 * shape.kv_heads * (width // shape.heads), bias=False)
-        self.out = nn.Linear(width, width, bias=False)
+        if eagle3 or shape.pair_norm:
+            self.norm_token, self.norm_feature = Norm(width, shape.eps), Norm(width, shape.eps)
+        if eagle3 or shape.normed_output:
+            self.norm = Norm(width, shape.eps)
+        if shape.entry_norm:
+            self.norm_entry = Norm(width, shape.eps)
+        if shape.tap_norm:
+            sizes = [taken] if shape.tap_norm == "all" else [shape.target_width] * shape.taps
+            self.norm_taps = nn.ModuleList(Norm(size, shape.eps) for size in sizes)
+        if shape.head_norm:
+            whole = shape.head_norm == "whole"
+            self.norm_q, self.norm_k = (HeadNorm(n if whole else 1, shape.depth, shape.eps) for n in (heads, kv))
+        self.qkv = nn.Linear((1 + eagle3) * width, (heads + 2 * kv) * shape.depth, bias=shape.qkv_bias)
+        self.out = nn.Linear(heads * shape.depth, width, bias=shape.out_bias)
         self.norm_inner = Norm(width, shape.eps)
         self.gate_up = nn.Linear(width, 2 * shape.inner, bias=False)
         self.down = nn.Linear(shape.inner, width, bias=False)
+        self.embed = nn.Parameter(torch.zeros(shape.vocabulary, width)) if shape.vocabulary else None
         self._packed_unembedding: Packed | None = None
         self.register_buffer("ids", torch.zeros(shape.kept, dtype=torch.long))
 
@@ -83,14 +67,7 @@ class FeatureNet(nn.Module):
         Raises:
             WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
         """
-        try:
-            net = cls(Shape(**json.loads((folder / "config.json").read_text(encoding="utf-8"))))
-            net.load_state_dict(int8.read(folder / "model.safetensors"))
-        except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
-            raise WeightsError(
-                f"{folder} holds no feature drafter ({error}). Make one: `stride train drafter` lists the recipes"
-            ) from error
-        return net.eval().requires_grad_(False)
+        return folder_reader.read(folder, cls).eval().requires_grad_(False)
 
     def packed(self) -> FeatureNet:
         """The same for inference, its products packed for a few rows. It keeps no weights to train or save."""
@@ -99,14 +76,10 @@ class FeatureNet(nn.Module):
                 setattr(self, name, Packed(layer.weight.data, None if layer.bias is None else layer.bias.data))
         return self
 
-    def write_config(self, folder: Path) -> None:
-        """Write ``config.json``, from which `load` builds the net."""
-        (folder / "config.json").write_text(json.dumps(asdict(self.shape), indent=1) + "\n", encoding="utf-8")
-
     def forward(
         self,
         tokens: Float[Tensor, "B N E"],
-        features: Float[Tensor, "B N J E"],
+        features: Float[Tensor, "B N J F"],
         positions: Int[Tensor, " N"],
         attend: Attend,
     ) -> Float[Tensor, "B N E"]:
@@ -117,14 +90,26 @@ class FeatureNet(nn.Module):
             features: the target's taps, or the net's own output (J = 1).
         """
         if self.shape.kind == "eagle1":
-            x = self.join(torch.cat([tokens, features[:, :, 0]], -1))
-            read = x
+            pair = [tokens, features[:, :, 0]]
+            if self.shape.pair_norm:
+                pair = [self.norm_token(pair[0]), self.norm_feature(pair[1])]
+            x = kept = self.join(torch.cat(pair, -1)) if self.shape.joined else pair[1]
+            read = self.norm_entry(x) if self.shape.entry_norm else x
         else:
-            x = self.join(features.flatten(2)) if features.shape[2] > 1 else features[:, :, 0]
-            read = torch.cat([self.norm_token(tokens), self.norm_feature(x)], -1)
-        x = x + self.out(self._attended(self.qkv(read), positions, attend))
+            x = features[:, :, 0] if features.shape[2] == 1 else self.join(self._normed(features).flatten(2))
+            feature = self.norm_feature(x)
+            read, kept = torch.cat([self.norm_token(tokens), feature], -1), feature if self.shape.normed_residual else x
+        x = kept + self.out(self._attended(self.qkv(read), positions, attend))
         gate, up = self.gate_up(self.norm_inner(x)).chunk(2, -1)
-        return cast(Tensor, x + self.down(functional.silu(gate) * up))
+        x = x + self.down(functional.silu(gate) * up)
+        return cast(Tensor, self.norm(x) if self.shape.normed_output else x)
+
+    def _normed(self, taps: Float[Tensor, "B N J F"]) -> Float[Tensor, "B N J F"]:
+        if self.shape.tap_norm == "all":
+            return cast(Tensor, self.norm_taps[0](taps.flatten(2)).view(taps.shape))
+        if self.shape.tap_norm == "each":
+            return torch.stack([norm(taps[:, :, j]) for j, norm in enumerate(self.norm_taps)], 2)
+        return taps
 
     def logits(self, features: Float[Tensor, "B N E"], unembed: Float[Tensor, "U E"]) -> Float[Tensor, "B N K"]:
         """Logits of the ids proposed; eagle1: by ``unembed``, the target's rows of those ids."""
@@ -132,19 +117,32 @@ class FeatureNet(nn.Module):
 
     def headed(self, features: Float[Tensor, "B N E"]) -> Float[Tensor, "B N K"]:
         """Logits by the head of eagle3."""
-        return cast(Tensor, self.unembed(self.norm(features)))
+        return cast(Tensor, self.unembed(features if self.shape.normed_output else self.norm(features)))
 
-    def head(self, unembed: Float[Tensor, "V E"]) -> Callable[[Tensor], Tensor]:
+    def head(self, tied: TiedEmbeddings) -> Callable[[Tensor], Tensor]:
         """`logits` for inference, for a net with one target: the unembedding is packed once."""
         if self.shape.kind == "eagle3":
             return self.headed
         if self._packed_unembedding is None:
-            self._packed_unembedding = Packed(unembed[self.ids] if self.shape.kept else unembed)
-        return self._packed_unembedding
+            self._packed_unembedding = Packed(tied.unembed[self.ids] if self.shape.kept else tied.unembed)
+        product, lift = self._packed_unembedding, tied.lift
+        return product if lift is None else lambda rows: product(lift(rows))
 
     def _attended(self, qkv: Tensor, positions: Tensor, attend: Attend) -> Float[Tensor, "B N E"]:
-        heads, kv = self.shape.heads, self.shape.kv_heads
+        shape, heads, kv = self.shape, self.shape.heads, self.shape.kv_heads
         split = qkv.view(*qkv.shape[:2], heads + 2 * kv, -1).transpose(1, 2)
-        rotated = rotate(split[:, : heads + kv], positions, self.shape.theta)
-        out = attend(rotated[:, :heads], rotated[:, heads:], split[:, heads + kv :])
+        turned = split[:, : heads + kv]
+        if shape.head_norm:
+            turned = torch.cat([self.norm_q(turned[:, :heads]), self.norm_k(turned[:, heads:])], 1)
+        if shape.side:
+            turned = rotate_cells(turned, positions, shape.side, shape.theta)
+        else:
+            turned = rotate(turned, positions, self._rates(turned), shape.sharpness)
+        out = attend(turned[:, :heads], turned[:, heads:], split[:, heads + kv :])
         return out.transpose(1, 2).flatten(2)
+
+    def _rates(self, like: Tensor) -> Float[Tensor, " R"]:
+        if self.shape.rates:
+            return torch.tensor(self.shape.rates, device=like.device)
+        half = self.shape.depth // 2
+        return self.shape.theta ** (-torch.arange(half, device=like.device) / half)

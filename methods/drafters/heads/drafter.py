@@ -19,7 +19,8 @@ from torch import Tensor
 from harness.core.draft import Draft
 from harness.core.run import Run
 from harness.errors import UsageError
-from methods.drafters.heads.net import Config, Heads, Unembeds, read_config
+from methods.drafters.heads.config import Config, read_config
+from methods.drafters.heads.net import Heads, Unembeds
 from methods.drafters.target_check import check_target
 from methods.trees.published import best_tree, published
 from methods.trees.shapes import Shape, branching
@@ -131,12 +132,12 @@ def _config(folder: Path) -> Config:
 def toy_heads(vocabulary: int, width: int, condition: int = 0) -> Heads:
     """Heads of fixed weights, the same for every run."""
     config = Config("tabular", "", width, TOY_HEADS, layers=0 if condition else 1, condition=condition)
-    toy = Heads(config, _wave(vocabulary, width)).double()
+    toy = Heads(config, wave(vocabulary, width)).double()
     for number, weight in enumerate(toy.parameters()):
-        weight.data = _wave(*weight.shape) + 0.1 * number
+        weight.data = wave(*weight.shape) + 0.1 * number
     return toy.eval().requires_grad_(False)
 
 
-def _wave(*shape: int) -> Float[Tensor, ...]:
-    """Numbers from -1 to 1 in no regular order."""
+def wave(*shape: int) -> Float[Tensor, ...]:
+    """Weights of a toy: numbers from -1 to 1 in no regular order."""
     return torch.arange(1, 1 + prod(shape), dtype=torch.float64).square().sin().view(shape)

@@ -6,9 +6,7 @@ Symbols: D heads, E width, G branches of guidance, K ids proposed of the vocabul
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -20,50 +18,18 @@ from torch.nn import functional
 
 from harness.core import int8
 from harness.errors import WeightsError
+from methods.drafters import checkpoint
+from methods.drafters.heads import published
+from methods.drafters.heads.config import Config, damaged, read_config
 from methods.drafters.heads.layers import ConditionKV, CrossAttention, Residual
 
 
-@dataclass(frozen=True)
-class Config:
-    """Sizes of the heads, and the target that they were made for.
-
-    Args:
-        backbone, fingerprint, guidance: of the target.
-        width, heads: E and D.
-        layers: residual blocks of each head.
-        inner: 0 is Medusa's block x + SiLU(Wx); more is blockwise decoding's x + W' ReLU(Wx), through ``inner`` units.
-        kept: K; 0: all.
-        own: each head has its own unembedding, instead of the target's.
-        ranks: how often the r-th best token of each head was right, on text that it was not trained on; () is unknown.
-        condition: C, of the condition that the heads attend to before the blocks; 0: none.
-        attention: heads of that attention.
-    """
-
-    backbone: str
-    fingerprint: str
-    width: int
-    heads: int = 3
-    layers: int = 1
-    inner: int = 0
-    kept: int = 0
-    own: bool = False
-    guidance: float = 1.0
-    ranks: tuple[tuple[float, ...], ...] = ()
-    condition: int = 0
-    attention: int = 1
+class Unembeds(Protocol):
+    """The part of a model that heads use (see `TiedEmbeddings`)."""
 
     @property
-    def branches(self) -> int:
-        """G."""
-        return 1 if self.guidance == 1.0 else 2
-
-    def write(self, folder: Path) -> None:
-        """Write ``config.json``, from which `Heads.load` builds."""
-        (folder / "config.json").write_text(json.dumps(asdict(self), indent=1) + "\n", encoding="utf-8")
-
-
-class Unembeds(Protocol):
-    """The part of a model that heads use."""
+    def lift(self) -> Callable[[Tensor], Tensor] | None:
+        """The layers between normed hidden rows and ``unembed``."""
 
     @property
     def unembed(self) -> Float[Tensor, "V E"]:
@@ -84,6 +50,7 @@ class Heads(nn.Module):
     def __init__(self, config: Config, unembed: Float[Tensor, "V E"], ids: Int[Tensor, " K"] | None = None) -> None:
         super().__init__()
         self.config = config
+        self.lift: Callable[[Tensor], Tensor] | None = None
         heads, width = config.heads, config.width
         self.cross = CrossAttention(heads, width, config.condition, config.attention) if config.condition else None
         self.blocks = nn.ModuleList(Residual(heads, width, config.inner) for _ in range(config.layers))
@@ -101,16 +68,34 @@ class Heads(nn.Module):
             WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of other heads.
         """
         try:
-            config = read_config(folder)
-            tensors = int8.read(folder / "model.safetensors")
-            unembed = tied_embeddings().unembed
-            heads = cls(config, unembed, tensors["ids"].long() if config.kept else None)
-            heads.load_state_dict(tensors)
+            config, tied = read_config(folder), tied_embeddings()
+            unembed = tied.unembed
+            if config.fingerprint:
+                tensors = int8.read(folder / "model.safetensors")
+                heads = cls(config, unembed, tensors["ids"].long() if config.kept else None)
+                heads.load_state_dict(tensors)
+            else:
+                heads = cls._published(folder, config, unembed)
+            heads.lift = tied.lift
         except (OSError, SafetensorError, RuntimeError, LookupError) as error:
-            raise _damaged(folder, error) from error
+            raise damaged(folder, error) from error
         heads = heads.to(unembed.device, unembed.dtype).eval().requires_grad_(False)
         if heads.own is not None:  # a product with one row is three times as fast on a contiguous transpose
             heads.own.data = heads.own.data.transpose(1, 2).contiguous().transpose(1, 2)
+        return heads
+
+    @classmethod
+    def _published(cls, folder: Path, config: Config, unembed: Float[Tensor, "V E"]) -> Heads:
+        """Heads that name no target: their sizes must be those of its unembedding."""
+        tensors, names = published.read(folder)
+        vocabulary = len(unembed) if "own" not in tensors else tensors["own"].shape[1]
+        if (vocabulary, config.width) != tuple(unembed.shape):
+            raise WeightsError(
+                f"the heads in {folder} have a vocabulary of {vocabulary} ids and rows of width {config.width}, and "
+                f"the target of {len(unembed)} and {unembed.shape[1]}: take the heads that were published for it"
+            )
+        heads = cls(config, unembed)
+        checkpoint.fill(folder, heads, tensors, names)
         return heads
 
     def look(self, condition: Float[Tensor, "M C"] | None) -> ConditionKV | None:
@@ -125,26 +110,11 @@ class Heads(nn.Module):
             x = self.cross(x, condition)
         for block in self.blocks:
             x = block(x)
+        if self.lift is not None:
+            x = self.lift(x)
         if self.own is None:
             z = functional.linear(x.reshape(-1, x.shape[-1]), self.shared)
         else:
             z = x @ self.own.transpose(1, 2)
         z = z.view(self.config.heads, count, branches, -1)
         return z[:, :, 0] if branches == 1 else torch.lerp(z[:, :, 1], z[:, :, 0], self.config.guidance)
-
-
-def read_config(folder: Path) -> Config:
-    """The configuration that `Config.write` wrote.
-
-    Raises:
-        WeightsError: it is missing, or of something else.
-    """
-    try:
-        body = json.loads((folder / "config.json").read_text(encoding="utf-8"))
-        return Config(**{**body, "ranks": tuple(map(tuple, body["ranks"]))})
-    except (OSError, TypeError, KeyError, ValueError) as error:
-        raise _damaged(folder, error) from error
-
-
-def _damaged(folder: Path, error: Exception) -> WeightsError:
-    return WeightsError(f"{folder} holds no heads ({error}). Make them: `stride train drafter NAME`")

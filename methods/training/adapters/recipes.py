@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from harness.registry import RECIPES
+from harness.registry import GENERAL_RECIPES, RECIPES
 from harness.train.gated_lora import GatedLora
 from harness.train.loop import Recipe, round_to_bf16
-from harness.train.passages import Plan, passages_of
+from harness.train.passages import AnyPlan, Plan, passages_of
 from methods.training.adapters.controls import control
 from methods.training.adapters.denoising import Denoising
 from methods.training.adapters.recordings import Recordings, transcribed
@@ -42,7 +42,7 @@ class TrainAdapter(Recipe):
 
     summary: str
     backbone: str
-    plan: Plan | Recordings
+    plan: Plan | AnyPlan | Recordings
     rank: int = 32
     alpha: int = 64
     width: int = 16
@@ -107,6 +107,9 @@ class TrainAdapter(Recipe):
 
 PLACEHOLDERS: dict[str, Any] = {"width": 8, "hop": 4, "least": 1.0}
 """Settings of adapters for ``redraft=placeholders``: few slots, whose rows read random ids."""
+GENERAL_RECIPES.register("cross-regression")(
+    TrainAdapter(summary="adapter of a language model or a Whisper, as in Algorithm 3", backbone="", plan=Plan("text"))
+)
 RECIPES.register("cross-regression-embedded-code")(
     TrainAdapter(
         summary="adapter of embedded-code for cross_regression",

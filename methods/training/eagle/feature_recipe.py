@@ -13,18 +13,17 @@ from pathlib import Path
 from typing import cast
 
 import numpy as np
-import torch
 from torch import Tensor, nn
-from torch.nn import functional
 
 from harness.core.capabilities import Tap
 from harness.train.loop import Recipe, round_to_bf16, save_bf16
-from harness.train.passages import Plan, passages_of
-from methods.drafters.eagle.net import FeatureNet, Kind, Shape
+from harness.train.passages import AnyPlan, Plan, passages_of
+from methods.drafters.eagle.net import FeatureNet
+from methods.drafters.eagle.shape import Kind, Shape
 from methods.training.eagle.examples import Batch, collate, commonest, examples
 from methods.training.eagle.figures import figures
+from methods.training.eagle.losses import noisy, round_losses
 from methods.training.eagle.student import Lessons, Student
-from methods.training.eagle.training_time_test import unroll
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,9 +34,9 @@ class FeatureRecipe(Recipe):
         backbone: a preset.
         eagle: eagle1 or eagle3.
         plan: of the passages.
-        heads: attention heads of its layer.
-        kv_heads: heads of keys and values.
-        inner: width of the gated product.
+        heads: attention heads of its layer; 0: of 128 numbers each, or as few as fit.
+        kv_heads: heads of keys and values; 0: as many.
+        inner: width of the gated product; 0: 8 thirds of the backbone's width.
         theta: base of the rotary positions.
         kept: number of ids that it proposes, the most frequent ones of the backbone; 0: all.
         rounds: of the training-time test.
@@ -51,10 +50,10 @@ class FeatureRecipe(Recipe):
     summary: str
     backbone: str
     eagle: Kind = "eagle1"
-    plan: Plan
-    heads: int
-    kv_heads: int
-    inner: int
+    plan: Plan | AnyPlan
+    heads: int = 0
+    kv_heads: int = 0
+    inner: int = 0
     theta: float = 10000.0
     kept: int = 0
     rounds: int = 1
@@ -63,7 +62,7 @@ class FeatureRecipe(Recipe):
     noise: float = 0.2
     regress: float = 1.0
     classify: float = 0.1
-    steps: int
+    steps: int = 1600
     hours: float = 0.4
     rate: float = 1e-3
     warmup: int = 50
@@ -91,13 +90,15 @@ class FeatureRecipe(Recipe):
         teacher = passages.teacher
         train, development = (examples(teacher, side, self.taps) for side in (passages.train, passages.development))
         tied = teacher.backbone.tied_embeddings()
-        lessons = Lessons(teacher, tied.embed.float(), tied.unembed.float(), train, development)
+        lessons = Lessons(teacher, tied.embed.float(), tied.unembed.float(), train, development, tied.lift)
+        width = teacher.capabilities.width
+        heads = self.heads or next(n for n in range(max(1, width // 128), width) if width % (2 * n) == 0)
         shape = Shape(
             self.eagle,
-            teacher.capabilities.width,
-            self.heads,
-            self.kv_heads,
-            self.inner,
+            width,
+            heads,
+            self.kv_heads or heads,
+            self.inner or 8 * width // 3,
             taps=max(1, len(self.taps)),
             kept=self.kept,
             branches=teacher.capabilities.branches,
@@ -108,7 +109,7 @@ class FeatureRecipe(Recipe):
         net = FeatureNet(shape)
         if self.kept:
             net.ids.copy_(commonest(lessons.train, self.kept, teacher.capabilities.vocabulary))
-        if self.eagle == "eagle3":
+        if self.eagle == "eagle3" and tied.lift is None:
             net.unembed.weight.data.copy_(lessons.unembed[net.ids])
         return Student(net, lessons)
 
@@ -122,20 +123,8 @@ class FeatureRecipe(Recipe):
 
     def terms(self, student: Student, batch: Batch) -> Tensor:
         """The loss of a batch."""
-        net, embed = student.net, student.lessons.embed
-        scale = batch.features.square().mean((0, 1, 3), keepdim=True).sqrt()
-        features = batch.features + self.noise * scale * (torch.rand_like(batch.features) - 0.5)
-        with torch.autocast("cpu", torch.bfloat16):
-            rounds = unroll(net, embed[batch.tokens], features, batch.visible, self.rounds)
-            total = torch.zeros(())
-            for i, out in enumerate(rounds):
-                counted = batch.counted[:, i:]
-                heads, rows = batch.heads[:, i:][counted], out[:, : out.shape[1] - i][counted]
-                p, log_q = student.target_logits(heads).softmax(-1), student.draft_logits(rows).log_softmax(-1)
-                regression = functional.smooth_l1_loss(rows.float(), heads) if self.regress else 0.0
-                classification = -(p * log_q).sum(-1).mean()
-                total = total + 0.8**i * (self.classify * classification + self.regress * regression)
-        return total
+        features = noisy(batch.features, self.noise)
+        return round_losses(student, batch, features, self.rounds, self.regress, self.classify)
 
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         """Figures on passages of held-out prompts, and those of controls; see `figures`."""
@@ -145,4 +134,4 @@ class FeatureRecipe(Recipe):
         net = cast(Student, model).net
         round_to_bf16(net.parameters())
         save_bf16(net, folder)
-        net.write_config(folder)
+        net.shape.write(folder)

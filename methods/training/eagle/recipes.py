@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from harness.registry import RECIPES
+from harness.registry import GENERAL_RECIPES, RECIPES
 from harness.train.passages import Plan
 from methods.training.eagle.feature_recipe import FeatureRecipe
 
@@ -63,6 +63,9 @@ def as_eagle3(recipe: FeatureRecipe, kept: int) -> FeatureRecipe:
     return replace(recipe, summary=summary, eagle="eagle3", kept=kept, rounds=3, regress=0.0, classify=1.0, noise=0.0)
 
 
+ANY = FeatureRecipe(summary="EAGLE-1 drafter of any backbone with hidden rows", backbone="", plan=Plan("text"))
+GENERAL_RECIPES.register("eagle1")(ANY)
+GENERAL_RECIPES.register("eagle3")(as_eagle3(ANY, kept=0))
 RECIPES.register("eagle1-embedded-code")(CODE)
 RECIPES.register("eagle3-embedded-code")(as_eagle3(CODE, kept=256))
 RECIPES.register("eagle1-smollm2-135m")(SMOLLM2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -16,13 +17,14 @@ from methods.training.eagle.examples import Example
 
 @dataclass(frozen=True)
 class Lessons:
-    """What a student learns from: the backbone, its embedding and unembedding in fp32, and examples of both sides."""
+    """What a student learns from: the backbone, its tied embeddings in fp32, and examples of both sides."""
 
     teacher: Teacher
     embed: Float[Tensor, "V E"]
-    unembed: Float[Tensor, "V E"]
+    unembed: Float[Tensor, "V F"]
     train: list[Example]
     development: list[Example]
+    lift: Callable[[Tensor], Tensor] | None = None
 
 
 class Student(nn.Module):
@@ -49,8 +51,13 @@ class Student(nn.Module):
 
     def target_logits(self, heads: Float[Tensor, "n E"]) -> Float[Tensor, "n K"]:
         """The backbone's logits of the compared ids."""
-        return functional.linear(heads, self._rows[0]).float()
+        return functional.linear(self._lifted(heads), self._rows[0]).float()
 
     def draft_logits(self, features: Float[Tensor, "n E"], net: FeatureNet | None = None) -> Float[Tensor, "n K"]:
         """The drafter's logits of the compared ids; ``net``: another net of the same shape."""
-        return (self.net if net is None else net).logits(features[None], self._rows[0])[0].float()
+        chosen = self.net if net is None else net
+        read = self._lifted(features) if chosen.shape.kind == "eagle1" else features
+        return chosen.logits(read[None], self._rows[0])[0].float()
+
+    def _lifted(self, rows: Float[Tensor, "n E"]) -> Float[Tensor, "n F"]:
+        return rows if self.lessons.lift is None else self.lessons.lift(rows)

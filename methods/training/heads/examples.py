@@ -48,7 +48,7 @@ def examples(teacher: Teacher, passages: Sequence[Passage], heads: int) -> Examp
         first, last = passage.start - 1, len(passage.tokens) - 2
         if hidden is None or last <= first:
             continue
-        rows.append(hidden[first:last, :, 0].bfloat16())
+        rows.append(hidden[first:last, :, 0].bfloat16().cpu())
         after.append(_following(teacher, passage, heads)[first:last])
         owner.append(torch.full((last - first,), number))
     return Examples(torch.cat(rows), torch.cat(after), torch.cat(owner))
@@ -92,7 +92,7 @@ def hits(heads: Heads, examples: Examples, condition: ConditionKV | None = None)
     """
     right = []
     for rows, after in zip(torch.split(examples.rows, CHUNK), torch.split(examples.after, CHUNK), strict=True):
-        with torch.autocast("cpu", torch.bfloat16):
+        with torch.autocast(heads.shared.device.type, torch.bfloat16):
             logits = heads(rows.to(heads.shared.device), condition).float().cpu()
         best = heads.ids.cpu()[logits.topk(min(BEST, logits.shape[2])).indices]
         right.append(best.transpose(0, 1) == after[:, :, None])

@@ -61,8 +61,9 @@ class Training(nn.Module):
     def control(self, shuffled: bool = False) -> Heads:
         """Heads of the same shape: untrained, or with each trained tensor's entries in another order."""
         ids = self.heads.ids if self.heads.config.kept else None
-        unembed = self.heads.shared.new_zeros(len(self.column) - 1, self.heads.config.width)
+        unembed = self.heads.shared.new_zeros(len(self.column) - 1, self.heads.shared.shape[1])
         control = Heads(self.heads.config, unembed.index_copy(0, self.heads.ids, self.heads.shared), ids)
+        control.lift = self.heads.lift
         random = np.random.default_rng(0)
         for weight, trained in zip(control.parameters(), self.heads.parameters(), strict=True):
             if shuffled:

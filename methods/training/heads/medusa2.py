@@ -26,7 +26,8 @@ from methods.training.heads.examples import examples
 from methods.training.heads.figures import figures, save
 from methods.training.heads.heads_in_training import Training
 from methods.training.heads.medusa2_losses import Joint
-from methods.training.heads.recipes import MEDUSA, MedusaRecipe
+from methods.training.heads.medusa_recipe import MedusaRecipe
+from methods.training.heads.recipes import MEDUSA
 from methods.training.heads.xspecmesh_losses import drift
 
 FASTER = 4.0

@@ -2,111 +2,15 @@
 
 Source: Cai et al. 2024, Medusa, arXiv:2401.10774, section 2.2.1 (Medusa-1: the backbone is frozen) and 2.3.2
 (self-distillation: the text is the backbone's own); Stern et al. 2018, arXiv:1811.03115, section 6.
-Symbols: D heads, K proposed ids. Head d, from 0, guesses the token d + 2 positions after the row that it reads.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
-import numpy as np
-import torch
-from torch import Tensor, nn
-
-from harness.registry import RECIPES
-from harness.train.loop import Recipe
-from harness.train.passages import Plan, passages_of
-from methods.drafters.heads.net import Config, Heads
-from methods.training.heads.figures import figures, save
-from methods.training.heads.heads_in_training import Training, frequent, head_losses
-
-
-@dataclass(frozen=True, kw_only=True)
-class MedusaRecipe(Recipe):
-    """Settings of Medusa-1 and Medusa-2.
-
-    Args:
-        backbone: a preset.
-        plan: of its passages.
-    """
-
-    summary: str
-    backbone: str
-    plan: Plan
-    hours: float = 0.35
-
-    kind = "drafter"
-    source = "passages of the backbone itself, drawn with a fixed seed"
-    fall = 0.95
-    decay = 0.0
-    betas = (0.9, 0.95)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainHeads(MedusaRecipe):
-    """Cross-entropy of all heads on the backbone's own passages; only the heads are trained.
-
-    Args:
-        heads: D.
-        layers: see `Config`.
-        inner: see `Config`.
-        kept: K, the most frequent ids of the passages; 0: all.
-        own: see `Config`.
-        batch: rows of a step.
-    """
-
-    heads: int = 4
-    layers: int = 1
-    inner: int = 0
-    kept: int = 0
-    own: bool = False
-    batch: int = 512
-    steps: int = 400
-    rate: float = 2e-3
-
-    warmup = 20
-
-    def build(self, requirements: Mapping[str, Path]) -> nn.Module:
-        """New heads with their examples. Generates the backbone's passages first where the cache holds none.
-
-        Raises:
-            WeightsError: the backbone's weights cannot be had.
-        """
-        passages = passages_of(self.backbone, self.plan)
-        teacher, target = passages.teacher, passages.teacher.backbone
-        ids = frequent(passages.train, self.kept) if self.kept else None
-        config = Config(
-            target.name,
-            target.fingerprint,
-            teacher.capabilities.width,
-            self.heads,
-            self.layers,
-            self.inner,
-            0 if ids is None else len(ids),
-            self.own,
-            guidance=teacher.capabilities.guidance,
-        )
-        heads = Heads(config, target.tied_embeddings().unembed.float(), ids)
-        return Training.on(heads, passages)
-
-    def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
-        assert isinstance(model, Training)
-        chosen = torch.from_numpy(random.integers(len(model.train_on.rows), size=self.batch))
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = model.heads(model.train_on.rows[chosen])
-        return head_losses(logits.float(), model.column[model.train_on.after[chosen]])
-
-    def export(self, model: nn.Module, folder: Path) -> None:
-        assert isinstance(model, Training)
-        save(model, folder)
-
-    def evaluate(self, model: nn.Module) -> dict[str, float]:
-        """Figures on development passages; see `figures`."""
-        assert isinstance(model, Training)
-        return figures(model)
-
+from harness.registry import GENERAL_RECIPES, RECIPES
+from harness.train.passages import Plan
+from methods.training.heads.medusa_recipe import TrainHeads
 
 MEDUSA = {
     recipe.backbone: recipe
@@ -135,6 +39,10 @@ MEDUSA = {
 }
 """The recipe of Medusa's heads for each backbone."""
 
+for _kind, _inner in (("medusa", 0), ("blockwise", 512)):
+    GENERAL_RECIPES.register(_kind)(
+        TrainHeads(summary=f"{_kind} heads of any backbone", backbone="", plan=Plan("text"), inner=_inner)
+    )
 for _name, _recipe in MEDUSA.items():
     RECIPES.register(f"medusa-{_name}")(_recipe)
     RECIPES.register(f"blockwise-{_name}")(

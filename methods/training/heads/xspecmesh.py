@@ -14,14 +14,16 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor, nn
 
-from harness.registry import RECIPES
+from harness.registry import GENERAL_RECIPES, RECIPES
 from harness.train.finetuned_mesh import load_backbone
 from harness.train.loop import Recipe
+from harness.train.passages import AnyPlan
 from harness.train.teacher import Teacher
-from methods.drafters.heads.net import Config, Heads
+from methods.drafters.heads.config import Config
+from methods.drafters.heads.net import Heads
 from methods.training.heads.figures import save_heads
 from methods.training.heads.xspecmesh_losses import MeshTraining, figures, head_loss
-from methods.training.heads.xspecmesh_passages import Shapes
+from methods.training.heads.xspecmesh_passages import Meshes, Shapes
 
 BASE = "shapes-mesh"
 NAME = "embedded-mesh"
@@ -32,12 +34,12 @@ class MeshHeadsRecipe(Recipe):
     """Settings of both stages.
 
     Args:
-        plan: of the shapes.
+        plan: of the shapes, or of other prompts of points.
         together: shapes of a step.
     """
 
     summary: str
-    plan: Shapes = field(default_factory=Shapes)
+    plan: Shapes | AnyPlan = field(default_factory=Shapes)
     together: int
     rate: float = 5e-4
 
@@ -54,11 +56,13 @@ class TrainMeshHeads(MeshHeadsRecipe):
     """Stage 1: the heads alone, on meshes that the backbone generated.
 
     Args:
+        backbone: a preset; "": ours, from the folder of its recipe.
         cross: whether the heads attend to the latents of the points; otherwise they are Medusa's block.
         heads: D.
         attention: attention heads of each.
     """
 
+    backbone: str = ""
     cross: bool
     heads: int = 4
     attention: int = 4
@@ -66,16 +70,23 @@ class TrainMeshHeads(MeshHeadsRecipe):
     steps: int = 1200
     hours: float = 1.5
 
-    requires = (BASE,)
+    requires: tuple[str, ...] = (BASE,)
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """New heads. Generates the backbone's meshes first where the cache holds none."""
-        target = load_backbone(NAME, requirements[BASE])
+        if isinstance(self.plan, Shapes):
+            teacher = Teacher(load_backbone(NAME, requirements[BASE]))
+            sides = self.plan.sides(teacher, self.heads)
+        else:
+            passages = self.plan.passages(self.backbone)
+            teacher = passages.teacher
+            train, check = passages.train, passages.development
+            sides = Meshes.read(teacher, train, self.heads), Meshes.read(teacher, check, self.heads)
+        target = teacher.backbone
         capabilities, blocks = target.capabilities, 0 if self.cross else 1
         config = Config(target.name, target.fingerprint, capabilities.width, self.heads, layers=blocks, own=True)
         if self.cross:
             config = replace(config, condition=capabilities.condition, attention=self.attention)
-        sides = self.plan.sides(Teacher(target), self.heads)
         return MeshTraining(Heads(config, target.tied_embeddings().unembed.float()), *sides)
 
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
@@ -95,3 +106,6 @@ class TrainMeshHeads(MeshHeadsRecipe):
 for _block, _row, _cross in (("mlp", "B", False), ("cross", "D", True)):
     _name = f"xspecmesh-{_block}"
     RECIPES.register(_name)(TrainMeshHeads(summary=f"Table 3, row {_row}: {_block} heads of {NAME}", cross=_cross))
+    GENERAL_RECIPES.register(_name)(
+        TrainMeshHeads(summary=f"XSpecMesh's {_block} heads of any model of points", cross=_cross, requires=())
+    )

@@ -20,7 +20,7 @@ from methods.drafters.heads.net import Heads
 from methods.training.heads.figures import save_heads
 from methods.training.heads.xspecmesh import BASE, NAME, MeshHeadsRecipe
 from methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, joint_loss
-from methods.training.heads.xspecmesh_passages import Meshes
+from methods.training.heads.xspecmesh_passages import Meshes, Shapes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,6 +48,7 @@ class TuneMeshHeads(MeshHeadsRecipe):
         base, stage_1 = (requirements[name] for name in self.requires)
         target = load_backbone(NAME, base)
         heads = Heads.load(stage_1, target.tied_embeddings).float().requires_grad_()
+        assert isinstance(self.plan, Shapes), "stage 2 is for our own backbone"
         sides = self.plan.sides(Teacher(target), heads.config.heads)
         model = MeshTraining(heads, *sides, FinetunedMesh(base, self.tuning))
         model.base = Teacher(target)

@@ -73,7 +73,7 @@ class Meshes(NamedTuple):
     @staticmethod
     def read(teacher: Teacher, passages: Sequence[Passage], heads: int) -> Meshes:
         """One pass a passage."""
-        conditions = torch.stack([teacher.condition(passage) for passage in passages])
+        conditions = torch.stack([teacher.condition(passage) for passage in passages]).float()
         return Meshes(passages, examples(teacher, passages, heads), conditions)
 
     def of(self, number: int) -> Examples:

@@ -8,6 +8,8 @@
     pageLength: 100,
     order: [],
     autoWidth: false,
+    stateSave: "follow" in document.body.dataset, // sorting and search outlive a reload
+    stateDuration: -1,
     columnDefs: [{ targets: "num", orderSequence: ["desc", "asc", ""] }],
     language: { search: "Search", emptyTable: "No cell.", zeroRecords: "No cell has these values." },
   });

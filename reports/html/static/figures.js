@@ -42,8 +42,13 @@
   const draw = async (element) => {
     await plotly();
     const spec = JSON.parse(document.getElementById(element.dataset.figure).textContent);
+    let height = Number(element.dataset.height);
+    if (element.clientWidth < 520 && spec.layout.legend?.entrywidth < 1) { // names need a line each
+      spec.layout.legend.entrywidth = 1;
+      height += 10 * spec.data.length;
+    }
     const config = { ...CONFIG, toImageButtonOptions: { filename: element.dataset.figure } };
-    Plotly.react(element, spec.data, layout(spec.layout, Number(element.dataset.height)), config);
+    Plotly.react(element, spec.data, layout(spec.layout, height), config);
     element.dataset.drawn = "yes";
   };
 

@@ -20,7 +20,9 @@ class Media {
     audio.controls = true;
     audio.src = this.root + encodeURI(sample.sound);
     audio.setAttribute("aria-label", "What the model heard");
-    this.element.append(audio);
+    const spoken = document.createElement("p");
+    spoken.textContent = sample.spoken && `Spoken: ${sample.spoken}`;
+    this.element.append(audio, spoken);
   }
 
   picture(sample) {

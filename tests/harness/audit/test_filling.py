@@ -12,6 +12,7 @@ from harness.audit.filling import Filling, filling_of
 from harness.audit.output import bets_on, target_logits
 from harness.audit.verdict import audit
 from harness.backbones.toy.tabular import Tabular
+from harness.core.draft import Fill
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
 from harness.core.method import Mutant
@@ -57,6 +58,18 @@ def test_every_cell_of_a_picture_is_bet_on_once() -> None:
     filling, tokens = decoded(0, ZipAR(window=2))
     assert sorted(filling.tokens) == sorted(tokens) and filling.tokens != list(tokens)
     assert filling.logits is not None and filling.logits.shape == (SIZE, 5)
+
+
+@pytest.mark.parametrize(("grid", "unseen"), [((4, 6), 1), ((4, 1, 4), 0)])
+def test_a_position_that_no_pass_saw_is_counted_unless_one_token_is_allowed_there(
+    grid: tuple[int, ...], unseen: int
+) -> None:
+    backbone = Tabular("tabular", {"vocabulary": 5, "grid": grid, "context": 64})
+    first, again = (Models(backbone, lambda name: backbone, PROMPT).canvas(8) for _ in range(2))
+    first.read(torch.tensor([1]), [1])
+    first.fill(Fill(torch.tensor([2, 3]), torch.tensor([0, 4])))  # the end of a row of one cell is id 4
+    filling = filling_of(again, first.history)
+    assert (filling.tokens, filling.unseen) == ([0], unseen)
 
 
 def test_one_row_at_a_time_gives_the_distributions_of_raster_order() -> None:

@@ -14,7 +14,7 @@ from scipy.special import rel_entr
 from harness.audit.alternatives import argmax_boosted, drafted, leaking, mixed, powered, without_residual
 from harness.audit.bets import Bets, bet, biases, gains_of
 from harness.audit.outcomes import FloatArray, Outcomes
-from harness.audit.verdict import LARGEST, audit
+from harness.audit.verdict import LARGEST, audit, evidence_path
 from harness.record.evidence import REFUTED
 from tests.support.samplers import drawn, log_e, simulated
 
@@ -118,3 +118,17 @@ def test_how_many_tokens_refute_a_bias(name: str) -> None:
         divergence = float(rel_entr(law, outcomes.p)[outcomes.p > 0].sum() / len(outcomes))
         assert median <= 1.25 * np.log(REFUTED * bets) / divergence
         assert median <= most or (name, distance) == ("residual", 0.08)
+
+
+def test_the_path_of_evidence_ends_at_the_audit_and_knows_no_later_output() -> None:
+    outputs = [bets_on(simulated(50, 60, seed=s), simulated(50, 60, seed=s).p, seed=s) for s in range(4)]
+    path = evidence_path(outputs)
+    assert [tokens for tokens, _ in path] == [50, 100, 150, 200]
+    assert path[-1][1] == pytest.approx(audit(outputs).log_e) and path[:2] == evidence_path(outputs[:2])
+
+
+def test_a_token_that_cannot_be_drawn_stays_in_the_path() -> None:
+    outcomes = simulated(50, 60)
+    bets = bets_on(outcomes, outcomes.p)
+    path = evidence_path([bets, replace(bets, impossible=1), bets])
+    assert path[0][1] < LARGEST and [log_e for _, log_e in path[1:]] == [LARGEST] * 2

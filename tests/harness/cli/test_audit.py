@@ -6,16 +6,20 @@ import json
 import math
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 
+from harness.audit.outcomes import FloatArray, Outcomes
 from harness.backbones.toy.tabular import Tabular
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
 from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.record.store import Store
-from harness.registry import METHODS
+from harness.registry import ALTERNATIVES, METHODS
 from tests.support.cli import refused, stride
+from tests.support.one_by_one import register
 
 SERVED = ("--backbone", "tabular", "--temperature", "1")
 
@@ -64,6 +68,17 @@ def test_the_table_names_every_cell(run: Path) -> None:
         assert label in outcome.out
 
 
+def test_a_cell_that_cannot_be_audited_is_no_pass(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(outcomes: Outcomes) -> FloatArray:
+        if outcomes.q is not None:
+            raise ValueError("no such bias")
+        return np.ones_like(outcomes.p)
+
+    register(monkeypatch, ALTERNATIVES, "fails", fails)  # type: ignore[arg-type]  # a function, as an alternative is
+    outcome = stride("audit", run)
+    assert outcome.code == 4 and "no such bias" in outcome.out and "not refuted" in outcome.out
+
+
 def test_weights_that_did_not_make_the_run_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     load = Tabular.__init__
 
@@ -84,6 +99,15 @@ def test_tokens_of_the_claimed_temperature_pass_and_others_are_refuted(tmp_path:
     assert wrong.code == 1 and wrong.document["verdict"] == "refuted" and wrong.document["best"].startswith("colder")
     printed = stride("audit", "--tokens", path, *SERVED).out
     assert printed.startswith("refuted: e = 1e+") and "other weights, another prompt format" in printed
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_model_whose_logits_are_not_finite_audits_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, value: float
+) -> None:
+    path = served(tmp_path / "a.jsonl", 1.0, lines=1)
+    monkeypatch.setattr(Tabular, "_logits", lambda self, entry: torch.full((self.vocabulary,), value).double())
+    assert "logits of the target are NaN or infinite" in refused("audit", "--tokens", path, *SERVED)
 
 
 def test_tokens_outside_the_claimed_nucleus_are_refuted_at_once(tmp_path: Path) -> None:

@@ -113,6 +113,8 @@ def test_the_matrix_and_its_table_have_every_pair(monkeypatch: pytest.MonkeyPatc
     text = printed(monkeypatch, "matrix")
     assert max(map(len, text.splitlines())) <= WIDTH
     assert all(name in text for name in (*METHODS, *presets.by_name()))
+    table = text.partition("pairs: ")[0]
+    assert len(table.splitlines()) < 120, "a line or two a method, and the backbones of each column"
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class DraftingMethod:
     drafter: str = "self"
     requirements: frozenset[Requirement] = frozenset()
     drafter_shrink: int = 1
+    one_branch: bool = False
 
     def drafters(self) -> tuple[str, ...]:
         return (self.drafter,)

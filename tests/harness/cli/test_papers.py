@@ -64,7 +64,7 @@ def test_what_an_item_names_exists() -> None:
             "needs weights",
             "stride fetch emu3-gen",
         ),
-        (Item(item="t", cells=(Cells(method="eagle1", models=("emu3-gen",)),)), "no", "HIDDEN"),
+        (Item(item="t", cells=(Cells(method="eagle1", models=("deepmesh-0.5b",)),)), "no", "HIDDEN"),
         (Item(item="t", why="a drawing"), "no", "a drawing"),
         (Item(item="t", models=("llama3-8b",)), "yes", ""),
     ],
@@ -74,7 +74,11 @@ def test_an_item_is_judged_by_the_worst_of_its_cells(item: Item, outcome: str, w
     assert row["outcome"] == outcome and why in row["why"]
 
 
-def test_a_part_that_a_recipe_trains_is_no_with_its_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_part_that_a_recipe_trains_needs_weights_and_names_its_command(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("harness.discover.shipped", lambda name: tmp_path / name)
     row = judged(Item(item="t", cells=(Cells(method="eagle1", models=("embedded-image",)),)))
-    assert row["outcome"] == "no" and row["why"].startswith("stride train drafter eagle1-embedded-image --out")
+    assert row["outcome"] == "needs weights" and row["why"].startswith(
+        "stride train drafter eagle1-embedded-image --out"
+    )

@@ -370,6 +370,8 @@ class Hidden(Method[None]):
             run.target.append(token)
             run.target.prefill()
             run.target.rollback(len(run.target) - 1)
+        elif self.way == "session":  # another cache, which reads a prompt that the target has read already
+            run.models.target().prefill()
         else:
             run.open(self.way).forward()
 
@@ -409,6 +411,59 @@ def greedy(method: Method[Any], budget: int, stopwatch: Stopwatch | None = None)
     return decode(method, Run.of(models, Sampling(0.0), budget, SeededDraws(0, "t", "p", 0)))
 
 
+@dataclass(frozen=True)
+class Writes(Hidden):
+    """Sets ``way``, an attribute of the run, in its start or in a step."""
+
+    value: Any = None
+    in_start: bool = False
+
+    def start(self, run: Run) -> None:
+        if self.in_start:
+            setattr(run, self.way, self.value)
+
+    def hide(self, run: Run) -> None:
+        if not self.in_start:
+            setattr(run, self.way, self.value)
+
+
+class TestRunBelongsToTheLoop:
+    """A method that ends texts earlier, or draws otherwise, is not held against what the run asks for."""
+
+    @pytest.mark.parametrize("in_start", [True, False])
+    @pytest.mark.parametrize(
+        ("name", "value"), [("budget", 2), ("emitted", 3), ("eos", frozenset({5})), ("sampling", Sampling(0.5))]
+    )
+    def test_a_method_that_changes_it_is_refused(self, name: str, value: Any, in_start: bool) -> None:
+        with pytest.raises(ContractError, match=f"Writes changed run.{name}, which the run decides"):
+            greedy(Writes(name, value, in_start), 4)
+
+    def test_a_drafter_in_the_targets_place_is_refused(self) -> None:
+        class Retargets(Hidden):
+            def hide(self, run: Run) -> None:
+                run.target = run.open(self.way)
+
+        with pytest.raises(ContractError, match=r"Retargets changed run\.target, which the run decides"):
+            greedy(Retargets("toy"), 4)
+
+    def test_a_canvas_may_be_asked_for_at_any_time(self) -> None:
+        class AsksForACanvas(Hidden):
+            def hide(self, run: Run) -> None:
+                run.canvas  # noqa: B018  # the property opens it, and from then on no token ends the text
+
+        assert greedy(AsksForACanvas(""), 1).steps[0].nfe == 1
+
+    def test_the_draft_that_counts_is_the_one_that_was_scored(self) -> None:
+        class Forgets(Hidden):
+            def step(self, run: Run, state: None) -> Acceptance:
+                result = super().step(run, state)
+                setattr(run.target, "draft", run.nothing)  # noqa: B010  # mypy knows that it is read-only
+                return result
+
+        with pytest.raises(AttributeError, match="draft"):
+            greedy(Forgets("other"), 2)
+
+
 class TestMeter:
     """Every pass counts, whoever makes it and wherever."""
 
@@ -439,7 +494,7 @@ class TestMeter:
         assert (result.start_nfe, result.start_draft_nfe) == (4, 0)
         assert [(step.nfe, step.draft_nfe) for step in greedy(Hidden("self"), 2).steps] == [(2, 0), (2, 0)]
 
-    @pytest.mark.parametrize("way", ["cache", "rows"])
+    @pytest.mark.parametrize("way", ["cache", "rows", "session"])
     def test_a_pass_beside_the_session_is_counted(self, way: str) -> None:
         result = greedy(Hidden(way), 3)
         assert [step.nfe for step in result.steps] == [2, 2, 2]

@@ -51,7 +51,14 @@ def test_the_seed_decides_a_draw_and_torchs_own_generator_is_put_back(plain: Tra
     assert torch.equal(before, torch.get_rng_state())
 
 
-@pytest.mark.parametrize("options", [{"prompt_lookup": 3}, {"assistant": FOLDER, "num_assistant_tokens": 3}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"prompt_lookup": 3},
+        {"assistant": FOLDER, "num_assistant_tokens": 3},
+        {"early_exit": 1, "num_assistant_tokens": 3},
+    ],
+)
 def test_drafts_are_counted_step_by_step(plain: Transformers, options: dict[str, object]) -> None:
     with Transformers(**options) as engine:  # type: ignore[arg-type]
         engine.open(Weights(FOLDER))

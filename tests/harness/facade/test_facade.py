@@ -104,9 +104,22 @@ def test_prompts_of_a_file_need_no_method(tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_prompts_may_be_a_list_which_a_resume_finds_again(tmp_path, monkeypatch):
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
+    for _ in range(2):
+        with pytest.raises(UsageError, match="the backbone has no tokenizer"):
+            stridebench.run(
+                backbones="tabular", prompts=["hello", {"id": "two", "prompt": "bye"}], out=tmp_path / "run"
+            )
+    (file,) = (tmp_path / "cache" / "prompts").iterdir()
+    assert file.read_text() == '{"prompt": "hello"}\n{"id": "two", "prompt": "bye"}\n'
+
+
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
+        ({"backbones": "tabular", "prompts": []}, "a list of texts or of rows; found \\[\\]"),
+        ({"backbones": "tabular", "prompts": ["a", 3]}, "a list of texts or of rows; found 3"),
         ({"method": "jacobi"}, "no argument 'method'; did you mean 'methods'"),
         ({**SMALL, "methods": "jacoby"}, "did you mean 'jacobi'"),
         ({"prompts": "mine.txt", "tasks": "tabular"}, "give them or tasks, not both"),

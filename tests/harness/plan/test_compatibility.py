@@ -21,6 +21,7 @@ class Drafting:
     drafter: str
     drafter_shrink: int
     requirements: frozenset[Requirement] = frozenset()
+    one_branch: bool = False
 
     def drafters(self) -> tuple[str, ...]:
         return (self.drafter,)

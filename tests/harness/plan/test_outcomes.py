@@ -14,10 +14,11 @@ from harness.discover import declare_all, load_recipes
 from harness.errors import WeightsError
 from harness.plan import presets
 from harness.plan.outcomes import WORDS, Outcome, Outcomes
-from harness.registry import METHODS, RECIPES
+from harness.registry import GENERAL_RECIPES, METHODS, RECIPES
 from tests.support.cli import stride
 
 TRAIN = re.compile(r"stride train (\w+) ([\w.-]+) --out (\S+)")
+GENERAL = re.compile(r"stride train ([\w-]+) --backbone (\S+) --data FILE(?: --set 'layers=\[\d+, \d+\]' --out (\S+))?")
 FETCH = re.compile(r"stride fetch (\S+)")
 
 
@@ -50,6 +51,13 @@ def test_every_printed_command_can_be_followed(pairs: list[dict[str, Any]]) -> N
         if match := TRAIN.fullmatch(row["command"]):
             kind, name, folder = match.groups()
             assert RECIPES.get(name).kind == kind and Path(folder) == discover.shipped(name), row
+        elif match := GENERAL.fullmatch(row["command"]):
+            name, backbone, out = match.groups()
+            part = next(part for part in METHODS.get(row["name"])().components if part[1].startswith(name))
+            assert name in discover.GENERAL[part[0]] and GENERAL_RECIPES.get(name).kind == part[0], row
+            assert backbone == row["backbone"] and presets.resolve(backbone), row
+            written = Path(out) if out else discover.trained(f"{name}-{backbone}")
+            assert written == discover.trained(f"{part[1]}-{discover.plain(backbone)}"), row
         elif row["command"]:
             fetch = FETCH.fullmatch(row["command"])
             assert fetch is not None and fetch[1] in presets.by_name(), row
@@ -70,9 +78,17 @@ def test_each_outcome_is_that_of_a_pair_that_has_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_part_that_no_recipe_trains_is_no_part_to_train() -> None:
-    """There are weights of Vicuna to be had, and no recipe of a drafter for it."""
-    result = outcome("eagle1", "vicuna-7b")
-    assert result.word == "cannot" and result.reason is not None and result.reason.endswith("no recipe trains one")
+    """There are weights of Vicuna to be had, and no recipe of Hydra's heads."""
+    result = outcome("hydra", "vicuna-7b")
+    assert result.word == "cannot" and result.reason is not None and "no recipe trains one" in result.reason
+
+
+def test_heads_of_one_branch_cannot_run_on_a_guided_model() -> None:
+    for backbone in ("embedded-image", "embedded-image-8x8", "embedded-image:guidance=3.0"):
+        result = outcome("hydra", backbone)
+        assert result.word == "cannot" and "is guided" in str(result.reason) and not result.command
+    plain = outcome("hydra", "embedded-image:guidance=1.0")
+    assert "guided" not in str(plain.reason)
 
 
 def test_samplers_of_another_tokenizer_do_not_serve() -> None:
@@ -82,8 +98,9 @@ def test_samplers_of_another_tokenizer_do_not_serve() -> None:
 
 
 def test_heads_of_another_mesh_model_do_not_serve() -> None:
+    """Its weights are made first, then heads for it."""
     result = outcome("multi_head", "embedded-mesh-truncated")
-    assert result.word == "cannot" and "no recipe trains one" in str(result.reason)
+    assert result.word == "needs weights" and "shapes-mesh-truncated" in result.command
 
 
 @pytest.mark.parametrize(
@@ -100,7 +117,7 @@ def test_a_run_prints_no_command_without_a_recipe(kind: str, name: str, backbone
 
 
 def test_a_dry_run_tells_the_four_outcomes_apart() -> None:
-    words = ("--method", "sjd", "--method", "eagle1", "--backbone", "tabular", "--backbone", "emu3-gen")
+    words = ("--method", "sjd", "--method", "hydra", "--backbone", "tabular", "--backbone", "emu3-gen")
     result = stride("run", *words, "--task", "tabular", "--dry-run")
     assert "skipped" not in result.out
     assert "3 runs, 0 needs a part, 0 needs weights, 3 cannot" in result.out

@@ -80,6 +80,19 @@ def test_drafters_are_found_by_name_variant_and_noise() -> None:
     other = presets.drafter(target, "random-llama-5m:noise=0.5,layers=4,seed=2")
     assert isinstance(other, NoisyBackbone)
     assert other.capabilities.vocabulary == target.capabilities.vocabulary
+    coarse = presets.drafter(target, "self:weights=int4,layers=3")
+    assert coarse.name == "random-llama-1m:weights=int4/layers=3"
+
+
+def test_a_name_changes_parameters_of_its_adapter() -> None:
+    spec = presets.resolve("embedded-image:weights=int8,guidance=3")
+    plain = presets.resolve("embedded-image")
+    assert spec.params == {**plain.params, "weights": "int8", "guidance": 3}
+    assert (spec.name, spec.adapter) == ("embedded-image:weights=int8,guidance=3", plain.adapter)
+    with pytest.raises(UsageError, match="image has no parameter 'colour'; it has pixels, guidance, weights"):
+        presets.resolve("embedded-image:colour=1")
+    with pytest.raises(UsageError, match="image has no parameter 'source'"):
+        presets.resolve("embedded-image:source=1")
 
 
 @pytest.mark.parametrize(
@@ -89,6 +102,7 @@ def test_drafters_are_found_by_name_variant_and_noise() -> None:
         ("self:noise=loud", "'loud' is not a number"),
         ("self:noise=-1", "not negative"),
         ("self:depth=3", "has no variant with depth"),
+        ("self:weights=int3", "weights is 'int3'; choose one of full, int8, int4"),
         ("random-lama-1m", "did you mean 'random-llama-1m'"),
     ],
 )

@@ -190,6 +190,10 @@ BAD = {
 }
 
 
+def test_threads_that_are_measured_have_the_key_of_a_suite_that_names_none(write):
+    assert suite.load(str(write(BASE + "threads: auto\n"))).suite.threads is None
+
+
 @pytest.mark.parametrize("text", sorted(BAD))
 def test_a_bad_value_is_refused_on_its_line(write, text):
     path = write(BASE + text + "\n")
@@ -270,7 +274,8 @@ SUITES = [
 @pytest.mark.parametrize("name", SUITES)
 def test_a_shipped_suite_resolves_and_expands(name):
     plan = expand(suite.load(name))
-    assert plan.cells and len({cell.id for cell in plan.cells}) == len(plan.cells)
+    ids = [cell.id for cell in (*plan.cells, *plan.engines)]
+    assert (plan.cells or plan.runnable_engines) and len(set(ids)) == len(ids)
     assert all(plan.baseline(cell).role == "baseline" for cell in plan.cells)
 
 
@@ -387,3 +392,21 @@ def test_an_entry_can_be_limited_to_some_temperatures(write):
     assert "at 2 is no temperature of the suite" in refused(
         write("methods: [{name: sjd, at: 2}]\nbackbones: tabular\ntasks: tabular\n")
     )
+
+
+def test_a_backbones_entry_takes_parameters_of_its_adapter(write):
+    text = "methods: [{name: sjd, backbones: embedded-image}]\n"
+    text += "tasks: [{name: emoji_scenes, backbones: [embedded-image]}]\n"
+    text += "backbones: [embedded-image, {name: embedded-image, weights: int4, guidance: 3}]\n"
+    plan = expand(suite.load(write(text)))
+    assert {cell.backbone for cell in plan.runnable if cell.name == "sjd"} == {
+        "embedded-image",
+        "embedded-image:weights=int4,guidance=3",
+    }
+    assert len({cell.id for cell in plan.cells}) == len(plan.cells)
+
+
+@pytest.mark.parametrize("entry", ["wights: int4", "weights: [int4]", "weights: 'a,b'", "source: x"])
+def test_a_parameter_that_the_adapter_lacks_is_refused_on_its_line(write, entry):
+    path = write("methods: [sjd]\ntasks: [tabular]\nbackbones:\n- name: embedded-image\n  " + entry + "\n")
+    assert 5 in lines_of(refused(path), path)

@@ -283,9 +283,17 @@ class TestStaleNoise:
             decode(StaleNoise(keys), opener(SMALL)(SeededDraws(0, "t", "p", 0)))
 
     def test_a_repeated_key_ahead_of_the_text_is_enumerated_as_the_same_noise(self) -> None:
-        """Key 9 is never emitted, so all three tokens come from one noise vector, which the distribution shows."""
-        assert distance(StaleNoise((9, 9, 9)), SMALL) > 0.1
+        """Key 5 is emitted last, so all three tokens come from one noise vector, which the distribution shows."""
+        assert distance(StaleNoise((5, 5, 5)), SMALL) > 0.1
         assert distance(StaleNoise((3, 4, 5)), SMALL) < 1e-12
+
+    @pytest.mark.parametrize("keys", [(9, 9, 9), (3, 4, 6), (10_000, 10_001, 10_002)])
+    def test_a_key_that_is_no_position_of_the_output_is_refused(self, keys: tuple[int, ...]) -> None:
+        """A ring of keys behind the output is fresh for as long as an enumeration looks, and repeats later."""
+        with pytest.raises(ContractError, match=r"the noise of position \d+, and the output ends before position 6"):
+            output_law(StaleNoise(keys), opener(SMALL))
+        with pytest.raises(ContractError, match=r"the noise of position \d+, and the output ends before position 6"):
+            decode(StaleNoise(keys), opener(SMALL)(SeededDraws(0, "t", "p", 0)))
 
 
 class TestLimits:

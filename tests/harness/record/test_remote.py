@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import zipfile
 from collections.abc import Iterator
@@ -14,7 +15,7 @@ import pytest
 
 from harness.errors import StoreError
 from harness.record.columns import Record, Sample
-from harness.record.remote import holds_run, remote_run
+from harness.record.remote import RemoteRun, holds_run, remote_run
 from harness.record.store import Store
 from tests.support.s3_server import s3_server
 
@@ -90,6 +91,39 @@ def test_a_run_is_not_started_twice_at_a_url(url: str) -> None:
 def test_an_unfinished_cell_goes_on_where_its_decodes_are(url: str) -> None:
     Store.create(url, MANIFEST).write("one", Record(SAMPLE, ()))
     assert Store.resume(url, MANIFEST).done("one") == {("p", 0, False)}
+
+
+def test_a_resume_sends_what_a_kill_kept_from_the_url(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cell was sealed in the copy, and the process ended before the object was written."""
+    store = Store.create(url, MANIFEST)
+    with monkeypatch.context() as patch:
+        patch.setattr(RemoteRun, "send", lambda *_: None)
+        sealed(store, "one")
+    store.release()
+    Store.resume(url, MANIFEST).release()
+    elsewhere(monkeypatch, tmp_path)
+    assert Store.open(url).cells() == ["one"]
+
+
+def test_a_cell_that_two_workers_of_a_machine_fetch_at_once_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "cache"))
+    url = f"file://{tmp_path}/run"
+    store = Store.create(url, MANIFEST)
+    sealed(store, "one")
+    copy = store.path / "cells" / "one"
+    kept, real = shutil.move(copy, tmp_path / "one"), os.replace
+
+    def second(source: Path, target: Path) -> None:
+        if target == copy and not copy.exists():
+            shutil.copytree(kept, copy)
+        real(source, target)
+
+    monkeypatch.setattr(os, "replace", second)
+    assert len(Store.open(url).cell("one").samples) == 1
 
 
 def test_a_run_that_replaces_another_does_not_see_its_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,15 +7,19 @@ import hashlib
 import json
 import os
 import random
+import shutil
 import signal
 import subprocess
 import sys
 import traceback
+import wave
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
@@ -24,9 +28,9 @@ from hypothesis import strategies as st
 import harness
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
 from harness.record.columns import LISTS, STEP_FIELDS, Record, Sample, Step
-from harness.record.files import encode
+from harness.record.files import encode, partial_of
 from harness.record.metrics import totals
-from harness.record.store import Store
+from harness.record.store import SealedError, Store, sound_file
 
 CELLS = ["sjd-0a1b", "ar-2c3d"]
 KEY = {"T": 0, "model": {"name": "tabular", "dtype": "fp32"}, "methods": ["sjd", "ar"]}
@@ -407,6 +411,87 @@ def test_a_damaged_record_is_set_aside_and_done_again(store: Store, damage: Call
     assert len(resumed.cell(CELLS[0]).samples) == len(PLANNED)
 
 
+class Meanwhile:
+    """Lets something happen before the nth look of a reader at the folder."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, nth: int, act: Callable[[], object]) -> None:
+        self.left, self.act = nth, act
+        for owner, name in ((Path, "is_dir"), (Path, "read_bytes"), (os, "listdir"), (os, "scandir"), (os, "mkdir")):
+            monkeypatch.setattr(owner, name, self.look(getattr(owner, name)))
+
+    def look(self, real: Callable[..., Any]) -> Callable[..., Any]:
+        def before(*arguments: Any, **options: Any) -> Any:
+            self.left -= 1
+            if self.left == -1:
+                self.act()
+            return real(*arguments, **options)
+
+        return before
+
+
+@pytest.mark.parametrize("nth", range(16))
+@pytest.mark.parametrize("read", [Store.done, Store.outputs], ids=["done", "outputs"])
+def test_a_reader_beside_a_worker_that_seals_reads_all(
+    store: Store, monkeypatch: pytest.MonkeyPatch, read: Callable[[Store, str], Any], nth: int
+) -> None:
+    for key in PLANNED:
+        store.write(CELLS[0], record(*key))
+    whole, other = read(store, CELLS[0]), Store.open(store.path)
+    Meanwhile(monkeypatch, nth, lambda: other.seal(CELLS[0], META))
+    assert read(store, CELLS[0]) == whole
+
+
+@pytest.mark.parametrize("nth", range(12))
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda store: store.pending(CELLS[0]),
+        lambda store: store.seal(CELLS[0], META),
+        lambda store: store.write(CELLS[0], record("HumanEval/2")),
+    ],
+    ids=["pending", "seal", "write"],
+)
+def test_a_worker_whose_cell_another_one_seals_is_told_so_and_loses_nothing(
+    store: Store, monkeypatch: pytest.MonkeyPatch, use: Callable[[Store], object], nth: int
+) -> None:
+    for key in PLANNED:
+        store.write(CELLS[0], record(*key))
+    other = Store.open(store.path)
+    meanwhile = Meanwhile(monkeypatch, nth, lambda: other.seal(CELLS[0], META))
+    with suppress(SealedError):
+        use(store)
+    monkeypatch.undo()
+    if meanwhile.left < 0 or store.sealed(CELLS[0]):
+        assert len(Store.open(store.path).cell(CELLS[0]).samples) in (len(PLANNED), len(PLANNED) + 1)
+        with pytest.raises(SealedError, match="sealed already"):
+            store.write(CELLS[0], record("a"))
+
+
+def test_progress_beside_a_worker_that_seals_is_a_number(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    for key in PLANNED:
+        store.write(CELLS[0], record(*key))
+    assert store.stored(CELLS[0]) == 3
+    Meanwhile(monkeypatch, 0, lambda: shutil.rmtree(store.path / "records" / CELLS[0]))
+    assert store.stored(CELLS[0]) == 0
+
+
+def test_a_resume_leaves_what_living_workers_write(store: Store) -> None:
+    folder = store.path / "records" / CELLS[0]
+    folder.mkdir(parents=True)
+    host = partial_of(folder / "x").name.split("-")[1]
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as living:
+        living_part = folder / f"a.json-{host}-{living.pid}~partial"
+        foreign_part, old = folder / "b.json-0123abcd-77~partial", folder / "c.json-0123abcd-78~partial"
+        for path in (living_part, foreign_part, old):
+            path.write_bytes(b"{")
+        os.utime(old, (0, 0))
+        Store.resume(store.path, MANIFEST)
+        assert sorted(leftovers(store.path)) == [living_part.name, foreign_part.name]
+        living.communicate(b"\n")
+    Store.resume(store.path, MANIFEST)
+    assert leftovers(store.path) == [foreign_part.name]
+
+
 def test_a_newer_record_is_not_damage(store: Store) -> None:
     store.write(CELLS[0], record("a"))
     path = next((store.path / "records" / CELLS[0]).glob("*.json"))
@@ -655,3 +740,16 @@ if __name__ == "__main__":
         print(every_kill(Path(sys.argv[2])))
     else:
         write_run(Path(sys.argv[2]), Path(sys.argv[3]))
+
+
+def test_the_sound_of_the_first_prompts_is_kept_with_its_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("harness.record.store.SOUNDS", 2)
+    store = Store.create(tmp_path / "run", MANIFEST)
+    for prompt in ("a/1", "a/1", "b", "c"):
+        store.keep_sound(CELLS[1], prompt, np.array([0.0, 0.5, -2.0]), 16_000, "good evening")
+    assert not sound_file(store.path, CELLS[1], "c").exists()
+    path = sound_file(store.path, CELLS[1], "a/1")
+    assert path.with_suffix(".txt").read_text() == "good evening"
+    with wave.open(str(path)) as sound:
+        assert (sound.getframerate(), sound.getsampwidth(), sound.getnchannels()) == (16_000, 2, 1)
+        assert np.frombuffer(sound.readframes(3), "<i2").tolist() == [0, 16383, -32767]

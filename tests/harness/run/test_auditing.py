@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from harness.core.method import Claim, Mutant
+from harness.core.capabilities import Requirement
+from harness.core.draft import Fill
+from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.proof.mutants import injected
 from harness.record.store import Cell, Store
@@ -30,6 +33,25 @@ class BiasedLate(OneByOne):
 
 class BiasedByDesign(BiasedLate):
     claim = Claim.APPROXIMATE
+
+
+@dataclass(frozen=True)
+class CopiesLate(Method[list[int]]):
+    """A canvas in raster order; behind twelve positions each token is copied to the next, which no pass has seen."""
+
+    claim = Claim.SAME_LAW
+    source = "this test"
+    requirements = frozenset({Requirement.ANY_ORDER})
+
+    def start(self, run: Run) -> list[int]:
+        return [run.canvas.start - 1]
+
+    def step(self, run: Run, state: list[int]) -> Fill:
+        unread = torch.tensor([run.canvas.tokens[place] for place in state])
+        p = run.probs(run.canvas.read(unread, state, rows=1))
+        count = 1 if run.emitted < 12 else min(2, run.room)
+        state[:] = range(state[-1] + 1, state[-1] + 1 + count)
+        return Fill(torch.tensor(state), run.draws.categorical(p, "resid").expand(count))
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +80,13 @@ def test_a_biased_cell_is_broken_whatever_was_enumerated(cells: dict[str, Cell])
     verdict = cells["biased_late T=1"].meta["verdict"]
     assert verdict["word"] == "broken" and verdict["note"].startswith("audit: e = 1e")
     assert "once in 5000 cells" in verdict["note"]  # 1000 for each of five that claim the target's distribution
+
+
+def test_tokens_of_a_canvas_that_no_pass_saw_break_the_claim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    register(monkeypatch, METHODS, "copies_late", CopiesLate)
+    meta = finished(tmp_path / "run", methods=["copies_late"], **SIZES)["copies_late T=1"].meta
+    assert meta["audit_impossible"] == 60 and meta["audit_tokens"] == 180  # six of 24 in each of ten outputs
+    assert meta["verdict"]["word"] == "broken" and "before a pass gave their" in meta["verdict"]["note"]
 
 
 def test_a_cell_that_claims_no_such_thing_is_not_broken_by_its_audit(cells: dict[str, Cell]) -> None:

@@ -16,6 +16,7 @@ from harness.backbones.toy.tabular import Tabular
 from harness.core.method import Claim
 from harness.core.run import Run
 from harness.core.task import Prompt, Task
+from harness.errors import UsageError
 from harness.platform.extras import install_command
 from harness.record.store import Store
 from harness.registry import METHODS, TASKS
@@ -127,6 +128,32 @@ def test_an_error_while_a_claim_is_checked_is_no_success(tmp_path: Path, monkeyp
     verdict = cells["right_on_large_models T=0"].meta["verdict"]
     assert (verdict["word"], verdict["greedy"][:9]) == ("unverified", "2/2 equal")
     assert (outcome.code, outcome.document["failed"]) == (1, 0)
+
+
+class TooWideForToys(OneByOne):
+    """Refuses every toy, as a window wider than its grid is refused."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        if p.shape[-1] < 100:
+            raise UsageError("too wide for this model")
+        return super().token(run, p)
+
+
+class TooWideForToysByDesign(TooWideForToys):
+    claim = Claim.APPROXIMATE
+
+
+@pytest.mark.parametrize(
+    ("method", "word", "code"), [(TooWideForToys, "unverified", 1), (TooWideForToysByDesign, "approximate", 0)]
+)
+def test_parameters_that_fit_no_toy_fail_only_a_run_whose_method_claims_a_law(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: type[TooWideForToys], word: str, code: int
+) -> None:
+    register(monkeypatch, METHODS, "too_wide", method)
+    outcome, cells = run(tmp_path / "run", "too_wide", words=LARGE)
+    verdict = cells["too_wide T=0"].meta["verdict"]
+    assert (verdict["word"], outcome.code, bool(verdict.get("error"))) == (word, code, bool(code))
+    assert "too wide for this model" in verdict["note"]
 
 
 def test_a_method_that_ends_the_process_is_a_failed_sample(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

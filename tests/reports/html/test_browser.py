@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,7 @@ from typing import Any
 import pytest
 
 from reports.html import page
+from reports.html.server import serve
 from tests.support import page_runs
 from tests.support.fake_store import empty, meta, record, step
 
@@ -185,6 +187,14 @@ def test_a_picture_has_its_map_and_a_mesh_turns(visit: Visit) -> None:
     assert mesh.evaluate("(one) => one.toDataURL()") != before
 
 
+def test_a_sound_plays_beside_its_words_and_its_transcript(visit: Visit) -> None:
+    tab = visit.open("media/cells/heard.html#sample-0")
+    sound = tab.locator("audio")
+    sound.wait_for()
+    tab.wait_for_function("document.querySelector('audio').duration === 1")
+    assert "Spoken: good evening" in tab.text_content("#media") and tab.text_content("#ribbon") == "good evening"
+
+
 def test_nothing_of_an_attack_runs(visit: Visit) -> None:
     visit.tab.on("dialog", lambda dialog: visit.problems.append(f"dialog {dialog.message}"))
     tab = visit.open("attack/index.html")
@@ -227,3 +237,29 @@ def test_tables_and_pictures_are_there_without_scripts(browser: Any, pages: Path
     tab.goto((pages / "media/cells/pictures.html").as_uri())
     assert tab.is_visible(".gallery img")
     context.close()
+
+
+def test_cells_are_picked_with_the_mouse_and_a_run_that_goes_on_is_followed(browser: Any, tmp_path: Path) -> None:
+    records = [record(f"p{i}", [step(1, 2)] * 3) for i in range(2)]
+    fake = empty().add(meta("ar", role="baseline"), records).add(meta("m"), records)
+    store = page_runs.stored(fake, tmp_path / "first", unsealed=("m",))
+    page_runs.stored(fake, tmp_path / "second")
+    context = browser.new_context()
+    tab, problems = context.new_page(), []
+    tab.on("console", lambda message: problems.append(message.text) if message.type == "error" else None)
+    with serve(tmp_path, 0) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        root = f"http://127.0.0.1:{server.server_port}"
+        tab.goto(f"{root}/open?run=first&run=second")
+        tab.check("input[value='first/ar']")
+        tab.fill("#cells input[type=search]", "toy")
+        store.seal("m", fake.sealed_cells["m"].meta)
+        tab.wait_for_selector("input[value='first/m']", timeout=20_000)
+        assert tab.is_checked("input[value='first/ar']") and tab.input_value("#cells input[type=search]") == "toy"
+        tab.check("input[value='second/m']")
+        tab.click("text=Compare the ticked cells")
+        tab.wait_for_url("**/compared/**")
+        assert "Beside ar" in tab.text_content("#beside") and labels(tab) == ["ar", "m"]
+        server.shutdown()
+    context.close()
+    assert problems == []

@@ -66,6 +66,35 @@ def test_a_run_is_followed_while_it_is_made(view: View) -> None:
     assert "not finished" not in view.get(place)[1]
 
 
+def test_a_page_of_a_run_that_goes_on_says_when_to_load_again(view: View) -> None:
+    _, _, place = view.get("/open?run=first")
+    before = view.get("/state?run=first")[1]
+    assert f'data-state="{before}"' in view.get(place)[1] and 'data-follow="/state?run=first"' in view.get(place)[1]
+    store = page_runs.Store.open(view.folder / "first")
+    store.write("m", record("p2", [step()] * 3))
+    assert view.get("/state?run=first")[1] != before
+    assert "not finished: 3 decodes are stored" in view.get(place)[1]
+    store.seal("m", meta("m"))
+    assert view.get("/state?run=first")[1] == "" and 'data-follow=""' in view.get(place)[1]
+    assert view.get("/runs/first/cells/m.html")[0] == 200
+
+
+def test_picked_cells_of_two_runs_stand_beside_the_first(view: View) -> None:
+    status, _, place = view.get("/compare?cell=second/m&cell=first/ar")
+    text = view.get(place)[1]
+    assert status == 303 and "Beside m" in text and text.count('name="cell"') == 2
+    assert "1.00" in text.partition("beside-title")[2] and "first/m" not in text
+
+
+def test_what_two_cells_do_not_share_is_said(view: View) -> None:
+    other = empty().add(meta("x", role="baseline", backbone="big", task="else"), [record("q0", [step()] * 3)])
+    other.manifest["provenance"] = {"fingerprint": "elsewhere"}
+    page_runs.stored(other, view.folder / "third")
+    text = view.get(view.get("/compare?cell=second/m&cell=third/x")[2])[1]
+    for words in ("no prompt in common", "another machine", "other backbone", "other task"):
+        assert words in text
+
+
 def test_several_runs_are_opened_on_one_page(view: View) -> None:
     _, _, place = view.get("/open?run=first&run=second")
     assert "1. toy" in view.get(place)[1] and "2. toy" in view.get(place)[1]
@@ -73,7 +102,17 @@ def test_several_runs_are_opened_on_one_page(view: View) -> None:
 
 @pytest.mark.parametrize(
     "address",
-    ["/open?run=absent", "/open?run=..%2Fsecret", "/open?run=damaged", "/runs/", "/../../etc/passwd", "/%2e%2e/x"],
+    [
+        "/open?run=absent",
+        "/open?run=..%2Fsecret",
+        "/open?run=damaged",
+        "/runs/",
+        "/compare?cell=first/m",
+        "/compare?cell=x",
+        "/state?run=x",
+        "/../../etc/passwd",
+        "/%2e%2e/x",
+    ],
 )
 def test_what_is_no_page_is_not_there(view: View, address: str) -> None:
     assert view.get(address)[0] == 404

@@ -345,6 +345,11 @@ def test_figures_are_drawn_from_a_few_pictures_too(name: str, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", SUITES)
-def test_every_suite_is_read_and_has_a_report(name: str) -> None:
+def test_every_suite_is_read_and_has_a_report(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if name.endswith("_real"):  # its benchmarks' files have to be put there
+        monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+        captions = {"images": [], "annotations": [{"id": 5, "image_id": 1, "caption": "a cat"}]}
+        (tmp_path / "data").mkdir()
+        (tmp_path / "data" / "captions_val2017.json").write_text(json.dumps(captions))
     plan = expand(suite.load(name))
     assert plan.runnable and name.removeprefix("papers/") in reports()

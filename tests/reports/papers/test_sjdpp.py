@@ -490,8 +490,14 @@ def test_the_suite_of_published_models_has_the_papers_setting(tmp_path: Path, mo
     (tmp_path / "data" / "captions_val2017.json").write_text(json.dumps(captions))
     plan = expand(suite.load("papers/sjdpp_real"))
     cells = [cell for cell in plan.cells if cell.role == "method"]
-    settings = {(cell.backbone, cell.name): cell.config["params"]["window"] for cell in cells}
-    assert settings == {(name, method): size for name, size in WINDOWS.items() for method in ("sjd", "sjdpp")}
+    own = [cell for cell in cells if cell.name in ("sjd", "sjdpp")]
+    settings = {(cell.backbone, cell.name, cell.config["params"]["window"]) for cell in own}
+    sides = {f"lumina-mgpt-7b-{side}": 96 for side in (512, 1024)}
+    swept = {("janus-pro-1b", "sjdpp", size) for size in (16, 32, 64, 96, 128, 256, 512)}
+    expected = {(name, method, size) for name, size in (WINDOWS | sides).items() for method in ("sjd", "sjdpp")}
+    assert settings == expected | swept
+    others = {(cell.backbone, cell.name) for cell in cells if cell not in own}
+    assert others == {("lumina-mgpt-7b-768", name) for name in ("jacobi", "eagle1", "lantern", "zipar")}
     assert {(cell.sampling.top_k, cell.sampling.temperature) for cell in plan.cells} == {(2000, 1.0)}
     assert {cell.task.name for cell in plan.cells} == {"coco", "geneval", "partiprompts", "t2i_compbench"}
     models = {row["Model"] for table in range(1, 5) for row in rows_of(f"sjdpp_table{table}")}

@@ -37,7 +37,7 @@ class TestReadable:
 
 class TestBubblewrap:
     def words(self) -> list[str]:
-        return sandbox_layers.wrapped("bwrap", ["/usr/bin/python3", "-S", "child.py"], Path("/a/child.py"), 64)
+        return sandbox_layers.wrapped("bwrap", ["/usr/bin/python3", "-S", "/tmp/child.py"], Path("/tmp/child.py"), 64)
 
     def test_its_command_line(self, monkeypatch):
         """As documented in bwrap(1) of version 0.8: new namespaces, nothing but the named paths, /tmp of 64 MiB."""
@@ -47,9 +47,9 @@ class TestBubblewrap:
         assert " ".join(self.words()) == (
             "bwrap --unshare-ipc --unshare-pid --unshare-net --unshare-uts --unshare-cgroup-try --unshare-user-try "
             "--ro-bind /usr /usr --ro-bind /lib64 /lib64 --ro-bind /usr/bin/python3 /usr/bin/python3 "
-            "--ro-bind /a/child.py /a/child.py --dev-bind /dev/null /dev/null --proc /proc "
+            "--ro-bind /tmp/child.py /stride-child.py --dev-bind /dev/null /dev/null --proc /proc "
             "--size 67108864 --tmpfs /tmp --chdir /tmp --remount-ro / --die-with-parent --as-pid-1 "
-            "-- /usr/bin/python3 -S child.py"
+            "-- /usr/bin/python3 -S /stride-child.py"
         )
 
     def test_root_keeps_its_rights_until_the_child_drops_them(self, monkeypatch):
@@ -71,12 +71,13 @@ class TestBubblewrap:
         """A stand-in records its words and runs the command behind them."""
         record = tmp_path / "words"
         (tmp_path / "bwrap").write_text(
-            f'#!/bin/sh\necho "$*" > {record}\nwhile [ "$1" != -- ]; do shift; done\nshift\nexec "$@"\n'
+            f'#!/bin/sh\necho "$*" > {record}\nwhile [ "$1" != -- ]; do shift; done\nshift\n'
+            f'eval "set -- $(echo "$@" | sed "s|{sandbox_layers.SCRIPT}|{sandbox.CHILD}|")"\nexec "$@"\n'
         )
         (tmp_path / "bwrap").chmod(0o755)
         monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
         assert run("pass").isolation.bubblewrap
-        assert f"--ro-bind {sandbox.CHILD} {sandbox.CHILD}" in record.read_text()
+        assert f"--ro-bind {sandbox.CHILD} {sandbox_layers.SCRIPT}" in record.read_text()
         assert not run("pass", limits=Limits(namespaces=False)).isolation.bubblewrap
 
 

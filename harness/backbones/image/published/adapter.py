@@ -17,12 +17,12 @@ from torch import Tensor
 
 from harness.backbones.base import TYPES, Identity, LayeredAdapter
 from harness.backbones.checkpoints import components
-from harness.backbones.image.layout import cells
+from harness.backbones.image.layout import MEETS, cells
 from harness.backbones.image.published.families import check
 from harness.backbones.image.published.family import Model, Request
 from harness.backbones.slots.cache import SlotCache
 from harness.backbones.slots.guided import GridGrammar, GuidedCache
-from harness.core.backbone import EncodedPrompt
+from harness.core.backbone import EncodedPrompt, TiedEmbeddings
 from harness.core.cache import Cache
 from harness.core.capabilities import Capabilities, Requirement
 from harness.core.task import Prompt
@@ -50,9 +50,9 @@ class RealImage(LayeredAdapter):
     default_dtype: ClassVar[str] = "bf16"
     kind = "real_image"
 
-    def __init__(self, identity: Identity, model: Model, guidance: float) -> None:
+    def __init__(self, identity: Identity, model: Model) -> None:
         super().__init__(identity)
-        self._model, self._guidance = model, guidance
+        self._model = model
         self._grammar = GridGrammar(model.grid, model.codes >= 0)
 
     @classmethod
@@ -60,18 +60,17 @@ class RealImage(LayeredAdapter):
         """Read files that are on this machine."""
         checked = check(name, params, dtype)
         paths = components.locate(name, checked.files)
+        scale = float(params.get("guidance", 1.0))
         model = checked.family.load(Request(name, paths, checked.settings, TYPES[dtype], device))
         weights_digest = components.digest(paths)
-        fingerprint = hashlib.sha256(f"{weights_digest} {sorted(checked.settings.items())}".encode()).hexdigest()
-        identity = Identity(name, dtype, device, capabilities(model, cls.meets(params)), fingerprint)
-        return cls(identity, model, float(params.get("guidance", 1.0)))
+        settings = f"{sorted(checked.settings.items())} guidance={scale!r}"
+        fingerprint = hashlib.sha256(f"{weights_digest} {settings}".encode()).hexdigest()
+        return cls(Identity(name, dtype, device, capabilities(model, cls.meets(params), scale), fingerprint), model)
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
-        """Trees, drafters of its own vocabulary, a grid with its codebook, and its positions in any order."""
-        return frozenset(
-            {Requirement.TREE_MASK, Requirement.DRAFTER, Requirement.GRID, Requirement.CODEBOOK, Requirement.ANY_ORDER}
-        )
+        """Trees, drafters of its own vocabulary, hidden rows, a grid with its codebook, and positions in any order."""
+        return MEETS
 
     @classmethod
     def modality(cls, params: Mapping[str, Any]) -> str:
@@ -95,7 +94,7 @@ class RealImage(LayeredAdapter):
     def open(self, prompt: Prompt) -> EncodedPrompt:
         """Read a prompt. The text encoder or language model of the family runs here, once."""
         model, reading = self._model, self._model.read(self._model.net, prompt)
-        count, scale = len(reading.tokens), self._guidance
+        count, scale = len(reading.tokens), self.capabilities.guidance
         room = model.context + max(0, len(reading.negative) - count)
         if count + model.grid.length > model.context:
             raise UsageError(
@@ -115,6 +114,10 @@ class RealImage(LayeredAdapter):
 
         return EncodedPrompt(reading.tokens, cache)
 
+    def tied_embeddings(self) -> TiedEmbeddings:
+        """Those of its net. Vectors of a caption are none of an id; drafters read zeros there."""
+        return self._model.net.tied_embeddings()
+
     def decode(self, tokens: Sequence[int]) -> Picture:
         """The picture of a whole grid of ids.
 
@@ -132,11 +135,21 @@ class RealImage(LayeredAdapter):
         return self._model.net.layers
 
     def _keep_layers(self, layers: Sequence[int], identity: Identity) -> RealImage:
-        return RealImage(identity, replace(self._model, net=self._model.net.pick(layers)), self._guidance)
+        return RealImage(identity, replace(self._model, net=self._model.net.pick(layers)))
 
 
-def capabilities(model: Model, meets: frozenset[Requirement]) -> Capabilities:
+def capabilities(model: Model, meets: frozenset[Requirement], guidance: float) -> Capabilities:
     """Capabilities of a published model; a cell of its grid may take every id that has a code."""
     ids = (model.codes >= 0).nonzero()[:, 0]
     grid, vectors = replace(model.grid, ids=tuple(ids.tolist())), model.codebook[model.codes[ids]]
-    return Capabilities(model.vocabulary, model.context, meets=meets, grid=grid, codebook=vectors)
+    return Capabilities(
+        model.vocabulary,
+        model.context,
+        meets=meets,
+        grid=grid,
+        codebook=vectors,
+        layers=model.net.layers,
+        width=model.width,
+        branches=1 if guidance == 1.0 else 2,
+        guidance=guidance,
+    )

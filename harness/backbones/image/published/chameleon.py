@@ -19,6 +19,7 @@ from harness.backbones.image.published.assembly import cells_a_side, code_table,
 from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.slots.net import Net
+from harness.core.backbone import TiedEmbeddings
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 from harness.errors import WeightsError
@@ -82,7 +83,8 @@ def assemble(
     """Build the model from one of transformers and the tensors of the VQGAN."""
     base, config = model.model, model.config
     base.vqmodel = None  # the original tokenizer is used instead
-    net = checked(request.name, DecoderNet(base, base.embed_tokens, model.lm_head), request.device, request.dtype)
+    tied = TiedEmbeddings(base.embed_tokens.weight, model.lm_head.weight)
+    net = checked(request.name, DecoderNet(base, tied), request.device, request.dtype)
     vq = decoder(request, state)
     pixels = request.settings["pixels"]
     cells = cells_a_side(request.name, pixels, vq.shape.factor)
@@ -97,6 +99,7 @@ def assemble(
         read=read,
         paint=vq,
         codebook=vq.codebook.detach(),
+        width=int(config.hidden_size),
     )
 
 

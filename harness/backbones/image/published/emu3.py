@@ -18,6 +18,7 @@ from harness.backbones.image.published.assembly import cells_a_side, code_table,
 from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.slots.net import Net
+from harness.core.backbone import TiedEmbeddings
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 from harness.errors import WeightsError
@@ -43,7 +44,8 @@ def _load_emu3(request: Request) -> Model:
 def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
     """Build the model from one of transformers and its text tokenizer."""
     text, vq = model.model.text_model, model.model.vqmodel.float()
-    net = checked(request.name, DecoderNet(text, text.embed_tokens, model.lm_head), request.device, request.dtype)
+    tied = TiedEmbeddings(text.embed_tokens.weight, model.lm_head.weight)
+    net = checked(request.name, DecoderNet(text, tied), request.device, request.dtype)
     cells = cells_a_side(request.name, request.settings["pixels"], int(vq.spatial_scale_factor))
     boi, image, eoi, line, frame, eos = token_ids(request.name, tokenizer, [BOI, IMAGE, EOI, LINE, FRAME, EOS])
     bos = int(tokenizer.bos_token_id)
@@ -71,6 +73,7 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
         read=read,
         paint=paint,
         codebook=vq.quantize.embedding.weight.detach(),
+        width=int(text.config.hidden_size),
     )
 
 

@@ -11,7 +11,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from harness.backbones.slots.net import Net
+from harness.backbones.slots.net import Net, Tapped
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 
@@ -44,9 +44,10 @@ class Model:
         read: a prompt, read by a net that may lack layers of ``net``.
         paint: codes to pixels of about -1 to 1.
         codebook: the vector of each code.
+        width: E of its hidden rows.
     """
 
-    net: Net
+    net: Tapped
     vocabulary: int
     context: int
     grid: Grid
@@ -54,6 +55,7 @@ class Model:
     read: Callable[[Net, Prompt], Reading]
     paint: Callable[[Int[Tensor, "h w"]], Float[Tensor, "3 H W"]]
     codebook: Float[Tensor, "K C"]
+    width: int
 
 
 @dataclass(frozen=True)

@@ -18,6 +18,7 @@ from harness.backbones.image.published.assembly import code_table, shared_net, t
 from harness.backbones.image.published.family import Family, Model, Reading, Request
 from harness.backbones.image.published.transformers_decoder import DecoderNet, checked, read_config, read_pretrained
 from harness.backbones.slots.net import Net
+from harness.core.backbone import TiedEmbeddings
 from harness.core.capabilities import Grid
 from harness.core.task import Prompt
 
@@ -41,11 +42,8 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
     count, words = int(shapes.num_embeddings), int(text.embed_tokens.weight.shape[0])
     with torch.inference_mode():
         cells = base.generation_aligner(base.generation_embeddings.weight)
-
-    def embed(tokens: Int[Tensor, " N"]) -> Float[Tensor, "N E"]:
-        from_codes = cells[tokens.clamp_max(count - 1)]
-        from_words = text.embed_tokens((tokens - count).clamp_min(0))
-        return torch.where((tokens < count)[:, None], from_codes, from_words)
+    tied = _tied(base.generation_head, torch.cat([cells, text.embed_tokens.weight]))
+    text.embed_tokens = None  # its rows are in the table
 
     def head(hidden: Float[Tensor, "R E"]) -> Float[Tensor, "R V"]:
         return functional.pad(base.generation_head(hidden), (0, words))
@@ -63,7 +61,7 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
         return pixels
 
     return Model(
-        net=checked(request.name, DecoderNet(text, embed, head), request.device, request.dtype),
+        net=checked(request.name, DecoderNet(text, tied, head), request.device, request.dtype),
         vocabulary=count + words,
         context=int(text.config.max_position_embeddings),
         grid=Grid(int(shapes.num_patches), int(shapes.num_patches)),
@@ -71,7 +69,18 @@ def assemble(request: Request, model: Any, tokenizer: Any) -> Model:
         read=read,
         paint=paint,
         codebook=functional.normalize(vq.quantize.embedding.weight.detach(), dim=-1),
+        width=int(text.config.hidden_size),
     )
+
+
+def _tied(head: Any, embed: Float[Tensor, "V E"]) -> TiedEmbeddings:
+    """The head as products: its bias is the last column, and ids of texts have logit 0."""
+
+    def lift(hidden: Float[Tensor, "*B E"]) -> Float[Tensor, "*B F"]:
+        return functional.pad(head.activation_fn(head.proj_out(hidden)), (0, 1), value=1.0)
+
+    products = torch.cat([head.vision_head.weight, head.vision_head.bias[:, None]], 1)
+    return TiedEmbeddings(embed, functional.pad(products, (0, 0, 0, len(embed) - len(products))), lift)
 
 
 JANUS = Family(_load_janus, ("model",))

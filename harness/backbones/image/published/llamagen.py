@@ -80,6 +80,7 @@ def assemble(
         read=read,
         paint=vq,
         codebook=vq.codebook.detach(),
+        width=shape.width,
     )
 
 

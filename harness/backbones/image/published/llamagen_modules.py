@@ -48,8 +48,8 @@ class Shape:
         return self.mlp or 256 * -(-int(8 * self.width / 3) // 256)
 
 
-SIZES = {"B": (12, 12, 768), "L": (24, 16, 1024), "XL": (36, 20, 1280), "LP": (30, 20, 1280)}
-"""Layers, heads and width of LlamaGen's B, L and XL, and of Tar's LP."""
+SIZES = {"B": (12, 12, 768), "L": (24, 16, 1024), "XL": (36, 20, 1280), "LP": (30, 20, 1280), "tiny": (2, 2, 16)}
+"""Layers, heads and width of LlamaGen's B, L and XL, of Tar's LP, and of stand-ins."""
 
 
 class GPT(nn.Module):
@@ -67,6 +67,12 @@ class GPT(nn.Module):
         self.layers = nn.ModuleList([Layer(shape) for _ in range(shape.layers)])
         self.norm = nn.RMSNorm(shape.width, EPS)
         self.output = nn.Linear(shape.width, shape.codes, bias=False)
+
+    @property
+    def classes(self) -> Float[Tensor, "P+1 E"]:
+        """The vector of each class of c2i, that of no class last."""
+        vectors: Tensor = self.cls_embedding.embedding_table.weight  # type: ignore[union-attr,assignment]  # of c2i
+        return vectors
 
     @torch.inference_mode()
     def prompt(self, condition: Tensor | None, count: int) -> Float[Tensor, "P E"]:

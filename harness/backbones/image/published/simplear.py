@@ -72,6 +72,7 @@ def assemble(request: Request, model: Any, tokenizer: Any, levels: tuple[int, ..
         read=read,
         paint=paint,
         codebook=codebook,
+        width=int(model.config.hidden_size),
     )
 
 

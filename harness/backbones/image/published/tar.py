@@ -11,7 +11,9 @@ import hashlib
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 import torch
@@ -85,6 +87,7 @@ def assemble(request: Request, shape: Shape, state: dict[str, Tensor], vq: Any, 
         read=read,
         paint=vq,
         codebook=vq.codebook.detach(),
+        width=shape.width,
     )
 
 
@@ -107,13 +110,26 @@ def _features(request: Request, shape: Shape, prompt: Prompt, front: Front) -> F
     )
 
 
+LOADED: WeakValueDictionary[tuple[Path, torch.dtype, str], Any] = WeakValueDictionary()
+"""Language models in use: Tar's scales share one."""
+
+
+def _language_model(request: Request, folder: Path) -> Any:
+    key = (folder.resolve(), request.dtype, request.device)
+    model = LOADED.get(key)
+    if model is None:
+        model = read_pretrained(request, folder, Qwen2ForCausalLM, read_config(request, folder, Qwen2Config))
+        LOADED[key] = model
+    return model
+
+
 def writer(request: Request) -> Write:
     """The language model: codes of a text, filled up with 0, sampled as published (T 1, top-k 1200, top-p 0.95).
 
     The text decides the seed, so every method gets the same codes.
     """
     folder, length = request.components["model"], int(request.settings["length"])
-    model = read_pretrained(request, folder, Qwen2ForCausalLM, read_config(request, folder, Qwen2Config))
+    model = _language_model(request, folder)
     tokenizer = transformers_models.read_tokenizer(folder)
     scale = token_ids(request.name, tokenizer, ["<im_start>", f"<S{LENGTHS.index(length)}>"])
     matches = {token: re.fullmatch(r"<I(\d+)>", word) for word, token in tokenizer.get_vocab().items()}

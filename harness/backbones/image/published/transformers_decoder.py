@@ -7,16 +7,19 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn import functional
 
 from harness.backbones.checkpoints import transformers_models
 from harness.backbones.image.published.family import Request
-from harness.backbones.slots.net import SlotInputs
+from harness.backbones.slots import packed, transformers_packed
+from harness.backbones.slots.net import Net, SlotInputs
+from harness.backbones.slots.packed import PackedWindow
 from harness.backbones.slots.transformers_net import honours_masks, pick_layers, transformers_arguments
+from harness.core.backbone import TiedEmbeddings
+from harness.core.cache import Rows
 from harness.errors import WeightsError
-
-Embed = Callable[[Tensor], Tensor]
 
 
 @final
@@ -24,26 +27,49 @@ class DecoderNet:
     """The forward of a multimodal model's text decoder.
 
     Args:
-        decoder: a base model of transformers.
-        embed: vectors of ids.
-        head: logits of hidden rows.
+        decoder: a base model of transformers; its attention is changed (see `transformers_packed`).
+        tied: vectors of ids, and what the head computes.
+        head: a faster way to the same logits; None: by the products of ``tied``.
     """
 
     kind = "transformers"
 
-    def __init__(self, decoder: Any, embed: Embed, head: Embed) -> None:
-        self.decoder, self._embed, self._head = decoder, embed, head
+    def __init__(self, decoder: Any, tied: TiedEmbeddings, head: Callable[[Tensor], Tensor] | None = None) -> None:
+        transformers_packed.prepare(decoder)
+        self.decoder, self._tied, self._head = decoder, tied, head or tied.logits
         self.layers = int(decoder.config.get_text_config().num_hidden_layers)
 
     def __call__(self, inputs: SlotInputs, rows: int) -> Float[Tensor, "R V"]:
         """Logits of the last R rows."""
-        out = self.decoder(inputs_embeds=self._embed(inputs.tokens)[None], **transformers_arguments(inputs))
-        hidden = out.last_hidden_state[0]
-        return self._head(hidden[len(hidden) - rows :])
+        return self.tapped(inputs, rows, ()).logits
+
+    def tied_embeddings(self) -> TiedEmbeddings:
+        """As given."""
+        return self._tied
+
+    def tapped(self, inputs: SlotInputs, rows: int, taps: Sequence[int]) -> Rows:
+        """The same, with transformers' ``hidden_states`` of the tapped layers, whose last entry is normed."""
+        count = len(inputs.tokens)
+        return self._read(inputs.tokens, transformers_arguments(inputs), slice(count - rows, None), taps)
+
+    def joins(self, other: Net) -> bool:
+        """Itself only."""
+        return other is self
+
+    def packed(self, tokens: Int[Tensor, " N"], positions: Int[Tensor, " N"], parts: Sequence[PackedWindow]) -> Rows:
+        """Several sequences in one pass (see `packed`)."""
+        arguments = transformers_packed.arguments(positions, packed.layers(parts, 1))
+        return self._read(tokens, arguments, packed.last_rows(parts), parts[0].window.taps)
+
+    def _read(self, tokens: Tensor, arguments: dict[str, Any], rows: slice | list[int], taps: Sequence[int]) -> Rows:
+        embedded = functional.embedding(tokens, self._tied.embed)[None]
+        out = self.decoder(inputs_embeds=embedded, output_hidden_states=bool(taps), **arguments)
+        hidden = torch.stack([out.hidden_states[tap][0] for tap in taps], 1)[:, None] if taps else None
+        return Rows(self._head(out.last_hidden_state[0, rows]), hidden)
 
     def pick(self, layers: Sequence[int]) -> DecoderNet:
         """The same tensors in a decoder of fewer layers; the original is not changed."""
-        return DecoderNet(pick_layers(self.decoder, layers), self._embed, self._head)
+        return DecoderNet(pick_layers(self.decoder, layers), self._tied, self._head)
 
 
 def checked(name: str, net: DecoderNet, device: str, dtype: torch.dtype) -> DecoderNet:

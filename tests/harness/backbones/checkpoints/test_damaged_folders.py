@@ -23,7 +23,8 @@ from harness.backbones.slots import lora
 from harness.core.backbone import TiedEmbeddings
 from harness.errors import WeightsError
 from harness.plan import presets
-from methods.drafters.eagle.net import FeatureNet, Shape
+from methods.drafters.eagle.net import FeatureNet
+from methods.drafters.eagle.shape import Shape
 from methods.drafters.heads.net import Heads
 from tests.support.cli import stride
 from tests.support.gguf_files import write_gguf

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from harness.backbones.checkpoints import convert, digests, sources, wheels
 from harness.backbones.text.hf_causal import HFCausal
@@ -347,3 +348,28 @@ def test_the_error_of_an_absent_preset_names_the_recipe_of_its_weights(
     monkeypatch.setattr(sources, "SHIPPED", tmp_path)
     with pytest.raises(WeightsError, match=f"stride train {recipe} --out "):
         presets.load(preset, "fp32")
+
+
+def test_integer_minima_are_multiples_of_their_scales_and_another_folder(index: Path, tmp_path: Path) -> None:
+    path = write_gguf(tmp_path / "q.gguf", q4_1=True)
+    plain, rounded = (sources.parse("q", {"gguf": f"{path}{suffix}"}) for suffix in ("", sources.INTEGER))
+    folders = [sources.fetch("q", source) for source in (plain, rounded)]
+    assert folders[0] is not None and folders[1] is not None and folders[0] != folders[1]
+    before, after = (load_file(folder / "model.safetensors") for folder in folders if folder)
+    assert sources.gguf("q", rounded) == path
+    shift = after["model.layers.0.mlp.up_proj.weight"] - before["model.layers.0.mlp.up_proj.weight"]
+    blocks = shift.reshape(-1, 32)
+    assert (blocks - blocks[:, :1]).abs().max() < 1e-6  # a minimum moves its whole block
+    assert blocks.abs().max() > 0.01
+    weights = after["model.layers.0.mlp.up_proj.weight"].reshape(-1, 32)
+    full = weights[[len(row.unique()) == 16 for row in weights]]  # all 16 levels, of which one is now zero
+    assert len(full) and full.abs().amin(1).max() < 2e-3
+
+
+def test_integer_minima_need_q4_1_and_no_other_word(index: Path, tiny_gguf: Path) -> None:
+    with pytest.raises(WeightsError, match="no Q4_1 blocks"):
+        presets.load(f"gguf:{tiny_gguf}{sources.INTEGER}", "fp32")
+    pin = {"package": "x", "version": "1", "sha256": "0", "file": "f.gguf", "file_sha256": "0"}
+    with pytest.raises(UsageError, match="`minima` is 'even'; write integer"):
+        source_of({**pin, "minima": "even"})
+    assert sources.gguf_place(source_of({**pin, "minima": "integer"})) == sources.gguf_place(source_of(pin))

@@ -25,6 +25,7 @@ from harness.core.loop import Decode, decode
 from harness.core.run import open_run
 from harness.core.sampling import Sampling
 from harness.core.session import Session
+from harness.discover import find_component
 from harness.errors import UsageError, WeightsError
 from harness.registry import METHODS
 from methods.cross_regression import CrossRegression
@@ -80,6 +81,14 @@ class TestRows:
         logits = rows(model, [True] * 8, model.adapter(folder)).logits
         torch.testing.assert_close(logits, peft_rows(peft_model), atol=PEFT, rtol=0)
         assert (logits - rows(model, None, None).logits).abs().max() > 0.1, "the adapter changes something"
+
+    def test_a_folder_of_peft_is_read(self, forward: str, peft_model: Any, folder: Path, tmp_path: Path) -> None:
+        """It says nothing of the target's weights, so its layers alone are held against the model."""
+        peft_model.save_pretrained(tmp_path)
+        assert not (tmp_path / "config.json").exists() and find_component(str(tmp_path)) == tmp_path
+        model = load(forward)
+        own, tied = (rows(model, [True] * 8, model.adapter(place)).logits for place in (tmp_path, folder))
+        assert torch.equal(own, tied)
 
     def test_rows_without_the_gate_equal_the_base_bit_for_bit(self, forward: str, folder: Path) -> None:
         model = load(forward)

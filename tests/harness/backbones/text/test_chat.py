@@ -12,11 +12,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedTokenizerFa
 
 from harness.backbones.text import chat
 from harness.backbones.text.hf_causal import HFCausal
+from harness.backbones.tiny.tokenizers import byte_tokenizer
 from harness.core.task import Prompt
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
 from tests.support.caches import feed_windows
-from tests.support.tiny_text import SIZES, byte_tokenizer
+from tests.support.tiny_text import SIZES
 
 """The published configurations: how many parameters a preset states follows from them."""
 

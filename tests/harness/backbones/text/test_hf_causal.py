@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import FrozenInstanceError
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,12 +13,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from harness.backbones.checkpoints import transformers_models
 from harness.backbones.slots import net
 from harness.backbones.slots.fused_llama import FusedLlama
 from harness.backbones.slots.net import SlotInputs, SlotLayer, Slots
 from harness.backbones.text.hf_causal import HFCausal
+from harness.core import int8
 from harness.core.backbone import Backbone
 from harness.core.cache import Window
 from harness.errors import ContractError, UsageError, WeightsError
@@ -373,3 +376,33 @@ def test_slots_can_be_emptied_and_layers_of_the_forward_stay_as_they_are(model: 
     if model.forward_kind == "fused":
         with pytest.raises(FrozenInstanceError):
             model._net._weights[0].norm = None
+
+
+@pytest.mark.parametrize("weights", ["int8", "int4"])
+def test_a_quantised_model_is_one_model_in_bf16_and_fp32(weights: str) -> None:
+    """The check of greedy equality rests on it."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16}
+
+    def law(dtype: str, name: str) -> Tensor:
+        cache = tiny(dtype=dtype, config=sizes, weights=name).cache()
+        return feed(cache, [3, 1, 4, 1, 5], 0).float().softmax(-1)
+
+    exact = law("fp32", weights)
+    assert (law("bf16", weights) - exact).abs().max() < 0.03
+    assert (law("fp32", "full") - exact).abs().max() > 1e-4
+
+
+def test_a_forward_that_is_not_ours_cannot_be_quantised() -> None:
+    with pytest.raises(UsageError, match="tiny: weights: int8 needs our own forward, and the entry asks for another"):
+        tiny(forward="transformers", dtype="fp32", weights="int8")
+
+
+def test_a_folder_whose_matrices_are_stored_in_8_bits_is_read(tmp_path: Path) -> None:
+    config = AutoConfig.for_model("llama", **SIZES, tie_word_embeddings=False)
+    model = AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(tmp_path)
+    int8.write(tmp_path / "model.safetensors", model.state_dict())
+    model.load_state_dict(int8.read(tmp_path / "model.safetensors"))
+    params = {"source": {"folder": str(tmp_path)}, "forward": "transformers"}
+    read = HFCausal.load("packed", params, "fp32", "cpu")
+    assert torch.equal(feed(read.cache(), [3, 1, 4], 0), model(torch.tensor([[3, 1, 4]])).logits[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -123,6 +124,49 @@ def test_a_unit_lost_too_often_fails_with_the_reason_and_no_other_does(tmp_path:
         "2 workers were lost with these cells: the machine is gone" in e for c in failed for e in c.samples["error"]
     )
     assert all(cell.meta["verdict"]["word"] is None for cell in failed)
+
+
+@pytest.mark.faults
+def test_the_last_retry_decodes_in_a_process_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    processes, log = [], Store.log_of_worker
+
+    def counted_log(self: Store, backbone: str, dtype: str) -> Path:
+        processes.append(backbone)
+        return log(self, backbone, dtype)
+
+    monkeypatch.setattr(Store, "log_of_worker", counted_log)
+    few = {**SUITE, "methods": ["sjd"], "temperature": [1.0]}
+    serial = finished(tmp_path / "serial", **few)
+    plan = plan_of(**few, timing=False)
+    store = start(tmp_path / "run", plan)
+    run_on(pool_of(plan, store, lost={"sjd.": 2}), plan, store, Options(), 2)
+    assert summary(plan, store)["done"] == len(plan.cells)
+    assert processes == ["tabular"], "one worker process, that of the last retry"
+    retried = next(cell for cell in map(store.cell, store.cells()) if "lost_workers" in cell.meta)
+    expected = next(cell for cell in serial.values() if cell.meta["label"] == retried.meta["label"])
+    assert list(map(tuple, counted(retried)["tokens"])) == list(map(tuple, counted(expected)["tokens"]))
+
+
+def test_a_worker_leaves_a_cell_that_another_one_finishes_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that was thought lost seals a cell of a unit while the retry decodes it; the unit's others are done."""
+    plan = plan_of(**{**SUITE, "temperature": [0.0]})
+    store, other = (start(tmp_path / name, plan) for name in ("run", "other"))
+    with without_shape_checks():
+        assert pool_of(plan, other).worker.run(units_of(plan)[0]) is None
+    sealed, write = plan.cells[1].id, Store.write
+
+    def first(self: Store, cell: str, record: Any) -> None:
+        if cell == sealed and not self.sealed(cell):
+            (self.path / "cells").mkdir(exist_ok=True)
+            shutil.copytree(other.path / "cells" / cell, self.path / "cells" / cell)
+        write(self, cell, record)
+
+    monkeypatch.setattr(Store, "write", first)
+    with without_shape_checks():
+        assert pool_of(plan, store).worker.run(units_of(plan)[0]) is None
+    assert summary(plan, store)["done"] == len(plan.cells)
 
 
 def test_a_lost_baseline_leaves_the_others_without_agreement(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 import yaml
 
+from harness.facade.stored_run import StoredRun
 from harness.record.request_store import RequestStore
 from harness.record.store import Store
 from tests.support.cli import Outcome, refused, stride
@@ -230,6 +231,27 @@ def test_methods_and_engines_share_one_run(tmp_path: Path) -> None:
     done = run(path)
     assert done.code == 0, done.err
     assert "prompt_lookup" in done.out and "engines: tabular" in done.out
+    report = tmp_path / "run" / "report"
+    assert (report / "side_by_side.png").is_file() and "engines and methods" in done.out
+    beside = pd.read_csv(report / "side_by_side.csv").set_index("label")
+    assert set(beside.index) == {"plain", "autoregressive", "prompt_lookup"}
+    assert (beside["tokens_per_second"] > 0).all() and beside["times_estimate"].notna().tolist() == [False, False, True]
+
+
+def test_the_speed_up_by_concurrency_is_a_table_of_its_own(tmp_path: Path) -> None:
+    lookup = {"label": "lookup", "plain": "plain"}
+    path = suite(tmp_path, PLAIN, lookup, temperature=[0.0], load={"concurrency": [1, 2]}, reference=False)
+    done = run(path)
+    assert "speed-up by concurrency: lookup over plain, T = 0" in done.out and "the speed-up ends at" in done.out
+    assert "speed-up by concurrency" in (tmp_path / "run" / "report" / "engines.md").read_text()
+
+
+def test_synthetic_acceptance_is_timed_and_not_audited(tmp_path: Path) -> None:
+    path = suite(tmp_path, PLAIN, {"label": "by chance", "plain": "plain", "method": "synthetic=2", "bias": 0.5})
+    assert run(path).code == 0
+    store = cells(path)
+    verdicts = {store.cell(name).meta["label"]: store.cell(name).meta["verdict"] for name in store.cells()}
+    assert verdicts["by chance"]["verdict"] == "synthetic acceptance" and "audit" not in verdicts["by chance"]
 
 
 def test_wrong_entries_are_refused_with_their_line(tmp_path: Path) -> None:
@@ -264,3 +286,17 @@ def test_the_key_of_a_run_holds_engines_and_not_their_addresses(tmp_path: Path) 
     body = json.loads((tmp_path / "run" / "manifest.json").read_text())
     assert [entry["label"] for entry in body["key"]["engines"]] == ["plain", "there"]
     assert "127.0.0.1" not in json.dumps(body["key"]["engines"])
+
+
+def test_engines_of_a_run_at_a_url_are_read_from_another_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, url = suite(tmp_path, PLAIN), f"file://{tmp_path}/there"
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "one"))
+    assert stride("run", path, "--out", url).code == 0
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path / "other"))
+    stored = StoredRun(url)
+    assert stored.engines["label"].tolist() == ["plain"] and stored.engines["status"].tolist() == ["done"]
+    assert len(stored.requests) == 4 and set(stored.requests["cell"]) == set(stored.engines["cell"])
+    REQUESTS.clear()
+    assert stride("run", path, "--out", url, "--resume").code == 0 and REQUESTS == []

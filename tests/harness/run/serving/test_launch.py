@@ -75,8 +75,12 @@ def test_a_server_that_ends_at_once_is_a_fault(tmp_path: Path) -> None:
 def test_each_shipped_server_is_of_an_engine_and_takes_a_model(name: str) -> None:
     server = declared(name)
     assert server.engine in ENGINES
-    for method in ("", *server.methods):
+    assert "synthetic" in server.ways
+    for way in ("", *server.ways):
+        method = f"{way}=2.5" if way == "synthetic" else way
         words = server.words("MODEL", method, "127.0.0.1", 1234)
+        told = [*words, *server.variables(method).values()]
+        assert (way == "synthetic") == any(length in word for word in told for length in ("2.5", "1.5"))
         assert "MODEL" in words and "1234" in words and "127.0.0.1" in words and not any("$" in word for word in words)
     with pytest.raises(UsageError, match="needs a model"):
         server.words("", "", "127.0.0.1", 1)
@@ -84,6 +88,13 @@ def test_each_shipped_server_is_of_an_engine_and_takes_a_model(name: str) -> Non
 
 def test_the_servers_are_listed_and_a_wrong_name_or_file_is_one_message(tmp_path: Path) -> None:
     assert "llama_cpp: ngram" in stride("serve").out
+    for method in ("synthetic", "synthetic=0.5", "synthetic=much", "ngram=2"):
+        assert (
+            "synthetic=LENGTH" in (text := refused("serve", "vllm", "--model", "x", "--method", method))
+            or "from 1" in text
+        )
+    variables = declared("tensorrt_llm").variables("synthetic=2.5")
+    assert variables == {"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS": "1.5"}
     assert "did you mean 'vllm'" in refused("serve", "vlm")
     assert "no method of the server 'eagle'" in refused("serve", "vllm", "--model", "x", "--method", "eagle")
     path = tmp_path / "bad.yaml"

@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from harness.backbones.text import drafter_files
 from harness.backbones.text.drafter import Drafter
+from harness.backbones.tiny.tokenizers import byte_tokenizer
 from harness.core.backbone import Backbone
 from harness.errors import UsageError, WeightsError
 from harness.plan import presets
@@ -24,7 +25,6 @@ from harness.train import passages, prompts
 from harness.train.backbones.smollm2_drafter import DistilledDrafter, Student, most_probable
 from harness.train.loop import train
 from tests.support.caches import feed, feed_windows
-from tests.support.tiny_text import byte_tokenizer
 
 PLAN = passages.TextPlan(rows=4, few=2, new=10, most=40, top=5, batches=2, checks=1)
 SIZES = {

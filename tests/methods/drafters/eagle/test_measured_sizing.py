@@ -9,16 +9,16 @@ import pytest
 import torch
 
 from harness.backbones.toy.tabular import Tabular
-from harness.bench import costs
-from harness.bench.windows import NODES, timed
 from harness.core import costs as core_costs
 from harness.core.costs import Costs, costs_file, measured, write_costs
 from harness.core.loop import decode
 from harness.core.run import Run
 from harness.core.sampling import Sampling
+from harness.core.task import Prompt
 from harness.errors import UsageError
 from harness.proof.cases import CASES, GRID_CASES
 from harness.proof.distance import distance
+from harness.run import passes
 from methods.drafters.eagle import measured_sizing
 from methods.drafters.eagle.measured_sizing import AcceptanceHistory, Size, TreeSizer
 from methods.eagle2 import Eagle2
@@ -127,10 +127,11 @@ class TestTable:
         monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
         model = tiny("fp32")
         component = folder_for(model, tmp_path / "eagle")
-        table = costs.table(timed(model, "eagle2", component, [[5, 9, 22]], 8))
-        assert [rows for rows, _ in table.target] == [1, *(nodes + 1 for nodes in NODES)]
-        assert [rows for rows, _ in table.draft] == [1, 2, 4, 8, 10]
-        assert min(ms for side in (table.target, table.draft) for _, ms in side) > 0
+        method = Eagle2(features=component, sizing="measured")
+        draft = passes.drafter_costs(model, model.variant, method, Prompt("", tokens=(5, 9, 22)))[component]
+        assert [rows for rows, _ in draft] == [1, 4]
+        assert min(ms for _, ms in draft) > 0
+        table = Costs(((1, 1.0), (33, 1.5)), draft)
         write_costs(costs_file(model, component), table)
         assert measured(model, component) == table
         steps = decode(Eagle2(features=component, sizing="measured"), run_on(model, Sampling(0.0), 20)).steps
@@ -139,7 +140,3 @@ class TestTable:
         core_costs._read.cache_clear()
         with pytest.raises(UsageError, match="is no table of costs"):
             measured(model, component)
-
-    def test_a_table_of_one_size_is_refused(self) -> None:
-        with pytest.raises(UsageError, match="two or more"):
-            costs.table([])

@@ -10,13 +10,14 @@ import torch
 
 from harness.errors import WeightsError
 from methods.drafters.eagle.layers import rotate
-from methods.drafters.eagle.net import FeatureNet, Shape
+from methods.drafters.eagle.net import FeatureNet
+from methods.drafters.eagle.shape import Shape
 from tests.support.feature_toys import folder_for, tiny
 
 
 def test_rotations_are_those_of_llama() -> None:
     x = torch.randn(1, 1, 3, 4, generator=torch.Generator().manual_seed(0))
-    turned = rotate(x, torch.tensor([0, 1, 5]), 10000.0)
+    turned = rotate(x, torch.tensor([0, 1, 5]), torch.tensor([1.0, 0.01]))
     torch.testing.assert_close(turned[0, 0, 0], x[0, 0, 0])
     angle = torch.tensor(5.0)
     expected = x[0, 0, 2, 0] * angle.cos() - x[0, 0, 2, 2] * angle.sin()
@@ -33,7 +34,7 @@ def test_a_folder_without_a_drafter_is_refused(text: str, tmp_path: Path) -> Non
 def test_weights_of_another_shape_are_refused(tmp_path: Path) -> None:
     folder_for(tiny(), tmp_path)
     net = FeatureNet.load(tmp_path)
-    FeatureNet(replace(net.shape, inner=8)).write_config(tmp_path)
+    FeatureNet(replace(net.shape, inner=8)).shape.write(tmp_path)
     with pytest.raises(WeightsError, match="holds no feature drafter"):
         FeatureNet.load(tmp_path)
 

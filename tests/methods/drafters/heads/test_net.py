@@ -12,7 +12,8 @@ import torch
 
 from harness.errors import WeightsError
 from harness.train.loop import save_bf16
-from methods.drafters.heads.net import Config, Heads
+from methods.drafters.heads.config import Config
+from methods.drafters.heads.net import Heads
 from tests.support.random_heads import random_heads
 
 
@@ -24,7 +25,7 @@ def saved(heads: Heads, folder: Path) -> Path:
 
 def tied_embeddings(heads: Heads) -> Callable[[], Any]:
     unembed = torch.zeros(7, 4).index_copy(0, heads.ids, heads.shared)
-    return lambda: SimpleNamespace(unembed=unembed)
+    return lambda: SimpleNamespace(unembed=unembed, lift=None)
 
 
 class TestNets:

@@ -7,7 +7,8 @@ import torch
 
 from harness.backbones.toy.tabular import Tabular
 from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.net import Config, Heads
+from methods.drafters.heads.config import Config
+from methods.drafters.heads.net import Heads
 from methods.training.heads.examples import Examples, examples, hits, lead, ngram_hits, shares
 from methods.training.heads.heads_in_training import frequent
 

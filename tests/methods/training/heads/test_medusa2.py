@@ -24,7 +24,8 @@ from harness.train.finetuning import Tuning
 from harness.train.loop import train
 from harness.train.passages import Plan
 from harness.train.teacher import Teacher
-from methods.drafters.heads.net import Heads, read_config
+from methods.drafters.heads.config import read_config
+from methods.drafters.heads.net import Heads
 from methods.medusa import Medusa
 from methods.training.heads.medusa2_losses import Joint
 from methods.training.heads.xspecmesh_losses import drift

@@ -30,7 +30,8 @@ from harness.train.finetuned_mesh import FinetunedMesh, load_backbone
 from harness.train.finetuning import Tuning
 from harness.train.loop import train
 from harness.train.teacher import Passage, Teacher
-from methods.drafters.heads.net import Heads, read_config
+from methods.drafters.heads.config import read_config
+from methods.drafters.heads.net import Heads
 from methods.multi_head import MultiHead
 from methods.training.heads.heads_in_training import head_losses
 from methods.training.heads.xspecmesh_losses import MeshTraining, divergence, drift, head_loss, joint_loss

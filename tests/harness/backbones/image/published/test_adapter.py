@@ -20,6 +20,8 @@ from harness.backbones.image.published import llamagen_modules as modules
 from harness.backbones.image.published.adapter import RealImage
 from harness.backbones.image.published.families import FAMILIES, family_of
 from harness.backbones.slots.cache import Masks, SlotCache
+from harness.backbones.tiny import pictures as stand_ins
+from harness.backbones.tiny.tokenizers import character_tokenizer
 from harness.core.capabilities import Grid, Requirement
 from harness.core.draft import Draft
 from harness.core.session import Session
@@ -37,6 +39,7 @@ NEAR = 1e-4
 REQUIREMENTS = {
     Requirement.TREE_MASK,
     Requirement.DRAFTER,
+    Requirement.HIDDEN,
     Requirement.GRID,
     Requirement.CODEBOOK,
     Requirement.ANY_ORDER,
@@ -369,15 +372,17 @@ def saved(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> dict[st
         return saved_llamagen(family, folder, monkeypatch)
     if family == "simplear":
         monkeypatch.setattr(simplear.assemble, "__defaults__", ((4, 4, 2),))
-        model, words, vq = tiny_image.simplear_parts(folder)
+        model, words = stand_ins.simplear_parts(CODES)
+        vq = folder / "decoder.jit"
+        stand_ins.save_painter(vq)
         extra: dict[str, Any] = {"pixels": 64}
     else:
-        makers = {"emu3": tiny_image.emu3_parts, "janus": tiny_image.janus_parts}
-        model, words = makers[family]() if family in makers else tiny_image.chameleon_parts(family == "lumina")
+        makers = {"emu3": stand_ins.emu3_parts, "janus": stand_ins.janus_parts}
+        model, words = makers[family]() if family in makers else stand_ins.chameleon_parts(family == "lumina")
         vq, extra = folder / "vqgan.ckpt", {"emu3": {"pixels": 8}, "janus": {}}.get(family, {"pixels": 32})
         if family == "anole":
             extra = {"pixels": 8}
-        state = tiny_image.vq_state(True, levels=4 if family == "lumina" else 2)
+        state = stand_ins.vq_state(True, levels=4 if family == "lumina" else 2)
         torch.save({"state_dict": state, "epoch": 1}, vq)
     model.save_pretrained(folder / "model")
     words.save_pretrained(folder / "model")
@@ -391,8 +396,8 @@ def saved_llamagen(family: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -
     kind = family.removeprefix("llamagen_")
     monkeypatch.setitem(modules.SIZES, "tiny", (2, 2, 16))
     shape = modules.published(kind, "tiny", 4)
-    torch.save({"model": tiny_image.gpt_state(shape), "steps": 3}, folder / "gpt.pt")
-    torch.save({"model": tiny_image.vq_state(False, codes=16384)}, folder / "vq.pt")
+    torch.save({"model": stand_ins.gpt_state(shape), "steps": 3}, folder / "gpt.pt")
+    torch.save({"model": stand_ins.vq_state(False, codes=16384)}, folder / "vq.pt")
     parts = {key: {"path": str(folder / f"{key}.pt")} for key in ("gpt", "vq")}
     return {"family": family, "parts": parts, "net": "tiny", "pixels": 8, "guidance": SCALE}
 
@@ -508,7 +513,7 @@ def test_wrong_parameters_are_refused(
         ("llamagen_t2i", Prompt("q", condition=np.ones((3, 13))), r"condition \[3, 13\]"),
         ("tar", Prompt("q", text="a fox"), "has no condition"),
         ("tar", Prompt("q", condition=np.arange(80)), r"condition \[80\]"),
-        ("emu3", Prompt("q", text="fox " * 200), "would pass the context"),
+        ("emu3", Prompt("q", text="fox " * 400), "would pass the context"),
     ],
 )
 def test_wrong_prompts_are_refused(family: str, prompt: Prompt, message: str, tmp_path: Path) -> None:
@@ -542,7 +547,7 @@ def test_captions_go_through_t5(tmp_path: Path) -> None:
     sizes = {"vocab_size": 120, "d_model": 12, "d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
     torch.manual_seed(0)
     encoder = T5EncoderModel(T5Config(**sizes)).eval()
-    words = tiny_image.tokenizer([])
+    words = character_tokenizer([])
     for saveable in (encoder, words):
         saveable.save_pretrained(tmp_path)
     captions = llamagen.t5(tiny_image.request({}), tmp_path, 5)
@@ -555,10 +560,10 @@ def test_captions_go_through_t5(tmp_path: Path) -> None:
 def test_tar_writes_codes_once_a_prompt_and_embeds_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    words = tiny_image.tokenizer(["<im_start>", "<S0>", "<S1>", "<S2>", *(f"<I{code}>" for code in range(500))])
+    words = character_tokenizer(["<im_start>", "<S0>", "<S1>", "<S2>", *(f"<I{code}>" for code in range(500))])
     words.chat_template = "{% for turn in messages %}{{ turn['content'] }}{% endfor %}"
     torch.manual_seed(0)
-    Qwen2ForCausalLM(Qwen2Config(**tiny_image.TEXT, vocab_size=len(words), eos_token_id=None)).save_pretrained(tmp_path)
+    Qwen2ForCausalLM(Qwen2Config(**stand_ins.TEXT, vocab_size=len(words), eos_token_id=None)).save_pretrained(tmp_path)
     words.save_pretrained(tmp_path)
     monkeypatch.setattr(tar, "LENGTHS", (25, 16, 9))
     request = tiny_image.request({"length": 9, "normalised": True}, model=tmp_path)

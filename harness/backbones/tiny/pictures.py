@@ -1,0 +1,161 @@
+"""Tiny picture models, written as their makers publish them: grids of 4x4 cells."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import (
+    ChameleonConfig,
+    ChameleonForConditionalGeneration,
+    Emu3Config,
+    Emu3ForConditionalGeneration,
+    JanusConfig,
+    JanusForConditionalGeneration,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    T5Config,
+    T5EncoderModel,
+)
+
+from harness.backbones.image.published import chameleon, emu3, janus, simplear
+from harness.backbones.image.published.llamagen_modules import GPT, Shape, published
+from harness.backbones.image.published.vqgan import VQDecoder, VQShape
+from harness.backbones.tiny.layout import FILES
+from harness.backbones.tiny.tokenizers import character_tokenizer
+
+CODES = 32
+DECODER = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4}
+TEXT = {**DECODER, "num_key_value_heads": 2, "max_position_embeddings": 1024, "initializer_range": 0.3}
+
+
+def save(family: str, components: Iterable[str], folder: Path) -> None:
+    """Write the components of a stand-in under the names of ``FILES``."""
+    if family.startswith("llamagen_"):
+        _save_llamagen(family.removeprefix("llamagen_"), components, folder)
+        return
+    if family == "simplear":
+        levels = torch.tensor(simplear.LEVELS).prod()
+        model, words = simplear_parts(int(levels))
+        save_painter(folder / FILES["vq"])
+    else:
+        makers = {"emu3": emu3_parts, "janus": janus_parts}
+        model, words = makers[family]() if family in makers else chameleon_parts(family == "lumina")
+        if "vq" in components:
+            state = vq_state(True, levels=4 if family == "lumina" else 2)
+            torch.save({"state_dict": state, "epoch": 1}, folder / FILES["vq"])
+    for saveable in (model, words):
+        saveable.save_pretrained(folder / FILES["model"])
+
+
+def _save_llamagen(kind: str, components: Iterable[str], folder: Path) -> None:
+    shape = published(kind, "tiny", 4)
+    torch.save({"model": gpt_state(shape), "steps": 3}, folder / FILES["gpt"])
+    torch.save({"model": vq_state(False, codes=shape.codes)}, folder / FILES["vq"])
+    if "text" in components:
+        words = character_tokenizer([])
+        torch.manual_seed(1)
+        sizes = {"d_kv": 4, "d_ff": 16, "num_layers": 1, "num_heads": 2}
+        encoder = T5EncoderModel(T5Config(vocab_size=len(words), d_model=shape.features, **sizes))
+        for saveable in (encoder, words):
+            saveable.save_pretrained(folder / FILES["text"])
+
+
+def letters(code: int) -> str:
+    """Chameleon's word for a picture code."""
+    return "IMGIMG" + "".join("ABCDEFGHIJ"[int(digit)] for digit in str(code)) + "Z"
+
+
+def vq_state(taming: bool, codes: int = CODES, levels: int = 2) -> dict[str, Tensor]:
+    """The tensors of a VQ decoder, with an encoder's beside them, under published names."""
+    widths = (64, *[32] * (levels - 1))
+    shape = VQShape(codes, 8, 32, widths, 2, attends=not taming, normalised=not taming)
+    state = {key: value.clone() for key, value in VQDecoder(shape).state_dict().items()}
+    state["encoder.conv_in.weight"], state["quant_conv.bias"] = torch.zeros(3), torch.zeros(8)
+    if not taming:
+        return state
+    swaps = [("mid.0.", "mid.block_1."), ("mid.1.", "mid.attn_1."), ("mid.2.", "mid.block_2."), (".res.", ".block.")]
+    swaps += [(f"conv_blocks.{level}.", f"up.{levels - 1 - level}.") for level in range(levels)]
+    for here, there in swaps:
+        state = {key.replace(here, there): value for key, value in state.items()}
+    return state
+
+
+def chameleon_parts(lines: bool) -> tuple[Any, Any]:
+    """Chameleon and its tokenizer; with `lines`, the words of Lumina-mGPT."""
+    torch.manual_seed(1)
+    special = [letters(code) for code in reversed(range(CODES))] + [chameleon.BOI, chameleon.EOT]
+    special += [chameleon.LINE, "<reserved08801>", "<reserved08802>"] if lines else []
+    words = character_tokenizer(special)
+    config = ChameleonConfig(
+        **TEXT,
+        vocab_size=len(words),
+        vocabulary_map=words.get_vocab(),
+        vq_config={"base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1, "latent_channels": 32,
+                   "embed_dim": 8, "num_embeddings": CODES, "resolution": 8, "attn_type": "none"},
+    )  # fmt: skip
+    return ChameleonForConditionalGeneration(config).eval(), words
+
+
+def emu3_parts() -> tuple[Any, Any]:
+    """Emu3 and its tokenizer."""
+    torch.manual_seed(1)
+    special = [f"<|visual token {code:06d}|>" for code in range(CODES)]
+    names = (emu3.BOI, emu3.IMAGE, emu3.EOI, emu3.LINE, emu3.FRAME, emu3.EOS)
+    words = character_tokenizer([*special, *names, "<image>"])
+    vq = {"codebook_size": CODES, "base_channels": 32, "channel_multiplier": [1, 1], "num_res_blocks": 1}
+    config = Emu3Config(
+        text_config={**TEXT, "vocab_size": len(words), "attention_dropout": 0.0, "pad_token_id": 2, "bos_token_id": 0},
+        vq_config={**vq, "attn_resolutions": [1], "hidden_size": 32, "temporal_downsample_factor": 2},
+        vocabulary_map=words.get_vocab(),
+    )
+    return Emu3ForConditionalGeneration(config).eval(), words
+
+
+def janus_parts() -> tuple[Any, Any]:
+    """Janus and its tokenizer."""
+    torch.manual_seed(1)
+    words = character_tokenizer([janus.BOI, janus.PAD], opens=True)
+    config = JanusConfig(
+        text_config={"model_type": "llama", **TEXT, "vocab_size": len(words)},
+        vision_config={**DECODER, "image_size": 16, "patch_size": 4, "projection_dim": 32, "num_image_tokens": 16},
+        vq_config={"embed_dim": 8, "num_embeddings": CODES, "latent_channels": 32, "base_channels": 32,
+                   "channel_multiplier": [1, 1], "num_res_blocks": 1, "projection_dim": 32,
+                   "image_token_embed_dim": 32, "num_patches": 4},
+    )  # fmt: skip
+    return JanusForConditionalGeneration(config).eval(), words
+
+
+def gpt_state(shape: Shape) -> dict[str, Tensor]:
+    """Tensors of LlamaGen's layout, none of them zero."""
+    torch.manual_seed(1)
+    return {key: torch.randn(value.shape) * 0.2 for key, value in GPT(shape).state_dict().items()}
+
+
+def simplear_parts(codes: int) -> tuple[Any, Any]:
+    """SimpleAR and its tokenizer."""
+    torch.manual_seed(1)
+    words = character_tokenizer([simplear.BEGIN, simplear.BOI])
+    return Qwen2ForCausalLM(Qwen2Config(**TEXT, vocab_size=len(words) + codes + 8)).eval(), words
+
+
+class Painter(torch.nn.Module):
+    """Of the form of the Cosmos decoder: ids [1, 1, h, w] to pixels [1, 3, 1, H, W]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.tensor(1.0))
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """A shade for each id."""
+        shade = (ids.to(self.scale.dtype) / 16.0 - 1.0) * self.scale
+        wide = shade.repeat_interleave(16, dim=2).repeat_interleave(16, dim=3)
+        return wide[:, None].expand(-1, 3, -1, -1, -1)
+
+
+def save_painter(path: Path) -> None:
+    """Write a `Painter` as TorchScript."""
+    torch.jit.script(Painter()).save(str(path))  # type: ignore[no-untyped-call]  # torch's own

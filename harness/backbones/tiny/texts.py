@@ -1,0 +1,109 @@
+"""Tiny language models, masked models and speech models, written as their makers publish them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from transformers import (
+    GenerationConfig,
+    LlamaConfig,
+    LlamaForCausalLM,
+    Qwen2Config,
+    Qwen2ForCausalLM,
+    WhisperConfig,
+    WhisperForConditionalGeneration,
+)
+
+from harness.backbones.masked import llada_dream
+from harness.backbones.text.chat import TEMPLATES
+from harness.backbones.tiny.tokenizers import byte_tokenizer
+
+CONTEXT = 4096
+OWN = "{% for turn in messages %}{{ turn['role'] }}: {{ turn['content'] }}\n{% endfor %}assistant: "
+"""The chat template of a stand-in's tokenizer."""
+SIZES: dict[str, Any] = {
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": CONTEXT,
+    "initializer_range": 0.2,
+}
+MASK = "<|mask|>"
+
+
+def causal(published: Mapping[str, Any], folder: Path) -> None:
+    """Llama or Qwen2, by the name of the repository, with its template's marks in the vocabulary."""
+    repository = str(published["source"].get("hub", {}).get("id", "")).lower()
+    template = published.get("template")
+    marks = TEMPLATES[template].marks if template in TEMPLATES else ()
+    tokenizer = byte_tokenizer(bos="qwen" not in repository, marks=marks, template=OWN)
+    ids = {"vocab_size": len(tokenizer), "eos_token_id": tokenizer.eos_token_id, "bos_token_id": tokenizer.bos_token_id}
+    if "llama-2-7b" in repository:
+        ids["num_hidden_layers"] = 32  # Cross-Regression's adapters of some layers name them
+    torch.manual_seed(1)
+    if "qwen" in repository:
+        model: Any = Qwen2ForCausalLM(Qwen2Config(**{**SIZES, **ids}))
+    else:
+        model = LlamaForCausalLM(LlamaConfig(**{**SIZES, **ids}))
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+
+
+def masked(published: Mapping[str, Any], folder: Path) -> None:
+    """LLaDA or Dream under the published names of their tensors."""
+    tokenizer = byte_tokenizer(bos=False, marks=(MASK,), template=OWN)
+    shared = {
+        "vocab_size": len(tokenizer),
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 10000.0,
+        "mask_token_id": tokenizer.convert_tokens_to_ids(MASK),
+        "eos_token_id": tokenizer.eos_token_id,
+    }
+    if "llada" in str(published["source"]["hub"]["id"]).lower():
+        config = {"model_type": "llada", "d_model": 32, "mlp_hidden_size": 48, "n_layers": 2, "n_heads": 4, **shared}
+        config |= {"max_sequence_length": CONTEXT, "block_type": "llama"}
+    else:
+        config = {"model_type": "Dream", **SIZES, "num_hidden_layers": 2, **shared}
+    tokenizer.save_pretrained(folder)
+    (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    decoder = llada_dream.read_config(folder.name, folder)
+    random = torch.Generator().manual_seed(1)
+    shapes = {key: tensor.shape for key, tensor in decoder.empty().state_dict().items()}
+    state = {
+        decoder.published_name(key): torch.ones(shape)
+        if len(shape) == 1 and "norm" in key
+        else torch.randn(shape, generator=random) * 0.3
+        for key, shape in shapes.items()
+    }
+    save_file(state, folder / "model.safetensors")
+
+
+def whisper(published: Mapping[str, Any], folder: Path) -> None:
+    """A multilingual Whisper that reads up to 30 s."""
+    marks = ("<|startoftranscript|>", "<|en|>", "<|transcribe|>", "<|notimestamps|>")
+    tokenizer = byte_tokenizer(bos=False, marks=marks)
+    start, english, transcribe, plain = tokenizer.convert_tokens_to_ids(list(marks))
+    end = tokenizer.eos_token_id
+    ids = {"bos_token_id": end, "eos_token_id": end, "pad_token_id": end, "decoder_start_token_id": start}
+    torch.manual_seed(1)
+    sizes = {"encoder_layers": 1, "decoder_layers": 3, "encoder_attention_heads": 4, "decoder_attention_heads": 4}
+    sizes |= {"d_model": 32, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "max_target_positions": 448}
+    model = WhisperForConditionalGeneration(WhisperConfig(vocab_size=len(tokenizer), init_std=0.35, **sizes, **ids))
+    model.generation_config = GenerationConfig(
+        **{key: value for key, value in ids.items() if key != "bos_token_id"},
+        is_multilingual=True,
+        lang_to_id={"<|en|>": english},
+        task_to_id={"transcribe": transcribe},
+        no_timestamps_token_id=plain,
+        suppress_tokens=[],
+        begin_suppress_tokens=[end],
+    )
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)

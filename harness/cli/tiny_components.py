@@ -1,0 +1,41 @@
+"""Heads, drafters and adapters of stand-ins for `stride run --tiny`, trained for two steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from harness import discover
+from harness.backbones.tiny import PREFIX
+from harness.plan import presets
+from harness.plan.cells import Plan
+from harness.train import loop
+from harness.train.data import TaskPlan
+from harness.train.general import general
+
+DATA = {
+    "text": TaskPlan("humaneval", limit=3, rows=2, new=40),
+    "image": TaskPlan("imagenet_classes", {"file": str(discover.SAMPLES / "imagenet_classes.json")}, limit=3, new=40),
+    "mesh": TaskPlan("point_clouds", {"folder": str(discover.SAMPLES / "point_clouds")}, limit=2, new=40),
+    "speech": TaskPlan("utterances", limit=3, new=40),
+}
+"""Prompts of each modality."""
+SMALL = {"cross-regression": {"batch": 1, "rank": 4, "width": 8}, "xspecmesh-cross": {"together": 1, "heads": 6}}
+SMALL["xspecmesh-mlp"] = SMALL["xspecmesh-cross"]
+
+
+def make(plan: Plan) -> None:
+    """Train what cells of stand-ins lack."""
+    for cell in plan.runnable:
+        for kind, name in cell.method.components if cell.backbone.startswith(PREFIX) else ():
+            if discover.find_component(name, cell.backbone) is None and (part := discover.general(kind, name)):
+                _train(*part, name, cell.backbone)
+
+
+def _train(recipe: str, layers: tuple[int, int] | None, name: str, backbone: str) -> None:
+    data = DATA[presets.resolve(backbone).modality()]
+    settings = {**SMALL.get(recipe, {}), "steps": 2, **({"layers": layers} if layers else {})}
+    folder: Path = discover.trained(f"{name}-{backbone}")
+    click.echo(f"training {name} of {backbone} for two steps", err=True)
+    loop.train(recipe, general(recipe, backbone, data, settings), folder, {})

@@ -1,0 +1,75 @@
+"""A fixed set of probes against a running server: acceptance and latency as one line of a history."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from harness.core.engine import Engine, EngineFault, Weights
+from harness.core.sampling import Sampling
+from harness.core.task import Prompt
+from harness.plan.engine_cells import EngineCell
+from harness.plan.engine_entries import EngineUse
+from harness.plan.names import TaskUse
+from harness.record.request_metrics import measures
+from harness.record.requests import Request, table
+from harness.run.serving.reference import Reference
+from harness.run.serving.requests import Asked, ask, seed_of
+
+TOLD = ("length_per_draft", "length_per_pass")
+SHOWN = ("acceptance", "ttft_ms_p50", "tpot_ms_p50", "tokens_per_second")
+
+
+class Watched:
+    """A server under watch.
+
+    Args:
+        use: the engine, with its address as an option.
+        task: of the probes, for the setting's name.
+        prompts: the probes, the same every time.
+        tokens: of each output; the end of text is ignored, outputs are greedy.
+    """
+
+    def __init__(self, use: EngineUse, task: TaskUse, prompts: Sequence[Prompt], tokens: int) -> None:
+        self._prompts = prompts
+        sampling = Sampling(temperature=0.0)
+        self._cell = EngineCell(use, use.name, "", task, sampling, tokens, ignore_eos=True, seed=0)
+
+    def line(self) -> dict[str, Any]:
+        """One reading, a line of a history (`reports.history.series`). Where it failed: the fault and no figures."""
+        use, created = self._cell.use, datetime.now(UTC).isoformat(timespec="milliseconds")
+        facts: dict[str, Any] = {
+            **{"created": created, "run": use.options["url"], "cell": f"watch.{use.name}", "label": use.label},
+            **{"backbone": use.name, "dtype": "", "temperature": 0.0, "task": self._cell.task.title},
+        }
+        try:
+            with use.make() as engine:
+                engine.open(Weights())
+                return {**facts, **self._read(engine), "status": "done", "machine": use.options["url"]}
+        except EngineFault as fault:
+            return {**facts, "status": "failed", "fault": fault.kind, "error": str(fault)}
+
+    def _read(self, engine: Engine) -> dict[str, Any]:
+        before = engine.counters() if engine.tells.counters else None
+        rows = list(self._ask(engine))
+        after = engine.counters() if before is not None else None
+        growth = after.since(before) if after is not None and before is not None else None
+        if growth is not None and growth.backwards:
+            raise EngineFault("server_died", "its counters went backwards between two probes")
+        figures = measures(table(rows).to_pandas(), dict(growth.values) if growth is not None else {}, {})
+        return {
+            **{name: figures[f"{name}_pooled"] for name in TOLD},
+            **{name.removesuffix("_p50"): figures[name] for name in SHOWN},
+        }
+
+    def _ask(self, engine: Engine) -> list[Request]:
+        start, rows = time.perf_counter_ns(), []
+        for prompt in self._prompts:
+            asked = Asked(prompt, 0, self._cell.max_new_tokens, seed_of(self._cell, prompt, 0))
+            row = ask(engine, self._cell, Reference(self._cell.backbone, None), asked, 0, start)
+            if row.status != "ok":
+                raise EngineFault(str(row.fault), str(row.error).partition(": ")[2])
+            rows.append(row)
+        return rows

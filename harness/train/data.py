@@ -1,0 +1,80 @@
+"""Passages of a backbone on the prompts of any task or file: the data of `stride train KIND --backbone NAME`."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from harness.core.draws import SeededDraws
+from harness.core.sampling import Sampling
+from harness.core.task import Prompt
+from harness.errors import UsageError
+from harness.registry import TASKS
+from harness.train.passages import TEMPERATURES, AnyPlan, Passages, continued
+from harness.train.prompts import DEVELOPMENT_SHARE
+from harness.train.teacher import Passage, Teacher
+
+
+@dataclass(frozen=True)
+class TaskPlan(AnyPlan):
+    """Prompts of a task, which the backbone continues; every eighth is of the development side.
+
+    Args:
+        task: its registered name; ``prompts`` for a file.
+        params: of the task.
+        limit: prompts used; 0: all.
+        rows: passages of a batch.
+        new: tokens added at most; a picture has a fixed number.
+        seed: of the draws.
+        temperature: None: 0, 0.7 and 1 in turn for texts, 1 for all others.
+        device: of the backbone.
+        dtype: of the backbone.
+    """
+
+    task: str
+    params: dict[str, Any] = field(default_factory=dict)
+    limit: int = 0
+    rows: int = 64
+    new: int = 128
+    seed: int = 0
+    temperature: float | None = None
+    device: str = "cpu"
+    dtype: str = "bf16"
+
+    def passages(self, backbone: str) -> Passages:
+        """What the backbone writes after the prompts, kept in the cache.
+
+        Raises:
+            UsageError: there are fewer than two prompts, or the backbone cannot read one.
+            WeightsError: its weights cannot be had.
+        """
+        prompts = list(TASKS.get(self.task)(**self.params).prompts())[: self.limit or None]
+        if len(prompts) < 2:
+            raise UsageError(f"the data {self.task} has {len(prompts)} prompt; give two or more, one of them to check")
+        teacher = Teacher.load(backbone, self.dtype, self.device)
+        check = prompts[DEVELOPMENT_SHARE - 1 :: DEVELOPMENT_SHARE] or prompts[-1:]
+        train = [prompt for prompt in prompts if not any(prompt is other for other in check)]
+        return Passages(teacher, self._written(teacher, train, "train"), self._written(teacher, check, "development"))
+
+    def _written(self, teacher: Teacher, prompts: Sequence[Prompt], side: str) -> list[Passage]:
+        passages: list[Passage] = []
+        for number, first in enumerate(range(0, len(prompts), self.rows)):
+            batch = prompts[first : first + self.rows]
+            print(f"{teacher.backbone.name}: {side} passages from {first} of {len(prompts)}", file=sys.stderr)
+            warm = self.temperature is None and TASKS.get(self.task).modality == "text"
+            temperature = TEMPERATURES[number % len(TEMPERATURES)] if warm else self.temperature
+            sampling = Sampling(1.0 if temperature is None else temperature)
+            draws = SeededDraws(self.seed, "distilled", side, number, self.device)
+            path = teacher.home / f"{self._digest(batch)}-{side}-{number:03}.json"
+            passages += continued(teacher, path, batch, self.new, sampling, draws)
+        return passages
+
+    def _digest(self, prompts: Sequence[Prompt]) -> str:
+        conditions = [prompt.condition.tobytes() for prompt in prompts if prompt.condition is not None]
+        texts = [[prompt.id, prompt.text, list(prompt.tokens or ())] for prompt in prompts]
+        settings = [self.task, self.rows, self.new, self.seed, self.temperature, self.dtype]
+        return hashlib.sha256(b"".join([json.dumps([settings, texts]).encode(), *conditions])).hexdigest()[:12]

@@ -1,0 +1,83 @@
+"""Recipes for any backbone: `stride train medusa --backbone NAME --data FILE`."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from typing import Any, get_type_hints
+
+import torch
+from pydantic import TypeAdapter, ValidationError
+
+from harness.backbones.tiny import PREFIX
+from harness.discover import load_recipes
+from harness.errors import UsageError, did_you_mean
+from harness.plan import presets
+from harness.registry import GENERAL_RECIPES
+from harness.train.data import TaskPlan
+from harness.train.loop import Recipe
+
+FIXED = ("summary", "backbone", "plan", "requires", "device")
+"""Fields of a recipe that `--set` does not change."""
+PLAN = "data."
+"""In front of a setting of the passages: data.new=64."""
+
+
+def general(name: str, backbone: str, plan: TaskPlan, settings: Mapping[str, Any]) -> Recipe:
+    """A recipe for a backbone.
+
+    Args:
+        name: of ``GENERAL_RECIPES``.
+        backbone: a preset, folder, hub or tiny name.
+        plan: of its passages.
+        settings: fields of the recipe, and of the plan behind ``data.``.
+
+    Raises:
+        UsageError: an unknown name or setting, a value of another kind, or not enough memory.
+    """
+    load_recipes()
+    recipe, _ = GENERAL_RECIPES.get(name), presets.resolve(backbone)
+    data = {key.removeprefix(PLAN): value for key, value in settings.items() if key.startswith(PLAN)}
+    own = {key: value for key, value in settings.items() if not key.startswith(PLAN)}
+    plan = replace(plan, **_checked(TaskPlan, PLAN, data, ("task", "params", "device", "dtype")))
+    _check_memory(name, backbone, plan)
+    device = {"device": plan.device} if "device" in {field.name for field in fields(recipe)} else {}
+    if not device and plan.device != "cpu":
+        raise UsageError(f"the recipe {name} learns on the CPU; leave --device {plan.device} out")
+    changed: Recipe = replace(recipe, backbone=backbone, plan=plan, **device, **_checked(type(recipe), "", own, FIXED))
+    return changed
+
+
+def _checked(kind: type[Any], prefix: str, values: Mapping[str, Any], fixed: tuple[str, ...]) -> dict[str, Any]:
+    """Values of the kinds that a dataclass's fields have."""
+    hints = get_type_hints(kind)
+    names = [field.name for field in fields(kind) if field.name not in fixed]
+    checked = {}
+    for key, value in values.items():
+        if key not in names:
+            guess = did_you_mean(key, names)
+            raise UsageError(f"--set {prefix}{key}: there is no such setting{guess or '.'} It has {', '.join(names)}")
+        try:
+            checked[key] = TypeAdapter(hints[key]).validate_python(value)
+        except ValidationError as error:
+            raise UsageError(f"--set {prefix}{key}={value!r}: {error.errors()[0]['msg']}") from error
+    return checked
+
+
+def _check_memory(name: str, backbone: str, plan: TaskPlan) -> None:
+    """Refuse a backbone that does not fit, by the size that its preset states."""
+    stated = re.search(r"([\d.]+) GB", presets.resolve(backbone).size)
+    if stated is None or backbone.startswith(PREFIX):
+        return
+    needed = float(stated[1]) * (2 if plan.dtype in ("fp32", "fp64") else 1)
+    if plan.device == "cpu":
+        there = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9
+    else:
+        there = torch.cuda.mem_get_info(plan.device)[1] / 1e9
+    if needed > there:
+        raise UsageError(
+            f"the recipe {name} for {backbone} reads {needed:.0f} GB of weights in {plan.dtype}, and {plan.device} has "
+            f"{there:.0f} GB of memory: take a smaller backbone, --dtype bf16, or a larger --device"
+        )

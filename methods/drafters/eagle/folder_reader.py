@@ -1,0 +1,36 @@
+"""Feature drafters in folders: those that recipes trained, and those that their authors published."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+from harness.core import int8
+from harness.errors import WeightsError
+from methods.drafters.eagle import published
+from methods.drafters.eagle.published import N
+from methods.drafters.eagle.shape import Shape
+
+
+def read(folder: Path, make: Callable[[Shape], N]) -> N:
+    """The net in a folder, in fp32.
+
+    Raises:
+        WeightsError: ``config.json`` or ``model.safetensors`` is missing, damaged or of another net.
+    """
+    try:
+        config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+        if "hidden_size" in config or "transformer_layer_config" in config:
+            return published.read(folder, config, make)
+        fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in config.items()}
+        net = make(Shape(**fields))
+        net.load_state_dict(int8.read(folder / "model.safetensors"))
+    except (OSError, SafetensorError, RuntimeError, TypeError, ValueError) as error:
+        raise WeightsError(
+            f"{folder} holds no feature drafter ({error}). Make one: `stride train drafter` lists the recipes"
+        ) from error
+    return net

@@ -1,0 +1,1 @@
+"""Heads that read the tokens drafted before them."""

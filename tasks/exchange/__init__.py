@@ -1,0 +1,1 @@
+"""Folders and files of the official evaluations: outputs of a run, and results that are read back."""

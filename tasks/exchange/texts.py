@@ -1,0 +1,106 @@
+"""Texts as the samples of human-eval and of lm-evaluation-harness, and the results that both write.
+
+Sources: openai/human-eval, human_eval/evaluation.py; EleutherAI/lm-evaluation-harness, ``--log_samples``.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from harness.core.task import Layout, SetScore, Stored
+from harness.errors import UsageError
+from harness.registry import LAYOUTS
+from tasks.exchange.prompt_sets import by_prompt, field, refuse_others
+from tasks.humaneval import body
+from tasks.loaders.files import Row, json_lines
+from tasks.metrics.image_stats import mean
+from tasks.metrics.pass_at_k import pass_at_k
+
+
+@LAYOUTS.register("human-eval")
+class HumanEvalLayout(Layout):
+    """samples.jsonl of {task_id, completion}; results are its ``samples.jsonl_results.jsonl``."""
+
+    def write(self, outputs: Sequence[Stored], folder: Path) -> str:
+        """Write the completions, cut where the function ends."""
+        rows = [{"task_id": task, "completion": completion} for task, completion in map(_completion, outputs)]
+        _write_rows(folder / "samples.jsonl", rows)
+        return f"evaluate_functional_correctness {folder / 'samples.jsonl'}"
+
+    def read(self, files: Mapping[str, Path], outputs: Sequence[Stored]) -> dict[str, SetScore]:
+        """Read which completions passed, as pass@k."""
+        path, rows = files[""], []
+        for where, row in json_lines(files[""], "human-eval's results", "evaluate_functional_correctness"):
+            if not isinstance(row.get("passed"), bool):
+                raise where.fault(f"passed is {row.get('passed')!r}, not true or false")
+            rows.append(row)
+        judged = [(str(row.get("task_id")), str(row.get("completion"))) for row in rows]
+        refuse_others(path, judged, [_completion(output) for output in outputs])
+        passed: dict[str, list[bool]] = {}
+        for (task, _), row in zip(judged, rows, strict=True):
+            passed.setdefault(task, []).append(row["passed"])
+        return pass_at_k(passed)
+
+
+def _completion(output: Stored) -> tuple[str, str]:
+    field(output, "entry_point")
+    return output.prompt.id, body(output.text())
+
+
+@LAYOUTS.register("lm-eval")
+class LmEvalLayout(Layout):
+    """samples_TASK.jsonl, a line an output; results are such a file with the metrics that the harness computed."""
+
+    def write(self, outputs: Sequence[Stored], folder: Path) -> str:
+        """Write documents and answers; the target is the reference that the task knows."""
+        rows = [
+            {
+                "doc_id": number,
+                "doc": {"id": output.prompt.id, "question": output.prompt.text or ""},
+                "target": str(output.prompt.data.get("answer", output.prompt.data.get("reference", ""))),
+                "arguments": {"gen_args_0": {"arg_0": output.prompt.text or "", "arg_1": {}}},
+                "resps": [[output.text()]],
+                "filtered_resps": [output.text()],
+            }
+            for number, output in _numbered(outputs)
+        ]
+        path = folder / f"samples_{outputs[0].prompt.id.partition('/')[0]}.jsonl"
+        _write_rows(path, rows)
+        return f"score the answers (resps) of {path}, and attach the same lines with the key metrics"
+
+    def read(self, files: Mapping[str, Path], outputs: Sequence[Stored]) -> dict[str, SetScore]:
+        """Read the mean of each metric that a line names under ``metrics``."""
+        ids: dict[str, list[str]] = {}
+        values: dict[str, list[float]] = {}
+        names, judged = {number: output.prompt.id for number, output in _numbered(outputs)}, []
+        for where, row in json_lines(files[""], "samples of lm-eval", "lm_eval --log_samples"):
+            judged.append((row.get("doc_id"), _answer(row)))
+            metrics = row.get("metrics")
+            if not isinstance(metrics, list) or not all(isinstance(row.get(name), int | float) for name in metrics):
+                raise where.fault("metrics does not list the fields that are scores")
+            for name in metrics:
+                ids.setdefault(name, []).append(names.get(row.get("doc_id", -1), ""))
+                values.setdefault(name, []).append(float(row[name]))
+        refuse_others(files[""], judged, [(number, output.text()) for number, output in _numbered(outputs)])
+        if not values:
+            raise UsageError(f"{files['']} names no metric under the key metrics")
+        return {f"lm_eval_{name}": mean(ids[name], values[name]) for name in values}
+
+
+def _numbered(outputs: Sequence[Stored]) -> list[tuple[int, Stored]]:
+    return [(number, output) for number, group in enumerate(by_prompt(outputs)) for output in group]
+
+
+def _answer(row: Row) -> str | None:
+    answers: Any = row.get("resps")
+    try:
+        return str(answers[0][0])
+    except (TypeError, LookupError):
+        return None
+
+
+def _write_rows(path: Path, rows: Iterable[Mapping[str, Any]]) -> None:
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

@@ -1,0 +1,212 @@
+"""Published picture models lend hidden rows: both branches in one pass, and every method that reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.backbones.slots.cache import SlotCache
+from harness.backbones.slots.guided import GuidedCache
+from harness.backbones.slots.net import Tapped
+from harness.backbones.slots.packed import Packs
+from harness.core.cache import Rows
+from harness.core.draft import Draft
+from harness.core.draws import SeededDraws
+from harness.core.loop import decode
+from harness.core.method import Claim, Method
+from harness.core.run import open_run
+from harness.core.sampling import Sampling
+from harness.core.session import Session
+from harness.plan import presets
+from harness.train.loop import save_bf16
+from methods.adt_tree import ADTTree
+from methods.autoregressive import Autoregressive
+from methods.blockwise import Blockwise
+from methods.drafters.heads.config import Config
+from methods.drafters.heads.net import Heads
+from methods.eagle1 import Eagle1
+from methods.eagle2 import Eagle2
+from methods.eagle3 import Eagle3
+from methods.lantern import Lantern
+from methods.lanternpp import LanternPlusPlus
+from methods.medusa import Medusa
+from tests.support.caches import acceptance
+from tests.support.caches import session as open_session
+from tests.support.feature_toys import folder_for
+from tests.support.tiny_image import MAKERS, Tiny
+
+SCALE = 3.0
+NEAR = 1e-5
+TAPS = (0, 1, -1)
+PRESETS = sorted(name for name, spec in presets.by_name().items() if spec.adapter == "real_image")
+METHODS: dict[str, type[Method[Any]]] = {
+    "adt_tree": ADTTree,
+    "blockwise": Blockwise,
+    "eagle1": Eagle1,
+    "eagle2": Eagle2,
+    "eagle3": Eagle3,
+    "lantern": Lantern,
+    "lanternpp": LanternPlusPlus,
+    "medusa": Medusa,
+}
+
+
+class Unpacked:
+    """A net without its packed pass, so that each branch of guidance is read by itself."""
+
+    kind = "unpacked"
+
+    def __init__(self, net: Any) -> None:
+        self.net, self.layers = net, net.layers
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.net(*arguments)
+
+    def pick(self, layers: Sequence[int]) -> Any:
+        return self.net.pick(layers)
+
+    def tied_embeddings(self) -> Any:
+        return self.net.tied_embeddings()
+
+    def tapped(self, *arguments: Any) -> Rows:
+        rows: Rows = self.net.tapped(*arguments)
+        return rows
+
+
+@pytest.fixture(scope="module", params=sorted(MAKERS))
+def tiny(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Tiny:
+    return MAKERS[request.param](SCALE, tmp_path_factory.mktemp("parts"))
+
+
+def sessions(tiny: Tiny) -> list[Session]:
+    """One whose branches are packed, and one that reads them one after the other."""
+    model, capabilities = tiny.backbone._model, tiny.backbone.capabilities
+    reading = model.read(model.net, tiny.prompt)
+    opened = []
+    for wrap in (lambda net: net, Unpacked):
+        branches = [SlotCache(wrap(net), model.context, tiny.backbone._masks) for net in (reading.net, reading.other)]
+        cache = GuidedCache(
+            branches[0],
+            len(reading.tokens),
+            scale=SCALE,
+            unconditional=branches[1],
+            negative=reading.negative,
+            grammar=tiny.backbone._grammar,
+        )
+        opened.append(open_session(cache, capabilities, reading.tokens, TAPS))
+    return opened
+
+
+def cells(tiny: Tiny, count: int) -> list[int]:
+    allowed = (tiny.backbone.codes >= 0).nonzero()[:, 0]
+    return allowed[torch.randint(len(allowed), (count,), generator=torch.Generator().manual_seed(1))].tolist()
+
+
+def test_packed_guidance_gives_the_laws_of_two_passes(tiny: Tiny, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Prefill, chains, trees, gathered commits and rollbacks: logits and hidden rows, in fp32 to 1e-5."""
+    both, picks = sessions(tiny), cells(tiny, 9)
+    passes: list[str] = []
+    net: Any = tiny.backbone._model.read(tiny.backbone._model.net, tiny.prompt).net
+    packed = type(net).packed
+    monkeypatch.setattr(type(net), "packed", lambda *how: passes.append("packed") or packed(*how))
+    tree = Draft(torch.tensor(picks[1:6]), parents=torch.tensor([-1, -1, 0, 1, 3]))
+    history = ((Draft(torch.tensor(picks[1:4])), [0, 1], 0), (tree, [1, 3, 4], 2), (tree, [0, 2], 1))
+    prompt = len(both[0])
+    for number, (draft, path, back) in enumerate(history, 1):
+        rows = [session.forward(draft) for session in both]
+        assert len(passes) == number
+        torch.testing.assert_close(*rows, rtol=0, atol=NEAR)
+        for session in both:
+            session.commit(acceptance(path, len(draft), picks[7]))
+            session.rollback(max(prompt, len(session) - back))
+        hidden = [session.hidden for session in both]
+        assert hidden[0].shape[1:] == (2, 3, tiny.backbone.capabilities.width)
+        torch.testing.assert_close(*hidden, rtol=0, atol=NEAR)
+
+
+def test_the_last_tap_is_what_the_head_reads_and_the_first_the_embedding(tiny: Tiny) -> None:
+    session, picks = sessions(tiny)[0], cells(tiny, 4)
+    tied, prompt = tiny.backbone.tied_embeddings(), len(session)
+    assert isinstance(tiny.backbone._model.net, Tapped) and isinstance(tiny.backbone._model.net, Packs)
+    session.append(torch.tensor(picks))
+    logits = session.forward()[0]
+    session.append(torch.tensor(picks[:1]))
+    session.forward()
+    rows = session.hidden[prompt : prompt + len(picks)]
+    branches = tied.logits(rows[-1, :, 2])
+    guided = branches[1] + SCALE * (branches[0] - branches[1])
+    seen = logits > float("-inf")
+    torch.testing.assert_close(logits[seen], guided[seen], rtol=0, atol=1e-4)
+    if not hasattr(getattr(tiny.backbone._model.net, "gpt", None), "abs_pe"):  # Tar adds learned positions
+        torch.testing.assert_close(rows[:, 0, 0], tied.embed[torch.tensor(picks)], rtol=0, atol=1e-6)
+
+
+def components(tiny: Tiny, folder: Path) -> dict[str, str]:
+    """A drafter of each kind with random weights, as folders."""
+    model = tiny.backbone
+    torch.manual_seed(3)
+    heads = Heads(
+        Config(model.name, model.fingerprint, model.capabilities.width, 3, guidance=SCALE),
+        model.tied_embeddings().unembed,
+    )
+    (folder / "heads").mkdir()
+    save_bf16(heads, folder / "heads")
+    heads.config.write(folder / "heads")
+    kept = min(20, model.capabilities.vocabulary // 2)
+    return {
+        "eagle1": folder_for(model, folder / "eagle1"),
+        "eagle3": folder_for(model, folder / "eagle3", kind="eagle3", taps=3, kept=kept),
+        "heads": str(folder / "heads"),
+    }
+
+
+def run_cell(preset: str, method: str, folder: Path) -> None:
+    """Decode a picture at T = 0; where the method claims the target's distribution, its ids are the baseline's."""
+    family = str(presets.by_name()[preset].params["family"])
+    tiny = MAKERS[family](SCALE, folder)
+    parts, kind = components(tiny, folder), METHODS[method]
+    settings: dict[str, Any] = {"k": 2} if method in ("lantern", "lanternpp") else {}
+    if method in ("medusa", "blockwise"):
+        chosen = kind(heads=parts["heads"])  # type: ignore[call-arg]  # a field of both
+    else:
+        chosen = kind(features=parts["eagle3" if method == "eagle3" else "eagle1"], **settings)  # type: ignore[call-arg]
+    length = tiny.backbone.capabilities.grid.length  # type: ignore[union-attr]  # a picture model has one
+
+    def tokens_of(of: Method[Any]) -> tuple[int, ...]:
+        draws = SeededDraws(0, "t", "p", 0)
+        run = open_run(tiny.backbone, lambda name: tiny.backbone, tiny.prompt, Sampling(0.0), length, draws)
+        out = decode(of, run)
+        assert of.claim is not Claim.SAME_LAW or isinstance(of, Autoregressive) or any(s.drafted for s in out.steps)
+        return out.tokens
+
+    tokens = tokens_of(chosen)
+    assert tiny.backbone.decode(tokens) is not None and len(tokens) == length
+    if chosen.claim is Claim.SAME_LAW:
+        assert tokens == tokens_of(Autoregressive())
+
+
+ALL = [(preset, method) for preset in PRESETS for method in METHODS]
+ONCE = list(zip((PRESETS * 2)[: len(METHODS)], METHODS, strict=True))
+
+
+def test_there_are_96_such_cells_or_more() -> None:
+    assert len(ALL) == len(METHODS) * len(PRESETS) >= 96
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("preset", "method"), ONCE)
+def test_methods_of_hidden_rows_run_on_published_picture_models(preset: str, method: str, tmp_path: Path) -> None:
+    """Each method once; the other cells of the 96 follow in the audit."""
+    run_cell(preset, method, tmp_path)
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize(("preset", "method"), [cell for cell in ALL if cell not in ONCE])
+def test_every_method_of_hidden_rows_runs_on_every_published_picture_model(
+    preset: str, method: str, tmp_path: Path
+) -> None:
+    run_cell(preset, method, tmp_path)

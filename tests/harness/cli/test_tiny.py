@@ -1,0 +1,78 @@
+"""`stride run SUITE --tiny`: the papers' suites at published settings, on tiny models of random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from harness.backbones import tiny
+from harness.discover import suite_folder
+from harness.errors import UsageError
+from harness.plan import presets, suite
+from tests.support.cli import stride
+
+SUITES = sorted(f"papers/{path.stem}" for path in (suite_folder() / "papers").glob("*_real.yaml"))
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins are written into a folder that the tests of this file share."""
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path_factory.getbasetemp() / "tiny-cache"))
+
+
+def test_published_models_become_stand_ins_and_the_settings_stay() -> None:
+    overrides = suite.Overrides(tiny=True)
+    shrunk = suite.load("papers/adt_tree_real", overrides)
+    whole = suite.load("papers/adt_tree_real")
+    assert [entry.name for entry in shrunk.suite.backbones] == [f"tiny:{entry.name}" for entry in whole.suite.backbones]
+    assert shrunk.methods == whole.methods
+    assert {use.limit for use in shrunk.tasks} == {1} and shrunk.suite.max_new_tokens == 40
+    own = suite.load("papers/sjdpp", overrides)
+    assert [entry.name for entry in own.suite.backbones] == ["embedded-image"]
+
+
+def test_a_model_without_a_stand_in_is_one_message() -> None:
+    with pytest.raises(UsageError, match="embedded-code has no tiny stand-in"):
+        presets.resolve("tiny:embedded-code")
+
+
+@pytest.mark.parametrize("name", SUITES)
+def test_every_suite_of_a_paper_plans_on_its_own_models_and_on_stand_ins(name: str) -> None:
+    for more in ((), ("--tiny",)):
+        cells = stride("run", name, "--dry-run", "--json", *more).document["cells"]
+        assert all(cell["backbone"].startswith(tiny.PREFIX) == bool(more) for cell in cells)
+    reasons = {str(cell["reason"]) for cell in cells if cell["outcome"] == "cannot"}
+    assert all("HIDDEN" in reason or "T = 0" in reason or "suite keeps" in reason for reason in reasons), reasons
+
+
+def ran(name: str, out: Path, *words: object) -> None:
+    """Run a suite; no sample fails and no planned cell is left."""
+    outcome = stride("run", name, "--tiny", *words, "--out", out, "--json")
+    assert outcome.code == 0 and outcome.document["failed"] == 0, outcome
+    assert outcome.document["done"] == outcome.document["cells"] - outcome.document["skipped"] > 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "backbone", "task"),
+    [
+        ("papers/cross_regression_real", "llama3-8b", "gsm8k"),
+        ("papers/cross_regression_real", "whisper-tiny-hub", "librispeech"),
+        ("papers/cross_regression_real", "dream-7b", "gsm8k"),
+        ("papers/sjdpp_real", "lumina-mgpt-7b-512", "coco"),
+        ("papers/adt_tree_real", "llamagen-c2i-l", "imagenet_classes"),
+        ("papers/xspecmesh_real", "bpt", ""),
+    ],
+)
+def test_a_suite_runs_to_its_end_on_a_stand_in_of_each_family(
+    name: str, backbone: str, task: str, tmp_path: Path
+) -> None:
+    ran(name, tmp_path / "run", "--backbone", backbone, *(("--task", task, "-t", 1) if task else ()))
+
+
+@pytest.mark.audit
+@pytest.mark.parametrize("name", SUITES)
+def test_a_whole_suite_runs_to_its_end_on_stand_ins(name: str, tmp_path: Path) -> None:
+    ran(name, tmp_path / "run")
+    assert (tmp_path / "run/report/papers.md").read_text()

@@ -1,0 +1,227 @@
+"""Published feature drafters: their keys, one pass against transformers' layers, and what does not fit."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from harness.core.backbone import TiedEmbeddings
+from harness.core.cache import Window
+from harness.core.capabilities import Capabilities
+from harness.core.loop import decode
+from harness.core.sampling import Sampling
+from harness.errors import WeightsError
+from methods.autoregressive import Autoregressive
+from methods.drafters import checkpoint
+from methods.drafters.eagle import published
+from methods.drafters.eagle.cache import FeatureCache
+from methods.drafters.eagle.layers import rotate_cells
+from methods.drafters.eagle.net import FeatureNet
+from methods.eagle2 import Eagle2
+from methods.eagle3 import Eagle3
+from tests.support.feature_toys import SIZES, run_on, tiny
+from tests.support.published_drafters import Published
+
+SPECULATORS = {"speculators_model_type": "eagle3"}
+KINDS: dict[str, tuple[dict[str, Any], bool]] = {
+    "EAGLE-1 of LLaMA": ({"family": "llama"}, False),
+    "EAGLE-1 of Qwen2, biases and an embedding": ({"family": "llama", "attention_bias": True, "own": True}, False),
+    "LANTERN of Chameleon": ({"family": "chameleon"}, False),
+    "MTP of speculators": ({"family": "qwen3", "name": "mtp_layers.0", "head_dim": 8}, True),
+    "MTP of vLLM": ({"family": "qwen3", "name": "mtp", "head_dim": 8}, False),
+    "MTP of MiMo": (
+        {"family": "llama", "name": "mtp_layers.0", "model_type": "mimo", "attention_bias": True}, False,
+    ),
+    "EAGLE-3": ({"family": "llama", "kept": 9, "name": "midlayer"}, False),
+    "EAGLE-3, all ids": ({"family": "llama", "kept": 61, "name": "midlayer"}, False),
+    "EAGLE-3 of a wider target": (
+        {"family": "llama", "kept": 9, "name": "midlayer", "target_hidden_size": 48, "own": True}, False,
+    ),
+    "SpecForge, llama3 rotations and fc_norm": (
+        {"family": "llama", "kept": 9, "name": "midlayer", "fc_norm": True, "head_dim": 16, "rope_scaling": {
+            "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 16}}, False,
+    ),
+    "speculators": ({"family": "llama", "kept": 9, **SPECULATORS, "norm_before_residual": True, "own": True}, True),
+    "speculators of Qwen3": ({"family": "qwen3", "kept": 9, **SPECULATORS, "norm_output": True, "head_dim": 8}, False),
+    "speculators, one norm of all taps": ({"family": "llama", "kept": 9, **SPECULATORS, "norm_before_fc": True}, True),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_one_pass_is_that_of_the_reference(name: str, tmp_path: Path) -> None:
+    """A prompt in two windows, then its own output read on, as EAGLE-3 drafts."""
+    (how, nested) = KINDS[name]
+    reference = Published(**how)
+    net = FeatureNet.load(reference.save(tmp_path, nested)).packed()
+    torch.manual_seed(0)
+    embed, target = reference.embed.weight, reference.config.get("target_hidden_size", 32)
+    tied = TiedEmbeddings(torch.randn(61, 32) if reference.own else embed, torch.randn(61, 32))
+    cache = FeatureCache(net, tied, Capabilities(61, 64, width=target), 4)
+    tokens, rows = torch.tensor([5, 9, 22, 31, 7]), torch.randn(5, 3 if reference.kept else 1, target)
+    outs, logits = [], []
+    for part in (slice(0, 3), slice(3, 5)):
+        places = torch.arange(5)[part]
+        read = cache.extend(Window(tokens[part], places, part.start, None, len(places), (), rows[part, None]))
+        assert read.hidden is not None
+        outs.append(read.hidden[:, 0, 0])
+        logits.append(read.logits)
+    expected = reference(embed[tokens], rows.flatten(1))
+    torch.testing.assert_close(torch.cat(outs), expected, rtol=1e-4, atol=5e-5)
+    own = torch.cat(logits)
+    if reference.kept:
+        assert net.ids.tolist() == (reference.d2t + torch.arange(reference.kept)).tolist()
+        torch.testing.assert_close(own[:, net.ids], reference.logits(expected), rtol=1e-4, atol=1e-4)
+    else:
+        torch.testing.assert_close(own, expected @ tied.unembed.T, rtol=1e-4, atol=1e-4)
+
+
+def test_eagle3_reads_its_own_rows_as_the_reference_does(tmp_path: Path) -> None:
+    reference = Published("llama", kept=9, name="midlayer")
+    net = FeatureNet.load(reference.save(tmp_path))
+    vectors, rows = torch.randn(2, 3, 32, generator=torch.Generator().manual_seed(0))
+
+    def attend(query: Any, keys: Any, values: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(query, keys, values, is_causal=True, enable_gqa=True)
+
+    out = net(vectors[None], rows[None, :, None], torch.arange(3), attend)[0]
+    torch.testing.assert_close(out, reference(vectors, rows, fused=True), rtol=1e-4, atol=1e-5)
+
+
+def complex_rotation(x: torch.Tensor, places: range, side: int, width: int) -> torch.Tensor:
+    """LlamaGen's table by complex numbers: zero in a prompt, then each cell's row and column."""
+    rates = 10000.0 ** (-torch.arange(0, width // 2, 2) / (width // 2))
+    turns = [
+        torch.exp(1j * torch.cat([place // side * rates, place % side * rates]))
+        if place >= 0
+        else torch.zeros(width // 2)
+        for place in places
+    ]
+    pairs = torch.view_as_complex(x.reshape(*x.shape[:-1], -1, 2))
+    return torch.view_as_real(pairs * torch.stack(turns).to(pairs.dtype)).flatten(-2)
+
+
+def test_rows_and_columns_rotate_as_in_llamagen() -> None:
+    x = torch.randn(1, 2, 7, 8, generator=torch.Generator().manual_seed(0))
+    expected = complex_rotation(x, range(-3, 4), 2, 8)
+    torch.testing.assert_close(rotate_cells(x, torch.arange(-3, 4), 2, 10000.0), expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_drafter_of_lantern_for_llamagen_knows_its_grid(tmp_path: Path) -> None:
+    reference = Published("llama", input_type="t2i")
+    net = FeatureNet.load(reference.save(tmp_path))
+    assert net.shape.side == 16 and net.shape.branches == 2
+
+
+LAYER = "self_attn.q_proj self_attn.k_proj self_attn.v_proj self_attn.o_proj mlp.gate_proj mlp.up_proj mlp.down_proj"
+
+
+def published_layout(eagle3: bool, width: int, kv: int, inner: int, vocabulary: int, kept: int) -> dict[str, Any]:
+    """Keys and shapes of SafeAILab's files, as ``cnets1.py`` and ``cnets.py`` build them."""
+    name, taken = ("midlayer", 2 * width) if eagle3 else ("layers.0", width)
+    sizes = [(width, taken), (kv, taken), (kv, taken), (width, width), (inner, width), (inner, width), (width, inner)]
+    shapes: dict[str, Any] = {f"{name}.{key}.weight": size for key, size in zip(LAYER.split(), sizes, strict=True)}
+    shapes[f"{name}.post_attention_layernorm.weight"] = (width,)
+    shapes["fc.weight"] = (width, (3 if eagle3 else 2) * width)
+    if not eagle3:
+        return {**shapes, "fc.bias": (width,), "embed_tokens.weight": (vocabulary, width)}
+    shapes |= {f"{name}.{norm}.weight": (width,) for norm in ("hidden_norm", "input_layernorm")}
+    return {**shapes, "norm.weight": (width,), "lm_head.weight": (kept, width), "d2t": (kept,), "t2d": (vocabulary,)}
+
+
+LAYOUTS = {
+    "EAGLE-Vicuna-7B-v1.3": (False, 4096, 4096, 11008, 32000, 0, {"num_attention_heads": 32}),
+    "EAGLE-LLaMA3-Instruct-8B": (
+        False, 4096, 1024, 14336, 128256, 0, {"num_attention_heads": 32, "num_key_value_heads": 8}),
+    "EAGLE3-LLaMA3.1-Instruct-8B": (
+        True, 4096, 1024, 14336, 128256, 32000, {"num_attention_heads": 32, "num_key_value_heads": 8}),
+    "EAGLE3-Vicuna1.3-13B": (True, 5120, 5120, 13824, 32000, 32000, {"num_attention_heads": 40}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_our_net_has_the_published_layout(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0 missing, 0 unknown, every shape, at the published sizes."""
+    eagle3, width, kv, inner, vocabulary, kept, heads = LAYOUTS[name]
+    shapes = published_layout(eagle3, width, kv, inner, vocabulary, kept)
+    config = {"hidden_size": width, "intermediate_size": inner, "vocab_size": vocabulary, "num_hidden_layers": 1}
+    config |= {**heads, **({"draft_vocab_size": kept} if kept else {})}
+    with torch.device("meta"):
+        state = {key: torch.zeros(size, dtype=torch.long if key == "d2t" else None) for key, size in shapes.items()}
+        monkeypatch.setattr(checkpoint, "tensors", lambda *folder, **part: state)
+        net = published.read(Path(name), config, FeatureNet)
+    assert net.shape.kind == ("eagle3" if eagle3 else "eagle1") and net.shape.kept == kept
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"midlayer.self_attn.k_proj.weight": None}, r"lacks midlayer\.self_attn\.k_proj\.weight\. It"),
+        ({"norm.weight": None, "fc.weight": None}, r"lacks fc\.weight, norm\.weight"),
+        ({"norm.weight": torch.ones(31)}, r"has norm\.weight in the shape \(31,\), not \(32,\)"),
+        ({"fc.weight": torch.ones(32, 64)}, r"has fc\.weight in the shape \(32, 64\), not \(32, 96\)"),
+        (
+            {f"extra.{n}": torch.ones(1) for n in range(12)},
+            r"does not read, extra\.0, (extra\.\d+, ){8}extra\.\d+ and 2 more",
+        ),
+    ],
+)
+def test_keys_that_do_not_fit_are_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = Published("llama", kept=9, name="midlayer").save(tmp_path, **changes)
+    with pytest.raises(WeightsError, match=message):
+        FeatureNet.load(folder)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_hidden_layers": 2}, "has 2 layers"),
+        ({"num_attention_heads": "many"}, "config.json is of no published feature drafter"),
+        ({"norm_output": False}, "norm_output: false"),
+    ],
+)
+def test_a_configuration_that_is_not_read_says_why(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    reference = Published("llama", kept=9, name="midlayer")
+    reference.config |= changes
+    with pytest.raises(WeightsError, match=message):
+        FeatureNet.load(reference.save(tmp_path))
+
+
+TARGET = {"hidden_size": SIZES["hidden_size"], "vocab_size": 61}
+WIDE = {"num_attention_heads": 4, "num_key_value_heads": 2}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("eagle3", [False, True])
+def test_a_published_folder_drafts_for_a_method(eagle3: bool, tmp_path: Path) -> None:
+    """The folder's path is all that a user gives; tokens at T = 0 are the target's own."""
+    model = tiny("fp32")
+    drafter = Published("llama", kept=9 if eagle3 else 0, name="midlayer" if eagle3 else "layers.0", **TARGET, **WIDE)
+    folder = str(drafter.save(tmp_path))
+    method = Eagle3(folder, nodes=6) if eagle3 else Eagle2(folder, nodes=6)
+    greedy = Sampling(0.0)
+    decoded = decode(method, run_on(model, greedy, 24))
+    assert decoded.tokens == decode(Autoregressive(), run_on(model, greedy, 24)).tokens
+    assert sum(step.drafted for step in decoded.steps) > 24
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ({"hidden_size": 32, "vocab_size": 61}, "reads rows of width 32, and those of tiny have 48"),
+        ({**TARGET, "vocab_size": 60, "own": True}, "vocabulary of 60 ids, and tiny of 61"),
+        ({**TARGET, "vocab_size": 90, "kept": 40, "name": "midlayer"}, "vocabulary of 79 ids, and tiny of 61"),
+        (
+            {**TARGET, "kept": 9, **SPECULATORS, "eagle_aux_hidden_state_layer_ids": [1, 2, 3]},
+            r"reads the layers \(1, 2, 3\) of its target, and eagle3 reads \(2, 3, 3\) of tiny",
+        ),
+    ],
+)
+def test_a_drafter_of_another_target_is_refused(how: dict[str, Any], message: str, tmp_path: Path) -> None:
+    folder = str(Published("llama", **how).save(tmp_path))
+    method = Eagle3(folder) if "kept" in how else Eagle2(folder)
+    with pytest.raises(WeightsError, match=message):
+        decode(method, run_on(tiny("fp32"), Sampling(0.0), 8))

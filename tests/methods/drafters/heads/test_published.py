@@ -1,0 +1,99 @@
+"""Medusa's heads as published: keys, agreement with the modules of the release, and what does not fit."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from harness.core.backbone import TiedEmbeddings
+from harness.core.loop import decode
+from harness.core.sampling import Sampling
+from harness.errors import WeightsError
+from methods.autoregressive import Autoregressive
+from methods.drafters.heads.net import Heads
+from methods.medusa import Medusa
+from tests.support.feature_toys import run_on, tiny
+
+WIDTH, VOCABULARY = 48, 61
+
+
+class ResBlock(nn.Module):
+    """The block of the release."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + nn.functional.silu(self.linear(x))
+
+
+def released(heads: int = 3, layers: int = 1) -> nn.ModuleList:
+    """The module list of the release, whose blocks of one head are one module."""
+    torch.manual_seed(0)
+    return nn.ModuleList(
+        nn.Sequential(*[ResBlock(WIDTH)] * layers, nn.Linear(WIDTH, VOCABULARY, bias=False)) for _ in range(heads)
+    )
+
+
+def save(folder: Path, modules: nn.Module, file: str = "medusa_lm_head.pt", **changes: Tensor | None) -> Path:
+    state = {**{key: value.clone() for key, value in modules.state_dict().items()}, **changes}
+    kept = {key: value for key, value in state.items() if value is not None}
+    if file == "model.safetensors":  # Medusa-2: beside the tuned model
+        kept = {f"medusa_head.{key}": value for key, value in kept.items()} | {"model.norm.weight": torch.ones(WIDTH)}
+    if file.endswith("pt"):
+        torch.save(kept, folder / file)
+    else:
+        save_file(kept, folder / file)
+    # the published configurations say 2 heads where the files hold 5
+    (folder / "config.json").write_text(json.dumps({"medusa_num_heads": 2, "medusa_num_layers": 1}))
+    return folder
+
+
+def tied(vocabulary: int = VOCABULARY, width: int = WIDTH) -> TiedEmbeddings:
+    return TiedEmbeddings(torch.zeros(vocabulary, width), torch.zeros(vocabulary, width))
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+@pytest.mark.parametrize("file", ["medusa_lm_head.pt", "medusa_lm_head.safetensors", "model.safetensors"])
+def test_one_pass_is_that_of_the_release(file: str, layers: int, tmp_path: Path) -> None:
+    modules = released(5, layers)
+    heads = Heads.load(save(tmp_path, modules, file), tied)
+    rows = torch.randn(4, WIDTH, generator=torch.Generator().manual_seed(1))
+    expected = torch.stack([head(rows) for head in modules])
+    torch.testing.assert_close(heads(rows[:, None]), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"1.1.weight": None}, r"lacks 1\.1\.weight"),
+        ({"1.0.linear.bias": None}, r"lacks 1\.0\.linear\.bias"),
+        ({"base.weight": torch.ones(1)}, r"does not read, base\.weight"),
+        ({f"{head}.0.linear.weight": torch.ones(WIDTH, 7) for head in range(3)}, r"not \(3, 48, 48\)"),
+    ],
+)
+def test_keys_that_do_not_fit_are_named(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(WeightsError, match=message):
+        Heads.load(save(tmp_path, released(), **changes), tied)
+
+
+@pytest.mark.parametrize("sizes", [(60, WIDTH), (VOCABULARY, 32)])
+def test_heads_of_another_target_are_refused(sizes: tuple[int, int], tmp_path: Path) -> None:
+    message = f"vocabulary of 61 ids and rows of width 48, and the target of {sizes[0]} and {sizes[1]}"
+    with pytest.raises(WeightsError, match=message):
+        Heads.load(save(tmp_path, released()), lambda: tied(*sizes))
+
+
+@pytest.mark.slow
+def test_a_published_folder_drafts_for_medusa(tmp_path: Path) -> None:
+    model, greedy, folder = tiny("fp32"), Sampling(0.0), str(save(tmp_path, released()))
+    decoded = decode(Medusa(folder, nodes=6), run_on(model, greedy, 20))
+    assert decoded.tokens == decode(Autoregressive(), run_on(model, greedy, 20)).tokens
+    assert sum(step.drafted for step in decoded.steps) > 20

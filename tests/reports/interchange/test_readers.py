@@ -1,0 +1,132 @@
+"""Results of other tools, in small files of their layouts: what is read, and which flaws are named."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from harness.errors import UsageError
+from reports.interchange.readers import read, table
+from tests.support.cli import refused, stride
+
+RECORD = {
+    "engine": "vllm",
+    "mean_acceptance_length": 2.0,
+    "draft_acceptance_rate": 0.25,
+    "acceptance_histogram": {"0": 1, "2": 1},
+    "num_accepted_draft_tokens": 2,
+    "num_draft_tokens": 8,
+    "num_spec_steps": 2,
+    "completion_tokens": 5,
+}
+BENCH = {
+    "model_id": "m",
+    "duration": 2.0,
+    "completed": 3,
+    "failed": 0,
+    "total_output_tokens": 30,
+    "spec_decode_acceptance_rate": 25.0,
+    "spec_decode_acceptance_length": 2.0,
+    "spec_decode_num_drafts": 10,
+    "spec_decode_draft_tokens": 40,
+    "spec_decode_accepted_tokens": 10,
+    "spec_decode_per_position_acceptance_rates": [0.6, 0.3, 0.1, 0.0],
+}
+
+
+def write(path: Path, value: Any, lines: bool = False) -> Path:
+    path.write_text("\n".join(map(json.dumps, value)) if lines else json.dumps(value))
+    return path
+
+
+def answer(
+    question: int, tokens: int = 4, lengths: tuple[int, ...] = (1, 3), seconds: float = 1.0, turn: str = "x"
+) -> Any:
+    choice = {"index": 0, "turns": [turn], "decoding_steps": [2], "new_tokens": [tokens], "wall_time": [seconds]}
+    return {
+        "question_id": question,
+        "category": "qa",
+        "model_id": "m",
+        "choices": [{**choice, "accept_lengths": lengths}],
+    }
+
+
+def test_aiperf_records_are_read_and_their_identities_checked(tmp_path: Path) -> None:
+    wrong = {**RECORD, "num_accepted_draft_tokens": 3}
+    bare = read(write(tmp_path / "a.jsonl", [RECORD, {"spec_decode_acceptance": RECORD}], lines=True))
+    assert (bare.tool, bare.label, bare.length, bare.rate, bare.flaws) == ("AIPerf", "vllm", 2.0, 0.25, ())
+    assert bare.requests[0].histogram == (1, 0, 1) and bare.length_of_means == 2.0
+    (first, *_) = read(write(tmp_path / "b.jsonl", [wrong], lines=True)).flaws
+    assert "the histogram holds 2 accepted drafts, and there were 3" in first
+
+
+def test_a_golden_file_gives_its_curve_and_what_it_cannot_say(tmp_path: Path) -> None:
+    path = tmp_path / "g.yaml"
+    path.write_text(yaml.safe_dump({"_metadata": {}, "m": {"on": {1: 1.8, 2: 2.4, 3: 2.3, 4: 6.0}}}))
+    result = read(path)
+    assert result.golden["on", 2] == 2.4 and result.label == "m" and result.length is None
+    assert "no interval" in result.flaws[0] and "lies outside of 1 to 5" in result.flaws[1]
+    assert "shorter length at 3" in result.flaws[2]
+
+
+def test_vllm_bench_counts_must_give_what_it_says(tmp_path: Path) -> None:
+    good = read(write(tmp_path / "a.json", BENCH))
+    assert (good.length, good.rate, good.flaws) == (2.0, 0.25, ())
+    assert table([good])[0]["requests"] == 3
+    bad = {**BENCH, "failed": 2, "spec_decode_acceptance_length": 2.5}
+    bad["spec_decode_per_position_acceptance_rates"] = [0.3, 0.6]
+    text = " | ".join(read(write(tmp_path / "b.json", bad)).flaws)
+    assert "2 requests failed" in text and "rates by position rise" in text and "says a mean length of 2.500" in text
+    assert "add up to 0.900" in text
+    plain = {key: value for key, value in BENCH.items() if not key.startswith("spec")}
+    assert "tells no acceptance" in read(write(tmp_path / "c.json", plain)).flaws[0]
+
+
+def test_specdec_bench_folders_may_hold_two_runs_and_the_chunk_of_the_prefill(tmp_path: Path) -> None:
+    run = {
+        "Acceptance_Length_Histogram": {"1": 2, "3": 2},
+        "Average_AL": 2.0,
+        "Request_AL": {"0": {"0": 2.0}, "1": {"0": 2.0}},
+    }
+    write(tmp_path / "acceptance_rate.json", [run, run])
+    write(tmp_path / "timing.json", [{"Output TPS": 10.0}])
+    result = read(tmp_path)
+    assert (result.length, result.total["tokens_per_second"]) == (2.0, 10.0)
+    text = " | ".join(result.flaws)
+    assert "2 runs wrote into this folder" in text and "without one a turn the length is 3.000" in text
+    assert "time to the first token" in text
+
+
+def test_spec_bench_answers_are_checked_for_repeats_errors_and_lengths(tmp_path: Path) -> None:
+    rows = [answer(1, seconds=9.0), answer(2), answer(3, tokens=9), answer(3), answer(4, turn="ERROR")]
+    result = read(write(tmp_path / "a.jsonl", rows, lines=True))
+    assert result.length == 2.0 and result.requests[0].category == "qa"
+    text = " | ".join(result.flaws)
+    assert "1 questions stand there twice, such as 3" in text and "1 turns are ERROR" in text
+    assert "such as question 3: 9, and 4" in text and "nothing was warmed up" in text
+    baseline = read(write(tmp_path / "b.jsonl", [answer(1, 2, (1, 1)), answer(2, 2, (1, 1))], lines=True))
+    assert "it is a baseline" in " | ".join(baseline.flaws)
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "{", "[]", "3", '{"a": 1}', '{"choices": 3}', json.dumps({**RECORD, "engine": 1, "num_spec_steps": -1})],
+)
+@pytest.mark.parametrize("name", ["x.json", "x.jsonl", "x.yaml"])
+def test_other_content_is_one_message(tmp_path: Path, content: str, name: str) -> None:
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UsageError, match="no layout that can be read"):
+        read(tmp_path / name)
+
+
+def test_the_verb_prints_a_table_and_the_flaws(tmp_path: Path) -> None:
+    path = write(tmp_path / "b.json", {**BENCH, "failed": 1})
+    out = stride("import", path).out
+    assert "| b.json | vLLM bench | m | 3 | 2.000 |" in out and "b.json: 1 requests failed" in out
+    (row,) = stride("import", path, "--json").document["results"]
+    assert row["length_per_draft_pooled"] == 2.0
+    assert "cannot be read" in refused("import", tmp_path / "none.json")

@@ -1,0 +1,151 @@
+"""Drafters as their authors publish them, written here on transformers' layers: what an importer is compared with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from transformers import ChameleonConfig, LlamaConfig, Qwen3Config
+from transformers.models.chameleon import modeling_chameleon as chameleon
+from transformers.models.llama import modeling_llama as llama
+from transformers.models.qwen3 import modeling_qwen3 as qwen3
+
+SIZES = {"hidden_size": 32, "intermediate_size": 48, "num_attention_heads": 4, "num_key_value_heads": 2}
+CONFIG = {**SIZES, "num_hidden_layers": 1, "vocab_size": 61, "rms_norm_eps": 1e-5, "rope_theta": 10000.0}
+FAMILIES = {
+    "llama": (LlamaConfig, llama.LlamaDecoderLayer, llama.LlamaRotaryEmbedding, llama.LlamaRMSNorm),
+    "qwen3": (Qwen3Config, qwen3.Qwen3DecoderLayer, qwen3.Qwen3RotaryEmbedding, qwen3.Qwen3RMSNorm),
+    "chameleon": (
+        ChameleonConfig, chameleon.ChameleonDecoderLayer, chameleon.ChameleonRotaryEmbedding, chameleon.ChameleonRMSNorm
+    ),
+}  # fmt: skip
+
+MTP = {
+    "mtp_layers.0": ("input_proj", "token_layernorm", "hidden_layernorm", "final_layernorm"),
+    "mtp": ("fc", "pre_fc_norm_embedding", "pre_fc_norm_hidden", "norm"),
+}
+"""Names beside the layer: the join, norms of token and feature, and the last norm."""
+
+
+class Published(nn.Module):
+    """A feature drafter of random weights: EAGLE-1 with `kept` 0, else EAGLE-3 with K ids.
+
+    Args:
+        family: of its layer.
+        name: of the layer among the keys; mtp_layers.0 and mtp: one for multi-token prediction.
+        own: it has an embedding of its own.
+        changes: of the configuration, those of speculators among them.
+    """
+
+    def __init__(self, family: str, kept: int = 0, name: str = "layers.0", own: bool = False, **changes: Any) -> None:
+        super().__init__()
+        torch.manual_seed(2)
+        self.config: dict[str, Any] = {**CONFIG, **changes}
+        kind, layer, rotary, norm = FAMILIES[family]
+        plain = {key: value for key, value in self.config.items() if key in kind().to_dict() or key == "rope_theta"}
+        if scaling := self.config.get("rope_scaling"):
+            plain["rope_parameters"] = {**scaling, "rope_theta": self.config["rope_theta"]}
+        settings: Any = kind(**plain)
+        settings._attn_implementation = "eager"
+        width, eps, self.kept, self.name = settings.hidden_size, settings.rms_norm_eps, kept, name
+        target = self.config.get("target_hidden_size", width)
+        self.layer, self.rotary = layer(settings, 0), rotary(settings)
+        self.fc = nn.Linear(3 * target if kept else 2 * width, width, bias=not kept)
+        self.embed = nn.Embedding(self.config["vocab_size"], width)
+        self.own = own
+        if kept:
+            attention = self.layer.self_attn
+            for part in ("q_proj", "k_proj", "v_proj"):
+                out = getattr(attention, part).out_features
+                setattr(attention, part, nn.Linear(2 * width, out, bias=bool(settings.attention_bias)))
+            self.hidden_norm, self.norm = norm(width, eps), norm(width, eps)
+            self.input_norm = self.layer.input_layernorm
+            self.lm_head = nn.Linear(width, kept, bias=False)
+            self.d2t = torch.arange(kept) * (kept < self.config["vocab_size"])  # id 2 k in the place k, or all ids
+            self.config["draft_vocab_size"] = kept
+            self.taps = nn.ModuleList(norm(target, eps) for _ in range(3 if self.config.get("fc_norm") else 0))
+            self.before = norm(3 * target, eps) if self.config.get("norm_before_fc") else None
+            self.layer.input_layernorm = nn.Identity()
+        elif "mtp" in name:
+            self.token_norm, self.hidden_norm, self.final = (norm(width, eps) for _ in range(3))
+            self.fc = nn.Linear(2 * width, width, bias=False)
+        elif family != "chameleon":
+            self.layer.input_layernorm = nn.Identity()  # EAGLE's first layer has none
+        for weight in self.parameters():
+            weight.data = torch.randn_like(weight) * 0.3 + (weight.ndim == 1)
+        self.eval().requires_grad_(False)
+
+    def state(self) -> dict[str, Tensor]:
+        """Tensors under the published names."""
+        state = {f"{self.name}.{key}": value for key, value in self.layer.state_dict().items()}
+        if "mtp" in self.name:
+            names = MTP[self.name]
+            state = {key.replace("mtp.", "mtp.layers.0."): value for key, value in state.items()}
+            modules = (self.fc, self.token_norm, self.hidden_norm, self.final)
+            state |= {f"{self.name}.{key}.weight": part.weight for key, part in zip(names, modules, strict=True)}
+            more = "model." if self.config.get("model_type") == "mimo" else ""
+            return {more + key: value.clone() for key, value in state.items()}
+        state |= {f"fc.{key}": value for key, value in self.fc.state_dict().items()}
+        if self.own:
+            state["embed_tokens.weight"] = self.embed.weight
+        if self.kept:
+            state[f"{self.name}.hidden_norm.weight"] = self.hidden_norm.weight
+            state[f"{self.name}.input_layernorm.weight"] = self.input_norm.weight
+            state |= {"norm.weight": self.norm.weight, "lm_head.weight": self.lm_head.weight, "d2t": self.d2t}
+            marks = torch.zeros(self.config["vocab_size"], dtype=torch.bool)
+            state["t2d"] = marks.index_fill(0, self.d2t + torch.arange(self.kept), True)
+            state |= {f"fc_norm.{j}.weight": norm.weight for j, norm in enumerate(self.taps)}
+            if self.before is not None:
+                state["input_norm.weight"] = self.before.weight
+        return {key: value.clone() for key, value in state.items()}
+
+    def save(self, folder: Path, nested: bool = False, **changes: Tensor | None) -> Path:
+        """The folder, with some tensors changed or left out."""
+        folder.mkdir(parents=True, exist_ok=True)
+        state = {**self.state(), **changes}
+        save_file({key: value for key, value in state.items() if value is not None}, folder / "model.safetensors")
+        inner = {key: self.config[key] for key in CONFIG}
+        rest = {key: value for key, value in self.config.items() if key not in CONFIG}
+        body = {**rest, "transformer_layer_config": inner} if nested else self.config
+        (folder / "config.json").write_text(json.dumps(body))
+        return folder
+
+    def forward(self, vectors: Tensor, rows: Tensor, fused: bool = False) -> Tensor:
+        """What comes out of the layer for N entries: token vectors [N, E] and rows [N, J E], or its own (`fused`)."""
+        count, feature = len(vectors), rows
+        if "mtp" in self.name:
+            pair = [self.token_norm(vectors), self.hidden_norm(rows)]
+            feature = self.fc(torch.cat(pair[:: -1 if self.config.get("model_type") == "mimo" else 1], -1))
+        elif not self.kept:
+            feature = self.fc(torch.cat([vectors, rows], -1))
+        elif not fused:
+            if self.before is not None:
+                rows = self.before(rows)
+            for j, norm in enumerate(self.taps):
+                size = rows.shape[1] // 3
+                rows = torch.cat(
+                    [rows[:, : j * size], norm(rows[:, j * size : (j + 1) * size]), rows[:, (j + 1) * size :]], 1
+                )
+            feature = self.fc(rows)
+        mask = torch.full((count, count), float("-inf")).triu(1)[None, None]
+        places = torch.arange(count)[None]
+        more = {"attention_mask": mask, "position_ids": places}
+        if not self.kept:
+            out = self.layer(feature[None], position_embeddings=self.rotary(feature[None], places), **more)
+            out = (out[0] if isinstance(out, tuple) else out)[0]
+            return self.final(out) if "mtp" in self.name else out
+        normed = self.hidden_norm(feature)
+        read = torch.cat([self.input_norm(vectors), normed], -1)[None]
+        angles = self.rotary(feature[None], places)
+        attended = self.layer.self_attn(read, position_embeddings=angles, **more)[0][0]
+        x = (normed if self.config.get("norm_before_residual") else feature) + attended
+        x = x + self.layer.mlp(self.layer.post_attention_layernorm(x))
+        return self.norm(x) if self.config.get("norm_output") else x
+
+    def logits(self, out: Tensor) -> Tensor:
+        """Of the K ids of EAGLE-3."""
+        return self.lm_head(out if self.config.get("norm_output") else self.norm(out))
