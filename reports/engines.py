@@ -76,11 +76,11 @@ def _row(cells: RequestStore, name: str, objective: Mapping[str, Any]) -> dict[s
         "same": verdict.get("same"),
         "floor": verdict.get("floor"),
         **{f"audit_{key}": audit.get(key) for key in ("log_e", "visible_tv", "tokens", "best", "verdict")},
-        "note": "; ".join(_notes(cell.requests, cell.meta, verdict)),
+        "note": "; ".join(notes_of(cell.requests, cell.meta, verdict)),
     }
 
 
-def _notes(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[str, Any]) -> Iterator[str]:
+def notes_of(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[str, Any]) -> Iterator[str]:
     """What a reader must know of a cell beside its figures."""
     failed = requests[requests["status"] != "ok"]
     for fault, rows in failed.groupby("fault"):
@@ -94,10 +94,8 @@ def _notes(requests: pd.DataFrame, meta: Mapping[str, Any], verdict: Mapping[str
     yield from (f"identity: {line}" for line in verdict.get("broken_identities") or [])
     margins = [abs(difference["margin"]) for difference in verdict.get("differences") or []]
     if margins:
-        yield (
-            f"{len(margins)} outputs differ first where the reference's logits are {min(margins):.2g} to "
-            f"{max(margins):.2g} apart"
-        )
+        outputs = "1 output differs" if len(margins) == 1 else f"{len(margins)} outputs differ"
+        yield (f"{outputs} first where the reference's logits are {min(margins):.2g} to {max(margins):.2g} apart")
 
 
 def _speedups(frame: pd.DataFrame) -> list[float | None]:
@@ -116,7 +114,8 @@ def _speedups(frame: pd.DataFrame) -> list[float | None]:
     return out
 
 
-def _text(row: pd.Series[Any], column: Column) -> str:
+def text_of(row: pd.Series[Any], column: Column) -> str:
+    """Return one cell of a table; "-" where nothing was told."""
     key, digits = column.key, column.digits
     if key in ("label", "load", "verdict"):
         return str(row.get(key) or "-")
@@ -135,16 +134,26 @@ def _text(row: pd.Series[Any], column: Column) -> str:
     return number(row.get(key), digits)
 
 
-def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
-    """A table for each backbone, sampling, task and budget."""
+def groups(frame: pd.DataFrame) -> Iterator[tuple[str, pd.DataFrame]]:
+    """Yield the title and the rows of each backbone, sampling, task and budget."""
     if frame.empty:
         return
     for names, rows in frame.groupby(list(SETTING), sort=False, dropna=False):
         backbone, temperature, top_k, top_p, task, budget = names
         cut = (f", top-k {top_k}" if top_k else "") + (f", top-p {top_p:g}" if top_p != 1 else "")
-        title = f"engines: {backbone}, T = {temperature:g}{cut}, {task}, {budget} tokens"
-        done = rows[(rows["status"] == "done") & (rows["role"] != "floor")]
-        cells = {column: [_text(row, column) for _, row in done.iterrows()] for column in COLUMNS}
+        yield f"engines: {backbone}, T = {temperature:g}{cut}, {task}, {budget} tokens", rows
+
+
+def finished(rows: pd.DataFrame) -> pd.DataFrame:
+    """The rows that a table shows: a plain decode that was made again has none."""
+    return rows[(rows["status"] == "done") & (rows["role"] != "floor")]
+
+
+def text_tables(frame: pd.DataFrame) -> Iterator[TextTable]:
+    """A table for each group."""
+    for title, rows in groups(frame):
+        done = finished(rows)
+        cells = {column: [text_of(row, column) for _, row in done.iterrows()] for column in COLUMNS}
         columns = tuple(column for column in COLUMNS if set(cells[column]) - {"-"} or column.rank == 0)
         table = [list(row) for row in zip(*(cells[column] for column in columns), strict=True)]
         notes = [f"{row['label']}, load {row['load']}: {row['note']}" for _, row in rows.iterrows() if row["note"]]
@@ -166,7 +175,7 @@ def audits(frame: pd.DataFrame, console: Console) -> None:
     keys |= {"audit_tokens": "tokens", "audit_best": "best bet"}
     columns = tuple(Column(key, title, 0, rank=0) for key, title in keys.items())
     rows = [
-        [str(row[c.key]) if c.key == "audit_best" else _text(row, c) for c in columns] for _, row in frame.iterrows()
+        [str(row[c.key]) if c.key == "audit_best" else text_of(row, c) for c in columns] for _, row in frame.iterrows()
     ]
     print_table(TextTable("audit of the engines' tokens", columns, rows, []), console)
 

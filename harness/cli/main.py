@@ -104,7 +104,7 @@ def stride() -> None:
     """Benchmark parallel decoding: how fast, how good, and is it still the same sampler.
 
     \b
-    stride run quick                        a real model, every method, a table and a plot
+    stride run quick                        a real model: a verdict a method, a table, a plot
     stride verify                           exact output distributions of every method
     stride run --method sjd --backbone tabular --task tabular
     stride VERB --help                      examples for each verb

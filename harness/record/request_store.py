@@ -141,6 +141,11 @@ class RequestStore:
         frame: pd.DataFrame = rows.to_pandas()
         return EngineCell(name, body["meta"], frame)
 
+    def meta(self, name: str) -> dict[str, Any]:
+        """What is known of a sealed cell, without its requests. StoreError: it is not finished, or damaged."""
+        meta: dict[str, Any] = self._body(name)["meta"]
+        return meta
+
     def update(self, name: str, /, **meta: Any) -> None:
         """Set entries of a sealed cell's meta that depend on other cells."""
         body = self._body(name)

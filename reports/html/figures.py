@@ -112,7 +112,7 @@ def pareto_charts(frame: pd.DataFrame) -> Iterator[Chart]:
             for _, row in panel.cells.iterrows()
         ]
         title = f"{panel.title}: {panel.ylabel}"
-        yield Chart(f"pareto-{index}", title, caption, _spec(data, layout), columns, rows, _height(data))
+        yield Chart(f"pareto-{index}", title, caption, spec_of(data, layout), columns, rows, _height(data))
 
 
 def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], Passes]) -> Iterator[Chart]:
@@ -148,7 +148,7 @@ def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], Passes]) -> 
         rows = [[str(row["label"]), _interval(row, "scr"), _interval(row, "speedup")] for _, row in cells.iterrows()]
         rows += [[f"line at w = {w}", f"{w}", f"{w / cost:.2f}"] for w, cost in costs.items()]
         title = setting_of(group.iloc[0])
-        spec, columns = _spec(data, layout), ("cell", "SCR", "speed-up")
+        spec, columns = spec_of(data, layout), ("cell", "SCR", "speed-up")
         yield Chart(f"speed-{index}", title, caption, spec, columns, rows, _height(data))
 
 
@@ -175,7 +175,7 @@ def evidence_chart(tokens: Sequence[int], log_e: Sequence[float], refuted: float
         refuted: e-value from which on the sampler is refuted.
     """
     in_tens = [value / np.log(10) for value in log_e]
-    data = [_bar_or_line(list(tokens), plain_list(in_tens, 4), "e-value", PALETTE[0], "scatter")]
+    data = [bar_or_line(list(tokens), plain_list(in_tens, 4), "e-value", PALETTE[0], "scatter")]
     layout = {
         "xaxis": {"title": {"text": "audited tokens"}, "rangemode": "tozero"},
         "yaxis": {"title": {"text": "log₁₀ of the e-value"}},
@@ -186,15 +186,15 @@ def evidence_chart(tokens: Sequence[int], log_e: Sequence[float], refuted: float
         f"{refuted:g} (dotted) at most once in {refuted:g} audits; below 0 the bets have lost."
     )
     rows = [[str(count), figure_of(power, 2)] for count, power in zip(tokens, in_tens, strict=True)]
-    return Chart("evidence", "Evidence", caption, _spec(data, layout), ("tokens", "log₁₀ e"), rows, 300)
+    return Chart("evidence", "Evidence", caption, spec_of(data, layout), ("tokens", "log₁₀ e"), rows, 300)
 
 
 def _acceptance(counted: pd.DataFrame) -> Chart:
     depths = acceptance_by_depth(counted)
     x = [depth.depth for depth in depths]
     data = [
-        _bar_or_line(x, plain_list((depth.marginal for depth in depths), 5), "of all steps", PALETTE[0]),
-        _bar_or_line(
+        bar_or_line(x, plain_list((depth.marginal for depth in depths), 5), "of all steps", PALETTE[0]),
+        bar_or_line(
             x, plain_list((depth.conditional for depth in depths), 5), "of steps that got there", PALETTE[1], "scatter"
         ),
     ]
@@ -209,20 +209,20 @@ def _acceptance(counted: pd.DataFrame) -> Chart:
     )
     rows = [[str(d.depth), figure_of(d.marginal, 3), figure_of(d.conditional, 3)] for d in depths]
     columns = ("position", "of all steps", "of steps that got there")
-    return Chart("acceptance", "Acceptance by position", caption, _spec(data, layout), columns, rows, 320)
+    return Chart("acceptance", "Acceptance by position", caption, spec_of(data, layout), columns, rows, 320)
 
 
 def _emitted(counted: pd.DataFrame) -> Chart:
     counts = counted["emitted"].value_counts().sort_index()
     x, shares = [int(str(tokens)) for tokens in counts.index], (counts / counts.sum()).tolist()
-    data = [_bar_or_line(x, plain_list(shares, 5), "steps", PALETTE[0])]
+    data = [bar_or_line(x, plain_list(shares, 5), "steps", PALETTE[0])]
     layout = {
         "xaxis": {"title": {"text": "tokens of a step"}, "dtick": max(1, (max(x, default=1) - 1) // 12)},
         "yaxis": {"title": {"text": "share of steps"}, "tickformat": ".0%"},
     }
     rows = [[str(tokens), str(n), f"{share:.1%}"] for tokens, n, share in zip(x, counts, shares, strict=True)]
     caption = "How many tokens the steps emitted."
-    return Chart("emitted", "Tokens a step", caption, _spec(data, layout), ("tokens", "steps", "share"), rows, 320)
+    return Chart("emitted", "Tokens a step", caption, spec_of(data, layout), ("tokens", "steps", "share"), rows, 320)
 
 
 def _times(finished: FinishedCell, base: FinishedCell | None) -> Chart:
@@ -234,7 +234,7 @@ def _times(finished: FinishedCell, base: FinishedCell | None) -> Chart:
     by_cell = [_phases_ms(cell, totals) for _, cell, totals in pairs]
     times = {phase: [phases[phase] for phases in by_cell] for phase in PHASES}
     data = [
-        {**_bar_or_line(plain_list(values, 5), names, phase, PHASES[phase]), "orientation": "h"}
+        {**bar_or_line(plain_list(values, 5), names, phase, PHASES[phase]), "orientation": "h"}
         for phase, values in times.items()
     ]
     layout = {
@@ -246,7 +246,9 @@ def _times(finished: FinishedCell, base: FinishedCell | None) -> Chart:
     rows = [[name, *(figure_of(times[phase][i], 3) for phase in PHASES)] for i, name in enumerate(names)]
     caption = "Time in drafter passes, in target passes, from the target's pass to the acceptance, and the rest."
     columns = ("", *PHASES)
-    return Chart("times", "Where the time goes", caption, _spec(data, layout), columns, rows, 90 + 75 * len(names) + 60)
+    return Chart(
+        "times", "Where the time goes", caption, spec_of(data, layout), columns, rows, 90 + 75 * len(names) + 60
+    )
 
 
 def _phases_ms(finished: FinishedCell, totals: pd.DataFrame) -> dict[str, float]:
@@ -284,7 +286,7 @@ def _predicted(row: pd.Series[Any]) -> Chart:
     caption = "Predicted: tau times the mean step of the baseline over the mean step of this cell. Dotted: no gain."
     columns = ("", "speed-up")
     title = "Predicted against measured"
-    return Chart("predicted", title, caption, _spec([measured, predicted], layout), columns, rows, 225)
+    return Chart("predicted", title, caption, spec_of([measured, predicted], layout), columns, rows, 225)
 
 
 def _point(row: pd.Series[Any], x: str, y: str, colour: str) -> Spec:
@@ -350,12 +352,14 @@ def _line(x0: float, y0: float, x1: float, y1: float, dash: str) -> Spec:
     return {"type": "line", "x0": x0, "y0": y0, "x1": x1, "y1": y1, "line": {"color": GREY, "width": 1, "dash": dash}}
 
 
-def _bar_or_line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, kind: str = "bar") -> Spec:
+def bar_or_line(x: Sequence[Any], y: Sequence[Any], name: str, colour: str, kind: str = "bar") -> Spec:
+    """Return bars, or with ``kind`` scatter a line with its points."""
     spec: Spec = {"type": kind, "x": list(x), "y": list(y), "name": name, "marker": {"color": colour}}
     return spec | ({"mode": "lines+markers", "line": {"color": colour, "width": 2}} if kind == "scatter" else {})
 
 
-def _spec(data: list[Spec], layout: Spec) -> Spec:
+def spec_of(data: list[Spec], layout: Spec) -> Spec:
+    """Return data and layout, with a legend below where there are several names."""
     names = [trace for trace in data if trace.get("name")]
     width = 0.48 if _columns(data) == 2 else 1
     below = {

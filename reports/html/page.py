@@ -14,9 +14,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from harness.errors import printable_line
-from reports import engines, tables
+from reports import tables
+from reports.engines import COLUMNS
 from reports.html import assets, figures, samples
 from reports.html.cell_facts import cell_facts
+from reports.html.engine_facts import HELP
+from reports.html.engine_facts import WORDS as WORDS_OF_ENGINES
+from reports.html.engine_pages import Engines
 from reports.html.figures import Chart, Passes
 from reports.html.headline import headline, setting_of
 from reports.html.picked import Picked, beside_first
@@ -24,7 +28,6 @@ from reports.html.run_facts import RunFacts
 from reports.html.text import printed, safe_json
 from reports.summary import FinishedCell, summarise
 from reports.tables import GROUP
-from reports.text_table import TextTable
 
 if TYPE_CHECKING:
     from harness.record.store import Cell, Store
@@ -34,6 +37,10 @@ CACHED = 24
 """Cells in memory at once."""
 MISSING = 200
 """Rows of the table of cells that are missing; what is beyond is counted."""
+
+REASONS = 20
+"""Reasons of failures of one cell; samples with further ones are counted."""
+WORDS = {"samples": "Samples", "opens": "A prompt opens its output, token by token."}
 
 Curve = Callable[["Cell"], Chart | str | None]
 """Returns the chart of the e-value after each audited output of a cell, or why there is none; None: no audit."""
@@ -80,15 +87,21 @@ class _Run:
         folder = served.names[number] if served else ""
         picks = [f"{folder}/{cell}" for cell in frame["cell"]]
         self.frame = frame.assign(run=name, modality=modality, link=links, pick=picks)
+        self.engines = Engines(store, self.prefix)
 
     def page_of(self, cell: str) -> str:
         """The page of a cell, below the folder of the pages."""
         return f"cells/{self.prefix}{cell}.html"
 
-    def engines(self) -> Iterator[TextTable]:
-        """The tables of the run's engines."""
-        if self.store.manifest.get("engines"):
-            yield from engines.text_tables(engines.summarise(self.store))
+    def prompts(self) -> dict[str, str]:
+        """Texts of prompts by id, from the baselines of the run's methods."""
+        base = self.frame[(self.frame["status"] == "done") & (self.frame["role"] == "baseline")]
+        texts: dict[str, str] = {}
+        for name in base["cell"]:
+            samples = self.read(str(name)).cell.samples
+            if "prompt_text" in samples:
+                texts |= {str(p): t for p, t in zip(samples["prompt"], samples["prompt_text"], strict=True) if t}
+        return texts
 
     def _modality(self, cell: str) -> str:
         return printable_line(str(self.store.manifest["cells"][cell].get("modality") or "text"))
@@ -130,27 +143,21 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
     passes: dict[tuple[Any, ...], Passes] = {}
     missing = [entry for run in runs for entry in _missing(run)]
     for run in runs:
-        done = run.frame[run.frame["status"] == "done"].reset_index(drop=True)
-        for index, row in done.iterrows():
-            finished = run.read(str(row["cell"]))
-            passes.setdefault(tuple(row[name] for name in GROUP), Passes()).add(finished.cell.steps)
-            missing += _failures(row, finished)
-            neighbours = tuple(
-                done.iloc[i] if 0 <= i < len(done) else None for i in (int(str(index)) - 1, int(str(index)) + 1)
-            )
-            if served is None or not served.known or not (folder / run.page_of(str(row["cell"]))).exists():
-                _write_cell(templates, run, row, neighbours, folder, curve)
+        missing += _write_run(templates, run, folder, curve, passes, known=served is not None and served.known)
     picked = list(_picked(runs, served))
     body = templates.get_template("index.html").render(
         runs=[run.facts for run in runs],
         title=", ".join(run.facts.name for run in runs),
         root="",
-        counts=_counts(frame),
+        counts=[*_counts(frame), *_engine_counts(runs)],
         headline=headline(frame),
         served=served,
         beside=beside_first(picked) if len(picked) > 1 else [],
         first=picked[0].row["label"] if picked else "",
-        engines=[table for run in runs if not run.picked for table in run.engines()],
+        engines=[table for run in runs if not run.picked for table in run.engines.tables()],
+        engine_words=WORDS_OF_ENGINES,
+        engine_legend=[(column.title, HELP[column.key]) for column in COLUMNS if column.key in HELP],
+        methods=any(run.store.manifest["cells"] for run in runs),
         pareto=list(figures.pareto_charts(frame)),
         speed=list(figures.speed_charts(frame, passes)),
         missing=missing[:MISSING],
@@ -159,6 +166,35 @@ def write(stores: Sequence[Store], folder: Path, curve: Curve | None = None, ser
     )
     (folder / "index.html").write_text(body, encoding="utf-8")
     return folder / "index.html"
+
+
+def _write_run(
+    templates: Environment,
+    run: _Run,
+    folder: Path,
+    curve: Curve | None,
+    passes: dict[tuple[Any, ...], Passes],
+    known: bool,
+) -> list[Missing]:
+    """Write the pages of a run's cells; returns its failed samples.
+
+    Args:
+        passes: of each group of cells; those of the run are added.
+        known: whether pages that are there already are right.
+    """
+    missing: list[Missing] = []
+    done = run.frame[run.frame["status"] == "done"].reset_index(drop=True)
+    for index, row in done.iterrows():
+        finished = run.read(str(row["cell"]))
+        passes.setdefault(tuple(row[name] for name in GROUP), Passes()).add(finished.cell.steps)
+        missing += _failures(row, finished)
+        near = (int(str(index)) - 1, int(str(index)) + 1)
+        neighbours = tuple(done.iloc[i] if 0 <= i < len(done) else None for i in near)
+        if not known or not (folder / run.page_of(str(row["cell"]))).exists():
+            _write_cell(templates, run, row, neighbours, folder, curve)
+    if not run.picked and len(run.engines.frame):
+        run.engines.write(templates, run.facts, folder, run.prompts())
+    return missing
 
 
 def _picked(runs: Sequence[_Run], served: Served | None) -> Iterator[Picked]:
@@ -170,6 +206,7 @@ def _picked(runs: Sequence[_Run], served: Served | None) -> Iterator[Picked]:
             yield Picked(run.store, run.read(name), row)
 
 
+@functools.cache
 def environment() -> Environment:
     """The templates; whatever they write is printable and escaped."""
     templates = Environment(
@@ -210,6 +247,7 @@ def _write_cell(
         legend=samples.LEGEND,
         neighbours=neighbours,
         show=f"stride show {run.store.address} {name} --prompt ID",
+        words=WORDS,
     )
     (folder / run.page_of(name)).write_text(body, encoding="utf-8")
 
@@ -235,6 +273,28 @@ def _counts(frame: pd.DataFrame) -> list[tuple[str, str, str]]:
     tiles += [
         (int((frame["status"] == word).sum()), f"cells {word}", "") for word in ("skipped", "unfinished", "planned")
     ]
+    return _tiles(tiles)
+
+
+def _engine_counts(runs: Sequence[_Run]) -> list[tuple[str, str, str]]:
+    """Return the tiles of the engines."""
+    frames = [run.engines.frame for run in runs if not run.picked and len(run.engines.frame)]
+    if not frames:
+        return []
+    frame = pd.concat(frames, ignore_index=True)
+    done = frame["status"] == "done"
+    totals = {name: int(frame[name].fillna(0).sum()) if name in frame else 0 for name in ("n_ok", "n_failed")}
+    return _tiles(
+        [
+            (int(done.sum()), "cells of engines", ""),
+            (int((~done).sum()), "cells of engines unfinished", ""),
+            (totals["n_ok"], "requests", ""),
+            (totals["n_failed"], "failed requests", "broken"),
+        ]
+    )
+
+
+def _tiles(tiles: Sequence[tuple[int, str, str]]) -> list[tuple[str, str, str]]:
     return [
         (f"{number:,}".replace(",", "\N{NARROW NO-BREAK SPACE}"), word, kind) for number, word, kind in tiles if number
     ]
@@ -265,4 +325,9 @@ def _failures(row: pd.Series[Any], finished: FinishedCell) -> list[Missing]:
     errors = counted.loc[counted["status"] != "ok", "error"].fillna("no reason is stored")
     cells = f"{row['label']} on {setting_of(row)}"
     reasons = errors.map(printable_line).value_counts()
-    return [Missing("failed", cells, int(count), str(reason)) for reason, count in reasons.head(20).items()]
+    failed = [Missing("failed", cells, int(count), str(reason)) for reason, count in reasons.head(REASONS).items()]
+    rest = reasons.iloc[REASONS:]
+    if len(rest):
+        other = f"{len(rest)} further reasons; the page of the cell has every sample"
+        failed.append(Missing("failed", cells, int(rest.sum()), other))
+    return failed

@@ -6,7 +6,7 @@ Documents lie in shards: script files that a page opened from the disk can load,
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -95,14 +95,33 @@ def write_samples(finished: FinishedCell, run: Path, folder: Path, data: str) ->
         _row(index, sample, totals.get((sample["prompt"], sample["repetition"])), [row.get(name) for name in names])
         for index, (sample, row) in enumerate(zip(samples, scores, strict=True))
     ]
+    made = documents(finished, samples, scores, (run, folder, data))
+    return write_table((*COLUMNS, *((printable_line(name), "score") for name in names)), rows, made, folder, data)
+
+
+def write_table(
+    columns: Sequence[tuple[str, str]],
+    rows: list[list[Any]],
+    documents: Iterable[dict[str, Any]],
+    folder: Path,
+    data: str,
+) -> Table:
+    """Write the documents of outputs, and return what their page holds of them.
+
+    Args:
+        columns: headings, with a description each; a column without a value is left out.
+        rows: the number of the output, then a value a column.
+        documents: one a row.
+        folder: of the pages.
+        data: of the shards, below ``folder``.
+    """
     writer = _Shards(folder / data)
     pictures: list[tuple[str, str]] = []
-    for document in documents(finished, samples, scores, (run, folder, data)):
+    for document in documents:
         writer.add(document)
         if "picture" in document and len(pictures) < PICTURES:
             pictures.append((document["picture"], document["prompt"]))
     inline = writer.close()
-    columns = (*COLUMNS, *((printable_line(name), "score") for name in names))
     filled = [i for i in range(len(columns)) if i == 0 or any(row[i + 1] not in (None, "") for row in rows)]
     rows = [[row[0], *(row[i + 1] for i in filled)] for row in rows]
     table = Table(tuple(columns[i] for i in filled), rows, inline, writer.starts, pictures)
@@ -145,12 +164,14 @@ def documents(
     steps = finished.cell.steps[~finished.cell.steps["warmup"].astype(bool)]
     rows_of = steps.groupby(["prompt", "repetition"], sort=False).indices
     columns = {name: steps[name].to_numpy() for name in COUNTS}
+    heard = (places[0] / "conditions" / baseline).is_dir()
     columns |= {name: steps[f"{name}_ns"].to_numpy() // 1000 for name in TIMES}
     for sample, score in zip(samples, scores, strict=True):
         index = rows_of.get((sample["prompt"], sample["repetition"]), np.zeros(0, dtype=int))
         numbers = {name: values[index].tolist() for name, values in columns.items()}
         document = _texts(sample) | _tokens(sample, numbers) | media_of(dict(sample), *places)
-        document |= sound_of(sound_file(places[0], baseline, str(sample["prompt"])), *places)
+        if heard:
+            document |= sound_of(sound_file(places[0], baseline, str(sample["prompt"])), *places)
         document["steps"] = {name: _folded(values) for name, values in numbers.items()}
         document["count"] = len(index)
         document["scores"] = {printable_line(name): value for name, value in score.items()}

@@ -15,6 +15,7 @@ from pathlib import Path
 from urllib.parse import parse_qs, quote, unquote, urlencode, urlsplit
 
 from harness.errors import StoreError, StrideError
+from harness.record.request_store import RequestStore
 from harness.record.store import Store
 from reports.html import assets, page
 from reports.html.run_facts import RunFacts
@@ -87,10 +88,13 @@ class Library:
     def state(self, names: tuple[str, ...]) -> str:
         """Changes when a run of these has a new cell or decode; "" when all are finished."""
         stores = self._stores(names)
-        if all(len(store.cells()) == len(store.manifest["cells"]) for store in stores):
+        counts = [_finished(store) for store in stores]
+        if all(finished == planned for finished, planned in counts):
             return ""
-        counts = [[len(store.cells()), sum(1 for _ in store.path.glob("records/*/*.json"))] for store in stores]
-        return ",".join(f"{sealed}+{records}" for sealed, records in counts)
+        outputs = [
+            sum(1 for kind in ("records", "requests") for _ in store.path.glob(f"{kind}/*/*.json")) for store in stores
+        ]
+        return ",".join(f"{finished}+{stored}" for (finished, _), stored in zip(counts, outputs, strict=True))
 
     def _stores(self, names: tuple[str, ...]) -> list[Store]:
         runs = self.runs()
@@ -129,7 +133,16 @@ def _entry(name: str, path: Path) -> Entry:
     except StrideError as error:
         return Entry(name, "", "", 0, 0, str(error))
     facts = RunFacts.of(store)
-    return Entry(name, facts.name, facts.created, len(store.cells()), len(store.manifest["cells"]))
+    return Entry(name, facts.name, facts.created, *_finished(store))
+
+
+def _finished(store: Store) -> tuple[int, int]:
+    """How many cells are finished, and how many will be; an engine's cell is finished when it is judged."""
+    engines = RequestStore.of(store.path, store.manifest)
+    cells = store.manifest["cells"]
+    runnable = [name for name, cell in cells.items() if cell.get("status") != "skipped" or store.sealed(name)]
+    judged = sum("verdict" in engines.meta(name) for name in engines.cells())
+    return len(store.cells()) + judged, len(runnable) + len(engines.planned)
 
 
 class Handler(SimpleHTTPRequestHandler):

@@ -89,6 +89,12 @@ def figure_of(value: Any, digits: int = 2) -> str:
     return signed(number(value, digits))
 
 
+def e_value(log_e: float) -> str:
+    """An e-value from its natural logarithm: a number where it is short, else a power of ten."""
+    tens = log_e / math.log(10)
+    return signed(f"{math.exp(log_e):.2g}" if abs(tens) < 4 else f"1e{tens:+.0f}")
+
+
 def plain_list(values: Iterable[Any], digits: int | None = None) -> list[Any]:
     """Numbers as JSON values, rounded; None for those that are missing."""
     out = [None if value is None or value != value else float(value) for value in values]

@@ -36,6 +36,7 @@ class FakeStore:
     sealed_cells: dict[str, FakeCell] = field(default_factory=dict)
     records: dict[str, list[Record]] = field(default_factory=dict)
     path: Path = Path("fake-run")
+    address: str = "fake-run"
 
     def cells(self) -> list[str]:
         """All sealed cells."""

@@ -11,6 +11,8 @@ import numpy as np
 
 from harness.record.columns import Record
 from harness.record.outputs import Mesh, Output, Picture
+from harness.record.request_store import RequestStore
+from harness.record.requests import Request
 from harness.record.store import Store
 from tests.support.fake_store import GREEDY, FakeStore, empty, meta, record, step, suite
 
@@ -78,6 +80,56 @@ def with_outputs(folder: Path) -> Store:
     store.write("heard", fake.records["heard"][0])
     store.seal("heard", fake.sealed_cells["heard"].meta)
     return store
+
+
+def with_engines(folder: Path, text: str = "", sealed: bool = True) -> Store:
+    """A plain decode and one with drafts of an engine, at T = 1; every free text is ``text`` where it is given.
+
+    Args:
+        sealed: whether the cell with drafts is finished.
+    """
+    fake = empty()
+    facts: dict[str, Any] = {
+        **{"engine": "table", "serve": text, "way": text, "backbone": text or "tabular", "dtype": "fp64"},
+        **{"options": {text: text} if text else {}, "task": text or "tabular", "task_params": {}, "max_new_tokens": 8},
+        **{"ignore_eos": True, "seed": 0, "concurrency": 1, "rate": 0.0, "load": "1", "expected": 3},
+        "sampling": {**GREEDY, "temperature": 1.0},
+    }
+    plain, drafts = f"plain {text}".strip(), f"drafts {text}".strip()
+    cells = {
+        "plain": {**facts, "cell": "plain", "label": plain, "plain": "", "role": "plain"},
+        "drafts": {**facts, "cell": "drafts", "label": drafts, "plain": plain, "role": "speculative"},
+    }
+    if text:
+        fake.manifest["suite"] = {"name": text}
+    store = Store.create(folder, {**fake.manifest, "engines": cells})
+    requests = RequestStore.of(store.path, store.manifest)
+    for name, one in (("plain", 10), ("drafts", 5)):
+        for number in range(3):
+            requests.write(name, _request(f"p{number}{text}", number, one, text, drafted=name == "drafts"))
+        if name == "plain" or sealed:
+            audit = {"verdict": "not refuted", "log_e": 0.4, "tokens": 16, "visible_tv": 0.2, "best": text or "p^0.9"}
+            verdict = {"verdict": "not refuted", "audit": audit, "broken_identities": [text] if text else []}
+            if name == "drafts":
+                verdict |= {"same": 0.5, "pairs": 2, "plain_audit": audit}
+                verdict["differences"] = [{"prompt": text or "p1", "at": 3, "margin": -0.5}]
+            requests.seal(name, {"told": {text or "version": text or "1"}, "verdict": verdict})
+    return store
+
+
+def _request(prompt: str, number: int, ms: int, text: str, drafted: bool) -> Request:
+    start, arrivals = number * 100_000_000, tuple(ms * 1_000_000 * i for i in range(1, 5))
+    good = Request(
+        **{"prompt": prompt, "repetition": 0, "warmup": False, "status": "ok", "category": text, "seed": number},
+        **{"prompt_tokens": 5, "tokens": (1, 2) * 4, "text": text or f"answer {number}", "output_tokens": 8},
+        **{"finish": text or "length", "sent_ns": start, "ended_ns": start + arrivals[-1], "arrivals_ns": arrivals},
+        chunk_tokens=(2, 2, 2, 2),
+    )
+    if number == 2:
+        lost = {"text": None, "tokens": None, "output_tokens": None, "arrivals_ns": None, "chunk_tokens": None}
+        return replace(good, status="failed", fault="timeout", error=text or "no answer within 1 s", **lost)  # type: ignore[arg-type]
+    counts = {"draft_steps": 4, "drafted": 8, "accepted": 4, "histogram": (0, 4), "target_passes": 4}
+    return replace(good, **counts) if drafted else good  # type: ignore[arg-type]
 
 
 def hostile(folder: Path) -> Store:

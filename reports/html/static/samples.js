@@ -98,12 +98,14 @@ class Samples {
     this.ribbon.show(sample);
     const steps = document.getElementById("steps");
     steps.replaceChildren();
-    this.ribbon.table(steps);
+    document.getElementById("steps-box").hidden = sample.count === 0;
+    if (sample.count > 0) this.ribbon.table(steps);
     this.section.scrollIntoView({ block: "start" });
     this.section.focus({ preventScroll: true });
   }
 
   static facts(sample) {
+    if (sample.facts) return sample.facts.join(" · ");
     const facts = [`repetition ${sample.repetition}`, sample.category, `${sample.promptTokens} prompt tokens`];
     facts.push(`prefill ${(sample.prefill / 1000).toFixed(1)} ms`);
     for (const [name, value] of Object.entries(sample.scores)) facts.push(`${name} ${value ?? "–"}`);
@@ -112,6 +114,7 @@ class Samples {
 
   static remark(sample) {
     if (sample.status !== "ok") return `Failed: ${sample.error || "no reason is stored"}`;
+    if (sample.remark !== undefined) return sample.remark;
     if (sample.kinds === null) return "Positions were filled in any order, so that no token has one origin.";
     return sample.pieces ? "" : "Ids of tokens: the run holds no text of single tokens.";
   }

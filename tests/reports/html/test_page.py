@@ -6,8 +6,7 @@ import json
 import re
 import sys
 import tarfile
-from dataclasses import dataclass, field, replace
-from html.parser import HTMLParser
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,6 +20,7 @@ from reports.html.cell_facts import link_of
 from tests.support import page_runs
 from tests.support.cli import refused, stride
 from tests.support.fake_store import FakeStore, empty, meta, record, step
+from tests.support.parsed_page import parsed
 
 
 @pytest.fixture(autouse=True)
@@ -31,40 +31,6 @@ def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
 
 OWN = ("../", "assets/", "#", "data:,", "index.html")
 """How addresses of the page's own files begin."""
-
-
-@dataclass
-class Parsed(HTMLParser):
-    """Elements with their attributes, the texts of JSON elements, and the text of the page."""
-
-    elements: list[tuple[str, dict[str, str | None]]] = field(default_factory=list)
-    scripts: list[str] = field(default_factory=list)
-    text: str = ""
-    inside: str = ""
-
-    def __post_init__(self) -> None:
-        super().__init__()
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.elements.append((tag, dict(attrs)))
-        self.inside = tag
-        if tag == "script":
-            self.scripts.append("")
-
-    def handle_endtag(self, tag: str) -> None:
-        self.inside = ""
-
-    def handle_data(self, data: str) -> None:
-        if self.inside == "script":
-            self.scripts[-1] += data
-        else:
-            self.text += data
-
-
-def parsed(file: Path) -> Parsed:
-    out = Parsed()
-    out.feed(file.read_text(encoding="utf-8"))
-    return out
 
 
 def cell_pages(folder: Path) -> dict[str, Path]:
@@ -199,6 +165,36 @@ def test_failures_are_counted_by_reason(tmp_path: Path) -> None:
     fake = empty().add(meta("ar", role="baseline", expected=20), failed)
     page.write([page_runs.stored(fake, tmp_path / "run")], tmp_path / "out")
     assert re.search(r"failed\s*10\s*reason 0", parsed(tmp_path / "out" / "index.html").text)
+
+
+@pytest.mark.slow
+def test_ten_thousand_failures_are_a_short_table_and_all_have_a_row(tmp_path: Path) -> None:
+    failed = [record(f"p{i}", [], status="failed", error=f"reason {i}") for i in range(10_000)]
+    fake = empty().add(meta("ar", role="baseline", expected=10_000), failed)
+    text = parsed(page.write([fake], tmp_path / "out")).text  # type: ignore[list-item]  # it has what a page reads
+    assert len(re.findall(r"failed\s*1\s*reason \d", text)) == 20
+    assert re.search(r"9980\s*9980 further reasons", text)
+    rows = (tmp_path / "out/data/ar/rows.js").read_text(encoding="utf-8")
+    assert len(json.loads(rows.removeprefix("strideRows(").rstrip().removesuffix(");"))) == 10_000
+    assert (tmp_path / "out/cells/ar.html").stat().st_size < 100_000
+
+
+def test_an_output_whose_file_is_gone_says_so(tmp_path: Path) -> None:
+    store = page_runs.with_outputs(tmp_path / "run")
+    for file in (tmp_path / "run").rglob("*.png"):
+        file.unlink()
+    page.write([store], tmp_path / "out")
+    data = next(json.loads(t) for t in parsed(cell_pages(tmp_path / "out")["pictures"]).scripts if "documents" in t)
+    assert "png" in data["documents"][0]["lost"]
+
+
+def test_runs_of_unlike_suites_share_a_page(tmp_path: Path) -> None:
+    texts = page_runs.stored(empty().add(meta("ar", role="baseline"), five()), tmp_path / "texts")
+    media = page_runs.with_outputs(tmp_path / "media")
+    engines = page_runs.with_engines(tmp_path / "engines")
+    index = parsed(page.write([texts, media, engines], tmp_path / "out"))
+    modalities = {a["data-modality"] for tag, a in index.elements if tag == "tr" and "data-modality" in a}
+    assert modalities == {"text", "image", "mesh", "speech"} and "engines/3-drafts.html" in str(index.elements)
 
 
 def test_a_prompt_of_a_megabyte_lies_in_a_shard(tmp_path: Path) -> None:

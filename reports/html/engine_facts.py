@@ -1,0 +1,214 @@
+"""What the page of an engine's cell says in words and numbers: verdict, engine, setting, measures."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+
+from harness.errors import printable_line
+from harness.record.request_store import EngineCell
+from reports.engines import COLUMNS, SETTING, notes_of, text_of
+from reports.html.text import e_value, figure_of, signed
+from reports.text_table import number
+
+WORDS = {
+    "same tokens": ("exact", "Every output has the tokens of the plain decode with the same seed."),
+    "not refuted": ("approximate", "The audit bet against the tokens, and they refute nothing."),
+    "near ties": (
+        "approximate",
+        "Some outputs differ from the plain decode's. Where they first differ, the reference's two logits are so close "
+        "that rounding decides.",
+    ),
+    "as its plain decode again": (
+        "approximate",
+        "Some outputs differ from the plain decode's, and no more of them than the plain decode changes when it is "
+        "made again in another order.",
+    ),
+    "differs": ("broken", "Some outputs differ from the plain decode's, and rounding does not explain each of them."),
+    "broken": (
+        "broken",
+        "The audit refutes the tokens, and has nothing against the plain decode: drafts change the distribution.",
+    ),
+    "refuted": ("broken", "The audit refutes the tokens. There is no plain decode to tell the engine from its drafts."),
+    "other arithmetic": (
+        "unverified",
+        "The audit refutes these tokens and those of the plain decode: the engine computes another distribution than "
+        "the backbone. That says nothing about its drafts.",
+    ),
+    "other weights or arithmetic": (
+        "unverified",
+        "The audit refutes the tokens of the plain decode: the engine computes another distribution than the backbone.",
+    ),
+    "inconclusive": ("unverified", "There are too few tokens, or the plain decode is in doubt too."),
+    "unverified": ("unverified", "Nothing could be compared: the engine tells no ids, or there was no reference."),
+    "synthetic acceptance": ("unverified", "The server accepts drafts by chance, so its tokens are not looked at."),
+}
+"""Verdicts of an engine: the colour, and what the word means."""
+PLAIN = "A plain greedy decode. Decodes with drafts are compared with it."
+HELP = {
+    "tokens_per_second": "output tokens over the wall time from the first sending to the last answer",
+    "speedup": "tokens/s over those of its plain decode at the same setting and load",
+    "length_per_draft_pooled": "1 + accepted / passes with a draft, over all requests",
+    "length_per_pass_pooled": "output tokens / passes of the target, over all requests",
+    "length_per_draft_mean": "the mean of the requests' own lengths a draft",
+    "length_per_pass_mean": "the mean of the requests' own lengths a pass",
+    "told_length_mean": "the mean acceptance length in the engine's own words",
+    "acceptance": "accepted over drafted tokens",
+    "ttft": "from sending a request to the first part of its output",
+    "tpot": "from the first to the last part of an output, over the tokens after the first part",
+    "itl": "between two parts of an output; a part may hold several tokens",
+    "goodput": "requests a second that kept the suite's objective",
+    "same": "share of outputs that equal the plain decode's with the same seed",
+    "floor": "share of outputs in which the plain decode, made again in another order, equals itself",
+    "audit": "evidence against tokens drawn from the backbone's distribution; in brackets the bias that it would see",
+    "load": "requests under way at once, or requests a second",
+    "samples": "requests that were answered, and that failed",
+}
+"""What the columns of the engines' tables mean."""
+TILES = ("tokens_per_second", "speedup", "length_per_draft_pooled", "length_per_pass_pooled", "ttft", "tpot", "audit")
+DIFFERENCES = 20
+"""First differences that a page lists."""
+
+
+@dataclass(frozen=True)
+class EngineFacts:
+    """A cell of an engine in words.
+
+    Args:
+        label: of the engine in the suite.
+        setting: backbone, temperature, task, budget and load in words.
+        verdict, kind, meaning: the word, its colour, and what it means.
+        evidence: what the verdict rests on.
+        engine: which it is, and what it says of itself.
+        settings: of the cell.
+        tiles: title and text of the main measures.
+        measures: title, text and meaning of all.
+        differences: prompt, position and margin of the first tokens that differ from the plain decode's.
+        notes: what makes the figures doubtful.
+    """
+
+    label: str
+    setting: str
+    verdict: str
+    kind: str
+    meaning: str
+    evidence: tuple[tuple[str, str], ...]
+    engine: tuple[tuple[str, str], ...]
+    settings: tuple[tuple[str, str], ...]
+    tiles: tuple[tuple[str, str], ...]
+    measures: tuple[tuple[str, str, str], ...]
+    differences: tuple[tuple[str, str, str], ...]
+    notes: tuple[str, ...]
+
+
+def engine_facts(row: pd.Series[Any], cell: EngineCell, paired: str) -> EngineFacts:
+    """Return the facts of a finished cell.
+
+    Args:
+        row: of `reports.engines.summarise`.
+        cell: with its requests.
+        paired: the speed-up over requests that the plain decode has too, with its interval; "": there is none.
+    """
+    meta, verdict = cell.meta, cell.meta.get("verdict")
+    word = str((verdict or {}).get("verdict") or "")
+    kind, meaning = WORDS.get(word, ("unverified", PLAIN if verdict is not None else "The run has not judged it yet."))
+    shown = {column: text_of(row, column) for column in COLUMNS if column.key not in ("label", "verdict", "load")}
+    titles = {column.key: (column.title, signed(text)) for column, text in shown.items() if text != "-"}
+    measures = [(title, text, HELP.get(key, "")) for key, (title, text) in titles.items()]
+    if paired:
+        measures.append(("x plain, paired", paired, "plain seconds a token over this cell's, over the same requests"))
+    differences = (verdict or {}).get("differences") or []
+    return EngineFacts(
+        label=printable_line(str(row["label"])),
+        setting=setting_of(row),
+        verdict=word,
+        kind=kind,
+        meaning=meaning,
+        evidence=_texts(_evidence(verdict or {})),
+        engine=_texts(_engine(meta)),
+        settings=_texts((name, _value(meta.get(name))) for name in (*_SETTINGS, "cell")),
+        tiles=tuple(titles[key] for key in TILES if key in titles),
+        measures=tuple(measures),
+        differences=tuple(
+            (printable_line(str(one["prompt"])), str(one["at"]), figure_of(one["margin"], 3))
+            for one in differences[:DIFFERENCES]
+        ),
+        notes=tuple(printable_line(note) for note in notes_of(cell.requests, meta, verdict or {})),
+    )
+
+
+_SETTINGS = (*(name for name in SETTING if name not in ("top_k", "top_p", "temperature")), "dtype", "sampling")
+_SETTINGS += ("task_params", "ignore_eos", "seed")
+
+
+def setting_of(row: pd.Series[Any]) -> str:
+    """The setting of a cell in words."""
+    cut = (f", top-k {row['top_k']}" if row["top_k"] else "") + (
+        f", top-p {row['top_p']:g}" if row["top_p"] != 1 else ""
+    )
+    return printable_line(
+        f"{row['backbone']}, T = {row['temperature']:g}{cut}, {row['task']}, {row['max_new_tokens']} tokens, "
+        f"{load_of(row)}"
+    )
+
+
+def load_of(row: pd.Series[Any]) -> str:
+    """The load in words."""
+    if row["rate"]:
+        return f"{row['rate']:g} requests a second"
+    return "one request at a time" if row["concurrency"] == 1 else f"{row['concurrency']} requests at once"
+
+
+def _evidence(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    if (same := verdict.get("same")) is not None:
+        yield "same as the plain decode", f"{same:.1%} of {verdict.get('pairs')} outputs"
+    if (floor := verdict.get("floor")) is not None:
+        yield "the plain decode made again", f"{floor:.1%} of its outputs are the same"
+    for key, title in (("audit", "e-value of the audit"), ("plain_audit", "e-value of the plain decode")):
+        if audit := verdict.get(key):
+            yield title, _e_value(audit)
+    if audit := verdict.get("audit"):
+        yield "audited tokens", figure_of(audit.get("tokens"), 0)
+        yield "strongest bet", str(audit.get("best") or "")
+        yield "bias that 9 of 10 audits refute", figure_of(audit.get("visible_tv"), 3)
+    for line in verdict.get("broken_identities") or []:
+        yield "contradiction", str(line)
+
+
+def _e_value(audit: Mapping[str, Any]) -> str:
+    threshold = audit.get("threshold")
+    refutes = f"; {threshold:g} refutes" if threshold else ""
+    return e_value(float(audit["log_e"])) + refutes
+
+
+def _engine(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    yield "engine", str(meta.get("engine") or "")
+    yield "drafts", _drafts(meta)
+    for key, title in (("serve", "started server"), ("way", "way of drafting")):
+        yield title, str(meta.get(key) or "")
+    for name, value in (meta.get("options") or {}).items():
+        yield f"option {name}", _value(value)
+    for name, value in (meta.get("told") or {}).items():
+        yield f"told: {name}", _value(value)
+    for name, value in ((meta.get("counters") or {}).get("growth") or {}).items():
+        yield f"counter {name}", number(value, 0)
+
+
+def _drafts(meta: Mapping[str, Any]) -> str:
+    if meta.get("role") == "speculative":
+        return f"yes; the plain decode is {meta.get('plain')}"
+    return "none: this is the plain decode" + (", made again in another order" if meta.get("role") == "floor" else "")
+
+
+def _value(item: Any) -> str:
+    if item is None or item == {} or item == "":
+        return ""
+    return item if isinstance(item, str) else json.dumps(item, ensure_ascii=False)
+
+
+def _texts(pairs: Iterator[tuple[str, str]] | Any) -> tuple[tuple[str, str], ...]:
+    return tuple((printable_line(str(name)), printable_line(text)) for name, text in pairs if text)

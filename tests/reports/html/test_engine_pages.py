@@ -1,0 +1,105 @@
+"""The pages of engines: their tables, the page of a cell with its requests, and texts that stay text."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from reports.html import page
+from reports.html.engine_facts import HELP, WORDS
+from reports.html.server import Library
+from tests.support import page_runs
+from tests.support.parsed_page import parsed
+
+
+@pytest.fixture(autouse=True)
+def without_plotly(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.html.assets.write", lambda folder: None)
+
+
+@pytest.fixture()
+def made(tmp_path: Path) -> Path:
+    page.write([page_runs.with_engines(tmp_path / "run")], tmp_path / "out")
+    return tmp_path / "out"
+
+
+def test_the_table_of_engines_opens_their_pages(made: Path) -> None:
+    index = parsed(made / "index.html")
+    links = {attributes.get("href") for tag, attributes in index.elements if tag == "a"}
+    assert {"engines/plain.html", "engines/drafts.html"} <= links
+    assert re.search(r"2\s+cells of engines", index.text) and re.search(r"4\s+requests", index.text)
+    assert re.search(r"2\s+failed requests", index.text)
+    assert "No cell is finished yet" not in index.text
+
+
+def test_the_page_of_a_cell_says_verdict_acceptance_and_latencies(made: Path) -> None:
+    text = parsed(made / "engines" / "drafts.html").text
+    for words in (
+        WORDS["not refuted"][1],
+        "its plain decode",
+        "one request at a time",
+        "1 x timeout: no answer within 1 s",
+        "50.0% of 2 outputs",
+        "Acceptance by position",
+        "Time to the first token",
+        "Requests in time",
+    ):
+        assert words in text, words
+    assert re.search(r"length a draft\s*2.00\s*1 \+ accepted", text)
+    assert re.search(r"x plain, paired\s*2.00 \(n=2\)", text)  # 40 ms against 20 ms, twice
+
+
+def test_a_plain_decode_has_no_acceptance(made: Path) -> None:
+    text = parsed(made / "engines" / "plain.html").text
+    assert "none: this is the plain decode" in text and "Acceptance by position" not in text
+
+
+def test_every_request_has_a_row_and_a_document(made: Path) -> None:
+    blocks = [json.loads(text) for text in parsed(made / "engines" / "drafts.html").scripts if text]
+    data = next(block for block in blocks if "documents" in block)
+    assert data["count"] == 3 and [document["text"] for document in data["documents"]] == ["answer 0", "answer 1", ""]
+    row = dict(zip(data["names"], data["rows"][0][1:], strict=True))
+    assert row == {
+        **{"prompt": "p0", "repetition": 0, "status": "ok", "tokens": 8, "TTFT ms": 5.0, "TPOT ms": 2.5},
+        **{"seconds": 0.02, "drafted": 8, "accepted": 4, "length a draft": 2.0, "length a pass": 2.0},
+        **{"finish": "length", "output": "answer 0"},
+    }
+    assert data["rows"][2][3] == "timeout" and data["documents"][2]["error"] == "no answer within 1 s"
+
+
+def test_no_text_of_an_engine_becomes_an_element_or_attribute(tmp_path: Path) -> None:
+    page.write([page_runs.with_engines(tmp_path / "run", page_runs.PAYLOAD)], tmp_path / "out")
+    for file in (tmp_path / "out" / "index.html", tmp_path / "out" / "engines" / "drafts.html"):
+        out, source = parsed(file), file.read_text(encoding="utf-8")
+        assert not {"\x1b", "\x00", "\u202e"} & set(source)
+        assert "stride-attack" in out.text and "49%" not in source
+        for tag, attributes in out.elements:
+            assert tag != "stride-attack" and not [name for name in attributes if name.startswith("on")]
+        for body in filter(None, out.scripts):
+            assert json.loads(body)
+
+
+def test_an_unfinished_cell_is_named_and_its_run_goes_on(tmp_path: Path) -> None:
+    store = page_runs.with_engines(tmp_path / "run", sealed=False)
+    text = parsed(page.write([store], tmp_path / "out")).text
+    assert "not finished: drafts" in text and not (tmp_path / "out" / "engines" / "drafts.html").exists()
+    library = Library(tmp_path, tmp_path / "site")
+    entry = next(one for one in library.entries() if one.name == "run")
+    assert (entry.finished, entry.cells) == (1, 2) and library.state(("run",)) == "1+3"
+
+
+def test_a_finished_run_of_engines_does_not_go_on(tmp_path: Path) -> None:
+    page_runs.with_engines(tmp_path / "run")
+    assert Library(tmp_path, tmp_path / "site").state(("run",)) == ""
+
+
+def test_every_verdict_and_column_of_an_engine_is_explained() -> None:
+    from reports.engines import COLUMNS
+
+    assert {column.key for column in COLUMNS} - {"label", "verdict"} == set(HELP)
+    source = Path("harness/run/serving/verdict.py").read_text(encoding="utf-8")
+    said = set(re.findall(r'return (?:str\()?"([a-z ]+)"|else "([a-z ]+)"|"verdict": "([a-z ]+)"', source))
+    assert {word for words in said for word in words if word} <= set(WORDS)
