@@ -71,14 +71,20 @@ def show(console: Console, pairs: list[dict[str, Any]]) -> None:
 
 def _show_commands(pairs: list[dict[str, Any]]) -> None:
     """Print each command once, with the pairs that need it."""
-    needing: dict[str, list[str]] = {}
+    needing: dict[str, list[dict[str, Any]]] = {}
     for row in pairs:
         if row["command"]:
-            needing.setdefault(row["command"], []).append(f"{row['name']} on {row['backbone']}")
-    for command, names in needing.items():
-        more = f" and {len(names) - 2} more" if len(names) > 2 else ""
-        click.echo(f"# {', '.join(names[:2])}{more}")
+            needing.setdefault(row["command"], []).append(row)
+    for command, rows in needing.items():
+        click.echo(f"# {_first([row['name'] for row in rows], 2)} on {_first([row['backbone'] for row in rows], 1)}")
         click.echo(_from_here(command).replace(" --out ", " \\\n    --out "))
+
+
+def _first(names: list[str], count: int) -> str:
+    """The first few distinct names, and how many more there are."""
+    distinct = list(dict.fromkeys(names))
+    more = len(distinct) - count
+    return ", ".join(distinct[:count]) + (f" and {more} more" if more > 0 else "")
 
 
 def _from_here(command: str) -> str:
