@@ -81,11 +81,15 @@ TRAINED = {
         *(f"cross-regression-l{a}-{b}-smollm2-135m" for a, b in ((0, 7), (0, 14), (0, 22), (8, 14), (8, 22))),
         *(f"cross-regression-l{a}-{b}-smollm2-135m" for a, b in ((8, 29), (15, 22), (15, 29), (23, 29))),
     ),
-    "heads": ("xspecmesh-cross", "xspecmesh-cross-full", "xspecmesh-cross-lora", "xspecmesh-mlp", "xspecmesh-mlp-lora"),
+    "heads": (
+        *("xspecmesh-cross", "xspecmesh-cross-full", "xspecmesh-cross-lora", "xspecmesh-mlp", "xspecmesh-mlp-lora"),
+        *("xspecmesh-furniture-cross", "xspecmesh-furniture-cross-lora"),
+        *("xspecmesh-furniture-mlp", "xspecmesh-furniture-mlp-lora"),
+    ),
     "samplers": ("mulo-2x", "mulo-2x-gan"),
     "backbone": (
         *("cllm-embedded-code", "code", "digits-l", "digits-s", "emoji-image", "emoji-image-8x8", "emoji-image-small"),
-        *("emoji-vq", "shapes-mesh", "shapes-mesh-truncated", "smollm2-drafter"),
+        *("emoji-vq", "furniture-mesh", "shapes-mesh", "shapes-mesh-truncated", "smollm2-drafter"),
         *("sudoku-ar", "sudoku-masked", "sudoku-masked-cosine", "sudoku-masked-log-linear"),
     ),
 }

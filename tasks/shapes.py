@@ -1,7 +1,7 @@
 """Rebuild a held-out shape as a mesh from points on its surface.
 
 Protocol: Chen et al. 2025 (XSpecMesh), sections 5.1 and 7.2: 200 test shapes of three levels, 20/40/40 %, Chamfer and
-Hausdorff distance from 1,024 points. The shapes are procedural, drawn from ranges that training never saw.
+Hausdorff distance from 1,024 points. The shapes are procedural, drawn from lengths that training never saw.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from harness.errors import UsageError
 from harness.record.outputs import Mesh, Output, as_mesh
 from harness.registry import TASKS
 from harness.synthetic import shapes
+from harness.synthetic.shape_data import DATA
 from tasks.metrics.mesh import METRICS, Distances, Protocol, Surface, distances, sample, scores
 
 LEVELS = (1, 2, 0, 2, 1)
@@ -41,6 +42,7 @@ class Shapes(Task):
         score_points: points of the distances; see `tasks.metrics.mesh.Protocol`.
         scale: scaling before the distances. Meshes come in the frame of their points, so the default is none.
         squared: whether distances are squared.
+        data: "shapes", or "furniture" with corners on a grid.
     """
 
     count: int = 200
@@ -49,8 +51,9 @@ class Shapes(Task):
     score_points: int = 1024
     scale: str = "none"
     squared: bool = False
+    data: str = "shapes"
 
-    source = "procedural shapes, harness.synthetic.shapes, split test"
+    source = "procedural shapes, harness.synthetic, split test"
     modality = "mesh"
     metrics = METRICS
     set_metrics = ("floor_chamfer", "retrieval_chamfer", "swapped_chamfer")
@@ -59,12 +62,14 @@ class Shapes(Task):
         """Check the parameters.
 
         Raises:
-            UsageError: a count is below one, or there is no such scale.
+            UsageError: a count is below one, or there is no such scale or data.
         """
         if self.count < 1 or self.points < 1:
             raise UsageError(
                 f"the task shapes was given count={self.count}, points={self.points}; both must be 1 or more"
             )
+        if self.data not in DATA:
+            raise UsageError(f"the task shapes was given data={self.data!r}; it has {', '.join(DATA)}")
         self.protocol()
 
     def protocol(self) -> Protocol:
@@ -76,7 +81,7 @@ class Shapes(Task):
 
         ``data`` has the vertices and faces of the reference, its kind and its number.
         """
-        return _prompts(self.count, self.seed, self.points)
+        return _prompts(self.count, self.seed, self.points, self.data)
 
     def score(self, prompt: Prompt, output: Output, tokens: Sequence[int]) -> dict[str, float]:
         """Return the distances to the reference and the defects of the mesh.
@@ -108,7 +113,7 @@ class Shapes(Task):
 
     def retrieved(self, prompt: Prompt) -> Distances:
         """Return the distances of the reference to the nearest training shape of a seeded pool."""
-        return nearest(sample(reference(prompt), self.protocol(), stream=1), self.protocol())
+        return nearest(sample(reference(prompt), self.protocol(), stream=1), self.protocol(), self.data)
 
     def _distances(self, mesh: Mesh, prompt: Prompt) -> Distances:
         goal = sample(reference(prompt), self.protocol(), stream=1)
@@ -120,9 +125,9 @@ def reference(prompt: Prompt) -> Mesh:
     return Mesh(prompt.data["vertices"], prompt.data["faces"])
 
 
-def nearest(goal: Surface, protocol: Protocol) -> Distances:
-    """Return the distances of a surface to the nearest training shape; see ``COARSE``."""
-    pool, coarse = _pool(protocol)
+def nearest(goal: Surface, protocol: Protocol, data: str = "shapes") -> Distances:
+    """Return the distances of a surface to the nearest training shape of some data; see ``COARSE``."""
+    pool, coarse = _pool(protocol, data)
     few = goal.points[:COARSE].astype(np.float32)
     squares = (few**2).sum(1)[:, None] + (coarse**2).sum(1) - 2 * few @ coarse.T
     squares = squares.reshape(len(few), len(pool), -1).clip(0)  # [goal's points, shapes, points]
@@ -132,21 +137,21 @@ def nearest(goal: Surface, protocol: Protocol) -> Distances:
 
 
 @lru_cache(maxsize=2)
-def _pool(protocol: Protocol) -> tuple[list[Surface], npt.NDArray[np.float32]]:
+def _pool(protocol: Protocol, data: str = "shapes") -> tuple[list[Surface], npt.NDArray[np.float32]]:
     random = np.random.default_rng([protocol.seed, 1])
-    pool = [sample(shapes.shape(random, "train").mesh, protocol) for _ in range(POOL)]
+    pool = [sample(DATA[data](random, "train", None).mesh, protocol) for _ in range(POOL)]
     return pool, np.concatenate([surface.points[:COARSE] for surface in pool]).astype(np.float32)
 
 
 @lru_cache(maxsize=4)
-def _prompts(count: int, seed: int, points: int) -> tuple[Prompt, ...]:
+def _prompts(count: int, seed: int, points: int, data: str) -> tuple[Prompt, ...]:
     prompts = []
     for index in range(count):
         random = np.random.default_rng([seed, 0, index])
-        shape = shapes.shape(random, "test", LEVELS[index % len(LEVELS)])
-        data = {"vertices": shape.mesh.vertices, "faces": shape.mesh.faces, "kind": shape.category, "number": index}
+        shape = DATA[data](random, "test", LEVELS[index % len(LEVELS)])
+        facts = {"vertices": shape.mesh.vertices, "faces": shape.mesh.faces, "kind": shape.category, "number": index}
         condition = shapes.points(shape.mesh, points, random)
-        prompts.append(Prompt(f"shapes/{index}", None, None, condition, f"level-{shape.level}", data))
+        prompts.append(Prompt(f"shapes/{index}", None, None, condition, f"level-{shape.level}", facts))
     return tuple(prompts)
 
 

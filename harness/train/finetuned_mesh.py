@@ -28,6 +28,8 @@ LINEARS = r"layers\.\d+\.(qkv|out|cross_q|cross_kv|cross_out|mlp\.gate_up|mlp\.d
 class FinetunedMesh(nn.Module):
     """The model of a recipe's folder. Its encoder stays frozen, so that heads attend to the same latents.
 
+    So do the rows of coordinates that an encoder shares with the decoder.
+
     Raises:
         WeightsError: the folder holds no mesh model.
         UsageError: peft is needed and not installed.
@@ -41,6 +43,9 @@ class FinetunedMesh(nn.Module):
         self.tuning = tuning
         self.model: nn.Module = with_low_rank(base, tuning, LINEARS) if tuning.rank else base
         base.encoder.requires_grad_(False)
+        if base.sizes.shared_coordinates:
+            base.codes.blocks.requires_grad_(False)
+            base.codes.steps.requires_grad_(False)
 
     @property
     def _mesh(self) -> MeshModel:

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from harness.backbones.checkpoints.digests import of_file
 from harness.core import int8
 from harness.errors import UsageError
+from harness.train.muon import Muon
 
 CHECKPOINT = "checkpoint.pt"
 SAVE_EVERY_S = 120.0
@@ -191,7 +192,7 @@ class _State:
             torch.optim.AdamW(recipe.groups(model), lr=recipe.rate, betas=recipe.betas)
         ]
         if hidden := recipe.hidden(model):
-            self.optimisers.append(torch.optim.Muon(hidden, lr=recipe.muon, weight_decay=0.0))
+            self.optimisers.append(Muon(hidden, lr=recipe.muon))
         self.step = 0
         self.hours = 0.0
         self.curve: list[tuple[int, float]] = []

@@ -14,6 +14,7 @@ from harness.core.task import Prompt, Scored
 from harness.errors import ContractError, OutputError, UsageError
 from harness.record.outputs import Mesh
 from harness.registry import TASKS
+from harness.synthetic import furniture
 from harness.synthetic import shapes as world
 from tasks.point_clouds import PointClouds, read
 from tasks.shapes import Shapes, _pool, nearest, reference
@@ -204,3 +205,20 @@ def test_a_folder_without_shapes_is_named(tmp_path: Path) -> None:
 def test_a_prompt_of_another_task_has_no_reference() -> None:
     with pytest.raises(KeyError):
         reference(Prompt("x"))
+
+
+def test_furniture_has_prompts_and_a_pool_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tasks.shapes.POOL", 8)
+    task = Shapes(count=5, points=64, score_points=96, data="furniture")
+    prompts = task.prompts()
+    assert {prompt.data["kind"] for prompt in prompts} <= set(furniture.KINDS)
+    steps = (np.concatenate([reference(prompt).vertices for prompt in prompts]) + 1) * 64 - 0.5
+    np.testing.assert_allclose(steps % 2, 0, atol=1e-9)
+    protocol = task.protocol()
+    pool, _ = _pool(protocol, "furniture")
+    assert nearest(pool[3], protocol, "furniture").chamfer == 0 < nearest(pool[3], protocol).chamfer
+
+
+def test_unknown_data_is_refused() -> None:
+    with pytest.raises(UsageError, match="data='chairs'; it has shapes, furniture"):
+        Shapes(data="chairs")

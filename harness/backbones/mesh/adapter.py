@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, final
 
@@ -20,7 +21,6 @@ from harness.backbones.mesh.fused_weights import FusedWeights
 from harness.backbones.mesh.layers import Sizes
 from harness.backbones.mesh.model import MeshModel
 from harness.backbones.mesh.point_cloud import PointCloudAdapter
-from harness.backbones.mesh.point_encoder import PointEncoder
 from harness.backbones.slots import lora
 from harness.backbones.slots.cache import SlotCache
 from harness.core import int8
@@ -30,6 +30,9 @@ from harness.core.task import Prompt
 from harness.errors import WeightsError
 from harness.record.outputs import Mesh
 from harness.registry import BACKBONES
+
+Encoder = Callable[[Tensor], Tensor]
+"""From point clouds [B, n, 6] to latents [B, K, E]."""
 
 
 @BACKBONES.register("mesh")
@@ -45,7 +48,7 @@ class MeshBackbone(PointCloudAdapter):
     parameters = ("source",)
     advice = "name a preset such as embedded-mesh"
 
-    def __init__(self, identity: Identity, encoder: PointEncoder, decoder: FusedWeights) -> None:
+    def __init__(self, identity: Identity, encoder: Encoder, decoder: FusedWeights) -> None:
         super().__init__(identity)
         self._encoder, self._decoder = encoder, decoder
 
@@ -79,7 +82,9 @@ class MeshBackbone(PointCloudAdapter):
             width=width,
             condition=width,
         )
-        return cls(Identity(name, dtype, device, capabilities, fingerprint), model.encoder, decoder)
+        shared = model.codes.coordinates() if model.sizes.shared_coordinates else None
+        encoder = partial(model.encoder, coordinates=shared)
+        return cls(Identity(name, dtype, device, capabilities, fingerprint), encoder, decoder)
 
     @classmethod
     def meets(cls, params: Mapping[str, Any]) -> frozenset[Requirement]:
@@ -102,8 +107,7 @@ class MeshBackbone(PointCloudAdapter):
     @torch.inference_mode()
     def latents(self, points: Float[Tensor, "n 6"]) -> Float[Tensor, "K E"]:
         """What the decoder reads of a point cloud."""
-        out: Tensor = self._encoder(points[None])[0]
-        return out
+        return self._encoder(points[None])[0]
 
     def bind(self, points: Float[Tensor, "n 6"]) -> SlotCache:
         """An empty cache for these points."""

@@ -29,6 +29,8 @@ class Sizes:
         encoder_layers: of self-attention among the latents.
         context: the most tokens.
         window: number of last positions, its own included, whose entries a row attends to; 0: all.
+        shared_coordinates: whether the encoder adds to a point the decoder's rows of its quantised coordinates, which
+            are weighted by the normal.
     """
 
     width: int = 128
@@ -39,6 +41,7 @@ class Sizes:
     encoder_layers: int = 2
     context: int = 1024
     window: int = 0
+    shared_coordinates: bool = False
 
     @staticmethod
     def read(name: str, fields: Mapping[str, Any]) -> Sizes:
@@ -48,7 +51,8 @@ class Sizes:
             WeightsError: a field is missing, unknown or not a whole number.
         """
         names = set(Sizes.__dataclass_fields__)
-        if set(fields) != names or not all(isinstance(value, int) for value in fields.values()):
+        whole = all(isinstance(value, int) for value in fields.values())
+        if set(fields) | {"shared_coordinates"} != names or not whole:
             raise WeightsError(
                 f"{name}: the configuration of a mesh model gives {', '.join(sorted(names))} as whole numbers; found "
                 f"{dict(fields)}"

@@ -44,6 +44,10 @@ class Codes(nn.Module):
         sums = torch.cat([blocks + self.kinds[0], offsets + self.kinds[1], blocks + self.kinds[2], special])
         return sums + self.own
 
+    def coordinates(self) -> Float[Tensor, "3 S E"]:
+        """Rows of the steps of each axis: the sum of a block's row and of a step's within it."""
+        return (self.blocks[:, :, None] + self.steps[:, None]).flatten(1, 2)
+
     def places(self) -> Float[Tensor, "P E"]:
         """What is added to an offset for the block that it lies in; zeros for ``NOWHERE``."""
         return torch.cat([_grid(self.within), self.within.new_zeros(1, self.within.shape[2])])
@@ -114,12 +118,17 @@ class MeshModel(nn.Module):
         table = self.codes()
         return functional.linear(self.states(tokens, points, table), table)
 
+    def latents(self, points: Float[Tensor, "B n 6"]) -> Float[Tensor, "B K E"]:
+        """What the decoder reads of point clouds."""
+        latents: Tensor = self.encoder(points, self.codes.coordinates() if self.sizes.shared_coordinates else None)
+        return latents
+
     def states(
         self, tokens: Int[Tensor, "B N"], points: Float[Tensor, "B n 6"], table: Float[Tensor, "V E"]
     ) -> Float[Tensor, "B N E"]:
         """The rows that the table is multiplied with."""
         sizes, count = self.sizes, tokens.shape[1]
-        latents = self.encoder(points)
+        latents = self.latents(points)
         x = functional.embedding(tokens, table) + functional.embedding(
             _whereabouts(tokens, sizes.window), self.codes.places()
         )

@@ -37,12 +37,23 @@ class PointEncoder(nn.Module):
         self.mlp = Gated(sizes)
         self.layers = nn.ModuleList(_Mixer(sizes) for _ in range(sizes.encoder_layers))
         self.norm = norm(width)
+        self.coordinates = norm(width) if sizes.shared_coordinates else None
 
-    def forward(self, points: Float[Tensor, "B n 6"]) -> Float[Tensor, "B K E"]:
-        """Latents of each cloud; ``points`` are in fp32 for weights of any type."""
+    def forward(
+        self, points: Float[Tensor, "B n 6"], coordinates: Float[Tensor, "3 S E"] | None = None
+    ) -> Float[Tensor, "B K E"]:
+        """Latents of each cloud.
+
+        Args:
+            points: in fp32 for weights of any type.
+            coordinates: rows of the steps of each axis, for an encoder that shares them with the decoder.
+        """
         chosen = spread_out(points[..., :3], self.latents)
+        features = self.lift(waves(points).to(self.read_q.weight))
+        if self.coordinates is not None and coordinates is not None:
+            features = features + self.coordinates(facing_rows(points, coordinates))
         anchors = points.gather(1, chosen[..., None].expand(-1, -1, POINT))
-        features, x = (self.lift(waves(cloud).to(self.read_q.weight)) for cloud in (points, anchors))
+        x = features.gather(1, chosen[..., None].expand(-1, -1, features.shape[-1]))
         distances = torch.cdist(anchors[..., :3], points[..., :3]).square()
         bias = (-0.5 * self.narrow.exp()[:, None, None] * distances[:, None]).to(x)
         keys, values = (split_heads(part, self.heads) for part in self.read_kv(features).chunk(2, -1))
@@ -72,6 +83,18 @@ def waves(points: Float[Tensor, "... 6"]) -> Float[Tensor, "... F"]:
     rates = torch.pi * 2.0 ** torch.arange(OCTAVES, device=points.device)
     phase = (points[..., :3, None] * rates.to(points)).flatten(-2)
     return torch.cat([points, phase.sin(), phase.cos()], -1)
+
+
+def facing_rows(points: Float[Tensor, "B n 6"], coordinates: Float[Tensor, "3 S E"]) -> Float[Tensor, "B n E"]:
+    """Sum over the axes of the row of a point's step, weighted by how much its face looks along the axis.
+
+    On a face that looks along an axis, this is the row of the face's own coordinate, as tokens of its corners have it.
+    """
+    size = coordinates.shape[1]
+    steps = ((points[..., :3] + 1) / 2 * size - 0.5).round().long().clamp(0, size - 1)
+    weights = points[..., 3:].abs().to(coordinates)
+    rows = [weights[..., axis, None] * coordinates[axis][steps[..., axis]] for axis in range(3)]
+    return rows[0] + rows[1] + rows[2]
 
 
 class _Mixer(nn.Module):

@@ -33,6 +33,7 @@ from harness.train.backbones.jacobi_trajectories import (
 from harness.train.finetuned_text import FinetunedText, load_backbone
 from harness.train.finetuning import Tuning
 from harness.train.loop import Recipe
+from harness.train.precision import autocast
 from harness.train.teacher import Passage, Teacher
 
 
@@ -83,7 +84,7 @@ class TrainCllm(Recipe):
         count = len(model.trajectories)
         chosen = random.choice(count, size=min(self.together, count), replace=False)
         batch = packed([model.trajectories[int(index)] for index in chosen], random)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast():
             logits = model.tuned(batch.tokens, batch.places, batch.mask()).logits
             base = model.tuned.base(batch.tokens[:, : int(batch.is_text.sum(1).max())])
         terms = losses(logits.float(), batch, base.float())

@@ -15,6 +15,7 @@ from harness.registry import RECIPES
 from harness.synthetic import emoji
 from harness.train.backbones.emoji_vq_figures import figures
 from harness.train.loop import Recipe, round_to_bf16, save_bf16
+from harness.train.precision import autocast
 
 BATCH = {64: 12, 32: 16}
 KEEP = 0.99
@@ -83,11 +84,11 @@ def _error(
     model: VQ, pixels: Float[Tensor, "B 3 H W"], weight: Float[Tensor, "B h w"]
 ) -> tuple[Tensor, Float[Tensor, "B h w C"]]:
     """Absolute and squared error of the pixels with the commitment's; and the encodings."""
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast():
         spread = model.spread(pixels)
     # The nearest code is found in fp32: bf16 cannot tell close ones apart.
     codes = model.codebook[model.nearest(spread.detach())]
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast():
         painted = model.paint(spread + (codes - spread).detach())
     share = weight / weight.sum()
     off = (painted.float() - pixels).abs()

@@ -1,10 +1,10 @@
-"""The decoders of procedural shapes: `stride train backbone shapes-mesh`, `... shapes-mesh-truncated`."""
+"""Mesh decoders: `stride train backbone furniture-mesh`, `... shapes-mesh`, `... shapes-mesh-truncated`."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -16,13 +16,17 @@ from harness.backbones.mesh.adapter import read
 from harness.backbones.mesh.layers import Sizes
 from harness.backbones.mesh.model import MeshModel
 from harness.registry import RECIPES
-from harness.synthetic import shapes
+from harness.synthetic import furniture, shapes
+from harness.synthetic.shape_data import DATA
 from harness.train.backbones.cross_entropy import cross_entropy
 from harness.train.backbones.shapes_mesh_data import SKIP, Batch, batched, length, nats, sampled
 from harness.train.loop import Recipe, save_bf16
+from harness.train.precision import autocast
 
 EASY = (0.6, 0.3, 0.1)
 """Shares of the levels in the first third of the steps: short shapes teach sooner what all shapes have in common."""
+BOXES = 4
+"""Most plain boxes of a sequence."""
 TESTS = 64
 SAMPLED = 32
 
@@ -35,6 +39,8 @@ class ShapesMesh(Recipe):
         sizes: of the model. With a window, only pieces of that length are trained on.
         together: sequences of a pass, all of one level, which needs little padding.
         passes: of a step.
+        data: a name of `harness.synthetic.shape_data`.
+        plain: share of the steps, at the start, on plain boxes: they teach how points become corners.
         requires: a recipe whose weights the training starts from, if any.
     """
 
@@ -49,6 +55,8 @@ class ShapesMesh(Recipe):
     sizes: Sizes = field(default_factory=Sizes)
     together: int = 2
     passes: int = 2
+    data: str = "shapes"
+    plain: float = 0.0
     requires: tuple[str, ...] = ()
 
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
@@ -60,19 +68,24 @@ class ShapesMesh(Recipe):
     def loss(self, model: nn.Module, step: int, random: np.random.Generator) -> Tensor:
         assert isinstance(model, MeshModel)
         total, count = torch.zeros(()), 0
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast():
             table = model.codes()
             for _ in range(self.passes):
-                drawn = self._draw(random, EASY if step < self.steps // 3 else shapes.LEVELS)
+                drawn = self._draw(random, step)
                 counted = drawn.labels != SKIP
                 states = model.states(drawn.tokens, drawn.points, table)[counted]
                 total = total + cross_entropy(states, table, drawn.labels[counted])
                 count += len(states)
         return total / count
 
-    def _draw(self, random: np.random.Generator, levels: Sequence[float]) -> Batch:
-        level = int(random.choice(len(levels), p=levels))
-        drawn = [shapes.shape(random, "train", level) for _ in range(self.together)]
+    def _draw(self, random: np.random.Generator, step: int) -> Batch:
+        if step < self.plain * self.steps:
+            count = int(random.integers(1, BOXES + 1))
+            drawn = [furniture.boxes(random, count) for _ in range(self.together)]
+        else:
+            levels = EASY if step < self.steps // 3 else shapes.LEVELS
+            level = int(random.choice(len(levels), p=levels))
+            drawn = [DATA[self.data](random, "train", level) for _ in range(self.together)]
         return batched(drawn, random, self.sizes.window)
 
     def hidden(self, model: nn.Module) -> list[nn.Parameter]:
@@ -84,7 +97,7 @@ class ShapesMesh(Recipe):
     def evaluate(self, model: nn.Module) -> dict[str, float]:
         assert isinstance(model, MeshModel)
         random = np.random.default_rng(1)
-        tests = [shapes.shape(random, "test") for _ in range(TESTS)]
+        tests = [DATA[self.data](random, "test", None) for _ in range(TESTS)]
         bits = sum(nats(model, test, random) for test in tests) / sum(length(test) for test in tests) / math.log(2)
         return {"test_bits_per_token": bits, **sampled(model, tests[:SAMPLED], random)}
 
@@ -95,6 +108,18 @@ class ShapesMesh(Recipe):
 
 WHOLE = "shapes-mesh"
 RECIPES.register(WHOLE)(ShapesMesh())
+RECIPES.register("furniture-mesh")(
+    ShapesMesh(
+        summary="mesh decoder of procedural furniture on a grid, with an encoder that shares rows of coordinates",
+        source="harness.synthetic.furniture, procedural (Apache-2.0)",
+        sizes=Sizes(layers=8, shared_coordinates=True),
+        steps=3000,
+        together=6,
+        passes=1,
+        data="furniture",
+        plain=0.06,
+    )
+)
 RECIPES.register("shapes-mesh-truncated")(
     ShapesMesh(
         summary="the same, trained on in pieces with a context of 192 tokens: it loses what it began (000, 7.5)",

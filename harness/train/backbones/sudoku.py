@@ -29,6 +29,7 @@ from harness.core import int8
 from harness.registry import RECIPES
 from harness.synthetic import sudoku
 from harness.train.loop import Recipe, save_bf16
+from harness.train.precision import autocast
 
 END, MASK = "<|end|>", "<|mask|>"
 IDS = (END, *sudoku.DIGITS, sudoku.HIDDEN, sudoku.ASK, MASK)
@@ -205,7 +206,7 @@ def rows(random: np.random.Generator, count: int, held_out: bool) -> Int[Tensor,
 def logits_of(model: nn.Module, ids: Int[Tensor, "B N"], causal: bool) -> Float[Tensor, "B N V"]:
     """Logits, in which the mask has -inf. A masked model predicts the position of the row."""
     mask = None if causal else torch.zeros(1, 1, ids.shape[1], ids.shape[1])
-    with torch.autocast("cpu", torch.bfloat16, enabled=model.training):
+    with autocast(model.training):
         logits: Tensor = model(input_ids=ids, attention_mask=mask, use_cache=False).logits
     return logits.float().index_fill(-1, torch.tensor([IDS.index(MASK)]), float("-inf"))
 

@@ -19,6 +19,7 @@ from harness.registry import GENERAL_RECIPES, RECIPES
 from harness.train.gated_lora import GatedLora
 from harness.train.loop import Recipe, round_to_bf16
 from harness.train.passages import AnyPlan, Plan, passages_of
+from harness.train.precision import autocast
 from methods.training.adapters.controls import control
 from methods.training.adapters.denoising import Denoising
 from methods.training.adapters.recordings import Recordings, transcribed
@@ -76,7 +77,7 @@ class TrainAdapter(Recipe):
         assert isinstance(model, Denoising)
         total = torch.zeros(())
         for chosen in random.choice(len(model.train_on), size=self.batch, replace=False):
-            with torch.autocast("cpu", torch.bfloat16):
+            with autocast():
                 total = total + model.denoised(int(chosen), random)
         return total / self.batch
 

@@ -10,6 +10,7 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.nn import functional
 
+from harness.train.precision import autocast
 from methods.training.eagle.examples import Batch
 from methods.training.eagle.student import Student
 from methods.training.eagle.training_time_test import unroll
@@ -37,7 +38,7 @@ def round_losses(
         classify: weight of the soft cross-entropy.
     """
     net, embed = student.net, student.lessons.embed
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast():
         outputs = unroll(net, embed[batch.tokens], features, batch.visible, rounds)
         total = torch.zeros(())
         for i, out in enumerate(outputs):

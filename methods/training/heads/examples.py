@@ -15,6 +15,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from harness.train.ngram_control import NGram
+from harness.train.precision import autocast
 from harness.train.teacher import Passage, Teacher
 from methods.drafters.heads.layers import ConditionKV
 from methods.drafters.heads.net import Heads
@@ -92,8 +93,8 @@ def hits(heads: Heads, examples: Examples, condition: ConditionKV | None = None)
     """
     right = []
     for rows, after in zip(torch.split(examples.rows, CHUNK), torch.split(examples.after, CHUNK), strict=True):
-        with torch.autocast(heads.shared.device.type, torch.bfloat16):
-            logits = heads(rows.to(heads.shared.device), condition).float().cpu()
+        with autocast(device=heads.shared.device.type):
+            logits = heads(rows.to(heads.shared), condition).float().cpu()
         best = heads.ids.cpu()[logits.topk(min(BEST, logits.shape[2])).indices]
         right.append(best.transpose(0, 1) == after[:, :, None])
     return torch.cat(right)

@@ -20,6 +20,7 @@ from harness.registry import RECIPES
 from harness.train.finetuned_text import FinetunedText, load_backbone
 from harness.train.finetuning import Tuning
 from harness.train.passages import passages_of
+from harness.train.precision import autocast
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Heads
 from methods.training.heads.examples import examples
@@ -77,7 +78,7 @@ class TuneHeads(MedusaRecipe):
         assert isinstance(model, Joint)
         total = torch.zeros(())
         for number in random.choice(model.chosen, size=min(self.together, len(model.chosen)), replace=False):
-            with torch.autocast("cpu", torch.bfloat16):
+            with autocast():
                 losses = model.losses(int(number))
             total = total + losses.backbone + self.fixed * losses.heads
         return total / self.together

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from harness.train.loop import Recipe
 from harness.train.passages import AnyPlan, Plan, passages_of
+from harness.train.precision import autocast
 from methods.drafters.heads.config import Config
 from methods.drafters.heads.net import Heads
 from methods.training.heads.figures import figures, save
@@ -99,8 +100,8 @@ class TrainHeads(MedusaRecipe):
         assert isinstance(model, Training)
         device = model.heads.shared.device
         chosen = torch.from_numpy(random.integers(len(model.train_on.rows), size=self.batch))
-        with torch.autocast(device.type, torch.bfloat16):
-            logits = model.heads(model.train_on.rows[chosen].to(device))
+        with autocast(device=device.type):
+            logits = model.heads(model.train_on.rows[chosen].to(model.heads.shared))
         return head_losses(logits.float(), model.column[model.train_on.after[chosen]].to(device))
 
     def export(self, model: nn.Module, folder: Path) -> None:

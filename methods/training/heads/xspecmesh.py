@@ -27,6 +27,8 @@ from methods.training.heads.xspecmesh_passages import Meshes, Shapes
 
 BASE = "shapes-mesh"
 NAME = "embedded-mesh"
+FURNITURE = "furniture-mesh"
+"""Recipe and name of the decoder of furniture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,13 +58,15 @@ class TrainMeshHeads(MeshHeadsRecipe):
     """Stage 1: the heads alone, on meshes that the backbone generated.
 
     Args:
-        backbone: a preset; "": ours, from the folder of its recipe.
+        backbone: a preset; "": ours, from the folder of the first recipe in `requires`.
+        target: the name of ours.
         cross: whether the heads attend to the latents of the points; otherwise they are Medusa's block.
         heads: D.
         attention: attention heads of each.
     """
 
     backbone: str = ""
+    target: str = NAME
     cross: bool
     heads: int = 4
     attention: int = 4
@@ -75,7 +79,7 @@ class TrainMeshHeads(MeshHeadsRecipe):
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """New heads. Generates the backbone's meshes first where the cache holds none."""
         if isinstance(self.plan, Shapes):
-            teacher = Teacher(load_backbone(NAME, requirements[BASE]))
+            teacher = Teacher(load_backbone(self.target, requirements[self.requires[0]]))
             sides = self.plan.sides(teacher, self.heads)
         else:
             passages = self.plan.passages(self.backbone)
@@ -108,4 +112,14 @@ for _block, _row, _cross in (("mlp", "B", False), ("cross", "D", True)):
     RECIPES.register(_name)(TrainMeshHeads(summary=f"Table 3, row {_row}: {_block} heads of {NAME}", cross=_cross))
     GENERAL_RECIPES.register(_name)(
         TrainMeshHeads(summary=f"XSpecMesh's {_block} heads of any model of points", cross=_cross, requires=())
+    )
+    RECIPES.register(f"xspecmesh-furniture-{_block}")(
+        TrainMeshHeads(
+            summary=f"Table 3, row {_row}: {_block} heads of {FURNITURE}",
+            cross=_cross,
+            target=FURNITURE,
+            plan=Shapes(new=383, data="furniture"),
+            rate=2e-3,
+            requires=(FURNITURE,),
+        )
     )

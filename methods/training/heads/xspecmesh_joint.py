@@ -18,7 +18,7 @@ from harness.train.finetuning import Tuning
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Heads
 from methods.training.heads.figures import save_heads
-from methods.training.heads.xspecmesh import BASE, NAME, MeshHeadsRecipe
+from methods.training.heads.xspecmesh import BASE, FURNITURE, NAME, MeshHeadsRecipe
 from methods.training.heads.xspecmesh_losses import MeshTraining, drift, figures, joint_loss
 from methods.training.heads.xspecmesh_passages import Meshes, Shapes
 
@@ -34,11 +34,13 @@ class TuneMeshHeads(MeshHeadsRecipe):
         requires: the recipes of the backbone and of the heads.
         tuning: how the backbone learns.
         fixed: lambda.
+        target: the name of the backbone.
     """
 
     requires: tuple[str, ...]
     tuning: Tuning = field(default_factory=Tuning)
     fixed: float = 50.0
+    target: str = NAME
     together: int = 2
     steps: int = 800
     hours: float = 2.0
@@ -46,7 +48,7 @@ class TuneMeshHeads(MeshHeadsRecipe):
     def build(self, requirements: Mapping[str, Path]) -> nn.Module:
         """The heads of stage 1 and the backbone, with the meshes of stage 1."""
         base, stage_1 = (requirements[name] for name in self.requires)
-        target = load_backbone(NAME, base)
+        target = load_backbone(self.target, base)
         heads = Heads.load(stage_1, target.tied_embeddings).float().requires_grad_()
         assert isinstance(self.plan, Shapes), "stage 2 is for our own backbone"
         sides = self.plan.sides(Teacher(target), heads.config.heads)
@@ -63,7 +65,7 @@ class TuneMeshHeads(MeshHeadsRecipe):
         """Write the tuned backbone, and heads that are tied to it."""
         assert isinstance(model, MeshTraining) and model.tuned is not None
         model.tuned.export(folder / "backbone")
-        merged = load_backbone(f"{NAME} merged", folder / "backbone")
+        merged = load_backbone(f"{self.target} merged", folder / "backbone")
         model.heads.config = replace(model.heads.config, backbone=merged.name, fingerprint=merged.fingerprint)
         model.merged = Teacher(merged)
         save_heads(model.heads, folder)
@@ -80,6 +82,15 @@ for _block, _row in (("mlp", "C"), ("cross", "E")):
     _name = f"xspecmesh-{_block}"
     _summary = f"Table 3, row {_row}: {_name}, the backbone learning by LoRA"
     RECIPES.register(f"{_name}-lora")(TuneMeshHeads(summary=_summary, requires=(BASE, _name)))
+    _name = f"xspecmesh-furniture-{_block}"
+    RECIPES.register(f"{_name}-lora")(
+        TuneMeshHeads(
+            summary=f"Table 3, row {_row}: {_name}, the backbone learning by LoRA",
+            target=FURNITURE,
+            plan=Shapes(new=383, data="furniture"),
+            requires=(FURNITURE, _name),
+        )
+    )
 RECIPES.register("xspecmesh-cross-full")(
     TuneMeshHeads(
         summary="section 7.6: row E with all weights of the decoder",

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from harness.train.finetuned_mesh import FinetunedMesh
+from harness.train.precision import autocast
 from harness.train.teacher import Passage, Teacher
 from methods.drafters.heads.net import Heads
 from methods.training.heads.examples import hits
@@ -52,8 +53,9 @@ def head_loss(model: MeshTraining, chosen: Sequence[int]) -> Tensor:
     total = torch.zeros(())
     for number in chosen:
         examples = model.train_on.of(number)
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = model.heads(examples.rows, model.heads.look(model.train_on.conditions[number]))
+        with autocast():
+            rows = examples.rows.to(model.heads.shared)
+            logits = model.heads(rows, model.heads.look(model.train_on.conditions[number]))
         total = total + head_losses(logits.float(), examples.after)
     return total / len(chosen)
 
@@ -68,7 +70,7 @@ def joint_loss(model: MeshTraining, chosen: Sequence[int], fixed: float) -> Tens
     assert tuned is not None and base is not None
     passages = [model.train_on.passages[number] for number in chosen]
     targets = [base.read(p, (), logits=True).logits[p.start - 1 : -1].softmax(-1) for p in passages]
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast():
         table = tuned.table()
         for number, passage, probs in zip(chosen, passages, targets, strict=True):
             examples, tokens = model.train_on.of(number), torch.tensor(passage.tokens[:-1])

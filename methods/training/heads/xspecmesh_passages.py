@@ -19,6 +19,7 @@ from torch import Tensor
 from harness.core.draws import SeededDraws
 from harness.core.task import Prompt
 from harness.synthetic import shapes
+from harness.synthetic.shape_data import DATA
 from harness.train.backbones.shapes_mesh_data import POINTS, SAMPLING
 from harness.train.passages import continued
 from harness.train.teacher import Passage, Teacher
@@ -30,25 +31,27 @@ BATCH = 16
 
 @dataclass(frozen=True)
 class Shapes:
-    """Number of shapes of each side, and the most tokens of a passage."""
+    """Number of shapes of each side, the most tokens of a passage, and a name of `harness.synthetic.shape_data`."""
 
     train: int = 640
     development: int = 64
     new: int = 1023
+    data: str = "shapes"
 
     def sides(self, teacher: Teacher, heads: int) -> tuple[Meshes, Meshes]:
         """Meshes to train on and meshes to measure on, with the tokens that D heads are to guess."""
         counts = (("train", self.train), ("development", self.development))
-        train, check = (Meshes.read(teacher, drawn(teacher, side, count, self.new), heads) for side, count in counts)
+        passages = (drawn(teacher, side, count, self.new, self.data) for side, count in counts)
+        train, check = (Meshes.read(teacher, chosen, heads) for chosen in passages)
         return train, check
 
 
-def drawn(teacher: Teacher, side: str, count: int, new: int) -> list[Passage]:
+def drawn(teacher: Teacher, side: str, count: int, new: int, data: str = "shapes") -> list[Passage]:
     """Passages of the first shapes of a side. A larger number reuses the files of a smaller one."""
     passages: list[Passage] = []
     for number in range(-(-count // BATCH)):
-        prompts = [_prompt(side, number * BATCH + index) for index in range(BATCH)]
-        path = teacher.home / f"shapes-{new}-{side}-{number:04}.json"
+        prompts = [_prompt(side, number * BATCH + index, data) for index in range(BATCH)]
+        path = teacher.home / f"{data}-{new}-{side}-{number:04}.json"
         if not path.is_file():
             first = number * BATCH
             print(f"{teacher.backbone.name}: {side} shapes from {first} of {count}", file=sys.stderr, flush=True)
@@ -57,9 +60,9 @@ def drawn(teacher: Teacher, side: str, count: int, new: int) -> list[Passage]:
     return passages[:count]
 
 
-def _prompt(side: str, index: int) -> Prompt:
+def _prompt(side: str, index: int, data: str) -> Prompt:
     random = np.random.default_rng([*side.encode(), index])
-    shape = shapes.shape(random, "train")
+    shape = DATA[data](random, "train", None)
     return Prompt(f"{side}/{index}", condition=shapes.points(shape.mesh, POINTS, random))
 
 

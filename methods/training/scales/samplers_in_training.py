@@ -6,9 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
+from harness.train.precision import autocast
 from methods.drafters.scales.net import Pair, nearest_code, vectors
 from methods.training.scales.losses import Resampled
 from methods.training.scales.scenes import Scale
@@ -42,9 +42,9 @@ def resample(model: Training, direction: str, source: Scale, target: Scale) -> R
     """``source`` at the other scale. The gradient passes through the rounding to codes unchanged."""
     tokenizer, book = model.frozen.tokenizer, model.pair.codebook
     net = model.pair.up if direction == "up" else model.pair.down
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast():
         out = net(vectors(book, source.ids)).float()
     rounded = out + (vectors(book, nearest_code(book, out.detach())) - out).detach()
-    with torch.autocast("cpu", torch.bfloat16):
+    with autocast():
         painted = tokenizer.paint(rounded.permute(0, 2, 3, 1)).float()
     return Resampled(out, target.ids, painted, target.pixels)

@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 
 from harness.backbones.mesh import bpt_tokens
 from harness.backbones.mesh.adapter import MeshBackbone, read
+from harness.backbones.mesh.model import MeshModel
+from harness.backbones.mesh.point_encoder import facing_rows
 from harness.core.cache import Window
 from harness.core.capabilities import Requirement
 from harness.core.task import Prompt
@@ -194,3 +196,35 @@ def test_parameters_are_checked(folder: Path) -> None:
         MeshBackbone.load("mine", {"source": {"folder": str(folder)}, "layers": 3}, "fp32", "cpu")
     with pytest.raises(UsageError, match="no dtype"):
         MeshBackbone.load("mine", {"source": {"folder": str(folder)}}, "int8", "cpu")
+
+
+def sharing() -> MeshModel:
+    return tiny_mesh(shared_coordinates=True)
+
+
+def test_an_encoder_with_shared_coordinates_reads_the_decoders_rows() -> None:
+    """Decoding equals the trained module, and the latents follow a row of a coordinate that a point has."""
+    model = sharing()
+    with torch.no_grad():
+        expected = model(torch.tensor([TOKENS]), CLOUD[None])[0]
+        logits = feed(MeshBackbone.of(model).bind(CLOUD), TOKENS, 0)
+        torch.testing.assert_close(logits, expected, rtol=0, atol=NEAR)
+        before = model.latents(CLOUD[None])
+        model.codes.steps[0] += 1.0
+        assert not torch.allclose(before, model.latents(CLOUD[None]))
+
+
+def test_a_point_on_a_face_has_the_row_of_the_faces_coordinate() -> None:
+    coordinates = sharing().codes.coordinates()
+    assert coordinates.shape == (3, bpt_tokens.SIZE, SIZES.width)
+    centre = (20 + 0.5) / bpt_tokens.SIZE * 2 - 1
+    one = torch.tensor([[[0.3, centre, -0.2, 0.0, -1.0, 0.0]]])
+    torch.testing.assert_close(facing_rows(one, coordinates)[0, 0], coordinates[1, 20])
+
+
+def test_a_configuration_written_before_an_option_came_still_loads(tmp_path: Path) -> None:
+    ShapesMesh(sizes=SIZES).export(MODELS[0], tmp_path)
+    fields = json.loads((tmp_path / "config.json").read_text())
+    del fields["shared_coordinates"]
+    (tmp_path / "config.json").write_text(json.dumps(fields))
+    assert read("m", tmp_path).sizes == SIZES

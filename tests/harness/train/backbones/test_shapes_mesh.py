@@ -11,6 +11,7 @@ import torch
 
 from harness.backbones.mesh import bpt_tokens
 from harness.backbones.mesh.model import MeshModel
+from harness.registry import RECIPES
 from harness.synthetic import shapes
 from harness.train.backbones.cross_entropy import cross_entropy
 from harness.train.backbones.shapes_mesh import ShapesMesh
@@ -79,3 +80,16 @@ def test_a_step_has_a_gradient_for_every_weight_and_figures_are_computed() -> No
     assert isinstance(model, MeshModel)
     figures = sampled(model, [shapes.shape(np.random.default_rng(0), "test")], np.random.default_rng(0))
     assert figures["samples"] == 1 and figures["valid"] == 0  # 40 tokens of noise are no mesh
+
+
+def test_furniture_is_trained_on_after_plain_boxes_and_shares_the_rows_of_coordinates() -> None:
+    sizes = dataclasses.replace(SIZES, shared_coordinates=True)
+    recipe = dataclasses.replace(RECIPES.get("furniture-mesh"), sizes=sizes, steps=10, together=2, plain=0.1)
+    assert isinstance(recipe, ShapesMesh)
+    plain, later = (recipe._draw(np.random.default_rng(4), step).labels for step in (0, 1))
+    assert all(len(bpt_tokens.decode(row).faces) % 12 == 0 for row in plain.tolist())
+    assert not torch.equal(later, plain)
+    model = recipe.build({})
+    recipe.loss(model, 1, np.random.default_rng(0)).backward()  # type: ignore[no-untyped-call]  # as above
+    still = [name for name, weight in model.named_parameters() if weight.grad is None or not weight.grad.any()]
+    assert not still

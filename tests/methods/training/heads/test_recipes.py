@@ -19,6 +19,7 @@ from harness.registry import RECIPES
 from harness.train import prompts as prompt_sources
 from harness.train.loop import train
 from harness.train.passages import Plan
+from harness.train.precision import autocast
 from harness.train.prompts import prompts
 from harness.train.teacher import Teacher
 from methods.drafters.heads.net import Heads
@@ -57,7 +58,7 @@ class TestTraining:
         rows = torch.randn(2, 1, 4)
         data = Examples(rows, torch.tensor([[4, 6], [5, 1]]), torch.tensor([0, 0]))
         model, recipe = Training(heads, 7, data, data), replace(TINY, batch=2)
-        with torch.autocast("cpu", torch.bfloat16):
+        with autocast():
             logs = heads(rows).float().log_softmax(-1)
 
         chosen = np.random.default_rng(3).integers(2, size=2)
