@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from harness.core.engine import AcceptanceCounts, Chunk
+from harness.core.engine import AcceptanceCounts, Chunk, EngineFault, Reply
 
 
 @dataclass
@@ -19,3 +20,28 @@ class Answer:
     finish: str = ""
     usage: dict[str, Any] = field(default_factory=dict)
     acceptance: AcceptanceCounts | None = None
+
+    def reply(self, gives_ids: bool) -> Reply:
+        """Return the whole answer.
+
+        Args:
+            gives_ids: the engine sends token ids.
+
+        Raises:
+            EngineFault: the stream was cut short, or a log-probability is no number.
+        """
+        if not self.finish:
+            raise EngineFault("cut_short", f"after {len(self.chunks)} messages")
+        if not all(map(math.isfinite, self.logprobs)):
+            raise EngineFault("not_a_number", "a log-probability of the output")
+        count = self.usage.get("completion_tokens")
+        return Reply(
+            tokens=tuple(self.tokens) if gives_ids and self.tokens else None,
+            text="".join(self.text),
+            chunks=tuple(self.chunks),
+            output_tokens=len(self.tokens) or None if count is None else int(count),
+            prompt_tokens=self.usage.get("prompt_tokens"),
+            finish=self.finish,
+            logprobs=tuple(self.logprobs) or None,
+            acceptance=self.acceptance,
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -94,11 +93,7 @@ class OpenAI(Engine):
         answer = Answer()
         for event in self.server.events(self.path, self.fields(request)):
             self.read(event, answer)
-        if not answer.finish:
-            raise EngineFault("cut_short", f"after {len(answer.chunks)} messages")
-        if not all(map(math.isfinite, answer.logprobs)):
-            raise EngineFault("not_a_number", "a log-probability of the output")
-        return self.reply(answer)
+        return answer.reply(self.tells.gives_ids)
 
     def fields(self, request: EngineRequest) -> dict[str, Any]:
         """The body of a request."""
@@ -146,17 +141,3 @@ class OpenAI(Engine):
     def acceptance(self, data: Mapping[str, Any], answer: Answer) -> AcceptanceCounts | None:
         """The acceptance that a message tells; None: nothing."""
         return None
-
-    def reply(self, answer: Answer) -> Reply:
-        """The whole answer."""
-        count = answer.usage.get("completion_tokens")
-        return Reply(
-            tokens=tuple(answer.tokens) if self.tells.gives_ids and answer.tokens else None,
-            text="".join(answer.text),
-            chunks=tuple(answer.chunks),
-            output_tokens=len(answer.tokens) or None if count is None else int(count),
-            prompt_tokens=answer.usage.get("prompt_tokens"),
-            finish=answer.finish,
-            logprobs=tuple(answer.logprobs) or None,
-            acceptance=answer.acceptance,
-        )
