@@ -13,6 +13,7 @@ from harness.cli.main import emit
 from harness.discover import load_all
 from harness.errors import StrideError
 from harness.plan import presets
+from harness.platform.arithmetic import multiplies_bf16
 from harness.platform.extras import install_command
 from harness.platform.folders import cache_folder
 from harness.record import provenance
@@ -87,6 +88,7 @@ def _checks() -> list[dict[str, Any]]:
             not missing,
             "installed" if not missing else install_command(extra),
         )
+    add("bf16", multiplies_bf16(), "multiplied by the CPU" if multiplies_bf16() else "emulated by the CPU: take fp32")
     isolation = sandbox.isolation()
     missing = isolation.missing()
     around = " (inside bubblewrap)" if isolation.bubblewrap else ""

@@ -22,7 +22,7 @@ from harness.cli.overrides import executor_values
 from harness.cli.run_progress import RunProgress
 from harness.errors import RunIncomplete, UsageError
 from harness.plan.cells import Plan
-from harness.platform import contention
+from harness.platform import arithmetic, contention
 from harness.platform.device import check_device
 from harness.platform.malloc import keep_pages
 from harness.platform.quiet import stdout_on_stderr
@@ -111,9 +111,8 @@ def perform(
     store = _store(plan, request, command)
     try:
         with stdout_on_stderr(), progress:
-            busy = contention.busy(*contention.load_and_cores()) if request.executor == "serial" else None
-            if busy is not None:
-                progress.say(busy)
+            for warning in _warnings(plan, request):
+                progress.say(warning)
             fetch = not request.offline
             how = Options(request.allow_code_execution, request.device, fetch, progress, executor_options)
             if plan.cells:
@@ -125,6 +124,15 @@ def perform(
     finally:
         store.release()
     return store
+
+
+def _warnings(plan: Plan, request: Request) -> list[str]:
+    """What will slow the run down on this machine."""
+    if request.executor != "serial":
+        return []
+    types = {cell.dtype for cell in plan.cells}
+    found = (contention.busy(*contention.load_and_cores()), arithmetic.emulated(types, request.device))
+    return [warning for warning in found if warning is not None]
 
 
 def check_finished(counts: Mapping[str, Any], frame: pd.DataFrame, store: Store) -> None:

@@ -59,6 +59,7 @@ def read(arguments: Mapping[str, Any]) -> Overrides:
         arguments["dtypes"],
         {key: options[key] for key in values},
         arguments.get("tiny", False),
+        arguments.get("device", "cpu"),
     )
 
 

@@ -55,7 +55,7 @@ class Folder(click.Path):
     type=Folder(path_type=Path, exists=True, dir_okay=False),
     help="Your prompts instead of a task: .txt, .jsonl or .csv. With --backbone no suite is needed.",
 )
-@click.option("--dtype", "dtypes", multiple=True, help="Type of all backbones: fp32, bf16, fp16 or fp64.")
+@click.option("--dtype", "dtypes", multiple=True, help="Of all backbones: fp32, bf16, fp16, fp64 or native.")
 @click.option("--temperature", "-t", multiple=True, type=float, help="0 is greedy; several to sweep.")
 @click.option("--max-new-tokens", type=int, help="Output tokens of a prompt, at most.")
 @click.option("--batch", multiple=True, type=int, help="Prompts decoded in lock step; several to sweep.")

@@ -111,7 +111,7 @@ def run(
         with stdout_on_stderr():  # methods and tasks of plugins are imported here
             declare_all()
             words = {key: key for key in ENTRIES}
-            plan = expand(suite_of(None if suite is None else str(suite), _overrides(keys), words))
+            plan = expand(suite_of(None if suite is None else str(suite), _overrides(keys, device), words))
         request = Request(
             out if out is None or remote_run(out) is not None else Path(out),
             resume,
@@ -125,7 +125,7 @@ def run(
     return stored
 
 
-def _overrides(keys: Mapping[str, Any]) -> Overrides:
+def _overrides(keys: Mapping[str, Any], device: str) -> Overrides:
     """What the keys replace.
 
     Raises:
@@ -145,7 +145,8 @@ def _overrides(keys: Mapping[str, Any]) -> Overrides:
         if key in values and not isinstance(values[key], list):
             values[key] = [values[key]]
     dtype = keys.get("dtype", ())
-    return Overrides(values, keys.get("limit"), (dtype,) if isinstance(dtype, str) else tuple(dtype), options)
+    dtypes = (dtype,) if isinstance(dtype, str) else tuple(dtype)
+    return Overrides(values, keys.get("limit"), dtypes, options, device=device)
 
 
 def _prompt_file(prompts: str | Path | Sequence[str | Mapping[str, Any]]) -> Path:

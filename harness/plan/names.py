@@ -19,6 +19,7 @@ from harness.discover import PAIRS, plain, report_files
 from harness.errors import StrideError, UnknownNameError, did_you_mean
 from harness.plan import contract, presets
 from harness.plan.yaml_lines import Lines, Loc, parse
+from harness.platform.arithmetic import NATIVE, native_dtype
 from harness.registry import BACKBONES, METHODS, TASKS, Registry
 
 Problems = list[str]
@@ -246,6 +247,19 @@ def _use_fault(key: str, value: Any) -> str | None:
 def _numbers(sampling: Mapping[str, Any]) -> dict[str, Any]:
     """Convert whole numbers of YAML to floats where the key is a float."""
     return {key: float(value) if key in ("temperature", "top_p") else value for key, value in sampling.items()}
+
+
+def native_types(data: dict[str, Any], device: str) -> None:
+    """Replace ``dtype: native`` of each backbone by the type that the device multiplies: bf16 or fp32."""
+    if "backbones" in data:
+        data["backbones"] = [_natively(entry, native_dtype(device)) for entry in data["backbones"]]
+
+
+def _natively(entry: Any, native: str) -> Any:
+    dtypes = entry.get("dtype") if isinstance(entry, Mapping) else None
+    if not isinstance(dtypes, list | tuple):
+        return entry
+    return {**entry, "dtype": list(dict.fromkeys(native if dtype == NATIVE else dtype for dtype in dtypes))}
 
 
 def default_dtypes(data: Mapping[str, Any], lines: Lines, problems: Problems) -> dict[str, str]:

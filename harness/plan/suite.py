@@ -210,6 +210,7 @@ class Overrides:
         dtypes: of every backbone; empty: each keeps its own.
         options: the option that gave each key, for errors.
         tiny: tiny models of random weights stand in for published ones; see `tiny_suite`.
+        device: that the suite will run on; it decides what ``dtype: native`` is.
     """
 
     values: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -217,6 +218,7 @@ class Overrides:
     dtypes: tuple[str, ...] = ()
     options: Mapping[str, str] = dataclasses.field(default_factory=dict)
     tiny: bool = False
+    device: str = "cpu"
 
     def lines(self, path: str, node: yaml.Node | None) -> Lines:
         """Where the values of a patched suite came from."""
@@ -304,6 +306,7 @@ def _resolve(data: Mapping[str, Any], overrides: Overrides, lines: Lines, proble
     plain = names.normal({**data, **overrides.values})
     names.companions(plain, lines, problems)
     overrides.patch_entries(plain)
+    names.native_types(plain, overrides.device)
     if overrides.tiny:
         tiny_suite.shrink(plain)
     suite = _validated(plain, lines, problems)

@@ -1,6 +1,6 @@
 """The type of matrix products in trainings: bf16 where the CPU multiplies it, else fp32.
 
-A CPU without AVX-512 BF16 or AMX emulates such products: 1.2 against 63 GFLOP/s in fp32 on one core of an AMD EPYC
+A CPU that does not emulates such products: 1.2 against 63 GFLOP/s in fp32 on one core of an AMD EPYC
 with AVX2.
 """
 
@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import torch
 
-NATIVE_BF16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and torch.cpu._is_avx512_bf16_supported()
+from harness.platform.arithmetic import multiplies_bf16
+
+NATIVE_BF16 = bool(torch.ops.mkldnn._is_mkldnn_bf16_supported()) and multiplies_bf16()
 PRODUCTS = torch.bfloat16 if NATIVE_BF16 else torch.float32
 
 

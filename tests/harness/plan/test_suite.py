@@ -15,6 +15,7 @@ from harness.core.sampling import Sampling
 from harness.errors import UsageError
 from harness.plan import names, presets, suite
 from harness.plan.cells import Cell, Plan, expand
+from harness.platform import arithmetic
 from harness.registry import METHODS
 from reports.papers import paper_files
 
@@ -229,6 +230,16 @@ def test_an_error_of_an_override_names_no_line(write):
     overrides = suite.Overrides({"seed": "x"}, options={"seed": "--seed"})
     message = refused(write(BASE + "seed: 1\n"), overrides)
     assert message.startswith("--seed: seed: ") and not re.search(r":\d+:", message)
+
+
+def test_native_is_the_type_of_the_device_that_the_suite_will_run_on(write, monkeypatch):
+    monkeypatch.setattr(arithmetic, "multiplies_bf16", lambda: False)
+    path = write(BASE.replace("backbones: [tabular]", "backbones: [{name: tabular, dtype: [native, fp64]}]"))
+    assert [entry.dtype for entry in suite.load(path).suite.backbones] == [("fp32", "fp64")]
+    on_a_gpu = suite.load(path, suite.Overrides(device="cuda"))
+    assert [entry.dtype for entry in on_a_gpu.suite.backbones] == [("bf16", "fp64")]
+    by_option = suite.load(path, suite.Overrides(dtypes=("native",)))
+    assert [entry.dtype for entry in by_option.suite.backbones] == [("fp32",)]
 
 
 def test_sweeps_are_unrolled_in_order_and_duplicates_dropped(write):
