@@ -67,6 +67,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     page.write([page_runs.ordinary(folder / "run")], folder / "out")
     page.write([page_runs.with_outputs(folder / "outputs")], folder / "media")
     page.write([page_runs.hostile(folder / "hostile")], folder / "attack")
+    page.write([page_runs.with_engines(folder / "requests")], folder / "served")
     return folder
 
 
@@ -208,10 +209,27 @@ def test_nothing_of_an_attack_runs(visit: Visit) -> None:
     assert "<stride-attack" in tab.text_content("#ribbon") and "<stride-attack" in tab.text_content("#sample-table")
 
 
+def test_an_engine_opens_its_page_and_a_request_its_output(visit: Visit) -> None:
+    tab = visit.open("served/index.html")
+    tab.click("#engines >> text=drafts")
+    tab.wait_for_url("**/engines/drafts.html")
+    tab.locator("#sample-table tbody a").nth(1).press("Enter")
+    tab.wait_for_function("document.getElementById('ribbon').textContent === 'answer 1'")
+    assert "seed 1" in tab.text_content("#sample-facts") and not tab.is_visible("#stepper")
+    tab.click("text=Next sample")
+    tab.wait_for_function("document.getElementById('plain').textContent.includes('no answer within 1 s')")
+
+
 @pytest.mark.parametrize("visit", ["light", "dark"], indirect=True)
 @pytest.mark.parametrize(
     "name",
-    ["out/index.html", "out/cells/t0-spec.html#sample-0", "out/cells/t0-bad.html", "media/cells/meshes.html#sample-0"],
+    [
+        "out/index.html",
+        "out/cells/t0-spec.html#sample-0",
+        "out/cells/t0-bad.html",
+        "media/cells/meshes.html#sample-0",
+        "served/engines/drafts.html#sample-0",
+    ],
 )
 def test_axe_finds_nothing_serious(visit: Visit, name: str) -> None:
     tab = visit.open(name)
