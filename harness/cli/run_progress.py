@@ -116,7 +116,7 @@ class RunProgress(Progress):
         return f"{text}; last: {self._named(self._last)}" if self._last is not None else text
 
     def _named(self, cell: Cell) -> str:
-        speedup = self.speedup(cell)
+        speedup = None if _is_baseline_of(cell, cell) else self.speedup(cell)
         label = f"{cell.label} T={cell.sampling.temperature:g}"
         return printable_line(label + ("" if speedup is None else f", {speedup:.2f}x so far"))
 
@@ -133,7 +133,8 @@ class RunProgress(Progress):
 
     def _print(self, text: str) -> None:
         self._said = text
-        self._console.print(escape(printable(text)), highlight=False)
+        whole = not self._console.is_terminal  # a line of a log stays one line
+        self._console.print(escape(printable(text)), highlight=False, soft_wrap=whole)
 
 
 def _draws(console: Console, quiet: bool) -> bool:

@@ -20,7 +20,7 @@ class RunFacts:
     """A run in words.
 
     Args:
-        name: of the suite.
+        name: of the suite, or of the folder of a run without one.
         created: when it began.
         facts: pairs of a name and a text.
         command: what it was started with; secrets are already taken out. "" where it is not known.
@@ -42,13 +42,19 @@ class RunFacts:
         rest = {key: value for key, value in manifest.items() if key != "cells"}
         facts = tuple((name, printable_line(text)) for name, text in _facts(manifest, source) if text)
         return RunFacts(
-            name=printable_line(str(suite.get("name") or "run")),
+            name=printable_line(_name(suite, store)),
             created=printable_line(str(manifest["created"]))[:19].replace("T", " "),
             description=printable_line(str(suite.get("description") or "")),
             facts=facts,
             command=printable_line(_command(source)),
             manifest=printable(json.dumps(rest, indent=1, ensure_ascii=False)),
         )
+
+
+def _name(suite: Mapping[str, Any], store: Store) -> str:
+    """The suite's name; of a run of options alone, which has none, the name of its folder."""
+    name = str(suite.get("name") or "run")
+    return store.address.rstrip("/").rpartition("/")[2] or name if name == "adhoc" else name
 
 
 def _command(source: Mapping[str, Any]) -> str:

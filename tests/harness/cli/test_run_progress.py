@@ -48,8 +48,14 @@ def test_a_log_has_a_line_every_half_minute_and_one_at_the_end():
         decode(progress, clock)
     lines = out.getvalue().splitlines()
     assert len(lines) == 1 + int(80 // LINE_S) and clock.now == 80
-    assert lines[0] == "15/40 decodes, 0/2 cells, about 50 s left; last: autoregressive T=0, 1.00x so far"
+    assert lines[0] == "15/40 decodes, 0/2 cells, about 50 s left; last: autoregressive T=0"
     assert lines[-1].startswith("40/40 decodes, 2/2 cells; last: jacobi") and "2.00x so far" in lines[-1]
+
+
+def test_a_line_of_a_log_is_not_broken():
+    out = io.StringIO()
+    RunProgress(Console(file=out, force_terminal=False, width=20), quiet=False).say("word " * 30)
+    assert len(out.getvalue().splitlines()) == 1
 
 
 def test_the_time_left_leaves_loading_out():
