@@ -60,11 +60,13 @@ def text(row: pd.Series[Any], column: Column) -> str:
     if key == "label":
         return str(row["label"])
     if key == "verdict":
-        variation = row.get("total_variation")
-        if row["verdict"] == "broken" and variation is not None and variation < ROUNDING:
+        variation, word = row.get("total_variation"), row["verdict"]
+        if not isinstance(word, str):  # a cell without a good sample has none
+            return "-"
+        if word == "broken" and variation is not None and variation < ROUNDING:
             return f"broken ({'greedy output differs' if 'differ' in str(row.get('note')) else 'enumerated as exact'})"
-        lossy = row["verdict"] != "exact" and number(variation) != "-"
-        return f"{row['verdict']} (TV {variation:.2g})" if lossy else str(row["verdict"] or "-")
+        lossy = word != "exact" and number(variation) != "-"
+        return f"{word} (TV {variation:.2g})" if lossy else word or "-"
     if key == "samples":
         return "/".join(number(row.get(f"n_{status}"), 0) for status in ("ok", "failed", "skipped"))
     if key == "step":

@@ -32,6 +32,9 @@ def origins(steps: Iterable[Any], tokens: int) -> list[str] | None:
     Args:
         steps: of one decode, in order, with the attributes of `Step`.
     """
+    steps = list(steps)
+    if tokens > 1 and all(not step.drafted and step.emitted == 1 and step.rows >= tokens for step in steps):
+        return None  # each pass reads every position and fills one of them
     out: list[str] = []
     for step in steps:
         if not step.drafted and step.emitted > 1:

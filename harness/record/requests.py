@@ -30,7 +30,8 @@ class Request:
         prompt_tokens: ids of the prompt, as the backbone's tokenizer has them.
         told_prompt_tokens: as the engine says; null: not told.
         tokens: output ids; null: not told.
-        text: the output; null: not told.
+        text: the output; of an engine that tells ids alone, as the backbone's tokenizer reads them; null: neither is
+            told.
         output_tokens: number of tokens of the output; null: not told.
         finish: why the output ended, in the engine's word.
         scheduled_ns: when it was due, in an open loop; null: it was sent when a place was free.

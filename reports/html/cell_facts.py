@@ -13,7 +13,7 @@ import pandas as pd
 from harness.errors import printable_line
 from harness.record.metrics import METRICS, value
 from reports.html.headline import COLUMNS, Entry, entry, setting_of, verdict_of
-from reports.html.text import e_value, figure_of, signed
+from reports.html.text import e_value, figure_of, signed, visible
 from reports.qualities import title_of
 from reports.text_table import Column
 
@@ -30,6 +30,7 @@ WORDS = {
     "approximate": "The method states another distribution. Its distance was enumerated.",
     "broken": "The method claims exactness and fails.",
     "unverified": "Neither exactness nor a distance could be shown.",
+    "-": "No sample ended well, so there is no verdict.",
 }
 _ARXIV = re.compile(r"arXiv:(\d{4}\.\d{4,5})(?!\d)")
 _GITHUB = re.compile(r"(?:^|\s)(github\.com/[\w.-]+/[\w.-]+)")
@@ -126,7 +127,7 @@ def _evidence(row: pd.Series[Any], meta: Mapping[str, Any]) -> list[tuple[str, s
     if row.get("audit_log_e") is not None and not pd.isna(row["audit_log_e"]):
         pairs.append(("audited tokens", figure_of(row.get("audit_tokens"), 0)))
         pairs.append(("strongest bet", str(row.get("audit_best") or "")))
-        pairs.append(("bias that 9 of 10 audits refute", figure_of(row.get("audit_visible_tv"), 3)))
+        pairs.append(("bias that 9 of 10 audits refute", visible(row.get("audit_visible_tv"))))
     return [(name, printable_line(text)) for name, text in pairs if text]
 
 

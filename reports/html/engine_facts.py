@@ -12,7 +12,7 @@ import pandas as pd
 from harness.errors import printable_line
 from harness.record.request_store import EngineCell
 from reports.engines import COLUMNS, SETTING, notes_of, text_of
-from reports.html.text import e_value, figure_of, signed
+from reports.html.text import e_value, figure_of, signed, visible
 from reports.text_table import number
 
 WORDS = {
@@ -174,7 +174,7 @@ def _evidence(verdict: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     if audit := verdict.get("audit"):
         yield "audited tokens", figure_of(audit.get("tokens"), 0)
         yield "strongest bet", str(audit.get("best") or "")
-        yield "bias that 9 of 10 audits refute", figure_of(audit.get("visible_tv"), 3)
+        yield "bias that 9 of 10 audits refute", visible(audit.get("visible_tv"))
     for line in verdict.get("broken_identities") or []:
         yield "contradiction", str(line)
 
@@ -200,7 +200,7 @@ def _engine(meta: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 def _drafts(meta: Mapping[str, Any]) -> str:
     if meta.get("role") == "speculative":
-        return f"yes; the plain decode is {meta.get('plain')}"
+        return f"yes; its plain decode is {meta.get('plain')}"
     return "none: this is the plain decode" + (", made again in another order" if meta.get("role") == "floor" else "")
 
 

@@ -50,7 +50,7 @@ IDS = "Ids of tokens: the engine tells no text."
 
 
 MEANS = 9
-"""Rank of the columns that only the page of a cell has."""
+"""Rank of the columns that only the page of a cell has, and the times between parts."""
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Engines:
     def tables(self) -> Iterator[EngineTable]:
         """The tables with the links of their rows."""
         for (title, rows), table in zip(engines.groups(self.frame), engines.text_tables(self.frame), strict=True):
-            shown = [index for index, column in enumerate(table.columns) if column.rank < MEANS]
+            shown = [i for i, column in enumerate(table.columns) if column.rank < MEANS and column.key != "itl"]
             columns = [(c.title, HELP.get(c.key, ""), c.key) for c in (table.columns[index] for index in shown)]
             links = [quote(self.page_of(str(cell))) for cell in engines.finished(rows)["cell"]]
             texts = [[row[shown[0]], *(DASH if row[i] == "-" else row[i] for i in shown[1:])] for row in table.rows]
@@ -185,23 +185,23 @@ def _rows(requests: pd.DataFrame) -> Iterator[list[Any]]:
             _rounded(1 + accepted / steps, 3) if steps and accepted is not None else None,
             _rounded(tokens / passes, 3) if passes and tokens is not None else None,
             printable_line(str(row["finish"] or "")),
-            excerpt(str(row["error"] if not ok else row["text"] or "")),
+            excerpt(str(row["error"] or "") if not ok else _text_of(row["text"])),
         ]
 
 
 def _document(row: pd.Series[Any], prompts: Mapping[str, str]) -> dict[str, Any]:
     """What the view of one output needs."""
-    ok, text, tokens = row["status"] == "ok", row["text"], row["tokens"]
-    told = isinstance(text, str)
+    ok, text, tokens = row["status"] == "ok", _text_of(row["text"]), row["tokens"]
+    told = bool(text)
     facts = [f"repetition {row['repetition']}", printable_line(str(row["category"] or "")), f"seed {row['seed']}"]
     read = _known(row["prompt_tokens"])
     facts += [f"{read} prompt tokens"] if read is not None else []
     return {
         "prompt": printable_line(str(row["prompt"])),
         "status": str(row["status"]),
-        "error": str(row["error"] or row["fault"] or ""),
+        "error": _text_of(row["error"]) or _text_of(row["fault"]),
         "asked": prompts.get(str(row["prompt"]), ""),
-        "text": text if told else "",
+        "text": text,
         "kinds": None,
         "pieces": None,
         "tokens": None if told or tokens is None else [int(token) for token in tokens],
@@ -210,6 +210,11 @@ def _document(row: pd.Series[Any], prompts: Mapping[str, str]) -> dict[str, Any]
         "facts": [fact for fact in facts if fact],
         "remark": IDS if ok and not told else "",
     }
+
+
+def _text_of(value: Any) -> str:
+    """A text that may be missing."""
+    return value if isinstance(value, str) else ""
 
 
 def _known(value: Any) -> int | None:

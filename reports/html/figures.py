@@ -32,6 +32,7 @@ PHASES = {"draft": "#d9822b", "target": "#2f7fc1", "verify": "#1f9e77", "host": 
 SYMBOLS = {"exact": "circle", "approximate": "circle-open", "broken": "x", "unverified": "square-open"}
 LONG = 30
 """Characters of a name from which on each name of a legend has a line of its own."""
+BASE = "speed-up over the baseline"
 FEWEST = 12
 """Passes of a number of rows that a point of the line of window costs needs."""
 
@@ -86,7 +87,8 @@ class Passes:
 
 def pareto_charts(frame: pd.DataFrame) -> Iterator[Chart]:
     """Yield a chart of speed-up against quality for each group of comparable cells and each quality."""
-    for index, panel in enumerate(panels(frame)):
+    with_methods = (panel for panel in panels(frame) if (panel.cells["role"] == "method").any())
+    for index, panel in enumerate(with_methods):
         colours = _colours(panel.cells)
         data = [_point(row, "speedup", panel.quality, colours[i]) for i, (_, row) in enumerate(panel.cells.iterrows())]
         front = best(panel)
@@ -97,15 +99,18 @@ def pareto_charts(frame: pd.DataFrame) -> Iterator[Chart]:
         y_axis = {"title": {"text": for_plotly(panel.ylabel)}}
         if lower_is_better(panel.quality):
             y_axis["autorange"] = "reversed"  # type: ignore[assignment]  # better is up
-        layout = {"xaxis": {"title": {"text": "speed-up over AR"}}, "yaxis": y_axis, "shapes": _pareto_shapes(panel)}
+        elif panel.cells[panel.quality].nunique() == 1:  # plotly would show as many below as above, up to 2 for shares
+            only = float(panel.cells[panel.quality].iloc[0])
+            y_axis["range"] = [only - 0.5, only + 0.05]  # type: ignore[assignment]
+        layout = {"xaxis": {"title": {"text": BASE}}, "yaxis": y_axis, "shapes": _pareto_shapes(panel)}
         caption = (
-            "Median speed-up over autoregressive decoding, with 95 % intervals. Filled: exact. Open: approximate. "
-            "Cross: broken. Up and to the right is better."
+            "Median speed-up over the baseline, with 95 % intervals. Filled: exact. Open: approximate. "
+            "Cross: broken. Square: unverified. Diamond: the baseline. Up and to the right is better."
         )
         if len(front):
             caption += " Dashed: the front of cells that no other beats in both."
         if panel.floor is not None:
-            caption += " Band: autoregressive decoding against itself."
+            caption += " Band: the baseline against itself with other seeds."
         columns = ("cell", "verdict", "speed-up", panel.ylabel)
         rows = [
             [str(row["label"]), str(row["verdict"]), _interval(row, "speedup"), _interval(row, panel.quality, 3)]
@@ -142,7 +147,7 @@ def speed_charts(frame: pd.DataFrame, passes: dict[tuple[Any, ...], Passes]) -> 
         right, top = 1.25 * _most(cells, "scr"), 1.25 * max(_most(cells, "speedup"), 1.0)
         layout = {
             "xaxis": {"title": {"text": "SCR, output tokens a target pass"}, "range": [0, right]},
-            "yaxis": {"title": {"text": "speed-up over AR"}, "range": [0, max(top, min(right, 2 * top))]},
+            "yaxis": {"title": {"text": BASE}, "range": [0, max(top, min(right, 2 * top))]},
             "shapes": [_line(0, 0, 2 * right, 2 * right, "dot")],
         }
         rows = [[str(row["label"]), _interval(row, "scr"), _interval(row, "speedup")] for _, row in cells.iterrows()]
@@ -229,7 +234,7 @@ def _times(finished: FinishedCell, base: FinishedCell | None) -> Chart:
     """Return where the time of an output token goes, beside the baseline's on the same prompts."""
     pairs = [("this cell", finished, finished.totals)]
     if base is not None and base.cell.name != finished.cell.name:
-        pairs.append(("autoregressive", base, base.totals[base.totals.index.isin(finished.totals.index)]))
+        pairs.append(("the baseline", base, base.totals[base.totals.index.isin(finished.totals.index)]))
     names = [name for name, _, _ in pairs]
     by_cell = [_phases_ms(cell, totals) for _, cell, totals in pairs]
     times = {phase: [phases[phase] for phases in by_cell] for phase in PHASES}
@@ -277,7 +282,7 @@ def _predicted(row: pd.Series[Any]) -> Chart:
         "hovertemplate": "%{x:.3f}<extra>predicted</extra>",
     }
     layout = {
-        "xaxis": {"title": {"text": "speed-up over AR"}},
+        "xaxis": {"title": {"text": BASE}},
         "yaxis": {"automargin": True, "autorange": "reversed"},
         "shapes": [{**_line(1, 0, 1, 1, "dot"), "yref": "paper"}],
         "showlegend": False,

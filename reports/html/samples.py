@@ -45,6 +45,7 @@ class _Step(NamedTuple):
     accepted: int
     emitted: int
     forced: int
+    rows: int
 
 
 @dataclass(frozen=True)
@@ -120,7 +121,7 @@ def write_table(
     for document in documents:
         writer.add(document)
         if "picture" in document and len(pictures) < PICTURES:
-            pictures.append((document["picture"], document["prompt"]))
+            pictures.append((document["picture"], excerpt(document["asked"]) or document["prompt"]))
     inline = writer.close()
     filled = [i for i in range(len(columns)) if i == 0 or any(row[i + 1] not in (None, "") for row in rows)]
     rows = [[row[0], *(row[i + 1] for i in filled)] for row in rows]
@@ -170,12 +171,20 @@ def documents(
         index = rows_of.get((sample["prompt"], sample["repetition"]), np.zeros(0, dtype=int))
         numbers = {name: values[index].tolist() for name, values in columns.items()}
         document = _texts(sample) | _tokens(sample, numbers) | media_of(dict(sample), *places)
+        if finished.cell.meta.get("modality") == "image" and sample["status"] == "ok" and not sample.get("output"):
+            document["lost"] = _unfinished(len(sample["tokens"]), finished.cell.meta.get("max_new_tokens"))
         if heard:
             document |= sound_of(sound_file(places[0], baseline, str(sample["prompt"])), *places)
         document["steps"] = {name: _folded(values) for name, values in numbers.items()}
         document["count"] = len(index)
         document["scores"] = {printable_line(name): value for name, value in score.items()}
         yield document
+
+
+def _unfinished(tokens: int, budget: Any) -> str:
+    """Why an output is no picture."""
+    cut = ", which is all that the run allows: give --max-new-tokens more" if tokens == budget else ""
+    return f"There is no picture: the output ends after {tokens} tokens{cut}."
 
 
 def _texts(sample: Mapping[str, Any]) -> dict[str, Any]:

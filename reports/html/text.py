@@ -95,6 +95,15 @@ def e_value(log_e: float) -> str:
     return signed(f"{math.exp(log_e):.2g}" if abs(tens) < 4 else f"1e{tens:+.0f}")
 
 
+def visible(variation: Any) -> str:
+    """The bias, in total variation a token, that an audit would have seen."""
+    return (
+        "some kinds of bias would not be seen"
+        if variation is None or variation != variation
+        else figure_of(variation, 3)
+    )
+
+
 def plain_list(values: Iterable[Any], digits: int | None = None) -> list[Any]:
     """Numbers as JSON values, rounded; None for those that are missing."""
     out = [None if value is None or value != value else float(value) for value in values]

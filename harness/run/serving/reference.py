@@ -54,6 +54,13 @@ class Reference:
             return tuple(map(int, self.backbone.open(prompt).tokens))
         return tuple(prompt.tokens or ())
 
+    def text(self, tokens: Sequence[int]) -> str | None:
+        """Some ids as its tokenizer reads them; None: there is no reference, or it makes no text."""
+        if self.backbone is None or not tokens:
+            return None
+        text = self.backbone.decode(tokens)
+        return text if isinstance(text, str) and text else None
+
     def misfit(self, tokens: Sequence[int], text: str | None) -> str | None:
         """Why some ids are not of this backbone's tokenizer; None: nothing speaks against it."""
         if self.backbone is None or not tokens:

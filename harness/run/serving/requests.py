@@ -67,6 +67,7 @@ def ask(engine: Engine, cell: EngineCell, reference: Reference, asked: Asked, se
     ended = time.perf_counter_ns()
     counts = asdict(reply.acceptance) if reply.acceptance else {}
     parts = [chunk.tokens for chunk in reply.chunks]
+    text = reply.text if reply.text is not None or fault else reference.text(reply.tokens or ())
     sized = [part for part in parts if part is not None]
     return Request(
         prompt=asked.prompt.id,
@@ -81,7 +82,7 @@ def ask(engine: Engine, cell: EngineCell, reference: Reference, asked: Asked, se
         prompt_tokens=len(ids) or None,
         told_prompt_tokens=reply.prompt_tokens,
         tokens=reply.tokens,
-        text=None if reply.text is None else reply.text.encode("utf-8", "backslashreplace").decode(),
+        text=None if text is None else text.encode("utf-8", "backslashreplace").decode(),
         output_tokens=reply.output_tokens,
         finish=reply.finish,
         scheduled_ns=asked.due_ns,

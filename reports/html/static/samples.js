@@ -36,9 +36,9 @@ class Samples {
       anchor.textContent = prompt;
       return anchor;
     };
-    const columns = this.page.names.map((_, index) => ({
+    const columns = this.page.names.map((name, index) => ({
       data: index + 1,
-      className: typeof rows[0][index + 1] === "number" ? "num" : "",
+      className: typeof rows[0][index + 1] === "number" ? "num" : name === "output" ? "words" : "",
       render: index === 0 ? link : DataTable.render.text(),
       defaultContent: "–",
     }));
@@ -108,7 +108,7 @@ class Samples {
     if (sample.facts) return sample.facts.join(" · ");
     const facts = [`repetition ${sample.repetition}`, sample.category, `${sample.promptTokens} prompt tokens`];
     facts.push(`prefill ${(sample.prefill / 1000).toFixed(1)} ms`);
-    for (const [name, value] of Object.entries(sample.scores)) facts.push(`${name} ${value ?? "–"}`);
+    for (const [name, value] of Object.entries(sample.scores)) facts.push(`${name} ${typeof value === "number" ? Number(value.toPrecision(4)) : "–"}`);
     return facts.filter(Boolean).join(" · ");
   }
 

@@ -8,8 +8,9 @@ from typing import Any
 from harness.record.origins import origins, pieces
 
 
-def step(drafted: int, tested: int, accepted: int, emitted: int, forced: int = 0) -> Any:
-    return SimpleNamespace(drafted=drafted, tested=tested, accepted=accepted, emitted=emitted, forced=forced)
+def step(drafted: int, tested: int, accepted: int, emitted: int, forced: int = 0, rows: int = 1) -> Any:
+    counts = {"drafted": drafted, "tested": tested, "accepted": accepted, "emitted": emitted, "forced": forced}
+    return SimpleNamespace(**counts, rows=rows)
 
 
 def test_the_last_token_of_a_step_corrects_closes_or_stands_alone() -> None:
@@ -21,6 +22,8 @@ def test_the_last_token_of_a_step_corrects_closes_or_stands_alone() -> None:
 
 def test_a_canvas_has_no_origin_by_position() -> None:
     assert origins([step(0, 0, 0, 4)], 4) is None
+    assert origins([step(0, 0, 0, 1, rows=5)] * 3, 3) is None, "a masked model that fills one position a pass"
+    assert origins([step(0, 0, 0, 1)] * 3, 3) == ["decoded"] * 3
 
 
 BYTES = [b"a", b"\xc3", b"\xa9", b" b", b"\xff"]
