@@ -25,7 +25,11 @@ if TYPE_CHECKING:
 
 INTERVALS = ("scr", "tau", "acceptance", "acceptance_per_node", "ms_per_token", "throughput", "logprob")
 """Metrics shown with an interval."""
-PLAIN = ("expected_per_node", "nfe_per_output", "reused", "draft_nfe", "tokens_per_second", "start_nfe", "start_ms")
+CONSUMED = ("peak_mb", "cpu_joules_per_token", "gpu_joules_per_token")
+PLAIN = (
+    *("expected_per_node", "nfe_per_output", "reused", "draft_nfe", "tokens_per_second", "start_nfe", "start_ms"),
+    *CONSUMED,
+)
 """Metrics shown without an interval."""
 FAILED_SHARE = 0.1
 """A cell is invalid where a larger share of its samples failed."""
@@ -57,8 +61,8 @@ DRAFTER = (
 )
 """Entries of a cell's meta on drafts that were made anew; None where the method drafts nothing, and in older runs."""
 
-_OF_TIME = ("speedup", "predicted", "ms_per_token", "throughput", "tokens_per_second")
-"""Columns that hold seconds, beside those that end in _ms."""
+_OF_TIME = ("speedup", "predicted", "ms_per_token", "throughput", "tokens_per_second", "cpu_joules", "gpu_joules")
+"""Columns that hold seconds, or energy that other work has a part in, beside those that end in _ms."""
 _FLAGS_OF_TIME = ("disturbed", "mismatch")
 
 Row = dict[str, Any]

@@ -51,6 +51,9 @@ COLUMNS = (
     Column("audit", "e (visible TV)", rank=3),
     Column("test", "TV to AR (floor), p", rank=8),
     Column("drafter", "drafter TV (acceptance lost)", rank=8),
+    Column("peak_mb", "peak MB", 0, rank=9),
+    Column("cpu_joules_per_token", "CPU J/token", 2, rank=9),
+    Column("gpu_joules_per_token", "GPU J/token", 2, rank=9),
 )
 
 

@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
-import time
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import click
 from rich.console import Console
 
 from harness.cli.main import emit
-from harness.core.capabilities import Requirement
 from harness.core.method import label, parameters
 from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.plan import contract
 from harness.plan.names import build
-from harness.proof.cases import PUBLISHED, Case, cases_of
-from harness.proof.distance import QUICK as QUICK_PROOF
-from harness.proof.distance import WHOLE, Effort, distance
-from harness.proof.mutants import CAUGHT, TriedMutant, try_mutants
-from harness.proof.prove import EXACT, prove
+from harness.proof.catalogue import Piece, Settings, pieces
+from harness.proof.kept_laws import Keeper, folder
+from harness.proof.mutants import CAUGHT
+from harness.proof.processes import Done, computed, processors
+from harness.proof.prove import EXACT
 from harness.proof.random_cases import Tried, try_random
 from harness.registry import METHODS
 from reports import text_table
@@ -38,6 +36,8 @@ BUGS = {"injected bug": 0, "method": 1, "total variation": 1, "seen": 1, "on": 2
 @click.argument("methods", nargs=-1)
 @click.option("--param", "-p", "params", multiple=True, metavar="KEY=VALUE", help="Verify this setting only.")
 @click.option("--quick", is_flag=True, help="Only the smaller models.")
+@click.option("--fresh", is_flag=True, help="Enumerate again what earlier commands have enumerated.")
+@click.option("--processes", type=click.IntRange(1), metavar="N", help="By default one a processor, 16 at most.")
 @click.option(
     "--random", "number", type=click.IntRange(1), metavar="N", help="N random cases instead of the fixed ones."
 )
@@ -60,6 +60,8 @@ def command(
     methods: tuple[str, ...],
     params: tuple[str, ...],
     quick: bool,
+    fresh: bool,
+    processes: int | None,
     number: int | None,
     seed: int,
     budget: float,
@@ -68,6 +70,7 @@ def command(
     """Enumerate every outcome of a decode on small random models, and print the total variation to the target.
 
     An exact method must stay below 1e-12. Each injected bug, a one-line change of the real code, must exceed 1e-3.
+    Laws are kept in the cache. They are enumerated again when a file that they rest on has changed.
     Random cases vary the prompt, the vocabulary, the length, the sampling and the batch; equal seeds give equal cases.
     Exit codes: 1 a claim of exactness fails or an injected bug is not caught, 4 a method could not be enumerated.
 
@@ -78,34 +81,59 @@ def command(
     stride verify --random 20 --seed 7
     """
     declare_all()
-    outputs = QUICK if quick else None
-    console = Console(stderr=True, quiet=as_json)
-    rows: list[dict[str, Any]] = []
     values = dict(item.partition("=")[::2] for item in params)
     settings = {name: settings_of(name, values) for name in methods} or dict(contract.usable_methods())
     if number is not None:
         _random(settings, number, seed, budget, as_json)
         return
-    for name, variants in settings.items():
-        for method in variants:
-            console.print(f"{label(method)} ...", end="\r", markup=False)
-            rows.append(proof_of(name, method, cases_of(method, outputs)))
-        if not quick and not params:
-            rows += _published(name, variants)
-    baseline = METHODS.get("autoregressive")()
-    cases = cases_of(baseline, outputs)
-    floor = max(distance(baseline, case) for case in cases)
-    tried = [] if params else [(name, bug) for name in settings for bug in _bugs(name, rows)]
-    bugs = [{"mutant": True, "method": name, **vars(bug), "caught": bug.caught} for name, bug in tried]
+    outputs = QUICK if quick else None
+    asked = pieces(settings, whole=not quick and not params, bugs=not params)
+    keeper = Keeper(folder(), fresh, uuid.uuid4().hex)
+    done = _computed(asked, settings, outputs, keeper, processes or processors(), as_json)
+    rows = [row for piece in asked if (row := done[piece].row) and piece.kind in ("setting", "published")]
+    bugs = _bugs(asked, done, rows)
     if as_json:
         emit([*rows, *bugs])
     else:
-        _show(rows, bugs, floor, cases)
+        _show(rows, bugs, next(one.row for one in done.values() if one.piece.kind == "floor" and one.row))
+        Console().print(_laws(list(done.values())), markup=False, highlight=False)
     unseen = [row for row in rows if row["verdict"] in ("exact", "broken") and not row["planted"] and row["plants"]]
     if any(row["verdict"] == "broken" for row in rows) or unseen or not all(bug["caught"] for bug in bugs):
         raise SystemExit(1)
     if any(row["verdict"] == "unverified" for row in rows):
         raise SystemExit(4)
+
+
+def _computed(
+    asked: Sequence[Piece], settings: Settings, outputs: int | None, keeper: Keeper, processes: int, quiet: bool
+) -> dict[Piece, Done]:
+    """Every piece; the terminal shows which was done last."""
+    done: dict[Piece, Done] = {}
+    with Console(stderr=True, quiet=quiet).status("enumerating ...") as status:
+        for one in computed(asked, settings, outputs, keeper, processes):
+            done[one.piece] = one
+            status.update(f"{len(done)} of {len(asked)} enumerated, {one.piece.method} the last")
+            if one.error is not None and one.piece.kind != "bug":
+                raise one.error
+    return done
+
+
+def _bugs(asked: Sequence[Piece], done: Mapping[Piece, Done], rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Injected bugs, but of no method that has a setting which could not be enumerated at all."""
+    unverified = {row["method"] for row in rows if row["verdict"] == "unverified"}
+    bugs = [done[piece] for piece in asked if piece.kind == "bug" and piece.method not in unverified]
+    for one in bugs:
+        if one.error is not None:
+            raise one.error
+    return [one.row for one in bugs if one.row is not None]
+
+
+def _laws(done: Sequence[Done]) -> str:
+    """How many laws were read, and where from."""
+    used, new = sum(one.used for one in done), sum(one.enumerated for one in done)
+    text = f"{used} laws from the cache ({folder()}; --fresh enumerates them again), {new} enumerated."
+    trouble = next((one.trouble for one in done if one.trouble), "")
+    return text + (f" They could not be kept: {trouble}" if trouble else "")
 
 
 def settings_of(name: str, values: Mapping[str, Any]) -> list[Any]:
@@ -121,16 +149,6 @@ def settings_of(name: str, values: Mapping[str, Any]) -> list[Any]:
         raise UsageError("; ".join(text for _, text in method))
     contract.check(METHODS, name, method)
     return [method]
-
-
-def _published(name: str, variants: list[Any]) -> list[dict[str, Any]]:
-    """The defaults of a method, which are as published, on a text longer than its variants draft; no mutants."""
-    method = contract.default_of(variants)
-    if getattr(method, "drafter", "") == "self":
-        method = replace(method, drafter="toy")  # the target never rejects its own drafts
-    if method in variants or {Requirement.GRID, Requirement.BIDIRECTIONAL} & method.requirements:
-        return []
-    return [proof_of(name, method, (PUBLISHED,), mutants=False, effort=QUICK_PROOF)]
 
 
 def _random(settings: Mapping[str, Sequence[Any]], number: int, seed: int, budget: float, as_json: bool) -> None:
@@ -187,42 +205,12 @@ def _failed(rows: list[dict[str, Any]]) -> list[str]:
     return [f"! {row['label']}: {reason}" for row, reason in reasons]
 
 
-def proof_of(
-    name: str, method: Any, cases: Sequence[Case], mutants: bool = True, effort: Effort = WHOLE
-) -> dict[str, Any]:
-    """One row of the table: the verdict of a setting, its total variation, and its injected bugs."""
-    begin = time.monotonic()
-    try:
-        plain = prove(method, cases, mutants, effort).plain(name)
-    except Exception as error:  # a plugin may raise anything, and a setting may branch too much: its row says so
-        plain = {
-            "method": name,
-            "label": label(method),
-            "params": parameters(method),
-            "claim": method.claim.name,
-            "total_variation": None,
-            "case": f"{type(error).__name__}: {error}",
-            "verdict": "unverified",
-            "planted": False,
-            "plants": [],
-        }
-    return plain | {"seconds": time.monotonic() - begin}
-
-
-def _bugs(name: str, rows: list[dict[str, Any]]) -> list[TriedMutant]:
-    """Injected bugs of a method, unless one of its settings could not be enumerated at all."""
-    kind = METHODS.get(name)
-    if any(row["verdict"] == "unverified" for row in rows if row["method"] == name):
-        return []
-    return try_mutants(kind, kind.variants())
-
-
 def _unproved(rows: list[dict[str, Any]]) -> list[str]:
     """Why settings could not be enumerated; the table has no room for it."""
     return [f"! {row['label']}: {row['case']}" for row in rows if row["total_variation"] is None]
 
 
-def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, cases: tuple[Case, ...]) -> None:
+def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: Mapping[str, Any]) -> None:
     console = Console()
     columns = [text_table.Column(key, key, rank=rank) for key, rank in DISTRIBUTIONS.items()]
     lines = []
@@ -242,6 +230,6 @@ def _show(rows: list[dict[str, Any]], bugs: list[dict[str, Any]], floor: float, 
             lines.append([bug["why"], bug["method"], variation, caught, bug["case"], bug["where"]])
         text_table.print_table(text_table.TextTable("injected bugs", tuple(columns), lines, []), console)
     console.print(
-        f"{len(cases)} models. Noise floor (autoregressive by the same enumeration): {floor:.2g}. "
+        f"{floor['cases']} models. Noise floor (autoregressive by the same enumeration): {floor['floor']:.2g}. "
         f"exact: below {EXACT:g}; an injected bug is caught above {CAUGHT:g}."
     )

@@ -75,6 +75,13 @@ class GpuMeter:
             return mhz, 0
         return mhz, sum(not self._of_this_run(pid) for pid in pids)
 
+    def energy_uj(self) -> int | None:
+        """Energy of the GPU since the driver was loaded, microjoules; None where NVML does not tell."""
+        try:
+            return int(self._nvml.nvmlDeviceGetTotalEnergyConsumption(self._handle)) * 1000
+        except Exception:  # an error of NVML's own kind: a counter that this device lacks
+            return None
+
     def _of_this_run(self, pid: int) -> bool:
         """Whether a process is this one, its parent (the run of a worker) or a child (a worker of the run)."""
         if pid in (os.getpid(), os.getppid()):

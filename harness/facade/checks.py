@@ -8,12 +8,13 @@ from typing import Any
 import pandas as pd
 
 from harness.cli.audit import facts_of
-from harness.cli.verify import QUICK, proof_of, settings_of
+from harness.cli.verify import QUICK, settings_of
 from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.facade.stored_run import StoredRun
 from harness.plan import contract
 from harness.proof.cases import cases_of
+from harness.proof.catalogue import proof_of
 from harness.record.store import Store
 from harness.run.options import Options
 from harness.run.stored_audit import audit_store

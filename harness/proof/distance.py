@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from typing import Any
 
 import torch
@@ -26,6 +25,7 @@ from harness.proof.cases import Case
 from harness.proof.enumerate import Law, output_law
 from harness.proof.enumerating_draws import EnumeratingDraws
 from harness.proof.in_batch import row_law
+from harness.proof.kept_laws import kept, setting
 from harness.registry import METHODS
 
 
@@ -56,6 +56,11 @@ def total_variation(a: Law, b: Law) -> float:
 
 def method_law(method: Method[Any], case: Case, draws: EnumeratingDraws | None = None) -> Law:
     """The exact law of a method's output on a case's model; ``draws``: with limits or pins."""
+    draws = EnumeratingDraws() if draws is None else draws
+    return kept(f"{setting(method)} {case!r} {draws.limits}", lambda: _enumerated(method, case, draws))
+
+
+def _enumerated(method: Method[Any], case: Case, draws: EnumeratingDraws) -> Law:
     backbone = case.backbone()
     if case.batch > 1:
         return row_law(method, case, toy_drafter(backbone), draws)
@@ -99,15 +104,34 @@ def reference_of(method: Method[Any]) -> Method[Any] | None:
     )
 
 
-@cache
-def law_to_match(reference: Method[Any] | None, case: Case) -> Law:
-    """The law of a method's `reference` on a case, by default the chain rule's; enumerated once.
+_memos: list[dict[tuple[Method[Any] | None, Case], Law]] = [{}]
+"""Laws to match; the last one holds those of the code as it runs now."""
 
-    The memo is empty whenever a mutant comes or goes, since mutants may change what the reference rests on.
-    """
-    if reference is not None:
-        return method_law(reference, case)
-    return reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+
+@contextmanager
+def changed_code() -> Iterator[None]:
+    """While inside, references are enumerated anew, since a mutant may change what they rest on."""
+    _memos.append({})
+    try:
+        yield
+    finally:
+        _memos.pop()
+
+
+def law_to_match(reference: Method[Any] | None, case: Case) -> Law:
+    """The law of a method's `reference` on a case, by default the chain rule's; enumerated once."""
+    by = "chain rule" if reference is None else f"reference {setting(reference)}"
+    return kept(f"{by} {case!r}", lambda: _remembered(reference, case))
+
+
+def _remembered(reference: Method[Any] | None, case: Case) -> Law:
+    memo, key = _memos[-1], (reference, case)
+    if key not in memo:
+        if reference is not None:
+            memo[key] = _enumerated(reference, case, EnumeratingDraws())
+        else:
+            memo[key] = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+    return memo[key]
 
 
 @dataclass(frozen=True)

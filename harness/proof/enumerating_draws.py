@@ -36,6 +36,7 @@ class EnumeratingDraws(Draws):
         self.most = most
         self.weight = 1.0
         self._widest, self._pinned, self._start = widest, pinned, start
+        self.limits = (widest, tuple(sorted(pinned)), start, most)
         self._width = 1.0
         self._answered = 0
         self.clocks: dict[int, Polygon] = {}

@@ -14,7 +14,8 @@ from typing import Any
 from harness.core.method import Claim, Method, Mutant
 from harness.errors import ContractError
 from harness.proof.cases import Case, cases_of
-from harness.proof.distance import WHOLE, Effort, distance, law_to_match, measure
+from harness.proof.distance import WHOLE, Effort, changed_code, distance, measure
+from harness.proof.kept_laws import sheet
 
 CAUGHT = 1e-3
 """Total variation that a mutant must exceed on at least one model."""
@@ -45,15 +46,24 @@ def try_mutants(kind: type[Method[Any]], settings: Sequence[Method[Any]]) -> lis
 
     A method without an exact setting is tried on all settings; there a mutant must change their total variation.
     """
-    if not kind.mutants:
-        return []
-    exact = [method for method in settings if method.claim is not Claim.APPROXIMATE]
-    clean: list[tuple[Method[Any], dict[str, float]]]
-    if exact:
-        clean = [(method, {}) for method in exact]
-    else:
-        clean = [(method, {str(case): distance(method, case) for case in cases_of(method)}) for method in settings]
+    clean = _clean(settings) if kind.mutants else []
     return [_best_try(mutant, clean) for mutant in kind.mutants] if clean else []
+
+
+def try_one(mutant: Mutant, settings: Sequence[Method[Any]]) -> TriedMutant:
+    """As `try_mutants`, for one of them."""
+    return _best_try(mutant, _clean(settings))
+
+
+def _clean(settings: Sequence[Method[Any]]) -> list[tuple[Method[Any], dict[str, float]]]:
+    """The settings that mutants are tried on, with their total variation by case; none of exact ones, which is 0."""
+    exact = [method for method in settings if method.claim is not Claim.APPROXIMATE]
+    return [(method, {}) for method in exact] or [(method, _distances(method)) for method in settings]
+
+
+def _distances(method: Method[Any]) -> dict[str, float]:
+    with sheet(method):
+        return {str(case): distance(method, case) for case in cases_of(method)}
 
 
 def _best_try(mutant: Mutant, clean: Sequence[tuple[Method[Any], dict[str, float]]]) -> TriedMutant:
@@ -75,7 +85,7 @@ def try_mutant(
         clean: the method's total variation without the mutant, by case; 0 where a case is absent.
     """
     largest, where = 0.0, ""
-    with injected(mutant):
+    with sheet(method, mutant), injected(mutant):
         for case in cases:
             try:
                 added = abs(measure(method, case, effort).total_variation - clean.get(str(case), 0.0))
@@ -111,12 +121,11 @@ def injected(mutant: Mutant) -> Iterator[None]:
     patched = inspect.unwrap(scope[function.__name__])
     original = function.__code__
     function.__code__ = patched.__code__
-    law_to_match.cache_clear()
     try:
-        yield
+        with changed_code():
+            yield
     finally:
         function.__code__ = original
-        law_to_match.cache_clear()
 
 
 def _find(where: str) -> FunctionType:

@@ -10,6 +10,7 @@ from harness.core.method import Claim, Method, label, parameters
 from harness.errors import UsageError
 from harness.proof.cases import Case, cases_of
 from harness.proof.distance import WHOLE, Effort, measure
+from harness.proof.kept_laws import sheet
 from harness.proof.mutants import TriedMutant, try_mutant
 
 EXACT = 1e-12
@@ -68,7 +69,8 @@ def prove(
     cases = [case for case in cases if claim is not Claim.SAME_GREEDY or case.sampling.temperature == 0]
     if not cases:
         raise UsageError("a method that claims greedy equality only needs a case at T = 0, and none was given")
-    measured = [measure(method, case, effort) for case in cases]
+    with sheet(method):
+        measured = [measure(method, case, effort) for case in cases]
     worst = max(measured, key=lambda result: result.total_variation)
     clean = {str(result.case): result.total_variation for result in measured}
     enumerated = tuple(result.case for result in measured)

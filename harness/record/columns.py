@@ -119,6 +119,13 @@ class Sample:
         audit: the bets on the output at T > 0 (`harness.audit.bets.Bets`), or the reason why there are none.
         drafter: what drafts of some steps, made anew, say of the drafter (`harness.run.drafter_health`), or the reason
             why there are none; only of a task's first prompts.
+        held_bytes: memory in use before the decode: of the CUDA allocator, else resident memory of the process. None:
+            the machine does not tell, or the run was made before this was stored.
+        peak_bytes: the most of it during the decode, of a batch of the whole batch. Resident memory holds all that the
+            process has loaded, for other cells too.
+        cpu_uj: energy of the processor's packages and their memory during the decode, prefill included, microjoules, by
+            RAPL; of a batch, this decode's share. Other work on the machine is in it.
+        gpu_uj: the same of the GPU, by NVML.
     """
 
     prompt: str
@@ -149,6 +156,10 @@ class Sample:
     audit: dict[str, Any] = field(default_factory=dict)
     completion: int | None = None
     drafter: dict[str, Any] = field(default_factory=dict)
+    held_bytes: int | None = None
+    peak_bytes: int | None = None
+    cpu_uj: int | None = None
+    gpu_uj: int | None = None
 
 
 @dataclass(frozen=True)
@@ -202,6 +213,8 @@ LISTS = ("ranks", "energies")
 """Fields that hold several numbers a step."""
 STARTS = ("start_ns", "start_nfe", "start_draft_nfe")
 """Columns of samples for what a method does in ``start``; older runs lack them."""
+CONSUMPTION = ("held_bytes", "peak_bytes", "cpu_uj", "gpu_uj")
+"""Columns of samples that hold nothing where the machine does not tell, and that older runs lack."""
 FORCED = ("forced_drafted", "forced_tested", "forced_accepted")
 LATER = (*FORCED, "resampled", "levels", "wait_ns", "switches", "gpu_mhz", "foreign")
 """Columns of steps that older runs lack."""

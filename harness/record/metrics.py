@@ -64,6 +64,9 @@ METRICS = {
             "share_s",
             "1/s",
         ),
+        Metric("peak_mb", "peak memory of a decode / outputs", "peak_mb", "outputs", "MB"),
+        Metric("cpu_joules_per_token", "energy of the processor / output tokens", "cpu_joules", "output", "J/token"),
+        Metric("gpu_joules_per_token", "energy of the GPU / output tokens", "gpu_joules", "output", "J/token"),
     )
 }
 
@@ -80,8 +83,9 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
         draft_nfe, drafted, tested, accepted, expected, emitted, forced, overshoot, reused, resampled, levels,
         levels_built (NaN where a step did not store it), unique_drafted (drafted and not reused), wall_ms, wall_s,
         share_s (the output's share of its batch's time), step_wall_ms, start_ms, start_nfe, logprob, agreement,
-        prefill_ms; and drafted, tested, accepted and expected without the forced ones as free_drafted and so on. The
-        method's start is in nfe, draft_nfe, wall_ms, wall_s and share_s; a run that did not store it counts it as
+        prefill_ms, peak_mb, cpu_joules and gpu_joules (NaN where the machine does not tell); and drafted, tested,
+        accepted and expected without the forced ones as free_drafted and so on. The method's start is in nfe,
+        draft_nfe, wall_ms, wall_s and share_s; a run that did not store it counts it as
         nothing.
     """
     steps = steps.reindex(columns=[*steps.columns, *(name for name in LATER if name not in steps)], fill_value=0)
@@ -122,6 +126,11 @@ def totals(samples: pd.DataFrame, steps: pd.DataFrame) -> pd.DataFrame:
     column["logprob"] = good["logprobs"].map(sum).to_numpy()
     column["agreement"] = good["agreement"].astype(float).to_numpy()
     column["prefill_ms"] = (good["prefill_ns"] / 1e6).to_numpy()
+    for name, stored, unit in (
+        ("peak_mb", "peak_bytes", 1e6),
+        *((f"{p}_joules", f"{p}_uj", 1e6) for p in ("cpu", "gpu")),
+    ):
+        column[name] = good.get(stored, pd.Series(np.nan, good.index)).astype(float).to_numpy() / unit
     return pd.DataFrame(column, index=good.index)
 
 

@@ -39,7 +39,7 @@ import pyarrow.parquet as pq
 
 from harness.errors import ContractError, RunIncomplete, StoreError, UnknownNameError
 from harness.record import entries
-from harness.record.columns import STARTS, Record, Sample, Step, check
+from harness.record.columns import CONSUMPTION, STARTS, Record, Sample, Step, check
 from harness.record.counting import counting_difference
 from harness.record.files import (
     PARTIAL,
@@ -89,7 +89,7 @@ SAMPLES = pa.schema(
         "drafter": _TEXT,
         "sha256": _TEXT,
     }
-    | dict.fromkeys((*STARTS, "completion"), _INT)
+    | dict.fromkeys((*STARTS, "completion", *CONSUMPTION), _INT)
 )
 _KINDS = {"float": _REAL, "tuple[int, ...]": pa.list_(_INT), "tuple[float, ...]": pa.list_(_REAL)}
 _STEP = {f.name: _KINDS.get(str(f.type), _INT) for f in fields(Step)}

@@ -7,6 +7,8 @@ from dataclasses import replace
 from functools import partial
 
 from harness.core.batch import Batch
+from harness.core.consumption import ConsumptionMeter
+from harness.core.noise import GpuMeter
 from harness.core.task import Prompt
 from harness.plan.cells import Cell
 from harness.platform.surroundings import restored
@@ -101,11 +103,14 @@ def decode_batch(group: LoadedGroup, cell: Cell, keys: Sequence[Key]) -> list[At
     ]
     attempts: list[Attempt] = []
     with restored():
+        device = group.backbone.device
+        meter = ConsumptionMeter(device, GpuMeter.of(device))
         results = Batch[Attempt](cell.batch).run(jobs)
+        consumed = vars(meter.read().shared(len(jobs)))
     for result in results:
         if isinstance(result, Exception):
             raise result
-        attempts.append(result)
+        attempts.append(replace(result, sample=replace(result.sample, **consumed)))
     return attempts
 
 

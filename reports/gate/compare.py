@@ -17,7 +17,7 @@ from harness.record import stats
 from harness.record.counting import counting_difference
 from harness.record.metrics import METRICS
 from reports.gate.matching import Planned, name_of, temperature, why_alone
-from reports.summary import FinishedCell
+from reports.summary import CONSUMED, FinishedCell
 from reports.text_table import Column, TextTable, markdown_lines, number, print_table
 
 if TYPE_CHECKING:
@@ -59,11 +59,17 @@ class Comparison:
         return len(self.runs) > 1
 
 
-def compare(a: Store, *others: Store) -> Comparison:
-    """Match the finished cells by configuration, and compare each pair over shared prompts and seeds."""
+def compare(a: Store, *others: Store, consumption: bool = False) -> Comparison:
+    """Match the finished cells by configuration, and compare each pair over shared prompts and seeds.
+
+    Args:
+        consumption: memory and energy too, of runs of one machine.
+    """
     first = Planned.of(a)
     parts = [
-        _compare_runs(letter, a, first, store, Planned.of(store), f"{letter}: " if len(others) > 1 else "")
+        _compare_runs(
+            (letter, f"{letter}: " if len(others) > 1 else ""), a, first, store, Planned.of(store), consumption
+        )
         for letter, store in zip(_letters(), others, strict=False)
     ]
     frame = pd.concat([part.frame for part in parts], ignore_index=True)
@@ -88,14 +94,18 @@ def _letters() -> Iterator[str]:
         yield f"run{number}"
 
 
-def _compare_runs(letter: str, a: Store, first: Planned, b: Store, other: Planned, prefix: str) -> Comparison:
+def _compare_runs(
+    names: tuple[str, str], a: Store, first: Planned, b: Store, other: Planned, consumption: bool
+) -> Comparison:
+    letter, prefix = names
     machines = [dict(store.manifest.get("provenance") or {}).get("fingerprint") for store in (a, b)]
     same_machine = machines[0] is not None and machines[0] == machines[1]
-    names = " and ".join(str(machine or "unknown") for machine in machines)
-    notes = [] if same_machine else [f"seconds are not compared: the machines differ ({names})"]
+    both = " and ".join(str(machine or "unknown") for machine in machines)
+    notes = [] if same_machine else [f"seconds are not compared: the machines differ ({both})"]
     counting = counting_difference(a.manifest, b.manifest)
     notes += [f"passes and seconds are not compared: {counting}"] if counting else []
     left_out = {PASSES, SECONDS} if counting else set() if same_machine else {SECONDS}
+    left_out |= set() if consumption and same_machine else set(CONSUMED)
     rows: list[dict[str, Any]] = []
     for key in (key for key in first.finished if key in other.finished):
         cells = first.finished[key], other.finished[key]
@@ -151,10 +161,13 @@ def _of_equal_prompts(sides: Sequence[FinishedCell], shared: pd.Index[Any]) -> t
 
 def _differences(before: pd.DataFrame, after: pd.DataFrame, left_out: set[str]) -> Iterator[dict[str, Any]]:
     columns = {
-        name: (METRICS[name].numerator, METRICS[name].denominator) for name in (*COUNTS, PASSES, SECONDS, "logprob")
+        name: (METRICS[name].numerator, METRICS[name].denominator)
+        for name in (*COUNTS, PASSES, SECONDS, "logprob", *CONSUMED)
     }
     columns["agreement"] = ("agreement", "one")
     for name, (numerator, denominator) in columns.items():
+        if name in CONSUMED and (before[numerator].isna().any() or after[numerator].isna().any()):
+            continue  # one of the machines does not tell
         gap = stats.difference(before, after, numerator, denominator)
         idle = name in COUNTS and not before["drafted"].sum() and not after["drafted"].sum()
         one_a_step = all((side["nfe"] == side["steps"]).all() for side in (before, after))  # SCR is tau then

@@ -163,13 +163,15 @@ MEASURED = ("threads", "window_costs")
 
 
 def counts(path: Path) -> dict[str, dict[str, Any]]:
-    """Everything in a store's cells except times and what follows from them."""
+    """Everything in a store's cells except times, memory and energy, and what follows from them."""
     store = Store.open(path)
     assert store.cells() == list(store.manifest["cells"])
     records = {}
     for name in store.cells():
         cell = store.cell(name)
-        samples = cell.samples[[column for column in cell.samples if not column.endswith("_ns")]].copy()
+        samples = cell.samples[
+            [column for column in cell.samples if not column.endswith(("_ns", "_bytes", "_uj"))]
+        ].copy()
         samples["tokens"], samples["logprobs"] = samples["tokens"].map(list), samples["logprobs"].map(list)
         steps = cell.steps[[column for column in cell.steps if not column.endswith("_ns") and column != "switches"]]
         meta = {key: value for key, value in cell.meta.items() if key not in MEASURED}

@@ -24,8 +24,12 @@ def test_a_window_costs_something() -> None:
     assert quantized.window_cost(tiny(dtype="fp32"), PROMPTS[0]) > 0
 
 
-@pytest.mark.model
 @pytest.mark.slow
-def test_the_benchmark_compares_the_formats_of_one_model() -> None:
-    (result,) = peers.run(Settings(pairs=2, tokens=8, threads=1), "quantized int4", lambda line: None)
+@pytest.mark.parametrize(
+    "backbone",
+    ["embedded-code", pytest.param("smollm2-135m", marks=[pytest.mark.audit, pytest.mark.model])],
+)
+def test_the_benchmark_compares_the_formats_of_one_model(backbone: str) -> None:
+    settings = Settings(pairs=2, tokens=8, threads=1, backbone=backbone)
+    (result,) = peers.run(settings, "quantized int4", lambda line: None)
     assert result.ours > 0 and result.pairs == 2 and "nats a token" in result.note

@@ -342,6 +342,19 @@ def test_verify_prints_its_table_and_its_noise_floor():
     assert result.code == 0 and "exact" in result.out and "Noise floor" in result.out and "caught" in result.out
 
 
+def test_verify_says_how_many_laws_are_from_the_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
+    words = ("verify", "autoregressive", "--quick", "--processes", 1)
+    first, second, fresh = (stride(*words, *more) for more in ((), (), ("--fresh",)))
+    assert first.code == second.code == fresh.code == 0
+    said = [
+        re.search(r"(\d+) laws from the cache .* (\d+) enumerated", one.out.replace("\n", " "))
+        for one in (first, second, fresh)
+    ]
+    counts = [tuple(map(int, one.groups())) for one in said if one]
+    assert counts == [(0, counts[0][1]), (counts[0][1], 0), (0, counts[0][1])] and counts[0][1] > 10
+
+
 @pytest.mark.slow
 def test_verify_truncates_no_setting_or_verdict_on_a_narrow_terminal(stride_env):
     words = ("verify", "sjd", "-p", "window=3", "--quick")

@@ -68,7 +68,9 @@ def ran(name: str, out: Path, *words: object) -> None:
 def test_a_suite_runs_to_its_end_on_a_stand_in_of_each_family(
     name: str, backbone: str, task: str, tmp_path: Path
 ) -> None:
-    ran(name, tmp_path / "run", "--backbone", backbone, *(("--task", task, "-t", 1) if task else ()))
+    """Without proofs, which are of toys here too; `test_a_whole_suite_runs_to_its_end_on_stand_ins` makes them."""
+    words = ("--backbone", backbone, "--set", "prove=false", *(("--task", task, "-t", 1) if task else ()))
+    ran(name, tmp_path / "run", *words)
 
 
 @pytest.mark.audit

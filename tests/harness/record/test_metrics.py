@@ -53,7 +53,8 @@ def output(steps: tuple[Step, ...]) -> tuple[int, ...]:
 def sample(prompt: str, steps: tuple[Step, ...], **other: Any) -> Sample:
     tokens = output(steps)
     fields = {"repetition": 0, "warmup": False, "status": "ok", "prefill_ns": 4_000_000, "agreement": 0.5}
-    fields |= {"completion": len(tokens) - 1}
+    fields |= {"completion": len(tokens) - 1, "cpu_uj": 7_000_000, "gpu_uj": 14_000_000}
+    fields |= {"peak_bytes": 500_000_000 if prompt == "a" else 300_000_000}
     return Sample(**{"prompt": prompt, "tokens": tokens, "logprobs": (-0.5,) * len(tokens), **fields, **other})
 
 
@@ -100,6 +101,9 @@ BY_HAND = {
     "ms_per_token": 15 / 14,
     "tokens_per_second": 14 / 0.015,
     "throughput": 14 / 0.015,
+    "peak_mb": 400.0,
+    "cpu_joules_per_token": 14 / 14,
+    "gpu_joules_per_token": 28 / 14,
 }
 
 

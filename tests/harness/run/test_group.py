@@ -8,11 +8,13 @@ from typing import Any
 import pytest
 
 from harness.backbones.slots.cache import SlotCache
+from harness.core import consumption
 from harness.core.draft import Acceptance
 from harness.core.run import Run
 from harness.record.store import Cell, Store
 from harness.registry import METHODS
 from methods.drafters.jacobi.window import JacobiWindow
+from reports.summary import summarise
 from tests.support.runs import by_label, counted, finished, in_parts, plan_of, start
 
 
@@ -89,3 +91,21 @@ def test_greedy_equality_of_a_batch_is_checked_in_a_batch(tmp_path: Path, monkey
     cells = finished(tmp_path / "run", batch=2, **data)
     assert cells["autoregressive T=0"].meta["verdict"]["greedy"].startswith("2/2 equal")
     assert sizes == [2] * len(sizes) and len(sizes) > 2 * 4  # the run's own decodes, then those of the check
+
+
+def test_every_sample_has_its_memory_and_energy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A counter that adds 6 mJ between two readings; a batch of three shares them."""
+    readings = iter(range(0, 10**9, 6_000))
+    monkeypatch.setattr(consumption.Domain, "read", lambda self: next(readings))
+    monkeypatch.setattr(consumption, "domains", lambda powercap: [tmp_path])
+    cells = finished(tmp_path / "run", methods=["sjd"], tasks=[{"name": "tabular", "limit": 3}], batch=3, temperature=1)
+    for cell in cells.values():
+        samples = counted(cell)
+        assert samples["cpu_uj"].tolist() == [2_000] * 3
+        assert samples["gpu_uj"].isna().all()
+        told = samples["peak_bytes"].notna()
+        assert (samples["peak_bytes"][told] >= samples["held_bytes"][told] * 0.98).all()
+    rows = summarise(Store.open(tmp_path / "run"))
+    tokens = sum(len(tokens) for tokens in counted(next(iter(cells.values())))["tokens"])
+    assert rows["cpu_joules_per_token"][0] == pytest.approx(0.006 / tokens)
+    assert rows["gpu_joules_per_token"].isna().all()

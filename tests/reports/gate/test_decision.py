@@ -51,8 +51,9 @@ def test_a_noisy_drafter_fails_and_is_named() -> None:
 
 
 @pytest.mark.slow
-def test_power_and_false_alarm_rate_are_as_stated() -> None:
-    """Ten pairs of runs, 24 prompts with two seeds each: -10 % acceptance fails 5 or more, A/A none.
+@pytest.mark.parametrize("number", [4, pytest.param(10, marks=pytest.mark.audit)])
+def test_power_and_false_alarm_rate_are_as_stated(number: int) -> None:
+    """Pairs of runs, 24 prompts with two seeds each: -10 % acceptance fails half of them or more, A/A none.
 
     How often larger simulations fail is in `reports/data/results/gate.yaml`.
     """
@@ -62,10 +63,10 @@ def test_power_and_false_alarm_rate_are_as_stated() -> None:
             make_baseline(run(Sim(0.6, seed=100 * i + 2), repetitions=2)),
         ).verdict
         for rate in (0.54, 0.6)
-        for i in range(10)
+        for i in range(number)
     ]
-    assert pairs[:10].count("fail") >= 5
-    assert pairs[10:].count("fail") == 0
+    assert pairs[:number].count("fail") >= number / 2
+    assert pairs[number:].count("fail") == 0
 
 
 def test_three_prompts_are_inconclusive_even_when_identical() -> None:

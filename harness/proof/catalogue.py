@@ -1,0 +1,115 @@
+"""What `stride verify` proves, in pieces that processes compute apart from each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from harness.core.capabilities import Requirement
+from harness.core.method import Method, label, parameters
+from harness.plan import contract
+from harness.proof.cases import PUBLISHED, Case, cases_of
+from harness.proof.distance import QUICK, WHOLE, Effort, distance
+from harness.proof.kept_laws import sheet
+from harness.proof.mutants import try_one
+from harness.proof.prove import prove
+from harness.registry import METHODS
+
+Settings = Mapping[str, Sequence[Method[Any]]]
+"""The variants of each method that are verified."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One of the enumerations.
+
+    Args:
+        kind: "setting" (of ``settings``), "published" (the defaults of a method), "bug" or "floor".
+        method: its name.
+        index: of the setting, or of the method's injected bug.
+    """
+
+    kind: str
+    method: str
+    index: int = 0
+
+
+def pieces(settings: Settings, whole: bool, bugs: bool) -> list[Piece]:
+    """All enumerations in the order of the rows.
+
+    Args:
+        whole: published settings too.
+        bugs: the injected bugs of each method too.
+    """
+    out: list[Piece] = []
+    for name, variants in settings.items():
+        out += [Piece("setting", name, index) for index in range(len(variants))]
+        if whole and published(variants) is not None:
+            out.append(Piece("published", name))
+    if bugs:
+        out += [Piece("bug", name, index) for name in settings for index in range(len(METHODS.get(name).mutants))]
+    return [*out, Piece("floor", "autoregressive")]
+
+
+def published(variants: Sequence[Method[Any]]) -> Method[Any] | None:
+    """The defaults of a method, which are as published; None: its variants have them, or no text fits."""
+    method: Method[Any] = contract.default_of(list(variants))
+    if getattr(method, "drafter", "") == "self":
+        method = replace(method, drafter="toy")  # type: ignore[type-var]  # the target never rejects its own drafts
+    if method in variants or {Requirement.GRID, Requirement.BIDIRECTIONAL} & method.requirements:
+        return None
+    return method
+
+
+def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, Any]:
+    """The row of a piece.
+
+    Args:
+        outputs: largest number of outputs of a model; None: any.
+
+    Raises:
+        ContractError: an injected bug does not fit the code that it is injected into.
+    """
+    if piece.kind == "floor":
+        baseline = METHODS.get(piece.method)()
+        with sheet(baseline):
+            cases = cases_of(baseline, outputs)
+            return {"floor": max(distance(baseline, case) for case in cases), "cases": len(cases)}
+    if piece.kind == "bug":
+        kind = METHODS.get(piece.method)
+        bug = try_one(kind.mutants[piece.index], kind.variants())
+        return {"mutant": True, "method": piece.method, **vars(bug), "caught": bug.caught}
+    if piece.kind == "published":
+        method = published(settings[piece.method])
+        return proof_of(piece.method, method, (PUBLISHED,), mutants=False, effort=QUICK)
+    method = settings[piece.method][piece.index]
+    return proof_of(piece.method, method, cases_of(method, outputs))
+
+
+def proof_of(
+    name: str, method: Any, cases: Sequence[Case], mutants: bool = True, effort: Effort = WHOLE
+) -> dict[str, Any]:
+    """One row of the table: the verdict of a setting, its total variation, and its injected bugs."""
+    begin = time.monotonic()
+    try:
+        plain = prove(method, cases, mutants, effort).plain(name)
+    except Exception as error:  # a plugin may raise anything, and a setting may branch too much: its row says so
+        plain = unverified(name, method, f"{type(error).__name__}: {error}")
+    return plain | {"seconds": time.monotonic() - begin}
+
+
+def unverified(name: str, method: Any, reason: str) -> dict[str, Any]:
+    """The row of a setting that could not be enumerated."""
+    return {
+        "method": name,
+        "label": label(method),
+        "params": parameters(method),
+        "claim": method.claim.name,
+        "total_variation": None,
+        "case": reason,
+        "verdict": "unverified",
+        "planted": False,
+        "plants": [],
+    }

@@ -1,0 +1,124 @@
+"""The pieces of a catalogue, computed by several processes."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from harness.discover import declare_all
+from harness.proof.catalogue import Piece, Settings, compute
+from harness.proof.kept_laws import Keeper, keeping
+from harness.registry import METHODS
+
+MOST = 16
+"""Processes; beyond them the longest enumeration alone decides."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A piece that is computed.
+
+    Args:
+        row: None where it failed.
+        error: the exception then.
+    """
+
+    piece: Piece
+    row: dict[str, Any] | None
+    used: int
+    enumerated: int
+    trouble: str = ""
+    error: Exception | None = None
+
+
+def processors() -> int:
+    """Those that this process may use, 16 at most."""
+    mine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST, mine)
+
+
+def computed(
+    pieces: Sequence[Piece], settings: Settings, outputs: int | None, keeper: Keeper, processes: int
+) -> Iterator[Done]:
+    """Each piece when it is done. Methods of other packages are enumerated in this process, one after another."""
+    ours = [piece for piece in pieces if not METHODS.from_plugin(piece.method)]
+    theirs = [piece for piece in pieces if METHODS.from_plugin(piece.method)]
+    processes = min(processes, len(ours))
+    if processes < 2:
+        ours, theirs = [], list(pieces)
+    else:
+        yield from _in_pool(sorted(ours, key=_order), _Share(settings, outputs, keeper), processes)
+    for piece in theirs:
+        yield _one(piece, settings, outputs, keeper)
+
+
+def _order(piece: Piece) -> int:
+    """Long ones first, so that none of them ends alone; bugs last, since they ask for laws of the settings."""
+    return ("published", "setting", "floor", "bug").index(piece.kind)
+
+
+@dataclass(frozen=True)
+class _Share:
+    """What every process needs."""
+
+    settings: Settings
+    outputs: int | None
+    keeper: Keeper
+
+
+_share: _Share | None = None
+
+
+def _in_pool(pieces: Sequence[Piece], share: _Share, processes: int) -> Iterator[Done]:
+    start = "fork" if sys.platform == "linux" else "spawn"  # a fork has torch already
+    context = multiprocessing.get_context(start)
+    pool = ProcessPoolExecutor(processes, context, _begin, (share, os.getpid()))
+    try:
+        futures: list[Future[Done]] = [pool.submit(_piece, piece) for piece in pieces]
+        for future in as_completed(futures):
+            yield future.result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _begin(share: _Share, parent: int) -> None:
+    """In a new process: one thread, no ^C of its own, and no life after its parent's."""
+    global _share
+    torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with, args=(parent,), daemon=True).start()
+    declare_all()
+    _share = replace(share, keeper=replace(share.keeper, sheets={}))
+
+
+def _end_with(parent: int) -> None:
+    while os.getppid() == parent:
+        time.sleep(0.5)
+    os._exit(1)
+
+
+def _piece(piece: Piece) -> Done:
+    assert _share is not None
+    return _one(piece, _share.settings, _share.outputs, _share.keeper)
+
+
+def _one(piece: Piece, settings: Settings, outputs: int | None, keeper: Keeper) -> Done:
+    used, enumerated = keeper.used, keeper.enumerated
+    row, failure = None, None
+    with keeping(keeper):
+        try:
+            row = compute(piece, settings, outputs)
+        except Exception as error:  # the command decides whether it matters
+            failure = error
+    counts = keeper.used - used, keeper.enumerated - enumerated
+    return Done(piece, row, *counts, keeper.trouble, failure)

@@ -1,0 +1,195 @@
+"""Laws on disk: read where nothing that they rest on has changed, and enumerated again everywhere else."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+
+from harness.core.method import Method
+from harness.errors import EnumerationLimit
+from harness.proof import distance, kept_laws, processes, sources
+from harness.proof.cases import CASES, cases_of
+from harness.proof.catalogue import Piece, compute
+from harness.proof.kept_laws import Keeper, keeping, kept, sheet
+from harness.proof.mutants import try_mutant
+from harness.proof.prove import prove
+from harness.registry import METHODS
+
+FEW = tuple(case for case in CASES if case.outputs <= 8 and case.sampling.temperature > 0)[:2]
+ROOT = Path(sources.__file__).resolve().parents[2]
+
+
+def method(name: str = "speculative") -> Method[Any]:
+    first: Method[Any] = METHODS.get(name).variants()[0]
+    return first
+
+
+def keeper(folder: Path, command: str, fresh: bool = False) -> Keeper:
+    return Keeper(folder, fresh, command)
+
+
+def proved(folder: Path, command: str, fresh: bool = False) -> Keeper:
+    with keeping(keeper(folder, command, fresh)) as used:
+        assert prove(method(), FEW, mutants=False).verdict == "exact"
+    return used
+
+
+@pytest.fixture(autouse=True)
+def told(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """What a digest rests on is read anew in each test."""
+    sources.digest.cache_clear()
+    monkeypatch.setattr(distance, "_memos", [{}])
+    yield
+    sources.digest.cache_clear()
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestSheets:
+    def test_a_second_command_enumerates_nothing(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        first = proved(tmp_path, "monday")
+        assert (first.used, first.enumerated) == (0, 2 * len(FEW))  # the method's laws and the chain rule's
+        (file,) = tmp_path.iterdir()
+        assert file.suffix == ".json"
+        for name in ("_enumerated", "reference_law"):
+            monkeypatch.setattr(distance, name, None)
+        monkeypatch.setattr(sources, "_as_written", lambda name, source: True)  # of the line above
+        sources.digest.cache_clear()
+        second = proved(tmp_path, "tuesday")
+        assert (second.used, second.enumerated) == (2 * len(FEW), 0)
+
+    def test_what_a_command_enumerated_itself_is_not_from_the_cache(self, tmp_path: Path) -> None:
+        proved(tmp_path, "monday")
+        again = proved(tmp_path, "monday")
+        assert (again.used, again.enumerated) == (0, 0)
+
+    def test_fresh_enumerates_again_and_keeps(self, tmp_path: Path) -> None:
+        proved(tmp_path, "monday")
+        assert proved(tmp_path, "tuesday", fresh=True).enumerated == 2 * len(FEW)
+        assert proved(tmp_path, "wednesday").used == 2 * len(FEW)
+
+    @pytest.mark.parametrize("damage", ["byte", "cut", "empty"])
+    def test_a_damaged_sheet_is_enumerated_again(self, tmp_path: Path, damage: str) -> None:
+        proved(tmp_path, "monday")
+        (file,) = tmp_path.iterdir()
+        data = file.read_bytes()
+        place = data.index(b"0.") + 3
+        flipped = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
+        file.write_bytes({"byte": flipped, "cut": data[:-20], "empty": b""}[damage])
+        assert proved(tmp_path, "tuesday").enumerated == 2 * len(FEW)
+        assert proved(tmp_path, "wednesday").used == 2 * len(FEW)
+
+    def test_a_kill_while_a_sheet_is_written_leaves_the_old_one(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        proved(tmp_path, "monday")
+        (file,) = tmp_path.iterdir()
+        before = file.read_bytes()
+        monkeypatch.setattr(os, "replace", lambda a, b: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            proved(tmp_path, "tuesday", fresh=True)
+        assert file.read_bytes() == before
+
+    def test_a_folder_that_cannot_be_written_is_told_and_no_error(self, tmp_path: Path) -> None:
+        (tmp_path / "laws").write_text("a file")
+        used = proved(tmp_path / "laws", "monday")
+        assert used.enumerated == 2 * len(FEW) and "laws" in used.trouble
+
+    def test_a_bug_has_laws_of_its_own(self, tmp_path: Path) -> None:
+        bug = method().mutants[0]
+        with keeping(keeper(tmp_path, "monday")):
+            clean = prove(method(), FEW, mutants=False)
+            first = try_mutant(method(), bug, FEW, {})
+        with keeping(keeper(tmp_path, "tuesday")) as used:
+            assert try_mutant(method(), bug, FEW, {}) == first
+        assert first.caught and clean.total_variation < 1e-12
+        assert used.used and not used.enumerated
+        assert len(list(tmp_path.iterdir())) == 2
+
+    def test_an_enumeration_that_is_too_wide_ends_in_the_same_error(self, tmp_path: Path) -> None:
+        def wide() -> kept_laws.Law:
+            raise EnumerationLimit("over 5 outcomes")
+
+        for command in ("monday", "tuesday"):
+            with (
+                keeping(keeper(tmp_path, command)) as used,
+                sheet(method()),
+                pytest.raises(EnumerationLimit, match="5"),
+            ):
+                kept("what", wide)
+        assert (used.used, used.enumerated) == (1, 0)
+
+
+class TestSources:
+    def test_a_changed_file_is_another_digest(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        before = sources.digest(("methods.speculative",))
+        assert before is not None
+        read = sources._source
+
+        def changed(name: str) -> sources.Source | None:
+            source = read(name)
+            return source and replace(source, digest="x") if name == "harness.core.sampling" else source
+
+        monkeypatch.setattr(sources, "_source", changed)
+        monkeypatch.setattr(sources, "_as_written", lambda name, source: True)  # of the line above
+        sources.digest.cache_clear()
+        assert sources.digest(("methods.speculative",)) not in (before, None)
+
+    def test_methods_of_other_packages_and_replaced_functions_are_not_kept(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert sources.digest(("somebodys.method",)) is None
+        monkeypatch.setattr("harness.core.sampling.warp", lambda logits, sampling: logits.softmax(-1))
+        assert sources.digest(("methods.speculative",)) is None
+
+    @pytest.mark.parametrize("name", ["speculative", "sjdpp", "specinfer", "mulo_sd", "masked_diffusion", "eagle2"])
+    def test_whatever_runs_in_a_proof_is_among_the_files(self, name: str) -> None:
+        """Every function of ours that is called, by whichever way it was imported."""
+        called: set[str] = set()
+
+        def note(frame: FrameType, event: str, argument: Any) -> None:
+            if event == "call":
+                called.add(frame.f_code.co_filename)
+
+        one = method(name)
+        case = min(cases_of(one), key=lambda case: case.outputs)
+        before = sys.getprofile()
+        sys.setprofile(note)
+        try:
+            distance.distance(one, case)
+        finally:
+            sys.setprofile(before)
+        ours = {path for path in called if path.startswith((f"{ROOT}/harness", f"{ROOT}/methods"))}
+        known = {str(source.path.resolve()) for source in sources.rests_on([type(one).__module__]).values()}
+        assert ours and ours <= known, ours - known
+
+
+@pytest.mark.usefixtures("unchecked")
+class TestProcesses:
+    def test_two_processes_give_the_rows_of_one(self, tmp_path: Path) -> None:
+        settings = {"speculative": [method()], "prompt_lookup": [method("prompt_lookup")]}
+        asked = [Piece("setting", name) for name in settings] + [Piece("bug", "speculative", 1)]
+
+        def rows(number: int) -> list[Any]:
+            folder = tmp_path / str(number)
+            done = list(processes.computed(asked, settings, 8, keeper(folder, "monday"), number))
+            assert {one.piece for one in done} == set(asked) and not any(one.error for one in done)
+            assert sum(one.enumerated for one in done) > 0
+            rows = [next(one.row for one in done if one.piece == piece) for piece in asked]
+            return [{key: value for key, value in (row or {}).items() if key != "seconds"} for row in rows]
+
+        assert rows(1) == rows(2)
+
+    def test_a_piece_that_fails_says_so(self, tmp_path: Path) -> None:
+        (done,) = processes.computed([Piece("bug", "autoregressive", 99)], {}, 8, keeper(tmp_path, "monday"), 1)
+        assert isinstance(done.error, IndexError) and done.row is None
+
+    def test_the_floor_is_rounding(self) -> None:
+        row = compute(Piece("floor", "autoregressive"), {}, 8)
+        assert row["floor"] < 1e-12 and row["cases"] > 3
