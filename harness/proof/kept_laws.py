@@ -140,7 +140,8 @@ def _decoded(body: Any) -> Law:
 def _sheet_of(keeper: Keeper, method: Method[Any], mutant: Mutant | None) -> Sheet:
     """The sheet of a setting and a bug: of this process, else of the disk, else an empty one."""
     kind = type(method)
-    modules, what = (kind.__module__,), setting(method)
+    modules: tuple[str, ...] = (kind.__module__,)
+    what = setting(method)
     if mutant is not None:
         modules += (mutant.where.partition(":")[0],)
         what += f" {mutant.where} {mutant.old!r} {mutant.new!r}"
