@@ -251,3 +251,40 @@ def test_the_rows_of_table_3_are_recipes() -> None:
         recipe = RECIPES.get(f"xspecmesh-{name}")
         assert recipe.kind == "heads" and f"row {row}" in recipe.summary and recipe.requires[0] == "shapes-mesh"
     assert RECIPES.get("xspecmesh-mlp-lora").requires[1] == "xspecmesh-mlp"
+
+
+@pytest.fixture(scope="module")
+def furniture_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny backbone whose encoder shares rows of coordinates with the decoder."""
+    path = tmp_path_factory.mktemp("furniture")
+    sizes = replace(SIZES, shared_coordinates=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        model = MeshModel(sizes)
+    ShapesMesh(sizes=sizes).export(model, path)
+    return path
+
+
+class TestFurniture:
+    @pytest.mark.slow
+    def test_both_stages_train_on_the_backbones_meshes_of_furniture(self, furniture_base: Path, tmp_path: Path) -> None:
+        pytest.importorskip("peft")
+        plan = Shapes(train=2, development=1, new=12, data="furniture")
+        first = replace(RECIPES.get("xspecmesh-furniture-cross"), plan=plan, heads=2, steps=2)
+        second = replace(RECIPES.get("xspecmesh-furniture-cross-lora"), plan=plan, steps=2)
+        folders = {"furniture-mesh": furniture_base}
+        assert set(first.requires) == set(folders)
+        folders["xspecmesh-furniture-cross"] = train("one", first, tmp_path / "one", folders).folder
+        done = train("two", second, tmp_path / "two", folders).folder
+        merged = load_backbone("merged", done / "backbone")
+        assert read_config(done).fingerprint == merged.fingerprint
+        cloud = torch.randn(1, 40, 6)
+        before, after = (read("m", folder) for folder in (furniture_base, done / "backbone"))
+        assert torch.equal(before.latents(cloud), after.latents(cloud))
+        assert not torch.equal(first_weight(before), first_weight(after))
+
+    def test_the_rows_that_the_encoder_shares_stay_when_all_weights_learn(self, furniture_base: Path) -> None:
+        tuned = FinetunedMesh(furniture_base, Tuning(0))
+        fixed = {name for name, weight in tuned.named_parameters() if not weight.requires_grad}
+        assert {"model.codes.blocks", "model.codes.steps"} <= fixed
+        assert all(".encoder." in name for name in fixed - {"model.codes.blocks", "model.codes.steps"})
