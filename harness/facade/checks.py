@@ -13,7 +13,7 @@ from harness.discover import declare_all
 from harness.errors import UsageError
 from harness.facade.stored_run import StoredRun
 from harness.plan import contract
-from harness.proof.cases import cases_of
+from harness.proof.cases import cases_to_verify
 from harness.proof.catalogue import proof_of
 from harness.record.store import Store
 from harness.run.options import Options
@@ -40,7 +40,9 @@ def verify(*methods: str, quick: bool = False, **params: Any) -> pd.DataFrame:
     settings = {name: settings_of(name, params) for name in methods} or dict(contract.usable_methods())
     outputs = QUICK if quick else None
     rows = [
-        proof_of(name, method, cases_of(method, outputs)) for name, variants in settings.items() for method in variants
+        proof_of(name, method, cases_to_verify(method, outputs))
+        for name, variants in settings.items()
+        for method in variants
     ]
     return pd.DataFrame(rows)
 

@@ -30,6 +30,7 @@ class Case:
     Args:
         masked: a masked model, whose last id is the mask.
         batch: rows decoded in lock step, one of which is enumerated.
+        joint: all rows are enumerated together, so that it shows whether they depend on each other.
     """
 
     vocabulary: int
@@ -41,6 +42,7 @@ class Case:
     grid: tuple[int, ...] = ()
     masked: bool = False
     batch: int = 1
+    joint: bool = False
 
     def backbone(self) -> Tabular | MaskedTabular:
         """The model, under the name of a real one, so that no name tells a method that it is on a toy."""
@@ -54,7 +56,8 @@ class Case:
     def outputs(self) -> int:
         """How many different ones there can be."""
         forced = 0 if len(self.grid) < 3 else self.length // (self.grid[1] + 1)
-        return int((self.vocabulary - (len(self.grid) == 3 or self.masked)) ** (self.length - forced))
+        rows = self.batch if self.joint else 1
+        return int((self.vocabulary - (len(self.grid) == 3 or self.masked)) ** ((self.length - forced) * rows))
 
     def __str__(self) -> str:
         parts = [f"V={self.vocabulary}", f"length={self.length}", f"seed={self.seed}"]
@@ -64,7 +67,7 @@ class Case:
         parts += [self.sampling.order] if self.sampling.order != Sampling().order else []
         parts += ["eos"] if self.eos else []
         parts += [f"prompt={','.join(map(str, self.prompt))}"] if self.prompt != PROMPT else []
-        parts += [f"batch={self.batch}"] if self.batch > 1 else []
+        parts += [f"batch={self.batch}{' jointly' if self.joint else ''}"] if self.batch > 1 else []
         parts += ["masked"] if self.masked else []
         return " ".join(parts + ([f"grid={'x'.join(map(str, self.grid[:2]))}"] if self.grid else []))
 
@@ -92,6 +95,9 @@ CASES = (
 PUBLISHED = Case(2, 6, 29, Sampling(1.0), eos=(1,))
 """For a method at its published window: five drafts deep, and most texts end early."""
 
+JOINT = Case(2, 2, 30, Sampling(1.0), prompt=(1, 1, 0, 0), batch=2, joint=True)
+"""Both rows of a batch together; each outcome decodes both anew, so it takes about a second."""
+
 
 GRID_CASES = (
     Case(3, 6, 21, Sampling(1.0), grid=(2, 2, 2)),
@@ -108,6 +114,16 @@ MASKED_CASES = (
     Case(4, 4, 34, Sampling(1.0, top_p=0.8), masked=True),
 )
 """Of two or three tokens and a mask; the length is what 1, 2 and 4 steps divide."""
+
+
+def joint_case_of(method: Method[Any]) -> tuple[Case, ...]:
+    """The batch whose rows are enumerated together; none for a method that needs pictures or a masked model."""
+    return () if {Requirement.GRID, Requirement.BIDIRECTIONAL} & method.requirements else (JOINT,)
+
+
+def cases_to_verify(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...]:
+    """The cases of `stride verify`: without a limit of outputs a batch whose rows are enumerated together as well."""
+    return (*cases_of(method, outputs), *(joint_case_of(method) if outputs is None else ()))
 
 
 def cases_of(method: Method[Any], outputs: int | None = None) -> tuple[Case, ...]:

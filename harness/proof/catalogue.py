@@ -10,7 +10,7 @@ from typing import Any
 from harness.core.capabilities import Requirement
 from harness.core.method import Method, label, parameters
 from harness.plan import contract
-from harness.proof.cases import PUBLISHED, Case, cases_of
+from harness.proof.cases import PUBLISHED, Case, cases_to_verify
 from harness.proof.distance import QUICK, WHOLE, Effort, distance
 from harness.proof.kept_laws import sheet
 from harness.proof.mutants import try_one
@@ -75,7 +75,7 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, 
     if piece.kind == "floor":
         baseline = METHODS.get(piece.method)()
         with sheet(baseline):
-            cases = cases_of(baseline, outputs)
+            cases = cases_to_verify(baseline, outputs)
             return {"floor": max(distance(baseline, case) for case in cases), "cases": len(cases)}
     if piece.kind == "bug":
         kind = METHODS.get(piece.method)
@@ -85,7 +85,7 @@ def compute(piece: Piece, settings: Settings, outputs: int | None) -> dict[str, 
         method = published(settings[piece.method])
         return proof_of(piece.method, method, (PUBLISHED,), mutants=False, effort=QUICK)
     method = settings[piece.method][piece.index]
-    return proof_of(piece.method, method, cases_of(method, outputs))
+    return proof_of(piece.method, method, cases_to_verify(method, outputs))
 
 
 def proof_of(

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from harness.plan.cells import MASKED_BASELINE
 from harness.proof.cases import Case
 from harness.proof.enumerate import Law, output_law
 from harness.proof.enumerating_draws import EnumeratingDraws
-from harness.proof.in_batch import row_law
+from harness.proof.in_batch import joined, joint_law, prompts_of, row_law
 from harness.proof.kept_laws import kept, setting
 from harness.registry import METHODS
 
@@ -62,6 +63,8 @@ def method_law(method: Method[Any], case: Case, draws: EnumeratingDraws | None =
 
 def _enumerated(method: Method[Any], case: Case, draws: EnumeratingDraws) -> Law:
     backbone = case.backbone()
+    if case.joint:
+        return joint_law(method, case, toy_drafter(backbone), draws)
     if case.batch > 1:
         return row_law(method, case, toy_drafter(backbone), draws)
 
@@ -130,8 +133,16 @@ def _remembered(reference: Method[Any] | None, case: Case) -> Law:
         if reference is not None:
             memo[key] = _enumerated(reference, case, EnumeratingDraws())
         else:
-            memo[key] = reference_law(case.backbone(), case.prompt, case.length, case.sampling)
+            memo[key] = _chain_rule(case)
     return memo[key]
+
+
+def _chain_rule(case: Case) -> Law:
+    """The law of a case's output, or of all outputs of its batch, which are independent."""
+    prompts = prompts_of(case) if case.joint else [case.prompt]
+    laws = [reference_law(case.backbone(), prompt, case.length, case.sampling) for prompt in prompts]
+    outcomes = product(*(law.items() for law in laws))
+    return {joined(one for one, _ in rows): math.prod(weight for _, weight in rows) for rows in outcomes}
 
 
 @dataclass(frozen=True)
@@ -154,9 +165,14 @@ class Effort:
         for start in range(self.starts if pinned else 1):
             yield EnumeratingDraws(self.widest, pinned, start, self.most)
 
-    def lengths(self, case: Case) -> range:
-        """Of outputs, the first one that fits is taken; at least one token is drafted in it."""
-        return range(case.length, min(1, case.length - 1) if self.widest < math.inf else case.length - 1, -1)
+    def tries(self, case: Case) -> list[Case]:
+        """The first one that fits is taken: ever shorter outputs, at least one token is drafted in them.
+
+        Rows that branch too much to be enumerated together are enumerated one by one.
+        """
+        shortest = min(1, case.length - 1) if self.widest < math.inf else case.length - 1
+        shorter = [replace(case, length=length) for length in range(case.length, shortest, -1)]
+        return [case, *(replace(one, joint=False) for one in shorter)] if case.joint else shorter
 
 
 WHOLE = Effort()
@@ -180,7 +196,7 @@ def measure(method: Method[Any], case: Case, effort: Effort = WHOLE) -> Measured
     Raises:
         EnumerationLimit: the shortest output branches too much.
     """
-    *longer, last = (replace(case, length=length) for length in effort.lengths(case))
+    *longer, last = effort.tries(case)
     for tried in longer:
         with suppress(EnumerationLimit):
             return Measured(tried, max(distance(method, tried, draws) for draws in effort.draws(method)))

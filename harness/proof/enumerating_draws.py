@@ -16,40 +16,29 @@ from harness.errors import EnumerationLimit
 from harness.proof.simplex import Polygon, area_of, simplex, winner
 
 
-class EnumeratingDraws(Draws):
-    """Answers each call from a script, and stores the outcomes that are left.
+class Script:
+    """The choices along one outcome, and the outcomes that are left. Draws that share a script are enumerated jointly.
 
     Args:
         widest: the most outcomes of one step: the product of its draws' branches along an outcome.
-        pinned: streams that are answered by a seed instead, alike in every step.
-        start: that seed.
-        most: the most outcomes of a whole enumeration.
+
+    Attributes:
+        weight: the probability of the choices so far.
+        branches: outcomes that were left for later, by what was drawn.
     """
 
-    def __init__(
-        self,
-        widest: float = math.inf,
-        pinned: frozenset[Stream] = frozenset(),
-        start: int = 0,
-        most: float = math.inf,
-    ) -> None:
-        self.most = most
+    def __init__(self, widest: float = math.inf) -> None:
         self.weight = 1.0
-        self._widest, self._pinned, self._start = widest, pinned, start
-        self.limits = (widest, tuple(sorted(pinned)), start, most)
-        self._width = 1.0
-        self._answered = 0
-        self.clocks: dict[int, Polygon] = {}
         self.branches: Counter[str] = Counter()
+        self._widest, self._width = widest, 1.0
         self._script: list[int] = []
         self._cursor = 0
         self._stack: list[list[int]] = []
 
-    def replay(self, script: list[int], stack: list[list[int]], clocks: dict[int, Polygon]) -> None:
+    def replay(self, script: list[int], stack: list[list[int]]) -> None:
         """Begin one outcome: follow ``script``, then first choices; others are pushed on ``stack``."""
-        self._script, self._stack, self._cursor, self.weight = list(script), stack, 0, 1.0
-        self._width, self._answered = 1.0, 0
-        self.clocks = dict(clocks)
+        self._script, self._stack, self._cursor = list(script), stack, 0
+        self.weight, self._width = 1.0, 1.0
 
     def choose(self, weights: Sequence[float], what: str) -> int:
         """One of the outcomes with positive weight.
@@ -57,8 +46,6 @@ class EnumeratingDraws(Draws):
         Raises:
             EnumerationLimit: the draws of this step have more than ``widest`` outcomes.
         """
-        if what.partition("/")[2] in self._pinned:
-            return self._answer(weights)
         possible = [index for index, weight in enumerate(weights) if weight > 0]
         self._width *= len(possible)
         if self._width > self._widest:
@@ -74,6 +61,67 @@ class EnumeratingDraws(Draws):
         self._cursor += 1
         self.weight *= weights[index]
         return index
+
+
+class EnumeratingDraws(Draws):
+    """Answers each call from a script, and stores the outcomes that are left.
+
+    Args:
+        widest: the most outcomes of one step: the product of its draws' branches along an outcome.
+        pinned: streams that are answered by a seed instead, alike in every step.
+        start: that seed.
+        most: the most outcomes of a whole enumeration.
+        script: of several draws that are enumerated jointly; None: one of its own.
+    """
+
+    def __init__(
+        self,
+        widest: float = math.inf,
+        pinned: frozenset[Stream] = frozenset(),
+        start: int = 0,
+        most: float = math.inf,
+        script: Script | None = None,
+    ) -> None:
+        self.most = most
+        self.limits = (widest, tuple(sorted(pinned)), start, most)
+        self.script = Script(widest) if script is None else script
+        self._pinned, self._start = pinned, start
+        self._answered = 0
+        self.clocks: dict[int, Polygon] = {}
+
+    @property
+    def weight(self) -> float:
+        """The probability of the choices so far."""
+        return self.script.weight
+
+    @property
+    def branches(self) -> Counter[str]:
+        """Outcomes that were left for later, by what was drawn."""
+        return self.script.branches
+
+    def replay(self, script: list[int], stack: list[list[int]], clocks: dict[int, Polygon]) -> None:
+        """Begin one outcome: follow ``script``, then first choices; others are pushed on ``stack``."""
+        self.script.replay(script, stack)
+        self.begin(clocks)
+
+    def begin(self, clocks: dict[int, Polygon]) -> None:
+        """Begin one outcome of a script that is replayed already."""
+        self._answered = 0
+        self.clocks = dict(clocks)
+
+    def sharing(self) -> EnumeratingDraws:
+        """Draws of another decode that are enumerated jointly with these, with the same pins."""
+        return EnumeratingDraws(pinned=self._pinned, start=self._start, most=self.most, script=self.script)
+
+    def choose(self, weights: Sequence[float], what: str) -> int:
+        """One of the outcomes with positive weight.
+
+        Raises:
+            EnumerationLimit: the draws of this step have more than ``widest`` outcomes.
+        """
+        if what.partition("/")[2] in self._pinned:
+            return self._answer(weights)
+        return self.script.choose(weights, what)
 
     def _answer(self, weights: Sequence[float]) -> int:
         """The outcome of the n-th pinned draw of a step."""

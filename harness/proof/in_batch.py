@@ -1,8 +1,8 @@
-"""The exact law of one row of a batch: every outcome of its draws, while the other rows decode with seeded draws."""
+"""The exact law of a batch: of one row while the others decode with seeded draws, or of all rows jointly."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -22,9 +22,10 @@ from harness.proof.enumerating_draws import EnumeratingDraws
 
 MOST = 5_000
 """Decodes of a batch in one enumeration; each starts anew, since rows on threads cannot be copied."""
+BETWEEN = -1
+"""Stands between the outputs of two rows in a joint output; no id is negative."""
 
 
-@torch.no_grad()
 def row_law(
     method: Method[Any], case: Case, load_drafter: Callable[[str], Backbone], draws: EnumeratingDraws | None = None
 ) -> Law:
@@ -33,27 +34,67 @@ def row_law(
     Raises:
         EnumerationLimit: over 5,000 outcomes.
     """
-    draws = EnumeratingDraws() if draws is None else draws
-    backbone, row = case.backbone(), case.seed % case.batch
-    prompts = [case.prompt[: len(case.prompt) - (r - row) % len(case.prompt)] for r in range(case.batch)]
+    row = case.seed % case.batch
+    return _law(
+        method, case, load_drafter, {row: EnumeratingDraws() if draws is None else draws}, prompts_of(case, row)
+    )
+
+
+def joint_law(
+    method: Method[Any], case: Case, load_drafter: Callable[[str], Backbone], draws: EnumeratingDraws | None = None
+) -> Law:
+    """The exact law of all outputs of a batch together, as `joined`: every outcome of the draws of every row.
+
+    Raises:
+        EnumerationLimit: over 5,000 outcomes.
+    """
+    first = EnumeratingDraws() if draws is None else draws
+    rows = {row: first.sharing() if row else first for row in range(case.batch)}
+    return _law(method, case, load_drafter, rows, prompts_of(case))
+
+
+def prompts_of(case: Case, row: int = 0) -> list[tuple[int, ...]]:
+    """The prompts of a batch: the case's own for ``row``, beginnings of it for the others."""
+    return [case.prompt[: len(case.prompt) - (number - row) % len(case.prompt)] for number in range(case.batch)]
+
+
+def joined(outputs: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """Outputs of several rows as one, with -1 between them."""
+    first, *others = outputs
+    return sum(((BETWEEN, *output) for output in others), first)
+
+
+@torch.no_grad()
+def _law(
+    method: Method[Any],
+    case: Case,
+    load_drafter: Callable[[str], Backbone],
+    rows: Mapping[int, EnumeratingDraws],
+    prompts: list[tuple[int, ...]],
+) -> Law:
+    """The law of the outputs of ``rows``, whose draws share a script; the other rows draw from seeds."""
+    backbone, script = case.backbone(), next(iter(rows.values())).script
     law: Law = {}
     scripts: list[list[int]] = [[]]
     decodes = 0
 
     def job(number: int, slot: Slot | None) -> tuple[int, ...]:
-        own: Draws = draws if number == row else SeededDraws(case.seed, "proof", str(number), 0)
+        own: Draws = rows[number] if number in rows else SeededDraws(case.seed, "proof", str(number), 0)
         models = Models(backbone, load_drafter, prompts[number], slot=slot)
         return decode(method, Run.of(models, case.sampling, case.length, own)).tokens
 
     while scripts:
-        draws.replay(scripts.pop(), scripts, {})
-        outputs = Batch[tuple[int, ...]](case.batch).run([partial(job, number) for number in range(case.batch)])
-        if failed := next((output for output in outputs if isinstance(output, Exception)), None):
+        script.replay(scripts.pop(), scripts)
+        for draws in rows.values():
+            draws.begin({})
+        results = Batch[tuple[int, ...]](case.batch).run([partial(job, number) for number in range(case.batch)])
+        if failed := next((result for result in results if isinstance(result, Exception)), None):
             raise failed
-        output = outputs[row]
-        assert isinstance(output, tuple)
-        law[output] = law.get(output, 0.0) + draws.weight
+        outputs = [result for result in results if isinstance(result, tuple)]
+        output = joined(outputs[row] for row in rows)
+        law[output] = law.get(output, 0.0) + script.weight
         decodes += 1
         if decodes + len(scripts) > MOST:
-            raise EnumerationLimit(f"over {MOST} outcomes of one row in a batch of {case.batch}; take a shorter output")
+            of = "one row" if len(rows) < case.batch else "all rows"
+            raise EnumerationLimit(f"over {MOST} outcomes of {of} in a batch of {case.batch}; take a shorter output")
     return law

@@ -110,7 +110,8 @@ def _text(rng: np.random.Generator) -> Case:
     else:
         vocabulary, length, batch = int(rng.integers(2, 4)), int(rng.integers(1, 3)), int(rng.integers(2, 5))
     prompt = _prompt(rng, vocabulary)
-    return Case(vocabulary, length, _model(rng), _sampling(rng, vocabulary), eos, prompt, batch=batch)
+    joint = batch == 2 and vocabulary == 2
+    return Case(vocabulary, length, _model(rng), _sampling(rng, vocabulary), eos, prompt, batch=batch, joint=joint)
 
 
 def _picture(rng: np.random.Generator) -> Case:

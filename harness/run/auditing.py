@@ -86,7 +86,12 @@ def audited_together(plan: Plan) -> int:
 
 def claims_the_target(cell: Cell) -> bool:
     """Whether a cell says that its tokens are drawn from the target's distribution."""
-    return cell.method.claim is Claim.SAME_LAW and cell.sampling.temperature > 0 and cell.method.reference is None
+    return cell.method.claim is Claim.SAME_LAW and cell.sampling.temperature > 0 and not of_masked_model(cell)
+
+
+def of_masked_model(cell: Cell) -> bool:
+    """Whether there is no distribution of a next token. What a method names as its reference does not matter."""
+    return Requirement.BIDIRECTIONAL in cell.method.requirements
 
 
 def audit_cell(plan: Plan, cell: Cell, samples: Sequence[Sample]) -> Audit | str | None:
@@ -94,7 +99,7 @@ def audit_cell(plan: Plan, cell: Cell, samples: Sequence[Sample]) -> Audit | str
     timed = [sample for sample in samples if sample.status == "ok" and not sample.warmup and sample.tokens]
     if cell.sampling.temperature == 0 or not timed:
         return None
-    if cell.method.reference is not None or all(not sample.logprobs for sample in timed):
+    if of_masked_model(cell) or all(not sample.logprobs for sample in timed):
         return MASKED
     for sample in timed:
         if "gains" not in sample.audit:

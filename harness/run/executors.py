@@ -63,6 +63,9 @@ def slurm(plan: Plan, store: Store, options: Options) -> None:
     chosen = options.executor or settings.check("slurm", {})
     folder = store.path / "workers" / "slurm"
     pool = slurm_engine.SlurmPool(plan, setup_of(plan, store, options), chosen, folder)
+    if pool.found:
+        numbers = ", ".join(str(job.job_id) for job in pool.found)
+        options.progress.say(f"jobs of an earlier run of this folder still live, and are waited for: {numbers}")
     run_on(pool, plan, store, options, chosen.retries)
 
 

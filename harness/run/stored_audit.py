@@ -17,7 +17,7 @@ from harness.errors import StoreError, UsageError
 from harness.plan.cells import Cell, Plan, expand
 from harness.plan.suite import resolve_again
 from harness.record.store import Store
-from harness.run.auditing import MASKED, audited_sample, audited_together
+from harness.run.auditing import MASKED, audited_sample, audited_together, of_masked_model
 from harness.run.loading import LoadedGroup, load_models
 from harness.run.options import Options
 
@@ -112,7 +112,7 @@ def _audit_group(
 def _audit_cell(group: LoadedGroup, cell: Cell) -> AuditedCell:
     """The audit of a stored cell; the loaded backbone may be of another type."""
     claim = cell.method.claim
-    if Requirement.BIDIRECTIONAL in group.backbone.capabilities.meets or cell.method.reference is not None:
+    if Requirement.BIDIRECTIONAL in group.backbone.capabilities.meets or of_masked_model(cell):
         return AuditedCell(cell.id, cell.label, claim, None, MASKED)
     if Requirement.ANY_ORDER in cell.method.requirements:
         return _audit_canvas(group, cell)

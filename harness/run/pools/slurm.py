@@ -15,6 +15,7 @@ from harness.errors import UsageError
 from harness.plan.cells import Plan
 from harness.platform.extras import optional
 from harness.run.pools import settings
+from harness.run.pools.jobs import JobBook, UnitCells
 from harness.run.pools.pool import Ended, Pool
 from harness.run.pools.units import Needs, Unit, needs_of
 from harness.run.pools.worker import CellWorker, Refusal, Setup, describe
@@ -66,15 +67,28 @@ class UnitsJob:
 
 
 class SlurmPool(Pool):
-    """Arrays of jobs, one array for the units of equal needs that are handed in together."""
+    """Arrays of jobs, one array for the units of equal needs that are handed in together.
+
+    Units that a job of an earlier run of this folder still holds are not submitted again.
+
+    Attributes:
+        found: the jobs of an earlier run that wait or run, with the cells of each of their units.
+    """
 
     def __init__(self, plan: Plan, setup: Setup, options: settings.Slurm, folder: Path) -> None:
         self._submitit = engine()
-        self._plan, self._setup, self._options, self._folder = plan, setup, options, folder
-        self._jobs: dict[Any, tuple[Unit, ...]] = {}
+        self._plan, self._setup, self._options, self._folder = plan, setup, options, folder.absolute()
+        self._book = JobBook(self._submitit, self._folder)
+        self.found = self._book.living()
+        self._cells: dict[Any, Sequence[UnitCells]] = dict(self.found)
+        self._jobs: dict[Any, list[Unit]] = {}
 
     def submit(self, units: Sequence[Unit]) -> None:
-        """Submit arrays whose jobs hold up to so many units of one backbone."""
+        """Wait for the jobs that hold units already, and submit the others.
+
+        The others become arrays whose jobs hold up to so many units of one backbone.
+        """
+        units = [unit for unit in units if not self._attached(unit)]
         arrays: dict[Needs, list[tuple[Unit, ...]]] = {}
         for group in dict.fromkeys(unit.group for unit in units):
             same = [unit for unit in units if unit.group == group]
@@ -87,7 +101,10 @@ class SlurmPool(Pool):
                     jobs = [executor.submit(UnitsJob(self._setup, block)) for block in blocks]
             except (OSError, RuntimeError, self._submitit.core.utils.FailedJobError) as error:
                 raise UsageError(f"the jobs could not be submitted: {describe(error)}") from error
-            self._jobs |= dict(zip(jobs, blocks, strict=True))
+            self._jobs |= {job: list(block) for job, block in zip(jobs, blocks, strict=True)}
+            cells = {job: [unit.cells for unit in block] for job, block in zip(jobs, blocks, strict=True)}
+            self._cells |= cells
+            self._book.note(self._options.cluster, cells)
 
     def wait(self) -> Iterable[Ended]:
         """Look at the jobs until one has ended."""
@@ -97,9 +114,17 @@ class SlurmPool(Pool):
 
     def close(self) -> None:
         """Cancel what still waits or runs."""
-        for job in self._jobs:
+        for job in {**self._jobs, **self.found}:
             with suppress(Exception):  # it may have ended meanwhile
                 job.cancel()
+
+    def _attached(self, unit: Unit) -> bool:
+        """Whether a job of an earlier run holds the unit; then it is waited for."""
+        for job, cells in self.found.items():
+            if unit.cells in cells and not unit.lost:
+                self._jobs.setdefault(job, []).append(unit)
+                return True
+        return False
 
     def _executor(self, needs: Needs) -> Any:
         executor = self._submitit.AutoExecutor(folder=self._folder, cluster=self._options.cluster)
@@ -118,5 +143,7 @@ class SlurmPool(Pool):
             outcomes = job.result()
         except Exception as error:  # the job was killed, or what runs there raised an error
             return [Ended(unit, lost=f"job {job.job_id}: {describe(error)}") for unit in units]
-        ended = [Ended(unit, refusal=outcome) for unit, outcome in zip(units, outcomes, strict=False)]
+        by_cells = dict(zip(self._cells[job], outcomes, strict=False))
+        behind = outcomes[-1]  # a job ends with its first refusal
+        ended = [Ended(unit, refusal=by_cells.get(unit.cells, behind)) for unit in units]
         return sorted(ended, key=lambda one: one.refusal is not None, reverse=True)

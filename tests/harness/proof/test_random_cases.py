@@ -13,9 +13,10 @@ import torch
 from harness.core.method import Claim, Method, Mutant
 from harness.core.run import Run
 from harness.errors import UsageError
-from harness.proof.cases import CASES, PUBLISHED, Case, presets_names
+from harness.proof import in_batch
+from harness.proof.cases import CASES, PUBLISHED, Case, joint_case_of, presets_names
 from harness.proof.distance import DRAWN, QUICK, measure
-from harness.proof.in_batch import row_law
+from harness.proof.in_batch import joint_law, row_law
 from harness.proof.mutants import injected
 from harness.proof.prove import EXACT
 from harness.proof.random_cases import random_case, try_random
@@ -142,6 +143,60 @@ class TestRows:
     def test_an_error_of_a_row_is_raised(self) -> None:
         with pytest.raises(UsageError, match="no such"):
             measure(Failing("no such"), self.CASE)
+
+
+LATEST: dict[str, tuple[torch.Tensor, torch.Tensor]] = {}
+"""What the first row of a batch drew last, and from which distribution."""
+
+
+class CopiesTheFirstRow(OneByOne):
+    """Each row has the target's distribution; the second one keeps the first one's token as often as it can."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        if len(run.target) - run.emitted == len(TestRowsTogether.CASE.prompt):
+            token = run.draws.categorical(p, "resid")
+            LATEST["first"] = (token, p)
+            return token[0]
+        return run.draws.couple(LATEST["first"][0], LATEST["first"][1], p)[0]
+
+
+class TestRowsTogether:
+    CASE = Case(2, 2, 30, CASES[0].sampling, prompt=(1, 0, 1), batch=2, joint=True)
+
+    def test_rows_that_depend_on_each_other_are_seen_only_together(self) -> None:
+        apart = measure(CopiesTheFirstRow(), replace(self.CASE, joint=False))
+        together = measure(CopiesTheFirstRow(), self.CASE)
+        assert apart.total_variation < EXACT and together.case == self.CASE
+        assert together.total_variation > 0.1
+
+    def test_independent_rows_have_the_product_of_their_distributions(self) -> None:
+        backbone = self.CASE.backbone()
+        law = joint_law(Shy(), self.CASE, lambda name: backbone)
+        assert len(law) == 16 and sum(law.values()) == pytest.approx(1, abs=1e-12)
+        assert all(output[2] == -1 and len(output) == 5 for output in law)
+        assert measure(Shy(), self.CASE).total_variation < EXACT
+        assert measure(METHODS.get("speculative")(drafter="toy", gamma=1), self.CASE).total_variation < EXACT
+
+    def test_a_bias_of_either_row_shows(self) -> None:
+        assert measure(Shy("a batch"), self.CASE).total_variation > EXACT
+
+    def test_rows_that_branch_too_much_are_enumerated_one_by_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(in_batch, "MOST", 15)
+        measured = measure(Shy(), self.CASE)
+        assert measured.case == replace(self.CASE, joint=False) and measured.total_variation < EXACT
+
+    def test_random_batches_of_two_are_enumerated_together(self) -> None:
+        cases = [random_case(Shy(), SEED, index) for index in range(300)]
+        joint = [case for case in cases if case.joint]
+        assert len(joint) > 3 and all(case.batch == 2 and "batch=2 jointly" in str(case) for case in joint)
+
+    @pytest.mark.audit
+    @pytest.mark.parametrize("name", sorted(METHODS))
+    def test_rows_of_every_method_are_independent(self, name: str) -> None:
+        settings = [one for one in METHODS.get(name).variants() if one.claim is Claim.SAME_LAW]
+        for method in settings:
+            for case in joint_case_of(method):
+                assert measure(method, case).total_variation < EXACT
 
 
 @dataclass(frozen=True)

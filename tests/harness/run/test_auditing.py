@@ -4,54 +4,24 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
-from harness.core.capabilities import Requirement
-from harness.core.draft import Fill
-from harness.core.method import Claim, Method, Mutant
-from harness.core.run import Run
+from harness.core.method import Claim, Mutant
 from harness.proof.mutants import injected
 from harness.record.store import Cell, Store
 from harness.registry import ALTERNATIVES, METHODS
-from tests.support.one_by_one import OneByOne, register
+from tests.support.cheats import BiasedLate, CopiesLate
+from tests.support.one_by_one import register
 from tests.support.runs import by_label, finished, in_parts, plan_of, start
 
 SIZES = {"tasks": [{"name": "tabular", "prompts_count": 10}], "max_new_tokens": 24, "temperature": [1.0], "warmup": 0}
 
 
-class BiasedLate(OneByOne):
-    """Right for six tokens, and so on every model that an enumeration takes; greedy from there on."""
-
-    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
-        return super().token(run, p) if run.emitted < 6 else p[0].argmax()
-
-
 class BiasedByDesign(BiasedLate):
     claim = Claim.APPROXIMATE
-
-
-@dataclass(frozen=True)
-class CopiesLate(Method[list[int]]):
-    """A canvas in raster order; behind twelve positions each token is copied to the next, which no pass has seen."""
-
-    claim = Claim.SAME_LAW
-    source = "this test"
-    requirements = frozenset({Requirement.ANY_ORDER})
-
-    def start(self, run: Run) -> list[int]:
-        return [run.canvas.start - 1]
-
-    def step(self, run: Run, state: list[int]) -> Fill:
-        unread = torch.tensor([run.canvas.tokens[place] for place in state])
-        p = run.probs(run.canvas.read(unread, state, rows=1))
-        count = 1 if run.emitted < 12 else min(2, run.room)
-        state[:] = range(state[-1] + 1, state[-1] + 1 + count)
-        return Fill(torch.tensor(state), run.draws.categorical(p, "resid").expand(count))
 
 
 @pytest.fixture(scope="module")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -14,9 +15,11 @@ from typing import Any
 import pytest
 
 from harness.errors import UsageError
+from harness.plan.cells import expand
+from harness.plan.suite import resolve_again
 from harness.record.store import Store
 from harness.run import executors
-from harness.run.options import Options
+from harness.run.options import Options, Progress
 from harness.run.pools.settings import check
 from harness.run.summary import summary
 from tests.support.runs import plan_of, start
@@ -29,7 +32,7 @@ SUITE: dict[str, Any] = {
 }
 WORKER = """
 import sys
-from harness.run.options import Options
+from harness.run.options import Options, Progress
 from harness.run.pools.units import Unit
 from harness.run.pools.worker import CellWorker, Setup
 unit = Unit({cells!r}, ("tabular", "fp64"))
@@ -132,6 +135,52 @@ def test_a_killed_worker_costs_no_cell(
         executors.serial(plan, serial, Options())
     assert outputs(store) == outputs(serial)
     assert any("lost_workers" in store.meta(name) for name in store.cells())
+
+
+class Continues(Progress):
+    """Lets stopped processes go on once the run has said something."""
+
+    def __init__(self, stopped: list[int]) -> None:
+        self.stopped, self.said = stopped, list[str]()
+
+    def say(self, text: str) -> None:
+        self.said.append(text)
+        for pid in self.stopped:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.mark.faults
+def test_a_resumed_run_waits_for_jobs_that_still_live(tmp_path: Path, stride_env: dict[str, str]) -> None:
+    """The jobs stand still from the kill of the run until the resumed one has found them."""
+    pytest.importorskip("submitit")
+    run = tmp_path / "run"
+    words = ["--method", "sjd", "--method", "{name: sjdpp, tau: [0.5, 2.0]}", "--backbone", "random-llama-1m"]
+    words += ["--task", "{name: tabular, limit: 8}", "-t", "1", "--max-new-tokens", "32", "--set", "prove=false"]
+    words += ["--set", "timing=off", "--executor", "slurm", "--executor-option", "cluster=local", "--out", str(run)]
+    command = [sys.executable, "-c", "from harness.cli.main import main; main()", "run", *words]
+    mark = {**stride_env, "STRIDE_TEST_RUN": str(os.getpid())}
+    driver = subprocess.Popen(command, env=mark, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    while not list(run.glob("records/*/*")) and driver.poll() is None:
+        time.sleep(0.02)
+    jobs = workers("submitit.core._submit")
+    for pid in jobs:
+        os.kill(pid, signal.SIGSTOP)
+    driver.kill()
+    driver.wait()
+    submitted = sorted(run.glob("workers/slurm/*_submitted.pkl"))
+    assert jobs and submitted
+    manifest = json.loads((run / "manifest.json").read_text())
+    plan = expand(resolve_again(manifest["suite"]))
+    store, progress = Store.resume(run, plan.manifest()), Continues(jobs)
+    options = check("slurm", {"cluster": "local", "poll_s": 0.2})
+    executors.EXECUTORS["slurm"](plan, store, Options(executor=options, progress=progress))
+    store.release()
+    assert "still live, and are waited for" in progress.said[0]
+    assert sorted(run.glob("workers/slurm/*_submitted.pkl")) == submitted
+    counts = summary(plan, store)
+    assert (counts["done"], counts["failed"]) == (len(plan.cells), 0)
+    assert not any("lost_workers" in store.meta(name) for name in store.cells())
+    assert not workers("submitit.core._submit")
 
 
 @pytest.mark.faults

@@ -20,6 +20,7 @@ from harness.errors import UsageError
 from harness.platform.extras import install_command
 from harness.record.store import Store
 from harness.registry import METHODS, TASKS
+from tests.support.cheats import RaisesOnToys, WrongLate
 from tests.support.cli import Outcome, refused, stride
 from tests.support.one_by_one import OneByOne, register
 from tests.support.runs import by_label, counted
@@ -28,24 +29,8 @@ WORDS = ("--backbone", "tabular", "--task", "{name: tabular, limit: 2}", "--max-
 LARGE = ("--backbone", "random-llama-1m", "--task", "{name: tabular, limit: 2}", "--max-new-tokens", 4, "--json")
 
 
-class WrongLate(OneByOne):
-    """Right for six tokens, and so on every model that an enumeration takes at this length."""
-
-    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
-        return super().token(run, p) if run.emitted < 6 else p[0].argmin()
-
-
 class WrongLateByDesign(WrongLate):
     claim = Claim.APPROXIMATE
-
-
-class RaisesOnToys(OneByOne):
-    """Its proof cannot be made; on a larger vocabulary it decodes something else than the target does."""
-
-    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
-        if p.shape[-1] < 100:
-            raise RuntimeError("not on a toy")
-        return p[0].argmin()
 
 
 class Exits(OneByOne):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import fcntl
 import json
 import shutil
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +23,7 @@ from harness.run.executors import check_executor
 from harness.run.options import Options
 from harness.run.pools import slurm
 from harness.run.pools.exclusive import exclusive, lock_file
+from harness.run.pools.jobs import CONTROLLER, JobBook
 from harness.run.pools.pool import Ended, Pool, run_on, setup_of
 from harness.run.pools.settings import Slurm
 from harness.run.pools.units import Needs, Unit, needs_of, units_of
@@ -242,6 +245,43 @@ def test_jobs_of_slurm_end_with_every_cell(tmp_path: Path) -> None:
     with without_shape_checks():
         run_on(pool, plan, store, Options(), 0)
     assert summary(plan, store)["done"] == 18
+
+
+@pytest.mark.skipif(not Path("/proc/self/cmdline").exists(), reason="processes are known by /proc")
+def test_jobs_of_this_machine_are_found_while_their_process_lives(tmp_path: Path) -> None:
+    submitit = pytest.importorskip("submitit")
+    book = JobBook(submitit, tmp_path)
+    assert book.living() == {}
+    words = [sys.executable, "-c", "import time; time.sleep(60)", CONTROLLER, str(tmp_path)]
+    with subprocess.Popen(words) as process, subprocess.Popen(words[:3]) as another:
+        jobs = [submitit.LocalJob(tmp_path, str(one.pid)) for one in (process, another)]
+        book.note("local", {jobs[0]: [("a", "b"), ("c",)], jobs[1]: [("d",)]})
+        with book.path.open("a") as file:
+            file.write('{"cluster": "local", "jo')  # a kill cut this line short
+        ((found, units),) = book.living().items()
+        assert (found.job_id, units) == (str(process.pid), [("a", "b"), ("c",)])
+        found.cancel()
+        process.wait()
+        assert book.living() == {} and found.done()
+        another.kill()
+
+
+def test_a_job_of_slurm_is_found_while_slurm_knows_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commands of Slurm are scripts here; one job runs, one is over, one is unknown and cancelled."""
+    submitit = pytest.importorskip("submitit")
+    scripts = {
+        "sacct": "printf 'JobID|State|NodeList\\n7_0|RUNNING|a\\n7_1|FAILED|a\\n'",
+        "scancel": f"echo $1 >> {tmp_path}/no",
+    }
+    for name, line in scripts.items():
+        (tmp_path / name).write_text(f"#!/bin/sh\n{line}\n")
+        (tmp_path / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    book = JobBook(submitit, tmp_path / "jobs")
+    jobs = {submitit.SlurmJob(tmp_path / "jobs", number): [(number,)] for number in ("7_0", "7_1", "8_0")}
+    book.note("slurm", jobs)
+    assert list(book.living().values()) == [[("7_0",)]]
+    assert (tmp_path / "no").read_text() == "8_0\n"
 
 
 needs_submitit = pytest.mark.skipif(find_spec("submitit") is None, reason="needs the extra slurm (submitit)")

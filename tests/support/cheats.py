@@ -1,0 +1,133 @@
+"""Plugins that claim more than they do, each in another way; they stand in the place of the honest `OneByOne`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from harness.core.cache import Window
+from harness.core.capabilities import Requirement
+from harness.core.draft import Acceptance, Draft, Fill, Path
+from harness.core.method import Claim, Method
+from harness.core.run import Run
+from tests.support.one_by_one import OneByOne
+
+
+@dataclass(frozen=True)
+class DecodesInStart(Method[list[int]]):
+    """Decodes the text before its first step, then drafts what it knows."""
+
+    claim = Claim.SAME_LAW
+    source = "tests/support"
+
+    def start(self, run: Run) -> list[int]:
+        first = len(run.target)
+        for _ in range(run.budget):
+            run.target.append(run.draws.categorical(run.probs(run.target.forward()), "resid"))
+        text = run.target.tokens[first:]
+        run.target.rollback(first)
+        return text
+
+    def step(self, run: Run, state: list[int]) -> Acceptance:
+        drafts = torch.tensor(state[: run.room - 1], dtype=torch.long)
+        run.target.forward(Draft(drafts))
+        count = torch.tensor(len(drafts))
+        return Acceptance(Path(torch.arange(len(drafts)), count, count.double()), torch.tensor(state[run.room - 1]))
+
+
+class HidesPasses(OneByOne):
+    """Makes a second pass in each step, at the cache and not at the session."""
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        cache: Any = run.target._cache
+        length = run.target.cached
+        cache.extend(Window(torch.zeros(1, dtype=torch.long), torch.tensor([length]), length, None, 1))
+        cache.keep(length)
+        return super().step(run, state)
+
+
+class DraftsWithTheTarget(OneByOne):
+    """Reads the target once more in each step, under the name of a drafter."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        run.open("self").forward()
+        return super().token(run, p)
+
+
+class ReusesNoise(OneByOne):
+    """Draws every token by the noise of the first one."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return run.draws.race(p, [len(run.target) - run.emitted])[0]
+
+
+class OwnReference(OneByOne):
+    """Colder than the target, and held against itself."""
+
+    @property
+    def reference(self) -> Method[Any]:
+        return self
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return super().token(run, p**2 / (p**2).sum())
+
+
+class BiasedLate(OneByOne):
+    """Right for six tokens, which is more than the fixed cases have; greedy from there on."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return super().token(run, p) if run.emitted < 6 else p[0].argmax()
+
+
+class WrongLate(OneByOne):
+    """As `BiasedLate`, with the least probable token."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        return super().token(run, p) if run.emitted < 6 else p[0].argmin()
+
+
+class RaisesOnToys(OneByOne):
+    """Cannot be enumerated, and is wrong elsewhere."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        if p.shape[-1] < 100:
+            raise RuntimeError("not on a toy")
+        return p[0].argmin()
+
+
+class EndsEarly(OneByOne):
+    """Ends every text after four tokens, so that fewer are to be decoded."""
+
+    def token(self, run: Run, p: torch.Tensor) -> torch.Tensor:
+        run.budget = min(run.budget, 4)
+        return super().token(run, p)
+
+
+class ExpectsTooMuch(OneByOne):
+    """Says that it expects to keep more drafts than it made."""
+
+    def step(self, run: Run, state: None) -> Acceptance:
+        p = run.probs(run.target.forward())
+        path = Path.root(p)
+        return Acceptance(Path(path.nodes, path.stop, path.expected + 3), self.token(run, p))
+
+
+@dataclass(frozen=True)
+class CopiesLate(Method[list[int]]):
+    """A canvas in raster order; behind twelve positions each token is copied to the next, which no pass has seen."""
+
+    claim = Claim.SAME_LAW
+    source = "tests/support"
+    requirements = frozenset({Requirement.ANY_ORDER})
+
+    def start(self, run: Run) -> list[int]:
+        return [run.canvas.start - 1]
+
+    def step(self, run: Run, state: list[int]) -> Fill:
+        unread = torch.tensor([run.canvas.tokens[place] for place in state])
+        p = run.probs(run.canvas.read(unread, state, rows=1))
+        count = 1 if run.emitted < 12 else min(2, run.room)
+        state[:] = range(state[-1] + 1, state[-1] + 1 + count)
+        return Fill(torch.tensor(state), run.draws.categorical(p, "resid").expand(count))
