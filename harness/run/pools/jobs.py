@@ -98,10 +98,10 @@ class JobBook:
 
     def _lives(self, job: Any) -> bool:
         if isinstance(job, self.submitit.LocalJob):
-            return not job.done()
+            return bool(not job.done())
         if job.paths.result_pickle.exists() or job.watcher.is_done(job.job_id, mode="cache"):
             return False
-        known = job.watcher.get_state(job.job_id, mode="cache").upper() != "UNKNOWN"
+        known = bool(job.watcher.get_state(job.job_id, mode="cache").upper() != "UNKNOWN")
         if not known:
             with suppress(Exception):  # there is no such job any more, or no scancel here
                 job.cancel()

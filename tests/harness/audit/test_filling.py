@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import pytest
 import torch
@@ -10,8 +11,9 @@ import torch
 from harness.audit.bets import Bets
 from harness.audit.filling import Filling, filling_of
 from harness.audit.output import bets_on, target_logits
-from harness.audit.verdict import audit
+from harness.audit.verdict import Audit, audit
 from harness.backbones.toy.tabular import Tabular
+from harness.core.canvas import Canvas
 from harness.core.draft import Fill
 from harness.core.draws import SeededDraws
 from harness.core.loop import decode
@@ -21,6 +23,8 @@ from harness.core.run import Run
 from harness.core.sampling import Sampling
 from harness.core.task import Prompt
 from harness.proof.mutants import injected
+from methods.drafters.scales.mutants import DRAFT_ENTRY_STAYS
+from methods.mulo_sd import MuLoSD
 from methods.zipar import ZipAR
 
 PROMPT, PLAIN, SIZE = (0, 1), Sampling(1.0), 24
@@ -82,6 +86,67 @@ def test_one_row_at_a_time_gives_the_distributions_of_raster_order() -> None:
 def test_a_right_sampler_is_not_refuted_by_the_order_of_filling(schedule: str) -> None:
     result = audit(in_filling_order(ZipAR(window=2, schedule=schedule), 12))  # type: ignore[arg-type]
     assert result.tokens == 12 * SIZE and result.log_e < math.log(20)
+
+
+def four_by_four() -> Tabular:
+    return Tabular("tabular", {"vocabulary": 5, "grid": (4, 4), "context": 64})
+
+
+def filled_by_mulo_sd(seed: int, method: MuLoSD) -> Canvas:
+    """A picture of four rows of four, in two bands; the drafter is another toy of half the size."""
+    backbone = four_by_four()
+    run = Run.of(
+        Models(backbone, lambda name: backbone.variant({"drafter": name}), PROMPT),
+        PLAIN,
+        16,
+        SeededDraws(seed, "t", "p", 0),
+    )
+    decode(method, run)
+    return run.canvas
+
+
+def audited(canvases: Sequence[Canvas]) -> Audit:
+    """Bets in the order of filling; no bug is injected here."""
+    bets, backbone = [], four_by_four()
+    for canvas in canvases:
+        filling = filling_of(Models(backbone, lambda name: backbone, PROMPT).canvas(16), canvas.history)
+        assert filling.logits is not None and len(filling.tokens) == 16 and not filling.unseen
+        bets.append(bets_on(filling.logits, [*PROMPT, *filling.tokens], PLAIN, 1e-6))
+    return audit(bets)
+
+
+KEEPS_NONE = MuLoSD(band=2, tau=math.inf)
+BIASES = [
+    Mutant(
+        "methods.drafters.scales.band:CellSampler.draw",
+        "self.run.draws.categorical(probs, self.stream)",
+        "self.run.draws.categorical(probs**2, self.stream)",
+        "cells are drawn from p squared",
+    ),
+    Mutant(
+        "methods.mulo_sd:MuLoSD.step",
+        '"judge")(run, band, x[at], p)',
+        '"judge")(run, band, x[at], p)[::2]',
+        "every other draft stays",
+    ),
+    DRAFT_ENTRY_STAYS,
+]
+
+
+@pytest.mark.audit
+@pytest.mark.usefixtures("unchecked")
+def test_mulo_sd_that_keeps_no_draft_passes() -> None:
+    result = audited([filled_by_mulo_sd(seed, KEEPS_NONE) for seed in range(24)])
+    assert result.tokens == 24 * 16 and result.log_e < math.log(20)
+
+
+@pytest.mark.audit
+@pytest.mark.usefixtures("unchecked")
+@pytest.mark.parametrize("bias", BIASES, ids=lambda bias: bias.why)
+def test_a_bias_of_mulo_sd_is_refuted(bias: Mutant) -> None:
+    with injected(bias):
+        canvases = [filled_by_mulo_sd(seed, KEEPS_NONE) for seed in range(48)]
+    assert audited(canvases).verdict == "refuted"
 
 
 def test_raster_order_refutes_it_because_it_is_another_distribution_by_design() -> None:

@@ -171,7 +171,7 @@ def test_a_resumed_run_waits_for_jobs_that_still_live(tmp_path: Path, stride_env
     assert jobs and submitted
     manifest = json.loads((run / "manifest.json").read_text())
     plan = expand(resolve_again(manifest["suite"]))
-    store, progress = Store.resume(run, plan.manifest()), Continues(jobs)
+    store, progress = Store.resume(run, manifest), Continues(jobs)
     options = check("slurm", {"cluster": "local", "poll_s": 0.2})
     executors.EXECUTORS["slurm"](plan, store, Options(executor=options, progress=progress))
     store.release()
