@@ -11,7 +11,7 @@ import click
 
 from harness.cli.main import emit
 from harness.discover import load_all
-from harness.errors import StrideError
+from harness.errors import StrideError, UsageError
 from harness.plan import presets
 from harness.platform.arithmetic import multiplies_bf16
 from harness.platform.extras import install_command
@@ -25,8 +25,13 @@ EXTRAS = {"image": ("pytorch_fid", "open_clip"), "ray": ("ray",), "gpu": ("pynvm
 
 @click.command(name="doctor")
 @click.option("--noise", is_flag=True, help="Measure for two seconds whether this machine can time anything.")
+@click.option(
+    "--profile",
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="Measure bandwidth, products and launches, and write them for `stride predict --machine FILE`.",
+)
 @click.option("--json", "as_json", is_flag=True, help="One JSON document: {machine, versions, checks}.")
-def command(noise: bool, as_json: bool) -> None:
+def command(noise: bool, profile: Path | None, as_json: bool) -> None:
     """Print machine, versions, disk, weights and extras that are here, and what the sandbox of model output lacks.
 
     Exit code 1 where something that `stride run quick` needs is broken.
@@ -34,6 +39,7 @@ def command(noise: bool, as_json: bool) -> None:
     \b
     stride doctor
     stride doctor --noise
+    stride doctor --profile here.yaml
     stride doctor --json
     """
     checks = _checks()
@@ -42,6 +48,13 @@ def command(noise: bool, as_json: bool) -> None:
 
         measured = measure()
         checks.append({"what": "timing", "ok": measured.quiet, "found": measured.words, "level": "note"})
+    if profile is not None:
+        from harness.bench import machine_profile  # computes with torch
+
+        if profile.suffix not in (".yaml", ".yml"):
+            raise UsageError(f"{profile} is a machine profile, which `stride predict` reads as .yaml; name it so")
+        machine_profile.write(profile)
+        checks.append({"what": "profile", "ok": True, "found": str(profile), "level": "note"})
     document: dict[str, Any] = {
         "machine": provenance.machine(),
         "versions": provenance.versions(),

@@ -47,6 +47,7 @@ VERBS = {
     "papers": "each table and figure of the papers: whether this machine can make it, and if not, why",
     "cost": "operations and GPU hours of training: a paper's table beside ours",
     "bench": "our speed against transformers', interleaved",
+    "predict": "a stored run's speed-ups on a machine that is not here, by its counts",
     "doctor": "what this machine has, and what is missing",
 }
 
@@ -58,7 +59,7 @@ GROUPS = {
     "Engines": ("serve", "watch", "import"),
     "Gate": ("baseline", "gate", "nightly"),
     "Your own methods and weights": ("new", "train", "layers"),
-    "Papers and costs": ("papers", "cost", "bench"),
+    "Papers and costs": ("papers", "cost", "bench", "predict"),
 }
 """The verbs as `stride --help` shows them; a verb that no group names stands under "More"."""
 

@@ -1,0 +1,161 @@
+"""Predictions that can be made by hand: a machine of round figures, and cells of few steps."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from harness.bench import machine_profile
+from harness.errors import UsageError
+from harness.record.store import Store
+from reports import predict
+from tests.support.cli import refused, stride
+
+# 1 GB/s and 1 GFLOP/s: 1 M parameters in bf16 are read in 2 ms, and one row takes 2 ms too. A launch takes 1 us.
+SLOW = predict.Machine("slow", 1e9, {"bf16": 1e9, "fp32": 5e8}, 1e-6, {})
+WIDE = predict.Machine("wide", 1e9, {"bf16": 1e15}, 0.0, {})
+GOLDEN = Path(__file__).parent / "golden" / "quick" / "store.tar.xz"
+
+
+def counts(rows: list[int], drafts: int, tokens: int, share: float = 0.0, host_s: float = 0.0) -> predict.Counts:
+    ones = np.ones(len(rows))
+    drafted = np.array([float(drafts)] * len(rows))
+    return predict.Counts("bf16", "bf16", 1e6, ones, np.array(rows, float), drafted, ones * host_s, share, tokens)
+
+
+def test_a_pass_takes_the_longer_of_reading_and_multiplying_and_its_launches() -> None:
+    assert SLOW.pass_s(1e6, "bf16", "bf16", 1, 100) == pytest.approx(0.002 + 1e-4)
+    assert SLOW.pass_s(1e6, "bf16", "bf16", 4, 0) == pytest.approx(0.008)
+    assert SLOW.pass_s(1e6, "fp32", "fp32", 1, 0) == pytest.approx(0.004)
+    assert SLOW.pass_s(1e6, "int4", "bf16", 1, 0) == pytest.approx(0.002)  # 0.5 ms to read, 2 ms to multiply
+    assert WIDE.pass_s(1e6, "int4", "bf16", 1, 0) == pytest.approx(0.0005)
+
+
+def test_where_rows_are_free_the_gain_is_the_tokens_of_a_step() -> None:
+    plain, ours = counts([1] * 6, 0, 6), counts([4] * 2, 0, 6)
+    seconds = [side.seconds_per_token(WIDE, 1, 0) for side in (plain, ours)]
+    assert seconds == pytest.approx([0.002, 0.002 / 3])
+
+
+def test_where_multiplying_decides_more_rows_cost_more() -> None:
+    plain, ours = counts([1] * 6, 0, 6), counts([4] * 2, 0, 6)
+    assert plain.seconds_per_token(SLOW, 1, 0) == pytest.approx(0.002)
+    assert ours.seconds_per_token(SLOW, 1, 0) == pytest.approx(0.008 / 3)
+
+
+def test_a_drafter_and_the_host_are_charged() -> None:
+    """Two steps of 2 ms, in each 3 drafter passes of a tenth and 1 ms of the host: 3.6 ms a step for 3 tokens."""
+    ours = counts([4] * 2, 3, 6, share=0.1, host_s=0.001)
+    assert ours.seconds_per_token(WIDE, 1, 0) == pytest.approx((0.002 + 3 * 0.0002 + 0.001) / 3)
+    assert ours.seconds_per_token(WIDE, 2, 0) == pytest.approx((0.002 + 3 * 0.0002 + 0.002) / 3)
+
+
+def test_the_crossover_is_the_first_batch_without_a_gain() -> None:
+    """Bytes are read in 2 ms. Plain takes B / 10 ms more than that from 20 rows on, ours with 4 rows from 5 on."""
+    machine = predict.Machine("m", 1e9, {"bf16": 2e10}, 0.0, {})  # a row takes 0.1 ms
+    plain, ours = counts([1] * 6, 0, 6), counts([4] * 2, 0, 6)
+
+    def gain(batch: int) -> float:
+        return plain.seconds_per_token(machine, batch, 0) / ours.seconds_per_token(machine, batch, 0)
+
+    assert gain(5) == pytest.approx(3) and gain(10) == pytest.approx(1.5)
+    assert predict.crossover(gain) == 15  # 60 rows take 6 ms, three times 2
+    assert predict.crossover(lambda batch: 0.9) == 1
+    assert predict.crossover(lambda batch: 2.0) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [("135 M; 93 MB", 135e6), ("8.03 B, 16.1 GB", 8.03e9), ("343 M", 343e6), ("", None), (None, None), ("many", None)],
+)
+def test_the_parameters_of_a_preset(text: str | None, number: float | None) -> None:
+    assert predict.parameters_of(text) == (None if number is None else pytest.approx(number))
+
+
+class TestProfiles:
+    @pytest.mark.parametrize("name", predict.machines())
+    def test_those_that_ship_have_every_figure_and_its_source(self, name: str) -> None:
+        machine = predict.machine(name)
+        assert set(machine.rates) >= {"bf16", "fp16", "fp32"}
+        assert all(len(source) >= 4 for source in machine.sources.values())
+        assert 1e11 < machine.bandwidth < machine.rates["fp32"]
+
+    @pytest.mark.parametrize(
+        ("change", "says"),
+        [
+            ({"bandwidth_gb_s": None}, "lacks bandwidth_gb_s:"),
+            ({"tflops": {}}, "lacks tflops:"),
+            ({"tflops": {"bf16": {"value": 1}}, "launch_us": {"value": -1, "source": "x"}}, "launch_us, tflops.bf16:"),
+            ({"launch_us": {"value": "fast", "source": "x"}}, "lacks launch_us:"),
+        ],
+    )
+    def test_a_missing_figure_or_source_is_one_error(self, tmp_path: Path, change: dict[str, Any], says: str) -> None:
+        figure = {"value": 1.0, "source": "a test"}
+        body = {"bandwidth_gb_s": figure, "tflops": {"bf16": figure}, "launch_us": figure}
+        path = tmp_path / "m.yaml"
+        path.write_text(yaml.safe_dump(body | change))
+        with pytest.raises(UsageError, match=says):
+            predict.machine(str(path))
+
+    def test_other_files_and_names_are_one_error(self, tmp_path: Path) -> None:
+        (tmp_path / "list.yaml").write_text("- 1")
+        for name, says in ((str(tmp_path / "list.yaml"), "lacks"), ("h200", "h100-sxm"), ("../m.yaml", "no machine")):
+            with pytest.raises(UsageError, match=says):
+                predict.machine(name)
+
+    def test_a_type_without_a_rate_is_one_error(self) -> None:
+        with pytest.raises(UsageError, match="no rate of fp16"):
+            SLOW.pass_s(1e6, "fp16", "fp16", 1, 0)
+
+    def test_a_measured_profile_is_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(machine_profile, "WIDTH", 64)
+        monkeypatch.setattr(machine_profile, "REPEATS", 1)
+        machine_profile.write(tmp_path / "here.yaml")
+        machine = predict.machine(str(tmp_path / "here.yaml"))
+        assert machine.bandwidth > 0 and set(machine.rates) == {"fp32", "bf16"}
+        assert "measured on" in machine.sources["launch_us"]
+
+
+@pytest.fixture(scope="module")
+def quick(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("quick")
+    with tarfile.open(GOLDEN) as archive:
+        archive.extractall(folder, filter="data")
+    (run,) = (path.parent for path in folder.rglob("manifest.json"))
+    return run
+
+
+def test_a_stored_run_on_a_machine_where_rows_are_free(quick: Path) -> None:
+    """Without launches, host and drafters a cell gains what it emits a pass, beside its baseline."""
+    store = Store.open(quick)
+    free = predict.Machine("free", 1e6, {"bf16": 1e20, "fp32": 1e20}, 0.0, {})  # so slow that the host takes no time
+    frame = predict.predict(store, free, kernels=0, measured=True).set_index("cell")
+    name = next(cell for cell in frame.index if str(cell).startswith("prompt_lookup"))
+    steps = {cell: store.cell(cell).steps for cell in (name, store.meta(name)["baseline"])}
+    per_pass = {
+        cell: (s["emitted"] - s["overshoot"])[~s["warmup"]].sum() / s["nfe"][~s["warmup"]].sum()
+        for cell, s in steps.items()
+    }
+    expected = per_pass[name] / per_pass[store.meta(name)["baseline"]]
+    assert frame.loc[name, "predicted"] == pytest.approx(expected, rel=1e-3)
+    assert frame.loc[name, "crossover"] > 1 or pd.isna(frame.loc[name, "crossover"])
+    spread = predict.scatter(frame.reset_index())
+    assert spread is not None and 0 <= spread.median <= spread.worst and spread.worst_cell in frame.index
+
+
+def test_the_command_prints_its_assumptions_and_the_scatter(quick: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(quick, run)
+    plain = stride("predict", run, "--machine", "l4", "--measured")
+    assert plain.code == 0 and "worst" in plain.out and "KV cache is not counted" in plain.out and "300" in plain.out
+    document = stride("predict", run, "--machine", "l4", "--json").document
+    assert set(document) == {"machine", "assumptions", "cells", "scatter"} and document["scatter"] is None
+    assert {row["cell"] for row in document["cells"]} <= set(Store.open(run).cells())
+    refused("predict", run, "--machine", "l5")
